@@ -1,0 +1,53 @@
+"""How every test runs: the same examples each time, and never on somebody's real home.
+
+`HOLDFAST_HYPOTHESIS_PROFILE` chooses how hard hypothesis looks:
+
+    ci      100 examples, the same ones on every machine (the default)
+    soak    thousands of new ones each round; tools/soak.py uses it
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# A slow machine is not a fault of the code under test, so no profile looks at the clock.
+SPEED_CHECKS = (HealthCheck.too_slow,)
+
+settings.register_profile(
+    "ci",
+    derandomize=True,
+    max_examples=100,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=SPEED_CHECKS,
+)
+settings.register_profile(
+    "soak",
+    max_examples=5_000,
+    stateful_step_count=200,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=SPEED_CHECKS,
+)
+settings.load_profile(os.environ.get("HOLDFAST_HYPOTHESIS_PROFILE", "ci"))
+
+# Set before any test module is imported, and inherited by every process that a test starts: a test
+# that forgets to name its home finds none, instead of the home of whoever runs the tests.
+for name in ("HOLDFAST_STORE_SYNC", "HOLDFAST_CONFIG"):
+    os.environ.pop(name, None)
+os.environ["HOLDFAST_HOME"] = str(Path(tempfile.gettempdir()) / "holdfast-tests-name-their-home")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say so when nothing was skipped; `-ra` lists what was, with its reason."""
+    skipped = len(terminalreporter.getreports("skipped"))
+    deselected = len(terminalreporter.getreports("deselected"))
+    terminalreporter.write_line(
+        f"skipped: {skipped or 'nothing'}"
+        + (f" (reasons above); left out by choice: {deselected}" if deselected else "")
+    )

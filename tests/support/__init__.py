@@ -1,0 +1,1 @@
+"""What several tests share. Import it as `from support.seeds import seeds`."""
