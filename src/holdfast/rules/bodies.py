@@ -1,0 +1,304 @@
+"""What each op carries besides the envelope's own fields, and the rules for it.
+
+A body is a msgpack array, like the envelope. Values that callers supply as JSON stay the JSON text
+they were encoded to once: nobody parses them on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from math import isfinite
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.rules import limits, names
+from holdfast.rules.envelope import Envelope
+from holdfast.rules.errors import BadEnvelope, BadInput, BadValue, BadVector, OverLimit
+from holdfast.rules.paths import check_path
+from holdfast.rules.vectors import Model, check_packed
+
+
+class Body(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The fields of one op."""
+
+
+class Nothing(Body, frozen=True):
+    """Ops that say everything by their name and entity."""
+
+
+class StateSet(Body, frozen=True):
+    value: bytes
+
+
+class MemorySet(Body, frozen=True):
+    value: bytes
+    tags: tuple[str, ...] = ()
+
+
+class VectorStore(Body, frozen=True):
+    provider: str
+    model: str
+    version: str
+    dim: int
+    quantization: str
+    embedding: bytes
+    content: str = ""
+    metadata: bytes = b"null"
+
+    def identity(self) -> Model:
+        return Model(
+            provider=self.provider,
+            name=self.model,
+            version=self.version,
+            dim=self.dim,
+            quantization=self.quantization,
+        )
+
+
+class VectorDelete(Body, frozen=True):
+    model_id: str
+
+
+class FileShare(Body, frozen=True):
+    sha256: bytes
+    size: int
+    content: bytes | None = None
+    """The content itself when it is small; otherwise it travels as a blob, before this."""
+
+
+class TaskCreate(Body, frozen=True):
+    title: str
+    description: str = ""
+
+
+class TaskTurn(Body, frozen=True):
+    """A claim or a release, of one claim generation."""
+
+    generation: int
+
+
+class Fact(Body, frozen=True):
+    predicate: str
+    object: bytes
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_json: Final = msgspec.json.Encoder()
+
+_JSON_HINT: Final = "use text, numbers, true, false, null, lists and dicts with text keys"
+
+encode_body = _encoder.encode
+NOTHING: Final = encode_body(Nothing())
+
+
+def encode_value(value: object) -> bytes:
+    """A JSON value as the text that is stored, hashed and sent."""
+    _check_json(value, 0)
+    try:
+        raw = _json.encode(value)
+    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+        raise BadValue(f"the value is not JSON: {error}", hint=_JSON_HINT) from None
+    if len(raw) > limits.VALUE_BYTES_MAX:
+        raise OverLimit(
+            f"the value has {len(raw)} bytes as JSON; the most is {limits.VALUE_BYTES_MAX}"
+        )
+    return raw
+
+
+def decode_value(raw: bytes) -> Any:
+    return msgspec.json.decode(raw)
+
+
+def check_value(raw: bytes) -> None:
+    """A value from outside: valid JSON within the limits."""
+    if len(raw) > limits.VALUE_BYTES_MAX:
+        raise OverLimit(f"the value has {len(raw)} bytes; the most is {limits.VALUE_BYTES_MAX}")
+    try:
+        value = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadValue(f"the value is not JSON: {error}") from None
+    _check_json(value, 0)
+
+
+def _check_json(value: object, depth: int) -> None:
+    """Refuses what JSON cannot say, before an encoder says something else instead (NaN as null,
+    bytes as text).
+    """
+    if isinstance(value, str):
+        if "\0" in value:
+            raise BadValue(
+                "the value contains a NUL character", hint="encode binary content as text"
+            )
+    elif value is None or isinstance(value, int):
+        return
+    elif isinstance(value, float):
+        if not isfinite(value):
+            raise BadValue(f"the number {value!r} is not JSON", hint="store null or text instead")
+    elif depth > limits.VALUE_DEPTH_MAX:
+        raise OverLimit(f"the value is nested deeper than {limits.VALUE_DEPTH_MAX} levels")
+    elif isinstance(value, list | tuple):
+        for part in value:
+            _check_json(part, depth + 1)
+    elif isinstance(value, dict):
+        _check_dict(value, depth)
+    else:
+        raise BadValue(f"a {type(value).__name__} is not JSON", hint=_JSON_HINT)
+
+
+def _check_dict(value: dict[object, object], depth: int) -> None:
+    for key, part in value.items():
+        if not isinstance(key, str):
+            raise BadValue(f"the value has a key {key!r} that is not text", hint=_JSON_HINT)
+        if "\0" in key:
+            raise BadValue("a key in the value contains a NUL character")
+        if type(part) is not int and not (type(part) is str and "\0" not in part):
+            _check_json(part, depth + 1)  # all but the commonest, which need no call
+
+
+def check_tags(tags: tuple[str, ...]) -> None:
+    if len(tags) > limits.TAGS_MAX:
+        raise OverLimit(f"{len(tags)} tags; the most is {limits.TAGS_MAX}")
+    for tag in tags:
+        names.check_key(tag, "tag", limits.TAG_BYTES_MAX)
+
+
+def check_prose(text: str, what: str, most: int, *, empty: bool = True) -> None:
+    if not text and not empty:
+        raise BadValue(f"the {what} is empty")
+    if text:
+        names.check_key(text, what, most)
+
+
+# --- reading a body that came from outside -------------------------------------------------------
+
+
+def _check_state(envelope: Envelope, body: StateSet) -> None:
+    names.check_key(envelope.entity)
+    check_value(body.value)
+
+
+def _check_memory(envelope: Envelope, body: MemorySet) -> None:
+    names.check_key(envelope.entity)
+    check_value(body.value)
+    check_tags(body.tags)
+
+
+def _check_vector(envelope: Envelope, body: VectorStore) -> None:
+    names.check_key(envelope.entity)
+    check_packed(body.embedding, body.identity().dim)
+    check_prose(body.content, "content", limits.VECTOR_CONTENT_BYTES_MAX)
+    check_value(body.metadata)
+
+
+def _check_vector_delete(envelope: Envelope, body: VectorDelete) -> None:
+    names.check_key(envelope.entity)
+    if len(body.model_id) != 16 or set(body.model_id) - set("0123456789abcdef"):
+        raise BadVector(f"{body.model_id!r} is not a model fingerprint")
+
+
+def _check_file(envelope: Envelope, body: FileShare) -> None:
+    check_path(envelope.entity)
+    if len(body.sha256) != 32:
+        raise BadEnvelope("the file's hash has not 32 bytes")
+    if not 0 <= body.size <= limits.FILE_BYTES_MAX:
+        raise OverLimit(f"the file has {body.size} bytes; the most is {limits.FILE_BYTES_MAX}")
+    inline = body.content is not None
+    if inline != (body.size < limits.INLINE_BYTES_MAX) or (
+        body.content is not None and len(body.content) != body.size
+    ):
+        raise BadEnvelope("the file's content does not fit its size")
+    if body.content is not None and sha256(body.content).digest() != body.sha256:
+        raise BadEnvelope("the file's content does not hash to its name")
+
+
+def _check_path_only(envelope: Envelope, body: Nothing) -> None:
+    check_path(envelope.entity)
+
+
+def _check_key_only(envelope: Envelope, body: Nothing) -> None:
+    names.check_key(envelope.entity)
+
+
+def _check_task(envelope: Envelope, body: TaskCreate) -> None:
+    check_prose(body.title, "title", limits.TITLE_BYTES_MAX, empty=False)
+    check_prose(body.description, "description", limits.DESCRIPTION_BYTES_MAX)
+
+
+def _check_turn(envelope: Envelope, body: TaskTurn) -> None:
+    if not 0 <= body.generation < limits.LAMPORT_MAX:
+        raise BadEnvelope(f"claim generation {body.generation} is not possible")
+
+
+def _check_fact(envelope: Envelope, body: Fact) -> None:
+    names.check_key(envelope.entity, "subject", limits.SUBJECT_BYTES_MAX)
+    names.check_key(body.predicate, "predicate", limits.PREDICATE_BYTES_MAX)
+    check_value(body.object)
+
+
+OWNED: Final = frozenset({"memory", "vector", "file"})
+"""Families that keep one row per owner."""
+
+_BODIES: Final[dict[str, tuple[type[Body], Callable[[Envelope, Any], None]]]] = {
+    "state.set": (StateSet, _check_state),
+    "state.delete": (Nothing, _check_key_only),
+    "memory.set": (MemorySet, _check_memory),
+    "memory.forget": (Nothing, _check_key_only),
+    "vector.store": (VectorStore, _check_vector),
+    "vector.delete": (VectorDelete, _check_vector_delete),
+    "file.share": (FileShare, _check_file),
+    "file.delete": (Nothing, _check_path_only),
+    "task.create": (TaskCreate, _check_task),
+    "task.claim": (TaskTurn, _check_turn),
+    "task.release": (TaskTurn, _check_turn),
+    "task.complete": (Nothing, _check_key_only),
+    "task.cancel": (Nothing, _check_key_only),
+    "fact.append": (Fact, _check_fact),
+}
+OPS: Final = frozenset(_BODIES)
+_DECODERS: Final = {op: msgspec.msgpack.Decoder(kind) for op, (kind, _) in _BODIES.items()}
+
+
+def family_of(op: str) -> str:
+    return op.partition(".")[0]
+
+
+def decode_body(envelope: Envelope) -> Body | None:
+    """Reads and checks the body of an op; None for an op that this version does not know."""
+    decoder = _DECODERS.get(envelope.op)
+    if decoder is None:
+        return None
+    try:
+        body = decoder.decode(envelope.body)
+    except (
+        msgspec.ValidationError,
+        msgspec.DecodeError,
+        UnicodeDecodeError,
+        RecursionError,
+    ) as error:
+        raise BadEnvelope(f"the body of {envelope.op} cannot be read: {error}") from None
+    if (family_of(envelope.op) in OWNED) != bool(envelope.owner):
+        raise BadEnvelope(f"{envelope.op} {'lacks' if not envelope.owner else 'has'} an owner")
+    try:
+        _BODIES[envelope.op][1](envelope, body)
+    except BadInput as error:
+        raise type(error)(
+            f"{envelope.op} {envelope.entity!r}: {error.message}", hint=error.hint
+        ) from None
+    return body
+
+
+def decode_trusted_body(envelope: Envelope) -> Body | None:
+    """Reads the body of an envelope from our own log."""
+    decoder = _DECODERS.get(envelope.op)
+    if decoder is None:
+        return None
+    body: Body = decoder.decode(envelope.body)
+    return body
+
+
+def decode_loose(op: str, raw: bytes) -> Body:
+    """Reads a body that stands without its envelope, in the conflict ledger."""
+    body: Body = _DECODERS[op].decode(raw)
+    return body

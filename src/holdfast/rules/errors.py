@@ -1,0 +1,297 @@
+"""Everything that can go wrong, in three families that a caller can act on.
+
+    HoldfastError
+    ├── Refused            nothing happened; do not retry as it is
+    │   ├── BadInput         BadPeerId BadKey BadValue BadPath BadVector BadEnvelope BadStamp
+    │   │                    BadId OverLimit UnsupportedProtocol
+    │   ├── NotFound         NoHome UnknownMesh UnknownKey UnknownTask UnknownFile UnknownConsumer
+    │   │                    UnknownConflict UnknownModel
+    │   ├── Conflict         IdReused TaskTaken TaskEnded AlreadyExists AlreadyResolved
+    │   ├── NotAllowed       NotOurs
+    │   ├── Truncated        the log no longer holds what was asked for
+    │   ├── PastEnd          a confirmation of what was never written
+    │   ├── TooOld           a write from before what this node has safely forgotten
+    │   ├── NewerSchema      the database belongs to a newer Holdfast
+    │   ├── DiskFull         the transaction was rolled back whole
+    │   ├── StoreBusy        another process holds the write lock
+    │   ├── BlobElsewhere    the content of a peer's file has not arrived here yet
+    │   ├── FeatureParamBelowFloor  the broker offers less than this node needs
+    │   ├── OutboxAgeAboveWindow    messages would outlive the broker's memory of their ids
+    │   └── StoreClosed      the store is stopping or stopped
+    ├── Unknown            may have happened; retry with the same id
+    │   └── OutcomeUnknown
+    └── Broken             stop, look, repair
+        ├── StoreFailed      the disk failed under us; reopen before the next write
+        ├── StoreCorrupt     the database does not pass its check
+        ├── MigrationFailed  the schema stayed at the last good version
+        ├── BlobMissing      a row names content that is not on the disk
+        └── BlobCorrupt      content does not hash to its name
+
+Every error has a `code` for programs, a message that says what happened and a `hint` that says what
+to do. Only the leaves are raised.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class HoldfastError(Exception):
+    """The root: catch it to catch everything that Holdfast raises on purpose."""
+
+    code: ClassVar[str] = "failed"
+    exit_code: ClassVar[int] = 1
+    default_hint: ClassVar[str] = ""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = self.default_hint if hint is None else hint
+
+
+class Refused(HoldfastError):
+    """Nothing happened. Asking again in the same way gets the same answer."""
+
+    code = "refused"
+
+
+class Unknown(HoldfastError):
+    """It may have happened. Retrying with the same message id is safe and settles it."""
+
+    code = "unknown"
+    exit_code = 124
+
+
+class Broken(HoldfastError):
+    """Something that must hold does not. Reads go on where they can; writes stop."""
+
+    code = "broken"
+
+
+# --- Refused: the input ------------------------------------------------------------------------
+
+
+class BadInput(Refused):
+    code = "bad_input"
+    exit_code = 2
+
+
+class BadPeerId(BadInput):
+    code = "bad_peer_id"
+    default_hint = "use 1 to 128 bytes of NFC-normalised text without control characters"
+
+
+class BadKey(BadInput):
+    code = "bad_key"
+
+
+class BadValue(BadInput):
+    code = "bad_value"
+
+
+class BadPath(BadInput):
+    code = "bad_path"
+    default_hint = "use a relative path of letters, digits, spaces and . _ - + ( ) between slashes"
+
+
+class BadVector(BadInput):
+    code = "bad_vector"
+
+
+class BadEnvelope(BadInput):
+    code = "bad_envelope"
+
+
+class BadStamp(BadInput):
+    code = "bad_stamp"
+    default_hint = "the sender's clock is damaged or hostile; nothing was merged"
+
+
+class BadId(BadInput):
+    code = "bad_id"
+    default_hint = "message ids are UUIDs of version 7; leave the id out to have one minted"
+
+
+class OverLimit(BadInput):
+    code = "over_limit"
+
+
+class UnsupportedProtocol(BadInput):
+    code = "unsupported_protocol"
+    default_hint = "upgrade the older of the two nodes"
+
+
+# --- Refused: the state ------------------------------------------------------------------------
+
+
+class NotFound(Refused):
+    code = "not_found"
+    exit_code = 4
+
+
+class NoHome(NotFound):
+    code = "no_home"
+    default_hint = "create one with: holdfast init --peer NAME"
+
+
+class UnknownMesh(NotFound):
+    code = "unknown_mesh"
+    default_hint = "see: holdfast mesh list; create it with: holdfast mesh create NAME"
+
+
+class UnknownKey(NotFound):
+    code = "unknown_key"
+
+
+class UnknownTask(NotFound):
+    code = "unknown_task"
+    default_hint = "see: holdfast task list"
+
+
+class UnknownFile(NotFound):
+    code = "unknown_file"
+    default_hint = "see: holdfast file list"
+
+
+class UnknownConsumer(NotFound):
+    code = "unknown_consumer"
+    default_hint = "register it with: holdfast consumer add NAME"
+
+
+class UnknownConflict(NotFound):
+    code = "unknown_conflict"
+    default_hint = "see: holdfast conflict list"
+
+
+class UnknownModel(NotFound):
+    code = "unknown_model"
+    default_hint = "see: holdfast vector models"
+
+
+class Conflict(Refused):
+    code = "conflict"
+    exit_code = 5
+
+
+class IdReused(Conflict):
+    code = "id_reused"
+    default_hint = "the id belongs to another request; mint a new one for this request"
+
+
+class TaskTaken(Conflict):
+    code = "task_taken"
+
+
+class TaskEnded(Conflict):
+    code = "task_ended"
+
+
+class AlreadyExists(Conflict):
+    code = "already_exists"
+
+
+class AlreadyResolved(Conflict):
+    code = "already_resolved"
+
+
+class NotAllowed(Refused):
+    code = "not_allowed"
+    exit_code = 7
+
+
+class NotOurs(NotAllowed):
+    code = "not_ours"
+
+
+class Truncated(Refused):
+    """The first offset that is still there is in `first_available`."""
+
+    code = "truncated"
+
+    def __init__(self, message: str, *, first_available: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.first_available = first_available
+
+
+class PastEnd(Refused):
+    code = "past_end"
+    exit_code = 2
+
+
+class TooOld(Refused):
+    code = "too_old"
+    default_hint = "start the sender from a snapshot or backup, then write the change again there"
+
+
+class NewerSchema(Refused):
+    code = "newer_schema"
+    default_hint = "upgrade Holdfast on this machine; the database was left untouched"
+
+
+class DiskFull(Refused):
+    code = "disk_full"
+    default_hint = "free some space and retry; reads still work and nothing was half-written"
+
+
+class StoreBusy(Refused):
+    code = "store_busy"
+    default_hint = "wait for the other process or end it, then retry"
+
+
+class BlobElsewhere(Refused):
+    code = "blob_elsewhere"
+    exit_code = 4
+    default_hint = "the content is still on the machine that shared it; sync with it and retry"
+
+
+class FeatureParamBelowFloor(Refused):
+    code = "feature_param_below_floor"
+    default_hint = "raise dedupe_retention_days on the broker to 3 or more, then start again"
+
+
+class OutboxAgeAboveWindow(Refused):
+    code = "outbox_max_age_above_dedupe_window"
+    default_hint = "lower the outbox age below the broker's dedupe window, or leave it out"
+
+
+class StoreClosed(Refused):
+    code = "store_closed"
+    default_hint = "open the home again"
+
+
+# --- Unknown -----------------------------------------------------------------------------------
+
+
+class OutcomeUnknown(Unknown):
+    code = "outcome_unknown"
+    default_hint = "reopen the home and retry with the same id: it is applied once at most"
+
+
+# --- Broken ------------------------------------------------------------------------------------
+
+
+class StoreFailed(Broken):
+    code = "store_failed"
+    default_hint = "check the disk, then reopen the home; run: holdfast doctor"
+
+
+class StoreCorrupt(Broken):
+    code = "store_corrupt"
+    default_hint = "run: holdfast doctor --repair (the damaged file is kept)"
+
+
+class MigrationFailed(Broken):
+    code = "migration_failed"
+    default_hint = (
+        "fix what the message names and start again; it goes on from the last good version"
+    )
+
+
+class BlobMissing(Broken):
+    code = "blob_missing"
+    default_hint = "share the file again, or restore it from a backup; run: holdfast doctor"
+
+
+class BlobCorrupt(Broken):
+    code = "blob_corrupt"
+    default_hint = "share the file again, or restore it from a backup; run: holdfast doctor"

@@ -1,0 +1,77 @@
+"""What happens when two versions of one thing meet.
+
+Memory, state and files: the last writer wins, by the one order. Vectors: every store is kept, the
+newest per key is live. Tasks: see `tasks`. Each rule is a join: any order of delivery, any
+repetition, gives the same rows.
+
+A merge that discards something is not silent. Whether something was discarded depends on what the
+winner knew: a writer that replaced a value it had seen discards nothing that anyone would miss. The
+envelope's base says what its writer saw, so a conflict is told from a plain succession without
+version vectors.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from holdfast.rules.envelope import Base, Envelope
+from holdfast.rules.order import Version, is_newer
+
+
+class Verdict(StrEnum):
+    """What becomes of an incoming version."""
+
+    FIRST = "first"
+    """Nothing was there."""
+    SUCCEEDS = "succeeds"
+    """It replaces what its writer had seen."""
+    OVERRIDES = "overrides"
+    """It wins over something its writer had not seen: that one is discarded."""
+    PRECEDES = "precedes"
+    """It is an ancestor of what is there and came late: nothing is lost."""
+    LOSES = "loses"
+    """It is discarded."""
+
+    @property
+    def applies(self) -> bool:
+        return self in _APPLIES
+
+    @property
+    def discards(self) -> bool:
+        return self is Verdict.OVERRIDES or self is Verdict.LOSES
+
+
+_APPLIES = frozenset({Verdict.FIRST, Verdict.SUCCEEDS, Verdict.OVERRIDES})
+
+
+def last_writer_wins(
+    incoming: Version,
+    incoming_base: Base | None,
+    current: Version | None,
+    current_base: Base | None,
+) -> Verdict:
+    """The verdict for families where the last writer wins. `current_base` may be None when it is
+    not known.
+    """
+    if current is None:
+        return Verdict.FIRST
+    if is_newer(incoming, current):
+        return (
+            Verdict.SUCCEEDS if _had_seen(incoming, incoming_base, current) else Verdict.OVERRIDES
+        )
+    return Verdict.PRECEDES if _had_seen(current, current_base, incoming) else Verdict.LOSES
+
+
+def _had_seen(later: Version, later_base: Base | None, earlier: Version) -> bool:
+    # A peer has always seen its own earlier writes; of others, the one it named as its base.
+    if later.peer == earlier.peer:
+        return True
+    return (
+        later_base is not None
+        and later_base.lamport == earlier.lamport
+        and later_base.peer == earlier.peer
+    )
+
+
+def version_of(envelope: Envelope) -> Version:
+    return Version(envelope.lamport, envelope.origin, envelope.id)

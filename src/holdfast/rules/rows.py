@@ -1,0 +1,230 @@
+"""The rows of a node's tables: what the log folds to.
+
+Every row of a family carries the version of the change that made it (`lamport`, `peer`, `id`, as
+its origin gave them) and `offset`, the place of that change in this node's log.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.rules.order import Version
+from holdfast.rules.tasks import Status
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A versioned row."""
+
+    mesh: str
+    lamport: int
+    peer: str
+    id: bytes
+    offset: int
+    updated_at: int
+    tombstone: bool = False
+
+    @property
+    def version(self) -> Version:
+        return Version(self.lamport, self.peer, self.id)
+
+
+class StateRow(Row, frozen=True, kw_only=True):
+    """One key of a mesh's shared state."""
+
+    key: str
+    value: bytes
+
+
+class MemoryRow(Row, frozen=True, kw_only=True):
+    """What one peer remembers under a key."""
+
+    owner: str
+    key: str
+    value: bytes
+    tags: tuple[str, ...] = ()
+
+
+class FileRow(Row, frozen=True, kw_only=True):
+    """One path of one peer's files."""
+
+    owner: str
+    path: str
+    sha256: str
+    size: int
+    content: bytes | None = None
+    """The content itself below the inline limit; None where a blob holds it."""
+
+    @property
+    def in_blob(self) -> bool:
+        return self.content is None and not self.tombstone
+
+
+class VectorRow(Row, frozen=True, kw_only=True):
+    """One stored vector. Rows are only added; at most one per owner, key and model is live."""
+
+    owner: str
+    key: str
+    model: str
+    content: str = ""
+    metadata: bytes = b"null"
+    embedding: bytes = b""
+    live: bool = True
+
+
+class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A registered embedding model."""
+
+    id: str
+    provider: str
+    name: str
+    version: str
+    dim: int
+    quantization: str
+    created_at: int
+    deprecated_at: int | None = None
+    last_read_at: int | None = None
+
+
+class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A task as it stands; `last` is the highest version folded into it."""
+
+    mesh: str
+    task: str
+    known: bool
+    title: str
+    description: str
+    created_by: str
+    created_at: int
+    status: Status
+    generation: int
+    holder: Version | None
+    claimed_at: int | None
+    ended: Version | None
+    ended_at: int | None
+    last: Version
+    offset: int
+    updated_at: int
+
+    @property
+    def claimed_by(self) -> str | None:
+        return self.holder.peer if self.holder and self.status is not Status.OPEN else None
+
+
+class TaskEventRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn on a task with what it came to (so far: an older turn may still arrive)."""
+
+    mesh: str
+    task: str
+    version: Version
+    kind: str
+    generation: int
+    event: str
+    event_time: int
+    """By the clock of the peer that made the turn."""
+    applied_at: int
+    """By ours, for people who look into what happened here."""
+    against: Version | None = None
+    title: str = ""
+    description: str = ""
+
+
+class MeshRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A mesh that this node takes part in."""
+
+    slug: str
+    name: str
+    kind: str = "personal"
+    created_at: int
+    updated_at: int
+    last_sync_at: int | None = None
+    sync_paused: bool = False
+    lamport: int = 0
+    seq: int = 0
+    forgotten_lamport: int = 0
+    """Tombstones up to here may have been removed: an older write from outside is refused."""
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """One place in the log."""
+
+    offset: int
+    id: bytes
+    mesh: str
+    op: str
+    entity: str
+    origin: str
+    lamport: int
+    recorded_at: int
+    """When this node appended it, by its own wall clock, never running backwards."""
+    raw: bytes
+    """The canonical bytes of the envelope."""
+
+
+class ConsumerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A named reader of the log, with what it has confirmed."""
+
+    name: str
+    frontier: str
+    created_at: int
+    seen_at: int
+    """When it last confirmed, by our clock."""
+    retire_ms: int | None = None
+    """It is retired when it has not confirmed for so long; None: it is waited for, for ever."""
+
+
+class ConflictRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that a merge discarded."""
+
+    number: int = 0
+    mesh: str
+    family: str
+    owner: str
+    entity: str
+    reason: str
+    winner: Version
+    loser: Version
+    loser_op: str
+    loser_body: bytes
+    found_at: int
+    resolved_at: int | None = None
+    resolution: str | None = None
+
+
+class WarningRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that this node's peer must be told, once."""
+
+    mesh: str
+    type: str
+    entity: str
+    by_peer: str
+    at_lamport: int
+
+
+class PeerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What was last heard of a peer: a cache, never a truth."""
+
+    mesh: str
+    peer: str
+    last_seen_at: int
+    last_lamport: int
+
+
+class BlobRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A blob that rows name or named."""
+
+    sha256: str
+    size: int
+    created_at: int
+    released_at: int | None = None
+    """When its last reference went, and at which offset of the log; None while it is referenced."""
+    released_offset: int | None = None
+
+
+class JobRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Where long work has got to, so that it goes on after a crash."""
+
+    name: str
+    cursor: dict[str, Any]
+    updated_at: int

@@ -1,0 +1,170 @@
+"""Tasks: first claim wins, a release opens the next generation, an end is final.
+
+A task is the fold of its turns in stamp order. Since the order is total and every node folds the
+same set in the same order, any order of delivery gives the same task and the same history: a join.
+Within one claim generation the lowest stamp therefore wins, a terminal state beats any claim, and
+of two terminal states the lowest stamp holds.
+
+A claim names the generation its peer saw. One of an earlier generation has lost, even if the task
+is open again by now: its peer has been told so, and does not get a task it no longer expects. One
+of a later generation can exist too: its peer saw a release that a late claim has since undone. It
+waits, and takes its place among the claims of that generation when another release opens it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from holdfast.rules.order import Version, order_key
+
+
+class Status(StrEnum):
+    OPEN = "open"
+    CLAIMED = "claimed"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+
+
+TERMINAL: Final = frozenset({Status.COMPLETED, Status.CANCELLED})
+
+
+class Event(StrEnum):
+    """What a turn came to. The history of a task is its turns with these."""
+
+    CREATED = "created"
+    CLAIMED = "claimed"
+    RENEWED = "renewed"
+    """The holder claimed again: harmless."""
+    SUPERSEDED = "superseded"
+    REJECTED_TERMINAL = "rejected_terminal"
+    RELEASED = "released"
+    IGNORED = "ignored"
+    """A release by a peer that did not hold the task."""
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+
+
+_OF_A_GENERATION: Final = frozenset({"claim", "release"})
+DISCARDED: Final = frozenset({Event.SUPERSEDED, Event.REJECTED_TERMINAL})
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """One op on a task, as its origin made it."""
+
+    version: Version
+    kind: str
+    """`create`, `claim`, `release`, `complete` or `cancel`."""
+    generation: int = 0
+    event_time: int = 0
+    title: str = ""
+    description: str = ""
+
+
+class Task(msgspec.Struct, frozen=True):
+    """Where the fold stands."""
+
+    known: bool = False
+    """Its creation has arrived. Turns may come before it, from other peers by other ways."""
+    title: str = ""
+    description: str = ""
+    created_by: str = ""
+    created_at: int = 0
+    status: Status = Status.OPEN
+    generation: int = 0
+    holder: Version | None = None
+    """The claim that holds the task, or that held it when it ended."""
+    claimed_at: int | None = None
+    ended: Version | None = None
+    ended_at: int | None = None
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """A turn with what it came to, and against whom it lost."""
+
+    turn: Turn
+    event: Event
+    against: Version | None = None
+
+
+def step(task: Task, turn: Turn) -> tuple[Task, Judged]:
+    """Folds the next turn in stamp order."""
+    if turn.kind == "create":
+        return _create(task, turn)
+    if task.status in TERMINAL:
+        return task, Judged(turn, Event.REJECTED_TERMINAL, task.ended)
+    if turn.kind == "claim":
+        return _claim(task, turn)
+    if turn.kind == "release":
+        return _release(task, turn)
+    assert turn.kind in ("complete", "cancel"), turn.kind
+    status = Status.COMPLETED if turn.kind == "complete" else Status.CANCELLED
+    # After a release the last holder is on record for late claims only: it did not hold the end.
+    holder = task.holder if task.status is Status.CLAIMED else None
+    ended = msgspec.structs.replace(
+        task, status=status, holder=holder, ended=turn.version, ended_at=turn.event_time
+    )
+    return ended, Judged(turn, Event(status.value))
+
+
+def fold(turns: Iterable[Turn]) -> tuple[Task, list[Judged]]:
+    """The task that a set of turns makes, whatever order they came in."""
+    task, history = Task(), list[Judged]()
+    early: dict[int, list[int]] = {}
+    """Places in the history of turns that named a generation before it began."""
+    for turn in sorted(turns, key=lambda turn: order_key(turn.version)):
+        task, judged = step(task, turn)
+        history.append(judged)
+        if turn.kind in _OF_A_GENERATION and turn.generation > task.generation:
+            early.setdefault(turn.generation, []).append(len(history) - 1)
+        while task.status is Status.OPEN and task.generation in early:
+            for place in early.pop(task.generation):
+                task, history[place] = step(task, history[place].turn)
+    return task, history
+
+
+def _create(task: Task, turn: Turn) -> tuple[Task, Judged]:
+    if task.known:
+        # Only a copied home makes one id twice; the lower stamp names the task.
+        return task, Judged(turn, Event.IGNORED)
+    created = msgspec.structs.replace(
+        task,
+        known=True,
+        title=turn.title,
+        description=turn.description,
+        created_by=turn.version.peer,
+        created_at=turn.event_time,
+    )
+    return created, Judged(turn, Event.CREATED)
+
+
+def _claim(task: Task, turn: Turn) -> tuple[Task, Judged]:
+    if turn.generation != task.generation:
+        return task, Judged(turn, Event.SUPERSEDED, task.holder)
+    if task.status is Status.CLAIMED:
+        assert task.holder is not None
+        if task.holder.peer == turn.version.peer:
+            return task, Judged(turn, Event.RENEWED)
+        return task, Judged(turn, Event.SUPERSEDED, task.holder)
+    claimed = msgspec.structs.replace(
+        task, status=Status.CLAIMED, holder=turn.version, claimed_at=turn.event_time
+    )
+    return claimed, Judged(turn, Event.CLAIMED)
+
+
+def _release(task: Task, turn: Turn) -> tuple[Task, Judged]:
+    if (
+        task.status is not Status.CLAIMED
+        or task.holder is None
+        or task.holder.peer != turn.version.peer
+        or task.generation != turn.generation
+    ):
+        return task, Judged(turn, Event.IGNORED, task.holder)
+    # The holder stays on record: late claims of this generation lost against it.
+    opened = msgspec.structs.replace(
+        task, status=Status.OPEN, generation=task.generation + 1, claimed_at=None
+    )
+    return opened, Judged(turn, Event.RELEASED)

@@ -1,0 +1,312 @@
+"""What each op carries, and what it may not carry."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.rules.bodies import (
+    OPS,
+    Body,
+    Fact,
+    FileShare,
+    MemorySet,
+    Nothing,
+    StateSet,
+    TaskCreate,
+    TaskTurn,
+    VectorDelete,
+    VectorStore,
+    check_value,
+    decode_body,
+    decode_loose,
+    decode_trusted_body,
+    decode_value,
+    encode_body,
+    encode_value,
+    family_of,
+)
+from holdfast.rules.errors import (
+    BadEnvelope,
+    BadKey,
+    BadPath,
+    BadValue,
+    BadVector,
+    OverLimit,
+    Refused,
+)
+from holdfast.rules.limits import (
+    FILE_BYTES_MAX,
+    INLINE_BYTES_MAX,
+    TAGS_MAX,
+    VALUE_BYTES_MAX,
+    VALUE_DEPTH_MAX,
+)
+from holdfast.rules.vectors import pack
+from support.envelopes import MODEL, envelope
+
+
+def share(whole_content: bytes, **fields: Any) -> FileShare:
+    whole = {
+        "sha256": sha256(whole_content).digest(),
+        "size": len(whole_content),
+        "content": whole_content,
+        **fields,
+    }
+    return FileShare(**whole)
+
+
+def store(**fields: Any) -> VectorStore:
+    whole = {
+        "provider": MODEL.provider,
+        "model": MODEL.name,
+        "version": MODEL.version,
+        "dim": MODEL.dim,
+        "quantization": MODEL.quantization,
+        "embedding": pack((1.0, 2.0), 2),
+        **fields,
+    }
+    return VectorStore(**whole)
+
+
+GOOD: list[tuple[str, str, Body]] = [
+    ("state.set", "k", StateSet(b'{"a":[1,null]}')),
+    ("state.delete", "k", Nothing()),
+    ("memory.set", "k", MemorySet(b'"v"', ("t", "é"))),
+    ("memory.forget", "k", Nothing()),
+    ("vector.store", "k", store(content="c", metadata=b'{"n":1}')),
+    ("vector.delete", "k", VectorDelete(MODEL.fingerprint)),
+    ("file.share", "a/b.txt", share(b"hello")),
+    ("file.share", "empty", share(b"")),
+    ("file.share", "big", FileShare(b"\1" * 32, INLINE_BYTES_MAX)),
+    ("file.share", "huge", FileShare(b"\1" * 32, FILE_BYTES_MAX)),
+    ("file.delete", "a/b.txt", Nothing()),
+    ("task.create", "t", TaskCreate("title", "more")),
+    ("task.claim", "t", TaskTurn(3)),
+    ("task.release", "t", TaskTurn(0)),
+    ("task.complete", "t", Nothing()),
+    ("task.cancel", "t", Nothing()),
+    ("fact.append", "s", Fact("is", b"true")),
+]
+
+
+@pytest.mark.parametrize(("op", "entity", "body"), GOOD, ids=[op for op, _, _ in GOOD])
+def test_Q2_every_op_reads_back_what_it_carries(op: str, entity: str, body: Body) -> None:
+    made = envelope(op, entity, body)
+    assert decode_body(made) == body
+    assert decode_trusted_body(made) == body
+    assert decode_loose(op, made.body) == body
+
+
+def test_Q2_every_op_is_tried() -> None:
+    assert {op for op, _, _ in GOOD} == OPS
+
+
+def test_Q2_an_op_of_a_newer_version_has_no_body_here() -> None:
+    made = envelope("state.increment", "k", StateSet(b"1"))
+    assert decode_body(made) is None
+    assert decode_trusted_body(made) is None
+    assert family_of(made.op) == "state"
+
+
+def test_Q2_fields_that_a_newer_version_adds_are_read_over() -> None:
+    made = envelope("state.set", "k", StateSet(b"1"))
+    longer = msgspec.msgpack.encode([b"1", "new", [1]])
+    assert decode_body(msgspec.structs.replace(made, body=longer)) == StateSet(b"1")
+
+
+WRONG: list[tuple[str, str, Body, type[Refused]]] = [
+    ("state.set", "k", StateSet(b""), BadValue),
+    ("state.set", "k", StateSet(b"{"), BadValue),
+    ("state.set", "k", StateSet(b"NaN"), BadValue),
+    ("state.set", "k", StateSet(b"1e999"), BadValue),
+    ("state.set", "k", StateSet(b'"\\u0000"'), BadValue),
+    ("state.set", "k", StateSet(b'{"\\u0000":1}'), BadValue),
+    ("state.set", "k", StateSet(b'"\\ud800"'), BadValue),
+    ("state.set", "k", StateSet(b'"\xff"'), BadValue),
+    ("state.set", "k", StateSet(b"[" * 99 + b"]" * 99), OverLimit),
+    ("state.set", "k", StateSet(b"[" * 100_000), BadValue),
+    ("state.set", "k", StateSet(b'"' + b"x" * VALUE_BYTES_MAX + b'"'), OverLimit),
+    ("memory.set", "k", MemorySet(b"1", ("",)), BadKey),
+    ("memory.set", "k", MemorySet(b"1", ("x" * 129,)), OverLimit),
+    ("memory.set", "k", MemorySet(b"1", ("t",) * (TAGS_MAX + 1)), OverLimit),
+    ("memory.set", "k", MemorySet(b"nope"), BadValue),
+    ("vector.store", "k", store(dim=3), BadVector),
+    ("vector.store", "k", store(dim=0, embedding=b""), BadVector),
+    ("vector.store", "k", store(dim=10**9), BadVector),
+    ("vector.store", "k", store(quantization="int8"), BadVector),
+    ("vector.store", "k", store(provider="a:b"), BadVector),
+    ("vector.store", "k", store(provider=""), BadVector),
+    ("vector.store", "k", store(embedding=b"\0\0\xc0\x7f" * 2), BadVector),
+    ("vector.store", "k", store(metadata=b"nope"), BadValue),
+    ("vector.store", "k", store(content="a\0b"), BadKey),
+    ("vector.delete", "k", VectorDelete("xyz"), BadVector),
+    ("vector.delete", "k", VectorDelete("0123456789ABCDEF"), BadVector),
+    ("vector.delete", "k", VectorDelete("'); DROP TABLE--"), BadVector),
+    ("file.share", "../x", share(b"a"), BadPath),
+    ("file.share", "/x", share(b"a"), BadPath),
+    ("file.share", "x", share(b"a", sha256=b"short"), BadEnvelope),
+    ("file.share", "x", share(b"a", size=2), BadEnvelope),
+    ("file.share", "x", share(b"a", size=-1), OverLimit),
+    ("file.share", "x", share(b"a", content=None), BadEnvelope),
+    ("file.share", "x", share(b"a", content=b"b"), BadEnvelope),
+    ("file.share", "x", share(b"x" * INLINE_BYTES_MAX), BadEnvelope),
+    ("file.share", "x", FileShare(b"\1" * 32, FILE_BYTES_MAX + 1), OverLimit),
+    ("file.delete", "a//b", Nothing(), BadPath),
+    ("task.create", "t", TaskCreate(""), BadValue),
+    ("task.create", "t", TaskCreate("x" * 1025), OverLimit),
+    ("task.create", "t", TaskCreate("a\0"), BadKey),
+    ("task.create", "t", TaskCreate("t", "x" * 65_537), OverLimit),
+    ("task.claim", "t", TaskTurn(-1), BadEnvelope),
+    ("task.release", "t", TaskTurn(2**63), BadEnvelope),
+    ("fact.append", "s", Fact("", b"1"), BadKey),
+    ("fact.append", "s", Fact("x" * 257, b"1"), OverLimit),
+    ("fact.append", "s", Fact("is", b"maybe"), BadValue),
+]
+
+
+@pytest.mark.parametrize(
+    ("op", "entity", "body", "error"), WRONG, ids=[f"{w[0]} {str(w[2])[:30]}" for w in WRONG]
+)
+def test_Q2_a_body_that_cannot_be_is_refused(
+    op: str, entity: str, body: Body, error: type[Refused]
+) -> None:
+    with pytest.raises(error) as refused:
+        decode_body(envelope(op, entity, body))
+    assert type(refused.value) is error
+    assert op in refused.value.message, "it says which op was wrong"
+
+
+@pytest.mark.parametrize("op", sorted(OPS))
+def test_Q2_bytes_that_are_no_body_are_refused(op: str) -> None:
+    made = envelope(op, "k", Nothing())
+    for raw in (b"", b"\xc0", b"\x80", b"\x91", b"\xff", b"\x92\x01", b"\x91" * 100_000):
+        with pytest.raises(BadEnvelope):
+            decode_body(msgspec.structs.replace(made, body=raw))
+
+
+@pytest.mark.parametrize(("op", "entity", "body"), GOOD, ids=[op for op, _, _ in GOOD])
+def test_S6_what_a_peer_owns_has_an_owner_and_what_a_mesh_has_once_has_none(
+    op: str, entity: str, body: Body
+) -> None:
+    made = envelope(op, entity, body)
+    owner = "" if made.owner else "bob"
+    with pytest.raises(BadEnvelope, match="owner"):
+        decode_body(msgspec.structs.replace(made, owner=owner))
+
+
+# --- values --------------------------------------------------------------------------------------
+
+
+_json = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(_json)
+def test_S6_any_json_value_survives(value: object) -> None:
+    raw = encode_value(value)
+    assert decode_value(raw) == value
+    check_value(raw)
+    raw.decode()  # it is stored as text
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    ("value", "read"), [((1, 2), [1, 2]), (Colour.RED, "red"), (True, True), (2**400, 2**400)]
+)
+def test_S6_what_json_can_say_is_taken(value: object, read: object) -> None:
+    assert decode_value(encode_value(value)) == read
+
+
+def _deep(levels: int) -> object:
+    value: object = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def _itself() -> object:
+    value: list[object] = []
+    value.append(value)
+    return value
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(lambda: math.nan, lambda: math.inf, lambda: [-math.inf], lambda: b"bytes", object),
+        *(lambda: {1: 2}, lambda: {None: 1}, lambda: {"a": {2}}, lambda: "a\0b", lambda: {"\0": 1}),
+        *(lambda: "\ud800", lambda: {"\udfff": 1}, lambda: 1j, lambda: 10**5000, lambda: [print]),
+    ],
+)
+def test_S6_what_json_cannot_say_is_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(BadValue):
+        encode_value(make())
+
+
+def test_S6_values_are_limited_in_depth_and_size() -> None:
+    assert encode_value(_deep(VALUE_DEPTH_MAX))
+    for value in (_deep(VALUE_DEPTH_MAX + 2), _deep(5000), _itself(), "x" * VALUE_BYTES_MAX):
+        with pytest.raises(OverLimit):
+            encode_value(value)
+    assert len(encode_value("x" * (VALUE_BYTES_MAX - 2))) == VALUE_BYTES_MAX
+
+
+def test_S6_what_is_taken_here_is_taken_there() -> None:
+    """A value that one node accepts and another refuses would never arrive."""
+    for levels in range(VALUE_DEPTH_MAX - 2, VALUE_DEPTH_MAX + 4):
+        raw = msgspec.json.encode(_deep(levels))
+        assert _accepts(lambda raw=raw: check_value(raw)) == _accepts(  # type: ignore[misc]
+            lambda levels=levels: encode_value(_deep(levels))  # type: ignore[misc]
+        )
+
+
+def _accepts(act: Callable[[], object]) -> bool:
+    try:
+        act()
+    except Refused:
+        return False
+    return True
+
+
+@given(st.binary(max_size=60))
+def test_R4_any_bytes_are_json_or_refused(raw: bytes) -> None:
+    if _accepts(lambda: check_value(raw)):
+        decode_value(raw)
+        raw.decode()
+
+
+@given(st.sampled_from(sorted(OPS)), st.binary(max_size=80), st.booleans())
+def test_R4_any_bytes_are_a_body_or_refused(op: str, raw: bytes, owned: bool) -> None:
+    made = msgspec.structs.replace(envelope(op, "k", Nothing()), body=raw)
+    if owned:
+        made = msgspec.structs.replace(made, owner="bob")
+    if _accepts(lambda: decode_body(made)):
+        body = decode_trusted_body(made)
+        assert body is not None
+        assert encode_body(body)
