@@ -1,0 +1,277 @@
+"""What a store must be able to do, one protocol per concern.
+
+The node decides (with `rules`), the store keeps. Two stores exist: SQLite on disk and plain
+dictionaries in memory; one contract suite runs on both. A `Reader` sees one consistent state. A
+`Transaction` is a reader that changes it: everything done in it becomes durable together or not at
+all.
+
+Scans are paged by key (`after`, `limit`), so that memory stays bounded and no read is held open for
+long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol, TypeVar
+
+from holdfast.rules.order import Version
+from holdfast.rules.rows import (
+    BlobRow,
+    ConflictRow,
+    ConsumerRow,
+    Entry,
+    FileRow,
+    JobRow,
+    MemoryRow,
+    MeshRow,
+    ModelRow,
+    PeerRow,
+    StateRow,
+    TaskEventRow,
+    TaskRow,
+    VectorRow,
+    WarningRow,
+)
+from holdfast.rules.tasks import Status
+from holdfast.rules.vectors import Model
+
+T = TypeVar("T")
+
+
+class MeshReader(Protocol):
+    def peer_name(self) -> str | None:
+        """Whose home this is; None before it is told."""
+
+    def mesh_get(self, slug: str) -> MeshRow | None: ...
+    def mesh_list(self) -> list[MeshRow]: ...
+    def peer_list(self, mesh: str) -> list[PeerRow]: ...
+
+
+class MeshWriter(MeshReader, Protocol):
+    def set_peer_name(self, name: str) -> None: ...
+    def mesh_add(self, row: MeshRow) -> None: ...
+    def tick(self, mesh: str) -> tuple[int, int]:
+        """One local event: the stamp's lamport and the origin's sequence. UnknownMesh if there is
+        none.
+        """
+
+    def tick_merged(self, mesh: str, incoming: int) -> int:
+        """One merged event: the clock moves past the incoming stamp and to this new value."""
+
+    def forget_below(self, mesh: str, lamport: int) -> None:
+        """Remembers that tombstones up to this lamport may be gone."""
+
+    def peer_seen(self, row: PeerRow) -> None: ...
+
+
+class LogReader(Protocol):
+    def epoch(self) -> int: ...
+    def log_bounds(self) -> tuple[int, int]:
+        """First and last offset; (1, 0) for a log that never held anything."""
+
+    def log_get(self, offset: int) -> Entry | None: ...
+    def log_find(self, id: bytes) -> Entry | None: ...
+    def log_range(self, start: int, end: int, limit: int) -> list[Entry]:
+        """Entries with start <= offset < end, at most `limit`."""
+
+    def log_of(self, mesh: str, entity: str, before: int) -> list[Entry]:
+        """All entries about an entity with offset < before, in offset order."""
+
+    def log_at(self, recorded_by_ms: int) -> int:
+        """The last offset that was recorded at or before a time of our wall clock; 0 for none."""
+
+    def forgotten(self, id: bytes) -> tuple[int, bytes] | None:
+        """Offset and fingerprint of a truncated entry that is still remembered."""
+
+
+class LogWriter(LogReader, Protocol):
+    def log_append(
+        self,
+        id: bytes,
+        mesh: str,
+        op: str,
+        entity: str,
+        origin: str,
+        lamport: int,
+        now_ms: int,
+        raw: bytes,
+    ) -> int:
+        """The new entry's offset: the one after the last, without gaps."""
+
+    def log_truncate(self, below: int, most: int, now_ms: int) -> int:
+        """Removes up to `most` entries below an offset, remembering their ids; returns how many
+        went.
+        """
+
+    def forgotten_sweep(self, before_ms: int, most: int) -> int: ...
+    def set_epoch(self, epoch: int) -> None: ...
+
+
+class FamilyReader(Protocol):
+    def state_version(self, mesh: str, key: str) -> Version | None: ...
+    def state_get(self, mesh: str, key: str) -> StateRow | None: ...
+    def state_scan(self, mesh: str, prefix: str, after: str, limit: int) -> list[StateRow]:
+        """Live and dead rows with key > after."""
+
+    def memory_get(self, mesh: str, owner: str, key: str) -> MemoryRow | None: ...
+    def memory_all(self, mesh: str, key: str) -> list[MemoryRow]:
+        """Live rows of every owner, newest first, then by owner."""
+
+    def memory_scan(
+        self, mesh: str, owner: str | None, after: tuple[str, str], limit: int
+    ) -> list[MemoryRow]:
+        """Rows with (owner, key) > after."""
+
+    def file_get(self, mesh: str, owner: str, path: str) -> FileRow | None: ...
+    def file_scan(
+        self, mesh: str, owner: str | None, after: tuple[str, str], limit: int
+    ) -> list[FileRow]: ...
+    def blob_get(self, sha256: str) -> BlobRow | None: ...
+    def blob_scan(self, after: str, limit: int) -> list[BlobRow]: ...
+    def blob_released(self, limit: int) -> list[BlobRow]:
+        """Blobs without references whose files wait to be removed, longest first."""
+
+    def blob_refs(self, sha256: str) -> int:
+        """How many live files name this blob: counted, not stored, so it cannot be wrong."""
+
+    def family_counts(self, mesh: str) -> dict[str, int]:
+        """Live rows per family."""
+
+
+class FamilyWriter(FamilyReader, Protocol):
+    def state_put(self, row: StateRow) -> None: ...
+    def memory_put(self, row: MemoryRow) -> None: ...
+    def file_put(self, row: FileRow) -> None: ...
+    def blob_put(self, row: BlobRow) -> None: ...
+    def blob_drop(self, sha256: str) -> None: ...
+    def tombstones_sweep(self, mesh: str, below_offset: int, most: int) -> tuple[int, int]:
+        """Removes dead rows written below an offset: how many went, and their highest lamport."""
+
+
+class VectorReader(Protocol):
+    def vector_live(self, mesh: str, owner: str, key: str, model: str) -> VectorRow | None: ...
+    def vector_newest(self, mesh: str, owner: str, key: str, model: str) -> Version | None:
+        """The newest version of a key, live or not."""
+
+    def vector_scan(
+        self, mesh: str, model: str | None, after: int, limit: int, *, live_only: bool
+    ) -> list[tuple[int, VectorRow]]:
+        """Rows by row number."""
+
+    def vector_search(
+        self, mesh: str, model: Model, packed: bytes, limit: int, *, exact: bool
+    ) -> list[tuple[VectorRow, float]]: ...
+    def model_list(self) -> list[ModelRow]: ...
+
+
+class VectorWriter(VectorReader, Protocol):
+    def vector_add(self, row: VectorRow, model: Model) -> None: ...
+    def vector_retire(self, mesh: str, owner: str, key: str, model: str) -> None:
+        """The live row of a key stays, but is live no more."""
+
+    def vector_bury(self, row: VectorRow) -> None:
+        """Adds the tombstone of a key."""
+
+    def model_mark(
+        self, model: str, *, deprecated_at: int | None = None, last_read_at: int | None = None
+    ) -> None: ...
+    def model_drop(self, model: str) -> None: ...
+
+
+class TaskReader(Protocol):
+    def task_get(self, mesh: str, task: str) -> TaskRow | None: ...
+    def task_scan(
+        self, mesh: str, status: Status | None, after: str, limit: int
+    ) -> list[TaskRow]: ...
+    def task_events(self, mesh: str, task: str) -> list[TaskEventRow]:
+        """In stamp order."""
+
+
+class TaskWriter(TaskReader, Protocol):
+    def task_put(self, row: TaskRow) -> None: ...
+    def task_event_put(self, row: TaskEventRow) -> None:
+        """Adds a turn, or changes what it came to."""
+
+
+class LedgerReader(Protocol):
+    def conflict_get(self, number: int) -> ConflictRow | None: ...
+    def conflict_open(
+        self, mesh: str, family: str, owner: str, entity: str, loser: str
+    ) -> ConflictRow | None:
+        """The entry about this entity that still waits and whose loser is of this peer."""
+
+    def conflict_list(
+        self, mesh: str | None, *, open_only: bool, after: int, limit: int
+    ) -> list[ConflictRow]: ...
+    def warning_list(self, mesh: str | None) -> list[WarningRow]: ...
+
+
+class LedgerWriter(LedgerReader, Protocol):
+    def conflict_add(self, row: ConflictRow) -> int: ...
+    def conflict_change(self, row: ConflictRow) -> None:
+        """Puts another winner and loser into the entry with this number."""
+
+    def conflict_resolve(self, number: int, resolution: str, now_ms: int) -> None: ...
+    def warning_add(self, row: WarningRow) -> None: ...
+    def warnings_take(self, mesh: str | None) -> list[WarningRow]:
+        """All that wait, which then wait no more."""
+
+
+class ConsumerReader(Protocol):
+    def consumer_get(self, name: str) -> ConsumerRow | None: ...
+    def consumer_list(self) -> list[ConsumerRow]: ...
+    def job_get(self, name: str) -> JobRow | None: ...
+
+
+class ConsumerWriter(ConsumerReader, Protocol):
+    def consumer_put(self, row: ConsumerRow) -> None: ...
+    def consumer_drop(self, name: str) -> None: ...
+    def job_put(self, row: JobRow) -> None: ...
+    def job_drop(self, name: str) -> None: ...
+
+
+class Reader(
+    MeshReader,
+    LogReader,
+    FamilyReader,
+    VectorReader,
+    TaskReader,
+    LedgerReader,
+    ConsumerReader,
+    Protocol,
+):
+    """One consistent state of everything."""
+
+
+class Transaction(
+    MeshWriter,
+    LogWriter,
+    FamilyWriter,
+    VectorWriter,
+    TaskWriter,
+    LedgerWriter,
+    ConsumerWriter,
+    Reader,
+    Protocol,
+):
+    """A reader that changes the state: all of it or nothing."""
+
+
+Work = Callable[[Transaction], T]
+
+
+class Store(Protocol):
+    """Where a node's envelopes and state rest."""
+
+    def write(self, work: Work[T]) -> T:
+        """Runs `work` in a transaction shared with whoever else waits; returns after the commit."""
+
+    def read(self) -> AbstractContextManager[Reader]:
+        """One consistent state, for as long as the context is held. Never waits for the writer."""
+
+    def stop(self, timeout_s: float | None = None) -> bool:
+        """Finishes what waits, then closes. False if time ran out."""
+
+    def abort(self) -> None:
+        """Refuses what waits and closes at once."""

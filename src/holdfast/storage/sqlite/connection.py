@@ -1,0 +1,156 @@
+"""Opening the SQLite file as Holdfast wants it, and saying in our words what went wrong.
+
+Only apsw may touch a home's database in a process: a second SQLite library that closes the same
+file drops the first one's locks. Pragmas are set one by one and read back, since one that silently
+did not take would cost durability.
+
+This module stands on the CLI's cold path: keep its imports few.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import apsw
+
+from holdfast.rules import limits
+from holdfast.rules.errors import (
+    BadInput,
+    DiskFull,
+    HoldfastError,
+    NotAllowed,
+    NotOurs,
+    OutcomeUnknown,
+    StoreBusy,
+    StoreCorrupt,
+    StoreFailed,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+APPLICATION_ID = 0x486F6C64
+"""`Hold`, in the file's header: what the `file` command and our own check recognise."""
+
+UnbindableErrors = (UnicodeEncodeError, OverflowError)
+"""What binding raises for half of a surrogate pair (a command line may hold one) and for numbers
+beyond 64 bits."""
+
+_SYNC = {"full": 2, "normal": 1, "off": 0}
+
+
+def sync_mode(chosen: str | None, default: str | None) -> str:
+    """The durability to open with: an argument, else HOLDFAST_STORE_SYNC, else full."""
+    mode = (chosen or default or "full").lower()
+    if mode not in ("full", "normal"):
+        raise BadInput(
+            f"store sync {mode!r} is neither full nor normal",
+            hint="full survives power loss; normal may lose the last commits then",
+        )
+    return mode
+
+
+def connect(
+    path: str | Path, *, sync: str = "full", vfs: str | None = None, read_only: bool = False
+) -> apsw.Connection:
+    """A connection with every setting in place."""
+    if apsw.SQLITE_VERSION_NUMBER < limits.SQLITE_VERSION_MIN:
+        raise StoreFailed(
+            f"SQLite {apsw.sqlite_lib_version()} can corrupt a database that has readers",
+            hint="upgrade apsw: it brings a current SQLite",
+        )
+    flags = apsw.SQLITE_OPEN_READWRITE | (0 if read_only else apsw.SQLITE_OPEN_CREATE)
+    try:
+        connection = apsw.Connection(str(path), flags=flags, vfs=vfs)
+    except apsw.CantOpenError as error:
+        raise StoreFailed(f"cannot open {path}: {error}") from error
+    except apsw.Error as error:
+        raise typed(error) from error
+    try:
+        _configure(connection, sync, read_only)
+    except BaseException as error:
+        shut(connection)
+        raise typed(error) from error
+    return connection
+
+
+def shut(connection: apsw.Connection) -> None:
+    """Closes a connection. What a failing disk does meanwhile costs nothing that was committed: the
+    next opening takes it from the log.
+    """
+    path = connection.filename
+    try:
+        connection.close(True)
+    except apsw.Error as error:
+        import logging  # here, because most processes never need it
+
+        logging.getLogger("holdfast").warning("closing %s: %s", path, error)
+
+
+def _configure(connection: apsw.Connection, sync: str, read_only: bool) -> None:
+    connection.set_busy_timeout(limits.BUSY_TIMEOUT_MS)
+    if connection.pragma("journal_mode") != "wal" and not read_only:
+        check_ours(connection)  # before: the journal mode is written into the file
+        _set(connection, "journal_mode", "wal")
+    _set(connection, "synchronous", _SYNC[sync])
+    _set(connection, "foreign_keys", 1)
+    connection.pragma("cache_size", -limits.CACHE_KIB)
+    connection.pragma("mmap_size", limits.MMAP_BYTES)
+    _set(connection, "temp_store", 2)
+    if read_only:
+        _set(connection, "query_only", 1)
+    else:
+        # An old WAL file is overwritten in place, which syncs faster than growing a new one.
+        connection.pragma("journal_size_limit", limits.WAL_BYTES_MAX)
+        connection.pragma("wal_autocheckpoint", limits.WAL_CHECKPOINT_PAGES)
+
+
+def check_ours(connection: apsw.Connection) -> None:
+    """Refuses the database of another program; an empty one may become ours."""
+    if connection.pragma("application_id") == APPLICATION_ID:
+        return
+    if connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").get is not None:
+        raise NotOurs(
+            f"{connection.filename} is a SQLite database of another program",
+            hint="choose another home",
+        )
+
+
+def _set(connection: apsw.Connection, name: str, value: int | str) -> None:
+    connection.pragma(name, value)
+    got = connection.pragma(name)
+    if got != value:
+        raise StoreFailed(f"SQLite did not take {name} = {value}: it says {got}")
+
+
+def typed(error: BaseException, *, committing: bool = False) -> BaseException:
+    """Our error for one of SQLite's; anything else is handed back as it is."""
+    if isinstance(error, UnbindableErrors):
+        return BadInput(
+            f"a name or number cannot be looked for: {error}",
+            hint="text is UTF-8 here, and numbers have 64 bits",
+        )
+    if not isinstance(error, apsw.Error):
+        return error
+    what = f"{error} ({type(error).__name__})"
+    if isinstance(error, apsw.FullError):
+        # Full before the commit record is on disk, so the group is certainly not in.
+        return DiskFull(f"the disk is full: {what}")
+    if isinstance(error, apsw.BusyError | apsw.LockedError):
+        return StoreBusy(f"another process has held the write lock for {limits.BUSY_TIMEOUT_MS} ms")
+    if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+        return StoreCorrupt(f"the database is damaged: {what}")
+    if isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError | apsw.AuthError):
+        return _not_writable(what)
+    if committing and isinstance(error, apsw.IOError | apsw.CantOpenError | apsw.ProtocolError):
+        return OutcomeUnknown(f"the disk failed while committing: {what}")
+    if isinstance(error, apsw.IOError | apsw.CantOpenError | apsw.ProtocolError | apsw.NoMemError):
+        return StoreFailed(f"the disk failed: {what}")
+    return error
+
+
+def _not_writable(what: str) -> HoldfastError:
+    return NotAllowed(
+        f"the database cannot be written: {what}",
+        hint="check the owner and mode of the home, and that its disk is not mounted read-only",
+    )

@@ -1,0 +1,315 @@
+"""Memory, state and files: one row per key, the last writer wins.
+
+Every upsert compares versions again in SQL. The caller has compared them already to know what the
+merge discards; the comparison here is what makes a lost race or a bug above unable to put an older
+version over a newer one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+import msgspec
+
+from holdfast.rules.order import Version
+from holdfast.rules.rows import BlobRow, FileRow, MemoryRow, StateRow
+
+_STAMP = "lamport, peer, id, offset, updated_at, tombstone"
+_STATE = f"mesh, key, value, {_STAMP}"
+_MEMORY = f"mesh, owner, key, value, tags, {_STAMP}"
+_FILE = f"mesh, owner, path, sha256, size, content, {_STAMP}"
+_BLOB = "sha256, size, created_at, released_at, released_offset"
+
+
+def _upsert(table: str, key: str, columns: str) -> str:
+    names = columns.split(", ")
+    changed = [name for name in names if name not in key.split(", ")]
+    return (
+        f"INSERT INTO {table} ({columns}) VALUES ({', '.join('?' * len(names))}) "
+        f"ON CONFLICT ({key}) DO UPDATE SET {', '.join(f'{n} = excluded.{n}' for n in changed)} "
+        f"WHERE (excluded.lamport, excluded.peer, excluded.id) "
+        f"> ({table}.lamport, {table}.peer, {table}.id)"
+    )
+
+
+_PUT_STATE = _upsert("state", "mesh, key", _STATE)
+_PUT_MEMORY = _upsert("memory", "mesh, owner, key", _MEMORY)
+_PUT_FILE = _upsert("file", "mesh, owner, path", _FILE)
+
+_LIVE_COUNTS = {
+    "state": "SELECT count(*) FROM state WHERE mesh = ? AND tombstone = 0",
+    "memory": "SELECT count(*) FROM memory WHERE mesh = ? AND tombstone = 0",
+    "file": "SELECT count(*) FROM file WHERE mesh = ? AND tombstone = 0",
+    "vector": "SELECT count(*) FROM vector WHERE mesh = ? AND live = 1",
+    "task": "SELECT count(*) FROM task WHERE mesh = ? AND known = 1",
+}
+
+_tags = msgspec.json.Decoder(tuple[str, ...])
+
+
+def _state(row: Any) -> StateRow:
+    mesh, key, value, lamport, peer, id, offset, updated_at, tombstone = row
+    return StateRow(
+        mesh=mesh,
+        key=key,
+        value=value.encode(),
+        lamport=lamport,
+        peer=peer,
+        id=id,
+        offset=offset,
+        updated_at=updated_at,
+        tombstone=bool(tombstone),
+    )
+
+
+def _memory(row: Any) -> MemoryRow:
+    mesh, owner, key, value, tags, lamport, peer, id, offset, updated_at, tombstone = row
+    return MemoryRow(
+        mesh=mesh,
+        owner=owner,
+        key=key,
+        value=value.encode(),
+        tags=_tags.decode(tags),
+        lamport=lamport,
+        peer=peer,
+        id=id,
+        offset=offset,
+        updated_at=updated_at,
+        tombstone=bool(tombstone),
+    )
+
+
+def _file(row: Any) -> FileRow:
+    mesh, owner, path, sha256, size, content, lamport, peer, id, offset, updated_at, tombstone = row
+    return FileRow(
+        mesh=mesh,
+        owner=owner,
+        path=path,
+        sha256=sha256,
+        size=size,
+        content=content,
+        lamport=lamport,
+        peer=peer,
+        id=id,
+        offset=offset,
+        updated_at=updated_at,
+        tombstone=bool(tombstone),
+    )
+
+
+def _blob(row: Any) -> BlobRow:
+    return BlobRow(
+        sha256=row[0], size=row[1], created_at=row[2], released_at=row[3], released_offset=row[4]
+    )
+
+
+class FamilyReads:
+    _con: apsw.Connection
+    _once: apsw.Cursor
+
+    def state_version(self, mesh: str, key: str) -> Version | None:
+        row = self._once.execute(
+            "SELECT lamport, peer, id FROM state WHERE mesh = ? AND key = ?", (mesh, key)
+        ).get
+        return None if row is None else Version(*row)
+
+    def state_get(self, mesh: str, key: str) -> StateRow | None:
+        row = self._con.execute(
+            f"SELECT {_STATE} FROM state WHERE mesh = ? AND key = ?", (mesh, key)
+        ).get
+        return None if row is None else _state(row)
+
+    def state_scan(self, mesh: str, prefix: str, after: str, limit: int) -> list[StateRow]:
+        above = _above_prefix(prefix)
+        rows = self._con.execute(
+            f"SELECT {_STATE} FROM state WHERE mesh = ?1 AND key > ?2 AND key >= ?3 "
+            f"{'' if above is None else 'AND key < ?5 '}ORDER BY key LIMIT ?4",
+            (mesh, after, prefix, limit, *(() if above is None else (above,))),
+        )
+        return [_state(row) for row in rows]
+
+    def memory_get(self, mesh: str, owner: str, key: str) -> MemoryRow | None:
+        row = self._con.execute(
+            f"SELECT {_MEMORY} FROM memory WHERE mesh = ? AND owner = ? AND key = ?",
+            (mesh, owner, key),
+        ).get
+        return None if row is None else _memory(row)
+
+    def memory_all(self, mesh: str, key: str) -> list[MemoryRow]:
+        rows = self._con.execute(
+            f"SELECT {_MEMORY} FROM memory WHERE mesh = ? AND key = ? AND tombstone = 0 "
+            "ORDER BY lamport DESC, owner",
+            (mesh, key),
+        )
+        return [_memory(row) for row in rows]
+
+    def memory_scan(
+        self, mesh: str, owner: str | None, after: tuple[str, str], limit: int
+    ) -> list[MemoryRow]:
+        rows = self._con.execute(*_owned_page(_MEMORY, "memory", "key", mesh, owner, after, limit))
+        return [_memory(row) for row in rows]
+
+    def file_get(self, mesh: str, owner: str, path: str) -> FileRow | None:
+        row = self._con.execute(
+            f"SELECT {_FILE} FROM file WHERE mesh = ? AND owner = ? AND path = ?",
+            (mesh, owner, path),
+        ).get
+        return None if row is None else _file(row)
+
+    def file_scan(
+        self, mesh: str, owner: str | None, after: tuple[str, str], limit: int
+    ) -> list[FileRow]:
+        rows = self._con.execute(*_owned_page(_FILE, "file", "path", mesh, owner, after, limit))
+        return [_file(row) for row in rows]
+
+    def blob_get(self, sha256: str) -> BlobRow | None:
+        row = self._con.execute(f"SELECT {_BLOB} FROM blob WHERE sha256 = ?", (sha256,)).get
+        return None if row is None else _blob(row)
+
+    def blob_scan(self, after: str, limit: int) -> list[BlobRow]:
+        rows = self._con.execute(
+            f"SELECT {_BLOB} FROM blob WHERE sha256 > ? ORDER BY sha256 LIMIT ?", (after, limit)
+        )
+        return [_blob(row) for row in rows]
+
+    def blob_released(self, limit: int) -> list[BlobRow]:
+        rows = self._con.execute(
+            f"SELECT {_BLOB} FROM blob WHERE released_at IS NOT NULL "
+            "ORDER BY released_offset, sha256 LIMIT ?",
+            (limit,),
+        )
+        return [_blob(row) for row in rows]
+
+    def blob_refs(self, sha256: str) -> int:
+        count = self._con.execute(
+            "SELECT count(*) FROM file WHERE sha256 = ? AND tombstone = 0 AND content IS NULL",
+            (sha256,),
+        ).get
+        assert isinstance(count, int)
+        return count
+
+    def family_counts(self, mesh: str) -> dict[str, int]:
+        return {
+            family: int(self._con.execute(query, (mesh,)).get)
+            for family, query in _LIVE_COUNTS.items()
+        }
+
+
+def _above_prefix(prefix: str) -> str | None:
+    """The least text above all that begin with a prefix, in byte order; None for no such."""
+    rest = prefix.rstrip("\U0010ffff")
+    if not rest:
+        return None
+    following = ord(rest[-1]) + 1
+    # Halves of surrogate pairs are no characters: after U+D7FF comes U+E000.
+    return rest[:-1] + chr(0xE000 if following == 0xD800 else following)
+
+
+def _owned_page(
+    columns: str,
+    table: str,
+    key: str,
+    mesh: str,
+    owner: str | None,
+    after: tuple[str, str],
+    limit: int,
+) -> tuple[str, tuple[Any, ...]]:
+    """One page of a family that is kept per owner, in the order of its primary key."""
+    if owner is None:
+        return (
+            f"SELECT {columns} FROM {table} WHERE mesh = ? AND (owner, {key}) > (?, ?) "
+            f"ORDER BY owner, {key} LIMIT ?",
+            (mesh, *after, limit),
+        )
+    start = after[1] if after[0] == owner else ""
+    return (
+        f"SELECT {columns} FROM {table} WHERE mesh = ? AND owner = ? AND owner >= ? AND {key} > ? "
+        f"ORDER BY {key} LIMIT ?",
+        (mesh, owner, after[0], start, limit),
+    )
+
+
+class FamilyWrites(FamilyReads):
+    def state_put(self, row: StateRow) -> None:
+        self._once.execute(
+            _PUT_STATE,
+            (
+                row.mesh,
+                row.key,
+                row.value.decode(),
+                row.lamport,
+                row.peer,
+                row.id,
+                row.offset,
+                row.updated_at,
+                row.tombstone,
+            ),
+        )
+
+    def memory_put(self, row: MemoryRow) -> None:
+        self._con.execute(
+            _PUT_MEMORY,
+            (
+                row.mesh,
+                row.owner,
+                row.key,
+                row.value.decode(),
+                msgspec.json.encode(row.tags).decode(),
+                row.lamport,
+                row.peer,
+                row.id,
+                row.offset,
+                row.updated_at,
+                row.tombstone,
+            ),
+        )
+
+    def file_put(self, row: FileRow) -> None:
+        self._con.execute(
+            _PUT_FILE,
+            (
+                row.mesh,
+                row.owner,
+                row.path,
+                row.sha256,
+                row.size,
+                row.content,
+                row.lamport,
+                row.peer,
+                row.id,
+                row.offset,
+                row.updated_at,
+                row.tombstone,
+            ),
+        )
+
+    def blob_put(self, row: BlobRow) -> None:
+        self._con.execute(
+            f"INSERT INTO blob ({_BLOB}) VALUES (?, ?, ?, ?, ?) ON CONFLICT (sha256) DO UPDATE SET "
+            "released_at = excluded.released_at, released_offset = excluded.released_offset",
+            (row.sha256, row.size, row.created_at, row.released_at, row.released_offset),
+        )
+
+    def blob_drop(self, sha256: str) -> None:
+        self._con.execute("DELETE FROM blob WHERE sha256 = ?", (sha256,))
+
+    def tombstones_sweep(self, mesh: str, below_offset: int, most: int) -> tuple[int, int]:
+        removed = highest = 0
+        for table, dead in (
+            ("state", "tombstone = 1"),
+            ("memory", "tombstone = 1"),
+            ("file", "tombstone = 1"),
+            ("vector", "live = 0"),
+        ):
+            lamports: list[Any] = self._con.execute(
+                f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} "
+                f"WHERE mesh = ? AND {dead} AND offset < ? ORDER BY offset LIMIT ?) "
+                "RETURNING lamport",
+                (mesh, below_offset, most - removed),
+            ).fetchall()
+            removed += len(lamports)
+            highest = max([highest, *(lamport for (lamport,) in lamports)])
+            if removed >= most:
+                break
+        return removed, highest

@@ -1,0 +1,72 @@
+"""Does a database hold together? What SQLite can see of it, plus what only we know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import apsw
+
+from holdfast.rules.errors import StoreCorrupt
+from holdfast.storage.sqlite.connection import connect, shut, typed
+
+_PROBLEMS_MAX = 100
+
+_OURS = {
+    "two live vectors of one key": (
+        "SELECT mesh || '/' || owner || '/' || key FROM vector WHERE live = 1 "
+        "GROUP BY mesh, owner, key, model HAVING count(*) > 1"
+    ),
+    "a blob that a live file names is not registered": (
+        "SELECT sha256 FROM file WHERE tombstone = 0 AND content IS NULL "
+        "AND sha256 NOT IN (SELECT sha256 FROM blob)"
+    ),
+    "a released blob is still named": (
+        "SELECT sha256 FROM blob WHERE released_at IS NOT NULL AND sha256 IN "
+        "(SELECT sha256 FROM file WHERE tombstone = 0 AND content IS NULL)"
+    ),
+    "a search index does not count its vectors": (
+        "SELECT m.mesh || '/' || m.model FROM vector_mesh AS m WHERE m.live <> (SELECT count(*) "
+        "FROM vector AS v WHERE v.live = 1 AND v.mesh = m.mesh AND v.model = m.model)"
+    ),
+    "the log has a gap": (
+        "SELECT max(offset) - min(offset) + 1 - count(*) FROM log "
+        "HAVING max(offset) - min(offset) + 1 <> count(*)"
+    ),
+    "a clock is behind its own log": (
+        "SELECT slug FROM mesh WHERE lamport < "
+        "(SELECT coalesce(max(lamport), 0) FROM log WHERE log.mesh = mesh.slug)"
+    ),
+}
+
+
+def integrity(path: Path, *, vfs: str | None = None, ours: bool = False) -> list[str]:
+    """What is wrong, as sentences; empty if nothing is. `ours` adds our own invariants.
+
+    A disk that cannot be read says nothing about what is on it: that is raised as what it is.
+    """
+    try:
+        connection = connect(path, vfs=vfs, read_only=True)
+        try:
+            return check(connection, ours=ours)
+        except apsw.Error as error:
+            raise typed(error) from error
+        finally:
+            shut(connection)
+    except StoreCorrupt as error:
+        return [error.message]
+
+
+def check(connection: apsw.Connection, *, ours: bool = False) -> list[str]:
+    found = [
+        row[0]
+        for row in connection.execute(f"PRAGMA integrity_check({_PROBLEMS_MAX})")
+        if row[0] != "ok"
+    ]
+    found += [
+        f"row {row[1]} of {row[0]} refers to a missing row of {row[2]}"
+        for row in connection.execute("PRAGMA foreign_key_check")
+    ]
+    if ours and not found:
+        for what, query in _OURS.items():
+            found += [f"{what}: {row[0]}" for row in connection.execute(query)]
+    return found[:_PROBLEMS_MAX]

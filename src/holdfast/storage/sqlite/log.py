@@ -1,0 +1,141 @@
+"""The log: append, find, range, truncate. While an entry stands, its id dedupes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+
+from holdfast.rules.envelope import decode_trusted
+from holdfast.rules.rows import Entry
+
+_COLUMNS = "offset, id, mesh, op, entity, origin, lamport, recorded_at, raw"
+
+
+def _entry(row: Any) -> Entry:
+    return Entry(*row)
+
+
+class LogReads:
+    _con: apsw.Connection
+    _once: apsw.Cursor
+
+    def epoch(self) -> int:
+        value = self._con.execute("SELECT value FROM meta WHERE name = 'epoch'").get
+        return 1 if value is None else int(value)
+
+    def log_bounds(self) -> tuple[int, int]:
+        # Two one-row probes of the key; together as min and max they would scan the table.
+        last = self._con.execute("SELECT max(offset) FROM log").get
+        if last is None:
+            return 1, 0
+        first = self._con.execute("SELECT min(offset) FROM log").get
+        return int(first), int(last)
+
+    def log_get(self, offset: int) -> Entry | None:
+        row = self._con.execute(f"SELECT {_COLUMNS} FROM log WHERE offset = ?", (offset,)).get
+        return None if row is None else _entry(row)
+
+    def log_find(self, id: bytes) -> Entry | None:
+        row = self._con.execute(f"SELECT {_COLUMNS} FROM log WHERE id = ?", (id,)).get
+        return None if row is None else _entry(row)
+
+    def log_range(self, start: int, end: int, limit: int) -> list[Entry]:
+        rows = self._con.execute(
+            f"SELECT {_COLUMNS} FROM log WHERE offset >= ? AND offset < ? ORDER BY offset LIMIT ?",
+            (start, end, limit),
+        )
+        return [_entry(row) for row in rows]
+
+    def log_of(self, mesh: str, entity: str, before: int) -> list[Entry]:
+        rows = self._con.execute(
+            f"SELECT {_COLUMNS} FROM log WHERE mesh = ? AND entity = ? AND offset < ? "
+            "ORDER BY offset",
+            (mesh, entity, before),
+        )
+        return [_entry(row) for row in rows]
+
+    def log_at(self, recorded_by_ms: int) -> int:
+        """Recorded times never run backwards along the log, so halving finds the place without an
+        index.
+        """
+        low, high = self.log_bounds()
+        answer = 0
+        while low <= high:
+            middle = (low + high) // 2
+            recorded = self._con.execute(
+                "SELECT recorded_at FROM log WHERE offset = ?", (middle,)
+            ).get
+            if recorded is not None and recorded <= recorded_by_ms:
+                answer, low = middle, middle + 1
+            else:
+                high = middle - 1
+        return answer
+
+    def forgotten(self, id: bytes) -> tuple[int, bytes] | None:
+        row = self._con.execute("SELECT offset, fingerprint FROM forgotten WHERE id = ?", (id,)).get
+        return None if row is None else (row[0], row[1])
+
+
+class LogWrites(LogReads):
+    _recorded_at = 0
+    """The newest time in the log that this transaction knows of; 0 before its first append."""
+
+    def log_append(
+        self,
+        id: bytes,
+        mesh: str,
+        op: str,
+        entity: str,
+        origin: str,
+        lamport: int,
+        now_ms: int,
+        raw: bytes,
+    ) -> int:
+        if not self._recorded_at:
+            self._recorded_at = self._newest_time()
+        # A wall clock that jumps back must not make the log look out of order.
+        if now_ms > self._recorded_at:
+            self._recorded_at = now_ms
+        self._once.execute(
+            "INSERT INTO log (id, mesh, op, entity, origin, lamport, recorded_at, raw) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (id, mesh, op, entity, origin, lamport, self._recorded_at, raw),
+        )
+        return self._con.last_insert_rowid()
+
+    def log_truncate(self, below: int, most: int, now_ms: int) -> int:
+        doomed: list[Any] = self._con.execute(
+            "SELECT offset, id, raw FROM log WHERE offset < ? "
+            "AND offset < (SELECT max(offset) FROM log) ORDER BY offset LIMIT ?",
+            (below, most),
+        ).fetchall()
+        if not doomed:
+            return 0
+        self._con.executemany(
+            "INSERT INTO forgotten (id, offset, fingerprint, truncated_at) VALUES (?, ?, ?, ?)",
+            ((id, offset, decode_trusted(raw).fingerprint, now_ms) for offset, id, raw in doomed),
+        )
+        self._con.execute(
+            "DELETE FROM log WHERE offset BETWEEN ? AND ?", (doomed[0][0], doomed[-1][0])
+        )
+        return len(doomed)
+
+    def forgotten_sweep(self, before_ms: int, most: int) -> int:
+        self._con.execute(
+            "DELETE FROM forgotten WHERE id IN "
+            "(SELECT id FROM forgotten WHERE truncated_at < ? ORDER BY truncated_at LIMIT ?)",
+            (before_ms, most),
+        )
+        return self._con.changes()
+
+    def set_epoch(self, epoch: int) -> None:
+        self._con.execute(
+            "INSERT INTO meta (name, value) VALUES ('epoch', ?) "
+            "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            (epoch,),
+        )
+
+    def _newest_time(self) -> int:
+        newest = self._con.execute("SELECT recorded_at FROM log ORDER BY offset DESC LIMIT 1").get
+        return 1 if newest is None else int(newest)

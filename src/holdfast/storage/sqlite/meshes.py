@@ -1,0 +1,128 @@
+"""Meshes, their clocks, and the peers heard of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+
+from holdfast.rules.clock import check_incoming, worn_out
+from holdfast.rules.errors import AlreadyExists, UnknownMesh
+from holdfast.rules.rows import MeshRow, PeerRow
+
+_COLUMNS = (
+    "slug, name, kind, created_at, updated_at, last_sync_at, sync_paused, lamport, seq, "
+    "forgotten_lamport"
+)
+
+
+def _mesh(row: Any) -> MeshRow:
+    return MeshRow(
+        slug=row[0],
+        name=row[1],
+        kind=row[2],
+        created_at=row[3],
+        updated_at=row[4],
+        last_sync_at=row[5],
+        sync_paused=bool(row[6]),
+        lamport=row[7],
+        seq=row[8],
+        forgotten_lamport=row[9],
+    )
+
+
+class MeshReads:
+    _con: apsw.Connection
+    _once: apsw.Cursor
+
+    def peer_name(self) -> str | None:
+        name = self._con.execute("SELECT value FROM meta WHERE name = 'peer'").get
+        return None if name is None else str(name)
+
+    def mesh_get(self, slug: str) -> MeshRow | None:
+        row = self._con.execute(f"SELECT {_COLUMNS} FROM mesh WHERE slug = ?", (slug,)).get
+        return None if row is None else _mesh(row)
+
+    def mesh_list(self) -> list[MeshRow]:
+        return [
+            _mesh(row) for row in self._con.execute(f"SELECT {_COLUMNS} FROM mesh ORDER BY slug")
+        ]
+
+    def peer_list(self, mesh: str) -> list[PeerRow]:
+        rows = self._con.execute(
+            "SELECT mesh, peer, last_seen_at, last_lamport FROM peer WHERE mesh = ? ORDER BY peer",
+            (mesh,),
+        )
+        return [
+            PeerRow(mesh=row[0], peer=row[1], last_seen_at=row[2], last_lamport=row[3])
+            for row in rows
+        ]
+
+
+class MeshWrites(MeshReads):
+    def set_peer_name(self, name: str) -> None:
+        self._con.execute(
+            "INSERT INTO meta (name, value) VALUES ('peer', ?) "
+            "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            (name,),
+        )
+
+    def mesh_add(self, row: MeshRow) -> None:
+        try:
+            self._con.execute(
+                f"INSERT INTO mesh ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    row.slug,
+                    row.name,
+                    row.kind,
+                    row.created_at,
+                    row.updated_at,
+                    row.last_sync_at,
+                    row.sync_paused,
+                    row.lamport,
+                    row.seq,
+                    row.forgotten_lamport,
+                ),
+            )
+        except apsw.ConstraintError:
+            raise AlreadyExists(f"mesh {row.slug!r} exists already") from None
+
+    def tick(self, mesh: str) -> tuple[int, int]:
+        try:
+            ticked = self._once.execute(
+                "UPDATE mesh SET lamport = lamport + 1, seq = seq + 1 WHERE slug = ? "
+                "RETURNING lamport, seq",
+                (mesh,),
+            ).get
+        except apsw.ConstraintError:
+            raise worn_out(mesh) from None  # past 63 bits it would be no integer any more
+        if ticked is None:
+            raise UnknownMesh(f"there is no mesh {mesh!r}")
+        return ticked[0], ticked[1]
+
+    def tick_merged(self, mesh: str, incoming: int) -> int:
+        value = self._con.execute("SELECT lamport FROM mesh WHERE slug = ?", (mesh,)).get
+        if value is None:
+            raise UnknownMesh(f"there is no mesh {mesh!r}")
+        check_incoming(value, incoming)
+        lamport = self._con.execute(
+            "UPDATE mesh SET lamport = max(lamport, ?) + 1 WHERE slug = ? RETURNING lamport",
+            (incoming, mesh),
+        ).get
+        assert isinstance(lamport, int), "the mesh vanished inside its own transaction"
+        return lamport
+
+    def forget_below(self, mesh: str, lamport: int) -> None:
+        self._con.execute(
+            "UPDATE mesh SET forgotten_lamport = max(forgotten_lamport, ?) WHERE slug = ?",
+            (lamport, mesh),
+        )
+
+    def peer_seen(self, row: PeerRow) -> None:
+        self._con.execute(
+            "INSERT INTO peer (mesh, peer, last_seen_at, last_lamport) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (mesh, peer) DO UPDATE SET "
+            "last_seen_at = max(last_seen_at, excluded.last_seen_at), "
+            "last_lamport = max(last_lamport, excluded.last_lamport)",
+            (row.mesh, row.peer, row.last_seen_at, row.last_lamport),
+        )

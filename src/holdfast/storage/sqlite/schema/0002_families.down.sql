@@ -1,0 +1,5 @@
+DROP TABLE peer;
+DROP TABLE blob;
+DROP TABLE file;
+DROP TABLE memory;
+DROP TABLE state;

@@ -1,0 +1,3 @@
+DROP TABLE vector_mesh;
+DROP TABLE vector_model;
+DROP TABLE vector;

@@ -1,0 +1,2 @@
+DROP TABLE task_event;
+DROP TABLE task;

@@ -1,0 +1,2 @@
+DROP TABLE warning;
+DROP TABLE conflict;

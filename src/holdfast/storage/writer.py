@@ -1,0 +1,439 @@
+"""One writer, group commit.
+
+All writes of a process go through one queue. Whoever waits together is run together: in order, each
+in its own savepoint, then one commit for all, and only then are they answered. So durability costs
+one sync per group, not one per write, and a write that raises undoes itself alone. Writes that may
+be run twice (`repeatable`) get their savepoints only once one of them has raised.
+
+Two ways lead to a group. A lone thread that finds the queue empty runs its own write at once and
+pays for no hand-over. Everything else (async callers, threads that find the writer busy) queues for
+the writer's thread, which starts when it is first needed. Simulations and tests call `run_group`
+themselves instead.
+
+    open ──stop()──▶ stopping ──queue drained──▶ stopped
+    abort() goes straight to stopped, and what waits is refused
+
+A commit that fails fails the whole group and applies nothing. If the disk failed *during* the
+commit, nobody can say what survives: the group is told `OutcomeUnknown` and the writer refuses
+further work until the home is reopened.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any, Protocol
+
+from holdfast.rules.errors import (
+    HoldfastError,
+    OutcomeUnknown,
+    StoreBusy,
+    StoreClosed,
+    StoreFailed,
+    Unknown,
+)
+from holdfast.rules.limits import GROUP_MS_MAX, GROUP_OPS_MAX, QUEUE_OPS_MAX
+from holdfast.storage.ports import Transaction, Work
+
+Sink = Callable[[list["Ticket"]], None]
+
+log = logging.getLogger("holdfast")
+
+
+class Engine(Protocol):
+    """What the writer needs of a database: nested transactions, and to know whether one is still
+    alive.
+    """
+
+    transaction: Transaction
+
+    def begin(self) -> None: ...
+    def savepoint(self) -> None: ...
+    def release(self) -> None: ...
+    def undo(self) -> None:
+        """Back to the savepoint."""
+
+    def commit(self) -> None: ...
+    def rollback(self) -> None: ...
+    def alive(self) -> bool:
+        """Is the transaction still open? The database itself ends it after some errors."""
+
+    def error(self, error: BaseException, *, committing: bool) -> BaseException:
+        """The typed error for one of the database's own."""
+
+
+class Ticket:
+    """One write on its way: what to do, where to report, what came of it."""
+
+    __slots__ = ("error", "result", "sink", "work")
+
+    def __init__(self, work: Work[Any], sink: Sink) -> None:
+        self.work = work
+        self.sink = sink
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def value(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+class GroupWriter:
+    """The queue in front of one engine."""
+
+    def __init__(self, engine: Engine, *, clock: Callable[[], float] = monotonic) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._queue: deque[Ticket] = deque()
+        self._lock = threading.Lock()
+        self._work_came = threading.Condition(self._lock)
+        self._drained = threading.Condition(self._lock)
+        self._turn = threading.Lock()
+        """Held by whoever runs groups: the engine belongs to one thread at a time."""
+        self._thread: threading.Thread | None = None
+        self._state = "open"
+        self._failed: HoldfastError | None = None
+        self._busy = 0
+
+    @property
+    def state(self) -> str:
+        return self._state
+
+    # --- the two ways in ---------------------------------------------------------------------
+
+    def write(self, work: Work[Any]) -> Any:
+        """Runs one write and returns after its commit."""
+        if not self._queue and self._turn.acquire(blocking=False):
+            try:
+                return self._write_alone(work)
+            finally:
+                self._turn.release()
+                if self._queue:
+                    self._wake()
+        done = threading.Lock()
+        done.acquire()
+        ticket = Ticket(work, lambda tickets: done.release())
+        self.submit([ticket])
+        done.acquire()
+        return ticket.value()
+
+    def submit(self, tickets: Sequence[Ticket]) -> None:
+        """Queues writes for the writer's thread, which calls their sinks, once per group."""
+        with self._lock:
+            self._refuse_unless_open()
+            if len(self._queue) + len(tickets) > QUEUE_OPS_MAX:
+                raise StoreBusy(
+                    f"{len(self._queue)} writes wait already",
+                    hint="wait for some of them before sending more",
+                )
+            self._queue.extend(tickets)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._serve, name="holdfast-writer", daemon=True
+                )
+                self._thread.start()
+            self._work_came.notify()
+
+    def enqueue(self, ticket: Ticket) -> None:
+        """Queues a write for whoever calls `run_group`: a simulation, a test."""
+        with self._lock:
+            self._refuse_unless_open()
+            self._queue.append(ticket)
+
+    def run_group(self) -> int:
+        """Runs what waits now as one group, in this thread. Returns how many were answered."""
+        with self._turn:
+            return self._run(self._take())
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def stop(self, timeout_s: float | None = None) -> bool:
+        """Takes no more work, finishes what waits, then stops. False if time ran out first."""
+        deadline = None if timeout_s is None else monotonic() + timeout_s
+        with self._lock:
+            if self._state == "stopped":
+                return True
+            self._state = "stopping"
+            self._work_came.notify()
+            thread = self._thread
+            if thread is not None and not self._drained.wait_for(self._is_idle, timeout_s):
+                return False
+        # A write may also be running in its caller's own thread.
+        with self.between_groups(_left(deadline)) as quiet:
+            if not quiet:
+                return False
+            while self._queue:
+                self._run(self._take())
+            with self._lock:
+                self._state = "stopped"
+                self._work_came.notify()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_left(deadline))
+        return True
+
+    def abort(self) -> None:
+        """Refuses what waits and stops at once. A group being committed is not torn apart."""
+        with self._lock:
+            self._state = "stopped"
+            waiting = list(self._queue)
+            self._queue.clear()
+            self._work_came.notify()
+        _reject(waiting)
+
+    @contextmanager
+    def between_groups(self, timeout_s: float | None) -> Iterator[bool]:
+        """Holds off every group meanwhile; False if the running one did not end in time."""
+        quiet = self._turn.acquire(timeout=-1 if timeout_s is None else timeout_s)
+        try:
+            yield quiet
+        finally:
+            if quiet:
+                self._turn.release()
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _refuse_unless_open(self) -> None:
+        if self._state != "open":
+            raise StoreClosed(f"the store is {self._state}")
+        if self._failed is not None:
+            raise self._refusal()
+
+    def _refusal(self) -> StoreFailed:
+        assert self._failed is not None
+        return StoreFailed(f"an earlier write failed on the disk: {self._failed.message}")
+
+    def _is_idle(self) -> bool:
+        return not self._queue and not self._busy
+
+    def _wake(self) -> None:
+        with self._lock:
+            self._work_came.notify()
+
+    def _serve(self) -> None:
+        while True:
+            with self._lock:
+                self._drained.notify_all()
+                self._work_came.wait_for(lambda: self._queue or self._state == "stopped")
+                if not self._queue:
+                    return
+                self._busy += 1
+            try:
+                self.run_group()
+            finally:
+                with self._lock:
+                    self._busy -= 1
+
+    def _take(self) -> list[Ticket]:
+        with self._lock:
+            count = min(len(self._queue), GROUP_OPS_MAX)
+            return [self._queue.popleft() for _ in range(count)]
+
+    def _put_back(self, tickets: list[Ticket]) -> None:
+        if not tickets:
+            return
+        with self._lock:
+            if self._state != "stopped":
+                self._queue.extendleft(reversed(tickets))
+                return
+        # Aborted while their group ran: they were waiting like the others.
+        _reject(tickets)
+
+    def _write_alone(self, work: Work[Any]) -> Any:
+        """The group of one: no ticket, no savepoint, since a failure undoes the whole transaction
+        anyway.
+        """
+        if self._state != "open" or self._failed is not None:
+            with self._lock:
+                self._refuse_unless_open()
+        engine = self._engine
+        try:
+            engine.begin()
+        except BaseException as error:
+            raise engine.error(error, committing=False) from error
+        try:
+            result = work(engine.transaction)
+        except BaseException as error:
+            self._rollback()
+            typed = engine.error(error, committing=False)
+            if typed is error:
+                raise
+            raise typed from error
+        try:
+            engine.commit()
+        except BaseException as error:
+            raise self._commit_failed(error) from error
+        return result
+
+    def _run(self, tickets: list[Ticket]) -> int:
+        if not tickets:
+            return 0
+        if self._failed is not None:
+            # They were let in before the disk failed.
+            return self._fail(tickets, self._refusal())
+        if all(getattr(ticket.work, "repeatable", False) for ticket in tickets):
+            ran = self._run_plainly(tickets)
+            if ran:
+                return ran
+            if self._failed is not None:
+                return self._fail(tickets, self._failed)
+        engine = self._engine
+        try:
+            engine.begin()
+        except BaseException as error:
+            return self._fail(tickets, engine.error(error, committing=False))
+        deadline = self._clock() + GROUP_MS_MAX / 1000
+        ran = 0
+        for ticket in tickets:
+            dead = self._run_one(ticket)
+            ran += 1
+            if dead is not None:
+                # The database gave up the transaction: the writes before are undone with it.
+                self._put_back(tickets[ran:])
+                group = tickets[:ran]
+                return self._fail([t for t in group if t.error is None], dead, group)
+            if ran < len(tickets) and self._clock() > deadline:
+                break
+        return self._commit(tickets, ran)
+
+    def _run_plainly(self, tickets: list[Ticket]) -> int:
+        """Runs a group without savepoints, which cost a fifth of a write. 0 if one of them raised:
+        then everything is undone, and they run again, each in its savepoint."""
+        engine = self._engine
+        try:
+            engine.begin()
+        except BaseException as error:
+            return self._fail(tickets, engine.error(error, committing=False))
+        deadline = self._clock() + GROUP_MS_MAX / 1000
+        transaction = engine.transaction
+        ran = 0
+        try:
+            for ticket in tickets:
+                ticket.result = ticket.work(transaction)
+                ran += 1
+                # Each time: thirty writes of a megabyte would hold the lock for half a second.
+                if self._clock() > deadline:
+                    break
+        except Exception:
+            self._rollback()
+            return 0
+        except BaseException:
+            self._rollback()
+            raise
+        return self._commit(tickets, ran)
+
+    def _commit(self, tickets: list[Ticket], ran: int) -> int:
+        """Commits what ran and answers it; what did not waits for the next group."""
+        self._put_back(tickets[ran:])
+        group = tickets[:ran]
+        try:
+            self._engine.commit()
+        except BaseException as error:
+            failed = [ticket for ticket in group if ticket.error is None]
+            return self._fail(failed, self._commit_failed(error), group)
+        _deliver(group)
+        return ran
+
+    def _run_one(self, ticket: Ticket) -> BaseException | None:
+        """Runs one write in its savepoint. Returns an error only if the whole transaction died."""
+        engine = self._engine
+        try:
+            engine.savepoint()
+            ticket.result = ticket.work(engine.transaction)
+            engine.release()
+        except BaseException as error:
+            ticket.error = engine.error(error, committing=False)
+            if not engine.alive():
+                return ticket.error
+            try:
+                engine.undo()
+            except BaseException as worse:
+                self._rollback()
+                return engine.error(worse, committing=False)
+        return None
+
+    def _rollback(self) -> None:
+        """Ends the transaction. Its callers hear of their own error, not of one that comes here."""
+        engine = self._engine
+        if not engine.alive():
+            return
+        try:
+            engine.rollback()
+        except Exception as error:
+            known = engine.error(error, committing=False)
+            log.warning("undoing a transaction: %s", known)
+            if engine.alive():
+                # Nothing more can be done with this connection; what is on the disk is whole.
+                message = f"a transaction could not be undone: {known}"
+                self._failed = known if isinstance(known, HoldfastError) else StoreFailed(message)
+
+    def _commit_failed(self, error: BaseException) -> BaseException:
+        typed = self._engine.error(error, committing=True)
+        try:
+            self._rollback()
+        finally:
+            if isinstance(typed, Unknown):
+                self._failed = typed
+        return typed
+
+    def _fail(
+        self, tickets: list[Ticket], error: BaseException, group: list[Ticket] | None = None
+    ) -> int:
+        answered = tickets if group is None else group
+        for ticket in tickets:
+            ticket.error = error if len(answered) == 1 else _copy(error)
+        _deliver(answered)
+        return len(answered)
+
+
+def _copy(error: BaseException) -> BaseException:
+    """One exception object per caller: each gets its own traceback."""
+    if isinstance(error, HoldfastError):
+        twin = type(error).__new__(type(error))
+        twin.args = error.args
+        twin.__dict__.update(error.__dict__)
+        twin.__cause__ = error.__cause__
+        return twin
+    return error
+
+
+def _deliver(tickets: list[Ticket]) -> None:
+    """Reports a group: callers that share a sink (an event loop) hear of all their writes in one
+    call.
+    """
+    if not tickets:
+        return
+    sink = tickets[0].sink
+    if all(ticket.sink is sink for ticket in tickets):
+        _tell(sink, tickets)
+        return
+    by_sink: dict[Sink, list[Ticket]] = {}
+    for ticket in tickets:
+        by_sink.setdefault(ticket.sink, []).append(ticket)
+    for sink, group in by_sink.items():
+        _tell(sink, group)
+
+
+def _tell(sink: Sink, tickets: list[Ticket]) -> None:
+    try:
+        sink(tickets)
+    except Exception:
+        # The others still wait for their answers, and the next groups for this thread.
+        log.exception("a caller could not be told what came of its write")
+
+
+def _reject(tickets: list[Ticket]) -> None:
+    for ticket in tickets:
+        ticket.error = StoreClosed("the write was aborted before it began")
+    _deliver(tickets)
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - monotonic())
+
+
+__all__ = ["Engine", "GroupWriter", "OutcomeUnknown", "Sink", "Ticket"]

@@ -1,0 +1,150 @@
+"""Meshes, their clocks, and the peers heard of."""
+
+from __future__ import annotations
+
+import threading
+
+import msgspec
+import pytest
+
+from holdfast.rules.errors import AlreadyExists, BadStamp, UnknownMesh
+from holdfast.rules.limits import LAMPORT_LEAP_MAX, LAMPORT_MAX
+from holdfast.rules.rows import PeerRow
+from holdfast.storage.ports import Store, Transaction
+from support.stores import PEERS_IN_ORDER, mesh_row, read, with_mesh
+
+
+def test_S6_a_mesh_comes_back_as_it_was_added(store: Store) -> None:
+    row = mesh_row("team", name="Équipe", kind="shared_owner", last_sync_at=7, sync_paused=True)
+    store.write(lambda tx: tx.mesh_add(row))
+    assert read(store, lambda tx: tx.mesh_get("team")) == row
+    assert read(store, lambda tx: tx.mesh_get("other")) is None
+
+
+def test_S6_meshes_are_listed_by_name(store: Store) -> None:
+    with_mesh(store, "b", "a-2", "a", "c.1")
+    assert [row.slug for row in read(store, lambda tx: tx.mesh_list())] == ["a", "a-2", "b", "c.1"]
+
+
+def test_S6_a_mesh_is_added_once(store: Store) -> None:
+    with_mesh(store)
+    with pytest.raises(AlreadyExists):
+        store.write(lambda tx: tx.mesh_add(mesh_row(name="again")))
+    found = read(store, lambda tx: tx.mesh_get("team"))
+    assert found is not None
+    assert found.name == "team"
+
+
+def test_S1_the_peer_of_a_home_is_told_and_kept(store: Store) -> None:
+    assert read(store, lambda tx: tx.peer_name()) is None
+    store.write(lambda tx: tx.set_peer_name("Zoë"))
+    assert read(store, lambda tx: tx.peer_name()) == "Zoë"
+    store.write(lambda tx: tx.set_peer_name("zoë-2"))
+    assert read(store, lambda tx: tx.peer_name()) == "zoë-2"
+
+
+def test_S4_a_local_event_takes_the_next_stamp_and_the_next_number(store: Store) -> None:
+    with_mesh(store, "team", "other")
+    ticks = [store.write(lambda tx: tx.tick("team")) for _ in range(3)]
+    assert ticks == [(1, 1), (2, 2), (3, 3)]
+    assert store.write(lambda tx: tx.tick("other")) == (1, 1), "every mesh has its own clock"
+
+
+@pytest.mark.parametrize(("ours", "theirs", "then"), [(0, 1, 2), (5, 3, 6), (5, 5, 6), (5, 9, 10)])
+def test_S4_a_merged_event_moves_the_clock_past_both(
+    store: Store, ours: int, theirs: int, then: int
+) -> None:
+    store.write(lambda tx: tx.mesh_add(mesh_row(lamport=ours, seq=4)))
+    assert store.write(lambda tx: tx.tick_merged("team", theirs)) == then
+    row = read(store, lambda tx: tx.mesh_get("team"))
+    assert row is not None
+    assert (row.lamport, row.seq) == (then, 4), "only our own events are numbered"
+
+
+def test_S4_an_unknown_mesh_has_no_clock(store: Store) -> None:
+    with pytest.raises(UnknownMesh):
+        store.write(lambda tx: tx.tick("nowhere"))
+    with pytest.raises(UnknownMesh):
+        store.write(lambda tx: tx.tick_merged("nowhere", 1))
+
+
+@pytest.mark.parametrize("stamp", [0, -1, LAMPORT_MAX, 2**63, 2**64])
+def test_S4_a_stamp_that_is_no_positive_63_bit_integer_is_refused(store: Store, stamp: int) -> None:
+    with_mesh(store)
+    with pytest.raises(BadStamp):
+        store.write(lambda tx: tx.tick_merged("team", stamp))
+    assert store.write(lambda tx: tx.tick("team")) == (1, 1), "nothing moved"
+
+
+def test_S4_a_stamp_may_be_2_to_the_48_ahead_and_no_more(store: Store) -> None:
+    store.write(lambda tx: tx.mesh_add(mesh_row(lamport=10)))
+    with pytest.raises(BadStamp):
+        store.write(lambda tx: tx.tick_merged("team", 10 + LAMPORT_LEAP_MAX + 1))
+    far = 10 + LAMPORT_LEAP_MAX
+    assert store.write(lambda tx: tx.tick_merged("team", far)) == far + 1
+
+
+def test_S4_a_rolled_back_event_leaves_the_clock_where_it_was(store: Store) -> None:
+    with_mesh(store)
+
+    def work(tx: Transaction) -> None:
+        assert tx.tick("team") == (1, 1)
+        assert tx.tick_merged("team", 40) == 41
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        store.write(work)
+    assert store.write(lambda tx: tx.tick("team")) == (1, 1)
+
+
+def test_S4_a_hundred_concurrent_ticks_have_no_gap_and_no_double(store: Store) -> None:
+    with_mesh(store)
+    threads, each = 10, 10
+    start = threading.Barrier(threads)
+    taken: list[list[tuple[int, int]]] = [[] for _ in range(threads)]
+
+    def run(mine: list[tuple[int, int]]) -> None:
+        start.wait()
+        for _ in range(each):
+            mine.append(store.write(lambda tx: tx.tick("team")))
+
+    workers = [threading.Thread(target=run, args=(mine,)) for mine in taken]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert sorted(tick for mine in taken for tick in mine) == [(n, n) for n in range(1, 101)]
+    assert all(mine == sorted(mine) for mine in taken), "each caller sees time go forward"
+
+
+def test_S17_what_was_forgotten_only_grows(store: Store) -> None:
+    with_mesh(store)
+    for lamport, kept in ((5, 5), (3, 5), (9, 9)):
+
+        def work(tx: Transaction, lamport: int = lamport) -> None:
+            tx.forget_below("team", lamport)
+
+        store.write(work)
+        row = read(store, lambda tx: tx.mesh_get("team"))
+        assert row is not None
+        assert row.forgotten_lamport == kept
+
+
+def test_S6_peers_are_a_cache_that_keeps_the_newest(store: Store) -> None:
+    with_mesh(store, "team", "other")
+    seen = PeerRow(mesh="team", peer="bob", last_seen_at=10, last_lamport=5)
+    store.write(lambda tx: tx.peer_seen(seen))
+    older = msgspec.structs.replace(seen, last_seen_at=4, last_lamport=7)
+    store.write(lambda tx: tx.peer_seen(older))
+    newest = PeerRow(mesh="team", peer="bob", last_seen_at=10, last_lamport=7)
+    assert read(store, lambda tx: tx.peer_list("team")) == [newest]
+    assert read(store, lambda tx: tx.peer_list("other")) == []
+
+
+def test_S5_peers_are_listed_by_their_bytes(store: Store) -> None:
+    with_mesh(store)
+    for peer in reversed(PEERS_IN_ORDER):
+        row = PeerRow(mesh="team", peer=peer, last_seen_at=1, last_lamport=1)
+        store.write(lambda tx, row=row: tx.peer_seen(row))  # type: ignore[misc]
+    found = read(store, lambda tx: tx.peer_list("team"))
+    assert tuple(row.peer for row in found) == PEERS_IN_ORDER

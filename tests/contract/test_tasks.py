@@ -1,0 +1,110 @@
+"""Tasks and their turns as a store keeps them."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from holdfast.rules.order import Version
+from holdfast.rules.tasks import Status
+from holdfast.storage.ports import Store, Transaction
+from support.envelopes import MESH, make_id
+from support.stores import PEERS_IN_ORDER, event_row, read, task_row, version, with_mesh
+
+
+def test_S10_a_task_comes_back_as_it_was_put(store: Store) -> None:
+    with_mesh(store)
+    bare = task_row("t1")
+    full = task_row(
+        "t2",
+        title="Überschrift",
+        description="mehr\ndavon",
+        status=Status.COMPLETED,
+        generation=3,
+        holder=version(4, "bob"),
+        claimed_at=44,
+        ended=version(5, "Zoë"),
+        ended_at=55,
+        last=version(9, "cyd"),
+        offset=12,
+    )
+    store.write(lambda tx: tx.task_put(bare))
+    store.write(lambda tx: tx.task_put(full))
+    assert read(store, lambda tx: tx.task_get(MESH, "t1")) == bare
+    assert read(store, lambda tx: tx.task_get(MESH, "t2")) == full
+    assert read(store, lambda tx: tx.task_get("other", "t1")) is None
+
+
+def test_S10_a_task_is_replaced_whole(store: Store) -> None:
+    with_mesh(store)
+    store.write(lambda tx: tx.task_put(task_row("t", holder=version(4), claimed_at=4)))
+    again = task_row("t", known=False, title="", status=Status.OPEN, generation=1, offset=2)
+    store.write(lambda tx: tx.task_put(again))
+    assert read(store, lambda tx: tx.task_get(MESH, "t")) == again
+
+
+def test_S10_known_tasks_are_paged_by_name_and_by_status(store: Store) -> None:
+    with_mesh(store, MESH, "other")
+    names = ["a", "b", "é", "\uffff", "\U00010000"]
+
+    def work(tx: Transaction) -> None:
+        for n, name in enumerate(reversed(names)):
+            tx.task_put(task_row(name, status=Status.CLAIMED if n % 2 else Status.OPEN))
+        tx.task_put(task_row("c", known=False))
+        tx.task_put(task_row("d", mesh="other"))
+
+    store.write(work)
+
+    def walk(status: Status | None) -> list[str]:
+        found: list[str] = []
+        with store.read() as tx:
+            while page := tx.task_scan(MESH, status, found[-1] if found else "", 2):
+                found += [row.task for row in page]
+        return found
+
+    assert walk(None) == names
+    assert walk(Status.CLAIMED) == ["b", "\uffff"]
+    assert walk(Status.CANCELLED) == []
+
+
+def test_S10_turns_come_back_in_stamp_order_by_bytes(store: Store) -> None:
+    with_mesh(store)
+    versions = [
+        Version(1, "\U0010ffff", make_id(9)),
+        *(Version(2, peer, make_id(1)) for peer in PEERS_IN_ORDER),
+        Version(2, PEERS_IN_ORDER[-1], make_id(2)),
+        Version(3, "a", make_id(0)),
+    ]
+
+    def work(tx: Transaction) -> None:
+        for at in reversed(versions):
+            tx.task_event_put(event_row("t", at))
+        tx.task_event_put(event_row("u", version(1)))
+
+    store.write(work)
+    found = read(store, lambda tx: tx.task_events(MESH, "t"))
+    assert [row.version for row in found] == versions
+    assert read(store, lambda tx: tx.task_events(MESH, "nothing")) == []
+    assert read(store, lambda tx: tx.task_events("other", "t")) == []
+
+
+@pytest.mark.parametrize("against", [None, Version(1, "bob", make_id(8))])
+def test_S10_a_turn_comes_back_as_it_was_put(store: Store, against: Version | None) -> None:
+    with_mesh(store)
+    row = event_row(
+        "t", version(4), kind="create", event="created", against=against, title="é", description="d"
+    )
+    store.write(lambda tx: tx.task_event_put(row))
+    assert read(store, lambda tx: tx.task_events(MESH, "t")) == [row]
+
+
+def test_S10_a_verdict_may_change_but_not_when_it_was_applied(store: Store) -> None:
+    with_mesh(store)
+    first = event_row("t", version(4), applied_at=100)
+    store.write(lambda tx: tx.task_event_put(first))
+    lost = msgspec.structs.replace(
+        first, event="superseded", against=version(3, "bob"), applied_at=999
+    )
+    store.write(lambda tx: tx.task_event_put(lost))
+    kept = msgspec.structs.replace(lost, applied_at=100)
+    assert read(store, lambda tx: tx.task_events(MESH, "t")) == [kept]

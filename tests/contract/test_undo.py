@@ -1,0 +1,193 @@
+"""Whatever a write did before it raised is undone, alone: its neighbours in the group are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from holdfast.rules.rows import JobRow, PeerRow
+from holdfast.rules.tasks import Status
+from holdfast.storage.memory import MemoryStore
+from holdfast.storage.ports import Transaction
+from holdfast.storage.sqlite.store import SqliteStore
+from holdfast.storage.writer import Ticket
+from support.dump import dump
+from support.envelopes import MESH, MODEL
+from support.stores import (
+    append,
+    blob_row,
+    conflict_row,
+    consumer_row,
+    event_row,
+    file_row,
+    memory_row,
+    mesh_row,
+    read,
+    state_row,
+    task_row,
+    vector_row,
+    version,
+    warning_row,
+)
+
+ID = MODEL.fingerprint
+BIG = {"content": None, "sha256": "b" * 64, "size": 70_000}
+
+
+def ground(tx: Transaction) -> None:
+    """Something of everything, so that each step has something to change and to remove."""
+    tx.set_peer_name("ana")
+    tx.mesh_add(mesh_row(lamport=20, seq=9))
+    for number in range(1, 6):
+        append(tx, number, now_ms=100 * number)
+    tx.log_truncate(2, 10, 90)
+    tx.state_put(state_row("k", 3))
+    tx.state_put(state_row("dead", 1, tombstone=True))
+    tx.memory_put(memory_row("ana", "k", 3))
+    tx.file_put(file_row("ana", "k", 3, **BIG))  # type: ignore[arg-type]
+    tx.blob_put(blob_row("b"))
+    tx.vector_add(vector_row("ana", "k", 3), MODEL)
+    tx.task_put(task_row("t"))
+    tx.task_event_put(event_row("t", version(3)))
+    tx.conflict_add(conflict_row())
+    tx.warning_add(warning_row("t"))
+    tx.consumer_put(consumer_row("reader", "1"))
+    tx.job_put(JobRow(name="work", cursor={"at": 1}, updated_at=1))
+    tx.peer_seen(PeerRow(mesh=MESH, peer="bob", last_seen_at=1, last_lamport=1))
+
+
+STEPS: dict[str, Callable[[Transaction], object]] = {
+    "set_peer_name": lambda tx: tx.set_peer_name("bea"),
+    "mesh_add": lambda tx: tx.mesh_add(mesh_row("new")),
+    "tick": lambda tx: tx.tick(MESH),
+    "tick_merged": lambda tx: tx.tick_merged(MESH, 99),
+    "forget_below": lambda tx: tx.forget_below(MESH, 7),
+    "peer_seen, known": lambda tx: tx.peer_seen(
+        PeerRow(mesh=MESH, peer="bob", last_seen_at=9, last_lamport=9)
+    ),
+    "peer_seen, new": lambda tx: tx.peer_seen(
+        PeerRow(mesh=MESH, peer="cyd", last_seen_at=9, last_lamport=9)
+    ),
+    "log_append": lambda tx: append(tx, 30, now_ms=10_000),
+    "log_truncate": lambda tx: tx.log_truncate(4, 10, 91),
+    "forgotten_sweep": lambda tx: tx.forgotten_sweep(1000, 10),
+    "set_epoch": lambda tx: tx.set_epoch(3),
+    "state_put, over": lambda tx: tx.state_put(state_row("k", 9, value=b"9")),
+    "state_put, new": lambda tx: tx.state_put(state_row("new", 9)),
+    "memory_put, over": lambda tx: tx.memory_put(memory_row("ana", "k", 9, tombstone=True)),
+    "memory_put, new": lambda tx: tx.memory_put(memory_row("bob", "k", 9)),
+    "file_put, over": lambda tx: tx.file_put(file_row("ana", "k", 9, tombstone=True)),
+    "file_put, new": lambda tx: tx.file_put(file_row("ana", "new", 9)),
+    "blob_put, over": lambda tx: tx.blob_put(blob_row("b", released_at=1, released_offset=1)),
+    "blob_put, new": lambda tx: tx.blob_put(blob_row("c")),
+    "blob_drop": lambda tx: tx.blob_drop("b" * 64),
+    "tombstones_sweep": lambda tx: tx.tombstones_sweep(MESH, 99, 10),
+    "vector_add": lambda tx: tx.vector_add(vector_row("ana", "new", 9, (1, 1)), MODEL),
+    "vector_retire": lambda tx: tx.vector_retire(MESH, "ana", "k", ID),
+    "vector_bury": lambda tx: tx.vector_bury(
+        vector_row("ana", "k", 9, tombstone=True, live=False, embedding=b"")
+    ),
+    "model_mark": lambda tx: tx.model_mark(ID, deprecated_at=5, last_read_at=6),
+    "model_drop": lambda tx: _empty_and_drop(tx),
+    "task_put, over": lambda tx: tx.task_put(task_row("t", status=Status.CANCELLED)),
+    "task_put, new": lambda tx: tx.task_put(task_row("u")),
+    "task_event_put, over": lambda tx: tx.task_event_put(
+        event_row("t", version(3), event="superseded", against=version(1))
+    ),
+    "task_event_put, new": lambda tx: tx.task_event_put(event_row("t", version(4))),
+    "conflict_add": lambda tx: tx.conflict_add(conflict_row("l")),
+    "conflict_change": lambda tx: tx.conflict_change(
+        msgspec.structs.replace(conflict_row("l"), number=1, reason="another")
+    ),
+    "conflict_resolve": lambda tx: tx.conflict_resolve(1, "dismissed", 5),
+    "warning_add": lambda tx: tx.warning_add(warning_row("u")),
+    "warnings_take": lambda tx: tx.warnings_take(None),
+    "consumer_put, over": lambda tx: tx.consumer_put(consumer_row("reader", "4")),
+    "consumer_put, new": lambda tx: tx.consumer_put(consumer_row("new")),
+    "consumer_drop": lambda tx: tx.consumer_drop("reader"),
+    "job_put, over": lambda tx: tx.job_put(JobRow(name="work", cursor={"at": 2}, updated_at=2)),
+    "job_put, new": lambda tx: tx.job_put(JobRow(name="other", cursor={}, updated_at=2)),
+    "job_drop": lambda tx: tx.job_drop("work"),
+}
+
+AnyStore = MemoryStore | SqliteStore
+
+
+def _empty_and_drop(tx: Transaction) -> None:
+    tx.vector_retire(MESH, "ana", "k", ID)
+    tx.model_drop(ID)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_S3_a_lone_write_that_raises_changes_nothing(store: AnyStore, name: str) -> None:
+    store.write(ground)
+    before = read(store, dump)
+
+    def work(tx: Transaction) -> None:
+        STEPS[name](tx)
+        assert dump(tx) != before, "the step must change something, or it proves nothing"
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        store.write(work)
+    assert read(store, dump) == before
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_S3_a_write_that_raises_in_a_group_undoes_itself_alone(store: AnyStore, name: str) -> None:
+    store.write(ground)
+
+    def one(tx: Transaction) -> None:
+        tx.state_put(state_row("one", 40))
+
+    def bad(tx: Transaction) -> None:
+        STEPS[name](tx)
+        raise RuntimeError("stop")
+
+    def two(tx: Transaction) -> int:
+        tx.state_put(state_row("two", 41))
+        return append(tx, 31, now_ms=600)
+
+    def check(tx: Transaction) -> None:
+        seen.append(dump(tx))
+
+    seen: list[object] = []
+    answered: list[Ticket] = []
+    tickets = [Ticket(work, answered.extend) for work in (one, check, bad, check, two)]
+    for ticket in tickets:
+        store.writer.enqueue(ticket)
+    assert store.writer.run_group() == 5
+    assert answered == tickets, "answered in order, after the commit"
+    assert isinstance(tickets[2].error, RuntimeError)
+    assert [ticket.error for ticket in tickets if ticket is not tickets[2]] == [None] * 4
+    assert seen[0] == seen[1], "undone when the next one runs"
+    assert tickets[4].result == 6
+    with store.read() as tx:
+        assert tx.state_get(MESH, "one") is not None
+        assert tx.state_get(MESH, "two") is not None
+        entry = tx.log_get(6)
+        assert entry is not None
+        assert (entry.lamport, entry.recorded_at) == (31, 600)
+
+
+def test_S3_every_kind_of_change_is_tried(store: AnyStore) -> None:
+    """A port that grows a writing method must grow a proof that it can be undone."""
+    from holdfast.storage import ports
+
+    writing = {
+        name
+        for writer, reader in (
+            (ports.MeshWriter, ports.MeshReader),
+            (ports.LogWriter, ports.LogReader),
+            (ports.FamilyWriter, ports.FamilyReader),
+            (ports.VectorWriter, ports.VectorReader),
+            (ports.TaskWriter, ports.TaskReader),
+            (ports.LedgerWriter, ports.LedgerReader),
+            (ports.ConsumerWriter, ports.ConsumerReader),
+        )
+        for name in vars(writer)
+        if not name.startswith("_") and name not in vars(reader)
+    }
+    assert {name.partition(",")[0] for name in STEPS} == writing

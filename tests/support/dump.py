@@ -1,0 +1,51 @@
+"""Everything that a store answers, so that two moments of it can be compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.rules.vectors import pack
+from holdfast.storage.ports import Reader
+from support.envelopes import MODEL, make_id
+
+_ALL = 1 << 40
+IDS = range(60)
+"""The numbers of the ids that a test may have used."""
+JOBS = ("work", "other")
+
+
+def dump(tx: Reader) -> dict[str, Any]:
+    meshes = tx.mesh_list()
+    return {
+        "peer": tx.peer_name(),
+        "epoch": tx.epoch(),
+        "meshes": meshes,
+        "bounds": tx.log_bounds(),
+        "log": tx.log_range(0, _ALL, _ALL),
+        "found": [tx.log_find(make_id(n)) for n in IDS],
+        "forgotten": [tx.forgotten(make_id(n)) for n in IDS],
+        "consumers": tx.consumer_list(),
+        "jobs": [tx.job_get(name) for name in JOBS],
+        "blobs": tx.blob_scan("", _ALL),
+        "released": tx.blob_released(_ALL),
+        "models": tx.model_list(),
+        "conflicts": tx.conflict_list(None, open_only=False, after=0, limit=_ALL),
+        "warnings": tx.warning_list(None),
+        "families": {row.slug: _families(tx, row.slug) for row in meshes},
+    }
+
+
+def _families(tx: Reader, mesh: str) -> dict[str, Any]:
+    tasks = tx.task_scan(mesh, None, "", _ALL)
+    return {
+        "peers": tx.peer_list(mesh),
+        "about k": tx.log_of(mesh, "k", _ALL),
+        "counts": tx.family_counts(mesh),
+        "state": tx.state_scan(mesh, "", "", _ALL),
+        "memory": tx.memory_scan(mesh, None, ("", ""), _ALL),
+        "files": tx.file_scan(mesh, None, ("", ""), _ALL),
+        "vectors": tx.vector_scan(mesh, None, 0, _ALL, live_only=False),
+        "near": tx.vector_search(mesh, MODEL, pack((0, 0), 2), 50, exact=True),
+        "tasks": tasks,
+        "turns": [tx.task_events(mesh, task.task) for task in tasks],
+    }

@@ -1,0 +1,186 @@
+"""Stores of both kinds, and rows to put into them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from holdfast.rules.order import Version
+from holdfast.rules.rows import (
+    BlobRow,
+    ConflictRow,
+    ConsumerRow,
+    FileRow,
+    MemoryRow,
+    MeshRow,
+    StateRow,
+    TaskEventRow,
+    TaskRow,
+    VectorRow,
+    WarningRow,
+)
+from holdfast.rules.tasks import Status
+from holdfast.rules.vectors import pack
+from holdfast.storage.memory import MemoryStore
+from holdfast.storage.ports import Reader, Store, Transaction
+from holdfast.storage.sqlite.store import SqliteStore
+from support.envelopes import MESH, MODEL, make_id, state_set
+
+T = TypeVar("T")
+
+# Where code points and UTF-16 disagree: U+FFFF is above U+10000 by UTF-16 units, below it by bytes.
+PEERS_IN_ORDER = ("Z", "a", "z", "zz", "é", "\ufffe", "\uffff", "\U00010000", "\U0010ffff")
+
+
+def make_store(kind: str, folder: Path) -> MemoryStore | SqliteStore:
+    if kind == "memory":
+        return MemoryStore()
+    return SqliteStore(folder / "data.db", sync="normal")
+
+
+def read(store: Store, look: Callable[[Reader], T]) -> T:
+    with store.read() as reader:
+        return look(reader)
+
+
+def with_mesh(store: Store, *slugs: str) -> None:
+    def work(tx: Transaction) -> None:
+        for slug in slugs or (MESH,):
+            tx.mesh_add(mesh_row(slug))
+
+    store.write(work)
+
+
+def version(lamport: int = 1, peer: str = "ana", number: int | None = None) -> Version:
+    return Version(lamport, peer, make_id(lamport if number is None else number))
+
+
+def mesh_row(slug: str = MESH, **fields: Any) -> MeshRow:
+    return MeshRow(**{"slug": slug, "name": slug, "created_at": 1, "updated_at": 2, **fields})
+
+
+def _stamped(lamport: int, peer: str, fields: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "mesh": MESH,
+        "lamport": lamport,
+        "peer": peer,
+        "id": make_id(lamport),
+        "offset": lamport,
+        "updated_at": 1000 + lamport,
+        **fields,
+    }
+
+
+def state_row(key: str, lamport: int = 1, peer: str = "ana", **fields: Any) -> StateRow:
+    return StateRow(**{"key": key, "value": b'"v"', **_stamped(lamport, peer, fields)})
+
+
+def memory_row(
+    owner: str, key: str, lamport: int = 1, peer: str | None = None, **fields: Any
+) -> MemoryRow:
+    stamped = _stamped(lamport, peer or owner, fields)
+    return MemoryRow(**{"owner": owner, "key": key, "value": b"1", **stamped})
+
+
+def file_row(
+    owner: str, path: str, lamport: int = 1, peer: str | None = None, **fields: Any
+) -> FileRow:
+    stamped = _stamped(lamport, peer or owner, fields)
+    return FileRow(
+        **{"owner": owner, "path": path, "sha256": "", "size": 0, "content": b"", **stamped}
+    )
+
+
+def blob_row(digit: str, **fields: Any) -> BlobRow:
+    return BlobRow(**{"sha256": digit * 64, "size": 70_000, "created_at": 5, **fields})
+
+
+def vector_row(
+    owner: str, key: str, lamport: int = 1, at: tuple[float, float] = (0.0, 0.0), **fields: Any
+) -> VectorRow:
+    row = {
+        "owner": owner,
+        "key": key,
+        "model": MODEL.fingerprint,
+        "content": f"about {key}",
+        "metadata": b'{"n":1}',
+        "embedding": pack(at, MODEL.dim),
+        **_stamped(lamport, owner, fields),
+    }
+    return VectorRow(**row)
+
+
+def task_row(task: str, **fields: Any) -> TaskRow:
+    row: dict[str, Any] = {
+        "mesh": MESH,
+        "task": task,
+        "known": True,
+        "title": f"title of {task}",
+        "description": "",
+        "created_by": "ana",
+        "created_at": 3,
+        "status": Status.OPEN,
+        "generation": 0,
+        "holder": None,
+        "claimed_at": None,
+        "ended": None,
+        "ended_at": None,
+        "last": version(),
+        "offset": 1,
+        "updated_at": 4,
+    }
+    return TaskRow(**{**row, **fields})
+
+
+def event_row(task: str, at: Version, **fields: Any) -> TaskEventRow:
+    row: dict[str, Any] = {
+        "mesh": MESH,
+        "task": task,
+        "version": at,
+        "kind": "claim",
+        "generation": 0,
+        "event": "claimed",
+        "event_time": 7,
+        "applied_at": 8,
+    }
+    return TaskEventRow(**{**row, **fields})
+
+
+def conflict_row(entity: str = "k", mesh: str = MESH) -> ConflictRow:
+    return ConflictRow(
+        mesh=mesh,
+        family="state",
+        owner="",
+        entity=entity,
+        reason="because",
+        winner=version(5),
+        loser=version(4, "bob"),
+        loser_op="state.set",
+        loser_body=b"\x91\xc4\x011",
+        found_at=9,
+    )
+
+
+def warning_row(entity: str, mesh: str = MESH) -> WarningRow:
+    return WarningRow(
+        mesh=mesh, type="task_claim_superseded", entity=entity, by_peer="bob", at_lamport=3
+    )
+
+
+def consumer_row(name: str, frontier: str = "0") -> ConsumerRow:
+    return ConsumerRow(name=name, frontier=frontier, created_at=1, seen_at=1)
+
+
+def append(
+    tx: Transaction,
+    number: int,
+    entity: str = "k",
+    *,
+    mesh: str = MESH,
+    now_ms: int = 1000,
+    origin: str = "bob",
+) -> int:
+    """One entry with a real envelope: truncation reads its fingerprint."""
+    raw = state_set(entity, number, id=make_id(number), lamport=number, origin=origin, mesh=mesh)
+    return tx.log_append(make_id(number), mesh, "state.set", entity, origin, number, now_ms, raw)
