@@ -1,0 +1,36 @@
+"""Where a node takes its time and its ids from: the real ones here, simulated ones in
+`holdfast.simulate`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Protocol
+
+if sys.version_info >= (3, 14):
+    from uuid import uuid7 as _uuid7
+else:
+    from uuid_utils import uuid7 as _uuid7
+
+
+class Source(Protocol):
+    """The two things that a node cannot decide by rule."""
+
+    def now_ms(self) -> int:
+        """Wall-clock time. It may jump in both directions; nothing that must be right depends on
+        it.
+        """
+
+    def mint(self) -> bytes:
+        """A new message id."""
+
+
+class RealSource:
+    """The machine's clock, and ids that grow within the process even when that clock does not."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def mint(self) -> bytes:
+        return _uuid7().bytes

@@ -1,0 +1,204 @@
+"""Forgetting, safely: log entries, tombstones, dedupe rows, blobs.
+
+Something goes only when it is old enough *and* every registered reader of the log is past it. What
+that could make ambiguous is remembered in a smaller form: ids of truncated entries for their
+window, and per mesh the highest stamp among removed tombstones, below which a write from outside is
+refused rather than allowed to bring something back. All of it works in chunks, between which other
+writes get in.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import islice
+from time import monotonic
+
+import msgspec
+
+from holdfast.node import reembed
+from holdfast.node.core import Core
+from holdfast.rules import limits
+from holdfast.rules.frontier import Frontier
+from holdfast.rules.retention import may_forget, oldest_kept_ms, truncate_below
+from holdfast.storage.blobs import BlobFile, DraftFile, Found
+from holdfast.storage.ports import Reader, Transaction
+
+log = logging.getLogger("holdfast")
+
+
+class Ttl(msgspec.Struct, frozen=True, kw_only=True):
+    """How long things are kept at least."""
+
+    log_ms: int = limits.LOG_TTL_MS
+    tombstone_ms: int = limits.TOMBSTONE_TTL_MS
+    dedupe_ms: int = limits.DEDUPE_TTL_MS
+    blob_ms: int = limits.BLOB_RELEASE_AGE_MS
+    orphan_ms: int = limits.BLOB_ORPHAN_AGE_MS
+
+
+class Swept(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sweep removed."""
+
+    consumers: tuple[str, ...] = ()
+    """Readers that were absent for longer than they had declared."""
+    log_entries: int = 0
+    tombstones: int = 0
+    dedupe_rows: int = 0
+    blobs: int = 0
+    orphans: int = 0
+    models: int = 0
+
+
+DEFAULT_TTL = Ttl()
+
+
+def sweep(core: Core, ttl: Ttl = DEFAULT_TTL) -> Swept:
+    """One pass over everything that may be forgotten."""
+    retired = core.write("sweep.consumers", partial(_retire_absent, core=core))
+    meshes = [row.slug for row in core.read("sweep", lambda tx: tx.mesh_list())]
+    # Before the log: its entries tell how old the tombstones are.
+    tombstones = sum(
+        _repeat(core, "sweep.tombstones", partial(_tombstones, core=core, ttl=ttl, mesh=mesh))
+        for mesh in meshes
+    )
+    truncated = _repeat(core, "sweep.log", partial(_truncate, core=core, ttl=ttl))
+    before = oldest_kept_ms(now_ms=core.ctx.now_ms(), ttl_ms=ttl.dedupe_ms)
+    dedupe = _repeat(core, "sweep.dedupe", lambda tx: tx.forgotten_sweep(before, limits.CHUNK_ROWS))
+    removed, orphans = collect_blobs(core, ttl)
+    return Swept(
+        consumers=retired,
+        log_entries=truncated,
+        tombstones=tombstones,
+        dedupe_rows=dedupe,
+        blobs=removed,
+        orphans=orphans,
+        models=len(reembed.drop_unread(core)),
+    )
+
+
+def collect_blobs(
+    core: Core, ttl: Ttl = DEFAULT_TTL, *, deadline_s: float | None = None
+) -> tuple[int, int]:
+    """Removes the files of released blobs, then those that no row names: how many of each."""
+    with core.blobs_free() as free:
+        if not free:  # a backup is copying them; the next sweep comes
+            return 0, 0
+        released = _repeat(
+            core,
+            "sweep.blobs",
+            partial(_unlink_released, core=core, ttl=ttl),
+            deadline_s=deadline_s,
+        )
+        return released, _collect_orphans(core, ttl, deadline_s)
+
+
+def _collect_orphans(core: Core, ttl: Ttl, deadline_s: float | None) -> int:
+    orphans = 0
+    oldest = core.ctx.now_ms() - ttl.orphan_ms
+    stale = (found for found in core.blobs.scan() if _is_stale(found, oldest))
+    while chunk := list(islice(stale, limits.CHUNK_ROWS)):
+        orphans += core.write("sweep.orphans", partial(_unlink_orphans, core=core, found=chunk))
+        if deadline_s is not None and monotonic() > deadline_s:
+            break
+    return orphans
+
+
+def _retire_absent(tx: Transaction, core: Core) -> tuple[str, ...]:
+    """A reader may declare for how long it is waited for. Past that, it holds nothing back."""
+    now = core.ctx.now_ms()
+    absent = tuple(
+        row.name
+        for row in tx.consumer_list()
+        if row.retire_ms is not None
+        and may_forget(
+            written_at_ms=row.seen_at, now_ms=now, ttl_ms=row.retire_ms, offset=0, frontiers=()
+        )
+    )
+    for name in absent:
+        log.warning("consumer %s has not confirmed for too long and is retired", name)
+        tx.consumer_drop(name)
+    return absent
+
+
+def lowest_frontier(tx: Reader) -> int | None:
+    """The offset up to which every reader has confirmed; None when there are no readers."""
+    return min((Frontier.decode(row.frontier).prefix for row in tx.consumer_list()), default=None)
+
+
+def _frontiers(tx: Reader) -> list[int]:
+    return [Frontier.decode(row.frontier).prefix for row in tx.consumer_list()]
+
+
+def _kept_from(tx: Reader, now_ms: int, ttl_ms: int) -> int:
+    """The first offset that is too young to go, by our own clock at the time of its arrival."""
+    # What was truncated before counts as young until an entry after it is old: the log may have
+    # been kept for less time than what is asked about.
+    return tx.log_at(oldest_kept_ms(now_ms=now_ms, ttl_ms=ttl_ms) - 1) + 1
+
+
+def _truncate(tx: Transaction, core: Core, ttl: Ttl) -> int:
+    first, head = tx.log_bounds()
+    now = core.ctx.now_ms()
+    below = truncate_below(
+        head=head,
+        first=first,
+        frontiers=_frontiers(tx),
+        oldest_kept_offset_by_age=_kept_from(tx, now, ttl.log_ms),
+    )
+    return tx.log_truncate(below, limits.CHUNK_ROWS, now)
+
+
+def _tombstones(tx: Transaction, core: Core, ttl: Ttl, mesh: str) -> int:
+    bound = _kept_from(tx, core.ctx.now_ms(), ttl.tombstone_ms)
+    lowest = lowest_frontier(tx)
+    if lowest is not None:
+        bound = min(bound, lowest + 1)
+    removed, highest = tx.tombstones_sweep(mesh, bound, limits.CHUNK_ROWS)
+    if removed:
+        tx.forget_below(mesh, highest)
+    return removed
+
+
+def _unlink_released(tx: Transaction, core: Core, ttl: Ttl) -> int:
+    """In the transaction, so that no share can name a blob between the look and the removal."""
+    lowest = lowest_frontier(tx)
+    oldest = oldest_kept_ms(now_ms=core.ctx.now_ms(), ttl_ms=ttl.blob_ms)
+    removed = 0
+    for blob in tx.blob_released(limits.CHUNK_ROWS):
+        assert blob.released_offset is not None
+        assert blob.released_at is not None
+        if (lowest is not None and blob.released_offset > lowest) or blob.released_at >= oldest:
+            break
+        assert tx.blob_refs(blob.sha256) == 0, "a released blob has no references"
+        core.blobs.unlink(blob.sha256)
+        tx.blob_drop(blob.sha256)
+        removed += 1
+    return removed
+
+
+def _unlink_orphans(tx: Transaction, core: Core, found: Iterable[Found]) -> int:
+    removed = 0
+    for item in found:
+        if isinstance(item, DraftFile):
+            removed += core.blobs.remove_draft(item)
+        elif isinstance(item, BlobFile) and tx.blob_get(item.sha) is None:
+            removed += core.blobs.unlink(item.sha)
+    return removed
+
+
+def _is_stale(found: Found, oldest_ms: int) -> bool:
+    return isinstance(found, BlobFile | DraftFile) and found.mtime_ms < oldest_ms
+
+
+def _repeat(
+    core: Core, name: str, step: Callable[[Transaction], int], *, deadline_s: float | None = None
+) -> int:
+    """Runs a chunked step until it finds nothing more, or time is up."""
+    total = 0
+    while count := core.write(name, step):
+        total += count
+        if deadline_s is not None and monotonic() > deadline_s:
+            break
+    return total

@@ -1,0 +1,713 @@
+"""Doctor: what it finds, what it says to do, and what a repair saves."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import stat
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.node import mending
+from holdfast.node.backup import backup
+from holdfast.node.doctor import Check, diagnose, repair
+from holdfast.node.node import open_node
+from holdfast.node.sweep import Ttl
+from holdfast.rules import limits
+from holdfast.rules.errors import NoHome, StoreBusy, StoreCorrupt
+from holdfast.rules.frontier import Frontier
+from holdfast.rules.rows import ConsumerRow
+from holdfast.storage.home import HomePaths
+from holdfast.storage.sqlite import migrations, versions
+from holdfast.storage.sqlite.backup import frozen
+from holdfast.storage.sqlite.carve import _Pages, carve
+from holdfast.storage.sqlite.connection import connect
+from holdfast.storage.sqlite.integrity import integrity
+from holdfast.storage.sqlite.salvage import Salvage
+from support.envelopes import file_share, state_set
+from support.keeping import (
+    LARGE,
+    MODEL,
+    PAGE,
+    crash_at_each_step,
+    fill,
+    garbage,
+    make_home,
+    overwrite,
+    team,
+)
+from support.snapshot import differences, snapshot
+from support.source import HandClock
+
+ROWS = 40
+TABLES = (
+    *("meta", "mesh", "log", "forgotten", "consumer", "job", "state", "memory", "file", "blob"),
+    *("peer", "vector", "vector_model", "vector_mesh", "task", "task_event", "conflict"),
+    *("warning", "state_dead", "memory_key", "log_entity"),
+)
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home of several hundred pages. Tests work on copies of it."""
+    home = tmp_path_factory.mktemp("grown") / "home"
+    with make_home(home) as node:
+        fill(team(node), ROWS)
+        node.log.add_consumer("reader")
+    return home
+
+
+@pytest.fixture
+def home(grown: Path, tmp_path: Path) -> Path:
+    shutil.copytree(grown, tmp_path / "home")
+    return tmp_path / "home"
+
+
+def contents(home: Path) -> dict[str, Any]:
+    with open_node(home) as node:
+        return snapshot(node._core.store, dead=False)
+
+
+def root_page(home: Path, name: str) -> int:
+    with frozen(home / "data.db") as reader:
+        found = reader.connection.execute(
+            "SELECT rootpage FROM sqlite_schema WHERE name = ?", (name,)
+        ).get
+    assert isinstance(found, int)
+    return found
+
+
+def change(home: Path, *statements: str) -> None:
+    """What no node would do to its database."""
+    with closing(connect(home / "data.db")) as raw:
+        raw.pragma("foreign_keys", 0)
+        for statement in statements:
+            raw.execute(statement)
+
+
+def found(home: Path, name: str, *, full: bool = False) -> list[Check]:
+    return [check for check in diagnose(home, full=full).checks if check.name == name]
+
+
+def worst_of(home: Path, name: str, *, full: bool = False) -> Check:
+    checks = found(home, name, full=full)
+    assert checks, name
+    return max(checks, key=lambda check: ("ok", "warn", "fail").index(check.status))
+
+
+# --- a home in order -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_S12_a_home_in_order_has_only_its_missing_backup_told(home: Path, full: bool) -> None:
+    report = diagnose(home, full=full)
+    assert [check.name for check in report.checks if check.status != "ok"] == ["backup"]
+    assert report.worst == "warn"
+    assert all(check.message for check in report.checks)
+    assert all(check.fix for check in report.checks if check.status != "ok")
+    assert report.metrics["launches"] == 1
+    assert report.metrics["verbs"]["state.set"]["count"] == ROWS + 1
+
+
+def test_S12_a_look_changes_nothing(home: Path) -> None:
+    def files() -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in home.rglob("*") if path.is_file()}
+
+    before = files()
+    diagnose(home, full=True)
+    assert files() == before
+
+
+def test_S12_a_look_works_beside_an_open_node(home: Path) -> None:
+    with open_node(home) as node:
+        team(node).state.set("now", 1)
+        assert diagnose(home, full=True).worst == "warn"
+        team(node).state.set("now", 2)
+
+
+def test_S13_the_age_of_the_last_backup_is_told(home: Path, tmp_path: Path) -> None:
+    assert worst_of(home, "backup").status == "warn"
+    with open_node(home) as node:
+        backup(node, tmp_path / "backup")
+    check = worst_of(home, "backup")
+    assert (check.status, str(tmp_path / "backup") in check.message) == ("ok", True)
+    change(home, f"UPDATE job SET updated_at = updated_at - {limits.BACKUP_AGE_WARN_MS + 1}")
+    assert worst_of(home, "backup").status == "warn"
+
+
+# --- the folder ----------------------------------------------------------------------------------
+
+
+def test_S12_where_there_is_no_home_that_is_said(tmp_path: Path) -> None:
+    assert worst_of(tmp_path / "nowhere", "home").status == "fail"
+    assert worst_of(tmp_path, "database").status == "fail"
+
+
+def test_S1_drifted_modes_are_mended_and_told(home: Path) -> None:
+    (home / "data.db").chmod(0o644)
+    check = worst_of(home, "home")
+    assert check.status == "warn"
+    assert "0644" in check.message
+    assert stat.S_IMODE((home / "data.db").stat().st_mode) == 0o600
+    assert worst_of(home, "home").status == "ok"
+    blob = next(path for path in (home / "blobs").rglob("*") if path.is_file())
+    blob.chmod(0o644)
+    assert worst_of(home, "home").status == "ok", "not each blob is looked at every time"
+    assert worst_of(home, "home", full=True).status == "warn"
+
+
+def test_S1_a_link_where_a_file_belongs_is_told(home: Path) -> None:
+    (home / "identity.key").rename(home.parent / "key")
+    (home / "identity.key").symlink_to(home.parent / "key")
+    assert worst_of(home, "home").status == "fail"
+
+
+def test_S1_a_key_that_is_missing_or_none_is_told(home: Path) -> None:
+    (home / "identity.key").write_bytes(b"short")
+    assert worst_of(home, "identity").status == "fail"
+    (home / "identity.key").unlink()
+    assert worst_of(home, "identity").status == "fail"
+
+
+def test_S12_a_disk_that_is_nearly_full_is_told(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DISK_FREE_WARN_BYTES", 1 << 62)
+    assert worst_of(home, "disk").status == "warn"
+    monkeypatch.setattr(limits, "DISK_FREE_MIN_BYTES", 1 << 62)
+    assert worst_of(home, "disk").status == "fail"
+
+
+def test_S8_an_extension_that_does_not_load_is_told(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.storage.sqlite.vectors._extension_path", lambda: "/nowhere/vec0")
+    assert worst_of(home, "vectors").status == "fail"
+
+
+def test_S2_a_sqlite_that_is_not_safe_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "SQLITE_VERSION_MIN", 4_000_000)
+    assert worst_of(home, "sqlite").status == "fail"
+
+
+def test_S1_who_has_the_home_open_and_who_ended_badly_is_told(home: Path) -> None:
+    script = (
+        "import sys; from holdfast.node.node import open_node; node = open_node(sys.argv[1]); "
+        "print('ready', flush=True); sys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(home)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert str(process.pid) in worst_of(home, "processes").message
+    process.kill()
+    process.communicate()
+    check = worst_of(home, "unclean")
+    assert (check.status, str(process.pid) in check.message) == ("warn", True)
+
+
+def test_S12_what_work_that_was_cut_short_has_left_is_told(home: Path) -> None:
+    (home / ".tmp-0123").touch()
+    assert worst_of(home, "kept").status == "warn"
+
+
+def test_S2_a_wal_that_grew_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WAL_BYTES_MAX", 10)
+    with open_node(home) as node:
+        team(node).state.set("a", 1)
+        assert worst_of(home, "wal").status == "warn"
+
+
+# --- the log and its tables ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE state SET value = '0' WHERE key = 'key-1'",
+        "UPDATE state SET tombstone = 1 WHERE key = 'key-1'",
+        "UPDATE state SET lamport = lamport + 1, id = zeroblob(16) WHERE key = 'key-1'",
+        "UPDATE memory SET tags = '[]' WHERE key = 'thing-1'",
+        "UPDATE file SET size = 0 WHERE path = 'small-1.txt'",
+        "UPDATE vector SET content = 'other' WHERE key = 'vector-1'",
+        "UPDATE task SET status = 'open', ended_id = NULL, ended_lamport = NULL "
+        "WHERE title = 'task 1'",
+    ],
+)
+def test_S12_a_row_that_is_not_what_the_log_says_is_found(
+    home: Path, statement: str, full: bool
+) -> None:
+    change(home, statement)
+    assert worst_of(home, "log", full=full).status == "fail"
+
+
+@pytest.mark.parametrize("table", ["state", "memory", "file", "task"])
+def test_S12_a_row_that_is_missing_is_found_by_a_full_look(home: Path, table: str) -> None:
+    change(home, f"DELETE FROM {table} WHERE rowid = 3")
+    assert worst_of(home, "log", full=True).status == "fail"
+
+
+def test_S12_the_newest_entries_are_always_looked_at(home: Path) -> None:
+    with open_node(home) as node:
+        team(node).state.set("zzz", 1)
+    change(home, "DELETE FROM state WHERE key = 'zzz'")
+    assert worst_of(home, "log").status == "fail"
+
+
+def test_S12_the_fold_is_done_in_parts_with_the_same_result(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = worst_of(home, "log", full=True)
+    monkeypatch.setattr(limits, "DOCTOR_REPLAY_ROWS", 20)
+    assert worst_of(home, "log", full=True) == whole
+    change(home, "UPDATE state SET value = '0' WHERE key = 'key-1'")
+    assert "(1 differences" in worst_of(home, "log", full=True).message
+
+
+def aged_home(folder: Path) -> Path:
+    """A home that has forgotten a deletion and the beginning of its log."""
+    clock = HandClock()
+    with open_node(folder, peer="ana", create=True, source=clock) as node:
+        mesh = node.create_mesh("team")
+        fill(mesh)
+        clock.advance(limits.LOG_TTL_MS + 1)
+        for number in range(20):
+            mesh.state.set(f"late-{number}", number)
+        assert node.sweep(Ttl(log_ms=limits.LOG_TTL_MS * 9)).tombstones > 0
+        assert node.sweep().log_entries > 10
+    return folder
+
+
+def test_S17_a_truncated_log_is_compared_as_far_as_it_goes_back(tmp_path: Path) -> None:
+    home = aged_home(tmp_path / "home")
+    check = worst_of(home, "log", full=True)
+    assert check.status == "ok"
+    assert "whole from" in check.message
+    change(home, "UPDATE state SET value = '0' WHERE key = 'late-1'")
+    assert worst_of(home, "log", full=True).status == "fail"
+
+
+def test_S17_a_reader_that_lags_or_is_ahead_of_the_log_is_told(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert worst_of(home, "consumers").status == "ok"
+    monkeypatch.setattr(limits, "CONSUMER_LAG_WARN", 5)
+    check = worst_of(home, "consumers")
+    assert (check.status, "reader" in check.message) == ("warn", True)
+    with open_node(home) as node:
+        ahead = ConsumerRow(
+            name="reader", frontier=Frontier(10_000).encode(), created_at=0, seen_at=0
+        )
+        node._core.write("test", lambda tx: tx.consumer_put(ahead))
+    assert worst_of(home, "consumers").status == "fail"
+
+
+def test_S18_open_conflicts_are_told(home: Path) -> None:
+    with open_node(home) as node:
+        node.apply([state_set("key-1", "bob's", lamport=10_000)])
+    check = worst_of(home, "conflicts")
+    assert (check.status, "1 conflicts" in check.message) == ("warn", True)
+
+
+# --- blobs ---------------------------------------------------------------------------------------
+
+
+def blob_of(home: Path) -> Path:
+    return next(path for path in (home / "blobs").rglob("*") if path.is_file())
+
+
+def test_S9_content_of_ours_that_is_missing_is_told(home: Path) -> None:
+    blob_of(home).unlink()
+    check = worst_of(home, "blobs")
+    assert (check.status, "large.bin" in check.message) == ("fail", True)
+
+
+def test_S9_content_of_a_peer_that_has_not_arrived_is_no_failure(home: Path) -> None:
+    with open_node(home) as node:
+        node.apply([file_share("theirs.bin", LARGE + b"theirs", origin="bob", lamport=5)])
+    check = worst_of(home, "blobs")
+    assert (check.status, "theirs.bin" in check.message) == ("warn", True)
+
+
+def test_S9_damaged_content_is_found_when_all_of_it_is_read(home: Path) -> None:
+    blob = blob_of(home)
+    blob.write_bytes(b"\xff" + blob.read_bytes()[1:])
+    assert worst_of(home, "blobs").status == "ok"
+    assert worst_of(home, "blobs", full=True).status == "fail"
+    blob.write_bytes(b"short")
+    assert worst_of(home, "blobs").status == "fail"
+
+
+def test_S9_files_that_no_row_names_are_told_once_they_are_old(home: Path) -> None:
+    folder = home / "blobs" / "00"
+    folder.mkdir(mode=0o700)
+    orphan, draft = folder / f"00{'0' * 62}", home / "blobs" / ".tmp-0"
+    for file in (orphan, draft, home / "blobs" / "notes.txt"):
+        file.touch(mode=0o600)
+    assert found(home, "orphans") == []
+    assert worst_of(home, "strange").status == "warn"
+    for file in (orphan, draft):
+        os.utime(file, (0, 0))
+    assert "1 blobs" in worst_of(home, "orphans").message
+    assert "1 that a crash" in worst_of(home, "orphans").message
+
+
+# --- damage and repair ---------------------------------------------------------------------------
+
+
+def test_S12_damage_is_found_and_repair_is_what_to_do(home: Path) -> None:
+    overwrite(home / "data.db", root_page(home, "memory"), garbage(1))
+    check = worst_of(home, "database")
+    assert (check.status, "--repair" in check.fix) == ("fail", True)
+    # What does not need the damaged page is looked at all the same.
+    assert worst_of(home, "consumers").status == "ok"
+    assert worst_of(home, "blobs").status == "ok"
+
+
+def test_S12_a_file_that_is_no_database_any_more_is_told(home: Path) -> None:
+    (home / "data.db").write_bytes(b"not a database, for sure" * 1000)
+    assert worst_of(home, "database").status == "fail"
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_S12_a_home_outlives_the_loss_of_any_tables_first_page(home: Path, table: str) -> None:
+    before = contents(home)
+    overwrite(home / "data.db", root_page(home, table), garbage(7))
+    report = repair(home)
+    assert integrity(home / "data.db", ours=True) == []
+    assert report.peer == "ana"
+    assert differences(before, contents(home)) == []
+    # The first page of a large table only leads to its rows: the log is found without it.
+    assert report.tables["log"].damaged == (table == "log")
+    assert report.whole_log
+    assert [check for check in diagnose(home, full=True).checks if check.status == "fail"] == []
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_S12_a_repair_saves_all_that_is_not_in_damaged_pages(home: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    database = home / "data.db"
+    before = contents(home)
+    pages = database.stat().st_size // PAGE
+    for page in rng.sample(range(1, pages + 1), rng.choice([1, 2, 5])):
+        overwrite(database, page, garbage(seed) if seed % 3 else bytes(PAGE))
+    harmed = database.read_bytes()
+    report = repair(home)
+    assert integrity(database, ours=True) == []
+    assert report.kept[0].read_bytes() == harmed
+    assert report.kept[0].name.startswith("data.db.corrupt-")
+    assert report.epoch == 2
+    after = contents(home)
+    if report.whole_log:
+        assert differences(before, after) == []
+    assert [check for check in diagnose(home, full=True).checks if check.status == "fail"] == []
+    # Nothing is invented, and little is lost: a page holds few rows.
+    for family in ("state", "memory", "file"):
+        saved, had = after["team"][family], before["team"][family]
+        assert all(row in had for row in saved)
+        assert len(saved) > len(had) - 25
+    with open_node(home) as node:
+        receipt = team(node).state.set("after", 1)
+        assert receipt.lamport > limits.RESTORE_LAMPORT_SKIP
+        assert node.log.head().epoch == 2
+
+
+def test_S12_a_database_that_was_cut_gives_what_is_left_of_it(home: Path) -> None:
+    database = home / "data.db"
+    os.truncate(database, database.stat().st_size * 3 // 4 // PAGE * PAGE)
+    report = repair(home)
+    assert integrity(database, ours=True) == []
+    assert report.tables["log"].rows > 20
+    assert report.tables["log"].lost > 20
+    with open_node(home) as node:
+        assert team(node).state.get("key-1")["n"] == 1
+
+
+def leave_wal(home: Path, tmp_path: Path) -> HomePaths:
+    """What a killed process leaves: late changes are in the WAL only."""
+    paths = HomePaths(home)
+    with open_node(home) as node:
+        for number in range(30):
+            team(node).state.set(f"late-{number}", number)
+        shutil.copy(paths.wal, tmp_path / "wal")
+        shutil.copy(paths.database, tmp_path / "data.db")
+    shutil.copy(tmp_path / "wal", paths.wal)
+    shutil.copy(tmp_path / "data.db", paths.database)
+    return paths
+
+
+def test_S12_a_database_that_was_cut_under_its_wal_gives_what_is_left_of_it(
+    home: Path, tmp_path: Path
+) -> None:
+    paths = leave_wal(home, tmp_path)
+    os.truncate(paths.database, paths.database.stat().st_size * 3 // 4 // PAGE * PAGE)
+    repair(home)
+    assert integrity(paths.database, ours=True) == []
+    with open_node(home) as node:
+        assert team(node).state.get("late-29") == 29
+
+
+def test_S12_what_is_only_in_the_wal_is_saved_too(home: Path, tmp_path: Path) -> None:
+    paths = leave_wal(home, tmp_path)
+    overwrite(paths.database, root_page(paths.root, "memory"), garbage(3))
+    report = repair(paths.root)
+    assert sorted(path.suffix.partition("Z")[2] for path in report.kept) == ["", "-shm", "-wal"]
+    with open_node(paths.root) as node:
+        assert team(node).state.get("late-29") == 29
+        assert len(list(team(node).memory.list())) == ROWS
+
+
+def test_S12_where_nothing_can_be_read_nothing_is_done(home: Path) -> None:
+    (home / "data.db").write_bytes(bytes(PAGE * 50))
+    names = sorted(os.listdir(home))
+    with pytest.raises(StoreCorrupt) as caught:
+        repair(home)
+    assert "restore" in caught.value.hint
+    assert (home / "data.db").read_bytes() == bytes(PAGE * 50)
+    assert sorted(os.listdir(home)) == names
+
+
+def test_S12_nobody_repairs_under_a_process_that_has_the_home_open(home: Path) -> None:
+    with open_node(home), pytest.raises(StoreBusy):
+        repair(home)
+    with pytest.raises(NoHome):
+        repair(home / "nowhere")
+
+
+def test_S12_a_healthy_home_comes_out_of_a_repair_as_it_went_in(home: Path) -> None:
+    with open_node(home) as node:
+        node.apply([state_set("key-1", "bob's", lamport=10_000)])
+        node.dismiss_conflict(next(iter(node.conflicts())).number)
+        node.apply([state_set("key-2", "bob's", lamport=10_001)])
+        kept = list(node.conflicts(open_only=False))
+    before = contents(home)
+    report = repair(home)
+    assert report.whole_log
+    assert differences(before, contents(home)) == []
+    with open_node(home) as node:
+        assert list(node.conflicts(open_only=False)) == kept, "not found a second time"
+        assert len(team(node).vectors.search([0, 1, 2], model=MODEL, limit=100)) == ROWS
+        assert [reader.name for reader in node.log.consumers()] == ["reader"]
+
+
+@pytest.mark.faults
+def test_S12_a_crash_while_repairing_leaves_the_damaged_home_or_the_repaired_one(
+    tmp_path: Path,
+) -> None:
+    home, kept = tmp_path / "home", tmp_path / "kept"
+    with make_home(home) as node:
+        fill(team(node))
+    overwrite(home / "data.db", root_page(home, "memory_key"), garbage(1))
+    home.rename(kept)
+    seen = set()
+
+    def judge() -> None:
+        if home.exists():
+            sound = integrity(home / "data.db") == []
+            seen.add(sound)
+            if not sound:
+                repair(home)
+            with open_node(home) as node:
+                assert len(list(team(node).memory.list())) == 5
+            shutil.rmtree(home)
+        shutil.copytree(kept, home)
+
+    assert crash_at_each_step(judge, lambda: repair(home)) > 10
+    judge()
+    assert seen == {True, False}
+
+
+# --- reading around damage -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with a log of some hundred pages, some entries longer than a page."""
+    path = tmp_path_factory.mktemp("large") / "data.db"
+    with closing(connect(path)) as raw:
+        migrations.migrate(raw)
+        rng = random.Random(1)
+        raw.execute("BEGIN")
+        raw.executemany(
+            "INSERT INTO log VALUES (?, ?, 'team', 'op', 'entity', 'ana', ?, ?, ?)",
+            (
+                (n, n.to_bytes(16, "big"), n * n, -n, rng.randbytes(rng.choice([9, 300, 9000])))
+                for n in range(1, 801)
+            ),
+        )
+        raw.execute("COMMIT")
+    return path
+
+
+def log_rows(path: Path) -> dict[int, Any]:
+    with closing(connect(path, read_only=True)) as raw:
+        return {row[0]: row for row in raw.execute("SELECT * FROM log")}
+
+
+def leaves_of(path: Path) -> list[int]:
+    with closing(connect(path, read_only=True)) as raw:
+        rows: list[Any] = raw.execute(
+            "SELECT pageno FROM dbstat WHERE name = 'log' AND pagetype = 'leaf'"
+        ).fetchall()
+    return [number for (number,) in rows]
+
+
+def test_S12_rows_are_read_from_their_pages_as_sqlite_reads_them(large: Path) -> None:
+    carved = {n: (n, *values[1:]) for n, values in carve(large, 9) if isinstance(values[8], bytes)}
+    assert carved == log_rows(large)
+
+
+def test_S17_what_was_deleted_is_not_read_from_its_pages(large: Path, tmp_path: Path) -> None:
+    path = tmp_path / "data.db"
+    shutil.copy(large, path)
+    with closing(connect(path)) as raw:
+        raw.execute("DELETE FROM log WHERE offset < 500 OR offset % 7 = 0")
+    kept = log_rows(path)
+    carved = {n: (n, *values[1:]) for n, values in carve(path, 9) if isinstance(values[8], bytes)}
+    assert carved == kept
+    assert 100 < len(kept) < 300
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_S12_only_the_rows_of_damaged_pages_are_lost(
+    large: Path, tmp_path: Path, seed: int
+) -> None:
+    path = tmp_path / "data.db"
+    shutil.copy(large, path)
+    rng = random.Random(seed)
+    harmed = rng.sample(leaves_of(path), rng.choice([1, 3, 8]))
+    whole = log_rows(path)
+    lost = set()
+    with open(path, "rb") as file:
+        pages = _Pages(file)
+        for number in harmed:
+            lost |= {rowid for rowid, _ in pages.rows(number, 9)}
+    for number in harmed:
+        overwrite(path, number, garbage(seed))
+    with closing(connect(path, read_only=True)) as raw:
+        salvage = Salvage(raw, "log")
+        found = list(salvage)
+    assert salvage.damaged
+    assert {row[0]: row for row in found} == {n: row for n, row in whole.items() if n not in lost}
+    assert len(found) == len(whole) - len(lost), "each once"
+
+
+# --- what was lost -------------------------------------------------------------------------------
+
+
+def test_S12_a_log_with_holes_is_counted_anew_and_its_readers_miss_nothing(home: Path) -> None:
+    with open_node(home) as node:
+        node.log.confirm("reader", offset=30)
+        node.log.confirm("reader", ranges=[(51, 61)])
+        head = node.log.head().offset
+        ids = {entry.offset: entry.id for entry in node.log.range()}
+    change(home, "DELETE FROM log WHERE offset IN (10, 20, 40, 55, 70)")
+    report = repair(home)
+    assert report.tables["log"].lost == 5
+    assert not report.whole_log
+    gone = {10, 20, 40, 55, 70}
+    unread = [ids[o] for o in range(31, head + 1) if o not in gone and not 51 <= o < 61]
+    with open_node(home) as node:
+        entries = list(node.log.range())
+        assert [entry.offset for entry in entries] == list(range(1, head - 4))
+        handed: list[bytes] = []
+        while batch := node.log.fetch("reader", limit=10):
+            handed += [entry.id for entry in batch]
+            node.log.confirm("reader", ranges=[(entry.offset, entry.offset + 1) for entry in batch])
+        assert [id for id in handed if id in set(unread)] == unread
+        assert node.log.consumers()[0].lag == 0
+    assert [check for check in diagnose(home, full=True).checks if check.status == "fail"] == []
+
+
+def test_S12_rows_whose_entries_are_lost_are_kept(home: Path) -> None:
+    before = contents(home)
+    change(home, "DELETE FROM log WHERE offset % 3 = 0")
+    report = repair(home)
+    assert not report.whole_log
+    assert differences(before, contents(home)) == []
+    with open_node(home) as node:
+        assert len(team(node).vectors.search([0, 1, 2], model=MODEL, limit=100)) == ROWS
+
+
+def test_S17_a_repair_does_not_bring_back_what_was_deleted(tmp_path: Path) -> None:
+    clock = HandClock()
+    home = tmp_path / "home"
+    with open_node(home, peer="ana", create=True, source=clock) as node:
+        mesh = node.create_mesh("team")
+        mesh.state.set("secret", 1)
+        mesh.state.delete("secret")
+        clock.advance(limits.TOMBSTONE_TTL_MS + 1)
+        mesh.state.set("other", 1)
+        assert node.sweep(Ttl(log_ms=limits.LOG_TTL_MS * 9)).tombstones == 1
+    change(home, "DELETE FROM log WHERE op = 'state.delete'")
+    repair(home)
+    with open_node(home) as node:
+        assert team(node).state.get("secret") is None
+
+
+def test_S17_entries_that_were_truncated_stay_so(tmp_path: Path) -> None:
+    home = aged_home(tmp_path / "home")
+    with open_node(home) as node:
+        first = node.log.head().first
+    before = contents(home)
+    overwrite(home / "data.db", root_page(home, "log"), garbage(5))
+    report = repair(home)
+    with open_node(home) as node:
+        head = node.log.head()
+        assert all(entry.op == "state.set" for entry in node.log.range(head.first))
+        assert head.offset - head.first + 1 == report.tables["log"].rows
+        assert head.first >= first
+    assert differences(before, contents(home)) == []
+
+
+def test_S10_tasks_are_made_again_from_their_turns(home: Path) -> None:
+    before = contents(home)
+    change(home, "DELETE FROM task", "DELETE FROM log WHERE offset = 3")
+    report = repair(home)
+    assert report.tables["task"].from_log == ROWS
+    assert differences(before, contents(home)) == []
+
+
+def test_S10_a_task_that_was_saved_is_not_worsened_by_turns_that_are_lost(home: Path) -> None:
+    before = contents(home)["team"]["task"]
+    change(home, "DELETE FROM task_event", "DELETE FROM log WHERE op = 'task.create'")
+    repair(home)
+    assert contents(home)["team"]["task"] == before
+
+
+def test_S12_whose_home_it_is_is_known_from_the_log_or_must_be_said(
+    home: Path, tmp_path: Path
+) -> None:
+    change(home, "DELETE FROM meta")
+    shutil.copytree(home, tmp_path / "second")
+    assert repair(home).peer == "ana"
+    second = tmp_path / "second"
+    change(second, "UPDATE log SET origin = 'bob' WHERE offset = 1", "DELETE FROM log")
+    with pytest.raises(StoreCorrupt, match="whose home"):
+        repair(second)
+    assert repair(second, peer="ana").peer == "ana"
+    with open_node(second) as node:
+        assert node.peer == "ana"
+
+
+def test_S12_a_repair_that_does_not_pass_its_own_check_is_not_put_in_place(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (home / "data.db").read_bytes()
+
+    def spoil(path: Path) -> None:
+        raise StoreCorrupt("found by the check")
+
+    monkeypatch.setattr(mending, "_refuse_damage", spoil)
+    with pytest.raises(StoreCorrupt):
+        repair(home)
+    assert (home / "data.db").read_bytes() == before
+    assert not [name for name in os.listdir(home) if name.startswith(".tmp-")]
