@@ -1,0 +1,234 @@
+"""Bugs to plant: real mistakes, each seen in some real system, put into the code by patching it.
+
+A harness that has caught nothing has shown nothing. Each bug names the finder that must catch it:
+
+    world       a few seeds of `holdfast.simulate.nodes`
+    sweep       every disk call of one operation fails
+    power       the power goes at every moment of a story
+    failed sync the same, after a sync of the log has failed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import apsw
+import msgspec
+import pytest
+
+from holdfast.node import change, conflicts, core, intake, opening, sweep, verbs
+from holdfast.node.node import Node
+from holdfast.rules import merge, tasks
+from holdfast.rules.errors import DiskFull
+from holdfast.rules.merge import Verdict
+from holdfast.rules.tasks import Event, Judged, Status
+from holdfast.simulate import pulling
+from holdfast.storage import blobs, durable, writer
+from holdfast.storage.ports import Transaction
+from holdfast.storage.sqlite import log, meshes, store
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+class Bug(NamedTuple):
+    name: str
+    finder: str
+    plant: Patch
+
+
+def _acknowledge_before_commit(patch: pytest.MonkeyPatch) -> None:
+    """The commit of a write to the state waits for the write after it."""
+    begin, commit = store.SqliteEngine.begin, store.SqliteEngine.commit
+    append = log.LogWrites.log_append
+
+    def append_and_note(tx: Any, id: bytes, mesh: str, op: str, *rest: Any) -> int:
+        tx.put_off = op == "state.set"
+        return append(tx, id, mesh, op, *rest)
+
+    def begin_after_commit(engine: store.SqliteEngine) -> None:
+        if engine._con.in_transaction:
+            commit(engine)
+        begin(engine)
+
+    def commit_later(engine: Any) -> None:
+        if not getattr(engine.transaction, "put_off", False):
+            commit(engine)
+        engine.transaction.put_off = False
+
+    patch.setattr(log.LogWrites, "log_append", append_and_note)
+    patch.setattr(store.SqliteEngine, "begin", begin_after_commit)
+    patch.setattr(store.SqliteEngine, "commit", commit_later)
+
+
+def _commit_error_ignored(patch: pytest.MonkeyPatch) -> None:
+    commit = store.SqliteEngine.commit
+
+    def careless(engine: store.SqliteEngine) -> None:
+        try:
+            commit(engine)
+        except apsw.Error:
+            if engine._con.in_transaction:
+                engine._con.execute("ROLLBACK")
+
+    patch.setattr(store.SqliteEngine, "commit", careless)
+
+
+def _outcome_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """After a failed sync the writer goes on as if nothing had been."""
+
+    def forget(self: writer.GroupWriter, error: BaseException) -> BaseException:
+        self._rollback()
+        return self._engine.error(error, committing=True)
+
+    patch.setattr(writer.GroupWriter, "_commit_failed", forget)
+
+
+def _unknown_called_refused(patch: pytest.MonkeyPatch) -> None:
+    """A failure while committing is reported as certain."""
+    error = store.SqliteEngine.error
+
+    def certain(engine: store.SqliteEngine, raised: BaseException, *, committing: bool) -> Any:
+        known = error(engine, raised, committing=committing)
+        return DiskFull("no") if committing and isinstance(raised, apsw.IOError) else known
+
+    patch.setattr(store.SqliteEngine, "error", certain)
+
+
+def _log_append_skipped(patch: pytest.MonkeyPatch) -> None:
+    """One family is written past the log."""
+    append = log.LogWrites.log_append
+
+    def forgetful(tx: Any, id: bytes, mesh: str, op: str, *rest: Any) -> int:
+        if op == "memory.set":
+            return int(tx.log_bounds()[1])
+        return append(tx, id, mesh, op, *rest)
+
+    patch.setattr(log.LogWrites, "log_append", forgetful)
+
+
+def _tick_outside_of_the_transaction(patch: pytest.MonkeyPatch) -> None:
+    """The clock is counted in memory, where a rollback does not reach it."""
+    tick = meshes.MeshWrites.tick
+
+    def counted(tx: Any, mesh: str) -> tuple[int, int]:
+        lamport, seq = tick(tx, mesh)
+        seen = max(getattr(tx, "_seq_seen", 0) + 1, seq)
+        tx._seq_seen = seen
+        tx._con.execute("UPDATE mesh SET seq = ? WHERE slug = ?", (seen, mesh))
+        return lamport, seen
+
+    patch.setattr(meshes.MeshWrites, "tick", counted)
+
+
+def _lower_stamp_wins(patch: pytest.MonkeyPatch) -> None:
+    real = merge.last_writer_wins
+    swapped = {Verdict.OVERRIDES: Verdict.LOSES, Verdict.LOSES: Verdict.OVERRIDES}
+
+    def reversed_(*args: Any) -> Verdict:
+        verdict = real(*args)
+        return swapped.get(verdict, verdict)
+
+    patch.setattr("holdfast.node.fold.last_writer_wins", reversed_)
+
+
+def _dedupe_skipped(patch: pytest.MonkeyPatch) -> None:
+    for module in (intake, change, conflicts):
+        patch.setattr(module, "known_receipt", lambda *asked: None)
+
+
+def _blob_after_row(patch: pytest.MonkeyPatch) -> None:
+    def share(self: core.Core, mesh: str, path: str, content: bytes, id: str | None) -> Any:
+        digest = sha256(content).hexdigest()
+        change = verbs.file_share(self.ctx, mesh, path, digest, len(content), None, id)
+        receipt = self.write("file.share", change)
+        self.blobs.put(content)
+        return receipt
+
+    patch.setattr(verbs.FileSharing, "carry_out", change.Change.carry_out)
+    patch.setattr(core.Core, "share", share)
+
+
+def _blob_not_synced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(durable, "_flush", lambda fd: None)
+
+
+def _folder_not_synced(patch: pytest.MonkeyPatch) -> None:
+    for module in (durable, blobs):
+        patch.setattr(module, "fsync_dir", lambda folder: None)
+
+
+def _left_log_trusted(patch: pytest.MonkeyPatch) -> None:
+    """What a bad end left in the write-ahead log is taken for durable."""
+    patch.setattr(opening, "settle", lambda *args, **kwargs: None)
+
+
+def _cursor_before_apply(patch: pytest.MonkeyPatch) -> None:
+    """The checkpoint is written when news is seen, not when it is stored."""
+
+    def hasty(node: Node, source: str, batch: pulling.Batch) -> Any:
+        moved = pulling.move_cursor(node, source, batch)
+        for content in batch.blobs:
+            node.receive_blob(content)
+        return node.apply(entry.raw for entry in batch.entries), moved
+
+    patch.setattr(pulling, "take_in", hasty)
+
+
+def _tombstones_swept_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Age and readers are not asked, and nothing remembers what was deleted."""
+
+    def sweep_all(tx: Transaction, core: core.Core, ttl: sweep.Ttl, mesh: str) -> int:
+        return tx.tombstones_sweep(mesh, tx.log_bounds()[1] + 1, 200)[0]
+
+    patch.setattr(sweep, "_tombstones", sweep_all)
+
+
+def _blobs_swept_past_readers(patch: pytest.MonkeyPatch) -> None:
+    """Content goes although a reader of the log has yet to fetch it."""
+    real = sweep._unlink_orphans
+
+    def greedy(tx: Transaction, core: core.Core, found: Any) -> int:
+        named = [item for item in found if isinstance(item, blobs.BlobFile)]
+        return sum(core.blobs.unlink(item.sha) for item in named) + real(tx, core=core, found=[])
+
+    patch.setattr(sweep, "_unlink_orphans", greedy)
+
+
+def _last_claim_wins(patch: pytest.MonkeyPatch) -> None:
+    real = tasks._claim
+
+    def claim(task: tasks.Task, turn: tasks.Turn) -> tuple[tasks.Task, Judged]:
+        if task.status is Status.CLAIMED and turn.generation == task.generation:
+            return msgspec.structs.replace(task, holder=turn.version), Judged(turn, Event.CLAIMED)
+        return real(task, turn)
+
+    patch.setattr(tasks, "_claim", claim)
+
+
+def _clock_not_merged(patch: pytest.MonkeyPatch) -> None:
+    """A received stamp does not move the clock."""
+    patch.setattr(meshes.MeshWrites, "tick_merged", lambda tx, mesh, incoming: incoming)
+
+
+BUGS = [
+    Bug("acknowledge before commit", "power", _acknowledge_before_commit),
+    Bug("acknowledge before commit", "world", _acknowledge_before_commit),
+    Bug("commit error ignored", "sweep", _commit_error_ignored),
+    Bug("outcome forgotten", "sweep", _outcome_forgotten),
+    Bug("unknown called refused", "sweep", _unknown_called_refused),
+    Bug("log append skipped", "world", _log_append_skipped),
+    Bug("tick outside of the transaction", "world", _tick_outside_of_the_transaction),
+    Bug("lower stamp wins", "world", _lower_stamp_wins),
+    Bug("dedupe skipped", "world", _dedupe_skipped),
+    Bug("blob after row", "power", _blob_after_row),
+    Bug("blob not synced", "power", _blob_not_synced),
+    Bug("folder not synced", "power", _folder_not_synced),
+    Bug("left log trusted", "failed sync", _left_log_trusted),
+    Bug("cursor before apply", "world", _cursor_before_apply),
+    Bug("tombstones swept at once", "world", _tombstones_swept_at_once),
+    Bug("blobs swept past readers", "world", _blobs_swept_past_readers),
+    Bug("last claim wins", "world", _last_claim_wins),
+    Bug("clock not merged", "world", _clock_not_merged),
+]

@@ -1,0 +1,169 @@
+"""A disk that is really full, and one whose sync fails: typed errors, reads go on, nothing torn."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.node.node import Node, open_node
+from holdfast.node.opening import open_home
+from holdfast.rules.errors import DiskFull, OutcomeUnknown, StoreFailed
+from holdfast.simulate.audit import audit
+from holdfast.simulate.disk import FaultyDisk
+from holdfast.simulate.faults import Call, Kind
+from holdfast.storage.home import HomePaths
+from holdfast.storage.sqlite.integrity import integrity
+from support.envelopes import MESH
+from support.faults import ID, drafts
+
+pytestmark = pytest.mark.faults
+
+SIZE_KB = 2048
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of two megabytes."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_KB}k,mode=700", "tmpfs", str(place)]
+    try:
+        done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command here")
+    if done.returncode != 0:
+        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Takes every byte that is left."""
+    ballast = disk / "ballast"
+    with open(ballast, "wb", buffering=0) as file:
+        for size in (65536, 4096, 512, 1):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                continue
+    return ballast
+
+
+def write_until_full(node: Node) -> dict[str, int]:
+    written: dict[str, int] = {}
+    for number in range(100_000):
+        try:
+            node.mesh(MESH).state.set(f"key {number}", "v" * 2000)
+        except DiskFull:
+            return written
+        written[f"key {number}"] = number
+    raise AssertionError("the disk never got full")
+
+
+def make_home(disk: Path) -> Node:
+    node = open_node(disk / "home", peer="ana", create=True)
+    node.create_mesh(MESH)
+    return node
+
+
+def test_R2_on_a_full_disk_writes_are_refused_reads_go_on_and_space_mends_it(
+    small_disk: Path,
+) -> None:
+    node = make_home(small_disk)
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"x" * 600_000)
+    written = write_until_full(node)
+    assert len(written) > 20
+    mesh = node.mesh(MESH)
+    assert all(mesh.state.get(key) == "v" * 2000 for key in written), "reads go on"
+    assert mesh.state.get(f"key {len(written)}") is None, "the refused write is not there"
+    with pytest.raises(DiskFull) as refusal:
+        mesh.state.set("another", "v" * 100_000)
+    assert "free some space" in refusal.value.hint
+    ballast.unlink()
+    mesh.state.set("after", 1)
+    assert mesh.state.get("after") == 1
+    assert audit(node) == []
+    node.close()
+    assert integrity(HomePaths(small_disk / "home").database, ours=True) == []
+    with open_node(small_disk / "home") as again:
+        assert again.mesh(MESH).state.get("after") == 1
+        assert len(list(again.mesh(MESH).state.list("key "))) == len(written)
+
+
+def test_R2_a_large_file_that_does_not_fit_leaves_no_draft(small_disk: Path) -> None:
+    with make_home(small_disk) as node:
+        files = node.mesh(MESH).files
+        with pytest.raises(DiskFull):
+            files.share("large.bin", os.urandom(SIZE_KB * 1024))
+        assert drafts(small_disk / "home") == []
+        assert list(files.list()) == []
+        files.share("fits.bin", os.urandom(100_000))
+        assert len(files.read("fits.bin")) == 100_000
+        assert audit(node) == []
+
+
+def test_R2_a_home_can_be_closed_and_opened_on_a_disk_without_a_free_byte(
+    small_disk: Path,
+) -> None:
+    node = make_home(small_disk)
+    node.mesh(MESH).state.set("key", "value")
+    ballast = fill(small_disk)
+    with pytest.raises(DiskFull):
+        node.mesh(MESH).files.share("file", b"x" * 60_000)
+    node.close()
+    assert integrity(HomePaths(small_disk / "home").database, ours=True) == []
+    try:
+        again = open_node(small_disk / "home")
+    except DiskFull:
+        ballast.unlink()
+        again = open_node(small_disk / "home")
+    with again:
+        assert again.mesh(MESH).state.get("key") == "value"
+        assert audit(again) == []
+
+
+def test_R2_a_home_is_not_half_created_on_a_full_disk(small_disk: Path) -> None:
+    ballast = fill(small_disk)
+    with pytest.raises(DiskFull):
+        open_node(small_disk / "home", peer="ana", create=True)
+    ballast.unlink()
+    with make_home(small_disk) as node:
+        node.mesh(MESH).state.set("key", 1)
+        assert audit(node) == []
+
+
+def test_S3_after_a_failed_sync_nothing_is_written_until_the_home_is_reopened(
+    tmp_path: Path,
+) -> None:
+    make_home(tmp_path).close()
+    failing = False
+
+    def plan(call: Call) -> Kind | None:
+        return "ioerr" if failing and call.op == "sync" else None
+
+    with FaultyDisk(plan) as disk:
+        node = Node(open_home(tmp_path / "home", vfs=disk.name))
+        state = node.mesh(MESH).state
+        first = state.set("key", 1)
+        failing = True
+        with pytest.raises(OutcomeUnknown):
+            state.set("key", 2, id=ID)
+        failing = False
+        with pytest.raises(StoreFailed, match="an earlier write failed"):
+            state.set("key", 3)
+        assert state.get("key") in (1, 2), "reads go on"
+        node.close()
+    with open_node(tmp_path / "home") as again:
+        state = again.mesh(MESH).state
+        assert state.set("key", 2, id=ID).lamport > first.lamport
+        assert state.get("key") == 2
+        assert [entry.op for entry in again.log.range()] == ["state.set"] * 2
+        assert audit(again) == []

@@ -1,0 +1,87 @@
+"""Every harness finds the bugs that it is there for: they are planted, one at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import apsw
+import pytest
+
+from faults.planted import BUGS, Bug
+from holdfast.rules.errors import HoldfastError
+from holdfast.simulate.nodes import NodeWorld
+from holdfast.simulate.powerloss import Recording, cut_power, record
+from holdfast.simulate.stage import Acknowledge, describe
+from holdfast.simulate.world import World
+from support.envelopes import MESH
+from support.faults import ID, Operation, sweep_operation
+from support.power import FailedSync, check, leave, prepare, start, stubborn
+
+pytestmark = [pytest.mark.faults, pytest.mark.sim]
+
+WORLDS_MAX = 60
+LARGE = b"large content " * 6000
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug.name} ({bug.finder})")
+def test_R1_a_planted_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug.plant(monkeypatch)
+    found = FINDERS[bug.finder]()
+    print(f"{bug.name}: {found}")
+    assert found, f"{bug.finder} does not see it"
+
+
+def _in_a_world() -> str:
+    for seed in range(WORLDS_MAX):
+        try:
+            with NodeWorld(seed, peers=("ana", "bob", "cai")) as world:
+                world.storm()
+                world.calm()
+        except (AssertionError, HoldfastError, apsw.Error) as error:
+            return f"in world {seed}: {describe(error)}"
+    return ""
+
+
+def _by_a_sweep() -> str:
+    operation = Operation(
+        name="state.set",
+        act=lambda node: node.mesh(MESH).state.set("new", 1, id=ID),
+        happened=lambda node: node.mesh(MESH).state.get("new") == 1,
+    )
+    return next(iter(sweep_operation(operation).failures), "")
+
+
+def _by_a_power_cut() -> str:
+    def workload(directory: Path, vfs: str, acknowledge: Acknowledge) -> None:
+        node = start(directory, vfs, World(0))
+        mesh = node.mesh(MESH)
+        for number in range(4):
+            acknowledge(mesh.state.set("key", number).raw_id)
+            acknowledge(mesh.files.share(f"{number}.bin", LARGE + bytes([number])).raw_id)
+        leave(node)
+
+    return _first_loss(record(workload, prepare=prepare))
+
+
+def _after_a_failed_sync() -> str:
+    return _first_loss(record(stubborn(0), prepare=prepare, plan=FailedSync(2)))
+
+
+def _first_loss(recording: Recording) -> str:
+    points = range(recording.start, len(recording.entries) + 1, 2)
+    report = cut_power(recording, check, samples=1, points=points)
+    return report.failures[0].problem if report.failures else ""
+
+
+FINDERS = {
+    "world": _in_a_world,
+    "sweep": _by_a_sweep,
+    "power": _by_a_power_cut,
+    "failed sync": _after_a_failed_sync,
+}
+
+
+def test_R1_without_a_bug_the_same_finders_find_nothing() -> None:
+    for name, find in FINDERS.items():
+        if name != "world":  # that is test_world_of_nodes
+            assert not find(), name
