@@ -1,0 +1,1 @@
+"""What people touch. Everything here uses a node the way any other program would."""

@@ -1,0 +1,1 @@
+"""The `holdfast` command: tables for people, `--json` for programs."""

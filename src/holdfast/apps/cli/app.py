@@ -1,0 +1,159 @@
+"""The root of the command line: which nouns there are, and what becomes of an error.
+
+A noun's module is imported when its command is called or its help is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from holdfast import __version__
+from holdfast.apps.cli import say
+from holdfast.rules.errors import HoldfastError
+
+PROGRAM = "holdfast"
+COMPLETE = "_HOLDFAST_COMPLETE"
+
+_NOUNS = {
+    "init": "home",
+    "status": "home",
+    "paths": "home",
+    "doctor": "doctor",
+    "check": "check",
+    "mesh": "mesh",
+    "peer": "mesh",
+    "memory": "memory",
+    "state": "state",
+    "vector": "vector",
+    "file": "file",
+    "task": "task",
+    "conflict": "conflict",
+    "log": "log",
+    "fact": "fact",
+    "consumer": "fact",
+    "sweep": "sweep",
+    "backup": "keeping",
+    "restore": "keeping",
+    "export": "keeping",
+    "import": "keeping",
+    "demo": "demo",
+    "completion": "guide",
+    "help": "guide",
+}
+
+
+class Root(click.Group):
+    """Knows its commands by name and loads each on demand."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_NOUNS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _NOUNS:
+            return None
+        module = import_module(f"holdfast.apps.cli.nouns.{_NOUNS[cmd_name]}")
+        command = getattr(module, f"{cmd_name}_")
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as error:
+            # click looks for similar names among the commands that are loaded: here, none.
+            raise click.exceptions.NoSuchCommand(
+                error.command_name, possibilities=_NOUNS, ctx=ctx
+            ) from None
+
+
+@click.group(
+    PROGRAM, cls=Root, invoke_without_command=True, context_settings={"max_content_width": 100}
+)
+@click.option("--home", metavar="FOLDER", help="The home; else $HOLDFAST_HOME, else the default.")
+@click.option("--mesh", metavar="NAME", help="The mesh; else $HOLDFAST_MESH, else the only one.")
+@click.option("--json", "as_json", is_flag=True, help="Answer in JSON, errors too.")
+@click.version_option(__version__, prog_name=PROGRAM)
+@click.pass_context
+def root(ctx: click.Context, home: str | None, mesh: str | None, as_json: bool) -> None:
+    """Shared state that stays alive on machines that come and go.
+
+    Data goes to stdout and talk to stderr. The three options below may also stand after a command.
+    Alone, `holdfast` says how things stand and what to do next.
+    """
+    ctx.obj = {"home": home, "mesh": mesh, "as_json": as_json}
+    if ctx.invoked_subcommand is None:
+        from holdfast.apps.cli.nouns.home import overview
+
+        overview(home, as_json)
+
+
+def run(words: list[str]) -> int:
+    """Runs a full command; every error is told in one shape and becomes an exit code."""
+    as_json = "--json" in words[: words.index("--")] if "--" in words else "--json" in words
+    try:
+        return _dispatch(words)
+    except HoldfastError as error:
+        return say.error(error, as_json)
+    except click.exceptions.NoArgsIsHelpError as error:
+        say.talk(error.format_message())
+        return error.exit_code
+    except click.ClickException as error:
+        say.failure("usage", _sentence(error), _usage_hint(error), as_json)
+        return error.exit_code
+    except OSError as error:
+        if error.filename is None:
+            raise  # of stdout or stderr: whoever called us knows what that means
+        what = f"{os.fsdecode(error.filename)}: {error.strerror}"
+        say.failure("os_error", what, "check that it is there and that you may use it", as_json)
+        return 1
+    except Exception as error:
+        return _unexpected(error, as_json)
+
+
+def _dispatch(words: list[str]) -> int:
+    """What click's own `main` does, but for its way with closed pipes and interruptions."""
+    if asked := os.environ.get(COMPLETE):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(root, {}, PROGRAM, COMPLETE, asked)
+    try:
+        with root.make_context(PROGRAM, list(words)) as ctx:
+            code = root.invoke(ctx)
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    return code if isinstance(code, int) else 0
+
+
+def _sentence(error: click.ClickException) -> str:
+    message = error.format_message()
+    return message[:1].lower() + message[1:].removesuffix(".")
+
+
+def _usage_hint(error: click.ClickException) -> str:
+    ctx: click.Context | None = getattr(error, "ctx", None)
+    path = ctx.command_path if ctx is not None else PROGRAM
+    if isinstance(error, click.exceptions.NoSuchOption):
+        return f"see: {path} --help; write -- before a value that begins with a dash"
+    return f"see: {path} --help"
+
+
+def _unexpected(error: Exception, as_json: bool) -> int:
+    """A fault of ours: whoever reports it needs the trace."""
+    if not as_json:
+        sys.excepthook(type(error), error, error.__traceback__)
+    what: dict[str, Any] = {"type": type(error).__name__}
+    say.failure(
+        "internal",
+        f"{type(error).__name__}: {error}",
+        "this is a fault of Holdfast: please report it, with the command and what stands above",
+        as_json,
+        **what,
+    )
+    return 1

@@ -1,0 +1,128 @@
+"""What people hand in: values, vectors, models; as an argument, from a file or from stdin."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from holdfast.node.node import Mesh
+from holdfast.rules import limits
+from holdfast.rules.errors import BadInput, BadValue, BadVector, OverLimit, UnknownModel
+from holdfast.rules.rows import ModelRow
+from holdfast.rules.vectors import Model
+
+STDIN = "-"
+_READ_BYTES_MAX = 16 * limits.VALUE_BYTES_MAX
+"""JSON may be written more loosely than it is stored, but an endless input must end somewhere."""
+
+
+def text_of(argument: str) -> str:
+    """The argument itself, or stdin where it is a dash."""
+    if argument != STDIN:
+        return argument
+    try:
+        return _all(sys.stdin.buffer).decode()
+    except UnicodeDecodeError:
+        raise BadValue(
+            "stdin is not UTF-8 text", hint="share binary content with: holdfast file share"
+        ) from None
+
+
+def value_of(argument: str, as_json: bool) -> Any:
+    """A value to store: text as it is, or parsed as JSON."""
+    text = text_of(argument)
+    return json_of(text, "the value") if as_json else text
+
+
+def json_of(text: str, what: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
+        raise BadValue(
+            f"{what} is not JSON: {error}", hint="quote text twice: '\"text\"', or store it as text"
+        ) from None
+
+
+def vector_of(argument: str | None, source: str | None) -> list[Any]:
+    """A JSON list of numbers: as the argument, from stdin (`-`) or from a file."""
+    if (argument is None) == (source is None):
+        raise BadInput("give the vector as an argument or with --from FILE, one of the two")
+    if source is not None:
+        with open(source, "rb") as file:
+            text = _all(file).decode("utf-8", "replace")
+    else:
+        assert argument is not None
+        text = text_of(argument)
+    try:
+        numbers = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
+        raise BadVector(f"the vector is not JSON: {error}", hint="write it as [0.1, 0.2]") from None
+    if not isinstance(numbers, list):
+        raise BadVector("the vector is not a JSON list", hint="write it as [0.1, 0.2]")
+    return numbers
+
+
+def _all(stream: BinaryIO) -> bytes:
+    raw = stream.read(_READ_BYTES_MAX + 1)
+    if len(raw) > _READ_BYTES_MAX:
+        raise OverLimit(
+            f"the input has over {_READ_BYTES_MAX} bytes",
+            hint="share large content with: holdfast file share",
+        )
+    return raw
+
+
+# --- models --------------------------------------------------------------------------------------
+
+
+def split_model(text: str) -> tuple[str, str, str]:
+    """`provider:name[:version]`. With three parts or more, the last is the version."""
+    provider, _, rest = text.partition(":")
+    name, colon, version = rest.rpartition(":")
+    if not colon:
+        name, version = rest, "unknown"
+    if not (provider and name and version):
+        raise BadVector(
+            f"{text!r} does not name a model",
+            hint="write it as provider:name or provider:name:version",
+        )
+    return provider, name, version
+
+
+def model_for(mesh: Mesh, text: str, length: int | None, dim: int | None) -> Model:
+    """The model that is meant, with its dimension: as asked, as stored, or as the vector has.
+
+    A vector of another length than the model's earlier ones is more likely a slip than a new model
+    of the same name, so that has to be said with --dim.
+    """
+    known = sorted({row.dim for row in _rows(mesh, text)})
+    if dim is None and length is not None and known and length not in known:
+        raise BadVector(
+            f"the vector has {length} numbers; {text} has {' or '.join(map(str, known))}",
+            hint=f"check the vector, or say --dim {length} for another model of that name",
+        )
+    if dim is None and length is None and len(known) != 1:
+        if not known:
+            raise UnknownModel(f"nothing is stored under {text}")
+        raise BadInput(
+            f"{text} has vectors of several lengths: {', '.join(map(str, known))}",
+            hint="say which with --dim N",
+        )
+    provider, name, version = split_model(text)
+    return Model(provider=provider, name=name, version=version, dim=dim or length or known[0])
+
+
+def _rows(mesh: Mesh, text: str) -> list[ModelRow]:
+    wanted = split_model(text)
+    return [row for row in mesh.vectors.models() if (row.provider, row.name, row.version) == wanted]
+
+
+def existing(path: str) -> Path:
+    """A file of this machine that can be read."""
+    found = Path(path)
+    if not found.is_file():
+        raise BadInput(f"{path} is not a file on this machine")
+    return found

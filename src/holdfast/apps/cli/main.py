@@ -1,0 +1,68 @@
+"""The entry point: the quick path first, then the full command; every way out has its exit code.
+
+    0 done   1 failed   2 usage   3 no daemon   4 not found   5 conflict   6 no quorum
+    7 not allowed   124 outcome unknown (retry with the same id)   130 interrupted
+    141 nobody reads the output any more
+
+What is imported here is paid by every command, the quickest too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+INTERRUPTED = 130
+NO_READER = 141
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    words = sys.argv[1:] if argv is None else argv
+    _open_streams()
+    try:
+        code = _run(words)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        _drop_output()
+        return NO_READER
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except OSError as error:
+        # The command has dealt with its own by now: it is stdout that failed.
+        _drop_output()
+        from holdfast.apps.cli import say
+
+        what = f"the answer could not be written: {error.strerror}"
+        say.failure("no_output", what, "what was asked for may be done", "--json" in words)
+        return 1
+
+
+def _run(words: list[str]) -> int:
+    from holdfast.apps.cli import quick
+
+    code = quick.run(words)
+    if code is not None:
+        return code
+    from holdfast.apps.cli.app import run
+
+    return run(words)
+
+
+def _open_streams() -> None:
+    """A process may be started with its output closed; it works all the same."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+
+
+def _drop_output() -> None:
+    """Python flushes stdout once more at its end and would complain about the closed pipe."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):
+        return  # stdout is no real file here: there is nothing that could complain

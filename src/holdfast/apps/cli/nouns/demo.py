@@ -1,0 +1,21 @@
+"""`holdfast demo`: the store at work, told as it happens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from holdfast.apps.cli import forms
+from holdfast.apps.cli.declare import command_of
+from holdfast.apps.cli.session import Session
+
+
+@command_of("demo")
+@click.argument("folder", required=False)
+def demo_(session: Session, folder: str | None) -> None:
+    """Watch two peers part, meet, die and come back. In FOLDER, or a temporary one."""
+    from holdfast.apps import demo
+
+    done = demo.run(None if folder is None else Path(folder), session.talk)
+    session.show({"folder": forms.path(done)}, f"{forms.path(done)}\n")

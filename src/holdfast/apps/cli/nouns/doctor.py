@@ -1,0 +1,98 @@
+"""`holdfast doctor`: what is wrong with a home, what to do about it, and doing it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from holdfast.apps.cli import forms, tables
+from holdfast.apps.cli.declare import command_of
+from holdfast.apps.cli.nouns.keeping import back_up
+from holdfast.apps.cli.session import Session
+from holdfast.node import doctor
+from holdfast.node.doctor import RepairReport, Report, RollbackReport
+from holdfast.rules.errors import BadInput
+
+_SIGNS = {"ok": "[OK]", "warn": "[WARN]", "fail": "[FAIL]"}
+
+
+@command_of("doctor")
+@click.option("--full", is_flag=True, help="Also read every blob and fold the whole log again.")
+@click.option(
+    "--repair", is_flag=True, help="Make a new database of what can be read; keep the old one."
+)
+@click.option("--peer", metavar="NAME", help="Whose home it is, if --repair cannot tell.")
+@click.option(
+    "--rollback-migration",
+    "version",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Undo schema version N and those after it; a copy of the database is kept.",
+)
+@click.option("--backup", metavar="FOLDER", help="Make a backup, as `holdfast backup` does.")
+def doctor_(
+    session: Session,
+    full: bool,
+    repair: bool,
+    peer: str | None,
+    version: int | None,
+    backup: str | None,
+) -> int:
+    """Look for what is wrong with a home. Exit 1 if something is."""
+    if sum((repair, version is not None, backup is not None)) > 1:
+        raise BadInput("--repair, --rollback-migration and --backup: one at a time")
+    if backup is not None:
+        back_up(session, Path(backup))
+        return 0
+    home = session.check_home()
+    with session.relaying():
+        if repair:
+            _show_repair(session, doctor.repair(home, peer=peer))
+        elif version is not None:
+            _show_rollback(session, doctor.rollback_migration(home, version))
+        else:
+            return _show(session, doctor.diagnose(home, full=full))
+    return 0
+
+
+def _show(session: Session, report: Report) -> int:
+    document: dict[str, Any] = {
+        "home": forms.path(report.home),
+        "status": report.worst,
+        "checks": [forms.plain(check) for check in report.checks],
+        "metrics": report.metrics,
+    }
+    session.show(document, _text(report))
+    return 1 if report.worst == "fail" else 0
+
+
+def _text(report: Report) -> str:
+    lines = []
+    for check in report.checks:
+        lines.append(f"{_SIGNS[check.status]:<6} {check.name}: {tables.visible(check.message)}")
+        if check.fix and check.status != "ok":
+            lines.append(f"       fix: {check.fix}")
+    launches = report.metrics.get("launches")
+    if launches:
+        opened = f"opened {launches} times, {report.metrics['open_ms_median']} ms in the median"
+        lines.append(f"[OK]   metrics: {opened}; --json has all counts")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _show_repair(session: Session, report: RepairReport) -> None:
+    lost = {name: saved.lost for name, saved in report.tables.items() if saved.lost}
+    if lost:
+        told = ", ".join(f"{count} of {name}" for name, count in lost.items())
+        session.warn("rows_lost", f"what could not be read is lost: {told}")
+    session.talk(f"repaired the home of {report.peer}; its log counts on in epoch {report.epoch}")
+    for path in report.kept:
+        session.talk(f"kept: {forms.path(path)}")
+    session.show(forms.plain(report), f"{forms.path(report.home)}\n")
+
+
+def _show_rollback(session: Session, report: RollbackReport) -> None:
+    session.talk(f"the schema is at version {report.schema}; opening the home moves it on again")
+    session.talk(f"kept: {forms.path(report.kept)}")
+    session.show(forms.plain(report), f"{report.schema}\n")

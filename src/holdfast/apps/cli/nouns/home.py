@@ -1,0 +1,139 @@
+"""`holdfast init`, `status` and `paths`: the home itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from holdfast.apps.cli import forms, tables, times
+from holdfast.apps.cli.declare import command_of
+from holdfast.apps.cli.session import Session
+from holdfast.node.node import Node
+from holdfast.rules.errors import NoHome
+from holdfast.storage import home as homes
+from holdfast.storage.home import HomePaths
+
+
+@command_of("init")
+@click.option("--peer", required=True, metavar="NAME", help="This node's name, fixed for good.")
+@click.option("--mesh", "slug", metavar="NAME", help="Also make this mesh.")
+def init_(session: Session, peer: str, slug: str | None) -> None:
+    """Make a home for a peer, and with --mesh a first mesh in it."""
+    root = session.check_home()
+    new = not HomePaths(root).database.exists()
+    with session.node(peer=peer, create=True) as node:
+        mesh_is_new = slug is not None and slug not in {row.slug for row in node.meshes()}
+        if slug is not None:
+            node.mesh(slug, create=True)
+        document = {"home": forms.path(node.home), "peer": node.peer, "created": new, "mesh": slug}
+        session.talk(f"{'made a home' if new else 'the home was there'} for {node.peer}")
+        if slug is not None:
+            session.talk(f"{'made the mesh' if mesh_is_new else 'the mesh was there:'} {slug}")
+        session.show(document, f"{forms.path(node.home)}\n")
+        session.talk(f"next: {_next_step(node)}")
+
+
+@command_of("status")
+def status_(session: Session) -> None:
+    """Say how the home stands, and what to do next."""
+    with session.node() as node, session.telling(node):
+        session.show(_status(node), "".join(_status_text(node)))
+        session.talk(f"next: {_next_step(node)}")
+
+
+@command_of("paths")
+def paths_(session: Session) -> None:
+    """Say where everything of the home lies, or would."""
+    paths = HomePaths(homes.resolve_home(session.home, os.environ))
+    places = {
+        "home": paths.root,
+        "database": paths.database,
+        "blobs": paths.blobs,
+        "identity": paths.identity,
+        "metrics": paths.metrics,
+        "processes": paths.processes,
+    }
+    session.show(
+        {name: forms.path(path) for name, path in places.items()},
+        "".join(f"{name:<10} {path}\n" for name, path in places.items()),
+    )
+
+
+def overview(home: str | None, as_json: bool) -> None:
+    """What `holdfast` alone says: the status, or how to begin."""
+    session = Session(home=home, as_json=as_json)
+    try:
+        with session.node() as node, session.telling(node):
+            session.show(_status(node), "".join(_status_text(node)))
+            session.talk(f"next: {_next_step(node)}")
+    except NoHome as error:
+        root = forms.path(homes.resolve_home(home, os.environ))
+        session.show(
+            {"home": root, "exists": False, "next": "holdfast init --peer NAME"},
+            f"{error.message}\n",
+        )
+        session.talk("next: holdfast init --peer NAME --mesh NAME; see also: holdfast --help")
+
+
+def _status(node: Node) -> dict[str, Any]:
+    paths = HomePaths(node.home)
+    head = node.log.head()
+    return {
+        "home": forms.path(node.home),
+        "exists": True,
+        "peer": node.peer,
+        "log": {"epoch": head.epoch, "first": head.first, "last": head.offset},
+        "meshes": [
+            {**forms.mesh(row), "rows": node.mesh(row.slug).counts()} for row in node.meshes()
+        ],
+        "consumers": [forms.consumer(found) for found in node.log.consumers()],
+        "conflicts_open": sum(1 for _ in node.conflicts()),
+        "database_bytes": sum(_size(path) for path in (paths.database, paths.wal)),
+        "disk_free_bytes": shutil.disk_usage(node.home).free,
+        "processes": [
+            {"pid": holder.pid, "command": holder.command, "started_at": holder.started_at}
+            for holder in homes.others(paths)
+        ],
+        "next": _next_step(node),
+    }
+
+
+def _status_text(node: Node) -> Iterator[str]:
+    found = _status(node)
+    log = found["log"]
+    yield f"home       {found['home']}\n"
+    yield f"peer       {tables.visible(node.peer)}\n"
+    yield f"log        epoch {log['epoch']}, offsets {log['first']} to {log['last']}\n"
+    yield f"database   {times.size(found['database_bytes'])}\n"
+    yield f"disk       {times.size(found['disk_free_bytes'])} free\n"
+    for mesh in found["meshes"]:
+        counts = ", ".join(f"{count} {name}" for name, count in mesh["rows"].items() if count)
+        yield f"mesh       {mesh['mesh']} at lamport {mesh['lamport']}: {counts or 'empty'}\n"
+    for consumer in found["consumers"]:
+        yield f"consumer   {tables.visible(consumer['name'])} lags by {consumer['lag']}\n"
+    if found["conflicts_open"]:
+        yield f"conflicts  {found['conflicts_open']} open\n"
+    for process in found["processes"]:
+        yield f"open in    process {process['pid']} ({tables.visible(process['command'])})\n"
+
+
+def _next_step(node: Node) -> str:
+    """The one command that gets furthest from here."""
+    if not node.meshes():
+        return "holdfast mesh create NAME"
+    if next(node.conflicts(), None) is not None:
+        return "holdfast conflict list"
+    if node.log.head().offset == 0:
+        return "holdfast state set KEY VALUE"
+    return "holdfast log tail"
+
+
+def _size(path: os.PathLike[str]) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0

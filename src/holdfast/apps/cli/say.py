@@ -1,0 +1,74 @@
+"""How the command speaks: data on stdout, talk on stderr, errors in one shape.
+
+Bytes are always UTF-8, whatever the terminal's locale says, so that what a program reads does not
+depend on where it runs. This module stands on the cold path: keep its imports few.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from holdfast.rules.errors import HoldfastError, UnknownKey
+
+
+def out(text: str) -> None:
+    """Data. Names of files may hold any bytes; they pass through unchanged."""
+    sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
+
+
+def talk(text: str) -> None:
+    """A line for whoever watches."""
+    sys.stderr.buffer.write(f"{text}\n".encode("utf-8", "backslashreplace"))
+    sys.stderr.buffer.flush()
+
+
+def flush() -> None:
+    """Whoever follows sees it now."""
+    sys.stdout.buffer.flush()
+
+
+def value_line(text: str) -> str:
+    """A text as it is, with a line end added where there is none."""
+    return text if text.endswith("\n") else f"{text}\n"
+
+
+def quote(text: str) -> str:
+    """A text as JSON, escaped in the same way as by the encoder of the full commands."""
+    from json.encoder import encode_basestring
+
+    return encode_basestring(text)
+
+
+def failure(code: str, message: str, hint: str, as_json: bool, **more: object) -> None:
+    """What went wrong and what to do, on stderr."""
+    if as_json:
+        import json
+
+        said = {"code": code, "message": message, "hint": hint, **more}
+        # Half a surrogate pair may come in by an argument; JSON must stay UTF-8.
+        talk(json.dumps({"error": said}, ensure_ascii=False, separators=(",", ":")))
+    else:
+        talk(f"error: {message}")
+        if hint:
+            talk(f"hint: {hint}")
+
+
+def error(known: HoldfastError, as_json: bool) -> int:
+    """Reports one of our errors; returns the exit code."""
+    first = getattr(known, "first_available", None)
+    more = {} if first is None else {"first_available": first}
+    failure(known.code, known.message, known.hint, as_json, **more)
+    return known.exit_code
+
+
+def no_state(mesh: str, key: str) -> UnknownKey:
+    return UnknownKey(
+        f"state of {mesh!r} has no key {key!r}", hint=f"see: holdfast state list --mesh {mesh}"
+    )
+
+
+def no_memory(mesh: str, key: str, whose: str) -> UnknownKey:
+    return UnknownKey(
+        f"{whose} remembers nothing under {key!r} in {mesh!r}",
+        hint=f"see: holdfast memory list --scope all --mesh {mesh}",
+    )

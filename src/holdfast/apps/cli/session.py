@@ -1,0 +1,211 @@
+"""One command at work: the home it opens, the mesh it means, the answer in two forms.
+
+A command opens what it needs through its `Session` and answers through it: a JSON document for
+programs, or text for people. What this peer must still be told goes with the answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from holdfast.apps.cli import say, tables
+from holdfast.node.node import Mesh, Node, open_node
+from holdfast.rules.errors import (
+    BadInput,
+    Conflict,
+    NotAllowed,
+    NotFound,
+    Unknown,
+    UnknownMesh,
+)
+from holdfast.rules.rows import WarningRow
+from holdfast.storage.home import resolve_home
+
+Document = Mapping[str, Any]
+
+
+class Session:
+    """The options that all commands share, and what they do with them."""
+
+    def __init__(
+        self,
+        *,
+        home: str | None = None,
+        mesh: str | None = None,
+        as_json: bool = False,
+        takes_id: bool = False,
+        id: str | None = None,
+    ) -> None:
+        self.home = home
+        self.as_json = as_json
+        self.named_mesh = mesh
+        """None where no mesh was named: some commands then look at all of them."""
+        self._takes_id = takes_id
+        self._asked_id = id
+        self._open: tuple[Node, str | None] | None = None
+        self._untold: list[WarningRow] = []
+
+    # --- what it works on --------------------------------------------------------------------
+
+    @cached_property
+    def id(self) -> str:
+        """The id of this write, minted before it: so it is known even if the outcome is not."""
+        from holdfast.node.mint import RealSource
+        from holdfast.rules.ids import id_text, parse_id
+
+        return id_text(RealSource().mint() if self._asked_id is None else parse_id(self._asked_id))
+
+    @contextmanager
+    def node(self, *, peer: str | None = None, create: bool = False) -> Iterator[Node]:
+        self.check_home()
+        with self.relaying(), open_node(self.home, peer=peer, create=create) as node:
+            try:
+                yield node
+            except Unknown as error:
+                error.hint = (
+                    f"retry with --id {self.id}: it is applied once at most"
+                    if self._takes_id
+                    else "look whether it happened, and if not, retry"
+                )
+                raise
+
+    def check_home(self) -> Path:
+        """Where the home is, or is to be."""
+        return resolve_home(self.home, os.environ)
+
+    @contextmanager
+    def mesh(self) -> Iterator[Mesh]:
+        """The mesh that was asked for; what its peer must be told is told by the end."""
+        with self.node() as node:
+            mesh = node.mesh(self.named_mesh or _only_mesh(node))
+            with self.telling(node, mesh.slug):
+                yield mesh
+
+    @contextmanager
+    def telling(self, node: Node, mesh: str | None = None) -> Iterator[None]:
+        """By the end of the block this peer is told what it must be told of a mesh, or of all."""
+        self._open = (node, mesh)
+        try:
+            yield
+        except (Conflict, NotAllowed, NotFound):
+            # Why a command is refused is often just what waits to be told.
+            self._collect()
+            raise
+        else:
+            self._collect()
+        finally:
+            self._open = None
+            for row in self._untold:
+                self.warn(**_warning(row))
+
+    @property
+    def peer(self) -> str:
+        """Whose home it is, while a mesh is open."""
+        assert self._open is not None, "no mesh is open"
+        return self._open[0].peer
+
+    def _collect(self) -> None:
+        if self._open is not None:
+            node, mesh = self._open
+            self._untold += node.take_warnings(mesh)
+
+    # --- what it answers ---------------------------------------------------------------------
+
+    def show(self, document: Document, text: str | None = None, *, fields: str = "") -> None:
+        """One object: as JSON, else as this text, else as a card of these fields."""
+        if self.as_json:
+            self._show_json(document)
+        elif text is not None:
+            say.out(text)
+        else:
+            tables.card(document, fields.split())
+
+    def wrote(self, document: Document, told: str) -> None:
+        """The answer to a write: its id as data, what was done as talk."""
+        if self.as_json:
+            self._show_json(document)
+        else:
+            again = " (the same id had done it before)" if document.get("duplicate") else ""
+            say.talk(f"{told}{again}")
+            say.out(f"{document['id']}\n")
+
+    def rows(self, documents: Iterable[Document], fields: str, *, empty: str) -> None:
+        """A list: as a JSON array, or as a table of these fields; never in memory as a whole."""
+        if self.as_json:
+            tables.json_array(documents)
+        elif not tables.table(documents, fields.split()):
+            say.talk(empty)
+
+    def talk(self, text: str) -> None:
+        """Only for people: programs find what it says in the document."""
+        if not self.as_json:
+            say.talk(text)
+
+    def warn(self, code: str, message: str, **more: object) -> None:
+        if self.as_json:
+            warning = {"code": code, "message": message, **more}
+            say.talk(tables.encode({"warning": warning}).decode())
+        else:
+            say.talk(f"warning: {message}")
+
+    def _show_json(self, document: Document) -> None:
+        # An object has room for what must be told; an array has not, there it goes to stderr.
+        self._collect()
+        if self._untold:
+            document = {**document, "warnings": [_warning(row) for row in self._untold]}
+            self._untold = []
+        say.out(f"{tables.encode(document).decode()}\n")
+
+    @contextmanager
+    def relaying(self) -> Iterator[None]:
+        """What the library logs meanwhile is said in the same way as everything else."""
+        relay = _Relay(self)
+        logger = logging.getLogger("holdfast")
+        logger.addHandler(relay)
+        try:
+            yield
+        finally:
+            logger.removeHandler(relay)
+
+
+class _Relay(logging.Handler):
+    def __init__(self, session: Session) -> None:
+        super().__init__(logging.WARNING)
+        self._session = session
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._session.warn("home", record.getMessage())
+
+
+def _only_mesh(node: Node) -> str:
+    slugs = [row.slug for row in node.meshes()]
+    if not slugs:
+        raise UnknownMesh(
+            "this home has no mesh yet", hint="create one with: holdfast mesh create NAME"
+        )
+    if len(slugs) > 1:
+        raise BadInput(
+            f"this home has several meshes: {', '.join(slugs)}",
+            hint="name one with --mesh NAME or in $HOLDFAST_MESH",
+        )
+    return slugs[0]
+
+
+_WARNINGS = {"task_claim_superseded": "your claim on task {entity} lost against that of {by_peer}"}
+
+
+def _warning(row: WarningRow) -> dict[str, Any]:
+    sentence = _WARNINGS.get(row.type, "{type} on {entity} by {by_peer}")
+    said = {"mesh": row.mesh, "entity": row.entity, "by_peer": row.by_peer}
+    return {
+        "code": row.type,
+        "message": sentence.format(type=row.type, **said),
+        **said,
+        "at_lamport": row.at_lamport,
+    }
