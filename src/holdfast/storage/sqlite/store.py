@@ -4,6 +4,7 @@ it.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,6 +34,8 @@ from holdfast.storage.sqlite.vector_rows import VectorReads, VectorWrites
 from holdfast.storage.writer import GroupWriter
 
 T = TypeVar("T")
+
+log = logging.getLogger("holdfast")
 
 
 class SqliteReader(
@@ -185,7 +188,7 @@ class SqliteStore:
                     # Best effort: a reader elsewhere may still need the WAL, and the next opening
                     # finishes the work.
                     self._con.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-            except apsw.Error:
-                pass
+            except apsw.Error as error:
+                log.info("the WAL of %s stays for the next opening: %s", self._path, error)
             finally:
                 shut(self._con)
