@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.rules import bodies
 from holdfast.rules.bodies import (
     OPS,
     Body,
@@ -44,6 +45,7 @@ from holdfast.rules.errors import (
     Refused,
 )
 from holdfast.rules.limits import (
+    FACT_OBJECTS_MAX,
     FILE_BYTES_MAX,
     INLINE_BYTES_MAX,
     TAGS_MAX,
@@ -95,6 +97,7 @@ GOOD: list[tuple[str, str, Body]] = [
     ("task.complete", "t", Nothing()),
     ("task.cancel", "t", Nothing()),
     ("fact.append", "s", Fact("is", b"true")),
+    ("fact.append", "s", Fact("shows", b"null", (b"\1" * 32, b"\2" * 32))),
 ]
 
 
@@ -170,6 +173,14 @@ WRONG: list[tuple[str, str, Body, type[Refused]]] = [
     ("fact.append", "s", Fact("", b"1"), BadKey),
     ("fact.append", "s", Fact("x" * 257, b"1"), OverLimit),
     ("fact.append", "s", Fact("is", b"maybe"), BadValue),
+    ("fact.append", "s", Fact("is", b"1", (b"short",)), BadEnvelope),
+    ("fact.append", "s", Fact("is", b"1", (b"\1" * 32, b"\1" * 32)), BadEnvelope),
+    (
+        "fact.append",
+        "s",
+        Fact("is", b"1", tuple(bytes([n]) * 32 for n in range(FACT_OBJECTS_MAX + 1))),
+        OverLimit,
+    ),
 ]
 
 
@@ -203,6 +214,17 @@ def test_S6_what_a_peer_owns_has_an_owner_and_what_a_mesh_has_once_has_none(
         decode_body(msgspec.structs.replace(made, owner=owner))
 
 
+def test_Z1_a_fact_without_objects_has_the_bytes_it_always_had() -> None:
+    """Others hold its fingerprint: it must not change because facts can now name objects."""
+    assert encode_body(Fact("is", b"true")).hex() == "92a26973c40474727565"
+    assert envelope("fact.append", "s", Fact("is", b"true")).fingerprint.hex() == (
+        "b7c36d4142d20e343257812a60a56b2e55ccec35b0052ac71580dfcdb52883ed"
+    )
+    longer = msgspec.msgpack.encode(["is", b"true", [], "new"])
+    made = msgspec.structs.replace(envelope("fact.append", "s"), body=longer)
+    assert decode_body(made) == Fact("is", b"true")
+
+
 # --- values --------------------------------------------------------------------------------------
 
 
@@ -222,6 +244,52 @@ _json = st.recursive(
     ),
     max_leaves=12,
 )
+
+
+def _looked_through(raw: bytes) -> None:
+    """The rule in full: the whole value is read and every part of it looked at."""
+    if len(raw) > VALUE_BYTES_MAX:
+        raise OverLimit("too large")
+    try:
+        value = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadValue("not JSON") from None
+    bodies._check_json(value, 0)
+
+
+def _verdict(check: Callable[[bytes], None], raw: bytes) -> type[Refused] | None:
+    try:
+        check(raw)
+    except Refused as error:
+        return type(error)
+    return None
+
+
+_spelled = st.lists(
+    st.sampled_from(
+        [
+            *(b"[", b"]", b"{", b"}", b":", b",", b'"', b" ", b"1", b"-", b".", b"e9", b"null"),
+            *(b'"a"', b'"a":', b"\\", b"\\u0000", b"\\\\u0000", b"\0", b"\xff", b"\xc3\xa9"),
+            *(b"[" * VALUE_DEPTH_MAX, b"]" * VALUE_DEPTH_MAX, b'{"k":' * 40, b"}" * 40),
+        ]
+    ),
+    max_size=12,
+).map(b"".join)
+
+
+@given(_spelled | _json.map(msgspec.json.encode) | st.binary(max_size=20))
+def test_S6_the_quick_look_at_a_value_decides_as_the_thorough_one(raw: bytes) -> None:
+    assert _verdict(check_value, raw) is _verdict(_looked_through, raw)
+
+
+@pytest.mark.parametrize("levels", range(VALUE_DEPTH_MAX - 1, VALUE_DEPTH_MAX + 4))
+@pytest.mark.parametrize(("left", "right"), [(b"[", b"]"), (b'{"k":', b"}"), (b'[{"k":', b"}]")])
+def test_S6_the_quick_look_counts_levels_as_the_thorough_one(
+    levels: int, left: bytes, right: bytes
+) -> None:
+    for inside in (b"1", b"[]", b'"[{[{"'):
+        raw = left * levels + inside + right * levels
+        assert _verdict(check_value, raw) is _verdict(_looked_through, raw)
 
 
 @given(_json)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.rules.clock import check_incoming, tick
+from holdfast.rules.clock import check_incoming, merge_run, tick
 from holdfast.rules.errors import BadStamp
 from holdfast.rules.limits import LAMPORT_LEAP_MAX, LAMPORT_MAX
 
@@ -39,3 +39,24 @@ def test_S4_only_a_positive_63_bit_integer_is_a_stamp(stamp: object) -> None:
     with pytest.raises(BadStamp):
         check_incoming(LAMPORT_MAX - 1, stamp)  # type: ignore[arg-type]
     assert check_incoming(LAMPORT_MAX - 2, LAMPORT_MAX - 1) == LAMPORT_MAX - 1
+
+
+NEAR_THE_END = st.integers(LAMPORT_MAX - LAMPORT_LEAP_MAX - 9, LAMPORT_MAX)
+STAMPS = st.integers(-3, 40) | st.integers(LAMPORT_LEAP_MAX, LAMPORT_LEAP_MAX + 40) | NEAR_THE_END
+
+
+@given(st.integers(0, 40) | NEAR_THE_END, st.lists(STAMPS | st.booleans(), max_size=8))
+def test_S4_a_run_of_merged_events_is_one_after_the_other(value: int, stamps: list[int]) -> None:
+    expected: int | None = value
+    for stamp in stamps:
+        try:
+            check_incoming(expected, stamp)  # type: ignore[arg-type]
+        except BadStamp:
+            expected = None
+            break
+        expected = tick(expected, stamp)  # type: ignore[arg-type]
+    if expected is None:
+        with pytest.raises(BadStamp):
+            merge_run(value, stamps)
+    else:
+        assert merge_run(value, stamps) == expected

@@ -82,14 +82,28 @@ class TaskTurn(Body, frozen=True):
 class Fact(Body, frozen=True):
     predicate: str
     object: bytes
+    objects: tuple[bytes, ...] = ()
+    """Hashes of blobs that it names: they travel before it."""
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _json: Final = msgspec.json.Encoder()
+_read_json: Final = msgspec.json.Decoder().decode
+
+_BACKSLASH, _BRACKET, _BRACE = b"\\[{"
 
 _JSON_HINT: Final = "use text, numbers, true, false, null, lists and dicts with text keys"
 
-encode_body = _encoder.encode
+_encode: Final = _encoder.encode
+
+
+def encode_body(body: Body) -> bytes:
+    if type(body) is Fact and not body.objects:
+        # As facts were written before they could name objects: their bytes and fingerprints stay.
+        return _encode((body.predicate, body.object))
+    return _encode(body)
+
+
 NOTHING: Final = encode_body(Nothing())
 
 
@@ -116,10 +130,19 @@ def check_value(raw: bytes) -> None:
     if len(raw) > limits.VALUE_BYTES_MAX:
         raise OverLimit(f"the value has {len(raw)} bytes; the most is {limits.VALUE_BYTES_MAX}")
     try:
-        value = msgspec.json.decode(raw)
+        value = _read_json(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadValue(f"the value is not JSON: {error}") from None
-    _check_json(value, 0)
+    # JSON that could be read holds neither bytes nor NaN, and what remains to be looked for shows
+    # in its text: a NUL is written with a backslash, and no value is deeper than it has brackets.
+    if _BACKSLASH in raw or _may_be_deep(raw):
+        _check_json(value, 0)
+
+
+def _may_be_deep(raw: bytes) -> bool:
+    if _BRACKET not in raw and raw.find(_BRACE, 1) < 0:
+        return False  # flat: nearly all of them, and looking for one byte costs least
+    return raw.count(b"[") + raw.count(b"{") > limits.VALUE_DEPTH_MAX
 
 
 def _check_json(value: object, depth: int) -> None:
@@ -235,6 +258,18 @@ def _check_fact(envelope: Envelope, body: Fact) -> None:
     names.check_key(envelope.entity, "subject", limits.SUBJECT_BYTES_MAX)
     names.check_key(body.predicate, "predicate", limits.PREDICATE_BYTES_MAX)
     check_value(body.object)
+    if body.objects:
+        check_objects(body.objects)
+
+
+def check_objects(objects: tuple[bytes, ...]) -> None:
+    """The hashes of the blobs that a fact names."""
+    if len(objects) > limits.FACT_OBJECTS_MAX:
+        raise OverLimit(f"{len(objects)} objects; the most is {limits.FACT_OBJECTS_MAX}")
+    if any(len(digest) != 32 for digest in objects):
+        raise BadEnvelope("the hash of an object has not 32 bytes")
+    if len(set(objects)) != len(objects):
+        raise BadEnvelope("an object is named twice")
 
 
 OWNED: Final = frozenset({"memory", "vector", "file"})

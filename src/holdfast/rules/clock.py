@@ -8,6 +8,8 @@ it out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.rules.errors import BadStamp
 from holdfast.rules.limits import LAMPORT_LEAP_MAX, LAMPORT_MAX
 
@@ -28,6 +30,17 @@ def check_incoming(value: int, incoming: int) -> int:
             f"the stamp's lamport {incoming} is over 2^48 ahead of this mesh's clock at {value}"
         )
     return incoming
+
+
+def merge_run(value: int, lamports: Sequence[int]) -> int:
+    """The clock after many merged events in a row; refuses them all if one stamp is absurd."""
+    for incoming in lamports:
+        # The rule spelt out: this runs once per entry that is pulled.
+        sane = type(incoming) is int and 0 < incoming < LAMPORT_MAX
+        if not sane or incoming - value > LAMPORT_LEAP_MAX:
+            check_incoming(value, incoming)
+        value = (value if value > incoming else incoming) + 1
+    return value
 
 
 def worn_out(mesh: str) -> BadStamp:

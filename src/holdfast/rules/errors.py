@@ -3,11 +3,19 @@
     HoldfastError
     ├── Refused            nothing happened; do not retry as it is
     │   ├── BadInput         BadPeerId BadKey BadValue BadPath BadVector BadEnvelope BadStamp
-    │   │                    BadId OverLimit UnsupportedProtocol
+    │   │                    BadId OverLimit BodyTooLarge BadRange UnsupportedProtocol
     │   ├── NotFound         NoHome UnknownMesh UnknownKey UnknownTask UnknownFile UnknownConsumer
-    │   │                    UnknownConflict UnknownModel
+    │   │                    UnknownConflict UnknownModel UnknownZone UnknownLink UnknownToken
+    │   │                    UnknownObject NoRoute WrongMethod
     │   ├── Conflict         IdReused TaskTaken TaskEnded AlreadyExists AlreadyResolved
-    │   ├── NotAllowed       NotOurs
+    │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin
+    │   ├── NotTrusted       no key, a wrong or an expired one: BadToken KeyExpired ZoneNotTrusted
+    │   ├── TooMany          more at once than this node takes on
+    │   ├── TooSlow          a request that does not come to its end
+    │   ├── Unreachable      the other side does not answer, and was asked for nothing that changes
+    │   ├── BadAnswer        the other side answers, but not as a Holdfast node does
+    │   ├── EpochChanged     the log that a cursor points into counts in another epoch
+    │   ├── NoDaemon         no daemon runs for this home
     │   ├── Truncated        the log no longer holds what was asked for
     │   ├── PastEnd          a confirmation of what was never written
     │   ├── TooOld           a write from before what this node has safely forgotten
@@ -41,6 +49,7 @@ class HoldfastError(Exception):
 
     code: ClassVar[str] = "failed"
     exit_code: ClassVar[int] = 1
+    http_status: ClassVar[int] = 500
     default_hint: ClassVar[str] = ""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
@@ -53,6 +62,7 @@ class Refused(HoldfastError):
     """Nothing happened. Asking again in the same way gets the same answer."""
 
     code = "refused"
+    http_status = 400
 
 
 class Unknown(HoldfastError):
@@ -73,6 +83,7 @@ class Broken(HoldfastError):
 
 class BadInput(Refused):
     code = "bad_input"
+    http_status = 400
     exit_code = 2
 
 
@@ -116,6 +127,17 @@ class OverLimit(BadInput):
     code = "over_limit"
 
 
+class BodyTooLarge(OverLimit):
+    code = "body_too_large"
+    http_status = 413
+
+
+class BadRange(BadInput):
+    code = "bad_range"
+    http_status = 416
+    default_hint = "ask for its size first: HEAD"
+
+
 class UnsupportedProtocol(BadInput):
     code = "unsupported_protocol"
     default_hint = "upgrade the older of the two nodes"
@@ -126,6 +148,7 @@ class UnsupportedProtocol(BadInput):
 
 class NotFound(Refused):
     code = "not_found"
+    http_status = 404
     exit_code = 4
 
 
@@ -168,8 +191,39 @@ class UnknownModel(NotFound):
     default_hint = "see: holdfast vector models"
 
 
+class UnknownZone(NotFound):
+    code = "unknown_zone"
+    default_hint = "see: holdfast peer zones; trust it with: holdfast peer trust CARD"
+
+
+class UnknownLink(NotFound):
+    code = "unknown_link"
+    default_hint = "see: holdfast link list"
+
+
+class UnknownToken(NotFound):
+    code = "unknown_token"
+    default_hint = "see: holdfast token list"
+
+
+class UnknownObject(NotFound):
+    code = "unknown_object"
+    default_hint = "put the object first: PUT /v1/objects, then append what names it"
+
+
+class NoRoute(NotFound):
+    code = "no_route"
+    default_hint = "see /openapi.json or /docs for what this node answers"
+
+
+class WrongMethod(NoRoute):
+    code = "wrong_method"
+    http_status = 405
+
+
 class Conflict(Refused):
     code = "conflict"
+    http_status = 409
     exit_code = 5
 
 
@@ -196,6 +250,7 @@ class AlreadyResolved(Conflict):
 
 class NotAllowed(Refused):
     code = "not_allowed"
+    http_status = 403
     exit_code = 7
 
 
@@ -203,10 +258,86 @@ class NotOurs(NotAllowed):
     code = "not_ours"
 
 
+class NotGranted(NotAllowed):
+    code = "not_granted"
+    default_hint = "ask the owner of that node: holdfast peer trust CARD --reads MESH"
+
+
+class ForgedOrigin(NotAllowed):
+    code = "forged_origin"
+    default_hint = (
+        "if the source may relay this origin, say so: holdfast link add … --carries ORIGIN"
+    )
+
+
+class NotTrusted(Refused):
+    code = "not_trusted"
+    exit_code = 7
+    http_status = 401
+
+
+class BadToken(NotTrusted):
+    code = "bad_token"
+    default_hint = "send it as: Authorization: Bearer TOKEN; make one with: holdfast token add NAME"
+
+
+class KeyExpired(NotTrusted):
+    code = "key_expired"
+    default_hint = "renew it: holdfast token add NAME, or holdfast peer trust CARD"
+
+
+class ZoneNotTrusted(NotTrusted):
+    code = "zone_not_trusted"
+    default_hint = "on that node run: holdfast peer trust CARD, with the card of this one"
+
+
+class TooMany(Refused):
+    code = "too_many"
+    http_status = 429
+    default_hint = "wait a moment, then ask again"
+
+
+class TooSlow(Refused):
+    code = "too_slow"
+    http_status = 408
+    default_hint = "send the request in one go"
+
+
+class Unreachable(Refused):
+    code = "unreachable"
+    http_status = 502
+    default_hint = "check the address and the network; it is tried again"
+
+
+class BadAnswer(Refused):
+    code = "bad_answer"
+    http_status = 502
+    default_hint = "check that the address leads to a Holdfast node"
+
+
+class EpochChanged(Refused):
+    """The epoch that the log counts in now is in `epoch`."""
+
+    code = "epoch_changed"
+    http_status = 409
+
+    def __init__(self, message: str, *, epoch: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.epoch = epoch
+
+
+class NoDaemon(Refused):
+    code = "no_daemon"
+    exit_code = 3
+    http_status = 503
+    default_hint = "start it with: holdfast up"
+
+
 class Truncated(Refused):
     """The first offset that is still there is in `first_available`."""
 
     code = "truncated"
+    http_status = 410
 
     def __init__(self, message: str, *, first_available: int, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -215,31 +346,37 @@ class Truncated(Refused):
 
 class PastEnd(Refused):
     code = "past_end"
+    http_status = 409
     exit_code = 2
 
 
 class TooOld(Refused):
     code = "too_old"
+    http_status = 409
     default_hint = "start the sender from a snapshot or backup, then write the change again there"
 
 
 class NewerSchema(Refused):
     code = "newer_schema"
+    http_status = 500
     default_hint = "upgrade Holdfast on this machine; the database was left untouched"
 
 
 class DiskFull(Refused):
     code = "disk_full"
+    http_status = 507
     default_hint = "free some space and retry; reads still work and nothing was half-written"
 
 
 class StoreBusy(Refused):
     code = "store_busy"
+    http_status = 503
     default_hint = "wait for the other process or end it, then retry"
 
 
 class BlobElsewhere(Refused):
     code = "blob_elsewhere"
+    http_status = 404
     exit_code = 4
     default_hint = "the content is still on the machine that shared it; sync with it and retry"
 
@@ -256,6 +393,7 @@ class OutboxAgeAboveWindow(Refused):
 
 class StoreClosed(Refused):
     code = "store_closed"
+    http_status = 503
     default_hint = "open the home again"
 
 

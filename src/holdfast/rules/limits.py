@@ -28,7 +28,10 @@ TITLE_BYTES_MAX: Final = 1 * KIB
 DESCRIPTION_BYTES_MAX: Final = 64 * KIB
 SUBJECT_BYTES_MAX: Final = 1 * KIB
 PREDICATE_BYTES_MAX: Final = 256
-CONSUMER_NAME_BYTES_MAX: Final = 128
+FACT_OBJECTS_MAX: Final = 64
+"""Objects that one fact may name."""
+CONSUMER_NAME_BYTES_MAX: Final = 512
+"""Room for the longest name of a zone and of its link."""
 ENVELOPE_BYTES_MAX: Final = 2 * MIB
 
 # Clock
@@ -90,10 +93,110 @@ FETCH_ROWS_MAX: Final = 10_000
 FETCH_ROWS_DEFAULT: Final = 100
 FRONTIER_RANGES_MAX: Final = 4096
 """Separate ranges that a consumer may have confirmed beyond its first hole."""
+CONSUMERS_OF_CALLER_MAX: Final = 64
+"""Consumers that one zone, or the bearer of one token, may have."""
+SEEN_MS: Final = 60 * SECOND_MS
+"""A reader that goes on without anything to confirm is noted as seen this often."""
 LOG_TTL_MS: Final = 90 * DAY_MS
 TOMBSTONE_TTL_MS: Final = 90 * DAY_MS
 DEDUPE_TTL_MS: Final = 180 * DAY_MS
 """How long the id of a truncated log entry is still known."""
+
+# Serving
+BODY_BYTES_MAX: Final = 8 * MIB
+"""Of one request. Objects are not bound by it: they are streamed."""
+APPEND_FACTS_MAX: Final = 10_000
+"""Facts in one request."""
+ASKED_BYTES_MAX: Final = 1 * MIB
+"""Of a request that only asks or confirms: more than any such request needs."""
+HELLO_BYTES_MAX: Final = 4 * KIB
+"""Of a request that anybody may make."""
+CALLS_IN_FLIGHT_MAX: Final = 512
+CALLS_OF_ANYBODY_MAX: Final = 64
+"""Of them, those that need no key and no token."""
+OWN_SHARE: Final = 4
+"""One part in so many of everything that is bounded is kept for this machine's own user."""
+LONG_POLLS_MAX: Final = 1024
+EVENT_STREAMS_MAX: Final = 64
+NEWS_KEPT_MAX: Final = 256
+HEARTBEAT_MS: Final = 15 * SECOND_MS
+"""A stream on which nothing happens says so this often: those between would close it."""
+REQUEST_MS_MAX: Final = 30 * SECOND_MS
+"""A request whose body has not arrived in so long is given up."""
+HEAD_BYTES_MAX: Final = 64 * KIB
+"""Of the first line and the headers of a request."""
+HEAD_MS_MAX: Final = 10 * SECOND_MS
+KEEP_ALIVE_MS: Final = 75 * SECOND_MS
+CONNECTIONS_MAX: Final = 4096
+LINGER_MS_MAX: Final = 1 * SECOND_MS
+"""So long is read on and thrown away after a refusal, for the refusal to reach who still sends."""
+SERVER_THREADS: Final = 16
+LONG_POLL_MS_MAX: Final = 60 * SECOND_MS
+LONG_POLL_MS_DEFAULT: Final = 25 * SECOND_MS
+PASSED_OVER_MS_MAX: Final = 1 * SECOND_MS
+"""A reader is told after so long that entries were passed over that are not for it."""
+FETCH_BYTES_MAX: Final = 4 * MIB
+"""A fetch ends after about so much, whatever its limit is; one entry always fits."""
+RANGE_BATCH_ROWS: Final = 8192
+RANGE_BATCH_BYTES: Final = 4 * MIB
+SCAN_ROWS_MAX: Final = 100_000
+"""A filtered read looks at so many entries at most, and then says how far it got."""
+COMPRESS_BYTES_MIN: Final = 4 * KIB
+SESSION_MS: Final = 1 * HOUR_MS
+SESSIONS_OF_ZONE_MAX: Final = 16
+"""One more ends the oldest: a zone that keeps saying hello only troubles itself."""
+HELLO_MS_MAX: Final = 30 * SECOND_MS
+HELLOS_OPEN_MAX: Final = 1024
+TOKEN_BYTES: Final = 32
+KEYS_OF_ZONE_MAX: Final = 8
+WATCH_MS: Final = 1 * SECOND_MS
+"""How often the daemon looks for what other processes wrote, should their nudge have got lost."""
+UPKEEP_MS: Final = 1 * HOUR_MS
+"""How often the daemon sweeps."""
+
+# Links
+LINKS_MAX: Final = 64
+LINK_NAME_CHARS_MAX: Final = 64
+LINK_URL_BYTES_MAX: Final = 1 * KIB
+LINK_BATCH_ROWS: Final = 2000
+LINK_BATCH_BYTES: Final = 2 * MIB
+COMPRESS_JUDGED_BYTES: Final = 256 * KIB
+COMPRESS_BYTES_PER_S: Final = 8 * MIB
+"""A link asks for compressed batches once one of that size came more slowly than this. Packing
+costs the source about 20 ms for each megabyte."""
+LINK_CONNECT_MS_MAX: Final = 5 * SECOND_MS
+LINK_READ_MS_MAX: Final = 15 * SECOND_MS
+"""On top of what a long poll may take."""
+LINK_CONFIRM_MS: Final = 50
+"""So long a link waits for the next batch, to confirm by the fetch that follows it, before it
+spends a call on a confirmation."""
+LINE_BYTES_PER_S_MIN: Final = 16 * KIB
+"""A peer that keeps this pace is never cut off for being slow; one that drips is."""
+BACKOFF_MS_MIN: Final = 200
+BACKOFF_MS_MAX: Final = 30 * SECOND_MS
+REFUSALS_BRIEF_MAX: Final = 3
+"""So many refusals in a row may be accidents: a garbled line, a restart in the middle of a hello.
+After that the longest wait is kept."""
+REASON_CHARS_MAX: Final = 1000
+"""Of the reason that is kept with a refused entry: it may quote what was wrong."""
+QUARANTINE_ROWS_MAX: Final = 10_000
+"""Refused entries that one link may set aside before it stops."""
+OBJECT_RANGE_BYTES: Final = 4 * MIB
+"""An object is pulled in pieces of this size, so that a cut costs one piece."""
+
+# Disk pressure
+DISK_HIGH_PERCENT: Final = 80
+DISK_FULL_PERCENT: Final = 95
+DISK_LOOK_MS: Final = 5 * SECOND_MS
+DISK_SLACK_PERCENT: Final = 2
+"""A level is left so far below where it was entered, so that it does not flutter."""
+DISK_SLACK_BYTES: Final = 16 * MIB
+"""The same, for the room that has to be left."""
+BALLAST_BYTES: Final = 16 * MIB
+BALLAST_ROOM_FACTOR: Final = 4
+"""It is laid only where so many times its size is free: it must not be what fills the disk."""
+UPKEEP_PRESSED_MS: Final = 60 * SECOND_MS
+"""How often the daemon sweeps while the disk is filling up."""
 
 # Delivery (the outbox's age against the broker's dedupe window)
 DEDUPE_RETENTION_DAYS_MIN: Final = 3
@@ -122,6 +225,10 @@ IMPORT_BAD_LINES_MAX: Final = 1000
 DISK_FREE_WARN_BYTES: Final = 1024 * MIB
 DISK_FREE_MIN_BYTES: Final = 64 * MIB
 CONSUMER_LAG_WARN: Final = 100_000
+KEY_EXPIRY_WARN_MS: Final = 14 * DAY_MS
+"""So long before a key or a token ends, the doctor says so."""
+LINK_SILENT_WARN_MS: Final = 1 * DAY_MS
+"""A link that has brought nothing for so long since it was added is mentioned."""
 DOCTOR_SAMPLE_ROWS: Final = 200
 """Rows of each family that are compared with the log, unless all are asked for."""
 DOCTOR_REPLAY_ROWS: Final = 100_000
@@ -129,6 +236,8 @@ DOCTOR_REPLAY_ROWS: Final = 100_000
 
 # Shutdown
 SHUTDOWN_MS_MAX: Final = 10 * SECOND_MS
+SHUTDOWN_DRAIN_MS_MAX: Final = 3 * SECOND_MS
+"""Of it, for the answers that are on their way."""
 SHUTDOWN_SWEEP_MS_MAX: Final = 2 * SECOND_MS
 ABORT_MS_MAX: Final = 1 * SECOND_MS
 """How long an abort waits for the group that is being committed."""

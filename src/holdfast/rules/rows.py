@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.rules.filters import Filter
 from holdfast.rules.order import Version
 from holdfast.rules.tasks import Status
 
@@ -172,6 +173,102 @@ class ConsumerRow(msgspec.Struct, frozen=True, kw_only=True):
     """When it last confirmed, by our clock."""
     retire_ms: int | None = None
     """It is retired when it has not confirmed for so long; None: it is waited for, for ever."""
+    retire_lag: int | None = None
+    """It is retired when more entries than this wait for it; None: however many."""
+    zone: str = ""
+    """The zone that reads by it; empty for readers of this node's own."""
+    filter: Filter = Filter()
+    """What it is given; the rest counts as confirmed with its neighbours."""
+
+
+class Page(msgspec.Struct, frozen=True, gc=False):
+    """A piece of the log as it travels: what matched, and how far was looked."""
+
+    offsets: list[int]
+    raws: list[bytes]
+    upto: int
+    """Every entry up to here was looked at, and those that matched are above. The place to go on
+    from is the one after."""
+
+
+class Columns(msgspec.Struct, frozen=True, gc=False):
+    """A piece of the log as columns, for readers that work on whole columns."""
+
+    offset: list[int]
+    id: list[bytes]
+    mesh: list[str]
+    op: list[str]
+    entity: list[str]
+    origin: list[str]
+    lamport: list[int]
+    recorded_at: list[int]
+    raw: list[bytes]
+    upto: int
+
+
+class ZoneKey(msgspec.Struct, frozen=True, kw_only=True):
+    """An Ed25519 public key that a zone may prove itself by."""
+
+    key: bytes
+    added_at: int
+    expires_at: int | None = None
+
+
+class ZoneRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Another node that this one trusts by its keys."""
+
+    number: int = 0
+    """Given when it is first stored; log entries that came through it bear it."""
+    name: str
+    keys: tuple[ZoneKey, ...] = ()
+    reads: tuple[str, ...] = ()
+    """Meshes of ours that it may read; `*` for all."""
+    added_at: int
+    blocked_at: int | None = None
+
+
+class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A bearer token, of which only the digest is kept."""
+
+    name: str
+    digest: bytes
+    scope: str
+    """`all`: everything, on the local listeners only; `read`: reading, on every listener."""
+    reads: tuple[str, ...] = ()
+    """Meshes, for the scope `read`; `*` for all."""
+    created_at: int
+    expires_at: int | None = None
+
+
+class LinkRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One relation: this node pulls the log of another."""
+
+    name: str
+    url: str
+    zone: str
+    filter: Filter
+    """What is asked for and taken in; its origins are those that the zone may carry."""
+    paused: bool = False
+    epoch: int = 0
+    """The generation of the source's log that `cursor` counts in; 0 before the first batch."""
+    cursor: int = 0
+    """Everything up to here is in our log: moved in the transaction that put it there."""
+    added_at: int
+    moved_at: int | None = None
+
+
+class QuarantineRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An envelope that a link brought and this node refused: kept, with the reason."""
+
+    number: int = 0
+    link: str
+    epoch: int
+    offset: int
+    """In the source's log."""
+    code: str
+    message: str
+    raw: bytes
+    found_at: int
 
 
 class ConflictRow(msgspec.Struct, frozen=True, kw_only=True):
