@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.rules.filters import Filter
 from holdfast.rules.rows import ConsumerRow, JobRow
 from holdfast.storage.ports import Store
 from support.stores import PEERS_IN_ORDER, consumer_row, read
@@ -14,6 +15,12 @@ def test_Z4_a_consumer_is_put_changed_and_dropped(store: Store) -> None:
     store.write(lambda tx: tx.consumer_put(row))
     assert read(store, lambda tx: tx.consumer_get("lager é")) == row
     moved = msgspec.structs.replace(row, frontier="7", seen_at=30)
+    store.write(lambda tx: tx.consumer_put(moved))
+    assert read(store, lambda tx: tx.consumer_get("lager é")) == moved
+    asked = Filter(meshes=("team",), subjects=("é/", "%"), classes=("facts",), beyond="zoe")
+    changed = msgspec.structs.replace(moved, retire_ms=5, retire_lag=100, zone="zoe", filter=asked)
+    store.write(lambda tx: tx.consumer_put(changed))
+    assert read(store, lambda tx: tx.consumer_list()) == [changed]
     store.write(lambda tx: tx.consumer_put(moved))
     assert read(store, lambda tx: tx.consumer_get("lager é")) == moved
     store.write(lambda tx: tx.consumer_drop("lager é"))

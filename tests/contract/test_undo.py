@@ -17,19 +17,25 @@ from support.dump import dump
 from support.envelopes import MESH, MODEL
 from support.stores import (
     append,
+    arrived,
     blob_row,
     conflict_row,
     consumer_row,
     event_row,
     file_row,
+    link_row,
     memory_row,
     mesh_row,
+    quarantine_row,
     read,
     state_row,
     task_row,
+    token_row,
     vector_row,
     version,
     warning_row,
+    zone_key,
+    zone_row,
 )
 
 ID = MODEL.fingerprint
@@ -56,6 +62,11 @@ def ground(tx: Transaction) -> None:
     tx.consumer_put(consumer_row("reader", "1"))
     tx.job_put(JobRow(name="work", cursor={"at": 1}, updated_at=1))
     tx.peer_seen(PeerRow(mesh=MESH, peer="bob", last_seen_at=1, last_lamport=1))
+    tx.zone_put(zone_row("zoe", zone_key("a")))
+    tx.token_put(token_row())
+    tx.link_put(link_row())
+    tx.quarantine_add(quarantine_row())
+    tx.fact_objects_put(3, ["b" * 64])
 
 
 STEPS: dict[str, Callable[[Transaction], object]] = {
@@ -63,6 +74,7 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "mesh_add": lambda tx: tx.mesh_add(mesh_row("new")),
     "tick": lambda tx: tx.tick(MESH),
     "tick_merged": lambda tx: tx.tick_merged(MESH, 99),
+    "tick_merged_run": lambda tx: tx.tick_merged_run(MESH, [99, 3]),
     "forget_below": lambda tx: tx.forget_below(MESH, 7),
     "peer_seen, known": lambda tx: tx.peer_seen(
         PeerRow(mesh=MESH, peer="bob", last_seen_at=9, last_lamport=9)
@@ -71,6 +83,8 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
         PeerRow(mesh=MESH, peer="cyd", last_seen_at=9, last_lamport=9)
     ),
     "log_append": lambda tx: append(tx, 30, now_ms=10_000),
+    "log_append, through a zone": lambda tx: append(tx, 30, via=1),
+    "log_append_new": lambda tx: tx.log_append_new([arrived(30), arrived(32)], 10_000, 1),
     "log_truncate": lambda tx: tx.log_truncate(4, 10, 91),
     "forgotten_sweep": lambda tx: tx.forgotten_sweep(1000, 10),
     "set_epoch": lambda tx: tx.set_epoch(3),
@@ -82,6 +96,8 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "file_put, new": lambda tx: tx.file_put(file_row("ana", "new", 9)),
     "blob_put, over": lambda tx: tx.blob_put(blob_row("b", released_at=1, released_offset=1)),
     "blob_put, new": lambda tx: tx.blob_put(blob_row("c")),
+    "fact_objects_put": lambda tx: tx.fact_objects_put(4, ["b" * 64, "c" * 64]),
+    "fact_objects_drop": lambda tx: tx.fact_objects_drop(4),
     "blob_drop": lambda tx: tx.blob_drop("b" * 64),
     "tombstones_sweep": lambda tx: tx.tombstones_sweep(MESH, 99, 10),
     "vector_add": lambda tx: tx.vector_add(vector_row("ana", "new", 9, (1, 1)), MODEL),
@@ -110,6 +126,15 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "job_put, over": lambda tx: tx.job_put(JobRow(name="work", cursor={"at": 2}, updated_at=2)),
     "job_put, new": lambda tx: tx.job_put(JobRow(name="other", cursor={}, updated_at=2)),
     "job_drop": lambda tx: tx.job_drop("work"),
+    "zone_put, over": lambda tx: tx.zone_put(zone_row("zoe", zone_key("b"), reads=())),
+    "zone_put, new": lambda tx: tx.zone_put(zone_row("yan", zone_key("c"))),
+    "token_put": lambda tx: tx.token_put(token_row("other", "b")),
+    "token_drop": lambda tx: tx.token_drop("spark"),
+    "link_put, over": lambda tx: tx.link_put(link_row(paused=True, epoch=2, cursor=9)),
+    "link_put, new": lambda tx: tx.link_put(link_row("other")),
+    "link_drop": lambda tx: tx.link_drop("to-zoe"),
+    "quarantine_add": lambda tx: tx.quarantine_add(quarantine_row(offset=2)),
+    "quarantine_drop": lambda tx: tx.quarantine_drop(1),
 }
 
 AnyStore = MemoryStore | SqliteStore
@@ -186,6 +211,7 @@ def test_S3_every_kind_of_change_is_tried(store: AnyStore) -> None:
             (ports.TaskWriter, ports.TaskReader),
             (ports.LedgerWriter, ports.LedgerReader),
             (ports.ConsumerWriter, ports.ConsumerReader),
+            (ports.ZoneWriter, ports.ZoneReader),
         )
         for name in vars(writer)
         if not name.startswith("_") and name not in vars(reader)

@@ -13,13 +13,18 @@ import pytest
 from holdfast.node.doctor import diagnose, rollback_migration
 from holdfast.node.node import open_node
 from holdfast.rules.errors import BadInput, MigrationFailed, NewerSchema, NoHome, StoreBusy
+from holdfast.rules.filters import Filter
+from holdfast.rules.rows import ConsumerRow
 from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.connection import connect
+from holdfast.storage.sqlite.integrity import integrity
+from holdfast.storage.sqlite.log import LogReads
 from holdfast.storage.sqlite.migrations import LATEST, Migration
-from holdfast.storage.sqlite.store import SqliteStore
+from holdfast.storage.sqlite.store import SqliteReader, SqliteStore
 from support.keeping import MODEL, fill, make_home, team
 
 NEXT = LATEST + 1
+OLD_OPS = ("state.set", "fact.append", "state.delete")
 GOOD = Migration(NEXT, "good", "CREATE TABLE extra (a INTEGER);", "DROP TABLE extra;")
 BAD = Migration(
     NEXT,
@@ -154,6 +159,54 @@ def test_S11_a_newer_database_is_refused_and_not_touched(home: Path) -> None:
     checks = {check.name: check for check in diagnose(home).checks}
     assert checks["schema"].status == "fail"
     assert {path.name: path.read_bytes() for path in home.glob("data.db*")} == before
+
+
+def test_S11_a_home_from_before_zones_keeps_its_log_and_its_readers(tmp_path: Path) -> None:
+    path = tmp_path / "data.db"
+    with closing(connect(path)) as old:
+        migrations.migrate(old, migrations.load()[:5])
+        old.executemany(
+            "INSERT INTO log (id, mesh, op, entity, origin, lamport, recorded_at, raw) "
+            "VALUES (?, 'team', ?, 'k', 'ana', ?, 5, ?)",
+            ((n.to_bytes(16, "big"), op, n, b"raw") for n, op in enumerate(OLD_OPS, start=1)),
+        )
+        old.execute("INSERT INTO consumer VALUES ('reader', '1', 2, 3, 4)")
+    store = SqliteStore(path)
+    assert store.migrated == list(range(6, LATEST + 1))
+    with store.read() as reader:
+        page = reader.log_page(1, 9, 9, 99, Filter(beyond="zoe"))
+        assert (page.offsets, page.upto) == ([1, 2, 3], 3), "all of it was written here"
+        assert [entry.offset for entry in reader.log_of("team", "k", 9)] == [1, 3]
+        assert reader.consumer_list() == [
+            ConsumerRow(name="reader", frontier="1", created_at=2, seen_at=3, retire_ms=4)
+        ]
+    store.stop()
+    assert integrity(path) == []
+
+
+def test_Z1_the_index_by_entity_leaves_facts_out_and_is_used(connection: apsw.Connection) -> None:
+    """Else every fact that arrives costs a page in random order, or every look the whole log."""
+    asked: list[str] = []
+    migrations.migrate(connection)
+
+    def note(_: object, statement: str, __: object) -> bool:
+        asked.append(statement)
+        return True
+
+    connection.exec_trace = note
+    LogReads.log_of(SqliteReader(connection), "team", "k", 9)
+    connection.exec_trace = None
+    plan: list[Any] = connection.execute(
+        f"EXPLAIN QUERY PLAN {asked[-1]}", ("a", "b", 1)
+    ).fetchall()
+    assert any("USING INDEX log_entity" in row[3] for row in plan)
+    connection.executemany(
+        "INSERT INTO log (id, mesh, op, entity, origin, lamport, recorded_at, raw) "
+        "VALUES (?, 'team', 'fact.append', 'k', 'ana', 1, 5, x'')",
+        ((n.to_bytes(16, "big"),) for n in range(2000)),
+    )
+    pages = connection.execute("SELECT count(*) FROM dbstat WHERE name = 'log_entity'").get
+    assert pages == 1
 
 
 # --- going back ----------------------------------------------------------------------------------

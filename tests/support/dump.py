@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.rules.filters import Filter
 from holdfast.rules.vectors import pack
 from holdfast.storage.ports import Reader
 from support.envelopes import MODEL, make_id
@@ -31,6 +32,15 @@ def dump(tx: Reader) -> dict[str, Any]:
         "models": tx.model_list(),
         "conflicts": tx.conflict_list(None, open_only=False, after=0, limit=_ALL),
         "warnings": tx.warning_list(None),
+        "zones": tx.zone_list(),
+        "tokens": tx.token_list(),
+        "links": tx.link_list(),
+        "quarantine": tx.quarantine_list(None, 0, _ALL),
+        "objects": tx.fact_objects(_ALL, _ALL),
+        "through zones": {
+            zone.name: tx.log_page(0, _ALL, _ALL, _ALL, Filter(beyond=zone.name))
+            for zone in tx.zone_list()
+        },
         "families": {row.slug: _families(tx, row.slug) for row in meshes},
     }
 

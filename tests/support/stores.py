@@ -6,26 +6,32 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from holdfast.rules.filters import Filter
 from holdfast.rules.order import Version
 from holdfast.rules.rows import (
     BlobRow,
     ConflictRow,
     ConsumerRow,
     FileRow,
+    LinkRow,
     MemoryRow,
     MeshRow,
+    QuarantineRow,
     StateRow,
     TaskEventRow,
     TaskRow,
+    TokenRow,
     VectorRow,
     WarningRow,
+    ZoneKey,
+    ZoneRow,
 )
 from holdfast.rules.tasks import Status
 from holdfast.rules.vectors import pack
 from holdfast.storage.memory import MemoryStore
-from holdfast.storage.ports import Reader, Store, Transaction
+from holdfast.storage.ports import Arrived, Reader, Store, Transaction
 from holdfast.storage.sqlite.store import SqliteStore
-from support.envelopes import MESH, MODEL, make_id, state_set
+from support.envelopes import MESH, MODEL, fact_append, make_id, state_set
 
 T = TypeVar("T")
 
@@ -172,6 +178,41 @@ def consumer_row(name: str, frontier: str = "0") -> ConsumerRow:
     return ConsumerRow(name=name, frontier=frontier, created_at=1, seen_at=1)
 
 
+def zone_key(digit: str, added_at: int = 1, expires_at: int | None = None) -> ZoneKey:
+    return ZoneKey(key=digit.encode() * 32, added_at=added_at, expires_at=expires_at)
+
+
+def zone_row(name: str = "zoe", *keys: ZoneKey, **fields: Any) -> ZoneRow:
+    return ZoneRow(**{"name": name, "keys": keys, "reads": ("team",), "added_at": 1, **fields})
+
+
+def token_row(name: str = "spark", digit: str = "a", **fields: Any) -> TokenRow:
+    row = {"scope": "read", "reads": ("*",), "created_at": 1, **fields}
+    return TokenRow(name=name, digest=digit.encode() * 32, **row)
+
+
+def link_row(name: str = "to-zoe", **fields: Any) -> LinkRow:
+    row = {
+        "url": "https://zoe.example:7777",
+        "zone": "zoe",
+        "filter": Filter(meshes=("team",), origins=("zoe",)),
+        "added_at": 2,
+    }
+    return LinkRow(name=name, **{**row, **fields})
+
+
+def quarantine_row(link: str = "to-zoe", offset: int = 1, **fields: Any) -> QuarantineRow:
+    row = {"epoch": 1, "code": "bad_stamp", "message": "no", "raw": b"\x00raw", "found_at": 3}
+    return QuarantineRow(link=link, offset=offset, **{**row, **fields})
+
+
+def arrived(number: int, entity: str = "k", *, origin: str = "bob", mesh: str = MESH) -> Arrived:
+    """A fact on its way into the log."""
+    id = make_id(number)
+    raw = fact_append(entity, "is", number, id=id, lamport=number, origin=origin, mesh=mesh)
+    return id, mesh, "fact.append", entity, origin, number, raw
+
+
 def append(
     tx: Transaction,
     number: int,
@@ -180,7 +221,10 @@ def append(
     mesh: str = MESH,
     now_ms: int = 1000,
     origin: str = "bob",
+    via: int = 0,
 ) -> int:
     """One entry with a real envelope: truncation reads its fingerprint."""
     raw = state_set(entity, number, id=make_id(number), lamport=number, origin=origin, mesh=mesh)
-    return tx.log_append(make_id(number), mesh, "state.set", entity, origin, number, now_ms, raw)
+    return tx.log_append(
+        make_id(number), mesh, "state.set", entity, origin, number, now_ms, raw, via
+    )

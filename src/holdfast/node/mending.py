@@ -34,7 +34,7 @@ from holdfast.rules.bodies import (
     family_of,
 )
 from holdfast.rules.envelope import Envelope, decode_trusted
-from holdfast.rules.errors import StoreCorrupt
+from holdfast.rules.errors import BlobCorrupt, BlobMissing, StoreCorrupt
 from holdfast.rules.merge import version_of
 from holdfast.rules.order import is_newer
 from holdfast.rules.rows import ConflictRow, Entry, JobRow, TaskRow, WarningRow
@@ -90,7 +90,13 @@ def repair(home: Path, *, peer: str | None = None) -> RepairReport:
         with drafting(paths.root) as draft:
             try:
                 SqliteStore(draft.path).stop()
-                saved = salvage(paths.database, draft.path, known_head=known.offset, now_ms=now_ms)
+                saved = salvage(
+                    paths.database,
+                    draft.path,
+                    known_head=known.offset,
+                    now_ms=now_ms,
+                    blob_size=partial(_blob_size, _blobs(paths)),
+                )
                 name = _whose(paths, saved, peer)
                 epoch = max(saved.epoch, known.epoch) + 1
                 _fold_again(draft.path, Context(name, epoch, RealSource(), _blobs(paths)), saved)
@@ -130,6 +136,13 @@ def rollback_migration(home: Path, version: int) -> RollbackReport:
 
 def _blobs(paths: HomePaths) -> FileBlobs:
     return FileBlobs(paths.blobs)
+
+
+def _blob_size(blobs: FileBlobs, sha: str) -> int:
+    try:
+        return blobs.size(sha)
+    except (BlobMissing, BlobCorrupt):
+        return 0
 
 
 def _whose(paths: HomePaths, saved: Salvaged, peer: str | None) -> str:

@@ -1,7 +1,8 @@
 """Content that is too large for a row: files that are named by the SHA-256 of what they hold.
 
-    blobs/ab/abcd…   0600 in 0700 folders, never changed after they appear
-    blobs/.tmp-…     on the way in; older than an hour means that a crash left it
+    blobs/ab/abcd…         0600 in 0700 folders, never changed after they appear
+    blobs/.tmp-…           on the way in; older than an hour means that a crash left it
+    blobs/.tmp-part-abcd…  half-pulled from another node; kept as long as it grows
 
 A blob is durable before the transaction that names it begins, so a row never names content that a
 power cut took. The other way round, a crash leaves a file that no row names, and the sweep finds it
@@ -17,7 +18,9 @@ simply called again. `put` also makes an old file young, so that a sweep by age 
 
 Reading verifies. `open` reads the content once to check it before it hands out the first byte,
 because a reader that learns of damage at the end of the stream has acted on it already. The
-descriptor stays on the verified file even when the name is unlinked or replaced meanwhile.
+descriptor stays on the verified file even when the name is unlinked or replaced meanwhile. Only
+whoever checks the hash himself, or hands the bytes to someone who does, uses `open_unchecked`:
+large content is asked for in ranges, and each range would cost a look at all of it.
 """
 
 from __future__ import annotations
@@ -27,14 +30,16 @@ import io
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from functools import partial as bind
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, TypeAlias
+from typing import BinaryIO, Final, Protocol, TypeAlias
 
 import msgspec
 
-from holdfast.rules.errors import BadPath, BadValue, BlobCorrupt, BlobMissing, OverLimit
+from holdfast.rules.errors import BadValue, BlobCorrupt, BlobMissing
 from holdfast.rules.limits import BLOB_CHUNK_BYTES, FILE_BYTES_MAX
+from holdfast.storage.arriving import Incoming, alone_with, chunks, hasher, refuse_over
 from holdfast.storage.durable import (
     TEMPORARY_PREFIX,
     Draft,
@@ -43,13 +48,12 @@ from holdfast.storage.durable import (
     flush,
     fsync_dir,
     make_folder,
+    rename_file,
 )
-
-if TYPE_CHECKING:
-    from hashlib import _Hash
 
 _HEX: Final = frozenset("0123456789abcdef")
 _SHA_CHARS: Final = 64
+_PARTIAL_PREFIX: Final = f"{TEMPORARY_PREFIX}part-"
 _FOLDER_CHARS: Final = 2
 # A link, a pipe or a device under a blob's name must neither be followed nor block us.
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -112,6 +116,25 @@ class BlobStore(Protocol):
     def open(self, sha: str) -> BinaryIO:
         """The verified content as a stream; the caller closes it."""
 
+    def open_unchecked(self, sha: str) -> BinaryIO:
+        """The content as it lies there, as a stream that can be sought in."""
+
+    def receive(self) -> Incoming:
+        """Takes content piece by piece, from a caller that may go away in between."""
+
+    def partial(self, sha: str) -> int:
+        """How many bytes of a blob that is being pulled are here; 0 if none are."""
+
+    def put_piece(self, sha: str, start: int, data: bytes) -> int:
+        """The next bytes of it, durable on return, or some that are here already; returns how many
+        there are now. BadValue if that would leave a hole.
+        """
+
+    def finish(self, sha: str, size: int) -> Blob:
+        """It is all here: verified, visible and durable on return. BlobCorrupt, and every piece is
+        gone, if it is something else; BlobMissing if there is none.
+        """
+
     def unlink(self, sha: str) -> bool:
         """Remove the file. False if it was not there."""
 
@@ -136,15 +159,14 @@ class FileBlobs:
             return self._put_bytes(source)
         self._settle(self.root)
         with drafting(self.root) as draft:
-            hashing = _hasher()
-            for chunk in _chunks(source, self.bytes_max):
-                _refuse_over(draft.size + len(chunk), self.bytes_max)
-                hashing.update(chunk)
-                draft.write(chunk)
-            blob = Blob(hashing.hexdigest(), draft.size)
-            if not self._keep_existing(blob):
-                self._publish(draft, blob.sha256)
-        return blob
+            incoming = self._incoming(draft)
+            for chunk in chunks(source, self.bytes_max):
+                incoming.write(chunk)
+            return incoming.finish()
+
+    def receive(self) -> Incoming:
+        self._settle(self.root)
+        return self._incoming(Draft(self.root))
 
     def exists(self, sha: str) -> bool:
         status = self._status(sha)
@@ -185,6 +207,57 @@ class FileBlobs:
             raise
         return io.BufferedReader(file)
 
+    def open_unchecked(self, sha: str) -> BinaryIO:
+        return io.BufferedReader(self._open(sha))
+
+    def partial(self, sha: str) -> int:
+        path = self._partial_path(sha)
+        with disk_errors(f"look at {path}"):
+            try:
+                return os.lstat(path).st_size
+            except FileNotFoundError:
+                return 0
+
+    def put_piece(self, sha: str, start: int, data: bytes) -> int:
+        refuse_over(start + len(data), self.bytes_max)
+        self._settle(self.root)
+        path = self._partial_path(sha)
+        with alone_with(path, create=start == 0) as fd:
+            _refuse_hole(sha, start, 0 if fd is None else os.fstat(fd).st_size)
+            assert fd is not None, "the first piece makes the file"
+            with disk_errors(f"write {path}"):
+                os.lseek(fd, start, os.SEEK_SET)
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[os.write(fd, rest) :]
+            try:
+                flush(fd, path)
+            except BaseException:
+                # Nobody knows now what the file holds.
+                self._remove(path)
+                raise
+            if start == 0:
+                fsync_dir(self.root)
+            return os.fstat(fd).st_size
+
+    def finish(self, sha: str, size: int) -> Blob:
+        path = self._partial_path(sha)
+        with alone_with(path, create=False) as fd:
+            if fd is None:
+                return self._finished_before(sha, size)
+            try:
+                self._refuse_partial(fd, sha, size)
+            except BlobCorrupt:
+                self._remove(path)
+                raise
+            with disk_errors(f"touch {path}"):
+                os.utime(fd)  # the pieces may be old: the sweep goes by the age
+            flush(fd, path)
+            target = self._path(sha)
+            self._settle(target.parent)
+            rename_file(path, target)
+        return Blob(sha, size)
+
     def unlink(self, sha: str) -> bool:
         # Not flushed: when a power cut brings the file back, the next sweep finds it again.
         return self._remove(self._path(sha))
@@ -205,7 +278,7 @@ class FileBlobs:
 
     def _put_bytes(self, content: bytes) -> Blob:
         """The hash of bytes is known beforehand, so what is there already is not written again."""
-        _refuse_over(len(content), self.bytes_max)
+        refuse_over(len(content), self.bytes_max)
         blob = Blob(_sha256(content), len(content))
         self._settle(self.root)
         if not self._keep_existing(blob):
@@ -213,6 +286,30 @@ class FileBlobs:
                 draft.write(content)
                 self._publish(draft, blob.sha256)
         return blob
+
+    def _incoming(self, draft: Draft) -> Incoming:
+        return Incoming(draft, self.bytes_max, bind(self._keep, draft))
+
+    def _keep(self, draft: Draft, sha: str, size: int) -> Blob:
+        blob = Blob(sha, size)
+        if not self._keep_existing(blob):
+            self._publish(draft, sha)
+        draft.discard()
+        return blob
+
+    def _finished_before(self, sha: str, size: int) -> Blob:
+        """Without pieces there are two ways to be finished: nothing to it, or by somebody else."""
+        if size == 0 and sha == _sha256(b""):
+            return self.put(b"")
+        if not self._keep_existing(Blob(sha, size)):
+            raise _missing(sha)
+        return Blob(sha, size)
+
+    def _refuse_partial(self, fd: int, sha: str, size: int) -> None:
+        _refuse_size(sha, os.fstat(fd).st_size, size)
+        with io.FileIO(fd, "rb", closefd=False) as file:
+            file.seek(0)
+            _refuse_hash(sha, _hash_of(file, sha))
 
     def _keep_existing(self, blob: Blob) -> bool:
         """Is the content there already, whole, durable and young? If not, it must be written."""
@@ -254,6 +351,9 @@ class FileBlobs:
     def _path(self, sha: str) -> Path:
         check_sha(sha)
         return self.root / sha[:_FOLDER_CHARS] / sha
+
+    def _partial_path(self, sha: str) -> Path:
+        return self.root / f"{_PARTIAL_PREFIX}{check_sha(sha)}"
 
     def _status(self, sha: str) -> os.stat_result | None:
         path = self._path(sha)
@@ -298,20 +398,21 @@ class MemoryBlobs:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self.contents: dict[str, bytes] = {}
+        self.partials: dict[str, bytearray] = {}
         self.mtimes_ms: dict[str, int] = {}
+        """Of the contents by their hash, of the partials by their draft's name."""
         self.bytes_max = bytes_max
         self._now_ms = now_ms
 
     def put(self, source: Source) -> Blob:
-        taken = io.BytesIO()
-        for chunk in (source,) if isinstance(source, bytes) else _chunks(source, self.bytes_max):
-            _refuse_over(taken.tell() + len(chunk), self.bytes_max)
-            taken.write(chunk)
-        content = taken.getvalue()
-        sha = _sha256(content)
-        self.contents[sha] = content
-        self.mtimes_ms[sha] = self._now_ms()
-        return Blob(sha, len(content))
+        incoming = self.receive()
+        for chunk in (source,) if isinstance(source, bytes) else chunks(source, self.bytes_max):
+            incoming.write(chunk)
+        return incoming.finish()
+
+    def receive(self) -> Incoming:
+        draft = _MemoryDraft()
+        return Incoming(draft, self.bytes_max, lambda sha, size: self._keep(sha, draft.getvalue()))
 
     def exists(self, sha: str) -> bool:
         return check_sha(sha) in self.contents
@@ -339,6 +440,33 @@ class MemoryBlobs:
     def open(self, sha: str) -> BinaryIO:
         return io.BytesIO(self.read(sha))
 
+    def open_unchecked(self, sha: str) -> BinaryIO:
+        self.check(sha)
+        return io.BytesIO(self.contents[sha])
+
+    def partial(self, sha: str) -> int:
+        return len(self.partials.get(check_sha(sha), b""))
+
+    def put_piece(self, sha: str, start: int, data: bytes) -> int:
+        refuse_over(start + len(data), self.bytes_max)
+        _refuse_hole(sha, start, self.partial(sha))
+        pieces = self.partials.setdefault(sha, bytearray())
+        pieces[start : start + len(data)] = data
+        self.mtimes_ms[_PARTIAL_PREFIX + sha] = self._now_ms()
+        return len(pieces)
+
+    def finish(self, sha: str, size: int) -> Blob:
+        pieces = self.partials.pop(check_sha(sha), None)
+        self.mtimes_ms.pop(_PARTIAL_PREFIX + sha, None)
+        if pieces is None:
+            content = b"" if size == 0 else self.contents.get(sha, b"")
+            if (len(content), _sha256(content)) != (size, sha):
+                raise _missing(sha)
+            return self._keep(sha, content)
+        _refuse_size(sha, len(pieces), size)
+        _refuse_hash(sha, _sha256(bytes(pieces)))
+        return self._keep(sha, bytes(pieces))
+
     def unlink(self, sha: str) -> bool:
         self.mtimes_ms.pop(check_sha(sha), None)
         return self.contents.pop(sha, None) is not None
@@ -346,9 +474,27 @@ class MemoryBlobs:
     def scan(self) -> Iterator[Found]:
         for sha, content in list(self.contents.items()):
             yield BlobFile(sha, len(content), self.mtimes_ms[sha])
+        for sha, pieces in list(self.partials.items()):
+            name = _PARTIAL_PREFIX + sha
+            yield DraftFile(name, len(pieces), self.mtimes_ms[name])
 
     def remove_draft(self, draft: DraftFile) -> bool:
-        return False
+        self.mtimes_ms.pop(draft.name, None)
+        return self.partials.pop(draft.name.removeprefix(_PARTIAL_PREFIX), None) is not None
+
+    def _keep(self, sha: str, content: bytes) -> Blob:
+        self.contents[sha] = content
+        self.mtimes_ms[sha] = self._now_ms()
+        return Blob(sha, len(content))
+
+
+class _MemoryDraft(io.BytesIO):
+    @property
+    def size(self) -> int:
+        return self.tell()
+
+    def discard(self) -> None:
+        """Nothing is left of it but for whoever holds it."""
 
 
 def check_sha(sha: str) -> str:
@@ -399,50 +545,14 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
             yield entry
 
 
-def _chunks(source: Path | BinaryIO, bytes_max: int) -> Iterable[bytes]:
-    if isinstance(source, Path):
-        return _chunks_of_path(source, bytes_max)
-    return _chunks_of_stream(source)
-
-
-def _chunks_of_path(path: Path, bytes_max: int) -> Iterator[bytes]:
-    try:
-        with open(path, "rb", buffering=0) as file:
-            # A regular file tells its size, so 4 GiB are not copied only to be refused.
-            _refuse_over(os.fstat(file.fileno()).st_size, bytes_max)
-            while chunk := file.read(BLOB_CHUNK_BYTES):
-                yield chunk
-    except OSError as error:
-        raise BadPath(
-            f"could not read {path}: {error.strerror or error}",
-            hint="check that it is a file and that you may read it",
-        ) from error
-
-
-def _chunks_of_stream(stream: BinaryIO) -> Iterator[bytes]:
-    while True:
-        chunk = stream.read(BLOB_CHUNK_BYTES)
-        # len(), not truth: None (a non-blocking stream without data) must not pass for the end.
-        if len(chunk) == 0:
-            return
-        yield chunk
-
-
-def _hasher() -> _Hash:
-    # Imported at first use: it loads the crypto library, and most commands read no blob.
-    import hashlib
-
-    return hashlib.sha256()
-
-
 def _sha256(content: bytes) -> str:
-    hashing = _hasher()
+    hashing = hasher()
     hashing.update(content)
     return hashing.hexdigest()
 
 
 def _hash_of(file: io.FileIO, sha: str) -> str:
-    hashing = _hasher()
+    hashing = hasher()
     try:
         while chunk := file.read(BLOB_CHUNK_BYTES):
             hashing.update(chunk)
@@ -473,8 +583,6 @@ def _refuse_size(sha: str, found: int, expected: int | None) -> None:
         raise BlobCorrupt(f"blob {sha} has {found} bytes instead of {expected}")
 
 
-def _refuse_over(size: int, bytes_max: int) -> None:
-    if size > bytes_max:
-        raise OverLimit(
-            f"the content is larger than {bytes_max} bytes", hint="share it in smaller parts"
-        )
+def _refuse_hole(sha: str, start: int, size: int) -> None:
+    if not 0 <= start <= size:
+        raise BadValue(f"{size} bytes of blob {sha} are here: a piece cannot begin at {start}")

@@ -129,6 +129,16 @@ def rename_folder(source: Path, target: Path) -> None:
     fsync_dir(target.parent)
 
 
+def rename_file(source: Path, target: Path) -> None:
+    """A file takes its name, in place of one that may have it, and keeps it after a power cut.
+
+    Its content must be flushed before.
+    """
+    with disk_errors(f"make {target} durable"):
+        os.replace(source, target)
+    fsync_dir(target.parent)
+
+
 def fsync_dir(folder: Path) -> None:
     """What was renamed into this folder is safe now.
 

@@ -2,7 +2,10 @@
 
     data.db  data.db-wal  data.db-shm     0600   the database (SQLite's own files)
     blobs/ab/<sha256>                     0600 in 0700 folders
-    identity.key                          0600   32 random bytes, the node's signing seed
+    identity.key  identity.next.key       0600   32 random bytes, its signing seed, and the next one
+    tls.crt  tls.key                      0600   what its daemon shows to whoever connects
+    api.sock  wake.sock                   0600   sockets of its daemon
+    ballast                               0600   room that is given up when the disk is full
     log.mark                              0600
     logs/metrics.jsonl
     processes/<pid>-<random>              one per process that has the home open
@@ -55,6 +58,12 @@ _BLOB_CHARS: Final = 64
 _BLOB_FOLDER_CHARS: Final = 2
 _PRESENCE_BYTES_MAX: Final = 8192
 _HEX: Final = frozenset("0123456789abcdef")
+_KINDS: Final = {stat.S_IFDIR: "folder", stat.S_IFREG: "file", stat.S_IFSOCK: "socket"}
+_SOCKET_PATH_BYTES_MAX: Final = 100
+"""The kernel keeps little room for the name of a socket: 104 bytes on some systems."""
+_SHORT_PLACE: Final = Path("/tmp")
+"""Not $TMPDIR or $XDG_RUNTIME_DIR: a daemon and a shell may have different ones, and must find the
+same socket."""
 
 
 class HomePaths(msgspec.Struct, frozen=True):
@@ -83,6 +92,32 @@ class HomePaths(msgspec.Struct, frozen=True):
         return self.root / "identity.key"
 
     @property
+    def identity_next(self) -> Path:
+        return self.root / "identity.next.key"
+
+    @property
+    def tls_cert(self) -> Path:
+        return self.root / "tls.crt"
+
+    @property
+    def tls_key(self) -> Path:
+        return self.root / "tls.key"
+
+    @property
+    def socket(self) -> Path:
+        """Where the daemon listens; use `socket_path`, which knows how long a path may be."""
+        return self.root / "api.sock"
+
+    @property
+    def wake(self) -> Path:
+        """Where other processes nudge the daemon; use `wake_path`."""
+        return self.root / "wake.sock"
+
+    @property
+    def ballast(self) -> Path:
+        return self.root / "ballast"
+
+    @property
     def mark(self) -> Path:
         return self.root / "log.mark"
 
@@ -109,7 +144,12 @@ class HomePaths(msgspec.Struct, frozen=True):
     @property
     def files(self) -> tuple[Path, ...]:
         inner = (self.database, self.wal, self.shm, self.identity, self.mark)
-        return (*inner, self.metrics, self.backup_lock)
+        serving = (self.identity_next, self.tls_cert, self.tls_key, self.ballast)
+        return (*inner, self.metrics, self.backup_lock, *serving)
+
+    @property
+    def sockets(self) -> tuple[Path, ...]:
+        return (self.socket, self.wake)
 
 
 def resolve_home(explicit: str | Path | None, environ: Mapping[str, str]) -> Path:
@@ -142,7 +182,7 @@ def create_home(root: Path, peer: str) -> HomePaths:
     paths = HomePaths(root)
     other = f"choose another folder: holdfast init --peer {peer} --home FOLDER"
     _make_root(root, other)
-    with _alone_in(root):
+    with alone_in(root):
         _refuse_used(paths, other)
         check_modes(paths)
         for folder in paths.folders:
@@ -166,11 +206,29 @@ def check_modes(paths: HomePaths, *, full: bool = False) -> list[str]:
         mended += _guard_if_there(folder, stat.S_IFDIR)
     for file in paths.files:
         mended += _guard_if_there(file, stat.S_IFREG)
+    for socket in paths.sockets:
+        mended += _guard_if_there(socket, stat.S_IFSOCK)
     for blob_folder in _hex_names(paths.blobs, _BLOB_FOLDER_CHARS):
         mended += _guard_if_there(blob_folder, stat.S_IFDIR)
         if full:
             mended += _guard_blobs(blob_folder)
     return mended
+
+
+def socket_path(paths: HomePaths) -> Path:
+    """Where the daemon of a home listens: in the home, or near if its path is too long for that.
+
+    NotOurs if somebody else has laid a folder there.
+    """
+    return _safe(_reachable(paths, paths.socket), paths)
+
+
+def wake_path(paths: HomePaths, *, make: bool = False) -> Path:
+    """Where the daemon of a home is nudged. Whoever nudges only looks: this never fails, and a
+    nudge that falls into a trap says nothing. With `make`, for the daemon, see `socket_path`.
+    """
+    path = _reachable(paths, paths.wake)
+    return _safe(path, paths) if make else path
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -295,7 +353,8 @@ def _make_root(root: Path, other: str) -> None:
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
+def alone_in(folder: Path) -> Iterator[None]:
+    """One at a time among the processes that change what lies in a folder."""
     with disk_errors(f"lock {folder}"):
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -351,7 +410,7 @@ def _guard_if_there(path: str | Path, kind: int) -> list[str]:
 def _guard(path: str | Path, status: os.stat_result, kind: int) -> list[str]:
     if stat.S_IFMT(status.st_mode) != kind:
         found = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "something else"
-        wanted = "folder" if kind == stat.S_IFDIR else "file"
+        wanted = _KINDS[kind]
         raise NotOurs(
             f"{path} is {found} where a {wanted} belongs",
             hint=f"put the {wanted} itself there: nothing in a home is followed to elsewhere",
@@ -373,6 +432,32 @@ def _guard(path: str | Path, status: os.stat_result, kind: int) -> list[str]:
         except FileNotFoundError:
             return []  # another process closed the database; its WAL is gone
     return [f"{path} had mode {mode:04o}; it is {wanted_mode:04o} again"]
+
+
+def _reachable(paths: HomePaths, socket: Path) -> Path:
+    """A name for the socket that the kernel takes."""
+    # The real path decides: a home is the same by whatever links one comes to it.
+    real = os.fsencode(os.path.realpath(paths.root))
+    if len(real) + len(f"/{socket.name}") <= _SOCKET_PATH_BYTES_MAX:
+        return Path(os.fsdecode(real)) / socket.name
+    from hashlib import sha256  # rarely needed, and it would cost every start
+
+    name = f"holdfast-{os.geteuid()}-{sha256(real).hexdigest()[:32]}"
+    return _SHORT_PLACE / name / socket.name
+
+
+def _safe(socket: Path, paths: HomePaths) -> Path:
+    """The same, in a folder of ours.
+
+    A short name stands where everybody may write, so whoever comes first could set a trap there: a
+    folder that is not ours, or that others may enter, is not used.
+    """
+    folder = socket.parent
+    if folder.parent == _SHORT_PLACE and folder != Path(os.path.realpath(paths.root)):
+        if _status(folder) is None:
+            make_folder(folder)
+        _guard_if_there(folder, stat.S_IFDIR)
+    return socket
 
 
 def _hex_names(folder: str | Path, chars: int) -> list[str]:

@@ -9,15 +9,15 @@ writer real savepoints.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from holdfast.rules.order import Version, is_newer
 from holdfast.rules.rows import BlobRow, FileRow, MemoryRow, Row, StateRow
-from holdfast.storage.memory_log import MemoryLog
 from holdfast.storage.memory_tables import Tables
 from holdfast.storage.memory_work import MemoryWork
+from holdfast.storage.memory_zones import MemoryZones
 from holdfast.storage.ports import Reader, Transaction, Work
 from holdfast.storage.writer import GroupWriter
 
@@ -75,7 +75,20 @@ class MemoryFamilies(Tables):
 
     def blob_refs(self, sha256: str) -> int:
         files = self._table("file").values()
-        return sum(row.in_blob and row.sha256 == sha256 for row in files)
+        by_files = sum(row.in_blob and row.sha256 == sha256 for row in files)
+        by_facts = sum(named == sha256 for _, named in self._table("fact_object"))
+        return int(by_files + by_facts)
+
+    def fact_objects(self, below: int, limit: int) -> list[tuple[int, str]]:
+        return sorted(pair for pair in self._table("fact_object") if pair[0] < below)[:limit]
+
+    def fact_objects_put(self, offset: int, sha256s: Sequence[str]) -> None:
+        for sha256 in sha256s:
+            self._put("fact_object", (offset, sha256), None)
+
+    def fact_objects_drop(self, below: int) -> None:
+        for pair in [pair for pair in self._table("fact_object") if pair[0] < below]:
+            self._drop("fact_object", pair)
 
     def family_counts(self, mesh: str) -> dict[str, int]:
         live = {
@@ -144,7 +157,7 @@ class MemoryFamilies(Tables):
         return _page(rows, key, limit)
 
 
-class MemoryTransaction(MemoryFamilies, MemoryLog, MemoryWork):
+class MemoryTransaction(MemoryFamilies, MemoryZones, MemoryWork):
     """Every table, with steps that can be undone."""
 
 
@@ -204,6 +217,9 @@ class MemoryStore:
     def read(self) -> Iterator[Reader]:
         with self._engine.lock:
             yield self._engine.transaction
+
+    def on_commit(self, told: Callable[[], None]) -> None:
+        self.writer.on_commit(told)
 
     def stop(self, timeout_s: float | None = None) -> bool:
         return self.writer.stop(timeout_s)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
-from holdfast.rules.clock import check_incoming, tick, worn_out
+from holdfast.rules.clock import merge_run, tick, worn_out
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import AlreadyExists, UnknownMesh
 from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.rows import ConsumerRow, Entry, JobRow, MeshRow, PeerRow
 from holdfast.storage.memory_tables import Tables
+from holdfast.storage.ports import Arrived
 
 _FIRST, _LAST = "first", "last"
 
@@ -45,11 +48,15 @@ class MemoryLog(Tables):
         return ticked.lamport, ticked.seq
 
     def tick_merged(self, mesh: str, incoming: int) -> int:
+        return self.tick_merged_run(mesh, (incoming,))
+
+    def tick_merged_run(self, mesh: str, lamports: Sequence[int]) -> int:
         row = self._require_mesh(mesh)
-        check_incoming(row.lamport, incoming)
-        ticked = msgspec.structs.replace(row, lamport=tick(row.lamport, incoming))
-        self._put("mesh", mesh, ticked)
-        return ticked.lamport
+        lamport = merge_run(row.lamport, lamports)
+        if lamport > LAMPORT_MAX:
+            raise worn_out(mesh)
+        self._put("mesh", mesh, msgspec.structs.replace(row, lamport=lamport))
+        return lamport
 
     def forget_below(self, mesh: str, lamport: int) -> None:
         row = self._require_mesh(mesh)
@@ -124,6 +131,7 @@ class MemoryLog(Tables):
         lamport: int,
         now_ms: int,
         raw: bytes,
+        via: int = 0,
     ) -> int:
         _, last = self.log_bounds()
         newest = self._table("log").get(last)
@@ -133,10 +141,23 @@ class MemoryLog(Tables):
         assert id not in self._table("log_id"), "the caller looks before it appends"
         self._put("log", offset, entry)
         self._put("log_id", id, offset)
-        about = self._table("log_entity").get((mesh, entity), ())
-        self._put("log_entity", (mesh, entity), (*about, offset))
+        if op != "fact.append":
+            about = self._table("log_entity").get((mesh, entity), ())
+            self._put("log_entity", (mesh, entity), (*about, offset))
         self._put("log_meta", _LAST, offset)
+        if via:
+            self._put("log_via", offset, via)
         return offset
+
+    def log_append_new(self, arrivals: Sequence[Arrived], now_ms: int, via: int = 0) -> int | None:
+        ids = {arrived[0] for arrived in arrivals}
+        known = self._table("log_id").keys() | self._table("forgotten").keys()
+        if len(ids) < len(arrivals) or not ids.isdisjoint(known):
+            return None
+        first = self.log_bounds()[1] + 1
+        for id, mesh, op, entity, origin, lamport, raw in arrivals:
+            self.log_append(id, mesh, op, entity, origin, lamport, now_ms, raw, via)
+        return first
 
     def log_truncate(self, below: int, most: int, now_ms: int) -> int:
         first, last = self.log_bounds()
@@ -147,6 +168,7 @@ class MemoryLog(Tables):
             self._put("forgotten", entry.id, (offset, fingerprint, now_ms))
             self._drop("log", offset)
             self._drop("log_id", entry.id)
+            self._drop("log_via", offset)
         if stop > first:
             self._put("log_meta", _FIRST, stop)
         return max(stop - first, 0)

@@ -11,27 +11,34 @@ long.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
+from holdfast.rules.filters import Filter
 from holdfast.rules.order import Version
 from holdfast.rules.rows import (
     BlobRow,
+    Columns,
     ConflictRow,
     ConsumerRow,
     Entry,
     FileRow,
     JobRow,
+    LinkRow,
     MemoryRow,
     MeshRow,
     ModelRow,
+    Page,
     PeerRow,
+    QuarantineRow,
     StateRow,
     TaskEventRow,
     TaskRow,
+    TokenRow,
     VectorRow,
     WarningRow,
+    ZoneRow,
 )
 from holdfast.rules.tasks import Status
 from holdfast.rules.vectors import Model
@@ -59,10 +66,17 @@ class MeshWriter(MeshReader, Protocol):
     def tick_merged(self, mesh: str, incoming: int) -> int:
         """One merged event: the clock moves past the incoming stamp and to this new value."""
 
+    def tick_merged_run(self, mesh: str, lamports: Sequence[int]) -> int:
+        """Many merged events in a row, in order; BadStamp, and no tick, if one is absurd."""
+
     def forget_below(self, mesh: str, lamport: int) -> None:
         """Remembers that tombstones up to this lamport may be gone."""
 
     def peer_seen(self, row: PeerRow) -> None: ...
+
+
+Arrived = tuple[bytes, str, str, str, str, int, bytes]
+"""An entry on its way into the log: id, mesh, op, entity, origin, lamport, raw."""
 
 
 class LogReader(Protocol):
@@ -75,8 +89,18 @@ class LogReader(Protocol):
     def log_range(self, start: int, end: int, limit: int) -> list[Entry]:
         """Entries with start <= offset < end, at most `limit`."""
 
+    def log_page(self, start: int, end: int, limit: int, bytes_max: int, filter: Filter) -> Page:
+        """What passes a filter of start <= offset < end: at most `limit` entries, and no more after
+        about `bytes_max` of them (one always fits). Looks at SCAN_ROWS_MAX entries at most.
+        """
+
+    def log_columns(
+        self, start: int, end: int, limit: int, bytes_max: int, filter: Filter
+    ) -> Columns:
+        """The same, as whole columns."""
+
     def log_of(self, mesh: str, entity: str, before: int) -> list[Entry]:
-        """All entries about an entity with offset < before, in offset order."""
+        """All entries but facts about an entity with offset < before, in offset order."""
 
     def log_at(self, recorded_by_ms: int) -> int:
         """The last offset that was recorded at or before a time of our wall clock; 0 for none."""
@@ -96,8 +120,16 @@ class LogWriter(LogReader, Protocol):
         lamport: int,
         now_ms: int,
         raw: bytes,
+        via: int = 0,
     ) -> int:
-        """The new entry's offset: the one after the last, without gaps."""
+        """The new entry's offset: the one after the last, without gaps. `via` is the number of the
+        zone that it came through.
+        """
+
+    def log_append_new(self, arrivals: Sequence[Arrived], now_ms: int, via: int = 0) -> int | None:
+        """Appends all of them and returns the first offset; or None, and nothing is appended, if
+        the id of one is known: in the log, among the forgotten, or twice in the list.
+        """
 
     def log_truncate(self, below: int, most: int, now_ms: int) -> int:
         """Removes up to `most` entries below an offset, remembering their ids; returns how many
@@ -133,7 +165,12 @@ class FamilyReader(Protocol):
         """Blobs without references whose files wait to be removed, longest first."""
 
     def blob_refs(self, sha256: str) -> int:
-        """How many live files name this blob: counted, not stored, so it cannot be wrong."""
+        """How many live files, and facts in the log, name this blob: counted, not stored, so it
+        cannot be wrong.
+        """
+
+    def fact_objects(self, below: int, limit: int) -> list[tuple[int, str]]:
+        """Offset and hash of objects that facts below an offset name, by offset."""
 
     def family_counts(self, mesh: str) -> dict[str, int]:
         """Live rows per family."""
@@ -144,6 +181,12 @@ class FamilyWriter(FamilyReader, Protocol):
     def memory_put(self, row: MemoryRow) -> None: ...
     def file_put(self, row: FileRow) -> None: ...
     def blob_put(self, row: BlobRow) -> None: ...
+    def fact_objects_put(self, offset: int, sha256s: Sequence[str]) -> None:
+        """The fact at this offset names these objects."""
+
+    def fact_objects_drop(self, below: int) -> None:
+        """Forgets what facts below an offset named: they are truncated."""
+
     def blob_drop(self, sha256: str) -> None: ...
     def tombstones_sweep(self, mesh: str, below_offset: int, most: int) -> tuple[int, int]:
         """Removes dead rows written below an offset: how many went, and their highest lamport."""
@@ -231,6 +274,47 @@ class ConsumerWriter(ConsumerReader, Protocol):
     def job_drop(self, name: str) -> None: ...
 
 
+class ZoneReader(Protocol):
+    def zone_get(self, name: str) -> ZoneRow | None: ...
+    def zone_list(self) -> list[ZoneRow]:
+        """By name."""
+
+    def zone_of_key(self, key: bytes) -> ZoneRow | None: ...
+    def token_find(self, digest: bytes) -> TokenRow | None: ...
+    def token_list(self) -> list[TokenRow]:
+        """By name."""
+
+    def link_get(self, name: str) -> LinkRow | None: ...
+    def link_list(self) -> list[LinkRow]:
+        """By name."""
+
+    def quarantine_get(self, number: int) -> QuarantineRow | None: ...
+    def quarantine_list(self, link: str | None, after: int, limit: int) -> list[QuarantineRow]:
+        """By number, those after one."""
+
+    def quarantine_count(self, link: str) -> int: ...
+
+
+class ZoneWriter(ZoneReader, Protocol):
+    def zone_put(self, row: ZoneRow) -> ZoneRow:
+        """Adds or changes the zone of this name, with all its keys; returns it with its number.
+        AlreadyExists if a key belongs to another zone. A number is never given twice.
+        """
+
+    def token_put(self, row: TokenRow) -> None:
+        """AlreadyExists if the name or the digest is taken."""
+
+    def token_drop(self, name: str) -> bool: ...
+    def link_put(self, row: LinkRow) -> None:
+        """Adds or changes the link of this name."""
+
+    def link_drop(self, name: str) -> bool:
+        """The link and its quarantine."""
+
+    def quarantine_add(self, row: QuarantineRow) -> int: ...
+    def quarantine_drop(self, number: int) -> bool: ...
+
+
 class Reader(
     MeshReader,
     LogReader,
@@ -239,6 +323,7 @@ class Reader(
     TaskReader,
     LedgerReader,
     ConsumerReader,
+    ZoneReader,
     Protocol,
 ):
     """One consistent state of everything."""
@@ -252,6 +337,7 @@ class Transaction(
     TaskWriter,
     LedgerWriter,
     ConsumerWriter,
+    ZoneWriter,
     Reader,
     Protocol,
 ):
@@ -269,6 +355,11 @@ class Store(Protocol):
 
     def read(self) -> AbstractContextManager[Reader]:
         """One consistent state, for as long as the context is held. Never waits for the writer."""
+
+    def on_commit(self, told: Callable[[], None]) -> None:
+        """Calls `told` after every commit, in the thread that committed: it must be quick and must
+        not raise.
+        """
 
     def stop(self, timeout_s: float | None = None) -> bool:
         """Finishes what waits, then closes. False if time ran out."""

@@ -99,10 +99,21 @@ class GroupWriter:
         self._state = "open"
         self._failed: HoldfastError | None = None
         self._busy = 0
+        self._told: tuple[Callable[[], None], ...] = ()
 
     @property
     def state(self) -> str:
         return self._state
+
+    @property
+    def failed(self) -> HoldfastError | None:
+        """What ended writing for good, if anything has."""
+        return self._failed
+
+    def on_commit(self, told: Callable[[], None]) -> None:
+        """Calls `told` after every commit from now on, before the writes in it are answered."""
+        with self._lock:
+            self._told = (*self._told, told)
 
     # --- the two ways in ---------------------------------------------------------------------
 
@@ -267,6 +278,8 @@ class GroupWriter:
             engine.commit()
         except BaseException as error:
             raise self._commit_failed(error) from error
+        if self._told:
+            self._tell_of_commit()
         return result
 
     def _run(self, tickets: list[Ticket]) -> int:
@@ -335,8 +348,18 @@ class GroupWriter:
         except BaseException as error:
             failed = [ticket for ticket in group if ticket.error is None]
             return self._fail(failed, self._commit_failed(error), group)
+        if self._told:
+            self._tell_of_commit()
         _deliver(group)
         return ran
+
+    def _tell_of_commit(self) -> None:
+        for told in self._told:
+            try:
+                told()
+            except Exception:
+                # What was written is durable: its callers must not hear of an error.
+                log.exception("somebody could not be told of a commit")
 
     def _run_one(self, ticket: Ticket) -> BaseException | None:
         """Runs one write in its savepoint. Returns an error only if the whole transaction died."""

@@ -10,7 +10,7 @@ Nothing here says to which table a row belongs. The caller must know its rows wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -29,9 +29,10 @@ class _NotARow(Exception):
     """These bytes are something else."""
 
 
-def carve(path: Path, columns: int) -> Iterator[tuple[int, list[Any]]]:
+def carve(path: Path, columns: Container[int]) -> Iterator[tuple[int, list[Any]]]:
     """Row number and values of every row with so many columns. The row number's own column is None.
 
+    Several numbers may be right: a row that is older than a column of its table ends before it.
     The file must be whole by itself: `absorb` a WAL before.
     """
     with open(path, "rb") as file:
@@ -75,7 +76,7 @@ class _Pages:
             trunk = int.from_bytes(page[:4], "big")
         return found
 
-    def rows(self, number: int, columns: int) -> Iterator[tuple[int, list[Any]]]:
+    def rows(self, number: int, columns: Container[int]) -> Iterator[tuple[int, list[Any]]]:
         page = self._page(number)
         start = _HEADER_BYTES if number == 1 else 0
         if len(page) < self._size or page[start] != _LEAF:
@@ -124,13 +125,13 @@ class _Pages:
         return self._file.read(self._size)
 
 
-def _record(payload: bytes, columns: int) -> list[Any]:
+def _record(payload: bytes, columns: Container[int]) -> list[Any]:
     header, at = _varint(payload, 0)
     types = []
     while at < header:
         kind, at = _varint(payload, at)
         types.append(kind)
-    if len(types) != columns or at != header:
+    if len(types) not in columns or at != header:
         raise _NotARow
     values = []
     for kind in types:

@@ -7,15 +7,24 @@ from typing import Any
 import apsw
 import msgspec
 
+from holdfast.rules.filters import Filter
 from holdfast.rules.rows import ConsumerRow, JobRow
 
-_CONSUMER = "name, frontier, created_at, seen_at, retire_ms"
+_CONSUMER = "name, frontier, created_at, seen_at, retire_ms, retire_lag, zone, filter"
 _cursor = msgspec.json.Decoder(dict[str, Any])
+_filter = msgspec.json.Decoder(Filter)
 
 
 def _consumer(row: Any) -> ConsumerRow:
     return ConsumerRow(
-        name=row[0], frontier=row[1], created_at=row[2], seen_at=row[3], retire_ms=row[4]
+        name=row[0],
+        frontier=row[1],
+        created_at=row[2],
+        seen_at=row[3],
+        retire_ms=row[4],
+        retire_lag=row[5],
+        zone=row[6],
+        filter=_filter.decode(row[7]),
     )
 
 
@@ -42,9 +51,20 @@ class ConsumerReads:
 class ConsumerWrites(ConsumerReads):
     def consumer_put(self, row: ConsumerRow) -> None:
         self._con.execute(
-            f"INSERT INTO consumer ({_CONSUMER}) VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) "
-            "DO UPDATE SET frontier = excluded.frontier, seen_at = excluded.seen_at",
-            (row.name, row.frontier, row.created_at, row.seen_at, row.retire_ms),
+            f"INSERT INTO consumer ({_CONSUMER}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (name) DO UPDATE SET frontier = excluded.frontier, "
+            "seen_at = excluded.seen_at, retire_ms = excluded.retire_ms, "
+            "retire_lag = excluded.retire_lag, zone = excluded.zone, filter = excluded.filter",
+            (
+                row.name,
+                row.frontier,
+                row.created_at,
+                row.seen_at,
+                row.retire_ms,
+                row.retire_lag,
+                row.zone,
+                msgspec.json.encode(row.filter).decode(),
+            ),
         )
 
     def consumer_drop(self, name: str) -> None:

@@ -7,6 +7,7 @@ version over a newer one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import apsw
@@ -121,7 +122,7 @@ class FamilyReads:
         return None if row is None else _state(row)
 
     def state_scan(self, mesh: str, prefix: str, after: str, limit: int) -> list[StateRow]:
-        above = _above_prefix(prefix)
+        above = above_prefix(prefix)
         rows = self._con.execute(
             f"SELECT {_STATE} FROM state WHERE mesh = ?1 AND key > ?2 AND key >= ?3 "
             f"{'' if above is None else 'AND key < ?5 '}ORDER BY key LIMIT ?4",
@@ -183,11 +184,21 @@ class FamilyReads:
 
     def blob_refs(self, sha256: str) -> int:
         count = self._con.execute(
-            "SELECT count(*) FROM file WHERE sha256 = ? AND tombstone = 0 AND content IS NULL",
+            "SELECT (SELECT count(*) FROM file "
+            "WHERE sha256 = ?1 AND tombstone = 0 AND content IS NULL) "
+            "+ (SELECT count(*) FROM fact_object WHERE sha256 = ?1)",
             (sha256,),
         ).get
         assert isinstance(count, int)
         return count
+
+    def fact_objects(self, below: int, limit: int) -> list[tuple[int, str]]:
+        rows: list[Any] = self._con.execute(
+            "SELECT offset, sha256 FROM fact_object WHERE offset < ? "
+            "ORDER BY offset, sha256 LIMIT ?",
+            (below, limit),
+        ).fetchall()
+        return rows
 
     def family_counts(self, mesh: str) -> dict[str, int]:
         return {
@@ -196,7 +207,7 @@ class FamilyReads:
         }
 
 
-def _above_prefix(prefix: str) -> str | None:
+def above_prefix(prefix: str) -> str | None:
     """The least text above all that begin with a prefix, in byte order; None for no such."""
     rest = prefix.rstrip("\U0010ffff")
     if not rest:
@@ -290,6 +301,15 @@ class FamilyWrites(FamilyReads):
             "released_at = excluded.released_at, released_offset = excluded.released_offset",
             (row.sha256, row.size, row.created_at, row.released_at, row.released_offset),
         )
+
+    def fact_objects_put(self, offset: int, sha256s: Sequence[str]) -> None:
+        self._con.executemany(
+            "INSERT INTO fact_object (sha256, offset) VALUES (?, ?) ON CONFLICT DO NOTHING",
+            ((sha256, offset) for sha256 in sha256s),
+        )
+
+    def fact_objects_drop(self, below: int) -> None:
+        self._con.execute("DELETE FROM fact_object WHERE offset < ?", (below,))
 
     def blob_drop(self, sha256: str) -> None:
         self._con.execute("DELETE FROM blob WHERE sha256 = ?", (sha256,))

@@ -7,6 +7,7 @@ from pathlib import Path
 import apsw
 
 from holdfast.rules.errors import StoreCorrupt
+from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.connection import connect, shut, typed
 
 _PROBLEMS_MAX = 100
@@ -20,9 +21,17 @@ _OURS = {
         "SELECT sha256 FROM file WHERE tombstone = 0 AND content IS NULL "
         "AND sha256 NOT IN (SELECT sha256 FROM blob)"
     ),
+    "an object that a fact names is not registered": (
+        "SELECT DISTINCT sha256 FROM fact_object WHERE sha256 NOT IN (SELECT sha256 FROM blob)"
+    ),
     "a released blob is still named": (
         "SELECT sha256 FROM blob WHERE released_at IS NOT NULL AND sha256 IN "
-        "(SELECT sha256 FROM file WHERE tombstone = 0 AND content IS NULL)"
+        "(SELECT sha256 FROM file WHERE tombstone = 0 AND content IS NULL "
+        "UNION SELECT sha256 FROM fact_object)"
+    ),
+    "an entry came through a zone that never was": (
+        "SELECT offset FROM log WHERE via > "
+        "coalesce((SELECT value FROM meta WHERE name = 'zone'), 0) LIMIT 1"
     ),
     "a search index does not count its vectors": (
         "SELECT m.mesh || '/' || m.model FROM vector_mesh AS m WHERE m.live <> (SELECT count(*) "
@@ -66,7 +75,7 @@ def check(connection: apsw.Connection, *, ours: bool = False) -> list[str]:
         f"row {row[1]} of {row[0]} refers to a missing row of {row[2]}"
         for row in connection.execute("PRAGMA foreign_key_check")
     ]
-    if ours and not found:
+    if ours and not found and migrations.version(connection) == migrations.LATEST:
         for what, query in _OURS.items():
             found += [f"{what}: {row[0]}" for row in connection.execute(query)]
     return found[:_PROBLEMS_MAX]

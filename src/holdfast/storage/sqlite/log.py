@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import apsw
 
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.rows import Entry
+from holdfast.storage.ports import Arrived
+from holdfast.storage.sqlite.log_pages import LogPages
 
 _COLUMNS = "offset, id, mesh, op, entity, origin, lamport, recorded_at, raw"
+_INSERT = (
+    "INSERT INTO log (id, mesh, op, entity, origin, lamport, raw, recorded_at, via) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 
 
 def _entry(row: Any) -> Entry:
     return Entry(*row)
 
 
-class LogReads:
+class LogReads(LogPages):
     _con: apsw.Connection
     _once: apsw.Cursor
 
@@ -49,8 +56,9 @@ class LogReads:
 
     def log_of(self, mesh: str, entity: str, before: int) -> list[Entry]:
         rows = self._con.execute(
-            f"SELECT {_COLUMNS} FROM log WHERE mesh = ? AND entity = ? AND offset < ? "
-            "ORDER BY offset",
+            # The term about facts is the index's own: without it, this would scan the log.
+            f"SELECT {_COLUMNS} FROM log WHERE mesh = ? AND entity = ? AND op <> 'fact.append' "
+            "AND offset < ? ORDER BY offset",
             (mesh, entity, before),
         )
         return [_entry(row) for row in rows]
@@ -91,6 +99,7 @@ class LogWrites(LogReads):
         lamport: int,
         now_ms: int,
         raw: bytes,
+        via: int = 0,
     ) -> int:
         if not self._recorded_at:
             self._recorded_at = self._newest_time()
@@ -98,11 +107,44 @@ class LogWrites(LogReads):
         if now_ms > self._recorded_at:
             self._recorded_at = now_ms
         self._once.execute(
-            "INSERT INTO log (id, mesh, op, entity, origin, lamport, recorded_at, raw) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (id, mesh, op, entity, origin, lamport, self._recorded_at, raw),
+            _INSERT, (id, mesh, op, entity, origin, lamport, raw, self._recorded_at, via)
         )
         return self._con.last_insert_rowid()
+
+    def log_append_new(self, arrivals: Sequence[Arrived], now_ms: int, via: int = 0) -> int | None:
+        before = self._con.execute("SELECT max(offset) FROM log").get or 0
+        if not arrivals:
+            return before + 1
+        recorded_at = max(now_ms, self._recorded_at or self._newest_time())
+        changes = self._con.total_changes()
+        self._con.executemany(
+            f"{_INSERT} ON CONFLICT (id) DO NOTHING",
+            ((*arrived, recorded_at, via) for arrived in arrivals),
+        )
+        new = self._con.total_changes() - changes
+        if new < len(arrivals) or self._any_forgotten(arrivals, before):
+            # The next offset is the one after the last, so taking these back leaves no gap.
+            self._con.execute("DELETE FROM log WHERE offset > ?", (before,))
+            return None
+        self._recorded_at = recorded_at
+        return before + 1
+
+    def _any_forgotten(self, arrivals: Sequence[Arrived], before: int) -> bool:
+        """Whether an entry after `before`, which are these, was here once and truncated."""
+        # Ids begin with their time. What is pulled is mostly newer than all that was truncated, and
+        # one look tells so.
+        if not self._con.execute(
+            "SELECT EXISTS (SELECT 1 FROM forgotten WHERE id BETWEEN ? AND ?)",
+            (min(arrived[0] for arrived in arrivals), max(arrived[0] for arrived in arrivals)),
+        ).get:
+            return False
+        return bool(
+            self._con.execute(
+                "SELECT EXISTS (SELECT 1 FROM log CROSS JOIN forgotten USING (id) "
+                "WHERE log.offset > ?)",
+                (before,),
+            ).get
+        )
 
     def log_truncate(self, below: int, most: int, now_ms: int) -> int:
         doomed: list[Any] = self._con.execute(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import apsw
 
-from holdfast.rules.clock import check_incoming, worn_out
+from holdfast.rules.clock import merge_run, worn_out
 from holdfast.rules.errors import AlreadyExists, UnknownMesh
+from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.rows import MeshRow, PeerRow
 
 _COLUMNS = (
@@ -101,15 +103,16 @@ class MeshWrites(MeshReads):
         return ticked[0], ticked[1]
 
     def tick_merged(self, mesh: str, incoming: int) -> int:
+        return self.tick_merged_run(mesh, (incoming,))
+
+    def tick_merged_run(self, mesh: str, lamports: Sequence[int]) -> int:
         value = self._con.execute("SELECT lamport FROM mesh WHERE slug = ?", (mesh,)).get
         if value is None:
             raise UnknownMesh(f"there is no mesh {mesh!r}")
-        check_incoming(value, incoming)
-        lamport = self._con.execute(
-            "UPDATE mesh SET lamport = max(lamport, ?) + 1 WHERE slug = ? RETURNING lamport",
-            (incoming, mesh),
-        ).get
-        assert isinstance(lamport, int), "the mesh vanished inside its own transaction"
+        lamport = merge_run(value, lamports)
+        if lamport > LAMPORT_MAX:
+            raise worn_out(mesh)
+        self._once.execute("UPDATE mesh SET lamport = ? WHERE slug = ?", (lamport, mesh))
         return lamport
 
     def forget_below(self, mesh: str, lamport: int) -> None:

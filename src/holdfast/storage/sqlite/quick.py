@@ -25,7 +25,7 @@ import apsw
 from holdfast.rules.errors import HoldfastError
 from holdfast.storage.sqlite.connection import APPLICATION_ID, connect, shut
 
-SCHEMA = 5
+SCHEMA = 6
 """The schema whose columns are read here: `migrations.LATEST`, which is too heavy to import."""
 
 DATABASE = "data.db"
@@ -34,7 +34,7 @@ PROCESSES = "processes"
 FOLDERS = ("blobs", "logs", PROCESSES)
 FILES = (
     *(DATABASE, WAL, "data.db-shm", "identity.key", "log.mark", "logs/metrics.jsonl"),
-    "backup.lock",
+    *("backup.lock", "identity.next.key", "tls.crt", "tls.key", "ballast"),
 )
 
 

@@ -29,7 +29,7 @@ from holdfast.rules.frontier import Frontier
 from holdfast.rules.limits import CHUNK_ROWS
 from holdfast.rules.vectors import Model
 from holdfast.storage.durable import drafting
-from holdfast.storage.sqlite import migrations, vectors
+from holdfast.storage.sqlite import migrations, neighbours, vectors
 from holdfast.storage.sqlite.carve import absorb, carve
 from holdfast.storage.sqlite.connection import connect
 from holdfast.storage.sqlite.salvage import Salvage, copy_with_wal, damaged
@@ -69,15 +69,18 @@ class Salvaged(msgspec.Struct):
     """Mesh and id of tasks of which only the turns were saved."""
 
 
-def salvage(old: Path, new: Path, *, known_head: int, now_ms: int) -> Salvaged:
+def salvage(
+    old: Path, new: Path, *, known_head: int, now_ms: int, blob_size: Callable[[str], int]
+) -> Salvaged:
     """Copies into `new`, which has the tables and nothing in them.
 
-    `known_head` is the highest offset that is known from elsewhere.
+    `known_head` is the highest offset that is known from elsewhere; `blob_size` is asked where only
+    the hash of a blob is left.
     """
     with damaged(old, new) as source, closing(connect(new)) as target:
         # Rows may arrive before the mesh that they belong to.
         target.pragma("foreign_keys", 0)
-        return _Repair(old, source, target, known_head, now_ms).run()
+        return _Repair(old, source, target, known_head, now_ms, blob_size).run()
 
 
 def roll_back(path: Path, to: int) -> list[int]:
@@ -99,9 +102,10 @@ class _Repair:
         target: apsw.Connection,
         known_head: int,
         now_ms: int,
+        blob_size: Callable[[str], int],
     ) -> None:
         self._old, self._source, self._target = old, source, target
-        self._known_head, self._now_ms = known_head, now_ms
+        self._known_head, self._now_ms, self._blob_size = known_head, now_ms, blob_size
         self._offsets = array("q")
         """The offsets of the entries that were saved, as they were."""
         self._first = 1
@@ -114,14 +118,20 @@ class _Repair:
             self._table(table, self._plain)
         for table in ("peer", "blob", "vector_model"):
             self._table(table, self._plain)
+        for table in neighbours.TABLES:
+            self._table(table, self._neighbour(table))
         for table in FOLDED:
             self._table(table, self._folded(table))
         with _transaction(self._target):
             self._meshes()
+            self._fact_objects()
             self._blobs()
         with _transaction(self._target):
             self._index()
         self._count_lost(self._known_head)
+        with _transaction(self._target):
+            saved = self.result.tables["log"]
+            neighbours.settle(self._target, lost=saved.damaged or saved.lost > 0)
         self._tell()
         return self.result
 
@@ -157,8 +167,9 @@ class _Repair:
             copy_with_wal(self._old, draft.path)
             try:
                 absorb(draft.path)
-                for number, values in carve(draft.path, len(columns)):
-                    fields = dict(zip(columns, values, strict=True)) | {"offset": number}
+                # Entries from before zones end at `raw`; where they have more, that is `via`.
+                for number, values in carve(draft.path, (len(columns) - 1, len(columns))):
+                    fields = dict(zip(columns, values, strict=False)) | {"offset": number}
                     if fields["id"] not in gone:
                         yield fields
             finally:
@@ -203,7 +214,11 @@ class _Repair:
                         kept = self._insert(table, fitting)
                         saved.rows += kept
                         saved.lost += not kept
-        saved.damaged = found.damaged
+        never_had = table in neighbours.TABLES and not found.columns and self._is_old()
+        saved.damaged = found.damaged and not never_had
+
+    def _is_old(self) -> bool:
+        return migrations.version(self._source) < neighbours.SINCE
 
     def _insert(self, table: str, fields: Fields) -> bool:
         """False for what the table does not take: a second row of one key, or no row at all."""
@@ -226,8 +241,21 @@ class _Repair:
 
     def _plain(self, fields: Fields) -> Fields | None:
         if "frontier" in fields:
-            return {**fields, "frontier": self._moved_frontier(fields["frontier"])}
+            return {
+                **fields,
+                "frontier": self._moved_frontier(fields["frontier"]),
+                "filter": neighbours.filter_or_all(fields.get("filter")),
+            }
         return self._at_new_offset(fields)
+
+    def _neighbour(self, table: str) -> Callable[[Fields], Fields | None]:
+        def fit(fields: Fields) -> Fields | None:
+            if neighbours.sound(fields):
+                return fields
+            self.result.tables[table].lost += 1
+            return None
+
+        return fit
 
     def _folded(self, table: str) -> Callable[[Fields], Fields | None]:
         def fit(fields: Fields) -> Fields | None:
@@ -280,14 +308,33 @@ class _Repair:
                 f"(SELECT max({lamport}) FROM {table} WHERE {table}.mesh = mesh.slug), 0))"
             )
 
+    def _fact_objects(self) -> None:
+        """The log tells which objects its facts name."""
+        saved = self.result.tables["fact_object"] = Saved()
+        for offset, objects in neighbours.objects_of_facts(self._target):
+            saved.from_log += len(objects)
+            for digest in objects:
+                self._insert("fact_object", {"sha256": digest.hex(), "offset": offset})
+
     def _blobs(self) -> None:
-        """Every blob that a live file names is registered, and no other is held on to."""
-        named = "SELECT sha256 FROM file WHERE tombstone = 0 AND content IS NULL"
+        """Every blob that a live file or a fact names is registered, and no other is held on to."""
+        named = (
+            "SELECT sha256 FROM file WHERE tombstone = 0 AND content IS NULL "
+            "UNION SELECT sha256 FROM fact_object"
+        )
         self._target.execute(
             "INSERT INTO blob (sha256, size, created_at) SELECT sha256, max(size), ? FROM file "
             "WHERE tombstone = 0 AND content IS NULL GROUP BY sha256 "
             "ON CONFLICT (sha256) DO UPDATE SET released_at = NULL, released_offset = NULL",
             (self._now_ms,),
+        )
+        facts: list[Any] = self._target.execute(
+            "SELECT DISTINCT sha256 FROM fact_object"
+        ).fetchall()
+        self._target.executemany(
+            "INSERT INTO blob (sha256, size, created_at) VALUES (?, ?, ?) "
+            "ON CONFLICT (sha256) DO UPDATE SET released_at = NULL, released_offset = NULL",
+            ((digest, self._blob_size(digest), self._now_ms) for (digest,) in facts),
         )
         self._target.execute(
             "UPDATE blob SET released_at = ?, released_offset = ? "

@@ -31,6 +31,7 @@ from holdfast.storage.sqlite.log import LogReads, LogWrites
 from holdfast.storage.sqlite.meshes import MeshReads, MeshWrites
 from holdfast.storage.sqlite.tasks import TaskReads, TaskWrites
 from holdfast.storage.sqlite.vector_rows import VectorReads, VectorWrites
+from holdfast.storage.sqlite.zones import ZoneReads, ZoneWrites
 from holdfast.storage.writer import GroupWriter
 
 T = TypeVar("T")
@@ -39,7 +40,7 @@ log = logging.getLogger("holdfast")
 
 
 class SqliteReader(
-    MeshReads, LogReads, FamilyReads, VectorReads, TaskReads, LedgerReads, ConsumerReads
+    MeshReads, LogReads, FamilyReads, VectorReads, TaskReads, LedgerReads, ConsumerReads, ZoneReads
 ):
     """One consistent state, as a connection in a read transaction sees it."""
 
@@ -51,7 +52,14 @@ class SqliteReader(
 
 
 class SqliteTransaction(
-    MeshWrites, LogWrites, FamilyWrites, VectorWrites, TaskWrites, LedgerWrites, ConsumerWrites
+    MeshWrites,
+    LogWrites,
+    FamilyWrites,
+    VectorWrites,
+    TaskWrites,
+    LedgerWrites,
+    ConsumerWrites,
+    ZoneWrites,
 ):
     """The state within the writing connection's transaction."""
 
@@ -148,6 +156,9 @@ class SqliteStore:
             raise typed(error) from error
         finally:
             self._give_back(connection)
+
+    def on_commit(self, told: Callable[[], None]) -> None:
+        self.writer.on_commit(told)
 
     def stop(self, timeout_s: float | None = None) -> bool:
         done = self.writer.stop(timeout_s)

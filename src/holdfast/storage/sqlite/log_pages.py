@@ -1,0 +1,102 @@
+"""Pieces of the log as they leave it: filtered inside the query, cut by rows and bytes.
+
+Whoever serves the log to others reads most of it, most of the time, and sends it on as it is. So no
+`Entry` is made per row: rows are taken from the engine in small handfuls, which bounds what is in
+memory beyond the cut, and are turned into columns at the end.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate, islice
+from typing import Any, Final
+
+import apsw
+
+from holdfast.rules.filters import Filter
+from holdfast.rules.limits import SCAN_ROWS_MAX
+from holdfast.rules.rows import Columns, Page
+from holdfast.storage.sqlite.families import above_prefix
+
+_HANDFUL: Final = 16
+"""Rows taken at once: so many of the largest may be read in vain."""
+_ALL: Final = "offset, id, mesh, op, entity, origin, lamport, recorded_at, raw"
+
+
+class LogPages:
+    _con: apsw.Connection
+
+    def log_page(self, start: int, end: int, limit: int, bytes_max: int, filter: Filter) -> Page:
+        rows, upto = self._cut("offset, raw", start, end, limit, bytes_max, filter)
+        if not rows:
+            return Page([], [], upto)
+        offsets, raws = zip(*rows, strict=True)
+        return Page(list(offsets), list(raws), upto)
+
+    def log_columns(
+        self, start: int, end: int, limit: int, bytes_max: int, filter: Filter
+    ) -> Columns:
+        rows, upto = self._cut(_ALL, start, end, limit, bytes_max, filter)
+        if not rows:
+            return Columns([], [], [], [], [], [], [], [], [], upto)
+        columns: list[Any] = [list(column) for column in zip(*rows, strict=True)]
+        columns.append(upto)
+        return Columns(*columns)
+
+    def _cut(
+        self, columns: str, start: int, end: int, limit: int, bytes_max: int, filter: Filter
+    ) -> tuple[list[Any], int]:
+        """The rows that fit, with `raw` as their last column, and how far was looked."""
+        stop = min(end, start + SCAN_ROWS_MAX)
+        if limit < 1 or stop <= start:
+            return [], start - 1
+        terms, bindings = _terms(filter)
+        cursor = self._con.execute(
+            # The rows are wanted by offset, whatever else a filter names.
+            f"SELECT {columns} FROM log NOT INDEXED WHERE offset >= ? AND offset < ?{terms} "
+            "ORDER BY offset LIMIT ?",
+            (start, stop, *bindings, limit),
+        )
+        rows: list[Any] = []
+        room = bytes_max
+        while handful := list(islice(cursor, _HANDFUL)):
+            sizes = [len(row[-1]) for row in handful]
+            if (size := sum(sizes)) > room:
+                fitting = sum(total <= room for total in accumulate(sizes))
+                # One always fits, or nobody would ever get past it.
+                rows += handful[: fitting if rows else max(fitting, 1)]
+                cursor.close()
+                return rows, rows[-1][0]
+            rows += handful
+            room -= size
+        if len(rows) == limit:
+            return rows, rows[-1][0]
+        head = self._con.execute("SELECT max(offset) FROM log").get
+        return rows, max(start - 1, min(stop - 1, head or 0))
+
+
+def _terms(filter: Filter) -> tuple[str, list[str]]:
+    """A filter as the rest of a WHERE clause, as `Filter.passes` says it."""
+    terms: list[str] = []
+    bindings: list[str] = []
+    ops = filter.ops
+    for column, chosen in (
+        ("mesh", filter.meshes),
+        ("op", () if ops is None else sorted(ops)),
+        ("origin", filter.origins),
+    ):
+        if chosen:
+            terms.append(f"{column} IN ({', '.join('?' * len(chosen))})")
+            bindings += chosen
+    if filter.subjects:
+        spans = []
+        for prefix in filter.subjects:
+            # A range of bytes: LIKE would fold case and know wildcards.
+            above = above_prefix(prefix)
+            spans.append("entity >= ?" if above is None else "(entity >= ? AND entity < ?)")
+            bindings += [prefix] if above is None else [prefix, above]
+        terms.append(f"({' OR '.join(spans)})")
+    if filter.beyond:
+        # IS NOT: a zone that nothing ever came through has no number.
+        terms.append("origin <> ? AND via IS NOT (SELECT number FROM zone WHERE name = ?)")
+        bindings += [filter.beyond, filter.beyond]
+    return "".join(f" AND {term}" for term in terms), bindings

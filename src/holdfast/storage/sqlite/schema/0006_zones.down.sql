@@ -1,0 +1,13 @@
+DROP TABLE fact_object;
+DROP TABLE quarantine;
+DROP TABLE link;
+DROP TABLE token;
+DROP TABLE zone_key;
+DROP TABLE zone;
+ALTER TABLE consumer DROP COLUMN filter;
+ALTER TABLE consumer DROP COLUMN zone;
+ALTER TABLE consumer DROP COLUMN retire_lag;
+DROP INDEX log_entity;
+CREATE INDEX log_entity ON log (mesh, entity);
+ALTER TABLE log DROP COLUMN via;
+DELETE FROM meta WHERE name IN ('zone', 'quarantine');
