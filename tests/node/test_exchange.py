@@ -14,7 +14,10 @@ import pytest
 from holdfast.node.core import Core
 from holdfast.node.exchange import export, import_, import_log
 from holdfast.node.node import Node, open_node
+from holdfast.node.sweep import Ttl
 from holdfast.rules import limits
+from holdfast.rules.bodies import Fact, decode_trusted_body
+from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import (
     BadInput,
     BadKey,
@@ -229,6 +232,44 @@ def test_S13_a_file_whose_content_is_not_in_the_export_is_counted_not_made(
     report = import_(bob, exported(ana, blobs=False))
     assert report.counts["without_content"] == 1
     assert ("ana", "large.bin") not in contents(bob)["files"]
+
+
+def objects_of(node: Node) -> dict[str, tuple[bytes, ...]]:
+    """Subject and content of the objects of every fact that names some."""
+    found = {}
+    for entry in node.log.range():
+        body = decode_trusted_body(decode_trusted(entry.raw))
+        if isinstance(body, Fact) and body.objects:
+            blobs = node._core.blobs
+            found[entry.entity] = tuple(blobs.read(digest.hex()) for digest in body.objects)
+    return found
+
+
+@pytest.mark.parametrize("take_in", [import_, import_log], ids=["rows", "log"])
+def test_S13_the_objects_of_facts_travel_with_them(
+    ana: Node, bob: Node, take_in: Callable[..., Any]
+) -> None:
+    contents = {"big": (LARGE, b"small"), "none": (b"",), "same": (b"small",)}
+    for subject, objects in contents.items():
+        named = [ana.receive_blob(content) for content in objects]
+        team(ana).facts.append(subject, "shows", 1, objects=named)
+    out = exported(ana)
+    assert sum(row.get("kind") == "blob" for row in lines(out)) == 3
+    take_in(bob, out)
+    assert objects_of(bob) == contents
+    bob.sweep(Ttl(blob_ms=0, orphan_ms=0))
+    assert objects_of(bob) == contents
+    report = import_(bob, exported(ana))
+    assert "fact" not in report.counts
+
+
+def test_S13_a_fact_whose_objects_are_not_in_the_export_is_counted_not_made(
+    ana: Node, bob: Node
+) -> None:
+    team(ana).facts.append("s", "shows", 1, objects=[ana.receive_blob(b"picture")])
+    report = import_(bob, exported(ana, blobs=False))
+    assert report.counts["without_content"] == 2
+    assert objects_of(bob) == {}
 
 
 # --- interruptions -------------------------------------------------------------------------------

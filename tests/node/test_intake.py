@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from holdfast.node import intake
+from holdfast.node.context import Context
+from holdfast.node.core import Core
+from holdfast.node.intake import Applied, Intake
+from holdfast.node.metrics import Metrics
 from holdfast.node.node import Node
+from holdfast.rules.bodies import Fact
 from holdfast.rules.errors import (
     BadEnvelope,
     BadStamp,
@@ -15,9 +24,14 @@ from holdfast.rules.errors import (
     UnknownMesh,
     UnsupportedProtocol,
 )
+from holdfast.rules.filters import Filter
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import CHUNK_ROWS, LAMPORT_LEAP_MAX
 from holdfast.rules.reconcile import Outcome
+from holdfast.rules.rows import MeshRow, ZoneRow
+from holdfast.storage.blobs import MemoryBlobs
+from holdfast.storage.memory import MemoryStore
+from holdfast.storage.ports import Transaction
 from support import envelopes as e
 from support.dump import dump
 from support.envelopes import changed, make_id, state_set
@@ -192,3 +206,123 @@ def test_R4_nothing_but_bytes_is_an_envelope(node: Node) -> None:
         (applied,) = node.apply([junk])
         assert isinstance(applied.error, Refused)
     assert everything(node) == before
+
+
+# --- many at once, and one by one -----------------------------------------------------------------
+
+
+def memory_core(peer: str = "ana") -> Core:
+    core = Core(MemoryStore(), Context(peer, 1, HandClock(), MemoryBlobs()), Metrics())
+    rows = [MeshRow(slug=slug, name="", created_at=0, updated_at=0) for slug in ("team", "other")]
+
+    def work(tx: Transaction) -> None:
+        for row in rows:
+            tx.mesh_add(row)
+
+    core.store.write(work)
+    return core
+
+
+def told(results: list[Applied]) -> list[object]:
+    """Results in a form that can be compared: an error is its kind and what it says."""
+    return [
+        (one.id, one.outcome, one.offset, type(one.error), one.error and one.error.message)
+        for one in results
+    ]
+
+
+FAR = LAMPORT_LEAP_MAX + 50
+MADE: list[Callable[[bytes, int, str, str], bytes]] = [
+    # Most of them plain facts, so that long runs come about.
+    *4 * [lambda id, n, o, m: e.fact_append("s", "is", n, id=id, lamport=n + 1, origin=o, mesh=m)],
+    lambda id, n, o, m: e.fact_append("s", "is", 0, id=id, lamport=9, origin=o, mesh=m),
+    lambda id, n, o, m: e.fact_append("s", "is", 0, id=id, lamport=9, origin=o, mesh="absent"),
+    lambda id, n, o, m: e.fact_append("s", "is", 0, id=id, lamport=FAR * n + 1, origin=o, mesh=m),
+    lambda id, n, o, m: e.raw("fact.append", "s", Fact("is", b"1", (bytes(32),)), id=id, origin=o),
+    lambda id, n, o, m: e.raw("fact.append", "s", Fact("is", b"nope"), id=id, origin=o, mesh=m),
+    lambda id, n, o, m: state_set("k", n, id=id, lamport=n + 1, origin=o, mesh=m),
+    lambda id, n, o, m: e.raw("state.delete", "k", id=id, lamport=n + 1, origin=o, mesh=m),
+    lambda id, n, o, m: e.task_claim("t", id=id, lamport=n + 1, origin=o, mesh=m),
+    lambda id, n, o, m: e.raw("later.thing", "k", id=id, lamport=n + 1, origin=o, mesh=m),
+    lambda id, n, o, m: changed(e.fact_append("s", "is", n, id=id), version="2.0"),
+    lambda id, n, o, m: b"nonsense" * n,
+]
+batches = st.lists(
+    st.lists(
+        st.builds(
+            lambda make, id, n, o, m: make(make_id(id), n, o, m),
+            st.sampled_from(MADE),
+            st.integers(0, 40),
+            st.integers(0, 6),
+            st.sampled_from(["bob", "zoe", "ana"]),
+            st.sampled_from(["team", "team", "other"]),
+        ),
+        max_size=30,
+    ),
+    max_size=5,
+)
+
+
+@given(batches)
+@settings(max_examples=200)
+def test_Z7_many_at_once_and_one_by_one_come_to_the_same(batches: list[list[bytes]]) -> None:
+    quick, slow = memory_core(), memory_core()
+    for batch in batches:
+        at_once = quick.store.write(Intake(quick.ctx, batch, 3))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(intake, "read_fact", lambda raw: None)
+            one_by_one = slow.store.write(Intake(slow.ctx, batch, 3))
+        assert told(at_once) == told(one_by_one)
+        with quick.store.read() as one, slow.store.read() as other:
+            assert dump(one) == dump(other)
+
+
+class Watched:
+    """A transaction that notes what is asked of it."""
+
+    def __init__(self, tx: Transaction, asked: list[str]) -> None:
+        self._tx, self._asked = tx, asked
+
+    def __getattr__(self, name: str) -> Any:
+        self._asked.append(name)
+        return getattr(self._tx, name)
+
+
+def test_Z7_a_run_of_facts_is_appended_at_once(node: Node) -> None:
+    """What makes it quick: seen, so that a change that goes round it is not only slower."""
+    asked: list[str] = []
+    raws = [e.fact_append("s", "n", n, lamport=n + 1, id=make_id(n)) for n in range(150)]
+    known = raws[70]
+    node.apply([known])
+
+    def work(tx: Transaction) -> list[Applied]:
+        return Intake(node._core.ctx, raws[:64])(cast(Transaction, Watched(tx, asked)))
+
+    results = store_of(node).write(work)
+    assert sorted(asked) == ["log_append_new", "mesh_get", "peer_seen", "tick_merged_run"]
+    assert [one.offset for one in results] == list(range(2, 66))
+    again = node.apply(raws)
+    outcomes = [one.outcome for one in again]
+    assert (
+        outcomes
+        == [Outcome.NOOP_ALREADY_APPLIED] * 64
+        + [Outcome.APPLIED] * 6
+        + [Outcome.NOOP_ALREADY_APPLIED]
+        + [Outcome.APPLIED] * 79
+    )
+    assert again[70].offset == 1
+    assert node.log.head().offset == 150
+
+
+def test_Z6_what_a_zone_brought_bears_its_number(nodes: Nodes) -> None:
+    node = nodes.open("ana")
+    zone = store_of(node).write(lambda tx: tx.zone_put(ZoneRow(name="zoe", added_at=0)))
+    raws = [e.fact_append("s", "n", 1, lamport=1), state_set("k", 1, lamport=2)]
+    store_of(node).write(Intake(node._core.ctx, raws, zone.number))
+    node.apply([e.fact_append("s", "n", 2, lamport=3), state_set("k", 2, lamport=4)])
+    team(node).facts.append("s", "n", 3)
+    with store_of(node).read() as tx:
+        beyond = tx.log_page(1, 99, 99, 1 << 20, Filter(beyond="zoe"))
+        everything = tx.log_page(1, 99, 99, 1 << 20, Filter(beyond="nobody"))
+    assert beyond.offsets == [3, 4, 5]
+    assert everything.offsets == [1, 2, 3, 4, 5]

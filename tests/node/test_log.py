@@ -18,7 +18,7 @@ from holdfast.rules.errors import (
     Truncated,
     UnknownConsumer,
 )
-from holdfast.rules.limits import CHUNK_ROWS, FETCH_ROWS_MAX
+from holdfast.rules.limits import CHUNK_ROWS, CONSUMER_NAME_BYTES_MAX, FETCH_ROWS_MAX
 from holdfast.rules.rows import Entry
 from support.nodes import Nodes, team
 from support.source import HandClock
@@ -127,7 +127,7 @@ def test_Z4_a_consumer_is_registered_once_under_a_name(node: Node) -> None:
     node.log.add_consumer("reader")
     with pytest.raises(AlreadyExists):
         node.log.add_consumer("reader", start="now")
-    for name in ("", "a\0", "x" * 129):
+    for name in ("", "a\0", "x" * (CONSUMER_NAME_BYTES_MAX + 1)):
         with pytest.raises((BadKey, OverLimit)):
             node.log.add_consumer(name)
     with pytest.raises(PastEnd):

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.node.node import Node
 from holdfast.node.sweep import Ttl
-from holdfast.rules.errors import TooOld
+from holdfast.rules.errors import BadInput, TooOld
 from holdfast.rules.reconcile import Outcome
 from support import envelopes as e
 from support.envelopes import MODEL
@@ -217,6 +217,38 @@ def test_S17_sweeping_goes_in_chunks(node: Node, clock: HandClock) -> None:
     clock.advance(1)
     swept = node.sweep(NOW)
     assert (swept.log_entries, swept.tombstones, swept.dedupe_rows) == (450, 450, 450)
+
+
+# --- readers that lag -----------------------------------------------------------------------------
+
+
+def test_Z5_a_reader_that_more_waits_for_than_it_declared_is_retired(
+    node: Node, clock: HandClock
+) -> None:
+    facts = team(node).facts
+    node.log.add_consumer("patient")
+    node.log.add_consumer("brief", retire_lag=3)
+    for n in range(4):
+        facts.append("s", "n", n)
+    node.log.confirm("brief", ranges=[(2, 3)])
+    assert node.sweep().consumers == (), "three wait, and not more than declared"
+    node.log.retire("patient")
+    facts.append("s", "n", 4)
+    clock.advance(1)
+    swept = node.sweep(NOW)
+    assert (swept.consumers, swept.log_entries) == (("brief",), 4), "and holds nothing back"
+    assert node.log.consumers() == []
+
+
+def test_Z5_a_reader_that_keeps_up_is_kept_however_long_the_log_is(node: Node) -> None:
+    node.log.add_consumer("brief", retire_lag=1)
+    for n in range(5):
+        team(node).facts.append("s", "n", n)
+        node.log.confirm("brief", n + 1)
+    assert node.sweep().consumers == ()
+    for lag in (0, -1):
+        with pytest.raises(BadInput):
+            node.log.add_consumer("odd", retire_lag=lag)
 
 
 # --- blobs ----------------------------------------------------------------------------------------

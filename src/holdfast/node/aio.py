@@ -35,6 +35,8 @@ from holdfast.node.views import (
     PeerInfo,
     StateEntry,
 )
+from holdfast.rules.errors import DiskFull
+from holdfast.rules.filters import EVERYTHING, Filter
 from holdfast.rules.limits import CHUNK_ROWS, FETCH_ROWS_DEFAULT
 from holdfast.rules.rows import (
     ConflictRow,
@@ -49,6 +51,7 @@ from holdfast.rules.tasks import Status
 from holdfast.rules.vectors import Model
 from holdfast.storage.ports import Work
 from holdfast.storage.writer import GroupWriter, Ticket
+from holdfast.transport.wire import Batch
 
 T = TypeVar("T")
 
@@ -80,6 +83,11 @@ class LoopWriter:
         self._waiting.append(_AsyncTicket(work, self._sink, future))
         return future
 
+    def add(self, work: Work[T]) -> asyncio.Future[T]:
+        """A write that brings something new: refused while there is no room for it."""
+        self.core.check_room()
+        return self.write(work)
+
     def _hand_over(self) -> None:
         waiting, self._waiting = self._waiting, []
         try:
@@ -100,6 +108,8 @@ class LoopWriter:
     def _answer(self, tickets: list[Ticket]) -> None:
         for ticket in tickets:
             assert isinstance(ticket, _AsyncTicket)
+            if isinstance(ticket.error, DiskFull) and self.core.relieve is not None:
+                self.core.relieve()
             future = ticket.future
             if future.done():  # cancelled while the writer was at work
                 continue
@@ -133,9 +143,7 @@ class AsyncState(_Family):
         id: str | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Receipt:
-        return await self._writer.write(
-            verbs.state_set(self._ctx, self._mesh, key, value, id, meta)
-        )
+        return await self._writer.add(verbs.state_set(self._ctx, self._mesh, key, value, id, meta))
 
     async def get(self, key: str, default: Any = None) -> Any:
         return self._sync.state.get(key, default)
@@ -166,9 +174,7 @@ class AsyncMemories(_Family):
     async def set(
         self, key: str, value: object, *, tags: Iterable[str] = (), id: str | None = None
     ) -> Receipt:
-        return await self._writer.write(
-            verbs.memory_set(self._ctx, self._mesh, key, value, tags, id)
-        )
+        return await self._writer.add(verbs.memory_set(self._ctx, self._mesh, key, value, tags, id))
 
     async def get(self, key: str, *, peer: str | None = None) -> Memory | None:
         return self._sync.memory.get(key, peer=peer)
@@ -206,7 +212,7 @@ class AsyncVectors(_Family):
         metadata: object = None,
         id: str | None = None,
     ) -> Receipt:
-        return await self._writer.write(
+        return await self._writer.add(
             verbs.vector_store(self._ctx, self._mesh, key, embedding, model, content, metadata, id)
         )
 
@@ -263,7 +269,7 @@ class AsyncFiles(_Family):
 class AsyncTasks(_Family):
     async def create(self, title: str, *, description: str = "", id: str | None = None) -> TaskRow:
         change = verbs.task_create(self._ctx, self._mesh, title, description, id)
-        return await self._writer.write(verbs.then_task(change))
+        return await self._writer.add(verbs.then_task(change))
 
     async def claim(self, task: str, *, id: str | None = None) -> TaskRow:
         return await self._move("claim", task, id)
@@ -288,7 +294,7 @@ class AsyncTasks(_Family):
 
     async def _move(self, verb: str, task: str, id: str | None) -> TaskRow:
         change = verbs.task_move(self._ctx, self._mesh, verb, task, id)
-        return await self._writer.write(verbs.then_task(change))
+        return await self._writer.add(verbs.then_task(change))
 
 
 class AsyncFacts(_Family):
@@ -300,9 +306,10 @@ class AsyncFacts(_Family):
         *,
         id: str | None = None,
         meta: Mapping[str, Any] | None = None,
+        objects: Iterable[str] = (),
     ) -> Receipt:
-        return await self._writer.write(
-            verbs.fact_append(self._ctx, self._mesh, subject, predicate, object, id, meta)
+        return await self._writer.add(
+            verbs.fact_append(self._ctx, self._mesh, subject, predicate, object, id, meta, objects)
         )
 
 
@@ -352,12 +359,28 @@ class AsyncLog:
         return self._log.consumers()
 
     async def add_consumer(
-        self, name: str, start: str | int = "start", *, retire_ms: int | None = None
+        self,
+        name: str,
+        start: str | int = "start",
+        *,
+        retire_ms: int | None = None,
+        retire_lag: int | None = None,
+        filter: Filter = EVERYTHING,
     ) -> Consumer:
-        return await asyncio.to_thread(self._log.add_consumer, name, start, retire_ms=retire_ms)
+        return await asyncio.to_thread(
+            self._log.add_consumer,
+            name,
+            start,
+            retire_ms=retire_ms,
+            retire_lag=retire_lag,
+            filter=filter,
+        )
 
     async def fetch(self, consumer: str, limit: int = FETCH_ROWS_DEFAULT) -> Rows[Entry]:
         return await asyncio.to_thread(self._log.fetch, consumer, limit)
+
+    async def batch(self, consumer: str, limit: int = FETCH_ROWS_DEFAULT) -> Batch:
+        return await asyncio.to_thread(self._log.batch, consumer, limit)
 
     async def confirm(
         self,
@@ -403,7 +426,7 @@ class AsyncNode:
     async def apply(self, envelopes: Iterable[bytes]) -> Rows[Applied]:
         results: list[Applied] = []
         for batch in _batches(envelopes):
-            results += await self._writer.write(Intake(self._writer.core.ctx, batch))
+            results += await self._writer.add(Intake(self._writer.core.ctx, batch))
         return results
 
     async def receive_blob(self, content: Content) -> str:

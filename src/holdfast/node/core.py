@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter_ns
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, Final, TypeVar
 
 from holdfast.node import verbs
 from holdfast.node.change import Receipt
@@ -20,6 +20,7 @@ from holdfast.rules.errors import (
     BlobCorrupt,
     BlobElsewhere,
     BlobMissing,
+    DiskFull,
     HoldfastError,
     UnknownFile,
     UnknownMesh,
@@ -35,6 +36,16 @@ T = TypeVar("T")
 Content = bytes | Path | BinaryIO
 
 _SHARE_TRIES = 3
+
+_ADDING: Final = frozenset(
+    (
+        *("state.set", "memory.set", "vector.store", "vector.reembed", "file.share"),
+        *("task.create", "task.claim", "task.release", "task.complete", "task.cancel"),
+        *("fact.append", "mesh.create", "conflict.restore", "intake", "import", "link.take"),
+    )
+)
+"""Writes that need room. Others make some, or keep track of readers: they are let through. A
+deletion, too, which needs something to delete and so cannot go on for ever."""
 
 
 class Core:
@@ -52,6 +63,10 @@ class Core:
         self.ctx = ctx
         self.metrics = metrics
         self.blobs_free = blobs_free
+        self.admit: Callable[[], None] | None = None
+        """Raises `DiskFull` while nothing new is taken in; set by whoever watches the disk."""
+        self.relieve: Callable[[], None] | None = None
+        """Told of a write that met a full disk: it makes what room it can."""
 
     @property
     def blobs(self) -> BlobStore:
@@ -59,14 +74,30 @@ class Core:
 
     def write(self, name: str, work: Work[T]) -> T:
         # Spelled out, because a context manager here costs a tenth of a durable write.
+        if self.admit is not None and name in _ADDING:
+            self.check_room()
         begun = perf_counter_ns()
         try:
             return self.store.write(work)
         except HoldfastError as error:
             self.metrics.failed(error)
+            if isinstance(error, DiskFull) and self.relieve is not None:
+                self.relieve()
+                if name not in _ADDING:
+                    return self.store.write(work)  # the first try was rolled back whole
             raise
         finally:
             self.metrics.add(name, perf_counter_ns() - begun)
+
+    def check_room(self) -> None:
+        """Before data comes in by another way than `write`: a blob, a write of the event loop."""
+        if self.admit is None:
+            return
+        try:
+            self.admit()
+        except HoldfastError as error:
+            self.metrics.failed(error)
+            raise
 
     def read(self, name: str, read: Callable[[Reader], T]) -> T:
         begun = perf_counter_ns()
@@ -106,6 +137,7 @@ class Core:
         never a hole.
         """
         check_path(path)
+        self.check_room()
         content = _readable(content)
         begin = _position(content)
         small = _small(content)

@@ -144,7 +144,10 @@ class _Source:
             yield from self._of_mesh(mesh.slug)
         for entry in self._entries():
             if entry.op == "fact.append":
-                yield "fact", _fact_line(entry)
+                fact = _fact_line(entry)
+                for sha in fact.objects:
+                    yield from self._parts(sha)
+                yield "fact", fact
         if self._log:
             for entry in self._entries():
                 yield "log", _log_line(entry)
@@ -190,26 +193,27 @@ class _Source:
             lambda row: (row.owner, row.path),
             ("", ""),
         ):
-            if row.in_blob and self._blobs is not None:
-                yield from self._parts(self._blobs, row)
+            if row.in_blob:
+                yield from self._parts(row.sha256)
             yield "file", _file_line(row)
 
-    def _parts(self, blobs: BlobStore, row: FileRow) -> Iterator[tuple[str, AnyLine]]:
-        sha = bytes.fromhex(row.sha256)
-        if sha in self._written:
+    def _parts(self, sha256: str) -> Iterator[tuple[str, AnyLine]]:
+        sha = bytes.fromhex(sha256)
+        if self._blobs is None or sha in self._written:
             return
         self._written.add(sha)
         try:
-            stream = blobs.open(row.sha256)
+            size = self._blobs.size(sha256)
+            stream = self._blobs.open(sha256)
         except (BlobMissing, BlobCorrupt):
             return  # a peer's file that has not arrived; if it is ours, doctor tells of it
         with stream:
-            done = part = 0
-            while done < row.size and (data := stream.read(EXPORT_PART_BYTES)):
+            done, part, last = 0, 0, False
+            while not last:  # at least once: nothing at all is content, too
+                data = stream.read(EXPORT_PART_BYTES)
                 done += len(data)
-                line = BlobLine(
-                    sha256=row.sha256, size=row.size, part=part, last=done >= row.size, data=data
-                )
+                last = done >= size or not data
+                line = BlobLine(sha256=sha256, size=size, part=part, last=last, data=data)
                 yield "blob", line
                 part += 1
 
@@ -372,6 +376,7 @@ def _fact_line(entry: Entry) -> FactLine:
         subject=entry.entity,
         predicate=body.predicate,
         object=msgspec.Raw(body.object),
+        objects=tuple(digest.hex() for digest in body.objects),
         meta=msgspec.Raw(envelope.meta or b"null"),
         id=id_text(entry.id),
         lamport=entry.lamport,

@@ -167,6 +167,8 @@ class FactLine(Line, frozen=True, kw_only=True, tag="fact"):
     subject: str
     predicate: str
     object: msgspec.Raw
+    objects: tuple[str, ...] = ()
+    """Hashes of the blobs that it names. Their lines came before, if they were there."""
     meta: msgspec.Raw = msgspec.Raw(b"null")
     id: str
     lamport: int = 0

@@ -275,6 +275,12 @@ class Facts(_Family):
         *,
         id: str | None = None,
         meta: Mapping[str, Any] | None = None,
+        objects: Iterable[str] = (),
     ) -> Receipt:
-        change = verbs.fact_append(self._core.ctx, self._mesh, subject, predicate, object, id, meta)
+        """`objects` are hashes of content that was put here before (`Node.receive_blob`): it is
+        kept for as long as the fact.
+        """
+        change = verbs.fact_append(
+            self._core.ctx, self._mesh, subject, predicate, object, id, meta, objects
+        )
         return self._core.write("fact.append", change)

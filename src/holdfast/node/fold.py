@@ -21,6 +21,7 @@ from holdfast.rules.bodies import (
     NOTHING,
     OPS,
     Body,
+    Fact,
     FileShare,
     MemorySet,
     StateSet,
@@ -61,7 +62,7 @@ def fold(
     """Applies an envelope that has just been appended at `offset`."""
     apply = FOLDS.get(envelope.op)
     if apply is None or body is None:
-        # A fact, or an op of a newer version: the log keeps it, no table does.
+        # An op of a newer version: the log keeps it, no table does.
         return Outcome.APPLIED
     return apply(tx, ctx, envelope, body, offset, current)
 
@@ -251,16 +252,43 @@ def _fold_file(
     )
     tx.file_put(row)
     if row.in_blob:
-        # Also revives one that waits for its file to be removed.
-        known = tx.blob_get(row.sha256)
-        if known is None or known.released_at is not None:
-            tx.blob_put(BlobRow(sha256=row.sha256, size=row.size, created_at=ctx.now_ms()))
+        _hold_blob(tx, ctx, row.sha256, row.size)
     if before is not None and before.in_blob and tx.blob_refs(before.sha256) == 0:
         known = tx.blob_get(before.sha256)
         assert known is not None, "a live row named a blob that was not registered"
         tx.blob_put(
             msgspec.structs.replace(known, released_at=ctx.now_ms(), released_offset=offset)
         )
+    return Outcome.APPLIED
+
+
+def _hold_blob(tx: Transaction, ctx: Context, sha256: str, size: int) -> None:
+    """Registers a blob that is named; also revives one that waits for its file to be removed."""
+    known = tx.blob_get(sha256)
+    if known is None or known.released_at is not None:
+        tx.blob_put(BlobRow(sha256=sha256, size=size, created_at=ctx.now_ms()))
+
+
+# --- facts ---------------------------------------------------------------------------------------
+
+
+def _fold_fact(
+    tx: Transaction,
+    ctx: Context,
+    envelope: Envelope,
+    body: Body,
+    offset: int,
+    current: Version | None,
+) -> Outcome:
+    """The log is all the table that facts have. Objects that one names stay as long as it does."""
+    assert isinstance(body, Fact)
+    if body.objects:
+        named = [digest.hex() for digest in body.objects]
+        for sha256 in named:
+            # Unlike a file, a fact does not say how large they are.
+            here = ctx.blobs.exists(sha256)
+            _hold_blob(tx, ctx, sha256, ctx.blobs.size(sha256) if here else 0)
+        tx.fact_objects_put(offset, named)
     return Outcome.APPLIED
 
 
@@ -324,6 +352,7 @@ _FAMILIES: Final[dict[str, tuple[_Find | None, _Fold]]] = {
     "file": (_file_current, _fold_file),
     "vector": (_vector_current, _fold_vector),
     "task": (None, fold_task),
+    "fact": (None, _fold_fact),
 }
 _BY_OP: Final = {op: _FAMILIES[family_of(op)] for op in OPS if family_of(op) in _FAMILIES}
 CURRENT: Final = {op: find for op, (find, _) in _BY_OP.items() if find is not None}

@@ -91,9 +91,9 @@ class BadLine(msgspec.Struct, frozen=True):
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     """What an import wrote, by kind.
 
-    Besides the kinds: `already_here` (tasks and facts), `without_content` (files whose content the
-    export does not hold), `deleted` (rows that were deleted there), `not_imported` (the log, the
-    ledger and other lines that are not rows).
+    Besides the kinds: `already_here` (tasks and facts), `without_content` (files and facts whose
+    content the export does not hold), `deleted` (rows that were deleted there), `not_imported` (the
+    log, the ledger and other lines that are not rows).
     """
 
     counts: dict[str, int]
@@ -352,11 +352,14 @@ class _Import:
             _value(line.object),
             id=_derived(self._core.ctx.peer, mesh, original),
             meta=_value(line.meta),
+            objects=line.objects,
         )
 
         def step(tx: Transaction) -> str:
             if tx.log_find(original) is not None or tx.forgotten(original) is not None:
                 return HERE
+            if not all(self._core.blobs.exists(sha) for sha in map(str.lower, line.objects)):
+                return NO_CONTENT
             return HERE if change(tx).duplicate else "fact"
 
         return step

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
+from holdfast.node import giving, readers
+from holdfast.node.caller import LOCAL
 from holdfast.node.core import Core
 from holdfast.node.views import Consumer
 from holdfast.rules import limits
-from holdfast.rules.errors import (
-    AlreadyExists,
-    BadInput,
-    OverLimit,
-    PastEnd,
-    Truncated,
-    UnknownConsumer,
-)
-from holdfast.rules.frontier import Frontier, check_confirm
-from holdfast.rules.names import check_key
-from holdfast.rules.rows import ConsumerRow, Entry
+from holdfast.rules.errors import AlreadyExists, BadInput
+from holdfast.rules.filters import EVERYTHING, Filter
+from holdfast.rules.rows import Columns, Entry
 from holdfast.storage.ports import Reader, Transaction
+from holdfast.transport.wire import Batch, Confirmation, Fetch
 
 
 class Head(NamedTuple):
@@ -54,12 +50,12 @@ class Log:
         def page(tx: Reader) -> Sequence[Entry]:
             nonlocal position
             # Looked at again for every page: the log may be truncated while it is being read.
-            _check_there(position, stop, *tx.log_bounds())
+            readers.check_there(position, stop, tx.log_bounds()[0])
             rows = tx.log_range(position, stop, limits.CHUNK_ROWS)
             position = rows[-1].offset + 1 if rows else position
             return rows
 
-        _check_there(start, stop, first, last)
+        readers.check_there(start, stop, first)
         return self._core.pages(page)
 
     def tail(self, count: int = 20) -> list[Entry]:
@@ -79,53 +75,63 @@ class Log:
         return self._core.read("consumer.list", read)
 
     def add_consumer(
-        self, name: str, start: str | int = "start", *, retire_ms: int | None = None
+        self,
+        name: str,
+        start: str | int = "start",
+        *,
+        retire_ms: int | None = None,
+        retire_lag: int | None = None,
+        filter: Filter = EVERYTHING,
     ) -> Consumer:
         """Registers a reader. From now on nothing that it has not confirmed is removed.
 
-        With `retire_ms` it declares how long it is waited for: a sweep retires a reader that has
-        not confirmed for longer.
+        With `retire_ms` it declares how long it is waited for, with `retire_lag` how many entries
+        may wait for it: a sweep retires a reader that has not confirmed for longer, or that more
+        wait for. With a `filter` it is given only what passes; the rest counts as confirmed with
+        its neighbours.
         """
-        check_key(name, "consumer name", limits.CONSUMER_NAME_BYTES_MAX)
-        if retire_ms is not None and not 0 < retire_ms < limits.LAMPORT_MAX:
-            raise BadInput(f"{retire_ms} ms is not a time to wait for a consumer")
+        readers.check_reader(name, retire_ms, retire_lag)
+        filter.check()
         now = self._core.ctx.now_ms()
 
         def work(tx: Transaction) -> Consumer:
             if tx.consumer_get(name) is not None:
                 raise AlreadyExists(f"consumer {name!r} is registered already")
-            first, last = tx.log_bounds()
-            position = _start(start, first, last)
-            row = ConsumerRow(
-                name=name,
-                frontier=Frontier(position - 1).encode(),
-                created_at=now,
-                seen_at=now,
+            row = msgspec.structs.replace(
+                readers.fresh(tx, name, start, now),
                 retire_ms=retire_ms,
+                retire_lag=retire_lag,
+                filter=filter,
             )
             tx.consumer_put(row)
-            return Consumer.of(row, last)
+            return Consumer.of(row, tx.log_bounds()[1])
 
         return self._core.write("consumer.add", work)
 
     def fetch(self, consumer: str, limit: int = limits.FETCH_ROWS_DEFAULT) -> list[Entry]:
         """What a consumer has not confirmed, oldest first: the same again until it confirms."""
-        if not 1 <= limit <= limits.FETCH_ROWS_MAX:
-            raise OverLimit(f"limit {limit} is not between 1 and {limits.FETCH_ROWS_MAX}")
+        readers.check_limit(limit)
 
         def read(tx: Reader) -> list[Entry]:
-            row = _require(tx, consumer)
-            frontier = Frontier.decode(row.frontier)
-            first, last = tx.log_bounds()
-            _check_there(frontier.prefix + 1, last + 1, first, last)
+            row = readers.require(tx, consumer)
+            _, spans = readers.unread(tx, row, None)
+            look = partial(_look, tx, row.filter)
             found: list[Entry] = []
-            for start, end in frontier.holes(last):
-                found += tx.log_range(start, end, limit - len(found))
-                if len(found) >= limit:
-                    break
+            while spans and not found:
+                # On and on, because to this caller an empty list means that there is nothing new.
+                for piece in readers.pieces(look, _raws, spans, limit):
+                    found += _entries(piece)
+                    upto = piece.upto
+                spans = [(max(start, upto + 1), end) for start, end in spans if end > upto + 1]
             return found
 
         return self._core.read("fact.fetch", read)
+
+    def batch(self, consumer: str, limit: int = limits.FETCH_ROWS_DEFAULT) -> Batch:
+        """The same as it travels, with its bounds. A reader with a filter confirms up to `upto`,
+        and with it everything before that it was not given.
+        """
+        return giving.give(self._core, LOCAL, Fetch(consumer=consumer, limit=limit))
 
     def confirm(
         self,
@@ -137,62 +143,26 @@ class Log:
         """Everything up to an offset, or half-open ranges. Backwards is a no-op, past the end an
         error.
         """
-        if (offset is None) == (ranges is None):
-            raise BadInput("confirm either an offset or ranges")
         spans = None if ranges is None else list(ranges)
-        now = self._core.ctx.now_ms()
-
-        def work(tx: Transaction) -> Consumer:
-            row = _require(tx, consumer)
-            frontier = Frontier.decode(row.frontier)
-            last = tx.log_bounds()[1]
-            for start, end in [(1, offset + 1)] if offset is not None else spans or []:
-                check_confirm(frontier, start, end, last)
-                frontier = frontier.confirm_range(start, end)
-            confirmed = msgspec.structs.replace(row, frontier=frontier.encode(), seen_at=now)
-            tx.consumer_put(confirmed)
-            return Consumer.of(confirmed, last)
-
-        return self._core.write("fact.confirm", work)
+        told = Confirmation(consumer=consumer, offset=offset, ranges=spans)
+        return giving.confirm(self._core, LOCAL, told)
 
     def retire(self, consumer: str) -> None:
         """Forgets a reader: the log no longer waits for it."""
-
-        def work(tx: Transaction) -> None:
-            _require(tx, consumer)
-            tx.consumer_drop(consumer)
-
-        self._core.write("consumer.retire", work)
+        giving.retire(self._core, LOCAL, consumer)
 
     def _bounds(self) -> tuple[int, int]:
         return self._core.read("log.range", lambda tx: tx.log_bounds())
 
 
-def _start(start: str | int, first: int, last: int) -> int:
-    if start == "start":
-        return first
-    if start == "now":
-        return last + 1
-    if isinstance(start, int):
-        if start > last + 1:
-            raise PastEnd(f"offset {start} is past the end of the log at {last}")
-        if start < first:
-            raise Truncated(f"the log begins at offset {first}", first_available=first)
-        return start
-    raise BadInput(f"{start!r} is not a place in the log", hint="use start, now or an offset")
+def _look(tx: Reader, filter: Filter, start: int, end: int, limit: int, bytes_max: int) -> Columns:
+    return tx.log_columns(start, end, limit, bytes_max, filter)
 
 
-def _check_there(start: int, end: int, first: int, last: int) -> None:
-    if start < first and end > start:
-        raise Truncated(
-            f"offset {start} is gone: the log begins at {first}",
-            first_available=first,
-            hint=f"read on from offset {first}, or take what is missing from a backup",
-        )
+def _raws(piece: Columns) -> list[bytes]:
+    return piece.raw
 
 
-def _require(tx: Reader, name: str) -> ConsumerRow:
-    row = tx.consumer_get(name)
-    if row is None:
-        raise UnknownConsumer(f"there is no consumer {name!r}")
-    return row
+def _entries(piece: Columns) -> list[Entry]:
+    columns = (getattr(piece, name) for name in Entry.__struct_fields__)
+    return [Entry(*row) for row in zip(*columns, strict=True)]

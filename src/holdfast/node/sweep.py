@@ -10,7 +10,7 @@ writes get in.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
 from time import monotonic
@@ -19,9 +19,11 @@ import msgspec
 
 from holdfast.node import reembed
 from holdfast.node.core import Core
+from holdfast.node.views import Consumer
 from holdfast.rules import limits
 from holdfast.rules.frontier import Frontier
 from holdfast.rules.retention import may_forget, oldest_kept_ms, truncate_below
+from holdfast.rules.rows import ConsumerRow
 from holdfast.storage.blobs import BlobFile, DraftFile, Found
 from holdfast.storage.ports import Reader, Transaction
 
@@ -42,7 +44,7 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     """What a sweep removed."""
 
     consumers: tuple[str, ...] = ()
-    """Readers that were absent for longer than they had declared."""
+    """Readers that were absent for longer than they had declared, or that too much waited for."""
     log_entries: int = 0
     tombstones: int = 0
     dedupe_rows: int = 0
@@ -106,20 +108,30 @@ def _collect_orphans(core: Core, ttl: Ttl, deadline_s: float | None) -> int:
 
 
 def _retire_absent(tx: Transaction, core: Core) -> tuple[str, ...]:
-    """A reader may declare for how long it is waited for. Past that, it holds nothing back."""
-    now = core.ctx.now_ms()
-    absent = tuple(
-        row.name
-        for row in tx.consumer_list()
-        if row.retire_ms is not None
-        and may_forget(
-            written_at_ms=row.seen_at, now_ms=now, ttl_ms=row.retire_ms, offset=0, frontiers=()
-        )
-    )
-    for name in absent:
-        log.warning("consumer %s has not confirmed for too long and is retired", name)
-        tx.consumer_drop(name)
-    return absent
+    """A reader may declare for how long it is waited for, and for how many entries. Past that, it
+    holds nothing back.
+    """
+    now, head = core.ctx.now_ms(), tx.log_bounds()[1]
+    retired = []
+    for row in tx.consumer_list():
+        why = _given_up(row, now, head)
+        if why:
+            log.warning("consumer %s %s and is retired", row.name, why)
+            tx.consumer_drop(row.name)
+            retired.append(row.name)
+    return tuple(retired)
+
+
+def _given_up(row: ConsumerRow, now_ms: int, head: int) -> str:
+    """Why a reader is no longer waited for, or nothing."""
+    if row.retire_ms is not None and may_forget(
+        written_at_ms=row.seen_at, now_ms=now_ms, ttl_ms=row.retire_ms, offset=0, frontiers=()
+    ):
+        return "has not confirmed for too long"
+    waiting = Consumer.of(row, head).lag
+    if row.retire_lag is not None and waiting > row.retire_lag:
+        return f"has {waiting} entries waiting, more than it declared"
+    return ""
 
 
 def lowest_frontier(tx: Reader) -> int | None:
@@ -139,6 +151,7 @@ def _kept_from(tx: Reader, now_ms: int, ttl_ms: int) -> int:
 
 
 def _truncate(tx: Transaction, core: Core, ttl: Ttl) -> int:
+    """With the entries go their holds on objects, so that none is held for ever."""
     first, head = tx.log_bounds()
     now = core.ctx.now_ms()
     below = truncate_below(
@@ -147,7 +160,24 @@ def _truncate(tx: Transaction, core: Core, ttl: Ttl) -> int:
         frontiers=_frontiers(tx),
         oldest_kept_offset_by_age=_kept_from(tx, now, ttl.log_ms),
     )
-    return tx.log_truncate(below, limits.CHUNK_ROWS, now)
+    named = tx.fact_objects(below, limits.CHUNK_ROWS + 1)
+    if len(named) > limits.CHUNK_ROWS:
+        # So many facts at a time that all their objects are among these. One fact has fewer.
+        below = named[-1][0]
+    truncated = tx.log_truncate(below, limits.CHUNK_ROWS, now)
+    _release_objects(tx, [(at, sha) for at, sha in named if at < tx.log_bounds()[0]], now)
+    return truncated
+
+
+def _release_objects(tx: Transaction, named: Sequence[tuple[int, str]], now_ms: int) -> None:
+    if not named:
+        return
+    last = named[-1][0]
+    tx.fact_objects_drop(last + 1)
+    for sha in dict.fromkeys(sha for _, sha in named):
+        blob = tx.blob_get(sha)
+        if blob is not None and blob.released_at is None and tx.blob_refs(sha) == 0:
+            tx.blob_put(msgspec.structs.replace(blob, released_at=now_ms, released_offset=last))
 
 
 def _tombstones(tx: Transaction, core: Core, ttl: Ttl, mesh: str) -> int:

@@ -6,8 +6,9 @@ state are done here and now; checks that do are done by the work, in its transac
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from holdfast.node.change import Change, Receipt
 from holdfast.node.context import Context
@@ -23,6 +24,7 @@ from holdfast.rules.bodies import (
     TaskTurn,
     VectorDelete,
     VectorStore,
+    check_objects,
     check_prose,
     check_tags,
     encode_body,
@@ -35,6 +37,7 @@ from holdfast.rules.errors import (
     TaskTaken,
     UnknownFile,
     UnknownKey,
+    UnknownObject,
     UnknownTask,
 )
 from holdfast.rules.ids import id_text
@@ -48,6 +51,8 @@ T = TypeVar("T")
 Read = Callable[[Reader], T]
 Work = Callable[[Transaction], T]
 Meta = Mapping[str, Any] | None
+
+_SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
 
 
 class _Deletion(Change):
@@ -333,6 +338,19 @@ def task_events(mesh: str, task: str) -> Read[list[TaskEventRow]]:
 # --- facts ---------------------------------------------------------------------------------------
 
 
+class FactNaming(Change):
+    """A fact that names objects, which must be there when it is recorded."""
+
+    __slots__ = ()
+
+    def carry_out(self, tx: Transaction) -> Receipt:
+        assert isinstance(self.body, Fact)
+        for digest in self.body.objects:
+            if not self.ctx.blobs.exists(digest.hex()):
+                raise UnknownObject(f"the object {digest.hex()} is not on this node")
+        return super().carry_out(tx)
+
+
 def fact_append(
     ctx: Context,
     mesh: str,
@@ -341,11 +359,29 @@ def fact_append(
     object: Any,
     id: str | None = None,
     meta: Meta = None,
+    objects: Iterable[str] = (),
 ) -> Change:
+    """`objects` are the hashes of blobs that the fact names, as hex."""
     names.check_key(subject, "subject", limits.SUBJECT_BYTES_MAX)
     names.check_key(predicate, "predicate", limits.PREDICATE_BYTES_MAX)
-    body = Fact(predicate, encode_value(object))
-    return Change(ctx, mesh, "fact.append", subject, body, id=id, meta=meta)
+    named = _digests(objects)
+    body = Fact(predicate, encode_value(object), named)
+    kind = FactNaming if named else Change
+    return kind(ctx, mesh, "fact.append", subject, body, id=id, meta=meta)
+
+
+def _digests(objects: Iterable[str]) -> tuple[bytes, ...]:
+    if isinstance(objects, str):
+        raise BadInput("objects is one text, not a list of texts", hint="write objects=['…']")
+    listed = list(objects)
+    if any(not isinstance(text, str) or not _SHA256.fullmatch(text) for text in listed):
+        raise BadInput(
+            "an object is named by something else than its hash",
+            hint="use the 64 hex digits of its SHA-256",
+        )
+    found = tuple(dict.fromkeys(bytes.fromhex(text) for text in listed))
+    check_objects(found)
+    return found
 
 
 def check_status(status: Status | str) -> Status:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from holdfast.rules.bodies import decode_value
+from holdfast.rules.filters import EVERYTHING, Filter
 from holdfast.rules.frontier import Frontier
 from holdfast.rules.rows import ConsumerRow, FileRow, MemoryRow, StateRow, VectorRow
 
@@ -116,6 +117,12 @@ class Consumer(msgspec.Struct, frozen=True):
     seen_at: int
     retire_ms: int | None = None
     """Retired by the sweep when it has not confirmed for so long."""
+    retire_lag: int | None = None
+    """Retired by the sweep when more entries than this wait for it."""
+    zone: str = ""
+    """The zone that reads by it; empty for readers of this node's own."""
+    filter: Filter = EVERYTHING
+    """What it is given."""
 
     @classmethod
     def of(cls, row: ConsumerRow, head: int) -> Consumer:
@@ -130,4 +137,7 @@ class Consumer(msgspec.Struct, frozen=True):
             created_at=row.created_at,
             seen_at=row.seen_at,
             retire_ms=row.retire_ms,
+            retire_lag=row.retire_lag,
+            zone=row.zone,
+            filter=row.filter,
         )

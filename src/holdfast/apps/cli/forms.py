@@ -6,17 +6,14 @@ Keys are stable and only ever added. Ids are UUID text, stamps are `lamport` and
 
 from __future__ import annotations
 
-import base64
 import os
-import sys
-from array import array
 from typing import Any
 
 import msgspec
 
 from holdfast.node.change import Receipt
+from holdfast.node.plain import body_fields
 from holdfast.node.views import Consumer, FileInfo, Hit, LastKnown, Memory, PeerInfo, StateEntry
-from holdfast.rules import bodies
 from holdfast.rules.bodies import decode_loose, decode_trusted_body, decode_value
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.ids import id_text
@@ -189,44 +186,20 @@ def entry(found: Entry) -> Document:
         "created_at": envelope.created_at,
         "recorded_at": found.recorded_at,
         "meta": decode_value(envelope.meta) if envelope.meta else None,
-        "body": None if body is None else _body(body),
+        "body": None if body is None else body_fields(body, decode_value),
     }
 
 
 def _loser_body(row: ConflictRow) -> Document:
     # The ledger keeps no body of a turn on a task: restoring one is a new attempt.
-    return {} if row.family == "task" else _body(decode_loose(row.loser_op, row.loser_body))
+    return (
+        {}
+        if row.family == "task"
+        else body_fields(decode_loose(row.loser_op, row.loser_body), decode_value)
+    )
 
 
 def _version(version: Version | None) -> Document | None:
     if version is None:
         return None
     return {"lamport": version.lamport, "peer": version.peer, "id": id_text(version.id)}
-
-
-_JSON_FIELDS = ("value", "object", "metadata")
-
-
-def _body(body: bodies.Body) -> Document:
-    """The fields of an op: JSON as JSON, hashes as hex, vectors as numbers, content as base64."""
-    said: Document = {}
-    for name, value in msgspec.structs.asdict(body).items():
-        if not isinstance(value, bytes):
-            said[name] = value
-        elif name in _JSON_FIELDS:
-            said[name] = decode_value(value)
-        elif name == "sha256":
-            said[name] = value.hex()
-        elif name == "embedding":
-            said[name] = numbers(value)
-        else:
-            said[name] = base64.b64encode(value).decode()
-    return said
-
-
-def numbers(packed: bytes) -> list[float]:
-    """A packed vector as its numbers."""
-    values = array("f", packed)
-    if sys.byteorder == "big":
-        values.byteswap()
-    return values.tolist()

@@ -68,12 +68,20 @@ def confirm(session: Session, consumer: str, offset: int | None, ranges: tuple[s
     type=click.IntRange(min=1),
     help="A sweep retires it when it has not confirmed for so long; else it is waited for.",
 )
-def add(session: Session, name: str, start: str, retire_days: int | None) -> None:
+@click.option(
+    "--retire-lag",
+    type=click.IntRange(min=1),
+    metavar="ENTRIES",
+    help="A sweep retires it when more entries than this wait for it.",
+)
+def add(
+    session: Session, name: str, start: str, retire_days: int | None, retire_lag: int | None
+) -> None:
     """Register a reader of the log."""
     retire_ms = None if retire_days is None else retire_days * DAY_MS
     with session.node() as node:
         place: str | int = int(start) if start.isascii() and start.isdecimal() else start
-        found = node.log.add_consumer(name, place, retire_ms=retire_ms)
+        found = node.log.add_consumer(name, place, retire_ms=retire_ms, retire_lag=retire_lag)
         session.talk(f"{name} reads from offset {found.position}")
         session.show(forms.consumer(found), f"{found.name}\n")
 
