@@ -1,4 +1,4 @@
-"""`holdfast mesh` and `holdfast peer`: who shares what with whom."""
+"""`holdfast mesh`: who shares what with whom."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from holdfast.apps.cli.declare import noun, verb
 from holdfast.apps.cli.session import Session
 
 mesh_ = noun("mesh", "Circles of peers that share state, each with its clock.")
-peer_ = noun("peer", "Peers that this node has heard of.")
 
 
 @verb(mesh_, "create", mesh=False)
@@ -61,14 +60,3 @@ def clock(session: Session, name: str | None) -> None:
             "last_sync_at": found.last_sync_at,
         }
         session.show(document, fields="mesh lamport sync_state last_sync_at")
-
-
-@verb(peer_, "list")
-def list_peers(session: Session) -> None:
-    """List the peers of a mesh, with when they were last heard of."""
-    with session.mesh() as mesh:
-        session.rows(
-            (forms.peer(found, mesh.slug) for found in mesh.peers()),
-            "peer last_seen_at last_lamport stale",
-            empty=f"nobody else has been heard of in {mesh.slug}",
-        )

@@ -1,0 +1,1 @@
+"""How bytes travel between machines. Imports nothing of the node."""
