@@ -35,7 +35,11 @@ def _commands() -> dict[str, click.Command]:
 COMMANDS = _commands()
 NAMED = """
     init status doctor paths check.lag check.disk check.integrity check.backup
-    mesh.create mesh.list mesh.info mesh.clock peer.list
+    up down mesh.create mesh.list mesh.info mesh.clock
+    peer.list peer.zones peer.card peer.trust peer.revoke peer.block peer.rotate
+    token.add token.list token.revoke
+    link.add link.list link.show link.pause link.resume link.remove
+    link.quarantine link.retry link.drop
     memory.set memory.get memory.forget memory.list
     state.set state.get state.delete state.list
     vector.store vector.search vector.models vector.delete vector.reembed
@@ -205,7 +209,7 @@ MIB = "x" * (VALUE_BYTES_MAX + 1)
         (("task", "create", "t", "--description", "x" * 70_000), "", "over_limit"),
         (("fact", "append", "", "p", "o"), "", "bad_key"),
         (("fact", "append", "s", "p" * 300, "o"), "", "over_limit"),
-        (("consumer", "add", "c" * 129), "", "over_limit"),
+        (("consumer", "add", "c" * 513), "", "over_limit"),
         (("mesh", "create", "UPPER"), "", "bad_input"),
         (("mesh", "create", "x" * 65), "", "over_limit"),
         (("state", "list", "--mesh", "../up"), "", "bad_input"),

@@ -134,9 +134,10 @@ def open_home(
     sync: str | None = None,
     source: Source | None = None,
     vfs: str | None = None,
+    nudges: bool = True,
     environ: Mapping[str, str] = os.environ,
 ) -> Opened:
-    """Opens a home, creating it first if asked to."""
+    """Opens a home, creating it first if asked to. `nudges`: its daemon is told of every commit."""
     begun = perf_counter()
     mode = sync_mode(sync, environ.get("HOLDFAST_STORE_SYNC"))
     root = homes.resolve_home(home, environ)
@@ -161,8 +162,34 @@ def open_home(
     except BaseException:
         presence.leave()
         raise
+    if nudges:
+        opened.store.on_commit(_Nudge(paths))
     opened.open_ms = (perf_counter() - begun) * 1000
     return opened
+
+
+class _Nudge:
+    """Wakes the daemon of a home, if there is one, after each commit of this process."""
+
+    def __init__(self, paths: HomePaths) -> None:
+        self._paths = paths
+        self._wake: Path | None = None
+
+    def __call__(self) -> None:
+        if self._wake is None:
+            self._wake = self._find()
+        if os.path.exists(self._wake):
+            # Imported only here: most commands run without a daemon.
+            from holdfast.transport.unix import nudge
+
+            nudge(self._wake)
+
+    def _find(self) -> Path:
+        try:
+            return homes.wake_path(self._paths)
+        except HoldfastError as error:
+            log.warning("the daemon of %s is not woken: %s", self._paths.root, error.message)
+            return self._paths.wake
 
 
 def _find(root: Path, peer: str | None, create: bool) -> HomePaths:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
@@ -12,6 +12,7 @@ import click
 from holdfast.apps.cli import forms, tables, times
 from holdfast.apps.cli.declare import command_of
 from holdfast.apps.cli.session import Session
+from holdfast.node.daemon_lock import daemon_note
 from holdfast.node.node import Node
 from holdfast.rules.errors import NoHome
 from holdfast.storage import home as homes
@@ -41,8 +42,7 @@ def init_(session: Session, peer: str, slug: str | None) -> None:
 def status_(session: Session) -> None:
     """Say how the home stands, and what to do next."""
     with session.node() as node, session.telling(node):
-        session.show(_status(node), "".join(_status_text(node)))
-        session.talk(f"next: {_next_step(node)}")
+        _show_status(session, node)
 
 
 @command_of("paths")
@@ -68,8 +68,7 @@ def overview(home: str | None, as_json: bool) -> None:
     session = Session(home=home, as_json=as_json)
     try:
         with session.node() as node, session.telling(node):
-            session.show(_status(node), "".join(_status_text(node)))
-            session.talk(f"next: {_next_step(node)}")
+            _show_status(session, node)
     except NoHome as error:
         root = forms.path(homes.resolve_home(home, os.environ))
         session.show(
@@ -79,9 +78,17 @@ def overview(home: str | None, as_json: bool) -> None:
         session.talk("next: holdfast init --peer NAME --mesh NAME; see also: holdfast --help")
 
 
-def _status(node: Node) -> dict[str, Any]:
+def _show_status(session: Session, node: Node) -> None:
+    found = _status(session, node)
+    session.show(found, "".join(_status_text(found)))
+    session.talk(f"next: {found['next']}")
+
+
+def _status(session: Session, node: Node) -> dict[str, Any]:
     paths = HomePaths(node.home)
     head = node.log.head()
+    served = daemon_note(paths)
+    links = _links(session, node)
     return {
         "home": forms.path(node.home),
         "exists": True,
@@ -98,15 +105,30 @@ def _status(node: Node) -> dict[str, Any]:
             {"pid": holder.pid, "command": holder.command, "started_at": holder.started_at}
             for holder in homes.others(paths)
         ],
-        "next": _next_step(node),
+        "daemon": None if served is None else {"pid": served.pid, "listening": served.addresses},
+        "links": links,
+        "next": "holdfast up" if links and served is None else _next_step(node),
     }
 
 
-def _status_text(node: Node) -> Iterator[str]:
-    found = _status(node)
+def _links(session: Session, node: Node) -> list[dict[str, Any]]:
+    """How the links stand, as the daemon says, or as they are stored where there is none."""
+    if not node._core.read("link.list", lambda tx: tx.link_list()):
+        return []
+    # It brings keys and TLS with it, which most homes have no use for.
+    from holdfast.apps.cli.nouns import link
+    from holdfast.node.links import Links
+    from holdfast.node.trust import Trust
+
+    live = link._live(session, node)
+    links = Links(node._core, Trust(node._core, HomePaths(node.home)))
+    return [link._document(view, live) for view in links.list()]
+
+
+def _status_text(found: Mapping[str, Any]) -> Iterator[str]:
     log = found["log"]
     yield f"home       {found['home']}\n"
-    yield f"peer       {tables.visible(node.peer)}\n"
+    yield f"peer       {tables.visible(found['peer'])}\n"
     yield f"log        epoch {log['epoch']}, offsets {log['first']} to {log['last']}\n"
     yield f"database   {times.size(found['database_bytes'])}\n"
     yield f"disk       {times.size(found['disk_free_bytes'])} free\n"
@@ -115,6 +137,16 @@ def _status_text(node: Node) -> Iterator[str]:
         yield f"mesh       {mesh['mesh']} at lamport {mesh['lamport']}: {counts or 'empty'}\n"
     for consumer in found["consumers"]:
         yield f"consumer   {tables.visible(consumer['name'])} lags by {consumer['lag']}\n"
+    served = found["daemon"]
+    if served is not None:
+        where = ", ".join(map(tables.visible, served["listening"])) or "not listening yet"
+        yield f"daemon     process {served['pid']}: {where}\n"
+    else:
+        yield f"daemon     none{', so nothing is pulled' if found['links'] else ''}\n"
+    for link in found["links"]:
+        lag = "" if link["lag"] is None else f", lags by {link['lag']}"
+        trouble = "" if link["trouble"] is None else f" ({tables.visible(link['trouble'])})"
+        yield f"link       {tables.visible(link['name'])} is {link['state']}{lag}{trouble}\n"
     if found["conflicts_open"]:
         yield f"conflicts  {found['conflicts_open']} open\n"
     for process in found["processes"]:

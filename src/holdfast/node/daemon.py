@@ -1,0 +1,338 @@
+"""The daemon: one home, open for as long as the process lives, and served.
+
+Starting: take the lock that says which process serves this home, open it, bind the listeners, let
+the links run, say that we are ready. Ending is the same in reverse order, so that nothing is taken
+in that cannot be finished: no more calls, answers for those who wait, no more pulling, no more
+upkeep, then the writer is drained and the home closed. All of it has ten seconds; what has not
+ended by then is left as a crash would leave it, which the next start knows how to mend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from holdfast.node.aio import LoopWriter
+from holdfast.node.api.app import Frame
+from holdfast.node.api.calls import Counts, Gate
+from holdfast.node.api.context import Api
+from holdfast.node.daemon_lock import DaemonLock, DaemonNote
+from holdfast.node.disk import DiskWatch
+from holdfast.node.link_status import LinkStatus
+from holdfast.node.node import Node, open_node
+from holdfast.node.notify import READY, STOPPING, WATCHDOG, Notifier
+from holdfast.node.puller import Pullers
+from holdfast.node.pulse import Pulse, WakeSocket
+from holdfast.node.sessions import Sessions
+from holdfast.node.settings import Settings
+from holdfast.node.trust import Trust
+from holdfast.node.upkeep import Upkeep
+from holdfast.rules import limits
+from holdfast.rules.errors import BadInput
+from holdfast.rules.links import LinkState
+from holdfast.rules.pressure import Pressure
+from holdfast.storage import home as homes
+from holdfast.storage.home import HomePaths
+from holdfast.transport.server import Listener, Server, tcp_listener, unix_listener
+from holdfast.transport.tls import certificate_digest, make_certificate, server_context
+
+log = logging.getLogger("holdfast")
+
+Told = Callable[[str, dict[str, Any]], None]
+"""Hears of what happens, each with its document: `ready`, `link`, `disk`, `stopping`, `stopped`.
+In any thread, so it must be quick and safe to call from several."""
+
+
+class Daemon:
+    """Serves one home in the running event loop."""
+
+    def __init__(
+        self,
+        home: str | Path | None,
+        settings: Settings,
+        *,
+        told: Told = lambda event, document: None,
+        on_overtime: Callable[[], None] | None = None,
+        sync: str | None = None,
+    ) -> None:
+        """`on_overtime` is called, in a thread, when ending took too long; as a rule it ends the
+        process.
+        """
+        self._home, self._settings, self._sync = home, settings.check(), sync
+        self._told = told
+        self._on_overtime = on_overtime or _end_process
+        self._stop = asyncio.Event()
+        self._notifier = Notifier()
+        self._api: Api | None = None
+        self._talkative = False
+        self._said: dict[tuple[str, str], str | None] = {}
+        self.addresses: list[str] = []
+
+    @property
+    def api(self) -> Api:
+        assert self._api is not None, "the daemon is not up"
+        return self._api
+
+    def stop(self) -> None:
+        """Asks it to end; from the loop's own thread."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Serves until it is asked to stop."""
+        overtime: threading.Timer | None = None
+        try:
+            async with AsyncExitStack() as ending:
+                await self._start(ending)
+                self._tell_ready()
+                await self._stop.wait()
+                overtime = threading.Timer(limits.SHUTDOWN_MS_MAX / 1000, self._on_overtime)
+                overtime.daemon = True
+                overtime.start()
+                self._tell_stopping()
+        finally:
+            # Where it would end the process it stays set until the process has ended: a thread
+            # that hangs in a read would otherwise keep it for ever.
+            if overtime is not None and self._on_overtime is not _end_process:
+                overtime.cancel()
+
+    # --- starting ----------------------------------------------------------------------------
+
+    async def _start(self, ending: AsyncExitStack) -> None:
+        root = homes.resolve_home(self._home, os.environ)
+        paths = homes.require_home(root)
+        lock = DaemonLock(paths)
+        ending.callback(lock.close)
+        ending.callback(self._tell_stopped)  # while we hold it: `down` waits for the lock
+        node = await asyncio.to_thread(open_node, root, sync=self._sync, nudges=False)
+        ending.push_async_callback(asyncio.to_thread, node.close)
+        self._api = api = self._make_api(node, paths, ending)
+        listeners = self._bind(paths, ending)
+        self._start_upkeep(api, ending)
+        self._start_pullers(api, ending)
+        server = Server(Frame(api), listeners)
+        await server.start()
+        ending.push_async_callback(self._end_calls, server)
+        self.addresses = [listener.address for listener in listeners]
+        lock.write(DaemonNote(os.getpid(), self.addresses))
+        self._start_waking(api, paths, ending)
+        api.phase = "ready"
+
+    def _make_api(self, node: Node, paths: HomePaths, ending: AsyncExitStack) -> Api:
+        core = node._core
+        threads = ThreadPoolExecutor(limits.SERVER_THREADS, "holdfast-serve")
+        ending.callback(threads.shutdown, wait=False)
+        trust = Trust(core, paths)
+        pulse = Pulse(lambda: core.read("log.head", lambda tx: tx.log_bounds()[1]))
+        disk = DiskWatch(core, paths, self._settings.disk_limit_bytes)
+        disk.on_change(lambda found: self._news(pulse, "disk", _disk_news(found)))
+        return Api(
+            node=node,
+            trust=trust,
+            sessions=Sessions(trust, clock=monotonic, random=os.urandom),
+            settings=self._settings,
+            pulse=pulse,
+            gate=Gate(),
+            counts=Counts(),
+            threads=threads,
+            writer=LoopWriter(core, node._opened.store.writer),
+            disk=disk,
+            started_at=core.ctx.now_ms() / 1000,
+        )
+
+    def _bind(self, paths: HomePaths, ending: AsyncExitStack) -> list[Listener]:
+        settings = self._settings
+        made: list[Listener] = []
+
+        def keep(listener: Listener) -> None:
+            ending.callback(listener.socket.close)
+            made.append(listener)
+
+        if settings.socket:
+            path = homes.socket_path(paths)
+            keep(unix_listener(path))
+            ending.callback(path.unlink, missing_ok=True)
+        if settings.tcp_place is not None:
+            keep(tcp_listener(*settings.tcp_place))
+        if settings.listen_place is not None:
+            cert, key = _certificate(settings, paths)
+            self.api.certificate = certificate_digest(cert)
+            keep(tcp_listener(*settings.listen_place, server_context(cert, key)))
+        return made
+
+    def _start_upkeep(self, api: Api, ending: AsyncExitStack) -> None:
+        assert api.disk is not None
+        upkeep = Upkeep(api.node, api.disk)
+        upkeep.start()
+        ending.push_async_callback(
+            asyncio.to_thread, upkeep.stop, limits.SHUTDOWN_SWEEP_MS_MAX / 1000
+        )
+
+    def _start_pullers(self, api: Api, ending: AsyncExitStack) -> None:
+        def changed(status: LinkStatus) -> None:
+            self._news(api.pulse, "link", _link_news(status))
+
+        pullers = api.pullers = Pullers(api.core, api.trust, on_change=changed)
+        pullers.start()
+        ending.push_async_callback(
+            asyncio.to_thread, pullers.stop, limits.SHUTDOWN_DRAIN_MS_MAX / 1000
+        )
+
+    def _start_waking(self, api: Api, paths: HomePaths, ending: AsyncExitStack) -> None:
+        api.core.store.on_commit(api.pulse.ring)
+        wake = WakeSocket(homes.wake_path(paths, make=True), api.pulse)
+        ending.callback(wake.close)
+        self._in_background(api.pulse.watch(), ending)
+        if self._notifier.watchdog_s is not None:
+            self._in_background(self._watchdog(self._notifier.watchdog_s), ending)
+        # What was written between opening the home and now.
+        api.pulse.look()
+
+    def _news(self, pulse: Pulse, kind: str, document: dict[str, Any]) -> None:
+        """In the thread of whoever found it out."""
+        pulse.post(kind, document)
+        # The first that is told is that we are ready, and after `stopping` all of this is expected.
+        # Of a link that is out of reach, one line: it tries again and again, perhaps for weeks.
+        about, state = (kind, document.get("name", "")), document.get("state")
+        if self._talkative and state != LinkState.CONNECTING:
+            if state is None or self._said.get(about) != state:
+                self._told(kind, document)
+            self._said[about] = state
+
+    def _in_background(self, work: Coroutine[Any, Any, None], ending: AsyncExitStack) -> None:
+        task = asyncio.create_task(work)
+
+        async def end() -> None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+        ending.push_async_callback(end)
+
+    async def _watchdog(self, every_s: float) -> None:
+        while True:
+            self._notifier.tell(WATCHDOG)
+            await asyncio.sleep(every_s)
+
+    def _tell_ready(self) -> None:
+        api = self.api
+        self._told(
+            "ready",
+            {
+                "home": str(api.node.home),
+                "peer": api.node.peer,
+                "card": api.trust.card(),
+                "pid": os.getpid(),
+                "listening": self.addresses,
+            },
+        )
+        self._talkative = True
+        self._notifier.tell(READY, f"STATUS=serving {', '.join(self.addresses)}")
+
+    # --- ending ------------------------------------------------------------------------------
+
+    def _tell_stopping(self) -> None:
+        self._talkative = False
+        self._notifier.tell(STOPPING)
+        self._told("stopping", {})
+
+    def _tell_stopped(self) -> None:
+        if self._stop.is_set():
+            self._told("stopped", {})
+
+    async def _end_calls(self, server: Server) -> None:
+        """Waiting calls are answered with what there is, streams end, the rest may finish."""
+        self.api.phase = "stopping"
+        self.api.pulse.close()
+        await server.stop()
+
+
+async def serve(daemon: Daemon) -> int:
+    """Runs a daemon until a signal ends it, and returns the exit code. A second one ends it at
+    once.
+    """
+    loop = asyncio.get_running_loop()
+    came: list[int] = []
+
+    def on_signal(number: int) -> None:
+        if came:
+            _end_process()
+        came.append(number)
+        daemon.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    await daemon.run()
+    return 130 if came and came[0] == signal.SIGINT else 0
+
+
+def run(make: Callable[[], Daemon]) -> int:
+    """Makes a daemon in an event loop of its own and runs it to its end."""
+
+    async def main() -> int:
+        return await serve(make())
+
+    _allow_connections()
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(main())
+
+
+def _allow_connections() -> None:
+    """As many open files as the connections that we take, where the system lets us."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * limits.CONNECTIONS_MAX
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def _certificate(settings: Settings, paths: HomePaths) -> tuple[Path, Path]:
+    if settings.tls_cert is None or settings.tls_key is None:
+        return make_certificate(paths.root)
+    cert, key = Path(settings.tls_cert), Path(settings.tls_key)
+    for path in (cert, key):
+        if not path.is_file():
+            raise BadInput(f"there is no file {path}", hint="give a certificate and its key")
+    return cert, key
+
+
+def _disk_news(found: Pressure) -> dict[str, Any]:
+    return {"level": found.level, "fill": round(found.fill, 4), "room": found.room}
+
+
+def _link_news(status: LinkStatus) -> dict[str, Any]:
+    problem = status.last_error
+    return {
+        "name": status.name,
+        "zone": status.zone,
+        "state": str(status.state),
+        "since": status.since,
+        "cursor": status.cursor,
+        "lag": status.lag,
+        "error": None if problem is None or not status.attempts else problem.code,
+    }
+
+
+def _end_process() -> None:
+    """At once, as a crash would: the next start checks the database."""
+    log.error("ending took too long or was asked for twice; the next start checks the database")
+    os._exit(1)

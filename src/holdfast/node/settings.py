@@ -1,0 +1,141 @@
+"""How a daemon is set up: by its flags, else by a file, else by what is usual.
+
+    # the file that $HOLDFAST_CONFIG names
+    listen = "0.0.0.0:7411"
+    disk_limit = "20 GiB"
+
+A key that is not known is refused: a setting that is silently ignored is worse than none.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from holdfast.rules.errors import BadInput
+from holdfast.rules.limits import KIB, MIB
+
+_UNITS: Final = {
+    "": 1,
+    "k": 1000,
+    "m": 1000**2,
+    "g": 1000**3,
+    "t": 1000**4,
+    "ki": KIB,
+    "mi": MIB,
+    "gi": KIB * MIB,
+    "ti": MIB * MIB,
+}
+_SIZE: Final = re.compile(r"(\d{1,15})\s*([kmgt]?i?)b?", re.IGNORECASE | re.ASCII)
+_LOOPBACK: Final = "localhost"
+
+
+class Place(NamedTuple):
+    """Where to listen."""
+
+    host: str
+    port: int
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a daemon can be told."""
+
+    socket: bool = True
+    """Listen on the Unix socket in the home."""
+    tcp: str | None = None
+    """HOST:PORT on loopback, without TLS, for programs of this machine that bring a token."""
+    listen: str | None = None
+    """HOST:PORT for other machines, with TLS."""
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    """A certificate of your own; else one is made, which zones pin by their hello."""
+    disk_limit: str | int | None = None
+    """How much the home may hold; else what the disk has."""
+
+    def check(self) -> Settings:
+        if not (self.socket or self.tcp or self.listen):
+            raise BadInput(
+                "this daemon would listen nowhere", hint="give --tcp or --listen, or the socket"
+            )
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise BadInput("a certificate and its key go together", hint="give both, or neither")
+        if self.tls_cert is not None and self.listen is None:
+            raise BadInput("a certificate is for other machines", hint="give --listen HOST:PORT")
+        _ = self.tcp_place, self.listen_place, self.disk_limit_bytes
+        return self
+
+    @property
+    def tcp_place(self) -> Place | None:
+        place = None if self.tcp is None else parse_place(self.tcp)
+        if place is not None and not _is_loopback(place.host):
+            raise BadInput(
+                f"{self.tcp} can be reached from other machines, and nothing would be encrypted",
+                hint="use --listen for other machines; --tcp takes 127.0.0.1:PORT or [::1]:PORT",
+            )
+        return place
+
+    @property
+    def listen_place(self) -> Place | None:
+        return None if self.listen is None else parse_place(self.listen)
+
+    @property
+    def disk_limit_bytes(self) -> int | None:
+        return None if self.disk_limit is None else parse_size(self.disk_limit)
+
+
+def load(environ: Mapping[str, str], flags: Mapping[str, Any]) -> Settings:
+    """The settings; a flag that is None was not given."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    named = environ.get("HOLDFAST_CONFIG", "")
+    found = _from_file(Path(named)) if named else {}
+    return msgspec.convert({**found, **given}, Settings).check()
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise BadInput(
+            f"the settings in {path} cannot be read: {error.strerror}",
+            hint="mend or unset HOLDFAST_CONFIG",
+        ) from None
+    try:
+        found = msgspec.toml.decode(raw, type=dict[str, Any])
+        msgspec.convert(found, Settings)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        known = ", ".join(Settings.__struct_fields__)
+        raise BadInput(
+            f"the settings in {path} cannot be used: {error}", hint=f"what can be set: {known}"
+        ) from None
+    return found
+
+
+def parse_place(text: str) -> Place:
+    """`127.0.0.1:7411`, `[::1]:7411`, `localhost:0`."""
+    host, colon, port = text.rpartition(":")
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    fits = port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) <= 65535
+    if not (colon and host and fits) or "/" in host:
+        raise BadInput(f"{text!r} is no place to listen", hint="write HOST:PORT; port 0: any")
+    return Place(host, int(port))
+
+
+def parse_size(text: str | int) -> int:
+    """`20 GiB`, `500M`, or a number of bytes."""
+    found = _SIZE.fullmatch(str(text).strip())
+    unit = None if found is None else _UNITS.get(found[2].lower())
+    if found is None or unit is None or int(found[1]) == 0:
+        raise BadInput(f"{text!r} is no size", hint="write it like 500M or 20GiB")
+    return int(found[1]) * unit
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == _LOOPBACK

@@ -1,0 +1,196 @@
+"""`holdfast up` and `down`, as they are typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from apps.commands import Cli
+from holdfast.node import daemon_lock
+from holdfast.node.daemon_lock import daemon_note
+from holdfast.node.settings import Settings
+from holdfast.storage.home import HomePaths, socket_path
+from support.daemon import PATIENCE_S, ask, make_home, running
+from support.waiting import until
+
+
+@pytest.fixture(autouse=True)
+def _leave_nothing_running(cli: Cli) -> Iterator[None]:
+    yield
+    note = daemon_note(HomePaths(cli.home))
+    if note is not None:
+        os.kill(note.pid, signal.SIGKILL)
+
+
+def test_U4_up_tells_people_where_it_listens_and_who_it_is(cli: Cli) -> None:
+    with cli.start("up", "--tcp", "127.0.0.1:0", "--listen", "127.0.0.1:0") as running:
+        assert running.stderr is not None
+        assert running.stdout is not None
+        said = [running.stderr.readline().decode().rstrip("\n") for _ in range(5)]
+        assert said[0] == f"serving {cli.home}"
+        assert said[1] == f"listening on unix:{socket_path(HomePaths(cli.home))}"
+        tcp, tls = (line.removeprefix("listening on ") for line in said[2:4])
+        assert said[4].startswith("card ana:ed25519:")
+        assert tcp.startswith("http://127.0.0.1:")
+        assert tls.startswith("https://127.0.0.1:")
+        assert not tcp.endswith(":0")
+        for address in (tcp, tls):
+            assert ask(address, "GET", "/readyz").status == 200
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(PATIENCE_S) == 0
+        assert running.stderr.read().decode() == "stopping\nstopped\n"
+        assert running.stdout.read() == b"", "a daemon has no answer, so nothing is data"
+
+
+def test_U4_up_tells_programs_one_event_in_a_line(cli: Cli) -> None:
+    with cli.start("up", "--json", "--no-socket", "--tcp", "localhost:0") as running:
+        assert running.stdout is not None
+        ready = json.loads(running.stdout.readline())
+        assert ready["event"] == "ready"
+        assert (ready["peer"], ready["pid"]) == ("ana", running.pid)
+        assert len(ready["listening"]) == 1
+        assert not socket_path(HomePaths(cli.home)).exists()
+        running.send_signal(signal.SIGINT)
+        assert [json.loads(line)["event"] for line in running.stdout] == ["stopping", "stopped"]
+        assert running.wait(PATIENCE_S) == 130
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "named"),
+    [
+        (("--tcp", "0.0.0.0:80"), 2, "--listen"),
+        (("--tcp", "nonsense"), 2, "HOST:PORT"),
+        (("--no-socket",), 2, "--listen"),
+        (("--disk-limit", "lots"), 2, "20GiB"),
+        (("--tls-cert", "x", "--listen", "127.0.0.1:0"), 2, "both"),
+        (("--tls-cert", "x", "--tls-key", "y", "--listen", "127.0.0.1:0"), 2, "certificate"),
+        (("--home", "nowhere"), 4, "holdfast init"),
+    ],
+)
+def test_U2_what_cannot_be_served_is_refused_with_what_to_do(
+    cli: Cli, words: tuple[str, ...], code: int, named: str
+) -> None:
+    assert named in cli("up", *words, "--json", code=code).error["hint"]
+
+
+def test_U7_settings_may_stand_in_a_file(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "holdfast.toml"
+    file.write_text("lissten = '127.0.0.1:0'\n")
+    env = {"HOLDFAST_CONFIG": str(file)}
+    refused = cli("up", "--json", code=2, env=env).error
+    assert "lissten" in refused["message"]
+    assert "listen" in refused["hint"]
+    file.write_text("listen = '127.0.0.1:0'\nsocket = false\n")
+    with cli.start("up", "--json", env=env) as running:
+        assert running.stdout is not None
+        (address,) = json.loads(running.stdout.readline())["listening"]
+        assert address.startswith("https://")
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(PATIENCE_S) == 0
+
+
+def test_U4_detached_it_returns_when_it_answers_and_down_ends_it(cli: Cli) -> None:
+    up = cli("up", "--listen", "127.0.0.1:0", "--detach")
+    address = up.out.strip()
+    assert address.startswith("https://127.0.0.1:")
+    assert ask(address, "GET", "/readyz").status == 200
+    assert "end it with: holdfast down" in up.err
+    log = cli.home / "logs" / "daemon.log"
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    again = cli("up", "--detach", "--json", code=5)
+    assert again.error["code"] == "already_exists"
+    # Other commands work beside it, and it hears of what they write.
+    cli("state", "set", "k", "v")
+    place = ask(f"unix:{socket_path(HomePaths(cli.home))}", "GET", "/v1/log").json
+    assert place["head"] == 1
+    assert "ended process" in cli("down").err
+    assert daemon_note(HomePaths(cli.home)) is None
+    assert cli("down", "--json", code=3).error["code"] == "no_daemon"
+    assert log.read_text().splitlines()[-1] == '{"event":"stopped"}'
+
+
+def test_U4_detached_for_programs_it_answers_with_the_event(cli: Cli) -> None:
+    ready = cli("up", "--detach", "--json").json
+    assert ready["event"] == "ready"
+    assert ready["listening"] == [f"unix:{socket_path(HomePaths(cli.home))}"]
+    ended = cli("down", "--json").json
+    assert ended["pid"] == ready["pid"]
+
+
+def test_S16_a_home_that_was_left_badly_is_checked_and_told(cli: Cli) -> None:
+    ready = cli("up", "--detach", "--json").json
+    os.kill(ready["pid"], signal.SIGKILL)
+    with cli.start("up", "--json") as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert json.loads(running.stdout.readline())["event"] == "ready"
+        said = json.loads(running.stderr.readline())["log"]
+        assert said["level"] == "warning"
+        assert "was not closed cleanly" in said["message"]
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(PATIENCE_S) == 0
+
+
+# --- status --------------------------------------------------------------------------------------
+
+
+def test_U2_status_says_who_serves_the_home_and_how_its_links_stand(
+    cli: Cli, tmp_path: Path
+) -> None:
+    alone = cli("status", "--json").json
+    assert (alone["daemon"], alone["links"]) == (None, [])
+    assert "daemon     none\n" in cli("status").out
+    other = make_home(tmp_path / "bob", "bob", "team")
+    cli("peer", "trust", Cli(other)("peer", "card").out.strip())
+    cli("link", "add", "https://127.0.0.1:9", "--peer", "bob", "--paused")
+    said = cli("status")
+    assert "daemon     none, so nothing is pulled\n" in said.out
+    assert "link       bob is paused\n" in said.out
+    assert cli("status", "--json").json["next"] == "holdfast up"
+    with running(cli.home, Settings(tcp="127.0.0.1:0")) as up:
+        found = cli("status", "--json").json
+        assert found["daemon"] == {"pid": os.getpid(), "listening": up.addresses}
+        assert [(link["name"], link["state"]) for link in found["links"]] == [("bob", "paused")]
+        assert found["next"] != "holdfast up"
+        text = cli("status").out
+        assert f"daemon     process {os.getpid()}: {', '.join(up.addresses)}\n" in text
+        cli("link", "resume", "bob")
+        api = up.daemon.api
+        assert api.pullers is not None
+        until(lambda: api.pullers is not None and api.pullers.status()[0].attempts > 0)
+        assert "link       bob is waiting (unreachable: " in cli("status").out
+
+
+def test_U4_a_daemon_whose_output_nobody_reads_goes_on(cli: Cli) -> None:
+    with cli.start("up", "--json") as started:
+        assert started.stdout is not None
+        assert started.stderr is not None
+        assert json.loads(started.stdout.readline())["event"] == "ready"
+        started.stdout.close()
+        started.stderr.close()
+        other = make_home(cli.home.parent / "bob", "bob", "team")
+        cli("peer", "trust", Cli(other)("peer", "card").out.strip())
+        cli("link", "add", "https://127.0.0.1:9", "--peer", "bob")
+        unix = f"unix:{socket_path(HomePaths(cli.home))}"
+        until(lambda: ask(unix, "GET", "/v1/links/bob").json["attempts"] > 1)
+        assert cli("down", "--json").json["pid"] == started.pid
+
+
+def test_U2_down_is_content_with_a_daemon_that_ended_meanwhile(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = HomePaths(cli.home)
+    daemon_lock.DaemonLock(paths).close()
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    note = daemon_lock.DaemonNote(gone.pid)
+    monkeypatch.setattr(daemon_lock, "daemon_note", lambda paths: note)
+    assert cli("down", "--json").json["pid"] == gone.pid
