@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from holdfast.storage.home import HomePaths
 from holdfast.storage.sqlite.integrity import integrity
 from support.envelopes import MESH
 from support.faults import ID, drafts
+from support.small_disk import mounted
 
 pytestmark = pytest.mark.faults
 
@@ -28,19 +28,8 @@ SIZE_KB = 2048
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of two megabytes."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_KB}k,mode=700", "tmpfs", str(place)]
-    try:
-        done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("there is no mount command here")
-    if done.returncode != 0:
-        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
-    try:
+    with mounted(tmp_path, SIZE_KB) as place:
         yield place
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
 
 
 def fill(disk: Path) -> Path:

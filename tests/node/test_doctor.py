@@ -20,19 +20,23 @@ from holdfast.node.doctor import Check, diagnose, repair
 from holdfast.node.node import open_node
 from holdfast.node.sweep import Ttl
 from holdfast.rules import limits
+from holdfast.rules.bodies import Fact
 from holdfast.rules.errors import NoHome, StoreBusy, StoreCorrupt
+from holdfast.rules.filters import Filter
 from holdfast.rules.frontier import Frontier
-from holdfast.rules.rows import ConsumerRow
+from holdfast.rules.rows import BlobRow, ConsumerRow
 from holdfast.storage.home import HomePaths
+from holdfast.storage.ports import Transaction
 from holdfast.storage.sqlite import migrations, versions
 from holdfast.storage.sqlite.backup import frozen
 from holdfast.storage.sqlite.carve import _Pages, carve
 from holdfast.storage.sqlite.connection import connect
 from holdfast.storage.sqlite.integrity import integrity
 from holdfast.storage.sqlite.salvage import Salvage
-from support.envelopes import file_share, state_set
+from support.envelopes import file_share, make_id, raw, state_set
 from support.keeping import (
     LARGE,
+    MESH,
     MODEL,
     PAGE,
     crash_at_each_step,
@@ -44,12 +48,14 @@ from support.keeping import (
 )
 from support.snapshot import differences, snapshot
 from support.source import HandClock
+from support.stores import link_row, quarantine_row, token_row, zone_key, zone_row
 
 ROWS = 40
 TABLES = (
     *("meta", "mesh", "log", "forgotten", "consumer", "job", "state", "memory", "file", "blob"),
     *("peer", "vector", "vector_model", "vector_mesh", "task", "task_event", "conflict"),
     *("warning", "state_dead", "memory_key", "log_entity"),
+    *("zone", "zone_key", "token", "link", "quarantine", "fact_object"),
 )
 
 
@@ -533,23 +539,40 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with a log of some hundred pages, some entries longer than a page."""
     path = tmp_path_factory.mktemp("large") / "data.db"
     with closing(connect(path)) as raw:
-        migrations.migrate(raw)
         rng = random.Random(1)
-        raw.execute("BEGIN")
-        raw.executemany(
-            "INSERT INTO log VALUES (?, ?, 'team', 'op', 'entity', 'ana', ?, ?, ?)",
-            (
-                (n, n.to_bytes(16, "big"), n * n, -n, rng.randbytes(rng.choice([9, 300, 9000])))
-                for n in range(1, 801)
-            ),
-        )
-        raw.execute("COMMIT")
+
+        def add(numbers: range, *more: int) -> None:
+            marks = ", ?" * len(more)
+            raw.execute("BEGIN")
+            raw.executemany(
+                f"INSERT INTO log VALUES (?, ?, 'team', 'op', 'entity', 'ana', ?, ?, ?{marks})",
+                (
+                    (n, n.to_bytes(16, "big"), n * n, -n, rng.randbytes(size), *more)
+                    for n, size in ((n, rng.choice([9, 300, 9000])) for n in numbers)
+                ),
+            )
+            raw.execute("COMMIT")
+
+        # Rows from before a column was added stay as they were written.
+        migrations.migrate(raw, migrations.load()[:5])
+        add(range(1, 401))
+        migrations.migrate(raw)
+        add(range(401, 601), 0)
+        add(range(601, 801), 300)
     return path
 
 
 def log_rows(path: Path) -> dict[int, Any]:
     with closing(connect(path, read_only=True)) as raw:
         return {row[0]: row for row in raw.execute("SELECT * FROM log")}
+
+
+def carved_rows(path: Path) -> dict[int, Any]:
+    return {
+        number: (number, *values[1:], *([] if len(values) == 10 else [0]))
+        for number, values in carve(path, (9, 10))
+        if isinstance(values[8], bytes)
+    }
 
 
 def leaves_of(path: Path) -> list[int]:
@@ -561,8 +584,7 @@ def leaves_of(path: Path) -> list[int]:
 
 
 def test_S12_rows_are_read_from_their_pages_as_sqlite_reads_them(large: Path) -> None:
-    carved = {n: (n, *values[1:]) for n, values in carve(large, 9) if isinstance(values[8], bytes)}
-    assert carved == log_rows(large)
+    assert carved_rows(large) == log_rows(large)
 
 
 def test_S17_what_was_deleted_is_not_read_from_its_pages(large: Path, tmp_path: Path) -> None:
@@ -571,8 +593,7 @@ def test_S17_what_was_deleted_is_not_read_from_its_pages(large: Path, tmp_path: 
     with closing(connect(path)) as raw:
         raw.execute("DELETE FROM log WHERE offset < 500 OR offset % 7 = 0")
     kept = log_rows(path)
-    carved = {n: (n, *values[1:]) for n, values in carve(path, 9) if isinstance(values[8], bytes)}
-    assert carved == kept
+    assert carved_rows(path) == kept
     assert 100 < len(kept) < 300
 
 
@@ -589,7 +610,7 @@ def test_S12_only_the_rows_of_damaged_pages_are_lost(
     with open(path, "rb") as file:
         pages = _Pages(file)
         for number in harmed:
-            lost |= {rowid for rowid, _ in pages.rows(number, 9)}
+            lost |= {rowid for rowid, _ in pages.rows(number, (9, 10))}
     for number in harmed:
         overwrite(path, number, garbage(seed))
     with closing(connect(path, read_only=True)) as raw:
@@ -598,6 +619,181 @@ def test_S12_only_the_rows_of_damaged_pages_are_lost(
     assert salvage.damaged
     assert {row[0]: row for row in found} == {n: row for n, row in whole.items() if n not in lost}
     assert len(found) == len(whole) - len(lost), "each once"
+
+
+# --- other nodes ---------------------------------------------------------------------------------
+
+
+def befriend(home: Path) -> dict[str, Any]:
+    """Trust, links, a fact that names an object, entries that came through a zone."""
+    with open_node(home) as node:
+        sha = node._core.blobs.put(LARGE[1:]).sha256
+
+        def work(tx: Transaction) -> None:
+            tx.zone_put(zone_row("yan"))
+            zoe = tx.zone_put(zone_row("zoe", zone_key("a"), zone_key("b", expires_at=9))).number
+            tx.token_put(token_row())
+            tx.link_put(link_row(epoch=3, cursor=77, moved_at=5))
+            tx.quarantine_drop(tx.quarantine_add(quarantine_row()))
+            tx.quarantine_add(quarantine_row(offset=5))
+            id, lamport = make_id(9000), tx.tick(MESH)[0]
+            body = Fact("shows", b"1", (bytes.fromhex(sha),))
+            raw_fact = raw("fact.append", "photo", body, id=id, lamport=lamport, origin="zoe")
+            offset = tx.log_append(
+                id, MESH, "fact.append", "photo", "zoe", lamport, 0, raw_fact, zoe
+            )
+            tx.fact_objects_put(offset, [sha])
+            tx.blob_put(BlobRow(sha256=sha, size=len(LARGE) - 1, created_at=1))
+            tx.consumer_put(
+                ConsumerRow(
+                    name="zone:zoe/x",
+                    frontier="3",
+                    created_at=1,
+                    seen_at=1,
+                    retire_lag=9,
+                    zone="zoe",
+                    filter=Filter(meshes=(MESH,), beyond="zoe"),
+                )
+            )
+
+        node._core.store.write(work)
+    return neighbours_of(home)
+
+
+def neighbours_of(home: Path) -> dict[str, Any]:
+    with open_node(home) as node, node._core.store.read() as tx:
+        objects = tx.fact_objects(1 << 40, 99)
+        return {
+            "zones": tx.zone_list(),
+            "tokens": tx.token_list(),
+            "links": tx.link_list(),
+            "quarantine": tx.quarantine_list(None, 0, 99),
+            "consumers": tx.consumer_list(),
+            "objects": objects,
+            "blobs": [tx.blob_get(sha) for _, sha in objects],
+            "for zoe": tx.log_page(1, 1 << 40, 1 << 40, 1 << 40, Filter(beyond="zoe")).offsets,
+        }
+
+
+def test_S12_a_repair_keeps_whom_we_trust_and_how_far_we_have_read(home: Path) -> None:
+    before = befriend(home)
+    overwrite(home / "data.db", root_page(home, "memory"), garbage(3))
+    report = repair(home)
+    assert report.whole_log
+    assert neighbours_of(home) == before
+    assert (report.tables["zone"].rows, report.tables["zone"].damaged) == (2, False)
+    with open_node(home) as node:
+        write = node._core.store.write
+        assert write(lambda tx: tx.zone_put(zone_row("new"))).number == 3
+        assert write(lambda tx: tx.quarantine_add(quarantine_row())) == 3
+    assert integrity(home / "data.db", ours=True) == []
+
+
+@pytest.mark.parametrize("table", ["log", "fact_object", "blob", "log_entity"])
+def test_S12_what_came_through_a_zone_and_what_facts_name_outlives_damage(
+    home: Path, table: str
+) -> None:
+    before = befriend(home)
+    overwrite(home / "data.db", root_page(home, table), garbage(4))
+    report = repair(home)
+    assert report.whole_log
+    after = neighbours_of(home)
+    # The log was searched for in its pages: whatever may be missing of it is pulled again.
+    links = [link_row(moved_at=5)] if table == "log" else before["links"]
+    assert after["blobs"][0].size == before["blobs"][0].size
+    assert after["blobs"][0].released_at is None
+    assert {**after, "blobs": 0} == {**before, "blobs": 0, "links": links}
+    assert report.tables["fact_object"].from_log == 1
+    with open_node(home) as node:
+        assert node._core.blobs.exists(before["blobs"][0].sha256)
+
+
+def test_Z6_the_number_of_a_zone_that_is_lost_is_not_given_to_another(home: Path) -> None:
+    before = befriend(home)
+    overwrite(home / "data.db", root_page(home, "zone"), garbage(5))
+    overwrite(home / "data.db", root_page(home, "meta"), garbage(5))
+    report = repair(home, peer="ana")
+    assert report.tables["zone"].damaged
+    after = neighbours_of(home)
+    assert (after["zones"], after["tokens"]) == ([], before["tokens"])
+    with open_node(home) as node:
+        assert node._core.store.write(lambda tx: tx.zone_put(zone_row("new"))).number == 3
+        found = node._core.store.write(lambda tx: tx.zone_put(zone_row("zoe", zone_key("a"))))
+        assert (found.number, found.keys) == (4, (zone_key("a"),)), "its keys went with it"
+    assert integrity(home / "data.db", ours=True) == []
+
+
+def test_Z6_what_a_damaged_log_lost_of_a_link_is_pulled_again(home: Path) -> None:
+    befriend(home)
+    change(home, "DELETE FROM log WHERE offset IN (10, 20)")
+    assert repair(home).tables["log"].lost == 2
+    with open_node(home) as node, node._core.store.read() as tx:
+        assert tx.link_list() == [link_row(moved_at=5)], "epoch and cursor are at the beginning"
+        # Facts moved with their log, and what they name with them.
+        ((offset, _),) = tx.fact_objects(1 << 40, 9)
+        entry = tx.log_get(offset)
+        assert entry is not None
+        assert entry.entity == "photo"
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        "UPDATE zone SET reads = '{'",
+        "UPDATE link SET filter = '[]'",
+        "UPDATE zone_key SET key = x'00'",
+        "UPDATE token SET digest = x'00'",
+    ],
+)
+def test_S12_trust_that_makes_no_sense_is_not_kept(home: Path, spoiled: str) -> None:
+    befriend(home)
+    table = spoiled.split()[1]
+    limit = " WHERE rowid = 1" if table == "zone" else ""
+    keys = " WHERE expires_at IS NULL" if table == "zone_key" else ""
+    change(home, spoiled + limit + keys)
+    report = repair(home)
+    assert report.tables[table].lost == 1
+    assert integrity(home / "data.db", ours=True) == []
+
+
+def test_S12_a_filter_that_is_lost_lets_everything_pass(home: Path) -> None:
+    befriend(home)
+    change(home, "UPDATE consumer SET filter = 'x' WHERE name LIKE 'zone:%'")
+    repair(home)
+    rows = {row.name: row for row in neighbours_of(home)["consumers"]}
+    assert (rows["zone:zoe/x"].filter, rows["zone:zoe/x"].zone) == (Filter(), "zoe")
+
+
+@pytest.mark.parametrize("page", [0, 1])
+def test_S11_a_home_from_before_zones_is_repaired_into_one_with_them(home: Path, page: int) -> None:
+    before = contents(home)
+    mending.rollback_migration(home, 6)
+    overwrite(home / "data.db", page or root_page(home, "memory"), garbage(6))
+    report = repair(home)
+    assert report.whole_log
+    assert differences(before, contents(home)) == []
+    if not page:
+        assert not report.tables["zone"].damaged, "it never had any"
+    assert neighbours_of(home)["zones"] == []
+    assert integrity(home / "data.db", ours=True) == []
+
+
+def test_S11_a_home_that_grew_zones_later_is_repaired_without_its_list_of_tables(
+    home: Path,
+) -> None:
+    """The list of a new database then says another place for them: nobody is trusted by mistake."""
+    before = contents(home)
+    mending.rollback_migration(home, 6)
+    befriend(home)
+    overwrite(home / "data.db", 1, garbage(6))
+    report = repair(home)
+    assert report.tables["log"].lost == 0
+    assert differences(before, contents(home)) == []
+    after = neighbours_of(home)
+    assert {row.name for row in after["zones"]} <= {"yan", "zoe"}
+    assert {row.name for row in after["tokens"]} <= {"spark"}
+    assert len(after["objects"]) == 1
+    assert integrity(home / "data.db", ours=True) == []
 
 
 # --- what was lost -------------------------------------------------------------------------------

@@ -34,6 +34,13 @@ from holdfast.node.mending import (
 )
 from holdfast.node.metrics import summarise
 from holdfast.node.mint import RealSource
+from holdfast.node.zone_check import (
+    check_ballast,
+    check_fill,
+    check_links,
+    check_readers,
+    check_trust,
+)
 from holdfast.rules import limits
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.frontier import Frontier
@@ -207,9 +214,13 @@ def _database(paths: HomePaths, full: bool) -> Checks:
         yield from _guarded("consumers", partial(_consumers, reader))
         yield from _guarded("conflicts", partial(_conflicts, reader))
         blobs, now_ms = FileBlobs(paths.blobs), RealSource().now_ms()
+        yield from _guarded("trust", partial(check_trust, reader, now_ms))
+        yield from _guarded("links", partial(check_links, reader, paths, now_ms))
         look = partial(check_blobs, reader, blobs, peer, now_ms, full=full)
         yield from _guarded("blobs", look)
         yield from _guarded("backup", partial(_backup, reader, now_ms))
+    yield from _guarded("fill", partial(check_fill, paths))
+    yield from _guarded("ballast", partial(check_ballast, paths))
 
 
 def _schema(reader: Looking) -> Checks:
@@ -263,6 +274,7 @@ def _consumers(reader: Looking) -> Checks:
                 f"{row.name} is {head - frontier.prefix} entries behind, and the log waits for it"
             )
             yield warn("consumers", what, f"start it, or forget it: {retire}")
+    yield from check_readers(rows, head)
     yield ok("consumers", f"{len(rows)} readers of the log are registered")
 
 
