@@ -277,7 +277,10 @@ def test_D10_a_body_that_says_nothing_is_counted_while_it_comes(
         connection.close()
 
 
-def test_D10_a_refusal_reaches_whoever_still_sends(serving: Callable[..., UpInThread]) -> None:
+def test_D10_a_refusal_reaches_whoever_still_sends(
+    serving: Callable[..., UpInThread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LINGER_MS_MAX", 60_000)  # however slow this machine is
     up = serving(echo_route())
     for address in (up.unix, up.tcp):
         answer = ask(address, "POST", "/v1/size", bytes(limits.BODY_BYTES_MAX + 100_000))

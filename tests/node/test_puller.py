@@ -502,6 +502,24 @@ def test_Z5_a_restored_source_that_has_forgotten_what_it_wrote_since_is_truncate
         assert pulling.node.log.head().offset == 11
 
 
+def test_Z5_what_a_restored_source_relays_proves_nothing_about_what_it_has_forgotten(
+    pulling: Pulling,
+) -> None:
+    """We have the entry that its log begins with now, but it may have come to us by another way,
+    and to the source after it was restored.
+    """
+    relayed = [fact_append(f"s{n}", "is", n, lamport=n, origin="cai") for n in range(1, 6)]
+    pulling.far.write(*relayed)
+    pulling.start(carries=["any"])
+    pulling.until_confirmed(5)
+    pulling.far.until(lambda: pulling.far.waiting)
+    with pulling.far.moved:
+        pulling.far.epoch = 2
+    pulling.far.truncate(3)
+    pulling.far.lines[-1].abort()
+    pulling.until(LinkState.TRUNCATED)
+
+
 def test_Z6_a_new_link_begins_where_the_log_does_and_says_so(
     pulling: Pulling, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -26,7 +26,7 @@ from holdfast.node.core import Core
 from holdfast.node.link_source import LinkSource, Reach, registration_of
 from holdfast.node.link_status import Board
 from holdfast.node.pull_objects import pull_objects
-from holdfast.node.same_log import begins_as_read, is_same_log
+from holdfast.node.same_log import LOOK, begins_as_read, is_same_log
 from holdfast.rules.errors import (
     BadAnswer,
     EpochChanged,
@@ -197,7 +197,7 @@ class Run:
     def _beginning(self, source: LinkSource) -> Batch:
         first = 1
         for _ in range(_BEGINNING_TRIES):
-            ask = Fetch(consumer=self._consumer, limit=1, start=first, epoch=self._new_epoch)
+            ask = Fetch(consumer=self._consumer, limit=LOOK, start=first, epoch=self._new_epoch)
             try:
                 return source.fetch(ask)
             except Truncated as cut:

@@ -28,8 +28,8 @@ from holdfast.rules.rows import LinkRow
 from holdfast.storage.ports import Reader
 from holdfast.transport.wire import Batch, Fetch
 
-_LOOK_BACK: Final = 32
-"""Entries before the cursor among which one is looked for that passes the filter."""
+LOOK: Final = 32
+"""Entries among which one is looked for that tells something."""
 _CLOCKS_MS: Final = DAY_MS
 """So far the clock of whoever wrote an entry may be ahead of ours."""
 
@@ -38,8 +38,8 @@ def is_same_log(core: Core, source: LinkSource, row: LinkRow, consumer: str) -> 
     """False if the source's log is surely not the one that the link has read up to its cursor."""
     if not row.cursor:
         return True
-    begin = max(1, row.cursor - _LOOK_BACK + 1)
-    ask = Fetch(consumer=consumer, limit=_LOOK_BACK, start=begin, epoch=row.epoch)
+    begin = max(1, row.cursor - LOOK + 1)
+    ask = Fetch(consumer=consumer, limit=LOOK, start=begin, epoch=row.epoch)
     try:
         found = _fetch(source, ask, row)
     except PastEnd:
@@ -52,10 +52,24 @@ def is_same_log(core: Core, source: LinkSource, row: LinkRow, consumer: str) -> 
 
 
 def begins_as_read(core: Core, row: LinkRow, found: Batch) -> bool:
-    """False if a log of another epoch surely begins with something that the link has not read,
-    though its cursor is past that offset: then what came before may not have been read either.
+    """Whether a log of another epoch, which no longer holds its beginning, surely agrees with the
+    one that the link has read at least up to its first entries: then what came before them was read
+    too. `found` is what it begins with.
+
+    An entry that the source itself wrote in an epoch that we know stood at the same place then. If
+    we have it and our cursor is past it, we have read everything before it. What others wrote tells
+    nothing: it may have come to the source, and to us, at any time.
     """
-    return core.read("link.look_back", partial(_was_read, core, row, found))
+    return core.read("link.look_back", partial(_has_proof, core, row, found))
+
+
+def _has_proof(core: Core, row: LinkRow, found: Batch, tx: Reader) -> bool:
+    for offset, raw in zip(found.offsets, found.raws, strict=True):
+        if offset <= row.cursor and is_news(core.ctx, raw, tx) is False:
+            envelope = decode_trusted(raw)
+            if envelope.origin == row.zone and envelope.epoch <= row.epoch:
+                return True
+    return False
 
 
 def _fetch(source: LinkSource, ask: Fetch, row: LinkRow) -> Batch | None:
