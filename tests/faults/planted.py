@@ -3,6 +3,7 @@
 A harness that has caught nothing has shown nothing. Each bug names the finder that must catch it:
 
     world       a few seeds of `holdfast.simulate.nodes`
+    zones       a few seeds of `holdfast.simulate.zones`
     sweep       every disk call of one operation fails
     power       the power goes at every moment of a story
     failed sync the same, after a sync of the log has failed
@@ -18,16 +19,29 @@ import apsw
 import msgspec
 import pytest
 
-from holdfast.node import change, conflicts, core, intake, opening, sweep, verbs
-from holdfast.node.node import Node
+from holdfast.node import (
+    change,
+    conflicts,
+    core,
+    giving,
+    intake,
+    opening,
+    readers,
+    sweep,
+    taking,
+    verbs,
+)
+from holdfast.node.caller import Caller
 from holdfast.rules import merge, tasks
 from holdfast.rules.errors import DiskFull
+from holdfast.rules.filters import Filter
 from holdfast.rules.merge import Verdict
+from holdfast.rules.rows import LinkRow
 from holdfast.rules.tasks import Event, Judged, Status
-from holdfast.simulate import pulling
 from holdfast.storage import blobs, durable, writer
 from holdfast.storage.ports import Transaction
 from holdfast.storage.sqlite import log, meshes, store
+from holdfast.transport.wire import Batch, Fetch
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -164,16 +178,114 @@ def _left_log_trusted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(opening, "settle", lambda *args, **kwargs: None)
 
 
-def _cursor_before_apply(patch: pytest.MonkeyPatch) -> None:
+def _cursor_before_rows(patch: pytest.MonkeyPatch) -> None:
     """The checkpoint is written when news is seen, not when it is stored."""
+    real = taking.take
 
-    def hasty(node: Node, source: str, batch: pulling.Batch) -> Any:
-        moved = pulling.move_cursor(node, source, batch)
-        for content in batch.blobs:
-            node.receive_blob(content)
-        return node.apply(entry.raw for entry in batch.entries), moved
+    def hasty(core: core.Core, link: str, batch: Batch) -> taking.Taken:
+        def move(tx: Transaction) -> LinkRow | None:
+            row = tx.link_get(link)
+            if row is None or row.epoch != batch.epoch or batch.start > row.cursor + 1:
+                return None
+            tx.link_put(msgspec.structs.replace(row, cursor=max(row.cursor, batch.upto)))
+            return row
 
-    patch.setattr(pulling, "take_in", hasty)
+        row = core.write("link.cursor", move)
+        if row is None:
+            return real(core, link, batch)
+        zone = core.read("zone", lambda tx: tx.zone_get(row.zone))
+        assert zone is not None
+        new = core.write("link.take", intake.Intake(core.ctx, batch.raws, zone.number))
+        return taking.Taken(msgspec.structs.replace(row, cursor=batch.upto), len(new))
+
+    patch.setattr(taking, "take", hasty)
+
+
+def _sent_back(patch: pytest.MonkeyPatch) -> None:
+    """A source sends a zone what it wrote or brought."""
+
+    def everything(caller: Caller, filter: Filter) -> Filter:
+        return msgspec.structs.replace(filter, beyond="")
+
+    patch.setattr(giving, "_sent_to", everything)
+
+
+def _way_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A log does not say through whom an entry came."""
+    of = intake.Intake.of
+    patch.setattr(intake.Intake, "of", lambda ctx, arrivals, via=0: of(ctx, arrivals))
+
+
+def _filtered_not_counted(patch: pytest.MonkeyPatch) -> None:
+    """What a filter leaves out at the end of a batch is not read: the frontier stays behind it."""
+    real = giving.give
+
+    def stingy(core: core.Core, caller: Caller, f: Fetch) -> Batch:
+        batch = real(core, caller, f)
+        upto = batch.offsets[-1] if batch.offsets else batch.start - 1
+        return msgspec.structs.replace(batch, upto=upto)
+
+    patch.setattr(giving, "give", stingy)
+
+
+def _counted_too_early(patch: pytest.MonkeyPatch) -> None:
+    """A batch says that it reaches the end of the log, although its limit has cut it short."""
+    real = giving.give
+
+    def generous(core: core.Core, caller: Caller, f: Fetch) -> Batch:
+        batch = real(core, caller, f)
+        return msgspec.structs.replace(batch, upto=batch.head)
+
+    patch.setattr(giving, "give", generous)
+
+
+def _truncated_ids_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """An envelope is new again once its log entry is truncated."""
+    real = change.known_receipt
+
+    def known(tx: Transaction, id: bytes, asked: bytes, mesh: str) -> change.Receipt | None:
+        return None if tx.log_find(id) is None else real(tx, id, asked, mesh)
+
+    patch.setattr(intake, "known_receipt", known)
+    patch.setattr(log.LogWrites, "_any_forgotten", lambda tx, arrivals, before: False)
+
+
+def _confirmed_when_read(patch: pytest.MonkeyPatch) -> None:
+    """Whoever asks from an offset on is taken to have stored everything before it."""
+    real = giving.give
+
+    def hasty(core: core.Core, caller: Caller, f: Fetch) -> Batch:
+        if f.confirm is not None and f.start is not None:
+            f = msgspec.structs.replace(f, confirm=f.start - 1)
+        return real(core, caller, f)
+
+    patch.setattr(giving, "give", hasty)
+
+
+def _epoch_ignored(patch: pytest.MonkeyPatch) -> None:
+    """An offset is an offset, also of a log that went back in time."""
+    real = taking._check_place
+
+    def check(row: LinkRow, epoch: int, start: int, first: int) -> None:
+        real(row, row.epoch, start, first)
+
+    patch.setattr(readers, "check_epoch", lambda tx, epoch: None)
+    patch.setattr(taking, "_check_place", check)
+
+
+def _truncated_skipped(patch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for what is gone gets what there is, and is not told."""
+    patch.setattr(readers, "check_there", lambda start, end, first: None)
+
+
+def _truncated_past_readers(patch: pytest.MonkeyPatch) -> None:
+    """A log goes by its age alone."""
+    patch.setattr(sweep, "_frontiers", lambda tx: [])
+
+
+def _facts_before_objects(patch: pytest.MonkeyPatch) -> None:
+    """What an entry names is not asked for."""
+    patch.setattr(taking, "objects_named", lambda batch: [])
 
 
 def _tombstones_swept_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -209,7 +321,7 @@ def _last_claim_wins(patch: pytest.MonkeyPatch) -> None:
 
 def _clock_not_merged(patch: pytest.MonkeyPatch) -> None:
     """A received stamp does not move the clock."""
-    patch.setattr(meshes.MeshWrites, "tick_merged", lambda tx, mesh, incoming: incoming)
+    patch.setattr(meshes.MeshWrites, "tick_merged_run", lambda tx, mesh, lamports: lamports[-1])
 
 
 BUGS = [
@@ -226,7 +338,18 @@ BUGS = [
     Bug("blob not synced", "power", _blob_not_synced),
     Bug("folder not synced", "power", _folder_not_synced),
     Bug("left log trusted", "failed sync", _left_log_trusted),
-    Bug("cursor before apply", "world", _cursor_before_apply),
+    Bug("cursor before rows", "world", _cursor_before_rows),
+    Bug("cursor before rows", "zones", _cursor_before_rows),
+    Bug("sent back", "zones", _sent_back),
+    Bug("way forgotten", "zones", _way_forgotten),
+    Bug("filtered not counted", "zones", _filtered_not_counted),
+    Bug("counted too early", "zones", _counted_too_early),
+    Bug("truncated ids forgotten", "zones", _truncated_ids_forgotten),
+    Bug("confirmed when read", "zones", _confirmed_when_read),
+    Bug("epoch ignored", "zones", _epoch_ignored),
+    Bug("truncated skipped", "zones", _truncated_skipped),
+    Bug("truncated past readers", "zones", _truncated_past_readers),
+    Bug("facts before objects", "zones", _facts_before_objects),
     Bug("tombstones swept at once", "world", _tombstones_swept_at_once),
     Bug("blobs swept past readers", "world", _blobs_swept_past_readers),
     Bug("last claim wins", "world", _last_claim_wins),

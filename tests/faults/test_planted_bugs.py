@@ -9,6 +9,7 @@ import pytest
 
 from faults.planted import BUGS, Bug
 from holdfast.rules.errors import HoldfastError
+from holdfast.simulate import zones
 from holdfast.simulate.nodes import NodeWorld
 from holdfast.simulate.powerloss import Recording, cut_power, record
 from holdfast.simulate.stage import Acknowledge, describe
@@ -37,6 +38,15 @@ def _in_a_world() -> str:
             with NodeWorld(seed, peers=("ana", "bob", "cai")) as world:
                 world.storm()
                 world.calm()
+        except (AssertionError, HoldfastError, apsw.Error) as error:
+            return f"in world {seed}: {describe(error)}"
+    return ""
+
+
+def _in_a_world_of_zones() -> str:
+    for seed in range(WORLDS_MAX):
+        try:
+            zones.tell(seed)
         except (AssertionError, HoldfastError, apsw.Error) as error:
             return f"in world {seed}: {describe(error)}"
     return ""
@@ -75,6 +85,7 @@ def _first_loss(recording: Recording) -> str:
 
 FINDERS = {
     "world": _in_a_world,
+    "zones": _in_a_world_of_zones,
     "sweep": _by_a_sweep,
     "power": _by_a_power_cut,
     "failed sync": _after_a_failed_sync,
@@ -83,5 +94,5 @@ FINDERS = {
 
 def test_R1_without_a_bug_the_same_finders_find_nothing() -> None:
     for name, find in FINDERS.items():
-        if name != "world":  # that is test_world_of_nodes
+        if name not in ("world", "zones"):  # those are test_world_of_nodes, test_world_of_zones
             assert not find(), name

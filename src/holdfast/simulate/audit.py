@@ -5,7 +5,7 @@
 * the log has no gap, its columns say what its envelopes say, its times never run backwards;
 * the node's own stamps and sequence numbers only grow, and no clock is behind the log;
 * the tables are the fold of the log, as far back as the log still reaches;
-* blobs are registered exactly while something names them, and their content is there;
+* blobs are registered exactly while a file or a fact names them, and their content is there;
 * the search for vectors finds what is live and nothing else;
 * of the claims of one generation the first holds the task, and of its ends the first counts.
 
@@ -21,6 +21,7 @@ import msgspec
 
 from holdfast.node.history import replay
 from holdfast.node.node import Node
+from holdfast.rules.bodies import Fact, decode_trusted_body
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.limits import SEARCH_LIMIT_MAX
@@ -45,7 +46,7 @@ def audit(node: Node) -> list[str]:
         return [
             *_log(entries, reader, node.peer),
             *_fold(entries, reader, node.peer),
-            *_blobs(reader, node._core.blobs, node.peer),
+            *_blobs(entries, reader, node._core.blobs, node.peer),
             *_vectors(reader),
             *_tasks(reader),
         ]
@@ -159,29 +160,70 @@ def _fold(entries: list[Entry], reader: Reader, peer: str) -> list[str]:
 # --- blobs and vectors ---------------------------------------------------------------------------
 
 
-def _blobs(reader: Reader, blobs: BlobStore, peer: str) -> list[str]:
+def missing_content(node: Node) -> list[str]:
+    """Files, and objects that facts name, whose content is not here."""
+    with node._core.store.read() as reader:
+        files = [f"{row.owner}/{row.path}" for row in _blob_files(reader) if not _here(node, row)]
+        objects = reader.fact_objects(ALL, ALL)
+    return [*files, *(sha for _, sha in objects if not node._core.blobs.exists(sha))]
+
+
+def _here(node: Node, row: FileRow) -> bool:
+    return node._core.blobs.exists(row.sha256)
+
+
+def _blob_files(reader: Reader) -> list[FileRow]:
+    return [
+        row
+        for mesh in reader.mesh_list()
+        for row in reader.file_scan(mesh.slug, None, ("", ""), ALL)
+        if row.in_blob
+    ]
+
+
+def _blobs(entries: list[Entry], reader: Reader, blobs: BlobStore, peer: str) -> list[str]:
     problems = []
-    files: list[FileRow] = []
-    for mesh in reader.mesh_list():
-        found = reader.file_scan(mesh.slug, None, ("", ""), ALL)
-        files += [row for row in found if row.in_blob]
-    named = {row.sha256 for row in files}
+    files = _blob_files(reader)
+    objects = _objects(entries)
+    if objects != reader.fact_objects(ALL, ALL):
+        problems.append("the objects that facts hold are not those that they name")
+    named = {row.sha256 for row in files} | {sha for _, sha in objects}
     registered = {row.sha256: row for row in reader.blob_scan("", ALL)}
     for sha in sorted(named - registered.keys()):
         problems.append(f"blob {sha} is named and not registered")
     for sha, row in registered.items():
         if (row.released_at is None) != (sha in named):
             problems.append(f"blob {sha} is {'named' if sha in named else 'released'} wrongly")
+    own = {offset for offset, entry in enumerate(entries) if entry.origin == peer}
     for file in files:
         if file.owner == peer or blobs.exists(file.sha256):
-            try:
-                size = blobs.verify(file.sha256)
-            except HoldfastError as error:
-                problems.append(f"{file.path} of {file.owner}: {error.message}")
-            else:
-                if size != file.size:
-                    problems.append(f"{file.path} has {size} bytes instead of {file.size}")
+            problems += _content(blobs, file.sha256, f"{file.path} of {file.owner}", file.size)
+    first = entries[0].offset if entries else 1
+    for offset, sha in objects:
+        if offset - first in own or blobs.exists(sha):
+            problems += _content(blobs, sha, f"object of fact {offset}")
     return problems
+
+
+def _objects(entries: list[Entry]) -> list[tuple[int, str]]:
+    """What the facts of the log name, by offset."""
+    found = []
+    for entry in entries:
+        if entry.op == "fact.append":
+            body = decode_trusted_body(decode_trusted(entry.raw))
+            assert isinstance(body, Fact)
+            found += [(entry.offset, digest.hex()) for digest in sorted(body.objects)]
+    return found
+
+
+def _content(blobs: BlobStore, sha: str, what: str, expected: int | None = None) -> list[str]:
+    try:
+        size = blobs.verify(sha)
+    except HoldfastError as error:
+        return [f"{what}: {error.message}"]
+    if expected is not None and size != expected:
+        return [f"{what} has {size} bytes instead of {expected}"]
+    return []
 
 
 def _vectors(reader: Reader) -> list[str]:

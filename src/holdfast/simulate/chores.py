@@ -41,10 +41,11 @@ OPS: Final = (
     *("state.set", "state.delete", "memory.set", "memory.forget"),
     *("vector.store", "vector.delete", "file.share", "file.delete"),
     *("task.create", "task.claim", "task.release", "task.complete", "task.cancel"),
-    *("fact.append", "group", "conflict.restore", "warnings", "read", "sweep", "checkpoint"),
+    *("fact.append", "fact.object", "group", "conflict.restore"),
+    *("warnings", "read", "sweep", "checkpoint"),
 )
-"""Everything that a node may be asked for."""
-_WEIGHTS: Final = (5, 3, 3, 2, 4, 2, 5, 3, 3, 6, 4, 3, 2, 3, 4, 3, 2, 2, 4, 2)
+"""Everything that a node may be asked for. `fact.object` is a fact that names an object."""
+_WEIGHTS: Final = (5, 3, 3, 2, 4, 2, 5, 3, 3, 6, 4, 3, 2, 3, 3, 4, 3, 2, 2, 4, 2)
 assert len(OPS) == len(_WEIGHTS)
 
 _OF_HOLDERS: Final = ("task.release", "task.complete")
@@ -63,38 +64,54 @@ class Chore(NamedTuple):
 class Chores:
     """Draws work from a seed."""
 
-    def __init__(self, rng: random.Random, mint: Callable[[], bytes], mesh: str) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        mint: Callable[[], bytes],
+        meshes: Sequence[str],
+        ttl: Ttl = TTL,
+    ) -> None:
         self._rng = rng
         self._mint = mint
-        self._mesh = mesh
-        self._tasks: list[str] = []
+        self._meshes = meshes
+        self._mesh = meshes[0]
+        self._ttl = ttl
+        self._tasks: dict[str, list[str]] = {mesh: [] for mesh in meshes}
         self._count = 0
 
     def draw(self, *, evenly: bool = False) -> Chore:
         """By how often things are done in life, or each op as often as the next."""
         op = self._rng.choices(OPS, None if evenly else _WEIGHTS)[0]
+        self._mesh = self._rng.choice(self._meshes)
         self._count += 1
         if op == "group":
             return self._group()
-        if op in _UPKEEP:
+        if op == "sweep" or op in _UPKEEP:
             return Chore(op, (), self._upkeep(op))
         id = self._mint()
         if op == "conflict.restore":
             return Chore(op, (id,), _restore(id_text(id)))
         if op == "file.share":
             return Chore(op, (id,), self._share(id_text(id)))
+        if op == "fact.object":
+            return Chore(op, (id,), self._fact_with_object(id_text(id)))
         if op in _OF_HOLDERS:
             return self._claim_first(op, id)
         change = self._change(op, id)
         return Chore(op, (id,), lambda node: _carry_out(node, [change]))
 
+    def sweep(self) -> Chore:
+        """What the daemon does by itself."""
+        return Chore("sweep", (), self._upkeep("sweep"))
+
     def _claim_first(self, op: str, id: bytes) -> Chore:
         """Only the holder may do it, so mostly it becomes the holder right before."""
         task, claim_id, verb = self._task(op, id_text(id)), self._mint(), op.partition(".")[2]
         moves = (("claim", claim_id), (verb, id)) if self._rng.random() < 0.7 else ((verb, id),)
+        mesh = self._mesh
 
         def do(node: Node) -> Answers:
-            ctx, mesh = node._core.ctx, self._mesh
+            ctx = node._core.ctx
             changes = (verbs.task_move(ctx, mesh, name, task, id_text(own)) for name, own in moves)
             return [_answer(node, change) for change in changes]
 
@@ -134,9 +151,10 @@ class Chores:
         return lambda n: verbs.task_move(n._core.ctx, mesh, verb, task, name)
 
     def _task(self, op: str, name: str) -> str:
+        tasks = self._tasks[self._mesh]
         if op == "task.create":
-            self._tasks = [*self._tasks[-TASKS_MAX:], name]
-        return self._rng.choice(self._tasks) if self._tasks else name
+            tasks[:] = [*tasks[-TASKS_MAX:], name]
+        return self._rng.choice(tasks) if tasks else name
 
     def _share(self, id: str) -> Callable[[Node], Answers]:
         rng, mesh = self._rng, self._mesh
@@ -150,11 +168,26 @@ class Chores:
 
         return do
 
-    def _upkeep(self, op: str) -> Callable[[Node], Answers]:
-        key, mesh = self._rng.choice(KEYS), self._mesh
+    def _fact_with_object(self, id: str) -> Callable[[Node], Answers]:
+        """The object first, then the fact that names it."""
+        mesh, key, content = self._mesh, self._rng.choice(KEYS), self._rng.choice(BLOBS)
+        value = self._count
 
         def do(node: Node) -> Answers:
-            _UPKEEP[op](node, mesh, key)
+            sha = node.receive_blob(content)
+            node.mesh(mesh).facts.append(key, "shows", value, objects=[sha], id=id)
+            return [None]
+
+        return do
+
+    def _upkeep(self, op: str) -> Callable[[Node], Answers]:
+        key, mesh, ttl = self._rng.choice(KEYS), self._mesh, self._ttl
+
+        def do(node: Node) -> Answers:
+            if op == "sweep":
+                node.sweep(ttl)
+            else:
+                _UPKEEP[op](node, mesh, key)
             return []
 
         return do
@@ -220,6 +253,5 @@ def _checkpoint(node: Node, mesh: str, key: str) -> None:
 _UPKEEP: Final[dict[str, Callable[[Node, str, str], object]]] = {
     "warnings": lambda node, mesh, key: node.take_warnings(mesh),
     "read": _read,
-    "sweep": lambda node, mesh, key: node.sweep(TTL),
     "checkpoint": _checkpoint,
 }

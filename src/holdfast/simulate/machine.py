@@ -160,9 +160,20 @@ class Machine:
         if self.node is not None:
             self.node._opened.abandon()
         self.node = None
-        # What the crash wrote anew bears the real time.
-        for path in sorted((self.home / "blobs").rglob("*")):
-            _set_age(path, self.clock)
+        self._set_ages()
+
+    @contextmanager
+    def offline(self) -> Iterator[None]:
+        """While it is down somebody works on its files, past its disk: all of that lasts."""
+        assert self.node is None, "it runs"
+        # What was written before and not synced is settled now; the disk then finds what there is.
+        self.disk.crash(self._rng)
+        self.disk.backstage = True
+        try:
+            yield
+        finally:
+            self.disk.backstage = False
+            self._set_ages()
 
     def doom(self, death: Death, calls: int) -> None:
         """It will die in the middle of what it then does, after so many more disk calls."""
@@ -189,6 +200,11 @@ class Machine:
                 self.stop()
         self._stack.close()
 
+    def _set_ages(self) -> None:
+        """What the simulator itself has written bears the real time."""
+        for path in sorted((self.home / "blobs").rglob("*")):
+            _set_age(path, self.clock)
+
     def _tame(self, opened: Opened) -> Opened:
         """Takes real time and real chance out of the node, so that a seed always tells the same."""
         opened.core.ctx.blobs = _MachineBlobs(opened.paths.blobs, self.clock)
@@ -207,6 +223,16 @@ class _MachineBlobs(FileBlobs):
     def put(self, source: Source) -> Blob:
         blob = super().put(source)
         _set_age(self._path(blob.sha256), self._clock)
+        return blob
+
+    def put_piece(self, sha: str, start: int, data: bytes) -> int:
+        here = super().put_piece(sha, start, data)
+        _set_age(self._partial_path(sha), self._clock)
+        return here
+
+    def finish(self, sha: str, size: int) -> Blob:
+        blob = super().finish(sha, size)
+        _set_age(self._path(sha), self._clock)
         return blob
 
     def scan(self) -> Iterator[Found]:

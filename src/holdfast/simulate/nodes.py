@@ -2,18 +2,20 @@
 that may go wrong goes wrong, from one seed.
 
 Each peer has a machine with a disk that fails and a clock that jumps. Nodes do random work, and
-pull each other's logs over links that delay, lose, double and reorder: a node asks with the cursor
-that it keeps in its own database, gets entries with the blobs that they name, applies them and
-moves the cursor. Machines are killed or lose power in the middle of anything, restart, run out of
-space. After every restart, and every few events besides, the world looks for broken promises:
+pull each other's logs over lines that delay, lose, double and reorder (`holdfast.simulate.pulling`
+plays the network; both ends are the real ones). Machines are killed or lose power in the middle of
+anything, restart, run out of space. After everything that a node does the world looks what its log
+has gained (`holdfast.simulate.chronicle`); after every restart, and every few events besides, it
+looks for broken promises:
 
 * nothing that was acknowledged is lost, nothing that was refused is there;
 * whatever `holdfast.simulate.audit` asks of a node holds;
 * no node refuses what another one wrote.
 
 A storm has an end. Then `calm` lets the nodes talk until nobody has news, and all of them must hold
-the same rows. A promise that breaks raises `PromiseBroken`, which names the seed; the same seed
-tells the same story again, line by line:
+the same rows. (`holdfast.simulate.zones` has worlds where not everybody hears everything.) A
+promise that breaks raises `PromiseBroken`, which names the seed; the same seed tells the same story
+again, line by line:
 
     python -m holdfast.simulate.nodes 42
 
@@ -47,28 +49,32 @@ process at a time has a home open.
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, NoReturn, Self, TypeVar
 
 from holdfast.node.node import Node
 from holdfast.rules.errors import DiskFull, HoldfastError, StoreFailed, Unknown
+from holdfast.rules.filters import Filter
 from holdfast.rules.limits import HOUR_MS, SECOND_MS
 from holdfast.rules.rows import Entry
-from holdfast.simulate import pulling
-from holdfast.simulate.audit import audit, differences, rows
-from holdfast.simulate.chores import Answers, Chore, Chores
+from holdfast.simulate.audit import audit, differences, missing_content, rows
+from holdfast.simulate.chores import TTL, Answers, Chore, Chores
+from holdfast.simulate.chronicle import Chronicle
 from holdfast.simulate.disk import seed_sqlite
 from holdfast.simulate.links import Line, Links
 from holdfast.simulate.machine import Died, Machine
 from holdfast.simulate.promises import Promises
-from holdfast.simulate.pulling import Batch, Cursor
+from holdfast.simulate.pulling import Pulling
+from holdfast.simulate.relation import Relation, add_link, place_of
 from holdfast.simulate.stage import scratch
 from holdfast.simulate.storm import Storm
 from holdfast.simulate.world import World
+from holdfast.storage.ports import Reader
+from holdfast.transport.wire import Batch
 
 T = TypeVar("T")
 Handler = Callable[[Node, Entry], None]
@@ -78,6 +84,8 @@ Marks = Counter[tuple[str, str]]
 MESH: Final = "team"
 RESTART_MS_MAX: Final = HOUR_MS // 2
 CALM_ROUNDS_MAX: Final = 60
+STILL_ROUNDS_MAX: Final = 4
+CALM_ROUND_MS: Final = HOUR_MS // 6
 DEATH_AGAIN: Final = 0.3
 """How often a machine that died also dies while it starts again."""
 START_CALLS: Final = 60
@@ -90,24 +98,37 @@ class PromiseBroken(AssertionError):
 class NodeWorld(World):
     """Nodes, their machines and the links between them, from one seed. A context manager."""
 
+    ttl = TTL
+
     def __init__(
         self,
         seed: int,
         *,
         peers: Sequence[str] = ("ana", "bob", "cai"),
         sync: str = "full",
-        mesh: str = MESH,
+        meshes: Sequence[str] = (MESH,),
     ) -> None:
         super().__init__(seed)
-        self.mesh = mesh
+        self.meshes = tuple(meshes)
         self.marks: Marks = Counter()
+        self.happened: Counter[str] = Counter()
+        """What links met with."""
         self.machines: dict[str, Machine] = {}
         self.links = Links(self, self._mark)
         self.promises = {peer: Promises(peer) for peer in peers}
-        self.chores = Chores(self.fork("chores"), self.mint, mesh)
+        self.chronicles = {peer: Chronicle(peer) for peer in peers}
+        self.went_back: Counter[str] = Counter()
+        """How often each node was restored from a backup."""
         self._peers = tuple(peers)
+        self.relations = self.topology()
+        self.chores = Chores(self.fork("chores"), self.mint, self.meshes, self.ttl)
+        self.pulling = Pulling(self)
         self._sync = sync
         self._handlers: list[Handler] = []
+        self._arrived: dict[str, deque[Entry]] = {peer: deque() for peer in peers}
+        self._taking_from: dict[str, str] = {}
+        self._watched: dict[str, Node] = {}
+        self._changed: set[str] = set()
         self._stack = ExitStack()
         self._swept = False
 
@@ -119,10 +140,13 @@ class NodeWorld(World):
             self._stack.callback(machine.close)
             self.machines[peer] = machine
             node = machine.start()
-            node.create_mesh(self.mesh)
-            for other in self._peers:
-                if other != peer:
-                    node.log.add_consumer(other)
+            for mesh in self.meshes:
+                node.create_mesh(mesh)
+        for relation in self.relations:
+            add_link(running(self.machines[relation.reader]), relation)
+            # From now on the source waits for it.
+            self.pull(relation)
+        self.run(until=self.ticks + SECOND_MS * 10)
         return self
 
     def __exit__(
@@ -133,6 +157,13 @@ class NodeWorld(World):
     ) -> None:
         self._stack.close()
 
+    def topology(self) -> list[Relation]:
+        """Everybody pulls from everybody, whoever wrote it."""
+        return [
+            Relation(f"from-{source}", reader, source, Filter(meshes=self.meshes))
+            for reader, source in self.pairs()
+        ]
+
     # --- what a story is made of ----------------------------------------------------------------
 
     def handle(self, handler: Handler) -> None:
@@ -141,13 +172,16 @@ class NodeWorld(World):
 
     def storm(self, *, hours: float = 16) -> None:
         """Random work under random faults, for so long."""
-        storm = Storm(self)
+        storm = self.new_storm()
         storm.begin()
         self.run(until=self.ticks + int(hours * HOUR_MS))
         storm.end()
 
+    def new_storm(self) -> Storm:
+        return Storm(self)
+
     def calm(self) -> None:
-        """No more faults: everyone starts, hears all news and must then hold the same."""
+        """No more faults: everyone starts, hears all news and must then hold what it should."""
         self.links.heal()
         self.links.line = Line()
         for machine in self.machines.values():
@@ -156,16 +190,11 @@ class NodeWorld(World):
         self.run(until=self.ticks + 2 * HOUR_MS)
         for machine in self.machines.values():
             if not machine.up:
-                self._break(f"{machine.peer} does not start")
-        for _ in range(CALM_ROUNDS_MAX):
-            news = sum(self._read_all(reader, source) for reader, source in self.pairs())
-            if not news:
-                break
-        else:
-            self._break(f"the nodes still have news after {CALM_ROUNDS_MAX} rounds")
+                self.break_off(f"{machine.peer} does not start")
+        self._settle()
         for machine in self.machines.values():
             self.look_into(machine)
-        self._compare()
+        self.compare()
 
     def perform(self, machine: Machine, chore: Chore) -> bool:
         """One piece of work; False if it should be asked for again."""
@@ -174,7 +203,7 @@ class NodeWorld(World):
         answers: Answers
         try:
             with machine.activity():
-                answers = chore.do(_running(machine))
+                answers = chore.do(running(machine))
         except Died:
             answers = [Unknown("its node died")] * len(chore.ids)
             self.mark_death(machine, chore.op)
@@ -188,6 +217,7 @@ class NodeWorld(World):
             if isinstance(answer, HoldfastError):
                 self._note_trouble(machine, chore.op, answer)
         machine.since_start.add(chore.op)
+        self.observe(machine)
         return not any(isinstance(answer, Unknown | DiskFull | StoreFailed) for answer in answers)
 
     def start(self, machine: Machine) -> bool:
@@ -201,7 +231,10 @@ class NodeWorld(World):
             self.marks[kind, "open"] += 1
             self.note(f"{machine.peer} open: {_name(error)}")
         if machine.up:
+            self.pulling.forget(machine.peer)
+            self.observe(machine)
             self.look_into(machine)
+            self._hand_over(machine)
             return True
         self.at(self.rng.randrange(1, RESTART_MS_MAX), self._start_if_down, machine, name="start")
         return False
@@ -218,104 +251,161 @@ class NodeWorld(World):
             self._note_trouble(machine, "close", error)
         self.start(machine)
 
-    def pull(self, reader: str, source: str) -> None:
+    def pull(self, relation: Relation) -> None:
         """One node asks another for news."""
-        machine = self.machines[reader]
-        cursor = self.run_on(machine, "pull", lambda node: pulling.cursor_of(node, source))
-        if cursor is not None:
-            self.links.send(
-                reader, source, "a question", lambda: self._answer(source, reader, cursor)
-            )
+        self.pulling.pull(relation)
 
     def pairs(self) -> list[tuple[str, str]]:
         """Every reader with every source."""
         return [(one, other) for one in self._peers for other in self._peers if one != other]
 
-    # --- the exchange ---------------------------------------------------------------------------
-
-    def _answer(self, source: str, reader: str, cursor: Cursor) -> None:
-        machine = self.machines[source]
-        batch = self.run_on(machine, "answer", lambda node: pulling.batch_for(node, reader, cursor))
-        if batch is not None and batch.entries:
-            about = [entry.op for entry in batch.entries]
-            self.links.send(
-                source, reader, "news", lambda: self._receive(reader, source, batch), about=about
-            )
-
-    def _receive(self, reader: str, source: str, batch: Batch) -> None:
-        machine = self.machines[reader]
-        done = self.run_on(machine, "apply", lambda node: pulling.take_in(node, source, batch))
-        if done is None:
-            return
-        taken, moved = done
-        for entry, applied in zip(batch.entries, taken, strict=True):
-            if applied.error is not None:
-                self._break(f"{reader} refuses {entry.op} of {entry.origin}: {applied.error}")
-        self.note(f"{reader} has {len(taken)} entries from {source}")
-        for handler in self._handlers:
-            for entry in batch.entries:
-                if entry.origin != reader and machine.up:
-                    self._call(machine, handler, entry)
-        if batch.more and moved and machine.up:
-            self.pull(reader, source)
-
-    def _call(self, machine: Machine, handler: Handler, entry: Entry) -> None:
-        self.run_on(machine, "handler", lambda node: handler(node, entry))
-
-    def _read_all(self, reader: str, source: str) -> int:
-        """Everything that one node can learn from another, without a network between them."""
-        learnt = 0
-        while True:
-            node, other = _running(self.machines[reader]), _running(self.machines[source])
-            before = pulling.cursor_of(node, source)
-            batch = pulling.batch_for(other, reader, before)
-            if not batch.entries:
-                return learnt
-            self._receive(reader, source, batch._replace(more=False))
-            if pulling.cursor_of(_running(self.machines[reader]), source) == before:
-                self._break(f"{reader} does not get on in the log of {source}")
-            learnt += len(batch.entries)
+    # --- what nodes do --------------------------------------------------------------------------
 
     def run_on(self, machine: Machine, what: str, act: Callable[[Node], T]) -> T | None:
         """Lets a node do something that is not a chore; None if it could not."""
         if not machine.up:
             return None
         try:
-            with machine.activity():
-                return act(_running(machine))
+            return self._act(machine, act)
         except Died:
             self.mark_death(machine, what)
         except HoldfastError as error:
             self._note_trouble(machine, what, error)
+            self.observe(machine)
         return None
+
+    def _act(self, machine: Machine, act: Callable[[Node], T]) -> T:
+        with machine.activity():
+            result = act(running(machine))
+        # Only now: one that died in the middle of it has answered nobody.
+        self.observe(machine)
+        return result
+
+    def take(self, relation: Relation, act: Callable[[Node], T]) -> T | None:
+        """A reader takes something in. Whatever is in its log after that came from the source."""
+        machine = self.machines[relation.reader]
+        self.observe(machine)
+        self._taking_from[machine.peer] = relation.source
+        result = self.run_on(machine, "apply", act)
+        self._hand_over(machine)
+        return result
+
+    def given(self, relation: Relation, batch: Batch) -> None:
+        """A source has given this to a reader; it is on its way."""
+
+    def begins(self, relation: Relation, known_epoch: int, found: Batch, start: int | None) -> None:
+        """A reader is about to begin in a log whose epoch it has not read in; it knew another one,
+        or none (0). Without a start it knows that it misses something.
+        """
+
+    def observe(self, machine: Machine) -> None:
+        """Looks what a node's log has gained since the last time, if it can be asked."""
+        if not machine.up or not self._has_changed(machine):
+            return
+        with machine.weather.fine(), running(machine)._core.store.read() as tx:
+            via = self._taking_from.get(machine.peer, "")
+            new, problems = self.chronicles[machine.peer].look(tx, via)
+            problems += self.observed(machine, tx)
+        if problems:
+            self.break_off(f"{machine.peer}: {'; '.join(problems[:5])}")
+        self._arrived[machine.peer].extend(
+            entry for entry in new if entry.origin != machine.peer and self._handlers
+        )
+
+    def _has_changed(self, machine: Machine) -> bool:
+        """Whether it has committed something, or may have, since it was last asked."""
+        peer, node = machine.peer, running(machine)
+        if self._watched.get(peer) is not node:
+            self._watched[peer] = node
+            self._changed.add(peer)
+            node._core.store.on_commit(lambda: self._changed.add(peer))
+        changed = peer in self._changed
+        self._changed.discard(peer)
+        return changed
+
+    def observed(self, machine: Machine, tx: Reader) -> list[str]:
+        """More to look at after everything that a node does; what is wrong, as sentences."""
+        return []
+
+    def _hand_over(self, machine: Machine) -> None:
+        """Gives handlers what has arrived; what a death keeps from them comes after the restart."""
+        arrived = self._arrived[machine.peer]
+        while arrived and machine.up:
+            entry = arrived[0]
+            for handler in self._handlers:
+                self._call(machine, handler, entry)
+            if machine.up:
+                arrived.popleft()
+
+    def _call(self, machine: Machine, handler: Handler, entry: Entry) -> None:
+        self.run_on(machine, "handler", lambda node: handler(node, entry))
+
+    # --- calm -----------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Lets everybody ask until nobody has news."""
+        before: list[object] = []
+        still = 0
+        for _ in range(CALM_ROUNDS_MAX):
+            self.before_round()
+            for relation in self.relations:
+                self.pull(relation)
+            self.run(until=self.ticks + CALM_ROUND_MS)
+            behind = [relation for relation in self.relations if not self.has_all(relation)]
+            if not behind:
+                return
+            now: list[object] = [self._place(relation) for relation in self.relations]
+            still = still + 1 if now == before else 0
+            if still == STILL_ROUNDS_MAX:
+                relation = behind[0]
+                self.break_off(f"{relation.reader} does not get on in the log of {relation.source}")
+            before = now
+        self.break_off(f"the nodes still have news after {CALM_ROUNDS_MAX} rounds")
+
+    def before_round(self) -> None:
+        """What people do before everybody asks once more."""
+
+    def has_all(self, relation: Relation) -> bool:
+        """Whether a link is at the end of its source's log, and its source knows."""
+        source = self.chronicles[relation.source]
+        return self._place(relation) == (source.epoch, source.head, source.head)
+
+    def _place(self, relation: Relation) -> tuple[int, int, int]:
+        """Epoch and cursor of a link, and the frontier of its consumer."""
+        reader = running(self.machines[relation.reader])
+        return place_of(reader, running(self.machines[relation.source]), relation)
 
     # --- promises -------------------------------------------------------------------------------
 
     def look_into(self, machine: Machine) -> None:
         """Audits a node and compares it with what its callers were told."""
         with machine.weather.fine():
-            node = _running(machine)
+            node = running(machine)
             problems = [*audit(node), *self.promises[machine.peer].broken(node)]
+            problems += node._core.read("quarantine", _set_aside)
         if problems:
-            self._break(f"{machine.peer}: {'; '.join(problems[:5])}")
+            self.break_off(f"{machine.peer}: {'; '.join(problems[:5])}")
 
-    def _compare(self) -> None:
+    def compare(self) -> None:
+        """After a calm: all nodes hold the same."""
         first, *others = self.machines.values()
-        expected = self._rows(first)
-        for machine in others:
-            for line in differences(expected, self._rows(machine)):
-                self._break(f"{first.peer} and {machine.peer} end up apart: {line}")
+        for mesh in self.meshes:
+            expected = self.rows_of(first, mesh)
+            for machine in others:
+                for line in differences(expected, self.rows_of(machine, mesh)):
+                    self.break_off(f"{first.peer} and {machine.peer} end up apart: {line}")
         for machine in self.machines.values():
-            missing = pulling.missing_content(_running(machine), self.mesh)
+            missing = missing_content(running(machine))
             if missing:
-                self._break(f"{machine.peer} never got the content of {missing}")
+                self.break_off(f"{machine.peer} never got the content of {missing}")
 
-    def _rows(self, machine: Machine) -> dict[str, list[dict[str, object]]]:
-        with _running(machine)._core.store.read() as reader:
+    def rows_of(self, machine: Machine, mesh: str) -> dict[str, list[dict[str, object]]]:
+        with running(machine)._core.store.read() as reader:
             # Each node forgets what is dead in its own time.
-            return rows(reader, self.mesh, dead=not self._swept)
+            return rows(reader, mesh, dead=not self._swept)
 
-    def _break(self, what: str) -> None:
+    def break_off(self, what: str) -> NoReturn:
+        """A promise is broken: the story ends here."""
         tail = "\n".join(islice(self.log, max(0, len(self.log) - 25), None))
         raise PromiseBroken(f"seed {self.seed}: {what}\nat the end of this story:\n{tail}")
 
@@ -338,6 +428,7 @@ class NodeWorld(World):
             self.start(machine)
 
     def _note_trouble(self, machine: Machine, what: str, error: HoldfastError) -> None:
+        self._changed.add(machine.peer)  # it may have committed although it says otherwise
         self.note(f"{machine.peer} {what}: {_name(error)}")
         if isinstance(error, DiskFull):
             self.marks["disk full", what] += 1
@@ -346,9 +437,16 @@ class NodeWorld(World):
             self.at(SECOND_MS, self.reopen, machine, name=f"{machine.peer} reopens")
 
 
-def _running(machine: Machine) -> Node:
+def running(machine: Machine) -> Node:
+    """Its node, which is up."""
     assert machine.node is not None, f"{machine.peer} is down"
     return machine.node
+
+
+def _set_aside(tx: Reader) -> list[str]:
+    """What links brought and the node refused: among honest nodes that is nothing."""
+    rows = tx.quarantine_list(None, 0, 5)
+    return [f"link {row.link} has set an entry aside: {row.message}" for row in rows]
 
 
 def _name(answer: BaseException | None) -> str:

@@ -31,6 +31,16 @@ class Promises:
         elif id not in self.kept and id not in self.unknown:
             self.refused[id] = None
 
+    def went_back(self, node: Node) -> None:
+        """The node was restored from a backup: what came after that, nobody promises any more."""
+
+        def look(tx: Reader) -> list[bytes]:
+            return [id for id in self.kept if not _is_known(tx, id)]
+
+        for id in node._core.read("promises", look):
+            del self.kept[id]
+            self.unknown[id] = None
+
     def broken(self, node: Node) -> list[str]:
         """The promises that the node does not keep, as sentences."""
 

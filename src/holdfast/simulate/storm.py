@@ -6,7 +6,7 @@ bear: a partition is over, and everyone could talk again, before the next one be
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +14,7 @@ from holdfast.rules.limits import HOUR_MS, SECOND_MS
 from holdfast.simulate.chores import Chore
 from holdfast.simulate.links import Line
 from holdfast.simulate.machine import Death, Machine
+from holdfast.simulate.relation import Relation
 
 if TYPE_CHECKING:
     from holdfast.simulate.nodes import NodeWorld
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 MINUTE_MS: Final = 60 * SECOND_MS
 CHORE_MS_MAX: Final = 80 * MINUTE_MS
 PULL_MS_MAX: Final = 150 * MINUTE_MS
+SLOW_PULL_MS_MAX: Final = 500 * MINUTE_MS
 FAULT_MS_MAX: Final = 100 * MINUTE_MS
 OUTAGE_MS_MAX: Final = 60 * MINUTE_MS
 QUIET_AFTER_PARTITION_MS: Final = 120 * MINUTE_MS
@@ -32,12 +34,12 @@ FAULT_CHORES: Final = 8
 EVERYDAY: Final = Line(loss=0.05, doubling=0.1, delay_ms_max=2 * SECOND_MS)
 BAD: Final = Line(loss=0.3, doubling=0.3, delay_ms_max=30 * MINUTE_MS)
 
-FAULTS: Final = (
-    *("kill", "power", "restart", "disk full", "io error"),
-    *("clock jump", "clock freeze", "partition", "bad line"),
-)
 # An error of the disk hits few of the calls that are made while it lasts.
-_WEIGHTS: Final = (2, 2, 2, 2, 4, 2, 2, 2, 2)
+_WEIGHTS: Final = {
+    **{"kill": 2, "power": 2, "restart": 2, "disk full": 2, "io error": 4},
+    **{"clock jump": 2, "clock freeze": 2, "partition": 2, "bad line": 2},
+}
+FAULTS: Final = tuple(_WEIGHTS)
 
 
 class Storm:
@@ -49,6 +51,7 @@ class Storm:
         self._over = False
         self._chores = 0
         self._next_partition = 0
+        self._weights: Mapping[str, int] = _WEIGHTS
         self._faults: dict[str, Callable[[Machine], None]] = {
             "kill": lambda machine: self._death(machine, "kill"),
             "power": lambda machine: self._death(machine, "power"),
@@ -65,9 +68,8 @@ class Storm:
         self._world.links.line = EVERYDAY
         for machine in self._world.machines.values():
             self._soon(CHORE_MS_MAX, partial(self._work, machine), f"{machine.peer} works")
-        for reader, source in self._world.pairs():
-            pull = partial(self._pull, reader, source)
-            self._soon(PULL_MS_MAX, pull, f"{reader} asks {source}")
+        for relation in self._world.relations:
+            self._keep_pulling(relation)
         self._soon(FAULT_MS_MAX, self._fault, "a fault")
 
     def end(self) -> None:
@@ -84,8 +86,15 @@ class Storm:
             if self._chores % AUDIT_EVERY_CHORES == 0 and machine.up:
                 self._world.look_into(machine)
 
-    def _do(self, machine: Machine, chore: Chore, retries: int) -> None:
+    def _do(self, machine: Machine, chore: Chore, retries: int, past: int | None = None) -> None:
+        """`past` counts how often the node had gone back in time when the work was first asked for:
+        nobody asks for it again after that, because what was done may be known elsewhere.
+        """
         world = self._world
+        if past is None:
+            past = world.went_back[machine.peer]
+        elif past != world.went_back[machine.peer]:
+            return
         if machine.up:
             self._mark_weather(machine, chore.op)
             if world.perform(machine, chore):
@@ -94,7 +103,7 @@ class Storm:
         if retries:
             self._soon(
                 OUTAGE_MS_MAX,
-                lambda: self._do(machine, chore, retries - 1),
+                lambda: self._do(machine, chore, retries - 1, past),
                 f"{machine.peer} asks for {chore.op} again",
             )
 
@@ -109,20 +118,31 @@ class Storm:
 
     def _spread(self, machine: Machine) -> None:
         """Most news is told at once; the rest waits until somebody asks."""
-        for reader, source in self._world.pairs():
-            if source == machine.peer and self._rng.random() < 0.3:
-                pull = partial(self._world.pull, reader, source)
-                self._soon(SECOND_MS, pull, f"{reader} hears of news at {source}")
+        for relation in self._world.relations:
+            news = relation.source == machine.peer and not relation.slow
+            if news and self._rng.random() < 0.3:
+                pull = partial(self._world.pull, relation)
+                self._soon(SECOND_MS, pull, f"{relation.reader} hears of news at {machine.peer}")
 
-    def _pull(self, reader: str, source: str) -> None:
-        self._soon(PULL_MS_MAX, lambda: self._pull(reader, source), f"{reader} asks {source}")
-        self._world.pull(reader, source)
+    def _keep_pulling(self, relation: Relation) -> None:
+        self._soon(
+            SLOW_PULL_MS_MAX if relation.slow else PULL_MS_MAX,
+            partial(self._pull, relation),
+            f"{relation.reader} asks {relation.source}",
+        )
+
+    def _pull(self, relation: Relation) -> None:
+        """From time to time, by the link that bears the name now, if there is one."""
+        self._keep_pulling(relation)
+        for now in self._world.relations:
+            if (now.reader, now.name) == (relation.reader, relation.name):
+                self._world.pull(now)
 
     # --- faults ---------------------------------------------------------------------------------
 
     def _fault(self) -> None:
         self._soon(FAULT_MS_MAX, self._fault, "a fault")
-        kind = self._rng.choices(FAULTS, _WEIGHTS)[0]
+        kind = self._rng.choices(list(self._weights), list(self._weights.values()))[0]
         machine = self._rng.choice(list(self._world.machines.values()))
         self._world.note(f"fault: {kind} for {machine.peer}")
         self._faults[kind](machine)
