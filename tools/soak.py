@@ -19,6 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TEST_SECONDS_MAX = 2 * 3600
 SEED_FACTOR = "20"
+LOAD_S = "600"
+"""How long a load goes on whose memory and files are watched."""
 
 
 def soak_round(seed: int, arguments: list[str]) -> int:
@@ -36,6 +38,7 @@ def soak_round(seed: int, arguments: list[str]) -> int:
     limits = [f"--timeout={TEST_SECONDS_MAX}", "-o", f"faulthandler_timeout={TEST_SECONDS_MAX}"]
     environment = {
         "HOLDFAST_SEED_FACTOR": SEED_FACTOR,
+        "HOLDFAST_LOAD_S": LOAD_S,
         **os.environ,
         "HOLDFAST_HYPOTHESIS_PROFILE": "soak",
         "HOLDFAST_SEED": str(seed),
