@@ -1,4 +1,4 @@
-"""Write the pages that come from the code: errors.md, limits.md and cli.md in docs/reference.
+"""Write the pages that come from the code: errors, limits, cli and http in docs/reference.
 
     python tools/reference.py            write them
     python tools/reference.py --check    say which are out of date, and fail if any is
@@ -21,6 +21,9 @@ import click
 
 from holdfast.apps.cli.app import root
 from holdfast.apps.cli.nouns.guide import CHECK_CODES, EXIT_CODES
+from holdfast.node.api.app import declared
+from holdfast.node.api.docs_page import curl
+from holdfast.node.api.openapi import openapi_path, refusals
 from holdfast.rules import errors, limits
 from holdfast.rules.errors import HoldfastError
 
@@ -41,14 +44,14 @@ def errors_page() -> str:
         "",
         "Everything that Holdfast raises on purpose is a `HoldfastError`. The three families below",
         "tell a caller what to do next. Programs should look at the code: `error.code` in the",
-        "library and in what `--json` prints. The exit code is that of the command line. A name in",
-        "brackets is the group to catch for all of its kind.",
+        "library and in what `--json` prints. The exit code is that of the command line, the",
+        "status that of HTTP. A name in brackets is the group to catch for all of its kind.",
     ]
     for family in children_of(HoldfastError):
         lines += ["", f"## {family.__name__}", "", meaning(family), ""]
         lines += [
-            "| error | code | exit | meaning | what to do |",
-            "| --- | --- | --- | --- | --- |",
+            "| error | code | exit | status | meaning | what to do |",
+            "| --- | --- | --- | --- | --- | --- |",
         ]
         # Groups are for catching; only what has no descendants is ever raised.
         lines += [error_row(kind) for kind in descendants_of(family) if not children_of(kind)]
@@ -59,7 +62,7 @@ def error_row(kind: type[HoldfastError]) -> str:
     group = kind.__bases__[0]
     inside = "" if group in children_of(HoldfastError) else f" ({group.__name__})"
     return (
-        f"| `{kind.__name__}`{inside} | `{kind.code}` | {kind.exit_code} "
+        f"| `{kind.__name__}`{inside} | `{kind.code}` | {kind.exit_code} | {kind.http_status} "
         f"| {meaning(kind)} | {kind.default_hint or 'the message says it'} |"
     )
 
@@ -245,11 +248,44 @@ def option_table(options: Iterable[tuple[click.Option, click.Context]]) -> list[
     ]
 
 
+# --- HTTP --------------------------------------------------------------------------------------
+
+
+def http_page() -> str:
+    lines = [
+        NOTE.format(source="src/holdfast/node/api"),
+        "# HTTP",
+        "",
+        "What a daemon answers (`holdfast up`). A running one shows the same at `/docs`, with its",
+        "schemas at `/openapi.json`. Every error is",
+        '`{"error": {"code": …, "message": …, "hint": …}}`, with the codes of [errors](errors.md).',
+        "",
+        "Who may ask: *anybody*; *readers* are this machine's own user, a zone that was granted a",
+        "mesh, or whoever has a token; *own user* is whoever may open the Unix socket, or has a",
+        "token for everything.",
+    ]
+    for route in sorted(declared(), key=lambda route: (route.path, route.method)):
+        lines += ["", f"## {route.method} {openapi_path(route)}", "", route.summary, ""]
+        who = "anybody" if route.public else "own user" if route.local_only else "readers"
+        lines += [f"For {who}.", "", "```text", curl(route), "```"]
+        if route.params:
+            lines += ["", "| parameter | |", "| --- | --- |"]
+            lines += [f"| `{param.name}` | {param.summary} |" for param in route.params]
+        codes = ", ".join(f"{kind.http_status} `{kind.code}`" for kind in refusals(route))
+        lines += ["", f"Refused with {codes}."]
+    return "\n".join(lines) + "\n"
+
+
 # --- All ---------------------------------------------------------------------------------------
 
 
 def main() -> int:
-    pages = {"errors.md": errors_page(), "limits.md": limits_page(), "cli.md": cli_page()}
+    pages = {
+        "errors.md": errors_page(),
+        "limits.md": limits_page(),
+        "cli.md": cli_page(),
+        "http.md": http_page(),
+    }
     check = sys.argv[1:] == ["--check"]
     stale = []
     for name, text in pages.items():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,26 +15,42 @@ import pytest
 import holdfast
 from holdfast.apps.cli.app import root
 from holdfast.node import aio, families, log, node
+from holdfast.node.daemon_lock import daemon_note
 from holdfast.rules.errors import BadInput
+from holdfast.storage.home import HomePaths
 from support.pages import Story, Wrong, blocks, matches
 from support.project import ROOT, TESTS, expect_none, parse, python_files
 
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
-EXPECTED = {"README.md", "architecture.md", "library.md", "operating.md", "promises.md", "tour.md"}
+EXPECTED = {
+    "README.md",
+    "architecture.md",
+    "library.md",
+    "operating.md",
+    "promises.md",
+    "tour.md",
+    "zones.md",
+}
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 ITEM = re.compile(r"^\| \*\*([A-Z]\d+)\*\*", re.MULTILINE)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to be in, with a home of its own that is not made yet."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder to be in, with a home of its own that is not made yet. Daemons that a page
+    leaves behind, because it went wrong, are ended.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delenv("HOLDFAST_MESH", raising=False)
-    return tmp_path
+    yield tmp_path
+    for database in tmp_path.glob("*/data.db"):
+        note = daemon_note(HomePaths(database.parent))
+        if note is not None:
+            os.kill(note.pid, signal.SIGTERM)
 
 
 # --- what pages show -----------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import io
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ from typing import Any, NamedTuple
 from holdfast.apps.cli.main import main
 
 ANY = "…"
+CURL = Path(__file__).with_name("curl.py")
 SHOWN = re.compile(r"#\s*->\s*(?P<text>.+?)\s*$")
 TAKEN = re.compile(r"(?P<name>[A-Za-z_]\w*)=\$\((?P<command>holdfast .*)\)")
 SHELL = re.compile(r"[|<>;&]")
@@ -164,6 +166,8 @@ class Story:
 
     def _shell(self, command: str) -> str:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        if shutil.which("curl", path=path) is None:
+            command = re.sub(r"\bcurl\b", f"{sys.executable} {CURL}", command)
         done = subprocess.run(
             ["bash", "-o", "pipefail", "-c", command],
             env={**os.environ, "PATH": path},
