@@ -133,7 +133,7 @@ def test_Z2_what_a_source_writes_arrives_and_is_confirmed(pulling: Pulling) -> N
     assert pulling.cursor == (1, 4)
 
 
-def test_Z2_a_batch_is_read_ahead_and_no_more(pulling: Pulling, monkeypatch: Any) -> None:
+def test_Z2_batches_are_read_ahead_but_not_without_end(pulling: Pulling, monkeypatch: Any) -> None:
     monkeypatch.setattr("holdfast.node.pull_run.LINK_BATCH_ROWS", 1)
     held, go = threading.Event(), threading.Event()
 
@@ -144,19 +144,19 @@ def test_Z2_a_batch_is_read_ahead_and_no_more(pulling: Pulling, monkeypatch: Any
 
     take = taking.take
     monkeypatch.setattr(taking, "take", slow)
-    pulling.far.write(*facts(4))
+    pulling.far.write(*facts(6))
     pulling.start()
     assert held.wait(20)
-    # One is being stored, one waits; the third is not asked for.
-    pulling.far.until(lambda: [f.start for f in pulling.far.calls("fetch")][-1] == 2)
+    # One is being stored, one is read, one has come; the fourth is not asked for.
+    pulling.far.until(lambda: [f.start for f in pulling.far.calls("fetch")][-1] == 3)
     # And what is not stored is not confirmed.
-    assert [fetch.confirm for fetch in pulling.far.calls("fetch")] == [None] * 3
+    assert [fetch.confirm for fetch in pulling.far.calls("fetch")] == [None] * 4
     go.set()
-    pulling.until_confirmed(4)
+    pulling.until_confirmed(6)
     asked = pulling.far.calls("fetch")
-    assert [fetch.start for fetch in asked][1:] == [1, 2, 3, 4, 5]
-    # Each fetch confirms what was stored when it was sent: the third came after the first batch.
-    assert asked[3].confirm is not None
+    assert [fetch.start for fetch in asked][1:] == [1, 2, 3, 4, 5, 6, 7]
+    # Each fetch confirms what was stored when it was sent: the fourth came after the first batch.
+    assert asked[-1].confirm is not None
 
 
 def test_Z2_a_fetch_that_waits_does_not_hold_up_the_confirmation(

@@ -1,14 +1,18 @@
 """One connection of a link, from the first word to the first error.
 
-    fetcher    register ─► fetch ─► fetch ─► …           the link's own thread
-                             │ one batch ahead
-    applier                  └─► objects ─► take ─► …     a thread as long as the connection
+    fetcher    register ─► fetch ─► fetch ─► …            the link's own thread
+                             │
+    reader                   └─► read and check            a thread as long as the connection
+                                      │
+    applier                           └─► objects ─► take   another one
 
-While one batch is stored the next is asked for, and no more: memory stays bounded by two. Each
-fetch confirms what is stored by then. When the fetch that is under way waits for news, it is too
-early for that, so the applier confirms by a call of its own, once nothing more comes for a moment.
+While one batch is stored, the next is taken apart and the one after it is asked for, and no more:
+memory stays bounded by a handful of batches, and the disk, the processor and the line are in use at
+the same time. Each fetch confirms what is stored by then. When the fetch that is under way waits
+for news, it is too early for that, so the applier confirms by a call of its own, once nothing more
+comes for a moment.
 
-Whatever goes wrong in one of them ends both, and the first error is the one that is told. The next
+Whatever goes wrong in one of them ends all, and the first error is the one that is told. The next
 connection begins at the stored cursor, so nothing that was read ahead has to be remembered.
 """
 
@@ -74,6 +78,7 @@ class Run:
         self._consumer = consumer_name(core.ctx.peer, row.name)
         self._turn = threading.Condition()
         self._source: LinkSource | None = None
+        self._fetched: Batch | None = None
         self._next: taking.Incoming | None = None
         self._asking = False
         self._stored = row.cursor
@@ -115,19 +120,22 @@ class Run:
         return source
 
     def _pull(self, source: LinkSource) -> None:
-        applier = threading.Thread(
-            target=self._apply_on,
-            args=(source,),
-            name=f"holdfast-take-{self._row.name}",
-            daemon=True,
-        )
-        applier.start()
+        name = self._row.name
+        threads = [
+            threading.Thread(target=self._read_on, name=f"holdfast-read-{name}", daemon=True),
+            threading.Thread(
+                target=self._apply_on, args=(source,), name=f"holdfast-take-{name}", daemon=True
+            ),
+        ]
+        for thread in threads:
+            thread.start()
         try:
             with self._failing():
                 self._fetch_on(source)
         finally:
             self.end()
-            applier.join()
+            for thread in threads:
+                thread.join()
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
@@ -212,7 +220,7 @@ class Run:
         patience_ms = 0  # the first answer says at once how we stand
         while True:
             with self._turn:
-                self._turn.wait_for(lambda: self._over or self._next is None)
+                self._turn.wait_for(lambda: self._over or self._fetched is None)
                 if self._over:
                     return
                 # Said again where it is nothing new: so the source knows that we are there.
@@ -232,12 +240,10 @@ class Run:
             _check_answer(batch, row, position)
             if batch.upto >= position:
                 self._board.arrived(batch)
-                # Here and not in the applier: reading goes on while the disk is waited for.
-                incoming = taking.read(batch)
             with self._turn:
                 self._asking = False
                 if batch.upto >= position:
-                    self._next = incoming
+                    self._fetched = batch
                     self._turn.notify_all()
             if batch.upto < position:
                 self._nothing_new(batch)
@@ -258,6 +264,28 @@ class Run:
         with self._turn:
             if early > 0:
                 self._turn.wait_for(lambda: self._over, early)
+
+    # --- the reader --------------------------------------------------------------------------
+
+    def _read_on(self) -> None:
+        with self._failing():
+            while (batch := self._await_fetched()) is not None:
+                incoming = taking.read(batch)
+                with self._turn:
+                    self._next = incoming
+                    self._turn.notify_all()
+
+    def _await_fetched(self) -> Batch | None:
+        """A batch to be read, once the one before it is being stored; None at the end."""
+        with self._turn:
+            self._turn.wait_for(
+                lambda: self._over or (self._fetched is not None and self._next is None)
+            )
+            if self._over:
+                return None
+            batch, self._fetched = self._fetched, None
+            self._turn.notify_all()
+            return batch
 
     # --- the applier -------------------------------------------------------------------------
 

@@ -47,9 +47,9 @@ def routes() -> list[Route]:
 
 async def _scrape(call: Call) -> Response:
     call.require_trusted()
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(Figures(call.api))
-    body = await call.api.run(generate_latest, registry)
+    figures = CollectorRegistry(auto_describe=False)
+    figures.register(Figures(call.api))
+    body = await call.api.run(generate_latest, figures)
     return Response(body, media_type=CONTENT_TYPE_LATEST)
 
 
