@@ -120,9 +120,9 @@ def _links(session: Session, node: Node) -> list[dict[str, Any]]:
     from holdfast.node.links import Links
     from holdfast.node.trust import Trust
 
-    live = link._live(session, node)
+    live = link.live_status(session, node)
     links = Links(node._core, Trust(node._core, HomePaths(node.home)))
-    return [link._document(view, live) for view in links.list()]
+    return [link.standing(view, live) for view in links.list()]
 
 
 def _status_text(found: Mapping[str, Any]) -> Iterator[str]:

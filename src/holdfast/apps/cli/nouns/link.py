@@ -86,9 +86,9 @@ def add(
 def list_(session: Session) -> None:
     """List the links and how they stand."""
     with _links(session) as (node, links):
-        live = _live(session, node)
+        live = live_status(session, node)
         session.rows(
-            (_document(view, live) for view in links.list()),
+            (standing(view, live) for view in links.list()),
             "name zone meshes carries state lag cursor quarantined trouble",
             empty="no links; pull from a zone with: holdfast link add URL --peer ZONE",
         )
@@ -101,7 +101,7 @@ def show(session: Session, name: str) -> None:
     with _links(session) as (node, links):
         view = links.get(name)
         session.talk(f"{name} carries {_carried(view)}")
-        session.show(_document(view, _live(session, node)), fields=_CARD)
+        session.show(standing(view, live_status(session, node)), fields=_CARD)
 
 
 @verb(link_, "pause", mesh=False)
@@ -234,7 +234,7 @@ def _changed(session: Session, node: Node, view: LinkView, *, begins: bool, **mo
     session.show({**forms.plain(view), **more, "daemon": runs}, f"{view.name}\n")
 
 
-def _document(view: LinkView, live: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
+def standing(view: LinkView, live: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
     """A link as it is stored, and how it stands where somebody pulls."""
     document: dict[str, Any] = {**forms.plain(view), **dict.fromkeys(_LIVE.split())}
     document |= {"since_at": None, "trouble": None, "hint": None}
@@ -274,7 +274,7 @@ def _all_quarantined(links: Links, name: str) -> Iterator[QuarantineRow]:
         after = rows[-1].number
 
 
-def _live(session: Session, node: Node) -> dict[str, Mapping[str, Any]] | None:
+def live_status(session: Session, node: Node) -> dict[str, Mapping[str, Any]] | None:
     """How the links stand, by name; None if nobody pulls."""
     try:
         answer = own_daemon.ask(node.home, "GET", "/v1/links")
