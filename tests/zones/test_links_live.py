@@ -403,3 +403,22 @@ def test_Z2_batches_are_compressed_where_the_line_is_slow(
         zones.until(lambda: office.counts("plant")[1] == 2)
         came = line.traffic().down - before
     assert (came < 100_000) is slow
+
+
+def test_Z7_a_link_recovers_by_itself_from_a_line_that_was_garbled(zones: Map) -> None:
+    plant, office = zones.zone("plant"), zones.zone("office")
+    plant.trusts(office, MESH)
+    office.trusts(plant)
+    port = int(plant.up.tls.rpartition(":")[2])
+    with FaultProxy(("127.0.0.1", port)) as line:
+        office.links.add("plant", f"https://127.0.0.1:{line.address[1]}", "plant", meshes=[MESH])
+        office.refresh()
+        plant.write("before")
+        zones.until(lambda: office.subjects() == ["before"])
+        line.garble()
+        plant.write("meanwhile")  # what answers the waiting fetch is garbled
+        zones.until(lambda: office.status("plant").attempts > 0)
+        line.heal()
+        # Nobody nudges it.
+        zones.until(lambda: office.subjects() == ["before", "meanwhile"])
+        zones.until(lambda: office.status("plant").state is LinkState.LIVE)
