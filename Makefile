@@ -62,9 +62,10 @@ $(BIN)/uv:
 	@$(PIP) install --require-hashes -r $(VENV)/uv.txt
 
 # Where pip has been told of an index or a certificate and uv has not, pip installs the same hashes, only slower.
+# The lock is complete, and one package in it declares torch, which nobody uses: hence --no-deps.
 $(VENV)/.synced: pyproject.toml requirements.lock $(BIN)/uv
 	@$(UV) pip sync --python $(BIN)/python --require-hashes --compile-bytecode requirements.lock || { \
 	  echo "uv could not; trying pip" >&2; \
-	  $(PIP) install --require-hashes -r requirements.lock; }
+	  $(PIP) install --no-deps --require-hashes -r requirements.lock; }
 	@$(UV) pip install --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -283,7 +283,7 @@ def test_D10_a_refusal_reaches_whoever_still_sends(
     monkeypatch.setattr(limits, "LINGER_MS_MAX", 60_000)  # however slow this machine is
     up = serving(echo_route())
     for address in (up.unix, up.tcp):
-        answer = ask(address, "POST", "/v1/size", bytes(limits.BODY_BYTES_MAX + 100_000))
+        answer = ask(address, "POST", "/v1/size", bytes(2 * limits.BODY_BYTES_MAX))
         assert (answer.status, answer.code) == (413, "body_too_large")
 
 

@@ -130,6 +130,9 @@ KEEP_ALIVE_MS: Final = 75 * SECOND_MS
 CONNECTIONS_MAX: Final = 4096
 LINGER_MS_MAX: Final = 1 * SECOND_MS
 """So long is read on and thrown away after a refusal, for the refusal to reach who still sends."""
+LINGER_BYTES_MAX: Final = 4 * BODY_BYTES_MAX
+"""And so much: well above the largest body, or whoever sends one that is just too large is cut off
+a few bytes before its end."""
 SERVER_THREADS: Final = 16
 LONG_POLL_MS_MAX: Final = 60 * SECOND_MS
 LONG_POLL_MS_DEFAULT: Final = 25 * SECOND_MS

@@ -184,7 +184,7 @@ class _Exchange:
         size = 0
         try:
             async with asyncio.timeout(limits.LINGER_MS_MAX / limits.SECOND_MS):
-                while not self._whole and size < limits.BODY_BYTES_MAX:
+                while not self._whole and size < limits.LINGER_BYTES_MAX:
                     size += len((await self.receive()).get("body", b""))
         except TimeoutError:
             return
