@@ -6,8 +6,8 @@
     │   │                    BadId OverLimit BodyTooLarge BadRange UnsupportedProtocol
     │   ├── NotFound         NoHome UnknownMesh UnknownKey UnknownTask UnknownFile UnknownConsumer
     │   │                    UnknownConflict UnknownModel UnknownZone UnknownLink UnknownToken
-    │   │                    UnknownObject NoRoute WrongMethod
-    │   ├── Conflict         IdReused TaskTaken TaskEnded AlreadyExists AlreadyResolved
+    │   │                    UnknownObject NoRoute WrongMethod NoLake
+    │   ├── Conflict         IdReused TaskTaken TaskEnded AlreadyExists AlreadyResolved LogForked
     │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin
     │   ├── NotTrusted       no key, a wrong or an expired one: BadToken KeyExpired ZoneNotTrusted
     │   ├── TooMany          more at once than this node takes on
@@ -16,6 +16,11 @@
     │   ├── BadAnswer        the other side answers, but not as a Holdfast node does
     │   ├── EpochChanged     the log that a cursor points into counts in another epoch
     │   ├── NoDaemon         no daemon runs for this home
+    │   ├── NoSpark          the packages of the pipeline are not installed
+    │   ├── NoJava           nothing here that Spark could run on
+    │   ├── LakeBusy         another job works on this lake
+    │   ├── LakeMoved        another job changed the table first; the work is done anew
+    │   ├── JobFailed        a Spark job gave up; a rerun goes on where it stopped
     │   ├── Truncated        the log no longer holds what was asked for
     │   ├── PastEnd          a confirmation of what was never written
     │   ├── TooOld           a write from before what this node has safely forgotten
@@ -206,6 +211,11 @@ class UnknownToken(NotFound):
     default_hint = "see: holdfast token list"
 
 
+class NoLake(NotFound):
+    code = "no_lake"
+    default_hint = "make one with: holdfast pipeline run --lake FOLDER LOG..."
+
+
 class UnknownObject(NotFound):
     code = "unknown_object"
     default_hint = "put the object first: PUT /v1/objects, then append what names it"
@@ -238,6 +248,12 @@ class TaskTaken(Conflict):
 
 class TaskEnded(Conflict):
     code = "task_ended"
+
+
+class LogForked(Conflict):
+    """Two logs go by one name: what the lake has read is not what this one holds."""
+
+    code = "log_forked"
 
 
 class AlreadyExists(Conflict):
@@ -331,6 +347,32 @@ class NoDaemon(Refused):
     exit_code = 3
     http_status = 503
     default_hint = "start it with: holdfast up"
+
+
+class NoSpark(Refused):
+    code = "no_spark"
+    default_hint = "pip install 'holdfast[spark]'"
+
+
+class NoJava(Refused):
+    code = "no_java"
+
+
+class LakeBusy(Refused):
+    code = "lake_busy"
+    http_status = 503
+    default_hint = "wait for the other job, or end it: nothing is lost, a rerun goes on"
+
+
+class LakeMoved(Refused):
+    code = "lake_moved"
+    http_status = 409
+    default_hint = "run it again: it goes on from what is there now"
+
+
+class JobFailed(Refused):
+    code = "job_failed"
+    default_hint = "put the cause right and run it again: it goes on where it stopped"
 
 
 class Truncated(Refused):

@@ -10,6 +10,7 @@ from typing import Final
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
 SECOND_MS: Final = 1000
 HOUR_MS: Final = 3600 * SECOND_MS
 DAY_MS: Final = 24 * HOUR_MS
@@ -236,6 +237,17 @@ DOCTOR_SAMPLE_ROWS: Final = 200
 """Rows of each family that are compared with the log, unless all are asked for."""
 DOCTOR_REPLAY_ROWS: Final = 100_000
 """Log entries that are folded in memory at a time when all are compared."""
+
+# Digests
+DIGESTS_AT_ONCE_MAX: Final = 4
+"""Each reads all that a node holds, so only so many are made at a time."""
+DIGEST_ROWS_MAX: Final = 20_000
+"""Rows of one bucket that are told apart one by one, the first by their keys."""
+DIGEST_SHOWN_BYTES_MAX: Final = 4 * KIB
+"""Of a longer value the length and the hash are shown in its place."""
+DIGEST_ANSWER_BYTES_MAX: Final = 256 * MIB
+DIGEST_MS_MAX: Final = 1800 * SECOND_MS
+"""So long whoever asks waits for the digests of a large node."""
 
 # Shutdown
 SHUTDOWN_MS_MAX: Final = 10 * SECOND_MS

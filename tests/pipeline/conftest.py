@@ -1,0 +1,28 @@
+"""One Spark session for all tests of a worker: starting it costs more than most of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from holdfast.pipeline.session import start
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    folder: Path = tmp_path_factory.mktemp("spark")
+    conf = {
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.local.dir": str(folder),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Spark's own, about itself
+        session = start(master="local[2]", conf=conf)
+    yield session
+    session.stop()
