@@ -187,6 +187,19 @@ def test_S17_dedupe_rows_go_by_age_oldest_first(store: Store) -> None:
     assert store.write(lambda tx: tx.forgotten_sweep(201, 3)) == 1
 
 
+def test_P6_an_id_can_be_known_whose_entry_was_never_here(store: Store) -> None:
+    fill(store, 3)
+    store.write(lambda tx: tx.log_truncate(2, 100, 100))
+    before = read(store, lambda tx: tx.forgotten(make_id(1)))
+    for _ in range(2):
+        store.write(lambda tx: tx.forgotten_add(make_id(9), b"f" * 32, 300))
+        store.write(lambda tx: tx.forgotten_add(make_id(1), b"g" * 32, 300))
+    assert read(store, lambda tx: tx.forgotten(make_id(9))) == (0, b"f" * 32)
+    assert read(store, lambda tx: tx.forgotten(make_id(1))) == before, "what is known stays"
+    assert read(store, lambda tx: tx.log_bounds()) == (2, 3)
+    assert store.write(lambda tx: tx.forgotten_sweep(301, 10)) == 2
+
+
 def test_S13_the_epoch_of_a_log_is_one_until_it_is_set(store: Store) -> None:
     assert read(store, lambda tx: tx.epoch()) == 1
     store.write(lambda tx: tx.set_epoch(4))

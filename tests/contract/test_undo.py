@@ -14,7 +14,7 @@ from holdfast.storage.ports import Transaction
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.writer import Ticket
 from support.dump import dump
-from support.envelopes import MESH, MODEL
+from support.envelopes import MESH, MODEL, make_id
 from support.stores import (
     append,
     arrived,
@@ -86,6 +86,7 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "log_append, through a zone": lambda tx: append(tx, 30, via=1),
     "log_append_new": lambda tx: tx.log_append_new([arrived(30), arrived(32)], 10_000, 1),
     "log_truncate": lambda tx: tx.log_truncate(4, 10, 91),
+    "forgotten_add": lambda tx: tx.forgotten_add(make_id(30), b"\x08" * 32, 91),
     "forgotten_sweep": lambda tx: tx.forgotten_sweep(1000, 10),
     "set_epoch": lambda tx: tx.set_epoch(3),
     "state_put, over": lambda tx: tx.state_put(state_row("k", 9, value=b"9")),

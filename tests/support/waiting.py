@@ -9,9 +9,9 @@ from time import monotonic
 PATIENCE_S = 60
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
     """Returns as soon as it holds; fails if it never does."""
-    deadline = monotonic() + PATIENCE_S
+    deadline = monotonic() + patience_s
     never = Event()
     while not condition():
         assert monotonic() < deadline, "it did not come to this"

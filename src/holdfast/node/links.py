@@ -10,8 +10,9 @@ when a link is removed, it should know that nobody reads any more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import partial
 
 import msgspec
 
@@ -19,7 +20,8 @@ from holdfast.node import taking
 from holdfast.node.core import Core
 from holdfast.node.intake import Intake, read_arrivals
 from holdfast.node.link_source import Reach, reach_by, registration_of
-from holdfast.node.pull_objects import pull_objects
+from holdfast.node.pull_objects import Pulled, pull_objects
+from holdfast.node.snapshot_places import place_of
 from holdfast.node.trust import Trust
 from holdfast.rules.errors import (
     AlreadyExists,
@@ -43,7 +45,7 @@ from holdfast.rules.links import (
     consumer_name,
     origins_of,
 )
-from holdfast.rules.rows import LinkRow, QuarantineRow, ZoneRow
+from holdfast.rules.rows import BlobRow, LinkRow, QuarantineRow, ZoneRow
 from holdfast.storage.ports import Reader, Transaction
 from holdfast.transport.wire import Fetch
 
@@ -138,7 +140,8 @@ class Links:
         paused: bool = False,
     ) -> LinkView:
         """A new link to a zone that is trusted here. It takes entries of the zone itself, unless
-        `carries` names others, or `any`.
+        `carries` names others, or `any`. It begins at the beginning, or, in a home that was made
+        from a snapshot, where the snapshot ends.
         """
         ctx = self._core.ctx
         check_link_name(name)
@@ -177,8 +180,10 @@ class Links:
                 )
             if len(tx.link_list()) >= LINKS_MAX:
                 raise OverLimit(f"a node has {LINKS_MAX} links at most")
-            tx.link_put(row)
-            return LinkView.of(row, 0)
+            epoch, cursor = place_of(tx, zone, row.filter.meshes)
+            placed = msgspec.structs.replace(row, epoch=epoch, cursor=cursor)
+            tx.link_put(placed)
+            return LinkView.of(placed, 0)
 
         return self._core.write("link.add", work)
 
@@ -272,6 +277,35 @@ class Links:
             with closing(self._reach(link)) as source:
                 pull_objects(self._core, source, wanted, lambda pulled: None, lambda: False)
 
+    # --- objects -----------------------------------------------------------------------------
+
+    def bring_objects(self, name: str) -> Pulled:
+        """Asks a link's source for every object that rows here name and that is not here, as after
+        a restore from a snapshot, which has none. Says what it took, and how many are still
+        missing.
+        """
+        link = self._core.read("link.get", lambda tx: _require(tx, name))
+        total = Pulled()
+
+        def count(some: Pulled) -> None:
+            total.objects += some.objects
+            total.missing += some.missing
+            total.bytes += some.bytes
+
+        with closing(self._reach(link)) as source:
+            for wanted in self._missing_objects():
+                pull_objects(self._core, source, wanted, count, lambda: False)
+        return total
+
+    def _missing_objects(self) -> Iterator[Sequence[str]]:
+        after = ""
+        while page := self._core.read("blobs", partial(_blobs_after, after)):
+            after = page[-1].sha256
+            named = [row.sha256 for row in page if row.released_at is None]
+            wanted = [sha for sha in named if not self._core.blobs.exists(sha)]
+            if wanted:
+                yield wanted
+
     def drop_quarantined(self, number: int) -> None:
         """Gives up one of them for good."""
 
@@ -316,6 +350,10 @@ class _Retry:
                 tx.quarantine_drop(kept.number)
                 passed += 1
         return passed
+
+
+def _blobs_after(after: str, tx: Reader) -> list[BlobRow]:
+    return tx.blob_scan(after, CHUNK_ROWS)
 
 
 def _require(tx: Reader, name: str) -> LinkRow:

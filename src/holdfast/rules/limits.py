@@ -248,6 +248,9 @@ DIGEST_SHOWN_BYTES_MAX: Final = 4 * KIB
 DIGEST_ANSWER_BYTES_MAX: Final = 256 * MIB
 DIGEST_MS_MAX: Final = 1800 * SECOND_MS
 """So long whoever asks waits for the digests of a large node."""
+VERIFY_KEPT_ROWS_MAX: Final = 1_000_000
+"""So many envelopes are kept aside between the tables that are folded of them; more are read again
+for each."""
 
 # Shutdown
 SHUTDOWN_MS_MAX: Final = 10 * SECOND_MS
@@ -260,3 +263,62 @@ ABORT_MS_MAX: Final = 1 * SECOND_MS
 # Local metrics
 METRICS_BYTES_MAX: Final = 4 * MIB
 PEER_STALE_MS: Final = 300 * SECOND_MS
+
+# Pipeline: reading logs
+SOURCE_PARTITION_ROWS: Final = 200_000
+"""Entries of one log that one task of Spark reads."""
+SOURCE_BATCH_ROWS: Final = 16_384
+SOURCE_BATCH_BYTES: Final = 8 * MIB
+"""Of the envelopes in one Arrow batch that is made here; one always fits."""
+SOURCE_RETRIES: Final = 4
+"""So often in a row a node that does not answer is asked again before a task fails."""
+SOURCE_TIME_MS_MAX: Final = 253_402_300_800_000
+"""The end of the year 9999: beyond it a time is no stamp that a clock can have given."""
+
+# Pipeline: writing back
+SINK_CHUNK_ROWS: Final = 2000
+"""Rows that are sent to a node in one request."""
+SINK_CHUNK_BYTES: Final = 2 * MIB
+"""And so much of them; one row always fits."""
+
+# Pipeline: filling the lake
+LAKE_BATCH_ROWS: Final = 1_000_000
+"""Entries of all logs together that one commit to the lake adds."""
+LAKE_FILE_ROWS: Final = 20_000
+"""So many or fewer become one file for each day."""
+LAKE_FILE_BYTES: Final = 64 * MIB
+LAKE_TRIES_MAX: Final = 5
+"""So often a batch is done again because another job changed the lake first."""
+LAKE_LOOK_MS: Final = 10 * SECOND_MS
+"""How often a stream looks for what is new."""
+
+# Pipeline: audits
+AUDIT_SAMPLE_ROWS: Final = 20
+"""Of what each audit finds, so much is shown; all of it is in the lake."""
+HOT_SPOT_OVERRIDES: Final = 10
+"""A key that was overridden unseen so often is worth a word."""
+
+# Pipeline: snapshots
+SNAPSHOT_PART_BYTES: Final = 64 * MIB
+"""Of envelopes in one part of a snapshot, before they are packed; one envelope always fits."""
+
+# Pipeline: folding
+FOLD_BUCKETS: Final = 64
+"""Parts that the keys of a silver table fall into: compaction rewrites those that were touched."""
+FOLD_FILE_ROWS: Final = 250_000
+"""Of a silver table, in one file."""
+FOLD_TWO_SCANS_ROWS_MIN: Final = 500_000
+"""From so many changes on, winners are found on narrow columns before their bytes are read."""
+FOLD_KEYS_AT_ONCE_ROWS_MAX: Final = 100_000_000
+"""Up to so many changes every task may hold the set of all winners; beyond, Spark shuffles."""
+SILVER_SMALL_ROWS: Final = 200_000
+"""A silver table up to this size is rewritten with every fold: it is always current as it is."""
+SILVER_BEHIND_PERCENT_MAX: Final = 10
+"""Increments beyond this share of a larger table are merged into it."""
+SILVER_BEHIND_ROWS_MAX: Final = 1_000_000
+
+# Pipeline: re-embedding
+REEMBED_TEXTS_MAX: Final = 256
+"""Texts that an embedding model is given at a time."""
+REEMBED_ROUND_ROWS: Final = 50_000
+"""At least about so many vectors are made and written before it is noted that they are."""

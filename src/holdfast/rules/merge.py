@@ -13,9 +13,39 @@ version vectors.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 from holdfast.rules.envelope import Base, Envelope
 from holdfast.rules.order import Version, is_newer
+
+
+class Merge(StrEnum):
+    """How the envelopes of a family become rows: the one place that says so, for the store that
+    folds them one by one and for the pipeline that folds them all at once.
+    """
+
+    LAST_WRITER = "last_writer"
+    """One row per key, of the newest version; a delete leaves a tombstone with its stamp."""
+    NEWEST_LIVES = "newest_lives"
+    """One row per change; of a key's rows the newest is live, if it is not a delete."""
+    TURNS = "turns"
+    """One row per thing, folded from all turns on it in the one order, and one per turn."""
+    EACH = "each"
+    """One row per change, and none says anything about another."""
+
+
+MERGES: Final = {
+    "state": Merge.LAST_WRITER,
+    "memory": Merge.LAST_WRITER,
+    "file": Merge.LAST_WRITER,
+    "vector": Merge.NEWEST_LIVES,
+    "task": Merge.TURNS,
+    "fact": Merge.EACH,
+}
+"""By family."""
+
+DELETES: Final = frozenset({"state.delete", "memory.forget", "file.delete", "vector.delete"})
+"""The ops that leave a tombstone."""
 
 
 class Verdict(StrEnum):

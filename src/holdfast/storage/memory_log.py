@@ -173,6 +173,10 @@ class MemoryLog(Tables):
             self._put("log_meta", _FIRST, stop)
         return max(stop - first, 0)
 
+    def forgotten_add(self, id: bytes, fingerprint: bytes, now_ms: int) -> None:
+        if id not in self._table("forgotten"):
+            self._put("forgotten", id, (0, fingerprint, now_ms))
+
     def forgotten_sweep(self, before_ms: int, most: int) -> int:
         old = sorted(
             (truncated_at, id)

@@ -112,11 +112,21 @@ class MemoryWork(Tables):
     def task_get(self, mesh: str, task: str) -> TaskRow | None:
         return self._table("task").get((mesh, task))
 
-    def task_scan(self, mesh: str, status: Status | None, after: str, limit: int) -> list[TaskRow]:
+    def task_scan(
+        self,
+        mesh: str,
+        status: Status | None,
+        after: str,
+        limit: int,
+        *,
+        known_only: bool = True,
+    ) -> list[TaskRow]:
         rows = [
             row
             for row in self._rows("task", mesh)
-            if row.known and row.task > after and (status is None or row.status is status)
+            if (row.known or not known_only)
+            and row.task > after
+            and (status is None or row.status is status)
         ]
         return sorted(rows, key=lambda row: row.task.encode())[:limit]
 

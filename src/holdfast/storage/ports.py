@@ -136,6 +136,11 @@ class LogWriter(LogReader, Protocol):
         went.
         """
 
+    def forgotten_add(self, id: bytes, fingerprint: bytes, now_ms: int) -> None:
+        """Remembers the id of an entry that never stood in this log, as if it had been truncated;
+        nothing changes if it is remembered already. Its offset is 0.
+        """
+
     def forgotten_sweep(self, before_ms: int, most: int) -> int: ...
     def set_epoch(self, epoch: int) -> None: ...
 
@@ -225,8 +230,16 @@ class VectorWriter(VectorReader, Protocol):
 class TaskReader(Protocol):
     def task_get(self, mesh: str, task: str) -> TaskRow | None: ...
     def task_scan(
-        self, mesh: str, status: Status | None, after: str, limit: int
-    ) -> list[TaskRow]: ...
+        self,
+        mesh: str,
+        status: Status | None,
+        after: str,
+        limit: int,
+        *,
+        known_only: bool = True,
+    ) -> list[TaskRow]:
+        """By task; without `known_only` also those whose creation has not arrived."""
+
     def task_events(self, mesh: str, task: str) -> list[TaskEventRow]:
         """In stamp order."""
 

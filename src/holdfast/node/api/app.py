@@ -17,7 +17,9 @@ from starlette.routing import Router
 from starlette.types import Message, Receive, Scope, Send
 
 from holdfast.node.api import (
+    changes,
     consumers,
+    digests,
     docs_page,
     events,
     facts,
@@ -41,7 +43,7 @@ from holdfast.transport.server import ABORT
 log = logging.getLogger("holdfast")
 
 _MODULES = (
-    *(facts, ranges, consumers, objects),
+    *(facts, changes, ranges, consumers, objects, digests),
     *(status, events, links, hello, health, metrics, openapi, docs_page),
 )
 

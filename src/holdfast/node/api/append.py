@@ -7,8 +7,7 @@ hold up the others, and each has its own place in the answer.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from time import perf_counter_ns
 from typing import Any, TypeVar
@@ -20,17 +19,16 @@ from holdfast.node import verbs
 from holdfast.node.api.calls import Call
 from holdfast.node.api.context import Api, Param, Route
 from holdfast.node.api.errors import Told, failure
+from holdfast.node.api.many import each, lines_of
 from holdfast.node.api.strict import INLINE_BYTES, content_type, fit, strict_json
 from holdfast.node.change import Change, Receipt
+from holdfast.node.changes import Prepared, write_all
 from holdfast.node.context import Context
-from holdfast.rules import limits
 from holdfast.rules.errors import (
     BadInput,
     DiskFull,
     HoldfastError,
     IdReused,
-    OverLimit,
-    Refused,
     UnknownMesh,
     UnknownObject,
 )
@@ -104,9 +102,6 @@ def routes() -> list[Route]:
     ]
 
 
-Prepared = Change | HoldfastError
-
-
 async def _append(call: Call) -> Response:
     raw = await call.body()
     key = call.headers.get("idempotency-key")
@@ -118,7 +113,8 @@ async def _append(call: Call) -> Response:
     if isinstance(prepared, Change):
         receipt = await _write(call.api, prepared)
         return call.answer(_told(call.api, receipt), 200 if receipt.duplicate else 201)
-    return call.answer(Results(await _write_all(call.api, prepared)))
+    outcomes = await write_all(call.api.writer, prepared)
+    return call.answer(Results([_result(call.api, one) for one in outcomes]))
 
 
 def _prepare(api: Api, raw: bytes, key: str | None, lines: bool) -> Change | list[Prepared]:
@@ -126,7 +122,7 @@ def _prepare(api: Api, raw: bytes, key: str | None, lines: bool) -> Change | lis
     only_mesh = cache(partial(_only_mesh, api))  # looked up once, and only if a fact needs it
     change = partial(_change, api.core.ctx, only_mesh)
     if lines:
-        return _each(change, key, [line for line in raw.split(b"\n") if line.strip()], _of_line)
+        return _each(change, key, lines_of(raw), _of_line)
     value = strict_json(raw)
     if isinstance(value, dict) and "facts" in value:
         return _each(change, key, fit(value, NewFacts).facts, _of_value)
@@ -136,7 +132,7 @@ def _prepare(api: Api, raw: bytes, key: str | None, lines: bool) -> Change | lis
 def _each(
     change: Callable[[NewFact, None], Change],
     key: str | None,
-    given: list[T],
+    given: Sequence[T],
     read: Callable[[T], NewFact],
 ) -> list[Prepared]:
     if key is not None:
@@ -144,15 +140,7 @@ def _each(
             "an Idempotency-Key names one fact, and this brings many",
             hint="give each of them its own id",
         )
-    if len(given) > limits.APPEND_FACTS_MAX:
-        raise OverLimit(f"{len(given)} facts in one request; the most is {limits.APPEND_FACTS_MAX}")
-    prepared: list[Prepared] = []
-    for one in given:
-        try:
-            prepared.append(change(read(one), None))
-        except Refused as error:
-            prepared.append(error)
-    return prepared
+    return each(given, lambda one: change(read(one), None), "facts")
 
 
 def _change(ctx: Context, only_mesh: Callable[[], str], fact: NewFact, key: str | None) -> Change:
@@ -189,29 +177,10 @@ async def _write(api: Api, change: Change) -> Receipt:
         api.core.metrics.add("fact.append", perf_counter_ns() - begun)
 
 
-async def _write_all(api: Api, prepared: Iterable[Prepared]) -> list[Result]:
-    # All are handed over before the first is waited for, so that they share commits.
-    under_way = [_hand_over(api, one) for one in prepared]
-    return [await _result(api, one) for one in under_way]
-
-
-def _hand_over(api: Api, one: Prepared) -> asyncio.Future[Receipt] | HoldfastError:
+def _result(api: Api, one: Receipt | HoldfastError) -> Result:
     if isinstance(one, HoldfastError):
-        return one
-    try:
-        return api.writer.add(one)
-    except HoldfastError as error:  # the disk has filled up in between
-        return error
-
-
-async def _result(api: Api, one: asyncio.Future[Receipt] | HoldfastError) -> Result:
-    try:
-        if isinstance(one, HoldfastError):
-            raise one
-        receipt = await one
-    except HoldfastError as error:
-        return Result(status=error.http_status, error=failure(error).error)
-    return Result(status=200 if receipt.duplicate else 201, fact=_told(api, receipt))
+        return Result(status=one.http_status, error=failure(one).error)
+    return Result(status=200 if one.duplicate else 201, fact=_told(api, one))
 
 
 def _told(api: Api, receipt: Receipt) -> Appended:

@@ -78,6 +78,7 @@ class Gate:
             "poll": limits.LONG_POLLS_MAX,
             "stream": limits.EVENT_STREAMS_MAX,
             "public": limits.CALLS_OF_ANYBODY_MAX,
+            "digest": limits.DIGESTS_AT_ONCE_MAX,
         }
 
     @contextmanager
@@ -99,6 +100,7 @@ _NAMES: Final = {
     "poll": "waiting calls",
     "stream": "streams",
     "public": "calls without a token",
+    "digest": "calls for digests",
 }
 
 

@@ -163,6 +163,13 @@ class LogWrites(LogReads):
         )
         return len(doomed)
 
+    def forgotten_add(self, id: bytes, fingerprint: bytes, now_ms: int) -> None:
+        self._con.execute(
+            "INSERT INTO forgotten (id, offset, fingerprint, truncated_at) VALUES (?, 0, ?, ?) "
+            "ON CONFLICT (id) DO NOTHING",
+            (id, fingerprint, now_ms),
+        )
+
     def forgotten_sweep(self, before_ms: int, most: int) -> int:
         self._con.execute(
             "DELETE FROM forgotten WHERE id IN "

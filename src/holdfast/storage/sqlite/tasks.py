@@ -86,10 +86,19 @@ class TaskReads:
         ).get
         return None if row is None else _task(row)
 
-    def task_scan(self, mesh: str, status: Status | None, after: str, limit: int) -> list[TaskRow]:
-        chosen = "" if status is None else "AND status = ?4 "
+    def task_scan(
+        self,
+        mesh: str,
+        status: Status | None,
+        after: str,
+        limit: int,
+        *,
+        known_only: bool = True,
+    ) -> list[TaskRow]:
+        chosen = "AND known = 1 " if known_only else ""
+        chosen += "" if status is None else "AND status = ?4 "
         rows = self._con.execute(
-            f"SELECT {_TASK} FROM task WHERE mesh = ?1 AND known = 1 AND task > ?2 {chosen}"
+            f"SELECT {_TASK} FROM task WHERE mesh = ?1 AND task > ?2 {chosen}"
             "ORDER BY task LIMIT ?3",
             (mesh, after, limit, *(() if status is None else (status.value,))),
         )

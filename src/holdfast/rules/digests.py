@@ -1,0 +1,318 @@
+"""Are two sets of rows the same? Told by a few hundred digests instead of by the rows.
+
+A row becomes canonical bytes: a msgpack array of its table's name and its columns in a fixed order,
+ids as hex, times as milliseconds. Only what is the same on every node goes in, so neither the place
+in one node's log nor the time of arrival. Its digest is their SHA-256. Rows fall into 256 buckets
+by a hash of what they are about, and a bucket's digest is the sum of its rows' digests modulo
+2^256: it does not depend on the order, needs no sorting, and can be made in parts and put together.
+That is strong against accidents. It is no proof against whoever makes the rows, but he who keeps
+them also says what their digests are.
+
+The node and the lake both work with the functions here, so they cannot disagree about the bytes.
+
+What is covered: state, memory, files and vectors that are live; those that are dead (tombstones,
+and vectors that a newer one replaced) only above the stamp up to which the node may have forgotten
+them; tasks and all their turns; and the entries that the log still holds, facts among them. Models
+are not: a model's id is the hash of all that it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+from typing import Any, Final, Literal, NamedTuple, cast
+from zlib import crc32
+
+import msgspec
+
+from holdfast.rules.errors import BadInput
+from holdfast.rules.ids import id_text
+from holdfast.rules.limits import DIGEST_SHOWN_BYTES_MAX
+from holdfast.rules.order import Version
+from holdfast.rules.rows import (
+    Entry,
+    FileRow,
+    MemoryRow,
+    StateRow,
+    TaskEventRow,
+    TaskRow,
+    VectorRow,
+)
+
+FORMAT: Final = 1
+"""Of the canonical bytes: digests of two formats cannot be compared."""
+BUCKETS: Final = 256
+_MODULUS: Final = 1 << 256
+_LANES: Final = 8
+_LANE_BITS: Final = 32
+
+Kind = Literal["text", "int", "time", "id", "bytes", "bool", "texts"]
+Values = Sequence[Any]
+"""A row as its table's columns, in order: text, integers, hex of ids, milliseconds, None."""
+AnyRow = StateRow | MemoryRow | FileRow | VectorRow | TaskRow | TaskEventRow | Entry
+
+
+class Column(NamedTuple):
+    name: str
+    kind: Kind
+
+
+class _Table(NamedTuple):
+    columns: tuple[Column, ...]
+    about: tuple[int, ...]
+    """Where the columns stand by which rows fall into buckets: all that one thing becomes stays
+    together, whatever its versions are."""
+    key: tuple[int, ...]
+    """Those that tell a row from every other one of the mesh."""
+    live: int | None
+    """Where it stands whether a row lives; None where all rows stay for ever."""
+    lives_if: bool
+    lamport: int
+    """Where the stamp stands above which dead rows count."""
+
+
+def _table(said: str, about: str, key: str = "", live: str = "") -> _Table:
+    words = (word.partition(":") for word in said.split())
+    columns = tuple(Column(name, cast(Kind, kind)) for name, _, kind in words)
+    places = {column.name: place for place, column in enumerate(columns)}
+    return _Table(
+        columns,
+        tuple(places[name] for name in about.split()),
+        tuple(places[name] for name in (about + " " + key).split()),
+        places[live] if live else None,
+        live == "live",
+        places.get("lamport", 0),
+    )
+
+
+_STAMP: Final = "lamport:int peer:text id:id"
+_ROW: Final = f"{_STAMP} updated_at:time tombstone:bool"
+
+_TABLES: Final[dict[str, _Table]] = {
+    "state": _table(f"mesh:text key:text value:text {_ROW}", "key", live="tombstone"),
+    "memory": _table(
+        f"mesh:text owner:text key:text value:text tags:texts {_ROW}",
+        "owner key",
+        live="tombstone",
+    ),
+    "files": _table(
+        f"mesh:text owner:text path:text sha256:text size:int content:bytes {_ROW}",
+        "owner path",
+        live="tombstone",
+    ),
+    "vectors": _table(
+        "mesh:text owner:text key:text model:text content:text metadata:text embedding:bytes "
+        f"{_ROW} live:bool",
+        "owner key model",
+        "lamport peer id",
+        live="live",
+    ),
+    "tasks": _table(
+        "mesh:text task:text known:bool title:text description:text created_by:text "
+        "created_at:time status:text generation:int "
+        "holder_lamport:int holder_peer:text holder_id:id claimed_at:time "
+        f"ended_lamport:int ended_peer:text ended_id:id ended_at:time {_STAMP} updated_at:time",
+        "task",
+    ),
+    "task_events": _table(
+        f"mesh:text task:text {_STAMP} kind:text generation:int event:text event_time:time "
+        "against_lamport:int against_peer:text against_id:id title:text description:text",
+        "task",
+        "lamport peer id",
+    ),
+    "log": _table("mesh:text id:id raw:bytes", "id"),
+}
+
+TABLES: Final = tuple(_TABLES)
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+def columns_of(table: str) -> tuple[Column, ...]:
+    return _of(table).columns
+
+
+# --- one row -------------------------------------------------------------------------------------
+
+
+def row_bytes(table: str, values: Values) -> bytes:
+    """What is hashed: no two rows that differ have the same."""
+    return _encode((table, *values))
+
+
+def row_digest(table: str, values: Values) -> bytes:
+    return sha256(row_bytes(table, values)).digest()
+
+
+def bucket_of(table: str, values: Values) -> int:
+    """Between 0 and 255."""
+    return crc32(_encode([values[place] for place in _of(table).about])) % BUCKETS
+
+
+def row_key(table: str, values: Values) -> tuple[Any, ...]:
+    """What tells a row from the others of its mesh and table; sorts alike everywhere."""
+    return tuple(values[place] for place in _of(table).key)
+
+
+def is_covered(table: str, values: Values, forgotten_lamport: int) -> bool:
+    """Whether a row must be on the node and in the lake alike."""
+    kind = _of(table)
+    if kind.live is None or values[kind.live] is kind.lives_if:
+        return True
+    return bool(values[kind.lamport] > forgotten_lamport)
+
+
+def shown(table: str, values: Values) -> dict[str, Any]:
+    """A row for people: ids as they know them, and of what is long its length and hash."""
+    said: dict[str, Any] = {}
+    for column, value in zip(columns_of(table), values, strict=True):
+        raw = value.encode() if isinstance(value, str) else value
+        if isinstance(raw, bytes) and len(raw) > DIGEST_SHOWN_BYTES_MAX:
+            said[column.name] = f"{len(raw)} bytes, SHA-256 {sha256(raw).hexdigest()}"
+        elif column.kind == "id" and value is not None:
+            said[column.name] = id_text(bytes.fromhex(value))
+        elif column.kind == "bytes" and value is not None:
+            said[column.name] = value.hex()
+        else:
+            said[column.name] = value
+    return said
+
+
+# --- many ----------------------------------------------------------------------------------------
+
+
+class Tally:
+    """The digests of one mesh's table, as they grow row by row."""
+
+    __slots__ = ("counts", "sums")
+
+    def __init__(self) -> None:
+        self.counts: Counter[int] = Counter()
+        """Rows by bucket."""
+        self.sums: Counter[int] = Counter()
+
+    @property
+    def rows(self) -> int:
+        return self.counts.total()
+
+    def add(self, bucket: int, digest: bytes) -> None:
+        self.counts[bucket] += 1
+        self.sums[bucket] += int.from_bytes(digest, "big")
+
+    def add_lanes(self, bucket: int, rows: int, lanes: Sequence[int]) -> None:
+        """What was summed elsewhere and came as `lanes`, perhaps added up lane by lane."""
+        assert len(lanes) == _LANES, "a digest has eight lanes"
+        total = 0
+        for lane in lanes:
+            total = (total << _LANE_BITS) + lane
+        self.counts[bucket] += rows
+        self.sums[bucket] += total
+
+    def lanes(self, bucket: int) -> tuple[int, ...]:
+        """The sum of a bucket as eight numbers of 32 bits: engines without larger integers than 64
+        bits can add up those of 2^31 parts.
+        """
+        raw = self._digest(bucket)
+        return tuple(int.from_bytes(raw[at : at + 4], "big") for at in range(0, len(raw), 4))
+
+    def digests(self) -> dict[str, str]:
+        """By bucket, both as hex; buckets without rows are left out."""
+        return {bucket_name(bucket): self._digest(bucket).hex() for bucket in sorted(self.counts)}
+
+    def _digest(self, bucket: int) -> bytes:
+        return (self.sums[bucket] % _MODULUS).to_bytes(32, "big")
+
+
+def digest_columns(
+    table: str, columns: Iterable[Iterable[Any]], forgotten: Iterable[int | None]
+) -> Iterator[tuple[int, bytes] | None]:
+    """Bucket and digest of each row, or None if it is not covered; `columns` in the order of the
+    table. `forgotten` says for each row up to where dead ones may be gone, or None to pass it over.
+    """
+    kind = _of(table)
+    about, live, lives_if, lamport = kind.about, kind.live, kind.lives_if, kind.lamport
+    for values, bound in zip(zip(*columns, strict=True), forgotten, strict=True):
+        is_dead = live is not None and values[live] is not lives_if
+        if bound is None or (is_dead and values[lamport] <= bound):
+            yield None
+            continue
+        bucket = crc32(_encode([values[place] for place in about])) % BUCKETS
+        yield bucket, sha256(row_bytes(table, values)).digest()
+
+
+def bucket_name(bucket: int) -> str:
+    return f"{bucket:02x}"
+
+
+def parse_bucket(text: str) -> int:
+    if len(text) != 2 or text.strip("0123456789abcdef"):
+        raise BadInput(f"{text!r} is not a bucket", hint="give two hex digits, as in a7")
+    return int(text, 16)
+
+
+def check_table(table: str) -> str:
+    _of(table)
+    return table
+
+
+def _of(table: str) -> _Table:
+    found = _TABLES.get(table)
+    if found is None:
+        raise BadInput(
+            f"there are no digests of {table!r}", hint=f"there are of: {', '.join(_TABLES)}"
+        )
+    return found
+
+
+# --- a node's rows as values ---------------------------------------------------------------------
+
+
+def values_of(row: AnyRow) -> tuple[str, Values]:
+    """The table of a row that a node keeps, and its columns."""
+    match row:
+        case StateRow():
+            return "state", (row.mesh, row.key, row.value.decode(), *_row(row))
+        case MemoryRow():
+            said = (row.mesh, row.owner, row.key, row.value.decode(), row.tags)
+            return "memory", (*said, *_row(row))
+        case FileRow():
+            held = (row.mesh, row.owner, row.path, row.sha256, row.size, row.content)
+            return "files", (*held, *_row(row))
+        case VectorRow():
+            place = (row.mesh, row.owner, row.key, row.model)
+            content = (row.content, row.metadata.decode(), row.embedding)
+            return "vectors", (*place, *content, *_row(row), row.live)
+        case TaskRow():
+            return "tasks", _task(row)
+        case TaskEventRow():
+            return "task_events", _turn(row)
+    return "log", (row.mesh, row.id.hex(), row.raw)
+
+
+def _row(row: StateRow | MemoryRow | FileRow | VectorRow) -> Values:
+    return (row.lamport, row.peer, row.id.hex(), row.updated_at, row.tombstone)
+
+
+def _task(row: TaskRow) -> Values:
+    return (
+        *(row.mesh, row.task, row.known, row.title, row.description),
+        *(row.created_by, row.created_at, row.status.value, row.generation),
+        *(*_version(row.holder), row.claimed_at),
+        *(*_version(row.ended), row.ended_at),
+        *(*_version(row.last), row.updated_at),
+    )
+
+
+def _turn(row: TaskEventRow) -> Values:
+    return (
+        *(row.mesh, row.task, *_version(row.version)),
+        *(row.kind, row.generation, row.event, row.event_time),
+        *(*_version(row.against), row.title, row.description),
+    )
+
+
+def _version(version: Version | None) -> tuple[int | None, str | None, str | None]:
+    if version is None:
+        return None, None, None
+    return version.lamport, version.peer, version.id.hex()

@@ -1,0 +1,142 @@
+"""Rows of a node and rows of the lake, in one form, so that they can be compared column by column.
+
+Ids as text, times as milliseconds, JSON as text: as silver names and keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import TimestampType
+
+from holdfast.pipeline.logs import open_log
+from holdfast.pipeline.schema import BRONZE, SILVER
+from holdfast.pipeline.unpack import unpack
+from holdfast.rules.bodies import Fact, decode_body, family_of
+from holdfast.rules.envelope import decode
+from holdfast.rules.ids import id_text
+from holdfast.rules.order import Version
+from holdfast.storage.ports import Reader, Store
+
+_ALL = 1 << 40
+
+Row = tuple[Any, ...]
+Rows = dict[str, list[Row]]
+
+
+def held(store: Store) -> Rows:
+    """Every row of every table, as silver should have it."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in SILVER}
+    with store.read() as reader:
+        found["models"] = [_plain(row) for row in reader.model_list()]
+        for mesh in reader.mesh_list():
+            for name, row in _of_mesh(reader, mesh.slug):
+                found[name].append(row)
+        found["facts"] = list(_facts(reader))
+    return {
+        name: sorted((_in_order(name, row) for row in rows), key=repr)
+        for name, rows in found.items()
+    }
+
+
+def _of_mesh(reader: Reader, mesh: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield from (("state", _plain(row)) for row in reader.state_scan(mesh, "", "", _ALL))
+    yield from (("memory", _plain(row)) for row in reader.memory_scan(mesh, None, ("", ""), _ALL))
+    yield from (("files", _plain(row)) for row in reader.file_scan(mesh, None, ("", ""), _ALL))
+    for _, vector in reader.vector_scan(mesh, None, 0, _ALL, live_only=False):
+        yield "vectors", _plain(vector)
+    for task in reader.task_scan(mesh, None, "", _ALL, known_only=False):
+        yield "tasks", _plain(task)
+        for event in reader.task_events(mesh, task.task):
+            yield "task_events", _plain(event)
+
+
+def _facts(reader: Reader) -> Iterator[dict[str, Any]]:
+    for entry in reader.log_range(0, _ALL, _ALL):
+        envelope = decode(entry.raw)
+        body = decode_body(envelope)
+        if isinstance(body, Fact):
+            yield {
+                **{"mesh": envelope.mesh, "subject": envelope.entity, "predicate": body.predicate},
+                **{"object": body.object.decode(), "objects": [one.hex() for one in body.objects]},
+                **{"meta": envelope.meta.decode() or None, "created_at": envelope.created_at},
+                **{"lamport": envelope.lamport, "peer": envelope.origin},
+                "id": id_text(envelope.id),
+            }
+
+
+def _plain(row: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    for name, value in msgspec.structs.asdict(row).items():
+        if name in ("holder", "ended", "against", "last", "version") and not isinstance(value, str):
+            prefix = "" if name in ("last", "version") else f"{name}_"
+            plain.update(_version(prefix, value))
+        elif name in ("value", "metadata"):
+            plain[name] = value.decode()
+        elif isinstance(value, tuple):
+            plain[name] = list(value)
+        elif name == "id" and isinstance(value, bytes):
+            plain[name] = id_text(value)
+        else:
+            plain[name] = value
+    return plain
+
+
+def _version(prefix: str, version: Version | None) -> dict[str, Any]:
+    if version is None:
+        return {f"{prefix}{part}": None for part in ("lamport", "peer", "id")}
+    return {
+        f"{prefix}lamport": version.lamport,
+        f"{prefix}peer": version.peer,
+        f"{prefix}id": id_text(version.id),
+    }
+
+
+def _in_order(name: str, row: dict[str, Any]) -> Row:
+    return tuple(row[column] for column in SILVER[name].names)
+
+
+def silver_rows(name: str, frame: DataFrame) -> list[Row]:
+    """What a frame of silver holds."""
+    assert [(f.name, f.dataType) for f in frame.schema if f.name != "bucket"] == [
+        (f.name, f.dataType) for f in SILVER[name]
+    ]
+    columns = [
+        F.unix_millis(field.name).alias(field.name)
+        if isinstance(field.dataType, TimestampType)
+        else F.col(field.name)
+        for field in SILVER[name]
+    ]
+    return sorted((_values(row) for row in frame.select(*columns).collect()), key=repr)
+
+
+def _values(row: Iterable[Any]) -> Row:
+    return tuple(bytes(value) if isinstance(value, bytearray) else value for value in row)
+
+
+def bronze_of(spark: SparkSession, homes: Iterable[Path], batch: int = 0) -> DataFrame:
+    """What the logs of some homes hold, each envelope once, as bronze would have it."""
+    tables = []
+    for home in homes:
+        log = open_log(str(home))
+        place = log.place()
+        batches = log.batches(place.epoch, place.first, place.head + 1)
+        tables += [pa.Table.from_batches([unpack(part)]) for part in batches]
+        log.close()
+    whole = pa.concat_tables(tables)
+    assert whole.column("problem").null_count == len(whole)
+    first: dict[str, int] = {}
+    for at, id in enumerate(whole.column("id").to_pylist()):
+        first.setdefault(id, at)
+    once = whole.take(pa.array(list(first.values()), pa.int64()))
+    families = [family_of(op) for op in once.column("op").to_pylist()]
+    once = once.append_column("family", pa.array(families, pa.string()))
+    once = once.append_column("batch", pa.array([batch] * len(once), pa.int64()))
+    frame: DataFrame = spark.createDataFrame(once)
+    return frame.withColumn("day", F.to_date("recorded_at")).select(*BRONZE.names)
