@@ -271,6 +271,13 @@ class Table:
             commit_properties=properties,
         )
 
+    def settle(self) -> None:
+        """The last commit is safe now. Whoever made it may have been killed before it came to the
+        flush, and what it names must not be confirmed to anybody until then.
+        """
+        if self.exists:
+            self._flush_log(self.version)
+
     def vacuum(self, hours: int, *, dry_run: bool) -> list[str]:
         """Removes files that no version of the last `hours` names; returns which."""
         if self.delta is None:

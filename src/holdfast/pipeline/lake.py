@@ -145,6 +145,11 @@ class Lake:
         said = self.bronze.info.get(_POSITIONS)
         return [] if said is None else msgspec.json.decode(said, type=list[Position])
 
+    def settle(self) -> None:
+        """All that was read so far survives a power cut."""
+        for table in (self.sightings, self.quarantine, self.bronze):
+            table.settle()
+
     def moved(self, to: list[Position]) -> dict[str, Any]:
         """What a commit to bronze says of itself so that `positions` stays whole."""
         now = {(known.log, known.epoch): known for known in self.positions()}
