@@ -1,0 +1,86 @@
+"""Where peers write over each other without knowing it.
+
+Of two neighbours in the one order, the later one overrides the earlier if it is of another peer
+and does not name it as its base: the rule of `rules.merge`, by which nodes fill their ledgers. A
+node judges what meets in the order of arrival; here every version is judged against the one right
+before it, so each override counts once wherever it was noticed. Vectors are left out, because all
+of them are kept, and so are tasks, which have a rule of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType, TimestampType
+
+from holdfast.pipeline.audits.shape import NOTICE, Audit, Measure, Tables, sentence, told
+from holdfast.rules.limits import HOT_SPOT_OVERRIDES
+
+FAMILIES: Final = ("state", "memory", "file")
+_KEY: Final = ("mesh", "family", "owner", "entity")
+
+CONFLICTS_SCHEMA: Final = StructType(
+    [
+        *(StructField(name, StringType()) for name in _KEY),
+        StructField("day", DateType()),
+        StructField("overrides", LongType()),
+        StructField("peers", LongType()),
+        StructField("last_at", TimestampType()),
+    ]
+)
+
+
+def overrides(bronze: DataFrame) -> DataFrame:
+    """Versions that replaced one which their writer had not seen."""
+    lww = bronze.filter(F.col("family").isin(*FAMILIES)).select(
+        *_KEY, "lamport", "origin", "id", "base_lamport", "base_peer", "created_at"
+    )
+    # By the hash of the key: Spark sorts one number much faster than four texts.
+    hashed = lww.withColumn("hash", F.xxhash64(*_KEY))
+    order = Window.partitionBy("hash", *_KEY).orderBy("lamport", "origin", "id")
+    return hashed.select(
+        *_KEY,
+        "origin",
+        "id",
+        "created_at",
+        F.lag("origin").over(order).alias("lost"),
+        F.expr("base_lamport").alias("base_lamport"),
+        F.expr("base_peer").alias("base_peer"),
+        F.lag("lamport").over(order).alias("lost_lamport"),
+    ).filter("lost <> origin and not (base_lamport <=> lost_lamport and base_peer <=> lost)")
+
+
+def _per_day(tables: Tables) -> DataFrame:
+    found = overrides(tables.bronze)
+    return found.groupBy(*_KEY, F.to_date("created_at").alias("day")).agg(
+        F.count("*").alias("overrides"),
+        F.count_distinct("origin").alias("peers"),
+        F.max("created_at").alias("last_at"),
+    )
+
+
+def _hot_spots(tables: Tables) -> DataFrame:
+    spots = (
+        overrides(tables.bronze)
+        .groupBy(*_KEY)
+        .agg(
+            F.count("*").alias("times"),
+            F.count_distinct("origin").alias("peers"),
+            F.max("created_at").alias("at"),
+        )
+        .filter(F.col("times") >= HOT_SPOT_OVERRIDES)
+    )
+    detail = sentence(
+        "{}: {} writes of {} peers replaced one that they had not seen", "family", "times", "peers"
+    )
+    # Whose memory or file it is, where it is somebody's.
+    owner = F.expr("nullif(owner, '')")
+    return told(spots, HOT_SPOTS.name, NOTICE, detail, origin=owner)
+
+
+HOT_SPOTS: Final = Audit(
+    "hot_spots", "keys that peers keep writing over without having seen each other", _hot_spots
+)
+CONFLICTS: Final = Measure("conflicts", "overrides per key and day", CONFLICTS_SCHEMA, _per_day)

@@ -1,0 +1,79 @@
+"""Whether logs kept what their readers had not confirmed, and whether readers confirmed only what
+is there.
+
+A log may forget what all its readers have confirmed, and the lake confirms what it has committed.
+So a log begins at most one place after the lowest frontier, no frontier is past the end of its log,
+and no frontier of the lake is past what bronze holds. What logs and readers say now is known only
+of nodes that were asked.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from holdfast.pipeline.audits.shape import FINDING, NOTICE, Audit, Tables, sentence, told
+
+
+def _frontiers(tables: Tables) -> DataFrame:
+    parts = [_forgotten(tables), _past_end(tables), _unread(tables), _confirmed_unread(tables)]
+    return reduce(DataFrame.unionByName, parts)
+
+
+def _forgotten(tables: Tables) -> DataFrame:
+    rows = tables.logs.filter("first > frontier + 1")
+    detail = sentence(
+        "the log begins at {}, but its reader {} has confirmed only up to {}",
+        "first",
+        "consumer",
+        "frontier",
+    )
+    return told(rows, FRONTIERS.name, FINDING, detail, offset="first")
+
+
+def _past_end(tables: Tables) -> DataFrame:
+    rows = tables.logs.filter("frontier > head")
+    detail = sentence(
+        "its reader {} has confirmed up to {}, but the log ends at {}: it went back in time",
+        "consumer",
+        "frontier",
+        "head",
+    )
+    return told(rows, FRONTIERS.name, FINDING, detail, offset="frontier")
+
+
+def _unread(tables: Tables) -> DataFrame:
+    """Entries that are gone and that the lake never read; told once for each log."""
+    logs = tables.logs.groupBy("log", "epoch").agg(F.min("first").alias("first"))
+    known = tables.positions.withColumnRenamed("offset", "read")
+    in_epoch = logs.join(known, ["log", "epoch"], "left")
+    gone = in_epoch.filter("first > coalesce(read, 0) + 1").withColumn(
+        "began", F.col("read").isNull()
+    )
+    # A lake that comes to a log late knows nothing of what was before, and that is as it should be.
+    detail = F.when(
+        F.col("began"),
+        sentence("the log begins at {}, and nothing of this epoch was read before", "first"),
+    ).otherwise(
+        sentence("offsets {} to {} are gone unread", F.expr("read + 1"), F.expr("first - 1"))
+    )
+    severity = F.when(F.col("began"), NOTICE).otherwise(FINDING)
+    return told(gone, FRONTIERS.name, severity, detail, offset="first")
+
+
+def _confirmed_unread(tables: Tables) -> DataFrame:
+    ours = tables.logs.filter(F.col("consumer").endswith(tables.consumer))
+    known = tables.positions.withColumnRenamed("offset", "read")
+    rows = ours.join(known, ["log", "epoch"]).filter("frontier > read")
+    detail = sentence(
+        "the lake has confirmed up to {} and holds the log only up to {}", "frontier", "read"
+    )
+    return told(rows, FRONTIERS.name, FINDING, detail, offset="frontier")
+
+
+FRONTIERS: Final = Audit(
+    "frontiers", "logs that forgot too much, readers that confirmed too much", _frontiers
+)

@@ -1,0 +1,48 @@
+"""What the lake could not keep or would not fold, row by row.
+
+Quarantine is the lake's letter box for what cannot be delivered: messages that nobody could be
+given exist only where messages are delivered, which comes later; until then what stands here is all
+that got stuck on its way. Whose signature or origin was wrong is an audit of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from holdfast.pipeline.audits.shape import FINDING, NOTICE, Audit, Tables, sentence, told
+from holdfast.pipeline.batch import GAP
+from holdfast.pipeline.dedupe import CONFLICT, UNKNOWN_OP
+from holdfast.rules.errors import ForgedOrigin, KeyExpired, NotTrusted, ZoneNotTrusted
+
+FORGED: Final = (
+    "bad_signature",
+    ForgedOrigin.code,
+    NotTrusted.code,
+    ZoneNotTrusted.code,
+    KeyExpired.code,
+)
+"""Reasons that say: this is not from whom it claims to be."""
+
+
+def _signatures(tables: Tables) -> DataFrame:
+    rows = tables.quarantine.filter(F.col("reason").isin(*FORGED))
+    return told(rows, SIGNATURES.name, FINDING, _reason(), at="recorded_at")
+
+
+def _refused(tables: Tables) -> DataFrame:
+    told_elsewhere = F.col("reason").isin(*FORGED, CONFLICT, GAP)
+    rows = tables.quarantine.filter(~told_elsewhere)
+    # An op of a newer version is kept, and will be folded when this version is newer too.
+    severity = F.when(F.col("reason") == UNKNOWN_OP, NOTICE).otherwise(FINDING)
+    return told(rows, REFUSED.name, severity, _reason(), at="recorded_at")
+
+
+def _reason() -> Column:
+    return sentence("{}: {}", "reason", "detail")
+
+
+SIGNATURES: Final = Audit("signatures", "envelopes that are not from whom they claim", _signatures)
+REFUSED: Final = Audit("refused", "everything else that lies in quarantine", _refused)
