@@ -1,0 +1,129 @@
+"""From envelopes to the rows that a node would hold: pure functions from frames to frames.
+
+`fold_family` takes any part of bronze. What the rows of a family are follows from its merge, which
+`rules.merge.MERGES` names for nodes and for us alike. `merged` joins the rows of several folds:
+every merge is a join, so folding the parts and merging them is folding the whole, in any split, in
+any order, however often a part is repeated.
+
+With `files` the result is laid out as the tables store it, in so many files, by bucket and key.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from holdfast.pipeline.decode import with_body
+from holdfast.pipeline.fold_tasks import events_of, tasks_of, turns_of
+from holdfast.pipeline.schema import FAMILY_OF, KEYS, SILVER, SILVER_STORED
+from holdfast.pipeline.winners import BUCKET, contenders, gathered, winners, with_live
+from holdfast.rules.bodies import OPS, family_of
+from holdfast.rules.limits import FOLD_KEYS_AT_ONCE_ROWS_MAX, FOLD_TWO_SCANS_ROWS_MIN
+from holdfast.rules.merge import DELETES, MERGES, Merge
+
+_ENTITY: Final = {"files": "path", "task_events": "task", "facts": "subject"}
+"""What a table calls that which a change is about; `key` in the others."""
+_TIME: Final = {"task_events": "event_time", "facts": "created_at"}
+"""And when it was made; `updated_at` in the others."""
+_MADE_LIKE: Final = {"tasks": "task_events", "models": "vectors"}
+"""Tables that are made of what another one is made of."""
+
+
+def fold_family(name: str, bronze: DataFrame, rows: int = 0, *, files: int = 0) -> DataFrame:
+    """The rows of one silver table, made of these envelopes. `rows`: about how many there are, if
+    that is known; of many, `bronze` is scanned twice.
+    """
+    changes = changes_of(name, bronze)
+    merge = MERGES[FAMILY_OF[name]]
+    if merge is Merge.TURNS:
+        turns = turns_of(changes)
+        folded = tasks_of(turns) if name == "tasks" else events_of(turns)
+        return _laid_out(name, folded, files)
+    if name == "models":
+        return _laid_out(name, _models(changes), files)
+    if merge is Merge.LAST_WRITER and rows >= FOLD_TWO_SCANS_ROWS_MIN:
+        spread = rows <= FOLD_KEYS_AT_ONCE_ROWS_MAX
+        changes = contenders(changes, KEYS[name], spread=spread)
+    kept = _joined(name, changes, files)
+    if files:
+        # Buckets go into their files before Python sees them: it is called once for each file.
+        kept = kept.coalesce(files)
+    return with_body(name, kept).select(*_columns(name, files))
+
+
+def merged(name: str, parts: DataFrame, *, files: int = 0) -> DataFrame:
+    """The rows that several folds of one table make together."""
+    assert name != "tasks", "a task is made of its events, whole"
+    if name == "task_events":
+        return _laid_out(name, events_of(parts), files)
+    return _finished(name, _joined(name, parts, files), files)
+
+
+def tasks_from(events: DataFrame, *, files: int = 0) -> DataFrame:
+    """The tasks that events tell of."""
+    return _laid_out("tasks", tasks_of(events), files)
+
+
+def ops_of(name: str) -> list[str]:
+    """The ops that make rows of a table. What this version does not know makes none."""
+    return sorted(op for op in OPS if family_of(op) == FAMILY_OF[name])
+
+
+def changes_of(name: str, bronze: DataFrame) -> DataFrame:
+    """The envelopes that a table is made of, with what stands beside their bytes under the names
+    that silver has for it.
+    """
+    like = _MADE_LIKE.get(name, name)
+    known = {
+        **{column: F.col(column) for column in ("mesh", "owner", "model", "meta", "lamport", "id")},
+        _ENTITY.get(like, "key"): F.col("entity"),
+        _TIME.get(like, "updated_at"): F.col("created_at"),
+        "peer": F.col("origin"),
+        "kind": F.substring_index("op", ".", -1),
+        "tombstone": F.col("op").isin(*sorted(DELETES)),
+    }
+    columns = [known[column].alias(column) for column in SILVER[like].names if column in known]
+    return bronze.where(F.col("op").isin(*ops_of(name))).select(*columns, "raw")
+
+
+def _joined(name: str, rows: DataFrame, files: int) -> DataFrame:
+    """What a family's merge keeps of rows, be they changes or folded before."""
+    keys = KEYS[name]
+    if files:
+        rows, keys = gathered(name, rows, files), (BUCKET, *keys)
+    match MERGES[FAMILY_OF[name]]:
+        case Merge.LAST_WRITER:
+            return winners(rows, keys)
+        case Merge.NEWEST_LIVES if name == "vectors":
+            return with_live(rows, keys)
+        case _:
+            once = rows.dropDuplicates(list(keys))
+            return once.sortWithinPartitions(*keys) if files else once
+
+
+def _laid_out(name: str, rows: DataFrame, files: int) -> DataFrame:
+    """Folded rows, in the order of the table."""
+    if not files:
+        return _finished(name, rows, files)
+    placed = gathered(name, rows, files).sortWithinPartitions(BUCKET, *KEYS[name])
+    return _finished(name, placed, files)
+
+
+def _finished(name: str, rows: DataFrame, files: int) -> DataFrame:
+    whole = rows.select(*_columns(name, files))
+    return whole.coalesce(files) if files else whole
+
+
+def _columns(name: str, files: int) -> list[str]:
+    return (SILVER_STORED if files else SILVER)[name].names
+
+
+def _models(changes: DataFrame) -> DataFrame:
+    """Every model that a vector was stored with. One envelope of each is enough to tell it."""
+    stores = changes.where(~F.col("tombstone"))
+    one = stores.groupBy("model").agg(F.min("id").alias("id"))
+    told = stores.join(F.broadcast(one), ["model", "id"], "left_semi")
+    named = told.select(F.col("model").alias("id"), "raw")
+    return with_body("models", named)
