@@ -108,6 +108,7 @@ class Cli:
 
     def process(self, *words: str, **settings: Any) -> Outcome:
         """Runs it as a process of its own, to its end."""
+        patience = settings.pop("patience", 60)
         with self.start(*words, **settings) as running:
-            out, err = running.communicate(timeout=60)
+            out, err = running.communicate(timeout=patience)
         return Outcome(running.returncode, out or b"", (err or b"").decode())

@@ -39,7 +39,7 @@ NAMED = """
     peer.list peer.zones peer.card peer.trust peer.revoke peer.block peer.rotate
     token.add token.list token.revoke
     link.add link.list link.show link.pause link.resume link.remove
-    link.quarantine link.retry link.drop
+    link.quarantine link.retry link.drop link.objects
     memory.set memory.get memory.forget memory.list
     state.set state.get state.delete state.list
     vector.store vector.search vector.models vector.delete vector.reembed
@@ -48,6 +48,9 @@ NAMED = """
     conflict.list conflict.show conflict.restore conflict.dismiss log.tail log.range
     fact.append fact.fetch fact.confirm consumer.add consumer.list consumer.retire
     sweep backup restore export import demo completion help
+    pipeline.run pipeline.stream pipeline.status pipeline.forget pipeline.verify pipeline.audit
+    pipeline.state pipeline.query pipeline.snapshot pipeline.reembed
+    pipeline.compact pipeline.vacuum pipeline.backfill
 """
 
 

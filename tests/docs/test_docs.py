@@ -6,6 +6,7 @@ import inspect
 import os
 import re
 import signal
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import holdfast
 from holdfast.apps.cli.app import root
 from holdfast.node import aio, families, log, node
 from holdfast.node.daemon_lock import daemon_note
+from holdfast.pipeline import session
 from holdfast.rules.errors import BadInput
 from holdfast.storage.home import HomePaths
 from support.pages import Story, Wrong, blocks, matches
@@ -23,11 +25,13 @@ from support.project import ROOT, TESTS, expect_none, parse, python_files
 
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+ON_SPARK = DOCS / "pipeline.md"
 EXPECTED = {
     "README.md",
     "architecture.md",
     "library.md",
     "operating.md",
+    "pipeline.md",
     "promises.md",
     "tour.md",
     "zones.md",
@@ -35,6 +39,10 @@ EXPECTED = {
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 ITEM = re.compile(r"^\| \*\*([A-Z]\d+)\*\*", re.MULTILINE)
+
+
+def _name(page: Path) -> str:
+    return page.name
 
 
 @pytest.fixture
@@ -56,9 +64,25 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 # --- what pages show -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in PAGES if page != ON_SPARK], ids=_name)
 def test_U1_U2_every_page_does_what_it_shows(page: Path, folder: Path) -> None:
     Story(page.name, folder).tell(page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.timeout(360)
+def test_U1_P10_the_page_of_the_pipeline_does_what_it_shows(folder: Path) -> None:
+    """In one session: what a page starts in Python is used by the commands that follow. A session
+    that this process has already is used as well, and left to whoever made it.
+    """
+    ours = not session.is_running()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Spark's own, about itself
+            session.start(conf=session.SMALL if ours else None)
+            Story(ON_SPARK.name, folder).tell(ON_SPARK.read_text(encoding="utf-8"))
+    finally:
+        if ours and session.is_running():
+            session.start().stop()
 
 
 def test_U1_U2_the_pages_are_there_and_show_something() -> None:

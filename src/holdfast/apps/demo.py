@@ -1,8 +1,9 @@
-"""`holdfast demo`: the store at work, in about ten seconds, on real files and real processes.
+"""`holdfast demo`: the store at work, in less than a minute, on real files and real processes.
 
 Two peers work apart and converge when their logs meet; a claim is superseded and its peer is told;
 a process is killed in the middle of its writes and loses nothing that it was promised; a database
-is wrecked, restored from a backup, and gets back from its peer what the backup did not have.
+is wrecked, restored from a backup, and gets back from its peer what the backup did not have. Then
+Spark reads the logs of both into a lake.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from holdfast.apps import demo_pipeline
 from holdfast.node.backup import backup, restore
 from holdfast.node.node import Mesh, Node, open_node
 from holdfast.rules.bodies import FileShare, decode_trusted_body
@@ -48,11 +50,15 @@ def run(folder: Path | None = None, say: Say = print) -> Path:
     _together(ana, bob, say)
     _killed(ana, say)
     _restored(folder, ana, bob, say)
+    has_lake = demo_pipeline.play(folder / "lake", [ana, bob], MESH, say)
     say("\nLook around, with the commands that you would use:")
     program = sys.argv[0]
     say(f"  {program} --home {ana} status")
     say(f"  {program} --home {ana} conflict list")
     say(f"  {program} --home {bob} log tail")
+    if has_lake:
+        say(f"  {program} pipeline status --lake {folder / 'lake'}")
+        say(f"  {program} pipeline query 'SHOW VIEWS' --lake {folder / 'lake'}")
     return folder
 
 

@@ -45,6 +45,7 @@ _NOUNS = {
     "restore": "keeping",
     "export": "keeping",
     "import": "keeping",
+    "pipeline": "pipeline",
     "demo": "demo",
     "completion": "guide",
     "help": "guide",

@@ -14,7 +14,10 @@ from holdfast.apps.cli.session import Session
 @command_of("demo")
 @click.argument("folder", required=False)
 def demo_(session: Session, folder: str | None) -> None:
-    """Watch two peers part, meet, die and come back. In FOLDER, or a temporary one."""
+    """Watch two peers part, meet, die and come back, and Spark read their logs.
+
+    In FOLDER, or a temporary one. Without the extra `spark` that last part is left out.
+    """
     from holdfast.apps import demo
 
     done = demo.run(None if folder is None else Path(folder), session.talk)

@@ -45,13 +45,48 @@ def back_up(session: Session, folder: Path) -> None:
 
 
 @command_of("restore")
-@click.argument("folder")
+@click.argument("folder", required=False)
 @click.option("--force", is_flag=True, help="Replace a home that is there; it is kept aside.")
-def restore_(session: Session, folder: str, force: bool) -> None:
+@click.option(
+    "--snapshot", metavar="FOLDER", help="Begin from a snapshot of a lake instead of a backup."
+)
+@click.option("--peer", metavar="NAME", help="With --snapshot: the name of the new node.")
+@click.option(
+    "--signed-by",
+    metavar="CARD",
+    help="With --snapshot: take it only if the owner of this card, or key, has signed it.",
+)
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="With --snapshot: bear the name of a peer whose own home is gone for good.",
+)
+def restore_(
+    session: Session,
+    folder: str | None,
+    force: bool,
+    snapshot: str | None,
+    peer: str | None,
+    signed_by: str | None,
+    take_over: bool,
+) -> None:
     """Make the home from the backup in FOLDER. All of it is checked first.
 
     The restored log counts on in a new epoch, so that nobody mistakes it for the one that went on.
+
+    With --snapshot a new node begins with what a lake knows of a mesh; links that are added later
+    go on from there. Interrupted, it goes on where it stopped when it is run again.
     """
+    if snapshot is not None:
+        if folder is not None or force:
+            raise BadInput("--snapshot stands alone: it takes neither a backup nor --force")
+        _begin_from(session, Path(snapshot), peer, signed_by, take_over)
+        return
+    if folder is None or peer is not None or signed_by is not None or take_over:
+        raise BadInput(
+            "name the folder of a backup, and nothing else",
+            hint="or begin from a snapshot: holdfast restore --snapshot FOLDER --peer NAME",
+        )
     home = session.check_home()
     with session.relaying(), Progress(session, "checked bytes:") as progress:
         report = backup.restore(Path(folder), home, force=force, progress=progress.to)
@@ -62,6 +97,38 @@ def restore_(session: Session, folder: str, force: bool) -> None:
     for aside in report.aside:
         session.talk(f"kept aside: {forms.path(aside)}")
     _tell_missing(session, report.missing)
+    session.show(forms.plain(report), f"{forms.path(report.home)}\n")
+
+
+def _begin_from(
+    session: Session, folder: Path, peer: str | None, signed_by: str | None, take_over: bool
+) -> None:
+    # Imported only here: it brings the code of signatures with it.
+    from holdfast.node.snapshot import restore_snapshot
+
+    home = session.check_home()
+    with session.relaying(), Progress(session, "restored envelopes:") as progress:
+        report = restore_snapshot(
+            home, folder, peer, signed_by=signed_by, take_over=take_over, progress=progress.to
+        )
+    if report.resumed_after:
+        session.talk(f"went on after {report.resumed_after} envelopes of an earlier run")
+    session.talk(f"{report.peer} has {report.rows} envelopes of {', '.join(report.meshes)}")
+    if report.checked:
+        session.talk(f"signed by {report.signed_by}")
+    else:
+        who = f"signed by {report.signed_by}, which" if report.signed_by else "not signed, and"
+        session.warn("unchecked", f"it is {who} nobody has checked; see --signed-by")
+    for refused in report.refused:
+        session.warn(refused.code, f"{refused.id} was not taken in: {refused.message}")
+    if report.missing:
+        session.warn(
+            "blobs_missing",
+            f"the content of {report.missing} objects is not in a snapshot, the first is "
+            f"{report.missing_objects[0]}; once a link stands: holdfast link objects NAME",
+        )
+    for left in report.left:
+        session.talk(f"left from a restore that was never finished: {forms.path(left)}")
     session.show(forms.plain(report), f"{forms.path(report.home)}\n")
 
 

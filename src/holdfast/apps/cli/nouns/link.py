@@ -153,6 +153,17 @@ def remove(session: Session, name: str) -> None:
         session.show({**forms.plain(removed), "removed": True}, f"{name}\n")
 
 
+@verb(link_, "objects", mesh=False)
+@click.argument("name")
+def objects(session: Session, name: str) -> None:
+    """Bring the content of files that is named here and not here, as after a snapshot."""
+    with _links(session) as (_, links):
+        pulled = links.bring_objects(name)
+        said = forms.plain(pulled)
+        session.talk(f"brought {pulled.objects} objects; {name} has no content of {pulled.missing}")
+        session.show({"name": name, **said}, f"{pulled.objects}\n")
+
+
 # --- quarantine ----------------------------------------------------------------------------------
 
 

@@ -1,0 +1,226 @@
+"""SQL over the lake, for people who only want to look.
+
+    answer = ask(spark, lake, "SELECT mesh, count(*) AS keys FROM state GROUP BY mesh", 100)
+
+Every table of the lake is there under its own name: `bronze`, `sightings`, `quarantine`, the state
+as it is now (`state`, `memory`, …), and what the audits have found. Only those that a statement
+names are looked at.
+
+A statement may look and nothing else. Spark runs a command the moment it is given one, so what it
+may be is decided here, by its words, before Spark sees it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from holdfast.pipeline import gold, history, silver
+from holdfast.pipeline.audits import MEASURES
+from holdfast.pipeline.failures import told_plainly
+from holdfast.pipeline.lake import Lake
+from holdfast.pipeline.schema import KEYS, SILVER
+from holdfast.rules.errors import BadInput, UnknownModel
+
+ROWS_MAX: Final = 100_000
+"""They are all held in memory. Whoever wants more reads the tables with Spark itself."""
+
+_LOOKS: Final = frozenset({"SELECT", "WITH", "VALUES", "SHOW", "DESCRIBE", "DESC", "EXPLAIN"})
+_CHANGES: Final = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
+"""A WITH may go on with one of these."""
+_RUNS: Final = frozenset({"REFLECT", "JAVA_METHOD", "TRY_REFLECT"})
+"""Functions that call whatever they are told to."""
+_LISTS: Final = frozenset({"SHOW", "DESCRIBE", "DESC"})
+_NAMED_MAX: Final = 20
+_WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NOT_WORDS: Final = re.compile(
+    r"""--[^\n]*                  # comments
+      | /\*.*?\*/
+      | r?'(?:[^'\\]|\\.|'')*'    # texts
+      | r?"(?:[^"\\]|\\.|"")*"
+      | `(?:[^`]|``)*`            # names in quotes, dealt with apart
+    """,
+    re.DOTALL | re.VERBOSE | re.IGNORECASE,
+)
+_JSON: Final = frozenset({"value", "object", "metadata", "meta"})
+_QUOTED_NAME: Final = re.compile(r"`((?:[^`]|``)*)`")
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What came out: rows of plain values, and whether there were more."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    more: bool
+
+    def documents(self) -> Iterator[dict[str, Any]]:
+        for row in self.rows:
+            yield dict(zip(self.columns, row, strict=True))
+
+
+def ask(spark: SparkSession, lake: Lake, sql: str, limit: int) -> Answer:
+    """Runs one statement that looks; at most `limit` rows come back."""
+    named = check(sql)
+    if not 0 < limit <= ROWS_MAX:
+        raise BadInput(f"a query shows between 1 and {ROWS_MAX} rows")
+    made = views(lake)
+    for name in made if named is None else named & made.keys():
+        made[name](spark).createOrReplaceTempView(name)
+    try:
+        found = _limited(spark.sql(sql), limit)
+    except ParseException as error:
+        raise BadInput(f"this is not SQL: {_first_words(error)}") from None
+    except AnalysisException as error:
+        raise BadInput(_first_words(error), hint=f"there are: {', '.join(made)}") from None
+    return _answer(found, limit)
+
+
+def held(
+    spark: SparkSession,
+    lake: Lake,
+    name: str,
+    mesh: str,
+    *,
+    key: str | None = None,
+    key_column: str = "key",
+    limit: int,
+    **when: Any,
+) -> Answer:
+    """What a mesh holds in one table, now or at a point in the past, live rows only."""
+    if when:
+        frame = history.state_as_of(spark, lake, name, mesh, **when)
+    else:
+        frame = silver.current(spark, lake, name).where(F.col("mesh") == mesh)
+    if key is not None:
+        frame = frame.where(F.col(key_column) == key)
+    if "tombstone" in frame.columns:
+        frame = frame.where(~F.col("tombstone"))
+    return _answer(_limited(frame.orderBy(*KEYS[name]), limit), limit, _as_nodes_say)
+
+
+def model_id(spark: SparkSession, lake: Lake, text: str) -> str:
+    """The id of a model that the lake has vectors of, named by it or as provider:name[:version]."""
+    provider, _, rest = text.partition(":")
+    name, _, version = rest.rpartition(":")
+    by_parts = (F.col("provider") == provider) & (
+        (F.col("name") == rest) | ((F.col("name") == name) & (F.col("version") == version))
+    )
+    known = silver.current(spark, lake, "models")
+    found = known.where((F.col("id") == text) | by_parts).select("id").limit(_NAMED_MAX)
+    with told_plainly("the query"):
+        ids: list[str] = sorted(row.id for row in found.collect())
+    if not ids:
+        raise UnknownModel(
+            f"the lake has no vectors of {text}",
+            hint="see: holdfast pipeline query 'SHOW VIEWS', and the view models",
+        )
+    if len(ids) > 1:
+        raise BadInput(f"{text} may be any of {', '.join(ids)}", hint="name one of them")
+    return ids[0]
+
+
+def _answer(
+    found: pa.Table, limit: int, said: Callable[[str, Any], Any] = lambda _, value: plain(value)
+) -> Answer:
+    columns = zip(found.column_names, found.columns, strict=True)
+    cells = ([said(name, value) for value in column.to_pylist()] for name, column in columns)
+    rows = zip(*cells, strict=True)
+    return Answer(_unique(found.column_names), tuple(rows)[:limit], found.num_rows > limit)
+
+
+def _limited(frame: DataFrame, limit: int) -> pa.Table:
+    with told_plainly("the query", passing=(AnalysisException,)):
+        return frame.limit(limit + 1).toArrow()
+
+
+def views(lake: Lake) -> dict[str, Callable[[SparkSession], DataFrame]]:
+    """Everything that can be asked for, by its name."""
+    found: dict[str, Callable[[SparkSession], DataFrame]] = {
+        "bronze": lake.bronze.read,
+        "sightings": lake.sightings.read,
+        "quarantine": lake.quarantine.read,
+    }
+    for name in SILVER:
+        found[name] = partial(silver.current, lake=lake, name=name)
+    found["findings"] = gold.findings_table(lake).read
+    for name, measure in MEASURES.items():
+        found[name] = lake.gold(name, measure.schema).read
+    return found
+
+
+def check(sql: str) -> set[str] | None:
+    """The names that occur in a statement which may be run; None for one that lists them all."""
+    quoted = {name.replace("``", "`").lower() for name in _QUOTED_NAME.findall(sql)}
+    words = _WORD.findall(_NOT_WORDS.sub(" ", sql))
+    first = words[0].upper() if words else ""
+    if first not in _LOOKS or not _NOT_WORDS.sub(" ", sql).lstrip(" \t\r\n(").startswith(words[0]):
+        raise BadInput(
+            f"a query only looks; it does not begin with {first or 'nothing'}",
+            hint=f"begin with one of: {', '.join(sorted(_LOOKS))}",
+        )
+    for word in words:
+        if word.upper() in _CHANGES | _RUNS:
+            raise BadInput(
+                f"a query only looks: {word} is not for it",
+                hint=f"if that is the name of a column, write it as `{word}`",
+            )
+    return None if first in _LISTS else {word.lower() for word in words} | quoted
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it: bytes as hex, times as text in UTC."""
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, datetime):
+        moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        exact = "microseconds" if moment.microsecond % 1000 else "milliseconds"
+        return moment.astimezone(UTC).isoformat(timespec=exact).replace("+00:00", "Z")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [plain(inner) for inner in value]
+    if isinstance(value, tuple):  # an entry of a map
+        return [plain(inner) for inner in value]
+    return value
+
+
+def _as_nodes_say(name: str, value: Any) -> Any:
+    """As the commands on a home show it: JSON parsed, times in milliseconds."""
+    if isinstance(value, datetime):
+        return round(value.timestamp() * 1000)
+    if name in _JSON and isinstance(value, str):
+        return msgspec.json.decode(value)
+    return plain(value)
+
+
+def _unique(names: list[str]) -> tuple[str, ...]:
+    """Two columns may have one name; in a document they may not."""
+    taken: set[str] = set()
+    said: list[str] = []
+    for name in names:
+        number, free = 2, name
+        while free in taken:
+            number, free = number + 1, f"{name}_{number}"
+        taken.add(free)
+        said.append(free)
+    return tuple(said)
+
+
+def _first_words(error: PySparkException) -> str:
+    """What Spark says, without the plan and the statement that it shows after it."""
+    text = (error.getMessage() or str(error)).strip().splitlines()[0]
+    return re.sub(r"^\[[\w.]+\] ", "", re.sub(r" SQLSTATE: \w+.*$", "", text))

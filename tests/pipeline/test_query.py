@@ -1,0 +1,138 @@
+"""SQL over the lake: what may be asked, and what comes back."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast
+from holdfast.pipeline import query
+from holdfast.pipeline.ingest import ingest
+from holdfast.pipeline.lake import Lake
+from holdfast.pipeline.logs import open_log
+from holdfast.pipeline.silver import fold
+from holdfast.rules.errors import BadInput, UnknownModel
+from holdfast.rules.vectors import Model
+
+MODEL = Model(provider="test", name="tiny", version="1", dim=2)
+
+
+@pytest.mark.parametrize(
+    ("sql", "named"),
+    [
+        ("select * from state", {"state"}),
+        ("SELECT * FROM `state` -- from memory", {"state"}),
+        ("/* memory */ with a as (select 'insert into memory') select * from a", {"a"}),
+        ("(select 1) union (select 2)", set()),
+        ("values (1)", set()),
+        ("select 'it''s; drop table x' as t, \"delete\" as u", set()),
+        ("select `update` from facts", {"facts", "update"}),
+        ("explain select * from bronze", {"bronze"}),
+        ("select 'a\\'; delete from x' from tasks", {"tasks"}),
+    ],
+)
+def test_P9_a_statement_that_looks_is_let_through(sql: str, named: set[str]) -> None:
+    found = query.check(sql)
+    assert found is not None
+    assert named <= found
+    assert "memory" not in found
+
+
+@pytest.mark.parametrize("sql", ["show views", "describe state", "DESC memory"])
+def test_P9_a_statement_that_lists_sees_everything(sql: str) -> None:
+    assert query.check(sql) is None
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "",
+        "-- select 1",
+        "'select' 1",
+        "`select` 1",
+        "drop view state",
+        "/* select */ insert into x values (1)",
+        "WITH a AS (SELECT 1) INSERT INTO b SELECT * FROM a",
+        "with a as (select 1) from a insert overwrite directory '/tmp/x' select *",
+        "explain insert into b values (1)",
+        "cache table state",
+        "create table x as select 1",
+        "begin select 1; end",
+        "select java_method('java.lang.System', 'exit', 1)",
+        "1 select",
+        "; select 1",
+    ],
+)
+def test_P9_a_statement_that_would_change_something_is_refused(sql: str) -> None:
+    with pytest.raises(BadInput, match="only looks"):
+        query.check(sql)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (b"\x00\xff", "00ff"),
+        (datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC), "2026-01-02T03:04:05.678Z"),
+        (datetime(2026, 1, 2, 0, 0, 0, 1, tzinfo=UTC), "2026-01-02T00:00:00.000001Z"),
+        (datetime(2026, 1, 2, 3, tzinfo=timezone(timedelta(hours=1))), "2026-01-02T02:00:00.000Z"),
+        (date(2026, 1, 2), "2026-01-02"),
+        (Decimal("1.50"), "1.50"),
+        ([("a", b"\x01")], [["a", "01"]]),
+        ({"x": [None, 1.5]}, {"x": [None, 1.5]}),
+        (True, True),
+    ],
+)  # fmt: skip
+def test_P9_values_come_back_as_json_can_hold_them(value: Any, said: Any) -> None:
+    assert query.plain(value) == said
+
+
+def test_P9_columns_of_one_name_are_told_apart() -> None:
+    assert query._unique(["a", "a", "b", "a", "a_2"]) == ("a", "a_2", "b", "a_3", "a_2_2")
+
+
+def test_P9_people_ask_the_lake_in_sql(spark: SparkSession, tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "home", peer="ana", create=True, sync="normal") as node:
+        team = node.create_mesh("team")
+        team.state.set("build", {"colour": "green"})
+        team.state.set("gone", 1)
+        team.state.delete("gone")
+        team.vectors.store("k", [1.0, 0.0], model=MODEL, content="a text")
+    lake = Lake.open(tmp_path / "lake", create=True)
+    ingest(spark, lake, [open_log(str(tmp_path / "home"))])
+    lake = lake.fresh()
+    fold(spark, lake)
+
+    answer = query.ask(spark, lake, "select op, raw from bronze order by offset", 2)
+    assert (answer.columns, answer.more) == (("op", "raw"), True)
+    assert [row[0] for row in answer.rows] == ["state.set", "state.set"]
+    bytes.fromhex(answer.rows[0][1])
+    joined = "select s.key, s.updated_at, v.content from state s join vectors v using (mesh)"
+    both = query.ask(spark, lake, f"{joined} where not s.tombstone", 10)
+    assert [(row[0], row[2]) for row in both.rows] == [("build", "a text")]
+    assert both.rows[0][1].endswith("Z")
+    listed = query.ask(spark, lake, "show views", 100)
+    assert {"bronze", "state", "findings"} <= {row[1] for row in listed.rows}
+
+    for wrong, said in (
+        ("select nothing from state", "nothing"),
+        ("select * from nowhere", "nowhere"),
+        ("select * form state", "not SQL"),
+        ("select 1; select 2", "not SQL"),
+    ):
+        with pytest.raises(BadInput, match=said) as refused:
+            query.ask(spark, lake, wrong, 10)
+        assert "\n" not in refused.value.message
+
+    (held,) = query.held(spark, lake, "state", "team", limit=10).documents()
+    assert (held["key"], held["value"], held["peer"]) == ("build", {"colour": "green"}, "ana")
+    assert isinstance(held["updated_at"], int)
+    assert query.held(spark, lake, "state", "team", key="gone", limit=10).rows == ()
+    for text in ("test:tiny:1", "test:tiny", MODEL.fingerprint):
+        assert query.model_id(spark, lake, text) == MODEL.fingerprint
+    with pytest.raises(UnknownModel):
+        query.model_id(spark, lake, "test:other")
