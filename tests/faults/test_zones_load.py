@@ -2,7 +2,7 @@
 
     HOLDFAST_LOAD_S=3600 pytest -s -o faulthandler_timeout=0 tests/faults/test_zones_load.py
 
-runs an hour of it and shows the figures. Without that it takes twenty seconds, which is enough to
+runs an hour of it and shows the figures. Without that it takes ten seconds, which is enough to
 see a leak of a few kilobytes per request; small ones take longer to show.
 """
 
@@ -42,7 +42,7 @@ from holdfast.transport.server import _Protocol
 from support.daemon import ask, connect, make_home, running
 from support.waiting import until
 
-LOAD_S = float(os.environ.get("HOLDFAST_LOAD_S", "20"))
+LOAD_S = float(os.environ.get("HOLDFAST_LOAD_S", "10"))
 SEED = os.environ.get("HOLDFAST_SEED", "0")
 NAMES = ("ana", "ben")
 LINK = "other"

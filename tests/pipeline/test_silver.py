@@ -28,7 +28,7 @@ from support.lake_rows import Rows, bronze_of, held, silver_rows
 
 pytestmark = pytest.mark.timeout(400)  # many jobs, on a machine that may be busy
 
-SPLITS = 4
+SPLITS = 3
 
 
 @pytest.fixture(scope="module")
