@@ -451,7 +451,7 @@ def gold(lake: Lake, name: str) -> Any:
 def test_P5_nothing_is_wrong_with_histories_in_which_nothing_went_wrong(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    histories = grow(5, tmp_path, meshes=3, ops=240, settled=False)
+    histories = grow(5, tmp_path, meshes=5, ops=400, settled=False)
     with_a_restore(histories, tmp_path)
     lake = Lake.open(tmp_path / "lake", create=True)
     logs = [open_log(str(home)) for home in histories.homes.values()]
