@@ -6,7 +6,8 @@ import inspect
 import os
 import re
 import signal
-import warnings
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,6 @@ import holdfast
 from holdfast.apps.cli.app import root
 from holdfast.node import aio, families, log, node
 from holdfast.node.daemon_lock import daemon_note
-from holdfast.pipeline import session
 from holdfast.rules.errors import BadInput
 from holdfast.storage.home import HomePaths
 from support.pages import Story, Wrong, blocks, matches
@@ -71,18 +71,17 @@ def test_U1_U2_every_page_does_what_it_shows(page: Path, folder: Path) -> None:
 
 @pytest.mark.timeout(360)
 def test_U1_P10_the_page_of_the_pipeline_does_what_it_shows(folder: Path) -> None:
-    """In one session: what a page starts in Python is used by the commands that follow. A session
-    that this process has already is used as well, and left to whoever made it.
-    """
-    ours = not session.is_running()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Spark's own, about itself
-            session.start(conf=session.SMALL if ours else None)
-            Story(ON_SPARK.name, folder).tell(ON_SPARK.read_text(encoding="utf-8"))
-    finally:
-        if ours and session.is_running():
-            session.start().stop()
+    """In a process of its own, which ends with its Spark."""
+    done = subprocess.run(
+        [sys.executable, str(TESTS / "docs" / "page_on_spark.py"), str(ON_SPARK), str(folder)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        capture_output=True,
+        text=True,
+        timeout=330,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
 def test_U1_U2_the_pages_are_there_and_show_something() -> None:
