@@ -13,6 +13,7 @@ import shutil
 import statistics
 import tempfile
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -307,7 +308,7 @@ def increments(
         times: list[float] = []
         for _ in range(ROUNDS + 1):
             add(spark, lake, lake.fresh().bronze.rows, NEW_OPS, keys)
-            times.append(timed(lambda lake=lake: _appended(spark, lake)))  # type: ignore[misc]
+            times.append(timed(partial(_appended, spark, lake)))
         took.append(statistics.median(times[1:]))
         say(f"{NEW_OPS:,} more on {keys:,} keys", took[-1], NEW_OPS)
         yield f"{NEW_OPS:,} more on {keys:,} keys, to a full fold", took[-1] / full, "< 0.05"

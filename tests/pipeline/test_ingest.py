@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -52,14 +52,6 @@ def histories(grown: Histories, tmp_path: Path) -> Histories:
         homes[peer] = tmp_path / f"home-{number}"
         shutil.copytree(home, homes[peer])
     return Histories(grown.seed, homes, grown.meshes, grown.heads, grown.refused, grown.clocks)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_jobs(spark: SparkSession) -> Iterator[None]:
-    """A few hundred rows are not worth a program that is compiled for them."""
-    spark.conf.set("spark.sql.codegen.wholeStage", "false")
-    yield
-    spark.conf.unset("spark.sql.codegen.wholeStage")
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,14 +20,6 @@ from holdfast.pipeline.stream import Step, stream
 from holdfast.rules.errors import BadInput, LakeBusy, LogForked, Truncated
 from support.histories import Histories, grow
 from support.nodes import store_of
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_jobs(spark: SparkSession) -> Iterator[None]:
-    """A few hundred rows are not worth a program that is compiled for them."""
-    spark.conf.set("spark.sql.codegen.wholeStage", "false")
-    yield
-    spark.conf.unset("spark.sql.codegen.wholeStage")
 
 
 @pytest.fixture

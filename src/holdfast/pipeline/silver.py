@@ -157,19 +157,12 @@ def _new_changes(spark: SparkSession, bronze: Table, since: dict[str, int]) -> d
     files = _newer(bronze, earliest)
     if not files:
         return dict.fromkeys(since, 0)
-    counted = (
-        bronze.read_files(spark, files)
-        .where(F.col("batch") > earliest)
-        .groupBy("family", "batch")
-        .count()
-        .collect()
-    )
+    # One row per family comes back, however many batches there are.
+    beyond = {at: F.count_if(F.col("batch") > at).alias(str(at)) for at in set(since.values())}
+    counted = bronze.read_files(spark, files).groupBy("family").agg(*beyond.values()).collect()
+    rows = {row["family"]: row for row in counted}
     return {
-        name: sum(
-            row["count"]
-            for row in counted
-            if row["family"] == FAMILY_OF[name] and row["batch"] > at
-        )
+        name: rows[FAMILY_OF[name]][str(at)] if FAMILY_OF[name] in rows else 0
         for name, at in since.items()
     }
 

@@ -111,7 +111,8 @@ def _plain(column: pa.Array, kind: rules.Kind) -> list[Any]:
         column = pc.divide(column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()), 1000)
     elif kind == "id":
         column = pc.replace_substring(column, "-", "")
-    return column.to_pylist()  # type: ignore[no-any-return]
+    values: list[Any] = column.to_pylist()
+    return values
 
 
 def _parts(

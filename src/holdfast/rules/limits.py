@@ -239,7 +239,7 @@ DOCTOR_REPLAY_ROWS: Final = 100_000
 """Log entries that are folded in memory at a time when all are compared."""
 
 # Digests
-DIGESTS_AT_ONCE_MAX: Final = 4
+DIGESTS_AT_ONCE_MAX: Final = 8
 """Each reads all that a node holds, so only so many are made at a time."""
 DIGEST_ROWS_MAX: Final = 20_000
 """Rows of one bucket that are told apart one by one, the first by their keys."""
