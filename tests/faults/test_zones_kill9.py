@@ -14,13 +14,14 @@ import random
 import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import cycle, islice, pairwise
 from pathlib import Path
 
 import pytest
 
 from faults.zone_process import PATIENCE_S, Entry, Writer, Zones, writing
 from holdfast.node.node import open_node
+from holdfast.rules.limits import LINK_CONFIRM_MS
 from holdfast.rules.links import consumer_name
 from holdfast.simulate.audit import audit
 from holdfast.storage.home import HomePaths
@@ -306,6 +307,7 @@ def test_Z7_appends_are_never_held_up_by_a_reader_and_its_lag_can_be_seen(
         check_frontiers(zones)
 
 
+PACES_S = tuple(share * LINK_CONFIRM_MS / 1000 for share in (0.1, 0.2, 0.4, 0.6, 3.0))
 STEPS = [
     *(("ana", "register: after", 1), ("ana", "give: before", 2), ("ana", "give: after", 2)),
     *(("ana", "confirm: before", 1), ("ana", "confirm: after", 1)),
@@ -326,9 +328,14 @@ def test_R2_a_zone_that_dies_at_a_named_step_of_a_link_costs_no_fact(
             if name != who:
                 zones[name].start()
         zones[who].start_to_die(point, nth)
-        writer = Writer(zones["ana"], 6, 400, point)
+        writer = Writer(zones["ana"], 100, 24, point)
         writer.start()
-        writer.allow(writer.batches)
+        # Now fast, now slowly. What is stored while a fetch waits for news is confirmed by a call
+        # of its own, a little later; a batch that comes before that is confirmed by the next fetch.
+        for pace in islice(cycle(PACES_S), writer.batches):
+            writer.allow(1)
+            if zones[who].dies_within(pace):
+                break
         assert zones[who].await_death() == -signal.SIGKILL
         zones[who].start()
         writer.join()

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -126,6 +126,13 @@ class Zone:
             ),
             may_die=True,
         )
+
+    def dies_within(self, seconds: float) -> bool:
+        """Whether it has ended by itself, or does so by then."""
+        assert self._process is not None
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        return self._process.returncode is not None
 
     def await_death(self) -> int:
         """Waits until it has ended by itself; -9 is a kill."""
