@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -40,6 +40,7 @@ from holdfast.rules.filters import Filter
 from holdfast.rules.ids import id_text
 from holdfast.rules.rows import Entry
 from holdfast.storage.home import HomePaths
+from holdfast.storage.sqlite.connection import connect
 from holdfast.transport.tls import certificate_digest
 from support.daemon import UpInThread, process, running
 from support.keeping import fill, make_home, team
@@ -441,3 +442,26 @@ def test_P1_batches_are_bound_in_bytes_and_one_entry_always_fits(
     log = open_log(str(tmp_path / "home"))
     found = [batch.column("offset").to_pylist() for batch in log.batches(1, 1, 7)]
     assert found == [[1, 2], [3], [4], [5, 6]]
+
+
+@pytest.mark.parametrize("bytes_max", [1 << 20, 2000])
+@pytest.mark.parametrize("missing", [2, 4, 5])
+def test_P1_a_hole_in_a_log_is_an_error_and_never_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: int, bytes_max: int
+) -> None:
+    monkeypatch.setattr("holdfast.pipeline.logs_home.SOURCE_BATCH_BYTES", bytes_max)
+    with make_home(tmp_path / "home") as node:
+        for _ in range(6):
+            team(node).state.set("k", "x" * 1500)
+    with closing(connect(HomePaths(tmp_path / "home").database)) as connection:
+        connection.execute("DELETE FROM log WHERE offset = ?", (missing,))
+    log = open_log(str(tmp_path / "home"))
+    given: list[int] = []
+
+    def read(start: int) -> None:
+        for batch in log.batches(1, start, 7):
+            given.extend(batch.column("offset").to_pylist())
+
+    with pytest.raises(StoreCorrupt, match="gap"):
+        read(2 if missing == 2 else 1)
+    assert max(given, default=0) < missing

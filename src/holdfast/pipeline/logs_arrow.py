@@ -70,17 +70,19 @@ def from_joined(log: str, epoch: int, joined: Joined) -> pa.RecordBatch:
     offsets = _numbers(joined.offset)
     expected = np.arange(joined.start, joined.start + joined.rows, dtype=np.int64)
     texts = [_texts(part) for part in (joined.mesh, joined.op, joined.entity, joined.origin)]
+    ends = np.cumsum(_numbers(joined.lengths).to_numpy())
     whole = (
         np.array_equal(offsets.to_numpy(), expected)
         and len(joined.id) == joined.rows * _ID_BYTES
-        and joined.ends[-1] == len(joined.raw)
+        and ends[-1] == len(joined.raw)
         and all(len(text) == joined.rows for text in texts)
     )
     if not whole:
         raise StoreCorrupt(
             f"the log has a gap or a name with a NUL in the entries from {joined.start} on"
         )
-    places = np.array([0, *joined.ends], dtype=np.int32)
+    places = np.zeros(joined.rows + 1, dtype=np.int32)
+    places[1:] = ends
     raw = pa.Array.from_buffers(
         pa.binary(), joined.rows, [None, pa.py_buffer(places), pa.py_buffer(joined.raw)]
     )
