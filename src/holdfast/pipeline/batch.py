@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.pipeline import dedupe
-from holdfast.pipeline.delta import Staged
+from holdfast.pipeline.delta import File, Staged, Table
 from holdfast.pipeline.lake import ID_DAY, Lake, log_app
 from holdfast.pipeline.positions import Gap, Key, positions_after
 from holdfast.rules.errors import LakeMoved
@@ -70,7 +70,8 @@ def ingest_batch(
         except LakeMoved:
             # Another job was first. What was read is still staged; it is judged anew.
             lake = lake.fresh()
-    lake.bronze.discard(staged)
+    if not lake.bronze.holds(staged):
+        lake.bronze.discard(staged)
     raise LakeMoved(f"other jobs changed {lake.root} {LAKE_TRIES_MAX} times in a row")
 
 
@@ -157,7 +158,8 @@ class _Step:
         return {key: end for key, end in ends.items() if end > known.get(key, 0)}
 
     def _nothing(self) -> BatchReport:
-        self.lake.bronze.discard(self.staged)
+        if not self.lake.bronze.holds(self.staged):
+            self.lake.bronze.discard(self.staged)
         return BatchReport(self.lake.bronze.version, {}, ())
 
     def _near(self, rows: DataFrame) -> DataFrame | None:
@@ -195,7 +197,7 @@ class _Step:
             judged = rows.withColumns(
                 {"verdict": F.lit(dedupe.NEW), "noted": F.lit(None).cast("int")}
             )
-            self._commit_quarantine(dedupe.for_quarantine(judged), None)
+            self._commit_quarantine(dedupe.for_quarantine(judged), None, None)
         return self._commit_bronze(self.staged, found)
 
     def _commit_judged(self, rows: DataFrame, near: DataFrame | None) -> BatchReport:
@@ -206,10 +208,13 @@ class _Step:
         try:
             counts = dedupe.counts_of(judged)
             what = {count.what for count in counts}
-            if dedupe.AGAIN in what:
-                self._commit_sightings(judged)
-            if what - {dedupe.AGAIN, dedupe.NEW} or self.gaps:
-                self._commit_quarantine(dedupe.for_quarantine(judged), noted)
+            turned = None if noted is None else dedupe.turned_first(judged)
+            if turned is not None and turned.isEmpty():
+                turned = None
+            if dedupe.AGAIN in what or turned is not None:
+                self._commit_sightings(judged, turned)
+            if what - {dedupe.AGAIN, dedupe.NEW} or self.gaps or turned is not None:
+                self._commit_quarantine(dedupe.for_quarantine(judged), noted, turned)
             new = Staged("", ())
             if dedupe.NEW in what:
                 new = self.lake.bronze.stage(dedupe.for_bronze(judged), sort_by=("day", "id"))
@@ -219,22 +224,35 @@ class _Step:
         self.lake.bronze.discard(self.staged)
         return report
 
-    def _commit_sightings(self, judged: DataFrame) -> None:
+    def _commit_sightings(self, judged: DataFrame, turned: DataFrame | None) -> None:
         table = self.lake.sightings
         staged = table.stage(dedupe.for_sightings(judged), sort_by=dedupe.PLACE)
-        if staged.files:
-            table.commit(staged.files, txns=self._txns())
+        self._commit_aside(table, staged, turned)
 
-    def _commit_quarantine(self, rows: DataFrame, noted: DataFrame | None) -> None:
-        table = self.lake.quarantine
+    def _commit_quarantine(
+        self, rows: DataFrame, noted: DataFrame | None, turned: DataFrame | None
+    ) -> None:
         if self.gaps:
             gaps = self._gap_rows()
             if noted is not None:
                 gaps = gaps.join(noted, list(dedupe.PLACE), "left_anti")
             rows = rows.unionByName(gaps)
+        table = self.lake.quarantine
         staged = table.stage(rows.coalesce(1), sort_by=dedupe.PLACE)
-        if staged.files:
-            table.commit(staged.files, txns=self._txns())
+        self._commit_aside(table, staged, turned)
+
+    def _commit_aside(self, table: Table, staged: Staged, turned: DataFrame | None) -> None:
+        """What goes beside bronze, in place of what was said there of rows that go into it."""
+        old: list[File] = []
+        rest: tuple[File, ...] = ()
+        if turned is not None:
+            known = {key: at.offset for key, at in self.known.items()}
+            ranges = {key: (known.get(key, 0), end) for key, end in self.ends.items()}
+            old = dedupe.files_about(table, ranges)
+            kept = table.read_files(self.spark, old).join(turned, list(dedupe.PLACE), "left_anti")
+            rest = table.stage(kept.coalesce(1), sort_by=dedupe.PLACE).files
+        if staged.files or old:
+            table.commit([*staged.files, *rest], old, txns=self._txns())
 
     def _commit_bronze(self, staged: Staged, counts: Sequence[dedupe.Count]) -> BatchReport:
         ids = {(*count.key, count.end): count.id for count in counts}

@@ -7,7 +7,7 @@ that says that no data changed, and the positions of the logs are carried on in 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
@@ -18,9 +18,9 @@ from holdfast.pipeline import silver
 from holdfast.pipeline.delta import File, Staged, Table
 from holdfast.pipeline.lake import Lake
 from holdfast.pipeline.silver import Progress
+from holdfast.rules.errors import JobFailed
 from holdfast.rules.limits import LAKE_FILE_BYTES
 
-_OURS: Final = "holdfast."
 _ENOUGH: Final = 2
 """So full a file need not be touched: half of what it may hold."""
 
@@ -40,17 +40,25 @@ def compact(spark: SparkSession, lake: Lake, *, progress: Progress | None = None
     merged = silver.compact(spark, lake, progress=progress)
     lake = lake.fresh()
     before = after = 0
-    tables = ((lake.bronze, ("day", "id")), (lake.sightings, ("id",)), (lake.quarantine, ("id",)))
-    for number, (table, order) in enumerate(tables):
+    tables: tuple[tuple[Table, Sequence[str], Mapping[str, Any]], ...] = (
+        (lake.bronze, ("day", "id"), lake.moved([])),
+        (lake.sightings, ("id",), {}),
+        (lake.quarantine, ("id",), {}),
+    )
+    for number, (table, order, info) in enumerate(tables):
         if progress is not None:
             progress("compact small files", number, len(tables))
-        old, new = compact_files(spark, table, order)
+        old, new = compact_files(spark, table, order, info)
         before, after = before + old, after + new
     return CompactReport(silver=merged, files_before=before, files_after=after)
 
 
-def compact_files(spark: SparkSession, table: Table, order: Sequence[str]) -> tuple[int, int]:
-    """Puts the small files of each partition together, sorted; how many there were and are."""
+def compact_files(
+    spark: SparkSession, table: Table, order: Sequence[str], info: Mapping[str, Any]
+) -> tuple[int, int]:
+    """Puts the small files of each partition together, sorted; how many there were and are. `info`
+    is what the commit says of the table.
+    """
     chosen = small_files(table.files())
     if not chosen:
         return 0, 0
@@ -62,7 +70,8 @@ def compact_files(spark: SparkSession, table: Table, order: Sequence[str]) -> tu
         staged.append(table.stage(spread, sort_by=order))
     old = [file for group in chosen for file in group]
     new = [file for part in staged for file in part.files]
-    table.commit(new, old, info=_said(table), data_change=False)
+    _check_rows(table, old, new)
+    table.commit(new, old, info=info, data_change=False)
     return len(old), len(new)
 
 
@@ -77,6 +86,13 @@ def small_files(files: Sequence[File]) -> list[list[File]]:
     return [group for group in groups if len(group) > 1]
 
 
-def _said(table: Table) -> dict[str, Any]:
-    """What the last commit said of the table stays true."""
-    return {key: json.loads(value) for key, value in table.info.items() if key.startswith(_OURS)}
+def _check_rows(table: Table, old: Sequence[File], new: Sequence[File]) -> None:
+    """Spark can be told to pass over files that it cannot read. Here that would lose them."""
+    were, are = (sum(file.rows for file in files) for files in (old, new))
+    if were != are:
+        raise JobFailed(
+            f"{were} rows of {table.root} became {are} when files were put together; nothing was "
+            "changed",
+            hint="spark.sql.files.ignoreCorruptFiles and ignoreMissingFiles must be off; look for "
+            "a damaged file",
+        )

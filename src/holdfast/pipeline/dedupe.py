@@ -110,8 +110,8 @@ def _role_in_quarantine() -> Column:
     return F.when(F.col("reason") == UNKNOWN_OP, _FIRST).otherwise(_NOTED)
 
 
-def _places(spark: SparkSession, table: Table, ranges: Mapping[Key, tuple[int, int]]) -> DataFrame:
-    """Rows of a table with places in (after, upto] of some logs."""
+def files_about(table: Table, ranges: Mapping[Key, tuple[int, int]]) -> list[File]:
+    """Files that may have places in (after, upto] of some logs."""
 
     def may_hold(file: File) -> bool:
         return any(
@@ -119,6 +119,11 @@ def _places(spark: SparkSession, table: Table, ranges: Mapping[Key, tuple[int, i
             for key, (after, upto) in ranges.items()
         )
 
+    return table.files(may_hold)
+
+
+def _places(spark: SparkSession, table: Table, ranges: Mapping[Key, tuple[int, int]]) -> DataFrame:
+    """Rows of a table with places in (after, upto] of some logs."""
     wanted = F.lit(False)
     for (log, epoch), (after, upto) in sorted(ranges.items()):
         wanted = wanted | (
@@ -126,7 +131,7 @@ def _places(spark: SparkSession, table: Table, ranges: Mapping[Key, tuple[int, i
             & (F.col("epoch") == epoch)
             & F.col("offset").between(after + 1, upto)
         )
-    return table.read(spark, may_hold).where(wanted)
+    return table.read_files(spark, files_about(table, ranges)).where(wanted)
 
 
 def judged(
@@ -173,6 +178,17 @@ def for_bronze(rows: DataFrame) -> DataFrame:
     return rows.where(F.col("verdict") == NEW)
 
 
+def turned_first(rows: DataFrame) -> DataFrame:
+    """Places that a run which was stopped noted as others than the first of their id, and that are
+    the first after all: the log that was to have it did not answer this time.
+    """
+    return rows.where(_is_turned()).select(*PLACE)
+
+
+def _is_turned() -> Column:
+    return (F.col("verdict") == NEW) & F.coalesce(F.col("noted") == _NOTED, F.lit(False))
+
+
 def for_sightings(rows: DataFrame) -> DataFrame:
     wanted = rows.where((F.col("verdict") == AGAIN) & F.col("noted").isNull())
     return wanted.select(*schema.SIGHTINGS.names)
@@ -195,8 +211,8 @@ def for_quarantine(rows: DataFrame) -> DataFrame:
         .otherwise(F.concat(F.lit("op "), "op", F.lit(" is not known to this version")))
     )
     found = rows.withColumns({"reason": reason, "detail": detail})
-    wanted = found.where(F.col("reason").isNotNull() & F.col("noted").isNull())
-    return wanted.select(*schema.QUARANTINE.names)
+    untold = F.col("noted").isNull() | _is_turned()
+    return found.where(F.col("reason").isNotNull() & untold).select(*schema.QUARANTINE.names)
 
 
 class Count(NamedTuple):

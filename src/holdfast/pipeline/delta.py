@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -37,7 +37,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from holdfast.pipeline.schema import without
-from holdfast.rules.errors import DiskFull, JobFailed, LakeMoved
+from holdfast.rules.errors import DiskFull, JobFailed, LakeMoved, StoreCorrupt
 from holdfast.storage.copying import flush_file
 from holdfast.storage.durable import fsync_dir
 
@@ -148,9 +148,31 @@ class Table:
     @cached_property
     def info(self) -> Mapping[str, Any]:
         """What the last commit says of itself."""
-        if self.delta is None:
-            return {}
-        return dict(self.delta.history(1)[0])
+        return {} if self.delta is None else self._commit_info(self.version)
+
+    def said(self, key: str) -> Any:
+        """What the last commit says that speaks of a key; None if none ever did. A vacuum is a
+        commit too, and others may work on the table with tools of their own.
+        """
+        for version in range(self.version, -1, -1):
+            if key in (info := self._commit_info(version)):
+                return json.loads(info[key])
+        return None
+
+    def _commit_info(self, version: int) -> Mapping[str, Any]:
+        # Not by `history`, which tells of commits that came after this version was looked at.
+        system, base = self._system
+        path = f"{base}/_delta_log/{version:020}.json"
+        try:
+            with system.open_input_file(path) as file:
+                lines = bytes(file.read()).splitlines()
+        except FileNotFoundError:
+            raise StoreCorrupt(
+                f"{self.root} has lost the commit of its version {version}",
+                hint="somebody cleaned its log; put _delta_log back from a copy",
+            ) from None
+        found = (json.loads(line).get("commitInfo") for line in lines if line.strip())
+        return next((info for info in found if info is not None), {})
 
     @cached_property
     def all_files(self) -> tuple[File, ...]:
@@ -178,7 +200,9 @@ class Table:
         paths = [self.uri(file) for file in files]
         stored = without(self.schema, *self._partitions)
         if paths:
-            frame = spark.read.schema(stored).parquet(*paths)
+            # A file that is not there or damaged is an error, whatever the session was told.
+            strict = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+            frame = spark.read.schema(stored).options(**strict).parquet(*paths)
         else:
             frame = spark.createDataFrame([], stored)
         for column, expression in self._partitions.items():
@@ -200,8 +224,16 @@ class Table:
         return Staged(folder, tuple(self._written(folder)))
 
     def discard(self, staged: Staged) -> None:
+        """Removes what will not be committed."""
         system, base = self._system
         system.delete_dir(f"{base}/{staged.folder}")
+
+    def holds(self, staged: Staged) -> bool:
+        """Does a commit name any of it? Whoever was told that a commit failed may have been told
+        wrong: an object store that is asked twice says that somebody else was first.
+        """
+        names = {file.path for file in staged.files}
+        return any(file.path in names for file in self.all_files)
 
     def commit(
         self,
@@ -305,7 +337,7 @@ class Table:
         system, base = self._system
         found = system.get_file_info(pyarrow.fs.FileSelector(f"{base}/{folder}", recursive=True))
         for entry in found:
-            if entry.type == pyarrow.fs.FileType.File and entry.path.endswith(".parquet"):
+            if entry.type == pyarrow.fs.FileType.File and _counts(entry.path[len(base) + 1 :]):
                 with system.open_input_file(entry.path) as source:
                     metadata = pq.read_metadata(source)
                 if metadata.num_rows:
@@ -341,6 +373,14 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return plain
 
 
+def _counts(path: str) -> bool:
+    """Is it a file of a task that was committed? A task that runs twice may leave another copy of
+    its rows in a folder for passing things, which Spark itself does not look into.
+    """
+    hidden = any(part.startswith(("_", ".")) for part in path.split("/"))
+    return path.endswith(".parquet") and not hidden
+
+
 def _typed(error: Exception, root: str) -> Exception:
     text = str(error)
     if "No space left" in text or "os error 28" in text:
@@ -361,7 +401,7 @@ def _described(path: str, size: int, metadata: pq.FileMetaData) -> File:
     stats = {
         "numRecords": metadata.num_rows,
         "minValues": {name: _said(low[name]) for name in known},
-        "maxValues": {name: _said(high[name]) for name in known},
+        "maxValues": {name: _said(_next_ms(high[name])) for name in known},
         "nullCount": nulls,
     }
     partition = dict(part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
@@ -401,6 +441,13 @@ def _is_short(value: Any) -> bool:
     if isinstance(value, str):
         return len(value.encode()) <= _STAT_BYTES_MAX
     return isinstance(value, int | date | datetime)
+
+
+def _next_ms(value: Any) -> Any:
+    """A time that no time in the file is beyond, when it is told in milliseconds."""
+    if isinstance(value, datetime) and value.microsecond % 1000:
+        return value + timedelta(milliseconds=1)
+    return value
 
 
 def _said(value: Any) -> Any:

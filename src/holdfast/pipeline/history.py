@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from holdfast.pipeline import dedupe
 from holdfast.pipeline.delta import Table
 from holdfast.pipeline.fold import fold_family
 from holdfast.pipeline.lake import ID_DAY, Lake, log_app
@@ -205,7 +206,7 @@ def _copy_sightings(
 ) -> None:
     if not source.sightings.files():
         return
-    seen = source.sightings.read(spark)
+    seen = _reached(source, source.sightings.read(spark))
     if not range.is_all:
         seen = seen.where(range.of_place()).join(copied.select("id"), "id", "left_semi")
     _replace(target.sightings, _numbered(seen, SIGHTINGS.names))
@@ -218,7 +219,8 @@ def _copy_quarantine(
     parts = []
     if range.mesh is None and source.quarantine.files():  # nobody knows of which mesh it is
         there = range.of_place() & range.of_time()
-        parts.append(_numbered(source.quarantine.read(spark).where(there), QUARANTINE.names))
+        aside = _reached(source, source.quarantine.read(spark).where(there))
+        parts.append(_numbered(aside, QUARANTINE.names))
     if read is not None:
         told = {
             "reason": F.substring_index("problem", ": ", 1),
@@ -229,6 +231,14 @@ def _copy_quarantine(
     if not parts:
         return 0
     return _replace(target.quarantine, reduce(DataFrame.unionByName, parts))
+
+
+def _reached(source: Lake, rows: DataFrame) -> DataFrame:
+    """Without what a run has said of places that bronze has not come to. It was stopped, or is at
+    work; the copy would not know, and say it once more when it reads on.
+    """
+    known = {(at.log, at.epoch): at.offset for at in source.positions()}
+    return rows.where(~dedupe.beyond(known)) if known else rows
 
 
 def _numbered(rows: DataFrame, columns: list[str]) -> DataFrame:

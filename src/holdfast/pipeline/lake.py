@@ -44,11 +44,16 @@ from holdfast.storage.durable import disk_errors, durable_replace, make_folder
 FORMAT: Final = 1
 _NAME: Final = "lake.json"
 _LOCK: Final = ".job"
+_MEANT_OTHERWISE: Final = frozenset("[]{}*?\\%")
+"""What Spark takes for a pattern, or Delta for a code, in the path of a file."""
 _POSITIONS: Final = "holdfast.positions"
 ID_DAY: Final = (
-    "date(timestamp_millis(bigint(conv(concat(substr(id, 1, 8), substr(id, 10, 4)), 16, 10))))"
+    "date_from_unix_date(int("
+    "bigint(conv(concat(substr(id, 1, 8), substr(id, 10, 4)), 16, 10)) div 86400000))"
 )
-"""The day that an id was minted on, from the time inside it: the same id is always of one day."""
+"""The day that an id was minted on, from the time inside it: the same id is always of one day. Of
+no time zone: a session of another zone would look for it in the files of another day.
+"""
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -142,8 +147,7 @@ class Lake:
 
     def positions(self) -> list[Position]:
         """Of every log, in every epoch that was read."""
-        said = self.bronze.info.get(_POSITIONS)
-        return [] if said is None else msgspec.json.decode(said, type=list[Position])
+        return msgspec.convert(self.bronze.said(_POSITIONS) or [], list[Position])
 
     def settle(self) -> None:
         """All that was read so far survives a power cut."""
@@ -225,6 +229,11 @@ def _read_card(root: str) -> _Card | None:
 
 def _make_card(root: str) -> _Card:
     system, base = _system(root)
+    if isinstance(system, pyarrow.fs.LocalFileSystem) and (odd := _MEANT_OTHERWISE & set(base)):
+        raise BadPath(
+            f"a lake cannot lie in {root}: Spark and Delta read {' '.join(sorted(odd))} otherwise",
+            hint="name a folder without these characters in its path",
+        )
     found = system.get_file_info(base)
     if found.type == pyarrow.fs.FileType.File:
         raise BadPath(f"{root} is a file", hint="name a folder for the lake")

@@ -123,6 +123,13 @@ def position(lake: Lake, name: str) -> int:
     return max(-1 if (at := table.txn(BRONZE)) is None else at for table in tables)
 
 
+def is_current(lake: Lake, name: str) -> bool:
+    """Has a table taken in all envelopes that bronze has? Not every version of bronze brings any:
+    compaction and vacuum make versions too.
+    """
+    return not _newer(lake.bronze, position(lake, name))
+
+
 # --- folding -------------------------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ from holdfast.pipeline.failures import told_plainly
 from holdfast.pipeline.holding import Holding, holding_of
 from holdfast.pipeline.lake import Lake
 from holdfast.pipeline.logs import Log
-from holdfast.pipeline.silver import EVENTS, position
+from holdfast.pipeline.silver import EVENTS, is_current
 from holdfast.pipeline.verify_places import (
     Read,
     Scope,
@@ -264,7 +264,7 @@ class _Run:
     def _is_folded(self, table: str) -> bool:
         """Has silver taken in all that bronze has?"""
         table = EVENTS if table == "tasks" else table
-        return position(self._lake, table) >= self._lake.bronze.version
+        return is_current(self._lake, table)
 
     # --- which row -------------------------------------------------------------------------------
 

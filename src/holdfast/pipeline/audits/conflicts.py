@@ -54,7 +54,9 @@ def overrides(bronze: DataFrame) -> DataFrame:
 
 def _per_day(tables: Tables) -> DataFrame:
     found = overrides(tables.bronze)
-    return found.groupBy(*_KEY, F.to_date("created_at").alias("day")).agg(
+    # Days of UTC, whatever the zone of the session.
+    day = F.expr("date_from_unix_date(int(unix_millis(created_at) div 86400000))")
+    return found.groupBy(*_KEY, day.alias("day")).agg(
         F.count("*").alias("overrides"),
         F.count_distinct("origin").alias("peers"),
         F.max("created_at").alias("last_at"),
