@@ -211,6 +211,28 @@ def test_U2_a_command_is_carried_out_by_the_daemon_at_once(cli: Cli, bob: UpInTh
         assert far.log.consumers() == []
 
 
+def test_P6_content_that_is_named_and_not_here_is_brought(cli: Cli, bob: UpInThread) -> None:
+    trusted(cli, bob)
+    content = bytes(range(256)) * 512
+    bob.daemon.api.node.mesh("team").files.share("large.bin", content)
+    with running(cli.home) as up:
+        here = up.daemon.api.node
+        cli("link", "add", bob.tls, "--peer", "bob")
+        waited(up, lambda: here.log.head().offset == 1 and _status(up)["state"] == "live")
+        sha256 = here.mesh("team").files.info("large.bin", peer="bob").sha256
+        # As after a restore from a snapshot, which has no content.
+        (blob,) = (path for path in cli.home.rglob(f"*{sha256[-8:]}*") if path.is_file())
+        blob.unlink()
+        done = cli("link", "objects", "bob", "--json").json
+        assert (done["name"], done["objects"], done["missing"]) == ("bob", 1, 0)
+        assert blob.read_bytes() == content
+        again = cli("link", "objects", "bob")
+        assert again.out == "0\n"
+        assert "brought 0 objects" in again.err
+    refused = cli("link", "objects", "nobody", "--json", code=4)
+    assert refused.error["code"] == "unknown_link"
+
+
 def test_U2_a_link_that_is_refused_says_why(cli: Cli, bob: UpInThread) -> None:
     cli("peer", "trust", bob.card)
     with running(cli.home) as up:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +26,7 @@ from holdfast.pipeline.lake import Lake
 from holdfast.pipeline.sources import remember, source
 from holdfast.pipeline.verify import Difference, LogReport
 from holdfast.rules.errors import BadInput
+from holdfast.rules.vectors import Model
 from support.daemon import running
 
 PATIENCE_S = 300
@@ -258,6 +261,48 @@ def test_P11_a_stream_keeps_up_and_ends_well_when_it_is_told_to(
     assert (running.returncode, err) == (0, b"")
     (ana_log,) = cli("pipeline", "status", *lake).json["logs"]
     assert (ana_log["offset"], ana_log["lag"]) == (2, 0)
+
+
+EMBEDDING = """
+def embed(texts):
+    return [[float(len(text)), 1.0] for text in texts]
+"""
+
+
+@pytest.mark.timeout(600)
+def test_P7_verify_audit_and_reembed_as_people_call_them(tmp_path: Path) -> None:
+    ana = tmp_path / "ana"
+    model = Model(provider="acme", name="old", version="1", dim=3)
+    with holdfast.open(ana, peer="ana", create=True, sync="normal") as node:
+        mesh = node.create_mesh("team")
+        mesh.state.set("build", "green")
+        mesh.vectors.store("doc", [1.0, 2.0, 3.0], model=model, content="seven")
+    (tmp_path / "lengths.py").write_text(EMBEDDING)
+    cli = Cli(tmp_path / "none")
+    lake = ("--lake", str(tmp_path / "lake"), "--json", *SMALL)
+    paths = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+
+    def call(*words: str) -> Any:
+        env = {"PYTHONPATH": paths}
+        done = cli.process("pipeline", *words, *lake, patience=PATIENCE_S, env=env)
+        assert done.code == 0, done.err
+        return done.json
+
+    call("run", str(ana))
+    verified = call("verify")
+    assert not verified["differs"]
+    assert [(log["log"], log["status"], log["head"]) for log in verified["logs"]] == [
+        ("ana", "same", 2)
+    ]
+    audited = call("audit", "gaps", "growth", "--plots", str(tmp_path / "plots"))
+    assert audited["findings"] == 0
+    assert audited["plots"]
+    assert all(Path(path).read_bytes().startswith(b"\x89PNG") for path in audited["plots"])
+    words = ("--mesh", "team", "--from", "acme:old:1", "--model", "acme:new:1:2")
+    made = call("reembed", *words, "--embed", "lengths:embed", "--to", str(ana))
+    assert (made["embedded"], made["up_to_date"]) == (1, 0)
+    with holdfast.open(ana) as node:
+        assert node.log.head().offset == 3
 
 
 @pytest.mark.timeout(400)

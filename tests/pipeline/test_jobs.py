@@ -5,19 +5,31 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from holdfast.node.node import open_node
+from holdfast.pipeline import batch as batches
 from holdfast.pipeline import silver
+from holdfast.pipeline import stream as streams
 from holdfast.pipeline.delta import Table
 from holdfast.pipeline.jobs import behind, run
 from holdfast.pipeline.lake import Lake
 from holdfast.pipeline.sources import Source, source
 from holdfast.pipeline.stream import Step, stream
-from holdfast.rules.errors import BadInput, LakeBusy, LogForked, Truncated
+from holdfast.rules.errors import (
+    BadInput,
+    HoldfastError,
+    JobFailed,
+    LakeBusy,
+    LogForked,
+    Truncated,
+    Unreachable,
+)
+from holdfast.rules.limits import LAKE_TRIES_MAX
 from support.histories import Histories, grow
 from support.nodes import store_of
 
@@ -140,3 +152,50 @@ def test_P11_an_error_in_a_stream_comes_out_as_it_is(
     monkeypatch.setattr(Table, "commit", refuse)
     with pytest.raises(Truncated, match="gone"):
         stream(spark, lake, sources_of(histories), once=True, fold=False)
+
+
+def test_P11_a_stream_begins_again_after_what_may_pass_and_loses_nothing(
+    spark: SparkSession, histories: Histories, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = batches.ingest_batch
+    troubles: list[HoldfastError] = [
+        Unreachable("it is restarted"),
+        JobFailed("the python worker failed to connect back"),
+    ]
+    steps: list[Step] = []
+
+    def ingest_batch(*args: Any, **options: Any) -> Any:
+        if troubles:
+            raise troubles.pop(0)
+        return real(*args, **options)
+
+    monkeypatch.setattr(streams, "ingest_batch", ingest_batch)
+    given = sources_of(histories)
+    stream(spark, lake, given, once=True, fold=False, every_ms=1, told=steps.append)
+    assert troubles == []
+    assert sum(step.read for step in steps) == sum(histories.heads.values())
+    assert len(ids(lake.bronze)) == len(set(ids(lake.bronze))) == sum(step.new for step in steps)
+
+
+@pytest.mark.parametrize(
+    ("error", "tries"), [(Unreachable("away"), LAKE_TRIES_MAX), (JobFailed("a bug"), 1)]
+)
+def test_P11_a_stream_gives_up_on_what_lasts(
+    spark: SparkSession,
+    histories: Histories,
+    lake: Lake,
+    monkeypatch: pytest.MonkeyPatch,
+    error: HoldfastError,
+    tries: int,
+) -> None:
+    came = 0
+
+    def query(*_: object) -> None:
+        nonlocal came
+        came += 1
+        raise error
+
+    monkeypatch.setattr(streams, "_query", query)
+    with pytest.raises(type(error), match=error.message):
+        stream(spark, lake, sources_of(histories), every_ms=1)
+    assert came == tries

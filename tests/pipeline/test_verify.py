@@ -23,13 +23,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from holdfast.node import backup
+from holdfast.node.digests import BucketRows, HeldRow
 from holdfast.node.exchange import export
 from holdfast.node.sweep import Ttl
 from holdfast.pipeline.ingest import ingest
 from holdfast.pipeline.lake import Lake
 from holdfast.pipeline.logs import Log, open_log
 from holdfast.pipeline.silver import fold
-from holdfast.pipeline.verify import Difference, LogReport, VerifyReport, verify
+from holdfast.pipeline.verify import Difference, LogReport, VerifyReport, _first, verify
 from holdfast.pipeline.verify_places import Reached, Span, spans_of
 from holdfast.rules.digests import TABLES
 from holdfast.rules.limits import DAY_MS
@@ -273,3 +274,32 @@ def test_P3_what_the_lake_never_read_is_told(read: dict[int, Reached], gaps: str
     spans, why = spans_of(read, 2, 4, 7)
     assert spans[0].last == 7
     assert why.endswith(f"from offset {gaps}")
+
+
+@pytest.mark.parametrize(
+    ("more", "found"),
+    [
+        # The node has told of all its rows, so a row that only the lake has is missing there.
+        (False, (["c"], None, "c lake")),
+        # It has told of its first rows only: it may well have the others.
+        (True, None),
+    ],
+)
+def test_P3_of_rows_that_a_node_has_not_told_of_nothing_is_said(
+    more: bool, found: tuple[list[str], str | None, str | None] | None
+) -> None:
+    def row(key: str, side: str) -> HeldRow:
+        return HeldRow(key=[key], digest=f"{key} {side}", row={})
+
+    rows = BucketRows(
+        peer="ana", epoch=1, first=1, head=9, mesh="team", forgotten_lamport=0, table="state",
+        bucket="00", rows=[row("a", "both"), row("b", "both")], more=more,
+    )  # fmt: skip
+    matched = {"a both", "b both"}
+    said = _first(rows, matched, [row("c", "lake")])
+    assert (said and (said[0], said[1], said[2] and said[2].digest)) == found
+    # One among those that it has told of is found, and shown from both sides.
+    apart = _first(rows, {"a both"}, [row("b", "lake"), row("c", "lake")])
+    assert apart is not None
+    key, node, lake = apart
+    assert (key, node and node.digest, lake and lake.digest) == (["b"], "b both", "b lake")
