@@ -137,11 +137,17 @@ def _decoded(name: str, raw: Column) -> Column:
 
 def decode(name: str, raws: pa.Array) -> pa.StructArray:
     """The columns of one table, from the bytes of envelopes."""
+    columns = body_columns(name, raws)
+    return pa.StructArray.from_arrays(list(columns.values()), list(columns))
+
+
+def body_columns(name: str, raws: pa.Array) -> dict[str, pa.Array]:
+    """The same, each by its name."""
     read, columns = _READERS[name]
     values = read(_bodies(raws.to_pylist()))
     kinds = [_ARROW[SILVER[name][column].dataType.simpleString()] for column in columns]
     arrays = [_array(part, kind) for part, kind in zip(values, kinds, strict=True)]
-    return pa.StructArray.from_arrays(arrays, list(columns))
+    return dict(zip(columns, arrays, strict=True))
 
 
 def _bodies(raws: list[bytes]) -> list[Body | None]:

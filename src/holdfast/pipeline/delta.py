@@ -61,6 +61,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     partition: Mapping[str, str | None] = {}
     low: Mapping[str, Any] = {}
     high: Mapping[str, Any] = {}
+    nulls: Mapping[str, int] = {}
     stats: str = ""
     """The same as the commit holds them."""
 
@@ -68,6 +69,11 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a value between two bounds (inclusive) may be in it."""
         least, most = self.low.get(column), self.high.get(column)
         return least is None or most is None or (least <= high and most >= low)
+
+    def only(self, column: str) -> Any:
+        """The one value that all rows have; None if there may be others."""
+        least, most = self.low.get(column), self.high.get(column)
+        return least if least == most and self.nulls.get(column) == 0 else None
 
 
 class Staged(msgspec.Struct, frozen=True):
@@ -412,6 +418,7 @@ def _described(path: str, size: int, metadata: pq.FileMetaData) -> File:
         partition={name: unquote(value) for name, value in partition.items()},
         low={name: low[name] for name in known},
         high={name: high[name] for name in known},
+        nulls=nulls,
         stats=json.dumps(stats, sort_keys=True),
     )
 
@@ -485,5 +492,6 @@ def _file(row: Mapping[str, Any]) -> File:
         partition=partition,
         low=low,
         high=high,
+        nulls=nulls,
         stats=json.dumps(stats, sort_keys=True),
     )

@@ -10,17 +10,25 @@ With `files` the result is laid out as the tables store it, in so many files, by
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.decode import with_body
+from holdfast.pipeline.delta import File, Table, arrow_schema
 from holdfast.pipeline.fold_tasks import events_of, tasks_of, turns_of
 from holdfast.pipeline.schema import FAMILY_OF, KEYS, SILVER, SILVER_STORED
+from holdfast.pipeline.sieve import Sieve
 from holdfast.pipeline.winners import BUCKET, contenders, gathered, winners, with_live
 from holdfast.rules.bodies import OPS, family_of
-from holdfast.rules.limits import FOLD_KEYS_AT_ONCE_ROWS_MAX, FOLD_TWO_SCANS_ROWS_MIN
+from holdfast.rules.limits import (
+    FOLD_KEYS_AT_ONCE_ROWS_MAX,
+    FOLD_SHARE_ROWS_MAX,
+    FOLD_SIEVE_ROWS_MAX,
+    FOLD_TWO_SCANS_ROWS_MIN,
+)
 from holdfast.rules.merge import DELETES, MERGES, Merge
 
 _ENTITY: Final = {"files": "path", "task_events": "task", "facts": "subject"}
@@ -29,6 +37,7 @@ _TIME: Final = {"task_events": "event_time", "facts": "created_at"}
 """And when it was made; `updated_at` in the others."""
 _MADE_LIKE: Final = {"tasks": "task_events", "models": "vectors"}
 """Tables that are made of what another one is made of."""
+_SHARES_MIN: Final = 2
 
 
 def fold_family(name: str, bronze: DataFrame, rows: int = 0, *, files: int = 0) -> DataFrame:
@@ -51,6 +60,52 @@ def fold_family(name: str, bronze: DataFrame, rows: int = 0, *, files: int = 0) 
         # Buckets go into their files before Python sees them: it is called once for each file.
         kept = kept.coalesce(files)
     return with_body(name, kept).select(*_columns(name, files))
+
+
+def fold_files(
+    name: str, spark: SparkSession, bronze: Table, new: Sequence[File], since: int, *, files: int
+) -> DataFrame:
+    """The same, of what came to bronze after `since`, all of it in the files that are new. They are
+    read by the tasks themselves, which let few but the winners pass.
+    """
+    sieve = sieve_for(name, bronze, new, since)
+    tasks = spark.range(0, len(sieve.shares), 1, len(sieve.shares))
+    return merged(name, tasks.mapInArrow(sieve, SILVER[name]), files=files)
+
+
+def sieve_for(name: str, bronze: Table, new: Sequence[File], since: int) -> Sieve:
+    taken = _taken(name)
+    return Sieve(
+        name=name,
+        schema=arrow_schema(SILVER[name]),
+        keys=[taken[key] for key in KEYS[name]],
+        taken=taken,
+        ops=ops_of(name),
+        since=since,
+        shares=[[bronze.uri(file) for file in share] for share in shares_of(new)],
+    )
+
+
+def are_for_the_sieve(name: str, bronze: Table, rows: int) -> bool:
+    """Whether so many changes are better taken from their files. Of a lake that is no folder only
+    Spark is known to be able to read them.
+    """
+    wins = MERGES[FAMILY_OF[name]] is Merge.LAST_WRITER
+    fits = FOLD_TWO_SCANS_ROWS_MIN <= rows <= FOLD_SIEVE_ROWS_MAX
+    return wins and fits and "://" not in bronze.root
+
+
+def shares_of(files: Sequence[File]) -> list[list[File]]:
+    """Files for each task, so that all have about as many rows."""
+    rows = sum(file.rows for file in files)
+    count = max(_SHARES_MIN, -(-rows // FOLD_SHARE_ROWS_MAX))
+    shares: list[list[File]] = [[] for _ in range(count)]
+    taken = [0] * count
+    for file in sorted(files, key=lambda file: (-file.rows, file.path)):
+        least = taken.index(min(taken))
+        shares[least].append(file)
+        taken[least] += file.rows
+    return [share for share in shares if share]
 
 
 def merged(name: str, parts: DataFrame, *, files: int = 0) -> DataFrame:
@@ -76,16 +131,19 @@ def changes_of(name: str, bronze: DataFrame) -> DataFrame:
     that silver has for it.
     """
     like = _MADE_LIKE.get(name, name)
-    known = {
-        **{column: F.col(column) for column in ("mesh", "owner", "model", "meta", "lamport", "id")},
-        _ENTITY.get(like, "key"): F.col("entity"),
-        _TIME.get(like, "updated_at"): F.col("created_at"),
-        "peer": F.col("origin"),
-        "kind": F.substring_index("op", ".", -1),
-        "tombstone": F.col("op").isin(*sorted(DELETES)),
-    }
+    known = {column: F.col(source) for column, source in _taken(like).items()}
+    known["kind"] = F.substring_index("op", ".", -1)
+    known["tombstone"] = F.col("op").isin(*sorted(DELETES))
     columns = [known[column].alias(column) for column in SILVER[like].names if column in known]
     return bronze.where(F.col("op").isin(*ops_of(name))).select(*columns, "raw")
+
+
+def _taken(name: str) -> dict[str, str]:
+    """By column of a table: the column of bronze that it is."""
+    known = {column: column for column in ("mesh", "owner", "model", "meta", "lamport", "id")}
+    known |= {_ENTITY.get(name, "key"): "entity", _TIME.get(name, "updated_at"): "created_at"}
+    known["peer"] = "origin"
+    return {column: known[column] for column in SILVER[name].names if column in known}
 
 
 def _joined(name: str, rows: DataFrame, files: int) -> DataFrame:

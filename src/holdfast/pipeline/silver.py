@@ -21,6 +21,7 @@ all the same, the commit is refused (`LakeMoved`) and a rerun goes on from there
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from typing import Final
@@ -30,7 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.delta import File, Table
-from holdfast.pipeline.fold import fold_family, merged, tasks_from
+from holdfast.pipeline.fold import are_for_the_sieve, fold_family, fold_files, merged, tasks_from
 from holdfast.pipeline.lake import Lake
 from holdfast.pipeline.schema import FAMILY_OF, KEYS, SILVER
 from holdfast.pipeline.winners import BUCKET, bucketed
@@ -148,7 +149,7 @@ def fold(
             progress(f"fold {name}", number, len(FOLDED))
         if new[name] or (full and lake.silver(name).exists):
             done.append(_fold_table(spark, lake, name, since[name], new[name], full=full))
-        elif _newer(bronze, since[name]):
+        elif _newer(bronze, position(lake, name)):
             _note(lake, name)
         if name == EVENTS:
             _make_tasks(spark, lake)
@@ -159,19 +160,24 @@ def fold(
 
 
 def _new_changes(spark: SparkSession, bronze: Table, since: dict[str, int]) -> dict[str, int]:
-    """How many envelopes each table has not taken in: one job over two narrow columns."""
-    earliest = min(since.values())
-    files = _newer(bronze, earliest)
-    if not files:
-        return dict.fromkeys(since, 0)
-    # One row per family comes back, however many batches there are.
-    beyond = {at: F.count_if(F.col("batch") > at).alias(str(at)) for at in set(since.values())}
-    counted = bronze.read_files(spark, files).groupBy("family").agg(*beyond.values()).collect()
-    rows = {row["family"]: row for row in counted}
-    return {
-        name: rows[FAMILY_OF[name]][str(at)] if FAMILY_OF[name] in rows else 0
-        for name, at in since.items()
-    }
+    """How many envelopes each table has not taken in. Files of one family and batch say so
+    themselves; the others are counted, by one job over two narrow columns.
+    """
+    found: Counter[tuple[str, int]] = Counter()
+    mixed: list[File] = []
+    for file in _newer(bronze, min(since.values())):
+        family, batch = file.only("family"), file.only("batch")
+        if family is None or batch is None:
+            mixed.append(file)
+        else:
+            found.update({(family, at): file.rows for at in set(since.values()) if batch > at})
+    if mixed:
+        # One row per family comes back, however many batches there are.
+        beyond = {at: F.count_if(F.col("batch") > at).alias(str(at)) for at in set(since.values())}
+        counted = bronze.read_files(spark, mixed).groupBy("family").agg(*beyond.values()).collect()
+        for row in counted:
+            found.update({(row["family"], at): row[str(at)] for at in beyond})
+    return {name: found[FAMILY_OF[name], at] for name, at in since.items()}
 
 
 def _newer(bronze: Table, version: int) -> list[File]:
@@ -192,29 +198,43 @@ def _fold_table(
 ) -> TableFold:
     began = time.monotonic()
     base, increments = lake.silver(name), lake.increments(name)
-    bronze = lake.bronze.read_files(spark, _newer(lake.bronze, since))
-    fresh = bronze.where(F.col("batch") > since)
     txns = {BRONZE: lake.bronze.version}
     if full or since < 0:
         how = "rebuilt"
-        folded = fold_family(name, fresh, changes, files=files_for(changes))
-        files = base.stage(folded).files if changes else ()
-        base.commit(files, base.files(), txns=txns)
+        added: tuple[File, ...] = ()
+        if changes:
+            folded = _folded(spark, lake, name, since, changes, files=files_for(changes))
+            added = base.stage(folded).files
+        base.commit(added, base.files(), txns=txns)
         _drop(increments, txns)
     elif is_behind(base.rows, increments.rows + changes):
         how = "merged"
         rows = base.rows + increments.rows + changes
         parts = [base.read(spark), increments.read(spark)]
-        parts.append(bucketed(name, fold_family(name, fresh, changes)))
+        parts.append(bucketed(name, _folded(spark, lake, name, since, changes)))
         whole = merged(name, reduce(DataFrame.unionByName, parts), files=files_for(rows))
         base.commit(base.stage(whole).files, base.files(), txns=txns)
         _drop(increments, txns)
     else:
         how = "appended"
-        folded = fold_family(name, fresh, changes, files=files_for(changes))
+        folded = _folded(spark, lake, name, since, changes, files=files_for(changes))
         increments.commit(increments.stage(folded).files, txns=txns)
     seconds = time.monotonic() - began
     return TableFold(name=name, changes=changes, how=how, seconds=seconds)
+
+
+def _folded(
+    spark: SparkSession, lake: Lake, name: str, since: int, changes: int, *, files: int = 0
+) -> DataFrame:
+    """What has come since, by itself."""
+    new = _newer(lake.bronze, since)
+    if are_for_the_sieve(name, lake.bronze, changes):
+        return fold_files(name, spark, lake.bronze, new, since, files=files)
+    fresh = lake.bronze.read_files(spark, new)
+    if any(file.low.get("batch", since) <= since for file in new):
+        # Only where it matters: a number in the plan has Spark compile all of it anew.
+        fresh = fresh.where(F.col("batch") > since)
+    return fold_family(name, fresh, changes, files=files)
 
 
 def is_behind(base: int, waiting: int) -> bool:

@@ -38,7 +38,8 @@ def gathered(name: str, rows: DataFrame, files: int) -> DataFrame:
     """
     rows = bucketed(name, rows)
     if files == 1:
-        return rows.repartition(1)
+        # Few enough that one task does all of it: that costs less than to move them to one.
+        return rows.coalesce(1)
     return rows.repartitionById(FOLD_BUCKETS, F.col(BUCKET))
 
 

@@ -305,12 +305,20 @@ SNAPSHOT_PART_BYTES: Final = 64 * MIB
 # Pipeline: folding
 FOLD_BUCKETS: Final = 64
 """Parts that the keys of a silver table fall into: compaction rewrites those that were touched."""
-FOLD_FILE_ROWS: Final = 250_000
+FOLD_FILE_ROWS: Final = 500_000
 """Of a silver table, in one file."""
 FOLD_TWO_SCANS_ROWS_MIN: Final = 500_000
 """From so many changes on, winners are found on narrow columns before their bytes are read."""
 FOLD_KEYS_AT_ONCE_ROWS_MAX: Final = 100_000_000
 """Up to so many changes every task may hold the set of all winners; beyond, Spark shuffles."""
+FOLD_SHARE_ROWS_MAX: Final = 5_000_000
+"""Changes whose winners one task finds by itself, where it reads them."""
+FOLD_SIEVE_ROWS_MAX: Final = 100_000_000
+"""Beyond, too many pass all tasks: Spark scans twice instead."""
+FOLD_SIEVE_BYTES_MAX: Final = 512 * MIB
+"""Of keys and times that such a task holds."""
+FOLD_SIEVE_ROWS_AT_ONCE: Final = 65_536
+"""Changes whose bytes it reads together."""
 SILVER_SMALL_ROWS: Final = 200_000
 """A silver table up to this size is rewritten with every fold: it is always current as it is."""
 SILVER_BEHIND_PERCENT_MAX: Final = 10
