@@ -20,6 +20,7 @@ from holdfast.rules.bodies import (
     Fact,
     FileShare,
     MemorySet,
+    MessageSend,
     Nothing,
     StateSet,
     TaskCreate,
@@ -48,6 +49,7 @@ from holdfast.rules.limits import (
     FACT_OBJECTS_MAX,
     FILE_BYTES_MAX,
     INLINE_BYTES_MAX,
+    MESSAGE_BYTES_MAX,
     TAGS_MAX,
     VALUE_BYTES_MAX,
     VALUE_DEPTH_MAX,
@@ -98,12 +100,20 @@ GOOD: list[tuple[str, str, Body]] = [
     ("task.cancel", "t", Nothing()),
     ("fact.append", "s", Fact("is", b"true")),
     ("fact.append", "s", Fact("shows", b"null", (b"\1" * 32, b"\2" * 32))),
+    ("message.send", "topic/news", MessageSend(b"\0\xff", "x/y")),
+    ("message.send", f"dm/{'a' * 64}", MessageSend(b"")),
+    ("message.send", "queue/a/b", MessageSend(b"x" * MESSAGE_BYTES_MAX)),
 ]
+
+
+def destined(op: str, entity: str) -> dict[str, Any]:
+    """Messages bear their destination twice: for people who look at the log, and for the broker."""
+    return {"to": tuple(entity.split("/", 1))} if op == "message.send" else {}
 
 
 @pytest.mark.parametrize(("op", "entity", "body"), GOOD, ids=[op for op, _, _ in GOOD])
 def test_Q2_every_op_reads_back_what_it_carries(op: str, entity: str, body: Body) -> None:
-    made = envelope(op, entity, body)
+    made = envelope(op, entity, body, **destined(op, entity))
     assert decode_body(made) == body
     assert decode_trusted_body(made) == body
     assert decode_loose(op, made.body) == body
@@ -124,6 +134,27 @@ def test_Q2_fields_that_a_newer_version_adds_are_read_over() -> None:
     made = envelope("state.set", "k", StateSet(b"1"))
     longer = msgspec.msgpack.encode([b"1", "new", [1]])
     assert decode_body(msgspec.structs.replace(made, body=longer)) == StateSet(b"1")
+
+
+@pytest.mark.parametrize(
+    ("to", "entity", "body", "error"),
+    [
+        (None, "topic/news", MessageSend(b""), BadEnvelope),
+        (("topic", "news"), "news", MessageSend(b""), BadEnvelope),
+        (("topic", "olds"), "topic/news", MessageSend(b""), BadEnvelope),
+        (("dm", "bob"), "dm/bob", MessageSend(b""), BadValue),
+        (("dm", "A" * 64), f"dm/{'A' * 64}", MessageSend(b""), BadValue),
+        (("topic", ""), "topic/", MessageSend(b""), BadKey),
+        (("topic", "x" * 129), f"topic/{'x' * 129}", MessageSend(b""), OverLimit),
+        (("topic", "t"), "topic/t", MessageSend(b"x" * (MESSAGE_BYTES_MAX + 1)), OverLimit),
+        (("topic", "t"), "topic/t", MessageSend(b"", "a\0b"), BadKey),
+    ],
+)
+def test_D5_a_message_whose_destination_or_content_is_wrong_is_refused(
+    to: tuple[str, str] | None, entity: str, body: Body, error: type[Refused]
+) -> None:
+    with pytest.raises(error):
+        decode_body(envelope("message.send", entity, body, to=to))
 
 
 WRONG: list[tuple[str, str, Body, type[Refused]]] = [

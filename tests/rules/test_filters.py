@@ -53,6 +53,14 @@ def test_Z6_what_came_through_a_zone_is_not_sent_back_to_it() -> None:
     assert not back.passes("m", "fact.append", "s", "zoe", "ana")
 
 
+def test_Z8_messages_are_left_out_where_nobody_asked_for_them() -> None:
+    state_only = Filter(without_messages=True)
+    assert not state_only.passes("m", "message.send", "topic/news", "ana", "")
+    assert state_only.passes("m", "state.set", "topic/news", "ana", "")
+    assert Filter().passes("m", "message.send", "topic/news", "ana", "")
+    assert Filter(classes=("messages",)).passes("m", "message.send", "topic/news", "ana", "")
+
+
 def test_Z6_the_data_classes_share_out_the_ops_that_are_known() -> None:
     assert set().union(*CLASSES.values()) == OPS
     assert sum(map(len, CLASSES.values())) == len(OPS), "none is of two classes"

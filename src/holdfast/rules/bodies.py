@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.rules import limits, names
+from holdfast.rules.destinations import check_destination, entity_of
 from holdfast.rules.envelope import Envelope
 from holdfast.rules.errors import BadEnvelope, BadInput, BadValue, BadVector, OverLimit
 from holdfast.rules.paths import check_path
@@ -84,6 +85,13 @@ class Fact(Body, frozen=True):
     object: bytes
     objects: tuple[bytes, ...] = ()
     """Hashes of blobs that it names: they travel before it."""
+
+
+class MessageSend(Body, frozen=True):
+    """The destination, priority and so on are fields of the envelope."""
+
+    content: bytes
+    content_type: str = ""
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -272,6 +280,19 @@ def check_objects(objects: tuple[bytes, ...]) -> None:
         raise BadEnvelope("an object is named twice")
 
 
+def _check_message(envelope: Envelope, body: MessageSend) -> None:
+    if envelope.to is None:
+        raise BadEnvelope("a message names no destination")
+    if envelope.entity != entity_of(*check_destination(*envelope.to)):
+        raise BadEnvelope("a message is about its destination")
+    if len(body.content) > limits.MESSAGE_BYTES_MAX:
+        raise OverLimit(
+            f"the message has {len(body.content)} bytes; the most is {limits.MESSAGE_BYTES_MAX}"
+        )
+    if body.content_type:
+        names.check_key(body.content_type, "content type")
+
+
 OWNED: Final = frozenset({"memory", "vector", "file"})
 """Families that keep one row per owner."""
 
@@ -290,6 +311,7 @@ _BODIES: Final[dict[str, tuple[type[Body], Callable[[Envelope, Any], None]]]] = 
     "task.complete": (Nothing, _check_key_only),
     "task.cancel": (Nothing, _check_key_only),
     "fact.append": (Fact, _check_fact),
+    "message.send": (MessageSend, _check_message),
 }
 OPS: Final = frozenset(_BODIES)
 _DECODERS: Final = {op: msgspec.msgpack.Decoder(kind) for op, (kind, _) in _BODIES.items()}

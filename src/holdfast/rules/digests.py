@@ -12,8 +12,9 @@ The node and the lake both work with the functions here, so they cannot disagree
 
 What is covered: state, memory, files and vectors that are live; those that are dead (tombstones,
 and vectors that a newer one replaced) only above the stamp up to which the node may have forgotten
-them; tasks and all their turns; and the entries that the log still holds, facts among them. Models
-are not: a model's id is the hash of all that it is.
+them; tasks and all their turns; and the entries that the log still holds, facts and messages among
+them: the log is all the table that both have. The inbox is not, for it says what became of messages
+on one node. Models are not: a model's id is the hash of all that it is.
 """
 
 from __future__ import annotations

@@ -6,9 +6,11 @@
     │   │                    BadId OverLimit BodyTooLarge BadRange UnsupportedProtocol
     │   ├── NotFound         NoHome UnknownMesh UnknownKey UnknownTask UnknownFile UnknownConsumer
     │   │                    UnknownConflict UnknownModel UnknownZone UnknownLink UnknownToken
-    │   │                    UnknownObject NoRoute WrongMethod NoLake
+    │   │                    UnknownObject NoRoute WrongMethod NoLake UnknownMessage
+    │   │                    UnknownDestination
     │   ├── Conflict         IdReused TaskTaken TaskEnded AlreadyExists AlreadyResolved LogForked
-    │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin
+    │   │                    IdempotencyKeyReused EpochMismatch NotShared LeaseEnded
+    │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin NotAMember InviteEnded
     │   ├── NotTrusted       no key, a wrong or an expired one: BadToken KeyExpired ZoneNotTrusted
     │   ├── TooMany          more at once than this node takes on
     │   ├── TooSlow          a request that does not come to its end
@@ -18,6 +20,7 @@
     │   ├── NoDaemon         no daemon runs for this home
     │   ├── NoSpark          the packages of the pipeline are not installed
     │   ├── NoJava           nothing here that Spark could run on
+    │   ├── NoPostgres       the package that talks to PostgreSQL is not installed
     │   ├── LakeBusy         another job works on this lake
     │   ├── LakeMoved        another job changed the table first; the work is done anew
     │   ├── JobFailed        a Spark job gave up; a rerun goes on where it stopped
@@ -28,6 +31,8 @@
     │   ├── DiskFull         the transaction was rolled back whole
     │   ├── StoreBusy        another process holds the write lock
     │   ├── BlobElsewhere    the content of a peer's file has not arrived here yet
+    │   ├── FeatureUnavailable      the broker lacks what this node needs
+    │   ├── FeatureParamInvalid     the broker has it, but not as it must be
     │   ├── FeatureParamBelowFloor  the broker offers less than this node needs
     │   ├── OutboxAgeAboveWindow    messages would outlive the broker's memory of their ids
     │   └── StoreClosed      the store is stopping or stopped
@@ -231,6 +236,16 @@ class WrongMethod(NoRoute):
     http_status = 405
 
 
+class UnknownMessage(NotFound):
+    code = "unknown_message"
+    default_hint = "see: holdfast inbox list, holdfast outbox list"
+
+
+class UnknownDestination(NotFound):
+    code = "unknown_destination"
+    default_hint = "declare the topic or queue first; a dm needs the key of a member"
+
+
 class Conflict(Refused):
     code = "conflict"
     http_status = 409
@@ -240,6 +255,30 @@ class Conflict(Refused):
 class IdReused(Conflict):
     code = "id_reused"
     default_hint = "the id belongs to another request; mint a new one for this request"
+
+
+class IdempotencyKeyReused(Conflict):
+    """The broker knows this message id with another request."""
+
+    code = "idempotency_key_reused"
+    default_hint = "send it under a new id: holdfast outbox requeue --new-id ID"
+
+
+class EpochMismatch(Conflict):
+    code = "epoch_mismatch"
+    default_hint = "take up the broker's current epoch, then retry"
+
+
+class LeaseEnded(Conflict):
+    """What was taken from a queue is not in these hands any more."""
+
+    code = "lease_ended"
+    default_hint = "it was kept too long and went to another; what was done must bear repetition"
+
+
+class NotShared(Conflict):
+    code = "not_shared"
+    default_hint = "share the mesh first: holdfast mesh publish MESH --broker URL"
 
 
 class TaskTaken(Conflict):
@@ -284,6 +323,16 @@ class ForgedOrigin(NotAllowed):
     default_hint = (
         "if the source may relay this origin, say so: holdfast link add … --carries ORIGIN"
     )
+
+
+class NotAMember(NotAllowed):
+    code = "not_a_member"
+    default_hint = "ask for an invite, then: holdfast mesh join INVITE"
+
+
+class InviteEnded(NotAllowed):
+    code = "invite_ended"
+    default_hint = "ask for a new one: holdfast mesh invite MESH"
 
 
 class NotTrusted(Refused):
@@ -358,6 +407,11 @@ class NoJava(Refused):
     code = "no_java"
 
 
+class NoPostgres(Refused):
+    code = "no_postgres"
+    default_hint = "pip install 'holdfast[postgres]'"
+
+
 class LakeBusy(Refused):
     code = "lake_busy"
     http_status = 503
@@ -421,6 +475,16 @@ class BlobElsewhere(Refused):
     http_status = 404
     exit_code = 4
     default_hint = "the content is still on the machine that shared it; sync with it and retry"
+
+
+class FeatureUnavailable(Refused):
+    code = "feature_unavailable"
+    default_hint = "use a broker of the same or a newer version"
+
+
+class FeatureParamInvalid(Refused):
+    code = "feature_param_invalid"
+    default_hint = "mend the settings of the broker, or use one of the same version"
 
 
 class FeatureParamBelowFloor(Refused):

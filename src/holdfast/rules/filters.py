@@ -35,6 +35,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Peers that wrote the envelope."""
     beyond: str = ""
     """A zone: neither what it wrote nor what came through it."""
+    without_messages: bool = False
+    """Leave out messages: they are for those whom they name."""
 
     def check(self) -> Filter:
         for name in ("meshes", "subjects", "classes", "origins"):
@@ -69,6 +71,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return False
         if self.origins and origin not in self.origins:
             return False
+        if self.without_messages and op in MESSAGES:
+            return False
         return not self.beyond or self.beyond not in (origin, via)
 
 
@@ -84,3 +88,4 @@ CLASSES: Final = {
     data_class.value: _ops_of(data_class) for data_class in DataClass if _ops_of(data_class)
 }
 """The data classes that stand in the log, with their ops."""
+MESSAGES: Final = CLASSES[DataClass.MESSAGES.value]

@@ -33,6 +33,7 @@ FACT_OBJECTS_MAX: Final = 64
 """Objects that one fact may name."""
 CONSUMER_NAME_BYTES_MAX: Final = 512
 """Room for the longest name of a zone and of its link."""
+MESSAGE_BYTES_MAX: Final = 1 * MIB
 ENVELOPE_BYTES_MAX: Final = 2 * MIB
 
 # Clock
@@ -149,6 +150,8 @@ COMPRESS_BYTES_MIN: Final = 4 * KIB
 SESSION_MS: Final = 1 * HOUR_MS
 SESSIONS_OF_ZONE_MAX: Final = 16
 """One more ends the oldest: a zone that keeps saying hello only troubles itself."""
+SESSIONS_MAX: Final = 65_536
+"""Of all together: at a broker anybody with a key gets one."""
 HELLO_MS_MAX: Final = 30 * SECOND_MS
 HELLOS_OPEN_MAX: Final = 1024
 TOKEN_BYTES: Final = 32
@@ -188,6 +191,31 @@ QUARANTINE_ROWS_MAX: Final = 10_000
 OBJECT_RANGE_BYTES: Final = 4 * MIB
 """An object is pulled in pieces of this size, so that a cut costs one piece."""
 
+# Sync with a broker
+SYNC_IDLE_MS: Final = 30 * SECOND_MS
+"""After so long without a word, and with nothing to send, a connection is called idle."""
+SYNC_PUSH_ITEMS: Final = 1024
+"""Envelopes in one frame that is pushed."""
+SYNC_PUSH_BYTES: Final = 1 * MIB
+"""And so much of them; one always fits."""
+SYNC_WINDOW_ITEMS: Final = 4 * SYNC_PUSH_ITEMS
+"""Envelopes of a mesh that may be on their way before the first of them is answered."""
+SYNC_LOOK_MS: Final = 5 * SECOND_MS
+"""A sender that nobody wakes looks by itself this often."""
+SYNC_ANSWER_MS_MAX: Final = 30 * SECOND_MS
+"""A broker that has not answered a push in so long is taken for lost."""
+SYNC_CLOSE_MS_MAX: Final = 1 * SECOND_MS
+"""At the end, answers that are on their way are waited for so long."""
+SYNC_GAPS_MAX: Final = 64
+"""So many pages behind a gap are passed over, while what is missing was asked for; then the
+connection is made anew."""
+SYNC_PING_MS: Final = 15 * SECOND_MS
+SYNC_MESHES_MS: Final = 100
+"""However much is written, it is looked no more often which meshes are shared."""
+SYNC_THREADS: Final = 4
+SYNC_SILENT_WARN_MS: Final = 1 * DAY_MS
+"""What waits for a broker for longer is mentioned by the doctor."""
+
 # Disk pressure
 DISK_HIGH_PERCENT: Final = 80
 DISK_FULL_PERCENT: Final = 95
@@ -209,6 +237,115 @@ OUTBOX_AGE_HOURS_PERMANENT: Final = 168
 OUTBOX_AGE_HOURS_PERMANENT_MAX: Final = 720
 OUTBOX_MARGIN_HOURS_MIN: Final = 24
 OUTBOX_MARGIN_PERCENT: Final = 10
+OUTBOX_ATTEMPTS_MAX: Final = 10
+"""After so many refusals that might have passed, an item is dead."""
+OUTBOX_DONE_MS: Final = 1 * DAY_MS
+"""What the broker has, or what was given up, is listed for so long."""
+OUTBOX_PAGE_ROWS: Final = 500
+INBOX_UNREAD_MS: Final = 90 * DAY_MS
+"""An unread message keeps its place in the log for so long, however short the log is kept."""
+INBOX_PAGE_ROWS: Final = 500
+HOOK_MS_MAX: Final = 30 * SECOND_MS
+"""A hook that takes longer is ended."""
+HOOK_ROWS: Final = 64
+"""Messages that a hook is told of before others get in."""
+
+# The broker
+DEDUPE_RETENTION_DAYS_MAX: Final = 36_500
+DEDUPE_RETENTION_DAYS_DEFAULT: Final = 30
+BROKER_KEEP_DAYS: Final = 30
+"""How long a broker keeps messages, and changes that a snapshot covers."""
+ACCEPT_GROUP_MAX: Final = 1024
+ACCEPT_GROUP_BYTES: Final = 4 * MIB
+"""Envelopes that are accepted in one transaction; one always fits."""
+ACCEPT_WAITING_MAX: Final = 100_000
+ACCEPT_WAITING_BYTES: Final = 256 * MIB
+"""What may wait for that, of all members together; more is refused with 429."""
+ACCEPT_RATE_PER_S: Final = 200_000
+"""New envelopes that one member may hand in each second, on average; twice that in a burst."""
+BROKER_CONNECTIONS_MAX: Final = 16_384
+BROKER_CALLS_MAX: Final = 4096
+"""Calls over HTTP under way: most of them wait for the disk, together."""
+PUSH_ITEMS_MAX: Final = 10_000
+"""Envelopes in one frame."""
+FRAME_BYTES_MAX: Final = 8 * MIB
+UNPROVED_BYTES_MAX: Final = 64 * KIB
+"""What a broker takes from a connection on which nobody has proved who it is."""
+CONNECTION_ITEMS_MAX: Final = 4096
+CONNECTION_BYTES_MAX: Final = 8 * MIB
+"""What one connection may have handed in and not got an answer for; then nothing more is read."""
+CONNECTION_UNREAD_BYTES: Final = 1 * MIB
+"""What may wait to be taken by the other side before no more is made for it."""
+FEED_FRAMES_MAX: Final = 4
+"""Frames of one mesh that a member has been sent and not confirmed."""
+FEED_ROWS: Final = 1000
+FEED_BYTES: Final = 1 * MIB
+FOLLOWS_MAX: Final = 1024
+"""Meshes and queues that one connection may follow and take from."""
+TAKE_MAX: Final = 1000
+"""Messages of a queue in the hands of one taker."""
+TAKE_BYTES: Final = 4 * MIB
+"""Of messages that are taken at a time; one always fits."""
+SEQ_MAX: Final = 2**40 - 1
+"""Of a mesh at a broker."""
+SOCKET_PING_MS: Final = 20 * SECOND_MS
+SOCKET_SILENT_MS: Final = 60 * SECOND_MS
+"""A connection is cut off that was silent, or took nothing of what it was sent, for so long."""
+GOT_SAVED_MS: Final = 30 * SECOND_MS
+"""How often it is written down up to where a member has what it was sent."""
+FEED_LOOK_MS: Final = 30 * SECOND_MS
+"""How often every feed is looked at, should the news have got lost."""
+FEED_CATCH_UP_MS: Final = 5 * SECOND_MS
+"""How often a member is told how far the mesh is, if nothing there was for it."""
+EPOCH_BY_WORD_MS: Final = 60 * SECOND_MS
+"""A member that has seen more than the broker has is believed this often, for each mesh."""
+INVITE_HOURS: Final = 72
+INVITE_HOURS_MAX: Final = 24 * 365
+INVITE_USES_MAX: Final = 10_000
+BROKER_PART_BYTES_MAX: Final = 8 * MIB
+"""Of one part of a snapshot on its way to a broker."""
+SWEEP_EVERY_MS: Final = 1 * HOUR_MS
+ORPHANS_EVERY_MS: Final = 24 * HOUR_MS
+SWEEP_ROWS: Final = 2000
+ORPHANS_SHOWN_MAX: Final = 1000
+
+# The broker's desk on SQLite
+DESK_MARK_ROWS: Final = 10_000
+"""After so many envelopes of a mesh it is noted outside the database how far the mesh is."""
+DESK_CACHE_KIB: Final = 64 * KIB
+DESK_SCAN_ROWS: Final = 20_000
+"""A page of a feed looks at so many envelopes at most, and then says how far it got."""
+DESK_PIECE_BYTES: Final = 1 * MIB
+"""Of an object, in one row of the desk, on whichever store."""
+DESK_UPLOAD_MS_MAX: Final = 1 * DAY_MS
+"""An upload that nobody has gone on with for so long is given up."""
+DESK_DEDUPE_GRACE_MS: Final = 1 * DAY_MS
+"""An id is remembered so much longer than is promised: the oldest outbox row may be just as old."""
+
+# The broker's desk on PostgreSQL
+DESK_CONNECTIONS_MAX: Final = 8
+"""Of one broker process, besides the one that listens."""
+DESK_CONNECT_MS_MAX: Final = 5 * SECOND_MS
+"""So long is waited for a connection, a new one or one that others use."""
+DESK_LOCK_MS_MAX: Final = 5 * SECOND_MS
+DESK_STATEMENT_MS_MAX: Final = 15 * SECOND_MS
+DESK_ANSWER_MS_MAX: Final = 20 * SECOND_MS
+"""The server gives a statement up before this; after it, the line is held to be dead."""
+DESK_MIGRATE_MS_MAX: Final = 600 * SECOND_MS
+DESK_TRIES_MAX: Final = 5
+"""So often work is done that the server undid because of other work."""
+DESK_LOOK_MS: Final = 2 * SECOND_MS
+"""How often a broker looks how far the meshes are, should a notification have got lost."""
+DESK_COUNT_ROWS_MAX: Final = 100_000
+"""Of a larger table the metrics tell what the server believes: counting would read all of it."""
+
+# Sharing a mesh
+BACKFILL_ROWS_MAX: Final = 10_000
+"""A mesh with more changes than this is brought to its broker as a snapshot."""
+MESH_PART_BYTES: Final = 2 * MIB
+"""Of envelopes in one part of it, before they are packed; one always fits."""
+SYNC_WAIT_MS: Final = 30 * SECOND_MS
+"""A command that waits for its changes to arrive gives up when nothing has moved for so long."""
 
 # Backup, restore and repair
 BACKUP_STEP_PAGES: Final = 1024

@@ -41,6 +41,7 @@ MERGES: Final = {
     "vector": Merge.NEWEST_LIVES,
     "task": Merge.TURNS,
     "fact": Merge.EACH,
+    "message": Merge.EACH,
 }
 """By family."""
 

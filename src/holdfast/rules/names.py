@@ -21,6 +21,10 @@ def check_peer(peer: str) -> str:
     """A peer id as stored, compared and sent: 1 to 128 bytes of NFC text without control
     characters.
     """
+    plain = type(peer) is str and peer.isascii() and peer.isprintable()
+    if plain and 0 < len(peer) <= limits.PEER_ID_BYTES_MAX and peer[0] != " " != peer[-1]:
+        # Nearly all of them: neither control characters nor anything to normalise.
+        return peer
     if not isinstance(peer, str) or not peer:
         raise BadPeerId("the peer id is empty")
     _check_text(peer, "the peer id", limits.PEER_ID_BYTES_MAX, BadPeerId)

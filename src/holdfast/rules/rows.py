@@ -145,6 +145,20 @@ class MeshRow(msgspec.Struct, frozen=True, kw_only=True):
     seq: int = 0
     forgotten_lamport: int = 0
     """Tombstones up to here may have been removed: an older write from outside is refused."""
+    broker_url: str | None = None
+    """Where the mesh is shared; this, the card and the server's id are set together."""
+    broker_card: str | None = None
+    """The broker's name and key, as they were when the mesh was shared or joined."""
+    server_id: str | None = None
+    """Which mesh of the broker this is."""
+    broker_epoch: int = 0
+    broker_seq: int = 0
+    """The cursor: everything that the broker has for us up to this seq of this epoch is in our log.
+    """
+
+    @property
+    def shared(self) -> bool:
+        return self.kind != "personal"
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -325,3 +339,62 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     cursor: dict[str, Any]
     updated_at: int
+
+
+class SpoolRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An envelope of our log that goes, or went, to a broker."""
+
+    number: int = 0
+    lane: str
+    id: bytes
+    mesh: str
+    entity: str = ""
+    """What must keep its order; empty for what has none (see `spool.entity_of`)."""
+    rank: int = 1
+    """See `destinations.rank`: what has a lower one goes first."""
+    offset: int
+    """Where the envelope stands in our log."""
+    state: str = "pending"
+    """One of `spool.State`."""
+    attempts: int = 0
+    """How often the broker has refused it."""
+    not_before: int = 0
+    tried_at: int | None = None
+    ended_at: int | None = None
+    created_at: int
+    code: str = ""
+    error: str = ""
+    """Why it was refused last."""
+    broker_id: bytes | None = None
+    broker_epoch: int = 0
+    broker_seq: int = 0
+    replaces: bytes | None = None
+    """The message that was sent again under this id."""
+
+
+class InboxRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that came for us."""
+
+    number: int = 0
+    id: bytes
+    mesh: str
+    kind: str
+    ref: str
+    sender: str
+    priority: str = "next"
+    offset: int
+    """Where its envelope stands in our log."""
+    broker_id: bytes | None = None
+    received_at: int
+    read_at: int | None = None
+    hooked_at: int | None = None
+
+
+class MateRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A member of a shared mesh, as the broker last told."""
+
+    mesh: str
+    key: bytes
+    name: str
+    grants: tuple[str, ...] = ()
+    seen_at: int | None = None

@@ -1,0 +1,53 @@
+"""Messages, and what a broker does with an envelope.
+
+A message is an envelope like any other, with the op `message.send`: its destination stands in `to`
+and in its entity, what it answers in `reply_to`. What the sender asked for is told by the
+fingerprint of these fields (see `fingerprint`), which everybody who holds the envelope can compute
+again. All other ops are changes of the mesh's state, which every member gets.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.rules.bodies import MessageSend, decode_body
+from holdfast.rules.envelope import Envelope
+from holdfast.rules.errors import BadEnvelope
+from holdfast.rules.fingerprint import fingerprint
+
+MESSAGE: Final = "message.send"
+CHANGE: Final = "change"
+
+
+def kind_of(envelope: Envelope) -> tuple[str, str]:
+    """`change` and nothing, or the kind and the name of a message's destination."""
+    return (CHANGE, "") if envelope.to is None else envelope.to
+
+
+def check_arriving(envelope: Envelope) -> tuple[str, str]:
+    """Every rule for an envelope that a member hands to a broker; its kind and destination.
+
+    Its bytes were checked by `envelope.decode` before.
+    """
+    body = decode_body(envelope)
+    if isinstance(body, MessageSend):
+        check_fingerprint(envelope, body)
+    elif envelope.to is not None:
+        raise BadEnvelope(f"{envelope.op} is no message, but has a destination")
+    return kind_of(envelope)
+
+
+def check_fingerprint(envelope: Envelope, body: MessageSend) -> None:
+    """Whether the fingerprint of a message is that of its fields."""
+    assert envelope.to is not None, "checked with the body"
+    kind, ref = envelope.to
+    found = fingerprint(
+        kind=kind,
+        ref=ref,
+        body=body.content,
+        reply_to=envelope.reply_to,
+        priority=envelope.priority,
+        meta=envelope.meta,
+    )
+    if found != envelope.fingerprint:
+        raise BadEnvelope("the fingerprint of the message is not that of its content")

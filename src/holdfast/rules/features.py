@@ -1,0 +1,163 @@
+"""What a broker offers, what a node needs of it, and how a connection ends.
+
+A broker tells its features with their parameters before anything else is said. A node that cannot
+work with them says which, and hangs up with a code of its own for each kind of trouble; so does a
+broker that lacks what a node asks for. What is not known is passed over: a newer side may offer
+more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.rules import limits
+from holdfast.rules.desk import Mode
+from holdfast.rules.errors import (
+    BadValue,
+    FeatureParamBelowFloor,
+    FeatureParamInvalid,
+    FeatureUnavailable,
+    HoldfastError,
+)
+
+DEDUPE: Final = "client_message_id_dedupe"
+DEDUPE_VERSION: Final = 2
+"""Since it compares fingerprints."""
+PAYLOAD: Final = "max_payload"
+CONNECTIONS: Final = "concurrent_connection_policy"
+SYNC: Final = "mesh_sync"
+"""Epochs with a base, ranges of seqs, snapshots: what `transport.frames` says."""
+
+NEEDS: Final[dict[str, int]] = {DEDUPE: DEDUPE_VERSION, PAYLOAD: 1, SYNC: 1}
+"""What a node of this version cannot do without."""
+PAYLOAD_BYTES_MIN: Final = 1024
+
+GOING_AWAY: Final = 1001
+BAD_FRAME: Final = 1002
+TOO_LARGE: Final = 1009
+INTERNAL: Final = 1011
+TOO_SLOW: Final = 4008
+"""No hello in time, no sign of life, or what was sent is not read."""
+NOT_TRUSTED: Final = 4001
+"""The hello does not prove what it says."""
+CLOSE_CODES: Final[dict[type[HoldfastError], int]] = {
+    FeatureUnavailable: 4010,
+    FeatureParamInvalid: 4011,
+    FeatureParamBelowFloor: 4012,
+}
+
+Supported = Mapping[str, Mapping[str, Any]]
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node has to keep to with this broker."""
+
+    mode: Mode
+    retention_days: int | None
+    """None: ids are remembered for ever."""
+    inline_bytes: int
+    blob_bytes: int
+
+
+def check_retention(mode: Mode, days: int) -> int:
+    """How long a broker may be told to remember ids; refused where nodes would not work with it."""
+    if mode == "retention_scoped" and not (
+        limits.DEDUPE_RETENTION_DAYS_MIN <= days <= limits.DEDUPE_RETENTION_DAYS_MAX
+    ):
+        if days < limits.DEDUPE_RETENTION_DAYS_MIN:
+            raise FeatureParamBelowFloor(
+                f"ids would be remembered for {days} days; "
+                f"at least {limits.DEDUPE_RETENTION_DAYS_MIN} are needed",
+                hint="give 3 days or more, or: permanent",
+            )
+        raise BadValue(f"{days} days are more than a broker counts", hint="use: permanent")
+    return days
+
+
+def offered(
+    mode: Mode,
+    days: int,
+    *,
+    inline_bytes: int = limits.ENVELOPE_BYTES_MAX,
+    blob_bytes: int = limits.FILE_BYTES_MAX,
+) -> dict[str, dict[str, Any]]:
+    """The features of a broker that is set up like this."""
+    dedupe: dict[str, Any] = {"version": DEDUPE_VERSION, "mode": mode, "request_fingerprint": True}
+    if mode == "retention_scoped":
+        dedupe["dedupe_retention_days"] = check_retention(mode, days)
+    return {
+        DEDUPE: dedupe,
+        PAYLOAD: {"version": 1, "inline_bytes": inline_bytes, "blob_bytes": blob_bytes},
+        CONNECTIONS: {"version": 1, "default_policy": "allow_concurrent"},
+        SYNC: {"version": 1},
+    }
+
+
+def check(supported: Supported) -> Terms:
+    """The node's side: can it work with a broker that offers this?"""
+    dedupe = _feature(supported, DEDUPE, DEDUPE_VERSION)
+    payload = _feature(supported, PAYLOAD, 1)
+    _feature(supported, SYNC, 1)
+    mode = dedupe.get("mode")
+    if mode not in ("permanent", "retention_scoped"):
+        raise FeatureParamInvalid(f"{DEDUPE} has the mode {mode!r}")
+    if dedupe.get("request_fingerprint") is not True:
+        raise FeatureParamInvalid(f"{DEDUPE} does not compare fingerprints")
+    days: int | None = None
+    if mode == "retention_scoped":
+        days = _number(dedupe, DEDUPE, "dedupe_retention_days")
+        if days < limits.DEDUPE_RETENTION_DAYS_MIN:
+            raise FeatureParamBelowFloor(
+                f"the broker remembers ids for {days} days; "
+                f"at least {limits.DEDUPE_RETENTION_DAYS_MIN} are needed"
+            )
+    sizes = [_number(payload, PAYLOAD, name) for name in ("inline_bytes", "blob_bytes")]
+    if min(sizes) < PAYLOAD_BYTES_MIN:
+        raise FeatureParamBelowFloor(
+            f"the broker takes {min(sizes)} bytes; at least {PAYLOAD_BYTES_MIN} are needed",
+            hint="use a broker that takes more",
+        )
+    return Terms(mode=mode, retention_days=days, inline_bytes=sizes[0], blob_bytes=sizes[1])
+
+
+def check_needs(needs: Mapping[str, int], supported: Supported) -> None:
+    """The broker's side: does it have what a node cannot do without?"""
+    for name, version in needs.items():
+        has = supported.get(name)
+        if has is None or has["version"] < version:
+            raise FeatureUnavailable(
+                f"this broker has no {name} of version {version}", hint="upgrade the broker"
+            )
+        if version < has["version"]:
+            raise FeatureParamInvalid(
+                f"this broker has {name} of version {has['version']}, not {version}",
+                hint="upgrade the node",
+            )
+
+
+def close_code(error: HoldfastError) -> int:
+    """How a connection is closed that ends with this error."""
+    return CLOSE_CODES.get(type(error), NOT_TRUSTED)
+
+
+def _feature(supported: Supported, name: str, version: int) -> Mapping[str, Any]:
+    has = supported.get(name)
+    if has is None:
+        raise FeatureUnavailable(f"the broker does not have {name}")
+    found = _number(has, name, "version")
+    if found < version:
+        # An older version is another feature: ids that are not compared are not safe to retry.
+        raise FeatureUnavailable(f"the broker has {name} of version {found}, not {version}")
+    if found > version:
+        raise FeatureParamInvalid(f"{name} has version {found}, which this node does not know")
+    return has
+
+
+def _number(params: Mapping[str, Any], name: str, param: str) -> int:
+    value = params.get(param)
+    if type(value) is not int or not 0 <= value <= limits.LAMPORT_MAX:
+        raise FeatureParamInvalid(f"{name} has {param} = {value!r}, which is no whole number")
+    return value

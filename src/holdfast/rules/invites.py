@@ -1,0 +1,129 @@
+"""The text of an invite: all that somebody needs to join a mesh, in one word.
+
+    holdfast://join/gqZo…
+
+It holds the address of the broker, its card (so that nobody can pose as it), the name of the mesh
+and a secret. Whoever has the text may join, so it is handed on like a key. The broker keeps only
+the digest of the secret. No character in it means anything to a shell, and its last bytes are a
+checksum: a text that was cut off in copying is refused before anybody is asked.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode
+from hashlib import sha256
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from holdfast.rules.errors import BadInput, HoldfastError
+from holdfast.rules.keys import parse_card, text_of
+from holdfast.rules.limits import LINK_URL_BYTES_MAX
+from holdfast.rules.names import check_mesh
+
+PREFIX: Final = "holdfast://join/"
+SECRET_BYTES: Final = 32
+_SUM_BYTES: Final = 4
+_TEXT_CHARS_MAX: Final = 4096
+_VERSION: Final = 1
+_HINT: Final = "copy the whole text; a new one: holdfast mesh invite MESH"
+_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+class Invite(msgspec.Struct, frozen=True, array_like=True):
+    """What an invite says."""
+
+    url: str
+    """Where the broker is: `https://host:port`, or `http://` on loopback."""
+    card: str
+    """The broker's: `name:ed25519:key`."""
+    mesh: str
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return f"Invite(url={self.url!r}, mesh={self.mesh!r})"  # the secret stays out of logs
+
+
+class _Packed(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+    invite: Invite
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(_Packed).decode
+
+
+def format_invite(invite: Invite) -> str:
+    check_invite(invite)
+    packed = _encode(_Packed(_VERSION, invite))
+    return PREFIX + text_of(packed + _sum(packed))
+
+
+def parse_invite(text: str) -> Invite:
+    """The invite that a text is. What is wrong is told without repeating the text: it is secret."""
+    word = text.strip()
+    if not word.startswith(PREFIX) or len(word) > _TEXT_CHARS_MAX:
+        raise BadInput("that is no invite: it does not begin with holdfast://join/", hint=_HINT)
+    body = word.removeprefix(PREFIX)
+    try:
+        raw = urlsafe_b64decode(body + "=" * (-len(body) % 4))
+    except ValueError:
+        raise BadInput("the invite was changed on its way", hint=_HINT) from None
+    packed, end = raw[:-_SUM_BYTES], raw[-_SUM_BYTES:]
+    if end != _sum(packed) or text_of(raw) != body:
+        raise BadInput("the invite is not whole, or was changed on its way", hint=_HINT)
+    try:
+        found = _decode(packed)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise BadInput("the invite cannot be read", hint=_HINT) from None
+    if found.version != _VERSION:
+        raise BadInput("the invite is of another version", hint="upgrade Holdfast on this machine")
+    return check_invite(found.invite)
+
+
+def check_invite(invite: Invite) -> Invite:
+    check_broker_url(invite.url)
+    check_mesh(invite.mesh)
+    try:
+        parse_card(invite.card)
+    except HoldfastError:
+        raise BadInput("the invite names no broker by its card", hint=_HINT) from None
+    if len(invite.secret) != SECRET_BYTES:
+        raise BadInput("the invite holds no secret", hint=_HINT)
+    return invite
+
+
+def check_broker_url(url: str) -> str:
+    """Where a broker can be: another machine by TLS only."""
+    try:
+        parts = urlsplit(url)
+        plain = parts.scheme == "http" and parts.hostname in _LOOPBACK
+        fits = (
+            (parts.scheme == "https" or plain)
+            and bool(parts.hostname)
+            and parts.port != 0
+            and not (parts.username or parts.query or parts.fragment)
+            and parts.path in ("", "/")
+            and len(url) <= LINK_URL_BYTES_MAX
+            and url.isprintable()
+        )
+    except ValueError:
+        fits = False
+    if not fits:
+        raise BadInput(
+            f"{url!r} is no address of a broker",
+            hint="write https://HOST:PORT, or http://127.0.0.1:PORT for one on this machine",
+        )
+    return url
+
+
+def digest(secret: bytes) -> bytes:
+    """What a broker keeps of an invite. The secret is random and long: it cannot be guessed
+    back.
+    """
+    return sha256(b"holdfast invite 1\0" + secret).digest()
+
+
+def _sum(packed: bytes) -> bytes:
+    return sha256(b"holdfast invite sum 1\0" + packed).digest()[:_SUM_BYTES]
