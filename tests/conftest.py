@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -51,3 +52,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         f"skipped: {skipped or 'nothing'}"
         + (f" (reasons above); left out by choice: {deselected}" if deselected else "")
     )
+
+
+def pytest_unconfigure() -> None:
+    """Stops the PostgreSQL of this worker, if a test has asked for one."""
+    postgres = sys.modules.get("support.postgres")
+    if postgres is not None:
+        postgres.stop_servers()

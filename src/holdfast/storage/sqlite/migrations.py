@@ -23,15 +23,15 @@ class Migration:
         self.number, self.name, self.up, self.down = number, name, up, down
 
 
-LATEST = 6
+LATEST = 7
 """What this code writes. Checked against the scripts by a test, so that opening a current home
 reads none of them.
 """
 
 
-def load() -> list[Migration]:
+def load(package: str = "holdfast.storage.sqlite") -> list[Migration]:
     """The scripts in the package, in order."""
-    folder = resources.files("holdfast.storage.sqlite") / "schema"
+    folder = resources.files(package) / "schema"
     scripts = {
         item.name: item.read_text() for item in folder.iterdir() if item.name.endswith(".sql")
     }

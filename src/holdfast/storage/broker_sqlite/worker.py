@@ -1,0 +1,101 @@
+"""One thread that does what an event loop asks for, in order.
+
+A thousand members who look at once are a thousand calls: handing each over and back by itself would
+cost more than what they ask for. So the thread takes what waits, one after the other, and hands
+results back together, as soon as nothing more waits or the first of them is half a millisecond old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from queue import SimpleQueue
+from time import monotonic
+from typing import Any, Final, TypeVar
+
+from holdfast.rules.errors import StoreClosed
+
+T = TypeVar("T")
+Begin = Callable[[], Coroutine[Any, Any, Any]]
+_Done = tuple[asyncio.Future[Any], Any, BaseException | None]
+
+_HELD_S: Final = 0.0005
+
+
+class Worker:
+    """Calls run in the order in which the tasks of one loop ask for them."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._waiting: SimpleQueue[tuple[asyncio.Future[Any], Begin] | None] = SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self._loop is not None
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        # A daemon: a process that ends without closing ends as if it were killed, and that is safe.
+        threading.Thread(target=self._run, args=(loop,), name=self._name, daemon=True).start()
+
+    def stop(self) -> None:
+        """The thread ends after what was asked for before."""
+        if self._loop is not None:
+            self._loop = None
+            self._waiting.put(None)
+
+    async def do(self, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Runs a coroutine that never suspends, in the thread."""
+        if self._loop is None:
+            raise StoreClosed("the desk is not open", hint="open it first")
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._waiting.put((future, begin))
+        return await future
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        done: list[_Done] = []
+        oldest = 0.0
+        while (work := self._waiting.get()) is not None:
+            future, begin = work
+            if not future.cancelled():
+                done.append(_finish(future, begin))
+            now = monotonic()
+            if len(done) == 1:
+                oldest = now
+            if done and (self._waiting.empty() or now - oldest >= _HELD_S):
+                _hand_back(loop, done)
+                done = []
+        if done:
+            _hand_back(loop, done)
+
+
+def _finish(future: asyncio.Future[Any], begin: Begin) -> _Done:
+    work = begin()
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return future, end.value, None
+    except BaseException as error:
+        return future, None, error
+    work.close()
+    return future, None, AssertionError("a SQLite desk never waits for anything but the disk")
+
+
+def _hand_back(loop: asyncio.AbstractEventLoop, done: list[_Done]) -> None:
+    try:
+        loop.call_soon_threadsafe(_settle, done)
+    except RuntimeError:
+        # The loop is closed, and with it whoever waited.
+        return
+
+
+def _settle(done: list[_Done]) -> None:
+    for future, value, error in done:
+        if future.done():
+            continue  # cancelled meanwhile
+        if error is None:
+            future.set_result(value)
+        else:
+            future.set_exception(error)

@@ -1,0 +1,69 @@
+"""The broker's desk in PostgreSQL, for as many broker processes as one likes.
+
+Every call is one transaction on a connection of a small pool. What makes several processes one
+broker:
+
+- A mesh's row is its pen. Whoever numbers holds it until the commit can be seen (`accept`).
+- Each process hears of what the others have accepted (`news.py`).
+- What only one may do at a time, migrations and new epochs, is done under an advisory lock.
+- A database that may have gone back in time begins a new epoch, once (`identity.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.rules.limits import DESK_CONNECTIONS_MAX, DESK_LOOK_MS
+from holdfast.storage.postgres.accepting import Accepting
+from holdfast.storage.postgres.connections import Connections
+from holdfast.storage.postgres.destinations import Destinations
+from holdfast.storage.postgres.feeding import Feeding
+from holdfast.storage.postgres.meshes import Meshes
+from holdfast.storage.postgres.news import News
+from holdfast.storage.postgres.objects import Objects, Snapshots
+from holdfast.storage.postgres.queues import Queues
+from holdfast.storage.postgres.upkeep import Upkeep
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class PostgresDesk(Meshes, Destinations, Accepting, Feeding, Queues, Objects, Snapshots, Upkeep):
+    """A `Desk`, see there. `dsn`: postgresql://user:password@host:port/database?sslmode=…"""
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        connections: int = DESK_CONNECTIONS_MAX,
+        look_ms: int = DESK_LOOK_MS,
+        wall_ms: Callable[[], int] = _wall_ms,
+    ) -> None:
+        self._connections = Connections(dsn, connections, wall_ms)
+        self._news = News(self._connections, wall_ms, look_ms=look_ms)
+        self._connections.on_moved = self._moved
+
+    async def open(self, now_ms: int) -> None:
+        await self._connections.open(now_ms)
+        self._news.open()
+
+    async def close(self) -> None:
+        await self._news.close()
+        await self._connections.close()
+
+    async def ping(self) -> None:
+        await self._connections.asked(lambda con: con.fetchval("SELECT count(*) FROM meta"))
+
+    def on_news(self, told: Callable[[str, int], None]) -> None:
+        self._news.on_news(told)
+
+    async def execute(self, statement: str, *values: Any) -> None:
+        """Whatever an operator, or a test that plays the vandal, wants done behind our back."""
+        await self._connections.said(lambda con: con.execute(statement, *values))
+
+    def _moved(self, slugs: list[str]) -> None:
+        for slug in slugs:
+            self._news.grew(slug, 0)

@@ -1,0 +1,183 @@
+"""Desks of every kind, and things to put on them.
+
+A new kind of store adds its maker to `DESKS` and its vandal to `VANDALS`; the suite in
+tests/contract_desk then runs on it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Protocol
+
+from holdfast.rules.desk import (
+    MEMBER_GRANTS,
+    Accepted,
+    Arriving,
+    DeskMesh,
+    DestinationRow,
+    FeedPage,
+    MemberRow,
+)
+from holdfast.rules.limits import DAY_MS
+from holdfast.storage.broker_sqlite import SqliteDesk, ThreadedDesk
+from holdfast.storage.desk import Desk
+from holdfast.storage.postgres import PostgresDesk
+from support.envelopes import make_id
+from support.postgres import name_for, server
+
+NOW = 1_790_000_000_000
+KEEP_MS = 10 * DAY_MS
+DEDUPE_MS = 30 * DAY_MS
+TEAM = "team"
+OWNER, ANA, BOB, EVE = (bytes([n]) * 32 for n in range(1, 5))
+TOPIC, QUEUE = "news", "work"
+
+DeskMaker = Callable[[Path], AbstractAsyncContextManager[Desk]]
+"""An opened desk that keeps what it holds in (or by the name of) the folder: made again for the
+same folder it is the same desk, opened anew."""
+
+
+class Vandal(Protocol):
+    """Somebody who damages a store behind the desk's back."""
+
+    async def lose_message(self, desk: Desk, mesh: str, seq: int) -> None: ...
+    async def lose_dedupe(self, desk: Desk, mesh: str, id: bytes) -> None: ...
+
+
+@asynccontextmanager
+async def sqlite_desk(folder: Path) -> AsyncIterator[Desk]:
+    # Not for the disk, whose syncs would be most of the time: tests/faults looks at those.
+    desk = SqliteDesk(folder / "broker", sync="off")
+    await desk.open(NOW)
+    try:
+        yield desk
+    finally:
+        await desk.close()
+
+
+@asynccontextmanager
+async def threaded_desk(folder: Path) -> AsyncIterator[Desk]:
+    desk = ThreadedDesk(SqliteDesk(folder / "broker", sync="off"))
+    await desk.open(NOW)
+    try:
+        yield desk
+    finally:
+        await desk.close()
+
+
+@asynccontextmanager
+async def postgres_desk(folder: Path) -> AsyncIterator[Desk]:
+    desk = PostgresDesk(await server().database(name_for(folder)))
+    await desk.open(NOW)
+    try:
+        yield desk
+    finally:
+        await desk.close()
+
+
+class SqliteVandal:
+    async def lose_message(self, desk: Desk, mesh: str, seq: int) -> None:
+        where = "place = ((SELECT number FROM mesh WHERE slug = ?) << 40) + ?"
+        self._do(desk, f"DELETE FROM message WHERE {where}", (mesh, seq))
+
+    async def lose_dedupe(self, desk: Desk, mesh: str, id: bytes) -> None:
+        where = "mesh = (SELECT number FROM mesh WHERE slug = ?) AND id = ?"
+        self._do(desk, f"DELETE FROM dedupe WHERE {where}", (mesh, id))
+
+    def _do(self, desk: Desk, sql: str, values: tuple[str, int | bytes]) -> None:
+        inner = desk.inner if isinstance(desk, ThreadedDesk) else desk
+        assert isinstance(inner, SqliteDesk)
+        inner.connection.execute(sql, values)
+
+
+class PostgresVandal:
+    async def lose_message(self, desk: Desk, mesh: str, seq: int) -> None:
+        await self._do(desk, "DELETE FROM message WHERE {mesh} AND seq = $2", mesh, seq)
+
+    async def lose_dedupe(self, desk: Desk, mesh: str, id: bytes) -> None:
+        await self._do(desk, "DELETE FROM dedupe WHERE {mesh} AND id = $2", mesh, id)
+
+    async def _do(self, desk: Desk, sql: str, *values: str | int | bytes) -> None:
+        assert isinstance(desk, PostgresDesk)
+        where = sql.format(mesh="mesh = (SELECT number FROM mesh WHERE slug = $1)")
+        await desk.execute(where, *values)
+
+
+DESKS: dict[str, DeskMaker] = {
+    "sqlite": sqlite_desk,
+    "threaded": threaded_desk,
+    "postgres": postgres_desk,
+}
+VANDALS: dict[str, Vandal] = {
+    "sqlite": SqliteVandal(),
+    "threaded": SqliteVandal(),
+    "postgres": PostgresVandal(),
+}
+
+
+async def with_team(desk: Desk) -> DeskMesh:
+    """A mesh with an owner and two members, a topic and a queue."""
+    mesh = await desk.mesh_register(TEAM, "The team", OWNER, "olga", "server-1", NOW)
+    await desk.member_put(TEAM, member(ANA, "ana"))
+    await desk.member_put(TEAM, member(BOB, "bob"))
+    await desk.destination_put(TEAM, DestinationRow(kind="topic", ref=TOPIC, made_at=NOW))
+    await desk.destination_put(TEAM, DestinationRow(kind="queue", ref=QUEUE, made_at=NOW))
+    return mesh
+
+
+def member(key: bytes, name: str, *grants: str, added_at: int = NOW) -> MemberRow:
+    chosen = frozenset(grants) or MEMBER_GRANTS
+    return MemberRow(key=key, name=name, grants=chosen, added_at=added_at)
+
+
+def arriving(number: int, kind: str = "change", ref: str = "", **fields: Any) -> Arriving:
+    """An envelope of ana's; its id, content and fingerprint are told by the number."""
+    raw = b"envelope %d" % number
+    row: dict[str, Any] = {
+        "mesh": TEAM,
+        "id": make_id(number),
+        "fingerprint": sha256(raw).digest(),
+        "kind": kind,
+        "ref": ref,
+        "origin": "ana",
+        "sender": ANA,
+        "priority": "next",
+        "raw": raw,
+        "broker_id": make_id(number, NOW),
+    }
+    return Arriving(**{**row, **fields})
+
+
+def topic(number: int, **fields: Any) -> Arriving:
+    return arriving(number, "topic", TOPIC, **fields)
+
+
+def dm(number: int, to: bytes = BOB, **fields: Any) -> Arriving:
+    return arriving(number, "dm", to.hex(), **fields)
+
+
+def queued(number: int, **fields: Any) -> Arriving:
+    return arriving(number, "queue", QUEUE, **fields)
+
+
+async def accept(
+    desk: Desk, *batch: Arriving, now_ms: int = NOW, dedupe_ms: int | None = DEDUPE_MS
+) -> list[Accepted]:
+    return await desk.accept(batch, now_ms, keep_ms=KEEP_MS, dedupe_ms=dedupe_ms)
+
+
+async def feed(
+    desk: Desk, key: bytes = BOB, after: int = 0, *, mesh: str = TEAM, own: bool = False
+) -> FeedPage:
+    return await desk.feed(mesh, key, after, 1000, 1_000_000, own=own)
+
+
+def seqs(page: FeedPage) -> list[int]:
+    return [row.seq for row in page.rows]
+
+
+def verdicts(answers: Sequence[Accepted]) -> list[str]:
+    return [answer.verdict.value for answer in answers]
