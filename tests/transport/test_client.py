@@ -592,7 +592,7 @@ def test_D10_a_stream_that_is_left_does_not_spoil_the_next_call(talking: Talking
     client = client_of(talker)
     stream = client.stream("GET", "/")
     next(stream)
-    stream.close()  # type: ignore[attr-defined]
+    stream.close()
     assert len(client.call("GET", "/").body) == MIB
     assert talker.connections == 2
     client.close()

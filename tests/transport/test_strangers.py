@@ -66,9 +66,9 @@ def test_D10_a_connection_counts_before_its_handshake_is_over(
 
 def test_D10_half_of_the_files_are_kept_for_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (256, 256))
-    assert serving._connections_max() == 128
+    assert serving._connections_max(1000) == 128
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (-1, -1))
-    assert serving._connections_max() == limits.CONNECTIONS_MAX
+    assert serving._connections_max(1000) == 1000
 
 
 def test_D10_who_asks_and_does_not_read_does_not_keep_the_connection_for_ever(

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from holdfast.rules.classes import DataClass
 from holdfast.rules.errors import NotGranted
 from holdfast.rules.filters import Filter
 
@@ -19,12 +20,14 @@ ALL_MESHES: Final = "*"
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """One party that makes calls: `local`, `zone` or `token`."""
+    """One party that makes calls: `local`, `zone` or `token`; at a broker, `key`."""
 
     kind: str
     name: str = ""
     reads: frozenset[str] | None = None
     """Meshes that it may read; None for all."""
+    key: bytes = b""
+    """The key that it has proved to have, at a broker, where anybody with a key may say hello."""
 
     @property
     def is_local(self) -> bool:
@@ -53,7 +56,11 @@ class Caller(msgspec.Struct, frozen=True):
             )
 
     def narrow(self, filter: Filter) -> Filter:
-        """The filter, within the meshes that this caller may read."""
+        """The filter, within the meshes that this caller may read. Another zone is given no
+        messages unless it asks for them by name: whoever lets it read a mesh thinks of its state.
+        """
+        if self.kind == "zone" and DataClass.MESSAGES.value not in filter.classes:
+            filter = msgspec.structs.replace(filter, without_messages=True)
         if self.reads is None:
             return filter
         # No mesh at all cannot be said by a filter: an empty list of them lets everything pass.

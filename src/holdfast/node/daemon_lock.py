@@ -23,6 +23,7 @@ LOCK: Final = "daemon.lock"
 _NOTE_BYTES_MAX: Final = 65536
 _TRIES: Final = 50
 _MOMENT_S: Final = 0.01
+_END: Final = "end it first: holdfast down"
 
 
 class DaemonNote(msgspec.Struct, frozen=True):
@@ -35,7 +36,7 @@ class DaemonNote(msgspec.Struct, frozen=True):
 class DaemonLock:
     """One daemon for each home. The kernel drops the lock with the process, however it ends."""
 
-    def __init__(self, paths: HomePaths) -> None:
+    def __init__(self, paths: HomePaths, *, what: str = "a daemon", end: str = _END) -> None:
         self._path = paths.root / LOCK
         with disk_errors(f"open {self._path}"):
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -44,8 +45,7 @@ class DaemonLock:
             holder = daemon_note(paths)
             who = "another process" if holder is None else f"process {holder.pid}"
             raise AlreadyExists(
-                f"a daemon serves {paths.root} already: {who}",
-                hint="use that one, or end it first: holdfast down",
+                f"{what} serves {paths.root} already: {who}", hint=f"use that one, or {end}"
             )
         self.write(DaemonNote(os.getpid()))
 

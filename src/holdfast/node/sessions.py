@@ -19,11 +19,11 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from hashlib import sha256
+from typing import Protocol
 
 import msgspec
 
 from holdfast.node.caller import Caller
-from holdfast.node.trust import Trust
 from holdfast.rules.errors import BadInput, NotTrusted, ZoneNotTrusted
 from holdfast.rules.keys import (
     NONCE_BYTES,
@@ -39,6 +39,7 @@ from holdfast.rules.limits import (
     HELLOS_OPEN_MAX,
     SECOND_MS,
     SESSION_MS,
+    SESSIONS_MAX,
     SESSIONS_OF_ZONE_MAX,
     TOKEN_BYTES,
 )
@@ -75,13 +76,26 @@ class _Proved(msgspec.Struct, frozen=True):
     zone: str
     key: bytes
     until: float
+    account: str
+
+
+class Doorman(Protocol):
+    """Who we are, and whom we let in: the trust of a node, or a broker's."""
+
+    @property
+    def name(self) -> str: ...
+    def seed(self) -> bytes:
+        """The secret that we sign with."""
+
+    def caller_of_zone(self, zone: str, key: bytes) -> Caller:
+        """Who it is; NotTrusted if it may not come in."""
 
 
 class Sessions:
     """Hellos that wait for their proof, and the sessions of those that have given it."""
 
     def __init__(
-        self, trust: Trust, *, clock: Callable[[], float], random: Callable[[int], bytes]
+        self, trust: Doorman, *, clock: Callable[[], float], random: Callable[[int], bytes]
     ) -> None:
         """`clock` counts seconds and never goes back."""
         self._trust = trust
@@ -91,6 +105,7 @@ class Sessions:
         # Both in the order of their ends, so that what is over stands first.
         self._open: dict[bytes, _Open] = {}
         self._proved: dict[bytes, _Proved] = {}
+        self._of: dict[str, list[bytes]] = {}
 
     def greet(self, zone: str, key: bytes, nonce: bytes, certificate: bytes) -> HelloAnswer:
         """The first step. `certificate` is the digest of the one that this server shows."""
@@ -127,13 +142,19 @@ class Sessions:
                 f"the proof is not that of zone {hello.client_zone!r} on this connection",
                 hint="if nobody stands between the two nodes, compare their cards",
             )
+        return self.open(hello.client_zone, hello.client_key)
+
+    def open(self, zone: str, key: bytes) -> Session:
+        """A session for one that has proved itself."""
         # Looked at again: it may have been blocked between the two steps.
-        self._trust.caller_of_zone(hello.client_zone, hello.client_key)
+        account = _account(self._trust.caller_of_zone(zone, key))
         token = f"hs_{text_of(self._random(TOKEN_BYTES))}"
-        proved = _Proved(hello.client_zone, hello.client_key, now + SESSION_MS / SECOND_MS)
+        now = self._clock()
         with self._lock:
-            self._make_room(proved.zone, now)
+            self._make_room(account, now)
+            proved = _Proved(zone, key, now + SESSION_MS / SECOND_MS, account)
             self._proved[_digest(token)] = proved
+            self._of.setdefault(account, []).append(_digest(token))
         return Session(token, SESSION_MS)
 
     def caller_of(self, token: str) -> Caller | None:
@@ -147,7 +168,7 @@ class Sessions:
             return self._trust.caller_of_zone(proved.zone, proved.key)
         except NotTrusted:
             with self._lock:
-                self._proved.pop(digest, None)
+                self._end(digest)
             return None
 
     def _remember(self, hello: Hello) -> None:
@@ -175,13 +196,29 @@ class Sessions:
             )
         ]
 
-    def _make_room(self, zone: str, now: float) -> None:
-        for digest, proved in list(self._proved.items()):
-            if proved.until <= now:
-                del self._proved[digest]
-        own = [digest for digest, proved in self._proved.items() if proved.zone == zone]
+    def _make_room(self, account: str, now: float) -> None:
+        # The first is the first to end: they all last equally long.
+        while self._proved:
+            oldest = next(iter(self._proved))
+            if self._proved[oldest].until > now and len(self._proved) < SESSIONS_MAX:
+                break
+            self._end(oldest)
+        own = self._of.get(account, [])
         for digest in own[: max(0, len(own) - SESSIONS_OF_ZONE_MAX + 1)]:
-            del self._proved[digest]
+            self._end(digest)
+
+    def _end(self, digest: bytes) -> None:
+        proved = self._proved.pop(digest, None)
+        if proved is not None:
+            own = self._of[proved.account]
+            own.remove(digest)
+            if not own:
+                del self._of[proved.account]
+
+
+def _account(caller: Caller) -> str:
+    """Whose sessions are counted together. Where names are free, anybody may bear another's."""
+    return caller.key.hex() or caller.name
 
 
 def _check_nonce(nonce: bytes) -> None:

@@ -112,6 +112,15 @@ def error_of(status: int, kind: str, body: bytes, who: str) -> HoldfastError:
     return known(message, hint=hint)
 
 
+def error_by_code(code: str, message: str, hint: str = "") -> HoldfastError:
+    """The error that a frame tells of; BadAnswer for a code that this version does not know."""
+    told, advice = clean(message), clean(hint)
+    known = _BY_CODE.get(code)
+    if known is None or issubclass(known, Truncated | EpochChanged):
+        return BadAnswer(f"{clean(code)}: {told}", hint=advice)
+    return known(told, hint=advice)
+
+
 def _untold(status: int, who: str) -> HoldfastError:
     """Nothing but a status: an answer without a body, or not from a node at all."""
     if status in _AWAY:

@@ -18,10 +18,11 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from http.client import HTTPException, HTTPResponse, IncompleteRead
-from typing import Final, cast
+from typing import BinaryIO, Final, NamedTuple, cast
 
 from holdfast.rules.errors import (
     BadAnswer,
@@ -44,6 +45,23 @@ _NOT_TWICE: Final = frozenset({("POST", "/v1/facts/append")})
 _CUTS: Final = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 """The other side hung up, as it does with a connection that was idle for long."""
 _NO_HEADERS: Final[Mapping[str, str]] = {}
+
+
+class Content(NamedTuple):
+    """What a request carries, read from the beginning each time it is sent."""
+
+    source: BinaryIO
+    size: int
+
+    def pieces(self) -> Iterator[bytes]:
+        self.source.seek(0)
+        left = self.size
+        while left:
+            piece = self.source.read(min(left, _PIECE_BYTES))
+            if not piece:
+                raise BadInput("the content ended before its size")
+            left -= len(piece)
+            yield piece
 
 
 class Client:
@@ -85,18 +103,23 @@ class Client:
         read_ms: int | None = None,
         gzip: bool = False,
         pin: bytes | None = None,
+        content: Content | None = None,
     ) -> Answer:
-        """One request and its whole answer, of `bytes_max` bytes at most.
+        """One request and its whole answer, of `bytes_max` bytes at most. `content` is for what is
+        too large to be held as a `body`.
 
         `read_ms` is for all of it, from the first byte that is sent to the last that is read; only
         bytes that do arrive buy more time. `pin` is the digest of the only certificate that may be
         spoken to: with any other, ZoneNotTrusted is raised and not a byte is sent.
         """
+        if content is not None:
+            headers = {**headers, "Content-Length": str(content.size)}
         request = self._request(method, path, body, headers, gzip=gzip)
         once = (method, path) in _NOT_TWICE
+        patience_ms = read_ms or self._read_ms
         with self._turn:
             line, response = self._send(
-                request, method, read_ms or self._read_ms, bytes_max, pin=pin, once=once
+                request, method, patience_ms, bytes_max, pin=pin, once=once, content=content
             )
             with self._settling(once=once):
                 answer = self._take(line, response, bytes_max)
@@ -116,7 +139,8 @@ class Client:
         headers: Mapping[str, str] = _NO_HEADERS,
         read_ms: int | None = None,
         gzip: bool = False,
-    ) -> Iterator[bytes]:
+        pin: bytes | None = None,
+    ) -> Generator[bytes, None, None]:
         """The body piece by piece, as it arrives; `read_ms` is for each wait.
 
         The call is made when the first piece is asked for. A stream that ends too early raises.
@@ -124,7 +148,7 @@ class Client:
         request = self._request(method, path, body, headers, gzip=gzip)
         patience_ms = read_ms or self._read_ms
         with self._turn:
-            line, response = self._send(request, method, patience_ms, _PIECE_BYTES)
+            line, response = self._send(request, method, patience_ms, _PIECE_BYTES, pin=pin)
             whole = False
             try:
                 with self._settling():
@@ -170,7 +194,7 @@ class Client:
             **headers,
         }
         if body is not None or method in ("POST", "PUT"):
-            lines["Content-Length"] = str(len(body or b""))
+            lines.setdefault("Content-Length", str(len(body or b"")))
         head = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in lines.items())]
         if not all(line.isascii() and line.isprintable() for line in head) or " " in path:
             # Says nothing of the line: it may hold a secret.
@@ -186,29 +210,41 @@ class Client:
         *,
         pin: bytes | None = None,
         once: bool = False,
+        content: Content | None = None,
     ) -> tuple[Line, HTTPResponse]:
         """Sends it and reads the head of the answer. A connection that had gone stale between two
         calls is replaced, once.
         """
+        begin = partial(self._begin, once=once, content=content)
         line, kept = self._ready(pin)
         try:
-            return line, self._begin(line, request, method, read_ms, bytes_max, once=once)
+            return line, begin(line, request, method, read_ms, bytes_max)
         except Unreachable as error:
             cut = isinstance(error.__cause__, _CUTS)
             if not kept or not cut or line.received or self._aborted:
                 raise
         self._drop()
         line, _ = self._ready(pin)
-        return line, self._begin(line, request, method, read_ms, bytes_max, once=once)
+        return line, begin(line, request, method, read_ms, bytes_max)
 
     def _begin(
-        self, line: Line, request: bytes, method: str, read_ms: int, bytes_max: int, *, once: bool
+        self,
+        line: Line,
+        request: bytes,
+        method: str,
+        read_ms: int,
+        bytes_max: int,
+        *,
+        once: bool,
+        content: Content | None,
     ) -> HTTPResponse:
         with self._settling(once=once):
             line.allow(read_ms, bytes_max)
             # Who refuses a request need not read it to its end: the answer may be there already.
             with suppress(BrokenPipeError, ConnectionResetError):
                 line.sendall(request)
+                for piece in () if content is None else content.pieces():
+                    line.sendall(piece)
             # All that it asks a socket for is makefile.
             response = HTTPResponse(cast(socket.socket, line), method=method)
             response.begin()

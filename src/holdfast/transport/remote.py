@@ -12,7 +12,6 @@ Two connections: on one the long wait for news goes on, on the other everything 
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -37,21 +36,13 @@ from holdfast.rules.errors import (
     ZoneNotTrusted,
 )
 from holdfast.rules.keys import (
-    KEY_BYTES,
-    NONCE_BYTES,
-    PROOF_BYTES,
     Hello,
-    bytes_of,
     check_proof,
     is_good,
-    prove,
-    public_key,
-    text_of,
 )
 from holdfast.rules.limits import (
     ENVELOPE_BYTES_MAX,
     FETCH_BYTES_MAX,
-    KIB,
     LINK_CONNECT_MS_MAX,
     LINK_READ_MS_MAX,
     MIB,
@@ -60,6 +51,7 @@ from holdfast.rules.links import compression_pays
 from holdfast.rules.rows import ZoneRow
 from holdfast.transport.answers import Answer
 from holdfast.transport.client import Client, bearer
+from holdfast.transport.greeting import SMALL_BYTES_MAX, Seed, Session, greet
 from holdfast.transport.tls import client_context
 from holdfast.transport.wire import (
     JSON,
@@ -71,10 +63,6 @@ from holdfast.transport.wire import (
     decode_batch,
 )
 
-Seed = bytes | Callable[[], bytes]
-"""The secret that we sign with, or where to read it: it may change while a link runs."""
-
-_SMALL_BYTES_MAX: Final = 64 * KIB
 _BATCH_BYTES_MAX: Final = FETCH_BYTES_MAX + ENVELOPE_BYTES_MAX + MIB
 _THEIRS: Final = (Broken, Unknown, DiskFull, StoreBusy, StoreClosed)
 """Trouble that another node tells of its own store. Ours has none of it."""
@@ -83,26 +71,6 @@ _DIGITS_MAX: Final = 19
 _COMPARE: Final = (
     "compare the cards: on that node run: holdfast peer card; here: holdfast peer zones"
 )
-
-
-class _HelloAnswer(msgspec.Struct):
-    zone: str
-    key: str
-    nonce: str
-    proof: str
-
-
-class _SessionAnswer(msgspec.Struct):
-    session: str
-    expires_in_ms: int
-
-
-class _Session(msgspec.Struct, frozen=True):
-    authorization: str
-    certificate: bytes | None
-
-    def __repr__(self) -> str:
-        return "_Session()"
 
 
 class Remote:
@@ -131,14 +99,14 @@ class Remote:
         if token is not None and (address.scheme == "https" or not address.is_secret):
             # Nobody would have proved to be the one that the token is meant for.
             raise BadInput("a token is for nodes on this machine", hint="leave it out: use keys")
-        self._fixed = None if token is None else _Session(bearer(token), None)
+        self._fixed = None if token is None else Session(bearer(token), None)
         self._us, self._seed = us
         self._pinned = pinned
         self._compress = False
         self._read_ms = read_ms
         self._now_ms = now_ms
         self._greeting = threading.Lock()
-        self._session: _Session | None = None
+        self._session: Session | None = None
 
     # --- what a link asks for ------------------------------------------------------------------
 
@@ -232,7 +200,7 @@ class Remote:
         *,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-        bytes_max: int = _SMALL_BYTES_MAX,
+        bytes_max: int = SMALL_BYTES_MAX,
         read_ms: int | None = None,
         gzip: bool = False,
     ) -> Answer:
@@ -240,7 +208,7 @@ class Remote:
         if body is not None:
             given["Content-Type"] = JSON
 
-        def once(session: _Session) -> Answer:
+        def once(session: Session) -> Answer:
             return client.call(
                 method,
                 path,
@@ -263,7 +231,7 @@ class Remote:
         except _THEIRS as error:
             raise self._away(error) from None
 
-    def _renew(self, old: _Session | None) -> _Session:
+    def _renew(self, old: Session | None) -> Session:
         """A new session, unless another thread has got one since."""
         with self._greeting:
             if self._session is None or self._session is old:
@@ -274,39 +242,18 @@ class Remote:
                     raise self._away(error) from None
             return self._session
 
-    def _greet(self) -> _Session:
+    def _greet(self) -> Session:
         row = self._pinned()
         if row.blocked_at is not None:
             raise ZoneNotTrusted(
                 f"zone {row.name!r} is blocked here",
                 hint="trust it again with: holdfast peer trust CARD",
             )
-        seed = self._seed() if callable(self._seed) else self._seed
-        key, nonce = public_key(seed), os.urandom(NONCE_BYTES)
-        asked = {"zone": self._us, "key": text_of(key), "nonce": text_of(nonce)}
-        # Who answers is not known yet: any certificate will do, and nothing secret is said.
-        answer = self._post("/v1/hello", asked, pin=None)
-        said = answer.json(_HelloAnswer)
-        hello = _hello_of(self._us, key, nonce, said, answer.certificate)
-        self._check(row, hello, _bytes(said.proof, PROOF_BYTES))
-        proof = {"nonce": said.nonce, "proof": text_of(prove(seed, "client", hello))}
-        proved = self._post("/v1/hello/prove", proof, pin=answer.certificate).json(_SessionAnswer)
-        try:
-            return _Session(bearer(proved.session), answer.certificate)
-        except NotTrusted:
-            raise BadAnswer(
-                f"{self._telling.address} gives a session that cannot be used"
-            ) from None
 
-    def _post(self, path: str, document: Mapping[str, str], *, pin: bytes | None) -> Answer:
-        return self._telling.call(
-            "POST",
-            path,
-            body=msgspec.json.encode(document),
-            headers={"Content-Type": JSON, "Accept": JSON},
-            bytes_max=_SMALL_BYTES_MAX,
-            pin=pin,
-        )
+        def check(hello: Hello, proof: bytes) -> None:
+            self._check(row, hello, proof)
+
+        return greet(self._telling, self._us, self._seed, check, plain=False)
 
     def _check(self, row: ZoneRow, hello: Hello, proof: bytes) -> None:
         """Is it the zone that is pinned, by one of its keys, on this very connection?"""
@@ -324,22 +271,3 @@ class Remote:
 
     def _away(self, error: HoldfastError) -> Unreachable:
         return Unreachable(f"{self._telling.address} has trouble of its own: {error.message}")
-
-
-def _hello_of(us: str, key: bytes, nonce: bytes, said: _HelloAnswer, certificate: bytes) -> Hello:
-    return Hello(
-        client_zone=us,
-        client_key=key,
-        client_nonce=nonce,
-        server_zone=said.zone,
-        server_key=_bytes(said.key, KEY_BYTES),
-        server_nonce=_bytes(said.nonce, NONCE_BYTES),
-        certificate=certificate,
-    )
-
-
-def _bytes(text: str, size: int) -> bytes:
-    try:
-        return bytes_of(text, size)
-    except BadInput as error:
-        raise BadAnswer(f"the hello cannot be read: {error.message}") from None

@@ -15,12 +15,13 @@ import logging
 import resource
 import socket
 import ssl
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import formatdate
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 import uvicorn
@@ -29,6 +30,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from holdfast.rules import limits
 from holdfast.rules.errors import AlreadyExists, BadInput, NotOurs
 from holdfast.transport.unix import bound
+from holdfast.transport.websocket import Line, Socket
 from holdfast.transport.wire import JSON
 
 LISTENER: Final = "holdfast.listener"
@@ -38,6 +40,25 @@ ABORT: Final = "holdfast.abort"
 _BACKLOG: Final = 1024
 _ACCEPT_AGAIN_S: Final = 0.1
 _HEADERS: Final = [("x-content-type-options", "nosniff")]
+
+_QUICK_BYTES_MAX: Final = 65_535
+"""Of a body that is waited for without the framework: at the next byte uvicorn holds back."""
+
+Lines = Mapping[str, Callable[[str], Line]]
+"""By path: who talks on a WebSocket that is opened there, by the kind of the listener."""
+Headers = Sequence[tuple[bytes, bytes]]
+Done = Callable[[int, bytes, Headers], None]
+"""Is told status, body and headers of an answer, once."""
+
+
+class Quick(Protocol):
+    """A call that is made so often that it leaves the framework: no scope, no task, one write."""
+
+    def takes(self, url: bytes) -> bool:
+        """Asked for each POST with a small body. If not, the call goes the common way."""
+
+    def answer(self, kind: str, url: bytes, headers: Headers, body: bytes, done: Done) -> None:
+        """Never raises; says `done` now or later."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +106,21 @@ def tcp_listener(host: str, port: int, tls: ssl.SSLContext | None = None) -> Lis
 class Server:
     """An application behind several listeners."""
 
-    def __init__(self, app: Any, listeners: list[Listener]) -> None:
+    def __init__(
+        self,
+        app: Any,
+        listeners: list[Listener],
+        *,
+        lines: Lines | None = None,
+        quick: Quick | None = None,
+        most: int | None = None,
+    ) -> None:
         self.listeners = listeners
-        most = _connections_max() // max(1, len(listeners))
-        self._uvicorns = [_Uvicorn(_config(app, listener), most) for listener in listeners]
+        share = _connections_max(most or limits.CONNECTIONS_MAX) // max(1, len(listeners))
+        self._uvicorns = [
+            _Uvicorn(_config(app, listener), share, listener.kind, lines or {}, quick)
+            for listener in listeners
+        ]
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -120,9 +152,12 @@ class Server:
 class _Uvicorn(uvicorn.Server):
     """uvicorn's server without its signal handlers, and woken instead of looking."""
 
-    def __init__(self, config: uvicorn.Config, most: int) -> None:
+    def __init__(
+        self, config: uvicorn.Config, most: int, kind: str, lines: Lines, quick: Quick | None
+    ) -> None:
         super().__init__(config)
         self._most = most
+        self._kind, self._lines, self._quick = kind, lines, quick
         self.up = asyncio.Event()
         self.end = asyncio.Event()
 
@@ -136,7 +171,9 @@ class _Uvicorn(uvicorn.Server):
         config = self.config
 
         def made() -> asyncio.Protocol:
-            return _Protocol(config, self.server_state, {}, loop)
+            made = _Protocol(config, self.server_state, {}, loop)
+            made.kind, made.lines, made.quick = self._kind, self._lines, self._quick
+            return made
 
         taken = self.server_state.connections
         # All that uvicorn does with what it finds here is to close it.
@@ -206,7 +243,12 @@ class _Doorkeeper:
                 continue
             task = self._loop.create_task(self._greet(connection))
             self._greeting.add(task)
-            task.add_done_callback(self._greeting.discard)
+            task.add_done_callback(partial(self._greeted, connection))
+
+    def _greeted(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
+        self._greeting.discard(task)
+        if task.cancelled():  # perhaps before it began, so it could not do that itself
+            connection.close()
 
     async def _greet(self, connection: socket.socket) -> None:
         shake_s = None if self._tls is None else limits.HEAD_MS_MAX / limits.SECOND_MS
@@ -221,15 +263,23 @@ class _Doorkeeper:
 class _Protocol(HttpToolsProtocol):
     """One connection, whose heads must come to their end in time and in size."""
 
+    kind: str
+    lines: Lines
+    quick: Quick | None
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._head_bytes = 0
         self._head_open = False
         self._head_timer: asyncio.TimerHandle | None = None
+        self._body_timer: asyncio.TimerHandle | None = None
+        self._quickly: _QuickCycle | None = None
+        """The call that leaves the framework, until its body is here."""
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_came()
+        self._body_came()
         super().connection_lost(exc)
         # uvicorn leaves this timer to whoever hung up in the middle of an answer, and with it, for
         # as long as a connection may idle, all that was still to be sent to them.
@@ -240,6 +290,7 @@ class _Protocol(HttpToolsProtocol):
             self._await_head()
         self._head_bytes += len(data)
         super().data_received(data)
+        self._await_body()
         if self._head_open and self._head_bytes > limits.HEAD_BYTES_MAX:
             self._refuse(431, "head_too_large", "the head of the request does not end")
 
@@ -253,10 +304,82 @@ class _Protocol(HttpToolsProtocol):
         self._head_open = False
         self._head_bytes = 0
         self._head_came()
-        super().on_headers_complete()
+        if self.quick is None or not self._begin_quickly(self.quick):
+            super().on_headers_complete()
+
+    # --- the call that leaves the framework ----------------------------------------------------
+
+    def _begin_quickly(self, quick: Quick) -> bool:
+        if self.parser.get_method() != b"POST" or self._answering or not quick.takes(self.url):
+            return False
+        size = -1
+        for name, value in self.headers:
+            if name == b"content-length":
+                size = int(value)
+            elif name in (b"transfer-encoding", b"expect", b"upgrade"):
+                return False
+        if not 0 < size <= _QUICK_BYTES_MAX or not self.parser.should_keep_alive():
+            return False
+        # What uvicorn sees is a call under way: it queues others behind it, and waits for it.
+        self._quickly = _QuickCycle()
+        self.cycle = self._quickly  # type: ignore[assignment]
+        return True
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        cycle, self._quickly = self._quickly, None
+        if cycle is not None:
+            self._body_came()
+            assert self.quick is not None, "or it would not have begun"
+            done = partial(self._answer_quickly, cycle)
+            self.quick.answer(self.kind, self.url, self.headers, bytes(cycle.body), done)
+
+    def _answer_quickly(
+        self, cycle: _QuickCycle, status: int, body: bytes, headers: Headers
+    ) -> None:
+        if cycle.disconnected or self.transport.is_closing():
+            return
+        end = (b"content-length", b"%d" % len(body))
+        lines = [STATUS_LINE[status]]
+        for name, value in (*self.server_state.default_headers, *headers, end):
+            lines += (name, b": ", value, b"\r\n")
+        if not cycle.keep_alive:
+            lines.append(b"connection: close\r\n")
+        lines += (b"\r\n", body)
+        self.transport.write(b"".join(lines))
+        cycle.response_complete = True
+        if not cycle.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
+
+    def _await_body(self) -> None:
+        if self._quickly is not None and self._body_timer is None:
+            self._body_timer = self.loop.call_later(
+                limits.REQUEST_MS_MAX / limits.SECOND_MS, self.transport.abort
+            )
+
+    def _body_came(self) -> None:
+        if self._body_timer is not None:
+            self._body_timer.cancel()
+            self._body_timer = None
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "bad_request", "this is not a request of HTTP/1.1")
+
+    def _should_upgrade_to_ws(self) -> bool:
+        return self.url.partition(b"?")[0].decode("latin-1") in self.lines
+
+    def handle_websocket_upgrade(self) -> None:
+        """The connection is a WebSocket from here on, and this object is done with."""
+        path = self.url.partition(b"?")[0].decode("latin-1")
+        socket = Socket(self.lines[path](self.kind), self.connections)
+        transport = self.transport
+        asked = self.scope["method"] == "GET" and not self._answering
+        if asked and socket.begin(transport, path, self.headers):
+            self.connections.discard(self)
+            self._unset_keepalive_if_required()
+        else:
+            self._refuse(400, "bad_request", "this is not how a WebSocket is opened")
 
     @property
     def _answering(self) -> bool:
@@ -310,6 +433,25 @@ class _Protocol(HttpToolsProtocol):
         self.transport.close()
 
 
+class _Never:
+    """Stands where uvicorn would wake who waits for a body: nobody does."""
+
+    def set(self) -> None:
+        return
+
+
+class _QuickCycle:
+    """A call under way, as uvicorn knows one."""
+
+    __slots__ = ("body", "disconnected", "keep_alive", "more_body", "response_complete")
+    message_event = _Never()
+
+    def __init__(self) -> None:
+        self.body = bytearray()
+        self.disconnected = self.response_complete = False
+        self.keep_alive = self.more_body = True
+
+
 class _Door:
     """The application, as one listener shows it."""
 
@@ -346,10 +488,10 @@ def _config(app: Any, listener: Listener) -> uvicorn.Config:
     )
 
 
-def _connections_max() -> int:
+def _connections_max(most: int) -> int:
     """Half of the files that the process may open, at most: the other half is for its work."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return limits.CONNECTIONS_MAX if soft < 0 else min(limits.CONNECTIONS_MAX, soft // 2)
+    return most if soft < 0 else min(most, soft // 2)
 
 
 def _not_bound(host: str, port: int, error: OSError) -> Exception:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from time import perf_counter
 
 from starlette.routing import Route as Place
@@ -17,6 +17,7 @@ from starlette.routing import Router
 from starlette.types import Message, Receive, Scope, Send
 
 from holdfast.node.api import (
+    brokers,
     changes,
     consumers,
     digests,
@@ -25,15 +26,18 @@ from holdfast.node.api import (
     facts,
     health,
     hello,
+    inbox,
     links,
     metrics,
     objects,
     openapi,
+    outbox,
     ranges,
+    send,
     status,
 )
-from holdfast.node.api.calls import ANYONE, Call, ClientGone, identify, is_own, refuse_secrets
-from holdfast.node.api.context import Api, Route
+from holdfast.node.api.calls import ClientGone, is_own, refuse_secrets
+from holdfast.node.api.context import Route, Served
 from holdfast.node.api.errors import internal, refusal
 from holdfast.rules import limits
 from holdfast.rules.errors import HoldfastError, NoRoute, StoreClosed, WrongMethod
@@ -43,6 +47,7 @@ from holdfast.transport.server import ABORT
 log = logging.getLogger("holdfast")
 
 _MODULES = (
+    *(send, inbox, outbox, brokers),
     *(facts, changes, ranges, consumers, objects, digests),
     *(status, events, links, hello, health, metrics, openapi, docs_page),
 )
@@ -56,8 +61,16 @@ def declared() -> list[Route]:
 class Frame:
     """The whole API as one ASGI application."""
 
-    def __init__(self, api: Api, routes: Iterable[Route] | None = None) -> None:
+    def __init__(
+        self,
+        api: Served,
+        routes: Iterable[Route] | None = None,
+        *,
+        told: Callable[[HoldfastError, Scope], HoldfastError] = lambda error, scope: error,
+    ) -> None:
+        """`told`: what is said of an error to whoever made the call."""
         self._api = api
+        self._told = told
         api.routes = list(declared() if routes is None else routes)
         self._router = Router(
             [
@@ -90,7 +103,7 @@ class Frame:
             await self._router(scope, exchange.receive, exchange.send)
             return
         except HoldfastError as error:
-            response = refusal(error)
+            response = refusal(self._told(error, scope))
             if isinstance(error, WrongMethod):
                 response.headers["allow"] = ", ".join(scope["holdfast.allow"])
             if error.http_status >= 500:
@@ -110,7 +123,7 @@ class Frame:
 class _Calls:
     """The calls at one path."""
 
-    def __init__(self, api: Api, routes: Iterable[Route]) -> None:
+    def __init__(self, api: Served, routes: Iterable[Route]) -> None:
         self._api = api
         self._by_method = {route.method: route for route in routes}
         if "GET" in self._by_method:
@@ -128,8 +141,7 @@ class _Calls:
             raise StoreClosed("this node is stopping", hint="ask again when it is back")
         kind = "public" if route.public and route.kind == "call" else route.kind
         with api.gate.inside(kind, own=is_own(scope)):
-            caller = ANYONE if route.public else identify(api, scope)
-            call = Call(api, route, scope, receive, caller)
+            call = api.admit(route, scope, receive)
             if route.local_only:
                 call.require_local()
             response = await route.handler(call)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -35,9 +35,10 @@ from holdfast.transport.server import LISTENER
 from holdfast.transport.wire import JSON, MSGPACK
 
 if TYPE_CHECKING:
-    from holdfast.node.api.context import Api, Route
+    from holdfast.node.api.context import Api, Route, Served
 
 T = TypeVar("T")
+A = TypeVar("A", bound="Served")
 
 ANYONE: Final = Caller(kind="anyone", reads=frozenset())
 """Who asks what everybody may ask."""
@@ -104,13 +105,13 @@ _NAMES: Final = {
 }
 
 
-class Call:
-    """One request, on its way to its handler."""
+class AnyCall(Generic[A]):
+    """One request, on its way to its handler, at whatever is served."""
 
     __slots__ = ("_query", "_receive", "api", "caller", "headers", "path", "route", "scope")
 
     def __init__(
-        self, api: Api, route: Route, scope: Scope, receive: Receive, caller: Caller
+        self, api: A, route: Route, scope: Scope, receive: Receive, caller: Caller
     ) -> None:
         self.api = api
         self.route = route
@@ -198,21 +199,21 @@ class Call:
 
     # --- waiting -----------------------------------------------------------------------------
 
-    async def wait(self, beyond: int, timeout_ms: float) -> bool:
-        """Waits until the log goes beyond an offset: True; False when time is up or the node is
-        stopping. Call it after the body was read. Gives up at once if the caller goes away.
+    async def wait_for(self, grown: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
+        """Waits for something that ends by itself when time is up. Call it after the body was
+        read. Gives up at once if the caller goes away.
         """
         gate = self.api.gate
         with gate.inside("poll", own=is_own(self.scope)):
             gate.now["call"] -= 1
             try:
-                return await self._until_gone(beyond, timeout_ms)
+                return await self._until_gone(grown())
             finally:
                 gate.now["call"] += 1
 
-    async def _until_gone(self, beyond: int, timeout_ms: float) -> bool:
+    async def _until_gone(self, awaited: Coroutine[Any, Any, bool]) -> bool:
         gone = asyncio.ensure_future(self._gone())
-        grown = asyncio.ensure_future(self.api.pulse.wait(beyond, timeout_ms / limits.SECOND_MS))
+        grown = asyncio.ensure_future(awaited)
         try:
             await asyncio.wait({gone, grown}, return_when=asyncio.FIRST_COMPLETED)
             if not grown.done():
@@ -261,6 +262,19 @@ class Call:
             )
 
 
+class Call(AnyCall["Api"]):
+    """One request to a node."""
+
+    __slots__ = ()
+
+    async def wait(self, beyond: int, timeout_ms: float) -> bool:
+        """Waits until the log goes beyond an offset: True; False when time is up or the node is
+        stopping.
+        """
+        timeout_s = timeout_ms / limits.SECOND_MS
+        return await self.wait_for(lambda: self.api.pulse.wait(beyond, timeout_s))
+
+
 def check_still(call: Call) -> None:
     """For an answer that takes its time: what was taken back meanwhile must end it. What was
     granted meanwhile is there for the next call.
@@ -273,7 +287,7 @@ def identify(api: Api, scope: Scope) -> Caller:
     """Who makes a call, by the door it came through and the token it brought."""
     if is_own(scope):
         return LOCAL
-    text = _bearer(scope)
+    text = bearer(scope)
     if scope[LISTENER] == "tcp":
         return api.trust.caller_of_token(text, local=True)
     if text.startswith("hf_"):
@@ -332,7 +346,7 @@ def decode_as(raw: bytes, type: type[T], *, packed: bool = False) -> T:
         raise BadInput("the body is nested too deeply") from None
 
 
-def _bearer(scope: Scope) -> str:
+def bearer(scope: Scope) -> str:
     headers: list[tuple[bytes, bytes]] = scope["headers"]
     found = [value for name, value in headers if name == b"authorization"]
     if not found:

@@ -21,27 +21,32 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from starlette.responses import Response
+from starlette.types import Receive, Scope
 
-from holdfast.rules.errors import HoldfastError
+from holdfast.rules.errors import BadInput, HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.node.aio import LoopWriter
-    from holdfast.node.api.calls import Call, Counts, Gate
+    from holdfast.node.api.calls import AnyCall, Call, Counts, Gate
     from holdfast.node.core import Core
     from holdfast.node.disk import DiskWatch
+    from holdfast.node.mail_watch import MailWatch
     from holdfast.node.node import Node
     from holdfast.node.puller import Pullers
     from holdfast.node.pulse import Pulse
     from holdfast.node.sessions import Sessions
     from holdfast.node.settings import Settings
+    from holdfast.node.syncs import Syncs
     from holdfast.node.trust import Trust
     from holdfast.storage.ports import Work
 
 T = TypeVar("T")
-Handler = Callable[["Call"], Awaitable[Response]]
+Handler = Callable[[Any], Awaitable[Response]]
+"""Takes the call: an `AnyCall` of what is served."""
+Phase = Literal["starting", "ready", "stopping"]
 Kind = Literal["call", "stream", "probe"]
 
 
@@ -82,6 +87,31 @@ class Route:
     """`stream`: stays open and is counted apart. `probe`: is answered however busy the node is."""
 
 
+class Served(Protocol):
+    """What the frame around all calls needs to know of whatever it serves."""
+
+    gate: Gate
+    counts: Counts
+    phase: Phase
+    sessions: Sessions
+    routes: list[Route]
+    pages: dict[str, bytes]
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def about(self) -> str:
+        """What this is, in one sentence."""
+
+    def admit(self, route: Route, scope: Scope, receive: Receive) -> AnyCall[Any]:
+        """The call, once it is known who makes it."""
+
+    def certificate_of(self, listener: str) -> bytes:
+        """What a hello that came by this kind of listener is bound to."""
+
+    async def run(self, work: Callable[..., T], *args: Any) -> T: ...
+
+
 @dataclass
 class Api:
     """What handlers may reach. There is one for each daemon."""
@@ -97,7 +127,9 @@ class Api:
     writer: LoopWriter
     disk: DiskWatch | None = None
     pullers: Pullers | None = None
-    phase: Literal["starting", "ready", "stopping"] = "starting"
+    mail: MailWatch | None = None
+    syncs: Syncs | None = None
+    phase: Phase = "starting"
     started_at: float = 0.0
     """Seconds since 1970."""
     routes: list[Route] = field(default_factory=list)
@@ -105,6 +137,27 @@ class Api:
     """What is made once from the declarations: anybody may ask for it, so it must cost nothing."""
     certificate: bytes = b""
     """The digest of the certificate that the TLS listener shows; empty without one."""
+
+    @property
+    def title(self) -> str:
+        return self.node.peer
+
+    @property
+    def about(self) -> str:
+        return "One node of Holdfast: its log, its readers, its links."
+
+    def admit(self, route: Route, scope: Scope, receive: Receive) -> Call:
+        from holdfast.node.api.calls import ANYONE, Call, identify
+
+        return Call(self, route, scope, receive, ANYONE if route.public else identify(self, scope))
+
+    def certificate_of(self, listener: str) -> bytes:
+        if listener != "tls":
+            raise BadInput(
+                "a hello is bound to a certificate, and this connection has none",
+                hint="zones meet on the address of --listen",
+            )
+        return self.certificate
 
     @property
     def core(self) -> Core:

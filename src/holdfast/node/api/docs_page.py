@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from html import escape
-from typing import Final
+from typing import Any, Final
 
 from starlette.responses import Response
 
 from holdfast import __version__
-from holdfast.node.api.calls import Call
+from holdfast.node.api.calls import AnyCall
 from holdfast.node.api.context import Route
 from holdfast.node.api.openapi import openapi_path, refusals
 
@@ -38,10 +38,10 @@ def routes() -> list[Route]:
     ]
 
 
-async def _page(call: Call) -> Response:
+async def _page(call: AnyCall[Any]) -> Response:
     pages = call.api.pages
     if "docs" not in pages:
-        pages["docs"] = page(call.api.routes, call.api.node.peer).encode()
+        pages["docs"] = page(call.api.routes, call.api.title).encode()
     return Response(
         pages["docs"],
         media_type="text/html",

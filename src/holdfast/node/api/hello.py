@@ -1,18 +1,20 @@
 """The hello by which two zones prove themselves to each other, over HTTP.
 
-Bytes travel as base64url without padding. It is answered on the TLS listener only: what it proves
-is bound to the certificate that the other side saw there.
+Bytes travel as base64url without padding. A node answers it on its TLS listener only: what it
+proves is bound to the certificate that the other side saw there.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from starlette.responses import Response
 
-from holdfast.node.api.calls import Call
+from holdfast.node.api.calls import AnyCall
 from holdfast.node.api.context import Route
 from holdfast.node.api.strict import asked
-from holdfast.rules.errors import BadInput, KeyExpired, ZoneNotTrusted
+from holdfast.rules.errors import KeyExpired, ZoneNotTrusted
 from holdfast.rules.keys import KEY_BYTES, NONCE_BYTES, PROOF_BYTES, bytes_of, text_of
 from holdfast.rules.limits import HELLO_BYTES_MAX
 from holdfast.transport.server import LISTENER
@@ -74,29 +76,21 @@ def routes() -> list[Route]:
     ]
 
 
-async def _hello(call: Call) -> Response:
-    _check_tls(call)
+async def _hello(call: AnyCall[Any]) -> Response:
+    certificate = call.api.certificate_of(call.scope[LISTENER])
     given = await asked(call, HelloAsk, HELLO_BYTES_MAX)
     key = bytes_of(given.key, KEY_BYTES, "key")
     nonce = bytes_of(given.nonce, NONCE_BYTES, "nonce")
     api = call.api
-    said = await api.run(api.sessions.greet, given.zone, key, nonce, api.certificate)
+    said = await api.run(api.sessions.greet, given.zone, key, nonce, certificate)
     told = (text_of(said.key), text_of(said.nonce), text_of(said.proof))
     return call.answer(HelloSaid(said.zone, *told))
 
 
-async def _prove(call: Call) -> Response:
-    _check_tls(call)
+async def _prove(call: AnyCall[Any]) -> Response:
+    call.api.certificate_of(call.scope[LISTENER])
     given = await asked(call, ProofGiven, HELLO_BYTES_MAX)
     nonce = bytes_of(given.nonce, NONCE_BYTES, "nonce")
     proof = bytes_of(given.proof, PROOF_BYTES, "proof")
     session = await call.api.run(call.api.sessions.prove, nonce, proof)
     return call.answer(SessionGiven(session.token, session.expires_in_ms))
-
-
-def _check_tls(call: Call) -> None:
-    if call.scope[LISTENER] != "tls":
-        raise BadInput(
-            "a hello is bound to a certificate, and this connection has none",
-            hint="zones meet on the address of --listen",
-        )

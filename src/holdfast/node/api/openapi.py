@@ -11,7 +11,7 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast import __version__
-from holdfast.node.api.calls import Call
+from holdfast.node.api.calls import AnyCall
 from holdfast.node.api.context import Route
 from holdfast.node.api.errors import Failure
 from holdfast.rules.errors import (
@@ -46,14 +46,14 @@ def routes() -> list[Route]:
     ]
 
 
-async def _document(call: Call) -> Response:
+async def _document(call: AnyCall[Any]) -> Response:
     pages = call.api.pages
     if "openapi" not in pages:
-        pages["openapi"] = msgspec.json.encode(document(call.api.routes))
+        pages["openapi"] = msgspec.json.encode(document(call.api.routes, call.api.about))
     return Response(pages["openapi"], media_type=JSON)
 
 
-def document(routes: Iterable[Route]) -> dict[str, Any]:
+def document(routes: Iterable[Route], about: str = "") -> dict[str, Any]:
     listed = list(routes)
     types = list({id(found): found for route in listed for found in _types(route)}.values())
     # One after the other, as they are needed below: the schemas of all types, and the components.
@@ -68,7 +68,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
         "info": {
             "title": "Holdfast",
             "version": __version__,
-            "description": "One node of Holdfast: its log, its readers, its links.",
+            "description": about,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],

@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
 
-from holdfast.node.api.calls import Call, decode_as
+from holdfast.node.api.calls import AnyCall, decode_as
 from holdfast.rules.errors import BadInput
 from holdfast.rules.limits import ASKED_BYTES_MAX, KIB
 from holdfast.transport.wire import MSGPACK
@@ -25,12 +25,13 @@ INLINE_BYTES: Final = 16 * KIB
 """Requests up to this size are taken apart in the loop: a thread would cost more than it spares."""
 
 
-async def asked(call: Call, kind: type[T], bytes_max: int = ASKED_BYTES_MAX) -> T:
+async def asked(call: AnyCall[Any], kind: type[T], bytes_max: int = ASKED_BYTES_MAX) -> T:
     """The body of a call as a value of a type, from JSON, or from msgpack if it says so."""
     raw = await call.body(bytes_max)
     packed = content_type(call) == MSGPACK
     if len(raw) > INLINE_BYTES:
-        return await call.api.run(_decode, raw, kind, packed)
+        found: T = await call.api.run(_decode, raw, kind, packed)
+        return found
     return _decode(raw, kind, packed)
 
 
@@ -38,7 +39,7 @@ def _decode(raw: bytes, kind: type[T], packed: bool) -> T:
     return decode_as(raw, kind, packed=True) if packed else fit(strict_json(raw), kind)
 
 
-def content_type(call: Call) -> str:
+def content_type(call: AnyCall[Any]) -> str:
     return call.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 

@@ -1,0 +1,152 @@
+"""A broker at work: its desk, its counter, its connections, and what they share."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.broker.accepting import Accepting
+from holdfast.broker.counts import BrokerCounts
+from holdfast.broker.hub import Hub
+from holdfast.broker.identity import Identity
+from holdfast.broker.settings import BrokerSettings, keeping_of
+from holdfast.broker.talk import Me, Talk
+from holdfast.node.mint import RealSource, Source
+from holdfast.node.sessions import Sessions
+from holdfast.rules import features, limits
+from holdfast.rules.desk import Mode
+from holdfast.storage.desk import Desk
+
+if TYPE_CHECKING:
+    from holdfast.broker.connection import Connection
+
+NO_CERTIFICATE = bytes(32)
+"""What a hello is bound to where nothing is encrypted: on this machine."""
+
+
+class Broker:
+    """One process of a broker."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        identity: Identity,
+        settings: BrokerSettings,
+        mode: tuple[Mode, int],
+        *,
+        threads: Executor | None = None,
+        source: Source | None = None,
+    ) -> None:
+        self.desk, self.identity, self.settings = desk, identity, settings
+        self.threads = threads
+        self.source = source or RealSource()
+        self.mode = mode
+        self.me = Me(
+            name=identity.name, seed=identity.seed(), supported=features.offered(*self.mode)
+        )
+        self.keeping = keeping_of(*self.mode, settings.keep_days)
+        self.counts = BrokerCounts()
+        self.hub = Hub(alone=settings.dsn is None)
+        self.accepting = Accepting(
+            desk,
+            self.keeping,
+            clock=self.source.now_ms,
+            ticks=monotonic,
+            counts=self.counts,
+            hub=self.hub,
+            rate_per_s=settings.rate_per_s,
+        )
+        self.sessions = Sessions(identity, clock=monotonic, random=os.urandom)
+        self.certificate = b""
+        """The digest of the one that the TLS listener shows."""
+        self.connections: set[Connection] = set()
+        self._epoch_at: dict[str, float] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def certificate_of(self, listener: str) -> bytes:
+        return self.certificate if listener == "tls" else NO_CERTIFICATE
+
+    def talk(self, listener: str) -> Talk:
+        return Talk(
+            self.desk,
+            self.accepting,
+            self.me,
+            self.certificate_of(listener),
+            self.source.now_ms,
+            os.urandom,
+            mint=self.source.mint,
+            open_session=self._open_session,
+            by_word=self._by_word,
+        )
+
+    def _open_session(self, name: str, key: bytes) -> tuple[str, int]:
+        session = self.sessions.open(name, key)
+        return session.token, session.expires_in_ms
+
+    def _by_word(self, mesh: str) -> bool:
+        """May a new epoch begin because a member says that it has seen more? Not again and again:
+        the member might be wrong.
+        """
+        now = monotonic()
+        last = self._epoch_at.get(mesh)
+        if last is not None and (now - last) * limits.SECOND_MS < limits.EPOCH_BY_WORD_MS:
+            return False
+        self._epoch_at[mesh] = now
+        return True
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Work that nobody waits for but the end of the process."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def settle(self) -> None:
+        """Waits for that work."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    async def run(self, work: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work, *args)
+
+    def subscribed(self, mesh: str, key: bytes, topic: str, *, on: bool) -> None:
+        """A member has subscribed or ended that: its connections must know whom to wake."""
+        for connection in self.connections:
+            if connection.key == key:
+                connection.subscribed(mesh, topic, on=on)
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """Where a mesh stands, for the status and the metrics."""
+
+    mesh: str
+    epoch: int
+    base: int
+    first: int
+    seq: int
+    members: int
+    lag: int
+    """What the member that is furthest behind has not confirmed."""
+
+
+async def standings(desk: Desk) -> list[Standing]:
+    found = []
+    for mesh in await desk.mesh_list():
+        members = await desk.member_list(mesh.slug)
+        behind = [
+            mesh.seq - row.got_seq if row.got_epoch == mesh.epoch else mesh.seq
+            for row in members
+            if row.got_epoch
+        ]
+        found.append(
+            Standing(
+                *(mesh.slug, mesh.epoch, mesh.base, mesh.first, mesh.seq),
+                *(len(members), max(behind, default=0)),
+            )
+        )
+    return found

@@ -1,0 +1,39 @@
+"""What a broker process has done since it started, for the metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from holdfast.rules.desk import Accepted, Arriving, Swept, Verdict
+
+
+class BrokerCounts:
+    """Counted where it happens, read when somebody asks."""
+
+    def __init__(self) -> None:
+        self.verdicts: Counter[tuple[str, str]] = Counter()
+        """By mesh and verdict. Meshes that do not exist are counted as one: strangers choose
+        their names."""
+        self.refused: Counter[str] = Counter()
+        """Envelopes that were refused before anything was asked of the store, by code."""
+        self.mismatches: Counter[tuple[str, str]] = Counter()
+        """By mesh and the beginning of the sender's key."""
+        self.groups = 0
+        self.opened = 0
+        self.closed: Counter[int] = Counter()
+        """Connections that have ended, by code."""
+        self.swept: Counter[str] = Counter()
+        self.sweeps = 0
+        self.orphan_checks = 0
+        self.orphans: Counter[str] = Counter()
+        """What the last check found, by mesh."""
+
+    def answered(self, one: Arriving, answer: Accepted) -> None:
+        known = answer.verdict is not Verdict.UNKNOWN_MESH
+        self.verdicts[one.mesh if known else "", answer.verdict] += 1
+        if answer.verdict is Verdict.REUSED:
+            self.mismatches[one.mesh, one.sender.hex()[:16]] += 1
+
+    def sweep(self, done: Swept) -> None:
+        for name in done.__struct_fields__:
+            self.swept[name] += getattr(done, name)

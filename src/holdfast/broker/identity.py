@@ -1,0 +1,83 @@
+"""What a broker is known by: a name and an Ed25519 key, in its folder.
+
+Both are made once. Nodes pin them when they publish or join, so another key is another broker.
+Several processes that serve one PostgreSQL are one broker, and must show one key: copy the folder's
+`identity.key` and `broker.name` to each of them before it starts.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Final
+
+from holdfast.node.caller import Caller
+from holdfast.rules.errors import BadInput, StoreFailed
+from holdfast.rules.keys import card_of, public_key
+from holdfast.rules.names import check_peer
+from holdfast.storage.durable import disk_errors, durable_replace, make_folder
+from holdfast.storage.home import HomePaths, alone_in
+
+KEY: Final = "identity.key"
+NAME: Final = "broker.name"
+_SEED_BYTES: Final = 32
+_NAME_BYTES_MAX: Final = 1024
+
+
+class Identity:
+    """A broker's name and key; lets in whoever has proved a key."""
+
+    def __init__(self, folder: Path, name: str | None = None) -> None:
+        """Made in the folder if it is not there. A name that differs from the one that was given
+        at first is refused: nodes know it by that.
+        """
+        _refuse_home(folder)
+        with disk_errors(f"create the folder {folder}"):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
+        with alone_in(folder):
+            self._seed = _read(folder / KEY) or _make(folder / KEY, os.urandom(_SEED_BYTES))
+            known = _read(folder / NAME)
+            if known is None:
+                given = check_peer(name or f"broker-{socket.gethostname()}")
+                known = _make(folder / NAME, given.encode())
+        if len(self._seed) != _SEED_BYTES:
+            raise StoreFailed(
+                f"{folder / KEY} is not a key of Holdfast", hint="restore it from a backup"
+            )
+        self.name = check_peer(known.decode(errors="replace"))
+        if name is not None and name != self.name:
+            raise BadInput(
+                f"this broker is called {self.name!r}; nodes know it by that name",
+                hint="leave --name out, or use another folder for another broker",
+            )
+
+    def seed(self) -> bytes:
+        return self._seed
+
+    def card(self) -> str:
+        return card_of(self.name, public_key(self._seed))
+
+    def caller_of_zone(self, zone: str, key: bytes) -> Caller:
+        """Anybody may say hello. What a key may do is asked with every call."""
+        return Caller(kind="key", name=zone, reads=frozenset(), key=key)
+
+
+def _refuse_home(folder: Path) -> None:
+    if HomePaths(folder).database.exists():
+        raise BadInput(f"{folder} is the home of a node", hint="give the broker its own folder")
+
+
+def _read(path: Path) -> bytes | None:
+    with disk_errors(f"read {path}"):
+        try:
+            with open(path, "rb") as file:
+                return file.read(_NAME_BYTES_MAX)
+        except FileNotFoundError:
+            return None
+
+
+def _make(path: Path, content: bytes) -> bytes:
+    durable_replace(path, content)
+    return content

@@ -1,0 +1,141 @@
+"""Looking after a broker: through the one that runs, or in its store if none does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.broker.broker import standings
+from holdfast.broker.identity import KEY, Identity
+from holdfast.broker.serve import open_desk
+from holdfast.broker.settings import BrokerSettings
+from holdfast.broker.upkeep import UpkeepDone, check_orphans, sweep_all
+from holdfast.node.daemon_lock import DaemonLock, daemon_note
+from holdfast.node.mint import RealSource
+from holdfast.rules.errors import NoHome, UnknownMesh
+from holdfast.rules.ids import id_text
+from holdfast.storage.desk import Desk
+from holdfast.storage.home import HomePaths, socket_path
+from holdfast.transport.client import Client
+from holdfast.transport.wire import JSON
+
+Document = dict[str, Any]
+_PATIENCE_MS: Final = 600_000
+"""A sweep of a large store takes its time."""
+_ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+
+
+class Operator:
+    """Whoever runs a broker, at its folder."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._settings = settings
+        self._paths = HomePaths(settings.store)
+        if not (settings.store / KEY).exists():
+            raise NoHome(
+                f"there is no broker in {settings.store}",
+                hint="make one with: holdfast broker serve --store FOLDER",
+            )
+
+    def status(self) -> Document:
+        return self._ask("GET", "/v1/status") or self._do(self._status)
+
+    def sweep(self) -> Document:
+        return self._ask("POST", "/v1/sweep") or self._do(_sweep)
+
+    def orphans(self) -> list[Document]:
+        found = self._ask("POST", "/v1/orphans") or self._do(_orphans)
+        rows: list[Document] = found["orphans"]
+        return rows
+
+    def new_epoch(self, mesh: str | None, reason: str) -> list[Document]:
+        asked = {"mesh": mesh, "reason": reason}
+
+        async def work(desk: Desk) -> Document:
+            if mesh is not None and await desk.mesh_get(mesh) is None:
+                raise UnknownMesh(f"this broker has no mesh {mesh!r}", hint="see: broker status")
+            made = await desk.new_epoch(mesh, reason, RealSource().now_ms())
+            return {
+                "epochs": [{"mesh": one.slug, "epoch": one.epoch, "base": one.base} for one in made]
+            }
+
+        found = self._ask("POST", "/v1/new-epoch", asked) or self._do(work)
+        rows: list[Document] = found["epochs"]
+        return rows
+
+    # --- the two ways ------------------------------------------------------------------------
+
+    def _ask(self, method: str, path: str, body: Any = None) -> Document | None:
+        """Of the broker that runs here; None if none does."""
+        if daemon_note(self._paths) is None:
+            return None
+        raw = None if body is None else msgspec.json.encode(body)
+        where = f"unix:{socket_path(self._paths)}"
+        with closing(Client(where, read_ms=_PATIENCE_MS)) as client:
+            answer = client.call(
+                method,
+                path,
+                body=raw,
+                headers={"Content-Type": JSON},
+                bytes_max=_ANSWER_BYTES_MAX,
+            )
+            document: Document = msgspec.json.decode(answer.body)
+            return document
+
+    def _do(self, work: Callable[[Desk], Awaitable[Document]]) -> Document:
+        async def done() -> Document:
+            async with self._desk() as desk:
+                return await work(desk)
+
+        return asyncio.run(done())
+
+    @asynccontextmanager
+    async def _desk(self) -> AsyncIterator[Desk]:
+        # While it is held no broker starts here; others of the same PostgreSQL may run.
+        lock = DaemonLock(self._paths, what="a broker", end="end it first")
+        try:
+            desk = open_desk(self._settings)
+            await desk.open(RealSource().now_ms())
+            try:
+                yield desk
+            finally:
+                await desk.close()
+        finally:
+            lock.close()
+
+    async def _status(self, desk: Desk) -> Document:
+        identity = Identity(self._settings.store)
+        mode, days = await desk.mode()
+        stands = await standings(desk)
+        return {
+            "name": identity.name,
+            "card": identity.card(),
+            "pid": None,
+            "store": "sqlite" if self._settings.dsn is None else "postgresql",
+            "listening": [],
+            "dedupe_mode": mode,
+            "dedupe_days": days,
+            "connections": 0,
+            "counts": await desk.counts(),
+            "meshes": [msgspec.to_builtins(one) for one in stands],
+        }
+
+
+async def _sweep(desk: Desk) -> Document:
+    done = await sweep_all(desk, RealSource().now_ms())
+    found: Document = msgspec.to_builtins(UpkeepDone.of(done))
+    return found
+
+
+async def _orphans(desk: Desk) -> Document:
+    found = await check_orphans(desk)
+    return {
+        "orphans": [
+            {"mesh": one.mesh, "id": id_text(one.id), "seq": one.seq, "what": one.what}
+            for one in found
+        ]
+    }

@@ -1,0 +1,48 @@
+"""How fast a member may hand in what is new: a bucket of tokens for each.
+
+A bucket fills at a steady pace up to a brim. What turns out to have been accepted before is given
+back: a retry never counts.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_BUCKETS_MAX: Final = 10_000
+
+
+class Rates:
+    """The buckets of all members. Times are seconds that never go back."""
+
+    def __init__(self, per_s: float) -> None:
+        self._per_s = per_s
+        self._brim = 2 * per_s
+        self._buckets: dict[bytes, tuple[float, float]] = {}
+        """Tokens, and when there were so many."""
+
+    def take(self, member: bytes, wanted: int, now: float) -> int:
+        """How many of these may pass now."""
+        tokens = self._tokens(member, now)
+        passed = min(wanted, int(tokens))
+        self._put(member, tokens - passed, now)
+        return passed
+
+    def give_back(self, member: bytes, count: int, now: float) -> None:
+        if count:
+            self._put(member, min(self._brim, self._tokens(member, now) + count), now)
+
+    def _tokens(self, member: bytes, now: float) -> float:
+        found = self._buckets.get(member)
+        if found is None:
+            return self._brim
+        return min(self._brim, found[0] + (now - found[1]) * self._per_s)
+
+    def _put(self, member: bytes, tokens: float, now: float) -> None:
+        if len(self._buckets) >= _BUCKETS_MAX and member not in self._buckets:
+            # Whoever has a full bucket needs none.
+            self._buckets = {
+                key: found
+                for key, found in self._buckets.items()
+                if found[0] + (now - found[1]) * self._per_s < self._brim
+            }
+        self._buckets[member] = (tokens, now)

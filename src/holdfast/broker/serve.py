@@ -1,0 +1,215 @@
+"""A broker that serves: its folder, its desk, its listeners, and the order in which they end.
+
+Ending: no more calls and frames are taken, what was handed in is written and answered, the sockets
+are closed with "going away", and the desk is closed. It has ten seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.broker.api.app import HandIn, broker_app
+from holdfast.broker.api.context import BrokerApi
+from holdfast.broker.broker import Broker
+from holdfast.broker.connection import Connection
+from holdfast.broker.identity import Identity
+from holdfast.broker.settings import BrokerSettings
+from holdfast.broker.upkeep import Upkeep
+from holdfast.node.daemon_lock import DaemonLock, DaemonNote
+from holdfast.node.mint import RealSource
+from holdfast.node.notify import READY, STOPPING, WATCHDOG, Notifier
+from holdfast.node.running import end_process
+from holdfast.rules import limits
+from holdfast.rules.errors import BadInput
+from holdfast.storage import home as homes
+from holdfast.storage.desk import Desk
+from holdfast.storage.home import HomePaths
+from holdfast.transport.server import Listener, Server, tcp_listener, unix_listener
+from holdfast.transport.tls import certificate_digest, make_certificate, server_context
+
+log = logging.getLogger("holdfast")
+
+SYNC_PATH: Final = "/v1/sync"
+Told = Callable[[str, dict[str, Any]], None]
+
+
+def open_desk(settings: BrokerSettings) -> Desk:
+    """The store that the settings name; not opened yet."""
+    if settings.dsn is not None:
+        from holdfast.storage.postgres import PostgresDesk
+
+        return PostgresDesk(settings.dsn)
+    from holdfast.storage.broker_sqlite import SqliteDesk, ThreadedDesk
+
+    return ThreadedDesk(SqliteDesk(settings.store, sync=settings.sync))
+
+
+class BrokerDaemon:
+    """Serves one broker in the running event loop."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        *,
+        told: Told = lambda event, document: None,
+        on_overtime: Callable[[], None] | None = None,
+    ) -> None:
+        self._settings = settings.check()
+        self._told = told
+        self._on_overtime = on_overtime or end_process
+        self._stop = asyncio.Event()
+        self._notifier = Notifier()
+        self._broker: Broker | None = None
+        self._api: BrokerApi | None = None
+        self.addresses: list[str] = []
+        self.ready = asyncio.Event()
+
+    @property
+    def broker(self) -> Broker:
+        assert self._broker is not None, "the broker is not up"
+        return self._broker
+
+    @property
+    def api(self) -> BrokerApi:
+        assert self._api is not None, "the broker is not up"
+        return self._api
+
+    def stop(self) -> None:
+        """Asks it to end; from the loop's own thread."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Serves until it is asked to stop."""
+        overtime: threading.Timer | None = None
+        try:
+            async with AsyncExitStack() as ending:
+                await self._start(ending)
+                self._tell_ready()
+                await self._stop.wait()
+                overtime = threading.Timer(limits.SHUTDOWN_MS_MAX / 1000, self._on_overtime)
+                overtime.daemon = True
+                overtime.start()
+                self._notifier.tell(STOPPING)
+                self._told("stopping", {})
+        finally:
+            if overtime is not None and self._on_overtime is not end_process:
+                overtime.cancel()
+
+    # --- starting ----------------------------------------------------------------------------
+
+    async def _start(self, ending: AsyncExitStack) -> None:
+        settings = self._settings
+        identity = await asyncio.to_thread(Identity, settings.store, settings.name)
+        paths = HomePaths(settings.store)
+        lock = DaemonLock(paths, what="a broker", end="end it first")
+        ending.callback(lock.close)
+        ending.callback(self._tell_stopped)
+        source = RealSource()
+        desk = open_desk(settings)
+        await desk.open(source.now_ms())
+        ending.push_async_callback(desk.close)
+        await desk.set_mode(*settings.mode)
+        threads = ThreadPoolExecutor(limits.SERVER_THREADS, "holdfast-broker")
+        ending.callback(threads.shutdown, wait=False)
+        broker = self._broker = Broker(
+            desk, identity, settings, settings.mode, threads=threads, source=source
+        )
+        desk.on_news(broker.hub.news)
+        api = self._api = BrokerApi(broker)
+        listeners = self._bind(paths, ending)
+        server = Server(
+            broker_app(api),
+            listeners,
+            quick=HandIn(api),
+            lines={SYNC_PATH: lambda kind: Connection(broker, kind)},
+            most=limits.BROKER_CONNECTIONS_MAX,
+        )
+        self._in_background(Upkeep(broker).run(), ending)
+        await server.start()
+        ending.push_async_callback(self._end_calls, server)
+        self.addresses = api.addresses = [listener.address for listener in listeners]
+        lock.write(DaemonNote(os.getpid(), self.addresses))
+        if self._notifier.watchdog_s is not None:
+            self._in_background(self._watchdog(self._notifier.watchdog_s), ending)
+        api.phase = "ready"
+        self.ready.set()
+
+    def _bind(self, paths: HomePaths, ending: AsyncExitStack) -> list[Listener]:
+        settings = self._settings
+        made: list[Listener] = []
+
+        def keep(listener: Listener) -> None:
+            ending.callback(listener.socket.close)
+            made.append(listener)
+
+        path = homes.socket_path(paths)
+        keep(unix_listener(path))
+        ending.callback(path.unlink, missing_ok=True)
+        if settings.tcp_place is not None:
+            keep(tcp_listener(*settings.tcp_place))
+        if settings.listen_place is not None:
+            cert, key = _certificate(settings)
+            self.broker.certificate = certificate_digest(cert)
+            keep(tcp_listener(*settings.listen_place, server_context(cert, key)))
+        return made
+
+    def _in_background(self, work: Any, ending: AsyncExitStack) -> None:
+        task = asyncio.create_task(work)
+
+        async def end() -> None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+        ending.push_async_callback(end)
+
+    async def _watchdog(self, every_s: float) -> None:
+        while True:
+            self._notifier.tell(WATCHDOG)
+            await asyncio.sleep(every_s)
+
+    def _tell_ready(self) -> None:
+        identity = self.broker.identity
+        self._told(
+            "ready",
+            {
+                "store": str(self._settings.store),
+                "database": "sqlite" if self._settings.dsn is None else "postgresql",
+                "name": identity.name,
+                "card": identity.card(),
+                "pid": os.getpid(),
+                "listening": self.addresses,
+            },
+        )
+        self._notifier.tell(READY, f"STATUS=serving {', '.join(self.addresses)}")
+
+    # --- ending ------------------------------------------------------------------------------
+
+    def _tell_stopped(self) -> None:
+        if self._stop.is_set():
+            self._told("stopped", {})
+
+    async def _end_calls(self, server: Server) -> None:
+        """What was handed in is answered, then the connections are closed."""
+        self.api.phase = "stopping"
+        await server.stop()
+        await self.broker.accepting.close()
+        await self.broker.settle()
+
+
+def _certificate(settings: BrokerSettings) -> tuple[Path, Path]:
+    if settings.tls_cert is None or settings.tls_key is None:
+        return make_certificate(settings.store)
+    cert, key = Path(settings.tls_cert), Path(settings.tls_key)
+    for path in (cert, key):
+        if not path.is_file():
+            raise BadInput(f"there is no file {path}", hint="give a certificate and its key")
+    return cert, key

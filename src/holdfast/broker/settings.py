@@ -1,0 +1,98 @@
+"""How a broker is set up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from holdfast.broker.accepting import Keeping
+from holdfast.node.settings import Place, parse_place
+from holdfast.node.settings import Settings as NodeSettings
+from holdfast.rules import limits
+from holdfast.rules.desk import Mode
+from holdfast.rules.errors import BadInput, BadValue
+from holdfast.rules.features import check_retention
+
+Registration = Literal["open", "closed", "token"]
+TOKEN_CHARS_MIN: Final = 16
+
+
+class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a broker can be told."""
+
+    store: Path
+    """The folder of its key and certificate and, without PostgreSQL, of its database."""
+    dsn: str | None = None
+    """Of PostgreSQL. It holds a password as a rule, and is never shown."""
+    listen: str | None = None
+    """HOST:PORT for other machines, with TLS."""
+    tcp: str | None = None
+    """HOST:PORT on loopback, without TLS."""
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    name: str | None = None
+    """What it is called; told once, and kept in the folder."""
+    registration: Registration = "open"
+    """Who may make a mesh here: anybody with a key, nobody, or who brings the token."""
+    registration_token: str | None = None
+    dedupe: str = str(limits.DEDUPE_RETENTION_DAYS_DEFAULT)
+    """`permanent`, or for how many days ids are remembered."""
+    keep_days: int = limits.BROKER_KEEP_DAYS
+    rate_per_s: int = limits.ACCEPT_RATE_PER_S
+    sweep_every_ms: int = limits.SWEEP_EVERY_MS
+    orphans_every_ms: int = limits.ORPHANS_EVERY_MS
+    sync: str = "full"
+    """How hard SQLite presses the disk; only tests that count on no power cut use another."""
+
+    def __repr__(self) -> str:
+        return f"BrokerSettings(store={self.store!r}, postgres={self.dsn is not None})"
+
+    def check(self) -> BrokerSettings:
+        _ = self.mode, self.listen_place, self.tcp_place
+        if not 1 <= self.keep_days <= limits.DEDUPE_RETENTION_DAYS_MAX:
+            raise BadValue(f"messages cannot be kept for {self.keep_days} days")
+        if self.registration not in ("open", "closed", "token"):
+            raise BadInput(
+                f"registration {self.registration!r} is not known", hint="open, closed or token"
+            )
+        if (self.registration == "token") != (self.registration_token is not None):
+            raise BadInput(
+                "registration by token needs the token, and only that does",
+                hint="put it into the environment: HOLDFAST_BROKER_TOKEN",
+            )
+        if self.registration_token is not None and len(self.registration_token) < TOKEN_CHARS_MIN:
+            raise BadInput(f"the token has fewer than {TOKEN_CHARS_MIN} characters")
+        if self.rate_per_s < 1:
+            raise BadValue("a rate is one envelope per second at least")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise BadInput("a certificate and its key go together", hint="give both, or neither")
+        return self
+
+    @property
+    def mode(self) -> tuple[Mode, int]:
+        """How ids are remembered, and for how many days."""
+        if self.dedupe == "permanent":
+            return "permanent", 0
+        if not (self.dedupe.isascii() and self.dedupe.isdecimal() and len(self.dedupe) <= 6):
+            raise BadInput(
+                f"{self.dedupe!r} is no way to remember ids",
+                hint="give a number of days, 3 or more, or: permanent",
+            )
+        return "retention_scoped", check_retention("retention_scoped", int(self.dedupe))
+
+    @property
+    def listen_place(self) -> Place | None:
+        return None if self.listen is None else parse_place(self.listen)
+
+    @property
+    def tcp_place(self) -> Place | None:
+        return NodeSettings(tcp=self.tcp).tcp_place
+
+
+def keeping_of(mode: Mode, days: int, keep_days: int) -> Keeping:
+    return Keeping(
+        keep_ms=keep_days * limits.DAY_MS,
+        dedupe_ms=None if mode == "permanent" else days * limits.DAY_MS,
+    )

@@ -1,0 +1,152 @@
+"""What a broker does for itself: sweeps, the orphan check, asking for snapshots.
+
+Each is also a command. Chunks are small and the loop is let go between them: nobody waits long for
+a sweep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.broker.broker import Broker
+from holdfast.broker.counts import BrokerCounts
+from holdfast.rules import limits
+from holdfast.rules.desk import Orphan, Swept
+from holdfast.rules.errors import HoldfastError
+from holdfast.rules.ids import id_time_ms
+from holdfast.storage.desk import Desk
+
+log = logging.getLogger("holdfast")
+
+_TICK_S: Final = 1.0
+
+
+async def sweep_all(desk: Desk, now_ms: int, counts: BrokerCounts | None = None) -> Swept:
+    """Sweeps until nothing is left to sweep."""
+    total = Swept()
+    while True:
+        done = await desk.sweep(now_ms, limits.SWEEP_ROWS)
+        total = Swept(**{name: getattr(total, name) + getattr(done, name) for name in _FIELDS})
+        if counts is not None:
+            counts.sweep(done)
+        if max(getattr(done, name) for name in _FIELDS) < limits.SWEEP_ROWS:
+            break
+        await asyncio.sleep(0)
+    if counts is not None:
+        counts.sweeps += 1
+    return total
+
+
+_FIELDS: Final = Swept.__struct_fields__
+
+
+async def check_orphans(desk: Desk, counts: BrokerCounts | None = None) -> list[Orphan]:
+    """Dedupe rows without their message, and the other way round. There should be none."""
+    found = await desk.orphans(limits.ORPHANS_SHOWN_MAX)
+    if counts is not None:
+        counts.orphan_checks += 1
+        counts.orphans.clear()
+        for one in found:
+            counts.orphans[one.mesh] += 1
+    for one in found:
+        log.error(
+            "orphan in mesh %r: %s (id %s, seq %d)", one.mesh, one.what, one.id.hex(), one.seq
+        )
+    return found
+
+
+class Upkeep:
+    """The broker's own clockwork."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        loop = asyncio.get_running_loop()
+        settings = self._broker.settings
+        sweep_at = loop.time() + settings.sweep_every_ms / limits.SECOND_MS
+        orphans_at = loop.time() + settings.orphans_every_ms / limits.SECOND_MS
+        while True:
+            await asyncio.sleep(_TICK_S)
+            for connection in list(self._broker.connections):
+                try:
+                    connection.tick()
+                except Exception:
+                    log.exception("a fault of ours at the tick of a connection")
+            if loop.time() >= sweep_at:
+                await self._patiently("sweep", self.sweep)
+                sweep_at = loop.time() + settings.sweep_every_ms / limits.SECOND_MS
+            if loop.time() >= orphans_at:
+                await self._patiently("orphan check", self.orphans)
+                orphans_at = loop.time() + settings.orphans_every_ms / limits.SECOND_MS
+
+    async def _patiently(self, what: str, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        try:
+            await work()
+        except HoldfastError as error:
+            log.warning("the %s did not end: %s; it is tried again", what, error.message)
+        except Exception:
+            # All else that this clockwork drives goes on.
+            log.exception("a fault of ours in the %s; it is tried again", what)
+
+    async def sweep(self) -> Swept:
+        broker = self._broker
+        done = await sweep_all(broker.desk, broker.source.now_ms(), broker.counts)
+        await self._want_snapshots()
+        return done
+
+    async def orphans(self) -> list[Orphan]:
+        return await check_orphans(self._broker.desk, self._broker.counts)
+
+    async def _want_snapshots(self) -> None:
+        """Changes that are old enough to go stay until a snapshot covers them: a member that could
+        make one is asked for it.
+        """
+        broker = self._broker
+        followed = {mesh for one in broker.connections for mesh in one.follows}
+        for slug in sorted(followed):
+            for connection in list(broker.connections):
+                if slug not in connection.follows:
+                    continue
+                member = await broker.desk.member_get(slug, connection.key)
+                if member is None or not {"read", "relay"} <= member.grants:
+                    continue
+                if await self._has_old_changes(slug, connection.key):
+                    connection.want_snapshot(slug)
+                break
+
+    async def _has_old_changes(self, slug: str, key: bytes) -> bool:
+        """Is the first change behind the newest snapshot past its time?"""
+        broker = self._broker
+        mesh = await broker.desk.mesh_get(slug)
+        if mesh is None:
+            return False
+        snapshot = await broker.desk.snapshot_get(slug)
+        after = mesh.first - 1 if snapshot is None else max(mesh.first - 1, snapshot.seq)
+        page = await broker.desk.feed(slug, key, min(after, mesh.seq), 1, 1, own=True)
+        changes = [row for row in page.rows if row.kind == "change"]
+        if not changes:
+            return False
+        age = broker.source.now_ms() - id_time_ms(changes[0].broker_id)
+        return age > broker.keeping.keep_ms
+
+
+class UpkeepDone(msgspec.Struct, frozen=True):
+    """What a sweep removed."""
+
+    dedupe: int
+    messages: int
+    released: int
+    died: int
+    invites: int
+    snapshots: int
+
+    @classmethod
+    def of(cls, done: Swept) -> UpkeepDone:
+        return cls(*(getattr(done, name) for name in cls.__struct_fields__))

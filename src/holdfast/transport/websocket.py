@@ -1,0 +1,217 @@
+"""A WebSocket of the server's side, on a connection that began as HTTP.
+
+The rules of the protocol are those of `websockets`, which is asked for its verdicts and does no I/O
+itself. Around it stands as little as possible: an idle connection is two small objects and a timer,
+and no task. Nothing is compressed: envelopes are small, and a few bytes can be made to fill
+memory.
+
+Whoever is silent, or does not take what it is sent, for too long is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, MutableSet
+from typing import Any, Final, Protocol
+
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+
+from holdfast.rules import limits
+
+_REASON_BYTES_MAX: Final = 120
+_CLOSING_S: Final = 2.0
+_DATA: Final = (Opcode.BINARY, Opcode.CONT)
+_UNSUPPORTED: Final = 1003
+_TOO_LARGE: Final = 1009
+_LOST: Final = 1006
+
+
+class Line(Protocol):
+    """Who talks on a WebSocket. All calls come from the loop, and none may wait."""
+
+    def opened(self, socket: Socket) -> None: ...
+    def message(self, raw: bytes) -> None: ...
+    def room(self) -> None:
+        """What was sent has been taken: more may be."""
+
+    def stopping(self) -> None:
+        """The server ends."""
+
+    def closed(self, code: int) -> None: ...
+
+
+class Socket(asyncio.Protocol):
+    """One WebSocket. Made for a request that asked for it."""
+
+    __slots__ = (
+        *("_all", "_begun", "_code", "_heard", "_line", "_loop", "_parts", "_paused_at"),
+        *("_protocol", "_timer", "_unproved", "transport"),
+    )
+
+    def __init__(self, line: Line, all: MutableSet[Any]) -> None:
+        """`all` holds the connections of the server: this one is counted among them."""
+        self._line = line
+        self._all = all
+        self._protocol = ServerProtocol(max_size=limits.FRAME_BYTES_MAX)
+        self._parts = bytearray()
+        self._begun = False
+        """Of a message in several frames, the first has come."""
+        self._unproved: int | None = 0
+        """What has come from one that has not proved who it is."""
+        self._paused_at: float | None = None
+        self._code = _LOST
+
+    def begin(
+        self, transport: asyncio.Transport, path: str, headers: Iterable[tuple[bytes, bytes]]
+    ) -> bool:
+        """Answers the request; False if it is none for a WebSocket, and nothing was answered."""
+        # The protocol wants to read the request itself.
+        lines = [b"GET ", path.encode("latin-1"), b" HTTP/1.1\r\n"]
+        for name, value in headers:
+            lines += [name, b": ", value, b"\r\n"]
+        self._protocol.receive_data(b"".join([*lines, b"\r\n"]))
+        asked = self._protocol.events_received()
+        if len(asked) != 1 or not isinstance(asked[0], Request):
+            return False
+        response = self._protocol.accept(asked[0])
+        if response.status_code != 101:
+            return False
+        self._protocol.send_response(response)
+        self.transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._heard = self._loop.time()
+        self._all.add(self)
+        transport.set_write_buffer_limits(high=limits.CONNECTION_UNREAD_BYTES)
+        transport.set_protocol(self)
+        self._flush()
+        self._timer = self._loop.call_later(limits.SOCKET_PING_MS / limits.SECOND_MS, self._tick)
+        self._line.opened(self)
+        return True
+
+    # --- what the line does --------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self._protocol.state is State.OPEN
+
+    @property
+    def has_room(self) -> bool:
+        return self._paused_at is None
+
+    def send(self, frames: Iterable[bytes]) -> None:
+        """Each as one binary message. On a socket that closes, nothing happens."""
+        if self._protocol.state is not State.OPEN:
+            return
+        for raw in frames:
+            self._protocol.send_binary(raw)
+        self._flush()
+
+    def close(self, code: int, reason: str = "") -> None:
+        if self._protocol.state is State.OPEN:
+            text = reason.encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
+            self._protocol.send_close(code, text)
+            self._code = code
+            self._flush()
+            self._loop.call_later(_CLOSING_S, self.transport.abort)
+
+    def proved(self) -> None:
+        """It is known who is there: from now on large messages are taken."""
+        self._unproved = None
+
+    def pause(self) -> None:
+        """Reads no more until `resume`."""
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def resume(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+            self._heard = self._loop.time()  # what it says while we do not read is not heard
+
+    def cut(self, code: int) -> None:
+        """At once, and without a word: it does not read anyway."""
+        self._code = code
+        self.transport.abort()
+
+    # --- what the connection does --------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        """By the server, when it ends."""
+        self._line.stopping()
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = self._loop.time()
+        protocol = self._protocol
+        if self._unproved is not None:
+            self._unproved += len(data)
+            if self._unproved > limits.UNPROVED_BYTES_MAX:
+                self.cut(_TOO_LARGE)
+                return
+        protocol.receive_data(data)
+        for event in protocol.events_received():
+            if type(event) is Frame:
+                self._on_frame(event)
+        self._flush()
+        if protocol.parser_exc is not None and self._code == _LOST:
+            # It broke the rules of the protocol, which has told it so.
+            self._code = protocol.close_code or _LOST
+
+    def _on_frame(self, frame: Frame) -> None:
+        if frame.opcode is Opcode.CLOSE:
+            self._code = self._protocol.close_code or _LOST
+        elif frame.opcode is Opcode.TEXT:
+            self.close(_UNSUPPORTED, "frames here are binary")
+        elif frame.opcode in _DATA and self.is_open:
+            if frame.fin and not self._begun:
+                self._line.message(bytes(frame.data))
+                return
+            # Not a list: frames without an end or a content must not cost more than they bring.
+            self._parts += frame.data
+            self._begun = not frame.fin
+            if frame.fin:
+                whole, self._parts = bytes(self._parts), bytearray()
+                self._line.message(whole)
+
+    def eof_received(self) -> None:
+        self._protocol.receive_eof()
+        self._flush()
+
+    def pause_writing(self) -> None:
+        self._paused_at = self._loop.time()
+
+    def resume_writing(self) -> None:
+        self._paused_at = None
+        self._line.room()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+        self._all.discard(self)
+        self._line.closed(self._code)
+
+    def _flush(self) -> None:
+        parts = self._protocol.data_to_send()
+        if not parts or self.transport.is_closing():
+            return
+        ends = parts[-1] == b""  # as the protocol says: nothing more will be sent
+        whole = parts[0] if len(parts) == 1 else b"".join(parts)
+        if whole:
+            self.transport.write(whole)
+        if ends:
+            self.transport.close()
+            # To close is to wait until what was written is taken, and that may be never.
+            self._loop.call_later(_CLOSING_S, self.transport.abort)
+
+    def _tick(self) -> None:
+        now = self._loop.time()
+        silent_s = limits.SOCKET_SILENT_MS / limits.SECOND_MS
+        waits = self.transport.is_reading() and now - self._heard > silent_s
+        if waits or (self._paused_at is not None and now - self._paused_at > silent_s):
+            self.cut(_LOST)
+            return
+        if self.is_open and self._paused_at is None:
+            self._protocol.send_ping(b"")
+            self._flush()
+        self._timer = self._loop.call_later(limits.SOCKET_PING_MS / limits.SECOND_MS, self._tick)

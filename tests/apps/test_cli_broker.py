@@ -1,0 +1,91 @@
+"""`holdfast broker`: a real process, and looking after it while it runs and when it does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+PATIENCE_S = 60
+
+
+def holdfast(*words: str, **env: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", *words],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env={**os.environ, **env},
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@contextmanager
+def serving(store: Path, *words: str) -> Iterator[dict[str, Any]]:
+    command = [sys.executable, "-m", "holdfast", "broker", "serve", "--json", f"--store={store}"]
+    process = subprocess.Popen(
+        [*command, "--tcp=127.0.0.1:0", *words], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        yield json.loads(process.stdout.readline())
+        process.send_signal(signal.SIGTERM)
+        said = [json.loads(line)["event"] for line in process.stdout]
+        assert process.wait(PATIENCE_S) == 0
+        assert said == ["stopping", "stopped"]
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_U2_a_broker_is_served_looked_after_and_ended(tmp_path: Path) -> None:
+    store = f"--store={tmp_path / 'b'}"
+    with serving(tmp_path / "b", "--name=desk", "--dedupe=permanent") as ready:
+        assert (ready["event"], ready["name"], ready["database"]) == ("ready", "desk", "sqlite")
+        assert ready["card"].startswith("desk:ed25519:")
+        code, out, _ = holdfast("broker", "status", store, "--json")
+        told = json.loads(out)
+        assert (code, told["card"], told["pid"]) == (0, ready["card"], ready["pid"])
+        assert (told["dedupe_mode"], told["counts"]["meshes"]) == ("permanent", 0)
+        code, out, _ = holdfast("broker", "sweep", store, "--json")
+        assert (code, json.loads(out)["messages"]) == (0, 0)
+        assert holdfast("broker", "orphans", store, "--json")[:2] == (0, "[]\n")
+        assert holdfast("broker", "new-epoch", store, "--json")[:2] == (0, "[]\n")
+        code, _, err = holdfast("broker", "serve", store, "--tcp=127.0.0.1:0", "--json")
+        assert (code, json.loads(err)["error"]["code"]) == (5, "already_exists")
+    code, out, _ = holdfast("broker", "status", store, "--json")
+    assert (code, json.loads(out)["pid"], json.loads(out)["card"]) == (0, None, ready["card"])
+    assert holdfast("broker", "orphans", store)[0] == 0
+
+
+def test_U2_a_broker_that_cannot_be_says_why(tmp_path: Path) -> None:
+    store = f"--store={tmp_path / 'b'}"
+    for words, code, named in (
+        (("serve", store, "--dedupe=2"), 1, "feature_param_below_floor"),
+        (("serve", store, "--tcp=0.0.0.0:1"), 2, "bad_input"),
+        (("serve", store, "--registration=token"), 2, "bad_input"),
+        (("serve",), 2, "bad_input"),
+        (("status", store), 4, "no_home"),
+    ):
+        found, _, err = holdfast("broker", *words, "--json", HOLDFAST_BROKER_STORE="")
+        assert (found, json.loads(err.splitlines()[-1])["error"]["code"]) == (code, named), words
+    assert not (tmp_path / "b").exists()
+
+
+def test_D1_a_dsn_is_never_printed(tmp_path: Path) -> None:
+    dsn = "postgresql://someone:hunter2@127.0.0.1:1/nowhere"
+    for words in ((f"--postgres={dsn}",), ()):
+        code, out, err = holdfast(
+            *("broker", "serve", f"--store={tmp_path / 'b'}", "--tcp=127.0.0.1:0", *words),
+            HOLDFAST_BROKER_DSN=dsn,
+        )
+        assert code != 0
+        assert "error: " in err
+        assert "hunter2" not in out + err

@@ -1,0 +1,89 @@
+"""A process that hands envelopes to a broker's desk until it is killed.
+
+    python desk_process.py FOLDER --seed 7
+    python desk_process.py FOLDER --seed 7 --die-at "commit: before" 3
+
+The numbers of what was answered go to standard output at once, one line for each group. Some
+groups repeat what came before, as whoever lost an answer does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from holdfast.rules.desk import Accepted, Arriving, Verdict
+from holdfast.storage.broker_sqlite import SqliteDesk, ThreadedDesk, base
+from support.desks import NOW, accept, arriving, queued, topic, with_team
+
+POINTS: dict[str, tuple[Any, str]] = {
+    "commit": (SqliteDesk, "_commit"),
+    "mark": (base, "write_mark"),
+    "insert": (SqliteDesk, "_judge"),
+}
+
+
+def lay(point: str, nth: int) -> None:
+    """Lets the process die when it passes the point for the n-th time."""
+    name, _, side = point.partition(": ")
+    owner, attribute = POINTS[name]
+    real = getattr(owner, attribute)
+    passed = count(1)
+
+    def around(*args: Any, **kwargs: Any) -> Any:
+        fatal = next(passed) == nth
+        if fatal and side == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = real(*args, **kwargs)
+        if fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(owner, attribute, around)
+
+
+def tell(numbers: list[int], answers: list[Accepted]) -> None:
+    assert all(one.verdict in (Verdict.CREATED, Verdict.DUPLICATE) for one in answers), answers
+    pairs = " ".join(f"{number}:{one.seq}" for number, one in zip(numbers, answers, strict=True))
+    os.write(1, f"{pairs}\n".encode())
+
+
+async def hand_in(desk: ThreadedDesk, rng: random.Random, first: int) -> None:
+    makers: tuple[Callable[[int], Arriving], ...] = (arriving, topic, queued)
+    number = first
+    while True:
+        size = rng.choice((1, 3, 20, 200))
+        numbers = list(range(number, number + size))
+        number += size
+        # Repeats of what is known, and of what the last life may have written.
+        numbers += [rng.randrange(number) for _ in range(3)]
+        tell(numbers, await accept(desk, *(makers[n % 3](n) for n in numbers)))
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--die-at", nargs=2, metavar=("POINT", "NTH"))
+    given = parser.parse_args()
+    desk = ThreadedDesk(SqliteDesk(given.folder, mark_rows=50))
+    await desk.open(NOW)
+    await with_team(desk)
+    if given.die_at:
+        lay(given.die_at[0], int(given.die_at[1]))
+    await hand_in(desk, random.Random(given.seed), given.first)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

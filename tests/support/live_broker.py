@@ -1,0 +1,157 @@
+"""A real broker in a thread, which can be ended and begun again at the same address, and homes that
+share their mesh through it.
+
+    with LiveBroker(folder) as broker:
+        share(home_of_ana, broker)
+        join(home_of_bob, broker, home_of_ana)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import shutil
+import socket
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+import holdfast
+from holdfast.broker.serve import BrokerDaemon
+from holdfast.broker.settings import BrokerSettings
+from holdfast.node.broker_calls import BrokerCalls, card_shown
+from holdfast.node.node import Node
+from holdfast.node.trust import Trust
+from holdfast.rules.invites import parse_invite
+from holdfast.storage.home import HomePaths
+
+PATIENCE_S = 60
+MESH = "team"
+
+
+class LiveBroker:
+    """On loopback, by one port for as long as the test lasts."""
+
+    def __init__(self, folder: Path, *, tls: bool = False, **given: Any) -> None:
+        self.folder = folder
+        self._place = f"127.0.0.1:{_free_port()}"
+        where = {"listen" if tls else "tcp": self._place}
+        self._given = {"store": folder, "sync": "normal", "name": "hub", **where, **given}
+        self.url = f"{'https' if tls else 'http'}://{self._place}"
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self.daemon: BrokerDaemon | None = None
+
+    def start(self) -> None:
+        told: queue.Queue[BaseException | None] = queue.Queue()
+
+        async def main() -> None:
+            self._loop = asyncio.get_running_loop()
+            self.daemon = BrokerDaemon(
+                BrokerSettings(**self._given),
+                told=lambda event, document: told.put(None) if event == "ready" else None,
+                on_overtime=lambda: None,
+            )
+            await self.daemon.run()
+
+        def serve() -> None:
+            try:
+                asyncio.run(main())
+            except BaseException as error:
+                told.put(error)
+
+        self._thread = threading.Thread(target=serve, name="broker-under-test", daemon=True)
+        self._thread.start()
+        failed = told.get(timeout=PATIENCE_S)
+        if failed is not None:
+            raise failed
+
+    def stop(self) -> None:
+        if self._thread is None or self.daemon is None or self._loop is None:
+            return
+        self._loop.call_soon_threadsafe(self.daemon.stop)
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), "the broker does not end"
+        self._thread = None
+
+    def run(self, work: Any) -> Any:
+        """Awaits something in the broker's loop."""
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
+
+    @property
+    def desk(self) -> Any:
+        assert self.daemon is not None
+        return self.daemon.broker.desk
+
+    def copy(self, to: Path) -> None:
+        """A backup of all that it has; it must not run."""
+        shutil.copytree(self.folder, to)
+
+    def restore(self, copy: Path, *names: str) -> None:
+        """Puts files of a backup in the place of its own, and nothing else."""
+        for name in names or ("broker.db",):
+            for old in self.folder.glob(f"{name}*"):
+                old.unlink()
+            shutil.copy(copy / name, self.folder / name)
+
+    def __enter__(self) -> LiveBroker:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def calls_of(node: Node, broker: LiveBroker, card: str | None = None) -> BrokerCalls:
+    trust = Trust(node._core, HomePaths(node.home))
+    shown = card or card_shown(broker.url, (trust.name, trust.seed))
+    return BrokerCalls.of(trust, broker.url, shown)
+
+
+def share(home: Path, broker: LiveBroker) -> None:
+    """Registers the home's mesh, and makes it a shared one."""
+    with holdfast.open(home, sync="normal") as node:
+        calls = calls_of(node, broker)
+        there = calls.register(MESH, "Team")
+        _become(node, calls, "shared_owner", there.server_id, there.epoch)
+        calls.close()
+
+
+def join(home: Path, broker: LiveBroker, owner: Path) -> None:
+    with holdfast.open(owner, sync="normal") as node:
+        calls = calls_of(node, broker)
+        text = calls.invite(MESH).text
+        calls.close()
+    with holdfast.open(home, sync="normal") as node:
+        calls = calls_of(node, broker)
+        there = calls.join(parse_invite(text))
+        _become(node, calls, "shared_guest", there.server_id, there.epoch)
+        calls.close()
+
+
+def _become(node: Node, calls: BrokerCalls, kind: str, server_id: str, epoch: int) -> None:
+    row = msgspec.structs.replace(
+        node.mesh(MESH).info(),
+        kind=kind,
+        broker_url=calls.url,
+        broker_card=calls.card,
+        server_id=server_id,
+        broker_epoch=epoch,
+    )
+    node._core.write("test", lambda tx: tx.mesh_change(row))
