@@ -24,6 +24,7 @@ from holdfast.rules.errors import BadInput, HoldfastError, Truncated
 from holdfast.transport.client import Client
 from holdfast.transport.wire import Fetch
 from support.daemon import PATIENCE_S, Plain, UpInThread, ask, connect, make_home, running
+from support.events import Events
 
 EVERYWHERE = Settings(tcp="127.0.0.1:0", listen="127.0.0.1:0")
 
@@ -584,38 +585,6 @@ def test_U4_links_are_shown_and_missing_ones_told(up: UpInThread, tokens: dict[s
 
 
 # --- events --------------------------------------------------------------------------------------
-
-
-class Events:
-    """A client that reads a stream of events."""
-
-    def __init__(self, up: UpInThread, query: str = "", **settings: Any) -> None:
-        self._connection = connect(settings.pop("address", up.unix))
-        self._connection.request("GET", f"/v1/events{query}", headers=settings)
-        self.answer = self._connection.getresponse()
-        assert self.answer.status == 200, self.answer.read()
-        assert self.answer.getheader("content-type", "").startswith("text/event-stream")
-        assert self._block() == ["retry: 1000"]
-
-    def _block(self) -> list[str]:
-        lines = []
-        while line := self.answer.readline().decode().rstrip("\n"):
-            lines.append(line)
-        return lines
-
-    def next(self) -> dict[str, Any]:
-        """The next event, heartbeats passed over."""
-        while True:
-            fields = dict(line.split(": ", 1) for line in self._block() if not line.startswith(":"))
-            if fields:
-                return {**fields, "data": json.loads(fields["data"])}
-
-    def offsets(self, count: int) -> list[int]:
-        return [int(self.next()["id"]) for _ in range(count)]
-
-    def close(self) -> None:
-        self._connection.close()
-        self.answer.close()
 
 
 def test_U4_entries_are_told_as_they_come_and_a_client_finds_its_place(up: UpInThread) -> None:

@@ -30,7 +30,7 @@ ENTITIES = (
     *("a", "A", "ab", "a%", "a_c", "abc", "aé", "é", "\ud7ff", "\ue000x", "a\ud7ff", "a\ue000"),
     *("\uffff", "a\uffff", "\U00010000", "\U0010ffff", "a\U0010ffff", "\U0010ffff\U0010ffffb"),
 )
-OPS = ("state.set", "state.delete", "memory.set", "fact.append", "task.claim", "later.op")
+OPS = ("state.set", "message.send", "memory.set", "fact.append", "task.claim", "later.op")
 
 
 class Written(NamedTuple):
@@ -78,6 +78,7 @@ asked = st.builds(
         classes=some(tuple(CLASSES)),
         origins=some(ORIGINS),
         beyond=st.sampled_from(["", "zoe", "yan", "ana", "nobody"]),
+        without_messages=st.booleans(),
     ),
 )
 

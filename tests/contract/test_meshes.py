@@ -21,6 +21,45 @@ def test_S6_a_mesh_comes_back_as_it_was_added(store: Store) -> None:
     assert read(store, lambda tx: tx.mesh_get("other")) is None
 
 
+SHARED = {
+    "kind": "shared_guest",
+    "broker_url": "https://broker.example:7777",
+    "broker_card": "desk:ed25519:00",
+    "server_id": "01a0",
+    "broker_epoch": 2,
+    "broker_seq": 41,
+    "last_sync_at": 9,
+    "sync_paused": True,
+}
+
+
+def test_S14_a_shared_mesh_comes_back_with_its_broker_and_its_cursor(store: Store) -> None:
+    row = mesh_row("team", **SHARED)
+    store.write(lambda tx: tx.mesh_add(row))
+    assert read(store, lambda tx: tx.mesh_get("team")) == row
+    assert read(store, lambda tx: tx.mesh_list()) == [row]
+
+
+def test_S14_a_mesh_changes_in_all_but_its_clocks(store: Store) -> None:
+    with_mesh(store, "other")
+    store.write(lambda tx: tx.mesh_add(mesh_row("team", lamport=5, seq=3, forgotten_lamport=2)))
+    changed = mesh_row("team", name="The Team", lamport=0, seq=9, created_at=8, **SHARED)
+    store.write(lambda tx: tx.mesh_change(changed))
+    expected = msgspec.structs.replace(changed, lamport=5, seq=3, forgotten_lamport=2)
+    assert read(store, lambda tx: tx.mesh_get("team")) == expected
+    assert read(store, lambda tx: tx.mesh_get("other")) == mesh_row("other"), "and no other"
+    with pytest.raises(UnknownMesh):
+        store.write(lambda tx: tx.mesh_change(mesh_row("nowhere")))
+
+
+@pytest.mark.parametrize("kind", ["shared_owner", "shared_guest"])
+def test_S6_a_local_event_of_a_shared_mesh_names_the_lane_by_which_it_leaves(
+    store: Store, kind: str
+) -> None:
+    store.write(lambda tx: tx.mesh_add(mesh_row("team", kind=kind)))
+    assert store.write(lambda tx: tx.tick("team")) == (1, 1, "broker:team")
+
+
 def test_S6_meshes_are_listed_by_name(store: Store) -> None:
     with_mesh(store, "b", "a-2", "a", "c.1")
     assert [row.slug for row in read(store, lambda tx: tx.mesh_list())] == ["a", "a-2", "b", "c.1"]
@@ -46,8 +85,8 @@ def test_S1_the_peer_of_a_home_is_told_and_kept(store: Store) -> None:
 def test_S4_a_local_event_takes_the_next_stamp_and_the_next_number(store: Store) -> None:
     with_mesh(store, "team", "other")
     ticks = [store.write(lambda tx: tx.tick("team")) for _ in range(3)]
-    assert ticks == [(1, 1), (2, 2), (3, 3)]
-    assert store.write(lambda tx: tx.tick("other")) == (1, 1), "every mesh has its own clock"
+    assert ticks == [(1, 1, None), (2, 2, None), (3, 3, None)]
+    assert store.write(lambda tx: tx.tick("other")) == (1, 1, None), "every mesh has its own clock"
 
 
 @pytest.mark.parametrize(("ours", "theirs", "then"), [(0, 1, 2), (5, 3, 6), (5, 5, 6), (5, 9, 10)])
@@ -73,7 +112,7 @@ def test_S4_a_stamp_that_is_no_positive_63_bit_integer_is_refused(store: Store, 
     with_mesh(store)
     with pytest.raises(BadStamp):
         store.write(lambda tx: tx.tick_merged("team", stamp))
-    assert store.write(lambda tx: tx.tick("team")) == (1, 1), "nothing moved"
+    assert store.write(lambda tx: tx.tick("team")) == (1, 1, None), "nothing moved"
 
 
 def test_S4_a_stamp_may_be_2_to_the_48_ahead_and_no_more(store: Store) -> None:
@@ -88,13 +127,13 @@ def test_S4_a_rolled_back_event_leaves_the_clock_where_it_was(store: Store) -> N
     with_mesh(store)
 
     def work(tx: Transaction) -> None:
-        assert tx.tick("team") == (1, 1)
+        assert tx.tick("team") == (1, 1, None)
         assert tx.tick_merged("team", 40) == 41
         raise RuntimeError("stop")
 
     with pytest.raises(RuntimeError, match="stop"):
         store.write(work)
-    assert store.write(lambda tx: tx.tick("team")) == (1, 1)
+    assert store.write(lambda tx: tx.tick("team")) == (1, 1, None)
 
 
 def test_S4_a_hundred_concurrent_ticks_have_no_gap_and_no_double(store: Store) -> None:
@@ -106,7 +145,7 @@ def test_S4_a_hundred_concurrent_ticks_have_no_gap_and_no_double(store: Store) -
     def run(mine: list[tuple[int, int]]) -> None:
         start.wait()
         for _ in range(each):
-            mine.append(store.write(lambda tx: tx.tick("team")))
+            mine.append(store.write(lambda tx: tx.tick("team")[:2]))
 
     workers = [threading.Thread(target=run, args=(mine,)) for mine in taken]
     for worker in workers:

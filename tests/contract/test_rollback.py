@@ -23,7 +23,7 @@ class Write:
     def __init__(self, mesh: str) -> None:
         self.mesh = mesh
 
-    def __call__(self, tx: Transaction) -> tuple[int, int]:
+    def __call__(self, tx: Transaction) -> tuple[int, int, str | None]:
         return tx.tick(self.mesh)
 
 

@@ -23,11 +23,14 @@ from support.stores import (
     consumer_row,
     event_row,
     file_row,
+    inbox_row,
     link_row,
+    mate_row,
     memory_row,
     mesh_row,
     quarantine_row,
     read,
+    spool_row,
     state_row,
     task_row,
     token_row,
@@ -67,6 +70,12 @@ def ground(tx: Transaction) -> None:
     tx.link_put(link_row())
     tx.quarantine_add(quarantine_row())
     tx.fact_objects_put(3, ["b" * 64])
+    tx.spool_add([spool_row(1), spool_row(2, state="inflight"), spool_row(3)])
+    tx.spool_done([(1, b"b" * 16, 1, 7)], 50)
+    tx.inbox_add(inbox_row(3, read_at=5))
+    tx.inbox_add(inbox_row(4))
+    tx.heard_add(MESH, 1, [(7, 1), (8, 3)])
+    tx.mates_put(MESH, [mate_row("a")])
 
 
 STEPS: dict[str, Callable[[Transaction], object]] = {
@@ -136,6 +145,21 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "link_drop": lambda tx: tx.link_drop("to-zoe"),
     "quarantine_add": lambda tx: tx.quarantine_add(quarantine_row(offset=2)),
     "quarantine_drop": lambda tx: tx.quarantine_drop(1),
+    "mesh_change": lambda tx: tx.mesh_change(mesh_row(kind="shared_owner", broker_seq=3)),
+    "spool_add": lambda tx: tx.spool_add([spool_row(4), spool_row(5)]),
+    "spool_put": lambda tx: tx.spool_put(spool_row(3, number=3, state="dead", attempts=4)),
+    "spool_inflight": lambda tx: tx.spool_inflight(spool_row(3).lane, [3]),
+    "spool_recover": lambda tx: tx.spool_recover(),
+    "spool_done": lambda tx: tx.spool_done([(2, b"c" * 16, 1, 9)], 60),
+    "spool_sweep": lambda tx: tx.spool_sweep(51, 10),
+    "inbox_add": lambda tx: tx.inbox_add(inbox_row(5)),
+    "inbox_read": lambda tx: tx.inbox_read(make_id(4), 9),
+    "inbox_hooked": lambda tx: tx.inbox_hooked([2], 9),
+    "inbox_sweep": lambda tx: tx.inbox_sweep(4, 10),
+    "heard_add": lambda tx: tx.heard_add(MESH, 1, [(9, 4)]),
+    "heard_sweep": lambda tx: tx.heard_sweep(2, 10),
+    "heard_drop": lambda tx: tx.heard_drop("team", 10),
+    "mates_put": lambda tx: tx.mates_put(MESH, [mate_row("b")]),
 }
 
 AnyStore = MemoryStore | SqliteStore
@@ -214,6 +238,9 @@ def test_S3_every_kind_of_change_is_tried(store: AnyStore) -> None:
             (ports.LedgerWriter, ports.LedgerReader),
             (ports.ConsumerWriter, ports.ConsumerReader),
             (ports.ZoneWriter, ports.ZoneReader),
+            (ports.SpoolWriter, ports.SpoolReader),
+            (ports.InboxWriter, ports.InboxReader),
+            (ports.HeardWriter, ports.HeardReader),
         )
         for name in vars(writer)
         if not name.startswith("_") and name not in vars(reader)

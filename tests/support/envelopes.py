@@ -14,6 +14,7 @@ from holdfast.rules.bodies import (
     Fact,
     FileShare,
     MemorySet,
+    MessageSend,
     Nothing,
     StateSet,
     TaskCreate,
@@ -128,6 +129,15 @@ def task_release(task: str, generation: int = 0, **fields: Any) -> bytes:
 
 def fact_append(subject: str, predicate: str, object: object, **fields: Any) -> bytes:
     return raw("fact.append", subject, Fact(predicate, encode_value(object)), **fields)
+
+
+def message_send(kind: str, ref: str, content: bytes, **fields: Any) -> bytes:
+    """A message, with the fingerprint of what it says."""
+    asked = {name: fields[name] for name in ("reply_to", "priority", "meta") if name in fields}
+    told = fingerprint(kind=kind, ref=ref, body=content, **asked)
+    body = MessageSend(content, fields.pop("content_type", ""))
+    given = {"to": (kind, ref), "fingerprint": told, **fields}
+    return raw("message.send", f"{kind}/{ref}", body, **given)
 
 
 def changed(raw: bytes, **fields: Any) -> bytes:

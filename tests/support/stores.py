@@ -13,10 +13,13 @@ from holdfast.rules.rows import (
     ConflictRow,
     ConsumerRow,
     FileRow,
+    InboxRow,
     LinkRow,
+    MateRow,
     MemoryRow,
     MeshRow,
     QuarantineRow,
+    SpoolRow,
     StateRow,
     TaskEventRow,
     TaskRow,
@@ -228,3 +231,19 @@ def append(
     return tx.log_append(
         make_id(number), mesh, "state.set", entity, origin, number, now_ms, raw, via
     )
+
+
+def spool_row(at: int, /, **fields: Any) -> SpoolRow:
+    """A row about the envelope with this number, at the offset of that number."""
+    row = {"lane": f"broker:{MESH}", "id": make_id(at), "mesh": MESH, "offset": at}
+    return SpoolRow(**{**row, "created_at": 1000 + at, **fields})
+
+
+def inbox_row(at: int, /, **fields: Any) -> InboxRow:
+    row = {"id": make_id(at), "mesh": MESH, "kind": "topic", "ref": "news", "sender": "bob"}
+    return InboxRow(**{**row, "offset": at, "received_at": 1000 + at, **fields})
+
+
+def mate_row(digit: str, **fields: Any) -> MateRow:
+    row = {"mesh": MESH, "key": bytes.fromhex(digit * 64), "name": f"peer-{digit}"}
+    return MateRow(**{**row, "grants": ("read", "send"), "seen_at": 7, **fields})

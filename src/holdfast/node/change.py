@@ -21,6 +21,7 @@ from holdfast.rules.fingerprint import canonical_meta, fingerprint
 from holdfast.rules.ids import id_text, parse_id
 from holdfast.rules.order import Stamp
 from holdfast.rules.reconcile import Outcome
+from holdfast.rules.spool import spool_row
 from holdfast.storage.ports import Reader, Transaction
 
 _WRITE_CLASS: Final = {
@@ -66,6 +67,9 @@ class Change:
         "meta",
         "op",
         "owner",
+        "priority",
+        "reply_to",
+        "to",
     )
 
     def __init__(
@@ -82,6 +86,8 @@ class Change:
         asked: bytes | None = None,
     ) -> None:
         """`asked` is what the caller decides, where the body also holds what the state decides."""
+        self.to: tuple[str, str] | None = None
+        self.reply_to, self.priority = "", "next"
         self.ctx, self.mesh, self.op, self.entity, self.owner = ctx, mesh, op, entity, owner
         self.body = body
         self.encoded = encode_body(body)
@@ -101,7 +107,7 @@ class Change:
 
     def carry_out(self, tx: Transaction) -> Receipt:
         ctx = self.ctx
-        lamport, seq = tx.tick(self.mesh)
+        lamport, seq, lane = tx.tick(self.mesh)
         find = CURRENT.get(self.op)
         current = None if find is None else find(tx, self, self.body)
         assert current is None or current.lamport < lamport, "our clock is past everything we hold"
@@ -122,6 +128,9 @@ class Change:
             base=None if current is None else Base(current.lamport, current.peer),
             meta=self.meta,
             body=self.encoded,
+            to=self.to,
+            reply_to=self.reply_to,
+            priority=self.priority,
         )
         offset = tx.log_append(
             self.id, self.mesh, self.op, self.entity, ctx.peer, lamport, now, encode(envelope)
@@ -130,6 +139,8 @@ class Change:
         outcome = Outcome.APPLIED
         if apply is not None:
             outcome = apply(tx, ctx, envelope, self.body, offset, current)
+        if lane is not None:
+            tx.spool_add((spool_row(lane, envelope, offset, now),))
         return Receipt(self.id, offset, lamport, ctx.peer, False, outcome)
 
 

@@ -11,7 +11,7 @@ one by one. Both ways give the same answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Final, TypeVar
@@ -21,8 +21,9 @@ import msgspec
 from holdfast.node.change import known_receipt
 from holdfast.node.context import Context
 from holdfast.node.fold import current_version, fold
-from holdfast.rules.bodies import Body, decode_body
+from holdfast.rules.bodies import Body, MessageSend, decode_body
 from holdfast.rules.clock import check_incoming, tick
+from holdfast.rules.delivery import check_fingerprint
 from holdfast.rules.envelope import Envelope, decode
 from holdfast.rules.errors import HoldfastError, Refused, TooOld, UnknownMesh
 from holdfast.rules.facts import read_fact
@@ -31,10 +32,13 @@ from holdfast.rules.limits import LAMPORT_LEAP_MAX, LAMPORT_MAX
 from holdfast.rules.merge import version_of
 from holdfast.rules.order import Version, is_newer
 from holdfast.rules.reconcile import Outcome
-from holdfast.rules.rows import MeshRow, PeerRow
+from holdfast.rules.rows import InboxRow, MeshRow, PeerRow
 from holdfast.storage.ports import Arrived, Reader, Transaction
 
 T = TypeVar("T")
+
+_NEVER_OLD: Final = ("task.", "fact.", "message.")
+"""Ops that cannot bring back what was deleted, however old they are."""
 
 _RUN_AGAIN: Final = 64
 """A run in which an id is known is tried again in pieces of this size: often only a few are."""
@@ -68,6 +72,8 @@ class Arrival:
         try:
             self.envelope = decode(raw)
             self.body = decode_body(self.envelope)
+            if isinstance(self.body, MessageSend):
+                check_fingerprint(self.envelope, self.body)
         except Refused as error:
             self.error = error
 
@@ -112,18 +118,36 @@ class _Clock:
 class Intake:
     """A batch of arrivals, applied in order in one transaction: call it with one."""
 
-    def __init__(self, ctx: Context, batch: Iterable[bytes], via: int = 0) -> None:
-        """`via` is the number of the zone that brought them."""
+    def __init__(
+        self,
+        ctx: Context,
+        batch: Iterable[bytes],
+        via: int = 0,
+        delivered: Mapping[bytes, bytes] | None = None,
+    ) -> None:
+        """`via` is the number of the zone that brought them.
+
+        `delivered` holds, by their bytes, those that a broker brought, each with its id there: the
+        messages among them are for us and go to the inbox. By whatever other way a message comes,
+        it is history, and only the log has it.
+        """
         self._ctx = ctx
         self._via = via
+        self._delivered = delivered or {}
         self._arrivals = read_arrivals(batch)
         self._clocks: dict[str, _Clock | None] = {}
         self._seen: dict[tuple[str, str], int] = {}
 
     @classmethod
-    def of(cls, ctx: Context, arrivals: Arrivals, via: int = 0) -> Intake:
+    def of(
+        cls,
+        ctx: Context,
+        arrivals: Arrivals,
+        via: int = 0,
+        delivered: Mapping[bytes, bytes] | None = None,
+    ) -> Intake:
         """For arrivals that are read already."""
-        intake = cls(ctx, (), via)
+        intake = cls(ctx, (), via, delivered)
         intake._arrivals = arrivals
         return intake
 
@@ -196,6 +220,9 @@ class Intake:
             known = known_receipt(tx, envelope.id, envelope.fingerprint, envelope.mesh)
             if known is not None:
                 self._hear(envelope.mesh, envelope.origin, envelope.lamport)
+                if self._is_for_us(arrival) and tx.log_get(known.offset) is not None:
+                    # It was history until now; or it is a redelivery, which the inbox knows.
+                    self._put_into_inbox(tx, arrival, known.offset)
                 return Applied(envelope.id, known.outcome, known.offset)
             clock, current = self._examine(tx, envelope, arrival.body)
         except Refused as error:
@@ -214,7 +241,36 @@ class Intake:
             self._via,
         )
         outcome = fold(tx, self._ctx, envelope, arrival.body, offset, current)
+        if self._is_for_us(arrival):
+            self._put_into_inbox(tx, arrival, offset)
         return Applied(envelope.id, outcome, offset)
+
+    def _is_for_us(self, arrival: Arrival) -> bool:
+        return (
+            isinstance(arrival.body, MessageSend)
+            and arrival.raw in self._delivered
+            and arrival.envelope is not None
+            and arrival.envelope.origin != self._ctx.peer
+        )
+
+    def _put_into_inbox(self, tx: Transaction, arrival: Arrival, offset: int) -> None:
+        envelope = arrival.envelope
+        assert envelope is not None
+        assert envelope.to is not None, "checked with the body"
+        kind, ref = envelope.to
+        tx.inbox_add(
+            InboxRow(
+                id=envelope.id,
+                mesh=envelope.mesh,
+                kind=kind,
+                ref=ref,
+                sender=envelope.origin,
+                priority=envelope.priority,
+                offset=offset,
+                broker_id=self._delivered[arrival.raw],
+                received_at=self._ctx.now_ms(),
+            )
+        )
 
     def _examine(
         self, tx: Reader, envelope: Envelope, body: Body | None
@@ -274,7 +330,7 @@ def _check_not_forgotten(
     envelope: Envelope, body: Body, current: Version | None, forgotten_lamport: int
 ) -> None:
     """A write older than removed tombstones could bring back what one of them had deleted."""
-    if envelope.lamport > forgotten_lamport or envelope.op.startswith(("task.", "fact.")):
+    if envelope.lamport > forgotten_lamport or envelope.op.startswith(_NEVER_OLD):
         return
     if current is None or is_newer(version_of(envelope), current):
         raise TooOld(

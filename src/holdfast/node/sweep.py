@@ -38,6 +38,8 @@ class Ttl(msgspec.Struct, frozen=True, kw_only=True):
     dedupe_ms: int = limits.DEDUPE_TTL_MS
     blob_ms: int = limits.BLOB_RELEASE_AGE_MS
     orphan_ms: int = limits.BLOB_ORPHAN_AGE_MS
+    spool_ms: int = limits.OUTBOX_DONE_MS
+    unread_ms: int = limits.INBOX_UNREAD_MS
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,9 +47,15 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
 
     consumers: tuple[str, ...] = ()
     """Readers that were absent for longer than they had declared, or that too much waited for."""
+    spool_rows: int = 0
+    """What the broker has had for a while, or what was given up."""
     log_entries: int = 0
     tombstones: int = 0
     dedupe_rows: int = 0
+    inbox_rows: int = 0
+    """Messages that have gone with the log."""
+    heard_rows: int = 0
+    """Where they and others stood at the broker."""
     blobs: int = 0
     orphans: int = 0
     models: int = 0
@@ -65,15 +73,26 @@ def sweep(core: Core, ttl: Ttl = DEFAULT_TTL) -> Swept:
         _repeat(core, "sweep.tombstones", partial(_tombstones, core=core, ttl=ttl, mesh=mesh))
         for mesh in meshes
     )
+    ended = oldest_kept_ms(now_ms=core.ctx.now_ms(), ttl_ms=ttl.spool_ms)
+    spool = _repeat(core, "sweep.spool", lambda tx: tx.spool_sweep(ended, limits.CHUNK_ROWS))
     truncated = _repeat(core, "sweep.log", partial(_truncate, core=core, ttl=ttl))
+    inbox = _repeat(
+        core, "sweep.inbox", lambda tx: tx.inbox_sweep(tx.log_bounds()[0], limits.CHUNK_ROWS)
+    )
+    heard = _repeat(
+        core, "sweep.heard", lambda tx: tx.heard_sweep(tx.log_bounds()[0], limits.CHUNK_ROWS)
+    )
     before = oldest_kept_ms(now_ms=core.ctx.now_ms(), ttl_ms=ttl.dedupe_ms)
     dedupe = _repeat(core, "sweep.dedupe", lambda tx: tx.forgotten_sweep(before, limits.CHUNK_ROWS))
     removed, orphans = collect_blobs(core, ttl)
     return Swept(
         consumers=retired,
+        spool_rows=spool,
         log_entries=truncated,
         tombstones=tombstones,
         dedupe_rows=dedupe,
+        inbox_rows=inbox,
+        heard_rows=heard,
         blobs=removed,
         orphans=orphans,
         models=len(reembed.drop_unread(core)),
@@ -135,12 +154,16 @@ def _given_up(row: ConsumerRow, now_ms: int, head: int) -> str:
 
 
 def lowest_frontier(tx: Reader) -> int | None:
-    """The offset up to which every reader has confirmed; None when there are no readers."""
-    return min((Frontier.decode(row.frontier).prefix for row in tx.consumer_list()), default=None)
+    """The offset up to which every reader has confirmed; None when there are no readers. The
+    brokers are readers too: they have confirmed what no longer waits in the spool.
+    """
+    return min(_frontiers(tx), default=None)
 
 
 def _frontiers(tx: Reader) -> list[int]:
-    return [Frontier.decode(row.frontier).prefix for row in tx.consumer_list()]
+    found = [Frontier.decode(row.frontier).prefix for row in tx.consumer_list()]
+    floor = tx.spool_floor()
+    return found if floor is None else [*found, floor - 1]
 
 
 def _kept_from(tx: Reader, now_ms: int, ttl_ms: int) -> int:
@@ -154,10 +177,14 @@ def _truncate(tx: Transaction, core: Core, ttl: Ttl) -> int:
     """With the entries go their holds on objects, so that none is held for ever."""
     first, head = tx.log_bounds()
     now = core.ctx.now_ms()
+    frontiers = _frontiers(tx)
+    unread = tx.inbox_floor(now - ttl.unread_ms)
+    if unread is not None:
+        frontiers.append(unread - 1)
     below = truncate_below(
         head=head,
         first=first,
-        frontiers=_frontiers(tx),
+        frontiers=frontiers,
         oldest_kept_offset_by_age=_kept_from(tx, now, ttl.log_ms),
     )
     named = tx.fact_objects(below, limits.CHUNK_ROWS + 1)

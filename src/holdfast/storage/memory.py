@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from holdfast.rules.order import Version, is_newer
 from holdfast.rules.rows import BlobRow, FileRow, MemoryRow, Row, StateRow
+from holdfast.storage.memory_spool import MemorySpool
 from holdfast.storage.memory_tables import Tables
 from holdfast.storage.memory_work import MemoryWork
 from holdfast.storage.memory_zones import MemoryZones
@@ -157,7 +158,7 @@ class MemoryFamilies(Tables):
         return _page(rows, key, limit)
 
 
-class MemoryTransaction(MemoryFamilies, MemoryZones, MemoryWork):
+class MemoryTransaction(MemoryFamilies, MemoryZones, MemorySpool, MemoryWork):
     """Every table, with steps that can be undone."""
 
 

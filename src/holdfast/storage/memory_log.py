@@ -39,13 +39,23 @@ class MemoryLog(Tables):
             raise AlreadyExists(f"mesh {row.slug!r} exists already")
         self._put("mesh", row.slug, row)
 
-    def tick(self, mesh: str) -> tuple[int, int]:
+    def mesh_change(self, row: MeshRow) -> None:
+        before = self._require_mesh(row.slug)
+        changed = msgspec.structs.replace(
+            row,
+            lamport=before.lamport,
+            seq=before.seq,
+            forgotten_lamport=before.forgotten_lamport,
+        )
+        self._put("mesh", row.slug, changed)
+
+    def tick(self, mesh: str) -> tuple[int, int, str | None]:
         row = self._require_mesh(mesh)
         if row.lamport >= LAMPORT_MAX:
             raise worn_out(mesh)
         ticked = msgspec.structs.replace(row, lamport=tick(row.lamport), seq=row.seq + 1)
         self._put("mesh", mesh, ticked)
-        return ticked.lamport, ticked.seq
+        return ticked.lamport, ticked.seq, f"broker:{mesh}" if row.shared else None
 
     def tick_merged(self, mesh: str, incoming: int) -> int:
         return self.tick_merged_run(mesh, (incoming,))

@@ -11,7 +11,7 @@ long.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
@@ -24,14 +24,17 @@ from holdfast.rules.rows import (
     ConsumerRow,
     Entry,
     FileRow,
+    InboxRow,
     JobRow,
     LinkRow,
+    MateRow,
     MemoryRow,
     MeshRow,
     ModelRow,
     Page,
     PeerRow,
     QuarantineRow,
+    SpoolRow,
     StateRow,
     TaskEventRow,
     TaskRow,
@@ -58,9 +61,14 @@ class MeshReader(Protocol):
 class MeshWriter(MeshReader, Protocol):
     def set_peer_name(self, name: str) -> None: ...
     def mesh_add(self, row: MeshRow) -> None: ...
-    def tick(self, mesh: str) -> tuple[int, int]:
-        """One local event: the stamp's lamport and the origin's sequence. UnknownMesh if there is
+    def mesh_change(self, row: MeshRow) -> None:
+        """Changes all but the clocks: lamport, seq and what was forgotten. UnknownMesh if there is
         none.
+        """
+
+    def tick(self, mesh: str) -> tuple[int, int, str | None]:
+        """One local event: the stamp's lamport, the origin's sequence, and the lane by which the
+        mesh's changes leave; None for a mesh that is not shared. UnknownMesh if there is none.
         """
 
     def tick_merged(self, mesh: str, incoming: int) -> int:
@@ -328,6 +336,126 @@ class ZoneWriter(ZoneReader, Protocol):
     def quarantine_drop(self, number: int) -> bool: ...
 
 
+class SpoolReader(Protocol):
+    def spool_get(self, lane: str, id: bytes) -> SpoolRow | None: ...
+    def spool_find(self, id: bytes) -> list[SpoolRow]:
+        """In every lane, by number."""
+
+    def spool_due(
+        self, lane: str, now_ms: int, limit: int, after: tuple[int, int] = (-1, 0)
+    ) -> list[SpoolRow]:
+        """Pending rows whose time has come, by (rank, number), those after a place."""
+
+    def spool_next_at(self, lane: str) -> int | None:
+        """When the first pending row may go; None if none is pending."""
+
+    def spool_failing(self, lane: str, entities: Collection[str] | None) -> list[SpoolRow]:
+        """Rows that were refused and still wait, or are dead: the first of each of these entities,
+        or, with None, the first of all. By number.
+        """
+
+    def spool_list(
+        self, lane: str | None, states: Collection[str], after: int, limit: int
+    ) -> list[SpoolRow]:
+        """By number, those after one; without states all of them."""
+
+    def spool_counts(self) -> dict[tuple[str, str], int]:
+        """How many rows by lane and state. Those that are done, dead or aborted have ended at a
+        time.
+        """
+
+    def spool_oldest(self, lane: str) -> int | None:
+        """When the first row that is pending or in flight was added."""
+
+    def spool_old(self, lane: str, before_ms: int, limit: int) -> list[SpoolRow]:
+        """Messages of a lane that are pending and were added before a time, by number. Changes,
+        which may wait for ever, are not among them.
+        """
+
+    def spool_floor(self) -> int | None:
+        """The lowest offset of the log that a pending, inflight or dead row still needs."""
+
+
+class SpoolWriter(SpoolReader, Protocol):
+    def spool_add(self, rows: Sequence[SpoolRow]) -> int:
+        """Adds those whose lane and id are not known; how many that were. Numbers grow and are
+        never given twice.
+        """
+
+    def spool_put(self, row: SpoolRow) -> None:
+        """Changes the row with this number."""
+
+    def spool_inflight(self, lane: str, numbers: Sequence[int]) -> None:
+        """Those of them that are pending are in flight now."""
+
+    def spool_recover(self, lane: str | None = None) -> int:
+        """What is in flight is pending again: its answer will not come. In all lanes, or in one."""
+
+    def spool_done(self, rows: Sequence[tuple[int, bytes, int, int]], now_ms: int) -> None:
+        """The broker has them: number, id at the broker, epoch and seq of each."""
+
+    def spool_sweep(self, before_ms: int, most: int) -> int:
+        """Removes done and aborted rows that ended before, by number, up to the first that ended
+        later; how many went.
+        """
+
+
+class InboxReader(Protocol):
+    def inbox_get(self, id: bytes) -> InboxRow | None: ...
+    def inbox_list(
+        self, mesh: str | None, unread_only: bool, after: int, limit: int
+    ) -> list[InboxRow]:
+        """By number, those after one."""
+
+    def inbox_unhooked(self, limit: int) -> list[InboxRow]:
+        """By number, those that no hook was told of."""
+
+    def inbox_last(self) -> int:
+        """The number of the last that came; 0 for none."""
+
+    def inbox_counts(self) -> tuple[int, int]:
+        """How many there are, and how many of them are unread."""
+
+    def inbox_floor(self, received_after_ms: int) -> int | None:
+        """The lowest offset of the log that an unread message needs, if it came after a time."""
+
+
+class InboxWriter(InboxReader, Protocol):
+    def inbox_add(self, row: InboxRow) -> bool:
+        """False, and nothing changes, if the id is known. Numbers grow, and none comes twice."""
+
+    def inbox_read(self, id: bytes, now_ms: int) -> bool:
+        """Marks it as read; the first time counts. False if there is none."""
+
+    def inbox_hooked(self, numbers: Sequence[int], now_ms: int) -> None: ...
+    def inbox_sweep(self, below_offset: int, most: int) -> int:
+        """Removes those whose envelopes are gone from the log; how many went."""
+
+
+class HeardReader(Protocol):
+    def heard_above(
+        self, mesh: str, epoch: int, seq: int, after_seq: int, limit: int
+    ) -> list[tuple[int, int]]:
+        """Seq and offset of what stood above a seq of an epoch, by seq, those after `after_seq`."""
+
+    def mate_list(self, mesh: str) -> list[MateRow]:
+        """By key."""
+
+
+class HeardWriter(HeardReader, Protocol):
+    def heard_add(self, mesh: str, epoch: int, rows: Sequence[tuple[int, int]]) -> None:
+        """Seq and offset of each; what is known stays."""
+
+    def heard_sweep(self, below_offset: int, most: int) -> int:
+        """Forgets where entries stood that are gone from the log."""
+
+    def heard_drop(self, mesh: str, most: int) -> int:
+        """Forgets where so many entries of a mesh stood: another broker counts anew."""
+
+    def mates_put(self, mesh: str, rows: Sequence[MateRow]) -> None:
+        """These are the members now, and nobody else."""
+
+
 class Reader(
     MeshReader,
     LogReader,
@@ -337,6 +465,9 @@ class Reader(
     LedgerReader,
     ConsumerReader,
     ZoneReader,
+    SpoolReader,
+    InboxReader,
+    HeardReader,
     Protocol,
 ):
     """One consistent state of everything."""
@@ -351,6 +482,9 @@ class Transaction(
     LedgerWriter,
     ConsumerWriter,
     ZoneWriter,
+    SpoolWriter,
+    InboxWriter,
+    HeardWriter,
     Reader,
     Protocol,
 ):

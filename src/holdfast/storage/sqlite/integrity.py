@@ -33,6 +33,16 @@ _OURS = {
         "SELECT offset FROM log WHERE via > "
         "coalesce((SELECT value FROM meta WHERE name = 'zone'), 0) LIMIT 1"
     ),
+    "what is to be sent is not in the log": (
+        "SELECT number FROM spool WHERE state IN ('pending', 'inflight', 'dead') AND NOT EXISTS "
+        "(SELECT 1 FROM log WHERE log.offset = spool.offset AND log.id = spool.id)"
+    ),
+    "a message of the inbox is something else in the log": (
+        "SELECT number FROM inbox JOIN log USING (offset) WHERE log.id <> inbox.id"
+    ),
+    "what has ended does not say when": (
+        "SELECT number FROM spool WHERE (ended_at IS NULL) <> (state IN ('pending', 'inflight'))"
+    ),
     "a search index does not count its vectors": (
         "SELECT m.mesh || '/' || m.model FROM vector_mesh AS m WHERE m.live <> (SELECT count(*) "
         "FROM vector AS v WHERE v.live = 1 AND v.mesh = m.mesh AND v.model = m.model)"

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import apsw
 
-from holdfast.rules.filters import Filter
+from holdfast.rules.filters import MESSAGES, Filter
 from holdfast.rules.limits import SCAN_ROWS_MAX
 from holdfast.rules.rows import Columns, Page
 from holdfast.storage.sqlite.families import above_prefix
@@ -95,6 +95,9 @@ def _terms(filter: Filter) -> tuple[str, list[str]]:
             spans.append("entity >= ?" if above is None else "(entity >= ? AND entity < ?)")
             bindings += [prefix] if above is None else [prefix, above]
         terms.append(f"({' OR '.join(spans)})")
+    if filter.without_messages:
+        terms.append(f"op NOT IN ({', '.join('?' * len(MESSAGES))})")
+        bindings += sorted(MESSAGES)
     if filter.beyond:
         # IS NOT: a zone that nothing ever came through has no number.
         terms.append("origin <> ? AND via IS NOT (SELECT number FROM zone WHERE name = ?)")

@@ -14,7 +14,7 @@ from holdfast.rules.rows import MeshRow, PeerRow
 
 _COLUMNS = (
     "slug, name, kind, created_at, updated_at, last_sync_at, sync_paused, lamport, seq, "
-    "forgotten_lamport"
+    "forgotten_lamport, broker_url, broker_card, server_id, broker_epoch, broker_seq"
 )
 
 
@@ -30,6 +30,11 @@ def _mesh(row: Any) -> MeshRow:
         lamport=row[7],
         seq=row[8],
         forgotten_lamport=row[9],
+        broker_url=row[10],
+        broker_card=row[11],
+        server_id=row[12],
+        broker_epoch=row[13],
+        broker_seq=row[14],
     )
 
 
@@ -72,7 +77,8 @@ class MeshWrites(MeshReads):
     def mesh_add(self, row: MeshRow) -> None:
         try:
             self._con.execute(
-                f"INSERT INTO mesh ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                f"INSERT INTO mesh ({_COLUMNS}) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     row.slug,
                     row.name,
@@ -84,23 +90,51 @@ class MeshWrites(MeshReads):
                     row.lamport,
                     row.seq,
                     row.forgotten_lamport,
+                    row.broker_url,
+                    row.broker_card,
+                    row.server_id,
+                    row.broker_epoch,
+                    row.broker_seq,
                 ),
             )
         except apsw.ConstraintError:
             raise AlreadyExists(f"mesh {row.slug!r} exists already") from None
 
-    def tick(self, mesh: str) -> tuple[int, int]:
+    def mesh_change(self, row: MeshRow) -> None:
+        self._con.execute(
+            "UPDATE mesh SET name = ?, kind = ?, created_at = ?, updated_at = ?, last_sync_at = ?, "
+            "sync_paused = ?, broker_url = ?, broker_card = ?, server_id = ?, broker_epoch = ?, "
+            "broker_seq = ? WHERE slug = ?",
+            (
+                row.name,
+                row.kind,
+                row.created_at,
+                row.updated_at,
+                row.last_sync_at,
+                row.sync_paused,
+                row.broker_url,
+                row.broker_card,
+                row.server_id,
+                row.broker_epoch,
+                row.broker_seq,
+                row.slug,
+            ),
+        )
+        if not self._con.changes():
+            raise UnknownMesh(f"there is no mesh {row.slug!r}")
+
+    def tick(self, mesh: str) -> tuple[int, int, str | None]:
         try:
             ticked = self._once.execute(
                 "UPDATE mesh SET lamport = lamport + 1, seq = seq + 1 WHERE slug = ? "
-                "RETURNING lamport, seq",
+                "RETURNING lamport, seq, iif(kind = 'personal', NULL, 'broker:' || slug)",
                 (mesh,),
             ).get
         except apsw.ConstraintError:
             raise worn_out(mesh) from None  # past 63 bits it would be no integer any more
         if ticked is None:
             raise UnknownMesh(f"there is no mesh {mesh!r}")
-        return ticked[0], ticked[1]
+        return ticked[0], ticked[1], ticked[2]
 
     def tick_merged(self, mesh: str, incoming: int) -> int:
         return self.tick_merged_run(mesh, (incoming,))

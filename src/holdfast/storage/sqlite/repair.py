@@ -29,7 +29,7 @@ from holdfast.rules.frontier import Frontier
 from holdfast.rules.limits import CHUNK_ROWS
 from holdfast.rules.vectors import Model
 from holdfast.storage.durable import drafting
-from holdfast.storage.sqlite import migrations, neighbours, vectors
+from holdfast.storage.sqlite import migrations, neighbours, shared_rows, vectors
 from holdfast.storage.sqlite.carve import absorb, carve
 from holdfast.storage.sqlite.connection import connect
 from holdfast.storage.sqlite.salvage import Salvage, copy_with_wal, damaged
@@ -120,6 +120,8 @@ class _Repair:
             self._table(table, self._plain)
         for table in neighbours.TABLES:
             self._table(table, self._neighbour(table))
+        for table in shared_rows.TABLES:
+            self._table(table, self._shared(table))
         for table in FOLDED:
             self._table(table, self._folded(table))
         with _transaction(self._target):
@@ -133,6 +135,8 @@ class _Repair:
             saved = self.result.tables["log"]
             neighbours.settle(self._target, lost=saved.damaged or saved.lost > 0)
         self._tell()
+        with _transaction(self._target):
+            self._deliver()
         return self.result
 
     # --- the log -----------------------------------------------------------------------------
@@ -214,11 +218,15 @@ class _Repair:
                         kept = self._insert(table, fitting)
                         saved.rows += kept
                         saved.lost += not kept
-        never_had = table in neighbours.TABLES and not found.columns and self._is_old()
+        never_had = not found.columns and self._is_older_than(table)
         saved.damaged = found.damaged and not never_had
 
-    def _is_old(self) -> bool:
-        return migrations.version(self._source) < neighbours.SINCE
+    def _is_older_than(self, table: str) -> bool:
+        since = {
+            **dict.fromkeys(neighbours.TABLES, neighbours.SINCE),
+            **dict.fromkeys(shared_rows.TABLES, shared_rows.SINCE),
+        }
+        return migrations.version(self._source) < since.get(table, 0)
 
     def _insert(self, table: str, fields: Fields) -> bool:
         """False for what the table does not take: a second row of one key, or no row at all."""
@@ -256,6 +264,37 @@ class _Repair:
             return None
 
         return fit
+
+    def _shared(self, table: str) -> Callable[[Fields], Fields | None]:
+        def fit(fields: Fields) -> Fields | None:
+            # A place at the broker names its entry by nothing but the offset.
+            known = table != "heard" or self._is_saved(fields.get("offset"))
+            if known and shared_rows.sound(table, fields):
+                return self._at_new_offset(fields)
+            self.result.tables[table].lost += 1
+            return None
+
+        return fit
+
+    def _is_saved(self, offset: Any) -> bool:
+        if not isinstance(offset, int):
+            return False
+        at = bisect_left(self._offsets, offset)
+        return at < len(self._offsets) and self._offsets[at] == offset
+
+    def _deliver(self) -> None:
+        tables = self.result.tables
+        log, spool = tables["log"], tables["spool"]
+        lost = shared_rows.settle(
+            self._target,
+            self.result.peer,
+            log_lost=log.damaged or log.lost > 0,
+            spool_lost=spool.damaged or spool.lost > 0,
+            now_ms=self._now_ms,
+        )
+        for table, count in lost.items():
+            tables[table].rows -= count
+            tables[table].lost += count
 
     def _folded(self, table: str) -> Callable[[Fields], Fields | None]:
         def fit(fields: Fields) -> Fields | None:

@@ -26,9 +26,11 @@ from holdfast.storage.sqlite.connection import (
 )
 from holdfast.storage.sqlite.consumers import ConsumerReads, ConsumerWrites
 from holdfast.storage.sqlite.families import FamilyReads, FamilyWrites
+from holdfast.storage.sqlite.inbox import InboxReads, InboxWrites
 from holdfast.storage.sqlite.ledger import LedgerReads, LedgerWrites
 from holdfast.storage.sqlite.log import LogReads, LogWrites
 from holdfast.storage.sqlite.meshes import MeshReads, MeshWrites
+from holdfast.storage.sqlite.spool import SpoolReads, SpoolWrites
 from holdfast.storage.sqlite.tasks import TaskReads, TaskWrites
 from holdfast.storage.sqlite.vector_rows import VectorReads, VectorWrites
 from holdfast.storage.sqlite.zones import ZoneReads, ZoneWrites
@@ -40,7 +42,16 @@ log = logging.getLogger("holdfast")
 
 
 class SqliteReader(
-    MeshReads, LogReads, FamilyReads, VectorReads, TaskReads, LedgerReads, ConsumerReads, ZoneReads
+    MeshReads,
+    LogReads,
+    FamilyReads,
+    VectorReads,
+    TaskReads,
+    LedgerReads,
+    ConsumerReads,
+    ZoneReads,
+    SpoolReads,
+    InboxReads,
 ):
     """One consistent state, as a connection in a read transaction sees it."""
 
@@ -60,6 +71,8 @@ class SqliteTransaction(
     LedgerWrites,
     ConsumerWrites,
     ZoneWrites,
+    SpoolWrites,
+    InboxWrites,
 ):
     """The state within the writing connection's transaction."""
 

@@ -1,0 +1,255 @@
+"""What waits for a broker. Rows that are done cost nothing to those that wait: the indexes hold
+only what their question is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+import apsw
+import msgspec
+
+from holdfast.rules.rows import SpoolRow
+
+_FIELDS: Final = (
+    "lane, id, mesh, entity, rank, offset, state, attempts, not_before, tried_at, ended_at, "
+    "created_at, code, error, broker_id, broker_epoch, broker_seq, replaces"
+)
+_COLUMNS: Final = f"number, {_FIELDS}"
+_FAILING: Final = "(state = 'dead' OR (state = 'pending' AND attempts > 0))"
+"""As the index of that name says it: else the index would not be used."""
+_INSERT: Final = (
+    f"INSERT INTO spool ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (id, lane) DO NOTHING"
+)
+
+
+def _row(row: Any) -> SpoolRow:
+    return SpoolRow(
+        number=row[0],
+        lane=row[1],
+        id=row[2],
+        mesh=row[3],
+        entity=row[4],
+        rank=row[5],
+        offset=row[6],
+        state=row[7],
+        attempts=row[8],
+        not_before=row[9],
+        tried_at=row[10],
+        ended_at=row[11],
+        created_at=row[12],
+        code=row[13],
+        error=row[14],
+        broker_id=row[15],
+        broker_epoch=row[16],
+        broker_seq=row[17],
+        replaces=row[18],
+    )
+
+
+def _values(row: SpoolRow) -> tuple[Any, ...]:
+    return (
+        row.lane,
+        row.id,
+        row.mesh,
+        row.entity,
+        row.rank,
+        row.offset,
+        str(row.state),
+        row.attempts,
+        row.not_before,
+        row.tried_at,
+        row.ended_at,
+        row.created_at,
+        row.code,
+        row.error,
+        row.broker_id,
+        row.broker_epoch,
+        row.broker_seq,
+        row.replaces,
+    )
+
+
+class SpoolReads:
+    _con: apsw.Connection
+    _once: apsw.Cursor
+
+    def spool_get(self, lane: str, id: bytes) -> SpoolRow | None:
+        row = self._con.execute(
+            f"SELECT {_COLUMNS} FROM spool WHERE lane = ? AND id = ?", (lane, id)
+        ).get
+        return None if row is None else _row(row)
+
+    def spool_find(self, id: bytes) -> list[SpoolRow]:
+        rows = self._con.execute(
+            f"SELECT {_COLUMNS} FROM spool WHERE id = ? ORDER BY number", (id,)
+        )
+        return [_row(row) for row in rows]
+
+    def spool_due(
+        self, lane: str, now_ms: int, limit: int, after: tuple[int, int] = (-1, 0)
+    ) -> list[SpoolRow]:
+        rows = self._con.execute(
+            f"SELECT {_COLUMNS} FROM spool WHERE lane = ?1 AND state = 'pending' "
+            "AND (rank, number) > (?2, ?3) AND not_before <= ?4 ORDER BY rank, number LIMIT ?5",
+            (lane, *after, now_ms, limit),
+        )
+        return [_row(row) for row in rows]
+
+    def spool_next_at(self, lane: str) -> int | None:
+        # Nearly all of them may go at once, and the first one found tells so.
+        if self._con.execute(
+            "SELECT EXISTS (SELECT 1 FROM spool WHERE lane = ? AND state = 'pending' "
+            "AND not_before = 0)",
+            (lane,),
+        ).get:
+            return 0
+        first: int | None = self._con.execute(
+            "SELECT min(not_before) FROM spool WHERE lane = ? AND state = 'pending'", (lane,)
+        ).get
+        return first
+
+    def spool_failing(self, lane: str, entities: Collection[str] | None) -> list[SpoolRow]:
+        if entities is None:
+            row = self._con.execute(
+                f"SELECT {_COLUMNS} FROM spool WHERE lane = ? AND {_FAILING} "
+                "ORDER BY number LIMIT 1",
+                (lane,),
+            ).get
+            return [] if row is None else [_row(row)]
+        if not self._con.execute(
+            f"SELECT EXISTS (SELECT 1 FROM spool WHERE lane = ? AND {_FAILING})", (lane,)
+        ).get:
+            return []  # as nearly always: one look instead of one for each
+        found = []
+        for entity in set(entities):
+            row = self._con.execute(
+                f"SELECT {_COLUMNS} FROM spool WHERE lane = ? AND entity = ? AND {_FAILING} "
+                "ORDER BY number LIMIT 1",
+                (lane, entity),
+            ).get
+            if row is not None:
+                found.append(_row(row))
+        return sorted(found, key=lambda row: row.number)
+
+    def spool_list(
+        self, lane: str | None, states: Collection[str], after: int, limit: int
+    ) -> list[SpoolRow]:
+        wanted = sorted(map(str, states))
+        places = ", ".join(f"?{number}" for number, _ in enumerate(wanted, 4))
+        of_states = f"AND state IN ({places}) " if wanted else ""
+        rows = self._con.execute(
+            f"SELECT {_COLUMNS} FROM spool WHERE number > ?1 AND (?2 IS NULL OR lane = ?2) "
+            f"{of_states}ORDER BY number LIMIT ?3",
+            (after, lane, limit, *wanted),
+        )
+        return [_row(row) for row in rows]
+
+    def spool_counts(self) -> dict[tuple[str, str], int]:
+        # Rows that are done stand in no index but that of the ids, so they are what is left over.
+        counts = {
+            (lane, state): count
+            for lane, state, count in self._con.execute(
+                "SELECT lane, 'pending', count(*) FROM spool WHERE state = 'pending' GROUP BY lane "
+                "UNION ALL SELECT lane, 'inflight', count(*) FROM spool WHERE state = 'inflight' "
+                "GROUP BY lane UNION ALL SELECT lane, 'aborted', count(*) FROM spool "
+                "WHERE state = 'aborted' GROUP BY lane UNION ALL SELECT lane, 'dead', count(*) "
+                f"FROM spool WHERE state = 'dead' AND {_FAILING} GROUP BY lane"
+            )
+        }
+        for lane, count in self._con.execute("SELECT lane, count(*) FROM spool GROUP BY lane"):
+            done = count - sum(number for (of, _), number in counts.items() if of == lane)
+            if done:
+                counts[lane, "done"] = done
+        return counts
+
+    def spool_oldest(self, lane: str) -> int | None:
+        first: list[int] = [
+            number
+            for (number,) in self._con.execute(
+                "SELECT min(number) FROM spool WHERE lane = ?1 AND state = 'inflight' "
+                "UNION ALL SELECT min(number) FROM spool WHERE lane = ?1 AND state = 'pending' "
+                "GROUP BY rank",
+                (lane,),
+            )
+            if number is not None
+        ]
+        if not first:
+            return None
+        at: int = self._con.execute(
+            "SELECT created_at FROM spool WHERE number = ?", (min(first),)
+        ).get
+        return at
+
+    def spool_old(self, lane: str, before_ms: int, limit: int) -> list[SpoolRow]:
+        rows = self._con.execute(
+            f"SELECT {_COLUMNS} FROM spool WHERE lane = ? AND state = 'pending' AND entity = '' "
+            "AND created_at < ? ORDER BY number LIMIT ?",
+            (lane, before_ms, limit),
+        )
+        return [_row(row) for row in rows]
+
+    def spool_floor(self) -> int | None:
+        needed = [
+            self._con.execute(f"SELECT min(offset) FROM spool WHERE {which}").get
+            for which in ("state = 'pending'", "state = 'inflight'", _FAILING)
+        ]
+        return min((offset for offset in needed if offset is not None), default=None)
+
+
+class SpoolWrites(SpoolReads):
+    def spool_add(self, rows: Sequence[SpoolRow]) -> int:
+        if len(rows) == 1:  # one for every local write
+            self._once.execute(_INSERT, _values(rows[0]))
+            return self._con.changes()
+        before = self._con.total_changes()
+        self._con.executemany(_INSERT, map(_values, rows))
+        return self._con.total_changes() - before
+
+    def spool_put(self, row: SpoolRow) -> None:
+        self._con.execute(
+            "UPDATE spool SET (lane, id, mesh, entity, rank, offset, state, attempts, not_before, "
+            "tried_at, ended_at, created_at, code, error, broker_id, broker_epoch, broker_seq, "
+            "replaces) = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) WHERE number = ?",
+            (*_values(row), row.number),
+        )
+
+    def spool_inflight(self, lane: str, numbers: Sequence[int]) -> None:
+        # One statement for all of them: it is run for everything that leaves.
+        self._con.execute(
+            "UPDATE spool SET state = 'inflight' WHERE number IN (SELECT value FROM json_each(?)) "
+            "AND lane = ? AND state = 'pending'",
+            (msgspec.json.encode(numbers).decode(), lane),
+        )
+
+    def spool_recover(self, lane: str | None = None) -> int:
+        of_lane = "" if lane is None else "AND lane = ?"
+        self._con.execute(
+            f"UPDATE spool SET state = 'pending' WHERE state = 'inflight' {of_lane}",
+            () if lane is None else (lane,),
+        )
+        return self._con.changes()
+
+    def spool_done(self, rows: Sequence[tuple[int, bytes, int, int]], now_ms: int) -> None:
+        self._con.executemany(
+            "UPDATE spool SET state = 'done', ended_at = ?, tried_at = ?, code = '', error = '', "
+            "broker_id = ?, broker_epoch = ?, broker_seq = ? WHERE number = ?",
+            ((now_ms, now_ms, id, epoch, seq, number) for number, id, epoch, seq in rows),
+        )
+
+    def spool_sweep(self, before_ms: int, most: int) -> int:
+        doomed: list[tuple[int]] = []
+        # The row with the highest number stays, so that it is not given again.
+        rows = self._con.execute(
+            "SELECT number, ended_at FROM spool WHERE state IN ('done', 'aborted') "
+            "AND number < (SELECT max(number) FROM spool) ORDER BY number"
+        )
+        for number, ended_at in rows:
+            if len(doomed) == most or ended_at >= before_ms:
+                rows.close()
+                break
+            doomed.append((number,))
+        self._con.executemany("DELETE FROM spool WHERE number = ?", doomed)
+        return len(doomed)

@@ -1,0 +1,139 @@
+"""Messages that came, what was heard of the broker's numbering, and mates, on every store."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.rules.rows import InboxRow
+from holdfast.storage.ports import Store
+from support.envelopes import MESH, make_id
+from support.stores import inbox_row, mate_row, read
+
+
+def numbers(rows: list[InboxRow]) -> list[int]:
+    return [row.number for row in rows]
+
+
+def test_D13_a_message_comes_back_as_it_was_added_with_a_number(store: Store) -> None:
+    assert read(store, lambda tx: tx.inbox_last()) == 0
+    full = inbox_row(4, priority="now", broker_id=b"b" * 16, read_at=7, hooked_at=8)
+    assert store.write(lambda tx: tx.inbox_add(inbox_row(3)))
+    assert store.write(lambda tx: tx.inbox_add(full))
+    assert read(store, lambda tx: tx.inbox_get(make_id(4))) == msgspec.structs.replace(
+        full, number=2
+    )
+    assert read(store, lambda tx: tx.inbox_get(make_id(5))) is None
+
+
+def test_D13_a_redelivery_changes_nothing(store: Store) -> None:
+    assert store.write(lambda tx: tx.inbox_add(inbox_row(1)))
+    store.write(lambda tx: tx.inbox_read(make_id(1), 50))
+    again = inbox_row(1, sender="eve", received_at=9_999)
+    assert not store.write(lambda tx: tx.inbox_add(again))
+    assert read(store, lambda tx: tx.inbox_list(None, False, 0, 9)) == [
+        inbox_row(1, number=1, read_at=50)
+    ]
+
+
+def test_D13_messages_are_listed_in_the_order_they_came(store: Store) -> None:
+    for row in (inbox_row(9), inbox_row(2, mesh="other"), inbox_row(5), inbox_row(1, read_at=3)):
+        assert store.write(lambda tx, row=row: tx.inbox_add(row))  # type: ignore[misc]
+    with store.read() as tx:
+        assert numbers(tx.inbox_list(None, False, 0, 9)) == [1, 2, 3, 4]
+        assert numbers(tx.inbox_list(MESH, False, 0, 9)) == [1, 3, 4]
+        assert numbers(tx.inbox_list(None, True, 1, 9)) == [2, 3]
+        assert numbers(tx.inbox_list(None, False, 1, 2)) == [2, 3]
+        assert tx.inbox_counts() == (4, 3)
+        assert tx.inbox_last() == 4
+
+
+def test_D13_a_message_is_read_once(store: Store) -> None:
+    store.write(lambda tx: tx.inbox_add(inbox_row(1)))
+    assert store.write(lambda tx: tx.inbox_read(make_id(1), 50))
+    assert store.write(lambda tx: tx.inbox_read(make_id(1), 60)), "again is no error"
+    row = read(store, lambda tx: tx.inbox_get(make_id(1)))
+    assert row is not None
+    assert row.read_at == 50
+    assert not store.write(lambda tx: tx.inbox_read(make_id(2), 50))
+
+
+def test_D13_hooks_are_told_of_each_message_once(store: Store) -> None:
+    for number in range(1, 5):
+        store.write(lambda tx, n=number: tx.inbox_add(inbox_row(n)))  # type: ignore[misc]
+    assert read(store, lambda tx: numbers(tx.inbox_unhooked(3))) == [1, 2, 3]
+    store.write(lambda tx: tx.inbox_hooked([1, 3], 70))
+    store.write(lambda tx: tx.inbox_hooked([1, 99], 80))
+    assert read(store, lambda tx: numbers(tx.inbox_unhooked(9))) == [2, 4]
+    row = read(store, lambda tx: tx.inbox_get(make_id(1)))
+    assert row is not None
+    assert row.hooked_at == 70
+
+
+def test_S17_the_floor_of_the_inbox_is_the_lowest_offset_that_is_unread(store: Store) -> None:
+    assert read(store, lambda tx: tx.inbox_floor(0)) is None
+    for row in (inbox_row(8), inbox_row(5, read_at=1), inbox_row(6, received_at=3), inbox_row(7)):
+        store.write(lambda tx, row=row: tx.inbox_add(row))  # type: ignore[misc]
+    assert read(store, lambda tx: tx.inbox_floor(0)) == 6
+    assert read(store, lambda tx: tx.inbox_floor(3)) == 7, "one that came long ago waits no more"
+    assert read(store, lambda tx: tx.inbox_floor(9_999)) is None
+
+
+def test_D13_the_sweep_takes_messages_with_their_place_in_the_log(store: Store) -> None:
+    for number in (7, 3, 9, 5, 2):
+        store.write(lambda tx, n=number: tx.inbox_add(inbox_row(n)))  # type: ignore[misc]
+    assert store.write(lambda tx: tx.inbox_sweep(8, 2)) == 2
+    assert read(store, lambda tx: [row.offset for row in tx.inbox_list(None, False, 0, 9)]) == [
+        *(7, 9, 2)
+    ]
+    assert store.write(lambda tx: tx.inbox_sweep(8, 2)) == 1
+    assert store.write(lambda tx: tx.inbox_sweep(8, 2)) == 0, "the last one stays"
+    store.write(lambda tx: tx.inbox_add(inbox_row(6)))
+    assert read(store, lambda tx: numbers(tx.inbox_list(None, False, 0, 9))) == [3, 5, 6], (
+        "its number is not given again"
+    )
+
+
+# --- what was heard ------------------------------------------------------------------------------
+
+
+def test_D6_what_stood_above_a_seq_of_an_epoch_is_found_in_pages(store: Store) -> None:
+    store.write(lambda tx: tx.heard_add(MESH, 1, [(3, 30), (1, 10), (2, 20), (4, 25)]))
+    store.write(lambda tx: tx.heard_add(MESH, 2, [(4, 40)]))
+    store.write(lambda tx: tx.heard_add("other", 1, [(9, 90)]))
+    with store.read() as tx:
+        assert tx.heard_above(MESH, 1, 1, 0, 9) == [(2, 20), (3, 30), (4, 25)]
+        assert tx.heard_above(MESH, 1, 1, 0, 2) == [(2, 20), (3, 30)]
+        assert tx.heard_above(MESH, 1, 1, 3, 9) == [(4, 25)]
+        assert tx.heard_above(MESH, 3, 0, 0, 9) == []
+
+
+def test_D6_a_place_that_is_known_stays_as_it_was(store: Store) -> None:
+    store.write(lambda tx: tx.heard_add(MESH, 1, [(3, 30)]))
+    store.write(lambda tx: tx.heard_add(MESH, 1, [(3, 31), (4, 40), (4, 41)]))
+    assert read(store, lambda tx: tx.heard_above(MESH, 1, 0, 0, 9)) == [(3, 30), (4, 40)]
+
+
+def test_D6_places_of_entries_that_are_gone_are_swept_in_chunks(store: Store) -> None:
+    store.write(lambda tx: tx.heard_add(MESH, 1, [(1, 30), (2, 10), (3, 20), (4, 40)]))
+    assert store.write(lambda tx: tx.heard_sweep(31, 2)) == 2
+    assert read(store, lambda tx: tx.heard_above(MESH, 1, 0, 0, 9)) == [(1, 30), (4, 40)]
+    assert store.write(lambda tx: tx.heard_sweep(31, 2)) == 1
+    assert store.write(lambda tx: tx.heard_sweep(31, 2)) == 0
+
+
+# --- mates ---------------------------------------------------------------------------------------
+
+
+def test_D15_the_members_are_those_that_were_told_last(store: Store) -> None:
+    store.write(lambda tx: tx.mates_put(MESH, [mate_row("b"), mate_row("a", seen_at=None)]))
+    store.write(lambda tx: tx.mates_put("other", [mate_row("a", mesh="other")]))
+    assert read(store, lambda tx: tx.mate_list(MESH)) == [
+        mate_row("a", seen_at=None),
+        mate_row("b"),
+    ]
+    store.write(lambda tx: tx.mates_put(MESH, [mate_row("c", grants=()), mate_row("b", name="bo")]))
+    assert read(store, lambda tx: tx.mate_list(MESH)) == [
+        mate_row("b", name="bo"),
+        mate_row("c", grants=()),
+    ]
+    assert read(store, lambda tx: tx.mate_list("other")) == [mate_row("a", mesh="other")]
