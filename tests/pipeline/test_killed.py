@@ -109,7 +109,7 @@ def test_R2_a_fold_or_compaction_that_is_killed_between_any_two_commits_is_finis
     done = killing.lives_of(lambda: fold(spark, lake), lambda _: None)
     assert done == [
         *("", "silver/state", "silver/memory", "silver/files", "silver/vectors", "silver/models"),
-        *("silver/task_events", "silver/tasks", "silver/facts"),
+        *("silver/task_events", "silver/tasks", "silver/facts", "silver/messages"),
     ]
     assert not behind(lake.fresh()), "a run would start Spark for nothing, each time"
     assert all(lake.silver(name).exists for name in SILVER)
@@ -119,6 +119,7 @@ def test_R2_a_fold_or_compaction_that_is_killed_between_any_two_commits_is_finis
     assert done == [
         *("", "increments/state", "silver/memory", "increments/files", "increments/vectors"),
         *("increments/models", "increments/task_events", "increments/facts"),
+        "increments/messages",
     ]
     assert not behind(lake.fresh())
     assert_current(spark, lake, rows, *FOLDED)

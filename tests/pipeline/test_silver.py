@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from holdfast.pipeline import compaction, silver, winners
+from holdfast.pipeline import compaction, jobs, silver, winners
 from holdfast.pipeline.delta import File
 from holdfast.pipeline.lake import Lake, Position
 from holdfast.pipeline.schema import SILVER
@@ -33,7 +34,7 @@ SPLITS = 3
 
 @pytest.fixture(scope="module")
 def histories(tmp_path_factory: pytest.TempPathFactory) -> Histories:
-    return grow(23, tmp_path_factory.mktemp("homes"), nodes=3, meshes=12, ops=900)
+    return grow(23, tmp_path_factory.mktemp("homes"), nodes=3, meshes=12, ops=900, mail=60)
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +70,22 @@ def assert_current(spark: SparkSession, lake: Lake, rows: Rows) -> None:
 def stored(spark: SparkSession, lake: Lake, name: str) -> DataFrame:
     """The base as outsiders read it."""
     return lake.silver(name).read(spark).drop("bucket")
+
+
+def test_P4_a_table_that_an_older_version_did_not_know_is_made_of_all_that_bronze_has(
+    spark: SparkSession, bronze: DataFrame, node_rows: Rows, tmp_path: Path
+) -> None:
+    lake = Lake.open(tmp_path / "lake", create=True)
+    lake = put(lake, bronze.where("family = 'message'"))
+    assert [table.name for table in fold(spark, lake).tables] == ["messages"]
+    for kind in ("silver", "increments"):
+        shutil.rmtree(tmp_path / "lake" / kind / "messages", ignore_errors=True)
+    lake = lake.fresh()
+    assert jobs.behind(lake)
+    assert [table.name for table in fold(spark, lake).tables] == ["messages"]
+    lake = lake.fresh()
+    assert not jobs.behind(lake)
+    assert silver_rows("messages", current(spark, lake, "messages")) == node_rows["messages"]
 
 
 def test_P4_a_large_table_gets_increments_and_is_what_nodes_hold_all_the_time(

@@ -37,6 +37,7 @@ from holdfast.rules.ids import id_text, id_time_ms, parse_id, uuid7
 from holdfast.rules.limits import SINK_CHUNK_ROWS
 from holdfast.rules.vectors import Model
 from support.daemon import make_home, process, running, start
+from support.nodes import share
 
 STATE = {"op": "state.set", "mesh": "team", "writeId": "w1"}
 
@@ -441,6 +442,33 @@ def test_P8_refused_rows_are_kept_in_a_folder_until_they_are_put_right(
     assert head(home) == 3
 
 
+@pytest.mark.parametrize("through", ["home", "daemon"])
+def test_P8_a_row_that_would_be_a_message_is_refused_and_nobody_gets_it(
+    home: Path, through: str
+) -> None:
+    """A mesh that has a broker would send it at once."""
+    with holdfast.open(home) as node:
+        share(node, "team")
+    rows = pa.table(
+        {
+            "op": ["state.set", "message.send", "message.send"],
+            "entity": ["k", "topic/news", None],
+            "value": [1, None, None],
+            "content": [None, "to all", "to nobody"],
+        }
+    )
+    said = {"mesh": "team", "writeId": "w1"}
+    with ExitStack() as stack:
+        path = str(home) if through == "home" else stack.enter_context(running(home)).unix
+        one = writer({**said, "path": path}, from_arrow_schema(rows.schema), False)
+        message = one.write(iter(rows.to_batches()))
+        with pytest.raises(JobFailed, match=r"bad_input 2 \(message\.send is not for a table"):
+            one.commit([message])
+    assert (message.new, message.refused) == (1, {"bad_input": 2})
+    with holdfast.open(home) as node:
+        assert [entry.op for entry in node.log.range()] == ["state.set"]
+
+
 # --- a node that goes away ---------------------------------------------------------------------
 
 
@@ -596,6 +624,7 @@ _KEY_VALUE = spark.StructType().add("key", "string").add("value", "long")
         ("key string, value long", {"op": None}, "nothing says the op"),
         ("key string, value long", {"mesh": None}, "nothing says the mesh"),
         ("key string, value long", {"op": "state.put"}, "no op 'state.put'"),
+        ("key string, content string", {"op": "message.send"}, "message.send is not for a table"),
         ("key string, value long, mesh string", {}, "mesh is an option and a column"),
         ("key string, value long, price long", {}, "no column price"),
         ("key string, value long", {"key": "price"}, "names no column"),

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture(scope="module")
 def histories(tmp_path_factory: pytest.TempPathFactory) -> Histories:
     folder = tmp_path_factory.mktemp("homes")
-    return grow(seed=11, folder=folder, nodes=3, meshes=6, ops=900)
+    return grow(seed=11, folder=folder, nodes=3, meshes=6, ops=900, mail=20)
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +67,7 @@ def test_P6_a_home_from_the_lake_has_the_tables_of_every_node(
     _check_files(tmp_path / "snap", report.parts)
     assert report.strays == left > 0
     assert held == winners(entries), "these, once, in the one order"
+    assert "message" not in report.counts, "they are for those whom they name"
     assert report.parts > 2
     assert report.rows == len(held) == sum(report.counts.values())
     assert report.signed_by == signer.card
@@ -198,6 +199,6 @@ def test_P6_the_sample_has_something_of_everything(entries: list[Entry]) -> None
     ids = {entry.id for entry in entries}
     assert len(ids) < len(entries), "logs share entries"
     assert {family_of(entry.op) for entry in entries} == {
-        *("state", "memory", "file", "vector", "task", "fact")
+        *("state", "memory", "file", "vector", "task", "fact", "message")
     }
     assert len({id_text(entry.id)[:13] for entry in entries}) > 1

@@ -142,6 +142,20 @@ def test_P1_impossible_stamps_and_broken_bodies_are_problems() -> None:
     ]
 
 
+def test_P1_a_message_is_held_to_the_rules_of_the_door() -> None:
+    good = envelopes.message_send("topic", "news", b"to all", meta=b'{"a":1}', priority="now")
+    raws = [
+        changed(good, priority="low"),
+        changed(good, reply_to="x"),
+        changed(good, to=("queue", "news")),
+        changed(good, to=None),
+        changed(good, body=msgspec.msgpack.encode([b"to some", ""])),
+    ]
+    told = problems([good, *raws])
+    assert told[0] is None
+    assert all(problem and problem.startswith("bad_envelope: ") for problem in told[1:])
+
+
 def test_P1_an_op_of_a_later_version_is_no_problem() -> None:
     later = changed(envelopes.state_set("k", 1), op="state.increment", body=b"anything")
     found = unpack(batch_of([later]))

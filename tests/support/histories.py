@@ -14,12 +14,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from holdfast.node.node import Mesh, Node, open_node
+from holdfast.rules.destinations import PRIORITIES
 from holdfast.rules.errors import BlobMissing, Conflict, NotFound
-from holdfast.rules.rows import Entry
+from holdfast.rules.rows import Entry, MeshRow
 from holdfast.rules.vectors import Model
+from holdfast.storage.ports import Transaction
+from support.nodes import share, store_of
 from support.source import START_MS, HandClock
 
 PEERS = ("ana", "\uff5aoe", "\U0001f98a", "bob", "Cid")
@@ -186,6 +190,27 @@ class _Growth:
         to = at.clock.at_ms + self.rng.choice((-100_000, -50, 50, HOUR_MS))
         at.clock.at_ms = min(to, START_MS + _DAYS_MAX * 24 * HOUR_MS)
 
+    def mail(self, count: int) -> None:
+        """Messages of everybody, some of them answers, to all that a message can go to. The meshes
+        are shared for as long as that takes.
+        """
+        rng = random.Random(f"mail {count}")
+        sent: list[tuple[str, str]] = []
+        for number in range(count):
+            at, slug = rng.choice(self.nodes), rng.choice(self.slugs)
+            before = at.node.mesh(slug).info()
+            answered = [id for mesh, id in sent if mesh == slug][-1:]
+            done = share(at.node, slug).send(
+                rng.choice((b"", b"\x00\xff", "grüß\ndich", f"letter {number}")),
+                **rng.choice(({"topic": "news/ü"}, {"dm": "ab" * 32}, {"queue": "work"})),
+                content_type=rng.choice((None, "application/json")),
+                meta=rng.choice((None, {"trace": f"t{number}", "n": [1, None]})),
+                priority=rng.choice(PRIORITIES),
+                reply_to=answered[0] if answered else None,
+            )
+            store_of(at.node).write(partial(_put_back, before))
+            sent.append((slug, done.id))
+
     # --- the network -----------------------------------------------------------------------------
 
     def _give(self, at: Grown) -> None:
@@ -223,6 +248,10 @@ class _Growth:
                         self._deliver(at, to, 1, at.head())
 
 
+def _put_back(row: MeshRow, tx: Transaction) -> None:
+    tx.mesh_change(row)
+
+
 def grow(
     seed: int,
     folder: Path,
@@ -231,14 +260,18 @@ def grow(
     meshes: int = 20,
     ops: int = 1000,
     settled: bool = True,
+    mail: int = 0,
 ) -> Histories:
-    """`settled`: at the end every node has everything. Without it each knows only a part."""
+    """`settled`: at the end every node has everything. Without it each knows only a part. `mail`:
+    so many messages are sent in the end.
+    """
     growth = _Growth(seed, folder, nodes, meshes)
     restart = growth.rng.randint(ops // 4, ops // 2)
     for number in range(ops):
         if number == restart:
             growth.rng.choice(growth.nodes).restart()
         growth.step()
+    growth.mail(mail)
     if settled:
         growth.settle()
     heads = {at.name: at.head() for at in growth.nodes}

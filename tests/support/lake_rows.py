@@ -18,7 +18,7 @@ from pyspark.sql.types import TimestampType
 from holdfast.pipeline.logs import open_log
 from holdfast.pipeline.schema import BRONZE, SILVER
 from holdfast.pipeline.unpack import unpack
-from holdfast.rules.bodies import Fact, decode_body, family_of
+from holdfast.rules.bodies import Fact, MessageSend, decode_body, family_of
 from holdfast.rules.envelope import decode
 from holdfast.rules.ids import id_text
 from holdfast.rules.order import Version
@@ -39,6 +39,7 @@ def held(store: Store) -> Rows:
             for name, row in _of_mesh(reader, mesh.slug):
                 found[name].append(row)
         found["facts"] = list(_facts(reader))
+        found["messages"] = list(_messages(reader))
     return {
         name: sorted((_in_order(name, row) for row in rows), key=repr)
         for name, rows in found.items()
@@ -68,6 +69,22 @@ def _facts(reader: Reader) -> Iterator[dict[str, Any]]:
                 **{"meta": envelope.meta.decode() or None, "created_at": envelope.created_at},
                 **{"lamport": envelope.lamport, "peer": envelope.origin},
                 "id": id_text(envelope.id),
+            }
+
+
+def _messages(reader: Reader) -> Iterator[dict[str, Any]]:
+    for entry in reader.log_range(0, _ALL, _ALL):
+        envelope = decode(entry.raw)
+        body = decode_body(envelope)
+        if isinstance(body, MessageSend):
+            assert envelope.to is not None
+            yield {
+                **{"mesh": envelope.mesh, "kind": envelope.to[0], "ref": envelope.to[1]},
+                **{"sender": envelope.origin, "priority": envelope.priority},
+                **{"reply_to": envelope.reply_to, "content_type": body.content_type},
+                **{"content": body.content, "meta": envelope.meta.decode() or None},
+                **{"lamport": envelope.lamport, "id": id_text(envelope.id)},
+                "created_at": envelope.created_at,
             }
 
 

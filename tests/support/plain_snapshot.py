@@ -112,11 +112,12 @@ def key_of(envelope: Envelope, vectors: str = "all") -> tuple[str, ...]:
 def winners(
     entries: Iterable[Entry], *, facts: bool = True, vectors: str = "all"
 ) -> list[Envelope]:
-    """In the one order."""
+    """In the one order; messages are nobody's state."""
     found: dict[tuple[str, ...], Envelope] = {}
     for entry in entries:
         envelope = decode(entry.raw)
-        if family_of(envelope.op) == "fact" and not facts:
+        family = family_of(envelope.op)
+        if family == "message" or (family == "fact" and not facts):
             continue
         key = key_of(envelope, vectors)
         if key not in found or _order(envelope) > _order(found[key]):

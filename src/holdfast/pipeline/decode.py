@@ -26,24 +26,27 @@ from holdfast.rules.bodies import (
     Fact,
     FileShare,
     MemorySet,
+    MessageSend,
     StateSet,
     TaskCreate,
     TaskTurn,
     VectorStore,
     decode_trusted_body,
 )
-from holdfast.rules.envelope import decode_trusted
+from holdfast.rules.envelope import Envelope, decode_trusted
 from holdfast.rules.errors import JobFailed
 
 _NULL: Final = b"null"
+_Bodies = list[Body | None]
+_Envelopes = list[Envelope]
 _Columns = Sequence[Sequence[Any]]
 
 
-def _state(bodies: list[Body | None]) -> _Columns:
+def _state(bodies: _Bodies, envelopes: _Envelopes) -> _Columns:
     return ([body.value if isinstance(body, StateSet) else _NULL for body in bodies],)
 
 
-def _memory(bodies: list[Body | None]) -> _Columns:
+def _memory(bodies: _Bodies, envelopes: _Envelopes) -> _Columns:
     sets = [body if isinstance(body, MemorySet) else None for body in bodies]
     return (
         [_NULL if body is None else body.value for body in sets],
@@ -51,7 +54,7 @@ def _memory(bodies: list[Body | None]) -> _Columns:
     )
 
 
-def _files(bodies: list[Body | None]) -> _Columns:
+def _files(bodies: _Bodies, envelopes: _Envelopes) -> _Columns:
     shares = [body if isinstance(body, FileShare) else None for body in bodies]
     return (
         ["" if body is None else body.sha256.hex() for body in shares],
@@ -60,7 +63,7 @@ def _files(bodies: list[Body | None]) -> _Columns:
     )
 
 
-def _vectors(bodies: list[Body | None]) -> _Columns:
+def _vectors(bodies: _Bodies, envelopes: _Envelopes) -> _Columns:
     stores = [body if isinstance(body, VectorStore) else None for body in bodies]
     return (
         ["" if body is None else body.content for body in stores],
@@ -69,7 +72,7 @@ def _vectors(bodies: list[Body | None]) -> _Columns:
     )
 
 
-def _models(bodies: list[Body | None]) -> _Columns:
+def _models(bodies: _Bodies, envelopes: _Envelopes) -> _Columns:
     models = [body.identity() if isinstance(body, VectorStore) else None for body in bodies]
     fields = ("provider", "name", "version", "dim", "quantization")
     return [
@@ -77,7 +80,7 @@ def _models(bodies: list[Body | None]) -> _Columns:
     ]
 
 
-def _turns(bodies: list[Body | None]) -> _Columns:
+def _turns(bodies: _Bodies, envelopes: _Envelopes) -> _Columns:
     creates = [body if isinstance(body, TaskCreate) else None for body in bodies]
     return (
         [body.generation if isinstance(body, TaskTurn) else 0 for body in bodies],
@@ -86,7 +89,7 @@ def _turns(bodies: list[Body | None]) -> _Columns:
     )
 
 
-def _facts(bodies: list[Body | None]) -> _Columns:
+def _facts(bodies: _Bodies, envelopes: _Envelopes) -> _Columns:
     facts = [body for body in bodies if isinstance(body, Fact)]
     return (
         [body.predicate for body in facts],
@@ -95,7 +98,23 @@ def _facts(bodies: list[Body | None]) -> _Columns:
     )
 
 
-_Read = Callable[[list[Body | None]], _Columns]
+def _messages(bodies: _Bodies, envelopes: _Envelopes) -> _Columns:
+    """Half of what a message is stands in the envelope and not in the body."""
+    sent = [body for body in bodies if isinstance(body, MessageSend)]
+    # Only one that nobody had checked has no destination: it came when the op was not known yet.
+    to = [envelope.to or (None, None) for envelope in envelopes]
+    return (
+        [kind for kind, _ in to],
+        [ref for _, ref in to],
+        [envelope.origin for envelope in envelopes],
+        [envelope.priority for envelope in envelopes],
+        [envelope.reply_to for envelope in envelopes],
+        [body.content_type for body in sent],
+        [body.content for body in sent],
+    )
+
+
+_Read = Callable[[_Bodies, _Envelopes], _Columns]
 _READERS: Final[dict[str, tuple[_Read, tuple[str, ...]]]] = {
     "state": (_state, ("value",)),
     "memory": (_memory, ("value", "tags")),
@@ -104,6 +123,10 @@ _READERS: Final[dict[str, tuple[_Read, tuple[str, ...]]]] = {
     "models": (_models, ("provider", "name", "version", "dim", "quantization")),
     "task_events": (_turns, ("generation", "title", "description")),
     "facts": (_facts, ("predicate", "object", "objects")),
+    "messages": (
+        _messages,
+        ("kind", "ref", "sender", "priority", "reply_to", "content_type", "content"),
+    ),
 }
 """By table: what reads the bodies, and the columns that it gives."""
 
@@ -119,7 +142,8 @@ _ARROW: Final[dict[str, pa.DataType]] = {
 def with_body(name: str, rows: DataFrame) -> DataFrame:
     """Rows that have `raw`, with what only the bytes say: the columns of a table in its place."""
     columns = _READERS[name][1]
-    others = [column for column in rows.columns if column != "raw"]
+    # Of messages the kind is that of the destination, and not the last word of the op.
+    others = [column for column in rows.columns if column != "raw" and column not in columns]
     read = rows.select(*others, _decoded(name, F.col("raw")).alias("body"))
     return read.select(*others, *(F.col(f"body.{column}").alias(column) for column in columns))
 
@@ -144,15 +168,16 @@ def decode(name: str, raws: pa.Array) -> pa.StructArray:
 def body_columns(name: str, raws: pa.Array) -> dict[str, pa.Array]:
     """The same, each by its name."""
     read, columns = _READERS[name]
-    values = read(_bodies(raws.to_pylist()))
+    values = read(*_opened(raws.to_pylist()))
     kinds = [_ARROW[SILVER[name][column].dataType.simpleString()] for column in columns]
     arrays = [_array(part, kind) for part, kind in zip(values, kinds, strict=True)]
     return dict(zip(columns, arrays, strict=True))
 
 
-def _bodies(raws: list[bytes]) -> list[Body | None]:
+def _opened(raws: list[bytes]) -> tuple[_Bodies, _Envelopes]:
     try:
-        return [decode_trusted_body(decode_trusted(raw)) for raw in raws]
+        envelopes = [decode_trusted(raw) for raw in raws]
+        return [decode_trusted_body(envelope) for envelope in envelopes], envelopes
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise JobFailed(
             f"bronze holds an envelope whose body this version cannot read: {error}",

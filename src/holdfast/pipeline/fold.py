@@ -33,7 +33,7 @@ from holdfast.rules.merge import DELETES, MERGES, Merge
 
 _ENTITY: Final = {"files": "path", "task_events": "task", "facts": "subject"}
 """What a table calls that which a change is about; `key` in the others."""
-_TIME: Final = {"task_events": "event_time", "facts": "created_at"}
+_TIME: Final = {"task_events": "event_time", "facts": "created_at", "messages": "created_at"}
 """And when it was made; `updated_at` in the others."""
 _MADE_LIKE: Final = {"tasks": "task_events", "models": "vectors"}
 """Tables that are made of what another one is made of."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 import random
 import ssl
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -144,7 +144,7 @@ class NodeLog:
         )
         body = _Body(pieces)
         # Closed in any case: else the connection would wait for somebody to read the rest.
-        with closing(cast(Generator[bytes, None, None], pieces)):
+        with closing(pieces):
             try:
                 stream = ipc.open_stream(body)
                 _check_stream(stream.schema, place.epoch)

@@ -167,6 +167,21 @@ FACTS: Final = joined(
     _VERSION,
     _struct(created_at=_TIME),
 )
+MESSAGES: Final = _struct(
+    mesh=_TEXT,
+    kind=_TEXT,
+    ref=_TEXT,
+    sender=_TEXT,
+    priority=_TEXT,
+    reply_to=_TEXT,
+    content_type=_TEXT,
+    content=_BYTES,
+    meta=_TEXT,
+    lamport=_LONG,
+    id=_TEXT,
+    created_at=_TIME,
+)
+"""`kind` and `ref` say where a message was to go. Who has read it, only the readers' nodes know."""
 
 SILVER: Final[dict[str, StructType]] = {
     "state": STATE,
@@ -177,6 +192,7 @@ SILVER: Final[dict[str, StructType]] = {
     "tasks": TASKS,
     "task_events": TASK_EVENTS,
     "facts": FACTS,
+    "messages": MESSAGES,
 }
 """What a node would hold: its rows without what is true of one node only."""
 
@@ -194,6 +210,7 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     "tasks": ("mesh", "task"),
     "task_events": ("mesh", "task"),
     "facts": ("id",),
+    "messages": ("id",),
 }
 """What a row of each is about."""
 
@@ -206,5 +223,6 @@ FAMILY_OF: Final[dict[str, str]] = {
     "tasks": "task",
     "task_events": "task",
     "facts": "fact",
+    "messages": "message",
 }
 """The family of envelopes that each table is made of."""

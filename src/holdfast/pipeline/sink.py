@@ -20,7 +20,8 @@ Columns: `op`, `mesh`, `entity` (or `key`, `subject`, `path`, `task`), `owner`, 
 `predicate`, `objects`, `tags`, `content`, `metadata`, `embedding`, `provider`, `model`, `version`,
 `dim`, `data`, `title`, `description`, `meta`, `id`, `time`. As options, for all rows: `op`, `mesh`,
 `owner`, `predicate`, `provider`, `model`, `version`, `dim`. A null says nothing, but for `value`
-and `object` where the op needs one. Values are JSON of whatever type the column has (`sink_json`);
+and `object` where the op needs one. `message.send` is refused: messages are sent by those who mean
+them, one by one. Values are JSON of whatever type the column has (`sink_json`);
 text is text unless `valueFormat` is `json`.
 
 Refused rows. The others are written; then the write fails and says how many rows were refused, by

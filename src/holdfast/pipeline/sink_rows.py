@@ -20,6 +20,7 @@ from holdfast.node.changes import WRITABLE
 from holdfast.pipeline.sink_ids import Write, check_ms, row_id
 from holdfast.pipeline.sink_json import check_type, legible, packed, plain
 from holdfast.rules.bodies import OWNED, encode_value, family_of
+from holdfast.rules.delivery import MESSAGE
 from holdfast.rules.errors import BadInput, BadValue, HoldfastError, OverLimit
 from holdfast.rules.limits import BODY_BYTES_MAX
 
@@ -37,6 +38,10 @@ _KNOWN: Final = _TEXT | _JSON | _TEXTS | {"embedding", "data", "dim", "time"}
 _CONSTANTS: Final = ("op", "mesh", "owner", "predicate", "provider", "model", "version", "dim")
 _MODEL: Final = {"provider": "provider", "model": "name", "version": "version", "dim": "dim"}
 _NULL_IS_A_VALUE: Final = {"state.set": "value", "memory.set": "value", "fact.append": "object"}
+_NOT_SENT: Final = (
+    f"{MESSAGE} is not for a table to write, for somebody would get a message for every row: "
+    "send it by holdfast send, or POST /v1/send"
+)
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -140,6 +145,8 @@ class Layout:
 
     def _document(self, values: dict[str, Any]) -> dict[str, Any]:
         op = values.get("op") or self.constants.get("op", "")
+        if op == MESSAGE:
+            raise BadInput(_NOT_SENT)
         document: dict[str, Any] = {"op": op}
         model: dict[str, Any] = {}
         for name, value in values.items():
@@ -186,6 +193,8 @@ def _check_constants(constants: Mapping[str, str], columns: Mapping[str, Any]) -
             raise BadInput(f"nothing says the {name}: give the option {name}, or a column {name}")
     if twice := [name for name in constants if name in columns]:
         raise BadInput(f"{', '.join(twice)} is an option and a column: keep one of them")
+    if constants.get("op") == MESSAGE:
+        raise BadInput(_NOT_SENT)
     if constants.get("op", WRITABLE[0]) not in WRITABLE:
         raise BadInput(
             f"there is no op {constants['op']!r} to write: use one of {', '.join(WRITABLE)}"

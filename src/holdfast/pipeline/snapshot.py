@@ -5,7 +5,8 @@
 A snapshot holds the envelopes that make the state of a mesh: of memory, state and files the one
 that wins, of tasks every turn, of vectors all or the newest, and facts unless they are left out. It
 holds their own bytes, so the node that begins with it (`holdfast restore --snapshot`) takes them in
-as if they had come from a peer.
+as if they had come from a peer. Messages are never in it: they are no state, and for nobody but
+those whom they name, who get them from a broker.
 
 Which envelopes win is found on narrow columns; their bytes then go from the lake's files straight
 into the snapshot's, written by the executors. The driver sees one line for each part.
@@ -33,12 +34,15 @@ from holdfast.pipeline.lake import Lake
 from holdfast.pipeline.snapshot_files import TAKEN, WRITTEN, Target, Written, write_parts
 from holdfast.pipeline.snapshot_logs import covered
 from holdfast.pipeline.winners import winners
+from holdfast.rules.bodies import family_of
+from holdfast.rules.delivery import MESSAGE
 from holdfast.rules.errors import BadInput, UnknownMesh
 from holdfast.rules.limits import SNAPSHOT_PART_BYTES
 from holdfast.rules.order import ORDER_COLUMNS
 
 VECTORS: Final = ("all", "newest")
 _ONE_WINS: Final = ("state", "memory", "file")
+_NEVER: Final = family_of(MESSAGE)
 _DELETIONS: Final = ("state.delete", "memory.forget", "file.delete", "vector.delete")
 _KEY: Final = ("mesh", "family", "owner", "entity", "model")
 
@@ -226,7 +230,7 @@ def _kept(entries: DataFrame, point: Point) -> tuple[DataFrame, Mapping[str, int
         highest = won.where(old).groupBy("mesh").agg(F.max("lamport").alias("lamport"))
         dropped = {row.mesh: row.lamport for row in highest.collect()}
         won = won.where(~old)
-    whole = entries.where(~contested)
+    whole = entries.where(~contested & (F.col("family") != _NEVER))
     if not point.facts:
         whole = whole.where(F.col("family") != "fact")
     columns = [F.col(name) for name in TAKEN]

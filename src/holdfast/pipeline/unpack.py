@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.pipeline.logs_arrow import LOG, TIME, uuid_texts
-from holdfast.rules.bodies import VectorDelete, VectorStore, decode_body
+from holdfast.rules.bodies import MessageSend, VectorDelete, VectorStore, decode_body
+from holdfast.rules.delivery import check_fingerprint
 from holdfast.rules.envelope import MAJOR, PROTOCOL, Envelope, decode
 from holdfast.rules.errors import (
     BadEnvelope,
@@ -102,6 +103,8 @@ def _read(raw: bytes) -> _Read:
     try:
         envelope = decode(raw)
         body = decode_body(envelope)
+        if isinstance(body, MessageSend):
+            check_fingerprint(envelope, body)
         _check(envelope)
     except HoldfastError as error:
         return None, "", _problem(_other_version(raw) or error)

@@ -1,8 +1,9 @@
 """What the lake could not keep or would not fold, row by row.
 
-Quarantine is the lake's letter box for what cannot be delivered: messages that nobody could be
-given exist only where messages are delivered, which comes later; until then what stands here is all
-that got stuck on its way. Whose signature or origin was wrong is an audit of its own.
+Quarantine is the lake's letter box for what cannot be delivered: these are the dead letters that
+the lake can know of. What a node's outbox or a broker's queue has given up on stands in their own
+tables and in no log, so it is told there (`holdfast outbox list --failed`, `holdfast queue
+letters`). Whose signature or origin was wrong is an audit of its own.
 """
 
 from __future__ import annotations

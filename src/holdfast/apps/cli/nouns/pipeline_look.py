@@ -29,6 +29,7 @@ _SHOWN = {
     "tasks": "task title status holder_peer generation lamport peer updated_at",
     "task_events": "task event peer lamport event_time",
     "facts": "subject predicate object lamport peer created_at",
+    "messages": "ref kind sender priority content_type lamport created_at",
 }
 _KEY = {
     "state": "key",
@@ -38,6 +39,7 @@ _KEY = {
     "tasks": "task",
     "task_events": "task",
     "facts": "subject",
+    "messages": "ref",
 }
 
 
