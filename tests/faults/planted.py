@@ -4,6 +4,7 @@ A harness that has caught nothing has shown nothing. Each bug names the finder t
 
     world       a few seeds of `holdfast.simulate.nodes`
     zones       a few seeds of `holdfast.simulate.zones`
+    delivery    a few seeds of `holdfast.simulate.delivery`
     sweep       every disk call of one operation fails
     power       the power goes at every moment of a story
     failed sync the same, after a sync of the log has failed
@@ -19,6 +20,7 @@ import apsw
 import msgspec
 import pytest
 
+from faults import planted_delivery
 from holdfast.node import (
     change,
     conflicts,
@@ -126,12 +128,12 @@ def _tick_outside_of_the_transaction(patch: pytest.MonkeyPatch) -> None:
     """The clock is counted in memory, where a rollback does not reach it."""
     tick = meshes.MeshWrites.tick
 
-    def counted(tx: Any, mesh: str) -> tuple[int, int]:
-        lamport, seq = tick(tx, mesh)
+    def counted(tx: Any, mesh: str) -> tuple[int, int, str | None]:
+        lamport, seq, lane = tick(tx, mesh)
         seen = max(getattr(tx, "_seq_seen", 0) + 1, seq)
         tx._seq_seen = seen
         tx._con.execute("UPDATE mesh SET seq = ? WHERE slug = ?", (seen, mesh))
-        return lamport, seen
+        return lamport, seen, lane
 
     patch.setattr(meshes.MeshWrites, "tick", counted)
 
@@ -354,4 +356,5 @@ BUGS = [
     Bug("blobs swept past readers", "world", _blobs_swept_past_readers),
     Bug("last claim wins", "world", _last_claim_wins),
     Bug("clock not merged", "world", _clock_not_merged),
+    *(Bug(name, "delivery", plant) for name, plant in planted_delivery.PLANTS.items()),
 ]

@@ -9,7 +9,7 @@ import pytest
 
 from faults.planted import BUGS, Bug
 from holdfast.rules.errors import HoldfastError
-from holdfast.simulate import zones
+from holdfast.simulate import delivery, zones
 from holdfast.simulate.nodes import NodeWorld
 from holdfast.simulate.powerloss import Recording, cut_power, record
 from holdfast.simulate.stage import Acknowledge, describe
@@ -52,6 +52,15 @@ def _in_a_world_of_zones() -> str:
     return ""
 
 
+def _in_a_world_of_delivery() -> str:
+    for seed in range(WORLDS_MAX):
+        try:
+            delivery.tell(seed)
+        except (AssertionError, HoldfastError, apsw.Error) as error:
+            return f"in world {seed}: {describe(error)}"
+    return ""
+
+
 def _by_a_sweep() -> str:
     operation = Operation(
         name="state.set",
@@ -86,6 +95,7 @@ def _first_loss(recording: Recording) -> str:
 FINDERS = {
     "world": _in_a_world,
     "zones": _in_a_world_of_zones,
+    "delivery": _in_a_world_of_delivery,
     "sweep": _by_a_sweep,
     "power": _by_a_power_cut,
     "failed sync": _after_a_failed_sync,
@@ -94,5 +104,5 @@ FINDERS = {
 
 def test_R1_without_a_bug_the_same_finders_find_nothing() -> None:
     for name, find in FINDERS.items():
-        if name not in ("world", "zones"):  # those are test_world_of_nodes, test_world_of_zones
+        if name not in ("world", "zones", "delivery"):  # those are tests/simulate/test_world_of_…
             assert not find(), name

@@ -382,7 +382,7 @@ class NodeWorld(World):
         with machine.weather.fine():
             node = running(machine)
             problems = [*audit(node), *self.promises[machine.peer].broken(node)]
-            problems += node._core.read("quarantine", _set_aside)
+            problems += node._core.read("quarantine", set_aside)
         if problems:
             self.break_off(f"{machine.peer}: {'; '.join(problems[:5])}")
 
@@ -443,7 +443,7 @@ def running(machine: Machine) -> Node:
     return machine.node
 
 
-def _set_aside(tx: Reader) -> list[str]:
+def set_aside(tx: Reader) -> list[str]:
     """What links brought and the node refused: among honest nodes that is nothing."""
     rows = tx.quarantine_list(None, 0, 5)
     return [f"link {row.link} has set an entry aside: {row.message}" for row in rows]

@@ -1,0 +1,131 @@
+"""Bugs of delivery to plant, for `faults.planted`: mistakes of brokers, and of their nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import apsw
+import msgspec
+import pytest
+
+from holdfast.node import sync_epoch, sync_take
+from holdfast.node.core import Core
+from holdfast.node.sync_mesh import MeshSync
+from holdfast.rules.sync import Cursor, Move
+from holdfast.storage.broker_sqlite import accepting, queues
+from holdfast.storage.broker_sqlite.base import SEQ_BITS, DeskBase
+from holdfast.storage.ports import Transaction
+from holdfast.storage.sqlite import spool
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def _not_synced(patch: pytest.MonkeyPatch) -> None:
+    """The broker answers before the disk has it."""
+    init = DeskBase.__init__
+
+    def hasty(desk: DeskBase, *args: Any, **kwargs: Any) -> None:
+        init(desk, *args, **{**kwargs, "sync": "normal"})
+
+    patch.setattr(DeskBase, "__init__", hasty)
+
+
+def _answered_before_commit(patch: pytest.MonkeyPatch) -> None:
+    """The broker answers as if a commit could not fail."""
+
+    def careless(desk: DeskBase, con: apsw.Connection) -> None:
+        try:
+            con.execute("COMMIT")
+        except apsw.Error:
+            desk._undo(con)
+
+    patch.setattr(DeskBase, "_commit", careless)
+
+
+def _dedupe_by_itself(patch: pytest.MonkeyPatch) -> None:
+    """An id is known before its message is there."""
+    insert = accepting._Batch.insert
+
+    def apart(batch: Any, con: apsw.Connection, meshes: Any) -> None:
+        batch.dedupe.sort()
+        con.executemany(accepting._DEDUPE, batch.dedupe)
+        con.execute("COMMIT")
+        con.execute("BEGIN IMMEDIATE")
+        batch.dedupe = []
+        insert(batch, con, meshes)
+
+    patch.setattr(accepting._Batch, "insert", apart)
+
+
+def _cursor_before_rows(patch: pytest.MonkeyPatch) -> None:
+    """The cursor is moved when a page is seen, not when it is stored."""
+
+    def hasty(
+        core: Core,
+        mesh: MeshSync,
+        incoming: sync_take.Incoming,
+        absent: Collection[str] | None = None,
+    ) -> sync_take.Taken:
+        entries, arrivals = incoming
+
+        def move(tx: Transaction) -> int:
+            row = tx.mesh_get(mesh.slug)
+            assert row is not None
+            cursor = Cursor(row.broker_epoch, row.broker_seq)
+            if cursor.epoch != entries.epoch or cursor.seq < entries.after:
+                raise sync_take.Moved(cursor)
+            to = max(cursor.seq, entries.to)
+            tx.mesh_change(msgspec.structs.replace(row, broker_seq=to))
+            return to
+
+        to = core.write("sync.cursor", move)
+        core.write("sync.take", lambda tx: sync_take._apply(core, mesh, entries.rows, arrivals, tx))
+        return sync_take.Taken(Cursor(entries.epoch, to), 0, 0, 0)
+
+    patch.setattr(sync_take, "take", hasty)
+
+
+def _epoch_ignored(patch: pytest.MonkeyPatch) -> None:
+    """A seq is a seq, also at a broker that went back."""
+
+    def blind(cursor: Cursor, epoch: int, bases: Any, last: int) -> Move | None:
+        return None if epoch == cursor.epoch else Move(Cursor(epoch, min(cursor.seq, last)))
+
+    patch.setattr(sync_epoch, "epoch_moved", blind)
+
+
+def _forgotten_not_put_back(patch: pytest.MonkeyPatch) -> None:
+    """What a broker forgot is for others to bring."""
+    patch.setattr(sync_epoch, "put_back", lambda core, mesh, lost: 0)
+
+
+def _inflight_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """What was under way when the line broke stays so."""
+    patch.setattr(spool.SpoolWrites, "spool_recover", lambda tx, lane=None: 0)
+
+
+def _lease_not_asked_for(patch: pytest.MonkeyPatch) -> None:
+    """Whoever once had a message may say what becomes of it."""
+    real = queues.Queues.settle
+
+    async def careless(
+        desk: queues.Queues, mesh: str, queue: str, seq: int, lease: bytes, *rest: Any
+    ) -> bool:
+        place = (desk.number_of(mesh) << SEQ_BITS) + seq
+        found = desk.connection.execute("SELECT lease FROM queued WHERE place = ?", (place,)).get
+        return await real(desk, mesh, queue, seq, found or lease, *rest)
+
+    patch.setattr(queues.Queues, "settle", careless)
+
+
+PLANTS: dict[str, Patch] = {
+    "not synced": _not_synced,
+    "answered before commit": _answered_before_commit,
+    "dedupe by itself": _dedupe_by_itself,
+    "cursor before rows": _cursor_before_rows,
+    "epoch ignored": _epoch_ignored,
+    "forgotten not put back": _forgotten_not_put_back,
+    "inflight for ever": _inflight_for_ever,
+    "lease not asked for": _lease_not_asked_for,
+}
