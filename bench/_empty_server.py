@@ -1,0 +1,49 @@
+"""The broker's own server with nothing behind it: `python -m bench._empty_server` prints its port.
+
+`/empty` is answered by an application that does nothing, `/quick` by the short way that the broker
+takes for what is handed in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from holdfast.node.running import run
+from holdfast.transport.server import Done, Headers, Server, tcp_listener
+
+
+async def _nothing(scope: Any, receive: Any, send: Any) -> None:
+    await receive()
+    head = [(b"content-length", b"0")]
+    await send({"type": "http.response.start", "status": 200, "headers": head})
+    await send({"type": "http.response.body", "body": b""})
+
+
+class _Quick:
+    def takes(self, url: bytes) -> bool:
+        return url == b"/quick"
+
+    def answer(self, kind: str, url: bytes, headers: Headers, body: bytes, done: Done) -> None:
+        done(200, b"", ())
+
+
+class _Empty:
+    def __init__(self) -> None:
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    async def run(self) -> None:
+        listener = tcp_listener("127.0.0.1", 0)
+        server = Server(_nothing, [listener], quick=_Quick())
+        await server.start()
+        print(listener.address.rpartition(":")[2], flush=True)
+        await self._stop.wait()
+        await server.stop()
+        listener.socket.close()
+
+
+if __name__ == "__main__":
+    run(_Empty)
