@@ -36,6 +36,13 @@ COMMANDS = _commands()
 NAMED = """
     init status doctor paths check.lag check.disk check.integrity check.backup
     up down mesh.create mesh.list mesh.info mesh.clock
+    mesh.publish mesh.join mesh.sync mesh.leave mesh.move mesh.pause mesh.resume
+    mesh.invite mesh.invites mesh.members mesh.grant mesh.remove-member
+    mesh.topic mesh.queue mesh.destinations mesh.subscribe mesh.unsubscribe
+    send inbox.list inbox.read inbox.reply check.outbox
+    outbox.list outbox.lanes outbox.show outbox.retry outbox.requeue outbox.drop
+    queue.list queue.take queue.settle queue.run queue.letters
+    broker.serve broker.down broker.status broker.sweep broker.orphans broker.new-epoch
     peer.list peer.zones peer.card peer.trust peer.revoke peer.block peer.rotate
     token.add token.list token.revoke
     link.add link.list link.show link.pause link.resume link.remove

@@ -29,6 +29,7 @@ ON_SPARK = DOCS / "pipeline.md"
 EXPECTED = {
     "README.md",
     "architecture.md",
+    "delivery.md",
     "library.md",
     "operating.md",
     "pipeline.md",
@@ -55,7 +56,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delenv("HOLDFAST_MESH", raising=False)
     yield tmp_path
-    for database in tmp_path.glob("*/data.db"):
+    for database in (*tmp_path.glob("*/data.db"), *tmp_path.glob("*/broker.db")):
         note = daemon_note(HomePaths(database.parent))
         if note is not None:
             os.kill(note.pid, signal.SIGTERM)

@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.node import aio, families, log
+from holdfast.node import aio, aio_mail, families, log, messages, outbox
 from holdfast.node import node as sync_node
 from holdfast.node.aio import AsyncNode
+from holdfast.node.aio_sharing import AsyncSharing
+from holdfast.node.sharing import Sharing
 from holdfast.rules.errors import BadKey, IdReused, StoreClosed, UnknownMesh
 from holdfast.rules.vectors import Model
 from holdfast.storage.ports import Transaction
@@ -39,6 +41,9 @@ PAIRS = [
     (families.Files, aio.AsyncFiles),
     (families.Tasks, aio.AsyncTasks),
     (families.Facts, aio.AsyncFacts),
+    (messages.Inbox, aio_mail.AsyncInbox),
+    (outbox.Outbox, aio_mail.AsyncOutbox),
+    (Sharing, AsyncSharing),
 ]
 
 

@@ -56,6 +56,7 @@ TABLES = (
     *("peer", "vector", "vector_model", "vector_mesh", "task", "task_event", "conflict"),
     *("warning", "state_dead", "memory_key", "log_entity"),
     *("zone", "zone_key", "token", "link", "quarantine", "fact_object"),
+    *("spool", "inbox", "heard", "mate"),
 )
 
 

@@ -410,6 +410,20 @@ def zone(node: Node, name: str) -> int:
     return store_of(node).write(lambda tx: tx.zone_put(row)).number
 
 
+def test_Z8_a_zone_is_given_messages_only_if_it_asks_for_them(node: Node) -> None:
+    team(node).facts.append("own", "is", 1)
+    node.apply([e.message_send("dm", "a" * 64, b"psst", lamport=5, origin="eva")])
+    team(node).facts.append("own", "is", 2)
+    register(node)
+    assert span(give(node)) == (1, 3, [1, 3]), "what is left out counts as read"
+    register(node, filter=Filter(classes=("messages",)))
+    assert give(node).offsets == [2]
+    everything = Caller("zone", "bob").narrow(Filter())
+    assert everything.without_messages, "however much it may read"
+    assert not LOCAL.narrow(Filter()).without_messages
+    assert not Caller("token", "spark", granted(["team"])).narrow(Filter()).without_messages
+
+
 @pytest.mark.parametrize("asked", [Filter(), Filter(beyond="zoe")])
 def test_Z6_a_zone_is_never_sent_what_it_wrote_or_brought(node: Node, asked: Filter) -> None:
     zones = {name: zone(node, name) for name in ("bob", "zoe")}

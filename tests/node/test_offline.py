@@ -8,7 +8,7 @@ from holdfast.node.node import Node
 from holdfast.rules.errors import BlobElsewhere, UnknownFile
 from support import envelopes as e
 from support.envelopes import MODEL
-from support.nodes import Nodes, deliver, team
+from support.nodes import Nodes, deliver, share, team
 from support.source import HandClock
 
 BIG = bytes(70_000)
@@ -113,3 +113,69 @@ def test_S15_the_clock_and_the_mesh_are_told_from_here(alone: Node) -> None:
     assert clock.last_sync_at is None
     assert team(alone).info().name == "team"
     assert team(alone).counts() == {"state": 1, "memory": 1, "file": 2, "vector": 1, "task": 1}
+
+
+# --- a shared mesh whose broker is out of reach --------------------------------------------------
+
+
+@pytest.fixture
+def cut_off(alone: Node) -> Node:
+    share(alone)
+    return alone
+
+
+def spooled(node: Node) -> list[tuple[str, str]]:
+    """What waits for the broker, and how."""
+    return [(item.op, item.state) for item in node.outbox.list()]
+
+
+def test_S15_a_message_is_queued_offline(cut_off: Node) -> None:
+    sent = team(cut_off).send("later", topic="news")
+    assert sent.state == "pending"
+    assert spooled(cut_off) == [("message.send", "pending")]
+    assert cut_off.outbox.get(sent.id).entity == "topic/news"
+
+
+def test_S15_every_verb_that_changes_something_waits_in_the_outbox(cut_off: Node) -> None:
+    mesh = team(cut_off)
+    mesh.memory.set("k", "mine")
+    mesh.memory.forget("k")
+    mesh.state.set("shared", 1)
+    mesh.state.delete("shared")
+    mesh.vectors.store("w", [2, 2], model=MODEL, content="mine")
+    mesh.vectors.delete("w", model=MODEL)
+    mesh.files.share("mine", BIG)
+    mesh.files.delete("mine")
+    mesh.facts.append("s", "p", 1)
+    mesh.tasks.claim("t")
+    mesh.tasks.complete("t")
+    written = [entry.op for entry in cut_off.log.range(7)]
+    assert spooled(cut_off) == [(op, "pending") for op in written]
+    assert len(written) == 11
+
+
+def test_S15_reading_leaves_nothing_in_the_outbox(cut_off: Node) -> None:
+    mesh = team(cut_off)
+    assert mesh.memory.recall("k", scope="all")[0].value == "of bob"
+    assert mesh.state.get("shared") == "of bob"
+    assert mesh.files.read("small", peer="bob") == b"here"
+    assert [peer.peer for peer in mesh.peers()] == ["bob"]
+    assert [hit.content for hit in mesh.vectors.search([1, 1], model=MODEL)] == ["of bob"]
+    clock = mesh.clock()
+    assert (clock.sync_state, clock.last_sync_at) == ("offline", None)
+    assert list(cut_off.inbox.list()) == []
+    assert spooled(cut_off) == []
+
+
+def test_S15_a_tentative_claim_waits_and_reverts_when_another_was_first(
+    nodes: Nodes, cut_off: Node
+) -> None:
+    bob = nodes.open("bob")
+    bob.apply([e.task_create("t", lamport=6)])
+    team(bob).tasks.claim("t")
+    team(cut_off).state.set("busy", True)
+    assert team(cut_off).tasks.claim("t").claimed_by == "ana"
+    assert spooled(cut_off)[-1] == ("task.claim", "pending")
+    deliver(bob, cut_off)
+    assert team(cut_off).tasks.get("t").claimed_by == "bob"
+    assert spooled(cut_off)[-1] == ("task.claim", "pending"), "the others still hear of it"

@@ -10,12 +10,15 @@ import os
 from pathlib import Path
 from typing import cast
 
+import msgspec
+
 from holdfast.node.context import Context
 from holdfast.node.core import Core
 from holdfast.node.metrics import Metrics
 from holdfast.node.mint import Source
 from holdfast.node.node import Mesh, Node, open_node
 from holdfast.node.opening import Opened
+from holdfast.rules.keys import card_of, public_key
 from holdfast.storage.blobs import FileBlobs, MemoryBlobs
 from holdfast.storage.home import HomePaths
 from holdfast.storage.memory import MemoryStore
@@ -83,6 +86,23 @@ class Nodes:
     def close(self) -> None:
         for node in self._open.values():
             node.close()
+
+
+SHARED = {
+    "kind": "shared_owner",
+    "broker_url": "http://127.0.0.1:1",
+    "broker_card": card_of("desk", public_key(b"a broker of tests, 32 bytes long")),
+    "server_id": "0197f2a0-0000-7000-8000-000000000000",
+    "broker_epoch": 1,
+}
+
+
+def share(node: Node, slug: str = MESH) -> Mesh:
+    """The mesh as it is after it was published, with a broker that nobody has reached yet."""
+    mesh = node.mesh(slug)
+    row = msgspec.structs.replace(mesh.info(), **SHARED)
+    node._core.store.write(lambda tx: tx.mesh_change(row))
+    return mesh
 
 
 def store_of(node: Node) -> Store:

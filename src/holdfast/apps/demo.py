@@ -2,8 +2,8 @@
 
 Two peers work apart and converge when their logs meet; a claim is superseded and its peer is told;
 a process is killed in the middle of its writes and loses nothing that it was promised; a database
-is wrecked, restored from a backup, and gets back from its peer what the backup did not have. Then
-Spark reads the logs of both into a lake.
+is wrecked, restored from a backup, and gets back from its peer what the backup did not have. They
+share a mesh through a broker, which is killed. Then Spark reads the logs of both into a lake.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.apps import demo_pipeline
+from holdfast.apps import demo_delivery, demo_pipeline
 from holdfast.node.backup import backup, restore
 from holdfast.node.node import Mesh, Node, open_node
 from holdfast.rules.bodies import FileShare, decode_trusted_body
@@ -50,6 +50,7 @@ def run(folder: Path | None = None, say: Say = print) -> Path:
     _together(ana, bob, say)
     _killed(ana, say)
     _restored(folder, ana, bob, say)
+    demo_delivery.play(folder, ana, bob, say)
     has_lake = demo_pipeline.play(folder / "lake", [ana, bob], MESH, say)
     say("\nLook around, with the commands that you would use:")
     program = sys.argv[0]

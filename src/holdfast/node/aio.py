@@ -11,18 +11,25 @@ must know gives it an id, and asks again with the same id.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from holdfast.node import verbs
+from holdfast.node.aio_mail import AsyncInbox, AsyncOutbox, stream
 from holdfast.node.change import Receipt
 from holdfast.node.core import Content, Core
 from holdfast.node.families import Rows
 from holdfast.node.intake import Applied, Intake
 from holdfast.node.log import Head, Log
+from holdfast.node.messages import Sent, one_destination, prepare
 from holdfast.node.node import Mesh, Node, _batches, open_node
 from holdfast.node.sweep import DEFAULT_TTL, Swept, Ttl
 from holdfast.node.views import (
@@ -37,7 +44,7 @@ from holdfast.node.views import (
 )
 from holdfast.rules.errors import DiskFull
 from holdfast.rules.filters import EVERYTHING, Filter
-from holdfast.rules.limits import CHUNK_ROWS, FETCH_ROWS_DEFAULT
+from holdfast.rules.limits import FETCH_ROWS_DEFAULT
 from holdfast.rules.rows import (
     ConflictRow,
     Entry,
@@ -52,6 +59,9 @@ from holdfast.rules.vectors import Model
 from holdfast.storage.ports import Work
 from holdfast.storage.writer import GroupWriter, Ticket
 from holdfast.transport.wire import Batch
+
+if TYPE_CHECKING:
+    from holdfast.node.aio_sharing import AsyncSharing
 
 T = TypeVar("T")
 
@@ -127,13 +137,6 @@ class _Family:
         self._mesh = sync.slug
 
 
-async def _stream(rows: Iterator[T]) -> AsyncIterator[T]:
-    """An iterator over pages, read in a thread."""
-    while page := await asyncio.to_thread(lambda: list(islice(rows, CHUNK_ROWS))):
-        for row in page:
-            yield row
-
-
 class AsyncState(_Family):
     async def set(
         self,
@@ -155,7 +158,7 @@ class AsyncState(_Family):
         return await self._writer.write(verbs.state_delete(self._ctx, self._mesh, key, id))
 
     def list(self, prefix: str = "") -> AsyncIterator[StateEntry]:
-        return _stream(self._sync.state.list(prefix))
+        return stream(self._sync.state.list(prefix))
 
     async def as_of(
         self,
@@ -186,7 +189,7 @@ class AsyncMemories(_Family):
         return await self._writer.write(verbs.memory_forget(self._ctx, self._mesh, key, id))
 
     def list(self, *, scope: str = "self") -> AsyncIterator[Memory]:
-        return _stream(self._sync.memory.list(scope=scope))
+        return stream(self._sync.memory.list(scope=scope))
 
     async def as_of(
         self,
@@ -263,7 +266,7 @@ class AsyncFiles(_Family):
         return await self._writer.write(verbs.file_delete(self._ctx, self._mesh, path, id))
 
     def list(self, *, peer: str | None = None) -> AsyncIterator[FileInfo]:
-        return _stream(self._sync.files.list(peer=peer))
+        return stream(self._sync.files.list(peer=peer))
 
 
 class AsyncTasks(_Family):
@@ -287,7 +290,7 @@ class AsyncTasks(_Family):
         return self._sync.tasks.get(task)
 
     def list(self, *, status: Status | str | None = None) -> AsyncIterator[TaskRow]:
-        return _stream(self._sync.tasks.list(status=status))
+        return stream(self._sync.tasks.list(status=status))
 
     async def events(self, task: str) -> Rows[TaskEventRow]:
         return self._sync.tasks.events(task)
@@ -326,6 +329,8 @@ class AsyncMesh:
         self.files = AsyncFiles(writer, sync)
         self.tasks = AsyncTasks(writer, sync)
         self.facts = AsyncFacts(writer, sync)
+        self.inbox = AsyncInbox(sync.inbox)
+        self._writer = writer
 
     async def info(self) -> MeshRow:
         return self.sync.info()
@@ -339,6 +344,32 @@ class AsyncMesh:
     async def peers(self) -> Rows[PeerInfo]:
         return self.sync.peers()
 
+    async def send(
+        self,
+        content: bytes | str,
+        *,
+        topic: str | None = None,
+        dm: str | None = None,
+        queue: str | None = None,
+        content_type: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        priority: str = "next",
+        reply_to: str | None = None,
+        id: str | None = None,
+    ) -> Sent:
+        send = prepare(
+            self._writer.core,
+            self.slug,
+            *one_destination(topic, dm, queue),
+            content,
+            content_type=content_type,
+            meta=meta,
+            priority=priority,
+            reply_to=reply_to,
+            id=id,
+        )
+        return await self._writer.add(send)
+
 
 class AsyncLog:
     """The node's log for its readers, for coroutines."""
@@ -350,7 +381,7 @@ class AsyncLog:
         return self._log.head()
 
     def range(self, start: int = 1, end: int | None = None) -> AsyncIterator[Entry]:
-        return _stream(self._log.range(start, end))
+        return stream(self._log.range(start, end))
 
     async def tail(self, count: int = 20) -> Rows[Entry]:
         return await asyncio.to_thread(self._log.tail, count)
@@ -403,6 +434,8 @@ class AsyncNode:
         """The same node for callers that wait; safe to use from threads at the same time."""
         self._writer = LoopWriter(node._core, node._opened.store.writer)
         self.log = AsyncLog(node.log)
+        self.inbox = AsyncInbox(node.inbox)
+        self.outbox = AsyncOutbox(node.outbox)
 
     @property
     def home(self) -> Path:
@@ -411,6 +444,12 @@ class AsyncNode:
     @property
     def peer(self) -> str:
         return self.sync.peer
+
+    @property
+    def sharing(self) -> AsyncSharing:
+        from holdfast.node.aio_sharing import AsyncSharing
+
+        return AsyncSharing(self.sync.sharing)
 
     async def create_mesh(self, slug: str, *, name: str | None = None) -> AsyncMesh:
         mesh = await asyncio.to_thread(self.sync.create_mesh, slug, name=name)
@@ -441,7 +480,7 @@ class AsyncNode:
     def conflicts(
         self, mesh: str | None = None, *, open_only: bool = True
     ) -> AsyncIterator[ConflictRow]:
-        return _stream(self.sync.conflicts(mesh, open_only=open_only))
+        return stream(self.sync.conflicts(mesh, open_only=open_only))
 
     async def conflict(self, number: int) -> ConflictRow:
         return self.sync.conflict(number)

@@ -42,6 +42,7 @@ _ADDING: Final = frozenset(
         *("state.set", "memory.set", "vector.store", "vector.reembed", "file.share"),
         *("task.create", "task.claim", "task.release", "task.complete", "task.cancel"),
         *("fact.append", "mesh.create", "conflict.restore", "intake", "import", "link.take"),
+        *("message.send", "sync.take", "sync.express"),
     )
 )
 """Writes that need room. Others make some, or keep track of readers: they are let through. A
@@ -67,6 +68,10 @@ class Core:
         """Raises `DiskFull` while nothing new is taken in; set by whoever watches the disk."""
         self.relieve: Callable[[], None] | None = None
         """Told of a write that met a full disk: it makes what room it can."""
+        self.sync_word: Callable[[str, str, bool], str] | None = None
+        """How a shared mesh stands with its broker, by whoever talks to it in this process: of a
+        mesh, its kind and whether it is paused.
+        """
 
     @property
     def blobs(self) -> BlobStore:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -28,12 +27,16 @@ from holdfast.node.api.context import Api
 from holdfast.node.daemon_lock import DaemonLock, DaemonNote
 from holdfast.node.disk import DiskWatch
 from holdfast.node.link_status import LinkStatus
+from holdfast.node.mail_watch import MailWatch
 from holdfast.node.node import Node, open_node
 from holdfast.node.notify import READY, STOPPING, WATCHDOG, Notifier
 from holdfast.node.puller import Pullers
 from holdfast.node.pulse import Pulse, WakeSocket
+from holdfast.node.running import end_process
 from holdfast.node.sessions import Sessions
 from holdfast.node.settings import Settings
+from holdfast.node.sync_status import BrokerBoard
+from holdfast.node.syncs import Syncs
 from holdfast.node.trust import Trust
 from holdfast.node.upkeep import Upkeep
 from holdfast.rules import limits
@@ -48,8 +51,8 @@ from holdfast.transport.tls import certificate_digest, make_certificate, server_
 log = logging.getLogger("holdfast")
 
 Told = Callable[[str, dict[str, Any]], None]
-"""Hears of what happens, each with its document: `ready`, `link`, `disk`, `stopping`, `stopped`.
-In any thread, so it must be quick and safe to call from several."""
+"""Hears of what happens, each with its document: `ready`, `link`, `broker`, `disk`, `stopping`,
+`stopped`. In any thread, so it must be quick and safe to call from several."""
 
 
 class Daemon:
@@ -69,7 +72,7 @@ class Daemon:
         """
         self._home, self._settings, self._sync = home, settings.check(), sync
         self._told = told
-        self._on_overtime = on_overtime or _end_process
+        self._on_overtime = on_overtime or end_process
         self._stop = asyncio.Event()
         self._notifier = Notifier()
         self._api: Api | None = None
@@ -101,7 +104,7 @@ class Daemon:
         finally:
             # Where it would end the process it stays set until the process has ended: a thread
             # that hangs in a read would otherwise keep it for ever.
-            if overtime is not None and self._on_overtime is not _end_process:
+            if overtime is not None and self._on_overtime is not end_process:
                 overtime.cancel()
 
     # --- starting ----------------------------------------------------------------------------
@@ -118,12 +121,14 @@ class Daemon:
         listeners = self._bind(paths, ending)
         self._start_upkeep(api, ending)
         self._start_pullers(api, ending)
+        await self._start_syncs(api, ending)
         server = Server(Frame(api), listeners)
         await server.start()
         ending.push_async_callback(self._end_calls, server)
         self.addresses = [listener.address for listener in listeners]
         lock.write(DaemonNote(os.getpid(), self.addresses))
         self._start_waking(api, paths, ending)
+        self._start_mail(api, ending)
         api.phase = "ready"
 
     def _make_api(self, node: Node, paths: HomePaths, ending: AsyncExitStack) -> Api:
@@ -186,6 +191,22 @@ class Daemon:
             asyncio.to_thread, pullers.stop, limits.SHUTDOWN_DRAIN_MS_MAX / 1000
         )
 
+    async def _start_syncs(self, api: Api, ending: AsyncExitStack) -> None:
+        def changed(board: BrokerBoard) -> None:
+            self._news(api.pulse, "broker", _broker_news(board))
+
+        outbox = self._settings.outbox
+        syncs = api.syncs = Syncs(
+            api.core,
+            api.trust,
+            policies=outbox.policies,
+            max_age_hours=outbox.max_age_hours,
+            on_change=changed,
+        )
+        await syncs.start()
+        ending.push_async_callback(syncs.stop)
+        api.pulse.on_look = syncs.ring
+
     def _start_waking(self, api: Api, paths: HomePaths, ending: AsyncExitStack) -> None:
         api.core.store.on_commit(api.pulse.ring)
         wake = WakeSocket(homes.wake_path(paths, make=True), api.pulse)
@@ -195,6 +216,10 @@ class Daemon:
             self._in_background(self._watchdog(self._notifier.watchdog_s), ending)
         # What was written between opening the home and now.
         api.pulse.look()
+
+    def _start_mail(self, api: Api, ending: AsyncExitStack) -> None:
+        mail = api.mail = MailWatch(api.core, api.pulse, self._settings.hook_message, api.run)
+        self._in_background(mail.watch(), ending)
 
     def _news(self, pulse: Pulse, kind: str, document: dict[str, Any]) -> None:
         """In the thread of whoever found it out."""
@@ -255,56 +280,6 @@ class Daemon:
         await server.stop()
 
 
-async def serve(daemon: Daemon) -> int:
-    """Runs a daemon until a signal ends it, and returns the exit code. A second one ends it at
-    once.
-    """
-    loop = asyncio.get_running_loop()
-    came: list[int] = []
-
-    def on_signal(number: int) -> None:
-        if came:
-            _end_process()
-        came.append(number)
-        daemon.stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number)
-    await daemon.run()
-    return 130 if came and came[0] == signal.SIGINT else 0
-
-
-def run(make: Callable[[], Daemon]) -> int:
-    """Makes a daemon in an event loop of its own and runs it to its end."""
-
-    async def main() -> int:
-        return await serve(make())
-
-    _allow_connections()
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(main())
-
-
-def _allow_connections() -> None:
-    """As many open files as the connections that we take, where the system lets us."""
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * limits.CONNECTIONS_MAX
-    if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
-
-
 def _certificate(settings: Settings, paths: HomePaths) -> tuple[Path, Path]:
     if settings.tls_cert is None or settings.tls_key is None:
         return make_certificate(paths.root)
@@ -319,6 +294,17 @@ def _disk_news(found: Pressure) -> dict[str, Any]:
     return {"level": found.level, "fill": round(found.fill, 4), "room": found.room}
 
 
+def _broker_news(board: BrokerBoard) -> dict[str, Any]:
+    problem = board.last_error
+    return {
+        "name": board.broker.name,
+        "url": board.broker.url,
+        "state": str(board.state),
+        "since": board.since,
+        "error": None if problem is None or not board.attempts else problem.code,
+    }
+
+
 def _link_news(status: LinkStatus) -> dict[str, Any]:
     problem = status.last_error
     return {
@@ -330,9 +316,3 @@ def _link_news(status: LinkStatus) -> dict[str, Any]:
         "lag": status.lag,
         "error": None if problem is None or not status.attempts else problem.code,
     }
-
-
-def _end_process() -> None:
-    """At once, as a crash would: the next start checks the database."""
-    log.error("ending took too long or was asked for twice; the next start checks the database")
-    os._exit(1)

@@ -34,6 +34,7 @@ from holdfast.node.mending import (
 )
 from holdfast.node.metrics import summarise
 from holdfast.node.mint import RealSource
+from holdfast.node.sync_check import check_sync
 from holdfast.node.zone_check import (
     check_ballast,
     check_fill,
@@ -216,6 +217,7 @@ def _database(paths: HomePaths, full: bool) -> Checks:
         blobs, now_ms = FileBlobs(paths.blobs), RealSource().now_ms()
         yield from _guarded("trust", partial(check_trust, reader, now_ms))
         yield from _guarded("links", partial(check_links, reader, paths, now_ms))
+        yield from _guarded("sync", partial(check_sync, reader, now_ms))
         look = partial(check_blobs, reader, blobs, peer, now_ms, full=full)
         yield from _guarded("blobs", look)
         yield from _guarded("backup", partial(_backup, reader, now_ms))

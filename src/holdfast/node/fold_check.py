@@ -107,7 +107,7 @@ def _row_against_entry(reader: Reader, row: FamilyRow) -> list[str]:
 def _entry_against_row(reader: Reader, entry: Entry) -> list[str]:
     envelope = decode_trusted(entry.raw)
     body = decode_trusted_body(envelope)
-    if body is None or entry.op.startswith(("fact.", "task.")):
+    if body is None or entry.op.startswith(("fact.", "task.", "message.")):
         return []
     current = current_version(reader, envelope, body)
     if current is None or is_newer(version_of(envelope), current):

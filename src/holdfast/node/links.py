@@ -22,6 +22,7 @@ from holdfast.node.intake import Intake, read_arrivals
 from holdfast.node.link_source import Reach, reach_by, registration_of
 from holdfast.node.pull_objects import Pulled, pull_objects
 from holdfast.node.snapshot_places import place_of
+from holdfast.node.sync_take import objection
 from holdfast.node.trust import Trust
 from holdfast.rules.errors import (
     AlreadyExists,
@@ -46,6 +47,7 @@ from holdfast.rules.links import (
     origins_of,
 )
 from holdfast.rules.rows import BlobRow, LinkRow, QuarantineRow, ZoneRow
+from holdfast.rules.spool import is_lane, mesh_of
 from holdfast.storage.ports import Reader, Transaction
 from holdfast.transport.wire import Fetch
 
@@ -248,10 +250,12 @@ class Links:
     def quarantine(
         self, name: str, after: int = 0, limit: int = CHUNK_ROWS
     ) -> Sequence[QuarantineRow]:
-        """Envelopes that a link brought and this node refused, oldest first, those after one."""
+        """Envelopes that a link brought and this node refused, oldest first, those after one. The
+        lane of a shared mesh (`broker:MESH`) has a quarantine, too.
+        """
 
         def read(tx: Reader) -> list[QuarantineRow]:
-            _require(tx, name)
+            _bringing(tx, name)
             return tx.quarantine_list(name, after, limit)
 
         return self._core.read("link.quarantine", read)
@@ -260,11 +264,12 @@ class Links:
         """Tries them again: what passes now is taken in and leaves the quarantine. If they name
         objects that are not here, the source is asked for those first.
         """
-        link = self._core.read("link.get", lambda tx: _require(tx, name))
+        link = self._core.read("link.get", lambda tx: _bringing(tx, name))
         passed = refused = after = 0
         while rows := self.quarantine(name, after):
             after = rows[-1].number
-            self._bring_objects(link, [kept.raw for kept in rows])
+            if link is not None:
+                self._bring_objects(link, [kept.raw for kept in rows])
             taken = self._core.write("intake", _Retry(self._core, name, rows))
             passed += taken
             refused += len(rows) - taken
@@ -326,7 +331,7 @@ class Links:
             rows = tx.quarantine_list(name, 0, CHUNK_ROWS)
             return sum(tx.quarantine_drop(row.number) for row in rows)
 
-        self._core.read("link.get", lambda tx: _require(tx, name))
+        self._core.read("link.get", lambda tx: _bringing(tx, name))
         while some := self._core.write("link.quarantine", work):
             dropped += some
         return dropped
@@ -339,17 +344,29 @@ class _Retry:
         self._core, self._link, self._rows = core, link, rows
 
     def __call__(self, tx: Transaction) -> int:
-        row = _require(tx, self._link)
-        zone = tx.zone_get(row.zone)
-        if zone is None:
-            raise UnknownZone(f"the zone {row.zone!r} of link {row.name!r} is not known here")
-        results = Intake(self._core.ctx, [kept.raw for kept in self._rows], via=zone.number)(tx)
+        rows, row = self._rows, _bringing(tx, self._link)
+        if row is None:
+            rows = [kept for kept in rows if self._is_of_mesh(kept, tx)]
+        raws = [kept.raw for kept in rows]
+        if row is None:
+            # As when it came: a message among them is for us.
+            results = Intake(self._core.ctx, raws, delivered=dict.fromkeys(raws, b""))(tx)
+        else:
+            zone = tx.zone_get(row.zone)
+            if zone is None:
+                raise UnknownZone(f"the zone {row.zone!r} of link {row.name!r} is not known here")
+            results = Intake(self._core.ctx, raws, via=zone.number)(tx)
         passed = 0
-        for kept, result in zip(self._rows, results, strict=True):
+        for kept, result in zip(rows, results, strict=True):
             if result.error is None:
                 tx.quarantine_drop(kept.number)
                 passed += 1
         return passed
+
+    def _is_of_mesh(self, kept: QuarantineRow, tx: Reader) -> bool:
+        """Who brings one mesh has nothing to say in another, nor in our own name."""
+        (arrival,) = read_arrivals((kept.raw,))
+        return objection(self._core, mesh_of(self._link), arrival, tx) is None
 
 
 def _blobs_after(after: str, tx: Reader) -> list[BlobRow]:
@@ -361,6 +378,12 @@ def _require(tx: Reader, name: str) -> LinkRow:
     if row is None:
         raise UnknownLink(f"there is no link {name!r}")
     return row
+
+
+def _bringing(tx: Reader, name: str) -> LinkRow | None:
+    """The link of this name; None if it is the lane of a shared mesh."""
+    mesh = tx.mesh_get(mesh_of(name)) if is_lane(name) else None
+    return None if mesh is not None and mesh.shared else _require(tx, name)
 
 
 def _check_trusted(row: ZoneRow | None, zone: str) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from holdfast.node import conflicts
 from holdfast.node.change import Receipt
@@ -14,14 +14,20 @@ from holdfast.node.core import Content, Core
 from holdfast.node.families import Facts, Files, Memories, State, Tasks, Vectors
 from holdfast.node.intake import Applied, Intake
 from holdfast.node.log import Log
+from holdfast.node.messages import Inbox, Sent, one_destination, prepare
 from holdfast.node.opening import Opened, open_home
+from holdfast.node.outbox import Outbox
 from holdfast.node.sweep import DEFAULT_TTL, Swept, Ttl, sweep
+from holdfast.node.sync_word import sync_word
 from holdfast.node.views import Clock, PeerInfo
 from holdfast.rules.errors import AlreadyExists
 from holdfast.rules.limits import CHUNK_ROWS, INTAKE_BATCH_BYTES, PEER_STALE_MS
 from holdfast.rules.names import check_key, check_mesh
 from holdfast.rules.rows import ConflictRow, MeshRow, WarningRow
 from holdfast.storage.ports import Transaction
+
+if TYPE_CHECKING:
+    from holdfast.node.sharing import Sharing
 
 
 class Mesh:
@@ -36,6 +42,7 @@ class Mesh:
         self.files = Files(core, slug)
         self.tasks = Tasks(core, slug)
         self.facts = Facts(core, slug)
+        self.inbox = Inbox(core, slug)
 
     def info(self) -> MeshRow:
         return self._core.require_mesh(self.slug)
@@ -46,8 +53,7 @@ class Mesh:
 
     def clock(self) -> Clock:
         row = self.info()
-        state = "local" if row.kind == "personal" else "offline"
-        return Clock(row.lamport, state, row.last_sync_at)
+        return Clock(row.lamport, sync_word(self._core, row), row.last_sync_at)
 
     def peers(self) -> list[PeerInfo]:
         """Peers that were heard of, with a flag for those that have been silent for a while."""
@@ -60,6 +66,35 @@ class Mesh:
             for row in rows
         ]
 
+    def send(
+        self,
+        content: bytes | str,
+        *,
+        topic: str | None = None,
+        dm: str | None = None,
+        queue: str | None = None,
+        content_type: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        priority: str = "next",
+        reply_to: str | None = None,
+        id: str | None = None,
+    ) -> Sent:
+        """Sends a message to one topic, one member (by name or key) or one queue. It is on the disk
+        when this returns, and goes to the broker when that can be reached.
+        """
+        send = prepare(
+            self._core,
+            self.slug,
+            *one_destination(topic, dm, queue),
+            content,
+            content_type=content_type,
+            meta=meta,
+            priority=priority,
+            reply_to=reply_to,
+            id=id,
+        )
+        return self._core.write("message.send", send)
+
 
 class Node:
     """A home that is open. Use it as a context manager, or call `close`."""
@@ -68,6 +103,8 @@ class Node:
         self._opened = opened
         self._core = opened.core
         self.log = Log(self._core)
+        self.inbox = Inbox(self._core)
+        self.outbox = Outbox(self._core)
 
     @property
     def home(self) -> Path:
@@ -100,6 +137,15 @@ class Node:
 
     def meshes(self) -> list[MeshRow]:
         return self._core.read("mesh.list", lambda tx: tx.mesh_list())
+
+    @property
+    def sharing(self) -> Sharing:
+        """What asks brokers: publish, join, invites, members, topics and queues."""
+        # It brings TLS with it, which most callers do not need.
+        from holdfast.node.sharing import Sharing
+        from holdfast.node.trust import Trust
+
+        return Sharing(self._core, Trust(self._core, self._opened.paths))
 
     # --- the door in -------------------------------------------------------------------------
 

@@ -11,11 +11,11 @@ where content travels beside what names it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 import msgspec
 
 from holdfast.node.core import Core
-from holdfast.node.link_source import LinkSource
 from holdfast.rules.errors import BadAnswer, BadValue, BlobCorrupt, BlobMissing
 from holdfast.rules.limits import FILE_BYTES_MAX, OBJECT_RANGE_BYTES
 
@@ -28,9 +28,16 @@ class Pulled(msgspec.Struct):
     bytes: int = 0
 
 
+class Source(Protocol):
+    """Whoever has objects: the other end of a link, or a broker."""
+
+    def object_size(self, sha: str) -> int | None: ...
+    def object(self, sha: str, start: int, size: int) -> bytes: ...
+
+
 def pull_objects(
     core: Core,
-    source: LinkSource,
+    source: Source,
     wanted: Iterable[str],
     count: Callable[[Pulled], None],
     ended: Callable[[], bool],
@@ -52,7 +59,7 @@ def pull_objects(
 
 def _pull(
     core: Core,
-    source: LinkSource,
+    source: Source,
     sha: str,
     count: Callable[[Pulled], None],
     ended: Callable[[], bool],

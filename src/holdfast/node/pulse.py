@@ -54,6 +54,8 @@ class Pulse:
         self._told = 0
         self.head = read_head()
         self.closing = False
+        self.on_look: Callable[[], None] = lambda: None
+        """Told of every ring, once in a turn of the loop, whether or not the log has grown."""
 
     @property
     def told(self) -> int:
@@ -85,6 +87,7 @@ class Pulse:
         except HoldfastError:
             return  # the store is closing or its disk failed: those who wait ask it themselves
         self._wake()
+        self.on_look()
 
     def news(self, after: int) -> list[News]:
         """What was posted after a number, as far as it is still kept."""

@@ -3,6 +3,14 @@
     # the file that $HOLDFAST_CONFIG names
     listen = "0.0.0.0:7411"
     disk_limit = "20 GiB"
+    hook_message = ["/usr/local/bin/on-message"]
+
+    [outbox]
+    policy = "park"        # what waits behind what the broker refuses: or halt, quarantine
+    max_age_hours = 48     # messages that wait for longer are not sent any more
+
+    [outbox.lanes]
+    team = "halt"          # by mesh
 
 A key that is not known is refused: a setting that is silently ignored is worse than none.
 """
@@ -19,6 +27,7 @@ import msgspec
 
 from holdfast.rules.errors import BadInput
 from holdfast.rules.limits import KIB, MIB
+from holdfast.rules.spool import Policies, Policy
 
 _UNITS: Final = {
     "": 1,
@@ -42,6 +51,21 @@ class Place(NamedTuple):
     port: int
 
 
+class OutboxSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the outbox is cared for."""
+
+    policy: Policy = Policy.PARK
+    """What waits behind an item that the broker refuses."""
+    lanes: dict[str, Policy] = {}
+    """The same for single meshes."""
+    max_age_hours: int | None = None
+    """How long a message may wait; else as long as the broker remembers ids, less a margin."""
+
+    @property
+    def policies(self) -> Policies:
+        return Policies(self.policy, self.lanes)
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a daemon can be told."""
 
@@ -56,6 +80,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A certificate of your own; else one is made, which zones pin by their hello."""
     disk_limit: str | int | None = None
     """How much the home may hold; else what the disk has."""
+    outbox: OutboxSettings = OutboxSettings()
+    hook_message: list[str] = []
+    """A command that is run for each message that comes, with the message as JSON on its stdin."""
 
     def check(self) -> Settings:
         if not (self.socket or self.tcp or self.listen):
@@ -66,6 +93,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise BadInput("a certificate and its key go together", hint="give both, or neither")
         if self.tls_cert is not None and self.listen is None:
             raise BadInput("a certificate is for other machines", hint="give --listen HOST:PORT")
+        if self.hook_message and not self.hook_message[0]:
+            raise BadInput("the hook has no command", hint='write hook_message = ["COMMAND", …]')
+        age = self.outbox.max_age_hours
+        if age is not None and age < 1:
+            raise BadInput(f"an outbox age of {age} hours would send nothing")
         _ = self.tcp_place, self.listen_place, self.disk_limit_bytes
         return self
 

@@ -9,33 +9,41 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import click
 import msgspec
 
 from holdfast.apps.cli import say
-from holdfast.storage.durable import disk_errors
+from holdfast.storage.durable import disk_errors, make_folder
 from holdfast.storage.home import HomePaths
 
 READY_FD: Final = "HOLDFAST_READY_FD"
 
 
-def start(paths: HomePaths, words: Sequence[str], *, as_json: bool) -> dict[str, Any]:
-    """Starts `holdfast up` with these words; returns what it says when it is ready.
+def start(
+    paths: HomePaths,
+    words: Sequence[str],
+    *,
+    as_json: bool,
+    environ: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Starts `holdfast` with these words; returns what it says when it is ready. `environ` is for
+    what must not stand on a command line.
 
     If it does not get that far, what went wrong is said here and its exit code is ours.
     """
     log = paths.logs / "daemon.log"
     with disk_errors(f"open {log}"):
+        make_folder(paths.logs)
         talk = os.open(log, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     begun = os.lseek(talk, 0, os.SEEK_END)
     ours, theirs = os.pipe()
     try:
         child = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", "up", "--json", f"--home={paths.root}", *words],
-            env={**os.environ, READY_FD: str(theirs)},
+            [sys.executable, "-m", "holdfast", *words, "--json"],
+            env={**os.environ, **(environ or {}), READY_FD: str(theirs)},
             stdin=subprocess.DEVNULL,
             stdout=talk,
             stderr=talk,

@@ -105,10 +105,15 @@ class Session:
                 self.warn(**_warning(row))
 
     @property
+    def opened(self) -> Node:
+        """The node, while a mesh is open."""
+        assert self._open is not None, "no mesh is open"
+        return self._open[0]
+
+    @property
     def peer(self) -> str:
         """Whose home it is, while a mesh is open."""
-        assert self._open is not None, "no mesh is open"
-        return self._open[0].peer
+        return self.opened.peer
 
     def _collect(self) -> None:
         if self._open is not None:

@@ -72,7 +72,7 @@ def routes() -> list[Route]:
             "POST",
             "/v1/refresh",
             _refresh,
-            "Look at the stored links again: somebody has changed them.",
+            "Look at the stored links and meshes again: somebody has changed them.",
             answers={200: Refreshed},
             local_only=True,
         ),
@@ -113,6 +113,8 @@ async def _resume(call: Call) -> Response:
 
 async def _refresh(call: Call) -> Response:
     await call.api.run(_look_again, call.api)
+    if call.api.syncs is not None:
+        await call.api.syncs.refresh(try_now=True)
     return call.answer(Refreshed(len(_status(call.api))))
 
 

@@ -23,10 +23,13 @@ from starlette.responses import Response
 from holdfast import __version__
 from holdfast.node.api.calls import Call
 from holdfast.node.api.context import Api, Route
+from holdfast.node.api.mail_metrics import mail
 from holdfast.node.link_status import LinkStatus
+from holdfast.node.sync_status import BrokerStatus, MeshStatus
 from holdfast.node.views import Consumer
 from holdfast.rules.links import LinkState
 from holdfast.rules.rows import ConsumerRow
+from holdfast.rules.sync import SyncState
 from holdfast.storage.ports import Reader
 
 _TEXT: Final = "text/plain"
@@ -82,6 +85,9 @@ class Figures(Collector):
         yield from self._disk()
         if api.pullers is not None:
             yield from _links(api.pullers.status())
+        if api.syncs is not None:
+            yield from _brokers(api.syncs.status(), api.core.ctx.now_ms())
+        yield from mail(api)
         yield from self._work()
         yield from self._calls()
 
@@ -205,6 +211,66 @@ def _links(found: list[LinkStatus]) -> Iterator[Metric]:
         missing.add_metric(who, link.objects_missing)
         size.add_metric(who, link.bytes)
     yield from (state, lag, cursor, attempts, waiting, received, known, objects, missing, size)
+
+
+def _brokers(found: list[BrokerStatus], now_ms: int) -> Iterator[Metric]:
+    state = GaugeMetricFamily(
+        "holdfast_sync_state", "1 for the state that it is in", labels=["broker", "state"]
+    )
+    attempts = GaugeMetricFamily(
+        "holdfast_sync_failures_in_a_row", "Since it last worked", labels=["broker"]
+    )
+    connections = CounterMetricFamily(
+        "holdfast_sync_connections", "Connections that came about", labels=["broker"]
+    )
+    for broker in found:
+        for each in SyncState:
+            state.add_metric([broker.broker, str(each)], float(each is broker.state))
+        attempts.add_metric([broker.broker], broker.attempts)
+        connections.add_metric([broker.broker], broker.connections)
+    yield from (state, attempts, connections)
+    yield from _shared([mesh for broker in found for mesh in broker.meshes], now_ms)
+
+
+def _shared(found: list[MeshStatus], now_ms: int) -> Iterator[Metric]:
+    def gauge(name: str, text: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"holdfast_sync_{name}", text, labels=["mesh"])
+
+    def counter(name: str, text: str) -> CounterMetricFamily:
+        return CounterMetricFamily(f"holdfast_sync_{name}", text, labels=["mesh"])
+
+    rows = GaugeMetricFamily(
+        "holdfast_sync_outbox_rows", "What waits for the broker, by state", labels=["mesh", "state"]
+    )
+    lag = gauge("lag_entries", "Entries of the broker that are not here yet")
+    cursor = gauge("cursor_seq", "Everything of the broker up to here is here")
+    epoch = gauge("broker_epoch", "The epoch that the broker counts in")
+    paused = gauge("paused", "1 while nothing is sent")
+    oldest = gauge("oldest_pending_seconds", "How long the first that waits has waited")
+    quarantined = gauge("quarantined_entries", "Entries that were refused here and set aside")
+    pushed = counter("pushed", "Envelopes that the broker has taken")
+    received = counter("received", "Envelopes that were new here")
+    known = counter("duplicates", "Envelopes that were here already")
+    refused = counter("refused", "Answers by which the broker refused an envelope")
+    for mesh in found:
+        who = [mesh.mesh]
+        counts = (("pending", mesh.pending), ("inflight", mesh.inflight), ("dead", mesh.dead))
+        for name, count in counts:
+            rows.add_metric([*who, name], count)
+        if mesh.lag is not None:
+            lag.add_metric(who, mesh.lag)
+        cursor.add_metric(who, mesh.cursor)
+        epoch.add_metric(who, mesh.epoch)
+        paused.add_metric(who, float(mesh.state == "paused"))
+        if mesh.oldest_pending_at is not None:
+            oldest.add_metric(who, max(0, now_ms - mesh.oldest_pending_at) / 1000)
+        quarantined.add_metric(who, mesh.quarantined)
+        pushed.add_metric(who, mesh.pushed)
+        received.add_metric(who, mesh.received)
+        known.add_metric(who, mesh.duplicates)
+        refused.add_metric(who, mesh.refused)
+    yield from (rows, lag, cursor, epoch, paused, oldest, quarantined)
+    yield from (pushed, received, known, refused)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

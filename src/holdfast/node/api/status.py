@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 from starlette.responses import Response
 
@@ -9,6 +11,8 @@ from holdfast import __version__
 from holdfast.node.api.calls import Call
 from holdfast.node.api.context import Api, Route
 from holdfast.node.link_status import LinkStatus
+from holdfast.node.outbox import LaneInfo, Outbox
+from holdfast.node.sync_status import BrokerStatus
 from holdfast.node.views import Consumer
 from holdfast.rules.pressure import Pressure
 from holdfast.storage.ports import Reader
@@ -46,6 +50,11 @@ class Status(msgspec.Struct, frozen=True):
     calls: Calls
     consumers: list[Consumer]
     links: list[LinkStatus]
+    brokers: list[BrokerStatus]
+    outbox: Sequence[LaneInfo]
+    """What waits for what, in each lane."""
+    unread: int
+    """Messages that nobody has read."""
 
 
 def routes() -> list[Route]:
@@ -55,7 +64,7 @@ def routes() -> list[Route]:
             "GET",
             "/v1/status",
             _status,
-            "How this node stands: its log, its disk, its readers, its links.",
+            "How this node stands: its log, its disk, its readers, its links, its brokers.",
             answers={200: Status},
             local_only=True,
         ),
@@ -91,4 +100,7 @@ def _stand(api: Api) -> Status:
         calls=Calls(now["call"], now["poll"], now["stream"]),
         consumers=api.core.read("consumer.list", read),
         links=[] if api.pullers is None else api.pullers.status(),
+        brokers=[] if api.syncs is None else api.syncs.status(),
+        outbox=Outbox(api.core, api.settings.outbox.policies).lanes(),
+        unread=api.node.inbox.counts()[1],
     )

@@ -133,6 +133,34 @@ def backup(session: Session, warn: str, critical: str, form: str) -> int:
     return _report(session, "backup", form, find)
 
 
+@verb(check_, "outbox", mesh=False)
+@click.option("--warn", default="10m", show_default=True, metavar="SPAN")
+@click.option("--critical", default="1d", show_default=True, metavar="SPAN")
+@FORMAT
+def outbox(session: Session, warn: str, critical: str, form: str) -> int:
+    """How long the first that no broker has got has waited, and whether anything was refused."""
+    most_warn, most_critical = times.parse_span(warn), times.parse_span(critical)
+
+    def find() -> Finding:
+        with session.node() as node:
+            lanes, now = node.outbox.lanes(), RealSource().now_ms()
+        waits = [lane for lane in lanes if lane.oldest_at is not None]
+        slowest = min(waits, key=lambda lane: lane.oldest_at or 0, default=None)
+        age = 0 if slowest is None else max(0, now - (slowest.oldest_at or 0))
+        waiting = sum(lane.pending + lane.inflight for lane in lanes)
+        said = f"{waiting} wait"
+        if slowest is not None:
+            said += f", in {slowest.lane} for {times.span(age)}"
+        found = _above(said, age / 1000, "s", most_warn / 1000, most_critical / 1000)
+        dead = sum(lane.dead for lane in lanes)
+        if dead:
+            more = f"; {dead} were refused: holdfast outbox list --failed"
+            return found._replace(level=max(found.level, WARNING), message=found.message + more)
+        return found
+
+    return _report(session, "outbox", form, find)
+
+
 def _above(message: str, value: float, unit: str, warn: float, critical: float) -> Finding:
     level = CRITICAL if value >= critical else WARNING if value >= warn else OK
     return Finding(level, message, value, unit, warn, critical)

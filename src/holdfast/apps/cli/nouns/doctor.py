@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from holdfast.apps.cli import forms, tables
+from holdfast.apps.cli import forms, own_daemon, tables
 from holdfast.apps.cli.declare import command_of
 from holdfast.apps.cli.nouns.keeping import back_up
 from holdfast.apps.cli.session import Session
@@ -31,6 +31,9 @@ _SIGNS = {"ok": "[OK]", "warn": "[WARN]", "fail": "[FAIL]"}
     metavar="N",
     help="Undo schema version N and those after it; a copy of the database is kept.",
 )
+@click.option(
+    "--resume-sync", is_flag=True, help="Let shared meshes that are paused go on, and try again."
+)
 @click.option("--backup", metavar="FOLDER", help="Make a backup, as `holdfast backup` does.")
 def doctor_(
     session: Session,
@@ -38,11 +41,15 @@ def doctor_(
     repair: bool,
     peer: str | None,
     version: int | None,
+    resume_sync: bool,
     backup: str | None,
 ) -> int:
     """Look for what is wrong with a home. Exit 1 if something is."""
-    if sum((repair, version is not None, backup is not None)) > 1:
-        raise BadInput("--repair, --rollback-migration and --backup: one at a time")
+    if sum((repair, version is not None, backup is not None, resume_sync)) > 1:
+        raise BadInput("--repair, --rollback-migration, --resume-sync, --backup: one at a time")
+    if resume_sync:
+        _resume_sync(session)
+        return 0
     if backup is not None:
         back_up(session, Path(backup))
         return 0
@@ -55,6 +62,24 @@ def doctor_(
         else:
             return _show(session, doctor.diagnose(home, full=full))
     return 0
+
+
+def _resume_sync(session: Session) -> None:
+    from holdfast.node.sync_pause import resume_all
+
+    with session.node() as node:
+        resumed = resume_all(node._core)
+        runs = own_daemon.refresh(node.home)
+        for found in resumed:
+            session.talk(f"{found.mesh} goes on; {found.retried} that were refused are tried again")
+        if not resumed:
+            session.talk("no shared mesh is paused")
+        elif not runs:
+            session.talk("no daemon runs here: it begins with: holdfast up")
+        meshes = [forms.plain(found) for found in resumed]
+        session.show(
+            {"resumed": meshes, "daemon": runs}, "".join(f"{found.mesh}\n" for found in resumed)
+        )
 
 
 def _show(session: Session, report: Report) -> int:

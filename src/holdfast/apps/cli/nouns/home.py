@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
+import msgspec
 
-from holdfast.apps.cli import forms, tables, times
+from holdfast.apps.cli import forms, own_daemon, tables, times
 from holdfast.apps.cli.declare import command_of
 from holdfast.apps.cli.session import Session
 from holdfast.node.daemon_lock import daemon_note
 from holdfast.node.node import Node
-from holdfast.rules.errors import NoHome
+from holdfast.rules.errors import HoldfastError, NoDaemon, NoHome
 from holdfast.storage import home as homes
 from holdfast.storage.home import HomePaths
 
@@ -89,6 +90,7 @@ def _status(session: Session, node: Node) -> dict[str, Any]:
     head = node.log.head()
     served = daemon_note(paths)
     links = _links(session, node)
+    brokers = _brokers(session, node)
     return {
         "home": forms.path(node.home),
         "exists": True,
@@ -107,8 +109,17 @@ def _status(session: Session, node: Node) -> dict[str, Any]:
         ],
         "daemon": None if served is None else {"pid": served.pid, "listening": served.addresses},
         "links": links,
-        "next": "holdfast up" if links and served is None else _next_step(node),
+        "brokers": brokers,
+        "outbox": _lanes(node) if brokers else [],
+        "inbox": dict(zip(("messages", "unread"), node.inbox.counts(), strict=True)),
+        "next": "holdfast up" if (links or brokers) and served is None else _next_step(node),
     }
+
+
+def _lanes(node: Node) -> list[dict[str, Any]]:
+    from holdfast.apps.cli.nouns.outbox import outbox_of  # for homes that share something
+
+    return [msgspec.structs.asdict(lane) for lane in outbox_of(node).lanes()]
 
 
 def _links(session: Session, node: Node) -> list[dict[str, Any]]:
@@ -123,6 +134,24 @@ def _links(session: Session, node: Node) -> list[dict[str, Any]]:
     live = link.live_status(session, node)
     links = Links(node._core, Trust(node._core, HomePaths(node.home)))
     return [link.standing(view, live) for view in links.list()]
+
+
+def _brokers(session: Session, node: Node) -> list[dict[str, Any]]:
+    """How this node stands with its brokers, as the daemon says, or as it is stored."""
+    rows = [row for row in node.meshes() if row.shared]
+    if not rows:
+        return []
+    try:
+        answer = own_daemon.ask(node.home, "GET", "/v1/brokers")
+        found: list[dict[str, Any]] = msgspec.json.decode(answer)["brokers"]
+        return found
+    except NoDaemon:
+        pass
+    except HoldfastError as error:
+        session.warn("daemon", f"the daemon does not say how its brokers stand: {error.message}")
+    from holdfast.node.sync_status import stored
+
+    return [msgspec.to_builtins(broker) for broker in stored(node._core)]
 
 
 def _status_text(found: Mapping[str, Any]) -> Iterator[str]:
@@ -147,10 +176,36 @@ def _status_text(found: Mapping[str, Any]) -> Iterator[str]:
         lag = "" if link["lag"] is None else f", lags by {link['lag']}"
         trouble = "" if link["trouble"] is None else f" ({tables.visible(link['trouble'])})"
         yield f"link       {tables.visible(link['name'])} is {link['state']}{lag}{trouble}\n"
+    for broker in found["brokers"]:
+        error = broker["last_error"]
+        trouble = "" if error is None or not broker["attempts"] else f" ({error['message']})"
+        yield f"broker     {tables.visible(broker['broker'])} is {broker['state']}"
+        yield f"{tables.visible(trouble)}\n"
+        for mesh in broker["meshes"]:
+            yield f"shared     {mesh['mesh']} is {mesh['state']}: {_waiting(mesh)}\n"
+    for lane in found["outbox"]:
+        if lane["failing"] is not None:
+            waits = f"{lane['blocks']} waits for {lane['failing']}" if lane["blocks"] else ""
+            told = waits or f"{lane['failing']} was refused"
+            yield f"outbox     {lane['lane']}: {told} ({tables.visible(lane['problem'])})\n"
+    if found["inbox"]["unread"]:
+        yield f"inbox      {found['inbox']['unread']} unread\n"
     if found["conflicts_open"]:
         yield f"conflicts  {found['conflicts_open']} open\n"
     for process in found["processes"]:
         yield f"open in    process {process['pid']} ({tables.visible(process['command'])})\n"
+
+
+def _waiting(mesh: Mapping[str, Any]) -> str:
+    waiting = mesh["pending"] + mesh["inflight"]
+    said = [f"{waiting} to send" if waiting else "all is sent"]
+    if mesh["lag"]:
+        said.append(f"{mesh['lag']} to come")
+    if mesh["dead"]:
+        said.append(f"{mesh['dead']} refused, see: holdfast outbox list --failed")
+    if mesh["state"] == "paused":
+        said.append("go on with: holdfast mesh resume")
+    return ", ".join(said)
 
 
 def _next_step(node: Node) -> str:

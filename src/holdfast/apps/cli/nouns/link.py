@@ -27,6 +27,7 @@ from holdfast.rules.ids import id_text
 from holdfast.rules.limits import CHUNK_ROWS
 from holdfast.rules.links import LinkState, origins_of, said_of_origins
 from holdfast.rules.rows import QuarantineRow
+from holdfast.rules.spool import is_lane
 from holdfast.storage.home import HomePaths
 
 _LIVE = "state attempts retry_at last_error source_head lag received new known "
@@ -172,7 +173,7 @@ def objects(session: Session, name: str) -> None:
 def quarantine(session: Session, name: str) -> None:
     """List envelopes that a link brought and this node refused, with the reason."""
     with _links(session) as (_, links):
-        links.get(name)
+        links.quarantine(name, 0, 1)
         session.rows(
             (_quarantined(row) for row in _all_quarantined(links, name)),
             "number offset origin op entity code message found_at",
@@ -187,7 +188,7 @@ def retry(session: Session, name: str) -> None:
     with _links(session) as (node, links):
         retried = links.retry_quarantined(name)
         session.talk(f"{retried.passed} passed, {retried.refused} are still refused")
-        _changed(session, node, links.get(name), begins=True, **forms.plain(retried))
+        _mended(session, node, links, name, **forms.plain(retried))
 
 
 @verb(link_, "drop", mesh=False)
@@ -209,7 +210,7 @@ def drop(session: Session, name: str, numbers: tuple[int, ...], everything: bool
             links.drop_quarantined(number)
         dropped = links.drop_all_quarantined(name) if everything else len(set(numbers))
         session.talk(f"gave up {dropped}")
-        _changed(session, node, links.get(name), begins=True, dropped=dropped)
+        _mended(session, node, links, name, dropped=dropped)
 
 
 # --- what they share -----------------------------------------------------------------------------
@@ -243,6 +244,15 @@ def _changed(session: Session, node: Node, view: LinkView, *, begins: bool, **mo
     if begins and not runs:
         session.talk("no daemon runs here: it begins with: holdfast up")
     session.show({**forms.plain(view), **more, "daemon": runs}, f"{view.name}\n")
+
+
+def _mended(session: Session, node: Node, links: Links, name: str, **more: object) -> None:
+    """The quarantine of a link, or of a shared mesh's lane, has changed."""
+    if not is_lane(name):
+        _changed(session, node, links.get(name), begins=True, **more)
+        return
+    runs = own_daemon.refresh(node.home)
+    session.show({"name": name, **more, "daemon": runs}, f"{name}\n")
 
 
 def standing(view: LinkView, live: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:

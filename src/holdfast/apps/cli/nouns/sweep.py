@@ -39,5 +39,6 @@ def sweep_(session: Session, log_days: int, tombstone_days: int) -> None:
         swept = node.sweep(ttl)
     session.show(
         forms.plain(swept),
-        fields="consumers log_entries tombstones dedupe_rows blobs orphans models",
+        fields="consumers log_entries tombstones dedupe_rows spool_rows inbox_rows heard_rows "
+        "blobs orphans models",
     )

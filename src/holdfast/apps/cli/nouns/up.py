@@ -17,7 +17,7 @@ from holdfast.apps.cli.declare import command_of
 from holdfast.apps.cli.session import Session
 from holdfast.rules.errors import NoDaemon, StoreBusy
 from holdfast.rules.limits import SHUTDOWN_MS_MAX
-from holdfast.storage.home import require_home
+from holdfast.storage.home import HomePaths, require_home
 
 
 @command_of("up")
@@ -43,14 +43,15 @@ def up_(session: Session, no_socket: bool, detach: bool, **flags: str | None) ->
 
         words = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items() if value]
         words += ["--no-socket"] if no_socket else []
-        document = start(paths, words, as_json=session.as_json)
+        document = start(paths, ["up", f"--home={paths.root}", *words], as_json=session.as_json)
         _tell(session, "ready", document)
         session.talk("end it with: holdfast down")
         if not session.as_json:
             say.out(f"{document['listening'][-1]}\n")
         return 0
     from holdfast.apps.cli.detached import tell_ready
-    from holdfast.node.daemon import Daemon, run
+    from holdfast.node.daemon import Daemon
+    from holdfast.node.running import run
 
     def told(event: str, document: dict[str, Any]) -> None:
         with suppress(OSError):  # nobody reads what we say any more: no reason to stop working
@@ -58,16 +59,20 @@ def up_(session: Session, no_socket: bool, detach: bool, **flags: str | None) ->
         if event == "ready":
             tell_ready(document)
 
-    with _logging(session):
+    with logging_to(session):
         return run(lambda: Daemon(paths.root, settings, told=told))
 
 
 @command_of("down")
 def down_(session: Session) -> None:
     """End the daemon of the home, and wait until it has ended."""
+    end_daemon(session, require_home(session.check_home()), "home")
+
+
+def end_daemon(session: Session, paths: HomePaths, what: str) -> None:
+    """Ends what serves a folder: the `home` of a node, or the `store` of a broker."""
     from holdfast.node.daemon_lock import daemon_note, wait_until_free
 
-    paths = require_home(session.check_home())
     note = daemon_note(paths)
     if note is None:
         raise NoDaemon(f"no daemon serves {paths.root}", hint="")
@@ -77,7 +82,7 @@ def down_(session: Session) -> None:
         raise StoreBusy(f"process {note.pid} has not ended", hint=f"look at it: ps {note.pid}")
     session.talk(f"ended process {note.pid}")
     if session.as_json:
-        session.show({"home": str(paths.root), "pid": note.pid})
+        session.show({what: str(paths.root), "pid": note.pid})
 
 
 def _tell(session: Session, event: str, document: dict[str, Any]) -> None:
@@ -97,12 +102,14 @@ def _lines(event: str, document: dict[str, Any]) -> Iterator[str]:
         yield f"card {tables.visible(document['card'])}"
     elif event == "link":
         yield f"link {tables.visible(document['name'])} is {document['state']}"
+    elif event == "broker":
+        yield f"broker {tables.visible(document['name'])} is {document['state']}"
     elif event != "disk":  # of which the log tells people, with what to do about it
         yield event
 
 
 @contextmanager
-def _logging(session: Session) -> Iterator[None]:
+def logging_to(session: Session) -> Iterator[None]:
     """What the daemon logs, with its time and, for a fault of ours, its trace."""
     handler = _Log(session.as_json)
     loggers = [logging.getLogger(name) for name in ("holdfast", "uvicorn.error", "asyncio")]

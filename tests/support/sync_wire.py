@@ -1,0 +1,244 @@
+"""A node and a broker that talk without a network: `SyncCore` and `Talk`, frame by frame.
+
+    desk = Brokerage(folder)                      a broker's store, and the broker itself
+    ana = Laptop(node, desk); ana.share()         a node with a mesh that it shares there
+    ana.connect(); ana.settle()                   says hello, then all that there is to say
+    ana.drop()                                    the line breaks
+
+Nothing happens but what a test asks for, so it can be cut between any two frames.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.broker.accepting import AtOnce, Keeping
+from holdfast.broker.talk import Me, Talk
+from holdfast.node.node import Node
+from holdfast.node.syncing import Broker, SyncCore
+from holdfast.node.trust import Trust
+from holdfast.rules import features
+from holdfast.rules.desk import MEMBER_GRANTS, DeskMesh, DestinationRow, MemberRow
+from holdfast.rules.keys import card_of, public_key
+from holdfast.rules.limits import DAY_MS
+from holdfast.rules.rows import MeshRow
+from holdfast.rules.spool import Policies, Policy
+from holdfast.storage.broker_sqlite import SqliteDesk
+from holdfast.storage.home import HomePaths
+from holdfast.transport.frames import (
+    FromBroker,
+    FromNode,
+    Welcome,
+    encode_frame,
+    read_from_broker,
+    read_from_node,
+)
+from support.envelopes import MESH
+from support.source import HandClock
+
+T = TypeVar("T")
+
+URL = "http://127.0.0.1:7421"
+SEED = b"B" * 32
+CARD = card_of("hub", public_key(SEED))
+_ROOM = 1 << 22
+
+
+def now(work: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine that never waits comes to."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+    raise AssertionError("it waits for something")
+
+
+class Brokerage:
+    """A broker on SQLite, whose clock stands until it is moved."""
+
+    def __init__(self, folder: Path, clock: HandClock) -> None:
+        self.folder = folder
+        self.clock = clock
+        self.supported = features.offered("retention_scoped", 30)
+        self.desk = SqliteDesk(folder, sync="off")
+        now(self.desk.open(clock.now_ms()))
+
+    def reopen(self) -> None:
+        now(self.desk.close())
+        self.desk = SqliteDesk(self.folder, sync="off")
+        now(self.desk.open(self.clock.now_ms()))
+
+    def close(self) -> None:
+        now(self.desk.close())
+
+    def talk(self, seed: bytes = SEED, name: str = "hub") -> Talk:
+        keeping = Keeping(keep_ms=30 * DAY_MS, dedupe_ms=30 * DAY_MS)
+        return Talk(
+            self.desk,
+            AtOnce(self.desk, keeping, self.clock.now_ms),
+            Me(name=name, seed=seed, supported=self.supported),
+            bytes(32),
+            self.clock.now_ms,
+            lambda size: b"n" * size,
+            mint=self.clock.mint,
+        )
+
+    def mesh(self) -> DeskMesh:
+        found = now(self.desk.mesh_get(MESH))
+        assert found is not None
+        return found
+
+    def topic(self, ref: str, *keys: bytes) -> None:
+        row = DestinationRow(kind="topic", ref=ref, made_at=self.clock.now_ms())
+        now(self.desk.destination_put(MESH, row))
+        for key in keys:
+            now(self.desk.subscribe(MESH, key, ref))
+
+
+class Laptop:
+    """A node with its end of a line to the broker."""
+
+    def __init__(
+        self, node: Node, broker: Brokerage, folder: Path, *, policy: Policy = Policy.PARK
+    ) -> None:
+        self.node = node
+        self.broker = broker
+        self.core = node._core
+        paths = HomePaths(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        if not paths.identity.exists():
+            paths.identity.write_bytes(node.peer.encode().ljust(32, b"."))
+        self.trust = Trust(self.core, paths)
+        self.key = public_key(self.trust.seed())
+        self.sync = SyncCore(
+            self.core,
+            self.trust,
+            Broker(URL, CARD),
+            policies=Policies(policy),
+            entropy=lambda size: b"e" * size,
+            chance=lambda: 0.0,
+        )
+        self.talk: Talk | None = None
+        self.to_broker: deque[FromNode] = deque()
+        self.to_node: deque[FromBroker] = deque()
+        self.heard: list[FromBroker] = []
+        self.said: list[FromNode] = []
+        self.lose: Callable[[FromBroker], bool] = lambda frame: False
+
+    # --- a mesh ------------------------------------------------------------------------------
+
+    def share(self) -> None:
+        """The mesh is shared, as publishing does it; what was written before stays here."""
+        made = now(
+            self.broker.desk.mesh_register(
+                MESH, "Team", self.key, self.node.peer, "server-1", self.broker.clock.now_ms()
+            )
+        )
+        self.change(
+            kind="shared_owner",
+            broker_url=URL,
+            broker_card=CARD,
+            server_id=made.server_id,
+            broker_epoch=made.epoch,
+        )
+
+    def join(self, *grants: str) -> None:
+        row = MemberRow(
+            key=self.key,
+            name=self.node.peer,
+            grants=frozenset(grants) or MEMBER_GRANTS,
+            added_at=self.broker.clock.now_ms(),
+        )
+        now(self.broker.desk.member_put(MESH, row))
+        mesh = self.broker.mesh()
+        self.change(
+            kind="shared_guest",
+            broker_url=URL,
+            broker_card=CARD,
+            server_id=mesh.server_id,
+            broker_epoch=mesh.epoch,
+        )
+
+    @property
+    def row(self) -> MeshRow:
+        found = self.core.read("test", lambda tx: tx.mesh_get(MESH))
+        assert found is not None
+        return found
+
+    def change(self, **fields: Any) -> None:
+        row = msgspec.structs.replace(self.row, **fields)
+        self.core.write("test", lambda tx: tx.mesh_change(row))
+
+    # --- the line ----------------------------------------------------------------------------
+
+    def connect(self, talk: Talk | None = None) -> None:
+        self.talk = talk or self.broker.talk()
+        hello = self.sync.hello(self.talk.opening())
+        (welcome,) = now(self.talk.on_frame(hello))
+        assert isinstance(welcome, Welcome)
+        self.to_broker.extend(self.sync.welcomed(welcome))
+
+    def drop(self) -> None:
+        self.talk = None
+        self.to_broker.clear()
+        self.to_node.clear()
+        self.sync.dropped()
+
+    def push(self) -> bool:
+        push = self.sync.push(MESH)
+        if push is not None:
+            self.to_broker.append(push)
+        return push is not None
+
+    def speak(self) -> bool:
+        """One frame reaches the broker; its answers are on their way."""
+        if not self.to_broker:
+            return False
+        frame = read_from_node(encode_frame(self.to_broker.popleft()))
+        self.said.append(frame)
+        assert self.talk is not None
+        self.to_node.extend(now(self.talk.on_frame(frame)))
+        return True
+
+    def fetch(self) -> bool:
+        """The broker sends what it has."""
+        assert self.talk is not None
+        self.talk.feeds.look()
+        frames = now(self.talk.pages(_ROOM)) + self.talk.feeds.passed_over()
+        self.to_node.extend(frames)
+        return bool(frames)
+
+    def listen(self) -> bool:
+        """One frame reaches the node; what it says to it is on its way."""
+        if not self.to_node:
+            return False
+        frame = read_from_broker(encode_frame(self.to_node.popleft()))
+        if self.lose(frame):
+            return True
+        self.heard.append(frame)
+        self.to_broker.extend(self.sync.on_frame(frame))
+        return True
+
+    def settle(self) -> None:
+        """Until nobody has anything to say."""
+        for _ in range(10_000):
+            moved = self.push()
+            while self.speak() or self.listen():
+                moved = True
+            if not (self.fetch() or moved):
+                return
+        raise AssertionError("they never end")
+
+
+def settle(*laptops: Laptop) -> None:
+    """All of them, until all have everything."""
+    for _ in range(3):
+        for laptop in laptops:
+            laptop.broker.clock.advance(2_000)
+            laptop.settle()
