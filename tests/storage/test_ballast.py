@@ -12,6 +12,7 @@ from holdfast.rules.errors import DiskFull, StoreFailed
 from holdfast.rules.limits import MIB
 from holdfast.storage import ballast as ballasts
 from holdfast.storage.ballast import Ballast
+from support.small_disk import mounted
 
 SIZE = 256 * 1024
 
@@ -73,14 +74,16 @@ def test_Z7_it_is_not_laid_where_it_would_fill_the_disk(
 def test_Z7_a_ballast_that_does_not_fit_after_all_takes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody else may take the space between the look and the laying."""
-    free = os.statvfs(tmp_path)
-    huge = Ballast(tmp_path, size=free.f_blocks * free.f_frsize * 2)
-    monkeypatch.setattr(ballasts, "free_bytes", lambda folder: huge.size * 4)
-    with pytest.raises((DiskFull, StoreFailed)):
-        huge.lay()
-    assert not huge.present()
-    assert taken(huge) == 0
+    """Somebody else may take the space between the look and the laying. On a disk of its own: the
+    space is taken until there is none left, which others would notice.
+    """
+    with mounted(tmp_path, 2 * SIZE // 1024) as disk:
+        large = Ballast(disk, size=4 * SIZE)
+        monkeypatch.setattr(ballasts, "free_bytes", lambda folder: 16 * SIZE)
+        with pytest.raises(DiskFull):
+            large.lay()
+        assert not large.present()
+        assert taken(large) == 0
 
 
 def test_Z7_where_space_cannot_be_reserved_it_is_written(
