@@ -6,10 +6,10 @@ takes for what is handed in.
 
 from __future__ import annotations
 
-import asyncio
+from contextlib import AsyncExitStack
 from typing import Any
 
-from holdfast.node.running import run
+from holdfast.node.running import Service, run
 from holdfast.transport.server import Done, Headers, Server, tcp_listener
 
 
@@ -28,21 +28,19 @@ class _Quick:
         done(200, b"", ())
 
 
-class _Empty:
-    def __init__(self) -> None:
-        self._stop = asyncio.Event()
-
-    def stop(self) -> None:
-        self._stop.set()
-
-    async def run(self) -> None:
-        listener = tcp_listener("127.0.0.1", 0)
-        server = Server(_nothing, [listener], quick=_Quick())
+class _Empty(Service):
+    async def _start(self, ending: AsyncExitStack) -> None:
+        self._listener = tcp_listener("127.0.0.1", 0)
+        ending.callback(self._listener.socket.close)
+        server = Server(_nothing, [self._listener], quick=_Quick())
         await server.start()
-        print(listener.address.rpartition(":")[2], flush=True)
-        await self._stop.wait()
-        await server.stop()
-        listener.socket.close()
+        ending.push_async_callback(server.stop)
+
+    def _tell_ready(self) -> None:
+        print(self._listener.address.rpartition(":")[2], flush=True)
+
+    def _tell_stopping(self) -> None:
+        """Nobody listens."""
 
 
 if __name__ == "__main__":

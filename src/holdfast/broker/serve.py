@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
-from pathlib import Path
 from typing import Any, Final
 
 from holdfast.broker.api.app import HandIn, broker_app
@@ -26,14 +24,13 @@ from holdfast.broker.upkeep import Upkeep
 from holdfast.node.daemon_lock import DaemonLock, DaemonNote
 from holdfast.node.mint import RealSource
 from holdfast.node.notify import READY, STOPPING, WATCHDOG, Notifier
-from holdfast.node.running import end_process
+from holdfast.node.running import Service
 from holdfast.rules import limits
-from holdfast.rules.errors import BadInput
 from holdfast.storage import home as homes
 from holdfast.storage.desk import Desk
 from holdfast.storage.home import HomePaths
 from holdfast.transport.server import Listener, Server, tcp_listener, unix_listener
-from holdfast.transport.tls import certificate_digest, make_certificate, server_context
+from holdfast.transport.tls import certificate_digest, certificate_in, server_context
 
 log = logging.getLogger("holdfast")
 
@@ -52,7 +49,7 @@ def open_desk(settings: BrokerSettings) -> Desk:
     return ThreadedDesk(SqliteDesk(settings.store, sync=settings.sync))
 
 
-class BrokerDaemon:
+class BrokerDaemon(Service):
     """Serves one broker in the running event loop."""
 
     def __init__(
@@ -62,10 +59,9 @@ class BrokerDaemon:
         told: Told = lambda event, document: None,
         on_overtime: Callable[[], None] | None = None,
     ) -> None:
+        super().__init__(on_overtime)
         self._settings = settings.check()
         self._told = told
-        self._on_overtime = on_overtime or end_process
-        self._stop = asyncio.Event()
         self._notifier = Notifier()
         self._broker: Broker | None = None
         self._api: BrokerApi | None = None
@@ -81,27 +77,6 @@ class BrokerDaemon:
     def api(self) -> BrokerApi:
         assert self._api is not None, "the broker is not up"
         return self._api
-
-    def stop(self) -> None:
-        """Asks it to end; from the loop's own thread."""
-        self._stop.set()
-
-    async def run(self) -> None:
-        """Serves until it is asked to stop."""
-        overtime: threading.Timer | None = None
-        try:
-            async with AsyncExitStack() as ending:
-                await self._start(ending)
-                self._tell_ready()
-                await self._stop.wait()
-                overtime = threading.Timer(limits.SHUTDOWN_MS_MAX / 1000, self._on_overtime)
-                overtime.daemon = True
-                overtime.start()
-                self._notifier.tell(STOPPING)
-                self._told("stopping", {})
-        finally:
-            if overtime is not None and self._on_overtime is not end_process:
-                overtime.cancel()
 
     # --- starting ----------------------------------------------------------------------------
 
@@ -156,7 +131,7 @@ class BrokerDaemon:
         if settings.tcp_place is not None:
             keep(tcp_listener(*settings.tcp_place))
         if settings.listen_place is not None:
-            cert, key = _certificate(settings)
+            cert, key = certificate_in(settings.store, settings.tls_cert, settings.tls_key)
             self.broker.certificate = certificate_digest(cert)
             keep(tcp_listener(*settings.listen_place, server_context(cert, key)))
         return made
@@ -193,6 +168,10 @@ class BrokerDaemon:
 
     # --- ending ------------------------------------------------------------------------------
 
+    def _tell_stopping(self) -> None:
+        self._notifier.tell(STOPPING)
+        self._told("stopping", {})
+
     def _tell_stopped(self) -> None:
         if self._stop.is_set():
             self._told("stopped", {})
@@ -203,13 +182,3 @@ class BrokerDaemon:
         await server.stop()
         await self.broker.accepting.close()
         await self.broker.settle()
-
-
-def _certificate(settings: BrokerSettings) -> tuple[Path, Path]:
-    if settings.tls_cert is None or settings.tls_key is None:
-        return make_certificate(settings.store)
-    cert, key = Path(settings.tls_cert), Path(settings.tls_key)
-    for path in (cert, key):
-        if not path.is_file():
-            raise BadInput(f"there is no file {path}", hint="give a certificate and its key")
-    return cert, key

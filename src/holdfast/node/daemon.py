@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
@@ -32,7 +31,7 @@ from holdfast.node.node import Node, open_node
 from holdfast.node.notify import READY, STOPPING, WATCHDOG, Notifier
 from holdfast.node.puller import Pullers
 from holdfast.node.pulse import Pulse, WakeSocket
-from holdfast.node.running import end_process
+from holdfast.node.running import Service
 from holdfast.node.sessions import Sessions
 from holdfast.node.settings import Settings
 from holdfast.node.sync_status import BrokerBoard
@@ -40,13 +39,12 @@ from holdfast.node.syncs import Syncs
 from holdfast.node.trust import Trust
 from holdfast.node.upkeep import Upkeep
 from holdfast.rules import limits
-from holdfast.rules.errors import BadInput
 from holdfast.rules.links import LinkState
 from holdfast.rules.pressure import Pressure
 from holdfast.storage import home as homes
 from holdfast.storage.home import HomePaths
 from holdfast.transport.server import Listener, Server, tcp_listener, unix_listener
-from holdfast.transport.tls import certificate_digest, make_certificate, server_context
+from holdfast.transport.tls import certificate_digest, certificate_in, server_context
 
 log = logging.getLogger("holdfast")
 
@@ -55,7 +53,7 @@ Told = Callable[[str, dict[str, Any]], None]
 `stopped`. In any thread, so it must be quick and safe to call from several."""
 
 
-class Daemon:
+class Daemon(Service):
     """Serves one home in the running event loop."""
 
     def __init__(
@@ -67,13 +65,9 @@ class Daemon:
         on_overtime: Callable[[], None] | None = None,
         sync: str | None = None,
     ) -> None:
-        """`on_overtime` is called, in a thread, when ending took too long; as a rule it ends the
-        process.
-        """
+        super().__init__(on_overtime)
         self._home, self._settings, self._sync = home, settings.check(), sync
         self._told = told
-        self._on_overtime = on_overtime or end_process
-        self._stop = asyncio.Event()
         self._notifier = Notifier()
         self._api: Api | None = None
         self._talkative = False
@@ -84,28 +78,6 @@ class Daemon:
     def api(self) -> Api:
         assert self._api is not None, "the daemon is not up"
         return self._api
-
-    def stop(self) -> None:
-        """Asks it to end; from the loop's own thread."""
-        self._stop.set()
-
-    async def run(self) -> None:
-        """Serves until it is asked to stop."""
-        overtime: threading.Timer | None = None
-        try:
-            async with AsyncExitStack() as ending:
-                await self._start(ending)
-                self._tell_ready()
-                await self._stop.wait()
-                overtime = threading.Timer(limits.SHUTDOWN_MS_MAX / 1000, self._on_overtime)
-                overtime.daemon = True
-                overtime.start()
-                self._tell_stopping()
-        finally:
-            # Where it would end the process it stays set until the process has ended: a thread
-            # that hangs in a read would otherwise keep it for ever.
-            if overtime is not None and self._on_overtime is not end_process:
-                overtime.cancel()
 
     # --- starting ----------------------------------------------------------------------------
 
@@ -168,7 +140,7 @@ class Daemon:
         if settings.tcp_place is not None:
             keep(tcp_listener(*settings.tcp_place))
         if settings.listen_place is not None:
-            cert, key = _certificate(settings, paths)
+            cert, key = certificate_in(paths.root, settings.tls_cert, settings.tls_key)
             self.api.certificate = certificate_digest(cert)
             keep(tcp_listener(*settings.listen_place, server_context(cert, key)))
         return made
@@ -278,16 +250,6 @@ class Daemon:
         self.api.phase = "stopping"
         self.api.pulse.close()
         await server.stop()
-
-
-def _certificate(settings: Settings, paths: HomePaths) -> tuple[Path, Path]:
-    if settings.tls_cert is None or settings.tls_key is None:
-        return make_certificate(paths.root)
-    cert, key = Path(settings.tls_cert), Path(settings.tls_key)
-    for path in (cert, key):
-        if not path.is_file():
-            raise BadInput(f"there is no file {path}", hint="give a certificate and its key")
-    return cert, key
 
 
 def _disk_news(found: Pressure) -> dict[str, Any]:

@@ -8,22 +8,62 @@ import asyncio
 import logging
 import os
 import signal
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
+from contextlib import AsyncExitStack
 
 from holdfast.rules import limits
 
 log = logging.getLogger("holdfast")
 
 
-class Runs(Protocol):
-    """What runs until it is asked to stop: a daemon, or a broker."""
+class Service(ABC):
+    """What runs until it is asked to stop: a daemon, or a broker. Ending has its time; what has not
+    ended by then is left as a crash would leave it.
+    """
 
-    def stop(self) -> None: ...
-    async def run(self) -> None: ...
+    def __init__(self, on_overtime: Callable[[], None] | None = None) -> None:
+        """`on_overtime` is called, in a thread, when ending took too long; as a rule it ends the
+        process.
+        """
+        self._on_overtime = on_overtime or end_process
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        """Asks it to end; from the loop's own thread."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Serves until it is asked to stop."""
+        overtime: threading.Timer | None = None
+        try:
+            async with AsyncExitStack() as ending:
+                await self._start(ending)
+                self._tell_ready()
+                await self._stop.wait()
+                overtime = threading.Timer(limits.SHUTDOWN_MS_MAX / 1000, self._on_overtime)
+                overtime.daemon = True
+                overtime.start()
+                self._tell_stopping()
+        finally:
+            # Where it would end the process it stays set until the process has ended: a thread
+            # that hangs in a read would otherwise keep it for ever.
+            if overtime is not None and self._on_overtime is not end_process:
+                overtime.cancel()
+
+    @abstractmethod
+    async def _start(self, ending: AsyncExitStack) -> None:
+        """Serves when it returns; `ending` undoes it, in reverse."""
+
+    @abstractmethod
+    def _tell_ready(self) -> None: ...
+
+    @abstractmethod
+    def _tell_stopping(self) -> None: ...
 
 
-async def serve(daemon: Runs) -> int:
+async def serve(daemon: Service) -> int:
     """Runs a daemon until a signal ends it, and returns the exit code. A second one ends it at
     once.
     """
@@ -42,7 +82,7 @@ async def serve(daemon: Runs) -> int:
     return 130 if came and came[0] == signal.SIGINT else 0
 
 
-def run(make: Callable[[], Runs], connections: int = limits.CONNECTIONS_MAX) -> int:
+def run(make: Callable[[], Service], connections: int = limits.CONNECTIONS_MAX) -> int:
     """Makes a daemon in an event loop of its own and runs it to its end."""
 
     async def main() -> int:

@@ -18,7 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from holdfast.rules.errors import StoreFailed
+from holdfast.rules.errors import BadInput, StoreFailed
 
 CERTIFICATE: Final = "tls.crt"
 KEY: Final = "tls.key"
@@ -26,6 +26,17 @@ KEY: Final = "tls.key"
 _YEARS: Final = 100
 """Nobody checks its dates: the zone's key says whom to trust, and for how long."""
 _FILE_MODE: Final = 0o600
+
+
+def certificate_in(folder: Path, cert: str | None, key: str | None) -> tuple[Path, Path]:
+    """The certificate and its key that were given, or else those of the folder."""
+    if cert is None or key is None:
+        return make_certificate(folder)
+    given = Path(cert), Path(key)
+    for path in given:
+        if not path.is_file():
+            raise BadInput(f"there is no file {path}", hint="give a certificate and its key")
+    return given
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:
