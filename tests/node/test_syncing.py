@@ -351,7 +351,7 @@ def test_D12_a_halting_lane_pauses_the_mesh_when_an_item_is_worn_out(
     for _ in range(OUTBOX_ATTEMPTS_MAX):
         clock.advance(60_000)
         assert ana.push()
-        answer(ana, 500, "broken")
+        answer(ana, 403, "not_granted")
     assert ana.row.sync_paused
     clock.advance(60_000)
     assert not ana.push()

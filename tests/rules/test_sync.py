@@ -157,7 +157,8 @@ def test_D13_an_envelope_in_our_name_is_ours_if_an_older_log_of_ours_wrote_it() 
         (429, "too_many", Meaning.LATER),
         (503, "store_closed", Meaning.LATER),
         (507, "disk_full", Meaning.LATER),
-        (500, "broken", Meaning.REFUSED),
+        (500, "broken", Meaning.LATER),
+        (500, "outcome_unknown", Meaning.LATER),
     ],
 )
 def test_D12_an_answer_means_one_thing(status: int, code: str, meaning: Meaning) -> None:

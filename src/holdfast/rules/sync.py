@@ -36,8 +36,10 @@ from holdfast.rules.errors import (
     NotFound,
     NotTrusted,
     OutboxAgeAboveWindow,
+    OutcomeUnknown,
     OverLimit,
     StoreClosed,
+    TooMany,
     UnknownMesh,
 )
 from holdfast.rules.limits import SYNC_IDLE_MS
@@ -179,7 +181,7 @@ class Meaning(StrEnum):
     AGAIN = "again"
     """Nothing is wrong with it: it goes again as soon as the epoch is taken up."""
     LATER = "later"
-    """The broker is busy: the lane waits, and no attempt is counted."""
+    """The broker is busy, or its store fails: the lane waits, and no attempt is counted."""
     OUT = "out"
     """It is we who are refused, and not the row: it waits until somebody puts that right."""
     REFUSED = "refused"
@@ -190,7 +192,8 @@ def meaning_of(status: int, code: str) -> Meaning:
         return Meaning.DONE
     if code == EpochMismatch.code:
         return Meaning.AGAIN
-    if status in (429, 503, 507):
+    if status == TooMany.http_status or status >= OutcomeUnknown.http_status:
+        # Nothing is said of the row: what is wrong with one by itself is found before the store.
         return Meaning.LATER
     if code in OUT_CODES:
         return Meaning.OUT

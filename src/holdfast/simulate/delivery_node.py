@@ -20,7 +20,7 @@ from holdfast.node.syncing import Broker, SyncCore
 from holdfast.node.taking import ObjectGone
 from holdfast.node.trust import Trust
 from holdfast.rules.backoff import backoff_ms
-from holdfast.rules.errors import BlobMissing, NotAllowed
+from holdfast.rules.errors import BlobMissing, Conflict, NotAllowed
 from holdfast.rules.limits import SECOND_MS
 from holdfast.simulate.delivery_calls import Calls
 from holdfast.simulate.delivery_hub import CARD, URL
@@ -193,10 +193,12 @@ class NodeEnd:
         return sync.snapshot_taken(behind.mesh)
 
     def _patiently(self, act: Callable[[], object]) -> None:
-        """What others may do, or what is tried again: that it is not allowed ends nothing."""
+        """What others may do, or what is tried again: that it is not allowed, or comes at a moment
+        when the mesh counts in a new epoch, ends nothing.
+        """
         try:
             act()
-        except NotAllowed as error:
+        except (Conflict, NotAllowed) as error:
             self._world.note(f"{self.peer}: {error.message}")
 
     def _calls(self) -> Calls:
