@@ -57,6 +57,9 @@ class MeshBook:
     """By epoch and seq, whatever became of it."""
     gone: set[bytes] = field(default_factory=set)
     """Messages that the broker has swept, in their time."""
+    over: set[bytes] = field(default_factory=set)
+    """The same for good: an older copy of the broker may bring one back, to nobody in particular.
+    Whoever had passed its place when it was gone does not look there again."""
     places: dict[str, Place] = field(default_factory=dict)
     jumped: dict[str, int] = field(default_factory=dict)
     """Up to where a node has a snapshot in place of single changes."""
@@ -160,7 +163,7 @@ class Books:
             return False
         if row.kind == CHANGE:
             return seq > book.jumped.get(peer, 0)
-        return peer in row.entitled and row.id not in book.gone
+        return peer in row.entitled and row.id not in book.over
 
     def _done(self, peer: str, book: MeshBook, tx: Reader) -> list[str]:
         """What its outbox calls done the broker has taken, there and then."""
@@ -184,7 +187,7 @@ class Books:
             f"{row.kind} {id_text(row.id)} never came to {peer}"
             for book in self.meshes.values()
             for row in book.rows
-            if row.id not in book.gone
+            if row.id not in book.over
             for peer in sorted(row.entitled)
             if row.id not in self.inboxes[peer]
         ]
@@ -264,6 +267,7 @@ async def _swept(desk: SqliteDesk, book: MeshBook) -> list[str]:
         if seq in there or row.id in book.gone:
             continue
         book.gone.add(row.id)
+        book.over.add(row.id)
         if row.kind == CHANGE and seq > covered:
             problems.append(f"a sweep took change {seq} of {book.slug}, which no snapshot holds")
     return problems
