@@ -109,8 +109,10 @@ def test_D4_a_message_that_is_not_in_an_inbox_is_owed_until_it_is_swept() -> Non
     books = _books(Row(id, "dm", "bob", "ana", frozenset({"bob"})))
     (line,) = books.undelivered()
     assert line.endswith("never came to bob")
-    books.meshes["team"].gone.add(id)
+    books.meshes["team"].had_its_time(id)
     assert books.undelivered() == []
+    books.meshes["team"].went_back(books.meshes["team"].rows)
+    assert books.undelivered() == [], "who has passed its place does not look there again"
 
 
 def test_D6_a_change_is_owed_to_everybody_but_who_has_it_in_a_snapshot() -> None:

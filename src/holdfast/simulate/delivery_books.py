@@ -68,6 +68,10 @@ class MeshBook:
     def seq(self) -> int:
         return len(self.rows)
 
+    def had_its_time(self, id: bytes) -> None:
+        self.gone.add(id)
+        self.over.add(id)
+
     def went_back(self, rows: list[Row]) -> None:
         """The broker is what it was when it held these."""
         same = sum(1 for a, b in zip(self.rows, rows, strict=False) if a.id == b.id)
@@ -266,8 +270,7 @@ async def _swept(desk: SqliteDesk, book: MeshBook) -> list[str]:
     for seq, row in enumerate(book.rows, 1):
         if seq in there or row.id in book.gone:
             continue
-        book.gone.add(row.id)
-        book.over.add(row.id)
+        book.had_its_time(row.id)
         if row.kind == CHANGE and seq > covered:
             problems.append(f"a sweep took change {seq} of {book.slug}, which no snapshot holds")
     return problems
