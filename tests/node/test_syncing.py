@@ -358,6 +358,24 @@ def test_D12_a_halting_lane_pauses_the_mesh_when_an_item_is_worn_out(
     broker.close()
 
 
+def test_D12_what_was_refused_holds_others_up_also_while_it_is_tried_again(
+    nodes: Nodes, tmp_path: Path, clock: HandClock
+) -> None:
+    broker = Brokerage(tmp_path / "broker", clock)
+    ana = Laptop(nodes.open("ana"), broker, tmp_path / "ana", policy=Policy.HALT)
+    ana.share()
+    ana.connect()
+    ana.settle()
+    team(ana.node).state.set("a", 1)
+    assert ana.push()
+    answer(ana, 403, "not_granted")
+    clock.advance(60_000)
+    assert ana.push(), "it is on its way again, and may be refused again"
+    team(ana.node).state.set("b", 1)
+    assert not ana.push()
+    broker.close()
+
+
 def test_D15_a_member_that_is_removed_keeps_what_it_has_to_say(two: Two) -> None:
     two.connect()
     two.settle()

@@ -125,8 +125,11 @@ def _fill(
 
 
 def _failing(mesh: MeshSync, policy: Policy, due: Sequence[SpoolRow], tx: Reader) -> list[SpoolRow]:
-    """What may hold others up: what was refused, and what waits for its objects."""
+    """What may hold others up: what was refused, also while it is tried again, and what waits for
+    its objects.
+    """
     held = [one.row for one in list(mesh.held.values())]
+    held += [row for row in list(mesh.inflight.values()) if row.attempts]
     if policy is Policy.HALT:
         return [*tx.spool_failing(mesh.lane, None), *held]
     return [*tx.spool_failing(mesh.lane, {row.entity for row in due if row.entity}), *held]
