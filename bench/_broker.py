@@ -28,7 +28,7 @@ from websockets.speedups import apply_mask
 
 from holdfast.rules import keys
 from holdfast.rules.bodies import MessageSend, encode_body
-from holdfast.rules.destinations import entity_of
+from holdfast.rules.destinations import check_destination, entity_of
 from holdfast.rules.envelope import Envelope, encode
 from holdfast.rules.features import NEEDS
 from holdfast.rules.fingerprint import fingerprint
@@ -150,7 +150,7 @@ class Member:
                 created_at=now,
                 fingerprint=mark,
                 body=encode_body(MessageSend(content)),
-                to=(kind, ref),
+                to=check_destination(kind, ref),
             )
         )
 

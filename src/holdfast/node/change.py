@@ -15,7 +15,14 @@ from holdfast.node.context import Context
 from holdfast.node.fold import CURRENT, FOLDS
 from holdfast.rules.bodies import OPS, Body, encode_body, family_of
 from holdfast.rules.classes import data_class_of, write_class_of
-from holdfast.rules.envelope import Base, Envelope, decode_trusted, encode
+from holdfast.rules.envelope import (
+    Base,
+    Destination,
+    Envelope,
+    Priority,
+    decode_trusted,
+    encode,
+)
 from holdfast.rules.errors import IdReused
 from holdfast.rules.fingerprint import canonical_meta, fingerprint
 from holdfast.rules.ids import id_text, parse_id
@@ -86,8 +93,9 @@ class Change:
         asked: bytes | None = None,
     ) -> None:
         """`asked` is what the caller decides, where the body also holds what the state decides."""
-        self.to: tuple[str, str] | None = None
-        self.reply_to, self.priority = "", "next"
+        self.to: tuple[Destination, str] | None = None
+        self.reply_to = ""
+        self.priority: Priority = "next"
         self.ctx, self.mesh, self.op, self.entity, self.owner = ctx, mesh, op, entity, owner
         self.body = body
         self.encoded = encode_body(body)

@@ -19,7 +19,7 @@ from holdfast.node.core import Core
 from holdfast.rules import names
 from holdfast.rules.bodies import MessageSend, decode_trusted_body, encode_body
 from holdfast.rules.delivery import MESSAGE
-from holdfast.rules.destinations import KINDS, PRIORITIES, check_destination, entity_of
+from holdfast.rules.destinations import KINDS, check_destination, check_priority, entity_of
 from holdfast.rules.envelope import Envelope, decode_trusted
 from holdfast.rules.errors import (
     BadInput,
@@ -134,7 +134,7 @@ class Sending(Change):
         self.encoded = encode_body(self.body)
         self.given = id is not None
         self.id = ctx.mint() if id is None else parse_id(id)
-        self.meta, self.priority = meta, priority
+        self.meta, self.priority = meta, check_priority(priority)
         self.reply_to = id_text(parse_id(reply_to)) if reply_to else ""
         self.fingerprint = fingerprint(
             kind=kind,
@@ -203,8 +203,7 @@ def prepare(
         )
     if content_type:
         names.check_key(content_type, "content type")
-    if priority not in PRIORITIES:
-        raise BadInput(f"{priority!r} is no priority", hint=f"use one of: {', '.join(PRIORITIES)}")
+    check_priority(priority)
     names.check_mesh(mesh)
     ref = core.read("send", lambda tx: resolve(tx, mesh, kind, ref))
     return Send(

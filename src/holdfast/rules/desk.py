@@ -15,6 +15,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from holdfast.rules.envelope import Priority
+
 GRANTS: Final = ("read", "write", "send", "relay", "invite")
 """Get the mesh's changes and one's messages; hand in changes; hand in messages; hand in changes of
 other origins; make invites, declare destinations, see and remove members."""
@@ -101,7 +103,7 @@ class Arriving(Value, frozen=True, kw_only=True):
     ref: str
     origin: str
     sender: bytes
-    priority: str
+    priority: Priority
     raw: bytes
     broker_id: bytes
     """A UUIDv7 that was minted before the transaction."""

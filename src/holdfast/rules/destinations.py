@@ -7,31 +7,43 @@ queue   one of those who take from it, until one has finished with it
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, get_args
 
+from holdfast.rules.envelope import Destination, Priority
 from holdfast.rules.errors import BadInput, BadValue
 from holdfast.rules.names import check_key
 
-KINDS: Final = ("topic", "dm", "queue")
-PRIORITIES: Final = ("now", "next", "low")
+KINDS: Final[tuple[Destination, ...]] = get_args(Destination)
+PRIORITIES: Final[tuple[Priority, ...]] = get_args(Priority)
 """From the first to the last that is served."""
+_RANKS: Final = {priority: rank for rank, priority in enumerate(PRIORITIES)}
 REF_CHARS_MAX: Final = 128
 _KEY_DIGITS: Final = 64
 
 
-def rank(priority: str) -> int:
+def rank(priority: Priority) -> int:
     """The place of a priority: what has a lower one goes first."""
-    return PRIORITIES.index(priority)
+    return _RANKS[priority]
 
 
-def check_destination(kind: str, ref: str) -> tuple[str, str]:
+def check_priority(priority: str) -> Priority:
+    for known in PRIORITIES:
+        if priority == known:
+            return known
+    raise BadInput(f"{priority!r} is no priority", hint=f"use one of: {', '.join(PRIORITIES)}")
+
+
+def check_destination(kind: str, ref: str) -> tuple[Destination, str]:
     """A destination as envelopes name it. A member's key is 64 lower-case hex digits."""
-    if kind not in KINDS:
+    for known in KINDS:
+        if kind == known:
+            break
+    else:
         raise BadInput(f"{kind!r} is no destination", hint=f"use one of: {', '.join(KINDS)}")
-    check_key(ref, f"name of the {kind}", REF_CHARS_MAX)
-    if kind == "dm" and (len(ref) != _KEY_DIGITS or ref.strip("0123456789abcdef")):
+    check_key(ref, "name of the destination", REF_CHARS_MAX)
+    if known == "dm" and (len(ref) != _KEY_DIGITS or ref.strip("0123456789abcdef")):
         raise BadValue("a dm goes to a member's key: 64 lower-case hex digits")
-    return kind, ref
+    return known, ref
 
 
 def entity_of(kind: str, ref: str) -> str:

@@ -11,9 +11,11 @@ different major version is refused.
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
+from msgspec import Meta
 
 from holdfast.rules import ids, limits, names
 from holdfast.rules.errors import BadEnvelope, OverLimit, UnsupportedProtocol
@@ -22,10 +24,18 @@ PROTOCOL: Final = "holdfast"
 VERSION: Final = "1.0"
 MAJOR: Final = VERSION.split(".")[0]
 
-PRIORITIES: Final = frozenset({"now", "next", "low"})
-STATES: Final = frozenset({"intent", "committed", "rejected", "queued", "reconciled"})
-WRITE_CLASSES: Final = frozenset({"strong", "append-only", "queued", "local"})
-DESTINATIONS: Final = frozenset({"topic", "dm", "queue"})
+# The reader itself refuses what is none of these words or numbers, and does so at no cost.
+Priority = Literal["now", "next", "low"]
+State = Literal["intent", "committed", "rejected", "queued", "reconciled"]
+WriteClass = Literal["strong", "append-only", "queued", "local"]
+Destination = Literal["topic", "dm", "queue"]
+_Count = Annotated[int, Meta(ge=1, lt=limits.LAMPORT_MAX)]
+_Time = Annotated[int, Meta(ge=0, lt=limits.LAMPORT_MAX)]
+
+PRIORITIES: Final = frozenset(get_args(Priority))
+STATES: Final = frozenset(get_args(State))
+WRITE_CLASSES: Final = frozenset(get_args(WriteClass))
+DESTINATIONS: Final = frozenset(get_args(Destination))
 
 
 class Base(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -62,35 +72,45 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=Fa
     one of each.
     """
     origin: str
-    epoch: int
+    epoch: _Count
     """The generation of the origin's log. It grows when a home is restored and may have gone back
     in time.
     """
-    seq: int
+    seq: _Count
     """Counts the origin's own envelopes of this mesh within its epoch, without gaps."""
-    lamport: int
-    created_at: int
-    write_class: str = "queued"
-    state: str = "committed"
-    fingerprint: bytes
+    lamport: _Count
+    created_at: _Time
+    write_class: WriteClass = "queued"
+    state: State = "committed"
+    fingerprint: Annotated[bytes, Meta(min_length=32, max_length=32)]
     base: Base | None = None
     meta: bytes = b""
     """Canonical JSON (RFC 8785) of what the caller attached, or empty."""
     body: bytes = b""
     """The op's own fields, see `bodies`."""
-    to: tuple[str, str] | None = None
+    to: tuple[Destination, str] | None = None
     """Destination kind and reference, of messages only."""
     reply_to: str = ""
-    priority: str = "next"
+    priority: Priority = "next"
     fence: Fence | None = None
-    intent: bytes | None = None
-    committed_at: int | None = None
+    intent: Annotated[bytes, Meta(min_length=16, max_length=16)] | None = None
+    committed_at: _Time | None = None
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Envelope)
 
 encode = _encoder.encode
+
+
+class _Head(msgspec.Struct, array_like=True):
+    """What every version of every protocol of ours begins with."""
+
+    protocol: str
+    version: str
+
+
+_head_decoder: Final = msgspec.msgpack.Decoder(_Head)
 
 
 def decode(raw: bytes) -> Envelope:
@@ -102,7 +122,7 @@ def decode(raw: bytes) -> Envelope:
     try:
         envelope = _decoder.decode(raw)
     except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
-        raise BadEnvelope(f"the envelope cannot be read: {error}") from None
+        raise _unreadable(raw, error) from None
     except UnicodeDecodeError:
         raise BadEnvelope("the envelope holds text that is not UTF-8") from None
     return check(envelope)
@@ -114,12 +134,10 @@ def decode_trusted(raw: bytes) -> Envelope:
 
 
 def check(envelope: Envelope) -> Envelope:
-    """Every rule that holds for every op. The op's own rules are in `bodies`."""
-    if envelope.protocol != PROTOCOL:
-        raise UnsupportedProtocol(f"protocol {envelope.protocol!r} is not {PROTOCOL!r}")
-    major, _, minor = envelope.version.partition(".")
-    if major != MAJOR or not minor.isdecimal():
-        raise UnsupportedProtocol(f"version {envelope.version!r} is not of major version {MAJOR}")
+    """Every rule that holds for every op, beyond what the reader sees to. The op's own rules are in
+    `bodies`.
+    """
+    _check_protocol(envelope.protocol, envelope.version)
     ids.check_id(envelope.id)
     names.check_mesh(envelope.mesh)
     names.check_key(envelope.op, "op", 64)
@@ -127,8 +145,6 @@ def check(envelope: Envelope) -> Envelope:
     names.check_peer(envelope.origin)
     if envelope.owner:
         names.check_peer(envelope.owner)
-    _check_numbers(envelope)
-    _check_words(envelope)
     if len(envelope.meta) > limits.META_BYTES_MAX:
         raise OverLimit(f"meta has {len(envelope.meta)} bytes; the most is {limits.META_BYTES_MAX}")
     if envelope.base is not None:
@@ -138,31 +154,30 @@ def check(envelope: Envelope) -> Envelope:
     return envelope
 
 
-def _check_numbers(envelope: Envelope) -> None:
-    if not 1 <= envelope.lamport < limits.LAMPORT_MAX:
-        raise BadEnvelope(f"lamport {envelope.lamport} is not a positive 63-bit integer")
-    for name, number in (("seq", envelope.seq), ("epoch", envelope.epoch)):
-        if not 1 <= number < limits.LAMPORT_MAX:
-            raise BadEnvelope(f"{name} {number} is not a positive 63-bit integer")
-    for name, time in (
-        ("created_at", envelope.created_at),
-        ("committed_at", envelope.committed_at),
-    ):
-        if time is not None and not 0 <= time < limits.LAMPORT_MAX:
-            raise BadEnvelope(f"{name} {time} is not a time in milliseconds")
-    if len(envelope.fingerprint) != 32:
-        raise BadEnvelope(f"the fingerprint has {len(envelope.fingerprint)} bytes, not 32")
-    if envelope.intent is not None and len(envelope.intent) != 16:
-        raise BadEnvelope("the intent id has not 16 bytes")
+def _check_protocol(protocol: str, version: str) -> None:
+    if version == VERSION and protocol == PROTOCOL:
+        return
+    if protocol != PROTOCOL:
+        raise UnsupportedProtocol(f"protocol {protocol!r} is not {PROTOCOL!r}")
+    major, _, minor = version.partition(".")
+    if major != MAJOR or not minor.isdecimal():
+        raise UnsupportedProtocol(f"version {version!r} is not of major version {MAJOR}")
 
 
-def _check_words(envelope: Envelope) -> None:
-    for name, word, words in (
-        ("write class", envelope.write_class, WRITE_CLASSES),
-        ("state", envelope.state, STATES),
-        ("priority", envelope.priority, PRIORITIES),
-    ):
-        if word not in words:
-            raise BadEnvelope(f"{name} {word!r} is not one of {', '.join(sorted(words))}")
-    if envelope.to is not None and envelope.to[0] not in DESTINATIONS:
-        raise BadEnvelope(f"destination kind {envelope.to[0]!r} is not topic, dm or queue")
+_PLACE: Final = re.compile(r"(?s)(.*) - at `\$\[(\d+)\]")
+
+
+def _unreadable(raw: bytes, error: Exception) -> BadEnvelope | UnsupportedProtocol:
+    """Why the reader refused it. What is of another major version need not make sense to us."""
+    try:
+        head = _head_decoder.decode(raw)
+        _check_protocol(head.protocol, head.version)
+    except UnsupportedProtocol as other:
+        return other
+    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass  # not even that: the first error says it
+    why = str(error)
+    found = _PLACE.match(why)
+    if found is not None:
+        why = f"{Envelope.__struct_fields__[int(found[2])]}: {found[1]}"
+    return BadEnvelope(f"the envelope cannot be read: {why}")
