@@ -1,14 +1,15 @@
 """Accepting: many envelopes in one transaction, set by set.
 
 The ids of the whole batch are looked up at once, everything that decides (members, grants,
-destinations) is read once for each that occurs, the verdicts are given in the order of the batch,
-and what was created is inserted by prepared statements that run without coming back to Python.
-Nothing is kept from one transaction to the next, so nothing can be stale.
+destinations) is read once for each that occurs, and the verdicts are given in the order of the
+batch. What was created is inserted by one statement for each run of rows that are alike: a
+statement runs from its first row to its last without coming back to Python, so that other threads
+do their work meanwhile. Nothing is kept from one transaction to the next, so nothing can be stale.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import apsw
@@ -24,15 +25,21 @@ KINDS: Final = ("change", "topic", "dm", "queue")
 KIND_NUMBERS: Final = {kind: number for number, kind in enumerate(KINDS)}
 _QUEUE: Final = KIND_NUMBERS["queue"]
 
+# The rows of an array are numbered from 1 on, and so are the bytes of those that are joined to one.
 _DEDUPE: Final = (
     "INSERT INTO dedupe (mesh, id, fingerprint, epoch, seq, broker_id, first_seen_at, expires_at) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+    "SELECT ?2, value, substr(?3, rowid * 32 - 31, 32), ?4, ?5 + rowid, "
+    "substr(?6, rowid * 16 - 15, 16), ?7, ?8 FROM carray(?1)"
 )
 _MESSAGE: Final = (
     "INSERT INTO message (place, kind, rank, ref, sender, id, broker_id, expires_at, raw) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "SELECT ?2 + rowid, ?3, ?4, ?5, ?6, substr(?7, rowid * 16 - 15, 16), "
+    "substr(?8, rowid * 16 - 15, 16), ?9, value FROM carray(?1)"
 )
-_QUEUED: Final = "INSERT INTO queued (place, mesh, queue, rank) VALUES (?, ?, ?, ?)"
+_QUEUED: Final = (
+    "INSERT INTO queued (place, mesh, queue, rank) "
+    "SELECT place, ?, ref, rank FROM message WHERE place BETWEEN ? AND ?"
+)
 _KNOWN: Final = (
     "SELECT id, fingerprint, epoch, seq, broker_id, first_seen_at, history FROM dedupe "
     "WHERE mesh = ? AND id IN carray(?)"
@@ -63,71 +70,55 @@ class Known(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-class _Growing:
-    """A mesh while a batch is judged."""
+class _Gate:
+    """What holds for all envelopes of one kind from one sender to one destination."""
 
-    __slots__ = ("before", "doors", "epoch", "known", "number", "places", "seq", "slug")
+    __slots__ = ("closed", "kind", "rank", "ref", "refused", "sender")
+
+    def __init__(self, one: Arriving, refused: Verdict | None, closed: Verdict | None) -> None:
+        self.refused = refused
+        """Why none of these is let in, known or not."""
+        self.closed = closed
+        """Why none is let in that is not known yet."""
+        self.kind, self.rank = KIND_NUMBERS[one.kind], rank(one.priority)
+        self.ref, self.sender = one.ref, one.sender
+
+
+class _Growing:
+    """A mesh while a batch is judged: what is known of it, and what becomes new."""
+
+    __slots__ = ("created", "epoch", "gates", "known", "made", "number", "runs", "seq", "slug")
 
     def __init__(self, slug: str, number: int, epoch: int, seq: int) -> None:
-        self.slug, self.number, self.epoch, self.before, self.seq = slug, number, epoch, seq, seq
+        self.slug, self.number, self.epoch, self.seq = slug, number, epoch, seq
         self.known: dict[bytes, Known] = {}
-        self.doors: dict[tuple[bytes, str, str], Verdict | None] = {}
-        """By sender, kind and origin: why none of these is let in."""
-        self.places: dict[tuple[str, str], bool] = {}
-        """By kind and name: is there such a destination?"""
+        self.gates: dict[tuple[bytes, str, str, str, str, int], _Gate] = {}
+        self.created: list[Arriving] = []
+        self.made: dict[bytes, int] = {}
+        """By id: the place of what was created in this batch."""
+        self.runs: list[tuple[_Gate, int]] = []
+        """What was created, in runs of the same gate: where each begins."""
 
+    def create(self, one: Arriving, gate: _Gate) -> int:
+        """Its seq."""
+        created = self.created
+        if not self.runs or self.runs[-1][0] is not gate:
+            self.runs.append((gate, len(created)))
+        self.made[one.id] = len(created)
+        created.append(one)
+        return self.seq + len(created)
 
-class _Batch:
-    """The rows that a batch makes, and the answers."""
+    def find(self, id: bytes, now_ms: int) -> Known | None:
+        found = self.known.get(id)
+        if found is None and (at := self.made.get(id)) is not None:
+            one, seq = self.created[at], self.seq + at + 1
+            found = Known(one.fingerprint, self.epoch, seq, one.broker_id, now_ms, True)
+        return found
 
-    def __init__(self, now_ms: int, keep_ms: int, dedupe_ms: int | None) -> None:
-        self.now_ms = now_ms
-        self.keep_until = now_ms + keep_ms
-        self.dedupe_until = None if dedupe_ms is None else now_ms + dedupe_ms
-        self.answers: list[Accepted] = []
-        self.dedupe: list[tuple[Any, ...]] = []
-        self.messages: list[tuple[Any, ...]] = []
-        self.queued: list[tuple[int, int, str, int]] = []
-
-    def create(self, mesh: _Growing, one: Arriving) -> None:
-        mesh.seq = seq = mesh.seq + 1
-        now, id, broker_id, ref = self.now_ms, one.id, one.broker_id, one.ref
-        place, kind = (mesh.number << SEQ_BITS) + seq, KIND_NUMBERS[one.kind]
-        turn = rank(one.priority)
-        print_, epoch = one.fingerprint, mesh.epoch
-        self.dedupe.append((mesh.number, id, print_, epoch, seq, broker_id, now, self.dedupe_until))
-        self.messages.append(
-            (place, kind, turn, ref, one.sender, id, broker_id, self.keep_until, one.raw)
-        )
-        if kind == _QUEUE:
-            self.queued.append((place, mesh.number, ref, turn))
-        mesh.known[id] = Known(print_, epoch, seq, broker_id, now, True)
-        self.answers.append(
-            Accepted(
-                verdict=Verdict.CREATED,
-                epoch=epoch,
-                message_epoch=epoch,
-                seq=seq,
-                broker_id=broker_id,
-                first_seen_at=now,
-            )
-        )
-
-    def insert(self, con: apsw.Connection, meshes: Iterable[_Growing]) -> None:
-        # By the order of the key: the tree is then walked once, from left to right.
-        self.dedupe.sort()
-        con.executemany(_DEDUPE, self.dedupe)
-        con.executemany(_MESSAGE, self.messages)
-        if self.queued:
-            con.executemany(_QUEUED, self.queued)
-        for mesh in meshes:
-            new = mesh.seq - mesh.before
-            if new:
-                con.execute(
-                    "UPDATE mesh SET seq = ?, messages = messages + ?, dedupe = dedupe + ? "
-                    "WHERE number = ?",
-                    (mesh.seq, new, new, mesh.number),
-                )
+    @property
+    def grown(self) -> int:
+        """The last seq."""
+        return self.seq + len(self.created)
 
 
 class Accepting(DeskBase):
@@ -139,44 +130,64 @@ class Accepting(DeskBase):
         if not batch:
             return []
         self.mark_if_due()
-        work = _Batch(now_ms, keep_ms, dedupe_ms)
+        keep_until = now_ms + keep_ms
+        dedupe_until = None if dedupe_ms is None else now_ms + dedupe_ms
         with self.writing() as con:
             meshes = _meshes(con, batch)
-            self._judge(batch, meshes, work)
-            grown = [mesh for mesh in meshes.values() if mesh.seq > mesh.before]
-            work.insert(con, grown)
+            answers = self._judge(batch, meshes, now_ms)
+            grown = [mesh for mesh in meshes.values() if mesh.created]
             for mesh in grown:
-                self.news(mesh.slug, mesh.seq)
+                _insert(con, mesh, now_ms, keep_until, dedupe_until)
+                self.news(mesh.slug, mesh.grown)
         for mesh in grown:
-            self._reached[mesh.slug] = mesh.seq
-        return work.answers
+            self._reached[mesh.slug] = mesh.grown
+        return answers
 
-    def _judge(self, batch: Sequence[Arriving], meshes: dict[str, _Growing], work: _Batch) -> None:
-        answers = work.answers
+    def _judge(
+        self, batch: Sequence[Arriving], meshes: dict[str, _Growing], now_ms: int
+    ) -> list[Accepted]:
+        answers: list[Accepted] = []
         for one in batch:
             mesh = meshes.get(one.mesh)
             if mesh is None:
                 answers.append(Accepted(verdict=Verdict.UNKNOWN_MESH))
                 continue
-            door = (one.sender, one.kind, one.origin)
-            if door not in mesh.doors:
-                mesh.doors[door] = self._refused(mesh.number, *door)
-            refused = mesh.doors[door]
-            if refused is None and (known := mesh.known.get(one.id)) is not None:
-                answers.append(known.answer(one.fingerprint, mesh.epoch))
-                continue
-            if refused is None and one.epoch not in (0, mesh.epoch):
-                refused = Verdict.EPOCH_MISMATCH
-            if refused is None and one.kind != CHANGE:
-                place = (one.kind, one.ref)
-                if place not in mesh.places:
-                    mesh.places[place] = self._is_there(mesh.number, *place)
-                if not mesh.places[place]:
-                    refused = Verdict.UNKNOWN_DESTINATION
+            key = (one.sender, one.kind, one.ref, one.origin, one.priority, one.epoch)
+            gate = mesh.gates.get(key)
+            if gate is None:
+                gate = mesh.gates[key] = self._gate(mesh, one)
+            epoch = mesh.epoch
+            refused = gate.refused
             if refused is None:
-                work.create(mesh, one)
-            else:
-                answers.append(Accepted(verdict=refused, epoch=mesh.epoch))
+                known = mesh.find(one.id, now_ms)
+                if known is not None:
+                    answers.append(known.answer(one.fingerprint, epoch))
+                    continue
+                refused = gate.closed
+            if refused is not None:
+                answers.append(Accepted(verdict=refused, epoch=epoch))
+                continue
+            answers.append(
+                Accepted(
+                    verdict=Verdict.CREATED,
+                    epoch=epoch,
+                    message_epoch=epoch,
+                    seq=mesh.create(one, gate),
+                    broker_id=one.broker_id,
+                    first_seen_at=now_ms,
+                )
+            )
+        return answers
+
+    def _gate(self, mesh: _Growing, one: Arriving) -> _Gate:
+        refused = self._refused(mesh.number, one.sender, one.kind, one.origin)
+        closed = None
+        if refused is None:
+            if one.epoch not in (0, mesh.epoch):
+                closed = Verdict.EPOCH_MISMATCH
+            elif one.kind != CHANGE and not self._is_there(mesh.number, one.kind, one.ref):
+                closed = Verdict.UNKNOWN_DESTINATION
+        return _Gate(one, refused, closed)
 
     def _refused(self, mesh: int, sender: bytes, kind: str, origin: str) -> Verdict | None:
         row = self.connection.execute(
@@ -234,3 +245,36 @@ def _known(con: apsw.Connection, mesh: int, ids: Sequence[bytes]) -> dict[bytes,
         id: Known(fingerprint, epoch, seq, broker_id, first_seen_at, bool(history))
         for id, fingerprint, epoch, seq, broker_id, first_seen_at, history in rows
     }
+
+
+def _insert(
+    con: apsw.Connection, mesh: _Growing, now_ms: int, keep_until: int, dedupe_until: int | None
+) -> None:
+    created, number = mesh.created, mesh.number
+    ids = [one.id for one in created]
+    tickets = [one.broker_id for one in created]
+    prints = b"".join([one.fingerprint for one in created])
+    con.execute(
+        _DEDUPE,
+        (
+            *(apsw.carray(tuple(ids)), number, prints, mesh.epoch, mesh.seq),
+            *(b"".join(tickets), now_ms, dedupe_until),
+        ),
+    )
+    ends = [begin for _, begin in mesh.runs[1:]] + [len(created)]
+    for (gate, begin), end in zip(mesh.runs, ends, strict=True):
+        before = (number << SEQ_BITS) + mesh.seq + begin
+        con.execute(
+            _MESSAGE,
+            (
+                apsw.carray(tuple([one.raw for one in created[begin:end]])),
+                *(before, gate.kind, gate.rank, gate.ref, gate.sender),
+                *(b"".join(ids[begin:end]), b"".join(tickets[begin:end]), keep_until),
+            ),
+        )
+        if gate.kind == _QUEUE:
+            con.execute(_QUEUED, (number, before + 1, before + end - begin))
+    con.execute(
+        "UPDATE mesh SET seq = ?, messages = messages + ?, dedupe = dedupe + ? WHERE number = ?",
+        (mesh.grown, len(created), len(created), number),
+    )
