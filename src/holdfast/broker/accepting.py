@@ -1,7 +1,8 @@
 """Accepting in groups: what waits shares one transaction, and each gets its own answer.
 
-The next group begins when the last one has returned. So one envelope alone waits for nobody, and
-the more there are the larger the groups become: the disk is flushed once for all of them.
+The next group begins when the last one has returned, or waits in the store for that if the store
+likes to have it at hand. So one envelope alone waits for nobody, and the more there are the larger
+the groups become: the disk is flushed once for all of them.
 
 Limits hold for new work only. When a member is over its rate, or too much waits already, the store
 is asked what it knows: a retry of what was accepted before gets its answer, the rest a refusal that
@@ -13,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 import msgspec
@@ -30,6 +32,7 @@ log = logging.getLogger("holdfast")
 
 Outcome = Accepted | HoldfastError
 """What became of one: the store's answer, or why there is none."""
+Answered = Callable[[list[Outcome]], None]
 Told = Callable[[Sequence[Arriving], Sequence[Accepted]], None]
 
 _KNOWN: Final = (Verdict.DUPLICATE, Verdict.REUSED)
@@ -74,18 +77,22 @@ class AtOnce:
 class _Waiting:
     """One batch that waits, perhaps partly answered."""
 
-    __slots__ = ("answers", "batch", "begun", "done")
+    __slots__ = ("answers", "batch", "begun", "told")
 
-    def __init__(self, batch: Sequence[Arriving], done: asyncio.Future[list[Outcome]]) -> None:
+    def __init__(self, batch: Sequence[Arriving], told: Answered) -> None:
         self.batch = batch
         self.begun = 0
         self.answers: list[Outcome] = []
-        self.done = done
+        self.told = told
 
     def settle(self, answers: Sequence[Outcome]) -> None:
         self.answers.extend(answers)
-        if len(self.answers) == len(self.batch) and not self.done.done():
-            self.done.set_result(self.answers)
+        if len(self.answers) == len(self.batch):
+            self.told(self.answers)
+
+
+_Parts = list[tuple[_Waiting, int]]
+"""Whose envelopes a group holds, and how many of each."""
 
 
 class Accepting:
@@ -108,47 +115,68 @@ class Accepting:
         self._counts, self._hub = counts, hub
         self._rates = Rates(rate_per_s)
         self._queue: deque[_Waiting] = deque()
-        self._runner: asyncio.Task[None] | None = None
+        self._under_way = 0
+        self._woken = False
         self._closed = False
+        self._idle: asyncio.Future[None] | None = None
+        self._looking: set[asyncio.Task[None]] = set()
         self.rows = 0
         self.bytes = 0
         """What waits now."""
 
     @property
     def busy(self) -> bool:
-        return self._runner is not None
+        return self._under_way > 0 or bool(self._queue)
 
     async def hand_in(self, batch: Sequence[Arriving]) -> list[Outcome]:
-        if self._closed:
-            raise StoreClosed("this broker is stopping", hint="ask again when it is back")
-        if not batch:
-            return []
-        if self._is_full():
-            return await self._known_only(batch, "this broker has too much to do")
-        passed = self._rates.take(batch[0].sender, len(batch), self._ticks())
-        if passed == len(batch):
-            return await self._enqueue(batch)
-        # Together, so that what passes waits no longer for what does not.
-        first, rest = await asyncio.gather(
-            self._enqueue(batch[:passed]),
-            self._known_only(batch[passed:], "this member hands in more than it may"),
-        )
-        return [*first, *rest]
+        done: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+        self.take(batch, lambda answers: None if done.done() else done.set_result(answers))
+        return await done
 
-    def hand_in_one(self, one: Arriving) -> asyncio.Future[list[Outcome]]:
-        """The same for one, without a task where nothing is in its way."""
-        if self._closed or self._is_full() or not self._rates.take(one.sender, 1, self._ticks()):
-            return asyncio.ensure_future(self.hand_in([one]))
-        return self._queue_up([one])
+    def take(self, batch: Sequence[Arriving], told: Answered) -> None:
+        """The same without a task; `told` is called once, perhaps before this returns. Whoever
+        hangs up cannot take back what was handed in: others share its transaction.
+        """
+        if self._closed:
+            closed = StoreClosed("this broker is stopping", hint="ask again when it is back")
+            told([closed] * len(batch))
+        elif not batch:
+            told([])
+        elif self._is_full():
+            self._take_some(batch, 0, "this broker has too much to do", told)
+        else:
+            passed = self._rates.take(batch[0].sender, len(batch), self._ticks())
+            if passed == len(batch):
+                self._queue_up(batch, told)
+            else:
+                self._take_some(batch, passed, "this member hands in more than it may", told)
 
     async def close(self) -> None:
         """Takes no more, and returns when all that waits has its answer."""
         self._closed = True
-        if self._runner is not None:
-            await self._runner
+        if self.busy:
+            self._idle = self._idle or asyncio.get_running_loop().create_future()
+            await self._idle
 
     def _is_full(self) -> bool:
         return self.rows >= limits.ACCEPT_WAITING_MAX or self.bytes >= limits.ACCEPT_WAITING_BYTES
+
+    def _take_some(self, batch: Sequence[Arriving], passed: int, why: str, told: Answered) -> None:
+        """So many are handed in; of the others, only what is known has an answer."""
+
+        async def both() -> None:
+            # Together, so that what passes waits no longer for what does not.
+            first: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+            if passed:
+                self._queue_up(batch[:passed], first.set_result)
+            else:
+                first.set_result([])
+            rest = await self._known_only(batch[passed:], why)
+            told([*await first, *rest])
+
+        task = asyncio.get_running_loop().create_task(both())
+        self._looking.add(task)
+        task.add_done_callback(self._looking.discard)
 
     async def _known_only(self, batch: Sequence[Arriving], why: str) -> list[Outcome]:
         try:
@@ -168,50 +196,72 @@ class Accepting:
                 self._counts.refused[refusal.code] += 1
                 found.append(refusal)
             else:
-                self._counts.answered(one, answer)
+                self._counts.answered([one], [answer])
                 found.append(answer)
         return found
 
-    async def _enqueue(self, batch: Sequence[Arriving]) -> list[Outcome]:
-        return await self._queue_up(batch) if batch else []
-
-    def _queue_up(self, batch: Sequence[Arriving]) -> asyncio.Future[list[Outcome]]:
-        # Whoever hangs up cannot take back what was handed in: others share its transaction.
-        loop = asyncio.get_running_loop()
-        waiting = _Waiting(batch, loop.create_future())
-        self._queue.append(waiting)
+    def _queue_up(self, batch: Sequence[Arriving], told: Answered) -> None:
+        self._queue.append(_Waiting(batch, told))
         self.rows += len(batch)
-        self.bytes += sum(len(one.raw) for one in batch)
-        if self._runner is None:
-            # A task begins with the next turn: all that arrives in this one joins the group.
-            self._runner = loop.create_task(self._run())
-        return waiting.done
+        self.bytes += _size(batch)
+        if not self._woken and self._under_way < self._desk.groups_max:
+            # With the next turn: all that arrives in this one joins the group.
+            self._woken = True
+            asyncio.get_running_loop().call_soon(self._go)
 
-    async def _run(self) -> None:
+    def _go(self) -> None:
+        """Has the store begin what it has room for."""
+        self._woken = False
+        while self._queue and self._under_way < self._desk.groups_max:
+            parts, group = self._next_group()
+            self._under_way += 1
+            self._counts.groups += 1
+            ended = partial(self._done, parts, group, self._hub.hold())
+            asyncio.ensure_future(self._begin(group)).add_done_callback(ended)
+
+    def _begin(self, group: Sequence[Arriving]) -> Awaitable[list[Accepted]]:
+        keeping = self._keeping
         try:
-            while self._queue:
-                parts, group = self._next_group()
-                answers = await self._accept(group)
-                self.rows -= len(group)
-                self.bytes -= sum(len(one.raw) for one in group)
-                at = 0
-                for waiting, count in parts:
-                    waiting.settle(answers[at : at + count])
-                    at += count
-        finally:
-            self._runner = None
+            return self._desk.accept(
+                group, self._clock(), keep_ms=keeping.keep_ms, dedupe_ms=keeping.dedupe_ms
+            )
+        except HoldfastError as error:
+            failed: asyncio.Future[list[Accepted]] = asyncio.get_running_loop().create_future()
+            failed.set_exception(error)
+            return failed
 
-    def _next_group(self) -> tuple[list[tuple[_Waiting, int]], list[Arriving]]:
-        parts: list[tuple[_Waiting, int]] = []
+    def _done(
+        self,
+        parts: _Parts,
+        group: Sequence[Arriving],
+        held: int,
+        work: asyncio.Future[list[Accepted]],
+    ) -> None:
+        self._under_way -= 1
+        self.rows -= len(group)
+        self.bytes -= _size(group)
+        self._go()  # first: the store writes while we answer
+        answers = self._outcomes(group, work)
+        self._hub.release(held)
+        at = 0
+        for waiting, count in parts:
+            waiting.settle(answers[at : at + count])
+            at += count
+        if self._idle is not None and not self.busy and not self._idle.done():
+            self._idle.set_result(None)
+
+    def _next_group(self) -> tuple[_Parts, list[Arriving]]:
+        parts: _Parts = []
         group: list[Arriving] = []
         room = limits.ACCEPT_GROUP_BYTES
         while self._queue and room > 0 and len(group) < limits.ACCEPT_GROUP_MAX:
             waiting = self._queue[0]
-            begun = end = waiting.begun
-            most = min(len(waiting.batch), begun + limits.ACCEPT_GROUP_MAX - len(group))
-            while end < most and room > 0:
-                room -= len(waiting.batch[end].raw)
-                end += 1
+            begun = waiting.begun
+            end = min(len(waiting.batch), begun + limits.ACCEPT_GROUP_MAX - len(group))
+            size = _size(waiting.batch[begun:end])
+            if size > room:
+                end, size = _fitting(waiting.batch, begun, end, room)
+            room -= size
             group.extend(waiting.batch[begun:end])
             parts.append((waiting, end - begun))
             waiting.begun = end
@@ -219,29 +269,39 @@ class Accepting:
                 self._queue.popleft()
         return parts, group
 
-    async def _accept(self, group: Sequence[Arriving]) -> Sequence[Outcome]:
-        self._counts.groups += 1
-        keeping = self._keeping
-        self._hub.hold()
+    def _outcomes(
+        self, group: Sequence[Arriving], work: asyncio.Future[list[Accepted]]
+    ) -> Sequence[Outcome]:
         try:
-            answers = await self._desk.accept(
-                group, self._clock(), keep_ms=keeping.keep_ms, dedupe_ms=keeping.dedupe_ms
-            )
+            answers = work.result()
             self._hub.accepted(group, answers)
         except HoldfastError as error:
             log.warning("a group of %d was not accepted: %s", len(group), error.message)
             return [error] * len(group)
+        except asyncio.CancelledError:
+            return [OutcomeUnknown("the broker stopped while it was accepted")] * len(group)
         except Exception:
             log.exception("a fault of ours while %d envelopes were accepted", len(group))
             return [OutcomeUnknown("the broker does not know what became of it")] * len(group)
-        finally:
-            self._hub.release()
         again: dict[bytes, int] = {}
-        for one, answer in zip(group, answers, strict=True):
-            self._counts.answered(one, answer)
+        for one, answer in self._counts.answered(group, answers):
             if answer.verdict in _KNOWN:
                 again[one.sender] = again.get(one.sender, 0) + 1
         now = self._ticks()
         for sender, count in again.items():
             self._rates.give_back(sender, count, now)
         return answers
+
+
+def _size(batch: Sequence[Arriving]) -> int:
+    return sum([len(one.raw) for one in batch])
+
+
+def _fitting(batch: Sequence[Arriving], begun: int, end: int, room: int) -> tuple[int, int]:
+    """Up to where they fit, the last one perhaps not whole; and their size."""
+    size = 0
+    for at in range(begun, end):
+        size += len(batch[at].raw)
+        if size >= room:
+            return at + 1, size
+    return end, size

@@ -67,6 +67,9 @@ def answer_of(number: int, outcome: Outcome) -> Answer:
     """As a frame tells it."""
     if isinstance(outcome, HoldfastError):
         return Answer(number, outcome.http_status, problem=problem_of(outcome))
+    if outcome.verdict is Verdict.CREATED:  # nearly all of them
+        seen = (outcome.broker_id, True, outcome.first_seen_at)
+        return Answer(number, 201, outcome.message_epoch, outcome.seq, *seen)
     error = error_of(outcome)
     if error is not None:
         return Answer(
@@ -78,7 +81,7 @@ def answer_of(number: int, outcome: Outcome) -> Answer:
         )
     return Answer(
         number,
-        201 if outcome.verdict is Verdict.CREATED else 200,
+        200,
         outcome.message_epoch,
         outcome.seq,
         outcome.broker_id,

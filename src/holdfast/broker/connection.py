@@ -14,10 +14,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Collection, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from holdfast.broker.accepting import Outcome
+from holdfast.broker.talk import Pushed
 from holdfast.rules import features, limits
 from holdfast.rules.errors import BadAnswer
 from holdfast.transport.frames import (
@@ -44,8 +47,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast")
 
-_SLICE: Final = 512
+_SLICE: Final = 256
 """Items that are read in one turn of the loop: others wait meanwhile."""
+_HALF_MIN: Final = 32
+"""Fewer are not worth a commit of their own."""
 _CHANGES_FOLLOWING: Final = (Follow, Unfollow, Take)
 _ENDS_FOLLOWING: Final = (Moved, Behind, Refusal)
 
@@ -227,28 +232,29 @@ class Connection:
             self._frames.popleft()
             items = [*items, *after.items]
             size += more
-        if len(items) <= _SLICE:
-            self._push(frame.mesh, frame.epoch, items, size)
-        elif len(items) > limits.PUSH_ITEMS_MAX:
+        if len(items) > limits.PUSH_ITEMS_MAX:
             self._talk.closing = (features.TOO_LARGE, "so many items are too many for one push")
-        else:
-            for at in range(0, len(items), _SLICE):
-                self._push(frame.mesh, frame.epoch, items[at : at + _SLICE], size if at == 0 else 0)
+            return
+        most = _most(len(items))
+        for at in range(0, len(items), most):
+            if at:
                 await asyncio.sleep(0)
+            self._push(frame.mesh, frame.epoch, items[at : at + most], 0 if at else size)
 
     def _push(self, mesh: str, epoch: int, items: list[Item], size: int) -> None:
+        pushed = self._talk.read_push(mesh, epoch, items)
         self._pushes += 1
-        self._loop.create_task(self._hand_in(Push(mesh, epoch, items), size))
+        self._broker.accepting.take(pushed.good, partial(self._answer, pushed, size))
 
-    async def _hand_in(self, push: Push, size: int) -> None:
+    def _answer(self, pushed: Pushed, size: int, outcomes: list[Outcome]) -> None:
         try:
-            self._send(await self._talk.on_frame(push))
+            self._send([pushed.answered(outcomes)])
         except Exception:
             log.exception("a fault of ours while %r handed in", self._talk.name)
             self._socket.close(features.INTERNAL, "something went wrong in this broker")
         finally:
             self._pushes -= 1
-            self._answered(len(push.items), size)
+            self._answered(len(pushed.items), size)
             self._end_if_idle()
 
     # --- limits --------------------------------------------------------------------------------
@@ -313,6 +319,14 @@ class Connection:
         for at in queues - self._queues:
             hub.take_from(*at, self)
         self._meshes, self._queues = meshes, queues
+
+
+def _most(items: int) -> int:
+    """How many of so many are read in one turn. A member that waits for answers before it sends
+    more would have the store and the loop take turns: so each half of what it sends is read, or
+    answered, while the store writes the other.
+    """
+    return min(_SLICE, (items + 1) // 2 if items >= 2 * _HALF_MIN else items)
 
 
 def _joined(frames: list[FromBroker]) -> list[FromBroker]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from holdfast.rules.desk import Accepted, Arriving, Swept, Verdict
 
@@ -28,11 +29,25 @@ class BrokerCounts:
         self.orphans: Counter[str] = Counter()
         """What the last check found, by mesh."""
 
-    def answered(self, one: Arriving, answer: Accepted) -> None:
-        known = answer.verdict is not Verdict.UNKNOWN_MESH
-        self.verdicts[one.mesh if known else "", answer.verdict] += 1
-        if answer.verdict is Verdict.REUSED:
-            self.mismatches[one.mesh, one.sender.hex()[:16]] += 1
+    def answered(
+        self, group: Sequence[Arriving], answers: Sequence[Accepted]
+    ) -> list[tuple[Arriving, Accepted]]:
+        """Counts them, and gives back those that were not created."""
+        created: Counter[str] = Counter()
+        others: list[tuple[Arriving, Accepted]] = []
+        for one, answer in zip(group, answers, strict=True):
+            if answer.verdict is Verdict.CREATED:
+                created[one.mesh] += 1
+            else:
+                others.append((one, answer))
+        for mesh, count in created.items():
+            self.verdicts[mesh, Verdict.CREATED] += count
+        for one, answer in others:
+            known = answer.verdict is not Verdict.UNKNOWN_MESH
+            self.verdicts[one.mesh if known else "", answer.verdict] += 1
+            if answer.verdict is Verdict.REUSED:
+                self.mismatches[one.mesh, one.sender.hex()[:16]] += 1
+        return others
 
     def sweep(self, done: Swept) -> None:
         for name in done.__struct_fields__:

@@ -40,7 +40,10 @@ class Hub:
         self._takers: dict[tuple[str, str], set[Ear]] = {}
         self._known: dict[str, int] = {}
         """The last seq of each mesh that its followers were woken for."""
-        self._held: dict[str, int] | None = None
+        self._begun = 0
+        self._under_way: set[int] = set()
+        self._held: dict[str, tuple[int, int]] = {}
+        """News that came while groups were under way: the seq, and the last group begun by then."""
 
     # --- who listens ---------------------------------------------------------------------------
 
@@ -82,23 +85,32 @@ class Hub:
 
     # --- what is new ---------------------------------------------------------------------------
 
-    def hold(self) -> None:
+    def hold(self) -> int:
         """A group is on its way into the store: what the store says of it is heard afterwards, when
         it is known whom it concerns.
         """
-        if self._held is None:
-            self._held = {}
+        self._begun += 1
+        self._under_way.add(self._begun)
+        return self._begun
 
-    def release(self) -> None:
-        held, self._held = self._held, None
-        for mesh, seq in (held or {}).items():
-            self.news(mesh, seq)
+    def release(self, group: int) -> None:
+        """It has come back, and was told by `accepted` if it is in the store."""
+        self._under_way.discard(group)
+        first = min(self._under_way, default=self._begun + 1)
+        for mesh, (seq, last) in list(self._held.items()):
+            if last < first:
+                del self._held[mesh]
+                self._hear(mesh, seq)
 
     def news(self, mesh: str, seq: int) -> None:
         """From the store, for whatever process wrote."""
-        if self._held is not None:
-            self._held[mesh] = 0 if seq == 0 else max(seq, self._held.get(mesh, 1))
+        if not self._under_way:
+            self._hear(mesh, seq)
             return
+        before, last = self._held.get(mesh, (seq, self._begun))
+        self._held[mesh] = (0 if 0 in (seq, before) else max(seq, before), last)
+
+    def _hear(self, mesh: str, seq: int) -> None:
         if seq and seq <= self._known.get(mesh, 0):
             return
         if seq and mesh in self._ears:

@@ -8,7 +8,7 @@ drive it alike.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -33,6 +33,7 @@ from holdfast.transport.frames import (
     FromNode,
     Got,
     Hello,
+    Item,
     Push,
     Refusal,
     Settle,
@@ -57,6 +58,34 @@ class Me(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"Me(name={self.name!r})"
+
+
+class Pushed:
+    """What was pushed together: the good, which are handed in, and the bad, by their place."""
+
+    __slots__ = ("bad", "good", "items", "mesh")
+
+    def __init__(
+        self,
+        mesh: str,
+        items: Sequence[Item],
+        good: list[Arriving],
+        bad: dict[int, HoldfastError],
+    ) -> None:
+        self.mesh, self.items, self.good, self.bad = mesh, items, good, bad
+
+    def answered(self, outcomes: Sequence[Outcome]) -> Acks:
+        """`outcomes` are those of the good."""
+        if self.bad:
+            rest = iter(outcomes)
+            outcomes = [self.bad.get(at) or next(rest) for at in range(len(self.items))]
+        epoch = 0
+        answers: list[Answer] = []
+        for item, outcome in zip(self.items, outcomes, strict=True):
+            if not isinstance(outcome, HoldfastError):
+                epoch = outcome.epoch
+            answers.append(answer_of(item.number, outcome))
+        return Acks(self.mesh, epoch, answers)
 
 
 class Talk:
@@ -187,30 +216,23 @@ class Talk:
     # --- handing in ----------------------------------------------------------------------------
 
     async def _on_push(self, frame: Push) -> list[FromBroker]:
-        items = frame.items
-        if len(items) > limits.PUSH_ITEMS_MAX:
+        if len(frame.items) > limits.PUSH_ITEMS_MAX:
             self.closing = (features.TOO_LARGE, f"a push has {limits.PUSH_ITEMS_MAX} items at most")
             return []
+        pushed = self.read_push(frame.mesh, frame.epoch, frame.items)
+        return [pushed.answered(await self._accepting.hand_in(pushed.good))]
+
+    def read_push(self, mesh: str, epoch: int, items: Sequence[Item]) -> Pushed:
+        """Reads what is to be handed in."""
+        key, mint = self.key, self._mint
         good: list[Arriving] = []
-        outcomes: list[Outcome | None] = []
-        for item in items:
+        bad: dict[int, HoldfastError] = {}
+        for at, item in enumerate(items):
             try:
-                good.append(read_arriving(item.raw, frame.mesh, self.key, frame.epoch, self._mint))
-                outcomes.append(None)
+                good.append(read_arriving(item.raw, mesh, key, epoch, mint))
             except HoldfastError as error:
-                outcomes.append(error)
-        try:
-            accepted = iter(await self._accepting.hand_in(good))
-        except HoldfastError as error:
-            accepted = iter([error] * len(good))
-        epoch = 0
-        answers: list[Answer] = []
-        for item, known in zip(items, outcomes, strict=True):
-            outcome = next(accepted) if known is None else known
-            if not isinstance(outcome, HoldfastError):
-                epoch = outcome.epoch
-            answers.append(answer_of(item.number, outcome))
-        return [Acks(frame.mesh, epoch, answers)]
+                bad[at] = error
+        return Pushed(mesh, items, good, bad)
 
     # --- what is sent unasked ------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ that look something up answer that there is nothing.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol
 
 from holdfast.rules.desk import (
@@ -122,9 +122,15 @@ class Desk(Protocol):
 
     # --- messages ------------------------------------------------------------------------------
 
-    async def accept(
+    @property
+    def groups_max(self) -> int:
+        """How many batches may be handed to `accept` before the first of them has returned. They
+        are accepted in the order of the calls.
+        """
+
+    def accept(
         self, batch: Sequence[Arriving], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
-    ) -> list[Accepted]:
+    ) -> Awaitable[list[Accepted]]:
         """One transaction for all of them; each gets its own answer, in the order of the batch.
         Checked in this order: mesh, member and grants, dedupe, epoch, destination. `dedupe_ms`
         None: ids are remembered for ever. The seqs of a mesh follow the order of commits: whoever

@@ -7,7 +7,6 @@ body, a broker that is stopping) sends it the common way, where it gets the same
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from time import perf_counter
 from typing import Final
@@ -94,14 +93,13 @@ class HandIn:
         self._api.gate.now["call"] += 1
         try:
             one = self._read(kind, url, headers, body)
-            future = self._api.broker.accepting.hand_in_one(one)
         except Exception as error:
             self._refuse(error, begun, done)
             return
 
-        def accepted(future: asyncio.Future[list[Outcome]]) -> None:
+        def accepted(outcomes: list[Outcome]) -> None:
             try:
-                outcome = future.result()[0]
+                (outcome,) = outcomes
                 if isinstance(outcome, HoldfastError):
                     raise outcome
                 status, answer, epoch = envelopes.answer(one, outcome)
@@ -111,7 +109,7 @@ class HandIn:
                 self._end(status, begun)
                 done(status, answer, (_JSON, (_EPOCH, b"%d" % epoch)))
 
-        future.add_done_callback(accepted)
+        self._api.broker.accepting.take([one], accepted)
 
     def _read(self, kind: str, url: bytes, headers: Headers, body: bytes) -> Arriving:
         api = self._api

@@ -124,6 +124,8 @@ class _Growing:
 class Accepting(DeskBase):
     """`accept` and `known` of a desk."""
 
+    groups_max: Final = 1
+
     async def accept(
         self, batch: Sequence[Arriving], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
     ) -> list[Accepted]:

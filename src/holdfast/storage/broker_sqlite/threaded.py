@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from holdfast.rules.desk import (
     Accepted,
@@ -151,10 +151,13 @@ class ThreadedDesk:
     async def subscriptions(self, mesh: str, key: bytes) -> dict[str, int]:
         return await self._look(lambda desk: desk.subscriptions(mesh, key))
 
-    async def accept(
+    groups_max: Final = 2
+    """One is written, the next one waits for the thread and not for the loop."""
+
+    def accept(
         self, batch: Sequence[Arriving], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
-    ) -> list[Accepted]:
-        return await self._do(
+    ) -> asyncio.Future[list[Accepted]]:
+        return self._writer.begin(
             lambda: self.inner.accept(batch, now_ms, keep_ms=keep_ms, dedupe_ms=dedupe_ms)
         )
 

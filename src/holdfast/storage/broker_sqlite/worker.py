@@ -48,11 +48,15 @@ class Worker:
 
     async def do(self, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Runs a coroutine that never suspends, in the thread."""
+        return await self.begin(begin)
+
+    def begin(self, begin: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Future[T]:
+        """The same; it is the thread's turn from now on."""
         if self._loop is None:
             raise StoreClosed("the desk is not open", hint="open it first")
         future: asyncio.Future[T] = self._loop.create_future()
         self._waiting.put((future, begin))
-        return await future
+        return future
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         done: list[_Done] = []

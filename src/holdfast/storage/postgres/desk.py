@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from holdfast.rules.limits import DESK_CONNECTIONS_MAX, DESK_LOOK_MS
 from holdfast.storage.postgres.accepting import Accepting
@@ -33,6 +33,8 @@ def _wall_ms() -> int:
 
 class PostgresDesk(Meshes, Destinations, Accepting, Feeding, Queues, Objects, Snapshots, Upkeep):
     """A `Desk`, see there. `dsn`: postgresql://user:password@host:port/database?sslmode=…"""
+
+    groups_max: Final = 1
 
     def __init__(
         self,

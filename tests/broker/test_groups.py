@@ -1,0 +1,197 @@
+"""Groups that follow each other closely, and who is woken by them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from holdfast.broker.accepting import Accepting, Keeping, Outcome
+from holdfast.broker.counts import BrokerCounts
+from holdfast.broker.hub import Hub
+from holdfast.rules import limits
+from holdfast.rules.desk import Accepted, Arriving, Verdict
+from holdfast.rules.errors import DiskFull, HoldfastError, StoreClosed
+from holdfast.storage.broker_sqlite.desk import SqliteDesk
+from holdfast.storage.broker_sqlite.threaded import ThreadedDesk
+from support.desks import ANA, BOB, NOW, TEAM, arriving, with_team
+
+KEEPING = Keeping(keep_ms=10**9, dedupe_ms=10**10)
+
+
+class Listening:
+    """A connection that follows the mesh and counts how often it was woken."""
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+        self.woken = 0
+
+    def topics(self, mesh: str) -> Collection[str] | None:
+        return ()
+
+    def wake(self, mesh: str, *, urgent: bool) -> None:
+        self.woken += 1
+
+    def wake_queue(self, mesh: str, queue: str) -> None:
+        raise AssertionError("nobody takes from a queue here")
+
+
+class Full(SqliteDesk):
+    """A real desk whose disk is full for the first group, and which notes what it was given."""
+
+    fails = 0
+    groups: list[int]
+
+    async def accept(
+        self, batch: Sequence[Arriving], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
+    ) -> list[Accepted]:
+        self.groups.append(len(batch))
+        if len(self.groups) <= self.fails:
+            raise DiskFull("the disk is full")
+        return await super().accept(batch, now_ms, keep_ms=keep_ms, dedupe_ms=dedupe_ms)
+
+
+class Counter:
+    """A counter on a real desk in its threads."""
+
+    def __init__(self, folder: Path, fails: int = 0) -> None:
+        self.inner = Full(folder)
+        self.inner.fails, self.inner.groups = fails, []
+        self.desk = ThreadedDesk(self.inner)
+        self.hub = Hub(alone=True)
+        self.accepting = Accepting(
+            self.desk,
+            KEEPING,
+            clock=lambda: NOW,
+            ticks=monotonic,
+            counts=BrokerCounts(),
+            hub=self.hub,
+            rate_per_s=10**9,
+        )
+
+    async def __aenter__(self) -> Counter:
+        await self.desk.open(NOW)
+        await with_team(self.desk)
+        self.desk.on_news(self.hub.news)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.accepting.close()
+        await self.desk.close()
+
+
+def seqs_of(outcomes: Sequence[Outcome]) -> list[int]:
+    return [one.seq for one in outcomes if isinstance(one, Accepted)]
+
+
+def test_D2_groups_that_wait_in_the_store_are_numbered_in_their_order(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Counter(tmp_path) as counter:
+            told: list[list[Outcome]] = []
+            for begin in range(0, 300, 3):
+                counter.accepting.take([arriving(begin + n) for n in range(3)], told.append)
+                await asyncio.sleep(0)
+            await counter.accepting.close()
+            assert [seq for one in told for seq in seqs_of(one)] == list(range(1, 301))
+            assert len(counter.inner.groups) > 1, "they were not one group"
+
+    asyncio.run(story())
+
+
+def test_D2_an_id_in_two_groups_under_way_is_created_once(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Counter(tmp_path) as counter:
+            first = asyncio.ensure_future(counter.accepting.hand_in([arriving(1)]))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # the first group is in the store's hands
+            again = asyncio.ensure_future(counter.accepting.hand_in([arriving(1), arriving(2)]))
+            both = [*await first, *await again]
+            verdicts = [one.verdict for one in both if isinstance(one, Accepted)]
+            assert verdicts == [Verdict.CREATED, Verdict.DUPLICATE, Verdict.CREATED]
+
+    asyncio.run(story())
+
+
+def test_D4_a_group_that_fails_is_answered_by_itself(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Counter(tmp_path, fails=1) as counter:
+            first = asyncio.ensure_future(counter.accepting.hand_in([arriving(1)]))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            second = asyncio.ensure_future(counter.accepting.hand_in([arriving(2)]))
+            assert [type(one) for one in await first] == [DiskFull]
+            assert seqs_of(await second) == [1], "and the refused one took no number"
+
+    asyncio.run(story())
+
+
+def test_D2_what_is_larger_than_a_group_is_answered_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ACCEPT_GROUP_BYTES", 150)
+    monkeypatch.setattr(limits, "ACCEPT_GROUP_MAX", 4)
+
+    async def story() -> None:
+        async with Counter(tmp_path) as counter:
+            small = [arriving(n, raw=b"x" * 10) for n in range(9)]
+            large = [arriving(100 + n, raw=b"x" * 100) for n in range(4)]
+            answers = await asyncio.gather(
+                counter.accepting.hand_in(small), counter.accepting.hand_in(large)
+            )
+            assert [seqs_of(one) for one in answers] == [list(range(1, 10)), [10, 11, 12, 13]]
+            assert counter.inner.groups == [4, 4, 3, 2], "the third is filled up by the large ones"
+
+    asyncio.run(story())
+
+
+def test_D2_a_counter_that_closes_answers_what_it_has_and_refuses_the_rest(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Counter(tmp_path) as counter:
+            taken = asyncio.ensure_future(counter.accepting.hand_in([arriving(1)]))
+            await asyncio.sleep(0)
+            await counter.accepting.close()
+            assert not counter.accepting.busy
+            assert seqs_of(await taken) == [1]
+            (refused,) = await counter.accepting.hand_in([arriving(2)])
+            assert isinstance(refused, StoreClosed)
+
+    asyncio.run(story())
+
+
+def test_D5_who_is_not_concerned_is_not_woken_by_groups_that_overlap(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Counter(tmp_path) as counter:
+            ana, bob = Listening(ANA), Listening(BOB)
+            counter.hub.follow(TEAM, ana, 0)
+            counter.hub.follow(TEAM, bob, 0)
+            await counter.accepting.hand_in([arriving(1)])  # from here on the hub knows the seq
+            ana.woken = bob.woken = 0
+            told: list[list[Outcome]] = []
+            for n in range(20):
+                counter.accepting.take([arriving(10 + n, "dm", ANA.hex())], told.append)
+                await asyncio.sleep(0)
+            await counter.accepting.close()
+            assert not any(isinstance(one, HoldfastError) for each in told for one in each)
+            assert ana.woken >= 1
+            assert bob.woken == 0
+
+    asyncio.run(story())
+
+
+def test_D5_news_of_another_process_wait_only_for_the_groups_that_were_under_way() -> None:
+    hub, ana = Hub(alone=False), Listening(ANA)
+    hub.follow(TEAM, ana, 7)
+    first = hub.hold()
+    hub.news(TEAM, 9)
+    second = hub.hold()
+    assert ana.woken == 0, "it may be of the group that is under way"
+    hub.release(first)
+    assert ana.woken == 1, "what came before the second group began is not of it"
+    hub.news(TEAM, 9)
+    hub.release(second)
+    assert ana.woken == 1
+    hub.news(TEAM, 10)
+    assert ana.woken == 2
