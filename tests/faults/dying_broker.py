@@ -15,7 +15,7 @@ from holdfast.broker import connection
 from holdfast.storage.broker_sqlite import accepting, base, mark
 
 POINTS |= {
-    "insert": (accepting._Batch, "insert"),
+    "insert": (accepting, "insert_messages"),
     "commit": (base.DeskBase, "_commit"),
     "answer": (connection.Connection, "_flush"),
     "mark": (mark, "durable_replace"),

@@ -45,17 +45,14 @@ def _answered_before_commit(patch: pytest.MonkeyPatch) -> None:
 
 def _dedupe_by_itself(patch: pytest.MonkeyPatch) -> None:
     """An id is known before its message is there."""
-    insert = accepting._Batch.insert
+    insert = accepting.insert_ids
 
-    def apart(batch: Any, con: apsw.Connection, meshes: Any) -> None:
-        batch.dedupe.sort()
-        con.executemany(accepting._DEDUPE, batch.dedupe)
+    def apart(con: apsw.Connection, *given: Any) -> None:
+        insert(con, *given)
         con.execute("COMMIT")
         con.execute("BEGIN IMMEDIATE")
-        batch.dedupe = []
-        insert(batch, con, meshes)
 
-    patch.setattr(accepting._Batch, "insert", apart)
+    patch.setattr(accepting, "insert_ids", apart)
 
 
 def _cursor_before_rows(patch: pytest.MonkeyPatch) -> None:

@@ -139,7 +139,8 @@ class Accepting(DeskBase):
             answers = self._judge(batch, meshes, now_ms)
             grown = [mesh for mesh in meshes.values() if mesh.created]
             for mesh in grown:
-                _insert(con, mesh, now_ms, keep_until, dedupe_until)
+                insert_ids(con, mesh, now_ms, dedupe_until)
+                insert_messages(con, mesh, keep_until)
                 self.news(mesh.slug, mesh.grown)
         for mesh in grown:
             self._reached[mesh.slug] = mesh.grown
@@ -249,34 +250,39 @@ def _known(con: apsw.Connection, mesh: int, ids: Sequence[bytes]) -> dict[bytes,
     }
 
 
-def _insert(
-    con: apsw.Connection, mesh: _Growing, now_ms: int, keep_until: int, dedupe_until: int | None
-) -> None:
-    created, number = mesh.created, mesh.number
-    ids = [one.id for one in created]
-    tickets = [one.broker_id for one in created]
+def insert_ids(con: apsw.Connection, mesh: _Growing, now_ms: int, dedupe_until: int | None) -> None:
+    created = mesh.created
     prints = b"".join([one.fingerprint for one in created])
+    tickets = b"".join([one.broker_id for one in created])
+    assert len(prints) == 2 * len(tickets) == 32 * len(created), "each has its own bytes"
     con.execute(
         _DEDUPE,
         (
-            *(apsw.carray(tuple(ids)), number, prints, mesh.epoch, mesh.seq),
-            *(b"".join(tickets), now_ms, dedupe_until),
+            apsw.carray(tuple([one.id for one in created])),
+            *(mesh.number, prints, mesh.epoch, mesh.seq, tickets, now_ms, dedupe_until),
         ),
     )
-    ends = [begin for _, begin in mesh.runs[1:]] + [len(created)]
+
+
+def insert_messages(con: apsw.Connection, mesh: _Growing, keep_until: int) -> None:
+    number, many = mesh.number, len(mesh.created)
+    ends = [begin for _, begin in mesh.runs[1:]] + [many]
     for (gate, begin), end in zip(mesh.runs, ends, strict=True):
+        run = mesh.created[begin:end]
         before = (number << SEQ_BITS) + mesh.seq + begin
         con.execute(
             _MESSAGE,
             (
-                apsw.carray(tuple([one.raw for one in created[begin:end]])),
+                apsw.carray(tuple([one.raw for one in run])),
                 *(before, gate.kind, gate.rank, gate.ref, gate.sender),
-                *(b"".join(ids[begin:end]), b"".join(tickets[begin:end]), keep_until),
+                b"".join([one.id for one in run]),
+                b"".join([one.broker_id for one in run]),
+                keep_until,
             ),
         )
         if gate.kind == _QUEUE:
-            con.execute(_QUEUED, (number, before + 1, before + end - begin))
+            con.execute(_QUEUED, (number, before + 1, before + len(run)))
     con.execute(
         "UPDATE mesh SET seq = ?, messages = messages + ?, dedupe = dedupe + ? WHERE number = ?",
-        (mesh.grown, len(created), len(created), number),
+        (mesh.grown, many, many, number),
     )
