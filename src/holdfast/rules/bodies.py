@@ -315,6 +315,11 @@ _BODIES: Final[dict[str, tuple[type[Body], Callable[[Envelope, Any], None]]]] = 
 }
 OPS: Final = frozenset(_BODIES)
 _DECODERS: Final = {op: msgspec.msgpack.Decoder(kind) for op, (kind, _) in _BODIES.items()}
+_RULES: Final = {
+    op: (_DECODERS[op].decode, check, op.partition(".")[0] in OWNED)
+    for op, (_, check) in _BODIES.items()
+}
+"""By op: how its body is read and checked, and whether it is somebody's."""
 
 
 def family_of(op: str) -> str:
@@ -323,11 +328,12 @@ def family_of(op: str) -> str:
 
 def decode_body(envelope: Envelope) -> Body | None:
     """Reads and checks the body of an op; None for an op that this version does not know."""
-    decoder = _DECODERS.get(envelope.op)
-    if decoder is None:
+    rules = _RULES.get(envelope.op)
+    if rules is None:
         return None
+    read, check, owned = rules
     try:
-        body = decoder.decode(envelope.body)
+        body = read(envelope.body)
     except (
         msgspec.ValidationError,
         msgspec.DecodeError,
@@ -335,10 +341,10 @@ def decode_body(envelope: Envelope) -> Body | None:
         RecursionError,
     ) as error:
         raise BadEnvelope(f"the body of {envelope.op} cannot be read: {error}") from None
-    if (family_of(envelope.op) in OWNED) != bool(envelope.owner):
+    if owned != bool(envelope.owner):
         raise BadEnvelope(f"{envelope.op} {'lacks' if not envelope.owner else 'has'} an owner")
     try:
-        _BODIES[envelope.op][1](envelope, body)
+        check(envelope, body)
     except BadInput as error:
         raise type(error)(
             f"{envelope.op} {envelope.entity!r}: {error.message}", hint=error.hint

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 
 from holdfast.rules import limits
 from holdfast.rules.errors import BadInput, BadKey, BadPeerId, OverLimit
@@ -40,9 +41,15 @@ def check_peer(peer: str) -> str:
     return peer
 
 
+@lru_cache(maxsize=256)
+def _is_slug(text: str) -> bool:
+    # Kept, because a node has few meshes and asks for every envelope.
+    return _SLUG.fullmatch(text) is not None
+
+
 def check_mesh(slug: str) -> str:
     """A mesh's short name, safe in paths, addresses and topic names."""
-    if not isinstance(slug, str) or not _SLUG.fullmatch(slug):
+    if not isinstance(slug, str) or not _is_slug(slug):
         raise BadInput(
             f"mesh name {slug!r} is not usable",
             hint="use lower-case letters, digits and . _ - beginning with a letter or digit",
