@@ -39,9 +39,6 @@ class _Empty(Service):
     def _tell_ready(self) -> None:
         print(self._listener.address.rpartition(":")[2], flush=True)
 
-    def _tell_stopping(self) -> None:
-        """Nobody listens."""
-
 
 if __name__ == "__main__":
     run(_Empty)

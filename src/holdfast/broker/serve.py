@@ -11,8 +11,8 @@ import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, suppress
-from typing import Any, Final
+from contextlib import AsyncExitStack
+from typing import Final
 
 from holdfast.broker.api.app import HandIn, broker_app
 from holdfast.broker.api.context import BrokerApi
@@ -23,8 +23,7 @@ from holdfast.broker.settings import BrokerSettings
 from holdfast.broker.upkeep import Upkeep
 from holdfast.node.daemon_lock import DaemonLock, DaemonNote
 from holdfast.node.mint import RealSource
-from holdfast.node.notify import READY, STOPPING, WATCHDOG, Notifier
-from holdfast.node.running import Service
+from holdfast.node.running import Service, Told, silent
 from holdfast.rules import limits
 from holdfast.storage import home as homes
 from holdfast.storage.desk import Desk
@@ -35,7 +34,6 @@ from holdfast.transport.tls import certificate_digest, certificate_in, server_co
 log = logging.getLogger("holdfast")
 
 SYNC_PATH: Final = "/v1/sync"
-Told = Callable[[str, dict[str, Any]], None]
 
 
 def open_desk(settings: BrokerSettings) -> Desk:
@@ -56,16 +54,13 @@ class BrokerDaemon(Service):
         self,
         settings: BrokerSettings,
         *,
-        told: Told = lambda event, document: None,
+        told: Told = silent,
         on_overtime: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__(on_overtime)
+        super().__init__(told, on_overtime)
         self._settings = settings.check()
-        self._told = told
-        self._notifier = Notifier()
         self._broker: Broker | None = None
         self._api: BrokerApi | None = None
-        self.addresses: list[str] = []
         self.ready = asyncio.Event()
 
     @property
@@ -112,8 +107,7 @@ class BrokerDaemon(Service):
         ending.push_async_callback(self._end_calls, server)
         self.addresses = api.addresses = [listener.address for listener in listeners]
         lock.write(DaemonNote(os.getpid(), self.addresses))
-        if self._notifier.watchdog_s is not None:
-            self._in_background(self._watchdog(self._notifier.watchdog_s), ending)
+        self._start_watchdog(ending)
         api.phase = "ready"
         self.ready.set()
 
@@ -136,45 +130,18 @@ class BrokerDaemon(Service):
             keep(tcp_listener(*settings.listen_place, server_context(cert, key)))
         return made
 
-    def _in_background(self, work: Any, ending: AsyncExitStack) -> None:
-        task = asyncio.create_task(work)
-
-        async def end() -> None:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-
-        ending.push_async_callback(end)
-
-    async def _watchdog(self, every_s: float) -> None:
-        while True:
-            self._notifier.tell(WATCHDOG)
-            await asyncio.sleep(every_s)
-
     def _tell_ready(self) -> None:
         identity = self.broker.identity
-        self._told(
-            "ready",
+        self._tell_serving(
             {
                 "store": str(self._settings.store),
                 "database": "sqlite" if self._settings.dsn is None else "postgresql",
                 "name": identity.name,
                 "card": identity.card(),
-                "pid": os.getpid(),
-                "listening": self.addresses,
-            },
+            }
         )
-        self._notifier.tell(READY, f"STATUS=serving {', '.join(self.addresses)}")
 
     # --- ending ------------------------------------------------------------------------------
-
-    def _tell_stopping(self) -> None:
-        self._notifier.tell(STOPPING)
-        self._told("stopping", {})
-
-    def _tell_stopped(self) -> None:
-        if self._stop.is_set():
-            self._told("stopped", {})
 
     async def _end_calls(self, server: Server) -> None:
         """What was handed in is answered, then the connections are closed."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -28,10 +28,9 @@ from holdfast.node.disk import DiskWatch
 from holdfast.node.link_status import LinkStatus
 from holdfast.node.mail_watch import MailWatch
 from holdfast.node.node import Node, open_node
-from holdfast.node.notify import READY, STOPPING, WATCHDOG, Notifier
 from holdfast.node.puller import Pullers
 from holdfast.node.pulse import Pulse, WakeSocket
-from holdfast.node.running import Service
+from holdfast.node.running import Service, Told, silent
 from holdfast.node.sessions import Sessions
 from holdfast.node.settings import Settings
 from holdfast.node.sync_status import BrokerBoard
@@ -48,10 +47,6 @@ from holdfast.transport.tls import certificate_digest, certificate_in, server_co
 
 log = logging.getLogger("holdfast")
 
-Told = Callable[[str, dict[str, Any]], None]
-"""Hears of what happens, each with its document: `ready`, `link`, `broker`, `disk`, `stopping`,
-`stopped`. In any thread, so it must be quick and safe to call from several."""
-
 
 class Daemon(Service):
     """Serves one home in the running event loop."""
@@ -61,18 +56,15 @@ class Daemon(Service):
         home: str | Path | None,
         settings: Settings,
         *,
-        told: Told = lambda event, document: None,
+        told: Told = silent,
         on_overtime: Callable[[], None] | None = None,
         sync: str | None = None,
     ) -> None:
-        super().__init__(on_overtime)
+        super().__init__(told, on_overtime)
         self._home, self._settings, self._sync = home, settings.check(), sync
-        self._told = told
-        self._notifier = Notifier()
         self._api: Api | None = None
         self._talkative = False
         self._said: dict[tuple[str, str], str | None] = {}
-        self.addresses: list[str] = []
 
     @property
     def api(self) -> Api:
@@ -184,8 +176,7 @@ class Daemon(Service):
         wake = WakeSocket(homes.wake_path(paths, make=True), api.pulse)
         ending.callback(wake.close)
         self._in_background(api.pulse.watch(), ending)
-        if self._notifier.watchdog_s is not None:
-            self._in_background(self._watchdog(self._notifier.watchdog_s), ending)
+        self._start_watchdog(ending)
         # What was written between opening the home and now.
         api.pulse.look()
 
@@ -204,46 +195,22 @@ class Daemon(Service):
                 self._told(kind, document)
             self._said[about] = state
 
-    def _in_background(self, work: Coroutine[Any, Any, None], ending: AsyncExitStack) -> None:
-        task = asyncio.create_task(work)
-
-        async def end() -> None:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-
-        ending.push_async_callback(end)
-
-    async def _watchdog(self, every_s: float) -> None:
-        while True:
-            self._notifier.tell(WATCHDOG)
-            await asyncio.sleep(every_s)
-
     def _tell_ready(self) -> None:
         api = self.api
-        self._told(
-            "ready",
+        self._tell_serving(
             {
                 "home": str(api.node.home),
                 "peer": api.node.peer,
                 "card": api.trust.card(),
-                "pid": os.getpid(),
-                "listening": self.addresses,
-            },
+            }
         )
         self._talkative = True
-        self._notifier.tell(READY, f"STATUS=serving {', '.join(self.addresses)}")
 
     # --- ending ------------------------------------------------------------------------------
 
     def _tell_stopping(self) -> None:
         self._talkative = False
-        self._notifier.tell(STOPPING)
-        self._told("stopping", {})
-
-    def _tell_stopped(self) -> None:
-        if self._stop.is_set():
-            self._told("stopped", {})
+        super()._tell_stopping()
 
     async def _end_calls(self, server: Server) -> None:
         """Waiting calls are answered with what there is, streams end, the rest may finish."""

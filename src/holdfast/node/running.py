@@ -10,12 +10,22 @@ import os
 import signal
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack, suppress
+from typing import Any
 
+from holdfast.node.notify import READY, STOPPING, WATCHDOG, Notifier
 from holdfast.rules import limits
 
 log = logging.getLogger("holdfast")
+
+Told = Callable[[str, dict[str, Any]], None]
+"""Hears of what happens, each with its document: `ready`, `stopping`, `stopped`; of a daemon also
+`link`, `broker` and `disk`. In any thread, so it must be quick and safe to call from several."""
+
+
+def silent(event: str, document: dict[str, Any]) -> None:
+    """Nobody listens."""
 
 
 class Service(ABC):
@@ -23,10 +33,14 @@ class Service(ABC):
     ended by then is left as a crash would leave it.
     """
 
-    def __init__(self, on_overtime: Callable[[], None] | None = None) -> None:
+    def __init__(self, told: Told = silent, on_overtime: Callable[[], None] | None = None) -> None:
         """`on_overtime` is called, in a thread, when ending took too long; as a rule it ends the
         process.
         """
+        self._told = told
+        self._notifier = Notifier()
+        self.addresses: list[str] = []
+        """Where it listens."""
         self._on_overtime = on_overtime or end_process
         self._stop = asyncio.Event()
 
@@ -59,8 +73,39 @@ class Service(ABC):
     @abstractmethod
     def _tell_ready(self) -> None: ...
 
-    @abstractmethod
-    def _tell_stopping(self) -> None: ...
+    def _tell_serving(self, document: dict[str, Any]) -> None:
+        """That we are ready; `document` says who we are."""
+        self._told("ready", {**document, "pid": os.getpid(), "listening": self.addresses})
+        self._notifier.tell(READY, f"STATUS=serving {', '.join(self.addresses)}")
+
+    def _tell_stopping(self) -> None:
+        self._notifier.tell(STOPPING)
+        self._told("stopping", {})
+
+    def _tell_stopped(self) -> None:
+        if self._stop.is_set():
+            self._told("stopped", {})
+
+    def _in_background(self, work: Coroutine[Any, Any, None], ending: AsyncExitStack) -> None:
+        task = asyncio.create_task(work)
+
+        async def end() -> None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+        ending.push_async_callback(end)
+
+    def _start_watchdog(self, ending: AsyncExitStack) -> None:
+        """Tells the service manager that the loop turns, if it asks for that."""
+
+        async def watchdog(every_s: float) -> None:
+            while True:
+                self._notifier.tell(WATCHDOG)
+                await asyncio.sleep(every_s)
+
+        if self._notifier.watchdog_s is not None:
+            self._in_background(watchdog(self._notifier.watchdog_s), ending)
 
 
 async def serve(daemon: Service) -> int:
