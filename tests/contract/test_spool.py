@@ -151,6 +151,36 @@ def test_D11_what_the_broker_has_is_done_and_says_where_it_stands(store: Store) 
     )
 
 
+def test_D11_many_that_follow_each_other_go_and_are_done_each_with_its_own_place(
+    store: Store,
+) -> None:
+    rows = [spool_row(number) for number in range(1, 61)]
+    rows[19] = spool_row(20, lane=OTHER)
+    rows[29] = spool_row(30, state="dead", ended_at=3)
+    fill(store, *rows)
+    asked = [number for number in range(60, 0, -1) if number not in (7, 8)]
+    store.write(lambda tx: tx.spool_inflight(LANE, asked))
+    found = read(store, lambda tx: tx.spool_list(None, ("inflight",), 0, 99))
+    gone = [number for number in range(1, 61) if number not in (7, 8, 20, 30)]
+    assert numbers(found) == gone
+    # Seqs that leave one out, an epoch that ends, an id of another length, one out of turn.
+    places = {
+        number: (1 if number < 40 else 2, number + (5 if number > 15 else 0)) for number in gone
+    }
+    done = [
+        (number, bytes([number]) * (15 if number == 50 else 16), *places[number])
+        for number in [*gone[:-9], gone[-1], *gone[-9:-1]]
+    ]
+    store.write(lambda tx: tx.spool_done(done, 77))
+    kept = read(store, lambda tx: tx.spool_list(None, ("done",), 0, 99))
+    assert [
+        (row.number, row.broker_id, row.broker_epoch, row.broker_seq) for row in kept
+    ] == sorted(done)
+    assert {(row.ended_at, row.tried_at) for row in kept} == {(77, 77)}
+    left = read(store, lambda tx: tx.spool_list(None, ("pending", "dead", "inflight"), 0, 99))
+    assert numbers(left) == [7, 8, 20, 30]
+
+
 def test_D11_a_row_is_changed_by_its_number(store: Store) -> None:
     fill(store, spool_row(1), spool_row(7))
     changed = msgspec.structs.replace(FULL, number=2)
@@ -187,6 +217,10 @@ def test_D16_rows_are_counted_by_lane_and_state(store: Store) -> None:
         (LANE, "aborted"): 1,
         (OTHER, "pending"): 1,
     }
+    fill(store, spool_row(8, state="done", ended_at=3, lane=OTHER), spool_row(9, lane="broker:c"))
+    counts = read(store, lambda tx: tx.spool_counts())
+    assert (counts[LANE, "done"], counts[OTHER, "done"], counts["broker:c", "pending"]) == (1, 1, 1)
+    assert len(counts) == 8
 
 
 def test_D16_the_oldest_is_the_first_that_the_broker_has_not(store: Store) -> None:

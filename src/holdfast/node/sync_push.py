@@ -42,6 +42,8 @@ _NAMING = ("file.share", "fact.append")
 _PAGES = 16
 """Of due rows that have to wait, so many are looked through at a time."""
 _PAGE_ROWS_MIN = 64
+_READ_ROWS = 64
+"""Envelopes are read so many at a time: a few large ones fill a push."""
 _DENSE = 4
 """Entries are read as a range of the log if that has at most so many times as many."""
 
@@ -102,26 +104,28 @@ def _fill(
     now: int,
     tx: Transaction,
 ) -> None:
-    entries = _entries(rows, tx)
     size = 0
     stuck: set[str] = set()
-    for row in rows:
-        entry = entries.get(row.offset)
-        if entry is None:
-            tx.spool_put(_lost(row, now))
-            continue
-        if row.entity and row.entity in stuck:
-            continue
-        missing = _objects(core, mesh, entry)
-        if missing:
-            chosen.held.append(Held(row, frozenset(missing)))
-            stuck.add(row.entity)
-            continue
-        size += len(entry.raw)
-        if chosen.rows and size > SYNC_PUSH_BYTES:
-            return
-        chosen.rows.append(row)
-        chosen.raws.append(entry.raw)
+    for at in range(0, len(rows), _READ_ROWS):
+        some = rows[at : at + _READ_ROWS]
+        entries = _entries(some, tx)
+        for row in some:
+            entry = entries.get(row.offset)
+            if entry is None:
+                tx.spool_put(_lost(row, now))
+                continue
+            if row.entity and row.entity in stuck:
+                continue
+            missing = _objects(core, mesh, entry)
+            if missing:
+                chosen.held.append(Held(row, frozenset(missing)))
+                stuck.add(row.entity)
+                continue
+            size += len(entry.raw)
+            if chosen.rows and size > SYNC_PUSH_BYTES:
+                return
+            chosen.rows.append(row)
+            chosen.raws.append(entry.raw)
 
 
 def _failing(mesh: MeshSync, policy: Policy, due: Sequence[SpoolRow], tx: Reader) -> list[SpoolRow]:

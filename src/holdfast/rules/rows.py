@@ -341,7 +341,7 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: int
 
 
-class SpoolRow(msgspec.Struct, frozen=True, kw_only=True):
+class SpoolRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An envelope of our log that goes, or went, to a broker."""
 
     number: int = 0

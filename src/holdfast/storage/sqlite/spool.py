@@ -4,7 +4,7 @@ only what their question is about.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 import apsw
@@ -17,12 +17,47 @@ _FIELDS: Final = (
     "created_at, code, error, broker_id, broker_epoch, broker_seq, replaces"
 )
 _COLUMNS: Final = f"number, {_FIELDS}"
+_Done = tuple[int, bytes, int, int]
+"""Number, broker's id, epoch and seq."""
 _FAILING: Final = "(state = 'dead' OR (state = 'pending' AND attempts > 0))"
 """As the index of that name says it: else the index would not be used."""
 _INSERT: Final = (
     f"INSERT INTO spool ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (id, lane) DO NOTHING"
 )
+
+
+_RUN_MIN: Final = 8
+"""Rows that follow each other are changed by one statement, if they are so many."""
+
+
+def _spans(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """First and last of what follows each other."""
+    first = last = None
+    for number in sorted(numbers):
+        if first is None or last is None:
+            first = last = number
+        elif number == last + 1:
+            last = number
+        else:
+            yield first, last
+            first = last = number
+    if first is not None and last is not None:
+        yield first, last
+
+
+def _runs(rows: Sequence[_Done]) -> Iterator[Sequence[_Done]]:
+    """Parts in which each has the number and the seq behind the last one's. What was written one
+    after the other is mostly accepted so, too.
+    """
+    begin = 0
+    for at in range(1, len(rows)):
+        number, id, epoch, seq = rows[at - 1]
+        if (rows[at][0], len(rows[at][1]), *rows[at][2:]) != (number + 1, len(id), epoch, seq + 1):
+            yield rows[begin:at]
+            begin = at
+    if rows:
+        yield rows[begin:]
 
 
 def _row(row: Any) -> SpoolRow:
@@ -159,11 +194,23 @@ class SpoolReads:
                 f"FROM spool WHERE state = 'dead' AND {_FAILING} GROUP BY lane"
             )
         }
-        for lane, count in self._con.execute("SELECT lane, count(*) FROM spool GROUP BY lane"):
+        for lane, count in self._lane_counts():
             done = count - sum(number for (of, _), number in counts.items() if of == lane)
             if done:
                 counts[lane, "done"] = done
         return counts
+
+    def _lane_counts(self) -> list[tuple[str, int]]:
+        # To count all is nothing, and to sort by lanes is dear: only what is not of the first lane
+        # is sorted, and mostly there is one lane.
+        first = self._con.execute("SELECT lane FROM spool LIMIT 1").get
+        if first is None:
+            return []
+        others: list[Any] = self._con.execute(
+            "SELECT lane, count(*) FROM spool WHERE lane <> ? GROUP BY lane", (first,)
+        ).fetchall()
+        total: int = self._con.execute("SELECT count(*) FROM spool").get
+        return [(first, total - sum(count for _, count in others)), *others]
 
     def spool_oldest(self, lane: str) -> int | None:
         first: list[int] = [
@@ -217,12 +264,25 @@ class SpoolWrites(SpoolReads):
         )
 
     def spool_inflight(self, lane: str, numbers: Sequence[int]) -> None:
-        # One statement for all of them: it is run for everything that leaves.
-        self._con.execute(
-            "UPDATE spool SET state = 'inflight' WHERE number IN (SELECT value FROM json_each(?)) "
-            "AND lane = ? AND state = 'pending'",
-            (msgspec.json.encode(numbers).decode(), lane),
-        )
+        # As few statements as can be: it is run for everything that leaves.
+        rest: list[int] = []
+        for first, last in _spans(numbers):
+            if last - first < _RUN_MIN:
+                rest.extend(range(first, last + 1))
+                continue
+            # The signs keep SQLite from looking for the span in an index that it changes.
+            self._con.execute(
+                "UPDATE spool SET state = 'inflight' WHERE number BETWEEN ? AND ? AND +lane = ? "
+                "AND +state = 'pending'",
+                (first, last, lane),
+            )
+        if rest:
+            self._con.execute(
+                "UPDATE spool SET state = 'inflight' "
+                "WHERE number IN (SELECT value FROM json_each(?)) AND lane = ? "
+                "AND state = 'pending'",
+                (msgspec.json.encode(rest).decode(), lane),
+            )
 
     def spool_recover(self, lane: str | None = None) -> int:
         of_lane = "" if lane is None else "AND lane = ?"
@@ -232,12 +292,31 @@ class SpoolWrites(SpoolReads):
         )
         return self._con.changes()
 
-    def spool_done(self, rows: Sequence[tuple[int, bytes, int, int]], now_ms: int) -> None:
-        self._con.executemany(
-            "UPDATE spool SET state = 'done', ended_at = ?, tried_at = ?, code = '', error = '', "
-            "broker_id = ?, broker_epoch = ?, broker_seq = ? WHERE number = ?",
-            ((now_ms, now_ms, id, epoch, seq, number) for number, id, epoch, seq in rows),
-        )
+    def spool_done(self, rows: Sequence[_Done], now_ms: int) -> None:
+        for run in _runs(rows):
+            first, _, epoch, seq = run[0]
+            if len(run) < _RUN_MIN:
+                self._con.executemany(
+                    "UPDATE spool SET state = 'done', ended_at = ?1, tried_at = ?1, code = '', "
+                    "error = '', broker_id = ?2, broker_epoch = ?3, broker_seq = ?4 "
+                    "WHERE number = ?5",
+                    ((now_ms, id, epoch, seq, number) for number, id, epoch, seq in run),
+                )
+                continue
+            self._con.execute(
+                "UPDATE spool SET state = 'done', ended_at = ?1, tried_at = ?1, code = '', "
+                "error = '', broker_id = substr(?2, (number - ?3) * ?4 + 1, ?4), "
+                "broker_epoch = ?5, broker_seq = ?6 + (number - ?3) WHERE number BETWEEN ?3 AND ?7",
+                (
+                    now_ms,
+                    b"".join([id for _, id, _, _ in run]),
+                    first,
+                    len(run[0][1]),
+                    epoch,
+                    seq,
+                    run[-1][0],
+                ),
+            )
 
     def spool_sweep(self, before_ms: int, most: int) -> int:
         doomed: list[tuple[int]] = []
