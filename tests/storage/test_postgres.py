@@ -26,7 +26,19 @@ from holdfast.rules.errors import (
 )
 from holdfast.storage.desk import Desk
 from holdfast.storage.postgres import PostgresDesk, connections, migrations
-from support.desks import NOW, OWNER, TEAM, accept, arriving, feed, seqs, with_team
+from support.desks import (
+    NOW,
+    OWNER,
+    TEAM,
+    accept,
+    arriving,
+    dm,
+    feed,
+    queued,
+    seqs,
+    topic,
+    with_team,
+)
 from support.postgres import server
 
 _numbers = count(1)
@@ -96,8 +108,9 @@ def test_D1_a_newer_schema_is_refused_and_left_alone() -> None:
 def test_D1_a_migration_that_fails_leaves_the_last_good_version() -> None:
     async def main() -> None:
         con = await asyncpg.connect(await server().database(new_name()))
-        broken = (3, "0003_broken.sql", "CREATE TABLE holdfast.half (x INT); SELECT nonsense")
-        with pytest.raises(MigrationFailed, match="0003_broken"):
+        script = "CREATE TABLE holdfast.half (x INT); SELECT nonsense"
+        broken = (migrations.LATEST + 1, "broken.sql", script)
+        with pytest.raises(MigrationFailed, match="broken"):
             async with con.transaction():
                 await migrations.migrate(con, [*migrations.load(), broken])
         assert await migrations.version(con) == migrations.LATEST
@@ -207,6 +220,94 @@ def test_D2_the_same_envelopes_through_two_brokers_are_there_once() -> None:
             first, second = await asyncio.gather(accept(one, *batch), accept(other, *batch))
             assert {first[0].verdict, second[0].verdict} == {Verdict.CREATED, Verdict.DUPLICATE}
             assert [a.seq for a in first] == [b.seq for b in second] == list(range(1, 51))
+
+    asyncio.run(main())
+
+
+def test_D2_what_is_alike_is_kept_like_what_goes_the_long_way() -> None:
+    async def main() -> None:
+        dsn = await server().database(new_name())
+        async with opened(dsn) as desk:
+            await with_team(desk)
+            con = await asyncpg.connect(dsn, server_settings=connections.SETTINGS)
+            for step, (kind, make) in enumerate(
+                {"topic": topic, "dm": dm, "queue": queued, "change": arriving}.items(), 1
+            ):
+                number = step * 100
+                alike = [make(number + n, priority="now") for n in range(3)]
+                first = await accept(desk, *alike)
+                # One of another kind sends the whole group the long way.
+                mixed = [make(number + n, priority="now") for n in range(10, 13)]
+                second = await accept(desk, *mixed, topic(number + 20, priority="low"))
+                assert [one.seq for one in (*first, *second)] == list(
+                    range(step * 7 - 6, step * 7 + 1)
+                )
+                assert {(one.verdict, one.epoch, one.first_seen_at) for one in first} == {
+                    (Verdict.CREATED, 1, NOW)
+                }
+                for one, (gave, got) in enumerate(zip(first, second, strict=False)):
+                    assert (gave.broker_id, got.broker_id) == (
+                        alike[one].broker_id,
+                        mixed[one].broker_id,
+                    )
+                    assert await kept(con, gave.seq) == [
+                        (alike[one].id, alike[one].fingerprint, alike[one].raw, kind)
+                    ]
+                    assert await common(con, gave.seq) == await common(con, got.seq)
+            await con.close()
+
+    async def kept(con: Any, seq: int) -> list[tuple[Any, ...]]:
+        rows = await con.fetch(
+            "SELECT m.id, d.fingerprint, m.raw, m.kind FROM message m JOIN dedupe d "
+            "ON d.mesh = m.mesh AND d.id = m.id AND d.broker_id = m.broker_id AND d.seq = m.seq "
+            "WHERE m.seq = $1",
+            seq,
+        )
+        return [tuple(row) for row in rows]
+
+    async def common(con: Any, seq: int) -> list[tuple[Any, ...]]:
+        rows = await con.fetch(
+            "SELECT m.epoch, m.expires_at, m.rank, m.kind, m.ref, m.sender, d.epoch, "
+            "d.first_seen_at, d.expires_at, d.history, q.ref, q.rank, q.visible_at, q.deliveries "
+            "FROM message m JOIN dedupe d USING (mesh, seq) LEFT JOIN queue q USING (mesh, seq) "
+            "WHERE m.seq = $1",
+            seq,
+        )
+        return [tuple(row) for row in rows]
+
+    asyncio.run(main())
+
+
+def test_D2_one_connection_is_enough_for_many_who_wait() -> None:
+    async def main() -> None:
+        dsn = await server().database(new_name())
+        async with opened(dsn, connections=1) as desk:
+            await with_team(desk)
+
+            async def write(number: int) -> list[Verdict]:
+                answers = []
+                for step in range(5):
+                    answers += await accept(desk, arriving(number * 10 + step))
+                    assert await desk.member_get(TEAM, OWNER) is not None
+                return [answer.verdict for answer in answers]
+
+            for verdicts in await asyncio.gather(*(write(number) for number in range(1, 9))):
+                assert verdicts == [Verdict.CREATED] * 5
+            with pytest.raises(StoreFailed):
+                await desk.execute("SELECT nonsense")
+            await desk.ping()
+            assert len(desk._connections._at_hand) == 1
+            con = await asyncpg.connect(dsn)
+            await con.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE application_name = $1 AND pid <> pg_backend_pid()",
+                connections.SETTINGS["application_name"],
+            )
+            await con.close()
+            while any(one._con and not one.is_closed() for one in desk._connections._at_hand):
+                await asyncio.sleep(0.01)
+            # A line that broke while nobody used it is not lent again.
+            assert await write(9) == [Verdict.CREATED] * 5
 
     asyncio.run(main())
 

@@ -34,6 +34,8 @@ SETTINGS: Final = {
     "jit": "off",
 }
 
+_AT_HAND_MAX: Final = 2
+
 log = logging.getLogger("holdfast")
 
 
@@ -43,6 +45,11 @@ class Connections:
     def __init__(self, dsn: str, most: int, wall_ms: Callable[[], int]) -> None:
         self._dsn, self._most, self._wall_ms = dsn, most, wall_ms
         self._pool: Any = None
+        self._at_hand: list[Any] = []
+        """Lent by the pool and not in use: to give one back and lend it again is dearer than a
+        short statement."""
+        self._waiting = 0
+        """Who waits for the pool."""
         self._stands_on: str | None = None
         self.on_moved: Callable[[list[str]], None] = lambda slugs: None
 
@@ -95,7 +102,10 @@ class Connections:
         pool, self._pool = self._pool, None
         if pool is None:
             return
+        at_hand, self._at_hand = self._at_hand, []
         try:
+            for con in at_hand:
+                await self._give_back(pool, con)
             async with asyncio.timeout(limits.DESK_CONNECT_MS_MAX / 1000):
                 await pool.close()
         except TimeoutError:
@@ -117,14 +127,34 @@ class Connections:
         if self._pool is None:
             raise StoreClosed("the desk is closed", hint="open it again")
         pool = self._pool
-        try:
-            con = await pool.acquire(timeout=limits.DESK_CONNECT_MS_MAX / 1000)
-        except Exception as error:
-            raise typed(error, changing=False) from error
+        con = await self._lend(pool)
         try:
             yield con
+        except BaseException:
+            await self._give_back(pool, con)
+            raise
+        spare = len(self._at_hand) < _AT_HAND_MAX and not self._waiting
+        if spare and self._pool is pool and _is_open(con):
+            self._at_hand.append(con)
+        else:
+            await self._give_back(pool, con)
+
+    async def _lend(self, pool: Any) -> Any:
+        while self._at_hand:
+            con = self._at_hand.pop()
+            if _is_open(con):
+                return con
+            await self._give_back(pool, con)
+        self._waiting += 1
+        try:
+            return await pool.acquire(timeout=limits.DESK_CONNECT_MS_MAX / 1000)
+        except Exception as error:
+            raise typed(error, changing=False) from error
         finally:
-            await pool.release(con, timeout=limits.DESK_CONNECT_MS_MAX / 1000)
+            self._waiting -= 1
+
+    async def _give_back(self, pool: Any, con: Any) -> None:
+        await pool.release(con, timeout=limits.DESK_CONNECT_MS_MAX / 1000)
 
     async def asked(self, work: Callable[[Any], Awaitable[T]]) -> T:
         """Runs one statement that only reads."""
@@ -170,6 +200,13 @@ class Connections:
                 except Exception as error:
                     raise typed(error, changing=True) from error
         raise AssertionError("the last try returns or raises")
+
+
+def _is_open(con: Any) -> bool:
+    try:
+        return not con.is_closed()
+    except asyncpg.InterfaceError:
+        return False  # the pool itself has taken back what broke
 
 
 async def _leave_as_it_is(con: Any) -> None:

@@ -29,7 +29,7 @@ from holdfast.storage.postgres.migrations import take_turn
 CHANNEL: Final = "holdfast_news"
 LISTENS: Final = " that listens"
 """Behind the name of this connection, for those who look at the server."""
-_BREATH_S: Final = 0.002
+_BREATH_S: Final = 0.01
 _NOTIFY: Final = f"SELECT pg_notify('{CHANNEL}', word) FROM unnest($1::text[]) AS word"
 _HOW_FAR: Final = "SELECT slug, epoch, seq FROM mesh"
 
