@@ -20,7 +20,8 @@ help: ## list the verbs
 
 sync: $(VENV)/.synced ## make or mend .venv, exactly as requirements.lock says
 
-test: check ## everything CI asks for: check, then all tests; says what it skipped and why
+test: sync ## everything CI asks for: check, then all tests; says what it skipped and why
+	@$(MAKE) --no-print-directory -j2 check $(VENV)/spark.jsa
 	$(BIN)/pytest -q -n $(WORKERS) --maxprocesses=8 --dist=worksteal $(ARGS)
 
 check: sync ## the fast part of test: format, lint, types, imports
@@ -69,3 +70,8 @@ $(VENV)/.synced: pyproject.toml requirements.lock $(BIN)/uv
 	  $(PIP) install --no-deps --require-hashes -r requirements.lock; }
 	@$(UV) pip install --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
+
+# Tests start Spark a dozen times, and from this file each time takes half as long. It is made once per environment,
+# on the core that the type checker leaves.
+$(VENV)/spark.jsa: $(VENV)/.synced
+	@PYTHONPATH=tests $(BIN)/python -m support.java_archive $@

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support import java_archive
+
 # A slow machine is not a fault of the code under test, so no profile looks at the clock.
 SPEED_CHECKS = (HealthCheck.too_slow,)
 
@@ -42,6 +44,7 @@ settings.load_profile(os.environ.get("HOLDFAST_HYPOTHESIS_PROFILE", "ci"))
 for name in ("HOLDFAST_STORE_SYNC", "HOLDFAST_CONFIG"):
     os.environ.pop(name, None)
 os.environ["HOLDFAST_HOME"] = str(Path(tempfile.gettempdir()) / "holdfast-tests-name-their-home")
+java_archive.use()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
