@@ -47,6 +47,28 @@ os.environ["HOLDFAST_HOME"] = str(Path(tempfile.gettempdir()) / "holdfast-tests-
 java_archive.use()
 
 
+# Single tests that take as long as hundreds of others.
+LONG = ("faults", "simulate", "docs", "apps/test_pipeline_cli.py", "apps/test_cli_keeping.py")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All that shares one Spark goes first, what takes long goes last.
+
+    A worker begins with one stretch of this list, and takes from the end of another's when it is
+    through. So few of them need a Spark, on two cores one, and there is little to share out between
+    the two ends but what is short.
+    """
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    if "spark" in getattr(item, "fixturenames", ()):
+        return 0
+    place = item.path.relative_to(Path(__file__).parent).as_posix()
+    return 2 if place.startswith(LONG) else 1
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say so when nothing was skipped; `-ra` lists what was, with its reason."""
     skipped = len(terminalreporter.getreports("skipped"))
