@@ -310,7 +310,7 @@ def test_P10_the_same_runs_over_spark_connect(two: tuple[Cli, Path, Path], tmp_p
     cli, ana, ben = two
     lake = ("--lake", str(tmp_path / "lake"))
     # `local` starts a server of Spark Connect on this machine and talks to it as to any other.
-    conf = ("--remote", "local[2]", "--conf", "spark.sql.shuffle.partitions=2")
+    conf = ("--remote", "local[2]", *SMALL)
     done = cli.process(
         "pipeline", "run", str(ana), str(ben), *lake, *conf, "--json", patience=PATIENCE_S
     )
