@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.broker import connection
 from holdfast.rules import limits
 from holdfast.rules.fingerprint import fingerprint
-from holdfast.transport.frames import Acks, Item, Push
+from holdfast.transport.frames import Acks, Answer, Item, Push
 from support.broker_people import Person, ask, broker_up, new_id
+from support.postgres import name_for, server
 
 
 def test_D2_the_three_answers_over_http_are_exactly_those_of_the_contract(tmp_path: Path) -> None:
@@ -300,5 +302,43 @@ def test_D4_the_order_of_one_connection_is_kept_over_small_frames(tmp_path: Path
                     acks = await wire.get(Acks)
                     seqs.update({one.number: one.seq for one in acks.answers})
                 assert [seqs[n] for n in range(300)] == list(range(1, 301))
+
+    asyncio.run(run())
+
+
+def test_D2_a_push_by_halves_has_one_answer_for_each_and_one_creation_for_an_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        dsn = await server().database(name_for(tmp_path))
+        async with broker_up(tmp_path, dsn=dsn) as up:
+            ana = Person("ana")
+            await ana.register(up, "team")
+            await ana.declare(up, "team", "topic", "news")
+            async with ana.connect(up) as wire:
+
+                async def pushed(raws: list[bytes], groups: int) -> list[Answer]:
+                    before = up.broker.counts.groups
+                    answers = await wire.push("team", *raws)
+                    assert up.broker.counts.groups == before + groups
+                    return answers
+
+                def news(many: int) -> list[bytes]:
+                    return [ana.message("team", "topic", "news", b"%d" % n) for n in range(many)]
+
+                monkeypatch.setattr(connection, "_QUICK_S", 0.0)
+                assert [one.seq for one in await pushed(news(64), 1)] == [*range(1, 65)]
+                monkeypatch.setattr(connection, "_QUICK_S", 3600.0)
+                assert [one.seq for one in await pushed(news(63), 1)] == [*range(65, 128)]
+                same = news(50)
+                both = await pushed([*same, *same], 2)
+                assert [one.status for one in both] == [201] * 50 + [200] * 50
+                assert [one.seq for one in both] == [*range(128, 178)] * 2
+                # What is refused in one half is refused for itself alone.
+                more = news(70)
+                more[3] = ana.message("team", "topic", "nowhere")
+                answers = await pushed(more, 2)
+                assert [one.status for one in answers[:5]] == [201, 201, 201, 404, 201]
+                assert [one.seq for one in answers if one.status == 201] == [*range(178, 247)]
 
     asyncio.run(run())

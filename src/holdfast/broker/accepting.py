@@ -16,6 +16,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from math import inf
 from typing import Final, Protocol
 
 import msgspec
@@ -123,6 +124,8 @@ class Accepting:
         self.rows = 0
         self.bytes = 0
         """What waits now."""
+        self.took_s = inf
+        """How long the store needed for the last group, what it waited for included."""
 
     @property
     def busy(self) -> bool:
@@ -216,7 +219,7 @@ class Accepting:
             parts, group = self._next_group()
             self._under_way += 1
             self._counts.groups += 1
-            ended = partial(self._done, parts, group, self._hub.hold())
+            ended = partial(self._done, parts, group, self._hub.hold(), self._ticks())
             asyncio.ensure_future(self._begin(group)).add_done_callback(ended)
 
     def _begin(self, group: Sequence[Arriving]) -> Awaitable[list[Accepted]]:
@@ -235,9 +238,11 @@ class Accepting:
         parts: _Parts,
         group: Sequence[Arriving],
         held: int,
+        begun: float,
         work: asyncio.Future[list[Accepted]],
     ) -> None:
         self._under_way -= 1
+        self.took_s = self._ticks() - begun
         self.rows -= len(group)
         self.bytes -= _size(group)
         self._go()  # first: the store writes while we answer

@@ -51,6 +51,8 @@ _SLICE: Final = 256
 """Items that are read in one turn of the loop: others wait meanwhile."""
 _HALF_MIN: Final = 32
 """Fewer are not worth a commit of their own."""
+_QUICK_S: Final = 0.002
+"""About what it takes to read and answer a hundred of them."""
 _CHANGES_FOLLOWING: Final = (Follow, Unfollow, Take)
 _ENDS_FOLLOWING: Final = (Moved, Behind, Refusal)
 
@@ -235,7 +237,7 @@ class Connection:
         if len(items) > limits.PUSH_ITEMS_MAX:
             self._talk.closing = (features.TOO_LARGE, "so many items are too many for one push")
             return
-        most = _most(len(items))
+        most = _most(len(items), quick=self._broker.accepting.took_s < _QUICK_S)
         for at in range(0, len(items), most):
             if at:
                 await asyncio.sleep(0)
@@ -321,12 +323,14 @@ class Connection:
         self._meshes, self._queues = meshes, queues
 
 
-def _most(items: int) -> int:
-    """How many of so many are read in one turn. A member that waits for answers before it sends
-    more would have the store and the loop take turns: so each half of what it sends is read, or
-    answered, while the store writes the other.
+def _most(items: int, *, quick: bool) -> int:
+    """How many of so many are read in one turn, and handed in together.
+
+    A member that waits for answers before it sends more would have the store and the loop take
+    turns. So while the store is quick, each half of what it sends is read, or answered, while the
+    other is written. Where a commit takes its time, two of them would cost more than the turns.
     """
-    return min(_SLICE, (items + 1) // 2 if items >= 2 * _HALF_MIN else items)
+    return min(_SLICE, (items + 1) // 2 if quick and items >= 2 * _HALF_MIN else items)
 
 
 def _joined(frames: list[FromBroker]) -> list[FromBroker]:
