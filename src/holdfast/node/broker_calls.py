@@ -266,13 +266,13 @@ class BrokerCalls:
         return Objects(self, mesh)
 
     @contextmanager
-    def streaming(self, path: str) -> Iterator[Iterator[bytes]]:
+    def streaming(self, path: str, accept: str = _BINARY) -> Iterator[Iterator[bytes]]:
         """An answer piece by piece, on a connection of its own: other calls need not wait."""
         session = self._session or self._renew(None)
         client = self._connect()
         self._streams.add(client)
         try:
-            headers = {"Accept": _BINARY, "Authorization": session.authorization}
+            headers = {"Accept": accept, "Authorization": session.authorization}
             pieces = client.stream("GET", path, headers=headers, pin=session.certificate)
             with closing(pieces):  # else it would keep its turn on the connection
                 yield pieces

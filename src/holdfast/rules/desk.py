@@ -17,10 +17,13 @@ import msgspec
 
 from holdfast.rules.envelope import Priority
 
-GRANTS: Final = ("read", "write", "send", "relay", "invite")
+AUDIT: Final = "audit"
+GRANTS: Final = ("read", "write", "send", "relay", "invite", AUDIT)
 """Get the mesh's changes and one's messages; hand in changes; hand in messages; hand in changes of
-other origins; make invites, declare destinations, see and remove members."""
-OWNER_GRANTS: Final = frozenset(GRANTS)
+other origins; make invites, declare destinations, see and remove members; read all that was handed
+in, whomever it is for."""
+OWNER_GRANTS: Final = frozenset(GRANTS) - {AUDIT}
+"""Nobody reads what others write to each other unless the owner has said so, for all to see."""
 MEMBER_GRANTS: Final = frozenset({"read", "write", "send"})
 
 Mode = Literal["permanent", "retention_scoped"]
@@ -161,6 +164,46 @@ class FeedPage(Value, frozen=True, kw_only=True):
     rows: list[FeedRow]
     last: int
     """The last seq of the mesh when the page was read."""
+
+
+class LogRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One envelope as it was accepted."""
+
+    seq: int
+    id: bytes
+    broker_id: bytes
+    raw: bytes
+
+
+class LogPage(Value, frozen=True, kw_only=True):
+    """All that is still held of after < seq <= to, of every kind, in order."""
+
+    epoch: int
+    first: int
+    """As of the mesh."""
+    last: int
+    to: int
+    rows: list[LogRow]
+
+
+class DeskConsumer(Value, frozen=True, kw_only=True):
+    """A named reader of a whole mesh: what it has not confirmed is kept for it, for a while."""
+
+    key: bytes
+    """The member that it belongs to."""
+    name: str
+    seq: int
+    """Everything up to here is confirmed."""
+    added_at: int
+    seen_at: int
+    lost: int = 0
+    """Envelopes that went before it confirmed them, between these two seqs."""
+    lost_first: int = 0
+    lost_last: int = 0
+
+    def lacks(self, start: int, stop: int) -> bool:
+        """May it have lost any of start <= seq < stop? What it has confirmed it has."""
+        return self.lost_last > self.seq and self.lost_last >= start and self.lost_first < stop
 
 
 class Taken(Value, frozen=True, kw_only=True):

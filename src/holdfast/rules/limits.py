@@ -308,6 +308,11 @@ SWEEP_EVERY_MS: Final = 1 * HOUR_MS
 ORPHANS_EVERY_MS: Final = 24 * HOUR_MS
 SWEEP_ROWS: Final = 2000
 ORPHANS_SHOWN_MAX: Final = 1000
+BROKER_RANGE_ROWS: Final = 2000
+BROKER_RANGE_BYTES: Final = 1 * MIB
+"""Of one page of a mesh's whole log: members who look for their part wait for no more than one."""
+CONSUMER_KEEP_MS_MAX: Final = 30 * DAY_MS
+"""So much longer than its time a broker keeps what a reader of the whole mesh has not confirmed."""
 
 # The broker's desk on SQLite
 DESK_MARK_ROWS: Final = 10_000

@@ -20,11 +20,13 @@ from holdfast.rules.desk import (
     Accepted,
     Arriving,
     DeadLetter,
+    DeskConsumer,
     DeskMesh,
     DestinationRow,
     EpochRow,
     FeedPage,
     InviteRow,
+    LogPage,
     MemberRow,
     Mode,
     Orphan,
@@ -154,6 +156,34 @@ class Desk(Protocol):
     async def express(self, mesh: str, key: bytes, after: int, limit: int) -> FeedPage:
         """Of the same, only messages of priority `now` (topics and dms); never Truncated."""
 
+    # --- the whole log -------------------------------------------------------------------------
+
+    async def log_page(
+        self, mesh: str, after: int, upto: int, limit: int, bytes_max: int
+    ) -> LogPage:
+        """Everything of after < seq <= upto that is still held, whomever it is for. A page covers
+        up to `to` whether or not there is a row at `to`; one row always fits. What is missing below
+        `to` was swept.
+        """
+
+    async def consumer_add(
+        self, mesh: str, key: bytes, name: str, after: int, known: int, now_ms: int
+    ) -> DeskConsumer:
+        """Registers a reader that has all up to `after`, or finds it as it is; what it has lost up
+        to `known` is forgotten, because it says that it knows. PastEnd if the mesh is not that far,
+        Truncated if changes behind it are gone.
+        """
+
+    async def consumer_confirm(
+        self, mesh: str, key: bytes, name: str, epoch: int, seq: int, now_ms: int
+    ) -> DeskConsumer:
+        """Up to here it has everything; backwards changes nothing. UnknownConsumer, EpochChanged,
+        PastEnd.
+        """
+
+    async def consumer_list(self, mesh: str) -> list[DeskConsumer]: ...
+    async def consumer_drop(self, mesh: str, key: bytes, name: str) -> bool: ...
+
     # --- queues --------------------------------------------------------------------------------
 
     async def take(
@@ -223,6 +253,8 @@ class Desk(Protocol):
           waits in a queue (ready or taken) stays until that is settled; a dead letter goes too.
         - Changes past `keep_ms` only up to the seq of the mesh's snapshot, from the oldest on;
           `first` of the mesh moves behind the last one that went.
+        - Of both, what a consumer has not confirmed stays CONSUMER_KEEP_MS_MAX longer, if its
+          member is present and may audit; what goes then is noted with the consumer as lost.
         - Dedupe rows one day past `dedupe_ms`, once their message is gone; none in permanent mode.
         - Taken messages whose time is over: others may take them (or they die).
         - Invites that are over, used up or not; uploads that nobody has gone on with for a day.

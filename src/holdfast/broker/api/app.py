@@ -18,6 +18,7 @@ from holdfast.broker.answers import for_members
 from holdfast.broker.api import (
     destinations,
     envelopes,
+    logs,
     meshes,
     metrics,
     objects,
@@ -42,7 +43,7 @@ from holdfast.transport.wire import JSON
 log = logging.getLogger("holdfast")
 
 _MODULES: Final = (
-    *(hello, meshes, destinations, envelopes, queues, objects, snapshots),
+    *(hello, meshes, destinations, envelopes, logs, queues, objects, snapshots),
     *(operating, metrics, openapi, docs_page),
 )
 _BEGIN: Final = b"/v1/meshes/"

@@ -13,7 +13,7 @@ from holdfast.broker.members import require_member, require_mesh
 from holdfast.node.api.context import Route
 from holdfast.node.api.strict import asked
 from holdfast.rules import limits
-from holdfast.rules.desk import GRANTS, MEMBER_GRANTS, InviteRow, MemberRow
+from holdfast.rules.desk import AUDIT, GRANTS, MEMBER_GRANTS, InviteRow, MemberRow
 from holdfast.rules.errors import (
     AlreadyExists,
     BadInput,
@@ -310,8 +310,11 @@ async def _invite(call: BrokerCall) -> Response:
     given = await asked(call, MakeInvite)
     member = await call.member("invite")
     grants = _grants(given.grants) or MEMBER_GRANTS
-    if not grants <= member.grants:
-        lacks = ", ".join(sorted(grants - member.grants))
+    if AUDIT in grants:
+        # It lets somebody read what others write to each other: nobody hands that on.
+        await _require_owner(call)
+    if not grants - {AUDIT} <= member.grants:
+        lacks = ", ".join(sorted(grants - {AUDIT} - member.grants))
         raise NotGranted(f"nobody may give what it has not: {lacks}", hint="leave it out")
     if not 1 <= given.uses <= limits.INVITE_USES_MAX:
         raise BadValue(f"an invite is good for 1 to {limits.INVITE_USES_MAX} members")

@@ -54,7 +54,7 @@ def routes() -> list[Route]:
     ]
 
 
-class _Form(Protocol):
+class Form(Protocol):
     """How batches become bytes."""
 
     def begin(self) -> bytes: ...
@@ -62,7 +62,7 @@ class _Form(Protocol):
     def end(self) -> bytes: ...
 
 
-class _Lines:
+class Lines:
     """NDJSON: a line per entry."""
 
     def begin(self) -> bytes:
@@ -155,19 +155,19 @@ async def _range(call: Call) -> Response:
     start, stop = call.number("from"), call.number("to")
     place = await api.run(ranged.begin, start, stop, call.number("epoch"))
     wants_arrow = ARROW in call.headers.get("accept", "")
-    form = await api.run(_arrow, place, api.node.peer) if wants_arrow else _Lines()
+    form = await api.run(arrow_form, place.epoch, api.node.peer) if wants_arrow else Lines()
     parts = _parts(call, ranged, form)
     return Streamed(parts, headers=place.headers(), media_type=ARROW if wants_arrow else NDJSON)
 
 
-def _arrow(place: Place, peer: str) -> _Form:
+def arrow_form(epoch: int, peer: str) -> Form:
     # Imported at first use: many nodes are never asked for Arrow.
     from holdfast.node.arrow import ArrowStream
 
-    return ArrowStream({"holdfast.epoch": str(place.epoch), "holdfast.peer": peer})
+    return ArrowStream({"holdfast.epoch": str(epoch), "holdfast.peer": peer})
 
 
-async def _parts(call: Call, ranged: Ranged, form: _Form) -> AsyncGenerator[bytes, None]:
+async def _parts(call: Call, ranged: Ranged, form: Form) -> AsyncGenerator[bytes, None]:
     def step() -> bytes | None:
         columns = ranged.more()
         if columns is None:

@@ -10,7 +10,7 @@ from holdfast.rules.errors import NewerSchema
 from holdfast.storage.sqlite import migrations
 
 PACKAGE: Final = "holdfast.storage.broker_sqlite"
-LATEST: Final = 1
+LATEST: Final = 2
 """What this code writes."""
 
 

@@ -10,11 +10,13 @@ from holdfast.rules.desk import (
     Accepted,
     Arriving,
     DeadLetter,
+    DeskConsumer,
     DeskMesh,
     DestinationRow,
     EpochRow,
     FeedPage,
     InviteRow,
+    LogPage,
     MemberRow,
     Mode,
     Orphan,
@@ -171,6 +173,31 @@ class ThreadedDesk:
 
     async def express(self, mesh: str, key: bytes, after: int, limit: int) -> FeedPage:
         return await self._look(lambda desk: desk.express(mesh, key, after, limit))
+
+    async def log_page(
+        self, mesh: str, after: int, upto: int, limit: int, bytes_max: int
+    ) -> LogPage:
+        return await self._look(lambda desk: desk.log_page(mesh, after, upto, limit, bytes_max))
+
+    async def consumer_add(
+        self, mesh: str, key: bytes, name: str, after: int, known: int, now_ms: int
+    ) -> DeskConsumer:
+        return await self._do(
+            lambda: self.inner.consumer_add(mesh, key, name, after, known, now_ms)
+        )
+
+    async def consumer_confirm(
+        self, mesh: str, key: bytes, name: str, epoch: int, seq: int, now_ms: int
+    ) -> DeskConsumer:
+        return await self._do(
+            lambda: self.inner.consumer_confirm(mesh, key, name, epoch, seq, now_ms)
+        )
+
+    async def consumer_list(self, mesh: str) -> list[DeskConsumer]:
+        return await self._look(lambda desk: desk.consumer_list(mesh))
+
+    async def consumer_drop(self, mesh: str, key: bytes, name: str) -> bool:
+        return await self._do(lambda: self.inner.consumer_drop(mesh, key, name))
 
     async def take(
         self, mesh: str, queue: str, holder: bytes, most: int, leases: Sequence[bytes], now_ms: int

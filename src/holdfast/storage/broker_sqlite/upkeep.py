@@ -12,8 +12,14 @@ from typing import Any, Final
 import apsw
 
 from holdfast.rules.desk import Mode, Orphan, Swept
-from holdfast.rules.limits import DAY_MS, DESK_DEDUPE_GRACE_MS, DESK_UPLOAD_MS_MAX
+from holdfast.rules.limits import (
+    CONSUMER_KEEP_MS_MAX,
+    DAY_MS,
+    DESK_DEDUPE_GRACE_MS,
+    DESK_UPLOAD_MS_MAX,
+)
 from holdfast.storage.broker_sqlite.base import SEQ_BITS
+from holdfast.storage.broker_sqlite.consumers import awaited_behind, note_lost
 from holdfast.storage.broker_sqlite.objects import Objects, Snapshots
 
 _SEQ_MASK: Final = (1 << SEQ_BITS) - 1
@@ -21,8 +27,10 @@ _OLD_MESSAGES: Final = (
     "SELECT place, id FROM message WHERE kind > 0 AND expires_at <= ? AND NOT "
     "(kind = 3 AND EXISTS "
     "(SELECT 1 FROM queued AS q WHERE q.place = message.place AND q.state < 2)) "
+    f"AND (expires_at <= ? OR place & {_SEQ_MASK} <= {awaited_behind(f'place >> {SEQ_BITS}')}) "
     "ORDER BY expires_at LIMIT ?"
 )
+_AWAITED: Final = f"SELECT {awaited_behind('?')}"
 _COVERED: Final = (
     "SELECT number, first, max(snapshot.seq) "
     "FROM mesh JOIN snapshot ON snapshot.mesh = mesh.number "
@@ -51,9 +59,11 @@ _COUNTED: Final = (
 class Upkeep(Objects, Snapshots):
     async def sweep(self, now_ms: int, most: int) -> Swept:
         with self.writing() as con:
-            gone = list(con.execute(_OLD_MESSAGES, (now_ms, most)))
-            gone += self._covered_changes(now_ms, most)
+            late = now_ms - CONSUMER_KEEP_MS_MAX
+            gone = list(con.execute(_OLD_MESSAGES, (now_ms, late, most)))
+            gone += self._covered_changes(now_ms, late, most)
             self._remove_messages(gone)
+            note_lost(con, [place for place, _ in gone])
             released, died = self._end_leases(now_ms, most)
             swept = Swept(
                 messages=len(gone),
@@ -67,19 +77,22 @@ class Upkeep(Objects, Snapshots):
             )
         return swept
 
-    def _covered_changes(self, now_ms: int, most: int) -> list[tuple[int, bytes]]:
-        """The oldest changes of each mesh, up to the first that has to stay."""
+    def _covered_changes(self, now_ms: int, late: int, most: int) -> list[tuple[int, bytes]]:
+        """The oldest changes of each mesh, up to the first that has to stay. What expired by `late`
+        is kept for nobody.
+        """
         con = self.connection
         gone: list[tuple[int, bytes]] = []
         for number, first, covered in list(con.execute(_COVERED)):
             base, last = number << SEQ_BITS, 0
+            awaited = base + con.execute(_AWAITED, (number,)).get
             rows = con.execute(
                 "SELECT place, id, expires_at FROM message "
                 "WHERE place >= ? AND place <= ? AND kind = 0 ORDER BY place LIMIT ?",
                 (base + first, base + covered, max(most - len(gone), 0)),
             )
             for place, id, expires_at in list(rows):
-                if expires_at > now_ms:
+                if expires_at > now_ms or (place > awaited and expires_at > late):
                     break
                 gone.append((place, id))
                 last = place - base

@@ -18,6 +18,7 @@ from typing import Any, Final
 from holdfast.rules.limits import DESK_CONNECTIONS_MAX, DESK_LOOK_MS
 from holdfast.storage.postgres.accepting import Accepting
 from holdfast.storage.postgres.connections import Connections
+from holdfast.storage.postgres.consumers import Consumers
 from holdfast.storage.postgres.destinations import Destinations
 from holdfast.storage.postgres.feeding import Feeding
 from holdfast.storage.postgres.meshes import Meshes
@@ -31,7 +32,9 @@ def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class PostgresDesk(Meshes, Destinations, Accepting, Feeding, Queues, Objects, Snapshots, Upkeep):
+class PostgresDesk(
+    Meshes, Destinations, Accepting, Consumers, Feeding, Queues, Objects, Snapshots, Upkeep
+):
     """A `Desk`, see there. `dsn`: postgresql://user:password@host:port/database?sslmode=…"""
 
     groups_max: Final = 1

@@ -9,26 +9,32 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.rules.desk import Mode, Orphan, Swept
-from holdfast.rules.limits import DAY_MS, DESK_COUNT_ROWS_MAX, DESK_DEDUPE_GRACE_MS
+from holdfast.rules.limits import (
+    CONSUMER_KEEP_MS_MAX,
+    DAY_MS,
+    DESK_COUNT_ROWS_MAX,
+    DESK_DEDUPE_GRACE_MS,
+)
+from holdfast.storage.postgres.consumers import NOTE_LOST, awaited_behind
 from holdfast.storage.postgres.part import Part, touched
 from holdfast.storage.postgres.queues import DELIVERED_TOO_OFTEN
 
 _DEFAULT_MODE: Final[tuple[Mode, int]] = ("retention_scoped", 30)
 
 # One that waits in a queue stays; a dead letter goes with its message.
-_MESSAGES: Final = """
+_MESSAGES: Final = f"""
 WITH doomed AS MATERIALIZED (
     SELECT mesh, seq, id FROM message p
     WHERE kind <> 'change' AND expires_at <= $1 AND NOT EXISTS (
         SELECT FROM queue q WHERE q.mesh = p.mesh AND q.seq = p.seq AND q.died_at IS NULL
-    )
+    ) AND (expires_at <= $3 OR seq <= {awaited_behind("p.mesh")})
     ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED
 ), letters AS (
     DELETE FROM queue q USING doomed d WHERE q.mesh = d.mesh AND q.seq = d.seq
 ), marked AS (
     UPDATE dedupe x SET history = FALSE FROM doomed d WHERE x.mesh = d.mesh AND x.id = d.id
         AND x.seq = d.seq
-)
+), {NOTE_LOST}
 DELETE FROM message p USING doomed d WHERE p.mesh = d.mesh AND p.seq = d.seq
 """
 _COVERED: Final = """
@@ -37,7 +43,7 @@ JOIN snapshot s ON s.mesh = m.number AND s.ready
 WHERE s.seq >= m.first ORDER BY m.slug
 """
 # From the oldest on, up to the first that is not over yet.
-_CHANGES: Final = """
+_CHANGES: Final = f"""
 WITH pen AS MATERIALIZED (
     SELECT number, first FROM mesh WHERE number = $1 FOR NO KEY UPDATE
 ), oldest AS MATERIALIZED (
@@ -46,14 +52,17 @@ WITH pen AS MATERIALIZED (
     ORDER BY p.seq LIMIT $4
 ), doomed AS MATERIALIZED (
     SELECT mesh, seq, id FROM oldest
-    WHERE seq < coalesce((SELECT min(seq) FROM oldest WHERE expires_at > $3), $2 + 1)
+    WHERE seq < coalesce((
+        SELECT min(seq) FROM oldest
+        WHERE expires_at > $3 OR (expires_at > $5 AND seq > {awaited_behind("$1")})
+    ), $2 + 1)
 ), marked AS (
     UPDATE dedupe x SET history = FALSE FROM doomed d WHERE x.mesh = d.mesh AND x.id = d.id
         AND x.seq = d.seq
 ), moved AS (
     UPDATE mesh SET first = (SELECT max(seq) FROM doomed) + 1
     WHERE number = $1 AND EXISTS (SELECT FROM doomed)
-)
+), {NOTE_LOST}
 DELETE FROM message p USING doomed d WHERE p.mesh = d.mesh AND p.seq = d.seq
 """
 _DEDUPE: Final = """
@@ -127,10 +136,11 @@ _COUNT: Final = (
 
 class Upkeep(Part):
     async def sweep(self, now_ms: int, most: int) -> Swept:
-        messages = await self._count(_MESSAGES, now_ms, most)
+        late = now_ms - CONSUMER_KEEP_MS_MAX
+        messages = await self._count(_MESSAGES, now_ms, most, late)
         for mesh in await self._connections.asked(lambda con: con.fetch(_COVERED)):
             if messages < most:
-                values = (mesh["number"], mesh["to_seq"], now_ms, most - messages)
+                values = (mesh["number"], mesh["to_seq"], now_ms, most - messages, late)
                 messages += await self._count(_CHANGES, *values)
         mode, days = await self.mode()
         dedupe = 0

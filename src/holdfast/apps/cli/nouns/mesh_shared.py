@@ -33,7 +33,7 @@ GRANT = click.option(
     "--grant",
     "grants",
     multiple=True,
-    type=click.Choice(["read", "write", "send", "relay", "invite"]),
+    type=click.Choice(["read", "write", "send", "relay", "invite", "audit"]),
     help="What it may do; repeatable. Else read, write and send.",
 )
 
