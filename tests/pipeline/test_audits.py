@@ -206,11 +206,13 @@ def plant_holes(world: World) -> Said:
     world.own("since", "since", "3 4", start=8)
     world.own("some", "some", "1")
     world.own("some", "some", "2", start=3)
+    world.refuse("some", 5, "gap", "")
     world.logs.append(LogFacts(log="some", epoch=1, first=1, head=3, whole=False))
     world.positions.append(("some", 1, 3))
     return {
         ("offsets", "finding", "holes/3"),
         ("offsets", "notice", "some/3"),
+        ("offsets", "finding", "some/5"),
         ("offsets", "notice", "never/1"),
         ("offsets", "finding", "since/3"),
         ("gaps", "notice", "never/never"),

@@ -1,6 +1,6 @@
 """What a node says it holds, wherever it is: asked over HTTP, or looked up in its files.
 
-An export is a log without tables, so there is nothing to ask.
+An export, and what a broker has, is a log without tables, so there is nothing to ask.
 """
 
 from __future__ import annotations

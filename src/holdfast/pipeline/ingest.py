@@ -184,8 +184,7 @@ def _carry_out(
     """One batch. If it fails, its logs are read one by one, and those that fail again are left out
     from here on: one log that goes away must not keep the others.
     """
-    starts = {(part.key, part.start) for part in batch}
-    gaps = [gap for gap in plan.gaps if (gap.key, gap.stop) in starts]
+    gaps = [gap for gap in plan.gaps if any(_tells_of(part, gap) for part in batch)]
     keys = list(dict.fromkeys(part.key for part in batch))
     try:
         with told_plainly("ingest"):
@@ -203,6 +202,12 @@ def _carry_out(
         alone = [part for part in batch if part.key == key]
         done += _carry_out(spark, lake, plan, alone, waiting, report)
     return done
+
+
+def _tells_of(part: Stretch, gap: Gap) -> bool:
+    """Is a gap noted with this stretch: because it lies right before it, or begins in it?"""
+    beside = part.start == gap.stop or part.start <= gap.start < part.stop
+    return part.key == gap.key and beside
 
 
 def _read_batch(

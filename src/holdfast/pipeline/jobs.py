@@ -62,7 +62,7 @@ def run(
 ) -> RunReport:
     """One run. `spark` may be a function that starts it: it is called when it is needed."""
     began = time.monotonic()
-    with lake.working("a run"), opened(logs) as (found, failures):
+    with lake.working("a run"), opened(logs, lake.consumer) as (found, failures):
         lake = lake.fresh()
         plan = look(lake, found, allow_gaps=allow_gaps)
         plan.failures += failures
@@ -91,8 +91,10 @@ def behind(lake: Lake) -> bool:
 
 
 @contextmanager
-def opened(logs: Sequence[Source | Log]) -> Iterator[tuple[list[Log], list[Failure]]]:
-    """Those that can be opened, and why the others cannot."""
+def opened(
+    logs: Sequence[Source | Log], consumer: str
+) -> Iterator[tuple[list[Log], list[Failure]]]:
+    """Those that can be opened, to be read under this name, and why the others cannot."""
     found: list[Log] = []
     failures: list[Failure] = []
     with ExitStack() as stack:
@@ -101,7 +103,7 @@ def opened(logs: Sequence[Source | Log]) -> Iterator[tuple[list[Log], list[Failu
                 found.append(one)
                 continue
             try:
-                log = open_log(one.location, one.options())
+                log = open_log(one.location, {**one.options(), "consumer": consumer})
             except HoldfastError as error:
                 failures.append(Failure(one.location, error, one.name or ""))
                 continue

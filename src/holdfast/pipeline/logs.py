@@ -1,4 +1,4 @@
-"""Logs, wherever they are: served by a node, in a home on disk, in a backup, in an export.
+"""Logs, wherever they are: of a node, of a broker, in a home on disk, in a backup, in an export.
 
     log = open_log("https://plant:7440", {"token_file": "/etc/holdfast/token", "pin": "…"})
     place = log.place()
@@ -24,8 +24,20 @@ import pyarrow as pa
 from holdfast.rules.errors import BadInput, EpochChanged, HoldfastError, PastEnd, Truncated
 from holdfast.rules.filters import EVERYTHING, Filter
 
+BROKER: Final = "broker+"
+"""Stands before the address of a broker: it answers by HTTP too, and not as a node does."""
 _SCHEMES: Final = ("http://", "https://", "unix:")
-_KNOWN: Final = frozenset({"token", "tokenfile", "ca", "pin", "name", "retries"})
+_KNOWN: Final = frozenset(
+    {"token", "tokenfile", "keyfile", "card", "ca", "pin", "name", "retries", "consumer"}
+)
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """So many of the offsets from `first` to `last` went before the reader had confirmed them."""
+
+    first: int
+    last: int
+    rows: int
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -37,6 +49,8 @@ class Place(msgspec.Struct, frozen=True):
     epoch: int
     first: int
     head: int
+    lost: Lost | None = None
+    """Of whoever reads it, where a log tells single entries; the others are still there."""
 
 
 class Log(Protocol):
@@ -68,13 +82,20 @@ class Log(Protocol):
 
 
 def open_log(location: str, options: Mapping[str, str] | None = None) -> Log:
-    """The log at an address (`http://`, `https://`, `unix:`), in a home, a backup or an export.
+    """The log at an address (`http://`, `https://`, `unix:`), of a mesh at a broker
+    (`broker+https://host:port/MESH`), in a home, a backup or an export.
 
     Options, of nodes: `token` or `token_file`; `ca`, a file with the authority that vouches for the
     node; `pin`, the SHA-256 of the node's certificate or a file with that certificate; `retries`.
-    Of all: `name`, which the log is given in place of its peer's.
+    Of brokers: `key_file`, the home of a member or a file with its key; `card`, the broker's;
+    `consumer`, as whom it is read; `retries`. Of all: `name`, which the log is given in place of
+    its own.
     """
     chosen = log_options(options or {})
+    if location.startswith(BROKER):
+        from holdfast.pipeline.logs_broker import BrokerLog
+
+        return BrokerLog(location, chosen)
     if location.startswith(_SCHEMES):
         from holdfast.pipeline.logs_http import NodeLog
 
@@ -87,7 +108,8 @@ def open_log(location: str, options: Mapping[str, str] | None = None) -> Log:
     if not path.is_dir():
         raise BadInput(
             f"there is no log at {location!r}",
-            hint="name a node (http://, https://, unix:), a home, a backup or an export",
+            hint="name a node (http://, https://, unix:), a mesh at a broker "
+            "(broker+https://host:port/MESH), a home, a backup or an export",
         )
     from holdfast.pipeline.logs_home import BackupLog, HomeLog
 

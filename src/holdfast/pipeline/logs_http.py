@@ -1,4 +1,4 @@
-"""The log of a node, read over HTTP as Arrow.
+"""Logs that are read over HTTP as Arrow: that of a node, here, and that of a broker.
 
 A stream is believed only with its end mark, and each batch only if its offsets are in order. When
 the node does not answer, or the line breaks in the middle, it is asked again from the first offset
@@ -10,8 +10,9 @@ from __future__ import annotations
 import random
 import ssl
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
@@ -48,25 +49,32 @@ _AGAIN: Final = (Unreachable, TooMany)
 """What passes by itself, or may."""
 
 
-class NodeLog:
-    """The log of a node that answers at an address."""
+class ServedLog(ABC):
+    """A log that somebody serves: asked patiently, and believed only when whole."""
 
     def __init__(self, location: str, options: dict[str, str]) -> None:
         self.location = location
         self._options = options
         self._retries = _retries(options)
         self._closed = threading.Event()
-        self._client = Client(location, token=_token(options), context=_context(options))
 
     def __reduce__(self) -> tuple[Callable[..., Log], tuple[str, dict[str, str]]]:
         return open_log, (self.location, self._options)
 
     def __repr__(self) -> str:
-        return f"NodeLog({self.location!r})"
+        return f"{type(self).__name__}({self.location!r})"
 
     def place(self) -> Place:
-        said = self.get("/v1/log").json(_Said)
-        return Place(self._options.get("name") or said.peer, said.epoch, said.first, said.head)
+        return self._stands()
+
+    @abstractmethod
+    def _stands(self) -> Place: ...
+
+    @abstractmethod
+    def _ranged(
+        self, place: Place, start: int, stop: int, filter: Filter
+    ) -> AbstractContextManager[Iterator[bytes]]:
+        """The answer with these entries, piece by piece; it is left behind in any case."""
 
     def batches(
         self, epoch: int, start: int, stop: int, filter: Filter = EVERYTHING
@@ -75,7 +83,7 @@ class NodeLog:
             return
         name = self._options.get("name", "")
         with reading(name, self.location, epoch, start, stop):
-            place = self.place()
+            place = self._stands()
         name = place.log
         with reading(name, self.location, epoch, start, stop):
             # A node cuts a range at its head, and within an epoch the head only grows.
@@ -95,29 +103,8 @@ class NodeLog:
                     raise located(error, name, self.location, epoch, start, stop) from error
             self._pause(failures)
 
-    def register(self, consumer: str, start: int) -> None:
-        self._post("/v1/consumers", Registration(consumer=consumer, start=start))
-
-    def confirm(self, consumer: str, epoch: int, offset: int) -> None:
-        told = Confirmation(consumer=consumer, offset=offset, epoch=epoch)
-        self._post("/v1/facts/confirm", told)
-
     def close(self) -> None:
         self._closed.set()
-        self._client.close()
-
-    def get(
-        self, path: str, *, bytes_max: int = BODY_BYTES_MAX, read_ms: int | None = None
-    ) -> Answer:
-        """What else the node can be asked, with the same patience."""
-        return self._patiently(
-            lambda: self._client.call("GET", path, bytes_max=bytes_max, read_ms=read_ms)
-        )
-
-    def _post(self, path: str, body: msgspec.Struct) -> None:
-        raw = msgspec.json.encode(body)
-        # Both may be done twice.
-        self._patiently(lambda: self._client.call("POST", path, body=raw))
 
     def _patiently(self, ask: Callable[[], T]) -> T:
         failures = 0
@@ -138,13 +125,9 @@ class NodeLog:
     def _stream(
         self, place: Place, start: int, stop: int, filter: Filter
     ) -> Iterator[pa.RecordBatch]:
-        query = [("from", start), ("to", stop), ("epoch", place.epoch), *_terms(filter)]
-        pieces = self._client.stream(
-            "GET", f"/v1/facts/range?{urlencode(query)}", headers={"Accept": ARROW}
-        )
-        body = _Body(pieces)
-        # Closed in any case: else the connection would wait for somebody to read the rest.
-        with closing(pieces):
+        # Left in any case: else the connection would wait for somebody to read the rest.
+        with self._ranged(place, start, stop, filter) as pieces:
+            body = _Body(pieces)
             try:
                 stream = ipc.open_stream(body)
                 _check_stream(stream.schema, place.epoch)
@@ -159,6 +142,49 @@ class NodeLog:
                 raise BadAnswer(f"{self.location} sends what is not Arrow: {error}") from None
             if not body.is_whole():
                 raise Unreachable(f"{self.location} broke off in the middle of a range")
+
+
+class NodeLog(ServedLog):
+    """The log of a node that answers at an address."""
+
+    def __init__(self, location: str, options: dict[str, str]) -> None:
+        super().__init__(location, options)
+        self._client = Client(location, token=_token(options), context=_context(options))
+
+    def _stands(self) -> Place:
+        said = self.get("/v1/log").json(_Said)
+        return Place(self._options.get("name") or said.peer, said.epoch, said.first, said.head)
+
+    def register(self, consumer: str, start: int) -> None:
+        self._post("/v1/consumers", Registration(consumer=consumer, start=start))
+
+    def confirm(self, consumer: str, epoch: int, offset: int) -> None:
+        told = Confirmation(consumer=consumer, offset=offset, epoch=epoch)
+        self._post("/v1/facts/confirm", told)
+
+    def close(self) -> None:
+        super().close()
+        self._client.close()
+
+    def get(
+        self, path: str, *, bytes_max: int = BODY_BYTES_MAX, read_ms: int | None = None
+    ) -> Answer:
+        """What else the node can be asked, with the same patience."""
+        return self._patiently(
+            lambda: self._client.call("GET", path, bytes_max=bytes_max, read_ms=read_ms)
+        )
+
+    def _post(self, path: str, body: msgspec.Struct) -> None:
+        raw = msgspec.json.encode(body)
+        # Both may be done twice.
+        self._patiently(lambda: self._client.call("POST", path, body=raw))
+
+    def _ranged(
+        self, place: Place, start: int, stop: int, filter: Filter
+    ) -> AbstractContextManager[Iterator[bytes]]:
+        query = [("from", start), ("to", stop), ("epoch", place.epoch), *_terms(filter)]
+        path = f"/v1/facts/range?{urlencode(query)}"
+        return closing(self._client.stream("GET", path, headers={"Accept": ARROW}))
 
 
 class _Said(msgspec.Struct, frozen=True):

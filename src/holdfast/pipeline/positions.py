@@ -65,10 +65,13 @@ class Gap:
     key: Key
     start: int
     stop: int
+    rows: int = 0
+    """How many of them, if others in between are still there; else all."""
 
     def __str__(self) -> str:
         log, epoch = self.key
-        return f"offsets {self.start} to {self.stop - 1} in epoch {epoch} of log {log!r}"
+        some = f"{self.rows} of the " if self.rows else ""
+        return f"{some}offsets {self.start} to {self.stop - 1} in epoch {epoch} of log {log!r}"
 
 
 @dataclass(frozen=True)
@@ -206,7 +209,13 @@ def _cover(
         if lost < first:
             gaps.append(Gap(key, lost, first))
         at = first
-    return parts, gaps
+    return parts, gaps + _lost(key, group, before)
+
+
+def _lost(key: Key, group: Sequence[Found], before: int) -> list[Gap]:
+    """Single entries that went before the lake had them; they lie within what is read."""
+    told = {one.place.lost for one in group if one.place.lost is not None}
+    return [Gap(key, one.first, one.last + 1, one.rows) for one in told if one.last > before]
 
 
 def check_same(one: Found, known: Position | None) -> None:

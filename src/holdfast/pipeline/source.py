@@ -14,7 +14,7 @@ Arrow batches; no row is touched one by one. Options:
     maxRowsPerBatch    rows of all logs together in one batch of a stream
     consumer           the name under which a stream confirms what Spark has committed
     pushFilters        `true`: let nodes filter; needs spark.sql.python.filterPushdown.enabled
-    token_file, token, ca, pin, retries, name     see `logs.open_log`
+    token_file, token, key_file, card, ca, pin, retries, name     see `logs.open_log`
 
 Tables are written back under the same name: see `sink`.
 """

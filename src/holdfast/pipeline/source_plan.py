@@ -86,6 +86,20 @@ def check_place(at: Sequence[int], place: Place, location: str) -> None:
         )
 
 
+def check_lost(at: Sequence[int], place: Place, location: str) -> None:
+    """Is everything behind it there, also what is forgotten entry by entry? In whichever epoch: a
+    broker counts on from one to the next.
+    """
+    lost = place.lost
+    if lost is not None and lost.last > at[1]:
+        raise Truncated(
+            f"{lost.rows} of the offsets {lost.first} to {lost.last} in epoch {place.epoch} of log "
+            f"{place.log!r} at {location} are gone: they were not confirmed in their time",
+            first_available=lost.last + 1,
+            hint="take what is missing from members of the mesh; a new checkpoint goes on without",
+        )
+
+
 def next_offsets(
     start: Mapping[str, Sequence[int]],
     places: Mapping[str, Place],

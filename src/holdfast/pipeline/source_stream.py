@@ -19,11 +19,12 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from holdfast.pipeline.logs import Log, Place
+from holdfast.pipeline.logs import BROKER, Log, Place
 from holdfast.pipeline.source import Options, check_names, read_span, speaking
 from holdfast.pipeline.source_plan import (
     Offsets,
     Span,
+    check_lost,
     check_place,
     interleaved,
     next_offsets,
@@ -73,6 +74,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with speaking():
             places = self._places()
             for name, at in start.items():
+                if name in places:
+                    check_lost(at, places[name], self._logs[name].location)
                 if name in places and at[0] == places[name].epoch:
                     check_place(at, places[name], self._logs[name].location)
             most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -149,6 +152,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         seen: dict[str, str] = {}
         logs: dict[str, Log] = {}
         for location in self._options.locations:
+            if location.startswith(BROKER) and not self._options.given.get("consumer"):
+                raise BadInput(
+                    f"a stream reads {location} under a name, or nobody tells it what it missed",
+                    hint="choose one with the option `consumer`",
+                )
             opened = self._options.open(location)
             place = opened.place()
             check_names(seen, place.log, location)

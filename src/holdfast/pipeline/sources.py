@@ -1,7 +1,7 @@
 """Which logs a lake is made of: remembered, so that the next run needs no words.
 
 They stand in `sources.json` beside the tables: addresses and folders, the names that logs were
-given, and how to reach them. Secrets never: a token is remembered by the path of its file.
+given, and how to reach them. Secrets never: a token or a key is remembered by the path of its file.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import msgspec
 import pyarrow.fs
 
 from holdfast.pipeline.lake import Lake
+from holdfast.pipeline.logs import BROKER
 from holdfast.rules.errors import BadInput, StoreCorrupt
 from holdfast.storage.durable import durable_replace
 
 _NAME: Final = "sources.json"
-_OPTIONS: Final = ("name", "token_file", "ca", "pin")
-_ADDRESSES: Final = ("http://", "https://")
+_OPTIONS: Final = ("name", "token_file", "key_file", "card", "ca", "pin")
+_ADDRESSES: Final = ("http://", "https://", BROKER)
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -32,6 +33,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str | None = None
     """What it is to be called in place of that."""
     token_file: str | None = None
+    key_file: str | None = None
+    card: str | None = None
     ca: str | None = None
     pin: str | None = None
 
@@ -52,6 +55,8 @@ def source(
     *,
     name: str | None = None,
     token_file: str | None = None,
+    key_file: str | None = None,
+    card: str | None = None,
     ca: str | None = None,
     pin: str | None = None,
 ) -> Source:
@@ -68,7 +73,13 @@ def source(
     else:
         location = str(Path(location.removeprefix("file://")).absolute())
     return Source(
-        location=location, name=name, token_file=_absolute(token_file), ca=_absolute(ca), pin=pin
+        location=location,
+        name=name,
+        token_file=_absolute(token_file),
+        key_file=_absolute(key_file),
+        card=card,
+        ca=_absolute(ca),
+        pin=pin,
     )
 
 

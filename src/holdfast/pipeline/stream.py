@@ -79,7 +79,7 @@ def stream(
     other error ends it.
     """
     ending = stop or threading.Event()
-    with lake.working("a stream"), opened(logs) as (found, failures):
+    with lake.working("a stream"), opened(logs, lake.consumer) as (found, failures):
         plan = look(lake.fresh(), found)
         for failure in (*failures, *plan.failures):
             raise failure.error

@@ -165,7 +165,7 @@ def _ask(number: int, log: Log) -> _Asked | LogReport:
     name, holding = log.place().log, holding_of(log)
     if holding is not None:
         return _Asked(number, log, name, holding, holding.digests())
-    reason = "an export holds a log and no tables"
+    reason = "a broker or an export holds a log and no tables"
     return LogReport(log=name, location=log.location, status="skipped", reason=reason)
 
 

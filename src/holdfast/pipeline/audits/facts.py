@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.node.views import Consumer
 from holdfast.pipeline.audits.shape import LOGS, small_table
 from holdfast.pipeline.logs import Log, Place
+from holdfast.pipeline.logs_broker import BrokerLog
 from holdfast.pipeline.logs_home import HomeLog
 from holdfast.pipeline.logs_http import NodeLog
 from holdfast.rules.errors import EpochChanged
@@ -62,6 +63,10 @@ def ask(logs: Sequence[Log]) -> LiveFacts:
 def _ask(log: Log) -> LogFacts:
     if isinstance(log, NodeLog):
         return _ask_node(log)
+    if isinstance(log, BrokerLog):
+        # What had expired before somebody began to read is in no range.
+        began, read = log.place(), log.readers()
+        return msgspec.structs.replace(_facts(began, log.place(), []), readers=read, whole=False)
     if not isinstance(log, HomeLog):
         place = log.place()
         return _facts(place, place, [])

@@ -41,7 +41,7 @@ def verify(work: Work, logs: tuple[str, ...], as_read: bool, **how: Any) -> int:
     from holdfast.pipeline.verify import verify as compare
 
     tell = told(work.session)
-    with jobs.opened(given) as (found, failures), work.spark() as spark:
+    with jobs.opened(given, lake.consumer) as (found, failures), work.spark() as spark:
 
         def catch_up() -> object:
             return jobs.run(spark, lake, found, progress=tell)

@@ -29,6 +29,10 @@ def reaching(function: Any) -> Any:
     for option in reversed(
         [
             click.option("--token-file", metavar="FILE", help="The token for nodes, in a file."),
+            click.option(
+                "--key-file", metavar="HOME|FILE", help="The key for brokers: a member's home."
+            ),
+            click.option("--card", metavar="CARD", help="The card of the broker."),
             click.option("--ca", metavar="FILE", help="The authority that vouches for nodes."),
             click.option("--pin", metavar="SHA256|FILE", help="The certificate of the node."),
             click.option(
@@ -52,9 +56,10 @@ def run(
 ) -> int:
     """Read what is new in every LOG, and bring the state up to it.
 
-    A LOG is a node (https://host:port, http://, unix:), a home, a backup or an export. The lake
-    remembers them: the next run needs none. A folder that is empty or not there becomes a lake. It
-    may be stopped at any point; the next run goes on from there.
+    A LOG is a node (https://host:port, http://, unix:), a mesh at a broker
+    (broker+https://host:port/MESH), a home, a backup or an export. The lake remembers them: the
+    next run needs none. A folder that is empty or not there becomes a lake. It may be stopped at
+    any point; the next run goes on from there.
     """
     lake, given = _meant(work, logs, **how)
     from holdfast.pipeline import jobs
@@ -159,11 +164,11 @@ def named_sources(
     logs: tuple[str, ...],
     *,
     names: tuple[str, ...] = (),
-    token_file: str | None = None,
-    ca: str | None = None,
-    pin: str | None = None,
+    **reached: str | None,
 ) -> list[Source]:
-    """The logs that were named. What is on this disk has to be there."""
+    """The logs that were named, reached by these options of `source`. What is on this disk has to
+    be there.
+    """
     needs_packages()
     from holdfast.pipeline.logs import open_log
     from holdfast.pipeline.sources import source
@@ -171,9 +176,7 @@ def named_sources(
     called = dict(_called(text) for text in names)
     if strange := called.keys() - set(logs):
         raise BadInput(f"{min(strange)!r} has a name but is not among the logs to read")
-    given = [
-        source(text, name=called.get(text), token_file=token_file, ca=ca, pin=pin) for text in logs
-    ]
+    given = [source(text, name=called.get(text), **reached) for text in logs]
     for one in given:
         open_log(one.location, one.options()).close()
     return given
