@@ -94,6 +94,7 @@ def test_P11_a_run_says_what_it_did_and_starts_spark_only_when_there_is_somethin
         run(never, lake, given[:2])
 
 
+@pytest.mark.timeout(400)
 def test_P1_a_stream_and_runs_take_turns_without_loss_or_double(
     spark: SparkSession, histories: Histories, lake: Lake
 ) -> None:
