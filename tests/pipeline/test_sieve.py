@@ -151,17 +151,19 @@ def test_P3_a_fold_by_the_sieve_is_what_nodes_hold_and_bronze_is_counted_right(
     monkeypatch.setattr(fold, "FOLD_TWO_SCANS_ROWS_MIN", 1)
     taken: list[str] = []
 
-    def seen(name: str, *arguments: object, **options: object) -> DataFrame:
+    def seen(name: str, *arguments: object, **options: object) -> None:
         taken.append(name)
-        return fold.fold_files(name, *arguments, **options)  # type: ignore[arg-type]
+        fold.write_folded(name, *arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(silver, "fold_files", seen)
+    monkeypatch.setattr(silver, "write_folded", seen)
     report = silver.fold(spark, lake)
     assert taken == list(LAST_WRITER)
     assert report.changes == lake.bronze.rows
     for name in SILVER:
         stored = lake.silver(name).read(spark)
         assert silver_rows(name, stored.drop("bucket")) == node_rows[name], name
+    # What was only on its way is gone.
+    assert not list(Path(lake.root).rglob("*.arrow*"))
 
 
 def test_P3_in_small_portions_more_pass_and_the_winners_are_the_same(

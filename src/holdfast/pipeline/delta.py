@@ -229,6 +229,12 @@ class Table:
         writer.parquet(f"{self.root}/{folder}")
         return Staged(folder, tuple(self._written(folder)))
 
+    def stage_by(self, write: Callable[[str], object]) -> Staged:
+        """The same, of files that somebody writes without Spark, into the folder that is given."""
+        folder = f"{STAGED}{uuid4().hex}"
+        write(f"{self.root}/{folder}")
+        return Staged(folder, tuple(self._written(folder)))
+
     def discard(self, staged: Staged) -> None:
         """Removes what will not be committed."""
         system, base = self._system

@@ -11,6 +11,7 @@ With `files` the result is laid out as the tables store it, in so many files, by
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -19,11 +20,14 @@ from pyspark.sql import functions as F
 from holdfast.pipeline.decode import with_body
 from holdfast.pipeline.delta import File, Table, arrow_schema
 from holdfast.pipeline.fold_tasks import events_of, tasks_of, turns_of
+from holdfast.pipeline.gather import Gather
+from holdfast.pipeline.scatter import Scatter
 from holdfast.pipeline.schema import FAMILY_OF, KEYS, SILVER, SILVER_STORED
 from holdfast.pipeline.sieve import Sieve
 from holdfast.pipeline.winners import BUCKET, contenders, gathered, winners, with_live
 from holdfast.rules.bodies import OPS, family_of
 from holdfast.rules.limits import (
+    FOLD_BUCKETS,
     FOLD_KEYS_AT_ONCE_ROWS_MAX,
     FOLD_SHARE_ROWS_MAX,
     FOLD_SIEVE_ROWS_MAX,
@@ -69,8 +73,47 @@ def fold_files(
     read by the tasks themselves, which let few but the winners pass.
     """
     sieve = sieve_for(name, bronze, new, since)
-    tasks = spark.range(0, len(sieve.shares), 1, len(sieve.shares))
-    return merged(name, tasks.mapInArrow(sieve, SILVER[name]), files=files)
+    passed = _tasks(spark, len(sieve.shares)).mapInArrow(sieve, SILVER[name])
+    return merged(name, passed, files=files)
+
+
+def write_folded(
+    name: str,
+    spark: SparkSession,
+    bronze: Table,
+    new: Sequence[File],
+    since: int,
+    *,
+    files: int,
+    folder: str,
+) -> None:
+    """The same, straight into the files of the table: Spark only says which task does what."""
+    Path(folder).mkdir(parents=True)
+    keys = KEYS[name]
+    scatter = Scatter(
+        sieve=sieve_for(name, bronze, new, since), keys=keys, buckets=FOLD_BUCKETS, folder=folder
+    )
+    shares = scatter.paths
+    gather = Gather(
+        schema=arrow_schema(SILVER_STORED[name]),
+        keys=keys,
+        shares=shares,
+        buckets=FOLD_BUCKETS,
+        files=files,
+        folder=folder,
+    )
+    try:
+        for work, count in ((scatter, len(shares)), (gather, files)):
+            tasks = _tasks(spark, count)
+            tasks.mapInArrow(work, tasks.schema).collect()
+    finally:
+        for share in shares:
+            Path(share).unlink(missing_ok=True)
+
+
+def _tasks(spark: SparkSession, count: int) -> DataFrame:
+    """A number for each task."""
+    return spark.range(0, count, 1, count)
 
 
 def sieve_for(name: str, bronze: Table, new: Sequence[File], since: int) -> Sieve:

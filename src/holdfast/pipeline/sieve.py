@@ -25,7 +25,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdfast.pipeline.decode import body_columns
-from holdfast.rules.limits import FOLD_SIEVE_BYTES_MAX, FOLD_SIEVE_ROWS_AT_ONCE
+from holdfast.rules.limits import (
+    FOLD_PORTION_BYTES,
+    FOLD_SIEVE_BYTES_MAX,
+    FOLD_SIEVE_ROWS_AT_ONCE,
+)
 from holdfast.rules.merge import DELETES
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
@@ -105,7 +109,7 @@ class Sieve(msgspec.Struct, frozen=True, kw_only=True):
         others = sorted({*self.taken.values(), "op", "raw"} - set(known.column_names))
         with _opened(group.path) as file:
             for rows in file.iter_batches(
-                FOLD_SIEVE_ROWS_AT_ONCE,
+                _at_once(file.metadata.row_group(group.number)),
                 row_groups=[group.number],
                 columns=others,
                 use_threads=False,
@@ -141,6 +145,12 @@ class _Group(msgspec.Struct, frozen=True):
 
 def _opened(path: str) -> pq.ParquetFile:
     return pq.ParquetFile(path, read_dictionary=list(_FEW))
+
+
+def _at_once(group: pq.RowGroupMetaData) -> int:
+    """Rows that are read together: fewer where they are large."""
+    row: int = max(1, group.total_byte_size // max(1, group.num_rows))
+    return max(1, min(FOLD_SIEVE_ROWS_AT_ONCE, FOLD_PORTION_BYTES // row))
 
 
 def numbered(columns: Sequence[pa.ChunkedArray]) -> Numbers:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Final
 
 import msgspec
@@ -31,7 +31,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.delta import File, Table
-from holdfast.pipeline.fold import are_for_the_sieve, fold_family, fold_files, merged, tasks_from
+from holdfast.pipeline.fold import (
+    are_for_the_sieve,
+    fold_family,
+    fold_files,
+    merged,
+    tasks_from,
+    write_folded,
+)
 from holdfast.pipeline.lake import Lake
 from holdfast.pipeline.schema import FAMILY_OF, KEYS, SILVER
 from holdfast.pipeline.winners import BUCKET, bucketed
@@ -201,10 +208,7 @@ def _fold_table(
     txns = {BRONZE: lake.bronze.version}
     if full or since < 0:
         how = "rebuilt"
-        added: tuple[File, ...] = ()
-        if changes:
-            folded = _folded(spark, lake, name, since, changes, files=files_for(changes))
-            added = base.stage(folded).files
+        added = _staged(spark, lake, name, since, changes, base) if changes else ()
         base.commit(added, base.files(), txns=txns)
         _drop(increments, txns)
     elif is_behind(base.rows, increments.rows + changes):
@@ -217,10 +221,22 @@ def _fold_table(
         _drop(increments, txns)
     else:
         how = "appended"
-        folded = _folded(spark, lake, name, since, changes, files=files_for(changes))
-        increments.commit(increments.stage(folded).files, txns=txns)
+        added = _staged(spark, lake, name, since, changes, increments)
+        increments.commit(added, txns=txns)
     seconds = time.monotonic() - began
     return TableFold(name=name, changes=changes, how=how, seconds=seconds)
+
+
+def _staged(
+    spark: SparkSession, lake: Lake, name: str, since: int, changes: int, table: Table
+) -> tuple[File, ...]:
+    """What has come since, by itself, as files of a table."""
+    files = files_for(changes)
+    if are_for_the_sieve(name, lake.bronze, changes):
+        new = _newer(lake.bronze, since)
+        write = partial(write_folded, name, spark, lake.bronze, new, since, files=files)
+        return table.stage_by(lambda folder: write(folder=folder)).files
+    return table.stage(_folded(spark, lake, name, since, changes, files=files)).files
 
 
 def _folded(

@@ -460,7 +460,9 @@ FOLD_SIEVE_ROWS_MAX: Final = 100_000_000
 FOLD_SIEVE_BYTES_MAX: Final = 512 * MIB
 """Of keys and times that such a task holds."""
 FOLD_SIEVE_ROWS_AT_ONCE: Final = 65_536
-"""Changes whose bytes it reads together."""
+"""Changes whose bytes it reads together, unless they are large."""
+FOLD_PORTION_BYTES: Final = 64 * MIB
+"""Of whole rows that a task of the fold holds, where it reads, moves or writes them."""
 SILVER_SMALL_ROWS: Final = 200_000
 """A silver table up to this size is rewritten with every fold: it is always current as it is."""
 SILVER_BEHIND_PERCENT_MAX: Final = 10
