@@ -444,6 +444,22 @@ def test_P1_batches_are_bound_in_bytes_and_one_entry_always_fits(
     assert found == [[1, 2], [3], [4], [5, 6]]
 
 
+def test_P1_a_large_entry_among_small_ones_is_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a light read leaves out, the one that looks at sizes first finds."""
+    monkeypatch.setattr("holdfast.pipeline.logs_home.SOURCE_BATCH_BYTES", 7 * 500)
+    large = "x" * 5_000
+    with make_home(tmp_path / "home") as node:
+        for number in range(9):
+            team(node).state.set(f"k{number}", large if number == 4 else number)
+        raws = [entry.raw for entry in node.log.range(1, 10)]
+    log = open_log(str(tmp_path / "home"))
+    found = pa.Table.from_batches(log.batches(1, 1, 10))
+    assert found["raw"].to_pylist() == raws
+    assert found["offset"].to_pylist() == list(range(1, 10))
+
+
 @pytest.mark.parametrize("bytes_max", [1 << 20, 2000])
 @pytest.mark.parametrize("missing", [2, 4, 5])
 def test_P1_a_hole_in_a_log_is_an_error_and_never_passed_over(

@@ -1,13 +1,14 @@
 """The columns of a log as Arrow, as every kind of log gives them.
 
-All of it works on whole columns. An id becomes its text by a table of the 256 pairs of digits that
-a byte can be.
+All of it works on whole columns: ids are written as digits all together, and cut where the dashes
+of their text stand.
 """
 
 from __future__ import annotations
 
+from binascii import hexlify
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -37,18 +38,17 @@ LOG: Final = pa.schema(
 )
 """`schema.LOG`, as Arrow says it."""
 
+_Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _ID_BYTES: Final = 16
 _TEXT_CHARS: Final = 36
-_PAIRS: Final = np.frombuffer("".join(f"{n:02x}" for n in range(256)).encode(), dtype=np.uint16)
 _GROUPS: Final = ((0, 8, 0), (9, 13, 8), (14, 18, 12), (19, 23, 16), (24, 36, 20))
 """Where digits stand in the text, and where they begin among the 32."""
 
 
 def uuid_texts(ids: bytes | memoryview | pa.Buffer) -> pa.Array:
     """The ids that lie in a buffer one after the other, as canonical text."""
-    raw = np.frombuffer(ids, dtype=np.uint8)
-    rows = len(raw) // _ID_BYTES
-    digits = _PAIRS[raw].view(np.uint8).reshape(rows, 2 * _ID_BYTES)
+    digits = np.frombuffer(hexlify(ids), dtype=np.uint8).reshape(-1, 2 * _ID_BYTES)
+    rows = len(digits)
     text = np.full((rows, _TEXT_CHARS), ord("-"), dtype=np.uint8)
     for begin, end, digit in _GROUPS:
         text[:, begin:end] = digits[:, digit : digit + end - begin]
@@ -67,15 +67,15 @@ def place_columns(log: str, epoch: int, rows: int) -> list[pa.Array]:
 
 def from_joined(log: str, epoch: int, joined: Joined) -> pa.RecordBatch:
     """A batch of entries that SQLite joined; damage is told, never guessed around."""
-    offsets = _numbers(joined.offset)
     expected = np.arange(joined.start, joined.start + joined.rows, dtype=np.int64)
     texts = [_texts(part) for part in (joined.mesh, joined.op, joined.entity, joined.origin)]
-    ends = np.cumsum(_numbers(joined.lengths).to_numpy())
+    lamport, recorded_at = _numbers(joined.lamport), _numbers(joined.recorded_at)
+    ends = np.cumsum(_numbers(joined.lengths))
     whole = (
-        np.array_equal(offsets.to_numpy(), expected)
+        np.array_equal(_numbers(joined.offset), expected)
         and len(joined.id) == joined.rows * _ID_BYTES
+        and all(len(part) == joined.rows for part in (*texts, lamport, recorded_at, ends))
         and ends[-1] == len(joined.raw)
-        and all(len(text) == joined.rows for text in texts)
     )
     if not whole:
         raise StoreCorrupt(
@@ -89,11 +89,11 @@ def from_joined(log: str, epoch: int, joined: Joined) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [
             *place_columns(log, epoch, joined.rows),
-            offsets,
+            pa.array(expected),
             uuid_texts(joined.id),
             *texts,
-            _numbers(joined.lamport),
-            times(_numbers(joined.recorded_at)),
+            pa.array(lamport),
+            times(pa.array(recorded_at)),
             raw,
         ],
         schema=LOG,
@@ -140,5 +140,9 @@ def _texts(joined: str) -> pa.Array:
     return pc.split_pattern(pa.array([joined]), SEPARATOR).values
 
 
-def _numbers(joined: str) -> pa.Array:
-    return pc.split_pattern(pa.array([joined]), ",").values.cast(pa.int64())
+def _numbers(joined: str) -> _Numbers:
+    """None at all if one of them is no number: whoever asks counts them."""
+    try:
+        return np.fromstring(joined, dtype=np.int64, sep=",")
+    except ValueError:
+        return np.zeros(0, dtype=np.int64)

@@ -24,7 +24,7 @@ from holdfast.rules.limits import SOURCE_BATCH_BYTES, SOURCE_BATCH_ROWS
 from holdfast.storage.home import require_home
 from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.backup import Looking, frozen, looking
-from holdfast.storage.sqlite.log_joined import log_joined
+from holdfast.storage.sqlite.log_joined import Joined, log_joined, log_joined_lightly
 from holdfast.transport.wire import Confirmation, Registration
 
 _Opening = Callable[[], AbstractContextManager[Looking]]
@@ -52,11 +52,16 @@ class DiskLog:
         self, epoch: int, start: int, stop: int, filter: Filter = EVERYTHING
     ) -> Iterator[pa.RecordBatch]:
         name = self.place().log if start < stop else ""
+        light = True
         while start < stop:
             with reading(name, self.location, epoch, start, stop), self.looked_at() as reader:
                 place = self._place(reader)
                 check_range(place, epoch, start, stop)
-                batch, upto = _batch(reader, place, start, stop, filter)
+                if filter == EVERYTHING:
+                    joined, light = _joined(reader, start, stop, light=light)
+                    batch, upto = _whole(place, start, joined)
+                else:
+                    batch, upto = _filtered(reader, place, start, stop, filter)
             if batch is not None:
                 yield batch
             start = upto + 1
@@ -130,15 +135,24 @@ class BackupLog(DiskLog):
         super().__init__(location, options, lambda: frozen(database))
 
 
-def _batch(
-    reader: Looking, place: Place, start: int, stop: int, filter: Filter
-) -> tuple[pa.RecordBatch | None, int]:
-    """The next batch, if anything passes, and how far was looked."""
-    if filter != EVERYTHING:
-        columns = reader.log_columns(start, stop, SOURCE_BATCH_ROWS, SOURCE_BATCH_BYTES, filter)
-        batch = from_columns(place.log, place.epoch, columns) if columns.offset else None
-        return batch, columns.upto
-    joined = log_joined(reader.connection, start, stop, SOURCE_BATCH_ROWS, SOURCE_BATCH_BYTES)
+def _joined(reader: Looking, start: int, stop: int, *, light: bool) -> tuple[Joined | None, bool]:
+    """The next entries, and whether a light read is worth a try for those after them."""
+    asked = (reader.connection, start, stop, SOURCE_BATCH_ROWS, SOURCE_BATCH_BYTES)
+    found = log_joined_lightly(*asked) if light else None
+    return (log_joined(*asked), False) if found is None else (found, True)
+
+
+def _whole(place: Place, start: int, joined: Joined | None) -> tuple[pa.RecordBatch, int]:
+    """A batch, and how far it goes."""
     if joined is None:
         raise StoreCorrupt("the log has a gap")
     return from_joined(place.log, place.epoch, joined), start + joined.rows - 1
+
+
+def _filtered(
+    reader: Looking, place: Place, start: int, stop: int, filter: Filter
+) -> tuple[pa.RecordBatch | None, int]:
+    """The next batch, if anything passes, and how far was looked."""
+    columns = reader.log_columns(start, stop, SOURCE_BATCH_ROWS, SOURCE_BATCH_BYTES, filter)
+    batch = from_columns(place.log, place.epoch, columns) if columns.offset else None
+    return batch, columns.upto

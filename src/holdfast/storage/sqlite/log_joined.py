@@ -4,6 +4,10 @@ To make Python objects of nine values per row takes most of the time of such a r
 the values itself, column by column, and whoever reads takes them apart again with code that works
 on whole columns. Names hold no NUL (see `rules.names`), so a NUL stands between them; a number and
 a comma need no more thought; bytes are cut by their lengths.
+
+How many entries fit into a number of bytes is known only when their sizes were looked at, which is
+a fifth of the work. Most logs are of small entries. So whoever reads may ask for a light read, that
+joins at once and leaves out what is large: if nothing was, it was enough.
 """
 
 from __future__ import annotations
@@ -22,13 +26,21 @@ SEPARATOR: Final = "\0"
 _RANGE: Final = " FROM log NOT INDEXED WHERE offset >= ? AND offset < ?"
 _SIZE: Final = f"SELECT count(*), sum(length(raw)){_RANGE}"
 _LENGTHS: Final = f"SELECT group_concat(length(raw)){_RANGE}"
-_JOINED: Final = (
-    "SELECT count(*), group_concat(length(raw)), group_concat(offset), "
+_COLUMNS: Final = (
+    "count(*), group_concat(length(raw)), group_concat(offset), "
     "CAST(group_concat(id, '') AS BLOB), "
     "group_concat(mesh, char(0)), group_concat(op, char(0)), group_concat(entity, char(0)), "
-    "group_concat(origin, char(0)), group_concat(lamport), group_concat(recorded_at), "
-    f"CAST(group_concat(raw, '') AS BLOB){_RANGE}"
+    "group_concat(origin, char(0)), group_concat(lamport), group_concat(recorded_at)"
 )
+_JOINED: Final = f"SELECT {_COLUMNS}, CAST(group_concat(raw, '') AS BLOB){_RANGE}"
+_LIGHT: Final = (
+    f"SELECT max(length(raw)), {_COLUMNS}, "
+    f"CAST(group_concat(CASE WHEN length(raw) <= ? THEN raw END, '') AS BLOB){_RANGE}"
+)
+_LARGE: Final = 8
+"""Times what an entry may have on average: one that is larger is no part of a light read, so that
+no such read takes more than so many times its bytes.
+"""
 
 
 class Joined(msgspec.Struct, frozen=True, gc=False):
@@ -67,3 +79,16 @@ def log_joined(
         stop = start + max(1, bisect_right(ends, bytes_max))
     columns: Any = connection.execute(_JOINED, (start, stop)).get
     return Joined(start, *columns) if columns[0] else None
+
+
+def log_joined_lightly(
+    connection: apsw.Connection, start: int, stop: int, limit: int, bytes_max: int
+) -> Joined | None:
+    """The same at one look; None also if they do not fit, or some are large: then ask the other."""
+    stop = min(stop, start + limit)
+    large = _LARGE * bytes_max // limit
+    found: Any = connection.execute(_LIGHT, (large, start, stop)).get
+    most, count, *columns = found
+    if not count or most > large or len(columns[-1]) > bytes_max:
+        return None
+    return Joined(start, count, *columns)
