@@ -102,8 +102,11 @@ def test_P2_only_one_of_two_jobs_makes_the_next_version(
 def test_P2_what_no_commit_names_is_vacuumed(spark: SparkSession, tmp_path: Path) -> None:
     table = put(spark, table_in(tmp_path), "a1", 1)
     left = table.stage(spark.sql("SELECT 'x1' AS id, 1L AS n, now() AS at, 'x' AS day"))
+    scratch = tmp_path / "table" / left.folder / "share-00000.arrow"
+    scratch.write_bytes(b"what a fold that was killed had on its way")
     assert ids(spark, table.fresh()) == ["a1"]
     gone = table.fresh().vacuum(0, dry_run=False)
     assert any(left.folder in path for path in gone)
     assert not list((tmp_path / "table" / left.folder).rglob("*.parquet"))
+    assert not scratch.exists()
     assert ids(spark, table.fresh()) == ["a1"]
