@@ -15,6 +15,7 @@ import struct
 import subprocess
 import sys
 from base64 import b64encode
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
@@ -162,6 +163,8 @@ class Wire:
         self._socket = socket.create_connection(("127.0.0.1", up.port), timeout=TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._held = bytearray()
+        self._frames: deque[FromBroker] = deque()
+        """What came along with one that was waited for."""
         nonce = b64encode(os.urandom(16)).decode()
         head = "GET /v1/sync HTTP/1.1\r\nHost: b\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         head += f"Sec-WebSocket-Key: {nonce}\r\nSec-WebSocket-Version: 13\r\n\r\n"
@@ -203,11 +206,13 @@ class Wire:
         self._socket.sendall(masked(encode_frame(frame)))
 
     def get(self, kind: type[F]) -> F:
-        """The next frame of a kind; others are dropped."""
+        """The next frame of a kind; those before it are dropped."""
         while True:
-            for frame in self.receive():
+            while self._frames:
+                frame = self._frames.popleft()
                 if isinstance(frame, kind):
                     return frame
+            self._frames.extend(self.receive())
 
     def receive(self) -> list[FromBroker]:
         """What there is, and at least a part of a frame."""
