@@ -53,6 +53,8 @@ class Broker:
         self.keeping = keeping_of(*self.mode, settings.keep_days)
         self.counts = BrokerCounts()
         self.hub = Hub(alone=settings.dsn is None)
+        self.apart = settings.dsn is not None
+        """The store is a process of its own, that may write while this one reads and answers."""
         self.accepting = Accepting(
             desk,
             self.keeping,

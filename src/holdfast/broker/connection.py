@@ -237,7 +237,9 @@ class Connection:
         if len(items) > limits.PUSH_ITEMS_MAX:
             self._talk.closing = (features.TOO_LARGE, "so many items are too many for one push")
             return
-        most = _most(len(items), quick=self._broker.accepting.took_s < _QUICK_S)
+        broker = self._broker
+        quick = broker.apart and broker.accepting.took_s < _QUICK_S
+        most = _most(len(items), by_halves=quick)
         for at in range(0, len(items), most):
             if at:
                 await asyncio.sleep(0)
@@ -323,14 +325,15 @@ class Connection:
         self._meshes, self._queues = meshes, queues
 
 
-def _most(items: int, *, quick: bool) -> int:
+def _most(items: int, *, by_halves: bool) -> int:
     """How many of so many are read in one turn, and handed in together.
 
-    A member that waits for answers before it sends more would have the store and the loop take
-    turns. So while the store is quick, each half of what it sends is read, or answered, while the
-    other is written. Where a commit takes its time, two of them would cost more than the turns.
+    A member that waits for answers before it sends more would have this process and that of the
+    store take turns. So while the store is quick, each half of what it sends is read, or answered,
+    while the other is written. Where a commit takes its time two of them would cost more than the
+    turns do, and a store in this process would gain little.
     """
-    return min(_SLICE, (items + 1) // 2 if quick and items >= 2 * _HALF_MIN else items)
+    return min(_SLICE, (items + 1) // 2 if by_halves and items >= 2 * _HALF_MIN else items)
 
 
 def _joined(frames: list[FromBroker]) -> list[FromBroker]:
