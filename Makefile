@@ -2,7 +2,7 @@
 # They need Python 3.11 or newer, make and a package index, and nothing else beforehand.
 
 .DEFAULT_GOAL := help
-.PHONY: help sync test check fix docs demo bench soak lock clean
+.PHONY: help sync test check fix docs demo bench soak load lock clean
 
 PYTHON ?= python3
 WORKERS ?= auto
@@ -46,6 +46,9 @@ bench: sync ## measure ratios against the bare engine and rivals; one file with 
 
 soak: sync ## the tests again and again with fresh seeds, for SOAK_HOURS (1)
 	$(BIN)/python tools/soak.py $(ARGS)
+
+load: sync ## a mixed load on a broker and three nodes, for MINUTES (10); ARGS=--postgres
+	$(BIN)/python tools/load.py --minutes $(or $(MINUTES),10) $(ARGS)
 
 lock: sync ## rewrite requirements.lock; BEFORE=2027-01-31 first moves the date it may look back from
 	$(BIN)/python tools/lock.py $(BEFORE)

@@ -1,0 +1,1 @@
+"""A load of hours on a real broker and real nodes; see `tools/load.py`."""

@@ -1,0 +1,103 @@
+"""The broker of a load: a real one in a process of its own, that keeps things for moments.
+
+    python -m tools.loading.broker --store FOLDER --tcp 127.0.0.1:7421 --keep-ms 60000
+
+Where a broker keeps messages for days it keeps them for `--keep-ms`, and ids four times as long. It
+sweeps when it is told to: whoever drives the load knows when nobody is so far behind that something
+would rightly be gone. For each line of its input it says one line of JSON: how it stands, and for
+the word `sweep` also what went. The end of its input ends it well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.broker import broker as broker_module
+from holdfast.broker.accepting import Keeping
+from holdfast.broker.broker import standings
+from holdfast.broker.serve import BrokerDaemon
+from holdfast.broker.settings import BrokerSettings
+from holdfast.broker.upkeep import Upkeep
+from holdfast.rules.limits import DAY_MS
+from holdfast.storage.broker_sqlite import upkeep as sqlite_upkeep
+
+IDS_KEPT = 4
+"""So many times as long as messages."""
+NEVER_MS = 1000 * DAY_MS
+
+
+def shorten(keep_ms: int, postgres: bool) -> None:
+    """Makes moments of days, here in the child: no setting allows it."""
+    keeping = Keeping(keep_ms=keep_ms, dedupe_ms=IDS_KEPT * keep_ms)
+    vars(broker_module)["keeping_of"] = lambda *_: keeping
+    vars(sqlite_upkeep)["DESK_DEDUPE_GRACE_MS"] = 0
+    if postgres:
+        from holdfast.storage.postgres import upkeep as postgres_upkeep
+
+        vars(postgres_upkeep)["DESK_DEDUPE_GRACE_MS"] = 0
+
+
+async def standing(daemon: BrokerDaemon) -> dict[str, Any]:
+    desk = daemon.broker.desk
+    meshes = [msgspec.structs.asdict(one) for one in await standings(desk)]
+    return {"counts": await desk.counts(), "meshes": meshes}
+
+
+async def obey(daemon: BrokerDaemon) -> None:
+    """Until nobody tells us anything any more."""
+    loop = asyncio.get_running_loop()
+    words = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(words), sys.stdin)
+    await daemon.ready.wait()
+    # What the nodes were told stays what it was: they keep things for longer than they have to.
+    await daemon.broker.desk.set_mode("retention_scoped", 0)
+    say({"event": "ready", "pid": os.getpid()})
+    while word := (await words.readline()).decode().strip():
+        done = {}
+        if word == "sweep":
+            done = msgspec.structs.asdict(await Upkeep(daemon.broker).sweep())
+        say({"swept": done, **await standing(daemon)})
+    daemon.stop()
+
+
+def say(document: dict[str, Any]) -> None:
+    os.write(1, msgspec.json.encode(document) + b"\n")
+
+
+async def serve(settings: BrokerSettings) -> None:
+    daemon = BrokerDaemon(settings)
+    obeying = asyncio.create_task(obey(daemon))
+    await daemon.run()
+    await obeying
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("--tcp", required=True)
+    parser.add_argument("--keep-ms", type=int, required=True)
+    given = parser.parse_args()
+    dsn = os.environ.get("HOLDFAST_BROKER_DSN")
+    shorten(given.keep_ms, dsn is not None)
+    settings = BrokerSettings(
+        store=given.store,
+        dsn=dsn,
+        tcp=given.tcp,
+        name="hub",
+        dedupe="3",
+        sweep_every_ms=NEVER_MS,
+        orphans_every_ms=NEVER_MS,
+    )
+    asyncio.run(serve(settings))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
