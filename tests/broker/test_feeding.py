@@ -287,6 +287,8 @@ def test_D7_a_member_is_asked_for_a_snapshot_when_old_changes_could_go(tmp_path:
                 assert await a.quiet() == []
                 real = up.broker.source.now_ms
                 up.broker.source.now_ms = lambda: real() + 3 * limits.DAY_MS  # type: ignore[method-assign]
+                ticks = up.broker.ticks_ms() + 3 * limits.DAY_MS  # they have passed: it is no leap
+                up.broker.ticks_ms = lambda: ticks  # type: ignore[method-assign]
                 await Upkeep(up.broker).sweep()
                 assert (await a.get(SnapshotWanted)).mesh == "team"
                 assert not any(isinstance(one, SnapshotWanted) for one in await b.quiet())

@@ -18,6 +18,7 @@ from holdfast.broker.serve import BrokerDaemon
 from holdfast.broker.settings import BrokerSettings
 from holdfast.broker.upkeep import Upkeep
 from holdfast.rules import limits
+from holdfast.rules.desk import Swept
 from holdfast.rules.errors import (
     AlreadyExists,
     BadInput,
@@ -293,6 +294,55 @@ def test_D7_sweeps_and_orphan_checks_run_by_themselves(tmp_path: Path) -> None:
             async with asyncio.timeout(30):
                 while not (counts.sweeps and counts.orphan_checks):
                     await asyncio.sleep(0.05)
+
+    asyncio.run(run())
+
+
+def test_D7_a_clock_that_leapt_ahead_sweeps_nothing_until_somebody_says_so(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        async with broker_up(tmp_path, keep_days=1) as up:
+            ana = Person("ana")
+            await ana.register(up, "team")
+            await ana.declare(up, "team", "topic", "news")
+            async with ana.connect(up) as wire:
+                await wire.push("team", ana.message("team", "topic", "news"))
+            broker = up.broker
+            real, counting = broker.source.now_ms, broker.ticks_ms()
+            ahead = real() + 40 * limits.DAY_MS
+            broker.source.now_ms = lambda: ahead  # type: ignore[method-assign]
+            upkeep = Upkeep(broker)
+            assert await upkeep.sweep() == Swept()
+            assert (await broker.desk.counts())["messages"] == 1
+            text = (await ask(up, "GET", "/metrics", unix=True)).body.decode()
+            assert "holdfast_broker_sweeps_put_off_total 1.0" in text.splitlines()
+            broker.source.now_ms = real  # type: ignore[method-assign]
+            assert await upkeep.look_at_clock(), "it is back where it was believed"
+
+            broker.source.now_ms = lambda: ahead  # type: ignore[method-assign]
+            broker.ticks_ms = lambda: counting  # type: ignore[method-assign]
+            assert (await upkeep.sweep()).messages == 0
+            said = await ask(up, "POST", "/v1/sweep", unix=True)
+            assert msgspec.json.decode(said.body)["messages"] == 1, "an operator's word"
+
+    asyncio.run(run())
+
+
+def test_D7_a_broker_that_was_down_for_long_does_not_sweep_at_once(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with broker_up(tmp_path) as up:
+            await Person("ana").register(up, "team")
+            broker, upkeep = up.broker, Upkeep(up.broker)
+            real = broker.source.now_ms
+            later = real() + 3 * limits.DAY_MS
+            broker.source.now_ms = lambda: later  # type: ignore[method-assign]
+            broker.pace = None  # as at the start of a process
+            assert not await upkeep.look_at_clock()
+            ticks = broker.ticks_ms() + limits.CLOCK_STEADY_MS
+            broker.ticks_ms = lambda: ticks  # type: ignore[method-assign]
+            broker.source.now_ms = lambda: later + limits.CLOCK_STEADY_MS  # type: ignore[method-assign]
+            assert await upkeep.look_at_clock(), "it has kept pace for a day"
 
     asyncio.run(run())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from time import monotonic
@@ -21,6 +22,7 @@ from holdfast.node.mint import RealSource, Source
 from holdfast.node.sessions import Sessions
 from holdfast.rules import features, limits
 from holdfast.rules.desk import Mode
+from holdfast.rules.pace import Pace
 from holdfast.storage.desk import Desk
 
 if TYPE_CHECKING:
@@ -68,8 +70,15 @@ class Broker:
         self.certificate = b""
         """The digest of the one that the TLS listener shows."""
         self.connections: set[Connection] = set()
+        self.pace: Pace | None = None
+        """Whether its clock is believed; None before the first look."""
         self._epoch_at: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def ticks_ms(self) -> int:
+        """A clock that only counts, where the system has such a one also while it sleeps."""
+        kind = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+        return time.clock_gettime_ns(kind) // 1_000_000
 
     def certificate_of(self, listener: str) -> bytes:
         return self.certificate if listener == "tls" else NO_CERTIFICATE

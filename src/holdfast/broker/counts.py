@@ -25,6 +25,8 @@ class BrokerCounts:
         """Connections that have ended, by code."""
         self.swept: Counter[str] = Counter()
         self.sweeps = 0
+        self.put_off = 0
+        """Sweeps that did not take place, because the clock was not believed."""
         self.orphan_checks = 0
         self.orphans: Counter[str] = Counter()
         """What the last check found, by mesh."""

@@ -1,7 +1,8 @@
 """What a broker does for itself: sweeps, the orphan check, asking for snapshots.
 
 Each is also a command. Chunks are small and the loop is let go between them: nobody waits long for
-a sweep.
+a sweep. A sweep goes by the wall clock, so it waits while that is not believed (`rules.pace`); the
+command is somebody's word, and does not.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from holdfast.rules import limits
 from holdfast.rules.desk import Orphan, Swept
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.ids import id_time_ms
+from holdfast.rules.pace import begun, looked
 from holdfast.storage.desk import Desk
 
 log = logging.getLogger("holdfast")
@@ -70,6 +72,7 @@ class Upkeep:
         """Until it is cancelled."""
         loop = asyncio.get_running_loop()
         settings = self._broker.settings
+        await self._patiently("look at the clock", self.look_at_clock)
         sweep_at = loop.time() + settings.sweep_every_ms / limits.SECOND_MS
         orphans_at = loop.time() + settings.orphans_every_ms / limits.SECOND_MS
         while True:
@@ -95,8 +98,26 @@ class Upkeep:
             # All else that this clockwork drives goes on.
             log.exception("a fault of ours in the %s; it is tried again", what)
 
-    async def sweep(self) -> Swept:
+    async def look_at_clock(self) -> bool:
+        """Is it believed? The first look should come before anybody leaves a trace by it."""
         broker = self._broker
+        times = {"wall_ms": broker.source.now_ms(), "ticks_ms": broker.ticks_ms()}
+        if broker.pace is None:
+            broker.pace = begun(**times, newest_ms=await _newest(broker.desk))
+        else:
+            broker.pace = looked(broker.pace, **times)
+        return broker.pace.is_believed
+
+    async def sweep(self) -> Swept:
+        """What is due, if the clock is believed."""
+        broker = self._broker
+        if not await self.look_at_clock():
+            broker.counts.put_off += 1
+            log.warning(
+                "the clock has leapt, or this broker was down for long: nothing is swept before it "
+                "has been steady for a day; if it is right: holdfast broker sweep"
+            )
+            return Swept()
         done = await sweep_all(broker.desk, broker.source.now_ms(), broker.counts)
         await self._want_snapshots()
         return done
@@ -135,6 +156,16 @@ class Upkeep:
             return False
         age = broker.source.now_ms() - id_time_ms(changes[0].broker_id)
         return age > broker.keeping.keep_ms
+
+
+async def _newest(desk: Desk) -> int | None:
+    """The newest time that the store shows of its meshes and members."""
+    times = []
+    for mesh in await desk.mesh_list():
+        times.append(mesh.created_at)
+        for member in await desk.member_list(mesh.slug):
+            times += [member.added_at, member.seen_at or 0]
+    return max(times, default=None)
 
 
 class UpkeepDone(msgspec.Struct, frozen=True):

@@ -305,6 +305,12 @@ INVITE_USES_MAX: Final = 10_000
 BROKER_PART_BYTES_MAX: Final = 8 * MIB
 """Of one part of a snapshot on its way to a broker."""
 SWEEP_EVERY_MS: Final = 1 * HOUR_MS
+CLOCK_LEAP_MS: Final = 4 * HOUR_MS
+"""A broker's clock that goes ahead by more at once is not believed, and nothing is swept by it."""
+CLOCK_STEADY_MS: Final = 24 * HOUR_MS
+"""Until it has kept pace for so long."""
+CLOCK_ABSENCE_MS: Final = 24 * HOUR_MS
+"""Nor at the start, if all that the store holds is older."""
 ORPHANS_EVERY_MS: Final = 24 * HOUR_MS
 SWEEP_ROWS: Final = 2000
 ORPHANS_SHOWN_MAX: Final = 1000

@@ -127,6 +127,11 @@ class Figures(Collector):
             found.add_metric([""], 0)
         yield found
         yield CounterMetricFamily("holdfast_broker_sweeps", "Sweeps", value=counts.sweeps)
+        yield CounterMetricFamily(
+            "holdfast_broker_sweeps_put_off",
+            "Sweeps that waited, because the clock was not believed",
+            value=counts.put_off,
+        )
         swept = CounterMetricFamily(
             "holdfast_broker_swept", "What sweeps have removed or released", labels=["what"]
         )

@@ -1,0 +1,51 @@
+"""Whether a wall clock is believed when something is about to be forgotten by it.
+
+A broker forgets by its wall clock: messages after days, ids after weeks. A clock that leaps ahead
+makes everything old at once, and what goes then is gone. A second clock, which only counts on,
+cannot tell the time but shows the leap. So a clock is believed
+
+- from the start, if the store's newest trace is not older than `CLOCK_ABSENCE_MS`: whoever was down
+  for longer cannot tell its own absence from a clock that is wrong;
+- while it keeps pace with the other clock, within `CLOCK_LEAP_MS`; being behind does no harm;
+- again when it is back where it was believed, or when it has kept pace for `CLOCK_STEADY_MS`.
+
+Until then nothing is forgotten unless somebody says so. That costs room, and nothing else.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.rules.limits import CLOCK_ABSENCE_MS, CLOCK_LEAP_MS, CLOCK_STEADY_MS
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How far the wall clock is ahead of the one that only counts, and since when."""
+
+    ahead_ms: int
+    since_ms: int
+    """By the clock that counts: it has kept pace since then."""
+    believed_ms: int | None
+    """How far ahead it was when it was last believed; None: it never was."""
+
+    @property
+    def is_believed(self) -> bool:
+        return self.believed_ms is not None and self.ahead_ms - self.believed_ms <= CLOCK_LEAP_MS
+
+
+def begun(*, wall_ms: int, ticks_ms: int, newest_ms: int | None) -> Pace:
+    """At the start of a process. `newest_ms` is the newest time in its store, if there is any."""
+    ahead = wall_ms - ticks_ms
+    absent = newest_ms is not None and wall_ms - newest_ms > CLOCK_ABSENCE_MS
+    return Pace(ahead, ticks_ms, None if absent else ahead)
+
+
+def looked(pace: Pace, *, wall_ms: int, ticks_ms: int) -> Pace:
+    """After another look at both clocks."""
+    ahead = wall_ms - ticks_ms
+    if abs(ahead - pace.ahead_ms) > CLOCK_LEAP_MS:
+        return Pace(ahead, ticks_ms, pace.believed_ms)
+    if ticks_ms - pace.since_ms >= CLOCK_STEADY_MS:
+        # From here on it is measured anew: what a good clock is set right by adds up over years.
+        return Pace(ahead, pace.since_ms, ahead)
+    return pace

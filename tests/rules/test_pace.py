@@ -1,0 +1,73 @@
+"""Whether a clock is believed when something is about to be forgotten by it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.rules.limits import CLOCK_ABSENCE_MS, CLOCK_LEAP_MS, CLOCK_STEADY_MS, DAY_MS, HOUR_MS
+from holdfast.rules.pace import Pace, begun, looked
+
+WALL = 1_800_000_000_000
+START = begun(wall_ms=WALL, ticks_ms=0, newest_ms=WALL - HOUR_MS)
+
+
+def after(pace: Pace, ticks: int, *, ahead: int = 0) -> Pace:
+    """A look so much later, at a clock that is so much ahead of what it should show."""
+    return looked(pace, wall_ms=WALL + ticks + ahead, ticks_ms=ticks)
+
+
+def test_D7_a_clock_that_keeps_pace_is_believed() -> None:
+    assert START.is_believed
+    assert after(after(START, HOUR_MS), 40 * DAY_MS).is_believed
+    assert begun(wall_ms=WALL, ticks_ms=5, newest_ms=None).is_believed, "there is nothing to sweep"
+
+
+def test_D7_a_clock_that_leaps_ahead_is_not_believed_until_it_was_steady_for_a_day() -> None:
+    leapt = after(START, HOUR_MS, ahead=40 * DAY_MS)
+    assert not leapt.is_believed
+    steady = HOUR_MS + CLOCK_STEADY_MS
+    assert not after(leapt, steady - 1, ahead=40 * DAY_MS).is_believed
+    assert after(leapt, steady, ahead=40 * DAY_MS).is_believed
+
+
+def test_D7_a_clock_that_leaps_again_begins_its_day_anew() -> None:
+    leapt = after(START, HOUR_MS, ahead=40 * DAY_MS)
+    again = after(leapt, 20 * HOUR_MS, ahead=80 * DAY_MS)
+    assert not after(again, HOUR_MS + CLOCK_STEADY_MS, ahead=80 * DAY_MS).is_believed
+
+
+def test_D7_a_clock_that_comes_back_is_believed_at_once() -> None:
+    leapt = after(START, HOUR_MS, ahead=40 * DAY_MS)
+    assert after(leapt, 2 * HOUR_MS).is_believed
+    assert after(START, HOUR_MS, ahead=-40 * DAY_MS).is_believed, "nothing goes early by it"
+
+
+def test_D7_small_leaps_that_add_up_are_one_large_one() -> None:
+    pace = START
+    for hour in range(1, 8):
+        pace = after(pace, hour * HOUR_MS, ahead=hour * HOUR_MS)
+    assert not pace.is_believed
+
+
+def test_D7_who_was_down_for_long_cannot_tell_that_from_a_wrong_clock() -> None:
+    assert not begun(wall_ms=WALL, ticks_ms=0, newest_ms=WALL - CLOCK_ABSENCE_MS - 1).is_believed
+    assert begun(wall_ms=WALL, ticks_ms=0, newest_ms=WALL - CLOCK_ABSENCE_MS).is_believed
+
+
+@given(st.lists(st.tuples(st.integers(1, 6 * HOUR_MS), st.integers(-90 * DAY_MS, 90 * DAY_MS))))
+def test_D7_a_clock_far_ahead_is_believed_only_after_a_day_of_looks(
+    looks: list[tuple[int, int]],
+) -> None:
+    pace, ticks, steady_from, anchor = START, 0, 0, 0
+    for more, ahead in looks:
+        ticks += more
+        if abs(ahead - anchor) > CLOCK_LEAP_MS:
+            steady_from, anchor = ticks, ahead
+        pace = after(pace, ticks, ahead=ahead)
+        if ahead > 2 * CLOCK_LEAP_MS and pace.is_believed:
+            was = pace.believed_ms
+            assert was is not None
+            assert (
+                ahead - (was - WALL) <= 2 * CLOCK_LEAP_MS or ticks - steady_from >= CLOCK_STEADY_MS
+            )
