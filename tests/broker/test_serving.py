@@ -334,9 +334,10 @@ def test_D7_a_broker_that_was_down_for_long_does_not_sweep_at_once(tmp_path: Pat
         async with broker_up(tmp_path) as up:
             await Person("ana").register(up, "team")
             broker, upkeep = up.broker, Upkeep(up.broker)
-            real = broker.source.now_ms
-            later = real() + 3 * limits.DAY_MS
+            assert await upkeep.look_at_clock()
+            later = broker.source.now_ms() + 3 * limits.DAY_MS
             broker.source.now_ms = lambda: later  # type: ignore[method-assign]
+            assert await upkeep.look_at_clock() is False, "it leapt"
             broker.pace = None  # as at the start of a process
             assert not await upkeep.look_at_clock()
             ticks = broker.ticks_ms() + limits.CLOCK_STEADY_MS

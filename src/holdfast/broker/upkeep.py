@@ -15,12 +15,13 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.broker.broker import Broker
+from holdfast.broker.clock_note import read_clock_note, write_clock_note
 from holdfast.broker.counts import BrokerCounts
 from holdfast.rules import limits
 from holdfast.rules.desk import Orphan, Swept
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.ids import id_time_ms
-from holdfast.rules.pace import begun, looked
+from holdfast.rules.pace import begun, looked, noted
 from holdfast.storage.desk import Desk
 
 log = logging.getLogger("holdfast")
@@ -99,14 +100,15 @@ class Upkeep:
             log.exception("a fault of ours in the %s; it is tried again", what)
 
     async def look_at_clock(self) -> bool:
-        """Is it believed? The first look should come before anybody leaves a trace by it."""
+        """Is it believed?"""
         broker = self._broker
         times = {"wall_ms": broker.source.now_ms(), "ticks_ms": broker.ticks_ms()}
-        if broker.pace is None:
-            broker.pace = begun(**times, newest_ms=await _newest(broker.desk))
-        else:
-            broker.pace = looked(broker.pace, **times)
-        return broker.pace.is_believed
+        note = await broker.run(read_clock_note, broker.settings.store)
+        pace = broker.pace
+        pace = begun(**times, note=note) if pace is None else looked(pace, **times)
+        broker.pace = pace
+        await broker.run(write_clock_note, broker.settings.store, noted(pace, note, **times))
+        return pace.is_believed
 
     async def sweep(self) -> Swept:
         """What is due, if the clock is believed."""
@@ -156,16 +158,6 @@ class Upkeep:
             return False
         age = broker.source.now_ms() - id_time_ms(changes[0].broker_id)
         return age > broker.keeping.keep_ms
-
-
-async def _newest(desk: Desk) -> int | None:
-    """The newest time that the store shows of its meshes and members."""
-    times = []
-    for mesh in await desk.mesh_list():
-        times.append(mesh.created_at)
-        for member in await desk.member_list(mesh.slug):
-            times += [member.added_at, member.seen_at or 0]
-    return max(times, default=None)
 
 
 class UpkeepDone(msgspec.Struct, frozen=True):

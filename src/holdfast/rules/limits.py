@@ -310,7 +310,7 @@ CLOCK_LEAP_MS: Final = 4 * HOUR_MS
 CLOCK_STEADY_MS: Final = 24 * HOUR_MS
 """Until it has kept pace for so long."""
 CLOCK_ABSENCE_MS: Final = 24 * HOUR_MS
-"""Nor at the start, if all that the store holds is older."""
+"""Nor at the start, if it is so much ahead of when it was last believed."""
 ORPHANS_EVERY_MS: Final = 24 * HOUR_MS
 SWEEP_ROWS: Final = 2000
 ORPHANS_SHOWN_MAX: Final = 1000

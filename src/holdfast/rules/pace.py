@@ -4,10 +4,12 @@ A broker forgets by its wall clock: messages after days, ids after weeks. A cloc
 makes everything old at once, and what goes then is gone. A second clock, which only counts on,
 cannot tell the time but shows the leap. So a clock is believed
 
-- from the start, if the store's newest trace is not older than `CLOCK_ABSENCE_MS`: whoever was down
-  for longer cannot tell its own absence from a clock that is wrong;
+- at the start, if it is not more than `CLOCK_ABSENCE_MS` ahead of when it was last believed, which
+  is written down: whoever was down for longer cannot tell its own absence from a clock that is
+  wrong;
 - while it keeps pace with the other clock, within `CLOCK_LEAP_MS`; being behind does no harm;
-- again when it is back where it was believed, or when it has kept pace for `CLOCK_STEADY_MS`.
+- again when it is back where it was believed, or when it has kept pace for `CLOCK_STEADY_MS`, which
+  goes on counting after a restart.
 
 Until then nothing is forgotten unless somebody says so. That costs room, and nothing else.
 """
@@ -26,18 +28,31 @@ class Pace(msgspec.Struct, frozen=True):
     since_ms: int
     """By the clock that counts: it has kept pace since then."""
     believed_ms: int | None
-    """How far ahead it was when it was last believed; None: it never was."""
+    """How far ahead it was when it was last believed; None: not since the start."""
 
     @property
     def is_believed(self) -> bool:
         return self.believed_ms is not None and self.ahead_ms - self.believed_ms <= CLOCK_LEAP_MS
 
 
-def begun(*, wall_ms: int, ticks_ms: int, newest_ms: int | None) -> Pace:
-    """At the start of a process. `newest_ms` is the newest time in its store, if there is any."""
+class ClockNote(msgspec.Struct, frozen=True):
+    """What outlives a process."""
+
+    believed_at: int
+    """What the wall clock showed when it was last believed."""
+    seen_at: int
+    """What it showed at the last look, believed or not."""
+    steady_ms: int
+    """For how long it had kept pace by then."""
+
+
+def begun(*, wall_ms: int, ticks_ms: int, note: ClockNote | None) -> Pace:
+    """At the start of a process. Without a note it has never run before."""
     ahead = wall_ms - ticks_ms
-    absent = newest_ms is not None and wall_ms - newest_ms > CLOCK_ABSENCE_MS
-    return Pace(ahead, ticks_ms, None if absent else ahead)
+    if note is None or wall_ms - note.believed_at <= CLOCK_ABSENCE_MS:
+        return Pace(ahead, ticks_ms, ahead)
+    goes_on = 0 <= wall_ms - note.seen_at <= CLOCK_ABSENCE_MS
+    return Pace(ahead, ticks_ms - note.steady_ms if goes_on else ticks_ms, None)
 
 
 def looked(pace: Pace, *, wall_ms: int, ticks_ms: int) -> Pace:
@@ -49,3 +64,11 @@ def looked(pace: Pace, *, wall_ms: int, ticks_ms: int) -> Pace:
         # From here on it is measured anew: what a good clock is set right by adds up over years.
         return Pace(ahead, pace.since_ms, ahead)
     return pace
+
+
+def noted(pace: Pace, before: ClockNote | None, *, wall_ms: int, ticks_ms: int) -> ClockNote:
+    """What is to be written down after a look."""
+    steady = min(ticks_ms - pace.since_ms, CLOCK_STEADY_MS)
+    if pace.is_believed:
+        return ClockNote(wall_ms, wall_ms, steady)
+    return ClockNote(0 if before is None else before.believed_at, wall_ms, steady)
