@@ -94,7 +94,7 @@ def _epoch_ignored(patch: pytest.MonkeyPatch) -> None:
 
 def _forgotten_not_put_back(patch: pytest.MonkeyPatch) -> None:
     """What a broker forgot is for others to bring."""
-    patch.setattr(sync_epoch, "put_back", lambda core, mesh, lost: 0)
+    patch.setattr(sync_epoch, "put_back", lambda core, mesh, lost, age: 0)
 
 
 def _inflight_for_ever(patch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,10 @@ from holdfast.node.links import Links
 from holdfast.node.sync_lane import Lane
 from holdfast.node.sync_link import SyncLink
 from holdfast.node.sync_status import BrokerBoard
-from holdfast.rules.desk import FeedRow
+from holdfast.rules.desk import DestinationRow, FeedRow
 from holdfast.rules.errors import BadAnswer, DiskFull, NotGranted, Unreachable
+from holdfast.rules.ids import id_text
+from holdfast.rules.limits import HOUR_MS
 from holdfast.rules.retold import UNCOUNTED
 from holdfast.rules.spool import lane_of
 from holdfast.transport.frames import (
@@ -115,8 +117,33 @@ def test_D6_an_answer_that_comes_while_the_epoch_is_left_is_not_believed(
         ("read",),
         ((1, 0), (2, 0)),  # all of epoch 1 is gone
     )
-    sync_epoch.take_up(ana.core, ana.sync.meshes[MESH], place)
+    sync_epoch.take_up(ana.core, ana.sync.meshes[MESH], place, 48)
     assert states(ana) == {"pending": 1}
+
+
+def test_D6_a_message_that_the_broker_may_have_had_and_forgotten_is_not_put_back(
+    ana: Laptop, broker: Brokerage, clock: HandClock
+) -> None:
+    """It went back to a copy from before our epoch: nobody knows what of it came again since."""
+    topic = DestinationRow(kind="topic", ref="news", made_at=clock.now_ms())
+    now(broker.desk.destination_put(MESH, topic))
+    ana.connect()
+    ana.settle()
+    team(ana.node).send("old", topic="news")
+    team(ana.node).state.set("a", 1)
+    ana.settle()
+    clock.advance(47 * HOUR_MS)
+    young = team(ana.node).send("young", topic="news")
+    ana.settle()
+    assert states(ana) == {"done": 3}
+    ana.change(broker_epoch=2)
+    clock.advance(2 * HOUR_MS)
+    epochs = ((1, 0), (3, 0))
+    place = Place(MESH, broker.mesh().server_id, 3, 0, 1, 0, ("read",), epochs)
+    sync_epoch.take_up(ana.core, ana.sync.meshes[MESH], place, 48)
+    waiting = ana.core.read("test", lambda tx: tx.spool_list(LANE, ("pending",), 0, 10))
+    assert [row.entity for row in waiting if row.entity] == ["state//a"], "known by its id"
+    assert [id_text(row.id) for row in waiting if not row.entity] == [young.id]
 
 
 # --- meshes that come and go ---------------------------------------------------------------------

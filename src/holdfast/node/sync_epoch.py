@@ -4,6 +4,9 @@ A broker that was restored from an older copy counts in a new epoch, from the la
 had. All that this node knows to have stood above goes back into the spool, so that it is pushed
 again; the broker knows by the ids what it has. Only then does the cursor move. Work that is cut
 short in between is done again from its beginning, and finds most of it done.
+
+Where nobody can say what the broker forgot, messages that are older than it remembers ids stay out:
+it could have had them, and would take them for new ones.
 """
 
 from __future__ import annotations
@@ -15,9 +18,11 @@ import msgspec
 
 from holdfast.node.core import Core
 from holdfast.node.sync_mesh import MeshSync
+from holdfast.rules.delivery import MESSAGE
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import NotAMember, UnknownMesh
-from holdfast.rules.limits import CHUNK_ROWS
+from holdfast.rules.ids import id_time_ms
+from holdfast.rules.limits import CHUNK_ROWS, HOUR_MS
 from holdfast.rules.rows import JobRow, MeshRow
 from holdfast.rules.spool import State, after_retry, spool_row
 from holdfast.rules.sync import Cursor, Lost, Move, epoch_moved
@@ -29,8 +34,10 @@ log = logging.getLogger("holdfast")
 _JOB = "sync:"
 
 
-def take_up(core: Core, mesh: MeshSync, place: Place) -> bool:
-    """Brings the cursor to a place. True if it was moved, or stands for the first time."""
+def take_up(core: Core, mesh: MeshSync, place: Place, max_age_hours: int) -> bool:
+    """Brings the cursor to a place. True if it was moved, or stands for the first time. A message
+    that may be at the broker is told again up to `max_age_hours`.
+    """
     _check_same(mesh, place)
     row = core.read("sync.place", partial(_require, mesh.slug))
     mesh.cursor = Cursor(row.broker_epoch, row.broker_seq)
@@ -52,7 +59,7 @@ def take_up(core: Core, mesh: MeshSync, place: Place) -> bool:
         # Whoever is storing an answer of the epoch before is done with it after this.
         core.write("sync.epoch", lambda tx: None)
     for lost in move.lost:
-        put_back(core, mesh, lost)
+        put_back(core, mesh, lost, max_age_hours)
     core.write("sync.epoch", partial(_move, core, mesh.slug, move))
     mesh.went_back = mesh.cursor.epoch > 0
     mesh.cursor = move.cursor
@@ -85,14 +92,15 @@ def _move(core: Core, slug: str, move: Move, tx: Transaction) -> None:
 # --- what the broker forgot ----------------------------------------------------------------------
 
 
-def put_back(core: Core, mesh: MeshSync, lost: Lost) -> int:
+def put_back(core: Core, mesh: MeshSync, lost: Lost, max_age_hours: int) -> int:
     """Everything that is known to have stood there waits in the spool again; says how much. Without
     the grant to relay only what is ours: the others have their own.
     """
     after, total = lost.above, 0
+    oldest_ms = 0 if lost.certain else core.ctx.now_ms() - max_age_hours * HOUR_MS
     while found := core.read("sync.heard", partial(_heard, mesh.slug, lost, after)):
         offsets = [offset for _, offset in found]
-        total += core.write("sync.put_back", partial(_put_back, core, mesh, offsets))
+        total += core.write("sync.put_back", partial(_put_back, core, mesh, offsets, oldest_ms))
         after = found[-1][0]
     return total
 
@@ -102,7 +110,10 @@ def _heard(slug: str, lost: Lost, after: int, tx: Reader) -> list[tuple[int, int
     return [(seq, offset) for seq, offset in found if lost.upto is None or seq <= lost.upto]
 
 
-def _put_back(core: Core, mesh: MeshSync, offsets: list[int], tx: Transaction) -> int:
+def _put_back(
+    core: Core, mesh: MeshSync, offsets: list[int], oldest_ms: int, tx: Transaction
+) -> int:
+    """Messages only from a time on; changes are known to whoever meets one twice."""
     now = core.ctx.now_ms()
     relays = "relay" in mesh.grants
     count = 0
@@ -111,6 +122,8 @@ def _put_back(core: Core, mesh: MeshSync, offsets: list[int], tx: Transaction) -
         if entry is None or entry.mesh != mesh.slug:
             continue  # truncated since: the broker's snapshot, or nobody, has it
         if entry.origin != core.ctx.peer and not relays:
+            continue
+        if entry.op == MESSAGE and min(entry.recorded_at, id_time_ms(entry.id)) < oldest_ms:
             continue
         known = tx.spool_get(mesh.lane, entry.id)
         if known is None:

@@ -212,7 +212,7 @@ class SyncCore:
     def _take_up(self, mesh: MeshSync, place: Place, *, asked: bool) -> list[FromNode]:
         """Follows a mesh from where it stands. `asked`: the broker does not know our cursor yet."""
         try:
-            moved = sync_epoch.take_up(self.core, mesh, place)
+            moved = sync_epoch.take_up(self.core, mesh, place, self._age_hours)
             if not asked and not moved and place.seq < mesh.cursor.seq:
                 raise EpochMismatch(
                     f"the broker ends at seq {place.seq} of {mesh.slug!r}, and {mesh.cursor.seq} "

@@ -70,6 +70,8 @@ class Lost(NamedTuple):
     epoch: int
     above: int
     upto: int | None = None
+    certain: bool = True
+    """Else the broker may have had it again since, and have forgotten its id in its time."""
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -128,12 +130,14 @@ def _from_another_branch(cursor: Cursor, epoch: int, known: dict[int, int]) -> M
     histories are one, so all of it is read again, and all that may be missing there is brought.
     """
     lost = [
-        Lost(number, min((base for later, base in known.items() if later > number), default=0))
-        if number in known
-        else Lost(number, 0)
+        Lost(number, _lowest_after(number, known) if number in known else 0, certain=False)
         for number in range(cursor.epoch, 0, -1)
     ]
     return Move(Cursor(epoch, 0), tuple(lost), own=True)
+
+
+def _lowest_after(epoch: int, bases: dict[int, int]) -> int:
+    return min((base for later, base in bases.items() if later > epoch), default=0)
 
 
 _FAR: Final = 2**62
