@@ -20,7 +20,7 @@ import apsw
 import msgspec
 import pytest
 
-from faults import planted_delivery
+from faults import planted_delivery, planted_sharing
 from holdfast.node import (
     change,
     conflicts,
@@ -357,4 +357,5 @@ BUGS = [
     Bug("last claim wins", "world", _last_claim_wins),
     Bug("clock not merged", "world", _clock_not_merged),
     *(Bug(name, "delivery", plant) for name, plant in planted_delivery.PLANTS.items()),
+    *(Bug(name, "delivery", plant) for name, plant in planted_sharing.PLANTS.items()),
 ]

@@ -12,9 +12,11 @@ import pytest
 from holdfast.node import sync_take
 from holdfast.node.core import Core
 from holdfast.node.sync_mesh import MeshSync
+from holdfast.rules.limits import DAY_MS, HOUR_MS
 from holdfast.simulate.chronicle import Chronicle
-from holdfast.simulate.delivery import tell, traits_of
+from holdfast.simulate.delivery import tell
 from holdfast.simulate.delivery_books import CHANGE, Books, Row
+from holdfast.simulate.delivery_traits import traits_of
 from holdfast.simulate.nodes import PromiseBroken
 from support.seeds import rotating
 
@@ -30,13 +32,15 @@ EXPECTED = {
     *("cut", "no answer", "answer lost", "closed 1006", "finished", "taken again", "lease ended"),
     *("hub kill", "hub power", "hub disk full", "hub io error", "forgotten", "restored"),
     *("remove a member", "snapshot wanted", "behind", "snapshot taken"),
+    *("published by backfill", "published by snapshot", "joined", "died of sharing"),
+    *("sleep", "far ahead"),
 }
 
 
 @pytest.mark.timeout(600)
 def test_D2_delivery_keeps_every_promise_through_a_storm() -> None:
-    """Those of D2 to D7 and D11 together: see `holdfast.simulate.delivery`. A storm that nothing
-    happens in shows nothing, so there are more of them until everything has.
+    """Those of D2 to D7, D11 and S14 together: see `holdfast.simulate.delivery`. A storm in which
+    nothing happens shows nothing, so there are more of them until everything has.
     """
     happened: Counter[str] = Counter()
     worlds = list(rotating(WORLDS, KNOWN))
@@ -87,8 +91,10 @@ def test_R1_a_broken_promise_of_delivery_names_the_command_that_plays_it_again(
 
 def test_R1_every_trait_is_drawn() -> None:
     drawn = [traits_of(seed) for seed in range(WORLDS_MAX)]
-    for name in ("relay", "broker_goes_back", "nodes_go_back", "removing"):
+    for name in ("relay", "broker_goes_back", "nodes_go_back", "removing", "sleeping"):
         assert {getattr(traits, name) for traits in drawn} == {True, False}
+    assert {traits.broker_far_ahead for traits in drawn} == {True, False}
+    assert {traits.publishing for traits in drawn} == {"", "backfill", "snapshot"}
     assert {len(traits.meshes) for traits in drawn} == {1, 2}
 
 
@@ -121,3 +127,29 @@ def test_D6_a_change_is_owed_to_everybody_but_who_has_it_in_a_snapshot() -> None
     assert len(books.unseen("bob", log)) == 1
     books.meshes["team"].jumped["bob"] = 1
     assert books.unseen("bob", log) == []
+
+
+def test_D4_an_id_that_was_forgotten_before_its_time_is_a_broken_promise() -> None:
+    id = bytes(16)
+    books = _books(Row(id, "dm", "bob", "ana", frozenset({"bob"})))
+    book = books.meshes["team"]
+    book.since[id] = 0
+    assert book.ids_lost({1: id}, HOUR_MS) == [], "it is known"
+    (line,) = book.ids_lost({}, 5 * DAY_MS)
+    assert "forgotten after 120 hours" in line, "its message is still there"
+    book.forgotten.clear()
+    book.had_its_time(id)
+    (line,) = book.ids_lost({}, 2 * DAY_MS)
+    assert "forgotten after 48 hours" in line
+    book.forgotten.clear()
+    assert book.ids_lost({}, 5 * DAY_MS) == []
+
+
+def test_D4_a_change_may_be_taken_again_when_its_id_is_forgotten_and_a_message_never() -> None:
+    books = _books(Row(bytes(16), CHANGE, "", "ana", frozenset()))
+    book = books.meshes["team"]
+    assert book.may_come(b"new", "dm")
+    assert not book.may_come(bytes(16), CHANGE)
+    book.forgotten.add(1)
+    assert book.may_come(bytes(16), CHANGE)
+    assert not book.may_come(bytes(16), "dm")

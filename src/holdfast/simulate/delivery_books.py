@@ -10,20 +10,23 @@ A broker that is restored from an older copy goes back: its book then ends where
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.ids import id_text
+from holdfast.rules.limits import DAY_MS, HOUR_MS
 from holdfast.rules.rows import MeshRow
 from holdfast.simulate.chronicle import Chronicle
-from holdfast.simulate.delivery_hub import Hub
+from holdfast.simulate.delivery_hub import ID_DAYS, Hub
 from holdfast.storage.broker_sqlite import SqliteDesk
 from holdfast.storage.broker_sqlite.inspecting import known_ids, messages, subscribers
 from holdfast.storage.ports import Reader
 
 ALL: Final = 1 << 40
+IDS_KEPT_MS: Final = ID_DAYS * DAY_MS - 2 * HOUR_MS
+"""Clocks here are wrong by an hour, in both directions."""
 CHANGE: Final = "change"
 
 
@@ -60,6 +63,10 @@ class MeshBook:
     over: set[bytes] = field(default_factory=set)
     """The same for good: an older copy of the broker may bring one back, to nobody in particular.
     Whoever had passed its place when it was gone does not look there again."""
+    since: dict[bytes, int] = field(default_factory=dict)
+    """When it was accepted, by the clock of the world."""
+    forgotten: set[int] = field(default_factory=set)
+    """Seqs whose ids the broker does not remember any more."""
     places: dict[str, Place] = field(default_factory=dict)
     jumped: dict[str, int] = field(default_factory=dict)
     """Up to where a node has a snapshot in place of single changes."""
@@ -72,12 +79,34 @@ class MeshBook:
         self.gone.add(id)
         self.over.add(id)
 
+    def may_come(self, id: bytes, kind: str) -> bool:
+        """Whether the broker may accept it now. A change may come again when its id is forgotten:
+        nodes know it. A message may not.
+        """
+        seq = self.seqs.get(id)
+        return seq is None or (kind == CHANGE and seq in self.forgotten)
+
+    def ids_lost(self, known: Mapping[int, bytes], now_ms: int) -> list[str]:
+        """Notes which ids are forgotten since; none may be before its time."""
+        problems = []
+        for seq, row in enumerate(self.rows, 1):
+            if seq in known or seq in self.forgotten:
+                continue
+            self.forgotten.add(seq)
+            age = now_ms - self.since[row.id]
+            if row.id not in self.gone or age < IDS_KEPT_MS:
+                problems.append(
+                    f"the id of {seq} of {self.slug} is forgotten after {age // HOUR_MS} hours"
+                )
+        return problems
+
     def went_back(self, rows: list[Row]) -> None:
         """The broker is what it was when it held these."""
         same = sum(1 for a, b in zip(self.rows, rows, strict=False) if a.id == b.id)
         self.rows = list(rows)
         self.seqs = {row.id: seq for seq, row in enumerate(rows, 1)}
         self.gone.clear()  # what is not there is noted anew
+        self.forgotten.clear()
         self.jumped = {peer: min(to, same) for peer, to in self.jumped.items()}
 
 
@@ -88,6 +117,8 @@ class Books:
         self.meshes = {slug: MeshBook(slug) for slug in meshes}
         self.names = names
         """Peers by their keys."""
+        self.to_come: tuple[str, ...] = ()
+        """Meshes that somebody may yet make at the broker."""
         self.inboxes: dict[str, dict[bytes, int]] = {name: {} for name in names.values()}
         """By peer: what came, and under which number."""
 
@@ -96,8 +127,11 @@ class Books:
     def look(self, hub: Hub) -> list[str]:
         """What is new at the broker; says what is wrong with it."""
         problems: list[str] = []
+        for slug in self.to_come:
+            if slug not in self.meshes and hub.peek(SqliteDesk.mesh_get, slug) is not None:
+                self.meshes[slug] = MeshBook(slug)
         for book in self.meshes.values():
-            problems += hub.peek(_look, book, self.names)
+            problems += hub.peek(_look, book, self.names, hub.world.now_ms)
         return problems
 
     def audit(self, hub: Hub) -> list[str]:
@@ -108,11 +142,18 @@ class Books:
         found = hub.peek(lambda desk: desk.orphans(10))
         return problems + [f"orphan: {one.what}, seq {one.seq} of {one.mesh}" for one in found]
 
-    def swept(self, hub: Hub) -> list[str]:
-        """After a sweep: what is gone is noted."""
+    def swept(self, hub: Hub, *, early: bool = False) -> list[str]:
+        """After a sweep: what is gone is noted. Nothing may be if it was by a clock far ahead."""
         problems: list[str] = []
         for book in self.meshes.values():
+            gone = len(book.gone)
             problems += hub.peek(_swept, book)
+            known = hub.peek(_known, book)
+            problems += book.ids_lost(known, hub.world.now_ms)
+            if early and len(book.gone) > gone:
+                problems.append(
+                    f"{len(book.gone) - gone} of {book.slug} are swept before their time"
+                )
         return problems
 
     # --- nodes --------------------------------------------------------------------------------
@@ -209,7 +250,9 @@ class Books:
 # --- the store -----------------------------------------------------------------------------------
 
 
-async def _look(desk: SqliteDesk, book: MeshBook, names: dict[bytes, str]) -> list[str]:
+async def _look(
+    desk: SqliteDesk, book: MeshBook, names: dict[bytes, str], now_ms: int
+) -> list[str]:
     mesh = await desk.mesh_get(book.slug)
     if mesh is None:
         return [f"the mesh {book.slug} is gone"]
@@ -226,12 +269,13 @@ async def _look(desk: SqliteDesk, book: MeshBook, names: dict[bytes, str]) -> li
         if seq != book.seq + 1:
             problems.append(f"{book.slug} has {seq} after {book.seq}")
             break
-        if id in book.seqs:
+        if not book.may_come(id, kind):
             problems.append(f"{id_text(id)} is {book.seqs[id]} and {seq} of {book.slug}")
         entitled = frozenset(_entitled(desk, book.slug, kind, ref, seq, names))
         origin = decode_trusted(raw).origin  # who knows it without getting it
         book.rows.append(Row(id, kind, ref, names[sender], entitled - {origin}))
         book.seqs[id] = seq
+        book.since[id] = now_ms
         book.ever[mesh.epoch, seq] = id
     if book.seq != mesh.seq:
         problems.append(f"{book.slug} says {mesh.seq} and holds {book.seq}")
@@ -251,7 +295,8 @@ def _entitled(
 async def _audit(desk: SqliteDesk, book: MeshBook) -> list[str]:
     known = known_ids(desk, book.slug)
     problems = []
-    if known != {seq: row.id for seq, row in enumerate(book.rows, 1)}:
+    rows = dict(enumerate(book.rows, 1))
+    if known != {seq: row.id for seq, row in rows.items() if seq not in book.forgotten}:
         problems.append(f"{book.slug} knows {len(known)} ids, and took {book.seq}")
     there = {seq: id for seq, _, _, _, id, _ in messages(desk, book.slug)}
     owed = {seq: row.id for seq, row in enumerate(book.rows, 1) if row.id not in book.gone}
@@ -274,3 +319,7 @@ async def _swept(desk: SqliteDesk, book: MeshBook) -> list[str]:
         if row.kind == CHANGE and seq > covered:
             problems.append(f"a sweep took change {seq} of {book.slug}, which no snapshot holds")
     return problems
+
+
+async def _known(desk: SqliteDesk, book: MeshBook) -> dict[int, bytes]:
+    return known_ids(desk, book.slug)

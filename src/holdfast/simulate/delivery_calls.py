@@ -11,11 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from holdfast.broker.members import place_of, require_member, require_mesh
-from holdfast.node.broker_answers import Snapshot, SnapshotBegun, Standing
+from holdfast.node.broker_answers import MadeInvite, Snapshot, SnapshotBegun, Standing
 from holdfast.node.broker_calls import BrokerCalls
 from holdfast.node.broker_objects import Objects
 from holdfast.node.core import Core
-from holdfast.rules.desk import SnapshotRow
+from holdfast.rules.desk import MEMBER_GRANTS, InviteRow, SnapshotRow
 from holdfast.rules.errors import (
     Broken,
     DiskFull,
@@ -26,7 +26,10 @@ from holdfast.rules.errors import (
     Unreachable,
 )
 from holdfast.rules.ids import id_text
+from holdfast.rules.invites import SECRET_BYTES, Invite, digest, format_invite
+from holdfast.rules.limits import HOUR_MS, INVITE_HOURS
 from holdfast.rules.rows import MateRow
+from holdfast.simulate.delivery_hub import CARD, URL
 from holdfast.simulate.machine import Died
 from holdfast.storage.broker_sqlite import SqliteDesk
 from holdfast.storage.desk import Desk
@@ -49,6 +52,7 @@ class Calls(BrokerCalls):
 
     def __init__(self, world: DeliveryWorld, peer: str, key: bytes) -> None:
         self._world, self._peer, self._me = world, peer, key
+        self.url, self.card, self.us = URL, CARD, peer
         self._rng = world.fork(f"calls of {peer} {world.ticks}")
 
     def call(self, work: Work[T]) -> T:
@@ -69,6 +73,43 @@ class Calls(BrokerCalls):
 
     def member(self, mesh: str, *grants: str) -> None:
         self.call(lambda desk: require_member(desk, mesh, self._me, *grants))
+
+    # --- publishing and joining ---------------------------------------------------------------
+
+    def hello(self) -> None:
+        self.call(_nothing)
+
+    def register(self, mesh: str, name: str, token: str | None = None) -> Standing:
+        server_id, now = id_text(self._world.mint()), self._world.hub.clock.now_ms()
+
+        async def work(desk: SqliteDesk) -> None:
+            await desk.mesh_register(mesh, name, self._me, self._peer, server_id, now)
+
+        self.call(work)
+        return self.standing(mesh)
+
+    def invite(self, mesh: str, **_: object) -> MadeInvite:
+        secret = self._rng.randbytes(SECRET_BYTES)
+        now = self._world.hub.clock.now_ms()
+        relay = {"relay"} if self._world.traits.relay else set()
+        row = InviteRow(
+            mesh=mesh,
+            digest=digest(secret),
+            grants=MEMBER_GRANTS | relay,
+            uses_left=1,
+            expires_at=now + INVITE_HOURS * HOUR_MS,
+            made_by=self._me,
+            made_at=now,
+        )
+        self.member(mesh, "invite")
+        self.call(lambda desk: desk.invite_put(row))
+        text = format_invite(Invite(self.url, self.card, mesh, secret))
+        return MadeInvite(text, row.digest.hex(), row.expires_at, row.uses_left)
+
+    def join(self, invite: Invite) -> Standing:
+        now = self._world.hub.clock.now_ms()
+        use = partial(SqliteDesk.invite_use, key=self._me, name=self._peer, now_ms=now)
+        return self.standing(self.call(lambda desk: use(desk, digest(invite.secret))))
 
     # --- meshes -------------------------------------------------------------------------------
 
@@ -174,6 +215,10 @@ class _Objects(Objects):
             return b"".join([piece async for piece in desk.object_read(self._of, sha)])
 
         return self._asked.call(work)[start : start + size]
+
+
+async def _nothing(desk: SqliteDesk) -> None:
+    """Whoever says hello asks for nothing yet."""
 
 
 def _told(row: SnapshotRow) -> Snapshot:

@@ -26,10 +26,10 @@ class DeliveryChores(Chores):
 
     def draw(self, *, evenly: bool = False) -> Chore:
         if self._rng.random() < MESSAGES:
-            return self._message()
+            return self.message()
         return super().draw(evenly=evenly)
 
-    def _message(self) -> Chore:
+    def message(self) -> Chore:
         rng = self._rng
         self._count += 1
         mesh, id = rng.choice(self._meshes), self._mint()

@@ -42,6 +42,11 @@ class Copies:
         world.happened["copy"] += 1
         return world.hub.home.parent.parent / f"{what}-copy-{world.happened['copy']}"
 
+    def forget(self) -> None:
+        """They have become older than what the logs of nodes still hold."""
+        self._hub.clear()
+        self._nodes.clear()
+
     # --- the broker -----------------------------------------------------------------------------
 
     def copy_hub(self) -> None:
@@ -57,14 +62,20 @@ class Copies:
     def hub_goes_back(self, rng: random.Random) -> None:
         """Somebody puts a copy in the place of the broker's files."""
         world, hub = self._world, self._world.hub
-        young = [one for one in self._hub if world.ticks - one[0] <= COPY_AGE_MS_MAX]
+        young = [
+            one
+            for one in self._hub
+            # One from before a mesh was made there: its owner would have to publish it again.
+            if world.ticks - one[0] <= COPY_AGE_MS_MAX
+            and one[2].keys() == world.books.meshes.keys()
+        ]
         if not hub.is_well or not young:
             return
         _, source, held = rng.choice(young)
         world.look_into_hub()
         if not self._stops(hub):
             return
-        world._hang_up_all()
+        world.hang_up_all()
         alone = rng.random() < 0.5 and hub.clean
         with hub.offline():
             for name in ("broker.db", "broker.db-wal", "broker.db-shm"):
@@ -78,7 +89,7 @@ class Copies:
         with hub.weather.fine():
             hub.start()
             if not alone:
-                for slug in world.meshes:
+                for slug in world.books.meshes:
                     hub.peek(_ahead, slug, before[slug])
         for slug, book in world.books.meshes.items():
             world.note(f"{slug} goes back from {book.seq} to {len(held[slug])}")
@@ -131,7 +142,7 @@ class Copies:
             with node._core.store.read() as tx:
                 problems = world.chronicles[machine.peer].went_back(tx, then)
             world.promises[machine.peer].went_back(node)
-        world._expect(problems)
+        world.expect(problems)
         world.went_back[machine.peer] += 1
         world.happened["restored"] += 1
         world.note(f"{machine.peer} is back at {report.head}, in epoch {report.epoch}")

@@ -24,7 +24,7 @@ from holdfast.broker.connection import Connection
 from holdfast.broker.identity import KEY, NAME, Identity
 from holdfast.broker.settings import BrokerSettings
 from holdfast.broker.talk import Talk
-from holdfast.broker.upkeep import Upkeep
+from holdfast.broker.upkeep import Upkeep, sweep_all
 from holdfast.rules.keys import card_of, public_key
 from holdfast.rules.limits import DAY_MS, HOUR_MS, SECOND_MS
 from holdfast.simulate.machine import Death, Machine
@@ -38,8 +38,10 @@ HUB: Final = "hub"
 URL: Final = "http://127.0.0.1:7421"
 SEED: Final = b"B" * 32
 CARD: Final = card_of(HUB, public_key(SEED))
-KEEPING: Final = Keeping(keep_ms=2 * HOUR_MS, dedupe_ms=30 * DAY_MS)
-"""Messages go within the storm; ids do not: a world is shorter than the floor of that."""
+ID_DAYS: Final = 3
+KEEPING: Final = Keeping(keep_ms=2 * HOUR_MS, dedupe_ms=ID_DAYS * DAY_MS)
+"""Messages go within the storm; ids only if everybody sleeps for days."""
+FAR_MS: Final = DAY_MS
 MARK_ROWS: Final = 20
 
 
@@ -112,9 +114,10 @@ class _Broker(Broker):
     """A broker process whose time and chance are the world's."""
 
     def __init__(self, hub: Hub, desk: SqliteDesk, identity: Identity, rng: random.Random) -> None:
-        mode = ("retention_scoped", 30)
+        mode = ("retention_scoped", ID_DAYS)
         settings = BrokerSettings(store=hub.home)
         super().__init__(desk, identity, settings, cast(Any, mode), source=hub.clock)
+        self._world = hub.world
         self.keeping = KEEPING
         self.connections = cast(Any, _InOrder())
         self._rng = rng
@@ -128,6 +131,13 @@ class _Broker(Broker):
             rate_per_s=1000,
         )
         desk.on_news(self.hub.news)
+
+    def ticks_ms(self) -> int:
+        return self._world.ticks
+
+    async def run(self, work: Callable[..., Any], *args: Any) -> Any:
+        """Here and now: another thread would have a time of its own."""
+        return work(*args)
 
     def talk(self, listener: str) -> Talk:
         return Talk(
@@ -168,6 +178,7 @@ class Hub(Machine):
         self.ends: dict[int, WireEnd] = {}
         self.clean = True
         """The last process ended well."""
+        self.world = world
         self._identity = _identity(folder)
         self._chance = world.fork("chance of the hub")
 
@@ -191,14 +202,20 @@ class Hub(Machine):
         loop = Loop(self._world)
         try:
             with self.activity():
-                loop.settle(desk.open(self.clock.now_ms()))
+                loop.settle(self._open(desk))
         except BaseException:
             loop.close()
             raise
         self.desk, self.loop, self.clean = desk, loop, False
-        self.broker = _Broker(self, desk, self._identity, self._chance)
         self.ends, self.leaving = {}, []
         self.since_start.clear()
+
+    async def _open(self, desk: SqliteDesk) -> None:
+        """In the order of `serve`."""
+        await desk.open(self.clock.now_ms())
+        await desk.set_mode("retention_scoped", ID_DAYS)
+        self.broker = _Broker(self, desk, self._identity, self._chance)
+        await Upkeep(self.broker).look_at_clock()
 
     def stop(self) -> None:
         assert self.desk is not None
@@ -286,6 +303,15 @@ class Hub(Machine):
         assert self.loop is not None
         with self.activity():
             self.loop.settle(Upkeep(self.broker).sweep())
+
+    def sweep_asked(self) -> None:
+        """As the command does it."""
+        self.work(lambda desk: sweep_all(desk, self.clock.now_ms()))
+
+    @property
+    def is_far_ahead(self) -> bool:
+        """Is its clock so wrong that nothing may be swept by it?"""
+        return self.clock.now_ms() - self._world.now_ms > FAR_MS
 
     def _in_loop(self, act: Callable[[], object]) -> None:
         loop = self.loop

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from holdfast.node import sync_take
+from holdfast.node import joining, sync_take
 from holdfast.node.core import Core
 from holdfast.node.mesh_snapshot import keep_snapshot, take_snapshot, upload_snapshot
 from holdfast.node.node import Node
@@ -148,6 +148,7 @@ class NodeEnd:
             for slug, mesh in list(sync.meshes.items()):
                 if mesh.trouble is None:
                     self._patiently(partial(self._meet, sync, slug))
+                    self._patiently(partial(self._finish_join, core, slug))
             return told
         if isinstance(frame, Entries):
             return self._take(core, sync, frame)
@@ -163,6 +164,12 @@ class NodeEnd:
                 mesh.went_back = False
                 self._patiently(partial(keep_snapshot, core, self._calls(), slug))
         return told
+
+    def _finish_join(self, core: Core, slug: str) -> None:
+        """Before anything else of the mesh, as a daemon does."""
+        if core.read("mesh.join", lambda tx: joining.is_joining(tx, slug)):
+            joining.go_on(core, self._calls(), slug, lambda: False)
+            self._world.publication.took(self.peer)
 
     def _meet(self, sync: SyncCore, slug: str) -> None:
         sync.mates(slug, self._calls().mates(slug))

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from holdfast.rules.limits import HOUR_MS
+from holdfast.simulate.delivery_time import evening, run_ahead, sweep
 from holdfast.simulate.machine import Machine
 from holdfast.simulate.storm import MINUTE_MS, OUTAGE_MS_MAX, Storm
 
@@ -25,6 +26,9 @@ TICK_MS_MAX: Final = 20 * MINUTE_MS
 SWEEP_MS_MAX: Final = 2 * HOUR_MS
 TAKE_MS_MAX: Final = 40 * MINUTE_MS
 EVENT_MS_MAX: Final = HOUR_MS
+SHARE_MS_MAX: Final = 20 * MINUTE_MS
+NOTE_MS_MAX: Final = 60 * MINUTE_MS
+SLEEP_WITHIN_MS: Final = 5 * HOUR_MS
 
 
 class DeliveryStorm(Storm):
@@ -45,17 +49,24 @@ class DeliveryStorm(Storm):
             found |= {"copy a node": self._copy, "a node goes back": self._go_back}
         if traits.removing:
             found["remove a member"] = self._remove
+        if traits.broker_far_ahead:
+            found["the broker's clock runs ahead"] = lambda: run_ahead(world, self._rng)
         self._events = found
 
     def begin(self) -> None:
         super().begin()
         self._every(TICK_MS_MAX, self._world.hub_ticks, "the broker ticks")
-        self._every(SWEEP_MS_MAX, self._world.hub_sweeps, "the broker sweeps")
+        self._every(SWEEP_MS_MAX, partial(sweep, self._world), "the broker sweeps")
         self._every(EVENT_MS_MAX, self._event, "something happens")
         for peer, machine in self._world.machines.items():
             self._every(LOOK_MS_MAX, self._world.ends[peer].look, f"{peer} looks")
             self._every(SWEEP_MS_MAX, partial(self._sweep, machine), f"{peer} sweeps")
             self._every(TAKE_MS_MAX, partial(self._take, peer), f"{peer} takes")
+        if self._world.traits.publishing:
+            self._every(SHARE_MS_MAX, self._world.publication.turn, "somebody shares the notes")
+            self._every(NOTE_MS_MAX, self._world.publication.work, "somebody writes notes")
+        if self._world.traits.sleeping:
+            self._soon(SLEEP_WITHIN_MS, partial(evening, self._world, self._rng), "an evening")
         if self._world.traits.broker_goes_back:
             self._world.copies.copy_hub()
         if self._world.traits.nodes_go_back:

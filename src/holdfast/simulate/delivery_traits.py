@@ -1,0 +1,45 @@
+"""What is drawn for a world of delivery, before its story begins."""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+
+class Traits(NamedTuple):
+    """What is drawn for a world."""
+
+    peers: int
+    meshes: tuple[str, ...]
+    relay: bool
+    """Every member may bring what others wrote, not only the owner."""
+    broker_goes_back: bool
+    nodes_go_back: bool
+    removing: bool
+    publishing: str
+    """A mesh that is personal at first is published in the storm: `backfill`, `snapshot`, or not at
+    all."""
+    sleeping: bool
+    """At some time everybody sleeps for longer than ids are remembered."""
+    broker_far_ahead: bool
+    """At some time the broker's clock shows a day that is weeks ahead."""
+
+
+def traits_of(seed: int) -> Traits:
+    rng = random.Random(f"world {seed} delivery")
+    nodes_go_back = rng.random() < 0.4
+    drawn = Traits(
+        peers=rng.choice((2, 3, 3, 4)),
+        meshes=rng.choice((("team",), ("team",), ("team", "lab"))),
+        # What two nodes and the broker have all forgotten is brought by a third, if it may.
+        relay=nodes_go_back or rng.random() < 0.5,
+        broker_goes_back=rng.random() < 0.5,
+        nodes_go_back=nodes_go_back,
+        removing=rng.random() < 0.4,
+        publishing=rng.choice(("", "backfill", "snapshot")),
+        sleeping=rng.random() < 0.4,
+        broker_far_ahead=rng.random() < 0.4,
+    )
+    # A node that was restored to a time before it published or joined does it again by hand, which
+    # nobody here does.
+    return drawn._replace(publishing="") if nodes_go_back else drawn

@@ -1,0 +1,92 @@
+"""Bugs of publishing, joining and time to plant, for `faults.planted`: what a world of delivery
+must find besides those of `planted_delivery`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.node import joining, syncing
+from holdfast.node.mesh_telling import entries, is_told
+from holdfast.node.publish import Publishing
+from holdfast.rules.envelope import decode_trusted
+from holdfast.rules.pace import Pace
+from holdfast.rules.rows import SpoolRow
+from holdfast.rules.spool import lane_of, spool_row
+from holdfast.storage.broker_sqlite import accepting, upkeep
+from holdfast.storage.ports import Reader
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def _backfill_in_two_steps(patch: pytest.MonkeyPatch) -> None:
+    """That the backfill is done stands there before what it brings does."""
+    bring = Publishing._bring
+
+    def hasty(publishing: Publishing, job: Any) -> Any:
+        core, mesh = publishing._core, publishing._mesh
+        way = job.way or core.read("mesh.publish", partial(publishing._choose, job))
+        if way == "snapshot":
+            return bring(publishing, job)
+
+        def read(tx: Reader) -> list[SpoolRow]:
+            page, _ = entries(tx, mesh, job.cursor, job.upto)
+            told = [entry for entry in page if is_told(tx, entry)]
+            return [
+                spool_row(lane_of(mesh), decode_trusted(entry.raw), entry.offset, 0)
+                for entry in told
+            ]
+
+        rows = core.read("mesh.publish", read)
+        done = publishing._note(job, msgspec.structs.replace(job, phase="wait", way=way))
+        core.write("mesh.publish", lambda tx: tx.spool_add(rows))
+        return done
+
+    patch.setattr(Publishing, "_bring", hasty)
+
+
+def _published_by_the_log_alone(patch: pytest.MonkeyPatch) -> None:
+    """What the log has forgotten is not brought."""
+    patch.setattr(Publishing, "_choose", lambda publishing, job, tx: "backfill")
+
+
+def _joined_without_the_snapshot(patch: pytest.MonkeyPatch) -> None:
+    """Whoever joins waits for changes, and asks for nothing from before."""
+    patch.setattr(joining, "take_snapshot", lambda *args, **kwargs: None)
+
+
+def _ids_forgotten_with_their_messages(patch: pytest.MonkeyPatch) -> None:
+    """An id is remembered for as long as its message is kept."""
+    init = accepting._Batch.__init__
+
+    def brief(batch: Any, now_ms: int, keep_ms: int, dedupe_ms: int | None) -> None:
+        init(batch, now_ms, keep_ms, keep_ms)
+
+    patch.setattr(accepting._Batch, "__init__", brief)
+    patch.setattr(upkeep, "DESK_DEDUPE_GRACE_MS", 0)
+    patch.setattr(upkeep, "DAY_MS", 0)
+
+
+def _messages_sent_however_old(patch: pytest.MonkeyPatch) -> None:
+    """The outbox sends what it has, also if the broker may have had it and forgotten."""
+    patch.setattr(syncing, "expire", lambda core, lane, hours: 0)
+
+
+def _swept_by_any_clock(patch: pytest.MonkeyPatch) -> None:
+    """What the clock says is old is old."""
+    patch.setattr(Pace, "is_believed", property(lambda pace: True))
+
+
+PLANTS: dict[str, Patch] = {
+    "backfill in two steps": _backfill_in_two_steps,
+    "published by the log alone": _published_by_the_log_alone,
+    "joined without the snapshot": _joined_without_the_snapshot,
+    "ids forgotten with their messages": _ids_forgotten_with_their_messages,
+    "messages sent however old": _messages_sent_however_old,
+    "swept by any clock": _swept_by_any_clock,
+}
