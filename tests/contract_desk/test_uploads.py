@@ -62,6 +62,40 @@ async def test_S9_an_object_comes_in_pieces_and_is_there_when_it_is_whole(desk: 
     assert (await desk.counts())["objects"] == 1
 
 
+async def test_D7_an_object_that_nothing_names_goes_when_that_was_noted_before(desk: Desk) -> None:
+    await with_team(desk)
+    names = []
+    for content in (b"one", b"two", b"three"):
+        name = sha256(content).hexdigest()
+        await desk.object_add(TEAM, name, 0, content)
+        await desk.object_finish(TEAM, name, len(content))
+        names.append(name)
+    await desk.object_add(TEAM, NAME, 0, PIECES[0])  # not whole: nothing of this is about it
+    found = sorted(names)
+    assert await desk.objects_after(TEAM, "", 10) == found
+    assert await desk.objects_after(TEAM, found[0], 1) == [found[1]]
+    kept, asked, gone = names
+
+    assert await desk.objects_settle(TEAM, [kept], [asked, gone], NOW, NOW - DAY_MS) == 0
+    assert await desk.object_size(TEAM, gone) == 5, "it is noted, and that is all"
+    assert await desk.object_asked(TEAM, asked) == 3
+    assert await desk.object_asked(TEAM, "0" * 64) is None
+    later = NOW + DAY_MS
+    assert await desk.objects_settle(TEAM, [kept], [asked, gone, NAME], later, NOW) == 1
+    assert await desk.object_size(TEAM, gone) is None
+    with pytest.raises(UnknownObject):
+        await read(desk, gone)
+    assert [await desk.object_size(TEAM, name) for name in (kept, asked)] == [3, 3]
+    # Named again in between: its time begins anew.
+    assert await desk.objects_settle(TEAM, [asked], [kept], later, NOW) == 0
+    assert await desk.objects_settle(TEAM, [kept], [asked], later + DAY_MS, later) == 0
+    # It can come again, as if it had never been there.
+    await desk.object_add(TEAM, gone, 0, b"three")
+    await desk.object_finish(TEAM, gone, 5)
+    assert await read(desk, gone) == b"three"
+    assert await desk.object_add(TEAM, NAME, 1, PIECES[1]) == 2
+
+
 async def test_S9_an_upload_that_was_cut_goes_on_where_it_stopped(
     make_desk: DeskMaker, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ from holdfast.broker.broker import standings
 from holdfast.broker.serve import BrokerDaemon
 from holdfast.broker.settings import BrokerSettings
 from holdfast.broker.upkeep import Upkeep
+from holdfast.rules import limits
 from holdfast.rules.limits import DAY_MS
 from holdfast.storage.broker_sqlite import upkeep as sqlite_upkeep
 
@@ -38,6 +39,7 @@ def shorten(keep_ms: int, postgres: bool) -> None:
     keeping = Keeping(keep_ms=keep_ms, dedupe_ms=IDS_KEPT * keep_ms)
     vars(broker_module)["keeping_of"] = lambda *_: keeping
     vars(sqlite_upkeep)["DESK_DEDUPE_GRACE_MS"] = 0
+    vars(limits)["OBJECT_UNNAMED_MS"] = keep_ms
     if postgres:
         from holdfast.storage.postgres import upkeep as postgres_upkeep
 
@@ -62,7 +64,9 @@ async def obey(daemon: BrokerDaemon) -> None:
     while word := (await words.readline()).decode().strip():
         done = {}
         if word == "sweep":
-            done = msgspec.structs.asdict(await Upkeep(daemon.broker).sweep())
+            upkeep = Upkeep(daemon.broker)
+            done = msgspec.structs.asdict(await upkeep.sweep())
+            done["objects"] = (await upkeep.collect()).objects
         say({"swept": done, **await standing(daemon)})
     daemon.stop()
 

@@ -176,6 +176,7 @@ class Field:
             self.happened["sweeps"] += 1
             self.happened["messages swept"] += said["swept"]["messages"]
             self.happened["ids swept"] += said["swept"]["dedupe"]
+            self.happened["objects swept"] += said["swept"]["objects"]
         if said["meshes"]:
             self.mesh = said["meshes"][0]
             self._seqs.append((monotonic(), self.mesh["seq"]))

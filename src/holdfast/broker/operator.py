@@ -13,7 +13,7 @@ from holdfast.broker.broker import standings
 from holdfast.broker.identity import KEY, Identity
 from holdfast.broker.serve import open_desk
 from holdfast.broker.settings import BrokerSettings
-from holdfast.broker.upkeep import UpkeepDone, check_orphans, sweep_all
+from holdfast.broker.upkeep import UpkeepDone, check_orphans, sweep_asked
 from holdfast.node.daemon_lock import DaemonLock, daemon_note
 from holdfast.node.mint import RealSource
 from holdfast.rules.errors import NoHome, UnknownMesh
@@ -126,7 +126,7 @@ class Operator:
 
 
 async def _sweep(desk: Desk) -> Document:
-    done = await sweep_all(desk, RealSource().now_ms())
+    done = await sweep_asked(desk, RealSource().now_ms())
     found: Document = msgspec.to_builtins(UpkeepDone.of(done))
     return found
 

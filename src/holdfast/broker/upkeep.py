@@ -1,4 +1,5 @@
-"""What a broker does for itself: sweeps, the orphan check, asking for snapshots.
+"""What a broker does for itself: sweeps, the orphan check, objects that nothing names, asking for
+snapshots.
 
 Each is also a command. Chunks are small and the loop is let go between them: nobody waits long for
 a sweep. A sweep goes by the wall clock, so it waits while that is not believed (`rules.pace`); the
@@ -16,6 +17,7 @@ import msgspec
 
 from holdfast.broker.broker import Broker
 from holdfast.broker.clock_note import read_clock_note, write_clock_note
+from holdfast.broker.collecting import collect_all
 from holdfast.broker.counts import BrokerCounts
 from holdfast.rules import limits
 from holdfast.rules.desk import Orphan, Swept
@@ -46,6 +48,21 @@ async def sweep_all(desk: Desk, now_ms: int, counts: BrokerCounts | None = None)
 
 
 _FIELDS: Final = Swept.__struct_fields__
+
+
+async def collect(desk: Desk, now_ms: int, counts: BrokerCounts | None = None) -> Swept:
+    """Removes contents that nothing names any more."""
+    done = Swept(objects=await collect_all(desk, now_ms))
+    if counts is not None:
+        counts.sweep(done)
+    return done
+
+
+async def sweep_asked(desk: Desk, now_ms: int, counts: BrokerCounts | None = None) -> Swept:
+    """All of it, because somebody says so."""
+    done = await sweep_all(desk, now_ms, counts)
+    found = await collect(desk, now_ms, counts)
+    return msgspec.structs.replace(done, objects=found.objects)
 
 
 async def check_orphans(desk: Desk, counts: BrokerCounts | None = None) -> list[Orphan]:
@@ -88,6 +105,7 @@ class Upkeep:
                 sweep_at = loop.time() + settings.sweep_every_ms / limits.SECOND_MS
             if loop.time() >= orphans_at:
                 await self._patiently("orphan check", self.orphans)
+                await self._patiently("look through the objects", self.collect)
                 orphans_at = loop.time() + settings.orphans_every_ms / limits.SECOND_MS
 
     async def _patiently(self, what: str, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
@@ -123,6 +141,15 @@ class Upkeep:
         done = await sweep_all(broker.desk, broker.source.now_ms(), broker.counts)
         await self._want_snapshots()
         return done
+
+    async def collect(self) -> Swept:
+        """Contents that nothing names, if the clock is believed. All that is held is read for it,
+        so it is done as rarely as the orphan check.
+        """
+        broker = self._broker
+        if not await self.look_at_clock():
+            return Swept()
+        return await collect(broker.desk, broker.source.now_ms(), broker.counts)
 
     async def orphans(self) -> list[Orphan]:
         return await check_orphans(self._broker.desk, self._broker.counts)
@@ -169,6 +196,7 @@ class UpkeepDone(msgspec.Struct, frozen=True):
     died: int
     invites: int
     snapshots: int
+    objects: int
 
     @classmethod
     def of(cls, done: Swept) -> UpkeepDone:

@@ -261,6 +261,8 @@ class Swept(Value, frozen=True, kw_only=True):
     died: int = 0
     invites: int = 0
     snapshots: int = 0
+    objects: int = 0
+    """Contents that nothing named any more."""
 
 
 class Orphan(Value, frozen=True, kw_only=True):

@@ -141,7 +141,7 @@ class Calls(BrokerCalls):
     def object_size(self, mesh: str, sha: str) -> int | None:
         async def work(desk: Desk) -> int | None:
             await require_member(desk, mesh, self._me, "read")
-            return await desk.object_size(mesh, sha)
+            return await desk.object_asked(mesh, sha)
 
         return self.call(work)
 

@@ -24,7 +24,7 @@ from holdfast.broker.connection import Connection
 from holdfast.broker.identity import KEY, NAME, Identity
 from holdfast.broker.settings import BrokerSettings
 from holdfast.broker.talk import Talk
-from holdfast.broker.upkeep import Upkeep, sweep_all
+from holdfast.broker.upkeep import Upkeep, sweep_asked
 from holdfast.rules.keys import card_of, public_key
 from holdfast.rules.limits import DAY_MS, HOUR_MS, SECOND_MS
 from holdfast.simulate.machine import Death, Machine
@@ -302,11 +302,13 @@ class Hub(Machine):
         assert self.broker is not None
         assert self.loop is not None
         with self.activity():
-            self.loop.settle(Upkeep(self.broker).sweep())
+            upkeep = Upkeep(self.broker)
+            self.loop.settle(upkeep.sweep())
+            self.loop.settle(upkeep.collect())
 
     def sweep_asked(self) -> None:
         """As the command does it."""
-        self.work(lambda desk: sweep_all(desk, self.clock.now_ms()))
+        self.work(lambda desk: sweep_asked(desk, self.clock.now_ms()))
 
     @property
     def is_far_ahead(self) -> bool:

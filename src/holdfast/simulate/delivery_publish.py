@@ -20,7 +20,7 @@ from holdfast.node.core import Core
 from holdfast.node.node import Node
 from holdfast.node.publish import Publishing, begun
 from holdfast.node.sweep import Ttl
-from holdfast.rules.errors import InviteEnded
+from holdfast.rules.errors import EpochMismatch, InviteEnded
 from holdfast.rules.invites import Invite, parse_invite
 from holdfast.rules.rows import Entry
 from holdfast.simulate.chores import Answers, Chore, Chores
@@ -109,7 +109,10 @@ class Publication:
         calls = self._calls(self._owner)
 
         def act(core: Core) -> bool:
-            done = Publishing(core, calls, NOTES).run()
+            try:
+                done = Publishing(core, calls, NOTES).run()
+            except EpochMismatch:
+                return False  # the broker went back: when the sync has heard of it, it goes on
             text = done.invite or calls.invite(NOTES).text
             self._invite = parse_invite(text)
             return True

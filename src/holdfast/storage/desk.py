@@ -223,6 +223,21 @@ class Desk(Protocol):
         """
 
     def object_read(self, mesh: str, sha256: str) -> AsyncIterator[bytes]: ...
+    async def object_asked(self, mesh: str, sha256: str) -> int | None:
+        """The size of one that is whole, for somebody who may be about to name it: that nothing
+        named it until now is forgotten.
+        """
+
+    async def objects_after(self, mesh: str, sha256: str, limit: int) -> list[str]:
+        """Whole ones behind a name, in order."""
+
+    async def objects_settle(
+        self, mesh: str, named: Sequence[str], unnamed: Sequence[str], now_ms: int, before_ms: int
+    ) -> int:
+        """What the mesh names is kept. What it does not is noted as such, and removed if it was
+        before `before_ms`: how many went.
+        """
+
     async def snapshot_begin(self, mesh: str, row: SnapshotRow) -> SnapshotRow:
         """An upload of the same member for the same (epoch, seq) is gone on with: `parts` of the
         answer is the number of the next part. EpochMismatch if the mesh counts in another epoch,

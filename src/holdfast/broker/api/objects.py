@@ -56,7 +56,7 @@ async def _put(call: BrokerCall) -> Response:
     await call.member("write")
     sha = check_sha(call.path["sha256"])
     desk, mesh = call.api.desk, call.mesh
-    known = await desk.object_size(mesh, sha)
+    known = await desk.object_asked(mesh, sha)
     if known is not None:
         return call.answer(ObjectPut(sha, known))
     waiting = bytearray()
@@ -83,11 +83,12 @@ async def _put(call: BrokerCall) -> Response:
 async def _get(call: BrokerCall) -> Response:
     await call.member("read")
     sha = check_sha(call.path["sha256"])
-    size = await call.api.desk.object_size(call.mesh, sha)
+    desk, asks = call.api.desk, call.scope["method"] == "HEAD"
+    size = await (desk.object_asked if asks else desk.object_size)(call.mesh, sha)
     if size is None:
         raise UnknownObject(f"this broker has no object {sha}", hint="it was not brought yet")
     headers = {"content-length": str(size), "etag": f'"{sha}"'}
-    if call.scope["method"] == "HEAD":
+    if asks:  # before it is named, as a rule
         return Response(headers=headers, media_type=BINARY)
     return Streamed(_pieces(call.api, call.mesh, sha), headers=headers, media_type=BINARY)
 

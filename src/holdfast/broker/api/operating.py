@@ -11,7 +11,7 @@ from starlette.responses import Response
 from holdfast import __version__
 from holdfast.broker.api.context import BrokerCall
 from holdfast.broker.broker import Standing, standings
-from holdfast.broker.upkeep import UpkeepDone, check_orphans, sweep_all
+from holdfast.broker.upkeep import UpkeepDone, check_orphans, sweep_asked
 from holdfast.node.api.calls import is_own
 from holdfast.node.api.context import Route
 from holdfast.node.api.errors import Told
@@ -153,7 +153,7 @@ async def _status(call: BrokerCall) -> Response:
 
 
 async def _sweep(call: BrokerCall) -> Response:
-    done = await sweep_all(call.api.desk, call.api.now_ms(), call.api.broker.counts)
+    done = await sweep_asked(call.api.desk, call.api.now_ms(), call.api.broker.counts)
     return call.answer(UpkeepDone.of(done))
 
 

@@ -229,6 +229,19 @@ class ThreadedDesk:
     async def object_finish(self, mesh: str, sha256: str, size: int) -> None:
         await self._do(lambda: self.inner.object_finish(mesh, sha256, size))
 
+    async def object_asked(self, mesh: str, sha256: str) -> int | None:
+        return await self._do(lambda: self.inner.object_asked(mesh, sha256))
+
+    async def objects_after(self, mesh: str, sha256: str, limit: int) -> list[str]:
+        return await self._look(lambda desk: desk.objects_after(mesh, sha256, limit))
+
+    async def objects_settle(
+        self, mesh: str, named: Sequence[str], unnamed: Sequence[str], now_ms: int, before_ms: int
+    ) -> int:
+        return await self._do(
+            lambda: self.inner.objects_settle(mesh, named, unnamed, now_ms, before_ms)
+        )
+
     async def object_piece(self, mesh: str, sha256: str, number: int) -> bytes | None:
         return await self._look(lambda desk: desk.object_piece(mesh, sha256, number))
 

@@ -20,7 +20,8 @@ from holdfast.rules.limits import (
 )
 from holdfast.storage.broker_sqlite.base import SEQ_BITS
 from holdfast.storage.broker_sqlite.consumers import awaited_behind, note_lost
-from holdfast.storage.broker_sqlite.objects import Objects, Snapshots
+from holdfast.storage.broker_sqlite.objects import Snapshots
+from holdfast.storage.broker_sqlite.unnamed import Unnamed
 
 _SEQ_MASK: Final = (1 << SEQ_BITS) - 1
 _OLD_MESSAGES: Final = (
@@ -56,7 +57,7 @@ _COUNTED: Final = (
 )
 
 
-class Upkeep(Objects, Snapshots):
+class Upkeep(Unnamed, Snapshots):
     async def sweep(self, now_ms: int, most: int) -> Swept:
         with self.writing() as con:
             late = now_ms - CONSUMER_KEEP_MS_MAX

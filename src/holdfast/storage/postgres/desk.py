@@ -23,8 +23,9 @@ from holdfast.storage.postgres.destinations import Destinations
 from holdfast.storage.postgres.feeding import Feeding
 from holdfast.storage.postgres.meshes import Meshes
 from holdfast.storage.postgres.news import News
-from holdfast.storage.postgres.objects import Objects, Snapshots
+from holdfast.storage.postgres.objects import Snapshots
 from holdfast.storage.postgres.queues import Queues
+from holdfast.storage.postgres.unnamed import Unnamed
 from holdfast.storage.postgres.upkeep import Upkeep
 
 
@@ -33,7 +34,7 @@ def _wall_ms() -> int:
 
 
 class PostgresDesk(
-    Meshes, Destinations, Accepting, Consumers, Feeding, Queues, Objects, Snapshots, Upkeep
+    Meshes, Destinations, Accepting, Consumers, Feeding, Queues, Unnamed, Snapshots, Upkeep
 ):
     """A `Desk`, see there. `dsn`: postgresql://user:password@host:port/database?sslmode=…"""
 

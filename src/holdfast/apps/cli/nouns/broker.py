@@ -185,7 +185,7 @@ def sweep_(session: Session, store: str | None, postgres: str | None) -> None:
     from holdfast.broker.operator import Operator
 
     done = Operator(_settings(store, postgres)).sweep()
-    session.show(done, fields="dedupe messages released died invites snapshots")
+    session.show(done, fields="dedupe messages released died invites snapshots objects")
 
 
 @verb(broker_, "orphans", mesh=False)
