@@ -62,12 +62,12 @@ def _joined_without_the_snapshot(patch: pytest.MonkeyPatch) -> None:
 
 def _ids_forgotten_with_their_messages(patch: pytest.MonkeyPatch) -> None:
     """An id is remembered for as long as its message is kept."""
-    init = accepting._Batch.__init__
+    insert = accepting.insert_ids
 
-    def brief(batch: Any, now_ms: int, keep_ms: int, dedupe_ms: int | None) -> None:
-        init(batch, now_ms, keep_ms, keep_ms)
+    def brief(con: Any, mesh: Any, now_ms: int, dedupe_until: int | None) -> None:
+        insert(con, mesh, now_ms, now_ms)
 
-    patch.setattr(accepting._Batch, "__init__", brief)
+    patch.setattr(accepting, "insert_ids", brief)
     patch.setattr(upkeep, "DESK_DEDUPE_GRACE_MS", 0)
     patch.setattr(upkeep, "DAY_MS", 0)
 
