@@ -21,7 +21,7 @@ from holdfast.node.sync_mesh import MeshSync
 from holdfast.rules.delivery import MESSAGE
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import NotAMember, UnknownMesh
-from holdfast.rules.ids import id_time_ms
+from holdfast.rules.ids import id_text, id_time_ms
 from holdfast.rules.limits import CHUNK_ROWS, HOUR_MS
 from holdfast.rules.rows import JobRow, MeshRow
 from holdfast.rules.spool import State, after_retry, spool_row
@@ -124,6 +124,13 @@ def _put_back(
         if entry.origin != core.ctx.peer and not relays:
             continue
         if entry.op == MESSAGE and min(entry.recorded_at, id_time_ms(entry.id)) < oldest_ms:
+            if entry.origin == core.ctx.peer:
+                log.warning(
+                    "message %s to %s is not sent again: nobody can tell whether the broker has "
+                    "lost it, or had it and forgot its id in time",
+                    id_text(entry.id),
+                    mesh.slug,
+                )
             continue
         known = tx.spool_get(mesh.lane, entry.id)
         if known is None:

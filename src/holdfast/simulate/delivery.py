@@ -108,8 +108,8 @@ class DeliveryWorld(HubWorld):
         )
         self.mail.keys = self.keys
         self.publication = Publication(self)
-        self.awake = False
-        """Everybody has slept, and whoever looks after the broker now sweeps by hand."""
+        self.slept_at: int | None = None
+        """When everybody fell asleep. Since then somebody looks after the broker, and sweeps."""
         self.is_calm = False
         self.begin_hub()
 

@@ -10,6 +10,7 @@ from holdfast.rules.rows import SpoolRow
 from holdfast.rules.spool import EXPIRED
 from holdfast.simulate.audit import differences, missing_content
 from holdfast.simulate.delivery_books import ALL
+from holdfast.simulate.delivery_time import is_old
 from holdfast.simulate.nodes import running
 from holdfast.storage.ports import Reader
 
@@ -78,7 +79,7 @@ def _unsent(world: DeliveryWorld, peer: str) -> list[str]:
             mine = entry.origin == peer or world.traits.relay
             if entry.id in book.seqs or entry.id in ended or not mine:
                 continue
-            if not world.publication.brought(peer, entry):
+            if not world.publication.brought(peer, entry) and not is_old(world, entry):
                 problems.append(
                     f"{peer} has {entry.op} {id_text(entry.id)} of {entry.origin}, and the "
                     "broker has not"

@@ -15,7 +15,10 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from holdfast.rules.delivery import MESSAGE
+from holdfast.rules.ids import id_time_ms
 from holdfast.rules.limits import DAY_MS, HOUR_MS, SECOND_MS
+from holdfast.rules.rows import Entry
 
 if TYPE_CHECKING:
     from holdfast.simulate.delivery import DeliveryWorld
@@ -58,16 +61,16 @@ def sleep(world: DeliveryWorld, rng: random.Random) -> None:
     for machine in (*world.machines.values(), world.hub):
         machine.clock.frozen_ms = None
     world.happened["sleep"] += 1
+    world.slept_at = world.now_ms
     world.now_ms += SLEEP_MS
     world.copies.forget()
-    world.awake = True
     wait = rng.choice((1, 1, rng.randrange(1, SWEEP_MS_MAX)))
     world.at(wait, sweep, world, name="somebody sweeps")
 
 
 def sweep(world: DeliveryWorld) -> None:
     """The clockwork does it; after a sleep it waits, and whoever looks after the broker does."""
-    asked = world.awake and not world.hub.is_far_ahead
+    asked = world.slept_at is not None and not world.hub.is_far_ahead
     world.hub_sweeps(asked=asked)
 
 
@@ -82,3 +85,11 @@ def run_ahead(world: DeliveryWorld, rng: random.Random) -> None:
 def back_in_time(world: DeliveryWorld) -> None:
     if world.hub.is_far_ahead:
         world.hub.clock.skew_ms = 0
+
+
+def is_old(world: DeliveryWorld, entry: Entry) -> bool:
+    """Is it a message from before the sleep? One that a broker lost then, and nobody had brought
+    again, stays lost: nobody could tell a second one from the first.
+    """
+    slept = world.slept_at
+    return slept is not None and entry.op == MESSAGE and id_time_ms(entry.id) <= slept
