@@ -14,7 +14,7 @@ from tools.loading.field import Field
 
 KEEP_S_MAX = 60.0
 KEEP_S_MIN = 2.0
-GROWTH_S_MIN = 60.0
+GROWTH_S_MIN = 120.0
 """A shorter load is all beginning."""
 ROUGH = 1 / 3
 """So much of the time the broker is killed and restarted; then it lives to the end."""

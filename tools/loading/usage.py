@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
 
-from holdfast.rules.limits import KIB, MIB, WAL_BYTES_MAX
+from holdfast.rules.limits import KIB, MIB, SERVER_THREADS, WAL_BYTES_MAX
 
 Sample = Mapping[str, float]
 
@@ -31,7 +31,8 @@ BOUNDS: Final[dict[str, Bound]] = {
     # Memory of its own: pages of a mapped file are the system's to drop.
     "anon": Bound(7 * MIB, 0.05),
     "fds": Bound(8),
-    "threads": Bound(4),
+    # A pool starts a thread only when all others are busy; it has a fixed end.
+    "threads": Bound(SERVER_THREADS),
     # What grows without end is by two thirds larger in the last third than in the middle one.
     "database": Bound(4 * MIB, 0.25),
     "blobs": Bound(40, 0.25),
