@@ -20,7 +20,12 @@ from holdfast.node import mesh_parts, mesh_snapshot, mesh_telling, publish
 from holdfast.node.broker_calls import BrokerCalls
 from holdfast.node.broker_objects import Objects
 from holdfast.node.core import Core
-from holdfast.node.mesh_snapshot import keep_snapshot, take_snapshot, upload_snapshot
+from holdfast.node.mesh_snapshot import (
+    is_kept,
+    keep_snapshot,
+    take_snapshot,
+    upload_snapshot,
+)
 from holdfast.node.node import Mesh, Node
 from holdfast.node.publish import Published
 from holdfast.node.sharing import Sharing
@@ -881,6 +886,30 @@ def test_D6_a_snapshot_that_the_broker_lost_is_made_again(
     assert after.rows == before.rows
     again = upload_snapshot(ana._core, calls, "lost")
     assert again.rows == before.rows
+    calls.close()
+
+
+@pytest.mark.usefixtures("small")
+def test_D6_who_was_cut_off_looks_after_its_snapshot_another_time(
+    hub: BrokerUp, homes: Callable[[str], Node]
+) -> None:
+    """The cursor is in the new epoch, and the process ends before it has asked."""
+    ana = homes("ana")
+    fill(ana.create_mesh("kept"), rows=9)
+    sharing(ana).publish("kept", broker=hub.url)
+    core = ana._core
+
+    def kept() -> bool:
+        row = ana.mesh("kept").info()
+        return core.read("test", lambda tx: is_kept(tx, "kept", row.broker_epoch))
+
+    assert kept()
+    moved = msgspec.structs.replace(ana.mesh("kept").info(), broker_epoch=2)
+    core.write("test", lambda tx: tx.mesh_change(moved))
+    assert not kept(), "as often as it is asked, until it was done"
+    calls = calls_of(ana, "kept")
+    assert not keep_snapshot(core, calls, "kept"), "it is there"
+    assert kept()
     calls.close()
 
 

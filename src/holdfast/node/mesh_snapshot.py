@@ -195,17 +195,36 @@ def made_here(tx: Reader, mesh: str) -> str | None:
     return None if job is None else str(job.cursor["id"])
 
 
+def is_kept(tx: Reader, mesh: str, epoch: int) -> bool:
+    """Whether nothing has to be done about the last snapshot that this node has made: it was made
+    in this epoch, or looked after since.
+    """
+    job = tx.job_get(_made(mesh))
+    return job is None or job.cursor.get("kept", job.cursor["epoch"]) == epoch
+
+
 def keep_snapshot(
     core: Core, calls: BrokerCalls, mesh: str, progress: Progress = no_progress
 ) -> bool:
     """After a broker went back in time: makes the snapshot again that this node had made, if the
-    broker has none any more. What it held was never sent in another way.
+    broker has none any more. What it held was never sent in another way. That it was looked after
+    is written down: who is cut off before does it another time.
     """
     made = core.read("snapshot.up", lambda tx: made_here(tx, mesh))
-    if made is None or calls.snapshot(mesh) is not None:
+    if made is None:
         return False
-    upload_snapshot(core, calls, mesh, progress)
-    return True
+    if calls.snapshot(mesh) is None:
+        upload_snapshot(core, calls, mesh, progress)
+        return True
+    core.write("snapshot.up", lambda tx: _note_kept(tx, core, mesh))
+    return False
+
+
+def _note_kept(tx: Transaction, core: Core, mesh: str) -> None:
+    job, row = tx.job_get(_made(mesh)), tx.mesh_get(mesh)
+    if job is not None and row is not None:
+        cursor = {**job.cursor, "kept": row.broker_epoch}
+        tx.job_put(JobRow(name=_made(mesh), cursor=cursor, updated_at=core.ctx.now_ms()))
 
 
 # --- down ----------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from functools import partial
 import msgspec
 
 from holdfast.node.core import Core
+from holdfast.node.mesh_snapshot import is_kept
 from holdfast.node.sync_mesh import MeshSync
 from holdfast.rules.delivery import MESSAGE
 from holdfast.rules.envelope import decode_trusted
@@ -46,6 +47,8 @@ def take_up(core: Core, mesh: MeshSync, place: Place, max_age_hours: int) -> boo
     bases = place.epochs or ((place.epoch, place.base),)
     move = epoch_moved(mesh.cursor, place.epoch, bases, place.seq)
     if move is None:
+        # Who was cut off after the last move may not have come to it.
+        mesh.went_back = not _is_kept(core, mesh)
         return False
     if move.lost:
         log.warning(
@@ -61,10 +64,14 @@ def take_up(core: Core, mesh: MeshSync, place: Place, max_age_hours: int) -> boo
     for lost in move.lost:
         put_back(core, mesh, lost, max_age_hours)
     core.write("sync.epoch", partial(_move, core, mesh.slug, move))
-    mesh.went_back = mesh.cursor.epoch > 0
     mesh.cursor = move.cursor
+    mesh.went_back = not _is_kept(core, mesh)
     mesh.own = mesh.own or move.own
     return True
+
+
+def _is_kept(core: Core, mesh: MeshSync) -> bool:
+    return core.read("sync.place", lambda tx: is_kept(tx, mesh.slug, mesh.cursor.epoch))
 
 
 def _check_same(mesh: MeshSync, place: Place) -> None:

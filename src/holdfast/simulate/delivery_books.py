@@ -275,6 +275,7 @@ async def _look(
         origin = decode_trusted(raw).origin  # who knows it without getting it
         book.rows.append(Row(id, kind, ref, names[sender], entitled - {origin}))
         book.seqs[id] = seq
+        book.gone.discard(id)  # a change that came again
         book.since[id] = now_ms
         book.ever[mesh.epoch, seq] = id
     if book.seq != mesh.seq:
@@ -299,7 +300,7 @@ async def _audit(desk: SqliteDesk, book: MeshBook) -> list[str]:
     if known != {seq: row.id for seq, row in rows.items() if seq not in book.forgotten}:
         problems.append(f"{book.slug} knows {len(known)} ids, and took {book.seq}")
     there = {seq: id for seq, _, _, _, id, _ in messages(desk, book.slug)}
-    owed = {seq: row.id for seq, row in enumerate(book.rows, 1) if row.id not in book.gone}
+    owed = {seq: id for id, seq in book.seqs.items() if id not in book.gone}
     if there != owed:
         lost = sorted(owed.keys() - there.keys())[:5]
         more = sorted(there.keys() - owed.keys())[:5]
@@ -313,7 +314,7 @@ async def _swept(desk: SqliteDesk, book: MeshBook) -> list[str]:
     covered = 0 if snapshot is None else snapshot.seq
     problems = []
     for seq, row in enumerate(book.rows, 1):
-        if seq in there or row.id in book.gone:
+        if seq in there or row.id in book.gone or book.seqs[row.id] != seq:
             continue
         book.had_its_time(row.id)
         if row.kind == CHANGE and seq > covered:

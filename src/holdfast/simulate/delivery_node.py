@@ -149,6 +149,7 @@ class NodeEnd:
                 if mesh.trouble is None:
                     self._patiently(partial(self._meet, sync, slug))
                     self._patiently(partial(self._finish_join, core, slug))
+            self._keep_snapshots(core, sync)
             return told
         if isinstance(frame, Entries):
             return self._take(core, sync, frame)
@@ -159,11 +160,14 @@ class NodeEnd:
         told = sync.on_frame(frame)
         if isinstance(frame, Behind):
             told += self._take_snapshot(core, sync, frame)
+        self._keep_snapshots(core, sync)
+        return told
+
+    def _keep_snapshots(self, core: Core, sync: SyncCore) -> None:
         for slug, mesh in list(sync.meshes.items()):
-            if mesh.went_back:
+            if mesh.went_back and mesh.trouble is None:
                 mesh.went_back = False
                 self._patiently(partial(keep_snapshot, core, self._calls(), slug))
-        return told
 
     def _finish_join(self, core: Core, slug: str) -> None:
         """Before anything else of the mesh, as a daemon does."""
