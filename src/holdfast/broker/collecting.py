@@ -4,7 +4,8 @@ Objects come ahead of the change that names them, and stay while a change that i
 mesh's snapshot, names them. Of a file that is shared anew each day only the last content is named
 when the changes before are swept. To find that out all that a mesh holds is read, so it is done
 rarely. What is unnamed is noted, and goes when it was so for `OBJECT_UNNAMED_MS`: a member that is
-about to name something asks for it first, and then the note is gone.
+about to name something asks for it first, and then the note is gone. That time is a month, because
+a message may name content in words that only people read, and lasts as long.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from holdfast.node.intake import read_arrivals
 from holdfast.node.mesh_parts import unpack_part
 from holdfast.node.taking import objects_of
 from holdfast.rules import limits
-from holdfast.rules.delivery import CHANGE
 from holdfast.rules.desk import DeskMesh
 from holdfast.rules.errors import Truncated, UnknownMesh
 from holdfast.storage.desk import Desk
@@ -59,10 +59,10 @@ async def _named(desk: Desk, mesh: DeskMesh) -> set[str]:
     found: set[str] = set()
     after = mesh.first - 1
     while True:
-        page = await desk.feed(
-            mesh.slug, mesh.owner, after, limits.FEED_ROWS, limits.FEED_BYTES, own=True
+        page = await desk.log_page(
+            mesh.slug, after, limits.SEQ_MAX, limits.FEED_ROWS, limits.FEED_BYTES
         )
-        found |= _names([row.raw for row in page.rows if row.kind == CHANGE])
+        found |= _names([row.raw for row in page.rows])
         if page.to >= page.last or page.to <= after:
             break
         after = page.to

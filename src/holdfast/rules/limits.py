@@ -330,7 +330,7 @@ DESK_PIECE_BYTES: Final = 1 * MIB
 """Of an object, in one row of the desk, on whichever store."""
 DESK_UPLOAD_MS_MAX: Final = 1 * DAY_MS
 """An upload that nobody has gone on with for so long is given up."""
-OBJECT_UNNAMED_MS: Final = 1 * DAY_MS
+OBJECT_UNNAMED_MS: Final = 30 * DAY_MS
 """Content that nothing at a broker names any more is kept for so long: who is about to name it asks
 for it first, and that begins the time anew."""
 OBJECT_PAGE_ROWS: Final = 200
