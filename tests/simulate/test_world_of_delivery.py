@@ -17,7 +17,7 @@ from holdfast.simulate.chronicle import Chronicle
 from holdfast.simulate.delivery import tell
 from holdfast.simulate.delivery_books import CHANGE, Books, Row
 from holdfast.simulate.delivery_traits import traits_of
-from holdfast.simulate.nodes import PromiseBroken
+from holdfast.simulate.telling import PromiseBroken
 from support.seeds import rotating
 
 pytestmark = pytest.mark.sim

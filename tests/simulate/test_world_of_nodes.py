@@ -14,8 +14,9 @@ from holdfast.node import taking
 from holdfast.node.core import Core
 from holdfast.simulate import nodes
 from holdfast.simulate.chores import OPS
-from holdfast.simulate.nodes import Marks, NodeWorld, PromiseBroken, tell
+from holdfast.simulate.nodes import Marks, NodeWorld, tell
 from holdfast.simulate.storm import FAULTS
+from holdfast.simulate.telling import PromiseBroken
 from holdfast.transport.wire import Batch
 from support.seeds import rotating, seeds
 

@@ -16,8 +16,8 @@ from holdfast.node.core import Core
 from holdfast.rules.filters import CLASSES, Filter
 from holdfast.simulate.chronicle import Chronicle, Seen
 from holdfast.simulate.entitled import Entitlement, entitles
-from holdfast.simulate.nodes import PromiseBroken
 from holdfast.simulate.relation import Relation
+from holdfast.simulate.telling import PromiseBroken
 from holdfast.simulate.topologies import KINDS
 from holdfast.simulate.zones import ZoneWorld, tell
 from holdfast.transport.wire import Batch

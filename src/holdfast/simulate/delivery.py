@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
 from types import TracebackType
@@ -63,8 +63,9 @@ from holdfast.simulate.delivery_storm import DeliveryStorm
 from holdfast.simulate.delivery_time import back_in_time
 from holdfast.simulate.delivery_traits import traits_of
 from holdfast.simulate.machine import Died, Machine
-from holdfast.simulate.nodes import PromiseBroken, running, set_aside
+from holdfast.simulate.nodes import running, set_aside
 from holdfast.simulate.relation import Relation
+from holdfast.simulate.telling import replayable, tell_all
 from holdfast.storage.broker_sqlite import SqliteDesk
 from holdfast.storage.durable import durable_replace
 from holdfast.storage.home import HomePaths
@@ -310,27 +311,11 @@ def _seed_of(peer: str) -> bytes:
 
 def tell(seed: int) -> DeliveryWorld:
     """A storm and the calm after it; returns the world, closed."""
-    try:
-        with DeliveryWorld(seed) as world:
-            world.storm(hours=HOURS)
-            world.calm()
-    except BaseException as error:
-        error.add_note(f"play it again with: python -m holdfast.simulate.delivery {seed}")
-        raise
+    with replayable("delivery", seed), DeliveryWorld(seed) as world:
+        world.storm(hours=HOURS)
+        world.calm()
     return world
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Tells the stories of the seeds that are named."""
-    for seed in map(int, arguments):
-        try:
-            world = tell(seed)
-        except PromiseBroken as broken:
-            print(broken)
-            return 1
-        print(f"seed {seed}: {world.events} events, every promise kept, digest {world.digest}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(tell_all(tell, sys.argv[1:]))

@@ -72,6 +72,7 @@ from holdfast.simulate.pulling import Pulling
 from holdfast.simulate.relation import Relation, add_link, place_of
 from holdfast.simulate.stage import scratch
 from holdfast.simulate.storm import Storm
+from holdfast.simulate.telling import PromiseBroken, replayable, tell_all
 from holdfast.simulate.world import World
 from holdfast.storage.ports import Reader
 from holdfast.transport.wire import Batch
@@ -89,10 +90,6 @@ CALM_ROUND_MS: Final = HOUR_MS // 6
 DEATH_AGAIN: Final = 0.3
 """How often a machine that died also dies while it starts again."""
 START_CALLS: Final = 60
-
-
-class PromiseBroken(AssertionError):
-    """The code under test did something that it must never do."""
 
 
 class NodeWorld(World):
@@ -456,27 +453,14 @@ def _name(answer: BaseException | None) -> str:
 def tell(seed: int) -> NodeWorld:
     """A day of storm and the calm after it, for two to four peers; returns the world, closed."""
     count = 2 + seed % 3 % 2 + (seed % 10 == 9)
-    try:
-        with NodeWorld(seed, peers=("ana", "bob", "cai", "dee")[:count]) as world:
-            world.storm()
-            world.calm()
-    except BaseException as error:
-        error.add_note(f"play it again with: python -m holdfast.simulate.nodes {seed}")
-        raise
+    with (
+        replayable("nodes", seed),
+        NodeWorld(seed, peers=("ana", "bob", "cai", "dee")[:count]) as world,
+    ):
+        world.storm()
+        world.calm()
     return world
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Tells the stories of the seeds that are named."""
-    for seed in map(int, arguments):
-        try:
-            world = tell(seed)
-        except PromiseBroken as broken:
-            print(broken)
-            return 1
-        print(f"seed {seed}: {world.events} events, every promise kept, digest {world.digest}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(tell_all(tell, sys.argv[1:]))

@@ -38,9 +38,10 @@ from holdfast.simulate.audit import differences, missing_content
 from holdfast.simulate.chronicle import Seen
 from holdfast.simulate.entitled import Entitlement
 from holdfast.simulate.machine import Died, Machine
-from holdfast.simulate.nodes import NodeWorld, PromiseBroken, running
+from holdfast.simulate.nodes import NodeWorld, running
 from holdfast.simulate.relation import Mind, Relation, add_link, row_of
 from holdfast.simulate.sources import reach_in
+from holdfast.simulate.telling import replayable, tell_all
 from holdfast.simulate.topologies import MESHES, another_filter, draw, peers_of, traits_of
 from holdfast.simulate.zone_storm import ZoneStorm
 from holdfast.storage.home import HomePaths
@@ -322,30 +323,11 @@ class ZoneWorld(NodeWorld):
 
 def tell(seed: int) -> ZoneWorld:
     """A day of storm and the calm after it; returns the world, closed."""
-    try:
-        with ZoneWorld(seed) as world:
-            world.storm()
-            world.calm()
-    except BaseException as error:
-        error.add_note(f"play it again with: python -m holdfast.simulate.zones {seed}")
-        raise
+    with replayable("zones", seed), ZoneWorld(seed) as world:
+        world.storm()
+        world.calm()
     return world
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Tells the stories of the seeds that are named."""
-    for seed in map(int, arguments):
-        try:
-            world = tell(seed)
-        except PromiseBroken as broken:
-            print(broken)
-            return 1
-        kind = world.traits.kind
-        print(
-            f"seed {seed}: {kind}, {world.events} events, every promise kept, digest {world.digest}"
-        )
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(tell_all(tell, sys.argv[1:]))
