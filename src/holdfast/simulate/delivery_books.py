@@ -63,8 +63,10 @@ class MeshBook:
     over: set[bytes] = field(default_factory=set)
     """The same for good: an older copy of the broker may bring one back, to nobody in particular.
     Whoever had passed its place when it was gone does not look there again."""
+    looked_at: int = 0
+    """When the broker was last looked at, by the clock of the world; not while its disk fails."""
     since: dict[bytes, int] = field(default_factory=dict)
-    """When it was accepted, by the clock of the world."""
+    """It was accepted after that, by the same clock."""
     forgotten: set[int] = field(default_factory=set)
     """Seqs whose ids the broker does not remember any more."""
     places: dict[str, Place] = field(default_factory=dict)
@@ -253,6 +255,7 @@ class Books:
 async def _look(
     desk: SqliteDesk, book: MeshBook, names: dict[bytes, str], now_ms: int
 ) -> list[str]:
+    before, book.looked_at = book.looked_at or now_ms, now_ms
     mesh = await desk.mesh_get(book.slug)
     if mesh is None:
         return [f"the mesh {book.slug} is gone"]
@@ -276,7 +279,7 @@ async def _look(
         book.rows.append(Row(id, kind, ref, names[sender], entitled - {origin}))
         book.seqs[id] = seq
         book.gone.discard(id)  # a change that came again
-        book.since[id] = now_ms
+        book.since[id] = before
         book.ever[mesh.epoch, seq] = id
     if book.seq != mesh.seq:
         problems.append(f"{book.slug} says {mesh.seq} and holds {book.seq}")
