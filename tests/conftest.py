@@ -47,6 +47,14 @@ os.environ["HOLDFAST_HOME"] = str(Path(tempfile.gettempdir()) / "holdfast-tests-
 java_archive.use()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: many tests wait for a disk, a process or a retry, and then
+    somebody else has the core.
+    """
+    return (os.cpu_count() or 1) + 1
+
+
 # Single tests that take as long as hundreds of others.
 LONG = ("faults", "simulate", "docs", "apps/test_pipeline_cli.py", "apps/test_cli_keeping.py")
 
@@ -65,8 +73,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _turn(item: pytest.Item) -> int:
     if "spark" in getattr(item, "fixturenames", ()):
         return 0
-    place = item.path.relative_to(Path(__file__).parent).as_posix()
-    return 2 if place.startswith(LONG) else 1
+    return 2 if item.nodeid.removeprefix("tests/").startswith(LONG) else 1
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
