@@ -37,7 +37,8 @@ def test_U2_a_closed_pipe_ends_it_quietly(cli: Cli) -> None:
         for number in range(300):
             team.state.set(f"key-{number}", "x" * 1000)
     for words in (("state", "list"), ("state", "list", "--json"), ("export",), ("log", "range")):
-        with cli.start(*words) as running:
+        # A pipe that cannot hold the whole answer: or it may be written before the reader is gone.
+        with cli.start(*words, pipesize=4096) as running:
             assert running.stdout is not None
             assert running.stderr is not None
             assert running.stdout.read(10)
