@@ -14,7 +14,7 @@ from holdfast.broker.counts import BrokerCounts
 from holdfast.broker.hub import Hub
 from holdfast.rules import limits
 from holdfast.rules.desk import Accepted, Arriving, Verdict
-from holdfast.rules.errors import DiskFull, HoldfastError, StoreClosed
+from holdfast.rules.errors import DiskFull, HoldfastError, OutcomeUnknown, StoreClosed
 from holdfast.storage.broker_sqlite.desk import SqliteDesk
 from holdfast.storage.broker_sqlite.threaded import ThreadedDesk
 from support.desks import ANA, BOB, NOW, TEAM, arriving, with_team
@@ -53,11 +53,14 @@ class Full(SqliteDesk):
             raise DiskFull("the disk is full")
         return await super().accept(batch, now_ms, keep_ms=keep_ms, dedupe_ms=dedupe_ms)
 
+    async def known(self, mesh: str, asked: Sequence[tuple[bytes, bytes]]) -> list[Accepted | None]:
+        raise ZeroDivisionError("a bug in the store")
+
 
 class Counter:
     """A counter on a real desk in its threads."""
 
-    def __init__(self, folder: Path, fails: int = 0) -> None:
+    def __init__(self, folder: Path, fails: int = 0, rate_per_s: float = 10**9) -> None:
         self.inner = Full(folder)
         self.inner.fails, self.inner.groups = fails, []
         self.desk = ThreadedDesk(self.inner)
@@ -69,7 +72,7 @@ class Counter:
             ticks=monotonic,
             counts=BrokerCounts(),
             hub=self.hub,
-            rate_per_s=10**9,
+            rate_per_s=rate_per_s,
         )
 
     async def __aenter__(self) -> Counter:
@@ -157,6 +160,19 @@ def test_D2_a_counter_that_closes_answers_what_it_has_and_refuses_the_rest(tmp_p
             assert seqs_of(await taken) == [1]
             (refused,) = await counter.accepting.hand_in([arriving(2)])
             assert isinstance(refused, StoreClosed)
+
+    asyncio.run(story())
+
+
+def test_D2_who_is_over_its_rate_has_an_answer_also_if_the_store_has_a_fault(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        async with Counter(tmp_path, rate_per_s=1) as counter:
+            batch = [arriving(n) for n in range(5)]
+            answers = await asyncio.wait_for(counter.accepting.hand_in(batch), 60)
+            assert seqs_of(answers) == [1, 2]
+            assert [type(one) for one in answers[2:]] == [OutcomeUnknown] * 3
 
     asyncio.run(story())
 

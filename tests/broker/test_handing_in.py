@@ -342,3 +342,16 @@ def test_D2_a_push_by_halves_has_one_answer_for_each_and_one_creation_for_an_id(
                 assert [one.seq for one in answers if one.status == 201] == [*range(178, 247)]
 
     asyncio.run(run())
+
+
+def test_D2_an_empty_push_is_answered_and_costs_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with broker_up(tmp_path) as up:
+            ana = Person("ana")
+            await ana.register(up, "team")
+            async with ana.connect(up) as wire:
+                await wire.send(Push("team", 0, []))
+                assert (await wire.get(Acks)).answers == []
+                assert (await wire.push("team", ana.change("team", "k", 1)))[0].status == 201
+
+    asyncio.run(run())

@@ -192,6 +192,10 @@ class Accepting:
                 known = [stranger if answer is not None else None for answer in known]
         except HoldfastError as error:
             return [error] * len(batch)
+        except Exception:
+            # Whoever waits must hear something: nobody else looks at this task.
+            log.exception("a fault of ours while %d ids were looked up", len(batch))
+            return [OutcomeUnknown("the broker does not know what became of it")] * len(batch)
         refusal = TooMany(why)
         found: list[Outcome] = []
         for one, answer in zip(batch, known, strict=True):

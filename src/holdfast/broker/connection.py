@@ -240,7 +240,8 @@ class Connection:
         broker = self._broker
         quick = broker.apart and broker.accepting.took_s < _QUICK_S
         most = _most(len(items), by_halves=quick)
-        for at in range(0, len(items), most):
+        # An empty push is answered too: whoever sent it waits.
+        for at in range(0, max(1, len(items)), most):
             if at:
                 await asyncio.sleep(0)
             self._push(frame.mesh, frame.epoch, items[at : at + most], 0 if at else size)
@@ -333,7 +334,8 @@ def _most(items: int, *, by_halves: bool) -> int:
     while the other is written. Where a commit takes its time two of them would cost more than the
     turns do, and a store in this process would gain little.
     """
-    return min(_SLICE, (items + 1) // 2 if by_halves and items >= 2 * _HALF_MIN else items)
+    wanted = (items + 1) // 2 if by_halves and items >= 2 * _HALF_MIN else items
+    return max(1, min(_SLICE, wanted))
 
 
 def _joined(frames: list[FromBroker]) -> list[FromBroker]:
