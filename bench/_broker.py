@@ -27,14 +27,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from websockets.speedups import apply_mask
 
-from holdfast.rules import keys
-from holdfast.rules.bodies import MessageSend, encode_body
-from holdfast.rules.destinations import check_destination, entity_of
-from holdfast.rules.envelope import Envelope, encode
-from holdfast.rules.features import NEEDS
-from holdfast.rules.fingerprint import fingerprint
-from holdfast.rules.ids import uuid7
-from holdfast.transport.frames import (
+from holdfast.protocol.frames import (
     Acks,
     Challenge,
     FromBroker,
@@ -46,6 +39,13 @@ from holdfast.transport.frames import (
     encode_frame,
     read_from_broker,
 )
+from holdfast.rules import keys
+from holdfast.rules.bodies import MessageSend, encode_body
+from holdfast.rules.destinations import check_destination, entity_of
+from holdfast.rules.envelope import Envelope, encode
+from holdfast.rules.features import NEEDS
+from holdfast.rules.fingerprint import fingerprint
+from holdfast.rules.ids import uuid7
 
 MESH = "team"
 TOPIC = "news"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import Any
 
-from holdfast.node.running import Service, run
-from holdfast.transport.server import Done, Headers, Server, tcp_listener
+from holdfast.service.lifecycle import Service, run
+from holdfast.transport.http_server import Done, Headers, Server, tcp_listener
 
 
 async def _nothing(scope: Any, receive: Any, send: Any) -> None:

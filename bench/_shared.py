@@ -13,10 +13,10 @@ from typing import Any
 
 import holdfast
 from bench import _broker, _nats, _zones
-from holdfast.node.messages import prepare
-from holdfast.node.node import Node
+from holdfast.node.library.node import Node
+from holdfast.node.messages.messages import prepare
 from holdfast.storage.ports import Transaction
-from holdfast.transport.client import Client
+from holdfast.transport.http_client import Client
 
 MESH, TOPIC = _broker.MESH, _broker.TOPIC
 CHUNK = 500

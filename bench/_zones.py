@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import holdfast
-from holdfast.node import verbs
-from holdfast.node.node import Node
-from holdfast.node.trust import Trust
+from holdfast.node.core import operations
+from holdfast.node.library.node import Node
+from holdfast.node.trust.trust import Trust
 from holdfast.storage.ports import Transaction
-from holdfast.transport.client import Client
+from holdfast.transport.http_client import Client
 
 MESH = "site"
 BODY_BYTES = 440
@@ -46,7 +46,7 @@ def append(node: Node, facts: int) -> None:
     def work(tx: Transaction) -> None:
         for number in range(CHUNK):
             subject = f"line{number % 40}/pump{number % 7}"
-            verbs.fact_append(node._core.ctx, MESH, subject, "pressure", value)(tx)
+            operations.fact_append(node._core.ctx, MESH, subject, "pressure", value)(tx)
 
     for _ in range(facts // CHUNK):
         node._core.write("bench", work)

@@ -25,7 +25,7 @@ from time import perf_counter
 
 from bench import _broker, _http_load, _postgres, _rivals, _shared
 from bench._zones import cpu_s
-from holdfast.transport.frames import Acks, Entries, Follow, Got, Item, Push
+from holdfast.protocol.frames import Acks, Entries, Follow, Got, Item, Push
 
 ROUNDS = int(os.environ.get("DELIVERY_ROUNDS", "5"))
 MESSAGES = int(os.environ.get("DELIVERY_MESSAGES", "4096"))

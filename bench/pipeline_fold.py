@@ -22,11 +22,11 @@ import duckdb
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from holdfast.pipeline import session
-from holdfast.pipeline.lake import ID_DAY, Lake
-from holdfast.pipeline.schema import BRONZE, FAMILY_OF, SILVER
-from holdfast.pipeline.silver import files_for, fold
-from holdfast.pipeline.winners import bucketed
+from holdfast.pipeline.fold.silver import files_for, fold
+from holdfast.pipeline.fold.winners import bucketed
+from holdfast.pipeline.lake.lake import ID_DAY, Lake
+from holdfast.pipeline.lake.schema import BRONZE, FAMILY_OF, SILVER
+from holdfast.pipeline.spark import session
 from holdfast.rules.bodies import NOTHING, StateSet, encode_body
 from holdfast.rules.envelope import Envelope, encode
 from holdfast.rules.limits import FOLD_BUCKETS

@@ -27,9 +27,9 @@ from pyspark.sql.types import StructType
 
 import holdfast
 from bench import _zones
-from holdfast.pipeline.session import start
-from holdfast.pipeline.source import HoldfastSource, LogReader, Options, register
-from holdfast.pipeline.source_plan import Span
+from holdfast.pipeline.source.plan import Span
+from holdfast.pipeline.source.source import HoldfastSource, LogReader, Options, register
+from holdfast.pipeline.spark.session import start
 from holdfast.rules.ids import id_text
 from holdfast.storage.sqlite.connection import connect
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.rules.vectors import Model
-from holdfast.storage.sqlite import migrations, vectors
+from holdfast.storage.sqlite import migrations, vector_index
 from holdfast.storage.sqlite.connection import connect
 
 DIM = 384
@@ -92,10 +92,10 @@ def one_mesh(what: str, make: Maker, rows: int, target: str) -> Iterator[tuple[s
         ms = in_turns(
             queries,
             [
-                lambda query: found[0].append(vectors.search(ours, MODEL, "m", query, LIMIT)),
+                lambda query: found[0].append(vector_index.search(ours, MODEL, "m", query, LIMIT)),
                 lambda query: found[1].append(plain_search(rival, query)),
                 lambda query: found[2].append(
-                    vectors.search(ours, MODEL, "m", query, LIMIT, exact=True)
+                    vector_index.search(ours, MODEL, "m", query, LIMIT, exact=True)
                 ),
             ],
         )
@@ -118,17 +118,17 @@ def one_among_ten(make: Maker, rows: int) -> Iterator[tuple[str, float, str]]:
     with files() as (among, alone):
         for con, others in ((among, MESHES - 1), (alone, 0)):
             with con:
-                vectors.ensure_table(con, MODEL, 0)
+                vector_index.ensure_table(con, MODEL, 0)
             store(con, data[: rows // 2], "mesh0", 0)
             for other in range(1, others + 1):
                 store(con, data, f"mesh{other}", other * rows)
             store(con, data[rows // 2 :], "mesh0", rows // 2)
             con.pragma("wal_checkpoint", "truncate")
         searches: list[Callable[[bytes], object]] = [
-            lambda query: vectors.search(among, MODEL, "mesh0", query, LIMIT),
-            lambda query: vectors.search(alone, MODEL, "mesh0", query, LIMIT),
-            lambda query: vectors.search(among, MODEL, "mesh0", query, LIMIT, exact=True),
-            lambda query: vectors.search(alone, MODEL, "mesh0", query, LIMIT, exact=True),
+            lambda query: vector_index.search(among, MODEL, "mesh0", query, LIMIT),
+            lambda query: vector_index.search(alone, MODEL, "mesh0", query, LIMIT),
+            lambda query: vector_index.search(among, MODEL, "mesh0", query, LIMIT, exact=True),
+            lambda query: vector_index.search(alone, MODEL, "mesh0", query, LIMIT, exact=True),
         ]
         as_set = in_turns(queries, searches)
         # A file of ten meshes does not fit what a connection maps into memory, and its pages are
@@ -185,17 +185,17 @@ def stored_in_turns(
     ours: apsw.Connection, rival: apsw.Connection, data: Floats
 ) -> tuple[float, float]:
     """CPU time per vector in µs, ours and the rival's, batch by batch."""
-    vectors.load_extension(rival)
+    vector_index.load_extension(rival)
     rival.execute(f"CREATE VIRTUAL TABLE plain USING vec0(embedding float[{DIM}])")
     with ours:
-        vectors.ensure_table(ours, MODEL, 0)
+        vector_index.ensure_table(ours, MODEL, 0)
     spent = [0.0, 0.0]
     for first in range(0, len(data), BATCH):
         batch = [(first + n, row.tobytes()) for n, row in enumerate(data[first : first + BATCH])]
         started = time.thread_time()
         with ours:
             for number, packed in batch:
-                vectors.put(ours, MODEL, number, "m", packed)
+                vector_index.put(ours, MODEL, number, "m", packed)
         between = time.thread_time()
         with rival:
             for number, packed in batch:
@@ -213,7 +213,7 @@ def store(con: apsw.Connection, data: Floats, mesh: str, first: int) -> None:
     for start in range(0, len(data), BATCH):
         with con:
             for offset, row in enumerate(data[start : start + BATCH]):
-                vectors.put(con, MODEL, first + start + offset, mesh, row.tobytes())
+                vector_index.put(con, MODEL, first + start + offset, mesh, row.tobytes())
 
 
 def plain_search(con: apsw.Connection, query: bytes) -> Hits:

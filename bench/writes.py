@@ -17,7 +17,7 @@ from pathlib import Path
 from time import perf_counter
 
 import holdfast
-from holdfast.node.mint import RealSource
+from holdfast.service.clock import RealSource
 from holdfast.storage.sqlite.connection import connect
 
 ROUNDS = 5

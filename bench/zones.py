@@ -16,11 +16,11 @@ from time import perf_counter, sleep
 
 import holdfast
 from bench import _nats, _zones
-from holdfast.node.links import Links
-from holdfast.node.trust import Trust
+from holdfast.node.links.registry import Links
+from holdfast.node.trust.trust import Trust
+from holdfast.protocol.log_wire import ARROW, MSGPACK, NDJSON
 from holdfast.storage.sqlite.connection import connect
-from holdfast.transport.client import Client
-from holdfast.transport.wire import ARROW, MSGPACK, NDJSON
+from holdfast.transport.http_client import Client
 
 ROUNDS = 3
 FACTS = 100_000

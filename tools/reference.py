@@ -20,12 +20,12 @@ from pathlib import Path
 import click
 
 from holdfast.apps.cli.app import root
-from holdfast.apps.cli.nouns.guide import CHECK_CODES, EXIT_CODES
-from holdfast.node.api.app import declared
-from holdfast.node.api.docs_page import curl
-from holdfast.node.api.openapi import openapi_path, refusals
+from holdfast.apps.cli.commands.guide import CHECK_CODES, EXIT_CODES
 from holdfast.rules import errors, limits
 from holdfast.rules.errors import HoldfastError
+from holdfast.service.http.app import declared
+from holdfast.service.http.docs_page import curl
+from holdfast.service.http.openapi import openapi_path, refusals
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"
 NOTE = "<!-- Written by `make docs` from {source}. Edit that file, not this page. -->"

@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from holdfast.node.aio import AsyncMesh, AsyncNode, aopen
-    from holdfast.node.change import Receipt
-    from holdfast.node.node import Mesh, Node
-    from holdfast.node.node import open_node as open
+    from holdfast.node.core.change import Receipt
+    from holdfast.node.library.aio import AsyncMesh, AsyncNode, aopen
+    from holdfast.node.library.node import Mesh, Node
+    from holdfast.node.library.node import open_node as open
     from holdfast.rules.errors import Broken, HoldfastError, Refused, Unknown
     from holdfast.rules.vectors import Model
 
 _WHERE = {
-    "open": ("holdfast.node.node", "open_node"),
-    "aopen": ("holdfast.node.aio", "aopen"),
-    "Node": ("holdfast.node.node", "Node"),
-    "Mesh": ("holdfast.node.node", "Mesh"),
-    "AsyncNode": ("holdfast.node.aio", "AsyncNode"),
-    "AsyncMesh": ("holdfast.node.aio", "AsyncMesh"),
-    "Receipt": ("holdfast.node.change", "Receipt"),
+    "open": ("holdfast.node.library.node", "open_node"),
+    "aopen": ("holdfast.node.library.aio", "aopen"),
+    "Node": ("holdfast.node.library.node", "Node"),
+    "Mesh": ("holdfast.node.library.node", "Mesh"),
+    "AsyncNode": ("holdfast.node.library.aio", "AsyncNode"),
+    "AsyncMesh": ("holdfast.node.library.aio", "AsyncMesh"),
+    "Receipt": ("holdfast.node.core.change", "Receipt"),
     "Model": ("holdfast.rules.vectors", "Model"),
     "HoldfastError": ("holdfast.rules.errors", "HoldfastError"),
     "Refused": ("holdfast.rules.errors", "Refused"),

@@ -172,7 +172,7 @@ def test_U2_P10_without_spark_the_demo_leaves_its_act_out(tmp_path: Path) -> Non
     hidden = (
         "import sys\n"
         "sys.modules.update(dict.fromkeys(['pyspark', 'deltalake', 'pyarrow']))\n"
-        "from holdfast.apps.demo_pipeline import play\n"
+        "from holdfast.apps.demo.pipeline import play\n"
         "print(play(None, [], 'team', print))\n"
     )
     done = subprocess.run(

@@ -11,9 +11,9 @@ import pytest
 
 import holdfast
 from apps.commands import Cli
-from holdfast.node import taking
+from holdfast.node.links import receive
 from holdfast.node.settings import Settings
-from holdfast.transport.wire import Batch
+from holdfast.protocol.log_wire import Batch
 from support.daemon import PATIENCE_S, UpInThread, make_home, running
 from support.envelopes import fact_append
 
@@ -168,7 +168,7 @@ def test_Z7_what_a_link_set_aside_is_shown_tried_again_and_given_up(
     good = fact_append("s", "is", 1, origin="bob", lamport=2**60)
     with holdfast.open(cli.home, sync="normal") as node:
         batch = Batch(1, 1, 3, 1, 3, [1, 2, 3], [b"\xc1", good, b"\xc1\xc1"])
-        assert taking.take(node._core, "bob", batch).quarantined == 3
+        assert receive.take(node._core, "bob", batch).quarantined == 3
     rows = cli("link", "quarantine", "bob", "--json").json
     assert [row["code"] for row in rows] == ["bad_envelope", "bad_stamp", "bad_envelope"]
     assert [row["entity"] for row in rows] == [None, "s", None]

@@ -15,8 +15,8 @@ import pytest
 
 import holdfast
 from apps.commands import Cli
-from holdfast.node import joining, publish
 from holdfast.node.settings import Settings
+from holdfast.node.sharing import join, publish
 from holdfast.rules.errors import Unreachable
 from support.broker_up import PATIENCE_S, BrokerUp, broker_at
 from support.daemon import make_home, running
@@ -174,7 +174,7 @@ def test_S14_a_join_that_was_cut_off_is_finished_by_the_sync(
         raise Unreachable("the line was cut")
 
     with monkeypatch.context() as patched:
-        patched.setattr(joining, "_take", cut)
+        patched.setattr(join, "_take", cut)
         bob("mesh", "join", invite, code=1)
     bob("state", "get", "k", code=4)
     bob("mesh", "sync")

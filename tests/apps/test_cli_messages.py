@@ -11,8 +11,8 @@ import pytest
 
 import holdfast
 from apps.commands import ID_MASK, TIME_MASK, Cli
-from holdfast.node.intake import Intake
-from holdfast.node.node import Node
+from holdfast.node.core.intake import Intake
+from holdfast.node.library.node import Node
 from holdfast.rules.limits import MESSAGE_BYTES_MAX
 from support import envelopes as e
 from support.nodes import share

@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from apps.commands import Cli
-from holdfast.node.families import State
+from holdfast.node.library.families import State
 from holdfast.rules.errors import OutcomeUnknown
 
 

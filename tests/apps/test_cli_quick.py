@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 
 import holdfast
 from apps.commands import Cli, Outcome
-from holdfast.apps.cli import quick, say, tables
-from holdfast.storage.home import HomePaths
+from holdfast.apps.cli import output, quick, tables
+from holdfast.storage.files.home import HomePaths
 from holdfast.storage.sqlite import migrations
-from holdfast.storage.sqlite import quick as quick_sql
+from holdfast.storage.sqlite import quick_read as quick_sql
 
 NOT_NEEDED = (
     *("asyncio", "click", "msgspec", "rich", "ssl", "socket", "hashlib", "_hashlib", "dataclasses"),
     *("inspect", "logging", "threading", "tempfile", "subprocess", "datetime", "platformdirs"),
     *("uuid_utils", "sqlite_vec", "rfc8785", "importlib.resources", "pyspark", "starlette"),
-    *("holdfast.node", "holdfast.apps.cli.app", "holdfast.storage.home"),
+    *("holdfast.node", "holdfast.apps.cli.app", "holdfast.storage.files.home"),
 )
 
 
@@ -181,7 +181,7 @@ def test_U2_what_passes_for_plain_is_what_the_encoder_writes(value: Any) -> None
 
 @given(st.text())
 def test_U2_text_is_escaped_as_the_encoder_does(text: str) -> None:
-    assert say.quote(text) == tables.encode(text).decode()
+    assert output.quote(text) == tables.encode(text).decode()
 
 
 def test_U2_both_paths_know_the_same_home() -> None:

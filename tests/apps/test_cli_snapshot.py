@@ -6,7 +6,7 @@ from pathlib import Path
 
 import holdfast
 from apps.commands import Cli
-from holdfast.node.snapshot_manifest import signer_of
+from holdfast.node.snapshots.manifest import signer_of
 from support.plain_snapshot import plain_snapshot
 
 

@@ -11,8 +11,8 @@ import pytest
 import holdfast
 from apps.commands import Cli
 from holdfast.rules.keys import card_of, public_key
+from holdfast.rules.outbox import State, lane_of
 from holdfast.rules.rows import QuarantineRow
-from holdfast.rules.spool import State, lane_of
 from holdfast.storage.ports import Transaction
 from support.daemon import running
 from support.envelopes import memory_set

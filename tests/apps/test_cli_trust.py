@@ -7,10 +7,10 @@ import stat
 import pytest
 
 from apps.commands import Cli
-from holdfast.node.node import open_node
-from holdfast.node.trust import Trust
+from holdfast.node.library.node import open_node
+from holdfast.node.trust.trust import Trust
 from holdfast.rules.keys import card_of, public_key, text_of
-from holdfast.storage.home import HomePaths
+from holdfast.storage.files.home import HomePaths
 from support.daemon import running
 
 BO = card_of("bo", public_key(b"b" * 32))

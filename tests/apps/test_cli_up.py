@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from apps.commands import Cli
-from holdfast.node import daemon_lock
-from holdfast.node.daemon_lock import daemon_note
 from holdfast.node.settings import Settings
-from holdfast.storage.home import HomePaths, socket_path
+from holdfast.service import instance_lock
+from holdfast.service.instance_lock import daemon_note
+from holdfast.storage.files.home import HomePaths, socket_path
 from support.daemon import PATIENCE_S, ask, make_home, running
 from support.waiting import until
 
@@ -188,9 +188,9 @@ def test_U2_down_is_content_with_a_daemon_that_ended_meanwhile(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = HomePaths(cli.home)
-    daemon_lock.DaemonLock(paths).close()
+    instance_lock.DaemonLock(paths).close()
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    note = daemon_lock.DaemonNote(gone.pid)
-    monkeypatch.setattr(daemon_lock, "daemon_note", lambda paths: note)
+    note = instance_lock.DaemonNote(gone.pid)
+    monkeypatch.setattr(instance_lock, "daemon_note", lambda paths: note)
     assert cli("down", "--json").json["pid"] == gone.pid

@@ -16,15 +16,15 @@ import pytest
 
 import holdfast
 from apps.commands import Cli
-from holdfast.apps.cli.nouns.pipeline_check import tell_audited, tell_verified
-from holdfast.apps.cli.nouns.pipeline_job import Work
-from holdfast.apps.cli.nouns.pipeline_look import parse_as_of
+from holdfast.apps.cli.commands.pipeline_check import tell_audited, tell_verified
+from holdfast.apps.cli.commands.pipeline_job import Work
+from holdfast.apps.cli.commands.pipeline_query import parse_as_of
 from holdfast.apps.cli.session import Session
-from holdfast.pipeline import session
-from holdfast.pipeline.gold import AuditReport, AuditResult, Finding
-from holdfast.pipeline.lake import Lake
-from holdfast.pipeline.sources import remember, source
-from holdfast.pipeline.verify import Difference, LogReport
+from holdfast.pipeline.audits.gold import AuditReport, AuditResult, Finding
+from holdfast.pipeline.jobs.sources import remember, source
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.spark import session
+from holdfast.pipeline.verify.verify import Difference, LogReport
 from holdfast.rules.errors import BadInput
 from holdfast.rules.vectors import Model
 from support.daemon import running
@@ -36,7 +36,7 @@ HEAVY = "pyspark pyarrow pandas deltalake matplotlib numpy holdfast.pipeline"
 
 def test_P10_nobody_pays_for_spark_who_does_not_use_it() -> None:
     code = (
-        "import sys, holdfast.apps.cli.nouns.pipeline, holdfast.apps.cli.app\n"
+        "import sys, holdfast.apps.cli.commands.pipeline, holdfast.apps.cli.app\n"
         f"print(*(sys.modules.keys() & set({HEAVY.split()!r})))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

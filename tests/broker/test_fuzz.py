@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.broker.api.app import declared
-from holdfast.node.api.openapi import openapi_path
-from holdfast.transport.frames import Got, Item, Push, Settle, Take, encode_frame
+from holdfast.broker.http.app import declared
+from holdfast.protocol.frames import Got, Item, Push, Settle, Take, encode_frame
+from holdfast.service.http.openapi import openapi_path
 from support.broker_people import Person, ask, broker_up, exchange, raw_wire
 
 ODD: list[Any] = [

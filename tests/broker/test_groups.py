@@ -9,14 +9,14 @@ from time import monotonic
 
 import pytest
 
-from holdfast.broker.accepting import Accepting, Keeping, Outcome
-from holdfast.broker.counts import BrokerCounts
-from holdfast.broker.hub import Hub
+from holdfast.broker.accept import Accepting, Keeping, Outcome
+from holdfast.broker.counters import BrokerCounts
+from holdfast.broker.wakeups import Hub
 from holdfast.rules import limits
-from holdfast.rules.desk import Accepted, Arriving, Verdict
+from holdfast.rules.broker_rows import Accepted, Arriving, Verdict
 from holdfast.rules.errors import DiskFull, HoldfastError, OutcomeUnknown, StoreClosed
-from holdfast.storage.broker_sqlite.desk import SqliteDesk
-from holdfast.storage.broker_sqlite.threaded import ThreadedDesk
+from holdfast.storage.broker.sqlite.store import SqliteDesk
+from holdfast.storage.broker.sqlite.threaded import ThreadedDesk
 from support.desks import ANA, BOB, NOW, TEAM, arriving, with_team
 
 KEEPING = Keeping(keep_ms=10**9, dedupe_ms=10**10)

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from holdfast.protocol.frames import Follow, Got, Push, Refusal
 from holdfast.rules import keys, limits
 from holdfast.rules.keys import text_of
-from holdfast.transport.frames import Follow, Got, Push, Refusal
 from support.broker_people import Person, ask, broker_up, raw_wire
 
 CLOSED = ("members", "invites", "destinations", "subscriptions", "snapshot")
@@ -28,7 +28,7 @@ def test_D15_both_sides_prove_their_keys_on_the_connection(tmp_path: Path, schem
                 assert (challenge.name, challenge.key) == ("desk", up.broker.me.key)
                 frame = wire.hello_frame(ana, challenge)
                 await wire.send(frame)
-                from holdfast.transport.frames import Welcome
+                from holdfast.protocol.frames import Welcome
 
                 welcome = await wire.get(Welcome)
                 hello = keys.Hello(

@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from holdfast.protocol.frames import Acks, Express, Handed, Item, Push, Refusal, Settle, Take
+from holdfast.protocol.frames import encode_frame as encoded
 from holdfast.rules import limits
 from holdfast.rules.errors import StoreFailed
-from holdfast.transport.frames import Acks, Express, Handed, Item, Push, Refusal, Settle, Take
-from holdfast.transport.frames import encode_frame as encoded
 from support.broker_people import Person, address, broker_up
 from support.postgres import name_for, server
 

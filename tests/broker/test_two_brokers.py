@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from holdfast.broker.serve import BrokerDaemon
-from holdfast.transport.frames import Handed, Moved, Refusal, Settle, Take
+from holdfast.broker.daemon import BrokerDaemon
+from holdfast.protocol.frames import Handed, Moved, Refusal, Settle, Take
 from support.broker_people import Person, ask, broker_up, rows_of
 from support.postgres import name_for, server
 

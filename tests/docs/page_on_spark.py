@@ -10,7 +10,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from holdfast.pipeline import session
+from holdfast.pipeline.spark import session
 from support.pages import Story
 
 if __name__ == "__main__":

@@ -16,10 +16,11 @@ import pytest
 
 import holdfast
 from holdfast.apps.cli.app import root
-from holdfast.node import aio, families, log, node
-from holdfast.node.daemon_lock import daemon_note
+from holdfast.node.library import aio, families, node
+from holdfast.node.log import log
 from holdfast.rules.errors import BadInput
-from holdfast.storage.home import HomePaths
+from holdfast.service.instance_lock import daemon_note
+from holdfast.storage.files.home import HomePaths
 from support.pages import Story, Wrong, blocks, matches
 from support.project import ROOT, TESTS, expect_none, parse, python_files
 

@@ -22,13 +22,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from holdfast.rules.desk import Accepted, Arriving, Verdict
-from holdfast.storage.broker_sqlite import SqliteDesk, ThreadedDesk, base
+from holdfast.rules.broker_rows import Accepted, Arriving, Verdict
+from holdfast.storage.broker.sqlite import SqliteDesk, ThreadedDesk, database
 from support.desks import NOW, accept, arriving, queued, topic, with_team
 
 POINTS: dict[str, tuple[Any, str]] = {
     "commit": (SqliteDesk, "_commit"),
-    "mark": (base, "write_mark"),
+    "mark": (database, "write_mark"),
     "insert": (SqliteDesk, "_judge"),
 }
 

@@ -12,11 +12,11 @@ import sys
 from faults.dying_daemon import POINTS, lay
 from holdfast.apps.cli.main import main
 from holdfast.broker import connection
-from holdfast.storage.broker_sqlite import accepting, base, mark
+from holdfast.storage.broker.sqlite import accept, database, mark
 
 POINTS |= {
-    "insert": (accepting, "insert_messages"),
-    "commit": (base.DeskBase, "_commit"),
+    "insert": (accept, "insert_messages"),
+    "commit": (database.DeskBase, "_commit"),
     "answer": (connection.Connection, "_flush"),
     "mark": (mark, "durable_replace"),
 }

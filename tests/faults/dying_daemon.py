@@ -15,18 +15,19 @@ from itertools import count
 from typing import Any
 
 from holdfast.apps.cli.main import main
-from holdfast.node import giving, taking
+from holdfast.node.links import receive
+from holdfast.node.log import serve
 from holdfast.storage.sqlite import log, zones
 
 POINTS: dict[str, tuple[Any, str]] = {
     # at the source
-    "register": (giving, "register"),
-    "give": (giving, "give"),
-    "confirm": (giving, "confirm"),
-    "confirm on the way": (giving, "_confirm_first"),
+    "register": (serve, "register"),
+    "give": (serve, "give"),
+    "confirm": (serve, "confirm"),
+    "confirm on the way": (serve, "_confirm_first"),
     # at the receiver
-    "take": (taking, "take"),
-    "store": (taking, "_store"),
+    "take": (receive, "take"),
+    "store": (receive, "_store"),
     "log append": (log.LogWrites, "log_append_new"),
     "cursor": (zones.ZoneWrites, "link_put"),
 }

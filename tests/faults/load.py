@@ -25,8 +25,8 @@ from faults.zone_process import MESH, PATIENCE_S
 from holdfast.rules.errors import HoldfastError, StoreBusy
 from holdfast.rules.ids import id_text, uuid7
 from holdfast.rules.limits import SERVER_THREADS
-from holdfast.transport.answers import Answer
-from holdfast.transport.client import Client
+from holdfast.transport.http_client import Client
+from holdfast.transport.remote_errors import Answer
 from holdfast.transport.tls import client_context
 from support.daemon import connect
 

@@ -25,8 +25,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import holdfast
-from holdfast.node.node import Mesh, Node
-from holdfast.node.sweep import Ttl
+from holdfast.node.library.node import Mesh, Node
+from holdfast.node.upkeep.sweep import Ttl
 from holdfast.rules.errors import StoreBusy
 from holdfast.rules.ids import id_text, uuid7
 

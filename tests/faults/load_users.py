@@ -11,9 +11,9 @@ import msgspec
 import pyarrow.ipc
 
 from faults.load import Driver
+from holdfast.protocol.log_wire import ARROW, NDJSON
 from holdfast.rules.errors import StoreBusy, Truncated, UnknownObject, Unreachable
-from holdfast.storage.home import HomePaths
-from holdfast.transport.wire import ARROW, NDJSON
+from holdfast.storage.files.home import HomePaths
 from support.daemon import connect
 
 AWAY_LAG = 1500

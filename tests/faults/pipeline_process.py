@@ -19,16 +19,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.node.snapshot_manifest import NAME
-from holdfast.pipeline import compaction, silver, snapshot_files
-from holdfast.pipeline.delta import Table
-from holdfast.pipeline.ingest import ingest
-from holdfast.pipeline.lake import Lake
-from holdfast.pipeline.logs import Log, open_log
-from holdfast.pipeline.logs_home import HomeLog
-from holdfast.pipeline.session import start
-from holdfast.pipeline.snapshot import build
-from holdfast.pipeline.snapshot_files import Target
+from holdfast.node.snapshots.manifest import NAME
+from holdfast.pipeline.fold import silver
+from holdfast.pipeline.ingest.ingest import ingest
+from holdfast.pipeline.jobs import compaction
+from holdfast.pipeline.lake.delta import Table
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.logs.disk import HomeLog
+from holdfast.pipeline.logs.log import Log, open_log
+from holdfast.pipeline.snapshot import files
+from holdfast.pipeline.snapshot.build import build
+from holdfast.pipeline.snapshot.files import Target
+from holdfast.pipeline.spark.session import start
 from support.held_log import HalfLog, HeldLog
 
 BATCH_ROWS = 150
@@ -85,7 +87,7 @@ def watch(points: Points, lake: Lake) -> None:
     points.around(Target, "prepare", lambda *rest: "prepare snapshot")
     points.around(Target, "publish", lambda *rest: "publish snapshot")
     points.around(Target, "remove_strays", lambda *rest: "tidy snapshot")
-    points.around(snapshot_files, "durable_replace", lambda *rest: "draft snapshot")
+    points.around(files, "durable_replace", lambda *rest: "draft snapshot")
 
 
 def behind(lake: Lake, log: Log) -> bool:

@@ -2,9 +2,9 @@
 
 A harness that has caught nothing has shown nothing. Each bug names the finder that must catch it:
 
-    world       a few seeds of `holdfast.simulate.nodes`
-    zones       a few seeds of `holdfast.simulate.zones`
-    delivery    a few seeds of `holdfast.simulate.delivery`
+    world       a few seeds of `holdfast.simulate.nodes.nodes`
+    zones       a few seeds of `holdfast.simulate.zones.zones`
+    delivery    a few seeds of `holdfast.simulate.delivery.delivery`
     sweep       every disk call of one operation fails
     power       the power goes at every moment of a story
     failed sync the same, after a sync of the log has failed
@@ -21,29 +21,25 @@ import msgspec
 import pytest
 
 from faults import planted_delivery, planted_sharing
-from holdfast.node import (
-    change,
-    conflicts,
-    core,
-    giving,
-    intake,
-    opening,
-    readers,
-    sweep,
-    taking,
-    verbs,
-)
-from holdfast.node.caller import Caller
+from holdfast.node.core import change, intake, operations
+from holdfast.node.core import engine as core
+from holdfast.node.home import opening
+from holdfast.node.library import conflicts
+from holdfast.node.links import receive
+from holdfast.node.log import consumers, serve
+from holdfast.node.upkeep import sweep
+from holdfast.protocol.log_wire import Batch, Fetch
 from holdfast.rules import merge, tasks
 from holdfast.rules.errors import DiskFull
 from holdfast.rules.filters import Filter
 from holdfast.rules.merge import Verdict
 from holdfast.rules.rows import LinkRow
 from holdfast.rules.tasks import Event, Judged, Status
-from holdfast.storage import blobs, durable, writer
+from holdfast.service.caller import Caller
+from holdfast.storage import group_commit
+from holdfast.storage.files import blobs, durable
 from holdfast.storage.ports import Transaction
 from holdfast.storage.sqlite import log, meshes, store
-from holdfast.transport.wire import Batch, Fetch
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -94,11 +90,11 @@ def _commit_error_ignored(patch: pytest.MonkeyPatch) -> None:
 def _outcome_forgotten(patch: pytest.MonkeyPatch) -> None:
     """After a failed sync the writer goes on as if nothing had been."""
 
-    def forget(self: writer.GroupWriter, error: BaseException) -> BaseException:
+    def forget(self: group_commit.GroupWriter, error: BaseException) -> BaseException:
         self._rollback()
         return self._engine.error(error, committing=True)
 
-    patch.setattr(writer.GroupWriter, "_commit_failed", forget)
+    patch.setattr(group_commit.GroupWriter, "_commit_failed", forget)
 
 
 def _unknown_called_refused(patch: pytest.MonkeyPatch) -> None:
@@ -146,7 +142,7 @@ def _lower_stamp_wins(patch: pytest.MonkeyPatch) -> None:
         verdict = real(*args)
         return swapped.get(verdict, verdict)
 
-    patch.setattr("holdfast.node.fold.last_writer_wins", reversed_)
+    patch.setattr("holdfast.node.core.fold.last_writer_wins", reversed_)
 
 
 def _dedupe_skipped(patch: pytest.MonkeyPatch) -> None:
@@ -157,12 +153,12 @@ def _dedupe_skipped(patch: pytest.MonkeyPatch) -> None:
 def _blob_after_row(patch: pytest.MonkeyPatch) -> None:
     def share(self: core.Core, mesh: str, path: str, content: bytes, id: str | None) -> Any:
         digest = sha256(content).hexdigest()
-        change = verbs.file_share(self.ctx, mesh, path, digest, len(content), None, id)
+        change = operations.file_share(self.ctx, mesh, path, digest, len(content), None, id)
         receipt = self.write("file.share", change)
         self.blobs.put(content)
         return receipt
 
-    patch.setattr(verbs.FileSharing, "carry_out", change.Change.carry_out)
+    patch.setattr(operations.FileSharing, "carry_out", change.Change.carry_out)
     patch.setattr(core.Core, "share", share)
 
 
@@ -182,9 +178,9 @@ def _left_log_trusted(patch: pytest.MonkeyPatch) -> None:
 
 def _cursor_before_rows(patch: pytest.MonkeyPatch) -> None:
     """The checkpoint is written when news is seen, not when it is stored."""
-    real = taking.take
+    real = receive.take
 
-    def hasty(core: core.Core, link: str, batch: Batch) -> taking.Taken:
+    def hasty(core: core.Core, link: str, batch: Batch) -> receive.Taken:
         def move(tx: Transaction) -> LinkRow | None:
             row = tx.link_get(link)
             if row is None or row.epoch != batch.epoch or batch.start > row.cursor + 1:
@@ -198,9 +194,9 @@ def _cursor_before_rows(patch: pytest.MonkeyPatch) -> None:
         zone = core.read("zone", lambda tx: tx.zone_get(row.zone))
         assert zone is not None
         new = core.write("link.take", intake.Intake(core.ctx, batch.raws, zone.number))
-        return taking.Taken(msgspec.structs.replace(row, cursor=batch.upto), len(new))
+        return receive.Taken(msgspec.structs.replace(row, cursor=batch.upto), len(new))
 
-    patch.setattr(taking, "take", hasty)
+    patch.setattr(receive, "take", hasty)
 
 
 def _sent_back(patch: pytest.MonkeyPatch) -> None:
@@ -209,7 +205,7 @@ def _sent_back(patch: pytest.MonkeyPatch) -> None:
     def everything(caller: Caller, filter: Filter) -> Filter:
         return msgspec.structs.replace(filter, beyond="")
 
-    patch.setattr(giving, "_sent_to", everything)
+    patch.setattr(serve, "_sent_to", everything)
 
 
 def _way_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -220,25 +216,25 @@ def _way_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def _filtered_not_counted(patch: pytest.MonkeyPatch) -> None:
     """What a filter leaves out at the end of a batch is not read: the frontier stays behind it."""
-    real = giving.give
+    real = serve.give
 
     def stingy(core: core.Core, caller: Caller, f: Fetch) -> Batch:
         batch = real(core, caller, f)
         upto = batch.offsets[-1] if batch.offsets else batch.start - 1
         return msgspec.structs.replace(batch, upto=upto)
 
-    patch.setattr(giving, "give", stingy)
+    patch.setattr(serve, "give", stingy)
 
 
 def _counted_too_early(patch: pytest.MonkeyPatch) -> None:
     """A batch says that it reaches the end of the log, although its limit has cut it short."""
-    real = giving.give
+    real = serve.give
 
     def generous(core: core.Core, caller: Caller, f: Fetch) -> Batch:
         batch = real(core, caller, f)
         return msgspec.structs.replace(batch, upto=batch.head)
 
-    patch.setattr(giving, "give", generous)
+    patch.setattr(serve, "give", generous)
 
 
 def _truncated_ids_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -254,30 +250,30 @@ def _truncated_ids_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def _confirmed_when_read(patch: pytest.MonkeyPatch) -> None:
     """Whoever asks from an offset on is taken to have stored everything before it."""
-    real = giving.give
+    real = serve.give
 
     def hasty(core: core.Core, caller: Caller, f: Fetch) -> Batch:
         if f.confirm is not None and f.start is not None:
             f = msgspec.structs.replace(f, confirm=f.start - 1)
         return real(core, caller, f)
 
-    patch.setattr(giving, "give", hasty)
+    patch.setattr(serve, "give", hasty)
 
 
 def _epoch_ignored(patch: pytest.MonkeyPatch) -> None:
     """An offset is an offset, also of a log that went back in time."""
-    real = taking._check_place
+    real = receive._check_place
 
     def check(row: LinkRow, epoch: int, start: int, first: int) -> None:
         real(row, row.epoch, start, first)
 
-    patch.setattr(readers, "check_epoch", lambda tx, epoch: None)
-    patch.setattr(taking, "_check_place", check)
+    patch.setattr(consumers, "check_epoch", lambda tx, epoch: None)
+    patch.setattr(receive, "_check_place", check)
 
 
 def _truncated_skipped(patch: pytest.MonkeyPatch) -> None:
     """Whoever asks for what is gone gets what there is, and is not told."""
-    patch.setattr(readers, "check_there", lambda start, end, first: None)
+    patch.setattr(consumers, "check_there", lambda start, end, first: None)
 
 
 def _truncated_past_readers(patch: pytest.MonkeyPatch) -> None:
@@ -287,7 +283,7 @@ def _truncated_past_readers(patch: pytest.MonkeyPatch) -> None:
 
 def _facts_before_objects(patch: pytest.MonkeyPatch) -> None:
     """What an entry names is not asked for."""
-    patch.setattr(taking, "objects_named", lambda batch: [])
+    patch.setattr(receive, "objects_named", lambda batch: [])
 
 
 def _tombstones_swept_at_once(patch: pytest.MonkeyPatch) -> None:

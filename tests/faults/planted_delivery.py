@@ -9,14 +9,15 @@ import apsw
 import msgspec
 import pytest
 
-from holdfast.node import sync_epoch, sync_take
-from holdfast.node.core import Core
-from holdfast.node.sync_mesh import MeshSync
-from holdfast.rules.sync import Cursor, Move
-from holdfast.storage.broker_sqlite import accepting, queues
-from holdfast.storage.broker_sqlite.base import SEQ_BITS, DeskBase
+from holdfast.node.core.engine import Core
+from holdfast.node.sync import epoch as sync_epoch
+from holdfast.node.sync import receive
+from holdfast.node.sync.mesh_state import MeshSync
+from holdfast.rules.broker_sync import Cursor, Move
+from holdfast.storage.broker.sqlite import accept, queues
+from holdfast.storage.broker.sqlite.database import SEQ_BITS, DeskBase
 from holdfast.storage.ports import Transaction
-from holdfast.storage.sqlite import spool
+from holdfast.storage.sqlite import outbox
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -45,14 +46,14 @@ def _answered_before_commit(patch: pytest.MonkeyPatch) -> None:
 
 def _dedupe_by_itself(patch: pytest.MonkeyPatch) -> None:
     """An id is known before its message is there."""
-    insert = accepting.insert_ids
+    insert = accept.insert_ids
 
     def apart(con: apsw.Connection, *given: Any) -> None:
         insert(con, *given)
         con.execute("COMMIT")
         con.execute("BEGIN IMMEDIATE")
 
-    patch.setattr(accepting, "insert_ids", apart)
+    patch.setattr(accept, "insert_ids", apart)
 
 
 def _cursor_before_rows(patch: pytest.MonkeyPatch) -> None:
@@ -61,9 +62,9 @@ def _cursor_before_rows(patch: pytest.MonkeyPatch) -> None:
     def hasty(
         core: Core,
         mesh: MeshSync,
-        incoming: sync_take.Incoming,
+        incoming: receive.Incoming,
         absent: Collection[str] | None = None,
-    ) -> sync_take.Taken:
+    ) -> receive.Taken:
         entries, arrivals = incoming
 
         def move(tx: Transaction) -> int:
@@ -71,16 +72,16 @@ def _cursor_before_rows(patch: pytest.MonkeyPatch) -> None:
             assert row is not None
             cursor = Cursor(row.broker_epoch, row.broker_seq)
             if cursor.epoch != entries.epoch or cursor.seq < entries.after:
-                raise sync_take.Moved(cursor)
+                raise receive.Moved(cursor)
             to = max(cursor.seq, entries.to)
             tx.mesh_change(msgspec.structs.replace(row, broker_seq=to))
             return to
 
         to = core.write("sync.cursor", move)
-        core.write("sync.take", lambda tx: sync_take._apply(core, mesh, entries.rows, arrivals, tx))
-        return sync_take.Taken(Cursor(entries.epoch, to), 0, 0, 0)
+        core.write("sync.take", lambda tx: receive._apply(core, mesh, entries.rows, arrivals, tx))
+        return receive.Taken(Cursor(entries.epoch, to), 0, 0, 0)
 
-    patch.setattr(sync_take, "take", hasty)
+    patch.setattr(receive, "take", hasty)
 
 
 def _epoch_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -99,7 +100,7 @@ def _forgotten_not_put_back(patch: pytest.MonkeyPatch) -> None:
 
 def _inflight_for_ever(patch: pytest.MonkeyPatch) -> None:
     """What was under way when the line broke stays so."""
-    patch.setattr(spool.SpoolWrites, "spool_recover", lambda tx, lane=None: 0)
+    patch.setattr(outbox.SpoolWrites, "spool_recover", lambda tx, lane=None: 0)
 
 
 def _lease_not_asked_for(patch: pytest.MonkeyPatch) -> None:

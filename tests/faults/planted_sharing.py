@@ -11,14 +11,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.node import joining, syncing
-from holdfast.node.mesh_telling import entries, is_told
-from holdfast.node.publish import Publishing
+from holdfast.node.sharing import join
+from holdfast.node.sharing.publish import Publishing
+from holdfast.node.snapshots.mesh_export import entries, is_told
+from holdfast.node.sync import session
+from holdfast.rules.clock_check import Pace
 from holdfast.rules.envelope import decode_trusted
-from holdfast.rules.pace import Pace
+from holdfast.rules.outbox import lane_of, spool_row
 from holdfast.rules.rows import SpoolRow
-from holdfast.rules.spool import lane_of, spool_row
-from holdfast.storage.broker_sqlite import accepting, upkeep
+from holdfast.storage.broker.sqlite import accept, sweep
 from holdfast.storage.ports import Reader
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -57,24 +58,24 @@ def _published_by_the_log_alone(patch: pytest.MonkeyPatch) -> None:
 
 def _joined_without_the_snapshot(patch: pytest.MonkeyPatch) -> None:
     """Whoever joins waits for changes, and asks for nothing from before."""
-    patch.setattr(joining, "take_snapshot", lambda *args, **kwargs: None)
+    patch.setattr(join, "take_snapshot", lambda *args, **kwargs: None)
 
 
 def _ids_forgotten_with_their_messages(patch: pytest.MonkeyPatch) -> None:
     """An id is remembered for as long as its message is kept."""
-    insert = accepting.insert_ids
+    insert = accept.insert_ids
 
     def brief(con: Any, mesh: Any, now_ms: int, dedupe_until: int | None) -> None:
         insert(con, mesh, now_ms, now_ms)
 
-    patch.setattr(accepting, "insert_ids", brief)
-    patch.setattr(upkeep, "DESK_DEDUPE_GRACE_MS", 0)
-    patch.setattr(upkeep, "DAY_MS", 0)
+    patch.setattr(accept, "insert_ids", brief)
+    patch.setattr(sweep, "DESK_DEDUPE_GRACE_MS", 0)
+    patch.setattr(sweep, "DAY_MS", 0)
 
 
 def _messages_sent_however_old(patch: pytest.MonkeyPatch) -> None:
     """The outbox sends what it has, also if the broker may have had it and forgotten."""
-    patch.setattr(syncing, "expire", lambda core, lane, hours: 0)
+    patch.setattr(session, "expire", lambda core, lane, hours: 0)
 
 
 def _swept_by_any_clock(patch: pytest.MonkeyPatch) -> None:

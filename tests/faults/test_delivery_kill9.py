@@ -23,14 +23,14 @@ import pytest
 
 import holdfast
 from faults.broker_process import BrokerProcess
+from holdfast.broker.daemon import open_desk
 from holdfast.broker.operator import Operator
-from holdfast.broker.serve import open_desk
-from holdfast.node.mint import RealSource
-from holdfast.rules.desk import Verdict
+from holdfast.rules.broker_rows import Verdict
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.limits import OUTBOX_PAGE_ROWS
 from holdfast.rules.rows import SpoolRow
-from holdfast.simulate.audit import differences, rows
+from holdfast.service.clock import RealSource
+from holdfast.simulate.world.invariants import differences, rows
 from support.daemon import UpInThread, make_home, running
 from support.live_broker import MESH, LiveBroker, calls_of, join, share
 from support.postgres import name_for, server

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.rules.desk import Verdict
+from holdfast.rules.broker_rows import Verdict
 from holdfast.rules.errors import HoldfastError, OutcomeUnknown, StoreFailed
-from holdfast.simulate.disk import FaultyDisk
-from holdfast.simulate.faults import FailAt
-from holdfast.simulate.powerloss import cut_power, record
-from holdfast.simulate.stage import Acknowledge
-from holdfast.simulate.sweep import sweep
-from holdfast.storage.broker_sqlite import SqliteDesk
+from holdfast.simulate.disk.disk import FaultyDisk
+from holdfast.simulate.disk.every_call_fails import sweep
+from holdfast.simulate.disk.faults import FailAt
+from holdfast.simulate.disk.powerloss import cut_power, record
+from holdfast.simulate.disk.workload import Acknowledge
+from holdfast.storage.broker.sqlite import SqliteDesk
 from support.desks import NOW, TEAM, accept, arriving, queued, topic, with_team
 
 pytestmark = pytest.mark.faults

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.rules.desk import Verdict
+from holdfast.rules.broker_rows import Verdict
 from holdfast.rules.errors import HoldfastError, Unknown
-from holdfast.simulate.faults import Call, Kind
-from holdfast.simulate.powerloss import PowerReport, cut_power, record
-from holdfast.simulate.stage import Acknowledge
-from holdfast.storage.broker_sqlite import SqliteDesk, base
+from holdfast.simulate.disk.faults import Call, Kind
+from holdfast.simulate.disk.powerloss import PowerReport, cut_power, record
+from holdfast.simulate.disk.workload import Acknowledge
+from holdfast.storage.broker.sqlite import SqliteDesk, database
 from support.desks import NOW, TEAM, accept, arriving, with_team
 
 pytestmark = pytest.mark.faults
@@ -111,5 +111,5 @@ def test_R2_what_a_failed_sync_left_in_the_log_of_a_desk_is_made_sure_of_first()
 
 
 def test_R2_a_desk_that_trusts_that_log_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "settle", lambda *args, **kwargs: None)
+    monkeypatch.setattr(database, "settle", lambda *args, **kwargs: None)
     assert _cut().failures

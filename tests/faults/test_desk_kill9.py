@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.storage.broker_sqlite import SqliteDesk
+from holdfast.storage.broker.sqlite import SqliteDesk
 from support.desks import NOW, OWNER, TEAM, TOPIC
 from support.envelopes import make_id
 from support.seeds import seeds

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.node.node import Node, open_node
-from holdfast.node.opening import open_home
+from holdfast.node.home.opening import open_home
+from holdfast.node.library.node import Node, open_node
 from holdfast.rules.errors import DiskFull, OutcomeUnknown, StoreFailed
-from holdfast.simulate.audit import audit
-from holdfast.simulate.disk import FaultyDisk
-from holdfast.simulate.faults import Call, Kind
-from holdfast.storage.home import HomePaths
+from holdfast.simulate.disk.disk import FaultyDisk
+from holdfast.simulate.disk.faults import Call, Kind
+from holdfast.simulate.world.invariants import audit
+from holdfast.storage.files.home import HomePaths
 from holdfast.storage.sqlite.integrity import integrity
 from support.envelopes import MESH
 from support.faults import ID, drafts

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.node.disk import DiskWatch
-from holdfast.node.node import open_node
-from holdfast.node.sweep import Ttl
+from holdfast.node.library.node import open_node
+from holdfast.node.upkeep.disk import DiskWatch
+from holdfast.node.upkeep.sweep import Ttl
+from holdfast.rules.disk_pressure import Bounds
 from holdfast.rules.errors import DiskFull
-from holdfast.rules.pressure import Bounds
-from holdfast.simulate.audit import audit
-from holdfast.storage.ballast import free_bytes
-from holdfast.storage.home import HomePaths
+from holdfast.simulate.world.invariants import audit
+from holdfast.storage.files.ballast import free_bytes
+from holdfast.storage.files.home import HomePaths
 from holdfast.storage.sqlite.integrity import integrity
 from support.envelopes import MESH
 from support.small_disk import mounted

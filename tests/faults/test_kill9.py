@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.node.node import Node, open_node
-from holdfast.node.sweep import Ttl
+from holdfast.node.library.node import Node, open_node
+from holdfast.node.upkeep.sweep import Ttl
 from holdfast.rules.ids import parse_id
-from holdfast.simulate.audit import audit
-from holdfast.storage import home as homes
-from holdfast.storage.blobs import BlobFile
-from holdfast.storage.home import HomePaths
+from holdfast.simulate.world.invariants import audit
+from holdfast.storage.files import home as homes
+from holdfast.storage.files.blobs import BlobFile
+from holdfast.storage.files.home import HomePaths
 from holdfast.storage.ports import Reader
 from support.seeds import seeds
 

@@ -19,8 +19,8 @@ from threading import Event
 import pyspark
 import pytest
 
-from holdfast.node.snapshot_manifest import NAME
-from holdfast.pipeline.lake import Lake
+from holdfast.node.snapshots.manifest import NAME
+from holdfast.pipeline.lake.lake import Lake
 from support.histories import Histories, grow
 from support.pipeline_child import PATIENCE_S, PipelineChild, parent_of
 from support.seeds import rotating, seeds

@@ -9,11 +9,12 @@ import pytest
 
 from faults.planted import BUGS, Bug
 from holdfast.rules.errors import HoldfastError
-from holdfast.simulate import delivery, zones
-from holdfast.simulate.nodes import NodeWorld
-from holdfast.simulate.powerloss import Recording, cut_power, record
-from holdfast.simulate.stage import Acknowledge, describe
-from holdfast.simulate.world import World
+from holdfast.simulate.delivery import delivery
+from holdfast.simulate.disk.powerloss import Recording, cut_power, record
+from holdfast.simulate.disk.workload import Acknowledge, describe
+from holdfast.simulate.nodes.nodes import NodeWorld
+from holdfast.simulate.world.world import World
+from holdfast.simulate.zones import zones
 from support.envelopes import MESH
 from support.faults import ID, Operation, sweep_operation
 from support.power import FailedSync, check, leave, prepare, start, stubborn

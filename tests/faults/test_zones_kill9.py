@@ -20,11 +20,11 @@ from pathlib import Path
 import pytest
 
 from faults.zone_process import PATIENCE_S, Entry, Writer, Zones, writing
-from holdfast.node.node import open_node
+from holdfast.node.library.node import open_node
 from holdfast.rules.limits import LINK_CONFIRM_MS
 from holdfast.rules.links import consumer_name
-from holdfast.simulate.audit import audit
-from holdfast.storage.home import HomePaths
+from holdfast.simulate.world.invariants import audit
+from holdfast.storage.files.home import HomePaths
 from holdfast.storage.sqlite.integrity import integrity
 from support.seeds import seeds
 

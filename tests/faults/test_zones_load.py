@@ -26,19 +26,19 @@ from faults.load_users import DRIVERS, Auditor, Away, Quitter, Watcher
 from faults.usage import Sample, Watch, describe, growth, look
 from faults.zone_process import MESH, PATIENCE_S, Zone
 from faults.zone_process import LinkState as LinkSeen
-from holdfast.node.daemon_lock import daemon_note
-from holdfast.node.links import Links
-from holdfast.node.node import open_node
+from holdfast.node.library.node import open_node
+from holdfast.node.links.registry import Links
 from holdfast.node.settings import Settings
-from holdfast.node.trust import Trust
+from holdfast.node.trust.trust import Trust
 from holdfast.rules.errors import UnknownConsumer
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import KIB, WAL_BYTES_MAX
 from holdfast.rules.links import LinkState, consumer_name
-from holdfast.simulate.audit import audit
-from holdfast.storage.home import HomePaths
+from holdfast.service.instance_lock import daemon_note
+from holdfast.simulate.world.invariants import audit
+from holdfast.storage.files.home import HomePaths
 from holdfast.storage.sqlite.integrity import integrity
-from holdfast.transport.server import _Protocol
+from holdfast.transport.http_server import _Protocol
 from support.daemon import ask, connect, make_home, running
 from support.waiting import until
 

@@ -18,8 +18,8 @@ from time import monotonic
 import msgspec
 
 from holdfast.rules.limits import KIB, MIB
-from holdfast.storage.durable import TEMPORARY_PREFIX
-from holdfast.storage.home import HomePaths
+from holdfast.storage.files.durable import TEMPORARY_PREFIX
+from holdfast.storage.files.home import HomePaths
 
 LOOK_S = 1.0
 

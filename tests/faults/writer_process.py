@@ -23,11 +23,13 @@ from itertools import count
 from typing import Any
 
 import holdfast
-from holdfast.node import aio, opening
-from holdfast.node.node import Node
-from holdfast.node.sweep import Ttl
+from holdfast.node.home import opening
+from holdfast.node.library import aio
+from holdfast.node.library.node import Node
+from holdfast.node.upkeep.sweep import Ttl
 from holdfast.rules.errors import HoldfastError
-from holdfast.storage import blobs, durable, writer
+from holdfast.storage import group_commit
+from holdfast.storage.files import blobs, durable
 from holdfast.storage.sqlite import log, meshes, migrations, store
 
 MESH = "team"
@@ -42,7 +44,7 @@ POINTS: dict[str, tuple[Any, str]] = {
     "tick": (meshes.MeshWrites, "tick"),
     "log append": (log.LogWrites, "log_append"),
     "commit": (store.SqliteEngine, "commit"),
-    "answer": (writer, "_deliver"),
+    "answer": (group_commit, "_deliver"),
     "draft": (durable.Draft, "__init__"),
     "draft write": (durable.Draft, "write"),
     "publish": (durable.Draft, "publish"),

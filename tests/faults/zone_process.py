@@ -28,20 +28,14 @@ from urllib.parse import urlsplit
 import msgspec
 
 import holdfast
-from holdfast.node.links import Links
-from holdfast.node.trust import Trust
-from holdfast.rules.errors import (
-    DiskFull,
-    OutcomeUnknown,
-    StoreClosed,
-    TooMany,
-    Unreachable,
-)
+from holdfast.node.links.registry import Links
+from holdfast.node.trust.trust import Trust
+from holdfast.rules.errors import DiskFull, OutcomeUnknown, StoreClosed, TooMany, Unreachable
 from holdfast.rules.ids import id_text, uuid7
-from holdfast.storage import home as homes
-from holdfast.storage.home import HomePaths
-from holdfast.transport.client import Client
-from holdfast.transport.proxy import FaultProxy
+from holdfast.storage.files import home as homes
+from holdfast.storage.files.home import HomePaths
+from holdfast.transport.fault_proxy import FaultProxy
+from holdfast.transport.http_client import Client
 from support.daemon import start
 
 DYING = Path(__file__).with_name("dying_daemon.py")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.node.node import Node
+from holdfast.node.library.node import Node
 from support.nodes import KINDS, Nodes
 from support.source import HandClock
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from holdfast.pipeline.session import start
+from holdfast.pipeline.spark.session import start
 
 
 @pytest.fixture(scope="session")

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from holdfast.node.history import AsOf
-from holdfast.node.history import memory_as_of as node_memory_as_of
-from holdfast.node.history import state_as_of as node_state_as_of
-from holdfast.node.node import Node
+from holdfast.node.library.node import Node
+from holdfast.node.log.history import AsOf
+from holdfast.node.log.history import memory_as_of as node_memory_as_of
+from holdfast.node.log.history import state_as_of as node_state_as_of
+from holdfast.pipeline.fold.silver import current, fold
 from holdfast.pipeline.history import Range, backfill, state_as_of
-from holdfast.pipeline.ingest import ingest
-from holdfast.pipeline.lake import Lake
-from holdfast.pipeline.logs import open_log
-from holdfast.pipeline.schema import SILVER
-from holdfast.pipeline.silver import current, fold
+from holdfast.pipeline.ingest.ingest import ingest
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.schema import SILVER
+from holdfast.pipeline.logs.log import open_log
 from holdfast.rules.errors import BadInput, BadPath, PastEnd
 from support.histories import Histories, grow
 from support.lake_rows import held, silver_rows

@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 
 import holdfast
 from holdfast.pipeline import query
-from holdfast.pipeline.ingest import ingest
-from holdfast.pipeline.lake import Lake
-from holdfast.pipeline.logs import open_log
-from holdfast.pipeline.silver import fold
+from holdfast.pipeline.fold.silver import fold
+from holdfast.pipeline.ingest.ingest import ingest
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.logs.log import open_log
 from holdfast.rules.errors import BadInput, UnknownModel
 from holdfast.rules.vectors import Model
 

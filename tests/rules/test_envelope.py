@@ -10,14 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.rules.bodies import StateSet
-from holdfast.rules.envelope import (
-    Base,
-    Envelope,
-    Fence,
-    decode,
-    decode_trusted,
-    encode,
-)
+from holdfast.rules.envelope import Base, Envelope, Fence, decode, decode_trusted, encode
 from holdfast.rules.errors import (
     BadEnvelope,
     BadId,

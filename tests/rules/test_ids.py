@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.node.mint import RealSource
 from holdfast.rules.errors import BadId
 from holdfast.rules.ids import check_id, id_text, id_time_ms, parse_id, uuid7
+from holdfast.service.clock import RealSource
 
 TIMES = st.integers(0, 2**48 - 1)
 RANDOM = st.binary(min_size=10, max_size=10)

@@ -10,12 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.rules.errors import (
-    BadValue,
-    FeatureParamBelowFloor,
-    OutboxAgeAboveWindow,
-    Refused,
-)
+from holdfast.rules.errors import BadValue, FeatureParamBelowFloor, OutboxAgeAboveWindow, Refused
 from holdfast.rules.limits import DAY_MS
 from holdfast.rules.retention import (
     may_forget,

@@ -9,16 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.rules.order import Version, order_key
-from holdfast.rules.tasks import (
-    TERMINAL,
-    Event,
-    Judged,
-    Status,
-    Task,
-    Turn,
-    fold,
-    step,
-)
+from holdfast.rules.tasks import TERMINAL, Event, Judged, Status, Task, Turn, fold, step
 from support.envelopes import make_id
 
 

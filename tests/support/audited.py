@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.node.node import Node
-from holdfast.node.sync_once import settle
-from holdfast.node.trust import Trust
-from holdfast.pipeline.logs import open_log
-from holdfast.pipeline.logs_broker import BrokerLog
-from holdfast.rules.desk import AUDIT, MEMBER_GRANTS
+from holdfast.node.library.node import Node
+from holdfast.node.sync.run_once import settle
+from holdfast.node.trust.trust import Trust
+from holdfast.pipeline.logs.broker import BrokerLog
+from holdfast.pipeline.logs.log import open_log
+from holdfast.rules.broker_rows import AUDIT, MEMBER_GRANTS
 from holdfast.rules.limits import CONSUMER_KEEP_MS_MAX, DAY_MS
-from holdfast.storage.home import HomePaths
+from holdfast.storage.files.home import HomePaths
 from support.daemon import make_home
 from support.live_broker import MESH, LiveBroker, join, share
 from support.postgres import name_for, server

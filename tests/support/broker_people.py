@@ -23,17 +23,9 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from holdfast.broker.serve import BrokerDaemon
+from holdfast.broker.daemon import BrokerDaemon
 from holdfast.broker.settings import BrokerSettings
-from holdfast.rules import keys
-from holdfast.rules.bodies import MessageSend, StateSet, encode_body, encode_value
-from holdfast.rules.destinations import entity_of
-from holdfast.rules.envelope import Envelope, encode
-from holdfast.rules.features import NEEDS
-from holdfast.rules.fingerprint import fingerprint
-from holdfast.rules.ids import uuid7
-from holdfast.rules.keys import bytes_of, prove, public_key, text_of
-from holdfast.transport.frames import (
+from holdfast.protocol.frames import (
     Acks,
     Answer,
     Challenge,
@@ -49,6 +41,14 @@ from holdfast.transport.frames import (
     encode_frame,
     read_from_broker,
 )
+from holdfast.rules import keys
+from holdfast.rules.bodies import MessageSend, StateSet, encode_body, encode_value
+from holdfast.rules.destinations import entity_of
+from holdfast.rules.envelope import Envelope, encode
+from holdfast.rules.features import NEEDS
+from holdfast.rules.fingerprint import fingerprint
+from holdfast.rules.ids import uuid7
+from holdfast.rules.keys import bytes_of, prove, public_key, text_of
 
 PATIENCE_S = 30
 F = TypeVar("F")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast.broker.serve import BrokerDaemon
+from holdfast.broker.daemon import BrokerDaemon
 from holdfast.broker.settings import BrokerSettings
 
 T = TypeVar("T")

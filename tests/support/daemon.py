@@ -5,8 +5,8 @@
     with process(home, "--listen", "127.0.0.1:0") as up:
         up.kill()
 
-Both give addresses that `holdfast.transport.client.Client` takes. `in_thread` daemons are also good
-for looking inside: `up.daemon.api` is the context that the handlers see.
+Both give addresses that `holdfast.transport.http_client.Client` takes. `in_thread` daemons are also
+good for looking inside: `up.daemon.api` is the context that the handlers see.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import holdfast
-from holdfast.node.daemon import Daemon
+from holdfast.node.daemon.daemon import Daemon
 from holdfast.node.settings import Settings
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
-from holdfast.rules.desk import (
+from holdfast.rules.broker_rows import (
     MEMBER_GRANTS,
     Accepted,
     Arriving,
@@ -22,9 +22,9 @@ from holdfast.rules.desk import (
     MemberRow,
 )
 from holdfast.rules.limits import DAY_MS
-from holdfast.storage.broker_sqlite import SqliteDesk, ThreadedDesk
-from holdfast.storage.desk import Desk
-from holdfast.storage.postgres import PostgresDesk
+from holdfast.storage.broker.port import Desk
+from holdfast.storage.broker.postgres import PostgresDesk
+from holdfast.storage.broker.sqlite import SqliteDesk, ThreadedDesk
 from support.envelopes import make_id
 from support.postgres import name_for, server
 

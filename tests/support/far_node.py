@@ -13,6 +13,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 
+from holdfast.protocol.log_wire import Batch, Confirmation, Fetch, Registration
 from holdfast.rules.envelope import decode
 from holdfast.rules.errors import (
     EpochChanged,
@@ -24,7 +25,6 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.filters import Filter
 from holdfast.rules.rows import LinkRow
-from holdfast.transport.wire import Batch, Confirmation, Fetch, Registration
 
 PATIENCE_S = 20
 """How long a test waits for what must happen before it fails; nothing waits so long otherwise."""

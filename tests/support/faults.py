@@ -20,19 +20,19 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from holdfast.node.node import Node
-from holdfast.node.opening import open_home
+from holdfast.node.home.opening import open_home
+from holdfast.node.library.node import Node
 from holdfast.rules.errors import HoldfastError, StoreFailed, Unknown
 from holdfast.rules.ids import id_text, parse_id
 from holdfast.rules.limits import DAY_MS
-from holdfast.simulate.audit import audit
-from holdfast.simulate.disk import FaultyDisk
-from holdfast.simulate.faults import Call, FailAt, Kind
-from holdfast.simulate.files import watch_files
-from holdfast.simulate.stage import Prepare, Workload, describe, empty, scratch
-from holdfast.simulate.sweep import Check, SweepFailure, run_with_fault
-from holdfast.storage.durable import TEMPORARY_PREFIX
-from holdfast.storage.home import HomePaths
+from holdfast.simulate.disk.disk import FaultyDisk
+from holdfast.simulate.disk.every_call_fails import Check, SweepFailure, run_with_fault
+from holdfast.simulate.disk.faults import Call, FailAt, Kind
+from holdfast.simulate.disk.files import watch_files
+from holdfast.simulate.disk.workload import Prepare, Workload, describe, empty, scratch
+from holdfast.simulate.world.invariants import audit
+from holdfast.storage.files.durable import TEMPORARY_PREFIX
+from holdfast.storage.files.home import HomePaths
 from holdfast.storage.sqlite.integrity import integrity
 from support.envelopes import MESH, make_id
 from support.source import START_MS, HandClock

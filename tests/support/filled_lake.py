@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.lake import ID_DAY, Lake, Position, log_app
-from holdfast.pipeline.logs import open_log
-from holdfast.pipeline.unpack import ENVELOPE, unpack
+from holdfast.pipeline.lake.lake import ID_DAY, Lake, Position, log_app
+from holdfast.pipeline.logs.log import open_log
+from holdfast.pipeline.logs.unpack import ENVELOPE, unpack
 
 
 def pour(spark: SparkSession, lake: Lake, *homes: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from holdfast.pipeline.logs import Log, Place
+from holdfast.pipeline.logs.log import Log, Place
 from holdfast.rules.filters import EVERYTHING, Filter
 from support.waiting import until
 

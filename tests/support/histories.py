@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from holdfast.node.node import Mesh, Node, open_node
+from holdfast.node.library.node import Mesh, Node, open_node
 from holdfast.rules.destinations import PRIORITIES
 from holdfast.rules.errors import BlobMissing, Conflict, NotFound
 from holdfast.rules.rows import Entry, MeshRow

@@ -48,10 +48,11 @@ def _small_job(folder: Path) -> None:
     from pyspark import SparkContext
 
     import holdfast
-    from holdfast.pipeline import session, silver
-    from holdfast.pipeline.ingest import ingest
-    from holdfast.pipeline.lake import Lake
-    from holdfast.pipeline.logs import open_log
+    from holdfast.pipeline.fold import silver
+    from holdfast.pipeline.ingest.ingest import ingest
+    from holdfast.pipeline.lake.lake import Lake
+    from holdfast.pipeline.logs.log import open_log
+    from holdfast.pipeline.spark import session
 
     with holdfast.open(folder / "ana", peer="ana", create=True, sync="normal") as node:
         mesh = node.create_mesh("team")

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from holdfast.node.node import Mesh, Node, open_node
+from holdfast.node.library.node import Mesh, Node, open_node
 from holdfast.rules.vectors import Model
 
 MESH = "team"

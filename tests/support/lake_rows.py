@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
-from holdfast.pipeline.logs import open_log
-from holdfast.pipeline.schema import BRONZE, SILVER
-from holdfast.pipeline.unpack import unpack
+from holdfast.pipeline.lake.schema import BRONZE, SILVER
+from holdfast.pipeline.logs.log import open_log
+from holdfast.pipeline.logs.unpack import unpack
 from holdfast.rules.bodies import Fact, MessageSend, decode_body, family_of
 from holdfast.rules.envelope import decode
 from holdfast.rules.ids import id_text

@@ -20,13 +20,13 @@ from typing import Any
 import msgspec
 
 import holdfast
-from holdfast.broker.serve import BrokerDaemon
+from holdfast.broker.daemon import BrokerDaemon
 from holdfast.broker.settings import BrokerSettings
-from holdfast.node.broker_calls import BrokerCalls, card_shown
-from holdfast.node.node import Node
-from holdfast.node.trust import Trust
+from holdfast.node.broker_client.client import BrokerCalls, card_shown
+from holdfast.node.library.node import Node
+from holdfast.node.trust.trust import Trust
 from holdfast.rules.invites import parse_invite
-from holdfast.storage.home import HomePaths
+from holdfast.storage.files.home import HomePaths
 
 PATIENCE_S = 60
 MESH = "team"

@@ -12,16 +12,16 @@ from typing import cast
 
 import msgspec
 
-from holdfast.node.context import Context
-from holdfast.node.core import Core
-from holdfast.node.metrics import Metrics
-from holdfast.node.mint import Source
-from holdfast.node.node import Mesh, Node, open_node
-from holdfast.node.opening import Opened
+from holdfast.node.core.context import Context
+from holdfast.node.core.engine import Core
+from holdfast.node.core.metrics import Metrics
+from holdfast.node.home.opening import Opened
+from holdfast.node.library.node import Mesh, Node, open_node
 from holdfast.rules.keys import card_of, public_key
-from holdfast.storage.blobs import FileBlobs, MemoryBlobs
-from holdfast.storage.home import HomePaths
-from holdfast.storage.memory import MemoryStore
+from holdfast.service.clock import Source
+from holdfast.storage.files.blobs import FileBlobs, MemoryBlobs
+from holdfast.storage.files.home import HomePaths
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.ports import Store
 from holdfast.storage.sqlite.store import SqliteStore
 from support.envelopes import MESH

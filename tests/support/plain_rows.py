@@ -12,7 +12,7 @@ from pathlib import Path
 
 import apsw
 
-from holdfast.simulate.stage import Acknowledge, Workload
+from holdfast.simulate.disk.workload import Acknowledge, Workload
 
 OFF, NORMAL, FULL, EXTRA = range(4)
 PADDING = "x" * 700

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.node.digests import digests
-from holdfast.node.node import Node
-from holdfast.node.snapshot_manifest import (
+from holdfast.node.library.node import Node
+from holdfast.node.log.digests import digests
+from holdfast.node.snapshots.manifest import (
     NAME,
     PARTS,
     LogPlace,
@@ -22,7 +22,7 @@ from holdfast.node.snapshot_manifest import (
     Part,
     Signer,
 )
-from holdfast.node.snapshot_parts import PartWriter, content_sum, sum_text
+from holdfast.node.snapshots.parts import PartWriter, content_sum, sum_text
 from holdfast.rules.bodies import VectorDelete, VectorStore, decode_body, family_of
 from holdfast.rules.envelope import Envelope, decode
 from holdfast.rules.rows import Entry

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import asyncpg
 
-from holdfast.storage.postgres import PostgresDesk
+from holdfast.storage.broker.postgres import PostgresDesk
 
 with warnings.catch_warnings():
     # It says that there is no folder of the login session, which containers do not have.

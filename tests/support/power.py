@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.node.node import Node
-from holdfast.node.opening import open_home
+from holdfast.node.home.opening import open_home
+from holdfast.node.library.node import Node
 from holdfast.rules.errors import HoldfastError, Unknown
 from holdfast.rules.ids import id_text
-from holdfast.simulate.audit import audit
-from holdfast.simulate.faults import Call, Kind
-from holdfast.simulate.machine import MachineClock
-from holdfast.simulate.stage import Acknowledge, Workload
-from holdfast.simulate.world import World
+from holdfast.simulate.disk.faults import Call, Kind
+from holdfast.simulate.disk.workload import Acknowledge, Workload
+from holdfast.simulate.world.invariants import audit
+from holdfast.simulate.world.machine import MachineClock
+from holdfast.simulate.world.world import World
 from holdfast.storage.ports import Reader
 from holdfast.storage.sqlite.integrity import check as check_database
 from support.envelopes import MESH

@@ -31,7 +31,7 @@ from holdfast.rules.rows import (
 )
 from holdfast.rules.tasks import Status
 from holdfast.rules.vectors import pack
-from holdfast.storage.memory import MemoryStore
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.ports import Arrived, Reader, Store, Transaction
 from holdfast.storage.sqlite.store import SqliteStore
 from support.envelopes import MESH, MODEL, fact_append, make_id, state_set

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
-from holdfast.node.history import replay
-from holdfast.node.node import Mesh, Node
-from holdfast.node.sweep import Ttl, collect_blobs
+from holdfast.node.library.node import Mesh, Node
+from holdfast.node.log.history import replay
+from holdfast.node.upkeep.sweep import Ttl, collect_blobs
 from holdfast.rules.bodies import FileShare, decode_body
 from holdfast.rules.envelope import decode
 from holdfast.rules.errors import BlobMissing, Conflict, NotFound, Refused

@@ -17,20 +17,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.broker.accepting import AtOnce, Keeping
-from holdfast.broker.talk import Me, Talk
-from holdfast.node.node import Node
-from holdfast.node.syncing import Broker, SyncCore
-from holdfast.node.trust import Trust
-from holdfast.rules import features
-from holdfast.rules.desk import MEMBER_GRANTS, DeskMesh, DestinationRow, MemberRow
-from holdfast.rules.keys import card_of, public_key
-from holdfast.rules.limits import DAY_MS
-from holdfast.rules.rows import MeshRow
-from holdfast.rules.spool import Policies, Policy
-from holdfast.storage.broker_sqlite import SqliteDesk
-from holdfast.storage.home import HomePaths
-from holdfast.transport.frames import (
+from holdfast.broker.accept import AtOnce, Keeping
+from holdfast.broker.session import Me, Talk
+from holdfast.node.library.node import Node
+from holdfast.node.sync.session import Broker, SyncCore
+from holdfast.node.trust.trust import Trust
+from holdfast.protocol.frames import (
     FromBroker,
     FromNode,
     Welcome,
@@ -38,6 +30,14 @@ from holdfast.transport.frames import (
     read_from_broker,
     read_from_node,
 )
+from holdfast.rules import features
+from holdfast.rules.broker_rows import MEMBER_GRANTS, DeskMesh, DestinationRow, MemberRow
+from holdfast.rules.keys import card_of, public_key
+from holdfast.rules.limits import DAY_MS
+from holdfast.rules.outbox import Policies, Policy
+from holdfast.rules.rows import MeshRow
+from holdfast.storage.broker.sqlite import SqliteDesk
+from holdfast.storage.files.home import HomePaths
 from support.envelopes import MESH
 from support.source import HandClock
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from holdfast.node.api.context import Api
-from holdfast.node.core import Core
+from holdfast.node.core.engine import Core
+from holdfast.service.http.route import Api
 from support.daemon import Plain, UpInThread, ask
 from support.dump import dump
 

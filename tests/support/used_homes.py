@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.node.node import Node
+from holdfast.node.library.node import Node
 from holdfast.rules.ids import id_text
 from support import envelopes
 from support.envelopes import MODEL, make_id

@@ -12,7 +12,7 @@ import apsw
 
 from holdfast.rules.errors import UnknownModel
 from holdfast.rules.vectors import Model, check_limit, check_packed, distance
-from holdfast.storage.sqlite import vectors
+from holdfast.storage.sqlite import vector_index as vectors
 
 
 class VectorIndex(Protocol):

@@ -13,13 +13,13 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from holdfast.node.node import open_node
-from holdfast.node.snapshot import restore_snapshot
-from holdfast.node.snapshot_manifest import read_manifest
-from holdfast.pipeline.delta import Table
-from holdfast.pipeline.lake import Lake
-from holdfast.pipeline.schema import SILVER
-from holdfast.pipeline.silver import FOLDED
+from holdfast.node.library.node import open_node
+from holdfast.node.recovery.restore_snapshot import restore_snapshot
+from holdfast.node.snapshots.manifest import read_manifest
+from holdfast.pipeline.fold.silver import FOLDED
+from holdfast.pipeline.lake.delta import Table
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.schema import SILVER
 from holdfast.rules.ids import id_text
 from support.histories import Histories
 from support.lake_rows import Row, Rows, held

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.transport.wire import JSON
+from holdfast.protocol.log_wire import JSON
 
 Talk = Callable[["Talker", socket.socket], None]
 

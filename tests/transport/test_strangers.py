@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from holdfast.protocol.log_wire import Batch, decode_batch, encode_batch
 from holdfast.rules import limits
 from holdfast.rules.errors import BadAnswer, EpochChanged, StoreFailed, Truncated
-from holdfast.transport import server as serving
-from holdfast.transport.answers import error_of
-from holdfast.transport.server import Listener, Server, tcp_listener, unix_listener
+from holdfast.transport import http_server as serving
+from holdfast.transport.http_server import Listener, Server, tcp_listener, unix_listener
+from holdfast.transport.remote_errors import error_of
 from holdfast.transport.tls import make_certificate, server_context
-from holdfast.transport.wire import Batch, decode_batch, encode_batch
 
 PATIENCE_S = 10
 ASK = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"

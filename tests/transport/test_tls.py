@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.rules.errors import StoreFailed
-from holdfast.storage.home import HomePaths
+from holdfast.storage.files.home import HomePaths
 from holdfast.transport import tls
 from holdfast.transport.tls import (
     certificate_digest,
@@ -122,7 +122,7 @@ def test_Z8_only_the_newest_version_is_spoken(context: ssl.SSLContext) -> None:
 
 def test_Z8_what_makes_certificates_is_loaded_only_to_make_one() -> None:
     script = (
-        "import sys; import holdfast.transport.remote, holdfast.transport.tls;"
+        "import sys; import holdfast.transport.peer_client, holdfast.transport.tls;"
         "assert not [name for name in sys.modules if name.startswith('cryptography')]"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

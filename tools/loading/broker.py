@@ -20,14 +20,14 @@ from typing import Any
 import msgspec
 
 from holdfast.broker import broker as broker_module
-from holdfast.broker.accepting import Keeping
+from holdfast.broker.accept import Keeping
 from holdfast.broker.broker import standings
-from holdfast.broker.serve import BrokerDaemon
+from holdfast.broker.daemon import BrokerDaemon
 from holdfast.broker.settings import BrokerSettings
 from holdfast.broker.upkeep import Upkeep
 from holdfast.rules import limits
 from holdfast.rules.limits import DAY_MS
-from holdfast.storage.broker_sqlite import upkeep as sqlite_upkeep
+from holdfast.storage.broker.sqlite import sweep as sqlite_upkeep
 
 IDS_KEPT = 4
 """So many times as long as messages."""
@@ -41,7 +41,7 @@ def shorten(keep_ms: int, postgres: bool) -> None:
     vars(sqlite_upkeep)["DESK_DEDUPE_GRACE_MS"] = 0
     vars(limits)["OBJECT_UNNAMED_MS"] = keep_ms
     if postgres:
-        from holdfast.storage.postgres import upkeep as postgres_upkeep
+        from holdfast.storage.broker.postgres import sweep as postgres_upkeep
 
         vars(postgres_upkeep)["DESK_DEDUPE_GRACE_MS"] = 0
 

@@ -15,8 +15,8 @@ import holdfast
 from holdfast.broker.operator import Operator
 from holdfast.broker.settings import BrokerSettings
 from holdfast.rules.keys import public_key
-from holdfast.simulate.audit import differences, rows
-from holdfast.storage.home import HomePaths
+from holdfast.simulate.world.invariants import differences, rows
+from holdfast.storage.files.home import HomePaths
 from tools.loading import usage
 from tools.loading.processes import Child
 from tools.loading.user import MESH, QUEUE, TOPIC

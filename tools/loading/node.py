@@ -31,10 +31,10 @@ from typing import Any
 import msgspec
 
 import holdfast
-from holdfast.node.daemon import Daemon
-from holdfast.node.node import Node
+from holdfast.node.daemon.daemon import Daemon
+from holdfast.node.library.node import Node
 from holdfast.node.settings import Settings
-from holdfast.node.sweep import Ttl
+from holdfast.node.upkeep.sweep import Ttl
 from holdfast.rules.errors import NotFound, StoreBusy, StoreClosed, TooMany, Unreachable
 from holdfast.rules.ids import id_text, uuid7
 from holdfast.storage.ports import Reader

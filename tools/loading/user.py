@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from holdfast.node.node import Mesh
+from holdfast.node.library.node import Mesh
 from holdfast.rules.vectors import Model
 
 MESH: Final = "team"

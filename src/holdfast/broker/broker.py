@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.broker.accepting import Accepting
-from holdfast.broker.counts import BrokerCounts
-from holdfast.broker.hub import Hub
+from holdfast.broker.accept import Accepting
+from holdfast.broker.counters import BrokerCounts
 from holdfast.broker.identity import Identity
+from holdfast.broker.session import Me, Talk
 from holdfast.broker.settings import BrokerSettings, keeping_of
-from holdfast.broker.talk import Me, Talk
-from holdfast.node.mint import RealSource, Source
-from holdfast.node.sessions import Sessions
+from holdfast.broker.wakeups import Hub
 from holdfast.rules import features, limits
-from holdfast.rules.desk import Mode
-from holdfast.rules.pace import Pace
-from holdfast.storage.desk import Desk
+from holdfast.rules.broker_rows import Mode
+from holdfast.rules.clock_check import Pace
+from holdfast.service.clock import RealSource, Source
+from holdfast.service.sessions import Sessions
+from holdfast.storage.broker.port import Desk
 
 if TYPE_CHECKING:
     from holdfast.broker.connection import Connection

@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
+from holdfast.rules.clock_check import ClockNote
 from holdfast.rules.errors import HoldfastError
-from holdfast.rules.pace import ClockNote
-from holdfast.storage.durable import durable_replace
+from holdfast.storage.files.durable import durable_replace
 
 log = logging.getLogger("holdfast")
 

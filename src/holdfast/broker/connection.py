@@ -19,11 +19,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from holdfast.broker.accepting import Outcome
-from holdfast.broker.talk import Pushed
-from holdfast.rules import features, limits
-from holdfast.rules.errors import BadAnswer
-from holdfast.transport.frames import (
+from holdfast.broker.accept import Outcome
+from holdfast.broker.session import Pushed
+from holdfast.protocol.frames import (
     Acks,
     Behind,
     Follow,
@@ -40,7 +38,9 @@ from holdfast.transport.frames import (
     encode_frame,
     read_from_node,
 )
-from holdfast.transport.websocket import Socket
+from holdfast.rules import features, limits
+from holdfast.rules.errors import BadAnswer
+from holdfast.transport.websocket_server import Socket
 
 if TYPE_CHECKING:
     from holdfast.broker.broker import Broker

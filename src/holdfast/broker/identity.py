@@ -12,12 +12,12 @@ import socket
 from pathlib import Path
 from typing import Final
 
-from holdfast.node.caller import Caller
 from holdfast.rules.errors import BadInput, StoreFailed
 from holdfast.rules.keys import card_of, public_key
 from holdfast.rules.names import check_peer
-from holdfast.storage.durable import disk_errors, durable_replace, make_folder
-from holdfast.storage.home import HomePaths, alone_in
+from holdfast.service.caller import Caller
+from holdfast.storage.files.durable import disk_errors, durable_replace, make_folder
+from holdfast.storage.files.home import HomePaths, alone_in
 
 KEY: Final = "identity.key"
 NAME: Final = "broker.name"

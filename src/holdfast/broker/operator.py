@@ -10,18 +10,18 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.broker.broker import standings
+from holdfast.broker.daemon import open_desk
 from holdfast.broker.identity import KEY, Identity
-from holdfast.broker.serve import open_desk
 from holdfast.broker.settings import BrokerSettings
 from holdfast.broker.upkeep import UpkeepDone, check_orphans, sweep_asked
-from holdfast.node.daemon_lock import DaemonLock, daemon_note
-from holdfast.node.mint import RealSource
+from holdfast.protocol.log_wire import JSON
 from holdfast.rules.errors import NoHome, UnknownMesh
 from holdfast.rules.ids import id_text
-from holdfast.storage.desk import Desk
-from holdfast.storage.home import HomePaths, socket_path
-from holdfast.transport.client import Client
-from holdfast.transport.wire import JSON
+from holdfast.service.clock import RealSource
+from holdfast.service.instance_lock import DaemonLock, daemon_note
+from holdfast.storage.broker.port import Desk
+from holdfast.storage.files.home import HomePaths, socket_path
+from holdfast.transport.http_client import Client
 
 Document = dict[str, Any]
 _PATIENCE_MS: Final = 600_000

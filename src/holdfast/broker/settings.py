@@ -7,11 +7,11 @@ from typing import Final, Literal
 
 import msgspec
 
-from holdfast.broker.accepting import Keeping
+from holdfast.broker.accept import Keeping
 from holdfast.node.settings import Place, parse_place
 from holdfast.node.settings import Settings as NodeSettings
 from holdfast.rules import limits
-from holdfast.rules.desk import Mode
+from holdfast.rules.broker_rows import Mode
 from holdfast.rules.errors import BadInput, BadValue
 from holdfast.rules.features import check_retention
 

@@ -17,14 +17,14 @@ import msgspec
 
 from holdfast.broker.broker import Broker
 from holdfast.broker.clock_note import read_clock_note, write_clock_note
-from holdfast.broker.collecting import collect_all
-from holdfast.broker.counts import BrokerCounts
+from holdfast.broker.counters import BrokerCounts
+from holdfast.broker.object_gc import collect_all
 from holdfast.rules import limits
-from holdfast.rules.desk import Orphan, Swept
+from holdfast.rules.broker_rows import Orphan, Swept
+from holdfast.rules.clock_check import begun, looked, noted
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.ids import id_time_ms
-from holdfast.rules.pace import begun, looked, noted
-from holdfast.storage.desk import Desk
+from holdfast.storage.broker.port import Desk
 
 log = logging.getLogger("holdfast")
 

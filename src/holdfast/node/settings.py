@@ -27,7 +27,7 @@ import msgspec
 
 from holdfast.rules.errors import BadInput
 from holdfast.rules.limits import KIB, MIB
-from holdfast.rules.spool import Policies, Policy
+from holdfast.rules.outbox import Policies, Policy
 
 _UNITS: Final = {
     "": 1,

@@ -16,14 +16,14 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from holdfast.pipeline import dedupe
-from holdfast.pipeline.delta import Table
-from holdfast.pipeline.fold import fold_family
-from holdfast.pipeline.lake import ID_DAY, Lake, log_app
-from holdfast.pipeline.schema import ENVELOPE, LOG, QUARANTINE, SIGHTINGS
-from holdfast.pipeline.silver import FoldReport, Progress, fold
-from holdfast.pipeline.unpack import unpack
-from holdfast.pipeline.verify_places import read_spans, spans_of
+from holdfast.pipeline.fold.fold import fold_family
+from holdfast.pipeline.fold.silver import FoldReport, Progress, fold
+from holdfast.pipeline.ingest import dedupe
+from holdfast.pipeline.lake.delta import Table
+from holdfast.pipeline.lake.lake import ID_DAY, Lake, log_app
+from holdfast.pipeline.lake.schema import ENVELOPE, LOG, QUARANTINE, SIGHTINGS
+from holdfast.pipeline.logs.unpack import unpack
+from holdfast.pipeline.verify.expected import read_spans, spans_of
 from holdfast.rules.errors import BadInput, BadPath, PastEnd
 
 _HINT: Final = "give one of: lamport; at; log and at; log and offset"

@@ -25,11 +25,12 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from holdfast.pipeline import gold, history, silver
-from holdfast.pipeline.audits import MEASURES
-from holdfast.pipeline.failures import told_plainly
-from holdfast.pipeline.lake import Lake
-from holdfast.pipeline.schema import KEYS, SILVER
+from holdfast.pipeline import history
+from holdfast.pipeline.audits import MEASURES, gold
+from holdfast.pipeline.fold import silver
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.schema import KEYS, SILVER
+from holdfast.pipeline.spark.failures import told_plainly
 from holdfast.rules.errors import BadInput, UnknownModel
 
 ROWS_MAX: Final = 100_000

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.rules import limits
-from holdfast.rules.desk import Mode
+from holdfast.rules.broker_rows import Mode
 from holdfast.rules.errors import (
     BadValue,
     FeatureParamBelowFloor,

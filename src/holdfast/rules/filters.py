@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from holdfast.rules.bodies import OPS, family_of
-from holdfast.rules.classes import FAMILIES, DataClass
+from holdfast.rules.data_classes import FAMILIES, DataClass
 from holdfast.rules.errors import BadInput, OverLimit
 from holdfast.rules.names import check_key, check_mesh, check_peer
 

@@ -2,8 +2,8 @@
 
 An id is minted once, by whoever asks for the change, and is the key of all dedupe. Its time prefix
 keeps the indexes that hold it append-mostly (random ids cost 2.5 times as much at 200,000 rows).
-Minting needs a clock and randomness, so here they come in as values; `holdfast.node.mint` supplies
-real ones.
+Minting needs a clock and randomness, so here they come in as values; `holdfast.service.clock`
+supplies real ones.
 """
 
 from __future__ import annotations

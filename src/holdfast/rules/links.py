@@ -9,7 +9,7 @@ A link is always in one of these states, and everybody can see in which:
     truncated  quarantine_full  paused          waits for a person
     stopped                                     this node ends, or cannot go on
 
-This module decides. `node/puller.py` carries it out.
+This module decides. `node/links/worker.py` carries it out.
 """
 
 from __future__ import annotations

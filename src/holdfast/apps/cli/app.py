@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from holdfast import __version__
-from holdfast.apps.cli import say
+from holdfast.apps.cli import output
 from holdfast.rules.errors import HoldfastError
 
 PROGRAM = "holdfast"
@@ -66,7 +66,7 @@ class Root(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _NOUNS:
             return None
-        module = import_module(f"holdfast.apps.cli.nouns.{_NOUNS[cmd_name]}")
+        module = import_module(f"holdfast.apps.cli.commands.{_NOUNS[cmd_name]}")
         command = getattr(module, f"{cmd_name}_")
         assert isinstance(command, click.Command)
         return command
@@ -99,7 +99,7 @@ def root(ctx: click.Context, home: str | None, mesh: str | None, as_json: bool) 
     """
     ctx.obj = {"home": home, "mesh": mesh, "as_json": as_json}
     if ctx.invoked_subcommand is None:
-        from holdfast.apps.cli.nouns.home import overview
+        from holdfast.apps.cli.commands.home import overview
 
         overview(home, as_json)
 
@@ -110,18 +110,18 @@ def run(words: list[str]) -> int:
     try:
         return _dispatch(words)
     except HoldfastError as error:
-        return say.error(error, as_json)
+        return output.error(error, as_json)
     except click.exceptions.NoArgsIsHelpError as error:
-        say.talk(error.format_message())
+        output.talk(error.format_message())
         return error.exit_code
     except click.ClickException as error:
-        say.failure("usage", _sentence(error), _usage_hint(error), as_json)
+        output.failure("usage", _sentence(error), _usage_hint(error), as_json)
         return error.exit_code
     except OSError as error:
         if error.filename is None:
             raise  # of stdout or stderr: whoever called us knows what that means
         what = f"{os.fsdecode(error.filename)}: {error.strerror}"
-        say.failure("os_error", what, "check that it is there and that you may use it", as_json)
+        output.failure("os_error", what, "check that it is there and that you may use it", as_json)
         return 1
     except Exception as error:
         return _unexpected(error, as_json)
@@ -159,7 +159,7 @@ def _unexpected(error: Exception, as_json: bool) -> int:
     if not as_json:
         sys.excepthook(type(error), error, error.__traceback__)
     what: dict[str, Any] = {"type": type(error).__name__}
-    say.failure(
+    output.failure(
         "internal",
         f"{type(error).__name__}: {error}",
         "this is a fault of Holdfast: please report it, with the command and what stands above",

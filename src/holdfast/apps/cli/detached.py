@@ -15,9 +15,9 @@ from typing import Any, Final
 import click
 import msgspec
 
-from holdfast.apps.cli import say
-from holdfast.storage.durable import disk_errors, make_folder
-from holdfast.storage.home import HomePaths
+from holdfast.apps.cli import output
+from holdfast.storage.files.durable import disk_errors, make_folder
+from holdfast.storage.files.home import HomePaths
 
 READY_FD: Final = "HOLDFAST_READY_FD"
 
@@ -77,8 +77,8 @@ def _say_why(said: bytes, as_json: bool) -> None:
     for line in reversed(said.splitlines()):
         try:
             error = msgspec.json.decode(line)["error"]
-            say.failure(error["code"], error["message"], error["hint"], as_json)
+            output.failure(error["code"], error["message"], error["hint"], as_json)
             return
         except (msgspec.DecodeError, KeyError, TypeError):
             continue
-    say.talk(said.decode(errors="replace").rstrip())
+    output.talk(said.decode(errors="replace").rstrip())

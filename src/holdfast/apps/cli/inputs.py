@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from holdfast.node.node import Mesh
+from holdfast.node.library.node import Mesh
 from holdfast.rules import limits
 from holdfast.rules.errors import BadInput, BadValue, BadVector, OverLimit, UnknownModel
 from holdfast.rules.rows import ModelRow

@@ -32,10 +32,10 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         # The command has dealt with its own by now: it is stdout that failed.
         _drop_output()
-        from holdfast.apps.cli import say
+        from holdfast.apps.cli import output
 
         what = f"the answer could not be written: {error.strerror}"
-        say.failure("no_output", what, "what was asked for may be done", "--json" in words)
+        output.failure("no_output", what, "what was asked for may be done", "--json" in words)
         return 1
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from holdfast.rules.errors import NoDaemon, StoreClosed, Unreachable
 from holdfast.rules.limits import SECOND_MS
-from holdfast.storage.home import HomePaths, socket_path
+from holdfast.storage.files.home import HomePaths, socket_path
 
 _PATIENCE_MS: Final = 5 * SECOND_MS
 
@@ -19,7 +19,7 @@ def ask(home: Path, method: str, path: str) -> bytes:
     if not socket.exists():
         raise NoDaemon(f"no daemon serves {home}")
     # It brings TLS with it, which a command on a home without a daemon does not need.
-    from holdfast.transport.client import Client
+    from holdfast.transport.http_client import Client
 
     with closing(Client(f"unix:{socket}", read_ms=_PATIENCE_MS)) as client:
         try:

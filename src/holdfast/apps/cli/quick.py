@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.apps.cli import say
+from holdfast.apps.cli import output
 from holdfast.rules.errors import UnknownKey
 from holdfast.rules.limits import KEY_BYTES_MAX
 
@@ -27,17 +27,17 @@ def run(argv: list[str]) -> int | None:
     if asked is None:
         return None
     family, key, home, mesh, as_json = asked
-    from holdfast.storage.sqlite.quick import Unusual
+    from holdfast.storage.sqlite.quick_read import Unusual
 
     try:
         found = _answer(family, key, home, mesh, as_json)
     except UnknownKey as missing:
-        return say.error(missing, as_json)
+        return output.error(missing, as_json)
     except Unusual:
         return None
     if found is None:
         return None
-    say.out(found)
+    output.out(found)
     return 0
 
 
@@ -76,14 +76,14 @@ def _answer(family: str, key: str, home: str, mesh: str, as_json: bool) -> str |
         return None
     if os.environ.get("HOLDFAST_STORE_SYNC", "full") not in ("full", "normal"):
         return None
-    from holdfast.storage.sqlite import quick
+    from holdfast.storage.sqlite import quick_read
 
-    with quick.looking(home) as connection:
-        meshes = quick.mesh_names(connection)
+    with quick_read.looking(home) as connection:
+        meshes = quick_read.mesh_names(connection)
         slug = mesh or (meshes[0] if len(meshes) == 1 else "")
-        peer = quick.peer_name(connection)
-        if slug not in meshes or peer is None or quick.anything_to_tell(connection, slug):
-            raise quick.Unusual
+        peer = quick_read.peer_name(connection)
+        if slug not in meshes or peer is None or quick_read.anything_to_tell(connection, slug):
+            raise quick_read.Unusual
         if family == "state":
             value, document = _state(connection, slug, key)
         else:
@@ -94,27 +94,27 @@ def _answer(family: str, key: str, home: str, mesh: str, as_json: bool) -> str |
 
 
 def _state(connection: Connection, mesh: str, key: str) -> tuple[str, str]:
-    from holdfast.storage.sqlite.quick import state_row
+    from holdfast.storage.sqlite.quick_read import state_row
 
     row = state_row(connection, mesh, key)
     if row is None:
-        raise say.no_state(mesh, key)
+        raise output.no_state(mesh, key)
     value, lamport, peer, updated_at = row
     return value, (
-        f'{{"mesh":{say.quote(mesh)},"key":{say.quote(key)},"value":{value},'
-        f'"lamport":{lamport},"peer":{say.quote(peer)},"updated_at":{updated_at}}}'
+        f'{{"mesh":{output.quote(mesh)},"key":{output.quote(key)},"value":{value},'
+        f'"lamport":{lamport},"peer":{output.quote(peer)},"updated_at":{updated_at}}}'
     )
 
 
 def _memory(connection: Connection, mesh: str, owner: str, key: str) -> tuple[str, str]:
-    from holdfast.storage.sqlite.quick import memory_row
+    from holdfast.storage.sqlite.quick_read import memory_row
 
     row = memory_row(connection, mesh, owner, key)
     if row is None:
-        raise say.no_memory(mesh, key, owner)
+        raise output.no_memory(mesh, key, owner)
     value, tags, lamport, updated_at = row
     return value, (
-        f'{{"mesh":{say.quote(mesh)},"peer":{say.quote(owner)},"key":{say.quote(key)},'
+        f'{{"mesh":{output.quote(mesh)},"peer":{output.quote(owner)},"key":{output.quote(key)},'
         f'"value":{value},"tags":{tags},"lamport":{lamport},"updated_at":{updated_at}}}'
     )
 
@@ -124,7 +124,7 @@ def _text(value: str) -> str:
         return f"{value}\n"
     import json
 
-    return say.value_line(json.loads(value))
+    return output.value_line(json.loads(value))
 
 
 def _is_plain(value: str) -> bool:

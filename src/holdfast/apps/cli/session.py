@@ -14,18 +14,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from holdfast.apps.cli import say, tables
-from holdfast.node.node import Mesh, Node, open_node
-from holdfast.rules.errors import (
-    BadInput,
-    Conflict,
-    NotAllowed,
-    NotFound,
-    Unknown,
-    UnknownMesh,
-)
+from holdfast.apps.cli import output, tables
+from holdfast.node.library.node import Mesh, Node, open_node
+from holdfast.rules.errors import BadInput, Conflict, NotAllowed, NotFound, Unknown, UnknownMesh
 from holdfast.rules.rows import WarningRow
-from holdfast.storage.home import resolve_home
+from holdfast.storage.files.home import resolve_home
 
 Document = Mapping[str, Any]
 
@@ -56,8 +49,8 @@ class Session:
     @cached_property
     def id(self) -> str:
         """The id of this write, minted before it: so it is known even if the outcome is not."""
-        from holdfast.node.mint import RealSource
         from holdfast.rules.ids import id_text, parse_id
+        from holdfast.service.clock import RealSource
 
         return id_text(RealSource().mint() if self._asked_id is None else parse_id(self._asked_id))
 
@@ -127,7 +120,7 @@ class Session:
         if self.as_json:
             self._show_json(document)
         elif text is not None:
-            say.out(text)
+            output.out(text)
         else:
             tables.card(document, fields.split())
 
@@ -137,27 +130,27 @@ class Session:
             self._show_json(document)
         else:
             again = " (the same id had done it before)" if document.get("duplicate") else ""
-            say.talk(f"{told}{again}")
-            say.out(f"{document['id']}\n")
+            output.talk(f"{told}{again}")
+            output.out(f"{document['id']}\n")
 
     def rows(self, documents: Iterable[Document], fields: str, *, empty: str) -> None:
         """A list: as a JSON array, or as a table of these fields; never in memory as a whole."""
         if self.as_json:
             tables.json_array(documents)
         elif not tables.table(documents, fields.split()):
-            say.talk(empty)
+            output.talk(empty)
 
     def talk(self, text: str) -> None:
         """Only for people: programs find what it says in the document."""
         if not self.as_json:
-            say.talk(text)
+            output.talk(text)
 
     def warn(self, code: str, message: str, **more: object) -> None:
         if self.as_json:
             warning = {"code": code, "message": message, **more}
-            say.talk(tables.encode({"warning": warning}).decode())
+            output.talk(tables.encode({"warning": warning}).decode())
         else:
-            say.talk(f"warning: {message}")
+            output.talk(f"warning: {message}")
 
     def _show_json(self, document: Document) -> None:
         # An object has room for what must be told; an array has not, there it goes to stderr.
@@ -165,7 +158,7 @@ class Session:
         if self._untold:
             document = {**document, "warnings": [_warning(row) for row in self._untold]}
             self._untold = []
-        say.out(f"{tables.encode(document).decode()}\n")
+        output.out(f"{tables.encode(document).decode()}\n")
 
     @contextmanager
     def relaying(self) -> Iterator[None]:

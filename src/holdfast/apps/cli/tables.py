@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.apps.cli import say
+from holdfast.apps.cli import output
 from holdfast.apps.cli.times import iso
 
 _PAGE_ROWS = 500
@@ -31,17 +31,17 @@ def json_array(documents: Iterable[Mapping[str, Any]]) -> None:
     rest = iter(documents)
     first = next(rest, None)
     if first is None:
-        say.out("[]\n")
+        output.out("[]\n")
         return
-    say.out(f"[{encode(first).decode()}")
+    output.out(f"[{encode(first).decode()}")
     for document in rest:
-        say.out(f",{encode(document).decode()}")
-    say.out("]\n")
+        output.out(f",{encode(document).decode()}")
+    output.out("]\n")
 
 
 def json_lines(documents: Iterable[Mapping[str, Any]]) -> None:
     for document in documents:
-        say.out(f"{encode(document).decode()}\n")
+        output.out(f"{encode(document).decode()}\n")
 
 
 def table(documents: Iterable[Mapping[str, Any]], fields: Sequence[str]) -> bool:
@@ -63,7 +63,7 @@ def card(document: Mapping[str, Any], fields: Sequence[str]) -> None:
     width = max(len(name) for name in fields)
     for name in fields:
         shown = cell(name, document.get(name), whole=True)
-        say.out(f"{name.replace('_', ' '):<{width}}  {shown}".rstrip() + "\n")
+        output.out(f"{name.replace('_', ' '):<{width}}  {shown}".rstrip() + "\n")
 
 
 def cell(name: str, value: Any, *, whole: bool = False) -> str:
@@ -128,7 +128,7 @@ def _plain_table(fields: Sequence[str], pages: Iterable[list[list[str]]]) -> Non
             line = "  ".join(
                 text + " " * (width - _width(text)) for text, width in zip(row, widths, strict=True)
             )
-            say.out(f"{line.rstrip()}\n")
+            output.out(f"{line.rstrip()}\n")
         head = []
 
 

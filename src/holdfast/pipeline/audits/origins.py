@@ -26,7 +26,7 @@ from holdfast.pipeline.audits.shape import (
     sentence,
     told,
 )
-from holdfast.pipeline.batch import GAP
+from holdfast.pipeline.ingest.batch import GAP
 from holdfast.rules.limits import LAMPORT_LEAP_MAX
 
 _COUNTED: Final = ("mesh", "origin", "origin_epoch")

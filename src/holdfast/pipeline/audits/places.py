@@ -12,17 +12,9 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.audits.shape import (
-    FINDING,
-    NOTICE,
-    PLACE,
-    Audit,
-    Tables,
-    sentence,
-    told,
-)
-from holdfast.pipeline.batch import GAP
-from holdfast.pipeline.dedupe import CONFLICT
+from holdfast.pipeline.audits.shape import FINDING, NOTICE, PLACE, Audit, Tables, sentence, told
+from holdfast.pipeline.ingest.batch import GAP
+from holdfast.pipeline.ingest.dedupe import CONFLICT
 
 
 def _orphans(tables: Tables) -> DataFrame:

@@ -14,8 +14,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.audits.shape import FINDING, NOTICE, Audit, Tables, sentence, told
-from holdfast.pipeline.batch import GAP
-from holdfast.pipeline.dedupe import CONFLICT, UNKNOWN_OP
+from holdfast.pipeline.ingest.batch import GAP
+from holdfast.pipeline.ingest.dedupe import CONFLICT, UNKNOWN_OP
 from holdfast.rules.errors import ForgedOrigin, KeyExpired, NotTrusted, ZoneNotTrusted
 
 FORGED: Final = (

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from holdfast.pipeline.delta import arrow_schema
+from holdfast.pipeline.lake.delta import arrow_schema
 
 FINDING: Final = "finding"
 NOTICE: Final = "notice"

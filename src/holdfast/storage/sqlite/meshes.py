@@ -7,8 +7,8 @@ from typing import Any
 
 import apsw
 
-from holdfast.rules.clock import merge_run, worn_out
 from holdfast.rules.errors import AlreadyExists, UnknownMesh
+from holdfast.rules.lamport import merge_run, worn_out
 from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.rows import MeshRow, PeerRow
 

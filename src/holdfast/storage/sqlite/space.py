@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.storage.sqlite.backup import looking
+from holdfast.storage.sqlite.snapshot_copy import looking
 
 
 class Space(msgspec.Struct, frozen=True, kw_only=True):

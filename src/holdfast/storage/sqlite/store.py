@@ -15,26 +15,20 @@ import apsw
 
 from holdfast.rules.errors import StoreBusy, StoreClosed
 from holdfast.rules.limits import ABORT_MS_MAX
+from holdfast.storage.group_commit import GroupWriter
 from holdfast.storage.ports import Reader, Transaction, Work
 from holdfast.storage.sqlite import migrations
-from holdfast.storage.sqlite.connection import (
-    UnbindableErrors,
-    check_ours,
-    connect,
-    shut,
-    typed,
-)
+from holdfast.storage.sqlite.conflicts import LedgerReads, LedgerWrites
+from holdfast.storage.sqlite.connection import UnbindableErrors, check_ours, connect, shut, typed
 from holdfast.storage.sqlite.consumers import ConsumerReads, ConsumerWrites
 from holdfast.storage.sqlite.families import FamilyReads, FamilyWrites
 from holdfast.storage.sqlite.inbox import InboxReads, InboxWrites
-from holdfast.storage.sqlite.ledger import LedgerReads, LedgerWrites
 from holdfast.storage.sqlite.log import LogReads, LogWrites
 from holdfast.storage.sqlite.meshes import MeshReads, MeshWrites
-from holdfast.storage.sqlite.spool import SpoolReads, SpoolWrites
+from holdfast.storage.sqlite.outbox import SpoolReads, SpoolWrites
 from holdfast.storage.sqlite.tasks import TaskReads, TaskWrites
 from holdfast.storage.sqlite.vector_rows import VectorReads, VectorWrites
 from holdfast.storage.sqlite.zones import ZoneReads, ZoneWrites
-from holdfast.storage.writer import GroupWriter
 
 T = TypeVar("T")
 

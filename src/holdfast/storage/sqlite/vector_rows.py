@@ -9,7 +9,7 @@ import apsw
 from holdfast.rules.order import Version
 from holdfast.rules.rows import ModelRow, VectorRow
 from holdfast.rules.vectors import Model
-from holdfast.storage.sqlite import vectors
+from holdfast.storage.sqlite import vector_index
 
 _ROW = (
     "row, mesh, owner, key, model, content, metadata, embedding, lamport, peer, id, offset, "
@@ -93,7 +93,7 @@ class VectorReads:
     def vector_search(
         self, mesh: str, model: Model, packed: bytes, limit: int, *, exact: bool
     ) -> list[tuple[VectorRow, float]]:
-        hits = vectors.search(self._con, model, mesh, packed, limit, exact=exact)
+        hits = vector_index.search(self._con, model, mesh, packed, limit, exact=exact)
         found = []
         for number, distance in hits:
             row = self._con.execute(f"SELECT {_ROW} FROM vector WHERE row = ?", (number,)).get
@@ -107,10 +107,10 @@ class VectorReads:
 
 class VectorWrites(VectorReads):
     def vector_add(self, row: VectorRow, model: Model) -> None:
-        vectors.ensure_table(self._con, model, row.updated_at)
+        vector_index.ensure_table(self._con, model, row.updated_at)
         number = self._insert(row)
         if row.live:
-            vectors.put(self._con, model, number, row.mesh, row.embedding)
+            vector_index.put(self._con, model, number, row.mesh, row.embedding)
 
     def vector_retire(self, mesh: str, owner: str, key: str, model: str) -> None:
         number = self._con.execute(
@@ -121,7 +121,7 @@ class VectorWrites(VectorReads):
         self._con.execute("UPDATE vector SET live = 0 WHERE row = ?", (number,))
         known = self._con.execute(f"SELECT {_MODEL} FROM vector_model WHERE id = ?", (model,)).get
         if known is not None:
-            vectors.remove(self._con, _model(_model_row(known)), number, mesh)
+            vector_index.remove(self._con, _model(_model_row(known)), number, mesh)
 
     def vector_bury(self, row: VectorRow) -> None:
         self._insert(row)
@@ -136,7 +136,7 @@ class VectorWrites(VectorReads):
         )
 
     def model_drop(self, model: str) -> None:
-        vectors.drop_table(self._con, model)
+        vector_index.drop_table(self._con, model)
 
     def _insert(self, row: VectorRow) -> int:
         self._con.execute(

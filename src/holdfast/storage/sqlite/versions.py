@@ -8,7 +8,7 @@ import apsw
 
 from holdfast.rules.errors import StoreFailed
 from holdfast.rules.limits import SQLITE_VERSION_MIN
-from holdfast.storage.sqlite.vectors import load_extension
+from holdfast.storage.sqlite.vector_index import load_extension
 
 
 def sqlite_version() -> str:

@@ -1,0 +1,248 @@
+"""`holdfast broker`: run a broker, and look after it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from holdfast.apps.cli import output, tables
+from holdfast.apps.cli.declare import noun, verb
+from holdfast.apps.cli.session import Session
+from holdfast.rules import limits
+from holdfast.rules.errors import BadInput, StoreCorrupt
+
+if TYPE_CHECKING:
+    from holdfast.broker.settings import BrokerSettings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DSN = "HOLDFAST_BROKER_DSN"
+TOKEN = "HOLDFAST_BROKER_TOKEN"
+STORE = "HOLDFAST_BROKER_STORE"
+_TCP = "127.0.0.1:7420"
+
+broker_ = noun("broker", "The shared desk: run one, and look after it.")
+
+
+def _stored(function: F) -> F:
+    """Where a broker keeps everything."""
+    for option in (
+        click.option(
+            "--postgres",
+            metavar="DSN",
+            help=f"Keep everything but the key in PostgreSQL; better in ${DSN}, for a command line "
+            "can be read by others.",
+        ),
+        click.option(
+            "--store",
+            metavar="FOLDER",
+            help=f"The broker's folder; else ${STORE}. With PostgreSQL it holds the key and the "
+            "certificate, and each process has a copy of its own.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+@verb(broker_, "serve", mesh=False)
+@_stored
+@click.option("--listen", metavar="HOST:PORT", help="For other machines, with TLS.")
+@click.option("--tcp", metavar="HOST:PORT", help=f"On loopback; {_TCP} if neither is given.")
+@click.option("--tls-cert", metavar="FILE", help="A certificate of your own, with --tls-key.")
+@click.option("--tls-key", metavar="FILE", help="Its key.")
+@click.option("--name", help="What the broker is called; told once, and kept.")
+@click.option(
+    "--registration",
+    type=click.Choice(["open", "closed", "token"]),
+    default="open",
+    show_default=True,
+    help=f"Who may make a mesh here: any key, nobody, or who brings the token in ${TOKEN}.",
+)
+@click.option(
+    "--dedupe",
+    metavar="DAYS|permanent",
+    default=str(limits.DEDUPE_RETENTION_DAYS_DEFAULT),
+    show_default=True,
+    help="How long ids are remembered; 3 days at least.",
+)
+@click.option(
+    "--keep-days",
+    type=click.IntRange(1, limits.DEDUPE_RETENTION_DAYS_MAX),
+    default=limits.BROKER_KEEP_DAYS,
+    show_default=True,
+    help="How long messages are kept, and changes that a snapshot covers.",
+)
+@click.option(
+    "--rate",
+    type=click.IntRange(1),
+    default=limits.ACCEPT_RATE_PER_S,
+    show_default=True,
+    help="New envelopes that one member may hand in each second.",
+)
+@click.option("--detach", is_flag=True, help="Return when it is ready; print where it listens.")
+def serve_(
+    session: Session,
+    store: str | None,
+    postgres: str | None,
+    rate: int,
+    detach: bool,
+    **given: Any,
+) -> int:
+    """Serve a broker: HTTP and WebSocket. Port 0 takes a free one.
+
+    Several processes may serve one PostgreSQL; they are one broker, so copy identity.key and
+    broker.name from the folder of the first to the folder of each other one before it starts. Ends
+    with SIGTERM or Ctrl-C; what was handed in is answered first.
+    """
+    from holdfast.apps.cli.commands.up import logging_to
+    from holdfast.apps.cli.detached import tell_ready
+    from holdfast.broker.daemon import BrokerDaemon
+    from holdfast.service.lifecycle import run
+
+    if given["listen"] is None and given["tcp"] is None:
+        given["tcp"] = _TCP
+    if given["registration"] == "token":
+        given["registration_token"] = os.environ.get(TOKEN)
+    settings = _settings(store, postgres, rate_per_s=rate, **given)
+    if detach:
+        return _detach(session, settings, {**given, "rate": rate})
+
+    def told(event: str, document: dict[str, Any]) -> None:
+        with suppress(OSError):  # nobody reads what we say any more: no reason to stop working
+            _tell(session, event, document)
+        if event == "ready":
+            tell_ready(document)
+
+    with logging_to(session):
+        return run(
+            lambda: BrokerDaemon(settings, told=told), connections=limits.BROKER_CONNECTIONS_MAX
+        )
+
+
+def _detach(session: Session, settings: BrokerSettings, given: dict[str, Any]) -> int:
+    from holdfast.apps.cli.detached import start
+    from holdfast.storage.files.durable import make_folder
+    from holdfast.storage.files.home import HomePaths
+
+    make_folder(settings.store)
+    secret = ("registration_token",)
+    words = [
+        f"--{name.replace('_', '-')}={value}"
+        for name, value in given.items()
+        if value is not None and name not in secret
+    ]
+    document = start(
+        HomePaths(settings.store),
+        ["broker", "serve", f"--store={settings.store}", *words],
+        as_json=session.as_json,
+        environ={} if settings.dsn is None else {DSN: settings.dsn},
+    )
+    _tell(session, "ready", document)
+    session.talk("end it with: holdfast broker down")
+    if not session.as_json:
+        output.out(f"{document['listening'][-1]}\n")
+    return 0
+
+
+@verb(broker_, "down", mesh=False)
+@click.option("--store", metavar="FOLDER", help=f"The broker's folder; else ${STORE}.")
+def down_(session: Session, store: str | None) -> None:
+    """End the broker of a folder, and wait until it has ended."""
+    from holdfast.apps.cli.commands.up import end_daemon
+    from holdfast.storage.files.home import HomePaths
+
+    settings = _settings(store, None)
+    end_daemon(session, HomePaths(settings.store), "store")
+
+
+@verb(broker_, "status", mesh=False)
+@_stored
+def status_(session: Session, store: str | None, postgres: str | None) -> None:
+    """How the broker is: its card, its meshes, what it holds."""
+    from holdfast.broker.operator import Operator
+
+    document = Operator(_settings(store, postgres)).status()
+    if session.as_json:
+        session.show(document)
+        return
+    session.show(
+        {**document, **document["counts"], "listening": ", ".join(document["listening"])},
+        fields="name card pid store listening dedupe_mode dedupe_days connections meshes members "
+        "messages dedupe ready taken dead objects snapshots",
+    )
+    session.rows(document["meshes"], "mesh epoch base first seq members lag", empty="no meshes yet")
+
+
+@verb(broker_, "sweep", mesh=False)
+@_stored
+def sweep_(session: Session, store: str | None, postgres: str | None) -> None:
+    """Remove what is past its time, now. A running broker does it every hour."""
+    from holdfast.broker.operator import Operator
+
+    done = Operator(_settings(store, postgres)).sweep()
+    session.show(done, fields="dedupe messages released died invites snapshots objects")
+
+
+@verb(broker_, "orphans", mesh=False)
+@_stored
+def orphans_(session: Session, store: str | None, postgres: str | None) -> None:
+    """Look for ids without their message, and messages without their id. There should be none.
+
+    A running broker does it every day. Ends with an error if there are any.
+    """
+    from holdfast.broker.operator import Operator
+
+    found = Operator(_settings(store, postgres)).orphans()
+    session.rows(found, "mesh id seq what", empty="no orphans")
+    if found:
+        raise StoreCorrupt(f"{len(found)} orphans", hint="restore the store, then: broker orphans")
+
+
+@verb(broker_, "new-epoch")
+@click.option("--reason", default="asked for by the operator", help="Kept with it.")
+@_stored
+def new_epoch_(session: Session, store: str | None, postgres: str | None, reason: str) -> None:
+    """Begin a new epoch, in one mesh or in all: every node looks what the broker may have lost.
+
+    Do this after a restore that the broker could not notice by itself.
+    """
+    from holdfast.broker.operator import Operator
+
+    made = Operator(_settings(store, postgres)).new_epoch(session.named_mesh, reason)
+    session.rows(made, "mesh epoch base", empty="no meshes yet")
+
+
+def _settings(store: str | None, postgres: str | None, **given: Any) -> BrokerSettings:
+    from holdfast.broker.settings import BrokerSettings
+
+    folder = store or os.environ.get(STORE, "")
+    if not folder:
+        raise BadInput(
+            "where is the broker's folder?", hint=f"give --store FOLDER, or set ${STORE}"
+        )
+    dsn = postgres or os.environ.get(DSN) or None
+    return BrokerSettings(store=Path(folder).absolute(), dsn=dsn, **given).check()
+
+
+def _tell(session: Session, event: str, document: dict[str, Any]) -> None:
+    if session.as_json:
+        output.out(f"{tables.encode({'event': event, **document}).decode()}\n")
+        output.flush()
+        return
+    for line in _lines(event, document):
+        output.talk(line)
+
+
+def _lines(event: str, document: dict[str, Any]) -> Iterator[str]:
+    if event == "ready":
+        yield f"serving {tables.visible(document['name'])} from {tables.visible(document['store'])}"
+        for address in document["listening"]:
+            yield f"listening on {tables.visible(address)}"
+        yield f"card {tables.visible(document['card'])}"
+    else:
+        yield event

@@ -1,0 +1,123 @@
+"""`holdfast doctor`: what is wrong with a home, what to do about it, and doing it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from holdfast.apps.cli import documents, own_daemon, tables
+from holdfast.apps.cli.commands.backup import back_up
+from holdfast.apps.cli.declare import command_of
+from holdfast.apps.cli.session import Session
+from holdfast.node.recovery import doctor
+from holdfast.node.recovery.doctor import RepairReport, Report, RollbackReport
+from holdfast.rules.errors import BadInput
+
+_SIGNS = {"ok": "[OK]", "warn": "[WARN]", "fail": "[FAIL]"}
+
+
+@command_of("doctor")
+@click.option("--full", is_flag=True, help="Also read every blob and fold the whole log again.")
+@click.option(
+    "--repair", is_flag=True, help="Make a new database of what can be read; keep the old one."
+)
+@click.option("--peer", metavar="NAME", help="Whose home it is, if --repair cannot tell.")
+@click.option(
+    "--rollback-migration",
+    "version",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Undo schema version N and those after it; a copy of the database is kept.",
+)
+@click.option(
+    "--resume-sync", is_flag=True, help="Let shared meshes that are paused go on, and try again."
+)
+@click.option("--backup", metavar="FOLDER", help="Make a backup, as `holdfast backup` does.")
+def doctor_(
+    session: Session,
+    full: bool,
+    repair: bool,
+    peer: str | None,
+    version: int | None,
+    resume_sync: bool,
+    backup: str | None,
+) -> int:
+    """Look for what is wrong with a home. Exit 1 if something is."""
+    if sum((repair, version is not None, backup is not None, resume_sync)) > 1:
+        raise BadInput("--repair, --rollback-migration, --resume-sync, --backup: one at a time")
+    if resume_sync:
+        _resume_sync(session)
+        return 0
+    if backup is not None:
+        back_up(session, Path(backup))
+        return 0
+    home = session.check_home()
+    with session.relaying():
+        if repair:
+            _show_repair(session, doctor.repair(home, peer=peer))
+        elif version is not None:
+            _show_rollback(session, doctor.rollback_migration(home, version))
+        else:
+            return _show(session, doctor.diagnose(home, full=full))
+    return 0
+
+
+def _resume_sync(session: Session) -> None:
+    from holdfast.node.sync.pause import resume_all
+
+    with session.node() as node:
+        resumed = resume_all(node._core)
+        runs = own_daemon.refresh(node.home)
+        for found in resumed:
+            session.talk(f"{found.mesh} goes on; {found.retried} that were refused are tried again")
+        if not resumed:
+            session.talk("no shared mesh is paused")
+        elif not runs:
+            session.talk("no daemon runs here: it begins with: holdfast up")
+        meshes = [documents.plain(found) for found in resumed]
+        session.show(
+            {"resumed": meshes, "daemon": runs}, "".join(f"{found.mesh}\n" for found in resumed)
+        )
+
+
+def _show(session: Session, report: Report) -> int:
+    document: dict[str, Any] = {
+        "home": documents.path(report.home),
+        "status": report.worst,
+        "checks": [documents.plain(check) for check in report.checks],
+        "metrics": report.metrics,
+    }
+    session.show(document, _text(report))
+    return 1 if report.worst == "fail" else 0
+
+
+def _text(report: Report) -> str:
+    lines = []
+    for check in report.checks:
+        lines.append(f"{_SIGNS[check.status]:<6} {check.name}: {tables.visible(check.message)}")
+        if check.fix and check.status != "ok":
+            lines.append(f"       fix: {check.fix}")
+    launches = report.metrics.get("launches")
+    if launches:
+        opened = f"opened {launches} times, {report.metrics['open_ms_median']} ms in the median"
+        lines.append(f"[OK]   metrics: {opened}; --json has all counts")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _show_repair(session: Session, report: RepairReport) -> None:
+    lost = {name: saved.lost for name, saved in report.tables.items() if saved.lost}
+    if lost:
+        told = ", ".join(f"{count} of {name}" for name, count in lost.items())
+        session.warn("rows_lost", f"what could not be read is lost: {told}")
+    session.talk(f"repaired the home of {report.peer}; its log counts on in epoch {report.epoch}")
+    for path in report.kept:
+        session.talk(f"kept: {documents.path(path)}")
+    session.show(documents.plain(report), f"{documents.path(report.home)}\n")
+
+
+def _show_rollback(session: Session, report: RollbackReport) -> None:
+    session.talk(f"the schema is at version {report.schema}; opening the home moves it on again")
+    session.talk(f"kept: {documents.path(report.kept)}")
+    session.show(documents.plain(report), f"{report.schema}\n")

@@ -1,0 +1,136 @@
+"""`holdfast file`: files that peers share, by path."""
+
+from __future__ import annotations
+
+import base64
+import io
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from holdfast.apps.cli import documents, inputs
+from holdfast.apps.cli.declare import noun, verb
+from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.times import size
+from holdfast.rules.errors import BadInput
+from holdfast.rules.limits import BLOB_CHUNK_BYTES
+from holdfast.rules.paths import check_path
+from holdfast.storage.files.durable import durable_writer
+
+PEER = click.option("--peer", metavar="ID", help="Whose; else this node's own.")
+
+file_ = noun("file", "Files that peers share, by path.")
+
+
+@verb(file_, "share", writes=True)
+@click.argument("path")
+@click.option(
+    "--from", "source", metavar="FILE", help="The content; else the file named PATH; - is stdin."
+)
+def share(session: Session, path: str, source: str | None) -> None:
+    """Share content under PATH, a relative path with / between folders."""
+    check_path(path)
+    with session.mesh() as mesh, _content(path, source) as content:
+        done = mesh.files.share(path, content, id=session.id)
+        info = mesh.files.info(path)
+        session.wrote(
+            documents.receipt(
+                done, mesh.slug, op="file.share", path=path, size=info.size, sha256=info.sha256
+            ),
+            f"shared {path!r} ({size(info.size)}) in {mesh.slug} at {done.stamp}",
+        )
+
+
+@verb(file_, "list")
+@click.option("--peer", metavar="ID", help="Only files of this peer.")
+def list_(session: Session, peer: str | None) -> None:
+    """List shared files. HERE says whether the content is on this machine."""
+    with session.mesh() as mesh:
+        session.rows(
+            (documents.file(info, mesh.slug) for info in mesh.files.list(peer=peer)),
+            "peer path size here lamport updated_at",
+            empty=f"no file is shared in {mesh.slug}",
+        )
+
+
+@verb(file_, "read")
+@click.argument("path")
+@PEER
+@click.option("-o", "--output", metavar="FILE", help="Write there, whole or not at all.")
+@click.option(
+    "--last-known", is_flag=True, help="Where the newest content is not here yet, an older one."
+)
+def read(
+    session: Session, path: str, peer: str | None, output: str | None, last_known: bool
+) -> None:
+    """Write the content to stdout or to a file. It is checked against its hash first."""
+    with session.mesh() as mesh:
+        document = documents.file(mesh.files.info(path, peer=peer), mesh.slug)
+        if last_known:
+            known = mesh.files.last_known(path, peer=peer)
+            if known.status == "stale":
+                session.talk(f"stale: this is the version of lamport {known.lamport}")
+            document |= documents.last_known(known)
+            content: BinaryIO = io.BytesIO(known.content)
+        else:
+            content = mesh.files.open(path, peer=peer)
+        with content:
+            if output is not None:
+                _save(content, Path(output))
+                session.talk(f"wrote {size(document['size'])} to {output}")
+                session.show({**document, "output": output}, "")
+            elif session.as_json:
+                session.show({**document, **_as_text(content.read())})
+            else:
+                shutil.copyfileobj(content, sys.stdout.buffer, BLOB_CHUNK_BYTES)
+
+
+@verb(file_, "delete", writes=True)
+@click.argument("path")
+def delete(session: Session, path: str) -> None:
+    """Stop sharing PATH; its content goes when nobody needs it any more."""
+    with session.mesh() as mesh:
+        done = mesh.files.delete(path, id=session.id)
+        session.wrote(
+            documents.receipt(done, mesh.slug, op="file.delete", path=path),
+            f"deleted {path!r} from {mesh.slug} at {done.stamp}",
+        )
+
+
+@contextmanager
+def _content(path: str, source: str | None) -> Iterator[Path | BinaryIO]:
+    if source == inputs.STDIN:
+        # On disk first: sharing may have to read it twice, and a pipe can be read only once.
+        with tempfile.TemporaryFile() as copy:
+            shutil.copyfileobj(sys.stdin.buffer, copy, BLOB_CHUNK_BYTES)
+            copy.seek(0)
+            yield copy
+        return
+    local = Path(path if source is None else source)
+    if not local.is_file():
+        raise BadInput(
+            f"{local} is not a file on this machine",
+            hint="name the content with --from FILE, or --from - for stdin",
+        )
+    yield local
+
+
+def _save(content: BinaryIO, target: Path) -> None:
+    if not target.parent.is_dir() or target.is_dir():
+        raise BadInput(f"{target} cannot be written", hint="name a file in a folder that exists")
+    with durable_writer(target) as draft:
+        while chunk := content.read(BLOB_CHUNK_BYTES):
+            draft.write(chunk)
+
+
+def _as_text(raw: bytes) -> dict[str, Any]:
+    try:
+        return {"encoding": "utf-8", "content": raw.decode()}
+    except UnicodeDecodeError:
+        return {"encoding": "base64", "content": base64.b64encode(raw).decode()}

@@ -1,0 +1,231 @@
+"""`holdfast init`, `status` and `paths`: the home itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+import msgspec
+
+from holdfast.apps.cli import documents, own_daemon, tables, times
+from holdfast.apps.cli.declare import command_of
+from holdfast.apps.cli.session import Session
+from holdfast.node.library.node import Node
+from holdfast.rules.errors import HoldfastError, NoDaemon, NoHome
+from holdfast.service.instance_lock import daemon_note
+from holdfast.storage.files import home as homes
+from holdfast.storage.files.home import HomePaths
+
+
+@command_of("init")
+@click.option("--peer", required=True, metavar="NAME", help="This node's name, fixed for good.")
+@click.option("--mesh", "slug", metavar="NAME", help="Also make this mesh.")
+def init_(session: Session, peer: str, slug: str | None) -> None:
+    """Make a home for a peer, and with --mesh a first mesh in it."""
+    root = session.check_home()
+    new = not HomePaths(root).database.exists()
+    with session.node(peer=peer, create=True) as node:
+        mesh_is_new = slug is not None and slug not in {row.slug for row in node.meshes()}
+        if slug is not None:
+            node.mesh(slug, create=True)
+        document = {
+            "home": documents.path(node.home),
+            "peer": node.peer,
+            "created": new,
+            "mesh": slug,
+        }
+        session.talk(f"{'made a home' if new else 'the home was there'} for {node.peer}")
+        if slug is not None:
+            session.talk(f"{'made the mesh' if mesh_is_new else 'the mesh was there:'} {slug}")
+        session.show(document, f"{documents.path(node.home)}\n")
+        session.talk(f"next: {_next_step(node)}")
+
+
+@command_of("status")
+def status_(session: Session) -> None:
+    """Say how the home stands, and what to do next."""
+    with session.node() as node, session.telling(node):
+        _show_status(session, node)
+
+
+@command_of("paths")
+def paths_(session: Session) -> None:
+    """Say where everything of the home lies, or would."""
+    paths = HomePaths(homes.resolve_home(session.home, os.environ))
+    places = {
+        "home": paths.root,
+        "database": paths.database,
+        "blobs": paths.blobs,
+        "identity": paths.identity,
+        "metrics": paths.metrics,
+        "processes": paths.processes,
+    }
+    session.show(
+        {name: documents.path(path) for name, path in places.items()},
+        "".join(f"{name:<10} {path}\n" for name, path in places.items()),
+    )
+
+
+def overview(home: str | None, as_json: bool) -> None:
+    """What `holdfast` alone says: the status, or how to begin."""
+    session = Session(home=home, as_json=as_json)
+    try:
+        with session.node() as node, session.telling(node):
+            _show_status(session, node)
+    except NoHome as error:
+        root = documents.path(homes.resolve_home(home, os.environ))
+        session.show(
+            {"home": root, "exists": False, "next": "holdfast init --peer NAME"},
+            f"{error.message}\n",
+        )
+        session.talk("next: holdfast init --peer NAME --mesh NAME; see also: holdfast --help")
+
+
+def _show_status(session: Session, node: Node) -> None:
+    found = _status(session, node)
+    session.show(found, "".join(_status_text(found)))
+    session.talk(f"next: {found['next']}")
+
+
+def _status(session: Session, node: Node) -> dict[str, Any]:
+    paths = HomePaths(node.home)
+    head = node.log.head()
+    served = daemon_note(paths)
+    links = _links(session, node)
+    brokers = _brokers(session, node)
+    return {
+        "home": documents.path(node.home),
+        "exists": True,
+        "peer": node.peer,
+        "log": {"epoch": head.epoch, "first": head.first, "last": head.offset},
+        "meshes": [
+            {**documents.mesh(row), "rows": node.mesh(row.slug).counts()} for row in node.meshes()
+        ],
+        "consumers": [documents.consumer(found) for found in node.log.consumers()],
+        "conflicts_open": sum(1 for _ in node.conflicts()),
+        "database_bytes": sum(_size(path) for path in (paths.database, paths.wal)),
+        "disk_free_bytes": shutil.disk_usage(node.home).free,
+        "processes": [
+            {"pid": holder.pid, "command": holder.command, "started_at": holder.started_at}
+            for holder in homes.others(paths)
+        ],
+        "daemon": None if served is None else {"pid": served.pid, "listening": served.addresses},
+        "links": links,
+        "brokers": brokers,
+        "outbox": _lanes(node) if brokers else [],
+        "inbox": dict(zip(("messages", "unread"), node.inbox.counts(), strict=True)),
+        "next": "holdfast up" if (links or brokers) and served is None else _next_step(node),
+    }
+
+
+def _lanes(node: Node) -> list[dict[str, Any]]:
+    from holdfast.apps.cli.commands.outbox import outbox_of  # for homes that share something
+
+    return [msgspec.structs.asdict(lane) for lane in outbox_of(node).lanes()]
+
+
+def _links(session: Session, node: Node) -> list[dict[str, Any]]:
+    """How the links stand, as the daemon says, or as they are stored where there is none."""
+    if not node._core.read("link.list", lambda tx: tx.link_list()):
+        return []
+    # It brings keys and TLS with it, which most homes have no use for.
+    from holdfast.apps.cli.commands import link
+    from holdfast.node.links.registry import Links
+    from holdfast.node.trust.trust import Trust
+
+    live = link.live_status(session, node)
+    links = Links(node._core, Trust(node._core, HomePaths(node.home)))
+    return [link.standing(view, live) for view in links.list()]
+
+
+def _brokers(session: Session, node: Node) -> list[dict[str, Any]]:
+    """How this node stands with its brokers, as the daemon says, or as it is stored."""
+    rows = [row for row in node.meshes() if row.shared]
+    if not rows:
+        return []
+    try:
+        answer = own_daemon.ask(node.home, "GET", "/v1/brokers")
+        found: list[dict[str, Any]] = msgspec.json.decode(answer)["brokers"]
+        return found
+    except NoDaemon:
+        pass
+    except HoldfastError as error:
+        session.warn("daemon", f"the daemon does not say how its brokers stand: {error.message}")
+    from holdfast.node.sync.status import stored
+
+    return [msgspec.to_builtins(broker) for broker in stored(node._core)]
+
+
+def _status_text(found: Mapping[str, Any]) -> Iterator[str]:
+    log = found["log"]
+    yield f"home       {found['home']}\n"
+    yield f"peer       {tables.visible(found['peer'])}\n"
+    yield f"log        epoch {log['epoch']}, offsets {log['first']} to {log['last']}\n"
+    yield f"database   {times.size(found['database_bytes'])}\n"
+    yield f"disk       {times.size(found['disk_free_bytes'])} free\n"
+    for mesh in found["meshes"]:
+        counts = ", ".join(f"{count} {name}" for name, count in mesh["rows"].items() if count)
+        yield f"mesh       {mesh['mesh']} at lamport {mesh['lamport']}: {counts or 'empty'}\n"
+    for consumer in found["consumers"]:
+        yield f"consumer   {tables.visible(consumer['name'])} lags by {consumer['lag']}\n"
+    served = found["daemon"]
+    if served is not None:
+        where = ", ".join(map(tables.visible, served["listening"])) or "not listening yet"
+        yield f"daemon     process {served['pid']}: {where}\n"
+    else:
+        yield f"daemon     none{', so nothing is pulled' if found['links'] else ''}\n"
+    for link in found["links"]:
+        lag = "" if link["lag"] is None else f", lags by {link['lag']}"
+        trouble = "" if link["trouble"] is None else f" ({tables.visible(link['trouble'])})"
+        yield f"link       {tables.visible(link['name'])} is {link['state']}{lag}{trouble}\n"
+    for broker in found["brokers"]:
+        error = broker["last_error"]
+        trouble = "" if error is None or not broker["attempts"] else f" ({error['message']})"
+        yield f"broker     {tables.visible(broker['broker'])} is {broker['state']}"
+        yield f"{tables.visible(trouble)}\n"
+        for mesh in broker["meshes"]:
+            yield f"shared     {mesh['mesh']} is {mesh['state']}: {_waiting(mesh)}\n"
+    for lane in found["outbox"]:
+        if lane["failing"] is not None:
+            waits = f"{lane['blocks']} waits for {lane['failing']}" if lane["blocks"] else ""
+            told = waits or f"{lane['failing']} was refused"
+            yield f"outbox     {lane['lane']}: {told} ({tables.visible(lane['problem'])})\n"
+    if found["inbox"]["unread"]:
+        yield f"inbox      {found['inbox']['unread']} unread\n"
+    if found["conflicts_open"]:
+        yield f"conflicts  {found['conflicts_open']} open\n"
+    for process in found["processes"]:
+        yield f"open in    process {process['pid']} ({tables.visible(process['command'])})\n"
+
+
+def _waiting(mesh: Mapping[str, Any]) -> str:
+    waiting = mesh["pending"] + mesh["inflight"]
+    said = [f"{waiting} to send" if waiting else "all is sent"]
+    if mesh["lag"]:
+        said.append(f"{mesh['lag']} to come")
+    if mesh["dead"]:
+        said.append(f"{mesh['dead']} refused, see: holdfast outbox list --failed")
+    if mesh["state"] == "paused":
+        said.append("go on with: holdfast mesh resume")
+    return ", ".join(said)
+
+
+def _next_step(node: Node) -> str:
+    """The one command that gets furthest from here."""
+    if not node.meshes():
+        return "holdfast mesh create NAME"
+    if next(node.conflicts(), None) is not None:
+        return "holdfast conflict list"
+    if node.log.head().offset == 0:
+        return "holdfast state set KEY VALUE"
+    return "holdfast log tail"
+
+
+def _size(path: os.PathLike[str]) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0

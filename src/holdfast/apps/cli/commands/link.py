@@ -1,0 +1,307 @@
+"""`holdfast link`: the logs of other zones that this node pulls.
+
+A command changes the store, and a daemon that runs for this home is told to look. Without one the
+change waits for it, and the command says so.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import click
+import msgspec
+
+from holdfast.apps.cli import documents, own_daemon
+from holdfast.apps.cli.declare import noun, verb
+from holdfast.apps.cli.session import Session
+from holdfast.node.library.node import Node
+from holdfast.node.links.registry import Links, LinkView
+from holdfast.node.trust.trust import Trust
+from holdfast.rules.envelope import decode
+from holdfast.rules.errors import BadInput, BadKey, HoldfastError, NoDaemon, Refused
+from holdfast.rules.filters import CLASSES, Filter
+from holdfast.rules.ids import id_text
+from holdfast.rules.limits import CHUNK_ROWS
+from holdfast.rules.links import LinkState, origins_of, said_of_origins
+from holdfast.rules.outbox import is_lane
+from holdfast.rules.rows import QuarantineRow
+from holdfast.storage.files.home import HomePaths
+
+_LIVE = "state attempts retry_at last_error source_head lag received new known "
+_LIVE += "objects_pulled objects_missing bytes last_batch_at"
+_CARD = "name zone url meshes subjects classes carries state since_at lag cursor epoch source_head "
+_CARD += "received new known quarantined objects_pulled objects_missing bytes last_batch_at "
+_CARD += "trouble hint attempts retry_at added_at moved_at"
+_IDLE = "not running"
+
+link_ = noun("link", "Logs of other zones that this node pulls.")
+
+
+@verb(link_, "add", mesh=False)
+@click.argument("url")
+@click.option("--peer", "zone", required=True, metavar="ZONE", help="Whose node that is.")
+@click.option("--name", metavar="NAME", help="What the link is called; else as the zone.")
+@click.option("--mesh", "meshes", multiple=True, metavar="NAME", help="A mesh to pull; repeatable.")
+@click.option("--subject", "subjects", multiple=True, metavar="PREFIX", help="Only these entities.")
+@click.option(
+    "--class", "classes", multiple=True, type=click.Choice(list(CLASSES)), help="Only these."
+)
+@click.option(
+    "--carries",
+    multiple=True,
+    metavar="own|any|ORIGIN",
+    help="Whose entries the zone may bring: its own (as usual), anybody's, or those of ORIGIN.",
+)
+@click.option("--paused", is_flag=True, help="Store it; it begins with: holdfast link resume.")
+def add(
+    session: Session,
+    url: str,
+    zone: str,
+    name: str | None,
+    meshes: tuple[str, ...],
+    subjects: tuple[str, ...],
+    classes: tuple[str, ...],
+    carries: tuple[str, ...],
+    paused: bool,
+) -> None:
+    """Pull the log of the zone that listens at URL (https://host:port)."""
+    with _links(session) as (node, links):
+        view = links.add(
+            zone if name is None else name,
+            url,
+            zone,
+            meshes=meshes or _mesh_meant(session, node),
+            subjects=subjects,
+            classes=classes,
+            carries=carries or ("own",),
+            paused=paused,
+        )
+        session.talk(f"{view.name} pulls {', '.join(view.meshes)} from {zone}: {_carried(view)}")
+        _changed(session, node, view, begins=not paused)
+
+
+@verb(link_, "list", mesh=False)
+def list_(session: Session) -> None:
+    """List the links and how they stand."""
+    with _links(session) as (node, links):
+        live = live_status(session, node)
+        session.rows(
+            (standing(view, live) for view in links.list()),
+            "name zone meshes carries state lag cursor quarantined trouble",
+            empty="no links; pull from a zone with: holdfast link add URL --peer ZONE",
+        )
+
+
+@verb(link_, "show", mesh=False)
+@click.argument("name")
+def show(session: Session, name: str) -> None:
+    """Show one link: what it pulls, how far it is, what went wrong last."""
+    with _links(session) as (node, links):
+        view = links.get(name)
+        session.talk(f"{name} carries {_carried(view)}")
+        session.show(standing(view, live_status(session, node)), fields=_CARD)
+
+
+@verb(link_, "pause", mesh=False)
+@click.argument("name")
+def pause(session: Session, name: str) -> None:
+    """Stop pulling until it is resumed. The source keeps what is new."""
+    with _links(session) as (node, links):
+        view = links.pause(name)
+        session.talk(f"{name} is paused at offset {view.cursor} of {view.zone}")
+        _changed(session, node, view, begins=False)
+
+
+@verb(link_, "resume", mesh=False)
+@click.argument("name")
+@click.option(
+    "--skip-missing",
+    is_flag=True,
+    help="Go on behind what the source no longer holds: it is never read.",
+)
+def resume(session: Session, name: str, skip_missing: bool) -> None:
+    """Go on pulling."""
+    with _links(session) as (node, links):
+        before = links.get(name)
+        view = links.resume(name, skip_missing=skip_missing)
+        skipped = view.cursor - before.cursor
+        if skip_missing and skipped > 0:
+            session.talk(f"skipped {skipped} entries that {view.zone} no longer holds")
+        elif skip_missing:
+            session.talk(f"{view.zone} holds everything that comes next: nothing was skipped")
+        session.talk(f"{name} goes on after offset {view.cursor} of {view.zone}")
+        _changed(session, node, view, begins=True)
+
+
+@verb(link_, "remove", mesh=False)
+@click.argument("name")
+def remove(session: Session, name: str) -> None:
+    """Forget a link. What it brought stays here."""
+    with _links(session) as (node, links):
+        removed = links.remove(name)
+        own_daemon.refresh(node.home)
+        if removed.told:
+            session.talk(f"{name} is removed, and {removed.zone} no longer waits for it")
+        else:
+            session.warn(
+                "source_not_told",
+                f"{name} is removed, but {removed.zone} was not told: {removed.why_not}; it keeps "
+                f"its log for us until it runs: holdfast consumer retire {removed.consumer}",
+            )
+        session.show({**documents.plain(removed), "removed": True}, f"{name}\n")
+
+
+@verb(link_, "objects", mesh=False)
+@click.argument("name")
+def objects(session: Session, name: str) -> None:
+    """Bring the content of files that is named here and not here, as after a snapshot."""
+    with _links(session) as (_, links):
+        pulled = links.bring_objects(name)
+        said = documents.plain(pulled)
+        session.talk(f"brought {pulled.objects} objects; {name} has no content of {pulled.missing}")
+        session.show({"name": name, **said}, f"{pulled.objects}\n")
+
+
+# --- quarantine ----------------------------------------------------------------------------------
+
+
+@verb(link_, "quarantine", mesh=False)
+@click.argument("name")
+def quarantine(session: Session, name: str) -> None:
+    """List envelopes that a link brought and this node refused, with the reason."""
+    with _links(session) as (_, links):
+        links.quarantine(name, 0, 1)
+        session.rows(
+            (_quarantined(row) for row in _all_quarantined(links, name)),
+            "number offset origin op entity code message found_at",
+            empty=f"{name} has brought nothing that was refused",
+        )
+
+
+@verb(link_, "retry", mesh=False)
+@click.argument("name")
+def retry(session: Session, name: str) -> None:
+    """Try quarantined envelopes again: what passes now is taken in."""
+    with _links(session) as (node, links):
+        retried = links.retry_quarantined(name)
+        session.talk(f"{retried.passed} passed, {retried.refused} are still refused")
+        _mended(session, node, links, name, **documents.plain(retried))
+
+
+@verb(link_, "drop", mesh=False)
+@click.argument("name")
+@click.argument("numbers", nargs=-1, type=int, metavar="[NUMBER]...")
+@click.option("--all", "everything", is_flag=True, help="All of the link's.")
+def drop(session: Session, name: str, numbers: tuple[int, ...], everything: bool) -> None:
+    """Give up quarantined envelopes for good."""
+    if bool(numbers) is everything:
+        raise BadInput("say which by their numbers, or --all")
+    with _links(session) as (node, links):
+        known = {row.number for row in _all_quarantined(links, name)}
+        if strange := sorted(set(numbers) - known):
+            raise BadKey(
+                f"{name} has no quarantined envelope {strange[0]}",
+                hint=f"see: holdfast link quarantine {name}",
+            )
+        for number in sorted(set(numbers)):
+            links.drop_quarantined(number)
+        dropped = links.drop_all_quarantined(name) if everything else len(set(numbers))
+        session.talk(f"gave up {dropped}")
+        _mended(session, node, links, name, dropped=dropped)
+
+
+# --- what they share -----------------------------------------------------------------------------
+
+
+@contextmanager
+def _links(session: Session) -> Iterator[tuple[Node, Links]]:
+    with session.node() as node:
+        yield node, Links(node._core, Trust(node._core, HomePaths(node.home)))
+
+
+def _mesh_meant(session: Session, node: Node) -> tuple[str, ...]:
+    if session.named_mesh is not None:
+        return (session.named_mesh,)
+    slugs = [row.slug for row in node.meshes()]
+    if len(slugs) == 1:
+        return (slugs[0],)
+    raise BadInput(
+        f"this home has {len(slugs)} meshes{': ' if slugs else ''}{', '.join(slugs)}",
+        hint="say which to pull with --mesh NAME; several are fine",
+    )
+
+
+def _carried(view: LinkView) -> str:
+    return said_of_origins(view.zone, Filter(origins=origins_of(view.zone, view.carries)))
+
+
+def _changed(session: Session, node: Node, view: LinkView, *, begins: bool, **more: object) -> None:
+    """Tells the daemon, and people what comes of it."""
+    runs = own_daemon.refresh(node.home)
+    if begins and not runs:
+        session.talk("no daemon runs here: it begins with: holdfast up")
+    session.show({**documents.plain(view), **more, "daemon": runs}, f"{view.name}\n")
+
+
+def _mended(session: Session, node: Node, links: Links, name: str, **more: object) -> None:
+    """The quarantine of a link, or of a shared mesh's lane, has changed."""
+    if not is_lane(name):
+        _changed(session, node, links.get(name), begins=True, **more)
+        return
+    runs = own_daemon.refresh(node.home)
+    session.show({"name": name, **more, "daemon": runs}, f"{name}\n")
+
+
+def standing(view: LinkView, live: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
+    """A link as it is stored, and how it stands where somebody pulls."""
+    document: dict[str, Any] = {**documents.plain(view), **dict.fromkeys(_LIVE.split())}
+    document |= {"since_at": None, "trouble": None, "hint": None}
+    document["state"] = LinkState.PAUSED.value if view.paused else _IDLE
+    found = None if live is None else live.get(view.name)
+    if found is None:
+        return document
+    document |= {name: found.get(name) for name in (*_LIVE.split(), "cursor")}
+    document["since_at"] = found["since"]
+    error = found["last_error"]
+    # An error that is over is no trouble.
+    if error is not None and found["state"] not in (LinkState.LIVE, LinkState.CATCHING_UP):
+        document |= {"trouble": f"{error['code']}: {error['message']}", "hint": error["hint"]}
+    return document
+
+
+def _quarantined(row: QuarantineRow) -> dict[str, Any]:
+    """With what can be read of the envelope, if anything can."""
+    said: dict[str, Any] = {
+        **{name: getattr(row, name) for name in ("number", "link", "epoch", "offset")},
+        **dict.fromkeys(("id", "mesh", "op", "entity", "origin")),
+        **{name: getattr(row, name) for name in ("code", "message", "found_at")},
+        "raw": base64.b64encode(row.raw).decode(),
+    }
+    try:
+        envelope = decode(row.raw)
+    except Refused:
+        return said
+    fields = {name: getattr(envelope, name) for name in ("mesh", "op", "entity", "origin")}
+    return {**said, **fields, "id": id_text(envelope.id)}
+
+
+def _all_quarantined(links: Links, name: str) -> Iterator[QuarantineRow]:
+    after = 0
+    while rows := links.quarantine(name, after, CHUNK_ROWS):
+        yield from rows
+        after = rows[-1].number
+
+
+def live_status(session: Session, node: Node) -> dict[str, Mapping[str, Any]] | None:
+    """How the links stand, by name; None if nobody pulls."""
+    try:
+        answer = own_daemon.ask(node.home, "GET", "/v1/links")
+    except NoDaemon:
+        return None
+    except HoldfastError as error:
+        session.warn("daemon", f"the daemon does not say how its links stand: {error.message}")
+        return None
+    return {status["name"]: status for status in msgspec.json.decode(answer)["links"]}

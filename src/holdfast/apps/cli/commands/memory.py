@@ -1,0 +1,118 @@
+"""`holdfast memory`: what each peer remembers, under its own name."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.apps.cli import documents, inputs, output
+from holdfast.apps.cli.commands.state import AS_OF, JSON_VALUE, value_text
+from holdfast.apps.cli.declare import noun, verb
+from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.times import parse_as_of
+from holdfast.node.core.views import Memory
+from holdfast.node.library.node import Mesh
+from holdfast.rules.errors import BadInput
+from holdfast.rules.names import check_peer
+
+SCOPE = click.option(
+    "--scope", default="self", metavar="SCOPE", help="self (the default), peer:ID or all."
+)
+
+memory_ = noun("memory", "What each peer remembers, under its own name.")
+
+
+@verb(memory_, "set", writes=True)
+@click.argument("key")
+@click.argument("value")
+@JSON_VALUE
+@click.option("--tag", "tags", multiple=True, metavar="TEXT", help="May be given several times.")
+def set_(session: Session, key: str, value: str, json_value: bool, tags: tuple[str, ...]) -> None:
+    """Remember VALUE under KEY; with --json-value any JSON. A VALUE of - reads stdin."""
+    with session.mesh() as mesh:
+        stored = inputs.value_of(value, json_value)
+        done = mesh.memory.set(key, stored, tags=tags, id=session.id)
+        session.wrote(
+            documents.receipt(done, mesh.slug, op="memory.set", key=key),
+            f"remembered {key!r} in {mesh.slug} at {done.stamp}",
+        )
+
+
+@verb(memory_, "get")
+@click.argument("key")
+@SCOPE
+@AS_OF
+def get(session: Session, key: str, scope: str, as_of: str | None) -> None:
+    """Print what is remembered under KEY. With --scope all it is a table, newest first."""
+    with session.mesh() as mesh:
+        if as_of is None:
+            found = mesh.memory.recall(key, scope=scope)
+        else:
+            found = _past(session, mesh, scope, as_of, key)
+        if not found:
+            raise output.no_memory(mesh.slug, key, _whose(session, scope))
+        if scope == "all":
+            session.rows(
+                (documents.memory(one, mesh.slug) for one in found),
+                "peer value tags lamport updated_at",
+                empty="",
+            )
+        else:
+            session.show(documents.memory(found[0], mesh.slug), value_text(found[0].value))
+
+
+@verb(memory_, "forget", writes=True)
+@click.argument("key")
+def forget(session: Session, key: str) -> None:
+    """Forget what this peer remembers under KEY."""
+    with session.mesh() as mesh:
+        done = mesh.memory.forget(key, id=session.id)
+        session.wrote(
+            documents.receipt(done, mesh.slug, op="memory.forget", key=key),
+            f"forgot {key!r} in {mesh.slug} at {done.stamp}",
+        )
+
+
+@verb(memory_, "list")
+@SCOPE
+@click.option("--tag", metavar="TEXT", help="Only memories with this tag.")
+@AS_OF
+def list_(session: Session, scope: str, tag: str | None, as_of: str | None) -> None:
+    """List memories. Long values are cut; `get` and --json show them whole."""
+    with session.mesh() as mesh:
+        if as_of is None:
+            found = mesh.memory.list(scope=scope)
+        else:
+            found = iter(_past(session, mesh, scope, as_of))
+        session.rows(
+            (documents.memory(one, mesh.slug) for one in found if tag is None or tag in one.tags),
+            "peer key value tags lamport updated_at",
+            empty=f"{_whose(session, scope)} remembers nothing of that in {mesh.slug}",
+        )
+
+
+def _past(
+    session: Session, mesh: Mesh, scope: str, as_of: str, key: str | None = None
+) -> list[Memory]:
+    owner = _owner(session, scope)
+    found = [
+        one
+        for one in mesh.memory.as_of(key, **parse_as_of(as_of))
+        if owner is None or one.peer == owner
+    ]
+    if key is not None:
+        found.sort(key=lambda one: (-one.lamport, one.peer.encode()))
+    return found
+
+
+def _owner(session: Session, scope: str) -> str | None:
+    if scope == "all":
+        return None
+    if scope == "self":
+        return session.peer
+    if scope.startswith("peer:"):
+        return check_peer(scope.removeprefix("peer:"))
+    raise BadInput(f"scope {scope!r} is not known", hint="use self, all or peer:<id>")
+
+
+def _whose(session: Session, scope: str) -> str:
+    return _owner(session, scope) or "nobody"

@@ -1,0 +1,374 @@
+"""`holdfast mesh publish`, `join`, `invite` …: meshes that several nodes share through a broker.
+
+All of these ask the broker, with a daemon or without one. What is written into a shared mesh needs
+no broker: it waits in the outbox.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from holdfast.apps.cli import documents as forms
+from holdfast.apps.cli import inputs
+from holdfast.apps.cli.commands.mesh_local import mesh_
+from holdfast.apps.cli.declare import verb
+from holdfast.apps.cli.progress import Progress
+from holdfast.apps.cli.session import Session
+from holdfast.rules.errors import UnknownKey, Unreachable
+from holdfast.rules.limits import INVITE_HOURS, INVITE_HOURS_MAX, INVITE_USES_MAX, SECOND_MS
+
+if TYPE_CHECKING:
+    from holdfast.node.library.node import Mesh, Node
+    from holdfast.node.sharing.publish import Published
+    from holdfast.node.sharing.sharing import Sharing
+    from holdfast.node.sync.run_once import Settled
+
+TOKEN = "HOLDFAST_BROKER_TOKEN"
+GRANT = click.option(
+    "--grant",
+    "grants",
+    multiple=True,
+    type=click.Choice(["read", "write", "send", "relay", "invite", "audit"]),
+    help="What it may do; repeatable. Else read, write and send.",
+)
+
+
+@contextmanager
+def shared(session: Session, name: str | None = None) -> Iterator[tuple[Mesh, Sharing]]:
+    """The mesh that is meant, and what asks its broker."""
+    session.named_mesh = name or session.named_mesh
+    with session.mesh() as mesh:
+        yield mesh, session.opened.sharing
+
+
+def _settle(session: Session, node: Node, mesh: str, patience_s: int | None) -> Settled:
+    from holdfast.node.settings import load
+    from holdfast.node.sync.run_once import settle
+    from holdfast.node.trust.trust import Trust
+    from holdfast.rules.limits import SYNC_WAIT_MS
+    from holdfast.storage.files.home import HomePaths
+
+    paths = HomePaths(node.home)
+    patience_ms = SYNC_WAIT_MS if patience_s is None else patience_s * SECOND_MS
+    with Progress(session, "changes that wait:") as progress:
+        return settle(
+            node._core,
+            Trust(node._core, paths),
+            paths,
+            mesh,
+            patience_ms=patience_ms,
+            told=progress.to,
+            outbox=load(os.environ, {}).outbox,
+        )
+
+
+# --- making and joining --------------------------------------------------------------------------
+
+
+@verb(mesh_, "publish")
+@click.argument("name", required=False)
+@click.option("--broker", metavar="URL", help="Where it is to be shared: https://HOST:PORT.")
+@click.option("--card", help="The card of the broker; may be left out on this machine.")
+@click.option("--title", metavar="TEXT", help="A name for people, at the broker.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until the broker has everything.")
+def publish(
+    session: Session,
+    name: str | None,
+    broker: str | None,
+    card: str | None,
+    title: str | None,
+    no_wait: bool,
+) -> None:
+    """Share the mesh NAME through a broker, with all that is in it.
+
+    If it is cut off, the same command goes on; the broker need not be named again. A token that the
+    broker asks for is taken from $HOLDFAST_BROKER_TOKEN.
+    """
+    session.named_mesh = name or session.named_mesh
+    with session.mesh() as mesh:
+        node = session.opened
+        with Progress(session, "bringing") as bar:
+            done = node.sharing.publish(
+                mesh.slug,
+                broker=broker,
+                card=card,
+                name=title,
+                token=os.environ.get(TOKEN),
+                progress=lambda what, count, total: bar.to(count, total),
+                wait=None if no_wait else lambda: _settle(session, node, mesh.slug, None).waiting,
+            )
+        _tell_published(session, done)
+
+
+def _tell_published(session: Session, done: Published) -> None:
+    if done.way == "before":
+        session.talk(f"{done.mesh} is shared already, at {done.broker_url}")
+    else:
+        how = "as a snapshot" if done.way == "snapshot" else "through the outbox"
+        again = "went on with publishing" if done.resumed else "published"
+        rows = f"{done.rows} change{'s' * (done.rows != 1)} from before"
+        session.talk(f"{again} {done.mesh} at {done.broker_url}: {rows} {how}")
+    if done.waiting:
+        session.talk(f"{done.waiting} still wait for the broker; the daemon brings them")
+    if done.invite is not None:
+        session.talk("an invite for one, for three days; hand it on like a key:")
+    text = f"{done.invite}\n" if done.invite is not None else f"{done.mesh}\n"
+    session.show(msgspec.structs.asdict(done), text)
+
+
+@verb(mesh_, "join", mesh=False)
+@click.argument("invite")
+def join(session: Session, invite: str) -> None:
+    """Join the mesh that INVITE is for; - reads the invite from stdin."""
+    with session.node() as node:
+        with Progress(session, "taking") as bar:
+            joined = node.sharing.join(
+                inputs.text_of(invite), progress=lambda what, count, total: bar.to(count, total)
+            )
+        rows = f" with {joined.rows} changes" if joined.rows else ""
+        session.talk(f"{node.peer} is a member of {joined.mesh}{rows}")
+        session.talk("the rest comes with the daemon (holdfast up), or with: holdfast mesh sync")
+        document = msgspec.structs.asdict(joined)
+        session.show(document, f"{joined.mesh}\n")
+
+
+@verb(mesh_, "sync")
+@click.argument("name", required=False)
+@click.option(
+    "--patience",
+    type=click.IntRange(1),
+    metavar="SECONDS",
+    help="Give up if nothing moves for so long.",
+)
+def sync(session: Session, name: str | None, patience: int | None) -> None:
+    """Exchange everything with the broker now, and wait for it."""
+    session.named_mesh = name or session.named_mesh
+    with session.mesh() as mesh:
+        node = session.opened
+        found = _settle(session, node, mesh.slug, patience)
+        if not found.done:
+            raise Unreachable(
+                f"{found.waiting} changes of {mesh.slug} still wait, {found.lag} are not here yet"
+                + (f": {found.trouble}" if found.trouble else ""),
+                hint="see: holdfast status, holdfast outbox list",
+            )
+        session.talk(f"{mesh.slug} and its broker have the same")
+        session.show({"mesh": mesh.slug, **msgspec.structs.asdict(found)}, "")
+
+
+@verb(mesh_, "leave")
+@click.argument("name", required=False)
+@click.option("--remove", is_flag=True, help="It is yours: it goes from the broker, for everybody.")
+@click.option("--forget", is_flag=True, help="Without telling the broker, if that is gone.")
+def leave(session: Session, name: str | None, remove: bool, forget: bool) -> None:
+    """Share the mesh NAME no more. All that is in it stays, as a mesh of your own."""
+    with shared(session, name) as (mesh, sharing):
+        left = sharing.leave(mesh.slug, remove=remove, forget=forget)
+        session.talk(f"{mesh.slug} is a mesh of this node alone now")
+        if left.given_up:
+            session.warn("given_up", f"{left.given_up} changes or messages were never handed in")
+        session.show(msgspec.structs.asdict(left), "")
+
+
+@verb(mesh_, "move")
+@click.argument("url")
+def move(session: Session, url: str) -> None:
+    """The broker of a mesh is at URL from now on: the same broker, by its key."""
+    with shared(session) as (mesh, sharing):
+        row = sharing.move(mesh.slug, url)
+        session.talk(f"the broker of {mesh.slug} is at {row.broker_url}")
+        session.show(forms.mesh(row), "")
+
+
+# --- members -------------------------------------------------------------------------------------
+
+
+@verb(mesh_, "invite")
+@click.argument("name", required=False)
+@click.option("--uses", type=click.IntRange(1, INVITE_USES_MAX), default=1, show_default=True)
+@click.option(
+    "--hours", type=click.IntRange(1, INVITE_HOURS_MAX), default=INVITE_HOURS, show_default=True
+)
+@GRANT
+@click.option(
+    "--at", metavar="URL", help="Where they reach the broker, if not where this node does."
+)
+def invite_(
+    session: Session,
+    name: str | None,
+    uses: int,
+    hours: int,
+    grants: tuple[str, ...],
+    at: str | None,
+) -> None:
+    """Make an invite to the mesh NAME. Who has the text may join: hand it on like a key."""
+    with shared(session, name) as (mesh, sharing):
+        made = sharing.invite(mesh.slug, uses=uses, hours=hours, grants=grants, at=at)
+        session.talk(f"good for {uses}, for {hours} hours; take it back with its id {made.id[:12]}")
+        if at is None and (mesh.info().broker_url or "").startswith("http:"):
+            session.talk("good on this machine only; for others say where the broker is: --at URL")
+        document = {"mesh": mesh.slug, **msgspec.structs.asdict(made)}
+        session.show(document, f"{made.text}\n")
+
+
+@verb(mesh_, "invites")
+@click.argument("name", required=False)
+@click.option("--drop", metavar="ID", help="Take this one back; its first digits are enough.")
+def invites(session: Session, name: str | None, drop: str | None) -> None:
+    """List the invites of the mesh NAME that are still good, or take one back."""
+    with shared(session, name) as (mesh, sharing):
+        found = sharing.invites(mesh.slug)
+        if drop is None:
+            session.rows(
+                ({**msgspec.structs.asdict(one), "grants": list(one.grants)} for one in found),
+                "id grants uses_left expires_at made_at",
+                empty=f"no invite to {mesh.slug} is open",
+            )
+            return
+        meant = [one.id for one in found if one.id.startswith(drop)]
+        if not drop or len(meant) != 1:
+            raise UnknownKey(
+                f"{len(meant) or 'no'} invites to {mesh.slug} begin with {drop!r}",
+                hint=f"see: holdfast mesh invites {mesh.slug}",
+            )
+        gone = sharing.drop_invite(mesh.slug, meant[0])
+        session.talk("it is good no more")
+        session.show({"mesh": mesh.slug, "id": meant[0], "dropped": gone}, "")
+
+
+@verb(mesh_, "members")
+@click.argument("name", required=False)
+def members(session: Session, name: str | None) -> None:
+    """List who shares the mesh NAME, as its broker tells."""
+    with shared(session, name) as (mesh, sharing):
+        found = sharing.members(mesh.slug)
+        session.rows(
+            ({**msgspec.structs.asdict(one), "grants": list(one.grants)} for one in found),
+            "name grants added_at seen_at key",
+            empty="nobody",
+        )
+
+
+@verb(mesh_, "grant")
+@click.argument("member")
+@GRANT
+def grant(session: Session, member: str, grants: tuple[str, ...]) -> None:
+    """Change what MEMBER, a name or a key, may do in a mesh that is yours."""
+    with shared(session) as (mesh, sharing):
+        given = grants or ("read", "write", "send")
+        changed = sharing.grant(mesh.slug, member, given)
+        session.talk(f"{changed.name} may {', '.join(changed.grants)}")
+        session.show(msgspec.structs.asdict(changed), f"{changed.name}\n")
+
+
+@verb(mesh_, "remove-member")
+@click.argument("member")
+def remove_member(session: Session, member: str) -> None:
+    """Remove MEMBER, a name or a key, from a mesh. It keeps what it has, and gets no more."""
+    with shared(session) as (mesh, sharing):
+        removed = sharing.remove_member(mesh.slug, member)
+        session.talk(f"{member} is no member of {mesh.slug} any more")
+        session.show({"mesh": mesh.slug, "member": member, "removed": removed}, "")
+
+
+# --- destinations --------------------------------------------------------------------------------
+
+DROP = click.option("--drop", is_flag=True, help="It is there no more.")
+
+
+@verb(mesh_, "topic")
+@click.argument("topic")
+@DROP
+def topic(session: Session, topic: str, drop: bool) -> None:
+    """Declare TOPIC: what is sent to it goes to everybody who has subscribed."""
+    _declare(session, "topic", topic, drop)
+
+
+@verb(mesh_, "queue")
+@click.argument("queue")
+@click.option(
+    "--visibility",
+    type=click.IntRange(1),
+    metavar="SECONDS",
+    help="How long a taken message is hidden from others; else 30.",
+)
+@click.option(
+    "--deliveries",
+    type=click.IntRange(1),
+    metavar="N",
+    help="So often it is delivered before it goes to the dead letters; else 10.",
+)
+@DROP
+def queue(
+    session: Session, queue: str, visibility: int | None, deliveries: int | None, drop: bool
+) -> None:
+    """Declare QUEUE: what is sent to it goes to one of those who take from it."""
+    visibility_ms = None if visibility is None else visibility * SECOND_MS
+    _declare(session, "queue", queue, drop, visibility_ms, deliveries)
+
+
+def _declare(
+    session: Session,
+    kind: str,
+    ref: str,
+    drop: bool,
+    visibility_ms: int | None = None,
+    deliveries: int | None = None,
+) -> None:
+    with shared(session) as (mesh, sharing):
+        if drop:
+            gone = sharing.drop_destination(mesh.slug, kind, ref)
+            session.talk(f"{kind} {ref} is there no more" if gone else f"there is no {kind} {ref}")
+            session.show({"mesh": mesh.slug, "kind": kind, "ref": ref, "dropped": gone}, "")
+            return
+        made = sharing.declare(
+            mesh.slug, kind, ref, visibility_ms=visibility_ms, deliveries_max=deliveries
+        )
+        session.talk(f"{mesh.slug} has the {kind} {ref}")
+        session.show(msgspec.structs.asdict(made), f"{ref}\n")
+
+
+@verb(mesh_, "destinations")
+@click.argument("name", required=False)
+def destinations(session: Session, name: str | None) -> None:
+    """List the topics and queues of the mesh NAME, and what this node has subscribed to."""
+    with shared(session, name) as (mesh, sharing):
+        since = sharing.subscriptions(mesh.slug)
+        documents: Iterator[dict[str, Any]] = (
+            {
+                **msgspec.structs.asdict(one),
+                "subscribed": one.kind == "topic" and one.ref in since,
+            }
+            for one in sharing.destinations(mesh.slug)
+        )
+        session.rows(
+            documents,
+            "kind ref subscribed visibility_ms deliveries_max made_at",
+            empty=f"{mesh.slug} has no topic and no queue yet",
+        )
+
+
+@verb(mesh_, "subscribe")
+@click.argument("topic")
+def subscribe(session: Session, topic: str) -> None:
+    """Get what is sent to TOPIC, from now on."""
+    with shared(session) as (mesh, sharing):
+        since = sharing.subscribe(mesh.slug, topic)
+        session.talk(f"this node gets what is sent to {topic} from now on")
+        session.show({"mesh": mesh.slug, "topic": topic, "since": since}, "")
+
+
+@verb(mesh_, "unsubscribe")
+@click.argument("topic")
+def unsubscribe(session: Session, topic: str) -> None:
+    """Get no more of what is sent to TOPIC."""
+    with shared(session) as (mesh, sharing):
+        ended = sharing.unsubscribe(mesh.slug, topic)
+        session.talk(f"no more of {topic}" if ended else f"{topic} was not subscribed to")
+        session.show({"mesh": mesh.slug, "topic": topic, "ended": ended}, "")

@@ -1,0 +1,44 @@
+"""`holdfast mesh pause` and `resume`: whether what is written into a shared mesh is sent."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.apps.cli import own_daemon
+from holdfast.apps.cli.commands.mesh_local import mesh_
+from holdfast.apps.cli.declare import verb
+from holdfast.apps.cli.session import Session
+
+
+@verb(mesh_, "pause")
+@click.argument("name", required=False)
+def pause(session: Session, name: str | None) -> None:
+    """Send nothing of a shared mesh until it is resumed; what others send still comes."""
+    from holdfast.node.sync.pause import pause
+
+    session.named_mesh = name or session.named_mesh
+    with session.mesh() as mesh:
+        row = pause(session.opened._core, mesh.slug)
+        own_daemon.refresh(session.opened.home)
+        session.talk(f"nothing of {row.slug} is sent now; go on with: holdfast mesh resume")
+        session.show({"mesh": row.slug, "sync_paused": row.sync_paused}, f"{row.slug}\n")
+
+
+@verb(mesh_, "resume")
+@click.argument("name", required=False)
+def resume(session: Session, name: str | None) -> None:
+    """Let a shared mesh go on, and try again what the broker refused."""
+    from holdfast.node.sync.pause import resume
+
+    session.named_mesh = name or session.named_mesh
+    with session.mesh() as mesh:
+        found = resume(session.opened._core, mesh.slug)
+        runs = own_daemon.refresh(session.opened.home)
+        if found.retried:
+            session.talk(f"{found.retried} that were refused are tried again")
+        if not runs:
+            session.talk("no daemon runs here: it begins with: holdfast up")
+        session.show(
+            {"mesh": found.mesh, "was_paused": found.was_paused, "retried": found.retried},
+            f"{found.mesh}\n",
+        )

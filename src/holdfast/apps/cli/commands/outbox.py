@@ -1,0 +1,109 @@
+"""`holdfast outbox`: what this node has to send, and care for what does not get through."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+import msgspec
+
+from holdfast.apps.cli.commands.send import told
+from holdfast.apps.cli.declare import noun, verb
+from holdfast.apps.cli.session import Session
+from holdfast.node.library.node import Node
+from holdfast.node.messages.outbox import Outbox, OutboxItem
+from holdfast.node.settings import load
+from holdfast.rules.errors import BadInput
+
+outbox_ = noun("outbox", "What this node has to send to its brokers.")
+
+_ITEM = (
+    "number id mesh lane op entity priority state attempts created_at retry_at tried_at "
+    "ended_at code error broker_id broker_epoch broker_seq replaces blocked_by"
+)
+
+
+@verb(outbox_, "list", mesh=False)
+@click.option("--failed", is_flag=True, help="Only what the broker will not take.")
+@click.option("--lane", metavar="LANE", help="Only of this lane, or of this mesh.")
+@click.option("--all", "everything", is_flag=True, help="Also what is done.")
+def list_(session: Session, failed: bool, lane: str | None, everything: bool) -> None:
+    """List what waits, what failed and why, and what waits for what."""
+    with session.node() as node, session.telling(node):
+        outbox = outbox_of(node)
+        items = outbox.list(failed=failed, lane=lane)
+        wanted = (form(item) for item in items if failed or everything or item.state != "done")
+        for found in () if session.as_json else outbox.lanes():
+            if found.failing is not None and found.blocks:
+                session.talk(f"{found.lane}: {found.blocks} waits for {found.failing}")
+        session.rows(
+            wanted,
+            "number id mesh op entity state attempts code error blocked_by created_at",
+            empty="nothing has failed" if failed else "nothing waits to be sent",
+        )
+
+
+@verb(outbox_, "lanes", mesh=False)
+def lanes(session: Session) -> None:
+    """Show each lane: how much is where, and what holds it up."""
+    with session.node() as node, session.telling(node):
+        session.rows(
+            (msgspec.structs.asdict(lane) for lane in outbox_of(node).lanes()),
+            "lane policy pending inflight done dead aborted oldest_at failing problem blocks",
+            empty="no mesh is shared",
+        )
+
+
+@verb(outbox_, "show", mesh=False)
+@click.argument("id_", metavar="ID")
+def show(session: Session, id_: str) -> None:
+    """Show how far one of them has got."""
+    with session.node() as node, session.telling(node):
+        session.show(form(outbox_of(node).get(id_)), fields=_ITEM)
+
+
+@verb(outbox_, "retry", mesh=False)
+@click.argument("id_", metavar="ID")
+def retry(session: Session, id_: str) -> None:
+    """Try it again at once, now that what was wrong is put right."""
+    with session.node() as node, session.telling(node):
+        _changed(session, outbox_of(node).retry(id_))
+
+
+@verb(outbox_, "requeue", mesh=False, writes=True)
+@click.argument("id_", metavar="ID")
+@click.option("--new-id", is_flag=True, help="Yes: as a new message. --id says under which id.")
+def requeue(session: Session, id_: str, new_id: bool) -> None:
+    """Send a message that failed again as a new one, to the same destination."""
+    if not new_id:
+        raise BadInput(
+            "a message goes again under a new id, so that whoever has the first one gets two",
+            hint=f"if that is what you want: holdfast outbox requeue --new-id {id_}; "
+            "if it may go as it was: holdfast outbox retry",
+        )
+    with session.node() as node, session.telling(node):
+        told(session, outbox_of(node).requeue(id_, new_id=session.id))
+
+
+@verb(outbox_, "drop", mesh=False)
+@click.argument("id_", metavar="ID")
+def drop(session: Session, id_: str) -> None:
+    """Give it up: the broker will not get it from us."""
+    with session.node() as node, session.telling(node):
+        _changed(session, outbox_of(node).drop(id_))
+
+
+def form(item: OutboxItem) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.structs.asdict(item)
+    return fields
+
+
+def _changed(session: Session, item: OutboxItem) -> None:
+    session.talk(f"{item.op or 'it'} is {item.state}")
+    session.show(form(item), f"{item.id}\n")
+
+
+def outbox_of(node: Node) -> Outbox:
+    """With the policies that the daemon of this home is told by its file."""
+    return Outbox(node._core, load(os.environ, {}).outbox.policies)

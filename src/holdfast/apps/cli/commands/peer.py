@@ -1,0 +1,173 @@
+"""`holdfast peer`: whom this node has heard of, and which zones it trusts by their keys.
+
+A daemon that runs for this home looks at once: a link that was refused for a key tries again, and
+one to a zone that is blocked ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from holdfast.apps.cli import documents, own_daemon
+from holdfast.apps.cli.declare import noun, verb
+from holdfast.apps.cli.session import Session
+from holdfast.node.library.node import Node
+from holdfast.node.trust.trust import Trust
+from holdfast.rules.keys import is_good, text_of
+from holdfast.rules.rows import ZoneRow
+from holdfast.storage.files.home import HomePaths
+
+peer_ = noun("peer", "Peers that this node has heard of, and zones that it trusts by their keys.")
+
+READS = click.option(
+    "--reads", multiple=True, metavar="MESH", help="A mesh that it may read, * for all; repeatable."
+)
+DAYS = click.option(
+    "--days",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How long it is good for; else for good.",
+)
+
+
+@contextmanager
+def trusting(session: Session) -> Iterator[tuple[Node, Trust]]:
+    with session.node() as node:
+        yield node, Trust(node._core, HomePaths(node.home))
+
+
+# --- who is there ----------------------------------------------------------------------------
+
+
+@verb(peer_, "list")
+def list_peers(session: Session) -> None:
+    """List the peers of a mesh, with when they were last heard of."""
+    with session.mesh() as mesh:
+        session.rows(
+            (documents.peer(found, mesh.slug) for found in mesh.peers()),
+            "peer last_seen_at last_lamport stale",
+            empty=f"nobody else has been heard of in {mesh.slug}",
+        )
+
+
+@verb(peer_, "zones", mesh=False)
+def zones(session: Session) -> None:
+    """List the zones that are trusted, or were: their keys, and what they may read."""
+    with trusting(session) as (node, trust):
+        now = node._core.ctx.now_ms()
+        session.rows(
+            (_zone(row, now) for row in trust.zones()),
+            "zone trust keys reads added_at blocked_at",
+            empty="no zone is trusted; trust one with: holdfast peer trust CARD",
+        )
+
+
+@verb(peer_, "card", mesh=False)
+def card(session: Session) -> None:
+    """Show this node's card: its name and public key, for others to trust."""
+    with trusting(session) as (_, trust):
+        text = trust.card()
+        session.show({"zone": trust.name, "card": text}, f"{text}\n")
+
+
+# --- trust -----------------------------------------------------------------------------------
+
+
+@verb(peer_, "trust", mesh=False)
+@click.argument("card")
+@READS
+@DAYS
+def trust_(session: Session, card: str, reads: tuple[str, ...], days: int | None) -> None:
+    """Trust the zone on CARD by the key on it. Again with another key: both are good."""
+    with trusting(session) as (node, trust):
+        row = trust.trust(card, reads=reads, days=days)
+        own_daemon.refresh(node.home)
+        warn_of_unknown(session, node, reads)
+        may = ", ".join(row.reads) or "nothing yet: grant it with --reads MESH"
+        session.talk(f"{row.name} is trusted; it may read {may}")
+        _show(session, node, row)
+
+
+@verb(peer_, "revoke", mesh=False)
+@click.argument("name")
+@click.option("--reads", multiple=True, metavar="MESH", help="It may no longer read this mesh.")
+@click.option("--key", metavar="KEY", help="A key, or the card with it, that is good no more.")
+def revoke(session: Session, name: str, reads: tuple[str, ...], key: str | None) -> None:
+    """Take back from the zone NAME what it may read, or one of its keys."""
+    with trusting(session) as (node, trust):
+        row = trust.revoke(name, reads=reads, key=key)
+        own_daemon.refresh(node.home)
+        session.talk(f"{name} may read {', '.join(row.reads) or 'nothing'}, by {_keys(row)}")
+        _show(session, node, row)
+
+
+@verb(peer_, "block", mesh=False)
+@click.argument("name")
+def block(session: Session, name: str) -> None:
+    """Speak with the zone NAME no more, from now on."""
+    with trusting(session) as (node, trust):
+        row = trust.block(name)
+        own_daemon.refresh(node.home)
+        session.talk(f"{name} is blocked; to trust it again: holdfast peer trust CARD")
+        _show(session, node, row)
+
+
+# --- a new key -------------------------------------------------------------------------------
+
+
+@verb(peer_, "rotate", mesh=False)
+@click.option("--switch", is_flag=True, help="The next key becomes the key of this node.")
+def rotate(session: Session, switch: bool) -> None:
+    """Make the next key of this node and show its card; then --switch to it."""
+    with trusting(session) as (node, trust):
+        old = trust.card()
+        text = trust.switch() if switch else trust.make_next()
+        if switch:
+            own_daemon.refresh(node.home)
+            session.talk("this is the key of this node now; the old one is gone")
+            session.talk("next, on every node that trusts this one, take the old key back:")
+            session.talk(f"  holdfast peer revoke {trust.name} --key {old.rpartition(':')[2]}")
+        else:
+            session.talk("next, on every node that trusts this one: holdfast peer trust CARD")
+            session.talk("then here: holdfast peer rotate --switch")
+        document = {"zone": trust.name, "card": text, "switched": switch, "before": old}
+        session.show(document, f"{text}\n")
+
+
+# --- what they share -------------------------------------------------------------------------
+
+
+def warn_of_unknown(session: Session, node: Node, reads: Iterable[str]) -> None:
+    """A name that is misspelt would grant nothing, and nobody would know why."""
+    known = {row.slug for row in node.meshes()}
+    for mesh in sorted(set(reads) - known - {"*"}):
+        session.warn("unknown_mesh", f"there is no mesh {mesh!r} here yet", mesh=mesh)
+
+
+def _show(session: Session, node: Node, row: ZoneRow) -> None:
+    session.show(_zone(row, node._core.ctx.now_ms()), f"{row.name}\n")
+
+
+def _zone(row: ZoneRow, now_ms: int) -> dict[str, Any]:
+    good = [key for key in row.keys if is_good(key, now_ms)]
+    state = "trusted" if good else "expired" if row.keys else "no key"
+    return {
+        "zone": row.name,
+        "trust": state if row.blocked_at is None else "blocked",
+        "keys": [text_of(key.key) for key in good],
+        "reads": list(row.reads),
+        "added_at": row.added_at,
+        "blocked_at": row.blocked_at,
+        "all_keys": [
+            {"key": text_of(key.key), "added_at": key.added_at, "expires_at": key.expires_at}
+            for key in row.keys
+        ],
+    }
+
+
+def _keys(row: ZoneRow) -> str:
+    return "1 key" if len(row.keys) == 1 else f"{len(row.keys)} keys"

@@ -1,0 +1,8 @@
+"""`holdfast pipeline`: every log in one lake, on Spark. Its verbs by theme are in the modules
+beside this one."""
+
+from __future__ import annotations
+
+from holdfast.apps.cli.commands.pipeline_job import pipeline_
+
+__all__ = ["pipeline_"]

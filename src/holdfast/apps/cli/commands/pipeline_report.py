@@ -1,0 +1,86 @@
+"""What a run has done, for people and for programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.apps.cli import documents, output, tables
+from holdfast.apps.cli.commands.pipeline_job import Work
+
+if TYPE_CHECKING:
+    from holdfast.pipeline.ingest.ingest import LogReport
+    from holdfast.pipeline.jobs.run import RunReport
+    from holdfast.pipeline.jobs.stream import Step
+    from holdfast.pipeline.lake.lake import Lake
+
+
+def tell_run(work: Work, lake: Lake, report: RunReport) -> None:
+    """Per log from where to where, what was new, what is still to come; per table its rows."""
+    from holdfast.pipeline.jobs.status import table_rows
+
+    ingested, folded = report.ingest, report.fold
+    logs = [_log(log) for log in ingested.logs]
+    rows = table_rows(lake.fresh())
+    if work.session.as_json:
+        work.session.show(
+            {
+                "lake": lake.root,
+                "logs": logs,
+                "quarantined": ingested.quarantined,
+                "failures": [
+                    {
+                        "location": failure.location,
+                        "log": failure.log or None,
+                        "code": failure.error.code,
+                        "message": failure.error.message,
+                        "hint": failure.error.hint,
+                    }
+                    for failure in report.failures
+                ],
+                "tables": rows,
+                "folded": 0 if folded is None else folded.changes,
+                "seconds": work.seconds,
+            }
+        )
+        return
+    tables.table(logs, ["log", "epoch", "from", "to", "new", "repeated", "quarantined", "lag"])
+    held = [{"table": name, "rows": count} for name, count in rows.items() if count]
+    if held:
+        output.out("\n")
+        tables.table(held, ["table", "rows"])
+    for reason, count in ingested.quarantined.items():
+        output.talk(f"{count} in quarantine: {reason}")
+    for failure in report.failures:
+        said = f"{failure.log or failure.location}: {failure.error.message}"
+        output.talk(f"error: {tables.visible(said)}")
+        if failure.error.hint:
+            output.talk(f"hint: {tables.visible(failure.error.hint)}")
+    output.talk(f"{ingested.new} new of {ingested.read} read, {work.seconds} s")
+
+
+def tell_step(work: Work, step: Step) -> None:
+    """One batch of a stream, as it happens."""
+    if work.session.as_json:
+        output.out(f"{tables.encode({'event': 'batch', **documents.plain(step)}).decode()}\n")
+        output.flush()
+        return
+    lag = ", ".join(f"{tables.visible(log)} {count}" for log, count in step.lag.items())
+    aside = f", {step.quarantined} in quarantine" if step.quarantined else ""
+    output.talk(
+        f"{step.new} new of {step.read}{aside}; lag {lag or 'unknown'}; {step.seconds:.1f} s"
+    )
+
+
+def _log(log: LogReport) -> dict[str, Any]:
+    return {
+        "log": log.log,
+        "epoch": log.epoch,
+        "from": log.before + 1 if log.after > log.before else None,
+        "to": log.after,
+        "read": log.read,
+        "new": log.new,
+        "repeated": log.again,
+        "quarantined": log.quarantined,
+        "head": max(log.head, log.head_now),
+        "lag": log.lag_after,
+    }

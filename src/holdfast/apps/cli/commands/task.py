@@ -1,0 +1,100 @@
+"""`holdfast task`: work that one peer at a time takes on."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.apps.cli import documents
+from holdfast.apps.cli.declare import noun, verb
+from holdfast.apps.cli.session import Session
+
+task_ = noun("task", "Work that one peer at a time takes on.")
+
+_DONE = {
+    "claim": "claimed",
+    "release": "released",
+    "complete": "completed",
+    "cancel": "cancelled",
+}
+
+
+@verb(task_, "create", writes=True)
+@click.argument("title")
+@click.option("--description", default="", metavar="TEXT", help="What is to be done.")
+def create(session: Session, title: str, description: str) -> None:
+    """Create a task; its id is the id of this write."""
+    with session.mesh() as mesh:
+        row = mesh.tasks.create(title, description=description, id=session.id)
+        session.wrote(
+            {"id": session.id, **documents.task(row)}, f"created {row.title!r} in {mesh.slug}"
+        )
+
+
+@verb(task_, "list")
+@click.option("--status", metavar="STATUS", help="open, claimed, completed or cancelled.")
+def list_(session: Session, status: str | None) -> None:
+    """List tasks, oldest first."""
+    with session.mesh() as mesh:
+        session.rows(
+            (documents.task(row) for row in mesh.tasks.list(status=status)),
+            "task status claimed_by title updated_at",
+            empty=f"no {status or ''} task in {mesh.slug}".replace("  ", " "),
+        )
+
+
+@verb(task_, "show")
+@click.argument("task")
+def show(session: Session, task: str) -> None:
+    """Show one task."""
+    with session.mesh() as mesh:
+        session.show(
+            documents.task(mesh.tasks.get(task)),
+            fields="task mesh title description status created_by created_at claimed_by "
+            "claimed_at generation holder ended ended_at updated_at",
+        )
+
+
+@verb(task_, "events")
+@click.argument("task")
+def events(session: Session, task: str) -> None:
+    """List every turn on a task with what it came to. The order is the one that decides."""
+    with session.mesh() as mesh:
+        session.rows(
+            (documents.task_event(row) for row in mesh.tasks.events(task)),
+            "event turn lamport peer against event_at",
+            empty="",
+        )
+
+
+@verb(task_, "claim", writes=True)
+@click.argument("task")
+def claim(session: Session, task: str) -> None:
+    """Take a task on."""
+    _move(session, "claim", task)
+
+
+@verb(task_, "release", writes=True)
+@click.argument("task")
+def release(session: Session, task: str) -> None:
+    """Give a claimed task back, for others to claim."""
+    _move(session, "release", task)
+
+
+@verb(task_, "complete", writes=True)
+@click.argument("task")
+def complete(session: Session, task: str) -> None:
+    """Mark a task that you claimed as done."""
+    _move(session, "complete", task)
+
+
+@verb(task_, "cancel", writes=True)
+@click.argument("task")
+def cancel(session: Session, task: str) -> None:
+    """Cancel a task, whoever holds it."""
+    _move(session, "cancel", task)
+
+
+def _move(session: Session, turn: str, task: str) -> None:
+    with session.mesh() as mesh:
+        row = getattr(mesh.tasks, turn)(task, id=session.id)
+        session.wrote({"id": session.id, **documents.task(row)}, f"{_DONE[turn]} {row.title!r}")

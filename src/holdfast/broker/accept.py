@@ -1,0 +1,316 @@
+"""Accepting in groups: what waits shares one transaction, and each gets its own answer.
+
+The next group begins when the last one has returned, or waits in the store for that if the store
+likes to have it at hand. So one envelope alone waits for nobody, and the more there are the larger
+the groups become: the disk is flushed once for all of them.
+
+Limits hold for new work only. When a member is over its rate, or too much waits already, the store
+is asked what it knows: a retry of what was accepted before gets its answer, the rest a refusal that
+has written nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from math import inf
+from typing import Final, Protocol
+
+import msgspec
+
+from holdfast.broker.counters import BrokerCounts
+from holdfast.broker.rate_limit import Rates
+from holdfast.broker.wakeups import Hub
+from holdfast.rules import limits
+from holdfast.rules.broker_rows import Accepted, Arriving, Verdict
+from holdfast.rules.errors import HoldfastError, OutcomeUnknown, StoreClosed, TooMany
+from holdfast.storage.broker.port import Desk
+
+log = logging.getLogger("holdfast")
+
+Outcome = Accepted | HoldfastError
+"""What became of one: the store's answer, or why there is none."""
+Answered = Callable[[list[Outcome]], None]
+Told = Callable[[Sequence[Arriving], Sequence[Accepted]], None]
+
+_KNOWN: Final = (Verdict.DUPLICATE, Verdict.REUSED)
+
+
+class Keeping(msgspec.Struct, frozen=True, kw_only=True):
+    """How long things are kept."""
+
+    keep_ms: int
+    dedupe_ms: int | None
+    """None: ids are remembered for ever."""
+
+
+class Counter(Protocol):
+    """Where envelopes are handed in."""
+
+    async def hand_in(self, batch: Sequence[Arriving]) -> list[Outcome]:
+        """In the order of the batch. All are of one sender and one mesh."""
+
+
+class AtOnce:
+    """Accepts each batch by itself: for a store that never makes anybody wait."""
+
+    def __init__(
+        self, desk: Desk, keeping: Keeping, clock: Callable[[], int], told: Told | None = None
+    ) -> None:
+        self._desk, self._keeping, self._clock, self._told = desk, keeping, clock, told
+
+    async def hand_in(self, batch: Sequence[Arriving]) -> list[Outcome]:
+        keeping = self._keeping
+        try:
+            answers = await self._desk.accept(
+                batch, self._clock(), keep_ms=keeping.keep_ms, dedupe_ms=keeping.dedupe_ms
+            )
+        except HoldfastError as error:
+            return [error] * len(batch)
+        if self._told is not None:
+            self._told(batch, answers)
+        return list(answers)
+
+
+class _Waiting:
+    """One batch that waits, perhaps partly answered."""
+
+    __slots__ = ("answers", "batch", "begun", "told")
+
+    def __init__(self, batch: Sequence[Arriving], told: Answered) -> None:
+        self.batch = batch
+        self.begun = 0
+        self.answers: list[Outcome] = []
+        self.told = told
+
+    def settle(self, answers: Sequence[Outcome]) -> None:
+        self.answers.extend(answers)
+        if len(self.answers) == len(self.batch):
+            self.told(self.answers)
+
+
+_Parts = list[tuple[_Waiting, int]]
+"""Whose envelopes a group holds, and how many of each."""
+
+
+class Accepting:
+    """The counter of a broker that serves many connections."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        keeping: Keeping,
+        *,
+        clock: Callable[[], int],
+        ticks: Callable[[], float],
+        counts: BrokerCounts,
+        hub: Hub,
+        rate_per_s: float = limits.ACCEPT_RATE_PER_S,
+    ) -> None:
+        """`clock` is wall-clock time in ms; `ticks` are seconds that never go back."""
+        self._desk, self._keeping = desk, keeping
+        self._clock, self._ticks = clock, ticks
+        self._counts, self._hub = counts, hub
+        self._rates = Rates(rate_per_s)
+        self._queue: deque[_Waiting] = deque()
+        self._under_way = 0
+        self._woken = False
+        self._closed = False
+        self._idle: asyncio.Future[None] | None = None
+        self._looking: set[asyncio.Task[None]] = set()
+        self.rows = 0
+        self.bytes = 0
+        """What waits now."""
+        self.took_s = inf
+        """How long the store needed for the last group, what it waited for included."""
+
+    @property
+    def busy(self) -> bool:
+        return self._under_way > 0 or bool(self._queue)
+
+    async def hand_in(self, batch: Sequence[Arriving]) -> list[Outcome]:
+        done: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+        self.take(batch, lambda answers: None if done.done() else done.set_result(answers))
+        return await done
+
+    def take(self, batch: Sequence[Arriving], told: Answered) -> None:
+        """The same without a task; `told` is called once, perhaps before this returns. Whoever
+        hangs up cannot take back what was handed in: others share its transaction.
+        """
+        if self._closed:
+            closed = StoreClosed("this broker is stopping", hint="ask again when it is back")
+            told([closed] * len(batch))
+        elif not batch:
+            told([])
+        elif self._is_full():
+            self._take_some(batch, 0, "this broker has too much to do", told)
+        else:
+            passed = self._rates.take(batch[0].sender, len(batch), self._ticks())
+            if passed == len(batch):
+                self._queue_up(batch, told)
+            else:
+                self._take_some(batch, passed, "this member hands in more than it may", told)
+
+    async def close(self) -> None:
+        """Takes no more, and returns when all that waits has its answer."""
+        self._closed = True
+        if self.busy:
+            self._idle = self._idle or asyncio.get_running_loop().create_future()
+            await self._idle
+
+    def _is_full(self) -> bool:
+        return self.rows >= limits.ACCEPT_WAITING_MAX or self.bytes >= limits.ACCEPT_WAITING_BYTES
+
+    def _take_some(self, batch: Sequence[Arriving], passed: int, why: str, told: Answered) -> None:
+        """So many are handed in; of the others, only what is known has an answer."""
+
+        async def both() -> None:
+            # Together, so that what passes waits no longer for what does not.
+            first: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+            if passed:
+                self._queue_up(batch[:passed], first.set_result)
+            else:
+                first.set_result([])
+            rest = await self._known_only(batch[passed:], why)
+            told([*await first, *rest])
+
+        task = asyncio.get_running_loop().create_task(both())
+        self._looking.add(task)
+        task.add_done_callback(self._looking.discard)
+
+    async def _known_only(self, batch: Sequence[Arriving], why: str) -> list[Outcome]:
+        try:
+            known = await self._desk.known(
+                batch[0].mesh, [(one.id, one.fingerprint) for one in batch]
+            )
+            if any(known) and await self._desk.member_get(batch[0].mesh, batch[0].sender) is None:
+                # What is known is told to members only.
+                stranger = Accepted(verdict=Verdict.NOT_A_MEMBER)
+                known = [stranger if answer is not None else None for answer in known]
+        except HoldfastError as error:
+            return [error] * len(batch)
+        except Exception:
+            # Whoever waits must hear something: nobody else looks at this task.
+            log.exception("a fault of ours while %d ids were looked up", len(batch))
+            return [OutcomeUnknown("the broker does not know what became of it")] * len(batch)
+        refusal = TooMany(why)
+        found: list[Outcome] = []
+        for one, answer in zip(batch, known, strict=True):
+            if answer is None:
+                self._counts.refused[refusal.code] += 1
+                found.append(refusal)
+            else:
+                self._counts.answered([one], [answer])
+                found.append(answer)
+        return found
+
+    def _queue_up(self, batch: Sequence[Arriving], told: Answered) -> None:
+        self._queue.append(_Waiting(batch, told))
+        self.rows += len(batch)
+        self.bytes += _size(batch)
+        if not self._woken and self._under_way < self._desk.groups_max:
+            # With the next turn: all that arrives in this one joins the group.
+            self._woken = True
+            asyncio.get_running_loop().call_soon(self._go)
+
+    def _go(self) -> None:
+        """Has the store begin what it has room for."""
+        self._woken = False
+        while self._queue and self._under_way < self._desk.groups_max:
+            parts, group = self._next_group()
+            self._under_way += 1
+            self._counts.groups += 1
+            ended = partial(self._done, parts, group, self._hub.hold(), self._ticks())
+            asyncio.ensure_future(self._begin(group)).add_done_callback(ended)
+
+    def _begin(self, group: Sequence[Arriving]) -> Awaitable[list[Accepted]]:
+        keeping = self._keeping
+        try:
+            return self._desk.accept(
+                group, self._clock(), keep_ms=keeping.keep_ms, dedupe_ms=keeping.dedupe_ms
+            )
+        except HoldfastError as error:
+            failed: asyncio.Future[list[Accepted]] = asyncio.get_running_loop().create_future()
+            failed.set_exception(error)
+            return failed
+
+    def _done(
+        self,
+        parts: _Parts,
+        group: Sequence[Arriving],
+        held: int,
+        begun: float,
+        work: asyncio.Future[list[Accepted]],
+    ) -> None:
+        self._under_way -= 1
+        self.took_s = self._ticks() - begun
+        self.rows -= len(group)
+        self.bytes -= _size(group)
+        self._go()  # first: the store writes while we answer
+        answers = self._outcomes(group, work)
+        self._hub.release(held)
+        at = 0
+        for waiting, count in parts:
+            waiting.settle(answers[at : at + count])
+            at += count
+        if self._idle is not None and not self.busy and not self._idle.done():
+            self._idle.set_result(None)
+
+    def _next_group(self) -> tuple[_Parts, list[Arriving]]:
+        parts: _Parts = []
+        group: list[Arriving] = []
+        room = limits.ACCEPT_GROUP_BYTES
+        while self._queue and room > 0 and len(group) < limits.ACCEPT_GROUP_MAX:
+            waiting = self._queue[0]
+            begun = waiting.begun
+            end = min(len(waiting.batch), begun + limits.ACCEPT_GROUP_MAX - len(group))
+            size = _size(waiting.batch[begun:end])
+            if size > room:
+                end, size = _fitting(waiting.batch, begun, end, room)
+            room -= size
+            group.extend(waiting.batch[begun:end])
+            parts.append((waiting, end - begun))
+            waiting.begun = end
+            if end == len(waiting.batch):
+                self._queue.popleft()
+        return parts, group
+
+    def _outcomes(
+        self, group: Sequence[Arriving], work: asyncio.Future[list[Accepted]]
+    ) -> Sequence[Outcome]:
+        try:
+            answers = work.result()
+            self._hub.accepted(group, answers)
+        except HoldfastError as error:
+            log.warning("a group of %d was not accepted: %s", len(group), error.message)
+            return [error] * len(group)
+        except asyncio.CancelledError:
+            return [OutcomeUnknown("the broker stopped while it was accepted")] * len(group)
+        except Exception:
+            log.exception("a fault of ours while %d envelopes were accepted", len(group))
+            return [OutcomeUnknown("the broker does not know what became of it")] * len(group)
+        again: dict[bytes, int] = {}
+        for one, answer in self._counts.answered(group, answers):
+            if answer.verdict in _KNOWN:
+                again[one.sender] = again.get(one.sender, 0) + 1
+        now = self._ticks()
+        for sender, count in again.items():
+            self._rates.give_back(sender, count, now)
+        return answers
+
+
+def _size(batch: Sequence[Arriving]) -> int:
+    return sum([len(one.raw) for one in batch])
+
+
+def _fitting(batch: Sequence[Arriving], begun: int, end: int, room: int) -> tuple[int, int]:
+    """Up to where they fit, the last one perhaps not whole; and their size."""
+    size = 0
+    for at in range(begun, end):
+        size += len(batch[at].raw)
+        if size >= room:
+            return at + 1, size
+    return end, size

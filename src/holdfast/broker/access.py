@@ -1,0 +1,56 @@
+"""Who may do what, asked anew for every call and every frame: a removal acts at once."""
+
+from __future__ import annotations
+
+from holdfast.protocol.frames import Place
+from holdfast.rules.broker_rows import DeskMesh, MemberRow
+from holdfast.rules.errors import NotAMember, NotGranted, UnknownMesh
+from holdfast.storage.broker.port import Desk
+
+_NO_SUCH_MESH = "ask whoever shared it; names at a broker are its own"
+
+
+async def require_member(desk: Desk, mesh: str, key: bytes, *grants: str) -> MemberRow:
+    """The member, with all of these grants. Strangers are not told which meshes there are."""
+    found = await desk.member_get(mesh, key)
+    if found is None:
+        raise NotAMember(f"this key is no member of mesh {mesh!r}")
+    lacks = [grant for grant in grants if grant not in found.grants]
+    if lacks:
+        raise NotGranted(
+            f"{found.name!r} may not {', '.join(lacks)} in mesh {mesh!r}",
+            hint="ask the owner of the mesh for the grant",
+        )
+    return found
+
+
+async def require_mesh(desk: Desk, slug: str) -> DeskMesh:
+    found = await desk.mesh_get(slug)
+    if found is None:
+        raise UnknownMesh(f"this broker has no mesh {slug!r}", hint=_NO_SUCH_MESH)
+    return found
+
+
+async def place_of(desk: Desk, mesh: DeskMesh, member: MemberRow) -> Place:
+    """Where a mesh stands, for one of its members."""
+    return Place(
+        mesh=mesh.slug,
+        server_id=mesh.server_id,
+        epoch=mesh.epoch,
+        base=mesh.base,
+        first=mesh.first,
+        seq=mesh.seq,
+        grants=tuple(sorted(member.grants)),
+        epochs=tuple((row.epoch, row.base) for row in await desk.epochs(mesh.slug)),
+    )
+
+
+async def places_of(desk: Desk, key: bytes) -> list[Place]:
+    """Every mesh that a key is a member of."""
+    found = []
+    for slug in await desk.meshes_of(key):
+        mesh = await desk.mesh_get(slug)
+        member = await desk.member_get(slug, key)
+        if mesh is not None and member is not None:
+            found.append(await place_of(desk, mesh, member))
+    return found

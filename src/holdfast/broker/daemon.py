@@ -1,0 +1,151 @@
+"""A broker that serves: its folder, its desk, its listeners, and the order in which they end.
+
+Ending: no more calls and frames are taken, what was handed in is written and answered, the sockets
+are closed with "going away", and the desk is closed. It has ten seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from typing import Final
+
+from holdfast.broker.broker import Broker
+from holdfast.broker.connection import Connection
+from holdfast.broker.http.app import HandIn, broker_app
+from holdfast.broker.http.context import BrokerApi
+from holdfast.broker.identity import Identity
+from holdfast.broker.settings import BrokerSettings
+from holdfast.broker.upkeep import Upkeep
+from holdfast.rules import limits
+from holdfast.service.clock import RealSource
+from holdfast.service.instance_lock import DaemonLock, DaemonNote
+from holdfast.service.lifecycle import Service, Told, silent
+from holdfast.storage.broker.port import Desk
+from holdfast.storage.files import home as homes
+from holdfast.storage.files.home import HomePaths
+from holdfast.transport.http_server import Listener, Server, tcp_listener, unix_listener
+from holdfast.transport.tls import certificate_digest, certificate_in, server_context
+
+log = logging.getLogger("holdfast")
+
+SYNC_PATH: Final = "/v1/sync"
+
+
+def open_desk(settings: BrokerSettings) -> Desk:
+    """The store that the settings name; not opened yet."""
+    if settings.dsn is not None:
+        from holdfast.storage.broker.postgres import PostgresDesk
+
+        return PostgresDesk(settings.dsn)
+    from holdfast.storage.broker.sqlite import SqliteDesk, ThreadedDesk
+
+    return ThreadedDesk(SqliteDesk(settings.store, sync=settings.sync))
+
+
+class BrokerDaemon(Service):
+    """Serves one broker in the running event loop."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        *,
+        told: Told = silent,
+        on_overtime: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(told, on_overtime)
+        self._settings = settings.check()
+        self._broker: Broker | None = None
+        self._api: BrokerApi | None = None
+        self.ready = asyncio.Event()
+
+    @property
+    def broker(self) -> Broker:
+        assert self._broker is not None, "the broker is not up"
+        return self._broker
+
+    @property
+    def api(self) -> BrokerApi:
+        assert self._api is not None, "the broker is not up"
+        return self._api
+
+    # --- starting ----------------------------------------------------------------------------
+
+    async def _start(self, ending: AsyncExitStack) -> None:
+        settings = self._settings
+        identity = await asyncio.to_thread(Identity, settings.store, settings.name)
+        paths = HomePaths(settings.store)
+        lock = DaemonLock(paths, what="a broker", end="end it first")
+        ending.callback(lock.close)
+        ending.callback(self._tell_stopped)
+        source = RealSource()
+        desk = open_desk(settings)
+        await desk.open(source.now_ms())
+        ending.push_async_callback(desk.close)
+        await desk.set_mode(*settings.mode)
+        threads = ThreadPoolExecutor(limits.SERVER_THREADS, "holdfast-broker")
+        ending.callback(threads.shutdown, wait=False)
+        broker = self._broker = Broker(
+            desk, identity, settings, settings.mode, threads=threads, source=source
+        )
+        desk.on_news(broker.hub.news)
+        api = self._api = BrokerApi(broker)
+        listeners = self._bind(paths, ending)
+        server = Server(
+            broker_app(api),
+            listeners,
+            quick=HandIn(api),
+            lines={SYNC_PATH: lambda kind: Connection(broker, kind)},
+            most=limits.BROKER_CONNECTIONS_MAX,
+        )
+        self._in_background(Upkeep(broker).run(), ending)
+        await server.start()
+        ending.push_async_callback(self._end_calls, server)
+        self.addresses = api.addresses = [listener.address for listener in listeners]
+        lock.write(DaemonNote(os.getpid(), self.addresses))
+        self._start_watchdog(ending)
+        api.phase = "ready"
+        self.ready.set()
+
+    def _bind(self, paths: HomePaths, ending: AsyncExitStack) -> list[Listener]:
+        settings = self._settings
+        made: list[Listener] = []
+
+        def keep(listener: Listener) -> None:
+            ending.callback(listener.socket.close)
+            made.append(listener)
+
+        path = homes.socket_path(paths)
+        keep(unix_listener(path))
+        ending.callback(path.unlink, missing_ok=True)
+        if settings.tcp_place is not None:
+            keep(tcp_listener(*settings.tcp_place))
+        if settings.listen_place is not None:
+            cert, key = certificate_in(settings.store, settings.tls_cert, settings.tls_key)
+            self.broker.certificate = certificate_digest(cert)
+            keep(tcp_listener(*settings.listen_place, server_context(cert, key)))
+        return made
+
+    def _tell_ready(self) -> None:
+        identity = self.broker.identity
+        self._tell_serving(
+            {
+                "store": str(self._settings.store),
+                "database": "sqlite" if self._settings.dsn is None else "postgresql",
+                "name": identity.name,
+                "card": identity.card(),
+            }
+        )
+
+    # --- ending ------------------------------------------------------------------------------
+
+    async def _end_calls(self, server: Server) -> None:
+        """What was handed in is answered, then the connections are closed."""
+        self.api.phase = "stopping"
+        await server.stop()
+        await self.broker.accepting.close()
+        await self.broker.settle()

@@ -1,0 +1,243 @@
+"""What one member is sent of the meshes that it follows.
+
+A feed is a run of ranges. `told` is up to where the other side was told, `read` up to where the
+store was looked through; between them lies what is not for this member. A few frames may be under
+way that were not confirmed (`Got`), and no more, so whoever takes its time is not overrun. When it
+lags, urgent messages overtake (`Express`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any
+
+from holdfast.broker.access import place_of, require_member, require_mesh
+from holdfast.broker.verdicts import problem_of
+from holdfast.protocol.frames import (
+    Behind,
+    Entries,
+    Express,
+    Follow,
+    FromBroker,
+    Got,
+    Moved,
+    Refusal,
+)
+from holdfast.rules import limits
+from holdfast.rules.broker_rows import DeskMesh, FeedPage
+from holdfast.rules.errors import BadValue, HoldfastError, OverLimit, Refused, Truncated
+from holdfast.storage.broker.port import Desk
+
+log = logging.getLogger("holdfast")
+
+
+class Feed:
+    """A mesh that the other side follows."""
+
+    __slots__ = (
+        *("epoch", "own", "told", "read", "express", "got", "saved", "saved_at", "last"),
+        *("under_way", "news", "urgent", "topics"),
+    )
+
+    def __init__(
+        self, epoch: int, after: int, own: bool, topics: Collection[str], now: int
+    ) -> None:
+        self.epoch, self.own = epoch, own
+        self.told = self.read = self.express = self.got = self.saved = after
+        self.under_way: deque[int] = deque()
+        self.news = True
+        self.urgent = False
+        self.topics: set[str] = set(topics)
+        self.saved_at = now
+        self.last = after
+        """The last seq of the mesh, when it was last read."""
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.under_way) < limits.FEED_FRAMES_MAX
+
+
+class Feeds:
+    """All feeds of one connection."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        name: str,
+        key: bytes,
+        clock: Callable[[], int],
+        by_word: Callable[[str], bool],
+    ) -> None:
+        self._desk, self._name, self._key, self._clock = desk, name, key, clock
+        self._by_word = by_word
+        self.by_mesh: dict[str, Feed] = {}
+
+    # --- what the other side says --------------------------------------------------------------
+
+    async def follow(self, frame: Follow) -> list[FromBroker]:
+        if frame.mesh not in self.by_mesh and len(self.by_mesh) >= limits.FOLLOWS_MAX:
+            raise OverLimit(f"a connection follows {limits.FOLLOWS_MAX} meshes at most")
+        member = await require_member(self._desk, frame.mesh, self._key, "read")
+        mesh = await require_mesh(self._desk, frame.mesh)
+        if frame.epoch == mesh.epoch and frame.after > mesh.seq:
+            mesh = await self._gone_back(mesh, frame.after)
+        if frame.epoch != mesh.epoch or not 0 <= frame.after <= mesh.seq:
+            self.by_mesh.pop(frame.mesh, None)
+            return [Moved(await place_of(self._desk, mesh, member))]
+        topics = await self._desk.subscriptions(frame.mesh, self._key)
+        feed = Feed(mesh.epoch, frame.after, frame.own, topics, self._clock())
+        feed.last = mesh.seq
+        self.by_mesh[frame.mesh] = feed
+        return []
+
+    async def _gone_back(self, mesh: DeskMesh, seen: int) -> DeskMesh:
+        """A member has seen what this store does not have: it must have been restored, in a way
+        that it could not notice by itself.
+        """
+        if not self._by_word(mesh.slug):
+            return mesh
+        log.warning(
+            "mesh %r ends at seq %d, but %r has seen %d: a new epoch begins",
+            *(mesh.slug, mesh.seq, self._name, seen),
+        )
+        reason = f"a member has seen seq {seen}, this store ends at {mesh.seq}"
+        made = await self._desk.new_epoch(mesh.slug, reason, self._clock())
+        return made[0] if made else mesh
+
+    async def unfollow(self, mesh: str) -> None:
+        await self._save_got(mesh)
+        self.by_mesh.pop(mesh, None)
+
+    async def got(self, frame: Got) -> None:
+        feed = self.by_mesh.get(frame.mesh)
+        if feed is None or frame.epoch != feed.epoch:
+            return  # of a feed that has ended
+        if not 0 <= frame.seq <= feed.told:
+            raise BadValue(f"seq {frame.seq} of mesh {frame.mesh!r} was not sent yet")
+        while feed.under_way and feed.under_way[0] <= frame.seq:
+            feed.under_way.popleft()
+        feed.got = max(feed.got, frame.seq)
+        if self._clock() - feed.saved_at >= limits.GOT_SAVED_MS:
+            await self._save_got(frame.mesh)
+
+    async def _save_got(self, mesh: str) -> None:
+        feed = self.by_mesh.get(mesh)
+        if feed is not None and feed.got > feed.saved:
+            feed.saved, feed.saved_at = feed.got, self._clock()
+            await self._desk.member_got(mesh, self._key, feed.epoch, feed.got, feed.saved_at)
+
+    async def ended(self) -> None:
+        """The connection is gone: what was confirmed is written down."""
+        for mesh in list(self.by_mesh):
+            await self._save_got(mesh)
+
+    # --- what is sent --------------------------------------------------------------------------
+
+    def news(self, mesh: str, *, urgent: bool) -> None:
+        feed = self.by_mesh.get(mesh)
+        if feed is not None:
+            feed.news = True
+            feed.urgent = feed.urgent or urgent
+
+    def look(self, known: Callable[[str], int] | None = None) -> None:
+        """Everything may be new: asked now and then, should a wake-up have got lost. With `known`,
+        the last seq of a mesh as far as it is known: where something was passed over that was not
+        for this member, and its cursor should follow.
+        """
+        for mesh, feed in self.by_mesh.items():
+            if known is None or known(mesh) > feed.read:
+                feed.news = True
+
+    @property
+    def eager(self) -> bool:
+        return any(feed.news and (feed.has_room or feed.urgent) for feed in self.by_mesh.values())
+
+    async def pages(self, room: int) -> list[FromBroker]:
+        """What is to be sent now, of about so many bytes at most."""
+        out: list[FromBroker] = []
+        for mesh, feed in list(self.by_mesh.items()):
+            if feed.news and feed.has_room and room > 0:
+                found = await self._told_of(mesh, self._page(mesh, feed))
+                room -= sum(_size(one) for one in found)
+                out += found
+            urgent, feed.urgent = feed.urgent, False
+            if feed.news and urgent and self.by_mesh.get(mesh) is feed:
+                out += await self._told_of(mesh, self._express(mesh, feed))
+        return out
+
+    async def _told_of(
+        self, mesh: str, work: Coroutine[Any, Any, list[FromBroker]]
+    ) -> list[FromBroker]:
+        """Frames, or the refusal that they became."""
+        try:
+            found: list[FromBroker] = await work
+            return found
+        except HoldfastError as error:
+            if not isinstance(error, Refused) or error.http_status >= 500:
+                log.warning("the feed of mesh %r waits: %s", mesh, error.message)
+                return []  # the store is busy, failing or closing: the next look tries again
+            self.by_mesh.pop(mesh, None)
+            return [Refusal(mesh, problem_of(error))]
+
+    async def _page(self, mesh: str, feed: Feed) -> list[FromBroker]:
+        # Before the look: what comes during it is news again.
+        feed.news = False
+        try:
+            page = await self._desk.feed(
+                mesh, self._key, feed.read, limits.FEED_ROWS, limits.FEED_BYTES, own=feed.own
+            )
+        except Truncated as error:
+            return await self._fell_behind(mesh, error)
+        if self.by_mesh.get(mesh) is not feed:
+            return []  # followed anew meanwhile
+        if page.epoch != feed.epoch:
+            return await self._moved(mesh)
+        feed.read, feed.last = page.to, page.last
+        feed.news = feed.news or page.to < page.last
+        # Of a range with nothing in it `passed_over` tells, with others, by and by.
+        return [self._tell(mesh, feed, page)] if page.rows else []
+
+    def _tell(self, mesh: str, feed: Feed, page: FeedPage) -> Entries:
+        entries = Entries(mesh, page.epoch, feed.told, page.to, page.rows, page.last)
+        feed.told = page.to
+        feed.express = max(feed.express, page.to)
+        feed.under_way.append(page.to)
+        return entries
+
+    def passed_over(self) -> list[FromBroker]:
+        """Tells of ranges in which nothing is for this member."""
+        out: list[FromBroker] = []
+        for mesh, feed in self.by_mesh.items():
+            if feed.read > feed.told and feed.has_room:
+                page = FeedPage(
+                    epoch=feed.epoch, after=feed.told, to=feed.read, rows=[], last=feed.last
+                )
+                out.append(self._tell(mesh, feed, page))
+        return out
+
+    async def _express(self, mesh: str, feed: Feed) -> list[FromBroker]:
+        """Urgent messages, ahead of their turn, for one that has not got to them yet."""
+        page = await self._desk.express(mesh, self._key, feed.express, limits.FEED_ROWS)
+        if page.epoch != feed.epoch or page.to <= feed.express:
+            return []
+        feed.express = page.to
+        feed.urgent = feed.urgent or page.to < page.last  # a full page: there may be more
+        return [Express(mesh, page.rows)] if page.rows else []
+
+    async def _moved(self, mesh: str) -> list[FromBroker]:
+        self.by_mesh.pop(mesh, None)
+        member = await require_member(self._desk, mesh, self._key)
+        return [Moved(await place_of(self._desk, await require_mesh(self._desk, mesh), member))]
+
+    async def _fell_behind(self, mesh: str, error: Truncated) -> list[FromBroker]:
+        self.by_mesh.pop(mesh, None)
+        found = await self._desk.snapshot_get(mesh)
+        if found is None:
+            return [Behind(mesh, error.first_available, "", 0)]
+        return [Behind(mesh, error.first_available, found.id, found.seq)]
+
+
+def _size(frame: FromBroker) -> int:
+    return sum(len(row.raw) for row in frame.rows) if isinstance(frame, Entries) else 0

@@ -1,0 +1,134 @@
+"""What the handlers of a broker may reach, and how they learn who asks.
+
+Whoever can open the Unix socket in the broker's folder is its operator. Everybody else brings the
+session that a hello gave: it stands for a key, and what the key may do is asked of the desk.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from starlette.types import Receive, Scope
+
+from holdfast.broker.access import require_member
+from holdfast.broker.broker import Broker
+from holdfast.rules import limits
+from holdfast.rules.broker_rows import DeskMesh, MemberRow
+from holdfast.rules.errors import BadInput, BadToken
+from holdfast.rules.keys import KEY_BYTES
+from holdfast.rules.names import check_mesh
+from holdfast.service.caller import LOCAL, Caller
+from holdfast.service.http.request import ANYONE, AnyCall, Counts, Gate, bearer, is_own
+from holdfast.service.http.route import Phase, Route
+
+_KEY_DIGITS: Final = 2 * KEY_BYTES
+
+
+class BrokerApi:
+    """One for each broker process."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.desk = broker.desk
+        self.sessions = broker.sessions
+        self.gate = Gate()
+        self.gate.most["call"] = limits.BROKER_CALLS_MAX
+        self.counts = Counts()
+        self.phase: Phase = "starting"
+        self.routes: list[Route] = []
+        self.pages: dict[str, bytes] = {}
+        self.started_at = broker.source.now_ms() / limits.SECOND_MS
+        self.addresses: list[str] = []
+
+    @property
+    def title(self) -> str:
+        return self.broker.identity.name
+
+    @property
+    def about(self) -> str:
+        return "A broker of Holdfast: meshes, members, what they hand in and what they get."
+
+    def now_ms(self) -> int:
+        return self.broker.source.now_ms()
+
+    def admit(self, route: Route, scope: Scope, receive: Receive) -> BrokerCall:
+        return BrokerCall(
+            self, route, scope, receive, ANYONE if route.public else self.identify(scope)
+        )
+
+    def identify(self, scope: Scope) -> Caller:
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        if is_own(scope) and not any(name == b"authorization" for name, _ in headers):
+            return LOCAL
+        caller = self.sessions.caller_of(bearer(scope))
+        if caller is None:
+            raise BadToken("the session is not known here, or has ended", hint="say hello again")
+        return caller
+
+    def certificate_of(self, listener: str) -> bytes:
+        return self.broker.certificate_of(listener)
+
+    async def run(self, work: Any, *args: Any) -> Any:
+        return await self.broker.run(work, *args)
+
+
+class BrokerCall(AnyCall[BrokerApi]):
+    """One request to a broker."""
+
+    __slots__ = ()
+
+    @property
+    def key(self) -> bytes:
+        """The key of whoever asks; the operator has none."""
+        if not self.caller.key:
+            raise BadToken("this call is for a key that has said hello", hint="say hello first")
+        return self.caller.key
+
+    @property
+    def mesh(self) -> str:
+        return check_mesh(self.path["mesh"])
+
+    async def member(self, *grants: str) -> MemberRow:
+        """Who asks, as a member of the mesh in the path, with all of these grants."""
+        return await require_member(self.api.desk, self.mesh, self.key, *grants)
+
+
+class MeshTold(msgspec.Struct, frozen=True):
+    """Where a mesh stands at its broker."""
+
+    slug: str
+    name: str
+    server_id: str
+    epoch: int
+    base: int
+    """The last seq before this epoch."""
+    first: int
+    """From here on every change is still held."""
+    seq: int
+    """The last one."""
+    grants: list[str]
+    """What whoever asks may do there."""
+    epochs: list[tuple[int, int]]
+    """Every epoch with its base."""
+
+
+async def told(api: BrokerApi, mesh: DeskMesh, member: MemberRow) -> MeshTold:
+    return MeshTold(
+        slug=mesh.slug,
+        name=mesh.name,
+        server_id=mesh.server_id,
+        epoch=mesh.epoch,
+        base=mesh.base,
+        first=mesh.first,
+        seq=mesh.seq,
+        grants=sorted(member.grants),
+        epochs=[(row.epoch, row.base) for row in await api.desk.epochs(mesh.slug)],
+    )
+
+
+def key_of(text: str) -> bytes:
+    """A member's key as 64 lower-case hex digits."""
+    if len(text) != _KEY_DIGITS or text.strip("0123456789abcdef"):
+        raise BadInput("a member's key is 64 lower-case hex digits")
+    return bytes.fromhex(text)

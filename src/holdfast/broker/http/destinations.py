@@ -1,0 +1,137 @@
+"""Topics and queues: what there is, and who has subscribed."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast.broker.http.context import BrokerCall
+from holdfast.rules import limits
+from holdfast.rules.broker_rows import DestinationRow
+from holdfast.rules.destinations import check_destination
+from holdfast.rules.errors import BadInput, BadValue, NotAMember, UnknownDestination
+from holdfast.service.http.route import Route
+from holdfast.service.http.strict_json import asked
+
+_AT = "/api/my/meshes/{mesh}"
+_DELIVERIES_MAX = 1000
+
+
+class Declare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A topic or a queue."""
+
+    kind: str
+    ref: str
+    visibility_ms: int = 30_000
+    """Of a queue: how long a taken message is hidden from others."""
+    deliveries_max: int = 10
+    """Of a queue: after so many deliveries without an end it goes to the dead letters."""
+
+
+class Destination(msgspec.Struct, frozen=True):
+    kind: str
+    ref: str
+    made_at: int
+    visibility_ms: int
+    deliveries_max: int
+
+
+class Destinations(msgspec.Struct, frozen=True):
+    destinations: list[Destination]
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """You get the topic from behind this seq."""
+
+    topic: str
+    since: int
+
+
+class Subscriptions(msgspec.Struct, frozen=True):
+    subscriptions: list[Subscription]
+
+
+class Dropped(msgspec.Struct, frozen=True):
+    dropped: bool
+
+
+def routes() -> list[Route]:
+    at, subscriptions = f"{_AT}/destinations", f"{_AT}/subscriptions"
+    member = (NotAMember,)
+    return [
+        Route("GET", at, _list, "Topics and queues that were declared.",
+              answers={200: Destinations}, errors=member),
+        Route("POST", at, _declare, "Declare a topic or a queue, or change its settings.",
+              request=Declare, answers={200: Destination}, errors=member),
+        Route("DELETE", at + "/{kind}/{ref:path}", _drop,
+              "Drop a topic, or a queue that is empty.", answers={200: Dropped}, errors=member),
+        Route("GET", subscriptions, _subscriptions, "The topics that you have subscribed to.",
+              answers={200: Subscriptions}, errors=member),
+        Route("PUT", subscriptions + "/{topic:path}", _subscribe,
+              "Subscribe to a topic, from now on.", answers={200: Subscription},
+              errors=(NotAMember, UnknownDestination)),
+        Route("DELETE", subscriptions + "/{topic:path}", _unsubscribe, "End a subscription.",
+              answers={200: Dropped}, errors=member),
+    ]  # fmt: skip
+
+
+async def _list(call: BrokerCall) -> Response:
+    await call.member()
+    rows = await call.api.desk.destination_list(call.mesh)
+    return call.answer(Destinations([_told(row) for row in rows]))
+
+
+async def _declare(call: BrokerCall) -> Response:
+    given = await asked(call, Declare)
+    await call.member("invite")
+    if given.kind == "dm":
+        raise BadInput("a dm needs no declaration: it goes to the key of a member")
+    check_destination(given.kind, given.ref)
+    if not limits.SECOND_MS <= given.visibility_ms <= limits.DAY_MS:
+        raise BadValue("a message is hidden for one second to one day")
+    if not 1 <= given.deliveries_max <= _DELIVERIES_MAX:
+        raise BadValue(f"a message is delivered 1 to {_DELIVERIES_MAX} times")
+    row = DestinationRow(
+        kind=given.kind,
+        ref=given.ref,
+        made_at=call.api.now_ms(),
+        visibility_ms=given.visibility_ms,
+        deliveries_max=given.deliveries_max,
+    )
+    await call.api.desk.destination_put(call.mesh, row)
+    return call.answer(_told(row))
+
+
+async def _drop(call: BrokerCall) -> Response:
+    await call.member("invite")
+    kind, ref = check_destination(call.path["kind"], call.path["ref"])
+    dropped = await call.api.desk.destination_drop(call.mesh, kind, ref)
+    if dropped:
+        call.api.broker.hub.wake_all(call.mesh)
+    return call.answer(Dropped(dropped))
+
+
+async def _subscriptions(call: BrokerCall) -> Response:
+    await call.member("read")
+    found = await call.api.desk.subscriptions(call.mesh, call.key)
+    return call.answer(Subscriptions([Subscription(*each) for each in sorted(found.items())]))
+
+
+async def _subscribe(call: BrokerCall) -> Response:
+    await call.member("read")
+    _, topic = check_destination("topic", call.path["topic"])
+    since = await call.api.desk.subscribe(call.mesh, call.key, topic)
+    call.api.broker.subscribed(call.mesh, call.key, topic, on=True)
+    return call.answer(Subscription(topic, since))
+
+
+async def _unsubscribe(call: BrokerCall) -> Response:
+    await call.member("read")
+    _, topic = check_destination("topic", call.path["topic"])
+    dropped = await call.api.desk.unsubscribe(call.mesh, call.key, topic)
+    call.api.broker.subscribed(call.mesh, call.key, topic, on=False)
+    return call.answer(Dropped(dropped))
+
+
+def _told(row: DestinationRow) -> Destination:
+    return Destination(row.kind, row.ref, row.made_at, row.visibility_ms, row.deliveries_max)

@@ -1,0 +1,191 @@
+"""Handing in one envelope, and reading what one may see, over HTTP.
+
+What a member hands in here takes the same way as on a WebSocket: it shares a transaction with all
+that waits. `hand_in` stands outside the frame of the other calls, because it is made far more often
+than they are; what it answers and refuses is the same.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast.broker.broker import Broker
+from holdfast.broker.decode_push import read_arriving
+from holdfast.broker.http.context import BrokerCall
+from holdfast.broker.verdicts import PREFIX_BYTES, error_of, for_members
+from holdfast.protocol.log_wire import JSON
+from holdfast.rules import limits
+from holdfast.rules.broker_rows import Accepted, Arriving, Verdict
+from holdfast.rules.errors import (
+    BadEnvelope,
+    BadInput,
+    BodyTooLarge,
+    EpochMismatch,
+    HoldfastError,
+    IdempotencyKeyReused,
+    NotAMember,
+    NotGranted,
+    OverLimit,
+    StoreClosed,
+    Truncated,
+    UnknownDestination,
+    UnknownMesh,
+)
+from holdfast.rules.ids import id_text
+from holdfast.service.http.errors import Told, failure
+from holdfast.service.http.route import Param, Route
+
+BINARY: Final = "application/octet-stream"
+EPOCH_HEADER: Final = "holdfast-epoch"
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Created(msgspec.Struct, frozen=True):
+    """It was accepted now."""
+
+    broker_message_id: str
+    client_message_id: str
+    history_id: str
+    """Epoch and seq in the mesh, as `epoch.seq`."""
+    duplicate: bool = False
+
+
+class Duplicate(msgspec.Struct, frozen=True):
+    """It was accepted before; this tells of the first one."""
+
+    broker_message_id: str
+    client_message_id: str
+    history_id: str
+    history_available: bool
+    first_seen_at: int
+    duplicate: bool = True
+
+
+class Reused(msgspec.Struct, frozen=True):
+    """The id was accepted before, for another request."""
+
+    error: Told
+    client_message_id: str
+    broker_fingerprint_prefix: str
+    """The first 8 bytes of the broker's fingerprint, as hex digits."""
+    conflict: str = "request_fingerprint_mismatch"
+
+
+class FeedRowTold(msgspec.Struct, frozen=True):
+    seq: int
+    kind: str
+    broker_message_id: str
+    envelope: bytes
+    """The canonical bytes; as base64 in JSON."""
+
+
+class FeedTold(msgspec.Struct, frozen=True):
+    """All that you may see of after < seq <= to."""
+
+    epoch: int
+    after: int
+    to: int
+    last: int
+    rows: list[FeedRowTold]
+
+
+def routes() -> list[Route]:
+    return [
+        Route(
+            "POST",
+            "/v1/meshes/{mesh}/envelopes",
+            _hand_in,
+            "Hand in one envelope: its canonical bytes.",
+            request=BINARY,
+            answers={201: Created, 200: Duplicate, 409: Reused},
+            params=(Param(EPOCH_HEADER, "The epoch that you believe in.", int, where="header"),),
+            errors=(
+                *(BadEnvelope, BodyTooLarge, NotAMember, NotGranted, UnknownMesh),
+                *(UnknownDestination, EpochMismatch, IdempotencyKeyReused, StoreClosed),
+            ),
+            example="--data-binary @ENVELOPE",
+        ),
+        Route(
+            "GET",
+            "/v1/meshes/{mesh}/feed",
+            _feed,
+            "What you may see behind a seq.",
+            answers={200: FeedTold},
+            params=(
+                Param("after", "Behind this seq.", int),
+                Param("limit", "So many rows at most.", int),
+                Param("own", "`true`: also changes that you handed in."),
+            ),
+            errors=(NotAMember, Truncated),
+        ),
+    ]
+
+
+async def _hand_in(call: BrokerCall) -> Response:
+    raw = await call.body(limits.ENVELOPE_BYTES_MAX)
+    epoch = epoch_of(call.headers.get(EPOCH_HEADER))
+    status, body, now = await hand_in(call.api.broker, raw, call.mesh, call.key, epoch)
+    return Response(body, status, headers={EPOCH_HEADER: str(now)}, media_type=JSON)
+
+
+async def hand_in(
+    broker: Broker, raw: bytes, mesh: str, key: bytes, epoch: int
+) -> tuple[int, bytes, int]:
+    """Status and body of the answer, and the epoch that the mesh counts in."""
+    try:
+        one = read_arriving(raw, mesh, key, epoch, broker.source.mint)
+    except HoldfastError as error:
+        broker.counts.refused[error.code] += 1
+        raise
+    outcome = (await broker.accepting.hand_in([one]))[0]
+    if isinstance(outcome, HoldfastError):
+        raise outcome
+    return answer(one, outcome)
+
+
+def answer(one: Arriving, outcome: Accepted) -> tuple[int, bytes, int]:
+    id, history = id_text(one.id), f"{outcome.message_epoch}.{outcome.seq}"
+    if outcome.verdict is Verdict.CREATED:
+        return 201, _encode(Created(id_text(outcome.broker_id), id, history)), outcome.epoch
+    if outcome.verdict is Verdict.DUPLICATE:
+        seen = (outcome.history_available, outcome.first_seen_at)
+        body = _encode(Duplicate(id_text(outcome.broker_id), id, history, *seen))
+        return 200, body, outcome.epoch
+    error = error_of(outcome)
+    assert error is not None, "everything else is a refusal"
+    if outcome.verdict is Verdict.REUSED:
+        prefix = outcome.fingerprint[:PREFIX_BYTES].hex()
+        return 409, _encode(Reused(failure(error).error, id, prefix)), outcome.epoch
+    raise error
+
+
+def refused(error: HoldfastError) -> bytes:
+    return _encode(failure(for_members(error)))
+
+
+def epoch_of(text: str | None) -> int:
+    if text is None:
+        return 0
+    if not (text.isascii() and text.isdecimal() and len(text) <= 18):
+        raise BadInput(f"the header {EPOCH_HEADER} is no epoch", hint="give a whole number")
+    return int(text)
+
+
+async def _feed(call: BrokerCall) -> Response:
+    after = call.number("after", 0) or 0
+    limit = call.number("limit", limits.FETCH_ROWS_DEFAULT) or 0
+    if not 1 <= limit <= limits.FETCH_ROWS_MAX:
+        raise OverLimit(f"1 to {limits.FETCH_ROWS_MAX} rows are read at a time")
+    own = call.one("own", "false")
+    if own not in ("true", "false"):
+        raise BadInput(f"own is {own!r}", hint="give true or false")
+    await call.member("read")
+    page = await call.api.desk.feed(
+        call.mesh, call.key, after, limit, limits.FETCH_BYTES_MAX, own=own == "true"
+    )
+    rows = [FeedRowTold(row.seq, row.kind, id_text(row.broker_id), row.raw) for row in page.rows]
+    return call.answer(FeedTold(page.epoch, page.after, page.to, page.last, rows))

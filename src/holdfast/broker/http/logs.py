@@ -1,0 +1,309 @@
+"""The whole log of a mesh over HTTP, for whoever may audit it: what a pipeline reads.
+
+    GET  …/log         ?consumer=                → where it stands
+    GET  …/range       ?from=&to=&epoch=&consumer=&known=  → entries, as JSON lines or Arrow
+    POST …/consumers   {consumer, from, known}   → keep for me what I have not confirmed
+    POST …/confirm     {consumer, offset, epoch}
+
+Offsets are seqs. A range is read page by page, each in a read of its own, as a node does it. What
+has expired is not in it. Whoever reads under a name is told if something went that it had not
+confirmed: before the first byte by an error; in the middle the connection is cut, and the next
+question gets the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Final
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast.broker.access import require_mesh
+from holdfast.broker.http.context import BrokerCall
+from holdfast.node.http.ranges import Form, Lines, Place, arrow_form
+from holdfast.protocol.log_wire import ARROW, NDJSON
+from holdfast.rules import limits
+from holdfast.rules.broker_rows import AUDIT, DeskConsumer, DeskMesh, LogPage
+from holdfast.rules.envelope import decode_trusted
+from holdfast.rules.errors import (
+    BadInput,
+    EpochChanged,
+    NotAMember,
+    NotGranted,
+    PastEnd,
+    TooMany,
+    Truncated,
+    UnknownConsumer,
+)
+from holdfast.rules.ids import id_time_ms
+from holdfast.rules.names import check_key
+from holdfast.rules.rows import Columns
+from holdfast.service.http.route import Param, Route
+from holdfast.service.http.streaming import Streamed
+from holdfast.service.http.strict_json import asked
+
+_AT: Final = "/v1/meshes/{mesh}"
+_NUMBER_MAX: Final = limits.LAMPORT_MAX
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """What a reader had not confirmed when it went: so many between these two offsets."""
+
+    first: int
+    last: int
+    rows: int
+
+
+class LogTold(msgspec.Struct, frozen=True):
+    """Where the log of a mesh stands."""
+
+    log: str
+    """What it is called in a lake: the broker's name and the mesh."""
+    epoch: int
+    first: int
+    head: int
+    lost: Lost | None = None
+    """Of the reader that asks."""
+
+
+class ConsumerAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    consumer: str
+    start: int = msgspec.field(name="from", default=1)
+    """The first offset that it lacks."""
+    known: int = 0
+    """It knows what it has lost up to here."""
+
+
+class ConsumerTold(msgspec.Struct, frozen=True):
+    name: str
+    frontier: int
+    """Everything up to here is confirmed."""
+    lag: int
+    seen_at: int
+    member: str
+    """Whose it is, by key."""
+    lost: Lost | None = None
+
+
+class ConsumersTold(msgspec.Struct, frozen=True):
+    consumers: list[ConsumerTold]
+
+
+class ConfirmAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    consumer: str
+    offset: int
+    epoch: int
+
+
+class Dropped(msgspec.Struct, frozen=True):
+    dropped: bool
+
+
+def routes() -> list[Route]:
+    known = (NotAMember, NotGranted)
+    consumer = Param("consumer", "The name under which you read.")
+    return [
+        Route("GET", _AT + "/log", _log, "Where the whole log stands (grant audit).",
+              answers={200: LogTold}, errors=known, params=(consumer,)),
+        Route("GET", _AT + "/range", _range,
+              "What is held of from <= offset < to, as NDJSON or as an Arrow stream (grant audit).",
+              answers={200: NDJSON}, errors=(*known, Truncated, EpochChanged, PastEnd),
+              params=(Param("from", "The first offset; the log's first if left out.", int),
+                      Param("to", "The offset after the last; up to the end if left out.", int),
+                      Param("epoch", "The epoch that the offsets count in.", int), consumer,
+                      Param("known", "You know what you have lost up to here.", int),
+                      Param("accept", f"{ARROW} for an Arrow stream.", where="header"))),
+        Route("GET", _AT + "/consumers", _list, "Who reads the whole log (grant audit).",
+              answers={200: ConsumersTold}, errors=known),
+        Route("POST", _AT + "/consumers", _add,
+              "Register a reader: what it has not confirmed is kept for a while (grant audit).",
+              request=ConsumerAsk, answers={200: ConsumerTold},
+              errors=(*known, PastEnd, Truncated, TooMany)),
+        Route("DELETE", _AT + "/consumers/{name:path}", _drop, "Forget a reader of yours.",
+              answers={200: Dropped}, errors=known),
+        Route("POST", _AT + "/confirm", _confirm, "A reader has everything up to an offset.",
+              request=ConfirmAsk, answers={200: ConsumerTold},
+              errors=(*known, UnknownConsumer, EpochChanged, PastEnd)),
+    ]  # fmt: skip
+
+
+async def _log(call: BrokerCall) -> Response:
+    await call.member(AUDIT)
+    reader = await _reader(call, call.one("consumer"))
+    mesh = await require_mesh(call.api.desk, call.mesh)
+    name = f"{call.api.broker.identity.name}/{mesh.slug}"
+    return call.answer(LogTold(name, mesh.epoch, mesh.first, mesh.seq, _lost(reader)))
+
+
+# --- ranges --------------------------------------------------------------------------------------
+
+
+async def _range(call: BrokerCall) -> Response:
+    await call.member(AUDIT)
+    consumer = call.one("consumer")
+    mesh = await require_mesh(call.api.desk, call.mesh)
+    place = _place(mesh, call.number("from"), call.number("to"), call.number("epoch"))
+    known = call.number("known") or 0
+    _check_kept(await _reader(call, consumer), max(place.start, known + 1), place.stop)
+    wants_arrow = ARROW in call.headers.get("accept", "")
+    name = call.api.broker.identity.name
+    form = await call.api.run(arrow_form, place.epoch, name) if wants_arrow else Lines()
+    parts = _parts(call, place, consumer, known, form)
+    return Streamed(parts, headers=place.headers(), media_type=ARROW if wants_arrow else NDJSON)
+
+
+def _place(mesh: DeskMesh, start: int | None, stop: int | None, epoch: int | None) -> Place:
+    """What the range is, or why there is none."""
+    if epoch is not None and epoch != mesh.epoch:
+        raise _other_epoch(mesh.slug, mesh.epoch, epoch)
+    begin = mesh.first if start is None else start
+    if begin < 1 or (stop is not None and stop < begin):
+        raise BadInput(f"[{begin}, {stop}) is not a range of offsets")
+    if begin > mesh.seq + 1:
+        raise PastEnd(f"offset {begin} is past the end of the log at {mesh.seq}")
+    end = max(begin, mesh.seq + 1 if stop is None else min(stop, mesh.seq + 1))
+    _check_there(begin, end, mesh.first)
+    return Place(mesh.epoch, mesh.first, mesh.seq, begin, end)
+
+
+async def _parts(
+    call: BrokerCall, place: Place, consumer: str | None, known: int, form: Form
+) -> AsyncGenerator[bytes, None]:
+    if begun := form.begin():
+        yield begun
+    at = place.start
+    while at < place.stop:
+        page = await call.api.desk.log_page(
+            call.mesh, at - 1, place.stop - 1, limits.BROKER_RANGE_ROWS, limits.BROKER_RANGE_BYTES
+        )
+        # Looked at after the page: what went before it was read shows now.
+        await call.member(AUDIT)
+        if page.epoch != place.epoch:
+            raise _other_epoch(call.mesh, page.epoch, place.epoch)
+        _check_there(at, place.stop, page.first)
+        _check_kept(await _reader(call, consumer), max(at, known + 1), page.to + 1)
+        if page.rows:
+            yield await call.api.run(_encoded, form, page)
+        at = page.to + 1
+    if ended := form.end():
+        yield ended
+
+
+def _encoded(form: Form, page: LogPage) -> bytes:
+    rows = page.rows
+    envelopes = [decode_trusted(row.raw) for row in rows]
+    return form.batch(
+        Columns(
+            offset=[row.seq for row in rows],
+            id=[row.id for row in rows],
+            mesh=[one.mesh for one in envelopes],
+            op=[one.op for one in envelopes],
+            entity=[one.entity for one in envelopes],
+            origin=[one.origin for one in envelopes],
+            lamport=[one.lamport for one in envelopes],
+            recorded_at=[id_time_ms(row.broker_id) for row in rows],
+            raw=[row.raw for row in rows],
+            upto=page.to,
+        )
+    )
+
+
+def _other_epoch(mesh: str, now: int, asked: int) -> EpochChanged:
+    return EpochChanged(
+        f"the log of {mesh!r} counts in epoch {now}, not {asked}",
+        epoch=now,
+        hint="the broker was restored: read from the first offset; known entries do no harm",
+    )
+
+
+def _check_there(start: int, stop: int, first: int) -> None:
+    if start < first and stop > start:
+        raise Truncated(
+            f"changes before offset {first} are gone: a snapshot holds what they made",
+            first_available=first,
+            hint="take what is missing from a member of the mesh",
+        )
+
+
+def _check_kept(reader: DeskConsumer | None, start: int, stop: int) -> None:
+    if reader is not None and reader.lacks(start, stop):
+        raise Truncated(
+            f"{reader.lost} of the offsets {reader.lost_first} to {reader.lost_last} are gone: "
+            f"they had their time, and {reader.name!r} had not confirmed them",
+            first_available=reader.lost_last + 1,
+            hint="take what is missing from members of the mesh, or go on without it",
+        )
+
+
+# --- readers -------------------------------------------------------------------------------------
+
+
+async def _reader(call: BrokerCall, name: str | None) -> DeskConsumer | None:
+    """Whoever asks under this name, if it is registered."""
+    if name is None:
+        return None
+    for one in await call.api.desk.consumer_list(call.mesh):
+        if (one.key, one.name) == (call.key, name):
+            return one
+    return None
+
+
+async def _list(call: BrokerCall) -> Response:
+    await call.member(AUDIT)
+    mesh = await require_mesh(call.api.desk, call.mesh)
+    rows = await call.api.desk.consumer_list(call.mesh)
+    return call.answer(ConsumersTold([_told(row, mesh.seq) for row in rows]))
+
+
+async def _add(call: BrokerCall) -> Response:
+    given = await asked(call, ConsumerAsk)
+    await call.member(AUDIT)
+    check_key(given.consumer, "consumer name", limits.CONSUMER_NAME_BYTES_MAX)
+    if not (1 <= given.start <= _NUMBER_MAX and 0 <= given.known <= _NUMBER_MAX):
+        raise BadInput("from and known are not offsets of a log")
+    desk = call.api.desk
+    mine = [one.name for one in await desk.consumer_list(call.mesh) if one.key == call.key]
+    if given.consumer not in mine and len(mine) >= limits.CONSUMERS_OF_CALLER_MAX:
+        raise TooMany(
+            f"this key has {len(mine)} readers already", hint="drop those that read no more"
+        )
+    row = await desk.consumer_add(
+        call.mesh, call.key, given.consumer, given.start - 1, given.known, call.api.now_ms()
+    )
+    return call.answer(_told(row, (await require_mesh(desk, call.mesh)).seq))
+
+
+async def _drop(call: BrokerCall) -> Response:
+    await call.member(AUDIT)
+    dropped = await call.api.desk.consumer_drop(call.mesh, call.key, call.path["name"])
+    return call.answer(Dropped(dropped))
+
+
+async def _confirm(call: BrokerCall) -> Response:
+    given = await asked(call, ConfirmAsk)
+    await call.member(AUDIT)
+    if not (0 <= given.offset <= _NUMBER_MAX and 1 <= given.epoch <= _NUMBER_MAX):
+        raise BadInput("epoch and offset are not those of a log")
+    desk = call.api.desk
+    row = await desk.consumer_confirm(
+        *(call.mesh, call.key, given.consumer, given.epoch, given.offset), call.api.now_ms()
+    )
+    return call.answer(_told(row, (await require_mesh(desk, call.mesh)).seq))
+
+
+def _told(row: DeskConsumer, head: int) -> ConsumerTold:
+    return ConsumerTold(
+        name=row.name,
+        frontier=row.seq,
+        lag=max(0, head - row.seq),
+        seen_at=row.seen_at,
+        member=row.key.hex(),
+        lost=_lost(row),
+    )
+
+
+def _lost(row: DeskConsumer | None) -> Lost | None:
+    if row is None or not row.lacks(1, limits.SEQ_MAX):
+        return None
+    return Lost(row.lost_first, row.lost_last, row.lost)

@@ -1,0 +1,362 @@
+"""Meshes, their members, and invites."""
+
+from __future__ import annotations
+
+from hmac import compare_digest
+from os import urandom
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast.broker.access import require_member, require_mesh
+from holdfast.broker.http.context import BrokerCall, MeshTold, key_of, told
+from holdfast.rules import limits
+from holdfast.rules.broker_rows import AUDIT, GRANTS, MEMBER_GRANTS, InviteRow, MemberRow
+from holdfast.rules.errors import (
+    AlreadyExists,
+    BadInput,
+    BadValue,
+    InviteEnded,
+    NotAMember,
+    NotGranted,
+    UnknownKey,
+    UnknownMesh,
+)
+from holdfast.rules.ids import id_text
+from holdfast.rules.invites import SECRET_BYTES, digest
+from holdfast.rules.keys import bytes_of, text_of
+from holdfast.rules.names import check_key, check_mesh
+from holdfast.service.http.route import Route
+from holdfast.service.http.strict_json import asked
+
+_AT = "/api/my/meshes/{mesh}"
+
+
+class Register(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A mesh that is to live here. Whoever asks becomes its owner."""
+
+    slug: str
+    name: str = ""
+    token: str = ""
+    """Where the broker asks for one."""
+
+    def __repr__(self) -> str:
+        return f"Register(slug={self.slug!r})"
+
+
+class Join(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The secret of an invite, as base64url."""
+
+    secret: str
+
+    def __repr__(self) -> str:
+        return "Join()"
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One member of a mesh."""
+
+    key: str
+    """64 hex digits: what a dm goes to."""
+    name: str
+    grants: list[str]
+    added_at: int
+    got_epoch: int
+    got_seq: int
+    seen_at: int | None
+
+
+class Members(msgspec.Struct, frozen=True):
+    members: list[Member]
+
+
+class Grants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a member may do."""
+
+    grants: list[str]
+
+
+class MakeInvite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    grants: list[str] = []
+    """Empty: read, write and send."""
+    uses: int = 1
+    expires_in_hours: int = limits.INVITE_HOURS
+
+
+class MadeInvite(msgspec.Struct, frozen=True):
+    """The secret is told once: the broker keeps only its digest."""
+
+    secret: str
+    id: str
+    uses: int
+    expires_at: int
+
+    def __repr__(self) -> str:
+        return f"MadeInvite(id={self.id!r})"
+
+
+class InviteTold(msgspec.Struct, frozen=True):
+    id: str
+    """The digest of its secret."""
+    grants: list[str]
+    uses_left: int
+    expires_at: int
+    made_by: str
+    made_at: int
+
+
+class Invites(msgspec.Struct, frozen=True):
+    invites: list[InviteTold]
+
+
+class Removed(msgspec.Struct, frozen=True):
+    removed: bool
+
+
+def routes() -> list[Route]:
+    return [*_meshes(), *_members(), *_invites()]
+
+
+def _meshes() -> list[Route]:
+    return [
+        Route(
+            "POST",
+            "/api/my/meshes",
+            _register,
+            "Register a mesh. The same owner and name again get the same mesh.",
+            request=Register,
+            answers={200: MeshTold, 201: MeshTold},
+            errors=(AlreadyExists, NotGranted),
+        ),
+        Route(
+            "GET",
+            "/api/my/meshes",
+            _list,
+            "The meshes that you are a member of.",
+            answers={200: list[MeshTold]},
+        ),
+        Route("GET", _AT, _get, "Where a mesh stands.", answers={200: MeshTold},
+              errors=(NotAMember,)),
+        Route("DELETE", _AT, _remove, "Remove a mesh with everything in it (its owner).",
+              answers={200: Removed}, errors=(NotAMember,)),
+        Route(
+            "POST",
+            "/v1/join",
+            _join,
+            "Become a member, by an invite.",
+            request=Join,
+            answers={200: MeshTold},
+            errors=(InviteEnded, AlreadyExists),
+        ),
+    ]  # fmt: skip
+
+
+def _members() -> list[Route]:
+    at = f"{_AT}/members"
+    return [
+        Route("GET", at, _member_list, "Who is a member.", answers={200: Members},
+              errors=(NotAMember,)),
+        Route("PUT", at + "/{key}", _grant, "Change what a member may do (its owner).",
+              request=Grants, answers={200: Member}, errors=(NotAMember, UnknownKey)),
+        Route("DELETE", at + "/{key}", _member_remove,
+              "Remove a member, or leave the mesh. It acts at once.",
+              answers={200: Removed}, errors=(NotAMember,)),
+    ]  # fmt: skip
+
+
+def _invites() -> list[Route]:
+    at = f"{_AT}/invites"
+    return [
+        Route("POST", at, _invite, "Make an invite.", request=MakeInvite,
+              answers={201: MadeInvite}, errors=(NotAMember,)),
+        Route("GET", at, _invite_list, "Invites that were made.", answers={200: Invites},
+              errors=(NotAMember,)),
+        Route("DELETE", at + "/{id}", _invite_drop, "Take an invite back.",
+              answers={200: Removed}, errors=(NotAMember,)),
+    ]  # fmt: skip
+
+
+# --- meshes --------------------------------------------------------------------------------------
+
+
+async def _register(call: BrokerCall) -> Response:
+    given = await asked(call, Register)
+    desk, key = call.api.desk, call.key
+    slug = check_mesh(given.slug)
+    name = check_key(given.name or slug, "name of the mesh")
+    known = await desk.mesh_get(slug)
+    if known is None or known.owner != key:
+        _check_registration(call, given.token)
+    server_id = id_text(call.api.broker.source.mint())
+    mesh = await desk.mesh_register(slug, name, key, call.caller.name, server_id, call.api.now_ms())
+    member = await require_member(desk, slug, key)
+    status = 201 if mesh.server_id == server_id else 200
+    return call.answer(await told(call.api, mesh, member), status)
+
+
+def _check_registration(call: BrokerCall, token: str) -> None:
+    settings = call.api.broker.settings
+    if settings.registration == "closed":
+        raise NotGranted("this broker takes no new meshes", hint="ask whoever runs it")
+    wanted = settings.registration_token
+    if wanted is not None and not compare_digest(wanted.encode(), token.encode()):
+        raise NotGranted(
+            "this broker takes new meshes only with its token", hint="ask whoever runs it"
+        )
+
+
+async def _list(call: BrokerCall) -> Response:
+    desk = call.api.desk
+    found = []
+    for slug in await desk.meshes_of(call.key):
+        mesh = await desk.mesh_get(slug)
+        member = await desk.member_get(slug, call.key)
+        if mesh is not None and member is not None:
+            found.append(await told(call.api, mesh, member))
+    return call.answer(found)
+
+
+async def _get(call: BrokerCall) -> Response:
+    member = await call.member()
+    mesh = await require_mesh(call.api.desk, call.mesh)
+    return call.answer(await told(call.api, mesh, member))
+
+
+async def _remove(call: BrokerCall) -> Response:
+    await call.member()
+    await _require_owner(call)
+    removed = await call.api.desk.mesh_remove(call.mesh)
+    call.api.broker.hub.wake_all(call.mesh)
+    return call.answer(Removed(removed))
+
+
+async def _require_owner(call: BrokerCall) -> None:
+    mesh = await call.api.desk.mesh_get(call.mesh)
+    if mesh is None:
+        raise UnknownMesh(f"this broker has no mesh {call.mesh!r}", hint="")
+    if mesh.owner != call.key:
+        raise NotGranted(f"only the owner of mesh {call.mesh!r} may do that", hint="ask the owner")
+
+
+async def _join(call: BrokerCall) -> Response:
+    given = await asked(call, Join, limits.HELLO_BYTES_MAX)
+    secret = bytes_of(given.secret, SECRET_BYTES, "the secret")
+    desk, key = call.api.desk, call.key
+    slug = await desk.invite_use(digest(secret), key, call.caller.name, call.api.now_ms())
+    member = await require_member(desk, slug, key)
+    return call.answer(await told(call.api, await require_mesh(desk, slug), member))
+
+
+# --- members -------------------------------------------------------------------------------------
+
+
+async def _member_list(call: BrokerCall) -> Response:
+    await call.member("read")
+    rows = await call.api.desk.member_list(call.mesh)
+    return call.answer(Members([_member(row) for row in rows]))
+
+
+async def _grant(call: BrokerCall) -> Response:
+    given = await asked(call, Grants)
+    await call.member("invite")
+    await _require_owner(call)
+    desk, key = call.api.desk, key_of(call.path["key"])
+    changed = await desk.member_grant(call.mesh, key, _grants(given.grants))
+    if changed is None:
+        raise UnknownKey(f"no member of mesh {call.mesh!r} has this key")
+    return call.answer(_member(changed))
+
+
+async def _member_remove(call: BrokerCall) -> Response:
+    key = key_of(call.path["key"])
+    if key == call.key:
+        await call.member()
+    else:
+        await call.member("invite")
+    mesh = await require_mesh(call.api.desk, call.mesh)
+    if mesh.owner == key:
+        raise NotGranted("the owner of a mesh stays in it", hint="remove the mesh instead")
+    removed = await call.api.desk.member_remove(call.mesh, key, call.api.now_ms())
+    # Whoever follows it notices with its next page.
+    call.api.broker.hub.wake_all(call.mesh)
+    return call.answer(Removed(removed))
+
+
+def _member(row: MemberRow) -> Member:
+    return Member(
+        key=row.key.hex(),
+        name=row.name,
+        grants=sorted(row.grants),
+        added_at=row.added_at,
+        got_epoch=row.got_epoch,
+        got_seq=row.got_seq,
+        seen_at=row.seen_at,
+    )
+
+
+def _grants(given: list[str]) -> frozenset[str]:
+    unknown = sorted(set(given) - set(GRANTS))
+    if unknown:
+        raise BadInput(
+            f"{', '.join(map(repr, unknown))} cannot be granted", hint=f"use: {', '.join(GRANTS)}"
+        )
+    return frozenset(given)
+
+
+# --- invites -------------------------------------------------------------------------------------
+
+
+async def _invite(call: BrokerCall) -> Response:
+    given = await asked(call, MakeInvite)
+    member = await call.member("invite")
+    grants = _grants(given.grants) or MEMBER_GRANTS
+    if AUDIT in grants:
+        # It lets somebody read what others write to each other: nobody hands that on.
+        await _require_owner(call)
+    if not grants - {AUDIT} <= member.grants:
+        lacks = ", ".join(sorted(grants - {AUDIT} - member.grants))
+        raise NotGranted(f"nobody may give what it has not: {lacks}", hint="leave it out")
+    if not 1 <= given.uses <= limits.INVITE_USES_MAX:
+        raise BadValue(f"an invite is good for 1 to {limits.INVITE_USES_MAX} members")
+    if not 1 <= given.expires_in_hours <= limits.INVITE_HOURS_MAX:
+        raise BadValue(f"an invite lasts for 1 to {limits.INVITE_HOURS_MAX} hours")
+    now = call.api.now_ms()
+    secret = urandom(SECRET_BYTES)
+    row = InviteRow(
+        mesh=call.mesh,
+        digest=digest(secret),
+        grants=grants,
+        uses_left=given.uses,
+        expires_at=now + given.expires_in_hours * limits.HOUR_MS,
+        made_by=call.key,
+        made_at=now,
+    )
+    await call.api.desk.invite_put(row)
+    made = MadeInvite(text_of(secret), row.digest.hex(), given.uses, row.expires_at)
+    return call.answer(made, 201)
+
+
+async def _invite_list(call: BrokerCall) -> Response:
+    await call.member("invite")
+    rows = await call.api.desk.invite_list(call.mesh)
+    return call.answer(
+        Invites(
+            [
+                InviteTold(
+                    id=row.digest.hex(),
+                    grants=sorted(row.grants),
+                    uses_left=row.uses_left,
+                    expires_at=row.expires_at,
+                    made_by=row.made_by.hex(),
+                    made_at=row.made_at,
+                )
+                for row in rows
+            ]
+        )
+    )
+
+
+async def _invite_drop(call: BrokerCall) -> Response:
+    await call.member("invite")
+    dropped = await call.api.desk.invite_drop(call.mesh, key_of(call.path["id"]))
+    return call.answer(Removed(dropped))

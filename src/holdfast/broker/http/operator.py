@@ -1,0 +1,176 @@
+"""For whoever runs the broker, and for whoever wants to know what it is."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast import __version__
+from holdfast.broker.broker import Standing, standings
+from holdfast.broker.http.context import BrokerCall
+from holdfast.broker.upkeep import UpkeepDone, check_orphans, sweep_asked
+from holdfast.rules.errors import HoldfastError, UnknownMesh
+from holdfast.rules.ids import id_text
+from holdfast.rules.names import check_mesh
+from holdfast.service.http.errors import Told
+from holdfast.service.http.request import is_own
+from holdfast.service.http.route import Route
+from holdfast.service.http.strict_json import asked
+
+
+class About(msgspec.Struct, frozen=True):
+    """What this broker is, and what it offers."""
+
+    name: str
+    card: str
+    version: str
+    registration: str
+    supported: dict[str, dict[str, Any]]
+
+
+class Health(msgspec.Struct, frozen=True, omit_defaults=True):
+    status: str
+    error: Told | None = None
+
+
+class BrokerStatus(msgspec.Struct, frozen=True):
+    """How the broker is."""
+
+    name: str
+    card: str
+    version: str
+    pid: int
+    store: str
+    """`sqlite` or `postgresql`."""
+    listening: list[str]
+    dedupe_mode: str
+    dedupe_days: int
+    keep_days: int
+    registration: str
+    connections: int
+    waiting: int
+    counts: dict[str, int]
+    meshes: list[Standing]
+
+
+class OrphanTold(msgspec.Struct, frozen=True):
+    mesh: str
+    id: str
+    seq: int
+    what: str
+
+
+class Orphans(msgspec.Struct, frozen=True):
+    orphans: list[OrphanTold]
+
+
+class NewEpoch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    mesh: str | None = None
+    """None: in every mesh."""
+    reason: str = "asked for by the operator"
+
+
+class EpochTold(msgspec.Struct, frozen=True):
+    mesh: str
+    epoch: int
+    base: int
+
+
+class Epochs(msgspec.Struct, frozen=True):
+    epochs: list[EpochTold]
+
+
+def routes() -> list[Route]:
+    return [
+        Route("GET", "/healthz", _alive, "Is this broker alive?",
+              answers={200: Health, 503: Health}, public=True, kind="probe"),
+        Route("GET", "/readyz", _ready, "Is it ready for work?",
+              answers={200: Health, 503: Health}, public=True, kind="probe"),
+        Route("GET", "/v1/broker", _about, "What this broker is, and what it offers.",
+              answers={200: About}, public=True),
+        Route("GET", "/v1/status", _status, "How this broker is.", answers={200: BrokerStatus},
+              local_only=True),
+        Route("POST", "/v1/sweep", _sweep, "Remove what is past its time.",
+              answers={200: UpkeepDone}, local_only=True),
+        Route("POST", "/v1/orphans", _orphans, "Look for ids without their message.",
+              answers={200: Orphans}, local_only=True),
+        Route("POST", "/v1/new-epoch", _new_epoch, "Begin a new epoch.", request=NewEpoch,
+              answers={200: Epochs}, errors=(UnknownMesh,), local_only=True),
+    ]  # fmt: skip
+
+
+async def _alive(call: BrokerCall) -> Response:
+    return await _health(call)
+
+
+async def _ready(call: BrokerCall) -> Response:
+    if call.api.phase != "ready":
+        return call.answer(Health("not_ready"), 503)
+    return await _health(call)
+
+
+async def _health(call: BrokerCall) -> Response:
+    try:
+        await call.api.desk.ping()
+    except HoldfastError as error:
+        # Words may name what lies where on this machine, and from elsewhere anybody may ask.
+        words = Told(error.code, error.message, error.hint) if is_own(call.scope) else None
+        return call.answer(Health(error.code, words), 503)
+    return call.answer(Health("ok"))
+
+
+async def _about(call: BrokerCall) -> Response:
+    broker = call.api.broker
+    supported = {name: dict(params) for name, params in broker.me.supported.items()}
+    about = (broker.identity.name, broker.identity.card(), __version__)
+    return call.answer(About(*about, broker.settings.registration, supported))
+
+
+async def _status(call: BrokerCall) -> Response:
+    api, broker = call.api, call.api.broker
+    mode, days = broker.mode
+    return call.answer(
+        BrokerStatus(
+            name=broker.identity.name,
+            card=broker.identity.card(),
+            version=__version__,
+            pid=os.getpid(),
+            store="sqlite" if broker.settings.dsn is None else "postgresql",
+            listening=api.addresses,
+            dedupe_mode=mode,
+            dedupe_days=days,
+            keep_days=broker.settings.keep_days,
+            registration=broker.settings.registration,
+            connections=len(broker.connections),
+            waiting=broker.accepting.rows,
+            counts=await api.desk.counts(),
+            meshes=await standings(api.desk),
+        )
+    )
+
+
+async def _sweep(call: BrokerCall) -> Response:
+    done = await sweep_asked(call.api.desk, call.api.now_ms(), call.api.broker.counts)
+    return call.answer(UpkeepDone.of(done))
+
+
+async def _orphans(call: BrokerCall) -> Response:
+    found = await check_orphans(call.api.desk, call.api.broker.counts)
+    return call.answer(
+        Orphans([OrphanTold(one.mesh, id_text(one.id), one.seq, one.what) for one in found])
+    )
+
+
+async def _new_epoch(call: BrokerCall) -> Response:
+    given = await asked(call, NewEpoch)
+    api = call.api
+    slug = None if given.mesh is None else check_mesh(given.mesh)
+    if slug is not None and await api.desk.mesh_get(slug) is None:
+        raise UnknownMesh(f"this broker has no mesh {slug!r}", hint="see: holdfast broker status")
+    made = await api.desk.new_epoch(slug, given.reason, api.now_ms())
+    for mesh in made:
+        api.broker.hub.wake_all(mesh.slug)
+    return call.answer(Epochs([EpochTold(one.slug, one.epoch, one.base) for one in made]))

@@ -1,0 +1,171 @@
+"""Queues over HTTP: take, settle, and look after the dead letters."""
+
+from __future__ import annotations
+
+from os import urandom
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast.broker.http.context import BrokerCall
+from holdfast.broker.queue_delivery import LEASE_BYTES, require_queue, settle
+from holdfast.rules import limits
+from holdfast.rules.broker_rows import DeadLetter
+from holdfast.rules.destinations import check_destination
+from holdfast.rules.errors import LeaseEnded, NotAMember, OverLimit, UnknownDestination
+from holdfast.rules.ids import id_text
+from holdfast.rules.keys import bytes_of, text_of
+from holdfast.service.http.request import whole
+from holdfast.service.http.route import Param, Route
+from holdfast.service.http.strict_json import asked
+
+_AT = "/v1/meshes/{mesh}/queues"
+_ONE = _AT + "/{queue:path}"
+
+
+class TakeAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    most: int = 1
+
+
+class TakenTold(msgspec.Struct, frozen=True):
+    """A message in your hands, until it is settled or its time is over."""
+
+    seq: int
+    lease: str
+    deliveries: int
+    until: int
+    broker_message_id: str
+    envelope: bytes
+    """The canonical bytes; as base64 in JSON."""
+
+
+class TakenAll(msgspec.Struct, frozen=True):
+    messages: list[TakenTold]
+
+
+class SettleAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    seq: int
+    lease: str
+    how: str
+    """`done`, `again`, `dead` or `extend`."""
+    reason: str = ""
+
+
+class Settled(msgspec.Struct, frozen=True):
+    settled: bool
+
+
+class QueueTold(msgspec.Struct, frozen=True):
+    queue: str
+    ready: int
+    taken: int
+    dead: int
+
+
+class Queues(msgspec.Struct, frozen=True):
+    queues: list[QueueTold]
+
+
+class DeadTold(msgspec.Struct, frozen=True):
+    seq: int
+    client_message_id: str
+    deliveries: int
+    reason: str
+    died_at: int
+
+
+class Dead(msgspec.Struct, frozen=True):
+    letters: list[DeadTold]
+
+
+class Revived(msgspec.Struct, frozen=True):
+    revived: bool
+
+
+def routes() -> list[Route]:
+    known = (NotAMember, UnknownDestination)
+    return [
+        Route("GET", _AT, _counts, "What the queues hold.", answers={200: Queues},
+              errors=(NotAMember,)),
+        Route("POST", _ONE + "/take", _take, "Take messages that nobody has.", request=TakeAsk,
+              answers={200: TakenAll}, errors=known),
+        Route("POST", _ONE + "/settle", _settle, "Finish with a message, or give it back.",
+              request=SettleAsk, answers={200: Settled}, errors=(NotAMember, LeaseEnded)),
+        Route("GET", _ONE + "/dead", _dead, "Dead letters.", answers={200: Dead}, errors=known,
+              params=(Param("limit", "So many at most.", int),)),
+        Route("POST", _ONE + "/dead/{seq}/revive", _revive, "Take up a dead letter again.",
+              answers={200: Revived}, errors=known),
+    ]  # fmt: skip
+
+
+async def _counts(call: BrokerCall) -> Response:
+    await call.member("read")
+    rows = await call.api.desk.queue_counts(call.mesh)
+    return call.answer(
+        Queues([QueueTold(row.queue, row.ready, row.taken, row.dead) for row in rows])
+    )
+
+
+async def _take(call: BrokerCall) -> Response:
+    given = await asked(call, TakeAsk)
+    await call.member("read")
+    if not 1 <= given.most <= limits.TAKE_MAX:
+        raise OverLimit(f"1 to {limits.TAKE_MAX} messages are taken at a time")
+    queue = await _queue(call)
+    leases = [urandom(LEASE_BYTES) for _ in range(given.most)]
+    taken = await call.api.desk.take(
+        call.mesh, queue, call.key, given.most, leases, call.api.now_ms()
+    )
+    return call.answer(
+        TakenAll(
+            [
+                TakenTold(
+                    seq=one.seq,
+                    lease=text_of(one.lease),
+                    deliveries=one.deliveries,
+                    until=one.until,
+                    broker_message_id=id_text(one.broker_id),
+                    envelope=one.raw,
+                )
+                for one in taken
+            ]
+        )
+    )
+
+
+async def _settle(call: BrokerCall) -> Response:
+    given = await asked(call, SettleAsk)
+    await call.member("read")
+    lease = bytes_of(given.lease, LEASE_BYTES, "the lease")
+    queue = await _queue(call)
+    done = await settle(
+        *(call.api.desk, call.mesh, queue, given.seq, lease, given.how, given.reason),
+        call.api.now_ms(),
+    )
+    return call.answer(Settled(done))
+
+
+async def _dead(call: BrokerCall) -> Response:
+    await call.member("read")
+    limit = call.number("limit", 100) or 0
+    if not 1 <= limit <= limits.TAKE_MAX:
+        raise OverLimit(f"1 to {limits.TAKE_MAX} are shown at a time")
+    rows = await call.api.desk.dead_letters(call.mesh, await _queue(call), limit)
+    return call.answer(Dead([_dead_told(row) for row in rows]))
+
+
+async def _revive(call: BrokerCall) -> Response:
+    await call.member("invite")
+    queue = await _queue(call)
+    revived = await call.api.desk.revive(call.mesh, queue, whole("seq", call.path["seq"]))
+    return call.answer(Revived(revived))
+
+
+async def _queue(call: BrokerCall) -> str:
+    _, queue = check_destination("queue", call.path["queue"])
+    await require_queue(call.api.desk, call.mesh, queue)
+    return queue
+
+
+def _dead_told(row: DeadLetter) -> DeadTold:
+    return DeadTold(row.seq, id_text(row.id), row.deliveries, row.reason, row.died_at)

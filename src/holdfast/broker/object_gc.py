@@ -1,0 +1,83 @@
+"""Content that nothing at a broker names any more, and how it goes.
+
+Objects come ahead of the change that names them, and stay while a change that is still held, or the
+mesh's snapshot, names them. Of a file that is shared anew each day only the last content is named
+when the changes before are swept. To find that out all that a mesh holds is read, so it is done
+rarely. What is unnamed is noted, and goes when it was so for `OBJECT_UNNAMED_MS`: a member that is
+about to name something asks for it first, and then the note is gone. That time is a month, because
+a message may name content in words that only people read, and lasts as long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from holdfast.node.core.intake import read_arrivals
+from holdfast.node.links.receive import objects_of
+from holdfast.protocol.mesh_snapshot import unpack_part
+from holdfast.rules import limits
+from holdfast.rules.broker_rows import DeskMesh
+from holdfast.rules.errors import Truncated, UnknownMesh
+from holdfast.storage.broker.port import Desk
+
+log = logging.getLogger("holdfast")
+
+
+async def collect_all(desk: Desk, now_ms: int) -> int:
+    """Removes what no mesh names any more; how many went."""
+    total = 0
+    for mesh in await desk.mesh_list():
+        try:
+            total += await _collect(desk, mesh, now_ms)
+        except (UnknownMesh, Truncated) as error:
+            # Removed, or swept by another broker of the same store, in between: another time.
+            log.info("the objects of mesh %r were not looked through: %s", mesh.slug, error.message)
+    return total
+
+
+async def _collect(desk: Desk, mesh: DeskMesh, now_ms: int) -> int:
+    page = await desk.objects_after(mesh.slug, "", limits.OBJECT_PAGE_ROWS)
+    if not page:
+        return 0
+    named = await _named(desk, mesh)
+    gone = 0
+    while page:
+        gone += await desk.objects_settle(
+            mesh.slug,
+            [name for name in page if name in named],
+            [name for name in page if name not in named],
+            now_ms,
+            now_ms - limits.OBJECT_UNNAMED_MS,
+        )
+        page = await desk.objects_after(mesh.slug, page[-1], limits.OBJECT_PAGE_ROWS)
+    return gone
+
+
+async def _named(desk: Desk, mesh: DeskMesh) -> set[str]:
+    """Whatever the changes that are held name, and the snapshot."""
+    found: set[str] = set()
+    after = mesh.first - 1
+    while True:
+        page = await desk.log_page(
+            mesh.slug, after, limits.SEQ_MAX, limits.FEED_ROWS, limits.FEED_BYTES
+        )
+        found |= _names([row.raw for row in page.rows])
+        if page.to >= page.last or page.to <= after:
+            break
+        after = page.to
+        await asyncio.sleep(0)
+    snapshot = await desk.snapshot_get(mesh.slug)
+    for number in range(0 if snapshot is None else snapshot.parts):
+        assert snapshot is not None
+        part = await desk.snapshot_part(mesh.slug, snapshot.id, number)
+        if part is None:
+            # Another has taken its place: what that one names was asked for a moment ago.
+            return found | await _named(desk, mesh)
+        found |= _names(unpack_part(part, mesh.slug).raws)
+        await asyncio.sleep(0)
+    return found
+
+
+def _names(raws: list[bytes]) -> set[str]:
+    return {named.sha256 for named in objects_of(read_arrivals(raws))}

@@ -1,0 +1,156 @@
+"""What one member takes from queues, over its connection.
+
+A taker says how many messages it can have in hand. It is handed so many, and another one whenever
+it has finished with one. What it keeps for too long is no longer its own: it goes to somebody else,
+and what the taker says of it then is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from holdfast.broker.access import require_member
+from holdfast.broker.verdicts import problem_of
+from holdfast.protocol.frames import FromBroker, Handed, Refusal, Settle, Take
+from holdfast.rules import limits
+from holdfast.rules.errors import (
+    BadValue,
+    HoldfastError,
+    LeaseEnded,
+    OverLimit,
+    Refused,
+    UnknownDestination,
+)
+from holdfast.storage.broker.port import Desk
+
+LEASE_BYTES: Final = 16
+HOWS: Final = ("done", "again", "dead", "extend")
+
+
+class Hands:
+    """A queue that the other side takes from: how many it wants, and which it has."""
+
+    __slots__ = ("held", "most", "news")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.held: dict[int, tuple[int, int]] = {}
+        """By seq: until when it is theirs, and for how long it was given."""
+        self.news = True
+
+
+class Handing:
+    """All queues that one connection takes from."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        key: bytes,
+        clock: Callable[[], int],
+        random: Callable[[int], bytes],
+    ) -> None:
+        self._desk, self._key, self._clock, self._random = desk, key, clock, random
+        self.by_queue: dict[tuple[str, str], Hands] = {}
+
+    async def take(self, frame: Take) -> None:
+        at = frame.mesh, frame.queue
+        if frame.most == 0:
+            self.by_queue.pop(at, None)
+            return
+        if not 0 < frame.most <= limits.TAKE_MAX:
+            raise OverLimit(f"a taker has {limits.TAKE_MAX} messages in hand at most")
+        if at not in self.by_queue and len(self.by_queue) >= limits.FOLLOWS_MAX:
+            raise OverLimit(f"a connection takes from {limits.FOLLOWS_MAX} queues at most")
+        await require_member(self._desk, frame.mesh, self._key, "read")
+        await require_queue(self._desk, frame.mesh, frame.queue)
+        hands = self.by_queue.setdefault(at, Hands(frame.most))
+        hands.most, hands.news = frame.most, True
+
+    async def settle(self, frame: Settle) -> None:
+        await require_member(self._desk, frame.mesh, self._key, "read")
+        now = self._clock()
+        held = await settle(
+            self._desk,
+            frame.mesh,
+            frame.queue,
+            frame.seq,
+            frame.lease,
+            frame.how,
+            frame.reason,
+            now,
+        )
+        hands = self.by_queue.get((frame.mesh, frame.queue))
+        if hands is None:
+            return
+        had = hands.held.pop(frame.seq, None)
+        if held and had is not None and frame.how == "extend":
+            hands.held[frame.seq] = (now + had[1], had[1])
+        hands.news = True
+
+    def news(self, mesh: str, queue: str) -> None:
+        hands = self.by_queue.get((mesh, queue))
+        if hands is not None:
+            hands.news = True
+
+    def look(self) -> None:
+        for hands in self.by_queue.values():
+            hands.news = True
+
+    @property
+    def eager(self) -> bool:
+        return any(hands.news for hands in self.by_queue.values())
+
+    async def pages(self) -> list[FromBroker]:
+        """What there is to hand out now."""
+        out: list[FromBroker] = []
+        for (mesh, queue), hands in list(self.by_queue.items()):
+            if not hands.news:
+                continue
+            hands.news = False
+            try:
+                out += await self._hand_out(mesh, queue, hands)
+            except HoldfastError as error:
+                if isinstance(error, Refused) and error.http_status < 500:
+                    self.by_queue.pop((mesh, queue), None)
+                    out.append(Refusal(mesh, problem_of(error)))
+        return out
+
+    async def _hand_out(self, mesh: str, queue: str, hands: Hands) -> list[FromBroker]:
+        now = self._clock()
+        hands.held = {seq: held for seq, held in hands.held.items() if held[0] > now}
+        room = hands.most - len(hands.held)
+        if room <= 0:
+            return []
+        await require_member(self._desk, mesh, self._key, "read")
+        leases = [self._random(LEASE_BYTES) for _ in range(room)]
+        out: list[FromBroker] = []
+        taken = await self._desk.take(mesh, queue, self._key, room, leases, now)
+        # So much is no whole queue, perhaps: the rest goes out when there is room for it.
+        hands.news = hands.news or sum(len(one.raw) for one in taken) > limits.TAKE_BYTES // 2
+        for one in taken:
+            span = max(0, one.until - now)
+            hands.held[one.seq] = (one.until, span)
+            told = (one.lease, one.deliveries, span, one.broker_id, one.raw)
+            out.append(Handed(mesh, queue, one.seq, *told))
+        return out
+
+
+async def require_queue(desk: Desk, mesh: str, queue: str) -> None:
+    rows = await desk.destination_list(mesh)
+    if not any((row.kind, row.ref) == ("queue", queue) for row in rows):
+        raise UnknownDestination(f"mesh {mesh!r} has no queue {queue!r}")
+
+
+async def settle(
+    desk: Desk, mesh: str, queue: str, seq: int, lease: bytes, how: str, reason: str, now: int
+) -> bool:
+    """Ends or extends what somebody has in hand; LeaseEnded if it is not theirs any more."""
+    if how not in HOWS:
+        raise BadValue(f"{how!r} is no way to settle it", hint=f"use one of: {', '.join(HOWS)}")
+    if not 0 < seq <= limits.LAMPORT_MAX or len(lease) != LEASE_BYTES:
+        raise BadValue("a message in hand is named by its seq and its lease of 16 bytes")
+    reason = reason[: limits.REASON_CHARS_MAX].replace("\0", "")
+    if not await desk.settle(mesh, queue, seq, lease, how, reason, now):
+        raise LeaseEnded(f"message {seq} of queue {queue!r} is not in these hands any more")
+    return True

@@ -1,0 +1,90 @@
+"""What became of an envelope, in the words of the wire: a status and, for a refusal, why."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.broker.accept import Outcome
+from holdfast.protocol.frames import Answer, Problem
+from holdfast.rules.broker_rows import Accepted, Verdict
+from holdfast.rules.errors import (
+    EpochMismatch,
+    HoldfastError,
+    IdempotencyKeyReused,
+    NotAMember,
+    NotGranted,
+    StoreClosed,
+    UnknownDestination,
+    UnknownMesh,
+)
+
+PREFIX_BYTES: Final = 8
+"""Of the broker's fingerprint, as told to whoever reused an id."""
+
+_OURS: Final = 500
+"""From this status on it is the broker that fails."""
+_NO_SUCH_MESH: Final = "ask whoever shared it; names at a broker are its own"
+_ASK_OWNER: Final = "ask the owner of the mesh for the grant"
+
+
+def error_of(answer: Accepted) -> HoldfastError | None:
+    """The error that a verdict is; None for what is accepted, now or before."""
+    match answer.verdict:
+        case Verdict.CREATED | Verdict.DUPLICATE:
+            return None
+        case Verdict.REUSED:
+            return IdempotencyKeyReused(
+                "this id was accepted before with another request, whose fingerprint begins with "
+                f"{answer.fingerprint[:PREFIX_BYTES].hex()}"
+            )
+        case Verdict.UNKNOWN_MESH:
+            return UnknownMesh("this broker has no such mesh", hint=_NO_SUCH_MESH)
+        case Verdict.NOT_A_MEMBER:
+            return NotAMember("this key is no member of the mesh")
+        case Verdict.NOT_GRANTED:
+            return NotGranted("this member may not hand that in", hint=_ASK_OWNER)
+        case Verdict.EPOCH_MISMATCH:
+            return EpochMismatch(f"the mesh counts in epoch {answer.epoch}")
+        case Verdict.UNKNOWN_DESTINATION:
+            return UnknownDestination("the mesh has no such destination")
+
+
+def for_members(error: HoldfastError) -> HoldfastError:
+    """What is told of trouble with the store. Its own words may name what lies where on the
+    broker's machine, or hold what others have handed in with it: they are for the broker's log.
+    """
+    if error.http_status < _OURS or isinstance(error, StoreClosed):
+        return error
+    return type(error)("the broker's store did not do it", hint="retry with the same ids, later")
+
+
+def problem_of(error: HoldfastError) -> Problem:
+    error = for_members(error)
+    return Problem(error.code, error.message, error.hint)
+
+
+def answer_of(number: int, outcome: Outcome) -> Answer:
+    """As a frame tells it."""
+    if isinstance(outcome, HoldfastError):
+        return Answer(number, outcome.http_status, problem=problem_of(outcome))
+    if outcome.verdict is Verdict.CREATED:  # nearly all of them
+        seen = (outcome.broker_id, True, outcome.first_seen_at)
+        return Answer(number, 201, outcome.message_epoch, outcome.seq, *seen)
+    error = error_of(outcome)
+    if error is not None:
+        return Answer(
+            number,
+            error.http_status,
+            message_epoch=outcome.message_epoch,
+            seq=outcome.seq,
+            problem=problem_of(error),
+        )
+    return Answer(
+        number,
+        200,
+        outcome.message_epoch,
+        outcome.seq,
+        outcome.broker_id,
+        outcome.history_available,
+        outcome.first_seen_at,
+    )

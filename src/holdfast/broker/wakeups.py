@@ -1,0 +1,174 @@
+"""Who is to be woken by what: the followers of meshes and the takers of queues.
+
+What this process accepts it knows in full, so it wakes only those whom it concerns: a dm wakes one
+connection among thousands. What another process has accepted is known by its number alone, and
+wakes all who follow the mesh; they look for themselves. Nothing depends on a wake-up but speed:
+what is read comes from the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol
+
+from holdfast.rules.broker_rows import Accepted, Arriving, Verdict
+from holdfast.rules.message import CHANGE
+
+
+class Ear(Protocol):
+    """One connection, as it is woken."""
+
+    @property
+    def key(self) -> bytes: ...
+    def topics(self, mesh: str) -> Collection[str] | None:
+        """What it had subscribed to when it last looked; None: not known."""
+
+    def wake(self, mesh: str, *, urgent: bool) -> None:
+        """There is something new in the mesh, perhaps."""
+
+    def wake_queue(self, mesh: str, queue: str) -> None: ...
+
+
+class Hub:
+    """All connections of one broker process."""
+
+    def __init__(self, *, alone: bool) -> None:
+        """`alone`: no other process writes into the store."""
+        self._alone = alone
+        self._ears: dict[str, dict[Ear, bytes]] = {}
+        self._by_key: dict[tuple[str, bytes], set[Ear]] = {}
+        self._takers: dict[tuple[str, str], set[Ear]] = {}
+        self._known: dict[str, int] = {}
+        """The last seq of each mesh that its followers were woken for."""
+        self._begun = 0
+        self._under_way: set[int] = set()
+        self._held: dict[str, tuple[int, int]] = {}
+        """News that came while groups were under way: the seq, and the last group begun by then."""
+
+    # --- who listens ---------------------------------------------------------------------------
+
+    def follow(self, mesh: str, ear: Ear, last: int = 0) -> None:
+        """`last` is the last seq of the mesh, as the ear has read it."""
+        if last:
+            self._known.setdefault(mesh, last)
+        self._ears.setdefault(mesh, {})[ear] = ear.key
+        self._by_key.setdefault((mesh, ear.key), set()).add(ear)
+
+    def unfollow(self, mesh: str, ear: Ear) -> None:
+        ears = self._ears.get(mesh, {})
+        if ears.pop(ear, None) is None:
+            return
+        if not ears:
+            del self._ears[mesh]
+            self._known.pop(mesh, None)
+        own = self._by_key[mesh, ear.key]
+        own.discard(ear)
+        if not own:
+            del self._by_key[mesh, ear.key]
+
+    def take_from(self, mesh: str, queue: str, ear: Ear) -> None:
+        self._takers.setdefault((mesh, queue), set()).add(ear)
+
+    def leave_queue(self, mesh: str, queue: str, ear: Ear) -> None:
+        takers = self._takers.get((mesh, queue))
+        if takers is not None:
+            takers.discard(ear)
+            if not takers:
+                del self._takers[mesh, queue]
+
+    def last(self, mesh: str) -> int:
+        """The last seq of a mesh that was heard of; 0 if none was."""
+        return self._known.get(mesh, 0)
+
+    def followers(self, mesh: str) -> int:
+        return len(self._ears.get(mesh, ()))
+
+    # --- what is new ---------------------------------------------------------------------------
+
+    def hold(self) -> int:
+        """A group is on its way into the store: what the store says of it is heard afterwards, when
+        it is known whom it concerns.
+        """
+        self._begun += 1
+        self._under_way.add(self._begun)
+        return self._begun
+
+    def release(self, group: int) -> None:
+        """It has come back, and was told by `accepted` if it is in the store."""
+        self._under_way.discard(group)
+        first = min(self._under_way, default=self._begun + 1)
+        for mesh, (seq, last) in list(self._held.items()):
+            if last < first:
+                del self._held[mesh]
+                self._hear(mesh, seq)
+
+    def news(self, mesh: str, seq: int) -> None:
+        """From the store, for whatever process wrote."""
+        if not self._under_way:
+            self._hear(mesh, seq)
+            return
+        before, last = self._held.get(mesh, (seq, self._begun))
+        self._held[mesh] = (0 if 0 in (seq, before) else max(seq, before), last)
+
+    def _hear(self, mesh: str, seq: int) -> None:
+        if seq and seq <= self._known.get(mesh, 0):
+            return
+        if seq and mesh in self._ears:
+            self._known[mesh] = seq
+        self.wake_all(mesh)
+
+    def wake_all(self, mesh: str) -> None:
+        for ear in list(self._ears.get(mesh, ())):
+            ear.wake(mesh, urgent=True)
+        for (of, queue), takers in list(self._takers.items()):
+            if of == mesh:
+                for ear in list(takers):
+                    ear.wake_queue(mesh, queue)
+
+    def accepted(self, batch: Sequence[Arriving], answers: Sequence[Accepted]) -> None:
+        """From this process: a group that is in the store now."""
+        by_mesh: dict[str, list[tuple[int, Arriving]]] = {}
+        for one, answer in zip(batch, answers, strict=True):
+            if answer.verdict is Verdict.CREATED:
+                by_mesh.setdefault(one.mesh, []).append((answer.seq, one))
+        for mesh, rows in by_mesh.items():
+            self._wake_for(mesh, rows)
+
+    def _wake_for(self, mesh: str, rows: list[tuple[int, Arriving]]) -> None:
+        for queue in {one.ref for _, one in rows if one.kind == "queue"}:
+            for ear in list(self._takers.get((mesh, queue), ())):
+                ear.wake_queue(mesh, queue)
+        if mesh not in self._ears:
+            return
+        known = self._known.get(mesh)
+        self._known[mesh] = max(known or 0, rows[-1][0])
+        if known is None or rows[0][0] != known + 1:
+            # Something of another process lies between, or we have just begun to listen.
+            for ear in list(self._ears[mesh]):
+                ear.wake(mesh, urgent=True)
+            return
+        for ear, urgent in self._concerned(mesh, [one for _, one in rows]).items():
+            ear.wake(mesh, urgent=urgent)
+
+    def _concerned(self, mesh: str, rows: Iterable[Arriving]) -> dict[Ear, bool]:
+        found: dict[Ear, bool] = {}
+        senders: set[bytes] = set()
+        for one in rows:
+            urgent = one.priority == "now"
+            if one.kind == "dm":
+                for ear in self._by_key.get((mesh, bytes.fromhex(one.ref)), ()):
+                    found[ear] = found.get(ear, False) or urgent
+            elif one.kind == "topic":
+                for ear in self._ears[mesh]:
+                    topics = ear.topics(mesh) if self._alone else None
+                    if topics is None or one.ref in topics:
+                        found[ear] = found.get(ear, False) or urgent
+            elif one.kind == CHANGE:
+                senders.add(one.sender)
+        if senders:
+            # One's own changes do not come back, unless others' are among them.
+            only = next(iter(senders)) if len(senders) == 1 else None
+            for ear, key in self._ears[mesh].items():
+                if key != only:
+                    found.setdefault(ear, False)
+        return found

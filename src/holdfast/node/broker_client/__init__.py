@@ -1,0 +1,1 @@
+"""Asking a broker over HTTP."""

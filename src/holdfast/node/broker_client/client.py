@@ -1,0 +1,432 @@
+"""Asking a broker over HTTP, one call at a time: meshes, members, invites, destinations, objects,
+snapshots. What flows all the time goes by the sync instead.
+
+Before the first call both sides say hello. The broker must prove the key on the card that is pinned
+for it, on the very connection that we see; only then does it hear who we are. A session that has
+ended is renewed, and the call made again: the broker did nothing yet.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+from weakref import WeakSet
+
+import msgspec
+
+from holdfast.node.broker_client.objects import Objects
+from holdfast.node.core.engine import Core
+from holdfast.node.trust.trust import Trust
+from holdfast.protocol.broker_http import (
+    Chunk,
+    Destination,
+    Destinations,
+    Dropped,
+    Feed,
+    InviteInfo,
+    Invites,
+    MadeInvite,
+    MadeInviteAnswer,
+    Member,
+    Members,
+    Removed,
+    Snapshot,
+    SnapshotAnswer,
+    SnapshotBegun,
+    Standing,
+    Subscription,
+    Subscriptions,
+)
+from holdfast.protocol.log_wire import JSON
+from holdfast.rules.errors import (
+    BadAnswer,
+    BadInput,
+    Broken,
+    DiskFull,
+    NotFound,
+    NotTrusted,
+    StoreBusy,
+    StoreClosed,
+    Truncated,
+    Unknown,
+    Unreachable,
+    ZoneNotTrusted,
+)
+from holdfast.rules.invites import SECRET_BYTES, Invite, check_broker_url, format_invite
+from holdfast.rules.keys import Hello, bytes_of, card_of, check_proof, parse_card, text_of
+from holdfast.rules.limits import (
+    BROKER_PART_BYTES_MAX,
+    INVITE_HOURS,
+    LINK_CONNECT_MS_MAX,
+    LINK_READ_MS_MAX,
+    MIB,
+)
+from holdfast.transport.handshake import SMALL_BYTES_MAX, Seed, Session, greet
+from holdfast.transport.http_client import Client, Content
+from holdfast.transport.remote_errors import Answer
+from holdfast.transport.tls import client_context
+
+T = TypeVar("T")
+
+_THEIRS: Final = (Broken, Unknown, DiskFull, StoreBusy, StoreClosed)
+"""Trouble that a broker tells of its own store. Ours has none of it."""
+_LIST_BYTES_MAX: Final = 16 * MIB
+_BINARY: Final = "application/octet-stream"
+_DIGITS_MAX: Final = 19
+_COMPARE: Final = "compare the cards: where the broker runs: holdfast broker status"
+
+
+# --- the calls -----------------------------------------------------------------------------------
+
+
+class BrokerCalls:
+    """One broker, as one node asks it. Thread-safe; calls take turns."""
+
+    def __init__(
+        self,
+        url: str,
+        card: str,
+        us: tuple[str, Seed],
+        *,
+        connect_ms: int = LINK_CONNECT_MS_MAX,
+        read_ms: int = LINK_READ_MS_MAX,
+    ) -> None:
+        """`card` is the broker's name and key, as they are pinned; `us` our name and our seed."""
+        self.url, self.card = check_broker_url(url), card
+        self.us, self._seed = us
+        self._name, self._key = parse_card(card)
+        self._plain = url.startswith("http:")
+        self._patience = (connect_ms, read_ms)
+        self._client = self._connect()
+        self._streams: WeakSet[Client] = WeakSet()
+        self._greeting = threading.Lock()
+        self._session: Session | None = None
+
+    @classmethod
+    def of(cls, trust: Trust, url: str, card: str) -> BrokerCalls:
+        """As this node, by its own key."""
+        return cls(url, card, (trust.name, trust.seed))
+
+    def close(self) -> None:
+        self._client.close()
+
+    def abort(self) -> None:
+        """From any thread: whoever waits here wakes at once, and nothing more is asked."""
+        for client in (self._client, *self._streams):
+            client.abort()
+
+    def hello(self) -> None:
+        """A new session. Every other call does this by itself when it is needed."""
+        self._renew(self._session)
+
+    # --- meshes and members --------------------------------------------------------------------
+
+    def register(self, mesh: str, name: str, token: str | None = None) -> Standing:
+        """Makes us the owner of a mesh. The same again gets the same mesh; AlreadyExists if the
+        name is somebody else's there.
+        """
+        asked = {"slug": mesh, "name": name, "token": token or ""}
+        return self.ask(Standing, "POST", "/api/my/meshes", asked)
+
+    def join(self, invite: Invite) -> Standing:
+        """Makes us a member. Again, by one who is, counts no use of the invite."""
+        asked = {"secret": text_of(invite.secret)}
+        found = self.ask(Standing, "POST", "/v1/join", asked)
+        if found.slug != invite.mesh:
+            raise BadAnswer(f"the invite is for {invite.mesh!r}, the broker says {found.slug!r}")
+        return found
+
+    def standing(self, mesh: str) -> Standing:
+        return self.ask(Standing, "GET", _at(mesh))
+
+    def remove_mesh(self, mesh: str) -> bool:
+        """The mesh and all that the broker has of it; the nodes keep theirs."""
+        return self.ask(Removed, "DELETE", _at(mesh)).removed
+
+    def members(self, mesh: str) -> list[Member]:
+        return self.ask(Members, "GET", _at(mesh, "members")).members
+
+    def grant(self, mesh: str, key: str, grants: Iterable[str]) -> Member:
+        asked = {"grants": list(grants)}
+        return self.ask(Member, "PUT", _at(mesh, "members", key), asked)
+
+    def remove_member(self, mesh: str, key: str) -> bool:
+        return self.ask(Removed, "DELETE", _at(mesh, "members", key)).removed
+
+    def invite(
+        self,
+        mesh: str,
+        *,
+        uses: int = 1,
+        hours: int = INVITE_HOURS,
+        grants: Iterable[str] = (),
+        at: str | None = None,
+    ) -> MadeInvite:
+        """`at` is where whoever gets it reaches the broker, if that is not where we do."""
+        url = self.url if at is None else check_broker_url(at).rstrip("/")
+        asked = {"grants": list(grants), "uses": uses, "expires_in_hours": hours}
+        made = self.ask(MadeInviteAnswer, "POST", _at(mesh, "invites"), asked)
+        try:
+            secret = bytes_of(made.secret, SECRET_BYTES)
+        except BadInput:
+            raise BadAnswer("the broker gives an invite that cannot be used") from None
+        text = format_invite(Invite(url, self.card, mesh, secret))
+        return MadeInvite(text, made.id, made.expires_at, made.uses)
+
+    def invites(self, mesh: str) -> list[InviteInfo]:
+        return self.ask(Invites, "GET", _at(mesh, "invites")).invites
+
+    def drop_invite(self, mesh: str, id: str) -> bool:
+        return self.ask(Removed, "DELETE", _at(mesh, "invites", id)).removed
+
+    # --- destinations --------------------------------------------------------------------------
+
+    def declare(
+        self,
+        mesh: str,
+        kind: str,
+        ref: str,
+        *,
+        visibility_ms: int | None = None,
+        deliveries_max: int | None = None,
+    ) -> Destination:
+        asked: dict[str, Any] = {"kind": kind, "ref": ref}
+        if visibility_ms is not None:
+            asked["visibility_ms"] = visibility_ms
+        if deliveries_max is not None:
+            asked["deliveries_max"] = deliveries_max
+        return self.ask(Destination, "POST", _at(mesh, "destinations"), asked)
+
+    def destinations(self, mesh: str) -> list[Destination]:
+        return self.ask(Destinations, "GET", _at(mesh, "destinations")).destinations
+
+    def drop_destination(self, mesh: str, kind: str, ref: str) -> bool:
+        return self.ask(Dropped, "DELETE", _at(mesh, "destinations", kind, ref)).dropped
+
+    def subscribe(self, mesh: str, topic: str) -> int:
+        """The seq from behind which we get the topic."""
+        return self.ask(Subscription, "PUT", _at(mesh, "subscriptions", topic)).since
+
+    def unsubscribe(self, mesh: str, topic: str) -> bool:
+        return self.ask(Dropped, "DELETE", _at(mesh, "subscriptions", topic)).dropped
+
+    def subscriptions(self, mesh: str) -> dict[str, int]:
+        found = self.ask(Subscriptions, "GET", _at(mesh, "subscriptions")).subscriptions
+        return {one.topic: one.since for one in found}
+
+    def next_for_us(self, mesh: str, after: int) -> int | None:
+        """The seq of the first thing behind a seq that is for us and not ours; None if there is
+        none.
+        """
+        while True:
+            path = f"/v1/meshes/{quote(mesh, safe='')}/feed?after={after}&limit=1"
+            try:
+                page = self.ask(Feed, "GET", path)
+            except Truncated:
+                return after + 1  # it is gone there: a snapshot has it
+            if page.rows:
+                return page.rows[0].seq
+            if page.to >= page.last or page.to <= after:
+                return None
+            after = page.to
+
+    # --- objects -------------------------------------------------------------------------------
+
+    def object_path(self, mesh: str, sha: str) -> str:
+        return f"/v1/meshes/{quote(mesh, safe='')}/objects/{sha}"
+
+    def object_size(self, mesh: str, sha: str) -> int | None:
+        """None if the broker does not have it."""
+        try:
+            answer = self._call("HEAD", self.object_path(mesh, sha))
+        except NotFound:
+            return None
+        said = answer.headers.get("content-length", "")
+        if not said.isascii() or not said.isdecimal() or len(said) > _DIGITS_MAX:
+            raise BadAnswer(f"{self.url} does not say how large {sha} is")
+        return int(said)
+
+    def put_object(self, core: Core, mesh: str, sha: str) -> bool:
+        """Brings an object of ours; False if the broker has it already. BlobMissing if we have
+        not.
+        """
+        if self.object_size(mesh, sha) is not None:
+            return False
+        with core.blobs.open(sha) as source:
+            content = Content(source, core.blobs.size(sha))
+            headers = {"Content-Type": _BINARY}
+            self._call("PUT", self.object_path(mesh, sha), headers=headers, content=content)
+        return True
+
+    def objects(self, mesh: str) -> Objects:
+        """The objects of a mesh, as `pull_objects` asks for them."""
+        return Objects(self, mesh)
+
+    @contextmanager
+    def streaming(self, path: str, accept: str = _BINARY) -> Iterator[Iterator[bytes]]:
+        """An answer piece by piece, on a connection of its own: other calls need not wait."""
+        session = self._session or self._renew(None)
+        client = self._connect()
+        self._streams.add(client)
+        try:
+            headers = {"Accept": accept, "Authorization": session.authorization}
+            pieces = client.stream("GET", path, headers=headers, pin=session.certificate)
+            with closing(pieces):  # else it would keep its turn on the connection
+                yield pieces
+        finally:
+            client.close()
+
+    # --- snapshots -----------------------------------------------------------------------------
+
+    def snapshot(self, mesh: str) -> Snapshot | None:
+        """The newest one that is ready."""
+        try:
+            return _snapshot(self.ask(SnapshotAnswer, "GET", _at(mesh, "snapshot")))
+        except NotFound:
+            return None
+
+    def snapshot_begin(self, mesh: str, epoch: int, seq: int) -> SnapshotBegun:
+        """Begins an upload that holds everything up to there, or goes on with ours."""
+        asked = {"epoch": epoch, "seq": seq}
+        return self.ask(SnapshotBegun, "POST", _at(mesh, "snapshot", "begin"), asked)
+
+    def snapshot_chunk(self, mesh: str, id: str, number: int, rows: int, part: bytes) -> int:
+        """The number of the part that is missing next."""
+        path = f"{_at(mesh, 'snapshot', id, 'chunk')}?number={number}&rows={rows}"
+        answer = self._call("POST", path, body=part, headers={"Content-Type": _BINARY})
+        return answer.json(Chunk).next
+
+    def snapshot_commit(self, mesh: str, id: str, digest: bytes) -> Snapshot:
+        asked = {"digest": digest.hex()}
+        path = _at(mesh, "snapshot", id, "commit")
+        return _snapshot(self.ask(SnapshotAnswer, "POST", path, asked))
+
+    def snapshot_part(self, mesh: str, id: str, number: int) -> bytes:
+        path = _at(mesh, "snapshot", id, str(number))
+        headers = {"Accept": _BINARY}
+        answer = self._call("GET", path, headers=headers, bytes_max=BROKER_PART_BYTES_MAX)
+        answer.expect(_BINARY)
+        return answer.body
+
+    # --- one call ------------------------------------------------------------------------------
+
+    def ask(
+        self, kind: type[T], method: str, path: str, document: Mapping[str, Any] | None = None
+    ) -> T:
+        """One call with JSON in both directions."""
+        body = None if document is None else msgspec.json.encode(document)
+        headers = {} if body is None else {"Content-Type": JSON}
+        return self._call(method, path, body=body, headers=headers, bytes_max=_LIST_BYTES_MAX).json(
+            kind
+        )
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        bytes_max: int = SMALL_BYTES_MAX,
+        content: Content | None = None,
+    ) -> Answer:
+        def once(session: Session) -> Answer:
+            return self._client.call(
+                method,
+                path,
+                body=body,
+                headers={
+                    "Accept": JSON,
+                    **(headers or {}),
+                    "Authorization": session.authorization,
+                },
+                bytes_max=bytes_max,
+                pin=session.certificate,
+                content=content,
+            )
+
+        session = self._session or self._renew(None)
+        with self._theirs():
+            try:
+                return once(session)
+            except NotTrusted:
+                return once(self._renew(session))
+
+    def _connect(self) -> Client:
+        connect_ms, read_ms = self._patience
+        context = None if self._plain else client_context()
+        return Client(self.url, connect_ms=connect_ms, read_ms=read_ms, context=context)
+
+    def _renew(self, old: Session | None) -> Session:
+        """A new session, unless another thread has got one since."""
+        with self._greeting:
+            if self._session is None or self._session is old:
+                self._session = None
+                with self._theirs():
+                    self._session = greet(
+                        self._client, self.us, self._seed, self._check, plain=self._plain
+                    )
+            return self._session
+
+    def _check(self, hello: Hello, proof: bytes) -> None:
+        """Is it the broker that is pinned, on this very connection?"""
+        who = f"{self._client.address} says that it is {hello.server_zone!r}"
+        if (hello.server_zone, hello.server_key) != (self._name, self._key):
+            raise ZoneNotTrusted(
+                f"{who}, by another key than that of {self._name!r}", hint=_COMPARE
+            )
+        _check_proof(hello, proof, who)
+
+    @contextmanager
+    def _theirs(self) -> Iterator[None]:
+        try:
+            yield
+        except _THEIRS as error:
+            raise Unreachable(
+                f"{self._client.address} has trouble of its own: {error.message}"
+            ) from None
+
+
+def card_shown(url: str, us: tuple[str, Seed]) -> str:
+    """The card of whoever listens there: proved on this connection, but pinned by nobody. It is for
+    people to compare, or for a broker on this very machine.
+    """
+    found: list[str] = []
+
+    def look(hello: Hello, proof: bytes) -> None:
+        _check_proof(hello, proof, f"{url} says that it is {hello.server_zone!r}")
+        found.append(card_of(hello.server_zone, hello.server_key))
+
+    plain = check_broker_url(url).startswith("http:")
+    client = Client(url, context=None if plain else client_context())
+    try:
+        greet(client, *us, look, plain=plain)
+    finally:
+        client.close()
+    return found[0]
+
+
+def _check_proof(hello: Hello, proof: bytes, who: str) -> None:
+    if not hello.certificate or not check_proof(hello.server_key, "server", hello, proof):
+        raise ZoneNotTrusted(
+            f"{who}, but cannot prove it on this connection",
+            hint="somebody may stand between the two: check the address",
+        )
+
+
+def _at(mesh: str, *more: str) -> str:
+    """A path below a mesh. Whatever is in a name stays in its place."""
+    return "/".join(("/api/my/meshes", *(quote(part, safe="") for part in (mesh, *more))))
+
+
+def _snapshot(said: SnapshotAnswer) -> Snapshot:
+    try:
+        digest = bytes.fromhex(said.digest)
+    except ValueError:
+        raise BadAnswer("the snapshot has a digest that cannot be read") from None
+    if said.epoch < 1 or min(said.seq, said.parts, said.rows) < 0:
+        raise BadAnswer("the snapshot has a place that cannot be")
+    return Snapshot(said.snapshot_id, said.epoch, said.seq, said.parts, said.rows, digest)

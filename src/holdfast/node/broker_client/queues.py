@@ -1,0 +1,155 @@
+"""Taking from a queue of a shared mesh: one message for one taker, until it is finished.
+
+A taken message is hidden from others for a while. Whoever took it says that it is done, gives it
+back, gives it up (it goes to the dead letters), or asks for more time. If nothing is said, others
+get it after that while, and after too many deliveries it dies by itself. So a message may come
+twice: what is done with it must bear that, or remember its id.
+
+Queues live at the broker: taking needs it to be there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+
+from holdfast.node.broker_client.client import BrokerCalls
+from holdfast.rules.bodies import MessageSend, decode_body
+from holdfast.rules.envelope import Envelope, decode
+from holdfast.rules.errors import BadAnswer, BadInput, Refused
+from holdfast.rules.fingerprint import parse_meta
+from holdfast.rules.ids import id_text
+from holdfast.rules.message import check_arriving
+
+ENDS: Final = ("done", "again", "dead", "extend")
+
+
+class TakenMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message in our hands."""
+
+    handle: str
+    """Says whose it is when it is settled."""
+    id: str
+    queue: str
+    sender: str
+    content: bytes
+    content_type: str
+    meta: dict[str, Any]
+    priority: str
+    reply_to: str
+    deliveries: int
+    """This one among them."""
+    until: int
+    """So long it is hidden from others, by the broker's clock."""
+
+    @property
+    def text(self) -> str:
+        return self.content.decode(errors="replace")
+
+
+class QueueInfo(msgspec.Struct, frozen=True):
+    queue: str
+    ready: int
+    taken: int
+    dead: int
+
+
+class DeadMessage(msgspec.Struct, frozen=True):
+    seq: int
+    client_message_id: str
+    deliveries: int
+    reason: str
+    died_at: int
+
+
+class QueueCalls:
+    """One queue of one mesh."""
+
+    def __init__(self, calls: BrokerCalls, mesh: str, queue: str) -> None:
+        self._calls, self._mesh, self._queue = calls, mesh, queue
+        self._at = f"{_queues(mesh)}/{quote(queue, safe='/')}"
+
+    def take(self, most: int = 1) -> list[TakenMessage]:
+        found = self._calls.ask(_TakenAll, "POST", f"{self._at}/take", {"most": most})
+        return [self._message(one) for one in found.messages]
+
+    def settle(self, handle: str, how: str, reason: str = "") -> bool:
+        if how not in ENDS:
+            raise BadInput(f"{how!r} is no end of a message", hint=f"use: {', '.join(ENDS)}")
+        seq, _, lease = handle.partition(":")
+        if not seq.isascii() or not seq.isdecimal() or not lease:
+            raise BadInput("that is not the handle of a taken message")
+        asked = {"seq": int(seq), "lease": lease, "how": how, "reason": reason}
+        return self._calls.ask(_Settled, "POST", f"{self._at}/settle", asked).settled
+
+    def letters(self, limit: int = 100) -> list[DeadMessage]:
+        return self._calls.ask(_Letters, "GET", f"{self._at}/dead?limit={limit}").letters
+
+    def revive(self, seq: int) -> bool:
+        return self._calls.ask(_Revived, "POST", f"{self._at}/dead/{seq}/revive").revived
+
+    def _message(self, one: _Taken) -> TakenMessage:
+        envelope, body = self._read(one.envelope)
+        return TakenMessage(
+            handle=f"{one.seq}:{one.lease}",
+            id=id_text(envelope.id),
+            queue=self._queue,
+            sender=envelope.origin,
+            content=body.content,
+            content_type=body.content_type,
+            meta=parse_meta(envelope.meta),
+            priority=envelope.priority,
+            reply_to=envelope.reply_to,
+            deliveries=one.deliveries,
+            until=one.until,
+        )
+
+    def _read(self, raw: bytes) -> tuple[Envelope, MessageSend]:
+        """What the broker hands out is checked as what arrives in any other way."""
+        try:
+            envelope = decode(raw)
+            place = check_arriving(envelope)
+            body = decode_body(envelope)
+        except Refused as error:
+            raise BadAnswer(f"the broker hands out what is no message: {error.message}") from None
+        if not isinstance(body, MessageSend) or place != ("queue", self._queue):
+            raise BadAnswer(f"the broker hands out what was not sent to {self._queue!r}")
+        return envelope, body
+
+
+def queue_list(calls: BrokerCalls, mesh: str) -> list[QueueInfo]:
+    return calls.ask(_Queues, "GET", _queues(mesh)).queues
+
+
+def _queues(mesh: str) -> str:
+    return f"/v1/meshes/{quote(mesh, safe='')}/queues"
+
+
+class _Taken(msgspec.Struct):
+    seq: int
+    lease: str
+    deliveries: int
+    until: int
+    envelope: bytes
+
+
+class _TakenAll(msgspec.Struct):
+    messages: list[_Taken]
+
+
+class _Settled(msgspec.Struct):
+    settled: bool
+
+
+class _Queues(msgspec.Struct):
+    queues: list[QueueInfo]
+
+
+class _Letters(msgspec.Struct):
+    letters: list[DeadMessage]
+
+
+class _Revived(msgspec.Struct):
+    revived: bool

@@ -1,0 +1,1 @@
+"""One write and one arrival: operations, change, intake, fold, and the engine that runs them."""

@@ -1,0 +1,172 @@
+"""Local writes: from what was asked to an envelope in the log.
+
+A change is prepared outside the transaction (checked, encoded, fingerprinted), because none of that
+needs the lock. Inside it is deduplicated, stamped, appended and folded, all or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.node.core.context import Context
+from holdfast.node.core.fold import CURRENT, FOLDS
+from holdfast.rules.bodies import OPS, Body, encode_body, family_of
+from holdfast.rules.data_classes import data_class_of, write_class_of
+from holdfast.rules.envelope import Base, Destination, Envelope, Priority, decode_trusted, encode
+from holdfast.rules.errors import IdReused
+from holdfast.rules.fingerprint import canonical_meta, fingerprint
+from holdfast.rules.ids import id_text, parse_id
+from holdfast.rules.order import Stamp
+from holdfast.rules.outbox import spool_row
+from holdfast.rules.reconcile import Outcome
+from holdfast.storage.ports import Reader, Transaction
+
+_WRITE_CLASS: Final = {
+    op: write_class_of(data_class_of(family_of(op)), voters=False).value for op in OPS
+}
+
+
+class Receipt(msgspec.Struct, frozen=True, gc=False):
+    """The answer to a write: it is in the log, and on the disk."""
+
+    raw_id: bytes
+    offset: int
+    lamport: int
+    peer: str
+    duplicate: bool = False
+    """The id was known already with the same content: this is the first write's receipt."""
+    outcome: Outcome = Outcome.APPLIED
+
+    @property
+    def id(self) -> str:
+        return id_text(self.raw_id)
+
+    @property
+    def stamp(self) -> Stamp:
+        return Stamp(self.lamport, self.peer)
+
+
+class Change:
+    """One local write, prepared: calling it with a transaction carries it out."""
+
+    repeatable = True
+    """Touches nothing but the transaction, so that the writer may undo it and run it again."""
+
+    __slots__ = (
+        "body",
+        "ctx",
+        "encoded",
+        "entity",
+        "fingerprint",
+        "given",
+        "id",
+        "mesh",
+        "meta",
+        "op",
+        "owner",
+        "priority",
+        "reply_to",
+        "to",
+    )
+
+    def __init__(
+        self,
+        ctx: Context,
+        mesh: str,
+        op: str,
+        entity: str,
+        body: Body,
+        *,
+        owner: str = "",
+        id: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        asked: bytes | None = None,
+    ) -> None:
+        """`asked` is what the caller decides, where the body also holds what the state decides."""
+        self.to: tuple[Destination, str] | None = None
+        self.reply_to = ""
+        self.priority: Priority = "next"
+        self.ctx, self.mesh, self.op, self.entity, self.owner = ctx, mesh, op, entity, owner
+        self.body = body
+        self.encoded = encode_body(body)
+        self.given = id is not None
+        self.id = ctx.mint() if id is None else parse_id(id)
+        self.meta = b"" if meta is None else canonical_meta(meta)
+        self.fingerprint = fingerprint(
+            kind=op, ref=entity, meta=self.meta, body=self.encoded if asked is None else asked
+        )
+
+    def __call__(self, tx: Transaction) -> Receipt:
+        if self.given:
+            known = known_receipt(tx, self.id, self.fingerprint, self.mesh)
+            if known is not None:
+                return known
+        return self.carry_out(tx)
+
+    def carry_out(self, tx: Transaction) -> Receipt:
+        ctx = self.ctx
+        lamport, seq, lane = tx.tick(self.mesh)
+        find = CURRENT.get(self.op)
+        current = None if find is None else find(tx, self, self.body)
+        assert current is None or current.lamport < lamport, "our clock is past everything we hold"
+        now = ctx.now_ms()
+        envelope = Envelope(
+            id=self.id,
+            mesh=self.mesh,
+            op=self.op,
+            entity=self.entity,
+            owner=self.owner,
+            origin=ctx.peer,
+            epoch=ctx.epoch,
+            seq=seq,
+            lamport=lamport,
+            created_at=now,
+            write_class=_WRITE_CLASS[self.op],
+            fingerprint=self.fingerprint,
+            base=None if current is None else Base(current.lamport, current.peer),
+            meta=self.meta,
+            body=self.encoded,
+            to=self.to,
+            reply_to=self.reply_to,
+            priority=self.priority,
+        )
+        offset = tx.log_append(
+            self.id, self.mesh, self.op, self.entity, ctx.peer, lamport, now, encode(envelope)
+        )
+        apply = FOLDS.get(self.op)
+        outcome = Outcome.APPLIED
+        if apply is not None:
+            outcome = apply(tx, ctx, envelope, self.body, offset, current)
+        if lane is not None:
+            tx.spool_add((spool_row(lane, envelope, offset, now),))
+        return Receipt(self.id, offset, lamport, ctx.peer, False, outcome)
+
+
+def known_receipt(tx: Reader, id: bytes, asked: bytes, mesh: str) -> Receipt | None:
+    """The first write's receipt if the id is known; IdReused if it was for something else."""
+    entry = tx.log_find(id)
+    if entry is not None:
+        first = decode_trusted(entry.raw)
+        _refuse_other(id, first.fingerprint, asked)
+        if entry.mesh != mesh:
+            raise IdReused(f"id {id_text(id)} was used before in the mesh {entry.mesh!r}")
+        return Receipt(
+            id, entry.offset, entry.lamport, entry.origin, True, Outcome.NOOP_ALREADY_APPLIED
+        )
+    gone = tx.forgotten(id)
+    if gone is not None:
+        offset, fingerprint_ = gone
+        _refuse_other(id, fingerprint_, asked)
+        return Receipt(id, offset, 0, "", True, Outcome.NOOP_ALREADY_APPLIED)
+    return None
+
+
+def _refuse_other(id: bytes, first: bytes, asked: bytes) -> None:
+    if first != asked:
+        raise IdReused(
+            f"id {id_text(id)} was used before for another request "
+            f"(its fingerprint begins with {first[:8].hex()})"
+        )

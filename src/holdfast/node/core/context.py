@@ -1,0 +1,19 @@
+"""What every change needs to know about the node that makes it."""
+
+from __future__ import annotations
+
+from holdfast.service.clock import Source
+from holdfast.storage.files.blobs import BlobStore
+
+
+class Context:
+    """This node: its name, the generation of its log, its clock, its blobs."""
+
+    __slots__ = ("blobs", "epoch", "mint", "now_ms", "peer")
+
+    def __init__(self, peer: str, epoch: int, source: Source, blobs: BlobStore) -> None:
+        self.peer = peer
+        self.epoch = epoch
+        self.now_ms = source.now_ms
+        self.mint = source.mint
+        self.blobs = blobs

@@ -1,0 +1,189 @@
+"""Tasks: from turns to the task and its history.
+
+A turn that is newer than all before it is one step. One that belongs further back folds the task
+again from its turns, as does a release, which may open a generation that others have named; and
+what changes by that is told: verdicts are rewritten, lost turns go to the ledger, and a peer whose
+claim was superseded is warned on its next call.
+"""
+
+from __future__ import annotations
+
+from holdfast.node.core.context import Context
+from holdfast.rules import tasks
+from holdfast.rules.bodies import NOTHING, Body, TaskCreate, TaskTurn
+from holdfast.rules.envelope import Envelope
+from holdfast.rules.merge import version_of
+from holdfast.rules.order import Version, is_newer
+from holdfast.rules.reconcile import Outcome
+from holdfast.rules.rows import ConflictRow, TaskEventRow, TaskRow, WarningRow
+from holdfast.storage.ports import Transaction
+
+
+def fold_task(
+    tx: Transaction,
+    ctx: Context,
+    envelope: Envelope,
+    body: Body,
+    offset: int,
+    current: Version | None,
+) -> Outcome:
+    """`current` is not needed: what a turn meets is the whole task."""
+    turn = _turn(envelope, body)
+    row = tx.task_get(envelope.mesh, envelope.entity)
+    newest = row is None or is_newer(turn.version, row.last)
+    if row is None or (newest and turn.kind != "release"):
+        task, judged = tasks.step(tasks.Task() if row is None else task_of(row), turn)
+        known: list[TaskEventRow] = []
+        history = [judged]
+        last, updated_at = turn.version, envelope.created_at
+    else:
+        known = tx.task_events(envelope.mesh, envelope.entity)
+        if any(event.version == turn.version for event in known):
+            # Folded long ago, and its id forgotten since: a task is the fold of a set.
+            return Outcome.NOOP_ALREADY_APPLIED
+        task, history = tasks.fold([*(_turn_of(event) for event in known), turn])
+        if newest:
+            last, updated_at = turn.version, envelope.created_at
+        else:
+            last, updated_at = row.last, row.updated_at
+    _keep_events(tx, ctx, envelope, known, history)
+    tx.task_put(_task_row(envelope, task, last, offset, updated_at))
+    mine = next(judged for judged in history if judged.turn.version == turn.version)
+    return Outcome.SUPERSEDED if mine.event in tasks.DISCARDED else Outcome.APPLIED
+
+
+def _turn(envelope: Envelope, body: Body) -> tasks.Turn:
+    kind = envelope.op.partition(".")[2]
+    if isinstance(body, TaskCreate):
+        return tasks.Turn(
+            version_of(envelope),
+            kind,
+            event_time=envelope.created_at,
+            title=body.title,
+            description=body.description,
+        )
+    generation = body.generation if isinstance(body, TaskTurn) else 0
+    return tasks.Turn(version_of(envelope), kind, generation, envelope.created_at)
+
+
+def _turn_of(event: TaskEventRow) -> tasks.Turn:
+    return tasks.Turn(
+        event.version,
+        event.kind,
+        event.generation,
+        event.event_time,
+        event.title,
+        event.description,
+    )
+
+
+def task_of(row: TaskRow) -> tasks.Task:
+    """The fold's state as its row keeps it."""
+    return tasks.Task(
+        known=row.known,
+        title=row.title,
+        description=row.description,
+        created_by=row.created_by,
+        created_at=row.created_at,
+        status=row.status,
+        generation=row.generation,
+        holder=row.holder,
+        claimed_at=row.claimed_at,
+        ended=row.ended,
+        ended_at=row.ended_at,
+    )
+
+
+def _task_row(
+    envelope: Envelope, task: tasks.Task, last: Version, offset: int, updated_at: int
+) -> TaskRow:
+    return TaskRow(
+        mesh=envelope.mesh,
+        task=envelope.entity,
+        known=task.known,
+        title=task.title,
+        description=task.description,
+        created_by=task.created_by,
+        created_at=task.created_at,
+        status=task.status,
+        generation=task.generation,
+        holder=task.holder,
+        claimed_at=task.claimed_at,
+        ended=task.ended,
+        ended_at=task.ended_at,
+        last=last,
+        offset=offset,
+        updated_at=updated_at,
+    )
+
+
+def _keep_events(
+    tx: Transaction,
+    ctx: Context,
+    envelope: Envelope,
+    known: list[TaskEventRow],
+    history: list[tasks.Judged],
+) -> None:
+    """Writes new and changed verdicts; whoever lost something is told, and the ledger keeps it."""
+    was = {event.version: event for event in known}
+    for judged in history:
+        before = was.get(judged.turn.version)
+        if before is not None and (before.event, before.against) == (judged.event, judged.against):
+            continue
+        turn = judged.turn
+        tx.task_event_put(
+            TaskEventRow(
+                mesh=envelope.mesh,
+                task=envelope.entity,
+                version=turn.version,
+                kind=turn.kind,
+                generation=turn.generation,
+                event=judged.event.value,
+                event_time=turn.event_time,
+                applied_at=ctx.now_ms(),
+                against=judged.against,
+                title=turn.title,
+                description=turn.description,
+            )
+        )
+        # Against nobody: a claim of a generation whose beginning has not arrived. It may still win.
+        lost = judged.event in tasks.DISCARDED and judged.against is not None
+        was_lost = (
+            before is not None and before.event in tasks.DISCARDED and before.against is not None
+        )
+        if lost and not was_lost:
+            # A renewed claim is lost together with the one that it renewed: that one is told.
+            held = before is not None and before.event == tasks.Event.CLAIMED
+            _lost_turn(tx, ctx, envelope, judged, held=held)
+
+
+def _lost_turn(
+    tx: Transaction, ctx: Context, envelope: Envelope, judged: tasks.Judged, *, held: bool
+) -> None:
+    turn, against = judged.turn, judged.against
+    assert against is not None, "a turn loses against another"
+    ended = judged.event is tasks.Event.REJECTED_TERMINAL
+    tx.conflict_add(
+        ConflictRow(
+            mesh=envelope.mesh,
+            family="task",
+            owner="",
+            entity=envelope.entity,
+            reason="the task had ended" if ended else "the first claim of a generation wins",
+            winner=against,
+            loser=turn.version,
+            loser_op=f"task.{turn.kind}",
+            loser_body=NOTHING,
+            found_at=ctx.now_ms(),
+        )
+    )
+    if held and turn.kind == "claim" and turn.version.peer == ctx.peer:
+        tx.warning_add(
+            WarningRow(
+                mesh=envelope.mesh,
+                type="task_claim_superseded",
+                entity=envelope.entity,
+                by_peer=against.peer,
+                at_lamport=against.lamport,
+            )
+        )

@@ -1,0 +1,393 @@
+"""Every verb of the library, once, as work on a transaction or on a reader.
+
+The sync and the async faces of the library only differ in how they run these. Checks that need no
+state are done here and now; checks that do are done by the work, in its transaction.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+from holdfast.node.core.change import Change, Receipt
+from holdfast.node.core.context import Context
+from holdfast.node.core.views import Hit, Memory, StateEntry
+from holdfast.rules import limits, names
+from holdfast.rules.bodies import (
+    Fact,
+    FileShare,
+    MemorySet,
+    Nothing,
+    StateSet,
+    TaskCreate,
+    TaskTurn,
+    VectorDelete,
+    VectorStore,
+    check_objects,
+    check_prose,
+    check_tags,
+    encode_body,
+    encode_value,
+)
+from holdfast.rules.errors import (
+    BadInput,
+    OverLimit,
+    TaskEnded,
+    TaskTaken,
+    UnknownFile,
+    UnknownKey,
+    UnknownObject,
+    UnknownTask,
+)
+from holdfast.rules.ids import id_text
+from holdfast.rules.paths import check_path
+from holdfast.rules.rows import TaskEventRow, TaskRow
+from holdfast.rules.tasks import TERMINAL, Status
+from holdfast.rules.vectors import Model, pack
+from holdfast.storage.ports import Reader, Transaction
+
+T = TypeVar("T")
+Read = Callable[[Reader], T]
+Work = Callable[[Transaction], T]
+Meta = Mapping[str, Any] | None
+
+_SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
+
+
+class _Deletion(Change):
+    """A change that needs something live to delete."""
+
+    __slots__ = ("_require",)
+
+    def __init__(self, require: Callable[[Reader], None], *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._require = require
+
+    def carry_out(self, tx: Transaction) -> Receipt:
+        self._require(tx)
+        return super().carry_out(tx)
+
+
+# --- state ---------------------------------------------------------------------------------------
+
+
+def state_set(
+    ctx: Context, mesh: str, key: str, value: object, id: str | None = None, meta: Meta = None
+) -> Change:
+    names.check_key(key)
+    return Change(ctx, mesh, "state.set", key, StateSet(encode_value(value)), id=id, meta=meta)
+
+
+def state_delete(ctx: Context, mesh: str, key: str, id: str | None = None) -> Change:
+    names.check_key(key)
+
+    def require(tx: Reader) -> None:
+        row = tx.state_get(mesh, key)
+        if row is None or row.tombstone:
+            raise UnknownKey(f"state of {mesh!r} has no key {key!r}")
+
+    return _Deletion(require, ctx, mesh, "state.delete", key, Nothing(), id=id)
+
+
+def state_entry(mesh: str, key: str) -> Read[StateEntry | None]:
+    names.check_key(key)
+
+    def read(tx: Reader) -> StateEntry | None:
+        row = tx.state_get(mesh, key)
+        return None if row is None or row.tombstone else StateEntry.of(row)
+
+    return read
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+
+def memory_set(
+    ctx: Context,
+    mesh: str,
+    key: str,
+    value: object,
+    tags: Iterable[str] = (),
+    id: str | None = None,
+    owner: str | None = None,
+) -> Change:
+    names.check_key(key)
+    if isinstance(tags, str):
+        raise BadInput("tags is one text, not a list of texts", hint="write tags=['…']")
+    listed = tuple(tags)
+    check_tags(listed)
+    body = MemorySet(encode_value(value), listed)
+    return Change(ctx, mesh, "memory.set", key, body, owner=owner or ctx.peer, id=id)
+
+
+def memory_forget(ctx: Context, mesh: str, key: str, id: str | None = None) -> Change:
+    names.check_key(key)
+
+    def require(tx: Reader) -> None:
+        row = tx.memory_get(mesh, ctx.peer, key)
+        if row is None or row.tombstone:
+            raise UnknownKey(f"{ctx.peer} remembers nothing under {key!r} in {mesh!r}")
+
+    return _Deletion(require, ctx, mesh, "memory.forget", key, Nothing(), owner=ctx.peer, id=id)
+
+
+def owner_of(ctx: Context, scope: str) -> str | None:
+    """The owner that a scope names; None for all of them."""
+    if scope == "self":
+        return ctx.peer
+    if scope == "all":
+        return None
+    if scope.startswith("peer:"):
+        return names.check_peer(scope.removeprefix("peer:"))
+    raise BadInput(f"scope {scope!r} is not known", hint="use self, all or peer:<id>")
+
+
+def memory_recall(mesh: str, key: str, owner: str | None) -> Read[list[Memory]]:
+    names.check_key(key)
+
+    def read(tx: Reader) -> list[Memory]:
+        if owner is None:
+            return [Memory.of(row) for row in tx.memory_all(mesh, key)]
+        row = tx.memory_get(mesh, owner, key)
+        return [] if row is None or row.tombstone else [Memory.of(row)]
+
+    return read
+
+
+# --- vectors -------------------------------------------------------------------------------------
+
+
+def vector_store(
+    ctx: Context,
+    mesh: str,
+    key: str,
+    embedding: Any,
+    model: Model,
+    content: str = "",
+    metadata: object = None,
+    id: str | None = None,
+    owner: str | None = None,
+) -> Change:
+    names.check_key(key)
+    check_prose(content, "content", limits.VECTOR_CONTENT_BYTES_MAX)
+    body = VectorStore(
+        model.provider,
+        model.name,
+        model.version,
+        model.dim,
+        model.quantization,
+        pack(embedding, model.dim),
+        content,
+        encode_value(metadata),
+    )
+    return Change(ctx, mesh, "vector.store", key, body, owner=owner or ctx.peer, id=id)
+
+
+def vector_delete(
+    ctx: Context, mesh: str, key: str, model: Model, id: str | None = None, owner: str | None = None
+) -> Change:
+    names.check_key(key)
+    whose = owner or ctx.peer
+
+    def require(tx: Reader) -> None:
+        if tx.vector_live(mesh, whose, key, model.fingerprint) is None:
+            raise UnknownKey(f"{whose} has no vector {key!r} of this model in {mesh!r}")
+
+    body = VectorDelete(model.fingerprint)
+    return _Deletion(require, ctx, mesh, "vector.delete", key, body, owner=whose, id=id)
+
+
+def vector_search(
+    mesh: str, query: Any, model: Model, limit: int = 10, exact: bool = False
+) -> Read[list[Hit]]:
+    if not 1 <= limit <= limits.SEARCH_LIMIT_MAX:
+        raise OverLimit(f"limit {limit} is not between 1 and {limits.SEARCH_LIMIT_MAX}")
+    packed = pack(query, model.dim)
+
+    def read(tx: Reader) -> list[Hit]:
+        found = tx.vector_search(mesh, model, packed, limit, exact=exact)
+        return [Hit.of(row, distance) for row, distance in found]
+
+    return read
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+class BlobGone(Exception):
+    """The blob's file was removed between its writing and this transaction: write it again."""
+
+
+class FileSharing(Change):
+    """A share whose blob, if it has one, must still be there when it is recorded."""
+
+    __slots__ = ()
+
+    def carry_out(self, tx: Transaction) -> Receipt:
+        assert isinstance(self.body, FileShare)
+        if self.body.content is None and not self.ctx.blobs.exists(self.body.sha256.hex()):
+            raise BlobGone
+        return super().carry_out(tx)
+
+
+def file_share(
+    ctx: Context,
+    mesh: str,
+    path: str,
+    sha256: str,
+    size: int,
+    content: bytes | None,
+    id: str | None = None,
+    owner: str | None = None,
+) -> FileSharing:
+    check_path(path)
+    body = FileShare(bytes.fromhex(sha256), size, content)
+    return FileSharing(ctx, mesh, "file.share", path, body, owner=owner or ctx.peer, id=id)
+
+
+def file_delete(ctx: Context, mesh: str, path: str, id: str | None = None) -> Change:
+    check_path(path)
+
+    def require(tx: Reader) -> None:
+        row = tx.file_get(mesh, ctx.peer, path)
+        if row is None or row.tombstone:
+            raise UnknownFile(f"{ctx.peer} shares no file {path!r} in {mesh!r}")
+
+    return _Deletion(require, ctx, mesh, "file.delete", path, Nothing(), owner=ctx.peer, id=id)
+
+
+# --- tasks ---------------------------------------------------------------------------------------
+
+
+class TaskMove(Change):
+    """A turn on a task that must be allowed by where the task stands now."""
+
+    __slots__ = ()
+
+    def carry_out(self, tx: Transaction) -> Receipt:
+        task = require_task(tx, self.mesh, self.entity)
+        self._allow(task)
+        if isinstance(self.body, TaskTurn):
+            self.body = TaskTurn(task.generation)
+            self.encoded = encode_body(self.body)
+        return super().carry_out(tx)
+
+    def _allow(self, task: TaskRow) -> None:
+        if task.status in TERMINAL:
+            assert task.ended is not None
+            raise TaskEnded(f"task {task.task} was {task.status} by {task.ended.peer}")
+        mine = task.claimed_by == self.ctx.peer
+        if self.op == "task.cancel" or mine:
+            return
+        if task.status is Status.CLAIMED:
+            raise TaskTaken(
+                f"task {task.task} is claimed by {task.claimed_by}",
+                hint="choose another task, or wait until it is released",
+            )
+        if self.op != "task.claim":
+            raise TaskTaken(
+                f"task {task.task} is not claimed by {self.ctx.peer}",
+                hint=f"claim it first: holdfast task claim {task.task}",
+            )
+
+
+def require_task(tx: Reader, mesh: str, task: str) -> TaskRow:
+    row = tx.task_get(mesh, task)
+    if row is None or not row.known:
+        raise UnknownTask(f"there is no task {task!r} in {mesh!r}")
+    return row
+
+
+def task_create(
+    ctx: Context, mesh: str, title: str, description: str = "", id: str | None = None
+) -> Change:
+    check_prose(title, "title", limits.TITLE_BYTES_MAX, empty=False)
+    check_prose(description, "description", limits.DESCRIPTION_BYTES_MAX)
+    change = Change(ctx, mesh, "task.create", "-", TaskCreate(title, description), id=id)
+    # A task is named by the id of its creation, and that id is the request's: the fingerprint does
+    # not need it.
+    change.entity = id_text(change.id)
+    return change
+
+
+def task_move(ctx: Context, mesh: str, verb: str, task: str, id: str | None = None) -> Change:
+    names.check_key(task, "task")
+    body = TaskTurn(0) if verb in ("claim", "release") else Nothing()
+    return TaskMove(ctx, mesh, f"task.{verb}", task, body, id=id, asked=b"")
+
+
+def then_task(change: Change) -> Work[TaskRow]:
+    """Carries out a change on a task and returns the task as it then stands."""
+
+    def work(tx: Transaction) -> TaskRow:
+        change(tx)
+        return require_task(tx, change.mesh, change.entity)
+
+    return work
+
+
+def task_events(mesh: str, task: str) -> Read[list[TaskEventRow]]:
+    def read(tx: Reader) -> list[TaskEventRow]:
+        require_task(tx, mesh, task)
+        return tx.task_events(mesh, task)
+
+    return read
+
+
+# --- facts ---------------------------------------------------------------------------------------
+
+
+class FactNaming(Change):
+    """A fact that names objects, which must be there when it is recorded."""
+
+    __slots__ = ()
+
+    def carry_out(self, tx: Transaction) -> Receipt:
+        assert isinstance(self.body, Fact)
+        for digest in self.body.objects:
+            if not self.ctx.blobs.exists(digest.hex()):
+                raise UnknownObject(f"the object {digest.hex()} is not on this node")
+        return super().carry_out(tx)
+
+
+def fact_append(
+    ctx: Context,
+    mesh: str,
+    subject: str,
+    predicate: str,
+    object: Any,
+    id: str | None = None,
+    meta: Meta = None,
+    objects: Iterable[str] = (),
+) -> Change:
+    """`objects` are the hashes of blobs that the fact names, as hex."""
+    names.check_key(subject, "subject", limits.SUBJECT_BYTES_MAX)
+    names.check_key(predicate, "predicate", limits.PREDICATE_BYTES_MAX)
+    named = _digests(objects)
+    body = Fact(predicate, encode_value(object), named)
+    kind = FactNaming if named else Change
+    return kind(ctx, mesh, "fact.append", subject, body, id=id, meta=meta)
+
+
+def _digests(objects: Iterable[str]) -> tuple[bytes, ...]:
+    if isinstance(objects, str):
+        raise BadInput("objects is one text, not a list of texts", hint="write objects=['…']")
+    listed = list(objects)
+    if any(not isinstance(text, str) or not _SHA256.fullmatch(text) for text in listed):
+        raise BadInput(
+            "an object is named by something else than its hash",
+            hint="use the 64 hex digits of its SHA-256",
+        )
+    found = tuple(dict.fromkeys(bytes.fromhex(text) for text in listed))
+    check_objects(found)
+    return found
+
+
+def check_status(status: Status | str) -> Status:
+    try:
+        return Status(status)
+    except ValueError:
+        raise BadInput(
+            f"status {status!r} is not known", hint=f"use one of {', '.join(Status)}"
+        ) from None

@@ -1,0 +1,247 @@
+"""The daemon: one home, open for as long as the process lives, and served.
+
+Starting: take the lock that says which process serves this home, open it, bind the listeners, let
+the links run, say that we are ready. Ending is the same in reverse order, so that nothing is taken
+in that cannot be finished: no more calls, answers for those who wait, no more pulling, no more
+upkeep, then the writer is drained and the home closed. All of it has ten seconds; what has not
+ended by then is left as a crash would leave it, which the next start knows how to mend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from holdfast.node.daemon.message_hook import MailWatch
+from holdfast.node.daemon.upkeep import Upkeep
+from holdfast.node.library.aio import LoopWriter
+from holdfast.node.library.node import Node, open_node
+from holdfast.node.links.status import LinkStatus
+from holdfast.node.links.worker import Pullers
+from holdfast.node.log.watch import Pulse, WakeSocket
+from holdfast.node.settings import Settings
+from holdfast.node.sync.manager import Syncs
+from holdfast.node.sync.status import BrokerBoard
+from holdfast.node.trust.trust import Trust
+from holdfast.node.upkeep.disk import DiskWatch
+from holdfast.rules import limits
+from holdfast.rules.disk_pressure import Pressure
+from holdfast.rules.links import LinkState
+from holdfast.service.http.app import Frame
+from holdfast.service.http.request import Counts, Gate
+from holdfast.service.http.route import Api
+from holdfast.service.instance_lock import DaemonLock, DaemonNote
+from holdfast.service.lifecycle import Service, Told, silent
+from holdfast.service.sessions import Sessions
+from holdfast.storage.files import home as homes
+from holdfast.storage.files.home import HomePaths
+from holdfast.transport.http_server import Listener, Server, tcp_listener, unix_listener
+from holdfast.transport.tls import certificate_digest, certificate_in, server_context
+
+log = logging.getLogger("holdfast")
+
+
+class Daemon(Service):
+    """Serves one home in the running event loop."""
+
+    def __init__(
+        self,
+        home: str | Path | None,
+        settings: Settings,
+        *,
+        told: Told = silent,
+        on_overtime: Callable[[], None] | None = None,
+        sync: str | None = None,
+    ) -> None:
+        super().__init__(told, on_overtime)
+        self._home, self._settings, self._sync = home, settings.check(), sync
+        self._api: Api | None = None
+        self._talkative = False
+        self._said: dict[tuple[str, str], str | None] = {}
+
+    @property
+    def api(self) -> Api:
+        assert self._api is not None, "the daemon is not up"
+        return self._api
+
+    # --- starting ----------------------------------------------------------------------------
+
+    async def _start(self, ending: AsyncExitStack) -> None:
+        root = homes.resolve_home(self._home, os.environ)
+        paths = homes.require_home(root)
+        lock = DaemonLock(paths)
+        ending.callback(lock.close)
+        ending.callback(self._tell_stopped)  # while we hold it: `down` waits for the lock
+        node = await asyncio.to_thread(open_node, root, sync=self._sync, nudges=False)
+        ending.push_async_callback(asyncio.to_thread, node.close)
+        self._api = api = self._make_api(node, paths, ending)
+        listeners = self._bind(paths, ending)
+        self._start_upkeep(api, ending)
+        self._start_pullers(api, ending)
+        await self._start_syncs(api, ending)
+        server = Server(Frame(api), listeners)
+        await server.start()
+        ending.push_async_callback(self._end_calls, server)
+        self.addresses = [listener.address for listener in listeners]
+        lock.write(DaemonNote(os.getpid(), self.addresses))
+        self._start_waking(api, paths, ending)
+        self._start_mail(api, ending)
+        api.phase = "ready"
+
+    def _make_api(self, node: Node, paths: HomePaths, ending: AsyncExitStack) -> Api:
+        core = node._core
+        threads = ThreadPoolExecutor(limits.SERVER_THREADS, "holdfast-serve")
+        ending.callback(threads.shutdown, wait=False)
+        trust = Trust(core, paths)
+        pulse = Pulse(lambda: core.read("log.head", lambda tx: tx.log_bounds()[1]))
+        disk = DiskWatch(core, paths, self._settings.disk_limit_bytes)
+        disk.on_change(lambda found: self._news(pulse, "disk", _disk_news(found)))
+        return Api(
+            node=node,
+            trust=trust,
+            sessions=Sessions(trust, clock=monotonic, random=os.urandom),
+            settings=self._settings,
+            pulse=pulse,
+            gate=Gate(),
+            counts=Counts(),
+            threads=threads,
+            writer=LoopWriter(core, node._opened.store.writer),
+            disk=disk,
+            started_at=core.ctx.now_ms() / 1000,
+        )
+
+    def _bind(self, paths: HomePaths, ending: AsyncExitStack) -> list[Listener]:
+        settings = self._settings
+        made: list[Listener] = []
+
+        def keep(listener: Listener) -> None:
+            ending.callback(listener.socket.close)
+            made.append(listener)
+
+        if settings.socket:
+            path = homes.socket_path(paths)
+            keep(unix_listener(path))
+            ending.callback(path.unlink, missing_ok=True)
+        if settings.tcp_place is not None:
+            keep(tcp_listener(*settings.tcp_place))
+        if settings.listen_place is not None:
+            cert, key = certificate_in(paths.root, settings.tls_cert, settings.tls_key)
+            self.api.certificate = certificate_digest(cert)
+            keep(tcp_listener(*settings.listen_place, server_context(cert, key)))
+        return made
+
+    def _start_upkeep(self, api: Api, ending: AsyncExitStack) -> None:
+        assert api.disk is not None
+        upkeep = Upkeep(api.node, api.disk)
+        upkeep.start()
+        ending.push_async_callback(
+            asyncio.to_thread, upkeep.stop, limits.SHUTDOWN_SWEEP_MS_MAX / 1000
+        )
+
+    def _start_pullers(self, api: Api, ending: AsyncExitStack) -> None:
+        def changed(status: LinkStatus) -> None:
+            self._news(api.pulse, "link", _link_news(status))
+
+        pullers = api.pullers = Pullers(api.core, api.trust, on_change=changed)
+        pullers.start()
+        ending.push_async_callback(
+            asyncio.to_thread, pullers.stop, limits.SHUTDOWN_DRAIN_MS_MAX / 1000
+        )
+
+    async def _start_syncs(self, api: Api, ending: AsyncExitStack) -> None:
+        def changed(board: BrokerBoard) -> None:
+            self._news(api.pulse, "broker", _broker_news(board))
+
+        outbox = self._settings.outbox
+        syncs = api.syncs = Syncs(
+            api.core,
+            api.trust,
+            policies=outbox.policies,
+            max_age_hours=outbox.max_age_hours,
+            on_change=changed,
+        )
+        await syncs.start()
+        ending.push_async_callback(syncs.stop)
+        api.pulse.on_look = syncs.ring
+
+    def _start_waking(self, api: Api, paths: HomePaths, ending: AsyncExitStack) -> None:
+        api.core.store.on_commit(api.pulse.ring)
+        wake = WakeSocket(homes.wake_path(paths, make=True), api.pulse)
+        ending.callback(wake.close)
+        self._in_background(api.pulse.watch(), ending)
+        self._start_watchdog(ending)
+        # What was written between opening the home and now.
+        api.pulse.look()
+
+    def _start_mail(self, api: Api, ending: AsyncExitStack) -> None:
+        mail = api.mail = MailWatch(api.core, api.pulse, self._settings.hook_message, api.run)
+        self._in_background(mail.watch(), ending)
+
+    def _news(self, pulse: Pulse, kind: str, document: dict[str, Any]) -> None:
+        """In the thread of whoever found it out."""
+        pulse.post(kind, document)
+        # The first that is told is that we are ready, and after `stopping` all of this is expected.
+        # Of a link that is out of reach, one line: it tries again and again, perhaps for weeks.
+        about, state = (kind, document.get("name", "")), document.get("state")
+        if self._talkative and state != LinkState.CONNECTING:
+            if state is None or self._said.get(about) != state:
+                self._told(kind, document)
+            self._said[about] = state
+
+    def _tell_ready(self) -> None:
+        api = self.api
+        self._tell_serving(
+            {
+                "home": str(api.node.home),
+                "peer": api.node.peer,
+                "card": api.trust.card(),
+            }
+        )
+        self._talkative = True
+
+    # --- ending ------------------------------------------------------------------------------
+
+    def _tell_stopping(self) -> None:
+        self._talkative = False
+        super()._tell_stopping()
+
+    async def _end_calls(self, server: Server) -> None:
+        """Waiting calls are answered with what there is, streams end, the rest may finish."""
+        self.api.phase = "stopping"
+        self.api.pulse.close()
+        await server.stop()
+
+
+def _disk_news(found: Pressure) -> dict[str, Any]:
+    return {"level": found.level, "fill": round(found.fill, 4), "room": found.room}
+
+
+def _broker_news(board: BrokerBoard) -> dict[str, Any]:
+    problem = board.last_error
+    return {
+        "name": board.broker.name,
+        "url": board.broker.url,
+        "state": str(board.state),
+        "since": board.since,
+        "error": None if problem is None or not board.attempts else problem.code,
+    }
+
+
+def _link_news(status: LinkStatus) -> dict[str, Any]:
+    problem = status.last_error
+    return {
+        "name": status.name,
+        "zone": status.zone,
+        "state": str(status.state),
+        "since": status.since,
+        "cursor": status.cursor,
+        "lag": status.lag,
+        "error": None if problem is None or not status.attempts else problem.code,
+    }

@@ -1,0 +1,196 @@
+"""Tells of messages as they come, and runs the hook for each.
+
+Woken when the log grows. Events go to whoever listens; the hook is a command of the operator's, run
+for one message after the other with the message as JSON on its stdin. A message is marked as told
+before the hook runs, so that none is told twice, whatever dies meanwhile; a hook that fails is
+logged and counted, and the message waits in the inbox like any other.
+
+A hook sees what comes from the time on at which it was set up: not what was there before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from holdfast.node.core.engine import Core
+from holdfast.node.http.inbox import opened
+from holdfast.node.log.watch import Pulse
+from holdfast.node.messages.messages import Inbox
+from holdfast.rules.errors import HoldfastError, UnknownMessage
+from holdfast.rules.ids import id_text
+from holdfast.rules.limits import CHUNK_ROWS, HOOK_MS_MAX, HOOK_ROWS, SECOND_MS
+from holdfast.rules.outbox import lane_of
+from holdfast.rules.rows import InboxRow, JobRow, SpoolRow
+from holdfast.storage.ports import Reader, Transaction
+
+log = logging.getLogger("holdfast")
+
+_JOB = "hook_message"
+_LOOK_S = 1.0
+"""What fails in the outbox does not grow the log: it is looked for this often."""
+_OUTPUT_CHARS = 500
+
+
+class MailWatch:
+    """In the daemon's loop, from its start to its end."""
+
+    def __init__(
+        self,
+        core: Core,
+        pulse: Pulse,
+        hook: list[str],
+        run: Callable[..., Coroutine[Any, Any, Any]],
+    ) -> None:
+        """`run` runs what may block in a thread."""
+        self._core, self._pulse, self._hook, self._run = core, pulse, hook, run
+        self._last: int | None = None
+        self._failing: dict[str, str] = {}
+        self.hooks: Counter[str] = Counter()
+        """How often a hook ran, by how it went: `done`, `failed`, `late`."""
+
+    async def watch(self) -> None:
+        """Runs until it is cancelled."""
+        while not self._pulse.closing:
+            head = self._pulse.head
+            try:
+                if self._last is None:
+                    self._last = await self._run(self._begin)
+                await self._look()
+            except HoldfastError as error:
+                # The store is closing or its disk failed: others say so, and we look again.
+                log.info("the inbox could not be looked at: %s", error.message)
+            await self._pulse.wait(head, _LOOK_S)
+
+    # --- the beginning -----------------------------------------------------------------------
+
+    def _begin(self) -> int:
+        """The number of the last message that needs no telling."""
+        known = self._core.read("hook", lambda tx: tx.job_get(_JOB))
+        if known is not None and not self._hook:
+            self._core.write("hook", lambda tx: tx.job_drop(_JOB))
+        elif known is None and self._hook:
+            while self._core.write("hook", self._pass_over):
+                pass
+            self._core.write("hook", self._set_up)
+        return self._core.read("hook", lambda tx: tx.inbox_last())
+
+    def _pass_over(self, tx: Transaction) -> int:
+        rows = tx.inbox_unhooked(CHUNK_ROWS)
+        tx.inbox_hooked([row.number for row in rows], self._core.ctx.now_ms())
+        return len(rows)
+
+    def _set_up(self, tx: Transaction) -> None:
+        now = self._core.ctx.now_ms()
+        tx.job_put(JobRow(name=_JOB, cursor={"command": self._hook}, updated_at=now))
+
+    # --- each look ---------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        new, failing = await self._run(self._news)
+        for row in new:
+            self._last = row.number
+            self._pulse.post("message", _told(row))
+        for lane, problem in failing.items():
+            if self._failing.get(lane) != problem["id"]:
+                self._pulse.post("outbox", problem)
+        for lane in self._failing.keys() - failing.keys():
+            self._pulse.post("outbox", {"lane": lane, "id": None, "state": None})
+        self._failing = {lane: problem["id"] for lane, problem in failing.items()}
+        if self._hook:
+            for row in await self._run(self._unhooked):
+                await self._tell_hook(row)
+
+    def _news(self) -> tuple[list[InboxRow], dict[str, dict[str, Any]]]:
+        def read(tx: Reader) -> tuple[list[InboxRow], dict[str, dict[str, Any]]]:
+            failing: dict[str, dict[str, Any]] = {}
+            for mesh in tx.mesh_list():
+                first = tx.spool_failing(lane_of(mesh.slug), None) if mesh.shared else ()
+                failing |= {row.lane: _problem(row) for row in first}
+            return tx.inbox_list(None, False, self._last or 0, CHUNK_ROWS), failing
+
+        return self._core.read("inbox.watch", read)
+
+    def _unhooked(self) -> list[InboxRow]:
+        return self._core.read("hook", lambda tx: tx.inbox_unhooked(HOOK_ROWS))
+
+    # --- the hook ----------------------------------------------------------------------------
+
+    async def _tell_hook(self, row: InboxRow) -> None:
+        try:
+            message = await self._run(Inbox(self._core).get, id_text(row.id))
+        except UnknownMessage as error:
+            log.warning("the hook is not told of a message: %s", error.message)
+            message = None
+        await self._run(self._mark, row)
+        if message is not None:
+            how = await self._call(msgspec.json.encode(opened(message)), id_text(row.id))
+            self.hooks[how] += 1
+
+    def _mark(self, row: InboxRow) -> None:
+        now = self._core.ctx.now_ms()
+        self._core.write("hook", partial(_hooked, row.number, now))
+
+    async def _call(self, document: bytes, about: str) -> str:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._hook,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            log.warning("the hook for message %s cannot be run: %s", about, error)
+            return "failed"
+        try:
+            async with asyncio.timeout(HOOK_MS_MAX / SECOND_MS):
+                _, said = await process.communicate(document)
+        except TimeoutError:
+            log.warning("the hook for message %s took over %d ms", about, HOOK_MS_MAX)
+            return "late"
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode:
+            told = said.decode(errors="replace").strip()[-_OUTPUT_CHARS:]
+            log.warning(
+                "the hook for message %s ended with %d: %s", about, process.returncode, told
+            )
+            return "failed"
+        return "done"
+
+
+def _hooked(number: int, now_ms: int, tx: Transaction) -> None:
+    tx.inbox_hooked((number,), now_ms)
+
+
+def _told(row: InboxRow) -> dict[str, Any]:
+    return {
+        "number": row.number,
+        "id": id_text(row.id),
+        "mesh": row.mesh,
+        "kind": row.kind,
+        "ref": row.ref,
+        "sender": row.sender,
+        "priority": row.priority,
+        "received_at": row.received_at,
+    }
+
+
+def _problem(row: SpoolRow) -> dict[str, Any]:
+    return {
+        "lane": row.lane,
+        "id": id_text(row.id),
+        "state": str(row.state),
+        "attempts": row.attempts,
+        "code": row.code,
+        "error": row.error,
+    }

@@ -1,0 +1,1 @@
+"""A home as text, and back."""

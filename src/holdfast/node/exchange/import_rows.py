@@ -1,0 +1,514 @@
+"""Rows of an export, written here anew.
+
+Each live row becomes a local write of this peer, with one tick of the clock per row; owners of
+memory, vectors and files stay who they were. An imported value is the newest from then on, whatever
+stood there before; the log and, where it fits, the conflict ledger keep that.
+
+Two kinds of row are made once only, however often and from however many exports they come: tasks
+and facts. Where the original is here, or an earlier import has brought it, it is left as it is. An
+imported task gets an id derived from the original's, since the original envelope may still arrive.
+
+**Tasks** come as far as the rules allow: nobody can claim, release or complete in another's name.
+Titles, descriptions and ends are carried over by new turns of this peer; a claim only if this peer
+held it, otherwise the task is open here. Who created, held and ended it, and when, stays in the
+file.
+
+**Chunks.** The whole file is checked before the first write. Then a few hundred rows go in one
+transaction together with the number of the last line, so that an import that was interrupted goes
+on where it stopped and doubles nothing. A bad line fails with its number and nothing of its chunk
+is applied, unless bad lines are to be skipped and reported.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from hashlib import sha256
+from typing import Any, BinaryIO, Final
+
+import msgspec
+
+from holdfast.node.core import operations
+from holdfast.node.core.change import Change
+from holdfast.node.core.engine import Core
+from holdfast.node.library.node import Node
+from holdfast.protocol.export_lines import (
+    AnyLine,
+    BlobLine,
+    Checked,
+    FactLine,
+    FileLine,
+    LogLine,
+    MemoryLine,
+    MeshLine,
+    NumberedLines,
+    StateLine,
+    TaskLine,
+    VectorLine,
+    check_file,
+    decode_line,
+)
+from holdfast.rules import limits
+from holdfast.rules.bodies import decode_value
+from holdfast.rules.errors import (
+    BadInput,
+    BadValue,
+    Conflict,
+    HoldfastError,
+    NotFound,
+    OverLimit,
+    StoreBusy,
+)
+from holdfast.rules.ids import id_text, id_time_ms, parse_id, uuid7
+from holdfast.rules.names import check_mesh, check_peer
+from holdfast.rules.rows import JobRow, MeshRow
+from holdfast.rules.tasks import Status
+from holdfast.rules.vectors import Model
+from holdfast.storage.files import backup_lock
+from holdfast.storage.files.home import HomePaths
+from holdfast.storage.ports import Transaction
+
+Progress = Callable[[int, int], None]
+"""Told how many lines are done, of how many."""
+Step = Callable[[Transaction], str]
+"""Writes one row; returns under which name it is to be counted."""
+
+HERE: Final = "already_here"
+NO_CONTENT: Final = "without_content"
+DELETED: Final = "deleted"
+NOT_IMPORTED: Final = "not_imported"
+
+
+class BadLine(msgspec.Struct, frozen=True):
+    """A line that was skipped, and why."""
+
+    line: int
+    code: str
+    message: str
+
+
+class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What an import wrote, by kind.
+
+    Besides the kinds: `already_here` (tasks and facts), `without_content` (files and facts whose
+    content the export does not hold), `deleted` (rows that were deleted there), `not_imported` (the
+    log, the ledger and other lines that are not rows).
+    """
+
+    counts: dict[str, int]
+    bad: tuple[BadLine, ...] = ()
+    resumed_after: int = 0
+    """The line after which an interrupted import was taken up again; 0 for none."""
+
+
+class LogReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the envelopes of an exported log, by outcome."""
+
+    counts: dict[str, int]
+    refused: tuple[BadLine, ...] = ()
+
+
+def import_(
+    node: Node,
+    source: BinaryIO,
+    *,
+    mesh_map: Mapping[str, str] | None = None,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+) -> ImportReport:
+    """Writes the rows of an export here. `mesh_map` renames meshes; those that lack are created."""
+    checked = _checked(source)
+    renamed = {old: check_mesh(new) for old, new in (mesh_map or {}).items()}
+    with backup_lock.holding(HomePaths(node.home)):
+        return _Import(node._core, checked, renamed, skip_bad).run(source, progress)
+
+
+def import_log(node: Node, source: BinaryIO, *, progress: Progress | None = None) -> LogReport:
+    """Takes in the envelopes of an export as they are; meshes that lack are created."""
+    checked = _checked(source)
+    counts: dict[str, int] = {}
+    refused: list[BadLine] = []
+    batch: list[tuple[int, bytes]] = []
+
+    def take() -> None:
+        for (number, _), applied in zip(batch, node.apply(raw for _, raw in batch), strict=True):
+            name = "refused" if applied.outcome is None else applied.outcome.value
+            counts[name] = counts.get(name, 0) + 1
+            if applied.error is not None and len(refused) < limits.IMPORT_BAD_LINES_MAX:
+                refused.append(BadLine(number, applied.error.code, applied.error.message))
+        batch.clear()
+
+    with backup_lock.holding(HomePaths(node.home)):
+        lines = NumberedLines(source, checked)
+        for number, raw in lines:
+            line = _decoded(number, raw)
+            if isinstance(line, MeshLine):
+                node._core.write("import", partial(_ensure_mesh, core=node._core, line=line))
+            elif isinstance(line, BlobLine):
+                _put_blob(node._core, number, line, lines)
+            elif isinstance(line, LogLine):
+                batch.append((number, line.raw))
+                if len(batch) == limits.CHUNK_ROWS:
+                    take()
+                    _tell(progress, number, checked)
+        take()
+    return LogReport(counts=counts, refused=tuple(refused))
+
+
+class _Import:
+    """One import on its way."""
+
+    def __init__(
+        self, core: Core, checked: Checked, mesh_map: dict[str, str], skip_bad: bool
+    ) -> None:
+        self._core, self._checked, self._skip_bad = core, checked, skip_bad
+        self._mesh_map = mesh_map
+        self._job = f"import:{checked.digest}"
+        self._line = 0
+        """The last line whose row is in."""
+        self._counts: dict[str, int] = {}
+        self._passed: dict[str, int] = {}
+        """Lines since then that write nothing."""
+        self._bad: list[BadLine] = []
+
+    def run(self, source: BinaryIO, progress: Progress | None) -> ImportReport:
+        self._take_up()
+        resumed_after = self._line
+        lines = NumberedLines(source, self._checked)
+        chunk: list[tuple[int, Step]] = []
+        for number, raw in lines:
+            if number <= resumed_after:
+                continue
+            try:
+                step = self._read(number, raw, lines)
+            except BadInput as error:
+                self._note_bad(_at_line(number, error), number)
+                continue
+            if step is not None:
+                chunk.append((number, step))
+            if len(chunk) == limits.CHUNK_ROWS:
+                self._write(chunk)
+                chunk = []
+                _tell(progress, number, self._checked)
+        self._write(chunk, last=True)
+        _tell(progress, self._checked.lines + 1, self._checked)
+        return ImportReport(counts=self._counts, bad=tuple(self._bad), resumed_after=resumed_after)
+
+    def _take_up(self) -> None:
+        job = self._core.read("import", lambda tx: tx.job_get(self._job))
+        if job is None:
+            return
+        if job.cursor["mesh_map"] != self._mesh_map:
+            raise BadValue(
+                f"this file was half imported with other mesh names: {job.cursor['mesh_map']}",
+                hint="finish that import with the same names first",
+            )
+        self._line = job.cursor["line"]
+        self._counts = dict(job.cursor["counts"])
+
+    # --- one chunk ---------------------------------------------------------------------------
+
+    def _write(self, chunk: list[tuple[int, Step]], *, last: bool = False) -> None:
+        """A row that the store refuses is taken out of its chunk if it may be skipped."""
+        while True:
+            counts = dict(self._counts)
+            for name, count in self._passed.items():
+                counts[name] = counts.get(name, 0) + count
+            try:
+                self._core.write("import", partial(self._carry_out, chunk, counts, last))
+            except _Refused as refused:
+                self._note_bad(_at_line(refused.line, refused.error), refused.line)
+                chunk = [(number, step) for number, step in chunk if number != refused.line]
+                continue
+            self._counts = counts
+            self._passed.clear()
+            self._line = chunk[-1][0] if chunk else self._line
+            return
+
+    def _carry_out(
+        self, chunk: list[tuple[int, Step]], counts: dict[str, int], last: bool, tx: Transaction
+    ) -> None:
+        job = tx.job_get(self._job)
+        if (0 if job is None else job.cursor["line"]) != self._line:
+            raise StoreBusy(
+                "the same file is being imported by another process",
+                hint="let it finish; an import that was interrupted goes on where it stopped",
+            )
+        for number, step in chunk:
+            try:
+                name = step(tx)
+            except (BadInput, NotFound, Conflict) as error:
+                raise _Refused(number, error) from error
+            counts[name] = counts.get(name, 0) + 1
+        if last:
+            tx.job_drop(self._job)
+        elif chunk:
+            cursor = {"line": chunk[-1][0], "counts": counts, "mesh_map": self._mesh_map}
+            now_ms = self._core.ctx.now_ms()
+            tx.job_put(JobRow(name=self._job, cursor=cursor, updated_at=now_ms))
+
+    def _note_bad(self, error: HoldfastError, number: int) -> None:
+        if not self._skip_bad:
+            raise error
+        if len(self._bad) == limits.IMPORT_BAD_LINES_MAX:
+            raise OverLimit(f"more than {limits.IMPORT_BAD_LINES_MAX} lines are bad") from error
+        self._bad.append(BadLine(number, error.code, error.message))
+
+    # --- one line ----------------------------------------------------------------------------
+
+    def _read(self, number: int, raw: bytes, lines: NumberedLines) -> Step | None:
+        """Checks a line and prepares its write; what needs no transaction is done at once."""
+        line = decode_line(raw)
+        if isinstance(line, BlobLine):
+            _put_blob(self._core, number, line, lines)
+            return None
+        if isinstance(line, MeshLine):
+            renamed = msgspec.structs.replace(line, slug=self._mesh(line.slug))
+            check_mesh(renamed.slug)
+            return partial(_ensure_mesh, core=self._core, line=renamed)
+        if isinstance(line, StateLine | MemoryLine | VectorLine | FileLine) and line.deleted:
+            self._pass(DELETED)
+            return None
+        if isinstance(line, StateLine):
+            value = _value(line.value)
+            change = operations.state_set(self._core.ctx, self._mesh(line.mesh), line.key, value)
+            return _changed("state", change)
+        if isinstance(line, MemoryLine):
+            return _changed("memory", self._memory(line))
+        if isinstance(line, VectorLine):
+            return _changed("vector", self._vector(line))
+        if isinstance(line, FileLine):
+            return self._file(line)
+        if isinstance(line, TaskLine):
+            return partial(_put_task, self._core, self._mesh(line.mesh), line, _task_id(line.task))
+        if isinstance(line, FactLine):
+            return self._fact(line)
+        self._pass(NOT_IMPORTED)
+        return None
+
+    def _pass(self, name: str) -> None:
+        self._passed[name] = self._passed.get(name, 0) + 1
+
+    def _mesh(self, slug: str) -> str:
+        return self._mesh_map.get(slug, slug)
+
+    def _memory(self, line: MemoryLine) -> Change:
+        owner = check_peer(line.owner)
+        mesh, value = self._mesh(line.mesh), _value(line.value)
+        return operations.memory_set(self._core.ctx, mesh, line.key, value, line.tags, owner=owner)
+
+    def _vector(self, line: VectorLine) -> Change:
+        if line.model is None:
+            raise BadValue(f"the vector {line.key!r} does not say which model made it")
+        model = Model(
+            provider=line.model.provider,
+            name=line.model.name,
+            version=line.model.version,
+            dim=line.model.dim,
+            quantization=line.model.quantization,
+        )
+        return operations.vector_store(
+            self._core.ctx,
+            self._mesh(line.mesh),
+            line.key,
+            line.embedding,
+            model,
+            line.content,
+            _value(line.metadata),
+            owner=check_peer(line.owner),
+        )
+
+    def _file(self, line: FileLine) -> Step:
+        owner = check_peer(line.owner)
+        content = line.content
+        if content is not None:
+            found = sha256(content).hexdigest()
+            if found != line.sha256 or len(content) != line.size:
+                raise BadValue(f"the content of {line.path!r} is not what its hash says")
+        if (line.size < limits.INLINE_BYTES_MAX) != (content is not None):
+            raise BadValue(f"the content of {line.path!r} does not fit its size")
+        ctx, mesh = self._core.ctx, self._mesh(line.mesh)
+        change = operations.file_share(
+            ctx, mesh, line.path, _sha(line.sha256), line.size, content, owner=owner
+        )
+
+        def step(tx: Transaction) -> str:
+            if content is None and not ctx.blobs.exists(line.sha256):
+                return NO_CONTENT
+            change(tx)
+            return "file"
+
+        return step
+
+    def _fact(self, line: FactLine) -> Step:
+        original = parse_id(line.id)
+        mesh = self._mesh(line.mesh)
+        change = operations.fact_append(
+            self._core.ctx,
+            mesh,
+            line.subject,
+            line.predicate,
+            _value(line.object),
+            id=_derived(self._core.ctx.peer, mesh, original),
+            meta=_value(line.meta),
+            objects=line.objects,
+        )
+
+        def step(tx: Transaction) -> str:
+            if tx.log_find(original) is not None or tx.forgotten(original) is not None:
+                return HERE
+            if not all(self._core.blobs.exists(sha) for sha in map(str.lower, line.objects)):
+                return NO_CONTENT
+            return HERE if change(tx).duplicate else "fact"
+
+        return step
+
+
+class _Refused(Exception):
+    """The store refused a row; its chunk is undone."""
+
+    def __init__(self, line: int, error: HoldfastError) -> None:
+        super().__init__(line)
+        self.line, self.error = line, error
+
+
+def _changed(name: str, change: Change) -> Step:
+    def step(tx: Transaction) -> str:
+        change(tx)
+        return name
+
+    return step
+
+
+def _ensure_mesh(tx: Transaction, *, core: Core, line: MeshLine) -> str:
+    if tx.mesh_get(line.slug) is not None:
+        return HERE
+    now = core.ctx.now_ms()
+    tx.mesh_add(MeshRow(slug=line.slug, name=line.name, created_at=now, updated_at=now))
+    return "mesh"
+
+
+def _put_task(core: Core, mesh: str, line: TaskLine, original: bytes, tx: Transaction) -> str:
+    """The task under an id of ours, moved towards the status that it had there."""
+    there = tx.task_get(mesh, line.task)
+    if there is not None and there.known:
+        return HERE
+    status = operations.check_status(line.status)
+    id = _derived(core.ctx.peer, mesh, original)
+    created = operations.task_create(core.ctx, mesh, line.title, line.description, id)(tx)
+    for verb in _turns(status, line.claimed_by == core.ctx.peer):
+        row = operations.require_task(tx, mesh, id)
+        if _still_possible(row.status, row.claimed_by == core.ctx.peer, verb):
+            operations.task_move(core.ctx, mesh, verb, id)(tx)
+    return HERE if created.duplicate else "task"
+
+
+def _turns(status: Status, ours: bool) -> Iterable[str]:
+    if status is Status.COMPLETED:
+        return ("claim", "complete")
+    if status is Status.CANCELLED:
+        return ("cancel",)
+    return ("claim",) if status is Status.CLAIMED and ours else ()
+
+
+def _still_possible(status: Status, ours: bool, verb: str) -> bool:
+    """A task that an earlier import brought may have moved on since."""
+    if verb == "claim":
+        return status is Status.OPEN
+    if verb == "complete":
+        return status is Status.CLAIMED and ours
+    return status in (Status.OPEN, Status.CLAIMED)
+
+
+def _task_id(task: str) -> bytes:
+    return parse_id(task)
+
+
+def _derived(peer: str, mesh: str, original: bytes) -> str:
+    """The same original gives the same id here, and another one at any other peer."""
+    seed = b"\0".join((b"holdfast import", peer.encode(), mesh.encode(), original))
+    return id_text(uuid7(id_time_ms(original), sha256(seed).digest()[:10]))
+
+
+def _value(raw: msgspec.Raw) -> Any:
+    return decode_value(bytes(raw))
+
+
+def _sha(text: str) -> str:
+    if len(text) != 64 or set(text) - set("0123456789abcdef"):
+        raise BadValue(f"{text!r} is not a SHA-256")
+    return text
+
+
+# --- blobs: parts that become one stream ---------------------------------------------------------
+
+
+def _put_blob(core: Core, number: int, first: BlobLine, lines: NumberedLines) -> None:
+    _sha(first.sha256)
+    put = core.blobs.put(io.BufferedReader(_Parts(first, lines)))
+    if put.sha256 != first.sha256:
+        # It is nobody's content then; the sweep removes it.
+        raise BadValue(f"the content from line {number} on does not hash to {first.sha256}")
+
+
+class _Parts(io.RawIOBase):
+    """The content of a blob, as its lines hold it."""
+
+    def __init__(self, first: BlobLine, lines: NumberedLines) -> None:
+        self._line, self._lines = first, lines
+        self._rest = memoryview(first.data)
+        if first.part != 0:
+            raise BadValue(f"the content of {first.sha256} begins with part {first.part}")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        while not self._rest and not self._line.last:
+            self._next()
+        count = min(len(into), len(self._rest))
+        into[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+    def _next(self) -> None:
+        before = self._line
+        number, raw = next(self._lines, (0, b""))
+        line = decode_line(raw) if raw else None
+        follows = isinstance(line, BlobLine) and line.sha256 == before.sha256
+        if not isinstance(line, BlobLine) or not follows or line.part != before.part + 1:
+            if raw:
+                self._lines.unread(number, raw)
+            raise BadValue(f"part {before.part + 1} of {before.sha256} is not in line {number}")
+        self._line, self._rest = line, memoryview(line.data)
+
+
+# --- errors and progress -------------------------------------------------------------------------
+
+
+def _checked(source: BinaryIO) -> Checked:
+    if not source.seekable():
+        raise BadValue(
+            "an import is read twice, and this source can be read once only",
+            hint="write it to a file first",
+        )
+    source.seek(0)
+    return check_file(source)
+
+
+def _decoded(number: int, raw: bytes) -> AnyLine:
+    try:
+        return decode_line(raw)
+    except BadInput as error:
+        raise _at_line(number, error) from error
+
+
+def _at_line(number: int, error: HoldfastError) -> HoldfastError:
+    """The same error, saying where."""
+    return type(error)(f"line {number}: {error.message}", hint=error.hint)
+
+
+def _tell(progress: Progress | None, number: int, checked: Checked) -> None:
+    if progress is not None:
+        progress(number - 1, checked.lines)

@@ -1,0 +1,1 @@
+"""Opening, closing and having a home to oneself."""

@@ -1,0 +1,55 @@
+"""Work on a home that nobody may have open: restoring, repairing, going back a schema version.
+
+Nobody is locked out, because SQLite's locks end where files are renamed. Instead the worker looks
+who is there, puts up its own sign, and looks again right before the step that cannot be shared; a
+process that came between finds the old database closed to it or the new one complete.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from holdfast.rules.errors import StoreBusy
+from holdfast.storage.files import home as homes
+from holdfast.storage.files.home import HomePaths, Presence
+
+
+@contextmanager
+def alone(paths: HomePaths, doing: str) -> Iterator[Callable[[], None]]:
+    """Gives a function that raises StoreBusy if somebody else has the home open by now.
+
+    A process that is killed within the block counts as an unclean end: the next opening checks the
+    database.
+    """
+    _refuse(paths, doing, None)
+    presence = Presence.enter(paths)
+    try:
+        _refuse(paths, doing, presence)
+        yield lambda: _refuse(paths, doing, presence)
+    finally:
+        presence.leave()
+
+
+def _refuse(paths: HomePaths, doing: str, ours: Presence | None) -> None:
+    there = [f"process {other.pid} ({other.command})" for other in homes.others(paths)]
+    if _open_here(paths, ours):
+        there.append("this very process")
+    if there:
+        raise StoreBusy(
+            f"cannot {doing} while the home is open in {', '.join(there)}",
+            hint="close it there, then retry",
+        )
+
+
+def _open_here(paths: HomePaths, ours: Presence | None) -> bool:
+    """Whether this process has the home open as a node, besides our own sign."""
+    try:
+        names = set(os.listdir(paths.processes))
+    except FileNotFoundError:
+        return False
+    ended = {holder.name for holder in homes.unclean(paths)}
+    if ours is not None:
+        ended.add(ours.path.name)
+    return any(name.startswith(f"{os.getpid()}-") for name in names - ended)

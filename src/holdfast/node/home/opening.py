@@ -1,0 +1,304 @@
+"""Opening and closing a home.
+
+Opening looks, in this order, at: who owns the files and their modes; who else has the home open;
+whether the last process ended uncleanly (then the integrity check runs first); the schema; and
+whether the database has gone back in time, in which case its log counts on in a new epoch. None of
+it grows with the number of rows, except the check after an unclean end.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic, perf_counter
+
+import msgspec
+
+from holdfast.node.core.context import Context
+from holdfast.node.core.engine import Core
+from holdfast.node.core.metrics import Metrics
+from holdfast.node.upkeep.sweep import collect_blobs
+from holdfast.rules import limits
+from holdfast.rules.errors import AlreadyExists, BadPeerId, HoldfastError, NoHome, StoreCorrupt
+from holdfast.rules.names import check_peer
+from holdfast.service.clock import RealSource, Source
+from holdfast.storage.files import backup_lock
+from holdfast.storage.files import home as homes
+from holdfast.storage.files.blobs import FileBlobs
+from holdfast.storage.files.durable import disk_errors, durable_replace
+from holdfast.storage.files.home import HomePaths, Presence
+from holdfast.storage.ports import Reader, Transaction
+from holdfast.storage.sqlite.connection import sync_mode
+from holdfast.storage.sqlite.integrity import integrity
+from holdfast.storage.sqlite.recovery.wal import settle
+from holdfast.storage.sqlite.store import SqliteStore
+
+log = logging.getLogger("holdfast")
+
+
+class LogMark(msgspec.Struct, frozen=True):
+    """How far the log had got, kept beside the database: a database that shows less has gone back
+    in time.
+    """
+
+    epoch: int
+    offset: int
+    volatile: bool = False
+    """Somebody writes with `normal` sync: a power cut may take back what readers have seen."""
+
+
+class Opened:
+    """A home that is open: its core, and what closing needs."""
+
+    def __init__(
+        self, paths: HomePaths, store: SqliteStore, core: Core, presence: Presence
+    ) -> None:
+        self.paths, self.store, self.core = paths, store, core
+        self._presence = presence
+        self.open_ms = 0.0
+        self._closed = False
+
+    def close(self) -> None:
+        """Drains, sweeps blobs if time permits, checkpoints, closes: ten seconds at most."""
+        if self._closed:
+            return
+        self._closed = True
+        deadline = monotonic() + limits.SHUTDOWN_MS_MAX / 1000
+        clean = True
+        try:
+            self._last_sweep()
+            self._mark()
+        except HoldfastError as error:
+            # Closing must not fail because the disk does; what is lost here is only tidiness.
+            log.warning("closing %s: %s", self.paths.root, error.message)
+            clean = False
+        finally:
+            done = self.store.stop(max(0.0, deadline - monotonic()))
+            if not done:
+                log.warning(
+                    "closing %s took too long; the next start checks the database", self.paths.root
+                )
+            else:
+                self._go(clean)
+
+    def _go(self, clean: bool) -> None:
+        """Takes our sign from the door; after a bad end it stays, so that the next start checks."""
+        if not clean:
+            self._presence.vanish()
+            return
+        try:
+            self._presence.leave()
+        except HoldfastError as error:
+            log.warning("closing %s: %s", self.paths.root, error.message)
+
+    def abandon(self) -> None:
+        """Leaves everything as it is, as a killed process does. For simulations, whose disk has
+        died before this is called.
+        """
+        self._closed = True
+        self._presence.vanish()
+        self.store.abort()
+
+    def _last_sweep(self) -> None:
+        if not self.core.read("sweep", lambda tx: tx.blob_released(1)):
+            return
+        patience_s = limits.SHUTDOWN_SWEEP_MS_MAX / 1000
+        with self.store.writer.between_groups(patience_s) as quiet:
+            pass  # a write that hangs: behind it the sweep would wait without end
+        if quiet:
+            collect_blobs(self.core, deadline_s=monotonic() + patience_s)
+
+    def _mark(self) -> None:
+        mark = self.core.read("log.head", _position)
+        if _names(self.paths, self._presence):
+            known = _read_mark(self.paths)  # others go on, perhaps with normal sync
+            mark = LogMark(mark.epoch, mark.offset, known is not None and known.volatile)
+        _write_mark(self.paths, mark)
+        self.core.metrics.save(self.paths.metrics, self.core.ctx.now_ms(), self.open_ms)
+
+
+def open_home(
+    home: str | Path | None,
+    *,
+    peer: str | None = None,
+    create: bool = False,
+    sync: str | None = None,
+    source: Source | None = None,
+    vfs: str | None = None,
+    nudges: bool = True,
+    environ: Mapping[str, str] = os.environ,
+) -> Opened:
+    """Opens a home, creating it first if asked to. `nudges`: its daemon is told of every commit."""
+    begun = perf_counter()
+    mode = sync_mode(sync, environ.get("HOLDFAST_STORE_SYNC"))
+    root = homes.resolve_home(home, environ)
+    paths = _find(root, peer, create)
+    for mended in homes.check_modes(paths):
+        log.warning("%s", mended)
+    crashed = homes.unclean(paths)
+    left_log = homes.left_log(paths)
+    presence = Presence.enter(paths)
+    try:
+        if left_log:
+            settle(paths.database, paths.wal, vfs=vfs)
+        if (crashed or left_log) and paths.database.exists():  # else a creation was cut short
+            _check_after_crash(paths, vfs)
+        unclean = bool(crashed) or left_log
+        opened = _open_store(paths, peer, mode, source or RealSource(), vfs, presence, unclean)
+        try:
+            homes.clear_unclean(paths, crashed)
+        except BaseException:
+            opened.store.abort()
+            raise
+    except BaseException:
+        presence.leave()
+        raise
+    if nudges:
+        opened.store.on_commit(_Nudge(paths))
+    opened.open_ms = (perf_counter() - begun) * 1000
+    return opened
+
+
+class _Nudge:
+    """Wakes the daemon of a home, if there is one, after each commit of this process."""
+
+    def __init__(self, paths: HomePaths) -> None:
+        self._paths = paths
+        self._wake: Path | None = None
+
+    def __call__(self) -> None:
+        if self._wake is None:
+            self._wake = self._find()
+        if os.path.exists(self._wake):
+            # Imported only here: most commands run without a daemon.
+            from holdfast.transport.unix_socket import nudge
+
+            nudge(self._wake)
+
+    def _find(self) -> Path:
+        try:
+            return homes.wake_path(self._paths)
+        except HoldfastError as error:
+            log.warning("the daemon of %s is not woken: %s", self._paths.root, error.message)
+            return self._paths.wake
+
+
+def _find(root: Path, peer: str | None, create: bool) -> HomePaths:
+    try:
+        return homes.require_home(root)
+    except NoHome:
+        if not create:
+            raise
+    if peer is None:
+        raise BadPeerId("a new home needs the name of its peer", hint="give peer='NAME'")
+    try:
+        return homes.create_home(root, check_peer(peer))
+    except AlreadyExists:
+        with suppress(NoHome):
+            return homes.require_home(root)  # another process was faster: it is there, as asked
+        raise
+
+
+def _open_store(
+    paths: HomePaths,
+    peer: str | None,
+    mode: str,
+    source: Source,
+    vfs: str | None,
+    presence: Presence,
+    unclean: bool,
+) -> Opened:
+    _make_database(paths)
+    store = SqliteStore(paths.database, sync=mode, vfs=vfs, holders=lambda: _names(paths, presence))
+    try:
+        homes.check_modes(paths)
+        name, mark = store.write(lambda tx: _identify(tx, paths, peer, unclean))
+        if mode == "normal":
+            _write_mark(paths, LogMark(mark.epoch, mark.offset, volatile=True))
+        ctx = Context(name, mark.epoch, source, FileBlobs(paths.blobs))
+        core = Core(store, ctx, Metrics(), lambda: backup_lock.free(paths))
+        return Opened(paths, store, core, presence)
+    except BaseException:
+        store.abort()
+        raise
+
+
+def _make_database(paths: HomePaths) -> None:
+    """SQLite gives its WAL and shared memory the mode of the database, so it must be right.
+
+    Only one that is not there: closing a database that SQLite has open here would drop its locks.
+    """
+    with disk_errors(f"create {paths.database}"), suppress(FileExistsError):
+        os.close(os.open(paths.database, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def _identify(
+    tx: Transaction, paths: HomePaths, peer: str | None, unclean: bool
+) -> tuple[str, LogMark]:
+    """The home's peer, fixed when it was made, and where its log stands."""
+    name = tx.peer_name()
+    if name is None:
+        if peer is None:
+            raise NoHome(f"the home in {paths.root} was never finished")
+        name = check_peer(peer)
+        tx.set_peer_name(name)
+    elif peer is not None and peer != name:
+        raise AlreadyExists(
+            f"the home in {paths.root} belongs to peer {name!r}, not {peer!r}",
+            hint="leave the peer out, or choose another home",
+        )
+    found = _position(tx)
+    known = _read_mark(paths)
+    back = known is not None and (found.epoch, found.offset) < (known.epoch, known.offset)
+    if known is not None and (back or (unclean and known.volatile)):
+        log.warning(
+            "the log of %s has gone back from %s to %s; it counts on in a new epoch"
+            if back
+            else "the log of %s may have gone back since %s, it ends at %s; it counts on in a new "
+            "epoch",
+            paths.root,
+            (known.epoch, known.offset),
+            (found.epoch, found.offset),
+        )
+        tx.set_epoch(known.epoch + 1)
+        for mesh in tx.mesh_list():
+            # Stamps of the lost time are out in the world: ours must not repeat them.
+            tx.tick_merged(mesh.slug, mesh.lamport + limits.RESTORE_LAMPORT_SKIP)
+        found = LogMark(known.epoch + 1, found.offset)
+        # Not at the end only: a second bad end must not count on in this epoch once more.
+        _write_mark(paths, found)
+    return name, found
+
+
+def _position(tx: Reader) -> LogMark:
+    return LogMark(tx.epoch(), tx.log_bounds()[1])
+
+
+def _read_mark(paths: HomePaths) -> LogMark | None:
+    try:
+        return msgspec.json.decode(paths.mark.read_bytes(), type=LogMark)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError:
+        log.warning("%s cannot be read and is written anew", paths.mark)
+        return None
+
+
+def _write_mark(paths: HomePaths, mark: LogMark) -> None:
+    if _read_mark(paths) != mark:
+        durable_replace(paths.mark, msgspec.json.encode(mark))
+
+
+def _names(paths: HomePaths, presence: Presence) -> str:
+    others = [holder for holder in homes.others(paths) if holder.name != presence.path.name]
+    return ", ".join(f"process {holder.pid} ({holder.command})" for holder in others)
+
+
+def _check_after_crash(paths: HomePaths, vfs: str | None) -> None:
+    log.warning("%s was not closed cleanly; checking its database", paths.root)
+    problems = integrity(paths.database, vfs=vfs)
+    if problems:
+        raise StoreCorrupt(f"{paths.database} does not pass its check: {problems[0]}")

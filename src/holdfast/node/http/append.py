@@ -1,0 +1,202 @@
+"""Appending facts over HTTP: one, or many in one request.
+
+The answer says that they are on the disk. The facts of one request share commits with each other
+and with whoever else writes at that moment. Each stands for itself: one that is refused does not
+hold up the others, and each has its own place in the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from time import perf_counter_ns
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast.node.core import operations
+from holdfast.node.core.change import Change, Receipt
+from holdfast.node.core.context import Context
+from holdfast.node.http.many import each, lines_of
+from holdfast.node.library.documents import Prepared, write_all
+from holdfast.protocol.log_wire import NDJSON
+from holdfast.rules.errors import (
+    BadInput,
+    DiskFull,
+    HoldfastError,
+    IdReused,
+    UnknownMesh,
+    UnknownObject,
+)
+from holdfast.service.http.errors import Told, failure
+from holdfast.service.http.request import Call
+from holdfast.service.http.route import Api, Param, Route
+from holdfast.service.http.strict_json import INLINE_BYTES, content_type, fit, strict_json
+
+T = TypeVar("T")
+
+
+class NewFact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A fact to append."""
+
+    subject: str
+    predicate: str
+    object: Any
+    mesh: str = ""
+    """May be left out on a node with one mesh."""
+    id: str | None = None
+    """A UUID of version 7. The same id with the same content is appended once."""
+    meta: dict[str, Any] | None = None
+    objects: list[str] = []
+    """Hashes of objects that were put before."""
+
+
+class NewFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Facts to append, each for itself: one that is refused does not hold up the others."""
+
+    facts: list[Any]
+
+
+class Appended(msgspec.Struct, frozen=True, kw_only=True):
+    """A fact that is in the log, on the disk."""
+
+    id: str
+    epoch: int
+    offset: int
+    lamport: int
+    origin: str
+    duplicate: bool
+    """It was there already, with the same content: this is its place."""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of one fact of many: where it is, or why it was refused."""
+
+    status: int
+    fact: Appended | None = None
+    error: Told | None = None
+
+
+class Results(msgspec.Struct, frozen=True):
+    """One result for each fact, in their order."""
+
+    results: list[Result]
+
+
+def routes() -> list[Route]:
+    return [
+        Route(
+            "POST",
+            "/v1/facts/append",
+            _append,
+            'Append a fact, or many as {"facts": […]} or NDJSON: on the disk when this answers. '
+            "A fact that was there already is answered as a new one, with 200.",
+            request=NewFact,
+            answers={201: Appended, 200: Results},
+            params=(Param("idempotency-key", "The id of a single fact.", where="header"),),
+            errors=(IdReused, UnknownMesh, UnknownObject, DiskFull),
+            example="""-d '{"mesh":"team","subject":"s/1","predicate":"is","object":42}'""",
+            local_only=True,
+        )
+    ]
+
+
+async def _append(call: Call) -> Response:
+    raw = await call.body()
+    key = call.headers.get("idempotency-key")
+    lines = content_type(call) == NDJSON
+    if lines or len(raw) > INLINE_BYTES:
+        prepared = await call.api.run(_prepare, call.api, raw, key, lines)
+    else:
+        prepared = _prepare(call.api, raw, key, lines)
+    if isinstance(prepared, Change):
+        receipt = await _write(call.api, prepared)
+        return call.answer(_told(call.api, receipt), 200 if receipt.duplicate else 201)
+    outcomes = await write_all(call.api.writer, prepared)
+    return call.answer(Results([_result(call.api, one) for one in outcomes]))
+
+
+def _prepare(api: Api, raw: bytes, key: str | None, lines: bool) -> Change | list[Prepared]:
+    """One fact by itself, or many, each checked and encoded or with what is wrong with it."""
+    only_mesh = cache(partial(_only_mesh, api))  # looked up once, and only if a fact needs it
+    change = partial(_change, api.core.ctx, only_mesh)
+    if lines:
+        return _each(change, key, lines_of(raw), _of_line)
+    value = strict_json(raw)
+    if isinstance(value, dict) and "facts" in value:
+        return _each(change, key, fit(value, NewFacts).facts, _of_value)
+    return change(_of_value(value), key)
+
+
+def _each(
+    change: Callable[[NewFact, None], Change],
+    key: str | None,
+    given: Sequence[T],
+    read: Callable[[T], NewFact],
+) -> list[Prepared]:
+    if key is not None:
+        raise BadInput(
+            "an Idempotency-Key names one fact, and this brings many",
+            hint="give each of them its own id",
+        )
+    return each(given, lambda one: change(read(one), None), "facts")
+
+
+def _change(ctx: Context, only_mesh: Callable[[], str], fact: NewFact, key: str | None) -> Change:
+    return operations.fact_append(
+        ctx,
+        fact.mesh or only_mesh(),
+        fact.subject,
+        fact.predicate,
+        fact.object,
+        fact.id if key is None else key.strip('" '),
+        fact.meta,
+        fact.objects,
+    )
+
+
+def _only_mesh(api: Api) -> str:
+    meshes = api.core.read("mesh.list", lambda tx: tx.mesh_list())
+    if len(meshes) != 1:
+        raise BadInput(
+            f"this node has {len(meshes)} meshes, and the fact does not say which",
+            hint='add "mesh": "NAME"; see: holdfast mesh list',
+        )
+    return meshes[0].slug
+
+
+async def _write(api: Api, change: Change) -> Receipt:
+    begun = perf_counter_ns()
+    try:
+        return await api.writer.add(change)
+    except HoldfastError as error:
+        api.core.metrics.failed(error)
+        raise
+    finally:
+        api.core.metrics.add("fact.append", perf_counter_ns() - begun)
+
+
+def _result(api: Api, one: Receipt | HoldfastError) -> Result:
+    if isinstance(one, HoldfastError):
+        return Result(status=one.http_status, error=failure(one).error)
+    return Result(status=200 if one.duplicate else 201, fact=_told(api, one))
+
+
+def _told(api: Api, receipt: Receipt) -> Appended:
+    return Appended(
+        id=receipt.id,
+        epoch=api.core.ctx.epoch,
+        offset=receipt.offset,
+        lamport=receipt.lamport,
+        origin=receipt.peer,
+        duplicate=receipt.duplicate,
+    )
+
+
+def _of_value(value: Any) -> NewFact:
+    return fit(value, NewFact)
+
+
+def _of_line(line: bytes) -> NewFact:
+    return _of_value(strict_json(line))

@@ -1,0 +1,136 @@
+"""Writing into any family over HTTP, many changes in one request.
+
+The answer says that they are on the disk. Each brings its own id: whoever did not hear the answer
+sends the same again, and what was written is answered with its first place.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast.node.core.change import Receipt
+from holdfast.node.core.context import Context
+from holdfast.node.http.many import each, lines_of
+from holdfast.node.library.documents import (
+    NewChange,
+    Prepared,
+    Wish,
+    prepare,
+    read_change,
+    write_all,
+)
+from holdfast.protocol.log_wire import NDJSON
+from holdfast.rules.errors import (
+    BadInput,
+    DiskFull,
+    HoldfastError,
+    IdReused,
+    TaskEnded,
+    TaskTaken,
+    UnknownKey,
+    UnknownMesh,
+    UnknownTask,
+)
+from holdfast.service.http.errors import Told, failure
+from holdfast.service.http.request import Call
+from holdfast.service.http.route import Api, Route
+from holdfast.service.http.strict_json import INLINE_BYTES, content_type, fit, strict_json
+
+
+class NewChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Changes to write, each for itself: one that is refused does not hold up the others."""
+
+    changes: list[NewChange]
+
+
+class Written(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of one change: where it is in the log, or why it was refused."""
+
+    status: int
+    id: str | None = None
+    offset: int | None = None
+    lamport: int | None = None
+    """None of a change that the log has forgotten by now, but not its id."""
+    duplicate: bool | None = None
+    """It was there already, with the same content: this is its place."""
+    error: Told | None = None
+
+
+class AllWritten(msgspec.Struct, frozen=True):
+    """One result for each change, in their order."""
+
+    results: list[Written]
+
+
+def routes() -> list[Route]:
+    return [
+        Route(
+            "POST",
+            "/v1/changes",
+            _changes,
+            'Write into any family, many changes as {"changes": […]} or NDJSON: on the disk when '
+            "this answers. Each is refused for itself, by what is listed below or in its own "
+            "result.",
+            request=NewChanges,
+            answers={200: AllWritten},
+            errors=(
+                *(IdReused, UnknownMesh, UnknownKey, UnknownTask, TaskTaken, TaskEnded, DiskFull),
+            ),
+            example=(
+                """-d '{"changes":[{"op":"state.set","mesh":"team","entity":"k","value":42,"""
+                """"id":"0197f2a0-0000-7000-8000-000000000001"}]}'"""
+            ),
+            local_only=True,
+        )
+    ]
+
+
+async def _changes(call: Call) -> Response:
+    raw = await call.body()
+    lines = content_type(call) == NDJSON
+    if lines or len(raw) > INLINE_BYTES:
+        prepared = await call.api.run(_prepared, call.api, raw, lines)
+    else:
+        prepared = _prepared(call.api, raw, lines)
+    outcomes = await write_all(call.api.writer, prepared)
+    return call.answer(AllWritten([_told(one) for one in outcomes]))
+
+
+class _Listed(msgspec.Struct, forbid_unknown_fields=True):
+    """The request before each change in it is looked at."""
+
+    changes: list[Any]
+
+
+def _prepared(api: Api, raw: bytes, lines: bool) -> list[Prepared]:
+    ctx = api.core.ctx
+    if lines:
+        return each(lines_of(raw), partial(_of_line, ctx), "changes")
+    value = strict_json(raw)
+    if not isinstance(value, dict) or "changes" not in value:
+        raise BadInput('the body has no "changes"', hint='send {"changes": [{"op": …}, …]}')
+    return each(fit(value, _Listed).changes, partial(_of_value, ctx), "changes")
+
+
+def _of_value(ctx: Context, value: object) -> Wish:
+    return prepare(ctx, read_change(value))
+
+
+def _of_line(ctx: Context, line: bytes) -> Wish:
+    return _of_value(ctx, strict_json(line))
+
+
+def _told(one: Receipt | HoldfastError) -> Written:
+    if isinstance(one, HoldfastError):
+        return Written(status=one.http_status, error=failure(one).error)
+    return Written(
+        status=200 if one.duplicate else 201,
+        id=one.id,
+        offset=one.offset,
+        lamport=one.lamport or None,
+        duplicate=one.duplicate,
+    )

@@ -1,0 +1,107 @@
+"""Consumers over HTTP: who reads the log, how far, and who is not waited for any more.
+
+A zone or a token sees and retires only consumers that bear its name. This node's own user sees all.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast.node.core.views import Consumer
+from holdfast.node.log import serve
+from holdfast.protocol.log_wire import Registration
+from holdfast.rules.errors import (
+    NotGranted,
+    OverLimit,
+    PastEnd,
+    Truncated,
+    UnknownConsumer,
+    UnknownMesh,
+)
+from holdfast.rules.filters import Filter
+from holdfast.rules.rows import ConsumerRow
+from holdfast.service.caller import Caller
+from holdfast.service.http.request import Call
+from holdfast.service.http.route import Route
+from holdfast.service.http.strict_json import asked
+from holdfast.storage.ports import Reader
+
+
+class _Narrowing(Filter, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A filter from outside. Every field narrows, so one that is not known is refused: to ignore
+    it would give more than was meant.
+    """
+
+
+class _Asked(Registration, frozen=True, kw_only=True):
+    filter: _Narrowing = _Narrowing()
+
+
+class Consumers(msgspec.Struct, frozen=True):
+    """The readers of the log that the caller may see, by name."""
+
+    consumers: list[Consumer]
+
+
+def routes() -> list[Route]:
+    return [
+        Route(
+            "GET",
+            "/v1/consumers",
+            _list,
+            "Who reads the log, and how far they are.",
+            answers={200: Consumers},
+        ),
+        Route(
+            "POST",
+            "/v1/consumers",
+            _register,
+            "Register a reader, or find it as it is. Nothing that it has not confirmed is removed.",
+            request=Registration,
+            answers={200: Consumer},
+            errors=(NotGranted, OverLimit, PastEnd, Truncated, UnknownMesh),
+            example="""-d '{"consumer":"reader","from":"start"}'""",
+        ),
+        Route(
+            "DELETE",
+            "/v1/consumers/{name:path}",
+            _retire,
+            "Forget a reader: the log no longer waits for it.",
+            answers={204: None},
+            errors=(NotGranted, UnknownConsumer),
+        ),
+    ]
+
+
+async def _list(call: Call) -> Response:
+    def read(tx: Reader) -> list[Consumer]:
+        head = tx.log_bounds()[1]
+        return [Consumer.of(row, head) for row in tx.consumer_list() if _is_own(call.caller, row)]
+
+    core = call.api.core
+    return call.answer(Consumers(await call.api.run(core.read, "consumer.list", read)))
+
+
+async def _register(call: Call) -> Response:
+    given = msgspec.structs.asdict(await asked(call, _Asked))
+    given["filter"] = Filter(**msgspec.structs.asdict(given["filter"]))
+    registration = Registration(**given)
+    api = call.api
+    return call.answer(await api.run(serve.register, api.core, call.caller, registration))
+
+
+async def _retire(call: Call) -> Response:
+    api = call.api
+    await api.run(serve.retire, api.core, call.caller, call.path["name"])
+    return Response(status_code=204)
+
+
+def _is_own(caller: Caller, row: ConsumerRow) -> bool:
+    if caller.kind == "zone":
+        return row.zone == caller.name
+    try:
+        caller.check_consumer(row.name)
+    except NotGranted:
+        return False
+    return True

@@ -1,0 +1,91 @@
+"""Digests of what this node holds, for whoever compares it with another or with the lake."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+
+from starlette.responses import Response
+
+from holdfast.node.log import digests
+from holdfast.node.log.digests import BucketRows, Digests
+from holdfast.rules.digests import TABLES, check_table, parse_bucket
+from holdfast.rules.errors import BadInput, NotGranted, TooMany, UnknownMesh
+from holdfast.rules.filters import Filter
+from holdfast.service.http.request import Call, check_still, is_own
+from holdfast.service.http.route import Param, Route
+from holdfast.storage.ports import Reader
+
+
+def routes() -> list[Route]:
+    return [
+        Route(
+            "GET",
+            "/v1/digests",
+            _digests,
+            "Digests of all that this node holds, by mesh, table and bucket, at one place in its "
+            "log. It reads everything once.",
+            answers={200: Digests},
+            params=(Param("mesh", "Only of this mesh; may be repeated."),),
+            errors=(NotGranted, UnknownMesh, TooMany),
+        ),
+        Route(
+            "GET",
+            "/v1/digests/rows",
+            _rows,
+            "The rows of one bucket, each with its digest.",
+            answers={200: BucketRows},
+            params=(
+                Param("mesh", "The mesh.", required=True),
+                Param("table", f"One of {', '.join(TABLES)}.", required=True),
+                Param("bucket", "The bucket, as two hex digits.", required=True),
+            ),
+            errors=(NotGranted, UnknownMesh, TooMany),
+            example="-G -d mesh=team -d table=state -d bucket=a7",
+        ),
+    ]
+
+
+async def _digests(call: Call) -> Response:
+    asked = call.all("mesh")
+    meshes = call.caller.narrow(Filter(meshes=asked).check()).meshes
+    peer = call.api.node.peer
+
+    def read(tx: Reader) -> Digests:
+        _check_known(tx, asked)
+        return digests.digests(tx, peer, meshes)
+
+    return await _answer(call, partial(call.api.core.read, "digests", read))
+
+
+async def _rows(call: Call) -> Response:
+    mesh, table, bucket = (_required(call, name) for name in ("mesh", "table", "bucket"))
+    call.caller.narrow(Filter(meshes=(mesh,)).check())
+    check_table(table)
+    number = parse_bucket(bucket)
+    peer = call.api.node.peer
+
+    def read(tx: Reader) -> BucketRows:
+        return digests.bucket_rows(tx, peer, mesh, table, number)
+
+    return await _answer(call, partial(call.api.core.read, "digests", read))
+
+
+async def _answer(call: Call, make: partial[Digests] | partial[BucketRows]) -> Response:
+    with call.api.gate.inside("digest", own=is_own(call.scope)):
+        said = await call.api.run(make)
+    check_still(call)
+    return call.answer(said)
+
+
+def _check_known(tx: Reader, asked: Collection[str]) -> None:
+    for mesh in asked:
+        if tx.mesh_get(mesh) is None:
+            raise UnknownMesh(f"there is no mesh {mesh!r}")
+
+
+def _required(call: Call, name: str) -> str:
+    value = call.one(name)
+    if value is None:
+        raise BadInput(f"{name} is missing", hint=f"give it in the address: ?{name}=…")
+    return value

@@ -1,0 +1,184 @@
+"""Facts over HTTP: append (which has its own module), fetch, confirm.
+
+A fetch that finds nothing may wait for something. It costs a future meanwhile, no thread and no
+read of the database. With a filter, what comes may all be left out: then it goes on waiting, and
+remembers how far it has looked. It answers without an entry when time is up, or when it has looked
+so far that the reader should know: what was left out counts as read, and a reader that confirms it
+lets the log forget.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast.node.core.views import Consumer
+from holdfast.node.http import append
+from holdfast.node.http.entries import Shown, shown
+from holdfast.node.log import serve
+from holdfast.protocol.log_wire import JSON, MSGPACK, Batch, Confirmation, Fetch, encode_batch
+from holdfast.rules import limits
+from holdfast.rules.errors import (
+    BadInput,
+    EpochChanged,
+    OverLimit,
+    PastEnd,
+    Truncated,
+    UnknownConsumer,
+)
+from holdfast.service.http.request import Call, identify
+from holdfast.service.http.route import Param, Route
+from holdfast.service.http.streaming import compressed
+from holdfast.service.http.strict_json import asked
+
+
+class Fetched(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of the log."""
+
+    epoch: int
+    first: int
+    """The first offset that the log still holds."""
+    head: int
+    """The last one."""
+    start: int = msgspec.field(name="from")
+    upto: int
+    """Entries of [from, upto] that are not here did not pass the filter: confirm up to this."""
+    entries: list[Shown]
+
+
+def routes() -> list[Route]:
+    gaps = (UnknownConsumer, Truncated, EpochChanged, PastEnd)
+    return [
+        *append.routes(),
+        Route(
+            "POST",
+            "/v1/facts/fetch",
+            _fetch,
+            "What a consumer has not confirmed yet, oldest first; waits for it if asked to.",
+            request=Fetch,
+            answers={200: Fetched},
+            errors=gaps,
+            example="""-d '{"consumer":"reader","limit":10,"wait_ms":5000}'""",
+        ),
+        Route(
+            "GET",
+            "/v1/facts/fetch",
+            _fetch_by_query,
+            "The same, asked by the address.",
+            answers={200: Fetched},
+            params=(
+                Param("consumer", "Who reads.", required=True),
+                Param("limit", f"Entries at most: 1 to {limits.FETCH_ROWS_MAX}.", int),
+                Param("wait_ms", "How long to wait for something new.", int),
+                Param("from", "Read from here, without moving the consumer.", int),
+                Param("confirm", "Confirm up to here first.", int),
+                Param("epoch", "The epoch that the offsets count in.", int),
+            ),
+            errors=gaps,
+            example="-G -d consumer=reader -d wait_ms=5000",
+        ),
+        Route(
+            "POST",
+            "/v1/facts/confirm",
+            _confirm,
+            "Confirm what a consumer has taken over: up to an offset, or ranges.",
+            request=Confirmation,
+            answers={200: Consumer},
+            errors=(UnknownConsumer, EpochChanged, PastEnd),
+            example="""-d '{"consumer":"reader","offset":10}'""",
+        ),
+    ]
+
+
+# --- fetch ---------------------------------------------------------------------------------------
+
+
+async def _fetch(call: Call) -> Response:
+    return await _answer_fetch(call, await asked(call, Fetch))
+
+
+async def _fetch_by_query(call: Call) -> Response:
+    consumer = call.one("consumer")
+    if consumer is None:
+        raise BadInput("the consumer is missing", hint="add ?consumer=NAME")
+    limit, wait_ms = call.number("limit"), call.number("wait_ms")
+    await call.body()
+    fetch = Fetch(
+        consumer=consumer,
+        limit=limits.FETCH_ROWS_DEFAULT if limit is None else limit,
+        wait_ms=wait_ms or 0,
+        start=call.number("from"),
+        confirm=call.number("confirm"),
+        epoch=call.number("epoch"),
+    )
+    return await _answer_fetch(call, fetch)
+
+
+async def _answer_fetch(call: Call, fetch: Fetch) -> Response:
+    if not 0 <= fetch.wait_ms <= limits.LONG_POLL_MS_MAX:
+        raise OverLimit(f"wait_ms {fetch.wait_ms} is not between 0 and {limits.LONG_POLL_MS_MAX}")
+    batch = await _next_batch(call, fetch)
+    if call.wants_msgpack:
+        return await compressed(call, encode_batch(batch), MSGPACK)
+    body = await call.api.run(_as_json, batch)
+    return await compressed(call, body, JSON)
+
+
+async def _next_batch(call: Call, fetch: Fetch) -> Batch:
+    api = call.api
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + fetch.wait_ms / limits.SECOND_MS
+    caller = call.caller
+    batch = await api.run(serve.give, api.core, caller, fetch)
+    start = batch.start
+    passed_over = False
+    while not batch.offsets and batch.upto - start + 1 < limits.SCAN_ROWS_MAX:
+        if batch.upto >= start and not passed_over:
+            # Nothing for this reader, but it has got on, and its frontier should not stand still.
+            passed_over = True
+            deadline = min(deadline, clock() + limits.PASSED_OVER_MS_MAX / limits.SECOND_MS)
+        left_ms = (deadline - clock()) * limits.SECOND_MS
+        if left_ms <= 0:
+            break
+        if batch.upto >= batch.head and not await call.wait(batch.head, left_ms):
+            break
+        # Whoever waited may have lost what it could read, or have been granted more.
+        caller = identify(api, call.scope)
+        # What was looked at stays looked at; what was confirmed is confirmed.
+        fetch = msgspec.structs.replace(
+            fetch, start=batch.upto + 1, confirm=None, epoch=batch.epoch
+        )
+        batch = await api.run(serve.give, api.core, caller, fetch)
+    return msgspec.structs.replace(batch, start=start)
+
+
+def _as_json(batch: Batch) -> bytes:
+    entries = [shown(offset, raw) for offset, raw in zip(batch.offsets, batch.raws, strict=True)]
+    return msgspec.json.encode(
+        Fetched(
+            epoch=batch.epoch,
+            first=batch.first,
+            head=batch.head,
+            start=batch.start,
+            upto=batch.upto,
+            entries=entries,
+        )
+    )
+
+
+# --- confirm -------------------------------------------------------------------------------------
+
+
+async def _confirm(call: Call) -> Response:
+    confirmation = await asked(call, Confirmation)
+    count = len(confirmation.ranges or ())
+    if count > limits.FRONTIER_RANGES_MAX:
+        # Each is worked into the frontier by itself, and the writer waits meanwhile.
+        raise OverLimit(
+            f"{count} ranges in one request; the most is {limits.FRONTIER_RANGES_MAX}",
+            hint="join those that touch, and send the rest in another request",
+        )
+    api = call.api
+    return call.answer(await api.run(serve.confirm, api.core, call.caller, confirmation))

@@ -1,0 +1,45 @@
+"""What waits to be sent and what came, as metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from holdfast.rules.outbox import State, lane_of
+from holdfast.service.http.route import Api
+from holdfast.storage.ports import Reader
+
+
+def mail(api: Api) -> Iterator[Metric]:
+    yield from api.core.read("metrics", lambda tx: _standing(tx, api.core.ctx.now_ms()))
+    hooks = CounterMetricFamily(
+        "holdfast_hook_runs", "Times that the hook for messages ran, by how it went", labels=["how"]
+    )
+    for how in ("done", "failed", "late"):
+        hooks.add_metric([how], 0 if api.mail is None else api.mail.hooks[how])
+    yield hooks
+
+
+def _standing(tx: Reader, now_ms: int) -> list[Metric]:
+    counts = tx.spool_counts()
+    lanes = {lane for lane, _ in counts}
+    lanes |= {lane_of(row.slug) for row in tx.mesh_list() if row.shared}
+    rows = GaugeMetricFamily(
+        "holdfast_outbox_rows", "Envelopes in the outbox", labels=["lane", "state"]
+    )
+    age = GaugeMetricFamily(
+        "holdfast_outbox_oldest_seconds",
+        "How long the first that the broker has not got has waited",
+        labels=["lane"],
+    )
+    for lane in sorted(lanes):
+        for state in State:
+            rows.add_metric([lane, state.value], counts.get((lane, state.value), 0))
+        oldest = tx.spool_oldest(lane)
+        age.add_metric([lane], 0 if oldest is None else max(0, now_ms - oldest) / 1000)
+    total, unread = tx.inbox_counts()
+    inbox = GaugeMetricFamily("holdfast_inbox_messages", "Messages that came", value=total)
+    unread_ = GaugeMetricFamily("holdfast_inbox_unread", "Those that nobody has read", value=unread)
+    return [rows, age, inbox, unread_]

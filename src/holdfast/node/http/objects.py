@@ -1,0 +1,208 @@
+"""Objects over HTTP: content that facts and files name by its SHA-256.
+
+An object is put before the fact that names it. One that nothing names is taken away after an hour.
+
+Who asks for a whole object gets it checked: it is hashed on its way out, and the last piece is held
+back until the hash is right, so content that was damaged on the disk never arrives as a whole. A
+part of an object cannot be checked by itself. It is sent as it lies there, and whoever puts the
+parts together checks the hash, which is the name.
+
+The name of an object is known to those who have read an entry that names it, or who have the
+content. So it is given to every caller that may read here at all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Callable
+from hashlib import sha256
+from typing import BinaryIO, Final
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast.rules.errors import (
+    BadInput,
+    BadRange,
+    BlobCorrupt,
+    BlobMissing,
+    BodyTooLarge,
+    DiskFull,
+    NotGranted,
+    UnknownObject,
+)
+from holdfast.rules.filters import EVERYTHING
+from holdfast.rules.limits import BLOB_CHUNK_BYTES, FILE_BYTES_MAX
+from holdfast.service.http.errors import refusal
+from holdfast.service.http.request import Call, whole
+from holdfast.service.http.route import Api, Param, Route
+from holdfast.service.http.streaming import Streamed
+from holdfast.storage.files.blobs import Blob, check_sha
+
+BINARY: Final = "application/octet-stream"
+_RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
+
+
+class PutObject(msgspec.Struct, frozen=True):
+    """An object that is here, on the disk."""
+
+    sha256: str
+    size: int
+
+
+def routes() -> list[Route]:
+    return [
+        Route(
+            "PUT",
+            "/v1/objects",
+            _put,
+            "Put an object; the answer says by which hash facts name it.",
+            request=BINARY,
+            answers={201: PutObject},
+            errors=(BodyTooLarge, DiskFull),
+            example="-T FILE",
+            local_only=True,
+        ),
+        Route(
+            "PUT",
+            "/v1/objects/{sha256}",
+            _put_named,
+            "Put an object whose hash is known: refused if it is something else.",
+            request=BINARY,
+            answers={201: PutObject},
+            errors=(BadInput, BodyTooLarge, DiskFull),
+            example="-T FILE",
+            local_only=True,
+        ),
+        Route(
+            "GET",
+            "/v1/objects/{sha256}",
+            _get,
+            "An object, or a part of it.",
+            answers={200: BINARY, 206: BINARY, 304: None},
+            params=(
+                Param("range", "bytes=FIRST-LAST; a part of it.", where="header"),
+                Param("if-range", "The part is wanted only of this ETag.", where="header"),
+                Param("if-none-match", "It is wanted only if the ETag is another.", where="header"),
+            ),
+            errors=(UnknownObject, BadRange, NotGranted),
+            example="-o FILE",
+        ),
+    ]
+
+
+# --- put -----------------------------------------------------------------------------------------
+
+
+async def _put(call: Call) -> Response:
+    return await _take(call, None)
+
+
+async def _put_named(call: Call) -> Response:
+    return await _take(call, check_sha(call.path["sha256"]))
+
+
+async def _take(call: Call, expected: str | None) -> Response:
+    """To the disk as it comes, piece by piece: no thread waits for a slow caller."""
+    api = call.api
+    incoming = await api.run(api.core.blobs.receive)
+
+    def write(piece: bytes) -> None:
+        api.core.check_room()
+        incoming.write(piece)
+
+    try:
+        waiting = bytearray()
+        async for part in call.chunks(FILE_BYTES_MAX):
+            waiting += part
+            if len(waiting) >= BLOB_CHUNK_BYTES:
+                await api.run(write, bytes(waiting))
+                waiting.clear()
+        await api.run(write, bytes(waiting))
+        blob: Blob = await api.run(incoming.finish, expected)
+    finally:
+        await api.run(incoming.discard)
+    return call.answer(PutObject(blob.sha256, blob.size), 201)
+
+
+# --- get -----------------------------------------------------------------------------------------
+
+
+async def _get(call: Call) -> Response:
+    sha = check_sha(call.path["sha256"])
+    call.caller.narrow(EVERYTHING)  # refuses who may read nothing
+    tag = f'"{sha}"'
+    try:
+        size = await call.api.run(call.api.core.blobs.size, sha)
+    except BlobMissing:
+        raise UnknownObject(f"the object {sha} is not on this node") from None
+    headers = {"etag": tag, "accept-ranges": "bytes"}
+    if tag in call.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    wanted = call.headers.get("range") if call.headers.get("if-range", tag) == tag else None
+    span = None if wanted is None else span_of(wanted, size)
+    if span is None:
+        headers["content-length"] = str(size)
+        return Streamed(_whole(call.api, sha, size), headers=headers, media_type=BINARY)
+    start, stop = span
+    if start >= stop:
+        response = refusal(BadRange(f"the object has {size} bytes, and none of {wanted}"))
+        response.headers["content-range"] = f"bytes */{size}"
+        return response
+    headers["content-length"] = str(stop - start)
+    headers["content-range"] = f"bytes {start}-{stop - 1}/{size}"
+    return Streamed(_part(call.api, sha, start, stop), 206, headers=headers, media_type=BINARY)
+
+
+def span_of(text: str, size: int) -> tuple[int, int] | None:
+    """What a Range header means, half-open; an empty span if there is nothing of it. None: all of
+    the content, as for every header that is not one plain range.
+    """
+    found = _RANGE.fullmatch(text.replace(" ", ""))
+    if found is None or found.group() == "bytes=-":
+        return None
+    first, last = found.groups()
+    if not first:
+        return max(0, size - whole("range", last)), size
+    start = whole("range", first)
+    stop = size if not last else min(size, whole("range", last) + 1)
+    if last and start > whole("range", last):
+        return None
+    return start, stop
+
+
+async def _whole(api: Api, sha: str, size: int) -> AsyncGenerator[bytes, None]:
+    hashing = sha256()
+    held = b""
+    async for piece in _part(api, sha, 0, size, hashing.update):
+        if held:
+            yield held
+        held = piece
+    if hashing.hexdigest() != sha:
+        raise BlobCorrupt(f"blob {sha} holds other content: it hashes to {hashing.hexdigest()}")
+    if held:
+        yield held
+
+
+async def _part(
+    api: Api, sha: str, start: int, stop: int, look: Callable[[bytes], None] | None = None
+) -> AsyncGenerator[bytes, None]:
+    """A part of a blob, piece by piece; each is shown to `look` in the thread that read it."""
+    stream: BinaryIO = await api.run(api.core.blobs.open_unchecked, sha)
+
+    def read(size: int) -> bytes:
+        piece = stream.read(size)
+        if len(piece) != size:
+            raise BlobCorrupt(f"blob {sha} is shorter than it was")
+        if look is not None:
+            look(piece)
+        return piece
+
+    try:
+        await api.run(stream.seek, start)
+        while start < stop:
+            piece = await api.run(read, min(BLOB_CHUNK_BYTES, stop - start))
+            start += len(piece)
+            yield piece
+    finally:
+        stream.close()

@@ -1,0 +1,184 @@
+"""The ranged read: any piece of the log, again and again, without moving anybody's place.
+
+A range is read batch by batch, each in a read of its own, so that a long one holds back neither the
+writer nor the checkpoint. Meanwhile the log may be truncated under it. Then the connection is cut:
+an Arrow stream without its end mark, or a chunked body without its last chunk, cannot be taken for
+a whole one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Final, Protocol
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast.node.core.engine import Core
+from holdfast.node.http.entries import shown
+from holdfast.node.log import consumers
+from holdfast.protocol.log_wire import ARROW, NDJSON
+from holdfast.rules.errors import BadInput, EpochChanged, NotGranted, PastEnd, Truncated
+from holdfast.rules.filters import CLASSES, Filter
+from holdfast.rules.limits import RANGE_BATCH_BYTES, RANGE_BATCH_ROWS
+from holdfast.rules.rows import Columns
+from holdfast.service.http.request import Call, check_still
+from holdfast.service.http.route import Param, Route
+from holdfast.service.http.streaming import Streamed
+from holdfast.storage.ports import Reader
+
+_LINES: Final = msgspec.json.Encoder()
+
+
+def routes() -> list[Route]:
+    return [
+        Route(
+            "GET",
+            "/v1/facts/range",
+            _range,
+            "The entries with from <= offset < to, as NDJSON or as an Arrow stream.",
+            answers={200: NDJSON},
+            params=(
+                Param("from", "The first offset; the log's first if left out.", int),
+                Param("to", "The offset after the last; up to the end if left out or beyond.", int),
+                Param("epoch", "The epoch that the offsets count in.", int),
+                Param("mesh", "Only of this mesh; may be repeated."),
+                Param("subject", "Only what is about something that begins so; may be repeated."),
+                Param("class", f"Only {', '.join(CLASSES)}; may be repeated."),
+                Param("origin", "Only what this peer wrote; may be repeated."),
+                Param("accept", f"{ARROW} for an Arrow stream.", where="header"),
+            ),
+            errors=(Truncated, EpochChanged, PastEnd, NotGranted),
+            example=f"-G -d from=1 -H 'Accept: {ARROW}'",
+        )
+    ]
+
+
+class Form(Protocol):
+    """How batches become bytes."""
+
+    def begin(self) -> bytes: ...
+    def batch(self, columns: Columns) -> bytes: ...
+    def end(self) -> bytes: ...
+
+
+class Lines:
+    """NDJSON: a line per entry."""
+
+    def begin(self) -> bytes:
+        return b""
+
+    def batch(self, columns: Columns) -> bytes:
+        rows = zip(columns.offset, columns.raw, columns.recorded_at, strict=True)
+        return _LINES.encode_lines(shown(*row) for row in rows)
+
+    def end(self) -> bytes:
+        return b""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a log stands, and which part of it an answer covers."""
+
+    epoch: int
+    first: int
+    head: int
+    start: int
+    stop: int
+
+    def headers(self) -> dict[str, str]:
+        return {
+            "holdfast-epoch": str(self.epoch),
+            "holdfast-first": str(self.first),
+            "holdfast-head": str(self.head),
+            "holdfast-from": str(self.start),
+            "holdfast-to": str(self.stop),
+            "vary": "accept",
+        }
+
+
+class Ranged:
+    """A range on its way, one batch at a time; used by one thread at a time."""
+
+    def __init__(self, core: Core, filter: Filter) -> None:
+        self._core = core
+        self._filter = filter
+        self._next = 0
+        self._stop = 0
+
+    def begin(self, start: int | None, stop: int | None, epoch: int | None) -> Place:
+        """Settles what the range is; every refusal that can be told comes from here."""
+
+        def read(tx: Reader) -> Place:
+            consumers.check_epoch(tx, epoch)
+            first, head = tx.log_bounds()
+            begin = first if start is None else start
+            end = head + 1 if stop is None else min(stop, head + 1)
+            if begin < 1 or (stop is not None and stop < begin):
+                raise BadInput(f"[{begin}, {stop}) is not a range of offsets")
+            if begin > head + 1:
+                raise PastEnd(f"offset {begin} is past the end of the log at {head}")
+            end = max(begin, end)
+            consumers.check_there(begin, end, first)
+            return Place(tx.epoch(), first, head, begin, end)
+
+        place = self._core.read("log.range", read)
+        self._next, self._stop = place.start, place.stop
+        return place
+
+    def more(self) -> Columns | None:
+        """The next entries, perhaps none of them passing; None at the end."""
+        if self._next >= self._stop:
+            return None
+
+        def read(tx: Reader) -> Columns:
+            # Looked at again in the read that gives the entries: what was truncated since would
+            # otherwise just be missing.
+            consumers.check_there(self._next, self._stop, tx.log_bounds()[0])
+            return tx.log_columns(
+                self._next, self._stop, RANGE_BATCH_ROWS, RANGE_BATCH_BYTES, self._filter
+            )
+
+        columns = self._core.read("log.range", read)
+        self._next = columns.upto + 1
+        return columns
+
+
+async def _range(call: Call) -> Response:
+    asked = Filter(
+        meshes=call.all("mesh"),
+        subjects=call.all("subject"),
+        classes=call.all("class"),
+        origins=call.all("origin"),
+    ).check()
+    api = call.api
+    ranged = Ranged(api.core, call.caller.narrow(asked))
+    start, stop = call.number("from"), call.number("to")
+    place = await api.run(ranged.begin, start, stop, call.number("epoch"))
+    wants_arrow = ARROW in call.headers.get("accept", "")
+    form = await api.run(arrow_form, place.epoch, api.node.peer) if wants_arrow else Lines()
+    parts = _parts(call, ranged, form)
+    return Streamed(parts, headers=place.headers(), media_type=ARROW if wants_arrow else NDJSON)
+
+
+def arrow_form(epoch: int, peer: str) -> Form:
+    # Imported at first use: many nodes are never asked for Arrow.
+    from holdfast.service.http.arrow_stream import ArrowStream
+
+    return ArrowStream({"holdfast.epoch": str(epoch), "holdfast.peer": peer})
+
+
+async def _parts(call: Call, ranged: Ranged, form: Form) -> AsyncGenerator[bytes, None]:
+    def step() -> bytes | None:
+        columns = ranged.more()
+        if columns is None:
+            return None
+        return form.batch(columns) if columns.offset else b""
+
+    if begun := form.begin():
+        yield begun
+    while (part := await call.api.run(step)) is not None:
+        if part:
+            check_still(call)
+            yield part
+    if ended := form.end():
+        yield ended

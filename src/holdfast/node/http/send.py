@@ -1,0 +1,139 @@
+"""`POST /v1/send`: a message that is on the disk when this answers, and goes out when it can.
+
+The id is that of the header `Idempotency-Key`, else that of the body, else one is minted. Whoever
+did not hear the answer sends the same again under the same id: the answer is where the message then
+stands. The same id for another request is refused.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast.node.messages.messages import Send, Sent, one_destination, prepare
+from holdfast.rules.errors import (
+    BadInput,
+    BodyTooLarge,
+    DiskFull,
+    HoldfastError,
+    IdReused,
+    NotShared,
+    UnknownDestination,
+    UnknownMesh,
+)
+from holdfast.service.http.request import Call, decode_as
+from holdfast.service.http.route import Api, Param, Route
+from holdfast.service.http.strict_json import INLINE_BYTES, strict_json
+
+
+class Destination(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Exactly one of them."""
+
+    topic: str | None = None
+    dm: str | None = None
+    """A member: its key as 64 hex digits, or its name."""
+    queue: str | None = None
+
+
+class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message to send."""
+
+    to: Destination
+    body: str | None = None
+    """The content as text; or as base64 in `body_base64`."""
+    body_base64: bytes | None = None
+    mesh: str = ""
+    """May be left out on a node with one shared mesh."""
+    content_type: str | None = None
+    meta: msgspec.Raw = msgspec.Raw(b"")
+    """An object. No key twice, no number that a double cannot hold."""
+    priority: str = "next"
+    """`now`, `next` or `low`."""
+    reply_to: str | None = None
+    """The id of the message that this one answers."""
+    id: str | None = None
+    """A UUID of version 7."""
+
+
+class ToSend(NewMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """For the documentation, where `meta` is what it holds."""
+
+    meta: dict[str, Any] = {}  # type: ignore[assignment]
+
+
+def routes() -> list[Route]:
+    return [
+        Route(
+            "POST",
+            "/v1/send",
+            _send,
+            "Send a message: on the disk when this answers (201), and on its way to the broker. "
+            "The same id again is answered with 200 and where it stands.",
+            request=ToSend,
+            answers={201: Sent, 200: Sent},
+            params=(Param("idempotency-key", "The id of the message.", where="header"),),
+            errors=(
+                *(IdReused, NotShared, UnknownMesh, UnknownDestination, BodyTooLarge, DiskFull),
+            ),
+            example="""-d '{"to":{"topic":"news"},"body":"it is done"}'""",
+            local_only=True,
+        )
+    ]
+
+
+async def _send(call: Call) -> Response:
+    raw = await call.body()
+    key = call.headers.get("idempotency-key")
+    if len(raw) > INLINE_BYTES:
+        send = await call.api.run(_prepared, call.api, raw, key)
+    else:
+        send = _prepared(call.api, raw, key)
+    sent = await _write(call.api, send)
+    return call.answer(sent, 200 if sent.duplicate else 201)
+
+
+async def _write(api: Api, send: Send) -> Sent:
+    begun = perf_counter_ns()
+    try:
+        return await api.writer.add(send)
+    except HoldfastError as error:
+        api.core.metrics.failed(error)
+        raise
+    finally:
+        api.core.metrics.add("message.send", perf_counter_ns() - begun)
+
+
+def _prepared(api: Api, raw: bytes, key: str | None) -> Send:
+    strict_json(raw)  # for what one reader would take for something else than another
+    asked = decode_as(raw, NewMessage)
+    if (asked.body is None) == (asked.body_base64 is None):
+        raise BadInput(
+            "a message has one content", hint="give it as body, or as body_base64, and not as both"
+        )
+    content = asked.body if asked.body_base64 is None else asked.body_base64
+    assert content is not None
+    meta = bytes(asked.meta)
+    return prepare(
+        api.core,
+        asked.mesh or only_shared(api),
+        *one_destination(asked.to.topic, asked.to.dm, asked.to.queue),
+        content,
+        content_type=asked.content_type,
+        meta=None if meta == b"null" else meta,
+        priority=asked.priority,
+        reply_to=asked.reply_to,
+        id=asked.id if key is None else key.strip('" '),
+    )
+
+
+def only_shared(api: Api) -> str:
+    rows = api.core.read("mesh.list", lambda tx: tx.mesh_list())
+    shared = [row.slug for row in rows if row.shared]
+    if not shared:
+        raise NotShared("this node shares no mesh with anybody")
+    if len(shared) > 1:
+        raise BadInput(f"this node shares several meshes: {', '.join(shared)}", hint="name one")
+    return shared[0]

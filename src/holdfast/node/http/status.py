@@ -1,0 +1,106 @@
+"""How this node stands, in one answer; and where its log stands, in a smaller one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast import __version__
+from holdfast.node.core.views import Consumer
+from holdfast.node.links.status import LinkStatus
+from holdfast.node.messages.outbox import LaneInfo, Outbox
+from holdfast.node.sync.status import BrokerStatus
+from holdfast.rules.disk_pressure import Pressure
+from holdfast.service.http.request import Call
+from holdfast.service.http.route import Api, Route
+from holdfast.storage.ports import Reader
+
+
+class LogPlace(msgspec.Struct, frozen=True):
+    """Where the log stands. A place in it is an offset and the epoch that it counts in."""
+
+    peer: str
+    epoch: int
+    first: int
+    """The first offset that is still there."""
+    head: int
+    """The last one; one less than `first` if the log is empty."""
+
+
+class Calls(msgspec.Struct, frozen=True):
+    """What is being answered now."""
+
+    at_work: int
+    waiting: int
+    streams: int
+
+
+class Status(msgspec.Struct, frozen=True):
+    """How a node stands."""
+
+    peer: str
+    version: str
+    phase: str
+    """`starting`, `ready` or `stopping`."""
+    started_at: int
+    log: LogPlace
+    disk: Pressure | None
+    calls: Calls
+    consumers: list[Consumer]
+    links: list[LinkStatus]
+    brokers: list[BrokerStatus]
+    outbox: Sequence[LaneInfo]
+    """What waits for what, in each lane."""
+    unread: int
+    """Messages that nobody has read."""
+
+
+def routes() -> list[Route]:
+    return [
+        Route("GET", "/v1/log", _log, "Where the log stands.", answers={200: LogPlace}),
+        Route(
+            "GET",
+            "/v1/status",
+            _status,
+            "How this node stands: its log, its disk, its readers, its links, its brokers.",
+            answers={200: Status},
+            local_only=True,
+        ),
+    ]
+
+
+async def _log(call: Call) -> Response:
+    return call.answer(await call.api.run(_place, call.api))
+
+
+async def _status(call: Call) -> Response:
+    return call.answer(await call.api.run(_stand, call.api))
+
+
+def _place(api: Api) -> LogPlace:
+    peer = api.node.peer
+    return api.core.read("log.head", lambda tx: LogPlace(peer, tx.epoch(), *tx.log_bounds()))
+
+
+def _stand(api: Api) -> Status:
+    def read(tx: Reader) -> list[Consumer]:
+        head = tx.log_bounds()[1]
+        return [Consumer.of(row, head) for row in tx.consumer_list()]
+
+    now = api.gate.now
+    return Status(
+        peer=api.node.peer,
+        version=__version__,
+        phase=api.phase,
+        started_at=int(api.started_at * 1000),
+        log=_place(api),
+        disk=None if api.disk is None else api.disk.last,
+        calls=Calls(now["call"], now["poll"], now["stream"]),
+        consumers=api.core.read("consumer.list", read),
+        links=[] if api.pullers is None else api.pullers.status(),
+        brokers=[] if api.syncs is None else api.syncs.status(),
+        outbox=Outbox(api.core, api.settings.outbox.policies).lanes(),
+        unread=api.node.inbox.counts()[1],
+    )

@@ -1,0 +1,1 @@
+"""What programs import: Node, Mesh, the families, sync and async."""

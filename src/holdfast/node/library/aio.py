@@ -1,0 +1,555 @@
+"""The library for coroutines: `holdfast.aopen(home)` gives an `AsyncNode` with the same verbs.
+
+Writes of one turn of the event loop go to the writer together, and a group's answers come back
+together, so that many coroutines share one commit and two hand-overs. Reads that may take long run
+in a thread.
+
+A write that was handed to the writer happens even if its coroutine is cancelled meanwhile. Whoever
+must know gives it an id, and asks again with the same id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+
+from holdfast.node.core import operations
+from holdfast.node.core.change import Receipt
+from holdfast.node.core.engine import Content, Core
+from holdfast.node.core.intake import Applied, Intake
+from holdfast.node.core.views import (
+    Clock,
+    Consumer,
+    FileInfo,
+    Hit,
+    LastKnown,
+    Memory,
+    PeerInfo,
+    StateEntry,
+)
+from holdfast.node.library.aio_messages import AsyncInbox, AsyncOutbox, stream
+from holdfast.node.library.families import Rows
+from holdfast.node.library.node import Mesh, Node, _batches, open_node
+from holdfast.node.log.log import Head, Log
+from holdfast.node.messages.messages import Sent, one_destination, prepare
+from holdfast.node.upkeep.sweep import DEFAULT_TTL, Swept, Ttl
+from holdfast.protocol.log_wire import Batch
+from holdfast.rules.errors import DiskFull
+from holdfast.rules.filters import EVERYTHING, Filter
+from holdfast.rules.limits import FETCH_ROWS_DEFAULT
+from holdfast.rules.rows import (
+    ConflictRow,
+    Entry,
+    MeshRow,
+    ModelRow,
+    TaskEventRow,
+    TaskRow,
+    WarningRow,
+)
+from holdfast.rules.tasks import Status
+from holdfast.rules.vectors import Model
+from holdfast.storage.group_commit import GroupWriter, Ticket
+from holdfast.storage.ports import Work
+
+if TYPE_CHECKING:
+    from holdfast.node.library.aio_sharing import AsyncSharing
+
+T = TypeVar("T")
+
+
+class _AsyncTicket(Ticket):
+    __slots__ = ("future",)
+
+    def __init__(
+        self, work: Work[Any], sink: Callable[[list[Ticket]], None], future: asyncio.Future[Any]
+    ) -> None:
+        super().__init__(work, sink)
+        self.future = future
+
+
+class LoopWriter:
+    """The group writer, as one event loop uses it."""
+
+    def __init__(self, core: Core, writer: GroupWriter) -> None:
+        self.core = core
+        self._writer = writer
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[Ticket] = []
+        self._sink = self._finished  # one object, so that the writer can group by it
+
+    def write(self, work: Work[T]) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = self._loop.create_future()
+        if not self._waiting:
+            self._loop.call_soon(self._hand_over)
+        self._waiting.append(_AsyncTicket(work, self._sink, future))
+        return future
+
+    def add(self, work: Work[T]) -> asyncio.Future[T]:
+        """A write that brings something new: refused while there is no room for it."""
+        self.core.check_room()
+        return self.write(work)
+
+    def _hand_over(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        try:
+            self._writer.submit(waiting)
+        except BaseException as error:
+            for ticket in waiting:
+                ticket.error = error
+            self._answer(waiting)
+
+    def _finished(self, tickets: list[Ticket]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._answer, tickets)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+            # The loop ended while the writer was at work: nobody is left to hear of it.
+
+    def _answer(self, tickets: list[Ticket]) -> None:
+        for ticket in tickets:
+            assert isinstance(ticket, _AsyncTicket)
+            if isinstance(ticket.error, DiskFull) and self.core.relieve is not None:
+                self.core.relieve()
+            future = ticket.future
+            if future.done():  # cancelled while the writer was at work
+                continue
+            if ticket.error is None:
+                future.set_result(ticket.result)
+            else:
+                future.set_exception(ticket.error)
+
+
+class _Family:
+    def __init__(self, writer: LoopWriter, sync: Mesh) -> None:
+        self._writer = writer
+        self._ctx = writer.core.ctx
+        self._sync = sync
+        self._mesh = sync.slug
+
+
+class AsyncState(_Family):
+    async def set(
+        self,
+        key: str,
+        value: object,
+        *,
+        id: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Receipt:
+        return await self._writer.add(
+            operations.state_set(self._ctx, self._mesh, key, value, id, meta)
+        )
+
+    async def get(self, key: str, default: Any = None) -> Any:
+        return self._sync.state.get(key, default)
+
+    async def entry(self, key: str) -> StateEntry | None:
+        return self._sync.state.entry(key)
+
+    async def delete(self, key: str, *, id: str | None = None) -> Receipt:
+        return await self._writer.write(operations.state_delete(self._ctx, self._mesh, key, id))
+
+    def list(self, prefix: str = "") -> AsyncIterator[StateEntry]:
+        return stream(self._sync.state.list(prefix))
+
+    async def as_of(
+        self,
+        key: str | None = None,
+        *,
+        offset: int | None = None,
+        lamport: int | None = None,
+        at_ms: int | None = None,
+    ) -> Rows[StateEntry]:
+        return await asyncio.to_thread(
+            self._sync.state.as_of, key, offset=offset, lamport=lamport, at_ms=at_ms
+        )
+
+
+class AsyncMemories(_Family):
+    async def set(
+        self, key: str, value: object, *, tags: Iterable[str] = (), id: str | None = None
+    ) -> Receipt:
+        return await self._writer.add(
+            operations.memory_set(self._ctx, self._mesh, key, value, tags, id)
+        )
+
+    async def get(self, key: str, *, peer: str | None = None) -> Memory | None:
+        return self._sync.memory.get(key, peer=peer)
+
+    async def recall(self, key: str, *, scope: str = "self") -> Rows[Memory]:
+        return self._sync.memory.recall(key, scope=scope)
+
+    async def forget(self, key: str, *, id: str | None = None) -> Receipt:
+        return await self._writer.write(operations.memory_forget(self._ctx, self._mesh, key, id))
+
+    def list(self, *, scope: str = "self") -> AsyncIterator[Memory]:
+        return stream(self._sync.memory.list(scope=scope))
+
+    async def as_of(
+        self,
+        key: str | None = None,
+        *,
+        offset: int | None = None,
+        lamport: int | None = None,
+        at_ms: int | None = None,
+    ) -> Rows[Memory]:
+        return await asyncio.to_thread(
+            self._sync.memory.as_of, key, offset=offset, lamport=lamport, at_ms=at_ms
+        )
+
+
+class AsyncVectors(_Family):
+    async def store(
+        self,
+        key: str,
+        embedding: Any,
+        *,
+        model: Model,
+        content: str = "",
+        metadata: object = None,
+        id: str | None = None,
+    ) -> Receipt:
+        return await self._writer.add(
+            operations.vector_store(
+                self._ctx, self._mesh, key, embedding, model, content, metadata, id
+            )
+        )
+
+    async def search(
+        self, query: Any, *, model: Model, limit: int = 10, exact: bool = False
+    ) -> Rows[Hit]:
+        return await asyncio.to_thread(
+            self._sync.vectors.search, query, model=model, limit=limit, exact=exact
+        )
+
+    async def delete(self, key: str, *, model: Model, id: str | None = None) -> Receipt:
+        return await self._writer.write(
+            operations.vector_delete(self._ctx, self._mesh, key, model, id)
+        )
+
+    async def models(self) -> Rows[ModelRow]:
+        return self._sync.vectors.models()
+
+    async def reembed(
+        self,
+        old: Model,
+        new: Model,
+        embed: Callable[[list[str]], Sequence[Any]],
+        *,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> int:
+        return await asyncio.to_thread(
+            self._sync.vectors.reembed, old, new, embed, progress=progress
+        )
+
+
+class AsyncFiles(_Family):
+    async def share(self, path: str, content: Content, *, id: str | None = None) -> Receipt:
+        return await asyncio.to_thread(self._sync.files.share, path, content, id=id)
+
+    async def read(self, path: str, *, peer: str | None = None) -> bytes:
+        return await asyncio.to_thread(self._sync.files.read, path, peer=peer)
+
+    async def last_known(self, path: str, *, peer: str | None = None) -> LastKnown:
+        return await asyncio.to_thread(self._sync.files.last_known, path, peer=peer)
+
+    async def open(self, path: str, *, peer: str | None = None) -> BinaryIO:
+        """A plain stream, verified already: read it in a thread if it is large."""
+        return await asyncio.to_thread(self._sync.files.open, path, peer=peer)
+
+    async def info(self, path: str, *, peer: str | None = None) -> FileInfo:
+        return await asyncio.to_thread(self._sync.files.info, path, peer=peer)
+
+    async def delete(self, path: str, *, id: str | None = None) -> Receipt:
+        return await self._writer.write(operations.file_delete(self._ctx, self._mesh, path, id))
+
+    def list(self, *, peer: str | None = None) -> AsyncIterator[FileInfo]:
+        return stream(self._sync.files.list(peer=peer))
+
+
+class AsyncTasks(_Family):
+    async def create(self, title: str, *, description: str = "", id: str | None = None) -> TaskRow:
+        change = operations.task_create(self._ctx, self._mesh, title, description, id)
+        return await self._writer.add(operations.then_task(change))
+
+    async def claim(self, task: str, *, id: str | None = None) -> TaskRow:
+        return await self._move("claim", task, id)
+
+    async def release(self, task: str, *, id: str | None = None) -> TaskRow:
+        return await self._move("release", task, id)
+
+    async def complete(self, task: str, *, id: str | None = None) -> TaskRow:
+        return await self._move("complete", task, id)
+
+    async def cancel(self, task: str, *, id: str | None = None) -> TaskRow:
+        return await self._move("cancel", task, id)
+
+    async def get(self, task: str) -> TaskRow:
+        return self._sync.tasks.get(task)
+
+    def list(self, *, status: Status | str | None = None) -> AsyncIterator[TaskRow]:
+        return stream(self._sync.tasks.list(status=status))
+
+    async def events(self, task: str) -> Rows[TaskEventRow]:
+        return self._sync.tasks.events(task)
+
+    async def _move(self, verb: str, task: str, id: str | None) -> TaskRow:
+        change = operations.task_move(self._ctx, self._mesh, verb, task, id)
+        return await self._writer.add(operations.then_task(change))
+
+
+class AsyncFacts(_Family):
+    async def append(
+        self,
+        subject: str,
+        predicate: str,
+        object: Any,
+        *,
+        id: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        objects: Iterable[str] = (),
+    ) -> Receipt:
+        return await self._writer.add(
+            operations.fact_append(
+                self._ctx, self._mesh, subject, predicate, object, id, meta, objects
+            )
+        )
+
+
+class AsyncMesh:
+    """One mesh, seen from one node, for coroutines."""
+
+    def __init__(self, writer: LoopWriter, sync: Mesh) -> None:
+        self.slug = sync.slug
+        self.sync = sync
+        """The same mesh for callers that wait: for what takes microseconds, or for threads."""
+        self.state = AsyncState(writer, sync)
+        self.memory = AsyncMemories(writer, sync)
+        self.vectors = AsyncVectors(writer, sync)
+        self.files = AsyncFiles(writer, sync)
+        self.tasks = AsyncTasks(writer, sync)
+        self.facts = AsyncFacts(writer, sync)
+        self.inbox = AsyncInbox(sync.inbox)
+        self._writer = writer
+
+    async def info(self) -> MeshRow:
+        return self.sync.info()
+
+    async def counts(self) -> dict[str, int]:
+        return await asyncio.to_thread(self.sync.counts)
+
+    async def clock(self) -> Clock:
+        return self.sync.clock()
+
+    async def peers(self) -> Rows[PeerInfo]:
+        return self.sync.peers()
+
+    async def send(
+        self,
+        content: bytes | str,
+        *,
+        topic: str | None = None,
+        dm: str | None = None,
+        queue: str | None = None,
+        content_type: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        priority: str = "next",
+        reply_to: str | None = None,
+        id: str | None = None,
+    ) -> Sent:
+        send = prepare(
+            self._writer.core,
+            self.slug,
+            *one_destination(topic, dm, queue),
+            content,
+            content_type=content_type,
+            meta=meta,
+            priority=priority,
+            reply_to=reply_to,
+            id=id,
+        )
+        return await self._writer.add(send)
+
+
+class AsyncLog:
+    """The node's log for its readers, for coroutines."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    async def head(self) -> Head:
+        return self._log.head()
+
+    def range(self, start: int = 1, end: int | None = None) -> AsyncIterator[Entry]:
+        return stream(self._log.range(start, end))
+
+    async def tail(self, count: int = 20) -> Rows[Entry]:
+        return await asyncio.to_thread(self._log.tail, count)
+
+    async def consumers(self) -> Rows[Consumer]:
+        return self._log.consumers()
+
+    async def add_consumer(
+        self,
+        name: str,
+        start: str | int = "start",
+        *,
+        retire_ms: int | None = None,
+        retire_lag: int | None = None,
+        filter: Filter = EVERYTHING,
+    ) -> Consumer:
+        return await asyncio.to_thread(
+            self._log.add_consumer,
+            name,
+            start,
+            retire_ms=retire_ms,
+            retire_lag=retire_lag,
+            filter=filter,
+        )
+
+    async def fetch(self, consumer: str, limit: int = FETCH_ROWS_DEFAULT) -> Rows[Entry]:
+        return await asyncio.to_thread(self._log.fetch, consumer, limit)
+
+    async def batch(self, consumer: str, limit: int = FETCH_ROWS_DEFAULT) -> Batch:
+        return await asyncio.to_thread(self._log.batch, consumer, limit)
+
+    async def confirm(
+        self,
+        consumer: str,
+        offset: int | None = None,
+        *,
+        ranges: Iterable[tuple[int, int]] | None = None,
+    ) -> Consumer:
+        return await asyncio.to_thread(self._log.confirm, consumer, offset, ranges=ranges)
+
+    async def retire(self, consumer: str) -> None:
+        await asyncio.to_thread(self._log.retire, consumer)
+
+
+class AsyncNode:
+    """A home that is open, for coroutines. Use it as an async context manager."""
+
+    def __init__(self, node: Node) -> None:
+        self.sync = node
+        """The same node for callers that wait; safe to use from threads at the same time."""
+        self._writer = LoopWriter(node._core, node._opened.store.writer)
+        self.log = AsyncLog(node.log)
+        self.inbox = AsyncInbox(node.inbox)
+        self.outbox = AsyncOutbox(node.outbox)
+
+    @property
+    def home(self) -> Path:
+        return self.sync.home
+
+    @property
+    def peer(self) -> str:
+        return self.sync.peer
+
+    @property
+    def sharing(self) -> AsyncSharing:
+        from holdfast.node.library.aio_sharing import AsyncSharing
+
+        return AsyncSharing(self.sync.sharing)
+
+    async def create_mesh(self, slug: str, *, name: str | None = None) -> AsyncMesh:
+        mesh = await asyncio.to_thread(self.sync.create_mesh, slug, name=name)
+        return AsyncMesh(self._writer, mesh)
+
+    async def mesh(self, slug: str, *, create: bool = False) -> AsyncMesh:
+        mesh = await asyncio.to_thread(self.sync.mesh, slug, create=create)
+        return AsyncMesh(self._writer, mesh)
+
+    async def meshes(self) -> Rows[MeshRow]:
+        return self.sync.meshes()
+
+    async def apply(self, envelopes: Iterable[bytes]) -> Rows[Applied]:
+        results: list[Applied] = []
+        for batch in _batches(envelopes):
+            results += await self._writer.add(Intake(self._writer.core.ctx, batch))
+        return results
+
+    async def receive_blob(self, content: Content) -> str:
+        return await asyncio.to_thread(self.sync.receive_blob, content)
+
+    async def open_blob(self, sha256: str) -> BinaryIO:
+        return await asyncio.to_thread(self.sync.open_blob, sha256)
+
+    async def take_warnings(self, mesh: str | None = None) -> Rows[WarningRow]:
+        return await asyncio.to_thread(self.sync.take_warnings, mesh)
+
+    def conflicts(
+        self, mesh: str | None = None, *, open_only: bool = True
+    ) -> AsyncIterator[ConflictRow]:
+        return stream(self.sync.conflicts(mesh, open_only=open_only))
+
+    async def conflict(self, number: int) -> ConflictRow:
+        return self.sync.conflict(number)
+
+    async def restore_conflict(self, number: int, *, id: str | None = None) -> Receipt:
+        return await asyncio.to_thread(self.sync.restore_conflict, number, id=id)
+
+    async def dismiss_conflict(self, number: int) -> None:
+        await asyncio.to_thread(self.sync.dismiss_conflict, number)
+
+    async def sweep(self, ttl: Ttl = DEFAULT_TTL) -> Swept:
+        return await asyncio.to_thread(self.sync.sweep, ttl)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self.sync.close)
+
+    async def __aenter__(self) -> AsyncNode:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class Opening:
+    """What `aopen` returns: await it, or enter it with `async with`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._args, self._kwargs = args, kwargs
+        self._node: AsyncNode | None = None
+
+    async def _open(self) -> AsyncNode:
+        node = await asyncio.to_thread(open_node, *self._args, **self._kwargs)
+        return AsyncNode(node)
+
+    def __await__(self) -> Any:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> AsyncNode:
+        self._node = await self._open()
+        return self._node
+
+    async def __aexit__(self, *exc: object) -> None:
+        assert self._node is not None
+        await self._node.close()
+
+
+def aopen(
+    home: str | Path | None = None,
+    *,
+    peer: str | None = None,
+    create: bool = False,
+    sync: str | None = None,
+) -> Opening:
+    """Opens a home for coroutines: `async with holdfast.aopen(home) as node`, or `await
+    holdfast.aopen(home)`.
+    """
+    return Opening(home, peer=peer, create=create, sync=sync)

@@ -1,0 +1,81 @@
+"""The conflict ledger: what merges discarded, and how to get it back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from holdfast.node.core import operations
+from holdfast.node.core.change import Change, Receipt, known_receipt
+from holdfast.node.core.engine import Core
+from holdfast.rules.bodies import Body, FileShare, decode_loose
+from holdfast.rules.errors import AlreadyResolved, BlobMissing, UnknownConflict
+from holdfast.rules.ids import id_text
+from holdfast.rules.limits import CHUNK_ROWS
+from holdfast.rules.rows import ConflictRow
+from holdfast.storage.ports import Reader, Transaction
+
+
+def list_all(core: Core, mesh: str | None, *, open_only: bool) -> Iterator[ConflictRow]:
+    after = 0
+
+    def page(tx: Reader) -> Sequence[ConflictRow]:
+        nonlocal after
+        rows = tx.conflict_list(mesh, open_only=open_only, after=after, limit=CHUNK_ROWS)
+        after = rows[-1].number if rows else after
+        return rows
+
+    return core.pages(page)
+
+
+def get(core: Core, number: int) -> ConflictRow:
+    return core.read("conflict.get", lambda tx: _require(tx, number))
+
+
+def restore(core: Core, number: int, id: str | None) -> Receipt:
+    """The loser as a new write: it gets a new stamp, so it wins, and the ledger says so."""
+    row = get(core, number)
+    change = _rewrite(core, row, id)
+
+    def work(tx: Transaction) -> Receipt:
+        if id is not None and (known := known_receipt(tx, change.id, change.fingerprint, row.mesh)):
+            return known
+        found = _require(tx, number)
+        if found.resolved_at is not None:
+            raise AlreadyResolved(f"conflict {number} was resolved before: {found.resolution}")
+        receipt = change(tx)
+        tx.conflict_resolve(number, f"restored as {id_text(change.id)}", core.ctx.now_ms())
+        return receipt
+
+    try:
+        return core.write("conflict.restore", work)
+    except operations.BlobGone:
+        raise BlobMissing(
+            f"the content of the discarded version of {row.entity!r} is no longer on the disk"
+        ) from None
+
+
+def dismiss(core: Core, number: int) -> None:
+    def work(tx: Transaction) -> None:
+        if _require(tx, number).resolved_at is None:
+            tx.conflict_resolve(number, "dismissed", core.ctx.now_ms())
+
+    core.write("conflict.dismiss", work)
+
+
+def _rewrite(core: Core, row: ConflictRow, id: str | None) -> Change:
+    if row.family == "task":
+        # Not the old turn but a new attempt: the task may have moved on since.
+        return operations.task_move(
+            core.ctx, row.mesh, row.loser_op.partition(".")[2], row.entity, id
+        )
+    body: Body = decode_loose(row.loser_op, row.loser_body)
+    # A share looks for its blob inside the transaction: a sweep may remove it until then.
+    kind = operations.FileSharing if isinstance(body, FileShare) else Change
+    return kind(core.ctx, row.mesh, row.loser_op, row.entity, body, owner=row.owner, id=id)
+
+
+def _require(tx: Reader, number: int) -> ConflictRow:
+    row = tx.conflict_get(number)
+    if row is None:
+        raise UnknownConflict(f"there is no conflict {number}")
+    return row

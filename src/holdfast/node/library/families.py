@@ -1,0 +1,280 @@
+"""The library's families, for callers that wait: `mesh.memory`, `.state`, `.vectors`, `.files`,
+`.tasks`, `.facts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, TypeAlias
+
+from holdfast.node.core import operations
+from holdfast.node.core.change import Receipt
+from holdfast.node.core.engine import Content, Core
+from holdfast.node.core.views import FileInfo, Hit, LastKnown, Memory, StateEntry
+from holdfast.node.library.last_known import last_known
+from holdfast.node.log.history import AsOf, memory_as_of, state_as_of
+from holdfast.node.upkeep import reembed
+from holdfast.rules.limits import CHUNK_ROWS
+from holdfast.rules.rows import FileRow, MemoryRow, ModelRow, StateRow, TaskEventRow, TaskRow
+from holdfast.rules.tasks import Status
+from holdfast.rules.vectors import Model
+from holdfast.storage.ports import Reader
+
+# The families have a verb `list`, which hides the type of that name inside their classes.
+Rows: TypeAlias = list
+
+
+class _Family:
+    def __init__(self, core: Core, mesh: str) -> None:
+        self._core = core
+        self._mesh = mesh
+
+
+class State(_Family):
+    """One value per key, shared by the whole mesh; the last writer wins."""
+
+    def set(
+        self,
+        key: str,
+        value: object,
+        *,
+        id: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Receipt:
+        change = operations.state_set(self._core.ctx, self._mesh, key, value, id, meta)
+        return self._core.write("state.set", change)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        entry = self.entry(key)
+        return default if entry is None else entry.value
+
+    def entry(self, key: str) -> StateEntry | None:
+        """The value with who wrote it, and when."""
+        return self._core.read("state.get", operations.state_entry(self._mesh, key))
+
+    def delete(self, key: str, *, id: str | None = None) -> Receipt:
+        change = operations.state_delete(self._core.ctx, self._mesh, key, id)
+        return self._core.write("state.delete", change)
+
+    def list(self, prefix: str = "") -> Iterator[StateEntry]:
+        after = ""
+
+        def page(tx: Reader) -> Sequence[StateRow]:
+            nonlocal after
+            rows = tx.state_scan(self._mesh, prefix, after, CHUNK_ROWS)
+            after = rows[-1].key if rows else after
+            return rows
+
+        for row in self._core.pages(page):
+            if not row.tombstone:
+                yield StateEntry.of(row)
+
+    def as_of(
+        self,
+        key: str | None = None,
+        *,
+        offset: int | None = None,
+        lamport: int | None = None,
+        at_ms: int | None = None,
+    ) -> Rows[StateEntry]:
+        """The state as it was at an offset of our log, a Lamport time or a wall-clock time."""
+        return state_as_of(self._core.store, self._mesh, key, AsOf(offset, lamport, at_ms))
+
+
+class Memories(_Family):
+    """What each peer remembers, under its own name."""
+
+    def set(
+        self, key: str, value: object, *, tags: Iterable[str] = (), id: str | None = None
+    ) -> Receipt:
+        change = operations.memory_set(self._core.ctx, self._mesh, key, value, tags, id)
+        return self._core.write("memory.set", change)
+
+    def get(self, key: str, *, peer: str | None = None) -> Memory | None:
+        """Our own memory, or that of one peer."""
+        found = self.recall(key, scope="self" if peer is None else f"peer:{peer}")
+        return found[0] if found else None
+
+    def recall(self, key: str, *, scope: str = "self") -> Rows[Memory]:
+        """By scope: `self`, `peer:<id>`, or `all`, newest first."""
+        owner = operations.owner_of(self._core.ctx, scope)
+        return self._core.read("memory.get", operations.memory_recall(self._mesh, key, owner))
+
+    def forget(self, key: str, *, id: str | None = None) -> Receipt:
+        change = operations.memory_forget(self._core.ctx, self._mesh, key, id)
+        return self._core.write("memory.forget", change)
+
+    def list(self, *, scope: str = "self") -> Iterator[Memory]:
+        owner = operations.owner_of(self._core.ctx, scope)
+        after = ("", "")
+
+        def page(tx: Reader) -> Sequence[MemoryRow]:
+            nonlocal after
+            rows = tx.memory_scan(self._mesh, owner, after, CHUNK_ROWS)
+            after = (rows[-1].owner, rows[-1].key) if rows else after
+            return rows
+
+        for row in self._core.pages(page):
+            if not row.tombstone:
+                yield Memory.of(row)
+
+    def as_of(
+        self,
+        key: str | None = None,
+        *,
+        offset: int | None = None,
+        lamport: int | None = None,
+        at_ms: int | None = None,
+    ) -> Rows[Memory]:
+        """All peers' memories as they were."""
+        return memory_as_of(self._core.store, self._mesh, key, AsOf(offset, lamport, at_ms))
+
+
+class Vectors(_Family):
+    """Embeddings with their content, searched by nearness within one model."""
+
+    def store(
+        self,
+        key: str,
+        embedding: Any,
+        *,
+        model: Model,
+        content: str = "",
+        metadata: object = None,
+        id: str | None = None,
+    ) -> Receipt:
+        change = operations.vector_store(
+            self._core.ctx, self._mesh, key, embedding, model, content, metadata, id
+        )
+        return self._core.write("vector.store", change)
+
+    def search(
+        self, query: Any, *, model: Model, limit: int = 10, exact: bool = False
+    ) -> Rows[Hit]:
+        """The nearest live vectors of this mesh; empty for a model that nobody has used."""
+        read = operations.vector_search(self._mesh, query, model, limit, exact)
+        hits = self._core.read("vector.search", read)
+        reembed.note_read(self._core, model)
+        return hits
+
+    def delete(self, key: str, *, model: Model, id: str | None = None) -> Receipt:
+        change = operations.vector_delete(self._core.ctx, self._mesh, key, model, id)
+        return self._core.write("vector.delete", change)
+
+    def models(self) -> Rows[ModelRow]:
+        return self._core.read("vector.models", lambda tx: tx.model_list())
+
+    def reembed(
+        self,
+        old: Model,
+        new: Model,
+        embed: Callable[[list[str]], Sequence[Any]],
+        *,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> int:
+        """Moves this peer's vectors to another model, in chunks; safe to stop and start again."""
+        return reembed.reembed(self._core, self._mesh, old, new, embed, progress)
+
+
+class Files(_Family):
+    """Files that a peer shares, by path; large ones are kept as content-addressed blobs."""
+
+    def share(self, path: str, content: Content, *, id: str | None = None) -> Receipt:
+        return self._core.share(self._mesh, path, content, id)
+
+    def read(self, path: str, *, peer: str | None = None) -> bytes:
+        return self._core.read_file(self._mesh, path, peer)
+
+    def open(self, path: str, *, peer: str | None = None) -> BinaryIO:
+        """A stream of verified content, for what should not be in memory at once."""
+        return self._core.open_file(self._mesh, path, peer)
+
+    def last_known(self, path: str, *, peer: str | None = None) -> LastKnown:
+        """The content if it is here, else that of the newest older version that is."""
+        return last_known(self._core, self._mesh, path, peer)
+
+    def info(self, path: str, *, peer: str | None = None) -> FileInfo:
+        return self._core.file_info(self._core.find_file(self._mesh, path, peer))
+
+    def delete(self, path: str, *, id: str | None = None) -> Receipt:
+        change = operations.file_delete(self._core.ctx, self._mesh, path, id)
+        return self._core.write("file.delete", change)
+
+    def list(self, *, peer: str | None = None) -> Iterator[FileInfo]:
+        """Files of one peer, or of all."""
+        after = ("", "")
+
+        def page(tx: Reader) -> Sequence[FileRow]:
+            nonlocal after
+            rows = tx.file_scan(self._mesh, peer, after, CHUNK_ROWS)
+            after = (rows[-1].owner, rows[-1].path) if rows else after
+            return rows
+
+        for row in self._core.pages(page):
+            if not row.tombstone:
+                yield self._core.file_info(row)
+
+
+class Tasks(_Family):
+    """Work that one peer at a time takes on."""
+
+    def create(self, title: str, *, description: str = "", id: str | None = None) -> TaskRow:
+        change = operations.task_create(self._core.ctx, self._mesh, title, description, id)
+        return self._core.write("task.create", operations.then_task(change))
+
+    def claim(self, task: str, *, id: str | None = None) -> TaskRow:
+        return self._move("claim", task, id)
+
+    def release(self, task: str, *, id: str | None = None) -> TaskRow:
+        return self._move("release", task, id)
+
+    def complete(self, task: str, *, id: str | None = None) -> TaskRow:
+        return self._move("complete", task, id)
+
+    def cancel(self, task: str, *, id: str | None = None) -> TaskRow:
+        return self._move("cancel", task, id)
+
+    def get(self, task: str) -> TaskRow:
+        return self._core.read("task.get", lambda tx: operations.require_task(tx, self._mesh, task))
+
+    def list(self, *, status: Status | str | None = None) -> Iterator[TaskRow]:
+        chosen = None if status is None else operations.check_status(status)
+        after = ""
+
+        def page(tx: Reader) -> Sequence[TaskRow]:
+            nonlocal after
+            rows = tx.task_scan(self._mesh, chosen, after, CHUNK_ROWS)
+            after = rows[-1].task if rows else after
+            return rows
+
+        yield from self._core.pages(page)
+
+    def events(self, task: str) -> Rows[TaskEventRow]:
+        """Every turn on the task in stamp order, with what it came to."""
+        return self._core.read("task.events", operations.task_events(self._mesh, task))
+
+    def _move(self, verb: str, task: str, id: str | None) -> TaskRow:
+        change = operations.task_move(self._core.ctx, self._mesh, verb, task, id)
+        return self._core.write(f"task.{verb}", operations.then_task(change))
+
+
+class Facts(_Family):
+    """What is so: subject, predicate, object. Appended once by id, never changed."""
+
+    def append(
+        self,
+        subject: str,
+        predicate: str,
+        object: Any,
+        *,
+        id: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        objects: Iterable[str] = (),
+    ) -> Receipt:
+        """`objects` are hashes of content that was put here before (`Node.receive_blob`): it is
+        kept for as long as the fact.
+        """
+        change = operations.fact_append(
+            self._core.ctx, self._mesh, subject, predicate, object, id, meta, objects
+        )
+        return self._core.write("fact.append", change)

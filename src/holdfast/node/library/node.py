@@ -1,0 +1,240 @@
+"""The library for callers that wait: `holdfast.open(home)` gives a `Node`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from holdfast.node.core.change import Receipt
+from holdfast.node.core.engine import Content, Core
+from holdfast.node.core.intake import Applied, Intake
+from holdfast.node.core.views import Clock, PeerInfo
+from holdfast.node.home.opening import Opened, open_home
+from holdfast.node.library import conflicts
+from holdfast.node.library.families import Facts, Files, Memories, State, Tasks, Vectors
+from holdfast.node.library.mesh_status import sync_word
+from holdfast.node.log.log import Log
+from holdfast.node.messages.messages import Inbox, Sent, one_destination, prepare
+from holdfast.node.messages.outbox import Outbox
+from holdfast.node.upkeep.sweep import DEFAULT_TTL, Swept, Ttl, sweep
+from holdfast.rules.errors import AlreadyExists
+from holdfast.rules.limits import CHUNK_ROWS, INTAKE_BATCH_BYTES, PEER_STALE_MS
+from holdfast.rules.names import check_key, check_mesh
+from holdfast.rules.rows import ConflictRow, MeshRow, WarningRow
+from holdfast.storage.ports import Transaction
+
+if TYPE_CHECKING:
+    from holdfast.node.sharing.sharing import Sharing
+
+
+class Mesh:
+    """One mesh, seen from one node."""
+
+    def __init__(self, core: Core, slug: str) -> None:
+        self._core = core
+        self.slug = slug
+        self.state = State(core, slug)
+        self.memory = Memories(core, slug)
+        self.vectors = Vectors(core, slug)
+        self.files = Files(core, slug)
+        self.tasks = Tasks(core, slug)
+        self.facts = Facts(core, slug)
+        self.inbox = Inbox(core, slug)
+
+    def info(self) -> MeshRow:
+        return self._core.require_mesh(self.slug)
+
+    def counts(self) -> dict[str, int]:
+        """Live rows per family."""
+        return self._core.read("mesh.info", lambda tx: tx.family_counts(self.slug))
+
+    def clock(self) -> Clock:
+        row = self.info()
+        return Clock(row.lamport, sync_word(self._core, row), row.last_sync_at)
+
+    def peers(self) -> list[PeerInfo]:
+        """Peers that were heard of, with a flag for those that have been silent for a while."""
+        now = self._core.ctx.now_ms()
+        rows = self._core.read("peer.list", lambda tx: tx.peer_list(self.slug))
+        return [
+            PeerInfo(
+                row.peer, row.last_seen_at, row.last_lamport, now - row.last_seen_at > PEER_STALE_MS
+            )
+            for row in rows
+        ]
+
+    def send(
+        self,
+        content: bytes | str,
+        *,
+        topic: str | None = None,
+        dm: str | None = None,
+        queue: str | None = None,
+        content_type: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        priority: str = "next",
+        reply_to: str | None = None,
+        id: str | None = None,
+    ) -> Sent:
+        """Sends a message to one topic, one member (by name or key) or one queue. It is on the disk
+        when this returns, and goes to the broker when that can be reached.
+        """
+        send = prepare(
+            self._core,
+            self.slug,
+            *one_destination(topic, dm, queue),
+            content,
+            content_type=content_type,
+            meta=meta,
+            priority=priority,
+            reply_to=reply_to,
+            id=id,
+        )
+        return self._core.write("message.send", send)
+
+
+class Node:
+    """A home that is open. Use it as a context manager, or call `close`."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
+        self._core = opened.core
+        self.log = Log(self._core)
+        self.inbox = Inbox(self._core)
+        self.outbox = Outbox(self._core)
+
+    @property
+    def home(self) -> Path:
+        return self._opened.paths.root
+
+    @property
+    def peer(self) -> str:
+        return self._core.ctx.peer
+
+    # --- meshes ------------------------------------------------------------------------------
+
+    def create_mesh(self, slug: str, *, name: str | None = None) -> Mesh:
+        check_mesh(slug)
+        if name:
+            check_key(name, "name of the mesh")
+        now = self._core.ctx.now_ms()
+        row = MeshRow(slug=slug, name=name or slug, created_at=now, updated_at=now)
+        self._core.write("mesh.create", lambda tx: tx.mesh_add(row))
+        return Mesh(self._core, slug)
+
+    def mesh(self, slug: str, *, create: bool = False) -> Mesh:
+        """A mesh by name; `create` makes it if it is not there yet."""
+        check_mesh(slug)
+        if create and slug not in {row.slug for row in self.meshes()}:
+            # Another thread or process may be faster, and then it is there, as was asked for.
+            with suppress(AlreadyExists):
+                return self.create_mesh(slug)
+        self._core.require_mesh(slug)
+        return Mesh(self._core, slug)
+
+    def meshes(self) -> list[MeshRow]:
+        return self._core.read("mesh.list", lambda tx: tx.mesh_list())
+
+    @property
+    def sharing(self) -> Sharing:
+        """What asks brokers: publish, join, invites, members, topics and queues."""
+        # It brings TLS with it, which most callers do not need.
+        from holdfast.node.sharing.sharing import Sharing
+        from holdfast.node.trust.trust import Trust
+
+        return Sharing(self._core, Trust(self._core, self._opened.paths))
+
+    # --- the door in -------------------------------------------------------------------------
+
+    def apply(self, envelopes: Iterable[bytes]) -> list[Applied]:
+        """Takes in envelopes from elsewhere, each once, in any order; says what became of each."""
+        results: list[Applied] = []
+        for batch in _batches(envelopes):
+            results += self._core.write("intake", Intake(self._core.ctx, batch))
+        return results
+
+    def receive_blob(self, content: Content) -> str:
+        """Stores the content of a file before the envelope that names it; returns its hash."""
+        return self._core.blobs.put(content).sha256
+
+    def open_blob(self, sha256: str) -> BinaryIO:
+        """The verified content that a file's envelope names, to be sent ahead of it."""
+        return self._core.blobs.open(sha256)
+
+    # --- what people must know -----------------------------------------------------------------
+
+    def take_warnings(self, mesh: str | None = None) -> list[WarningRow]:
+        """What this peer has not been told yet; each is told once."""
+        if not self._core.read("warnings", lambda tx: tx.warning_list(mesh)):
+            return []
+
+        def work(tx: Transaction) -> list[WarningRow]:
+            return tx.warnings_take(mesh)
+
+        return self._core.write("warnings", work)
+
+    def conflicts(
+        self, mesh: str | None = None, *, open_only: bool = True
+    ) -> Iterator[ConflictRow]:
+        """What merges discarded, oldest first."""
+        return conflicts.list_all(self._core, mesh, open_only=open_only)
+
+    def conflict(self, number: int) -> ConflictRow:
+        return conflicts.get(self._core, number)
+
+    def restore_conflict(self, number: int, *, id: str | None = None) -> Receipt:
+        """Writes a discarded version again, as a new change that wins."""
+        return conflicts.restore(self._core, number, id)
+
+    def dismiss_conflict(self, number: int) -> None:
+        """Keeps the outcome as it is and closes the entry."""
+        conflicts.dismiss(self._core, number)
+
+    # --- upkeep ------------------------------------------------------------------------------
+
+    def sweep(self, ttl: Ttl = DEFAULT_TTL) -> Swept:
+        """Forgets what is old enough and past every reader of the log."""
+        return sweep(self._core, ttl)
+
+    def close(self) -> None:
+        self._opened.close()
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def open_node(
+    home: str | Path | None = None,
+    *,
+    peer: str | None = None,
+    create: bool = False,
+    sync: str | None = None,
+    **inner: Any,
+) -> Node:
+    """Opens a home. `create` makes it first if it is not there, for the peer that `peer` names."""
+    return Node(open_home(home, peer=peer, create=create, sync=sync, **inner))
+
+
+def _batches(envelopes: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """So many at a time, and fewer where they are large: a batch is one transaction."""
+    batch: list[bytes] = []
+    size = 0
+    for raw in envelopes:
+        batch.append(raw)
+        size += len(raw)
+        if len(batch) == CHUNK_ROWS or size >= INTAKE_BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,1 @@
+"""Pulling other nodes' logs."""

@@ -1,0 +1,380 @@
+"""One connection of a link, from the first word to the first error.
+
+    fetcher    register ─► fetch ─► fetch ─► …            the link's own thread
+                             │
+    reader                   └─► read and check            a thread as long as the connection
+                                      │
+    applier                           └─► objects ─► take   another one
+
+While one batch is stored, the next is taken apart and the one after it is asked for, and no more:
+memory stays bounded by a handful of batches, and the disk, the processor and the line are in use at
+the same time. Each fetch confirms what is stored by then. When the fetch that is under way waits
+for news, it is too early for that, so the applier confirms by a call of its own, once nothing more
+comes for a moment.
+
+Whatever goes wrong in one of them ends all, and the first error is the one that is told. The next
+connection begins at the stored cursor, so nothing that was read ahead has to be remembered.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from time import monotonic
+from typing import NamedTuple
+
+from holdfast.node.core.engine import Core
+from holdfast.node.core.object_transfer import pull_objects
+from holdfast.node.links import receive
+from holdfast.node.links.same_log import LOOK, begins_as_read, is_same_log
+from holdfast.node.links.source import LinkSource, Reach, registration_of
+from holdfast.node.links.status import Board
+from holdfast.protocol.log_wire import Batch, Confirmation, Fetch
+from holdfast.rules.errors import (
+    BadAnswer,
+    EpochChanged,
+    HoldfastError,
+    OverLimit,
+    Truncated,
+    UnknownConsumer,
+)
+from holdfast.rules.limits import (
+    BACKOFF_MS_MIN,
+    LINK_BATCH_ROWS,
+    LINK_CONFIRM_MS,
+    LONG_POLL_MS_DEFAULT,
+    QUARANTINE_ROWS_MAX,
+)
+from holdfast.rules.links import Plan, after_quarantine, consumer_name, start_of
+from holdfast.rules.rows import LinkRow
+
+log = logging.getLogger("holdfast")
+
+_BEGINNING_TRIES = 3
+
+
+class Failure(NamedTuple):
+    """Why a connection ended."""
+
+    error: Exception
+    plan: Plan | None = None
+    """What follows, where the error alone does not say it."""
+
+
+class Run:
+    """One connection. `run` works in the caller's thread; `end` may come from any."""
+
+    def __init__(
+        self, core: Core, row: LinkRow, reach: Reach, board: Board, new_epoch: int | None = None
+    ) -> None:
+        """`new_epoch` is what the source said it counts in now, if that is why we are here."""
+        self._core = core
+        self._row = row
+        self._reach = reach
+        self._board = board
+        self._new_epoch = new_epoch
+        self._consumer = consumer_name(core.ctx.peer, row.name)
+        self._turn = threading.Condition()
+        self._source: LinkSource | None = None
+        self._fetched: Batch | None = None
+        self._next: receive.Incoming | None = None
+        self._asking = False
+        self._stored = row.cursor
+        self._confirmed = 0
+        self._over = False
+        self._failure: Failure | None = None
+
+    def run(self) -> Failure | None:
+        """Pulls until something ends it; None if that was `end`."""
+        try:
+            with self._failing():
+                source = self._open()
+                row = self._connect(source)
+                with self._turn:
+                    self._row, self._stored = row, row.cursor
+                self._pull(source)
+        finally:
+            self.end()
+            if self._source is not None:
+                self._source.close()
+        return self._failure
+
+    def end(self) -> None:
+        """Ends it now, whatever it waits for."""
+        with self._turn:
+            self._over = True
+            source = self._source
+            self._turn.notify_all()
+        if source is not None:
+            source.abort()
+
+    def _open(self) -> LinkSource:
+        source = self._reach(self._row)
+        with self._turn:
+            self._source = source
+            over = self._over
+        if over:
+            source.abort()
+        return source
+
+    def _pull(self, source: LinkSource) -> None:
+        name = self._row.name
+        threads = [
+            threading.Thread(target=self._read_on, name=f"holdfast-read-{name}", daemon=True),
+            threading.Thread(
+                target=self._apply_on, args=(source,), name=f"holdfast-take-{name}", daemon=True
+            ),
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            with self._failing():
+                self._fetch_on(source)
+        finally:
+            self.end()
+            for thread in threads:
+                thread.join()
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Notes the first error and ends the run; after the end there are no errors, only calls
+        that were cut short.
+        """
+        try:
+            yield
+        except Exception as error:
+            failure = Failure(error)
+            if isinstance(error, _Planned):
+                failure = Failure(error.error, error.plan)
+            with self._turn:
+                if not self._over and self._failure is None:
+                    self._failure = failure
+            self.end()
+
+    # --- where to begin ----------------------------------------------------------------------
+
+    def _connect(self, source: LinkSource) -> LinkRow:
+        row = self._row
+        self._check_quarantine()
+        if row.epoch == 0:
+            # A reader of that name may be left from an earlier link, and stand past its beginning.
+            with suppress(UnknownConsumer):
+                source.retire(self._consumer)
+        source.register(registration_of(row, self._core.ctx.peer))
+        if row.epoch == 0 or self._new_epoch not in (None, row.epoch):
+            return self._begin(source)
+        if not is_same_log(self._core, source, row, self._consumer):
+            log.warning(
+                "link %s: the log of %s is not the one that was read up to offset %d, and counts "
+                "in the same epoch %d; it is read from its beginning",
+                row.name,
+                row.zone,
+                row.cursor,
+                row.epoch,
+            )
+            return self._begin(source)
+        return row
+
+    def _begin(self, source: LinkSource) -> LinkRow:
+        """The place in a log that we have not read in, or not in this epoch."""
+        row = self._row
+        found = self._beginning(source)
+        start = start_of(row.epoch, row.cursor, found.epoch, found.first)
+        if row.epoch and found.first > 1 and not begins_as_read(self._core, row, found):
+            start = None
+        begun = receive.start_over(self._core, row.name, found.epoch, start or 1)
+        self._board.show(begun)
+        if start is None:
+            raise Truncated(
+                f"the log of {row.zone} begins at {found.first} in epoch {found.epoch}, and what "
+                "came before was never read",
+                first_available=found.first,
+                hint=f"go on without it: holdfast link resume {row.name} --skip-missing",
+            )
+        if start > 1 and row.epoch == 0:
+            log.warning(
+                "link %s begins at offset %d: %s no longer holds what came before",
+                row.name,
+                start,
+                row.zone,
+            )
+        return begun
+
+    def _beginning(self, source: LinkSource) -> Batch:
+        first = 1
+        for _ in range(_BEGINNING_TRIES):
+            ask = Fetch(consumer=self._consumer, limit=LOOK, start=first, epoch=self._new_epoch)
+            try:
+                return source.fetch(ask)
+            except Truncated as cut:
+                first = cut.first_available
+        raise BadAnswer(f"the log of {self._row.zone} begins at another place each time")
+
+    # --- the fetcher -------------------------------------------------------------------------
+
+    def _fetch_on(self, source: LinkSource) -> None:
+        row = self._row
+        position = row.cursor + 1
+        patience_ms = 0  # the first answer says at once how we stand
+        while True:
+            with self._turn:
+                self._turn.wait_for(lambda: self._over or self._fetched is None)
+                if self._over:
+                    return
+                # Said again where it is nothing new: so the source knows that we are there.
+                confirm = self._confirmed = self._stored
+                self._asking = True
+            asked_at = monotonic()
+            batch = source.fetch(
+                Fetch(
+                    consumer=self._consumer,
+                    limit=LINK_BATCH_ROWS,
+                    wait_ms=patience_ms,
+                    start=position,
+                    confirm=confirm or None,
+                    epoch=row.epoch,
+                )
+            )
+            _check_answer(batch, row, position)
+            if batch.upto >= position:
+                self._board.arrived(batch)
+            with self._turn:
+                self._asking = False
+                if batch.upto >= position:
+                    self._fetched = batch
+                    self._turn.notify_all()
+            if batch.upto < position:
+                self._nothing_new(batch)
+                if patience_ms:
+                    self._hold_back(asked_at)
+            patience_ms = LONG_POLL_MS_DEFAULT
+            position = batch.upto + 1
+
+    def _nothing_new(self, batch: Batch) -> None:
+        with self._turn:
+            all_stored = self._stored >= batch.upto
+        if all_stored:
+            self._board.nothing_new(batch)
+
+    def _hold_back(self, asked_at: float) -> None:
+        """A source that ends answers at once: it must not be asked as fast as it answers."""
+        early = BACKOFF_MS_MIN / 1000 - (monotonic() - asked_at)
+        with self._turn:
+            if early > 0:
+                self._turn.wait_for(lambda: self._over, early)
+
+    # --- the reader --------------------------------------------------------------------------
+
+    def _read_on(self) -> None:
+        with self._failing():
+            while (batch := self._await_fetched()) is not None:
+                incoming = receive.read(batch)
+                with self._turn:
+                    self._next = incoming
+                    self._turn.notify_all()
+
+    def _await_fetched(self) -> Batch | None:
+        """A batch to be read, once the one before it is being stored; None at the end."""
+        with self._turn:
+            self._turn.wait_for(
+                lambda: self._over or (self._fetched is not None and self._next is None)
+            )
+            if self._over:
+                return None
+            batch, self._fetched = self._fetched, None
+            self._turn.notify_all()
+            return batch
+
+    # --- the applier -------------------------------------------------------------------------
+
+    def _apply_on(self, source: LinkSource) -> None:
+        with self._failing():
+            while (incoming := self._await_batch(source)) is not None:
+                self._apply(source, incoming)
+
+    def _await_batch(self, source: LinkSource) -> receive.Incoming | None:
+        """The next batch, or None at the end. What is stored is confirmed meanwhile."""
+        while True:
+            with self._turn:
+                behind = self._stored > self._confirmed
+                moment = LINK_CONFIRM_MS / 1000 if behind else None
+                self._turn.wait_for(lambda: self._over or self._next is not None, moment)
+                if self._over:
+                    return None
+                if self._next is not None:
+                    incoming, self._next = self._next, None
+                    self._turn.notify_all()
+                    return incoming
+                if not self._asking or self._stored <= self._confirmed:
+                    continue
+                confirm = self._confirmed = self._stored
+            source.confirm(
+                Confirmation(consumer=self._consumer, offset=confirm, epoch=self._row.epoch)
+            )
+
+    def _apply(self, source: LinkSource, incoming: receive.Incoming) -> None:
+        taken = None
+        while taken is None:
+            if self._is_over():
+                return
+            taken = self._take(source, incoming)
+        # Before it is confirmed: what a source knows, people see.
+        self._board.taken(incoming.batch, taken)
+        with self._turn:
+            self._stored = taken.link.cursor
+        if taken.quarantined:
+            self._check_quarantine()
+
+    def _take(self, source: LinkSource, incoming: receive.Incoming) -> receive.Taken | None:
+        """None if it is to be tried again, or is over."""
+        wanted = [named.sha256 for named in receive.objects_named(incoming)]
+        absent = pull_objects(self._core, source, wanted, self._board.pulled, self._is_over)
+        if self._is_over():
+            return None
+        row = self._row
+        try:
+            return receive.take(self._core, row.name, incoming, asked=row, absent=absent)
+        except receive.ObjectGone:
+            return None  # a sweep was faster
+        except receive.LinkReplaced:
+            self.end()  # what follows is the new link's affair
+            return None
+        except OverLimit:
+            self._check_quarantine()
+            raise
+
+    def _check_quarantine(self) -> None:
+        name = self._row.name
+        count = self._core.read("link.quarantine", lambda tx: tx.quarantine_count(name))
+        self._board.recount(count)
+        plan = after_quarantine(count)
+        if plan is not None:
+            raise _Planned(
+                plan,
+                OverLimit(
+                    f"link {name} has set {count} envelopes aside; the most is "
+                    f"{QUARANTINE_ROWS_MAX}",
+                    hint=f"look at them: holdfast link quarantine {name}; then try them again: "
+                    f"holdfast link retry {name}, or give them up: holdfast link drop {name} --all",
+                ),
+            )
+
+    def _is_over(self) -> bool:
+        return self._over
+
+
+class _Planned(Exception):
+    """An error of our own whose consequence is known where it is raised."""
+
+    def __init__(self, plan: Plan, error: HoldfastError) -> None:
+        super().__init__(str(error))
+        self.plan, self.error = plan, error
+
+
+def _check_answer(batch: Batch, row: LinkRow, position: int) -> None:
+    if batch.epoch != row.epoch:
+        raise EpochChanged(f"the log of {row.zone} counts in a new epoch", epoch=batch.epoch)
+    if batch.start != position:
+        raise BadAnswer(f"{row.zone} was asked from {position} on and answered from {batch.start}")

@@ -1,0 +1,61 @@
+"""The node at the other end of a link, as the link sees it.
+
+`transport.remote.Remote` is one over TLS; tests and simulations have their own. A call raises what
+the source told us of, or Unreachable where nobody answers or the source has trouble of its own: a
+disk that is full there is no reason to stop for want of room here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from holdfast.protocol.log_wire import Batch, Confirmation, Fetch, Registration
+from holdfast.rules.links import consumer_name
+from holdfast.rules.rows import LinkRow
+
+if TYPE_CHECKING:
+    from holdfast.node.trust.trust import Trust
+
+
+class LinkSource(Protocol):
+    """One connection to a source. A second thread may call while a fetch waits."""
+
+    def register(self, registration: Registration) -> None: ...
+    def fetch(self, fetch: Fetch) -> Batch: ...
+    def confirm(self, confirmation: Confirmation) -> None: ...
+    def retire(self, consumer: str) -> None: ...
+    def object_size(self, sha: str) -> int | None:
+        """None if the source does not have it."""
+
+    def object(self, sha: str, start: int, size: int) -> bytes: ...
+    def abort(self) -> None:
+        """Wakes whoever waits for an answer, and refuses every later call."""
+
+    def close(self) -> None: ...
+
+
+Reach = Callable[[LinkRow], LinkSource]
+"""Makes a connection for a link. Nothing is sent before the first call."""
+
+
+def registration_of(row: LinkRow, us: str) -> Registration:
+    """How a link reads at its source: what it asks for, without what came from here."""
+    filter = msgspec.structs.replace(row.filter, beyond=us)
+    return Registration(consumer=consumer_name(us, row.name), filter=filter)
+
+
+def reach_by(trust: Trust) -> Reach:
+    """Connections as this node makes them: it proves itself, and so does the other end."""
+
+    def reach(link: LinkRow) -> LinkSource:
+        # It brings TLS with it, which a command that only looks at the store does not need.
+        from holdfast.transport.peer_client import Remote
+
+        # The seed is read for every hello: a key that was switched needs no restart.
+        us = (trust.name, trust.seed)
+        return Remote(link.url, us=us, pinned=lambda: trust.zone(link.zone))
+
+    return reach

@@ -1,0 +1,1 @@
+"""Reading this node's log: consumers, serving others, history, digests, waking waiters."""

@@ -1,0 +1,238 @@
+"""What a node holds, as digests that can be held against another's (see `rules.digests`).
+
+All of it is read in one transaction, so the digests belong to one place in the log. That
+transaction may take minutes where there is much; meanwhile writers go on, and only the space of the
+write-ahead log waits to be used again. Memory stays bounded: rows pass page by page and leave a
+number per bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from heapq import nsmallest
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.node.log.history import repaired_to
+from holdfast.rules import digests as rules
+from holdfast.rules.digests import Tally, Values, values_of
+from holdfast.rules.errors import UnknownMesh
+from holdfast.rules.filters import Filter
+from holdfast.rules.limits import CHUNK_ROWS, DIGEST_ROWS_MAX, RANGE_BATCH_BYTES, RANGE_BATCH_ROWS
+from holdfast.rules.rows import MeshRow, TaskRow
+from holdfast.storage.ports import Reader
+
+_LOG: Final = "log"
+
+
+class TableDigests(msgspec.Struct, frozen=True):
+    """One table of a mesh."""
+
+    rows: int
+    buckets: dict[str, str]
+    """By bucket: the digest of its rows. Buckets without rows are left out."""
+
+
+class MeshDigests(msgspec.Struct, frozen=True):
+    """One mesh."""
+
+    forgotten_lamport: int
+    """Dead rows up to this stamp may be gone, so they are in no digest."""
+    tables: dict[str, TableDigests]
+
+
+class Digests(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node holds at one place in its log."""
+
+    format: int
+    peer: str
+    epoch: int
+    first: int
+    head: int
+    repaired_to: int | None
+    """Up to this offset entries of the log were lost and the database was repaired."""
+    meshes: dict[str, MeshDigests]
+
+
+class HeldRow(msgspec.Struct, frozen=True):
+    """One row, with its digest."""
+
+    key: list[Any]
+    """What tells it from every other row of its mesh and table."""
+    digest: str
+    row: dict[str, Any]
+    """Its columns; of a long value the length and the hash."""
+
+
+class BucketRows(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows behind one digest, at one place in the log."""
+
+    peer: str
+    epoch: int
+    first: int
+    head: int
+    mesh: str
+    forgotten_lamport: int
+    table: str
+    bucket: str
+    rows: list[HeldRow]
+    """By key."""
+    more: bool
+    """There are more than these, which are the first by their keys."""
+
+
+def digests(reader: Reader, peer: str, meshes: Collection[str] = ()) -> Digests:
+    """Of these meshes, or of all of them."""
+    first, head = reader.log_bounds()
+    known = {row.slug: row for row in reader.mesh_list() if not meshes or row.slug in meshes}
+    logs = _log_tallies(reader, known, first, head)
+    return Digests(
+        format=rules.FORMAT,
+        peer=peer,
+        epoch=reader.epoch(),
+        first=first,
+        head=head,
+        repaired_to=repaired_to(reader),
+        meshes={
+            slug: MeshDigests(
+                row.forgotten_lamport,
+                {name: _said(tally) for name, tally in _tallies(reader, row, logs[slug]).items()},
+            )
+            for slug, row in known.items()
+        },
+    )
+
+
+def bucket_rows(reader: Reader, peer: str, mesh: str, table: str, bucket: int) -> BucketRows:
+    """The rows of one bucket; the head says where the log was."""
+    rules.check_table(table)
+    row = reader.mesh_get(mesh)
+    if row is None:
+        raise UnknownMesh(f"there is no mesh {mesh!r}")
+    first, head = reader.log_bounds()
+    found = (
+        held_row(table, values)
+        for values in _covered(reader, row, table, first, head)
+        if rules.bucket_of(table, values) == bucket
+    )
+    rows = nsmallest(DIGEST_ROWS_MAX + 1, found, key=lambda held: held.key)
+    return BucketRows(
+        peer=peer,
+        epoch=reader.epoch(),
+        first=first,
+        head=head,
+        mesh=mesh,
+        forgotten_lamport=row.forgotten_lamport,
+        table=table,
+        bucket=rules.bucket_name(bucket),
+        rows=rows[:DIGEST_ROWS_MAX],
+        more=len(rows) > DIGEST_ROWS_MAX,
+    )
+
+
+def held_row(table: str, values: Values) -> HeldRow:
+    return HeldRow(
+        list(rules.row_key(table, values)),
+        rules.row_digest(table, values).hex(),
+        rules.shown(table, values),
+    )
+
+
+def _said(tally: Tally) -> TableDigests:
+    return TableDigests(tally.rows, tally.digests())
+
+
+def _tallies(reader: Reader, mesh: MeshRow, of_log: Tally) -> dict[str, Tally]:
+    tallies = {table: Tally() for table in rules.TABLES if table != _LOG}
+    for table, values in _rows(reader, mesh.slug):
+        if rules.is_covered(table, values, mesh.forgotten_lamport):
+            tallies[table].add(rules.bucket_of(table, values), rules.row_digest(table, values))
+    return {**tallies, _LOG: of_log}
+
+
+def _log_tallies(
+    reader: Reader, meshes: Collection[str], first: int, head: int
+) -> dict[str, Tally]:
+    """The log is read once for all meshes."""
+    tallies = {mesh: Tally() for mesh in meshes}
+    for values in _log(reader, meshes, first, head):
+        tally = tallies[values[0]]
+        tally.add(rules.bucket_of(_LOG, values), rules.row_digest(_LOG, values))
+    return tallies
+
+
+# --- all rows, page by page ----------------------------------------------------------------------
+
+
+def _covered(reader: Reader, mesh: MeshRow, wanted: str, first: int, head: int) -> Iterator[Values]:
+    if wanted == _LOG:
+        yield from _log(reader, (mesh.slug,), first, head)
+        return
+    for table, values in _rows(reader, mesh.slug, wanted):
+        if table == wanted and rules.is_covered(table, values, mesh.forgotten_lamport):
+            yield values
+
+
+def _rows(reader: Reader, mesh: str, wanted: str = "") -> Iterator[tuple[str, Values]]:
+    if wanted in ("", "state"):
+        yield from _state(reader, mesh)
+    if wanted in ("", "memory"):
+        yield from _memory(reader, mesh)
+    if wanted in ("", "files"):
+        yield from _files(reader, mesh)
+    if wanted in ("", "vectors"):
+        yield from _vectors(reader, mesh)
+    if wanted in ("", "tasks", "task_events"):
+        for task in _tasks(reader, mesh):
+            yield values_of(task)
+            if wanted != "tasks":
+                yield from map(values_of, reader.task_events(mesh, task.task))
+
+
+def _state(reader: Reader, mesh: str) -> Iterator[tuple[str, Values]]:
+    after = ""
+    while page := reader.state_scan(mesh, "", after, CHUNK_ROWS):
+        yield from map(values_of, page)
+        after = page[-1].key
+
+
+def _memory(reader: Reader, mesh: str) -> Iterator[tuple[str, Values]]:
+    after = ("", "")
+    while page := reader.memory_scan(mesh, None, after, CHUNK_ROWS):
+        yield from map(values_of, page)
+        after = (page[-1].owner, page[-1].key)
+
+
+def _files(reader: Reader, mesh: str) -> Iterator[tuple[str, Values]]:
+    after = ("", "")
+    while page := reader.file_scan(mesh, None, after, CHUNK_ROWS):
+        yield from map(values_of, page)
+        after = (page[-1].owner, page[-1].path)
+
+
+def _vectors(reader: Reader, mesh: str) -> Iterator[tuple[str, Values]]:
+    after = 0
+    while page := reader.vector_scan(mesh, None, after, CHUNK_ROWS, live_only=False):
+        yield from (values_of(row) for _, row in page)
+        after = page[-1][0]
+
+
+def _tasks(reader: Reader, mesh: str) -> Iterator[TaskRow]:
+    after = ""
+    while page := reader.task_scan(mesh, None, after, CHUNK_ROWS, known_only=False):
+        yield from page
+        after = page[-1].task
+
+
+def _log(reader: Reader, meshes: Collection[str], first: int, head: int) -> Iterator[Values]:
+    """What the log still holds of these meshes."""
+    if not meshes:
+        return  # to a filter that would mean all of them
+    filter = Filter(meshes=tuple(meshes))
+    at = first
+    while at <= head:
+        page = reader.log_columns(at, head + 1, RANGE_BATCH_ROWS, RANGE_BATCH_BYTES, filter)
+        for mesh, id, raw in zip(page.mesh, page.id, page.raw, strict=True):
+            yield mesh, id.hex(), raw
+        at = page.upto + 1

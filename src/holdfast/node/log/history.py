@@ -1,0 +1,190 @@
+"""The past, read from the log: the state as of an offset, a Lamport time or a wall-clock time.
+
+The entries up to that point are folded into an empty store in memory by the same code that folds
+them on arrival, so history cannot disagree with the present about the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from holdfast.node.core.context import Context
+from holdfast.node.core.fold import current_version, fold
+from holdfast.node.core.views import Memory, StateEntry
+from holdfast.rules.bodies import decode_trusted_body
+from holdfast.rules.envelope import decode_trusted
+from holdfast.rules.errors import BadInput, Truncated, UnknownMesh
+from holdfast.rules.limits import CHUNK_ROWS
+from holdfast.rules.names import check_key
+from holdfast.rules.rows import Entry, MemoryRow, MeshRow, StateRow
+from holdfast.storage.files.blobs import MemoryBlobs
+from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.ports import Reader, Store, Transaction
+
+REPAIR_JOB = "repair"
+"""The row of the job table that tells how far the log has holes that a repair closed."""
+
+
+class AsOf(NamedTuple):
+    """A point in the past: exactly one of the three."""
+
+    offset: int | None = None
+    lamport: int | None = None
+    at_ms: int | None = None
+
+    def check(self) -> AsOf:
+        given = [value for value in self if value is not None]
+        if len(given) != 1 or given[0] < 0:
+            raise BadInput(
+                "give one point in the past: an offset, a lamport or a time",
+                hint="for example --as-of offset:120, lamport:77 or 2026-11-15T10:00:00Z",
+            )
+        return self
+
+
+class _Replay:
+    """The clock, ids and name of a fold that looks back: nothing it does is new."""
+
+    def now_ms(self) -> int:
+        return 0
+
+    def mint(self) -> bytes:
+        raise AssertionError("a replay writes nothing of its own")
+
+
+def replay(entries: Iterator[Entry], meshes: list[MeshRow], peer: str) -> MemoryStore:
+    """Folds entries into a fresh store in memory."""
+    store = MemoryStore()
+    ctx = Context(peer, 1, _Replay(), MemoryBlobs())
+    batch: list[Entry] = []
+
+    def start(tx: Transaction) -> None:
+        for mesh in meshes:
+            tx.mesh_add(
+                MeshRow(
+                    slug=mesh.slug,
+                    name=mesh.name,
+                    kind=mesh.kind,
+                    created_at=mesh.created_at,
+                    updated_at=mesh.updated_at,
+                    # Where the clock stands now: only part of the log may be replayed, and what
+                    # was no leap for the whole of it must not be one for the part.
+                    lamport=mesh.lamport,
+                )
+            )
+
+    def take(tx: Transaction) -> None:
+        for entry in batch:
+            _refold(tx, ctx, entry)
+
+    store.write(start)
+    for entry in entries:
+        batch.append(entry)
+        if len(batch) == CHUNK_ROWS:
+            store.write(take)
+            batch.clear()
+    store.write(take)
+    return store
+
+
+def _refold(tx: Transaction, ctx: Context, entry: Entry) -> None:
+    envelope = decode_trusted(entry.raw)
+    body = decode_trusted_body(envelope)
+    current = None if body is None else current_version(tx, envelope, body)
+    tx.tick_merged(entry.mesh, entry.lamport)
+    offset = tx.log_append(
+        entry.id,
+        entry.mesh,
+        entry.op,
+        entry.entity,
+        entry.origin,
+        entry.lamport,
+        entry.recorded_at,
+        entry.raw,
+    )
+    fold(tx, ctx, envelope, body, offset, current)
+
+
+def state_as_of(store: Store, mesh: str, key: str | None, point: AsOf) -> list[StateEntry]:
+    past = _past(store, mesh, key, point, "state.")
+    with past.read() as reader:
+        rows: list[StateRow] = []
+        if key is not None:
+            row = reader.state_get(mesh, key)
+            rows = [] if row is None else [row]
+        else:
+            rows = reader.state_scan(mesh, "", "", _ALL)
+        return [StateEntry.of(row) for row in rows if not row.tombstone]
+
+
+def memory_as_of(store: Store, mesh: str, key: str | None, point: AsOf) -> list[Memory]:
+    past = _past(store, mesh, key, point, "memory.")
+    with past.read() as reader:
+        rows: list[MemoryRow] = reader.memory_scan(mesh, None, ("", ""), _ALL)
+        return [
+            Memory.of(row) for row in rows if not row.tombstone and (key is None or row.key == key)
+        ]
+
+
+_ALL = 1 << 62
+
+
+def _past(store: Store, mesh: str, key: str | None, point: AsOf, ops: str) -> MemoryStore:
+    point.check()
+    if key is not None:
+        check_key(key)
+    with store.read() as reader:
+        row = reader.mesh_get(mesh)
+        if row is None:
+            raise UnknownMesh(f"there is no mesh {mesh!r}")
+        end = _end(reader, point)
+        found: Iterator[Entry] = (
+            iter(reader.log_of(mesh, key, end)) if key is not None else _entries(reader, end)
+        )
+        wanted = (
+            entry
+            for entry in found
+            if entry.mesh == mesh
+            and entry.op.startswith(ops)
+            and (point.lamport is None or entry.lamport <= point.lamport)
+        )
+        return replay(wanted, [row], "")
+
+
+def _end(reader: Reader, point: AsOf) -> int:
+    """The first offset after the point. What the log no longer holds is said."""
+    first, last = reader.log_bounds()
+    if point.offset is not None:
+        end = min(point.offset, last) + 1
+    elif point.at_ms is not None:
+        end = reader.log_at(point.at_ms) + 1
+    else:
+        end = last + 1
+    if repaired_to(reader) is not None:
+        raise Truncated(
+            "entries of the log were lost and the database was repaired: the past has holes",
+            first_available=first,
+            hint="look into a backup from before the damage",
+        )
+    if first > 1:
+        # A key that was last written before the log begins has no entry left to tell of it.
+        raise Truncated(
+            f"the log begins at offset {first}: it can no longer tell the whole past",
+            first_available=first,
+            hint="look into a backup from that time",
+        )
+    return end
+
+
+def repaired_to(reader: Reader) -> int | None:
+    """The offset up to which entries of the log are missing for good; None if none are."""
+    job = reader.job_get(REPAIR_JOB)
+    return None if job is None else int(job.cursor["head"])
+
+
+def _entries(reader: Reader, end: int) -> Iterator[Entry]:
+    start = reader.log_bounds()[0]
+    while batch := reader.log_range(start, end, CHUNK_ROWS):
+        yield from batch
+        start = batch[-1].offset + 1

@@ -1,0 +1,1 @@
+"""Messages: sending, inbox, outbox, expiry."""

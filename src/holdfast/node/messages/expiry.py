@@ -1,0 +1,40 @@
+"""Messages that have waited for too long.
+
+A broker knows the ids of what it accepted for a while only. A message that waited for longer might
+have arrived before, and nobody could tell: it is not sent again but set aside as dead, where people
+see it and decide. Changes of state never expire: a node that meets one twice knows it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from holdfast.node.core.engine import Core
+from holdfast.rules.limits import HOUR_MS, OUTBOX_PAGE_ROWS
+from holdfast.rules.outbox import after_expiry, is_expired
+from holdfast.storage.ports import Transaction
+
+
+def expire(core: Core, lane: str, max_age_hours: int) -> int:
+    """Messages of a lane that are older are dead from now on; how many that were. To be called
+    before anything of the lane is sent, since only then it is known how long this broker remembers
+    (see `retention.outbox_max_age_hours`).
+    """
+    now = core.ctx.now_ms()
+    before = now - max_age_hours * HOUR_MS
+    total = 0
+    # A look first, as nearly always nothing is old: and then the writers are not held up.
+    while core.read("outbox.expire", lambda tx: tx.spool_old(lane, before, 1)):
+        count = core.write("outbox.expire", partial(_expire_page, lane, now, max_age_hours))
+        if not count:
+            break  # somebody else was faster
+        total += count
+    return total
+
+
+def _expire_page(lane: str, now_ms: int, max_age_hours: int, tx: Transaction) -> int:
+    found = tx.spool_old(lane, now_ms - max_age_hours * HOUR_MS, OUTBOX_PAGE_ROWS)
+    old = [row for row in found if is_expired(row, now_ms, max_age_hours)]
+    for row in old:
+        tx.spool_put(after_expiry(row, now_ms, max_age_hours))
+    return len(old)

@@ -1,0 +1,354 @@
+"""The outbox, for those who care for it: what waits, what failed and why, what waits for what.
+
+    retry    try it again at once, now that what was wrong is put right
+    requeue  send a message again as a new one, to the same destination; the old one is given up
+    drop     give it up
+
+A change is known everywhere by its id, so it cannot be sent as a new one: write it again instead.
+Dropping one means that the others will not hear of it from us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+import msgspec
+
+from holdfast.node.core.engine import Core
+from holdfast.node.messages.messages import Sending, Sent
+from holdfast.rules.bodies import MessageSend, decode_trusted_body
+from holdfast.rules.destinations import PRIORITIES
+from holdfast.rules.envelope import Envelope, decode_trusted
+from holdfast.rules.errors import BadInput, Conflict, IdReused, UnknownMessage
+from holdfast.rules.ids import id_text, parse_id
+from holdfast.rules.limits import OUTBOX_PAGE_ROWS
+from holdfast.rules.message import MESSAGE
+from holdfast.rules.outbox import (
+    EXPIRED,
+    PARK,
+    REPLACED,
+    Policies,
+    Policy,
+    State,
+    after_abort,
+    after_retry,
+    lane_of,
+    plan,
+)
+from holdfast.rules.rows import SpoolRow
+from holdfast.storage.ports import Reader, Transaction
+
+FAILED = (State.DEAD,)
+
+
+class OutboxItem(msgspec.Struct, frozen=True, kw_only=True):
+    """One envelope on its way to the broker."""
+
+    number: int
+    lane: str
+    id: str
+    mesh: str
+    op: str
+    """Empty where the log has forgotten it."""
+    entity: str
+    """What it is about; of a message its destination, as `topic/news`."""
+    priority: str
+    state: str
+    attempts: int
+    created_at: int
+    retry_at: int | None
+    """When it is tried again."""
+    tried_at: int | None
+    ended_at: int | None
+    code: str
+    error: str
+    broker_id: str | None
+    broker_epoch: int
+    broker_seq: int
+    replaces: str | None
+    """The message that this one was sent for again."""
+    blocked_by: str | None = None
+    """The one that it waits for."""
+
+
+class LaneInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One lane: how much is where, and what holds it up."""
+
+    lane: str
+    mesh: str
+    policy: str
+    pending: int
+    inflight: int
+    done: int
+    dead: int
+    aborted: int
+    oldest_at: int | None
+    """When the first that the broker has not got was written."""
+    failing: str | None
+    """The first that the broker refused, if there is one."""
+    problem: str | None
+    """Why."""
+    blocks: str
+    """What waits for it: `everything after it`, `the same entity`, or nothing."""
+
+
+_BLOCKS = {
+    Policy.HALT: "everything after it",
+    Policy.PARK: "what is about the same entity",
+    Policy.QUARANTINE: "",
+}
+
+
+class Outbox:
+    """What this node has to send, of all meshes."""
+
+    def __init__(self, core: Core, policies: Policies = PARK) -> None:
+        self._core = core
+        self._policies = policies
+
+    # --- looking -----------------------------------------------------------------------------
+
+    def list(
+        self, *, failed: bool = False, lane: str | None = None, after: int = 0
+    ) -> Iterator[OutboxItem]:
+        """By number; `failed`: only what is dead."""
+        states = FAILED if failed else ()
+        place = after
+        while True:
+            items = self.page(states=states, lane=lane, after=place, limit=OUTBOX_PAGE_ROWS)
+            yield from items
+            if len(items) < OUTBOX_PAGE_ROWS:
+                return
+            place = items[-1].number
+
+    def page(
+        self, *, states: Collection[str], lane: str | None, after: int, limit: int
+    ) -> Sequence[OutboxItem]:
+        wanted = {_state(one) for one in states}
+
+        def read(tx: Reader) -> Sequence[OutboxItem]:
+            rows = tx.spool_list(_lane(lane), wanted, after, limit)
+            blocked = self._blocked(tx, rows)
+            return [_item(tx, row, blocked.get(row.number)) for row in rows]
+
+        return self._core.read("outbox.list", read)
+
+    def get(self, id: str) -> OutboxItem:
+        def read(tx: Reader) -> OutboxItem:
+            row = _require(tx, parse_id(id))
+            return _item(tx, row, self._blocked(tx, [row]).get(row.number))
+
+        return self._core.read("outbox.get", read)
+
+    def lanes(self) -> Sequence[LaneInfo]:
+        """Every lane of a shared mesh, and every other one that something stands in."""
+
+        def read(tx: Reader) -> Sequence[LaneInfo]:
+            counts = tx.spool_counts()
+            lanes = {lane for lane, _ in counts}
+            lanes |= {lane_of(row.slug) for row in tx.mesh_list() if row.shared}
+            return [self._lane_info(tx, lane, counts) for lane in sorted(lanes)]
+
+        return self._core.read("outbox.lanes", read)
+
+    # --- caring ------------------------------------------------------------------------------
+
+    def retry(self, id: str) -> OutboxItem:
+        def change(tx: Transaction, row: SpoolRow) -> SpoolRow:
+            if row.code == EXPIRED and row.state == State.DEAD:
+                raise Conflict(
+                    f"{id_text(row.id)} has waited for too long: the broker could not tell any "
+                    "more whether it came before",
+                    hint=f"holdfast outbox requeue --new-id {id_text(row.id)}",
+                )
+            if row.code == REPLACED or row.state in (State.DONE, State.INFLIGHT):
+                told = row.error if row.code == REPLACED else f"is {row.state}"
+                raise Conflict(f"{id_text(row.id)} {told}: there is nothing to try again")
+            return after_retry(row)
+
+        return self._change("outbox.retry", id, change)
+
+    def drop(self, id: str) -> OutboxItem:
+        now = self._core.ctx.now_ms()
+
+        def change(tx: Transaction, row: SpoolRow) -> SpoolRow:
+            if row.state == State.ABORTED:
+                return row
+            if row.state not in (State.DEAD, State.PENDING):
+                raise Conflict(
+                    f"{id_text(row.id)} is {row.state}",
+                    hint="what the broker has cannot be taken back; what is in flight has an "
+                    "answer soon",
+                )
+            return after_abort(row, now, "given up by an operator")
+
+        return self._change("outbox.drop", id, change)
+
+    def requeue(self, id: str, *, new_id: str | None = None) -> Sent:
+        """Sends a message that failed again, as a new one."""
+        core, now = self._core, self._core.ctx.now_ms()
+        old_id = parse_id(id)
+        minted = core.ctx.mint() if new_id is None else parse_id(new_id)
+
+        def work(tx: Transaction) -> Sent:
+            old = _require(tx, old_id)
+            if old.code == REPLACED:
+                return _replaced(tx, old, minted)
+            if old.state not in (State.DEAD, State.ABORTED):
+                raise Conflict(
+                    f"{id_text(old_id)} is {old.state}: it may yet arrive, and then twice",
+                    hint="drop it first if it is pending; wait for its answer if it is in flight",
+                )
+            sending = _again(core, tx, old, minted)
+            receipt = sending(tx)
+            new = tx.spool_get(old.lane, minted)
+            if receipt.duplicate or new is None:
+                raise IdReused(f"id {receipt.id} was used before")
+            tx.spool_put(msgspec.structs.replace(new, replaces=old_id))
+            tx.spool_put(after_abort(old, now, f"sent again as {receipt.id}", REPLACED))
+            return _sent(tx, new, duplicate=False)
+
+        return core.write("message.send", work)
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _change(
+        self, name: str, id: str, change: Callable[[Transaction, SpoolRow], SpoolRow]
+    ) -> OutboxItem:
+        raw_id = parse_id(id)
+
+        def work(tx: Transaction) -> OutboxItem:
+            row = change(tx, _require(tx, raw_id))
+            tx.spool_put(row)
+            return _item(tx, row, self._blocked(tx, [row]).get(row.number))
+
+        return self._core.write(name, work)
+
+    def _blocked(self, tx: Reader, rows: Sequence[SpoolRow]) -> dict[int, bytes]:
+        """By number: the id of what each of them waits for."""
+        found: dict[int, bytes] = {}
+        for lane in {row.lane for row in rows}:
+            waiting = [row for row in rows if row.lane == lane and row.state == State.PENDING]
+            if not waiting:
+                continue
+            policy = self._policies.of(waiting[0].mesh)
+            entities = None if policy is Policy.HALT else {r.entity for r in waiting if r.entity}
+            failing = {row.number: row for row in tx.spool_failing(lane, entities)}
+            planned = plan(waiting, failing.values(), policy, len(waiting))
+            found |= {number: failing[by].id for number, by in planned.blocked.items()}
+        return found
+
+    def _lane_info(self, tx: Reader, lane: str, counts: dict[tuple[str, str], int]) -> LaneInfo:
+        mesh = lane.partition(":")[2]
+        policy = self._policies.of(mesh)
+        first = next(iter(tx.spool_failing(lane, None)), None)
+        by_state = {str(state): counts.get((lane, str(state)), 0) for state in State}
+        return LaneInfo(
+            lane=lane,
+            mesh=mesh,
+            policy=str(policy),
+            **by_state,
+            oldest_at=tx.spool_oldest(lane),
+            failing=None if first is None else id_text(first.id),
+            problem=None if first is None else f"{first.code}: {first.error}",
+            blocks="" if first is None else _BLOCKS[policy],
+        )
+
+
+def _require(tx: Reader, id: bytes) -> SpoolRow:
+    rows = tx.spool_find(id)
+    if not rows:
+        raise UnknownMessage(f"nothing with the id {id_text(id)} is in the outbox")
+    return rows[0]
+
+
+def _again(core: Core, tx: Reader, old: SpoolRow, new_id: bytes) -> Sending:
+    envelope = _envelope(tx, old)
+    if envelope is None:
+        raise UnknownMessage(f"the content of {id_text(old.id)} is gone with the old log")
+    body = decode_trusted_body(envelope)
+    if envelope.op != MESSAGE or not isinstance(body, MessageSend) or envelope.to is None:
+        raise BadInput(
+            f"{id_text(old.id)} is {envelope.op}, which is known everywhere by its id",
+            hint="put right what was wrong, then: holdfast outbox retry; or write it again",
+        )
+    kind, ref = envelope.to
+    return Sending(
+        core.ctx,
+        envelope.mesh,
+        kind,
+        ref,
+        body.content,
+        content_type=body.content_type,
+        meta=envelope.meta,
+        priority=envelope.priority,
+        reply_to=envelope.reply_to,
+        id=id_text(new_id),
+    )
+
+
+def _replaced(tx: Reader, old: SpoolRow, new_id: bytes) -> Sent:
+    """It was sent again before: under this very id, as whoever did not hear the answer asks."""
+    new = tx.spool_get(old.lane, new_id)
+    if new is None or new.replaces != old.id:
+        raise Conflict(f"{id_text(old.id)} was {old.error}")
+    return _sent(tx, new, duplicate=True)
+
+
+def _sent(tx: Reader, row: SpoolRow, *, duplicate: bool) -> Sent:
+    envelope = _envelope(tx, row)
+    kind, ref = ("", "") if envelope is None or envelope.to is None else envelope.to
+    return Sent(
+        id=id_text(row.id),
+        mesh=row.mesh,
+        kind=kind,
+        ref=ref,
+        state=str(row.state),
+        offset=row.offset,
+        duplicate=duplicate,
+    )
+
+
+def _envelope(tx: Reader, row: SpoolRow) -> Envelope | None:
+    entry = tx.log_get(row.offset)
+    return None if entry is None or entry.id != row.id else decode_trusted(entry.raw)
+
+
+def _item(tx: Reader, row: SpoolRow, blocked_by: bytes | None) -> OutboxItem:
+    entry = tx.log_get(row.offset)
+    known = entry is not None and entry.id == row.id
+    return OutboxItem(
+        number=row.number,
+        lane=row.lane,
+        id=id_text(row.id),
+        mesh=row.mesh,
+        op=entry.op if entry is not None and known else "",
+        entity=entry.entity if entry is not None and known else "",
+        priority=PRIORITIES[row.rank],
+        state=str(row.state),
+        attempts=row.attempts,
+        created_at=row.created_at,
+        retry_at=row.not_before or None,
+        tried_at=row.tried_at,
+        ended_at=row.ended_at,
+        code=row.code,
+        error=row.error,
+        broker_id=None if row.broker_id is None else row.broker_id.hex(),
+        broker_epoch=row.broker_epoch,
+        broker_seq=row.broker_seq,
+        replaces=None if row.replaces is None else id_text(row.replaces),
+        blocked_by=None if blocked_by is None else id_text(blocked_by),
+    )
+
+
+def _lane(lane: str | None) -> str | None:
+    """As it is written in full, or by the name of the mesh."""
+    return lane if lane is None or ":" in lane else lane_of(lane)
+
+
+def _state(name: str) -> str:
+    try:
+        return State(name).value
+    except ValueError:
+        known = ", ".join(State)
+        raise BadInput(f"{name!r} is no state of the outbox", hint=f"use one of: {known}") from None

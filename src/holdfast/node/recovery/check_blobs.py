@@ -1,0 +1,76 @@
+"""Is the content there that rows name, is it what it was, and does any row name what is there?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.node.recovery.checks import Check, fail, ok, some, warn
+from holdfast.rules import limits
+from holdfast.rules.errors import BlobCorrupt, BlobMissing
+from holdfast.rules.rows import FileRow
+from holdfast.storage.files.blobs import BlobFile, DraftFile, FileBlobs, StrangeFile
+from holdfast.storage.ports import Reader
+
+_AGAIN = "share the file again, or restore it from a backup"
+
+
+def check_blobs(
+    reader: Reader, blobs: FileBlobs, peer: str, now_ms: int, *, full: bool
+) -> Iterator[Check]:
+    """`full` reads all content; otherwise the folder must do."""
+    yield from _named(reader, blobs, peer, full)
+    yield from _found(reader, blobs, now_ms)
+
+
+def _named(reader: Reader, blobs: FileBlobs, peer: str, full: bool) -> Iterator[Check]:
+    missing: list[str] = []
+    elsewhere: list[str] = []
+    damaged: list[str] = []
+    count = 0
+    for row in _files(reader):
+        count += 1
+        try:
+            blobs.verify(row.sha256) if full else blobs.check(row.sha256, row.size)
+        except BlobMissing:
+            (missing if row.owner == peer else elsewhere).append(row.path)
+        except BlobCorrupt:
+            damaged.append(row.path)
+    if missing:
+        yield fail("blobs", f"the content of {some(missing)} is not on the disk", _AGAIN)
+    if damaged:
+        yield fail("blobs", f"the content of {some(damaged)} is damaged", _AGAIN)
+    if elsewhere:
+        what = f"the content of {some(elsewhere)} of other peers has not arrived yet"
+        yield warn("blobs", what, "sync with the peer that shared it")
+    if not missing and not damaged:
+        read = "read and verified" if full else "there, with the right size"
+        yield ok("blobs", f"{count - len(elsewhere)} files in blobs: all {read}")
+
+
+def _found(reader: Reader, blobs: FileBlobs, now_ms: int) -> Iterator[Check]:
+    orphans = drafts = 0
+    strange: list[str] = []
+    oldest = now_ms - limits.BLOB_ORPHAN_AGE_MS
+    for found in blobs.scan():
+        if isinstance(found, StrangeFile):
+            strange.append(found.name)
+        elif found.mtime_ms >= oldest:
+            continue  # its transaction may be on the way
+        elif isinstance(found, DraftFile):
+            drafts += 1
+        elif isinstance(found, BlobFile) and reader.blob_get(found.sha) is None:
+            orphans += 1
+    if orphans or drafts:
+        what = f"{orphans} blobs that no row names and {drafts} that a crash left half-written"
+        yield warn("orphans", what, "holdfast sweep")
+    if strange:
+        what = f"{some(strange)} in the folder of blobs is not ours and is left alone"
+        yield warn("strange", what, "move it elsewhere")
+
+
+def _files(reader: Reader) -> Iterator[FileRow]:
+    for mesh in reader.mesh_list():
+        after = ("", "")
+        while page := reader.file_scan(mesh.slug, None, after, limits.CHUNK_ROWS):
+            yield from (row for row in page if row.in_blob)
+            after = (page[-1].owner, page[-1].path)

@@ -1,0 +1,249 @@
+"""Do the tables say what the log says?
+
+Tables are a fold of the log, so each can be held against the other. By default some rows of every
+family are compared with the entry that made them, and some of the newest entries with the rows they
+should have led to. On request the whole log is folded again and every row compared; the fold is
+done in parts, each with a share of the keys, so that memory stays bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import msgspec
+
+from holdfast.node.core.fold import current_version
+from holdfast.node.core.fold_tasks import task_of
+from holdfast.node.log.history import replay
+from holdfast.rules import limits, tasks
+from holdfast.rules.bodies import (
+    Body,
+    FileShare,
+    MemorySet,
+    StateSet,
+    VectorStore,
+    decode_trusted_body,
+)
+from holdfast.rules.envelope import decode_trusted
+from holdfast.rules.merge import version_of
+from holdfast.rules.order import is_newer
+from holdfast.rules.rows import Entry, FileRow, MemoryRow, StateRow, TaskRow, VectorRow
+from holdfast.storage.ports import Reader
+
+_ALL = 1 << 62
+
+FamilyRow = StateRow | MemoryRow | FileRow | VectorRow
+
+
+class Compared(NamedTuple):
+    """How many rows and entries were compared, and what differs, as sentences."""
+
+    number: int
+    differences: list[str]
+
+
+def compare_some(reader: Reader, since: int) -> Compared:
+    """A sample of both directions, of what was written at the offset `since` or later."""
+    head = reader.log_bounds()[1]
+    count, found = 0, []
+    for mesh in reader.mesh_list():
+        for row in _sample(reader, mesh.slug):
+            if row.offset >= since:
+                count += 1
+                found += _row_against_entry(reader, row)
+        for task in reader.task_scan(mesh.slug, None, "", limits.DOCTOR_SAMPLE_ROWS):
+            if task.offset >= since:
+                count += 1
+                found += _task_against_turns(reader, task)
+    start = max(since, head - limits.DOCTOR_SAMPLE_ROWS + 1)
+    for entry in reader.log_range(start, head + 1, limits.DOCTOR_SAMPLE_ROWS):
+        count += 1
+        found += _entry_against_row(reader, entry)
+    return Compared(count, found)
+
+
+def compare_all(reader: Reader, peer: str) -> Compared:
+    """Every row of every family against the fold of the whole log, which must begin at 1."""
+    head = reader.log_bounds()[1]
+    parts = head // limits.DOCTOR_REPLAY_ROWS + 1
+    count, found = 0, []
+    for part in range(parts):
+
+        def ours(entity: str, part: int = part) -> bool:
+            return crc32(entity.encode()) % parts == part
+
+        entries = (entry for entry in _entries(reader, head) if ours(entry.entity))
+        with replay(entries, reader.mesh_list(), peer).read() as folded:
+            compared = _compare(reader, folded, ours)
+        count += compared.number
+        found += compared.differences
+    return Compared(count, found)
+
+
+# --- some ----------------------------------------------------------------------------------------
+
+
+def _sample(reader: Reader, mesh: str) -> Iterator[FamilyRow]:
+    most = limits.DOCTOR_SAMPLE_ROWS
+    yield from reader.state_scan(mesh, "", "", most)
+    yield from reader.memory_scan(mesh, None, ("", ""), most)
+    yield from reader.file_scan(mesh, None, ("", ""), most)
+    for _, row in reader.vector_scan(mesh, None, 0, most, live_only=False):
+        yield row
+
+
+def _row_against_entry(reader: Reader, row: FamilyRow) -> list[str]:
+    entry = reader.log_get(row.offset)
+    if entry is None or entry.id != row.id:
+        return [f"{_name(row)} was made at offset {row.offset}, where the log has something else"]
+    body = decode_trusted_body(decode_trusted(entry.raw))
+    if _content(row) != _said(body):
+        return [f"{_name(row)} is not what offset {row.offset} says"]
+    return []
+
+
+def _entry_against_row(reader: Reader, entry: Entry) -> list[str]:
+    envelope = decode_trusted(entry.raw)
+    body = decode_trusted_body(envelope)
+    if body is None or entry.op.startswith(("fact.", "task.", "message.")):
+        return []
+    current = current_version(reader, envelope, body)
+    if current is None or is_newer(version_of(envelope), current):
+        return [f"{entry.op} {entry.entity!r} at offset {entry.offset} is in no table"]
+    return []
+
+
+def _task_against_turns(reader: Reader, row: TaskRow) -> list[str]:
+    turns = (
+        tasks.Turn(e.version, e.kind, e.generation, e.event_time, e.title, e.description)
+        for e in reader.task_events(row.mesh, row.task)
+    )
+    if tasks.fold(turns)[0] != task_of(row):
+        return [f"task {row.task} in {row.mesh!r} is not what its turns make of it"]
+    return []
+
+
+def _content(row: FamilyRow) -> tuple[Any, ...] | None:
+    if row.tombstone:
+        return None
+    if isinstance(row, StateRow):
+        return (row.value,)
+    if isinstance(row, MemoryRow):
+        return (row.value, row.tags)
+    if isinstance(row, FileRow):
+        return (row.sha256, row.size, row.content)
+    return (row.model, row.embedding, row.content, row.metadata)
+
+
+def _said(body: Body | None) -> tuple[Any, ...] | None:
+    if isinstance(body, StateSet):
+        return (body.value,)
+    if isinstance(body, MemorySet):
+        return (body.value, body.tags)
+    if isinstance(body, FileShare):
+        return (body.sha256.hex(), body.size, body.content)
+    if isinstance(body, VectorStore):
+        return (body.identity().fingerprint, body.embedding, body.content, body.metadata)
+    return None
+
+
+def _name(row: FamilyRow) -> str:
+    key = row.path if isinstance(row, FileRow) else row.key
+    family = type(row).__name__.removesuffix("Row").lower()
+    return f"{family} {key!r} in {row.mesh!r}"
+
+
+# --- all -----------------------------------------------------------------------------------------
+
+
+def _entries(reader: Reader, head: int) -> Iterator[Entry]:
+    at = 1
+    while page := reader.log_range(at, head + 1, limits.CHUNK_ROWS):
+        yield from page
+        at = page[-1].offset + 1
+
+
+def _compare(reader: Reader, folded: Reader, ours: Callable[[str], bool]) -> Compared:
+    count, found = 0, []
+    for mesh in reader.mesh_list():
+        expected = {_key(row): row for row in _rows(folded, mesh.slug, _ALL)}
+        for row in _rows(reader, mesh.slug, limits.CHUNK_ROWS):
+            if ours(_entity(row)):
+                count += 1
+                found += _differs(row, expected.pop(_key(row), None))
+        # A tombstone may have been forgotten; something live may not.
+        found += [f"{_name(row)} is missing" for row in expected.values() if _is_live(row)]
+        for task in _tasks(reader, mesh.slug):
+            if ours(task.task):
+                count += 1
+                found += _task_differs(reader, folded, task)
+        for task in _tasks(folded, mesh.slug):
+            if reader.task_get(mesh.slug, task.task) is None:
+                found.append(f"task {task.task} in {mesh.slug!r} is missing")
+    return Compared(count, found)
+
+
+def _rows(reader: Reader, mesh: str, page: int) -> Iterator[FamilyRow]:
+    at: Any = ""
+    while state := reader.state_scan(mesh, "", at, page):
+        yield from state
+        at = state[-1].key
+    at = ("", "")
+    while memory := reader.memory_scan(mesh, None, at, page):
+        yield from memory
+        at = (memory[-1].owner, memory[-1].key)
+    at = ("", "")
+    while files := reader.file_scan(mesh, None, at, page):
+        yield from files
+        at = (files[-1].owner, files[-1].path)
+    at = 0
+    while vectors := reader.vector_scan(mesh, None, at, page, live_only=False):
+        yield from (row for _, row in vectors)
+        at = vectors[-1][0]
+
+
+def _tasks(reader: Reader, mesh: str) -> Iterator[TaskRow]:
+    at = ""
+    while page := reader.task_scan(mesh, None, at, limits.CHUNK_ROWS):
+        yield from page
+        at = page[-1].task
+
+
+def _entity(row: FamilyRow) -> str:
+    return row.path if isinstance(row, FileRow) else row.key
+
+
+def _key(row: FamilyRow) -> tuple[Any, ...]:
+    if isinstance(row, StateRow):
+        return ("state", row.key)
+    if isinstance(row, VectorRow):
+        # Rows of vectors are only added: each is its own.
+        return ("vector", row.id)
+    return (type(row), row.owner, _entity(row))
+
+
+def _is_live(row: FamilyRow) -> bool:
+    return row.live if isinstance(row, VectorRow) else not row.tombstone
+
+
+def _differs(row: FamilyRow, expected: FamilyRow | None) -> list[str]:
+    if expected is None:
+        return [f"{_name(row)} is in no entry of the log"]
+    if _without_place(row) != _without_place(expected):
+        return [f"{_name(row)} is not what the log makes of it"]
+    return []
+
+
+def _task_differs(reader: Reader, folded: Reader, row: TaskRow) -> list[str]:
+    expected = folded.task_get(row.mesh, row.task)
+    if expected is None or _without_place(row) != _without_place(expected):
+        return [f"task {row.task} in {row.mesh!r} is not what the log makes of it"]
+    turns = [reader.task_events(row.mesh, row.task), folded.task_events(row.mesh, row.task)]
+    here, there = ([msgspec.structs.replace(e, applied_at=0) for e in events] for events in turns)
+    return [] if here == there else [f"the turns of task {row.task} differ from the log"]
+
+
+def _without_place(row: Any) -> Any:
+    return msgspec.structs.replace(row, offset=0)

@@ -1,0 +1,298 @@
+"""What is wrong with a home, and what to do about it.
+
+`diagnose` looks at everything that it can get at, also when the home cannot be opened, and changes
+nothing except modes that drifted, which it tells. Each check says ok, warn or fail, in a sentence,
+with a line that says what to do. It looks through its own reader and is itself in no list of
+processes.
+
+`repair` and `rollback_migration` are in `mending`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.node.core.metrics import summarise
+from holdfast.node.log.history import repaired_to
+from holdfast.node.recovery import backup
+from holdfast.node.recovery.check_blobs import check_blobs
+from holdfast.node.recovery.check_fold import compare_all, compare_some
+from holdfast.node.recovery.check_links import (
+    check_ballast,
+    check_fill,
+    check_links,
+    check_readers,
+    check_trust,
+)
+from holdfast.node.recovery.check_sync import check_sync
+from holdfast.node.recovery.checks import Check, fail, ok, some, warn
+from holdfast.node.recovery.repair import RepairReport, RollbackReport, repair, rollback_migration
+from holdfast.rules import limits
+from holdfast.rules.errors import HoldfastError
+from holdfast.rules.frontier import Frontier
+from holdfast.service.clock import RealSource
+from holdfast.storage.files import home as homes
+from holdfast.storage.files.blobs import FileBlobs
+from holdfast.storage.files.durable import TEMPORARY_PREFIX
+from holdfast.storage.files.home import HomePaths
+from holdfast.storage.sqlite import migrations
+from holdfast.storage.sqlite.snapshot_copy import Looking, looking, read_errors
+from holdfast.storage.sqlite.versions import sqlite_version, vector_version
+
+__all__ = [
+    "Check",
+    "RepairReport",
+    "Report",
+    "RollbackReport",
+    "diagnose",
+    "repair",
+    "rollback_migration",
+]
+
+Checks = Iterator[Check]
+
+_REPAIR = "holdfast doctor --repair (the damaged file is kept)"
+_BACKUP = "holdfast backup FOLDER"
+_PYTHON_MIN = (3, 11)
+_LISTED_MAX = 10_000
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """All checks of a home, and what its processes counted."""
+
+    home: Path
+    checks: tuple[Check, ...]
+    metrics: dict[str, Any]
+
+    @property
+    def worst(self) -> Literal["ok", "warn", "fail"]:
+        found = {check.status for check in self.checks}
+        return "fail" if "fail" in found else "warn" if "warn" in found else "ok"
+
+
+def diagnose(home: Path, *, full: bool = False) -> Report:
+    """Looks at a home. `full` also reads every blob and folds the whole log again."""
+    paths = HomePaths(home)
+    checks = [*_guarded("python", _python), *_guarded("sqlite", _sqlite)]
+    checks += _guarded("vectors", _vectors)
+    metrics: dict[str, Any] = {}
+    if not home.is_dir():
+        checks.append(fail("home", f"there is no folder {home}", "holdfast init --peer NAME"))
+    else:
+        checks += _guarded("home", partial(_folder, paths, full))
+        checks += _guarded("identity", partial(_identity, paths))
+        checks += _guarded("disk", partial(_disk, paths))
+        checks += _guarded("processes", partial(_processes, paths))
+        checks += _guarded("kept", partial(_kept, paths))
+        checks += _guarded("database", partial(_database, paths, full))
+        metrics = summarise(paths.metrics)
+    return Report(home=home, checks=tuple(checks), metrics=metrics)
+
+
+def _guarded(name: str, look: Callable[[], Checks]) -> Checks:
+    """One check that cannot be done must not keep the others from being done."""
+    try:
+        with read_errors():
+            yield from look()
+    except HoldfastError as error:
+        yield fail(name, error.message, error.hint)
+    except OSError as error:
+        yield fail(name, str(error), "check who owns the home, its modes and its disk")
+
+
+# --- the machine and the folder ------------------------------------------------------------------
+
+
+def _python() -> Checks:
+    version = platform.python_version()
+    if sys.version_info < _PYTHON_MIN:
+        yield fail("python", f"Python {version} is too old", "use Python 3.11 or newer")
+    else:
+        yield ok("python", f"Python {version}")
+
+
+def _sqlite() -> Checks:
+    yield ok("sqlite", f"SQLite {sqlite_version()}")
+
+
+def _vectors() -> Checks:
+    yield ok("vectors", f"sqlite-vec {vector_version()} loads")
+
+
+def _folder(paths: HomePaths, full: bool) -> Checks:
+    for mended in homes.check_modes(paths, full=full):
+        yield warn("home", mended, "find out who changes modes there; nothing more is to be done")
+    yield ok("home", f"{paths.root} is ours, for our eyes only")
+
+
+def _identity(paths: HomePaths) -> Checks:
+    fix = "restore it from a backup: it is in every one"
+    try:
+        size = paths.identity.stat().st_size
+    except FileNotFoundError:
+        yield fail("identity", f"{paths.identity} is missing", fix)
+        return
+    if size != homes.IDENTITY_BYTES:
+        yield fail("identity", f"{paths.identity} is not a key of Holdfast", fix)
+    else:
+        yield ok("identity", "the key of this node is there")
+
+
+def _disk(paths: HomePaths) -> Checks:
+    free = shutil.disk_usage(paths.root).free
+    message = f"{free // limits.MIB} MiB are free"
+    if free < limits.DISK_FREE_MIN_BYTES:
+        yield fail("disk", f"{message}: writes may be refused", "free some space")
+    elif free < limits.DISK_FREE_WARN_BYTES:
+        yield warn("disk", message, "free some space before it is needed")
+    else:
+        yield ok("disk", message)
+
+
+def _processes(paths: HomePaths) -> Checks:
+    there = [f"{other.pid} ({other.command})" for other in homes.others(paths)]
+    yield ok("processes", f"open in {some(there)}" if there else "open in no other process")
+    for ended in homes.unclean(paths):
+        yield warn(
+            "unclean",
+            f"process {ended.pid} ({ended.command}) ended without closing the home",
+            "nothing: the next opening checks the database first",
+        )
+
+
+def _kept(paths: HomePaths) -> Checks:
+    """What a restore, a repair or a rollback has kept, and what one that was cut short has left."""
+    names = sorted(os.listdir(paths.root))
+    labels = (".corrupt-", ".before-restore-", ".before-rollback-")
+    kept = [name for name in names if any(label in name for label in labels)]
+    if kept:
+        yield ok("kept", f"{some(kept)} from before: remove when no longer needed")
+    left = [name for name in names if name.startswith(TEMPORARY_PREFIX)]
+    if left and not homes.others(paths):
+        yield warn("kept", f"{some(left)} was left by work that was cut short", "remove it")
+
+
+# --- the database --------------------------------------------------------------------------------
+
+
+def _database(paths: HomePaths, full: bool) -> Checks:
+    if not paths.database.exists():
+        yield fail("database", f"{paths.database} is missing", "restore a backup: holdfast restore")
+        return
+    wal = paths.wal.stat().st_size if paths.wal.exists() else 0
+    if wal > 2 * limits.WAL_BYTES_MAX:
+        what = f"the WAL has grown to {wal // limits.MIB} MiB: something has been reading for long"
+        yield warn("wal", what, "end long reads, exports and backups; it shrinks after the next")
+    else:
+        yield ok("wal", f"the WAL has {wal // limits.KIB} KiB")
+    with looking(paths.database) as reader:
+        yield from _guarded("database", partial(_schema, reader))
+        if reader.schema() != migrations.LATEST:
+            return
+        problems = reader.problems()
+        if problems:
+            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+            yield fail("database", f"{problems[0]}{more}", _REPAIR)
+        else:
+            yield ok("database", "the integrity check finds nothing, and our own rules hold")
+        # Also where the check failed: what can be read tells how much is affected.
+        peer = reader.peer_name() or ""
+        yield from _guarded("log", partial(_log, reader, peer, full))
+        yield from _guarded("consumers", partial(_consumers, reader))
+        yield from _guarded("conflicts", partial(_conflicts, reader))
+        blobs, now_ms = FileBlobs(paths.blobs), RealSource().now_ms()
+        yield from _guarded("trust", partial(check_trust, reader, now_ms))
+        yield from _guarded("links", partial(check_links, reader, paths, now_ms))
+        yield from _guarded("sync", partial(check_sync, reader, now_ms))
+        look = partial(check_blobs, reader, blobs, peer, now_ms, full=full)
+        yield from _guarded("blobs", look)
+        yield from _guarded("backup", partial(_backup, reader, now_ms))
+    yield from _guarded("fill", partial(check_fill, paths))
+    yield from _guarded("ballast", partial(check_ballast, paths))
+
+
+def _schema(reader: Looking) -> Checks:
+    found = reader.schema()
+    if found > migrations.LATEST:
+        yield fail(
+            "schema",
+            f"the database has schema version {found}; this Holdfast knows {migrations.LATEST}",
+            "upgrade Holdfast on this machine",
+        )
+    elif found < migrations.LATEST:
+        yield warn(
+            "schema",
+            f"the database has schema version {found} of {migrations.LATEST}",
+            "open the home: it goes on from there",
+        )
+    else:
+        yield ok("schema", f"schema version {found}")
+
+
+def _log(reader: Looking, peer: str, full: bool) -> Checks:
+    first, head = reader.log_bounds()
+    mark = f"epoch {reader.epoch()}, offsets {first} to {head}"
+    # What a repair could not save is missing in the log for good; it speaks for what came after.
+    repaired = repaired_to(reader)
+    since = first if repaired is None else max(first, repaired + 1)
+    whole = first == 1 and repaired is None
+    compared = compare_all(reader, peer) if full and whole else compare_some(reader, since)
+    if compared.differences:
+        count = len(compared.differences)
+        what = f"{compared.differences[0]} ({count} differences between tables and log)"
+        yield fail("log", what, _REPAIR)
+    elif full and not whole:
+        what = f"{mark}; {compared.number} samples agree with it"
+        yield ok("log", f"{what}; it is whole from {since} on, so not all can be compared")
+    else:
+        yield ok("log", f"{mark}; {compared.number} {'rows' if full else 'samples'} agree with it")
+
+
+def _consumers(reader: Looking) -> Checks:
+    head = reader.log_bounds()[1]
+    rows = reader.consumer_list()
+    for row in rows:
+        frontier = Frontier.decode(row.frontier)
+        retire = f"holdfast consumer retire {row.name}"
+        if frontier.last > head:
+            what = f"{row.name} has confirmed offset {frontier.last}, but the log ends at {head}"
+            yield fail("consumers", what, f"{retire}, then register it again")
+        elif head - frontier.prefix > limits.CONSUMER_LAG_WARN:
+            what = (
+                f"{row.name} is {head - frontier.prefix} entries behind, and the log waits for it"
+            )
+            yield warn("consumers", what, f"start it, or forget it: {retire}")
+    yield from check_readers(rows, head)
+    yield ok("consumers", f"{len(rows)} readers of the log are registered")
+
+
+def _conflicts(reader: Looking) -> Checks:
+    rows = reader.conflict_list(None, open_only=True, after=0, limit=_LISTED_MAX)
+    count = f"{len(rows)}{' or more' if len(rows) == _LISTED_MAX else ''}"
+    if rows:
+        yield warn("conflicts", f"{count} conflicts are open", "holdfast conflict list")
+    else:
+        yield ok("conflicts", "no conflict is open")
+
+
+def _backup(reader: Looking, now_ms: int) -> Checks:
+    job = reader.job_get(backup.JOB)
+    if job is None:
+        if reader.log_bounds()[1]:
+            yield warn("backup", "no backup was ever made", _BACKUP)
+        return
+    days = (now_ms - job.updated_at) // limits.DAY_MS
+    what = f"the last backup is {days} days old: {job.cursor.get('path', '')}"
+    if now_ms - job.updated_at > limits.BACKUP_AGE_WARN_MS:
+        yield warn("backup", what, _BACKUP)
+    else:
+        yield ok("backup", what)

@@ -1,0 +1,289 @@
+"""Repairing a damaged database, and going back a schema version.
+
+A repair copies everything that can still be read into a new database, folds from the log what its
+tables have lost, checks the result and only then puts it in place. The damaged files stay beside it
+under names that end in `corrupt-<time>`; nothing is ever deleted.
+
+Entries of the log may be lost, so the repaired log counts on in a new epoch, and clocks skip ahead
+as after a restore.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, cast
+
+import msgspec
+
+from holdfast.node.core.context import Context
+from holdfast.node.core.fold import current_version, fold
+from holdfast.node.home.exclusive import alone
+from holdfast.node.home.opening import LogMark
+from holdfast.node.log.history import REPAIR_JOB
+from holdfast.node.recovery.backup import count_on, read_mark
+from holdfast.rules import limits, tasks
+from holdfast.rules.bodies import Body, VectorDelete, VectorStore, decode_trusted_body, family_of
+from holdfast.rules.envelope import Envelope, decode_trusted
+from holdfast.rules.errors import BlobCorrupt, BlobMissing, StoreCorrupt
+from holdfast.rules.merge import version_of
+from holdfast.rules.order import is_newer
+from holdfast.rules.rows import ConflictRow, Entry, JobRow, TaskRow, WarningRow
+from holdfast.service.clock import RealSource
+from holdfast.storage.files import home as homes
+from holdfast.storage.files.blobs import FileBlobs
+from holdfast.storage.files.durable import drafting, durable_replace
+from holdfast.storage.files.home import HomePaths
+from holdfast.storage.ports import Reader, Store, Transaction
+from holdfast.storage.sqlite.recovery import swap
+from holdfast.storage.sqlite.recovery.repair import Salvaged, Saved, roll_back, salvage
+from holdfast.storage.sqlite.snapshot_copy import copy_database, looking
+from holdfast.storage.sqlite.store import SqliteStore
+
+log = logging.getLogger("holdfast")
+
+_RESTORE: Final = "restore a backup: holdfast restore"
+
+
+class RepairReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a repair saved and lost, table by table, and where the damaged files are."""
+
+    home: Path
+    peer: str
+    epoch: int
+    head: int
+    tables: dict[str, Saved]
+    whole_log: bool
+    """No entry of the log was lost, so every table is what it should be."""
+    kept: tuple[Path, ...]
+
+
+class RollbackReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Which schema versions were undone, and the copy of the database from before."""
+
+    home: Path
+    undone: tuple[int, ...]
+    schema: int
+    kept: Path
+
+
+def repair(home: Path, *, peer: str | None = None) -> RepairReport:
+    """A new database from what is readable of the old one, which is kept.
+
+    `peer` says whose home it is; it is needed only where the database can no longer tell.
+    """
+    paths = homes.require_home(home)
+    homes.check_modes(paths)
+    with alone(paths, "repair") as still_alone:
+        crashed = homes.unclean(paths)
+        swap.undo_half_swap(paths)
+        now_ms = RealSource().now_ms()
+        known = read_mark(paths) or LogMark(1, 0)
+        with drafting(paths.root) as draft:
+            try:
+                SqliteStore(draft.path).stop()
+                saved = salvage(
+                    paths.database,
+                    draft.path,
+                    known_head=known.offset,
+                    now_ms=now_ms,
+                    blob_size=partial(_blob_size, _blobs(paths)),
+                )
+                name = _whose(paths, saved, peer)
+                epoch = max(saved.epoch, known.epoch) + 1
+                _fold_again(draft.path, Context(name, epoch, RealSource(), _blobs(paths)), saved)
+                mark = count_on(draft.path, epoch, {})
+                _refuse_damage(draft.path)
+            finally:
+                swap.remove_companions(draft.path)
+            still_alone()
+            label = swap.fresh_label(paths.root, "corrupt", now_ms)
+            kept = swap.swap_database(paths, draft, label)
+        durable_replace(paths.mark, msgspec.json.encode(mark))
+        homes.clear_unclean(paths, crashed)
+    return RepairReport(
+        home=home,
+        peer=name,
+        epoch=mark.epoch,
+        head=mark.offset,
+        tables=saved.tables,
+        whole_log=saved.whole_log,
+        kept=tuple(kept),
+    )
+
+
+def rollback_migration(home: Path, version: int) -> RollbackReport:
+    """Undoes a schema version and those after it. What they had added is in the copy only."""
+    paths = homes.require_home(home)
+    with alone(paths, "roll back the schema") as still_alone:
+        label = swap.fresh_label(paths.root, "before-rollback", RealSource().now_ms())
+        kept = paths.database.with_name(f"{paths.database.name}.{label}")
+        with drafting(paths.root) as draft:
+            copy_database(paths.database, draft.path)
+            draft.publish(kept)
+        still_alone()
+        undone = roll_back(paths.database, version - 1)
+    return RollbackReport(home=home, undone=tuple(undone), schema=version - 1, kept=kept)
+
+
+def _blobs(paths: HomePaths) -> FileBlobs:
+    return FileBlobs(paths.blobs)
+
+
+def _blob_size(blobs: FileBlobs, sha: str) -> int:
+    try:
+        return blobs.size(sha)
+    except (BlobMissing, BlobCorrupt):
+        return 0
+
+
+def _whose(paths: HomePaths, saved: Salvaged, peer: str | None) -> str:
+    name = saved.peer or peer
+    if name is None:
+        raise StoreCorrupt(
+            f"the database of {paths.root} no longer tells whose home it is",
+            hint=f"name the peer to the repair, or {_RESTORE}",
+        )
+    return name
+
+
+def _refuse_damage(database: Path) -> None:
+    with looking(database) as reader:
+        problems = reader.problems()
+    if problems:
+        raise StoreCorrupt(
+            f"what could be saved does not pass its check: {problems[0]}",
+            hint=f"nothing was changed; {_RESTORE}",
+        )
+
+
+# --- what the tables have lost, from the log -----------------------------------------------------
+
+
+def _fold_again(database: Path, ctx: Context, saved: Salvaged) -> None:
+    store = SqliteStore(database)
+    try:
+        refold = _Refold(ctx, saved)
+        store.write(lambda tx: _name(tx, ctx.peer))
+        store.write(lambda tx: _tasks_of_turns(tx, saved))
+        for page in _log_pages(store):
+            store.write(partial(refold, entries=page))
+        if not saved.whole_log:
+            store.write(lambda tx: _note_loss(tx, saved, ctx.now_ms()))
+    finally:
+        store.stop()
+    swap.refuse_leftover_wal(database)
+
+
+def _name(tx: Transaction, peer: str) -> None:
+    if tx.peer_name() is None:
+        tx.set_peer_name(peer)
+
+
+def _note_loss(tx: Transaction, saved: Salvaged, now_ms: int) -> None:
+    cursor = {"head": tx.log_bounds()[1], "lost": saved.tables["log"].lost}
+    tx.job_put(JobRow(name=REPAIR_JOB, cursor=cursor, updated_at=now_ms))
+
+
+def _tasks_of_turns(tx: Transaction, saved: Salvaged) -> None:
+    """A task is the fold of its turns: where only those are left, they make it again."""
+    for mesh, id in saved.headless:
+        events = tx.task_events(mesh, id)
+        task, _ = tasks.fold(
+            tasks.Turn(e.version, e.kind, e.generation, e.event_time, e.title, e.description)
+            for e in events
+        )
+        row = TaskRow(
+            mesh=mesh,
+            task=id,
+            last=events[-1].version,
+            offset=tx.log_bounds()[1],
+            updated_at=events[-1].event_time,
+            **msgspec.structs.asdict(task),
+        )
+        tx.task_put(row)
+    saved.tables["task"].from_log += len(saved.headless)
+
+
+def _log_pages(store: Store) -> Iterator[list[Entry]]:
+    with store.read() as reader:
+        at, end = reader.log_bounds()
+    while at <= end:
+        with store.read() as reader:
+            page = reader.log_range(at, end + 1, limits.CHUNK_ROWS)
+        yield page
+        at = page[-1].offset + 1
+
+
+class _Refold:
+    """Folds entries whose rows are gone, as if they arrived now; the log has them already."""
+
+    def __init__(self, ctx: Context, saved: Salvaged) -> None:
+        self._ctx, self._saved = ctx, saved
+        self._rebuilt: set[tuple[str, ...]] = set()
+        """Keys of which nothing was saved: all that the log tells of them counts."""
+
+    def __call__(self, tx: Transaction, entries: list[Entry]) -> None:
+        quiet = cast(Transaction, _Quiet(tx))
+        for entry in entries:
+            envelope = decode_trusted(entry.raw)
+            body = decode_trusted_body(envelope)
+            family = family_of(entry.op)
+            if body is None or family not in self._saved.tables:
+                continue
+            if not self._saved.whole_log and family == "task":
+                self._refold_turn(quiet, envelope, body, entry.offset)
+            elif self._saved.whole_log or self._is_lost(tx, envelope, body):
+                current = current_version(tx, envelope, body)
+                fold(quiet, self._ctx, envelope, body, entry.offset, current)
+                self._saved.tables[family].from_log += 1
+
+    def _refold_turn(self, tx: Transaction, envelope: Envelope, body: Body, offset: int) -> None:
+        """A task that was saved knows more than what is left of its turns, so it stays as it is."""
+        turns = tx.task_events(envelope.mesh, envelope.entity)
+        if version_of(envelope) in {turn.version for turn in turns}:
+            return
+        before = tx.task_get(envelope.mesh, envelope.entity)
+        fold(tx, self._ctx, envelope, body, offset, None)
+        if before is not None and not is_newer(version_of(envelope), before.last):
+            tx.task_put(before)
+        self._saved.tables["task_event"].from_log += 1
+
+    def _is_lost(self, tx: Reader, envelope: Envelope, body: Body) -> bool:
+        family = family_of(envelope.op)
+        key = (envelope.mesh, family, envelope.owner, envelope.entity, _model(body))
+        current = current_version(tx, envelope, body)
+        if current is None and envelope.lamport <= self._forgotten(tx, envelope.mesh):
+            # Its tombstone may have been removed since: it is not brought back to life.
+            return False
+        if current is None or is_newer(version_of(envelope), current):
+            self._rebuilt.add(key)
+        return key in self._rebuilt
+
+    def _forgotten(self, tx: Reader, mesh: str) -> int:
+        row = tx.mesh_get(mesh)
+        return 0 if row is None else row.forgotten_lamport
+
+
+def _model(body: Body) -> str:
+    if isinstance(body, VectorStore):
+        return body.identity().fingerprint
+    return body.model_id if isinstance(body, VectorDelete) else ""
+
+
+class _Quiet:
+    """A transaction that finds no conflicts: those were found before, and their ledger is saved."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tx, name)
+
+    def conflict_add(self, row: ConflictRow) -> int:
+        return 0
+
+    def warning_add(self, row: WarningRow) -> None:
+        return None

@@ -1,0 +1,343 @@
+"""A home from a snapshot of a lake: a new node, or one that was away for too long, begins here.
+
+A snapshot holds envelopes as their origins wrote them, and they come in by the one door that
+everything from outside takes. So nothing is minted anew: every stamp and fingerprint is the one
+that all other nodes have, and what arrives later through a link meets the same versions as
+anywhere.
+
+**Nothing half done looks done.** Everything is checked before the first write. A new home is made
+under another name beside its place and takes its place when it is complete. In a home that is
+there, only meshes are filled that it does not have yet. Either way chunks go in together with a
+note of how far it has got: a restore that was interrupted goes on where it stopped when it is run
+again, and refuses to go on with another snapshot.
+
+**Somebody who was away for too long** cannot simply link again: his node would be refused writes
+from before what others have forgotten, and others would be refused his. He keeps the old home aside
+and makes a new one from a snapshot. If it bears the old name (`take_over`), it counts in a new
+epoch and its clocks skip ahead, as after any restore, so that what the old home wrote stays apart.
+
+The content of large files is not in a snapshot. Rows name it, links and peers have it.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.node.core.engine import Core
+from holdfast.node.core.intake import Applied, Intake
+from holdfast.node.library.node import open_node
+from holdfast.node.snapshots.manifest import Manifest, check_signer, read_manifest
+from holdfast.node.snapshots.parts import content_sum, envelopes, log_sum, sum_text, verify_parts
+from holdfast.node.snapshots.places import remember, restored_from
+from holdfast.rules import limits
+from holdfast.rules.errors import AlreadyExists, BadPeerId, StoreBusy, StoreCorrupt
+from holdfast.rules.names import check_mesh
+from holdfast.rules.rows import JobRow, MeshRow
+from holdfast.storage.files.durable import TEMPORARY_PREFIX, make_folder, rename_folder
+from holdfast.storage.files.home import HomePaths
+from holdfast.storage.ports import Reader, Transaction
+
+Progress = Callable[[int, int], None]
+"""Told how many envelopes are in, of how many."""
+
+JOB: Final = "restore"
+"""The row that says how far a restore has got; it goes with its last chunk."""
+STAGING: Final = f"{TEMPORARY_PREFIX}restoring-"
+_NAMED_MAX: Final = 1000
+
+
+class RefusedEnvelope(msgspec.Struct, frozen=True):
+    """An envelope that this node does not take, and why."""
+
+    id: str | None
+    code: str
+    message: str
+
+
+class SnapshotReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a home was made of."""
+
+    home: Path
+    peer: str
+    meshes: tuple[str, ...]
+    rows: int
+    """Envelopes that are in."""
+    counts: dict[str, int]
+    """What became of them, by outcome."""
+    refused: tuple[RefusedEnvelope, ...]
+    """The first of those that were not taken in."""
+    head: int
+    signed_by: str
+    """The card that signed it; empty if nobody did."""
+    checked: bool
+    """Whether that card is the one that was asked for."""
+    logs: dict[str, tuple[int, int]]
+    """Where links begin: epoch and offset of each node's log."""
+    missing: int
+    """Objects that rows name and whose content is not here."""
+    missing_objects: tuple[str, ...]
+    """The first of them."""
+    resumed_after: int
+    """Envelopes that an earlier run had taken in."""
+    left: tuple[Path, ...] = ()
+    """Folders of other restores for this home that were never finished: nobody needs them."""
+
+
+def restore_snapshot(
+    home: str | Path,
+    folder: str | Path,
+    peer: str | None = None,
+    *,
+    signed_by: str | None = None,
+    take_over: bool = False,
+    progress: Progress | None = None,
+    sync: str | None = None,
+) -> SnapshotReport:
+    """Fills a home with a snapshot; makes the home, for `peer`, if there is none.
+
+    `signed_by` is a card or a key: then only a snapshot that its owner signed is taken. `take_over`
+    lets a new home bear the name of a peer that is in the snapshot: its old home must not be used
+    any more.
+    """
+    home, folder = Path(home).absolute(), Path(folder).absolute()
+    manifest = read_manifest(folder)
+    if signed_by is not None:
+        check_signer(manifest, signed_by)
+    for mesh in manifest.meshes:
+        check_mesh(mesh)
+    new = not HomePaths(home).database.exists()
+    if new:
+        _check_new(home, peer, manifest, take_over)
+    verify_parts(folder, manifest)
+    work = _staging(home, manifest) if new else home
+    with open_node(work, peer=peer, create=new, sync=sync) as node:
+        restore = _Restore(node._core, folder, manifest, new=new, take_over=take_over)
+        report = restore.run(home, signed_by is not None, progress)
+    if new:
+        rename_folder(work, home)
+    left = sorted(home.parent.glob(f"{glob.escape(STAGING + home.name)}-*"))
+    return msgspec.structs.replace(report, left=tuple(left))
+
+
+def _check_new(home: Path, peer: str | None, manifest: Manifest, take_over: bool) -> None:
+    if peer is None:
+        raise BadPeerId("a new home needs the name of its peer", hint="give it with --peer NAME")
+    if peer in manifest.origins and not take_over:
+        raise AlreadyExists(
+            f"the snapshot holds what a peer {peer!r} wrote already",
+            hint="choose another name; or --take-over, if the old home of that peer is gone for "
+            "good: two nodes of one name would write over each other",
+        )
+    if home.exists() and (not home.is_dir() or os.listdir(home)):
+        raise AlreadyExists(
+            f"{home} is not empty and not a Holdfast home", hint="choose another folder"
+        )
+
+
+def _staging(home: Path, manifest: Manifest) -> Path:
+    """Beside the home, so that a rename is enough; one for each snapshot, so that two never mix."""
+    missing = [folder for folder in home.parents if not folder.exists()]
+    for folder in reversed(missing):
+        make_folder(folder)
+    return home.parent / f"{STAGING}{home.name}-{manifest.digest[:16]}"
+
+
+class _Place(msgspec.Struct):
+    """How far a restore has got."""
+
+    digest: str
+    part: int = 0
+    row: int = 0
+    rows: int = 0
+    total: str = sum_text(0)
+    counts: dict[str, int] = {}
+    refused: list[RefusedEnvelope] = []
+
+
+class _Restore:
+    """One restore on its way."""
+
+    def __init__(
+        self, core: Core, folder: Path, manifest: Manifest, *, new: bool, take_over: bool
+    ) -> None:
+        self._core, self._folder, self._manifest = core, folder, manifest
+        self._new, self._take_over = new, new and take_over
+        self._place = _Place(digest=manifest.digest)
+
+    def run(self, home: Path, checked: bool, progress: Progress | None) -> SnapshotReport:
+        resumed_after = 0
+        if not self._core.read("restore", self._is_done):
+            self._place = self._core.write("restore", self._begin)
+            resumed_after = self._place.rows
+            for chunk, after in self._chunks():
+                self._place = self._core.write("intake", partial(self._take, chunk, after))
+                if progress is not None:
+                    progress(self._place.rows, self._manifest.rows)
+            self._core.write("restore", self._end)
+        return self._core.read("restore", partial(self._report, home, checked, resumed_after))
+
+    def _is_done(self, tx: Reader) -> bool:
+        digests = {restored_from(tx, mesh) for mesh in self._manifest.meshes}
+        return tx.job_get(JOB) is None and digests == {self._manifest.digest}
+
+    # --- the beginning -----------------------------------------------------------------------
+
+    def _begin(self, tx: Transaction) -> _Place:
+        """Makes the meshes, all of them together with the note that they are not complete."""
+        job = tx.job_get(JOB)
+        if job is not None:
+            place = msgspec.convert(job.cursor, _Place)
+            if place.digest != self._manifest.digest:
+                raise AlreadyExists(
+                    "this home is half restored from another snapshot",
+                    hint="run that restore again first: it goes on where it stopped",
+                )
+            return place
+        self._check_free(tx)
+        now = self._core.ctx.now_ms()
+        for mesh, point in sorted(self._manifest.meshes.items()):
+            tx.mesh_add(MeshRow(slug=mesh, name=mesh, created_at=now, updated_at=now))
+            skip = limits.RESTORE_LAMPORT_SKIP if self._take_over else 0
+            # First of all: what somebody writes here meanwhile is newer than all that comes.
+            if point.clock:
+                tx.tick_merged(mesh, point.clock + skip)
+        if self._take_over:
+            # The old home counted its own writes; ours must not bear the same numbers.
+            seen = self._manifest.origins.get(self._core.ctx.peer, 0)
+            tx.set_epoch(max(tx.epoch(), seen) + 1)
+        self._note(tx, self._place)
+        return self._place
+
+    def _check_free(self, tx: Reader) -> None:
+        there = sorted(row.slug for row in tx.mesh_list() if row.slug in self._manifest.meshes)
+        if there:
+            raise AlreadyExists(
+                f"this home has the mesh {', '.join(there)} already",
+                hint="restore into another home; an old one is best kept aside",
+            )
+        peer = self._core.ctx.peer
+        if peer in self._manifest.origins and not self._take_over:
+            raise AlreadyExists(
+                f"the snapshot holds what {peer!r} itself wrote in another home",
+                hint="restore into a new home",
+            )
+
+    # --- chunk by chunk ----------------------------------------------------------------------
+
+    def _chunks(self) -> Iterator[tuple[list[bytes], tuple[int, int]]]:
+        """What is not in yet, each chunk with the part and row that it leads to."""
+        begin, skip = self._place.part, self._place.row
+        # Nobody waits to write into a home that is not there yet.
+        rows = limits.LINK_BATCH_ROWS if self._new else limits.CHUNK_ROWS
+        for number in range(begin, len(self._manifest.parts)):
+            part = self._manifest.parts[number]
+            chunk: list[bytes] = []
+            size = row = 0
+            for row, raw in enumerate(envelopes(self._folder, part), 1):
+                if number == begin and row <= skip:
+                    continue
+                chunk.append(raw)
+                size += len(raw)
+                full = len(chunk) >= rows or size >= limits.INTAKE_BATCH_BYTES
+                # The last chunk of a part waits until all of the part has been seen to be right.
+                if full and row < part.rows:
+                    yield chunk, (number, row)
+                    chunk, size = [], 0
+            yield chunk, (number + 1, 0)
+
+    def _take(self, chunk: list[bytes], after: tuple[int, int], tx: Transaction) -> _Place:
+        before = self._place
+        job = tx.job_get(JOB)
+        if job is None or job.cursor["rows"] != before.rows or job.cursor["part"] != before.part:
+            raise StoreBusy(
+                "the same snapshot is being restored by another process",
+                hint="let it finish; a restore that was interrupted goes on where it stopped",
+            )
+        applied = Intake(self._core.ctx, chunk)(tx)
+        place = _Place(
+            digest=before.digest,
+            part=after[0],
+            row=after[1],
+            rows=before.rows + len(chunk),
+            total=sum_text(content_sum(chunk, int(before.total, 16))),
+            counts=_counted(before.counts, applied),
+            refused=[*before.refused, *_refusals(applied)][:_NAMED_MAX],
+        )
+        self._note(tx, place)
+        return place
+
+    def _note(self, tx: Transaction, place: _Place) -> None:
+        cursor: dict[str, Any] = msgspec.to_builtins(place)
+        tx.job_put(JobRow(name=JOB, cursor=cursor, updated_at=self._core.ctx.now_ms()))
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def _end(self, tx: Transaction) -> None:
+        place, manifest = self._place, self._manifest
+        if (place.rows, place.total) != (manifest.rows, manifest.content):
+            raise StoreCorrupt(
+                f"{place.rows} envelopes are in, and they are not the {manifest.rows} that the "
+                "snapshot says it holds",
+                hint="make the snapshot again, and restore it into a new home",
+            )
+        if self._new and not place.refused:
+            stored = log_sum(tx, manifest.meshes)
+            if sum_text(stored) != manifest.content:
+                raise StoreCorrupt(
+                    "what was stored is not what the snapshot holds",
+                    hint="look at the disk; then restore into a new home",
+                )
+        for mesh, point in manifest.meshes.items():
+            if point.forgotten:
+                tx.forget_below(mesh, point.forgotten)
+        remember(tx, manifest, self._core.ctx.now_ms())
+        tx.job_drop(JOB)
+
+    def _report(self, home: Path, checked: bool, resumed_after: int, tx: Reader) -> SnapshotReport:
+        missing, after = 0, ""
+        first: list[str] = []
+        while page := tx.blob_scan(after, limits.CHUNK_ROWS):
+            after = page[-1].sha256
+            named = [row.sha256 for row in page if row.released_at is None]
+            gone = [sha for sha in named if not self._core.blobs.exists(sha)]
+            missing += len(gone)
+            first += gone[: _NAMED_MAX - len(first)]
+        manifest = self._manifest
+        return SnapshotReport(
+            home=home,
+            peer=self._core.ctx.peer,
+            meshes=tuple(sorted(manifest.meshes)),
+            rows=manifest.rows,
+            counts=self._place.counts,
+            refused=tuple(self._place.refused),
+            head=tx.log_bounds()[1],
+            signed_by=manifest.signer,
+            checked=checked,
+            logs={place.log: (place.epoch, place.offset) for place in manifest.logs},
+            missing=missing,
+            missing_objects=tuple(first),
+            resumed_after=resumed_after,
+        )
+
+
+def _counted(before: dict[str, int], applied: list[Applied]) -> dict[str, int]:
+    counts = dict(before)
+    for one in applied:
+        name = "refused" if one.outcome is None else one.outcome.value
+        counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def _refusals(applied: list[Applied]) -> list[RefusedEnvelope]:
+    return [
+        RefusedEnvelope(one.id, one.error.code, one.error.message)
+        for one in applied
+        if one.error is not None
+    ]

@@ -1,0 +1,1 @@
+"""Publish, join, leave, members."""

@@ -1,0 +1,138 @@
+"""Joining a mesh that somebody else has shared, by an invite.
+
+The invite names the broker with its card, so the first word is said to the right one or to nobody.
+The broker makes us a member and counts the invite as used; who lost the answer may ask again. Then
+the mesh is made here, with a cursor at the beginning, and the broker's snapshot is taken, if it has
+one. Everything after that is brought by the sync, as for any member.
+
+Whatever stops it, joining again with the same invite goes on: a mesh that is there already, from
+the same broker and under the same id, is the one that was meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.node.broker_client.client import BrokerCalls
+from holdfast.node.core.engine import Core
+from holdfast.node.sharing.publish import GUEST
+from holdfast.node.snapshots.mesh_snapshot import Progress, Took, no_progress, take_snapshot
+from holdfast.protocol.broker_http import Standing
+from holdfast.rules.errors import AlreadyExists
+from holdfast.rules.invites import Invite
+from holdfast.rules.rows import JobRow, MeshRow
+from holdfast.storage.ports import Reader, Transaction
+
+
+class JoinedMesh(msgspec.Struct, frozen=True, kw_only=True):
+    """What joining came to."""
+
+    mesh: str
+    name: str
+    broker_url: str
+    broker_card: str
+    server_id: str
+    grants: tuple[str, ...]
+    rows: int
+    """Changes that the snapshot brought."""
+    resumed: bool
+
+
+def join(
+    core: Core, calls: BrokerCalls, invite: Invite, progress: Progress = no_progress
+) -> JoinedMesh:
+    """Makes this node a member, and the mesh one of its own."""
+    mesh = invite.mesh
+    # Looked at before the invite is used up in vain.
+    before = core.read("mesh.join", lambda tx: _check_free(tx, invite, None))
+    there = calls.join(invite)
+    core.write("mesh.join", lambda tx: _add(tx, core, invite, there))
+    took = _take(core, calls, mesh, progress)
+    return JoinedMesh(
+        mesh=mesh,
+        name=there.name,
+        broker_url=invite.url,
+        broker_card=invite.card,
+        server_id=there.server_id,
+        grants=there.grants,
+        rows=0 if took is None else took.rows,
+        resumed=before is not None,
+    )
+
+
+def go_on(core: Core, calls: BrokerCalls, mesh: str, ended: Callable[[], bool]) -> None:
+    """Finishes a join whose mesh is here and whose snapshot is not; does nothing otherwise."""
+    if core.read("mesh.join", lambda tx: is_joining(tx, mesh)):
+        _take(core, calls, mesh, no_progress, ended)
+
+
+def is_joining(tx: Reader, mesh: str) -> bool:
+    return tx.job_get(_job(mesh)) is not None
+
+
+def _take(
+    core: Core,
+    calls: BrokerCalls,
+    mesh: str,
+    progress: Progress,
+    ended: Callable[[], bool] = lambda: False,
+) -> Took | None:
+    job = core.read("mesh.join", lambda tx: tx.job_get(_job(mesh)))
+    cursor = {} if job is None else job.cursor
+    joined = (int(cursor.get("epoch", 0)), int(cursor.get("seq", 0)))
+    took = take_snapshot(core, calls, mesh, progress, ended, joined=joined)
+    if not ended():
+        core.write("mesh.join", lambda tx: tx.job_drop(_job(mesh)))
+    return took
+
+
+def _check_free(tx: Reader, invite: Invite, server_id: str | None) -> MeshRow | None:
+    """The mesh if it is here by an earlier join; AlreadyExists if another has its name."""
+    row = tx.mesh_get(invite.mesh)
+    if row is None:
+        return None
+    if not row.shared:
+        raise AlreadyExists(
+            f"this home has a mesh {invite.mesh!r} of its own",
+            hint="join with another home (--home FOLDER), or copy the mesh under another name: "
+            f"holdfast export --mesh {invite.mesh} FILE; holdfast import --map OLD=NEW FILE",
+        )
+    if row.broker_card != invite.card or server_id not in (None, row.server_id):
+        raise AlreadyExists(
+            f"this home has another mesh {invite.mesh!r}, shared at {row.broker_url}",
+            hint="join with another home: --home FOLDER",
+        )
+    return row
+
+
+def _add(tx: Transaction, core: Core, invite: Invite, there: Standing) -> None:
+    now = core.ctx.now_ms()
+    if _check_free(tx, invite, there.server_id) is not None:
+        return
+    tx.mesh_add(
+        MeshRow(
+            slug=invite.mesh,
+            name=there.name,
+            kind=GUEST,
+            created_at=now,
+            updated_at=now,
+            broker_url=invite.url,
+            broker_card=invite.card,
+            server_id=there.server_id,
+            broker_epoch=there.epoch,
+            broker_seq=0,
+        )
+    )
+    # Until its snapshot is in, or it is known that there is none.
+    cursor = {"epoch": there.epoch, "seq": there.seq}
+    tx.job_put(JobRow(name=_job(invite.mesh), cursor=cursor, updated_at=now))
+
+
+def jobs_of(mesh: str) -> tuple[str, ...]:
+    return (_job(mesh),)
+
+
+def _job(mesh: str) -> str:
+    return f"join:{mesh}"

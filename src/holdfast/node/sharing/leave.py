@@ -1,0 +1,104 @@
+"""A shared mesh becomes a personal one again: all that is in it stays, nothing leaves any more.
+
+The broker is told first. A guest ends its membership; the owner takes the mesh away from the
+broker, and from everybody who shares it there (they keep what they have). Then the mesh here is
+made personal, which ends its lane, and what still waited in it is given up.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+
+from holdfast.node.broker_client.client import BrokerCalls
+from holdfast.node.core.engine import Core
+from holdfast.node.sharing import join, publish
+from holdfast.node.sharing.publish import OWNER
+from holdfast.node.snapshots import mesh_snapshot
+from holdfast.node.snapshots.mesh_export import GIVEN_UP
+from holdfast.rules.errors import Conflict, NotAMember, NotFound
+from holdfast.rules.limits import CHUNK_ROWS
+from holdfast.rules.outbox import State, lane_of
+from holdfast.rules.rows import MeshRow
+from holdfast.storage.ports import Transaction
+
+
+class Left(msgspec.Struct, frozen=True):
+    """What leaving came to."""
+
+    mesh: str
+    given_up: int
+    """Changes and messages that the broker never got."""
+
+
+def tell_broker(calls: BrokerCalls, row: MeshRow, key: str, *, remove: bool) -> None:
+    """Ends our part there; who is no member any more has nothing to end."""
+    if row.kind == OWNER and not remove:
+        raise Conflict(
+            f"{row.slug!r} is yours: if you leave, it is gone at the broker for everybody",
+            hint=f"if that is what you want: holdfast mesh leave {row.slug} --remove",
+        )
+    try:
+        if row.kind == OWNER:
+            calls.remove_mesh(row.slug)
+        else:
+            calls.remove_member(row.slug, key)
+    except (NotAMember, NotFound):
+        return
+
+
+def make_personal(core: Core, mesh: str) -> Left:
+    """The part that happens here. Cut off in the middle, it is gone on with by the next call."""
+
+    def turn(tx: Transaction) -> None:
+        row = tx.mesh_get(mesh)
+        assert row is not None
+        tx.mesh_change(
+            msgspec.structs.replace(
+                row,
+                kind="personal",
+                broker_url=None,
+                broker_card=None,
+                server_id=None,
+                broker_epoch=0,
+                broker_seq=0,
+                sync_paused=False,
+                updated_at=core.ctx.now_ms(),
+            )
+        )
+        tx.mates_put(mesh, [])
+        for module in (publish, join, mesh_snapshot):
+            for job in module.jobs_of(mesh):
+                tx.job_drop(job)
+
+    core.write("mesh.leave", turn)
+    while core.write("mesh.leave", lambda tx: tx.heard_drop(mesh, CHUNK_ROWS)):
+        pass
+    given_up = after = 0
+    while True:
+        step = partial(_give_up, core=core, mesh=mesh, after=after)
+        count, last = core.write("mesh.leave", step)
+        given_up += count
+        if last == after:
+            return Left(mesh, given_up)
+        after = last
+
+
+def _give_up(tx: Transaction, core: Core, mesh: str, after: int) -> tuple[int, int]:
+    """How many of a chunk the broker never got, and the number of its last row. What somebody had
+    dropped is marked too, so that another broker may get it one day.
+    """
+    never = (State.PENDING, State.INFLIGHT, State.DEAD, State.ABORTED)
+    rows = tx.spool_list(lane_of(mesh), never, after, CHUNK_ROWS)
+    for row in rows:
+        tx.spool_put(
+            msgspec.structs.replace(
+                row,
+                state=State.ABORTED,
+                ended_at=core.ctx.now_ms(),
+                code=GIVEN_UP,
+                error="this node has left the mesh",
+            )
+        )
+    return len(rows), rows[-1].number if rows else after

@@ -1,0 +1,1 @@
+"""A mesh as envelopes: made, packed, uploaded, taken in."""

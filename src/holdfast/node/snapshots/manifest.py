@@ -1,0 +1,243 @@
+"""What a snapshot consists of: parts full of envelopes, and the manifest that vouches for them.
+
+    <snapshot>/manifest.json        what it is a snapshot of, and the hash of every part
+              /parts/<name>.gz      envelopes as they were written, each behind its length
+
+The pipeline makes snapshots, any node reads them, and all that both share is stated here and in
+`snapshot_parts`. The manifest is written last, so what has none is not a snapshot.
+
+Whoever makes a snapshot may sign its digest with the Ed25519 key of a node. The digest alone shows
+that nothing was damaged; only a signature, checked against a key that one knows from elsewhere,
+shows who vouches for it.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from nacl.exceptions import BadSignatureError
+from nacl.signing import SigningKey, VerifyKey
+
+from holdfast.rules.errors import (
+    BadInput,
+    BadPath,
+    StoreCorrupt,
+    StoreFailed,
+    UnsupportedProtocol,
+    ZoneNotTrusted,
+)
+from holdfast.rules.keys import (
+    KEY_BYTES,
+    PROOF_BYTES,
+    bytes_of,
+    card_of,
+    check_key_bytes,
+    parse_card,
+    public_key,
+    text_of,
+)
+from holdfast.storage.files.durable import disk_errors
+from holdfast.storage.files.home import HomePaths, require_home
+from holdfast.storage.sqlite.snapshot_copy import looking
+
+FORMAT: Final = 1
+NAME: Final = "manifest.json"
+PARTS: Final = "parts"
+_WORDS: Final = b"holdfast snapshot 1\0"
+OTHER: Final = "use another snapshot, or copy this one again; nothing was changed"
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of envelopes."""
+
+    path: str
+    rows: int
+    size: int
+    sha256: str
+    raw_bytes: int
+    """What it holds when unpacked."""
+
+
+class MeshPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one mesh stands in the snapshot."""
+
+    clock: int
+    """The highest stamp that was ever given in it, as far as the lake knows."""
+    forgotten: int = 0
+    """Deletions up to this stamp may have been left out: an older write must not come back."""
+
+
+class LogPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """How far one node's log is covered."""
+
+    log: str
+    epoch: int
+    offset: int
+    tail: tuple[tuple[str, str], ...] = ()
+    """Ids and fingerprints of the last entries up to there, in hex: by them a link that goes on
+    from this place knows the log again, although many of them may have been superseded."""
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The first thing to read in a snapshot, and the last that is written."""
+
+    holdfast: str = "snapshot"
+    version: int = FORMAT
+    lake: str
+    created_at: int
+    meshes: dict[str, MeshPoint]
+    lamport: int | None = None
+    """Only what has no higher stamp, if that was asked for."""
+    at: int | None = None
+    """Only what some log had recorded by that time, in milliseconds, if that was asked for."""
+    facts: bool = True
+    vectors: str = "all"
+    counts: dict[str, int]
+    """Envelopes by family."""
+    rows: int
+    content: str
+    """The sum of the digests of all envelopes (those of `rules.digests` for a log) modulo 2^256:
+    the same for the same set, in whatever order and parts it comes."""
+    logs: tuple[LogPlace, ...] = ()
+    origins: dict[str, int] = {}
+    """Who wrote what is in it, each with the highest epoch that was seen."""
+    parts: tuple[Part, ...]
+    signer: str = ""
+    """The card of the node whose key signed it; empty if nobody did."""
+    digest: str = ""
+    """SHA-256 of the manifest with this field and the next one empty."""
+    signature: str = ""
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(part.size for part in self.parts)
+
+    def sealed(self, signer: Signer | None = None) -> Manifest:
+        """The same with its digest, and signed if somebody signs."""
+        bare = msgspec.structs.replace(
+            self, signer="" if signer is None else signer.card, digest="", signature=""
+        )
+        digest = _digest(bare)
+        proof = "" if signer is None else text_of(signer.sign(_WORDS + digest.encode()))
+        return msgspec.structs.replace(bare, digest=digest, signature=proof)
+
+    def encode(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(self)) + b"\n"
+
+
+class Signer:
+    """A node's name and the secret that it signs with."""
+
+    def __init__(self, name: str, seed: bytes) -> None:
+        self._seed = seed
+        self.card = card_of(name, public_key(seed))
+
+    def sign(self, message: bytes) -> bytes:
+        return SigningKey(self._seed).sign(message).signature
+
+
+def signer_of(home: str | Path) -> Signer:
+    """Signs as the node of a home, which may be in use meanwhile."""
+    paths = require_home(Path(home).absolute())
+    with looking(paths.database) as reader:
+        name = reader.peer_name()
+    return Signer(name or "", _seed(paths))
+
+
+def _seed(paths: HomePaths) -> bytes:
+    with disk_errors(f"read {paths.identity}"):
+        seed = paths.identity.read_bytes()
+    if len(seed) != KEY_BYTES:
+        raise StoreFailed(f"{paths.identity} is not a key of Holdfast")
+    return seed
+
+
+# --- reading the manifest ------------------------------------------------------------------------
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a snapshot, undamaged; whatever is in its place instead is refused."""
+    try:
+        raw = (folder / NAME).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise BadPath(
+            f"{folder} is not a snapshot: it has no {NAME}",
+            hint="name the folder of a snapshot; one whose making was cut short has to be made "
+            "again",
+        ) from None
+    try:
+        head = msgspec.json.decode(raw, type=_Head)
+        if head.holdfast != "snapshot" or head.version != FORMAT:
+            raise UnsupportedProtocol(
+                f"{folder} is a {head.holdfast} of format {head.version}; "
+                f"a snapshot of format {FORMAT} was expected",
+                hint="a backup is restored without --snapshot; a newer snapshot needs a newer "
+                "Holdfast",
+            )
+        manifest = msgspec.json.decode(raw, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StoreCorrupt(
+            f"the manifest of {folder} cannot be read: {error}", hint=OTHER
+        ) from None
+    bare = msgspec.structs.replace(manifest, digest="", signature="")
+    if manifest.digest != _digest(bare):
+        raise StoreCorrupt(f"the manifest of {folder} was changed or is damaged", hint=OTHER)
+    _check_whole(folder, manifest)
+    _check_signature(folder, manifest)
+    return manifest
+
+
+def check_signer(manifest: Manifest, signed_by: str) -> None:
+    """Refuses a snapshot that the owner of this card, or bare key, has not signed."""
+    key = _pinned(signed_by)
+    if not manifest.signature:
+        raise ZoneNotTrusted("the snapshot is not signed", hint="make it with --sign-home")
+    name, found = parse_card(manifest.signer)
+    if found != key:
+        raise ZoneNotTrusted(
+            f"the snapshot is signed by another key, which calls itself {name!r}",
+            hint="ask whoever made it for the card that it was signed with",
+        )
+
+
+def _pinned(text: str) -> bytes:
+    if ":" in text:
+        return parse_card(text)[1]
+    return check_key_bytes(bytes_of(text.strip(), KEY_BYTES, "the key"))
+
+
+def _check_signature(folder: Path, manifest: Manifest) -> None:
+    if not manifest.signature and not manifest.signer:
+        return
+    try:
+        _, key = parse_card(manifest.signer)
+        proof = bytes_of(manifest.signature, PROOF_BYTES, "the signature")
+        VerifyKey(key).verify(_WORDS + manifest.digest.encode(), proof)
+    except (BadInput, BadSignatureError):
+        raise StoreCorrupt(
+            f"the signature of {folder} does not fit its manifest", hint=OTHER
+        ) from None
+
+
+def _check_whole(folder: Path, manifest: Manifest) -> None:
+    """Only names that a snapshot can have: none leads out of its folder."""
+    names = [part.path for part in manifest.parts]
+    inside = all(
+        path.startswith(f"{PARTS}/") and path.count("/") == 1 and len(path) > len(PARTS) + 1
+        for path in names
+    )
+    rows = sum(part.rows for part in manifest.parts)
+    if not inside or len(set(names)) != len(names) or rows != manifest.rows:
+        raise StoreCorrupt(f"the manifest of {folder} contradicts itself", hint=OTHER)
+
+
+def _digest(bare: Manifest) -> str:
+    return sha256(msgspec.json.encode(bare, order="deterministic")).hexdigest()
+
+
+class _Head(msgspec.Struct):
+    holdfast: str
+    version: int

@@ -1,0 +1,1 @@
+"""A shared mesh and its broker, kept in step."""

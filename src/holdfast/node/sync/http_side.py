@@ -1,0 +1,90 @@
+"""What a sync asks its broker for over HTTP, beside the WebSocket: objects, members, snapshots.
+
+All of it blocks, and runs in threads. `end` wakes whoever waits here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from holdfast.node.broker_client.client import BrokerCalls
+from holdfast.node.core.engine import Core
+from holdfast.node.core.object_transfer import pull_objects
+from holdfast.node.sharing import join
+from holdfast.node.snapshots.mesh_snapshot import keep_snapshot, take_snapshot, upload_snapshot
+from holdfast.node.sync.session import Broker
+from holdfast.node.trust.trust import Trust
+from holdfast.rules.errors import BlobCorrupt, BlobMissing, BodyTooLarge, NotAllowed
+from holdfast.rules.rows import MateRow
+
+log = logging.getLogger("holdfast")
+
+
+class BrokerSide:
+    """The HTTP side of one connection with a broker."""
+
+    def __init__(self, core: Core, trust: Trust, broker: Broker) -> None:
+        self._core = core
+        self._over = False
+        # Objects may be large: what is small must not wait behind them.
+        self._asking = BrokerCalls.of(trust, broker.url, broker.card)
+        self._carrying = BrokerCalls.of(trust, broker.url, broker.card)
+
+    def end(self) -> None:
+        """For good, from any thread."""
+        self._over = True
+        self._asking.abort()
+        self._carrying.abort()
+
+    def close(self) -> None:
+        """When nobody asks any more."""
+        self._asking.close()
+        self._carrying.close()
+
+    def bring(self, mesh: str, objects: Iterable[str]) -> list[str]:
+        """Brings objects to the broker, those that it lacks. Returns all of them: what we do not
+        have, or may not bring, must not hold up for ever what names it.
+        """
+        done = []
+        for sha in objects:
+            try:
+                self._carrying.put_object(self._core, mesh, sha)
+            except (BlobMissing, BlobCorrupt, BodyTooLarge, NotAllowed) as error:
+                log.warning("object %s was not brought to the broker: %s", sha, error.message)
+            done.append(sha)
+        return done
+
+    def fetch(self, mesh: str, objects: Iterable[str]) -> set[str]:
+        """Brings objects from the broker; returns those that it does not have."""
+        source = self._carrying.objects(mesh)
+        return pull_objects(self._core, source, objects, lambda pulled: None, lambda: self._over)
+
+    def take_snapshot(self, mesh: str) -> bool:
+        """False if the broker has none."""
+        took = take_snapshot(self._core, self._carrying, mesh, ended=lambda: self._over)
+        return took is not None
+
+    def upload_snapshot(self, mesh: str) -> None:
+        upload_snapshot(self._core, self._carrying, mesh)
+
+    def keep_snapshot(self, mesh: str) -> None:
+        """The broker may have lost the one that we made: then it gets it again."""
+        keep_snapshot(self._core, self._carrying, mesh)
+
+    def finish_join(self, mesh: str) -> None:
+        """Takes the snapshot of a mesh whose joining was cut off before it had."""
+        join.go_on(self._core, self._carrying, mesh, ended=lambda: self._over)
+
+    def members(self, mesh: str) -> list[MateRow]:
+        """Who takes part in a mesh, as the broker tells now."""
+        return [
+            MateRow(
+                mesh=mesh,
+                key=bytes.fromhex(member.key),
+                name=member.name,
+                grants=tuple(member.grants),
+                seen_at=member.seen_at,
+            )
+            for member in self._asking.members(mesh)
+        ]

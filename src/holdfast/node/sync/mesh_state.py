@@ -1,0 +1,112 @@
+"""What a connection to a broker remembers of one mesh.
+
+All of it is in memory and gone with the connection. What must last stands in the store: the cursor
+in the row of the mesh, what waits in the spool.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+import msgspec
+
+from holdfast.rules.broker_sync import Cursor
+from holdfast.rules.errors import HoldfastError
+from holdfast.rules.limits import REASON_CHARS_MAX
+from holdfast.rules.outbox import lane_of
+from holdfast.rules.rows import MeshRow, SpoolRow
+
+FIRST: Final = (-1, 0)
+"""Before every place in a lane."""
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """Why a mesh, or its broker, does not get on, for people and for programs."""
+
+    code: str
+    message: str
+    hint: str
+    at: int
+
+    @classmethod
+    def of(cls, error: Exception, at: int) -> Trouble:
+        if isinstance(error, HoldfastError):
+            return cls(error.code, error.message[:REASON_CHARS_MAX], error.hint, at)
+        told = f"{type(error).__name__}: {error}"[:REASON_CHARS_MAX]
+        return cls("internal", told, "this is a fault of Holdfast: please report it", at)
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A row that waits until the broker has the objects that its envelope names."""
+
+    row: SpoolRow
+    objects: frozenset[str]
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """A snapshot that has to be taken before anything else of a mesh can be."""
+
+    id: str
+    """Empty: the broker has none."""
+    seq: int
+    first: int
+
+
+class MeshSync:
+    """One mesh on one connection."""
+
+    def __init__(self, row: MeshRow) -> None:
+        self._lock = threading.Lock()
+        self.slug = row.slug
+        self.lane = lane_of(row.slug)
+        self.kind = row.kind
+        self.server_id = row.server_id
+        self.paused = row.sync_paused
+        self.cursor = Cursor(row.broker_epoch, row.broker_seq)
+        self.ahead = 0
+        """The epoch that is being taken up: what is said in one before it no longer counts."""
+        self.last = row.broker_seq
+        """The last seq of the mesh at its broker, as far as it was told."""
+        self.grants: frozenset[str] = frozenset()
+        self.ready = False
+        """Both sides agree on the epoch: things may be pushed."""
+        self.asking = False
+        """The broker was asked where the mesh stands, and is followed from there."""
+        self.own = False
+        """What we handed in ourselves is asked for, too."""
+        self.gaps = 0
+        self.inflight: dict[int, SpoolRow] = {}
+        self.held: dict[int, Held] = {}
+        self.brought: set[str] = set()
+        """Objects that the broker has, or that nobody can bring."""
+        self.looked_to: tuple[int, int] = FIRST
+        """Up to this rank and number all that is due has to wait for something."""
+        self.not_before = 0
+        """The broker was busy: nothing is pushed before this."""
+        self.retry_at: int | None = None
+        """When the first row that was refused may be tried again."""
+        self.busy = 0
+        """So often in a row."""
+        self.trouble: Trouble | None = None
+        self.snapshot: Wanted | None = None
+        self.went_back = False
+        """The broker has forgotten something, perhaps a snapshot that we made."""
+        self.bringing = False
+        """We are bringing a snapshot that the broker asked for."""
+        self.pushed = self.received = self.duplicates = self.refused = 0
+        self.set_aside = 0
+
+    def advance(self, cursor: Cursor) -> None:
+        """The cursor in the store has moved; what was stored first need not be heard of first."""
+        with self._lock:
+            self.cursor = max(cursor, self.cursor)
+
+    def refuse(self, error: Exception, at: int) -> None:
+        """Nothing more is done for this mesh until somebody looks."""
+        self.ready = False
+        self.trouble = Trouble.of(error, at)
+
+    @property
+    def may_send(self) -> bool:
+        return self.ready and not self.paused

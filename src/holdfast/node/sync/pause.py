@@ -1,0 +1,72 @@
+"""Pausing a shared mesh, and letting it go on.
+
+While a mesh is paused nothing of it is sent; what others send still comes in. An operator pauses
+it, or the node does so itself where a lane halts at an item that the broker refused too often. Who
+lets it go on wants what failed to be tried again, so its attempts count from the beginning.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+
+from holdfast.node.core.engine import Core
+from holdfast.rules.errors import NotShared, UnknownMesh
+from holdfast.rules.limits import CHUNK_ROWS
+from holdfast.rules.outbox import State, after_retry, lane_of
+from holdfast.rules.rows import MeshRow
+from holdfast.storage.ports import Transaction
+
+
+class Resumed(msgspec.Struct, frozen=True):
+    """A mesh that goes on."""
+
+    mesh: str
+    was_paused: bool
+    retried: int
+    """Items that were refused before and are tried again at once."""
+
+
+def pause(core: Core, mesh: str) -> MeshRow:
+    return core.write("sync.pause", partial(_set_paused, core, mesh, True))
+
+
+def resume(core: Core, mesh: str) -> Resumed:
+    """Lets one mesh go on. Items that wait for a later try go at once; dead ones stay dead."""
+    before = core.require_mesh(mesh)
+    retried = after = 0
+    while True:
+        count, last = core.write("sync.resume", partial(_retry, lane_of(mesh), after))
+        retried += count
+        if last is None:
+            break
+        after = last
+    core.write("sync.resume", partial(_set_paused, core, mesh, False))
+    return Resumed(mesh, before.sync_paused, retried)
+
+
+def resume_all(core: Core) -> list[Resumed]:
+    """Every mesh that is paused."""
+    rows = core.read("mesh.list", lambda tx: tx.mesh_list())
+    return [resume(core, row.slug) for row in rows if row.shared and row.sync_paused]
+
+
+def _set_paused(core: Core, mesh: str, paused: bool, tx: Transaction) -> MeshRow:
+    row = tx.mesh_get(mesh)
+    if row is None:
+        raise UnknownMesh(f"there is no mesh {mesh!r}")
+    if not row.shared:
+        raise NotShared(f"{mesh!r} is not shared, so nothing of it is sent")
+    now = core.ctx.now_ms()
+    changed = msgspec.structs.replace(row, sync_paused=paused, updated_at=now)
+    tx.mesh_change(changed)
+    return changed
+
+
+def _retry(lane: str, after: int, tx: Transaction) -> tuple[int, int | None]:
+    rows = tx.spool_list(lane, (State.PENDING,), after, CHUNK_ROWS)
+    refused = [row for row in rows if row.attempts]
+    for row in refused:
+        tx.spool_put(after_retry(row))
+    return len(refused), rows[-1].number if len(rows) == CHUNK_ROWS else None

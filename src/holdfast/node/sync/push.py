@@ -1,0 +1,317 @@
+"""What goes to a broker, and what becomes of it.
+
+Rows are marked as in flight before the first byte of them is sent, and that is durable: whoever
+looks, before or after a crash, sees what the broker may have. An answer that never comes leaves a
+row in flight; when the connection is gone it is pending again, and goes once more under its id.
+
+A row whose envelope names objects waits until the broker has those. Others pass it, except what is
+about the same entity.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+import msgspec
+
+from holdfast.node.core.engine import Core
+from holdfast.node.core.intake import read_arrivals
+from holdfast.node.links.receive import objects_of
+from holdfast.node.sync.mesh_state import FIRST, Held, MeshSync
+from holdfast.protocol.frames import Acks, Answer, Item, Problem, Push
+from holdfast.rules.backoff import backoff_ms
+from holdfast.rules.broker_sync import Cursor, Meaning, meaning_of
+from holdfast.rules.errors import NotGranted
+from holdfast.rules.limits import (
+    OUTBOX_ATTEMPTS_MAX,
+    SYNC_PUSH_BYTES,
+    SYNC_PUSH_ITEMS,
+    SYNC_WINDOW_ITEMS,
+)
+from holdfast.rules.outbox import Policy, State, after_abort, after_refusal, plan
+from holdfast.rules.rows import Entry, SpoolRow
+from holdfast.storage.ports import Reader, Transaction
+from holdfast.transport.remote_errors import error_by_code
+
+log = logging.getLogger("holdfast")
+
+_NAMING = ("file.share", "fact.append")
+"""Ops whose envelopes may name objects."""
+_PAGES = 16
+"""Of due rows that have to wait, so many are looked through at a time."""
+_PAGE_ROWS_MIN = 64
+_READ_ROWS = 64
+"""Envelopes are read so many at a time: a few large ones fill a push."""
+_DENSE = 4
+"""Entries are read as a range of the log if that has at most so many times as many."""
+
+
+class _Chosen(msgspec.Struct):
+    rows: list[SpoolRow]
+    raws: list[bytes]
+    held: list[Held]
+
+
+def next_push(core: Core, mesh: MeshSync, policy: Policy, room: int) -> Push | None:
+    """What is due and fits, marked as in flight; None if there is nothing, or no room."""
+    room = min(room, SYNC_PUSH_ITEMS, SYNC_WINDOW_ITEMS - len(mesh.inflight))
+    now = core.ctx.now_ms()
+    if room <= 0 or not mesh.may_send or now < mesh.not_before:
+        return None
+    if mesh.retry_at is not None and mesh.retry_at <= now:
+        mesh.retry_at = None
+    first = core.read("sync.due", lambda tx: tx.spool_next_at(mesh.lane))
+    if first is None or first > now:
+        return None
+    chosen = core.write("sync.push", partial(_choose, core, mesh, policy, room, now))
+    for held in chosen.held:
+        mesh.held[held.row.number] = held
+    if not chosen.rows:
+        return None
+    for row in chosen.rows:
+        mesh.inflight[row.number] = row
+    items = [Item(row.number, raw) for row, raw in zip(chosen.rows, chosen.raws, strict=True)]
+    return Push(mesh.slug, mesh.cursor.epoch, items)
+
+
+def _choose(
+    core: Core, mesh: MeshSync, policy: Policy, room: int, now: int, tx: Transaction
+) -> _Chosen:
+    chosen = _Chosen([], [], [])
+    after, page = mesh.looked_to, max(room, _PAGE_ROWS_MIN)
+    for _ in range(_PAGES):
+        due = tx.spool_due(mesh.lane, now, page, after)
+        free = [row for row in due if row.number not in mesh.held]
+        failing = _failing(mesh, policy, free, tx)
+        rows = plan(free, failing, policy, room, list(mesh.inflight.values())).go
+        _fill(core, mesh, chosen, rows, now, tx)
+        after = (due[-1].rank, due[-1].number) if len(due) == page else FIRST
+        if chosen.rows or after == FIRST:
+            break
+    # Where all that was looked at has to wait, the next look begins behind it.
+    mesh.looked_to = FIRST if chosen.rows else after
+    tx.spool_inflight(mesh.lane, [row.number for row in chosen.rows])
+    return chosen
+
+
+def _fill(
+    core: Core,
+    mesh: MeshSync,
+    chosen: _Chosen,
+    rows: Sequence[SpoolRow],
+    now: int,
+    tx: Transaction,
+) -> None:
+    size = 0
+    stuck: set[str] = set()
+    for at in range(0, len(rows), _READ_ROWS):
+        some = rows[at : at + _READ_ROWS]
+        entries = _entries(some, tx)
+        for row in some:
+            entry = entries.get(row.offset)
+            if entry is None:
+                tx.spool_put(_lost(row, now))
+                continue
+            if row.entity and row.entity in stuck:
+                continue
+            missing = _objects(core, mesh, entry)
+            if missing:
+                chosen.held.append(Held(row, frozenset(missing)))
+                stuck.add(row.entity)
+                continue
+            size += len(entry.raw)
+            if chosen.rows and size > SYNC_PUSH_BYTES:
+                return
+            chosen.rows.append(row)
+            chosen.raws.append(entry.raw)
+
+
+def _failing(mesh: MeshSync, policy: Policy, due: Sequence[SpoolRow], tx: Reader) -> list[SpoolRow]:
+    """What may hold others up: what was refused, also while it is tried again, and what waits for
+    its objects.
+    """
+    held = [one.row for one in list(mesh.held.values())]
+    held += [row for row in list(mesh.inflight.values()) if row.attempts]
+    if policy is Policy.HALT:
+        return [*tx.spool_failing(mesh.lane, None), *held]
+    return [*tx.spool_failing(mesh.lane, {row.entity for row in due if row.entity}), *held]
+
+
+def _entries(rows: Sequence[SpoolRow], tx: Reader) -> dict[int, Entry]:
+    """By offset. Rows that were written one after the other stand so in the log."""
+    if not rows:
+        return {}
+    offsets = [row.offset for row in rows]
+    first, last = min(offsets), max(offsets)
+    if last - first < _DENSE * len(rows):
+        wanted = set(offsets)
+        span = tx.log_range(first, last + 1, last - first + 1)
+        return {entry.offset: entry for entry in span if entry.offset in wanted}
+    found = (tx.log_get(offset) for offset in offsets)
+    return {entry.offset: entry for entry in found if entry is not None}
+
+
+def _objects(core: Core, mesh: MeshSync, entry: Entry) -> list[str]:
+    """Objects that an envelope names, that are here, and that the broker may not have."""
+    if entry.op not in _NAMING:
+        return []
+    named = [found.sha256 for found in objects_of(read_arrivals((entry.raw,)))]
+    return [sha for sha in named if sha not in mesh.brought and core.blobs.exists(sha)]
+
+
+def release(mesh: MeshSync, objects: Iterable[str]) -> None:
+    """The broker has these objects: rows that waited for nothing else may go."""
+    mesh.brought.update(objects)
+    for number, held in list(mesh.held.items()):
+        if held.objects <= mesh.brought:
+            del mesh.held[number]
+
+
+def _lost(row: SpoolRow, now: int) -> SpoolRow:
+    return msgspec.structs.replace(
+        row,
+        state=str(State.DEAD),
+        code="truncated",
+        error="its envelope is no longer in the log",
+        tried_at=now,
+        ended_at=now,
+    )
+
+
+# --- answers -------------------------------------------------------------------------------------
+
+
+def settle(
+    core: Core, mesh: MeshSync, acks: Acks, policy: Policy, chance: Callable[[], float]
+) -> None:
+    """What a broker says of rows that it was sent becomes their state, in one transaction.
+
+    What it said in an epoch that is over may no longer be so: such rows go again.
+    """
+    found = [
+        (mesh.inflight[answer.number], answer)
+        for answer in acks.answers
+        if answer.number in mesh.inflight
+    ]
+    if not found:
+        return
+    told = [(row, answer, meaning_of(answer.status, _code(answer))) for row, answer in found]
+    settling = _Settling(core, mesh, acks.epoch, told, policy, chance)
+    core.write("sync.acks", settling)
+    told = settling.told
+    meanings = {meaning for _, _, meaning in told}
+    if meanings & {Meaning.LATER, Meaning.AGAIN}:
+        # Again, too: an epoch that is not taken up would refuse them as fast as they are sent.
+        mesh.busy += 1
+        mesh.not_before = core.ctx.now_ms() + backoff_ms(mesh.busy, chance())
+    elif Meaning.DONE in meanings:
+        mesh.busy = 0
+    if 0 < acks.epoch < mesh.cursor.epoch:
+        log.warning(
+            "an answer about %s is of epoch %d, and epoch %d has begun: it is passed over",
+            mesh.slug,
+            acks.epoch,
+            mesh.cursor.epoch,
+        )
+    mesh.paused = settling.paused
+    mesh.advance(settling.cursor)
+    for row, _ in found:
+        mesh.inflight.pop(row.number, None)
+    _count(mesh, told, core.ctx.now_ms())
+
+
+def _code(answer: Answer) -> str:
+    return "" if answer.problem is None else answer.problem.code
+
+
+def _count(mesh: MeshSync, told: list[tuple[SpoolRow, Answer, Meaning]], now: int) -> None:
+    for _, answer, meaning in told:
+        if meaning is Meaning.DONE:
+            mesh.pushed += 1
+        elif meaning is Meaning.REFUSED:
+            mesh.refused += 1
+        elif meaning is Meaning.OUT and answer.problem is not None:
+            problem = answer.problem
+            mesh.refuse(error_by_code(problem.code, problem.message, problem.hint), now)
+
+
+class _Settling:
+    """Answers on their way into the store."""
+
+    def __init__(
+        self,
+        core: Core,
+        mesh: MeshSync,
+        epoch: int,
+        told: list[tuple[SpoolRow, Answer, Meaning]],
+        policy: Policy,
+        chance: Callable[[], float],
+    ) -> None:
+        self._core, self._mesh, self._epoch = core, mesh, epoch
+        self.told, self._policy, self._chance = told, policy, chance
+        self.paused, self.cursor = mesh.paused, mesh.cursor
+
+    def __call__(self, tx: Transaction) -> None:
+        now = self._core.ctx.now_ms()
+        lane = self._mesh.lane
+        # Looked at here and not before: another thread may be putting back what an epoch lost,
+        # and would not see what is written down as done in it behind its back.
+        if 0 < self._epoch < max(self._mesh.ahead, self._mesh.cursor.epoch):
+            self.told = [(row, answer, Meaning.AGAIN) for row, answer, _ in self.told]
+        done = [(row, answer) for row, answer, meaning in self.told if meaning is Meaning.DONE]
+        tx.spool_done([(row.number, a.broker_id, a.message_epoch, a.seq) for row, a in done], now)
+        heard = [(a.seq, row.offset) for row, a in done if a.history_available]
+        tx.heard_add(self._mesh.slug, self._epoch, heard)
+        seqs = {seq for seq, _ in heard}
+        halted = False
+        for row, answer, meaning in self.told:
+            if meaning is Meaning.DONE:
+                continue
+            known = tx.spool_get(lane, row.id)
+            if known is None or known.state != State.INFLIGHT:
+                continue  # an operator was faster
+            if meaning is Meaning.REFUSED:
+                after = self._refused(known, answer, now, tx)
+                if after.state == State.PENDING:
+                    before = self._mesh.retry_at or after.not_before
+                    self._mesh.retry_at = min(before, after.not_before)
+                halted = halted or (
+                    self._policy is Policy.HALT and after.attempts >= OUTBOX_ATTEMPTS_MAX
+                )
+            else:
+                after = msgspec.structs.replace(known, state=str(State.PENDING), tried_at=now)
+            tx.spool_put(after)
+        self._note(tx, now, seqs, halted=halted)
+
+    def _refused(self, row: SpoolRow, answer: Answer, now: int, tx: Reader) -> SpoolRow:
+        problem = answer.problem or Problem("refused", f"the broker answers {answer.status}")
+        entry = tx.log_get(row.offset)
+        ours = entry is None or entry.origin == self._core.ctx.peer
+        if problem.code == NotGranted.code and not ours:
+            # Brought again because the broker had lost it, and not ours to bring: no one's fault.
+            return after_abort(row, now, f"{problem.code}: {problem.message}")
+        return after_refusal(
+            row,
+            status=answer.status,
+            code=problem.code,
+            message=problem.message,
+            now_ms=now,
+            jitter=self._chance(),
+            policy=self._policy,
+        )
+
+    def _note(self, tx: Transaction, now: int, seqs: set[int], *, halted: bool) -> None:
+        row = tx.mesh_get(self._mesh.slug)
+        if row is None:
+            return
+        seq = row.broker_seq
+        while row.broker_epoch == self._epoch and seq + 1 in seqs:
+            seq += 1  # what lies right behind the cursor is our own: nothing else can be there
+        paused = row.sync_paused or halted
+        tx.mesh_change(
+            msgspec.structs.replace(row, broker_seq=seq, last_sync_at=now, sync_paused=paused)
+        )
+        self.cursor = Cursor(row.broker_epoch, seq)
+        self.paused = paused

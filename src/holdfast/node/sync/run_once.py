@@ -1,0 +1,160 @@
+"""Waiting until a shared mesh is settled with its broker, with a daemon or without.
+
+A command that shares a mesh wants its changes to arrive before it says so. Where a daemon serves
+the home, it only has to look on. Where none does, it does what the daemon would do, until nothing
+is left to send and what the broker had when it was asked is here, or until nothing moves any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from time import monotonic
+from typing import Final
+
+import msgspec
+
+from holdfast.node.broker_client.client import BrokerCalls
+from holdfast.node.core.engine import Core
+from holdfast.node.settings import OutboxSettings
+from holdfast.node.sharing.join import is_joining
+from holdfast.node.sharing.publish import waiting_in
+from holdfast.node.sync.manager import Syncs
+from holdfast.node.trust.trust import Trust
+from holdfast.rules.errors import NotShared
+from holdfast.rules.limits import SECOND_MS, SYNC_WAIT_MS
+from holdfast.rules.rows import MeshRow
+from holdfast.service.instance_lock import daemon_note
+from holdfast.storage.files.home import HomePaths
+
+_LOOK_S: Final = 0.02
+_ASK_S: Final = 0.2
+_SHARE: Final = 10
+"""So much longer than a look takes, it is waited for the next."""
+
+Told = Callable[[int], None]
+"""Told how many changes still wait."""
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """How far it got."""
+
+    waiting: int
+    """Changes that the broker does not have."""
+    lag: int
+    """What the broker had at the beginning and this node has not looked at."""
+    by_daemon: bool
+    trouble: str = ""
+    """What is in the way, if that is known."""
+
+    @property
+    def done(self) -> bool:
+        return not self.waiting and not self.lag
+
+
+def settle(
+    core: Core,
+    trust: Trust,
+    paths: HomePaths,
+    mesh: str,
+    *,
+    patience_ms: int = SYNC_WAIT_MS,
+    told: Told = lambda waiting: None,
+    outbox: OutboxSettings | None = None,
+) -> Settled:
+    """Works, or waits for the daemon, until a mesh is settled. Gives up when nothing has moved for
+    `patience_ms`. Unreachable if the broker does not answer at all.
+    """
+    row = core.require_mesh(mesh)
+    if row.broker_url is None or row.broker_card is None:
+        raise NotShared(f"{mesh!r} is not shared")
+    by_daemon = daemon_note(paths) is not None
+    with closing(BrokerCalls.of(trust, row.broker_url, row.broker_card)) as calls:
+        progress = _Progress(core, calls, mesh, by_daemon, patience_ms, told)
+        return asyncio.run(
+            _look_on(progress) if by_daemon else _work(core, trust, progress, outbox)
+        )
+
+
+class _Progress:
+    """What is left, looked at again and again; ends with everything, or when nothing moves."""
+
+    def __init__(
+        self,
+        core: Core,
+        calls: BrokerCalls,
+        mesh: str,
+        by_daemon: bool,
+        patience_ms: int,
+        told: Told,
+    ) -> None:
+        self._core, self._calls, self._mesh, self._by_daemon = core, calls, mesh, by_daemon
+        self._patience_s, self._told = patience_ms / SECOND_MS, told
+        self._goal = calls.standing(mesh)
+        self._asked_at = 0.0
+        self._seen: tuple[int, int, int] | None = None
+        self.pause_s = _LOOK_S
+        self._since = monotonic()
+
+    def look(self, trouble: str = "") -> Settled | None:
+        """How it ended; None while it goes on."""
+        begun = monotonic()
+        row = self._core.require_mesh(self._mesh)
+        waiting = waiting_in(self._core, self._mesh)
+        self._told(waiting)
+        lag = self._lag(row, waiting)
+        now = monotonic()
+        # A look at a large outbox takes long, and whoever works must not wait for us.
+        self.pause_s = max(_LOOK_S, _SHARE * (now - begun))
+        if (seen := (waiting, row.broker_epoch, row.broker_seq)) != self._seen:
+            self._seen, self._since = seen, now
+        found = Settled(waiting, lag, self._by_daemon)
+        if found.done or now - self._since > self._patience_s:
+            return msgspec.structs.replace(found, trouble="" if found.done else trouble)
+        return None
+
+    def _lag(self, row: MeshRow, waiting: int) -> int:
+        """At least how many numbers lie between us and the last one that was there at the start.
+        None if what lies there is our own, or for others: the cursor passes over it in its time.
+        """
+        goal = self._goal
+        joining = self._core.read("mesh.join", lambda tx: is_joining(tx, self._mesh))
+        if joining or row.broker_epoch < goal.epoch:
+            return goal.seq or 1
+        lag = max(0, goal.seq - row.broker_seq)
+        if lag and not waiting and monotonic() - self._asked_at > _ASK_S:
+            self._asked_at = monotonic()
+            following = self._calls.next_for_us(self._mesh, row.broker_seq)
+            return 0 if following is None or following > goal.seq else lag
+        return lag
+
+
+async def _look_on(progress: _Progress) -> Settled:
+    while (found := progress.look()) is None:
+        await asyncio.sleep(progress.pause_s)
+    return found
+
+
+async def _work(
+    core: Core, trust: Trust, progress: _Progress, outbox: OutboxSettings | None
+) -> Settled:
+    chosen = outbox or OutboxSettings()
+    syncs = Syncs(core, trust, policies=chosen.policies, max_age_hours=chosen.max_age_hours)
+    await syncs.start()
+    try:
+        while (found := progress.look(_trouble(syncs))) is None:
+            await asyncio.sleep(progress.pause_s)
+        return found
+    finally:
+        await syncs.stop()
+
+
+def _trouble(syncs: Syncs) -> str:
+    def told() -> Iterator[str]:
+        for broker in syncs.status():
+            if broker.last_error is not None:
+                yield broker.last_error.message
+            yield from (mesh.trouble.message for mesh in broker.meshes if mesh.trouble is not None)
+
+    return next(told(), "")

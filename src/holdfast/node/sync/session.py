@@ -1,0 +1,463 @@
+"""A node's side of the talk with its broker, without the line that it goes over.
+
+Frames come in, frames go out, and in between stands the store: every call is one transaction, or
+none, or a few that may be cut off between any two. Whoever drives it, sockets or a simulator, calls
+for one mesh `push`, `on_acks` and `on_entries` each from one place at a time; different ones may
+run side by side.
+
+    Challenge ─► hello ─► Hello           Welcome ─► welcomed ─► Follow, for each mesh
+    push ─► Push                          Acks ─► on_acks
+    Entries ─► on_entries ─► Got          Moved ─► on_moved ─► Follow
+    dropped()                             the line is gone: what was in flight is pending again
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+import msgspec
+
+from holdfast.node.core.engine import Core
+from holdfast.node.messages.expiry import expire
+from holdfast.node.sync import epoch, receive
+from holdfast.node.sync import push as sync_push
+from holdfast.node.sync.mesh_state import FIRST, MeshSync, Trouble, Wanted
+from holdfast.node.trust.trust import Trust
+from holdfast.protocol.frames import (
+    Acks,
+    Behind,
+    Challenge,
+    Entries,
+    Express,
+    Follow,
+    FromBroker,
+    FromNode,
+    Got,
+    Handed,
+    Hello,
+    Moved,
+    Place,
+    Push,
+    Refusal,
+    SnapshotWanted,
+    Unfollow,
+    Welcome,
+)
+from holdfast.rules import keys
+from holdfast.rules.broker_sync import Cursor, is_gap
+from holdfast.rules.errors import (
+    BadAnswer,
+    EpochMismatch,
+    NotAllowed,
+    NotAMember,
+    NotFound,
+    NotGranted,
+    OverLimit,
+    UnknownMesh,
+    ZoneNotTrusted,
+)
+from holdfast.rules.features import NEEDS, Terms, check
+from holdfast.rules.keys import NONCE_BYTES, check_proof, parse_card, prove, public_key
+from holdfast.rules.limits import SYNC_GAPS_MAX, SYNC_PUSH_ITEMS, SYNC_WINDOW_ITEMS
+from holdfast.rules.outbox import PARK, Policies, State
+from holdfast.rules.retention import outbox_max_age_hours
+from holdfast.rules.rows import MateRow, MeshRow
+from holdfast.storage.ports import Reader, Transaction
+from holdfast.transport.remote_errors import error_by_code
+
+log = logging.getLogger("holdfast")
+
+PLAIN = bytes(32)
+
+
+class Broker(msgspec.Struct, frozen=True):
+    """A broker as meshes name it: where it listens, and who it must prove to be."""
+
+    url: str
+    card: str
+
+    @property
+    def name(self) -> str:
+        return parse_card(self.card)[0]
+
+
+class SyncCore:
+    """One connection with one broker, for all meshes that are shared through it."""
+
+    def __init__(
+        self,
+        core: Core,
+        trust: Trust,
+        broker: Broker,
+        *,
+        policies: Policies = PARK,
+        max_age_hours: int | None = None,
+        entropy: Callable[[int], bytes] = os.urandom,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """`max_age_hours` is how long a message may wait, where that is not left to the broker.
+        `chance` draws lots from [0, 1): how long to wait is partly left to them.
+        """
+        self.core = core
+        self.broker = broker
+        self.policies = policies
+        self._asked_age = max_age_hours
+        self._age_hours = 0
+        self.meshes: dict[str, MeshSync] = {}
+        self.terms: Terms | None = None
+        self.session = ""
+        """A token for calls over HTTP, while the connection lasts."""
+        self._trust = trust
+        self._entropy = entropy
+        self._chance = chance
+        self._said: keys.Hello | None = None
+
+    # --- hello -------------------------------------------------------------------------------
+
+    def hello(self, challenge: Challenge, certificate: bytes = PLAIN) -> Hello:
+        """Looks at who is there and what it offers, and proves who we are. Raises ZoneNotTrusted
+        for another broker than the one that is pinned, before anything is signed.
+        """
+        name, key = parse_card(self.broker.card)
+        if (challenge.name, challenge.key) != (name, key):
+            raise ZoneNotTrusted(
+                f"{self.broker.url} says that it is {challenge.name!r}, by a key that is not "
+                f"the one of {name!r}",
+                hint="compare it with the broker's own: holdfast broker status",
+            )
+        if len(challenge.nonce) != NONCE_BYTES:
+            raise BadAnswer("the broker's challenge cannot be read")
+        terms = self.terms = check(challenge.supported)
+        self._age_hours = outbox_max_age_hours(terms.mode, terms.retention_days, self._asked_age)
+        seed = self._trust.seed()
+        said = keys.Hello(
+            client_zone=self._trust.name,
+            client_key=public_key(seed),
+            client_nonce=self._entropy(NONCE_BYTES),
+            server_zone=name,
+            server_key=key,
+            server_nonce=challenge.nonce,
+            certificate=certificate,
+        )
+        self._said = said
+        proof = prove(seed, "client", said)
+        return Hello(said.client_zone, said.client_key, said.client_nonce, proof, dict(NEEDS))
+
+    def welcomed(self, welcome: Welcome) -> list[FromNode]:
+        """What to say to a broker that has proved itself: from where we follow which mesh."""
+        said = self._said
+        if said is None or not check_proof(said.server_key, "server", said, welcome.proof):
+            raise ZoneNotTrusted(
+                f"{self.broker.url} cannot prove that it is {self.broker.name!r}",
+                hint="somebody may stand between this node and the broker: check the address",
+            )
+        self.session = welcome.session
+        places = {place.mesh: place for place in welcome.meshes}
+        told: list[FromNode] = []
+        for row in self._shared():
+            mesh = self.meshes[row.slug] = MeshSync(row)
+            self._recover(mesh.lane)
+            expire(self.core, mesh.lane, self._age_hours)
+            told += self._begin(mesh, places.get(row.slug))
+        return told
+
+    def expire(self) -> None:
+        """Messages that waited for so long that the broker would not know them again are not sent
+        any more.
+        """
+        for mesh in list(self.meshes.values()):
+            expire(self.core, mesh.lane, self._age_hours)
+
+    def look(self) -> list[FromNode]:
+        """Reads the meshes again: those that were shared since are followed, those that are no
+        longer are forgotten, and a pause that was ended is over.
+        """
+        rows = {row.slug: row for row in self._shared()}
+        told: list[FromNode] = []
+        for gone in self.meshes.keys() - rows.keys():
+            del self.meshes[gone]
+            told.append(Unfollow(gone))
+        for slug, row in rows.items():
+            mesh = self.meshes.get(slug)
+            if mesh is None or mesh.server_id != row.server_id:  # or shared anew since
+                mesh = self.meshes[slug] = MeshSync(row)
+                told.append(_ask_where(mesh))
+            mesh.paused = row.sync_paused
+        return told
+
+    def retry(self) -> list[FromNode]:
+        """Asks again for what was refused: somebody may have put it right."""
+        troubled = [
+            mesh for mesh in self.meshes.values() if mesh.trouble is not None or mesh.snapshot
+        ]
+        return [_ask_where(mesh) for mesh in troubled]
+
+    def _shared(self) -> list[MeshRow]:
+        ours = (self.broker.url, self.broker.card)
+
+        def read(tx: Reader) -> list[MeshRow]:
+            found = [row for row in tx.mesh_list() if row.shared]
+            return [row for row in found if (row.broker_url, row.broker_card) == ours]
+
+        return self.core.read("sync.meshes", read)
+
+    def _begin(self, mesh: MeshSync, place: Place | None) -> list[FromNode]:
+        if place is None:
+            mesh.refuse(NotAMember(f"this node is no member of {mesh.slug!r}"), self._now())
+            return []
+        return self._take_up(mesh, place, asked=True)
+
+    def _take_up(self, mesh: MeshSync, place: Place, *, asked: bool) -> list[FromNode]:
+        """Follows a mesh from where it stands. `asked`: the broker does not know our cursor yet."""
+        try:
+            moved = epoch.take_up(self.core, mesh, place, self._age_hours)
+            if not asked and not moved and place.seq < mesh.cursor.seq:
+                raise EpochMismatch(
+                    f"the broker ends at seq {place.seq} of {mesh.slug!r}, and {mesh.cursor.seq} "
+                    "was read from it before",
+                    hint="it went back in time; run there: holdfast broker new-epoch",
+                )
+        except (EpochMismatch, NotAllowed, NotFound) as error:
+            mesh.refuse(error, self._now())
+            return []
+        mesh.ready, mesh.trouble, mesh.gaps = True, None, 0
+        if moved:
+            mesh.busy = mesh.not_before = 0  # what was refused for its epoch may go
+        if epoch.lost_own(self.core, mesh.slug):
+            mesh.own = mesh.last > mesh.cursor.seq
+            if not mesh.own:
+                epoch.found_own(self.core, mesh.slug)
+        return [self._follow(mesh)]
+
+    def _follow(self, mesh: MeshSync) -> Follow:
+        return Follow(mesh.slug, mesh.cursor.epoch, mesh.cursor.seq, mesh.own)
+
+    # --- what goes out -----------------------------------------------------------------------
+
+    def push(self, slug: str, room: int = SYNC_PUSH_ITEMS) -> Push | None:
+        """The next envelopes of a mesh, marked as in flight; None if nothing is due."""
+        mesh = self.meshes.get(slug)
+        if mesh is None:
+            return None
+        return sync_push.next_push(self.core, mesh, self.policies.of(slug), room)
+
+    def next_at(self, slug: str) -> int | None:
+        """When there is something to push again, by our clock; None: when somebody writes."""
+        mesh = self.meshes.get(slug)
+        if mesh is None or not mesh.may_send:
+            return None
+        due = self.core.read("sync.due", lambda tx: tx.spool_next_at(mesh.lane))
+        now = self._now()
+        if due is None or max(due, mesh.not_before) > now or mesh.looked_to != FIRST:
+            return None if due is None else max(due, mesh.not_before)
+        # Something is due and did not go: it waits for an answer, an object or another row.
+        return mesh.retry_at
+
+    def has_due(self, slug: str) -> bool:
+        """Could something be pushed now? A quick look, that may be wrong in saying yes."""
+        mesh = self.meshes.get(slug)
+        if mesh is None or not mesh.may_send or len(mesh.inflight) >= SYNC_WINDOW_ITEMS:
+            return False
+        due = self.core.read("sync.due", lambda tx: tx.spool_next_at(mesh.lane))
+        return due is not None and max(due, mesh.not_before) <= self._now()
+
+    def on_acks(self, acks: Acks) -> list[FromNode]:
+        """Answers to what was pushed. A newer epoch in them makes us ask where the mesh stands."""
+        mesh = self.meshes.get(acks.mesh)
+        if mesh is None:
+            return []
+        policy = self.policies.of(acks.mesh)
+        sync_push.settle(self.core, mesh, acks, policy, self._chance)
+        if acks.epoch > mesh.cursor.epoch:
+            return [self._follow(mesh)]
+        codes = {answer.problem.code for answer in acks.answers if answer.problem is not None}
+        if 0 < acks.epoch < mesh.cursor.epoch and EpochMismatch.code in codes:
+            return [_ask_where(mesh)]  # it fell back behind us: that has to be seen
+        return []
+
+    def objects_to_bring(self, slug: str) -> list[str]:
+        """Objects that rows wait for, in the order of the rows."""
+        mesh = self.meshes.get(slug)
+        if mesh is None:
+            return []
+        found = [sha for held in list(mesh.held.values()) for sha in sorted(held.objects)]
+        return [sha for sha in dict.fromkeys(found) if sha not in mesh.brought]
+
+    def brought(self, slug: str, objects: Iterable[str]) -> None:
+        """The broker has these now, or nobody here can bring them: who waits for them may go."""
+        mesh = self.meshes.get(slug)
+        if mesh is not None:
+            sync_push.release(mesh, objects)
+
+    def waiting(self) -> bool:
+        """Is something in flight, or could be?"""
+        return any(mesh.inflight or mesh.held for mesh in list(self.meshes.values()))
+
+    # --- what comes in -----------------------------------------------------------------------
+
+    def on_frame(self, frame: FromBroker) -> list[FromNode]:
+        """Whatever comes after the welcome, for drivers that do one thing after the other."""
+        if isinstance(frame, Entries):
+            told: list[FromNode] = []
+            for piece in receive.pieces(receive.read(frame)):
+                told = self.on_entries(piece)
+            return told
+        if isinstance(frame, Acks):
+            return self.on_acks(frame)
+        if isinstance(frame, Express):
+            self.on_express(frame)
+        elif isinstance(frame, Moved):
+            return self.on_moved(frame)
+        elif isinstance(frame, Behind):
+            self.on_behind(frame)
+        elif isinstance(frame, Refusal):
+            self.on_refusal(frame)
+        elif isinstance(frame, SnapshotWanted):
+            pass  # whoever drives us brings it, or does not
+        elif isinstance(frame, Handed):
+            log.warning("a message of the queue %s came that nobody asked for", frame.queue)
+        else:
+            raise BadAnswer(f"the broker sent {type(frame).__name__} where it has no place")
+        return []
+
+    def on_entries(
+        self, found: Entries | receive.Incoming, absent: Collection[str] | None = None
+    ) -> list[FromNode]:
+        """Stores a page and says that we have it; or asks again, if something lies before it."""
+        incoming = found if isinstance(found, receive.Incoming) else receive.read(found)
+        entries = incoming.entries
+        mesh = self.meshes.get(entries.mesh)
+        if mesh is None or not mesh.ready or entries.epoch < mesh.cursor.epoch:
+            return []  # left from before something changed
+        if entries.epoch > mesh.cursor.epoch or is_gap(mesh.cursor, entries.epoch, entries.after):
+            return self._ask_again(mesh, entries)
+        try:
+            taken = receive.take(self.core, mesh, incoming, absent)
+        except receive.Moved as moved:
+            mesh.cursor = moved.cursor
+            return self._ask_again(mesh, entries)
+        except OverLimit as error:
+            mesh.refuse(error, self._now())  # a person has to look at what was set aside
+            return []
+        mesh.advance(taken.cursor)
+        mesh.gaps, mesh.trouble = 0, None
+        mesh.last = max(mesh.last, entries.last, entries.to)
+        mesh.received += taken.new
+        mesh.duplicates += taken.known
+        mesh.set_aside += taken.refused
+        mesh.snapshot = None
+        # Not our cursor: that may be past what this feed has told, by what we pushed ourselves.
+        told: list[FromNode] = [Got(mesh.slug, entries.epoch, entries.to)]
+        if mesh.own and entries.to >= entries.last:
+            # All that we may have lost is here again: from now on it need not be sent to us.
+            epoch.found_own(self.core, mesh.slug)
+            mesh.own = False
+            told.append(self._follow(mesh))
+        return told
+
+    def _ask_again(self, mesh: MeshSync, entries: Entries) -> list[FromNode]:
+        """Once: what was on its way when we asked leaves the same gap, and is passed over."""
+        mesh.gaps += 1
+        if mesh.gaps > SYNC_GAPS_MAX:
+            raise BadAnswer(
+                f"the broker goes on at {entries.after} of {mesh.slug!r}, in epoch "
+                f"{entries.epoch}, and was asked for {mesh.cursor.seq} of {mesh.cursor.epoch}"
+            )
+        return [self._follow(mesh)] if mesh.gaps == 1 else []
+
+    def on_express(self, express: Express) -> int:
+        """Urgent messages; says how many were new."""
+        mesh = self.meshes.get(express.mesh)
+        if mesh is None or not express.rows:
+            return 0
+        return receive.take_loose(self.core, mesh, express.rows)
+
+    def on_moved(self, moved: Moved) -> list[FromNode]:
+        mesh = self.meshes.get(moved.place.mesh)
+        if mesh is None:
+            return []
+        asked, mesh.asking = mesh.asking, False
+        return self._take_up(mesh, moved.place, asked=asked)
+
+    def on_behind(self, behind: Behind) -> Wanted | None:
+        """What we need is gone at the broker: a snapshot has to be taken first."""
+        mesh = self.meshes.get(behind.mesh)
+        if mesh is None:
+            return None
+        mesh.snapshot = Wanted(behind.snapshot, behind.snapshot_seq, behind.first)
+        return mesh.snapshot
+
+    def on_refusal(self, refusal: Refusal) -> None:
+        mesh = self.meshes.get(refusal.about)
+        problem = refusal.problem
+        error = error_by_code(problem.code, problem.message, problem.hint)
+        if mesh is None or not isinstance(error, NotAllowed | NotFound):
+            # About one frame, not about us: as a confirmation that came after a new beginning.
+            log.info("the broker %s refuses: %s", self.broker.name, error.message)
+        elif isinstance(error, NotGranted):
+            mesh.trouble = Trouble.of(error, self._now())  # who may not read may still write
+        else:
+            mesh.refuse(error, self._now())
+
+    def snapshot_taken(self, slug: str) -> list[FromNode]:
+        """A snapshot is in our log, and the cursor in the store stands behind it: go on there."""
+        mesh = self.meshes.get(slug)
+        if mesh is None:
+            return []
+        row = self.core.read("sync.place", lambda tx: tx.mesh_get(slug))
+        if row is None:
+            raise UnknownMesh(f"there is no mesh {slug!r} any more")
+        mesh.cursor = Cursor(row.broker_epoch, row.broker_seq)
+        mesh.snapshot, mesh.gaps = None, 0
+        return [self._follow(mesh)]
+
+    def mates(self, slug: str, members: Sequence[MateRow]) -> None:
+        """Who takes part, as the broker told."""
+        self.core.write("sync.mates", lambda tx: tx.mates_put(slug, members))
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def dropped(self) -> None:
+        """The line is gone: what has no answer is pending again, and no attempt is counted."""
+        lanes = [mesh.lane for mesh in self.meshes.values() if mesh.inflight]
+        self.meshes = {}
+        self._said, self.session = None, ""
+
+        def work(tx: Transaction) -> None:
+            for lane in lanes:
+                tx.spool_recover(lane)
+
+        if lanes:
+            self.core.write("sync.dropped", work)
+
+    def _recover(self, lane: str) -> None:
+        """What a connection before this one left in flight, if the disk failed when it ended."""
+        left = (str(State.INFLIGHT),)
+        if self.core.read("sync.recover", lambda tx: tx.spool_list(lane, left, 0, 1)):
+            self.core.write("sync.recover", lambda tx: tx.spool_recover(lane))
+
+    def _now(self) -> int:
+        return self.core.ctx.now_ms()
+
+
+def _ask_where(mesh: MeshSync) -> Follow:
+    """No mesh is in epoch 0, so the broker answers by telling where it stands."""
+    mesh.asking = True
+    return Follow(mesh.slug, 0, 0)
+
+
+def brokers(core: Core) -> list[Broker]:
+    """Every broker that a mesh of this node is shared through."""
+
+    def read(tx: Reader) -> list[Broker]:
+        found = {
+            Broker(row.broker_url, row.broker_card)
+            for row in tx.mesh_list()
+            if row.shared and row.broker_url is not None and row.broker_card is not None
+        }
+        return sorted(found, key=lambda broker: (broker.url, broker.card))
+
+    return core.read("sync.meshes", read)

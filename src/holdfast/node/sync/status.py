@@ -1,0 +1,221 @@
+"""How this node stands with its brokers, kept while it works and shown to whoever asks.
+
+What is counted, is counted since the daemon started: what must outlast it stands in the store.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from holdfast.node.core.engine import Core
+from holdfast.node.sync.mesh_state import MeshSync, Trouble
+from holdfast.node.sync.session import Broker, brokers
+from holdfast.rules.broker_sync import Plan, SyncState, word_of
+from holdfast.rules.outbox import State, lane_of
+from holdfast.rules.rows import MeshRow
+from holdfast.storage.ports import Reader
+
+log = logging.getLogger("holdfast")
+
+
+class MeshStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A shared mesh at one moment."""
+
+    mesh: str
+    kind: str
+    state: str
+    """`active`, `idle`, `offline`, `paused`, `stopped`, `needs_snapshot`, or the code of what is
+    wrong."""
+    trouble: Trouble | None = None
+    epoch: int
+    cursor: int
+    broker_seq: int | None = None
+    """The last seq of the mesh at its broker, as far as it was told."""
+    lag: int | None = None
+    last_sync_at: int | None = None
+    pending: int = 0
+    inflight: int = 0
+    dead: int = 0
+    oldest_pending_at: int | None = None
+    waiting_for_objects: int = 0
+    quarantined: int = 0
+    pushed: int = 0
+    received: int = 0
+    duplicates: int = 0
+    refused: int = 0
+
+
+class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A broker at one moment, with the meshes that are shared through it."""
+
+    broker: str
+    url: str
+    card: str
+    state: SyncState
+    since: int
+    attempts: int
+    """Failures in a row."""
+    retry_at: int | None
+    last_error: Trouble | None
+    connections: int
+    meshes: list[MeshStatus]
+
+
+class BrokerBoard:
+    """The state of one connection, written in the loop."""
+
+    def __init__(
+        self, broker: Broker, now_ms: Callable[[], int], changed: Callable[[BrokerBoard], None]
+    ) -> None:
+        """`changed` is told of every new state; it must be quick."""
+        self.broker = broker
+        self._now_ms = now_ms
+        self._changed = changed
+        self.state = SyncState.RECONNECTING
+        self.since = self.active_at = now_ms()
+        self.attempts = 0
+        self.retry_at: int | None = None
+        self.last_error: Trouble | None = None
+        self.connections = 0
+        self.totals: dict[str, list[int]] = {}
+        """By mesh, what connections that are over have counted."""
+
+    def enter(self, state: SyncState) -> None:
+        self.retry_at = None
+        if state is self.state:
+            return
+        self.state, self.since = state, self._now_ms()
+        try:
+            self._changed(self)
+        except Exception:
+            # Who listens must not end who works.
+            log.exception("telling of broker %s failed", self.broker.name)
+
+    def connected(self) -> None:
+        self.connections += 1
+        self.attempts = 0
+        self.active_at = self._now_ms()
+        self.enter(SyncState.ACTIVE)
+
+    def active(self) -> None:
+        """Something was sent, or came."""
+        self.active_at = self._now_ms()
+        if self.state is SyncState.IDLE:
+            self.enter(SyncState.ACTIVE)
+
+    def failed(self, plan: Plan, error: Exception) -> None:
+        now = self._now_ms()
+        self.last_error = Trouble.of(error, now)
+        self.attempts += 1
+        self.enter(plan.state)
+        self.retry_at = now + plan.delay_ms
+
+    def counted(self, mesh: MeshSync) -> None:
+        """A connection is over: what it counted is kept."""
+        before = self.totals.setdefault(mesh.slug, [0, 0, 0, 0])
+        for at, more in enumerate(_counts(mesh)):
+            before[at] += more
+
+
+def _counts(mesh: MeshSync) -> tuple[int, int, int, int]:
+    return mesh.pushed, mesh.received, mesh.duplicates, mesh.refused
+
+
+class _Stored(msgspec.Struct):
+    rows: dict[str, MeshRow]
+    counts: dict[tuple[str, str], int]
+    oldest: dict[str, int | None]
+    quarantined: dict[str, int]
+
+
+def _read(tx: Reader) -> _Stored:
+    rows = {row.slug: row for row in tx.mesh_list() if row.shared}
+    lanes = [lane_of(slug) for slug in rows]
+    return _Stored(
+        rows,
+        tx.spool_counts(),
+        {lane: tx.spool_oldest(lane) for lane in lanes},
+        {lane: tx.quarantine_count(lane) for lane in lanes},
+    )
+
+
+def stand(core: Core, boards: list[tuple[BrokerBoard, dict[str, MeshSync]]]) -> list[BrokerStatus]:
+    """All brokers with their meshes, as they are now."""
+    stored = core.read("sync.status", _read)
+    return [_broker(board, meshes, stored) for board, meshes in boards]
+
+
+def stored(core: Core) -> list[BrokerStatus]:
+    """The same where no daemon runs: nobody is connected, and the store says how far it got."""
+    now = core.ctx.now_ms()
+    boards = [BrokerBoard(broker, lambda: now, lambda board: None) for broker in brokers(core)]
+    for board in boards:
+        board.state = SyncState.STOPPED
+    return stand(core, [(board, {}) for board in boards])
+
+
+def _broker(board: BrokerBoard, meshes: dict[str, MeshSync], stored: _Stored) -> BrokerStatus:
+    broker = board.broker
+    ours = [
+        row
+        for row in stored.rows.values()
+        if (row.broker_url, row.broker_card) == (broker.url, broker.card)
+    ]
+    return BrokerStatus(
+        broker=broker.name,
+        url=broker.url,
+        card=broker.card,
+        state=board.state,
+        since=board.since,
+        attempts=board.attempts,
+        retry_at=board.retry_at,
+        last_error=board.last_error,
+        connections=board.connections,
+        meshes=[_mesh(row, meshes.get(row.slug), board, stored) for row in ours],
+    )
+
+
+def _mesh(row: MeshRow, live: MeshSync | None, board: BrokerBoard, stored: _Stored) -> MeshStatus:
+    lane = lane_of(row.slug)
+
+    def count(state: State) -> int:
+        return stored.counts.get((lane, str(state)), 0)
+
+    totals = [*board.totals.get(row.slug, (0, 0, 0, 0))]
+    known: dict[str, Any] = {}
+    if live is not None:
+        totals = [a + b for a, b in zip(totals, _counts(live), strict=True)]
+        lag = max(0, live.last - row.broker_seq)
+        known = {"broker_seq": live.last, "lag": lag, "waiting_for_objects": len(live.held)}
+    pushed, received, duplicates, refused = totals
+    return MeshStatus(
+        mesh=row.slug,
+        kind=row.kind,
+        state=word_of(row.kind, row.sync_paused, board.state, trouble_word(live)),
+        trouble=None if live is None else live.trouble,
+        epoch=row.broker_epoch,
+        cursor=row.broker_seq,
+        last_sync_at=row.last_sync_at,
+        pending=count(State.PENDING),
+        inflight=count(State.INFLIGHT),
+        dead=count(State.DEAD),
+        oldest_pending_at=stored.oldest[lane],
+        quarantined=stored.quarantined[lane],
+        pushed=pushed,
+        received=received,
+        duplicates=duplicates,
+        refused=refused,
+        **known,
+    )
+
+
+def trouble_word(live: MeshSync | None) -> str:
+    if live is None:
+        return ""
+    if live.trouble is not None:
+        return live.trouble.code
+    return "needs_snapshot" if live.snapshot is not None else ""

@@ -1,0 +1,1 @@
+"""Whom this node trusts, and its own keys and tokens."""

@@ -1,0 +1,1 @@
+"""Forgetting, disk pressure, re-embedding."""

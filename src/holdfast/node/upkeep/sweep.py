@@ -1,0 +1,261 @@
+"""Forgetting, safely: log entries, tombstones, dedupe rows, blobs.
+
+Something goes only when it is old enough *and* every registered reader of the log is past it. What
+that could make ambiguous is remembered in a smaller form: ids of truncated entries for their
+window, and per mesh the highest stamp among removed tombstones, below which a write from outside is
+refused rather than allowed to bring something back. All of it works in chunks, between which other
+writes get in.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import islice
+from time import monotonic
+
+import msgspec
+
+from holdfast.node.core.engine import Core
+from holdfast.node.core.views import Consumer
+from holdfast.node.upkeep import reembed
+from holdfast.rules import limits
+from holdfast.rules.frontier import Frontier
+from holdfast.rules.retention import may_forget, oldest_kept_ms, truncate_below
+from holdfast.rules.rows import ConsumerRow
+from holdfast.storage.files.blobs import BlobFile, DraftFile, Found
+from holdfast.storage.ports import Reader, Transaction
+
+log = logging.getLogger("holdfast")
+
+
+class Ttl(msgspec.Struct, frozen=True, kw_only=True):
+    """How long things are kept at least."""
+
+    log_ms: int = limits.LOG_TTL_MS
+    tombstone_ms: int = limits.TOMBSTONE_TTL_MS
+    dedupe_ms: int = limits.DEDUPE_TTL_MS
+    blob_ms: int = limits.BLOB_RELEASE_AGE_MS
+    orphan_ms: int = limits.BLOB_ORPHAN_AGE_MS
+    spool_ms: int = limits.OUTBOX_DONE_MS
+    unread_ms: int = limits.INBOX_UNREAD_MS
+
+
+class Swept(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sweep removed."""
+
+    consumers: tuple[str, ...] = ()
+    """Readers that were absent for longer than they had declared, or that too much waited for."""
+    spool_rows: int = 0
+    """What the broker has had for a while, or what was given up."""
+    log_entries: int = 0
+    tombstones: int = 0
+    dedupe_rows: int = 0
+    inbox_rows: int = 0
+    """Messages that have gone with the log."""
+    heard_rows: int = 0
+    """Where they and others stood at the broker."""
+    blobs: int = 0
+    orphans: int = 0
+    models: int = 0
+
+
+DEFAULT_TTL = Ttl()
+
+
+def sweep(core: Core, ttl: Ttl = DEFAULT_TTL) -> Swept:
+    """One pass over everything that may be forgotten."""
+    retired = core.write("sweep.consumers", partial(_retire_absent, core=core))
+    meshes = [row.slug for row in core.read("sweep", lambda tx: tx.mesh_list())]
+    # Before the log: its entries tell how old the tombstones are.
+    tombstones = sum(
+        _repeat(core, "sweep.tombstones", partial(_tombstones, core=core, ttl=ttl, mesh=mesh))
+        for mesh in meshes
+    )
+    ended = oldest_kept_ms(now_ms=core.ctx.now_ms(), ttl_ms=ttl.spool_ms)
+    spool = _repeat(core, "sweep.spool", lambda tx: tx.spool_sweep(ended, limits.CHUNK_ROWS))
+    truncated = _repeat(core, "sweep.log", partial(_truncate, core=core, ttl=ttl))
+    inbox = _repeat(
+        core, "sweep.inbox", lambda tx: tx.inbox_sweep(tx.log_bounds()[0], limits.CHUNK_ROWS)
+    )
+    heard = _repeat(
+        core, "sweep.heard", lambda tx: tx.heard_sweep(tx.log_bounds()[0], limits.CHUNK_ROWS)
+    )
+    before = oldest_kept_ms(now_ms=core.ctx.now_ms(), ttl_ms=ttl.dedupe_ms)
+    dedupe = _repeat(core, "sweep.dedupe", lambda tx: tx.forgotten_sweep(before, limits.CHUNK_ROWS))
+    removed, orphans = collect_blobs(core, ttl)
+    return Swept(
+        consumers=retired,
+        spool_rows=spool,
+        log_entries=truncated,
+        tombstones=tombstones,
+        dedupe_rows=dedupe,
+        inbox_rows=inbox,
+        heard_rows=heard,
+        blobs=removed,
+        orphans=orphans,
+        models=len(reembed.drop_unread(core)),
+    )
+
+
+def collect_blobs(
+    core: Core, ttl: Ttl = DEFAULT_TTL, *, deadline_s: float | None = None
+) -> tuple[int, int]:
+    """Removes the files of released blobs, then those that no row names: how many of each."""
+    with core.blobs_free() as free:
+        if not free:  # a backup is copying them; the next sweep comes
+            return 0, 0
+        released = _repeat(
+            core,
+            "sweep.blobs",
+            partial(_unlink_released, core=core, ttl=ttl),
+            deadline_s=deadline_s,
+        )
+        return released, _collect_orphans(core, ttl, deadline_s)
+
+
+def _collect_orphans(core: Core, ttl: Ttl, deadline_s: float | None) -> int:
+    orphans = 0
+    oldest = core.ctx.now_ms() - ttl.orphan_ms
+    stale = (found for found in core.blobs.scan() if _is_stale(found, oldest))
+    while chunk := list(islice(stale, limits.CHUNK_ROWS)):
+        orphans += core.write("sweep.orphans", partial(_unlink_orphans, core=core, found=chunk))
+        if deadline_s is not None and monotonic() > deadline_s:
+            break
+    return orphans
+
+
+def _retire_absent(tx: Transaction, core: Core) -> tuple[str, ...]:
+    """A reader may declare for how long it is waited for, and for how many entries. Past that, it
+    holds nothing back.
+    """
+    now, head = core.ctx.now_ms(), tx.log_bounds()[1]
+    retired = []
+    for row in tx.consumer_list():
+        why = _given_up(row, now, head)
+        if why:
+            log.warning("consumer %s %s and is retired", row.name, why)
+            tx.consumer_drop(row.name)
+            retired.append(row.name)
+    return tuple(retired)
+
+
+def _given_up(row: ConsumerRow, now_ms: int, head: int) -> str:
+    """Why a reader is no longer waited for, or nothing."""
+    if row.retire_ms is not None and may_forget(
+        written_at_ms=row.seen_at, now_ms=now_ms, ttl_ms=row.retire_ms, offset=0, frontiers=()
+    ):
+        return "has not confirmed for too long"
+    waiting = Consumer.of(row, head).lag
+    if row.retire_lag is not None and waiting > row.retire_lag:
+        return f"has {waiting} entries waiting, more than it declared"
+    return ""
+
+
+def lowest_frontier(tx: Reader) -> int | None:
+    """The offset up to which every reader has confirmed; None when there are no readers. The
+    brokers are readers too: they have confirmed what no longer waits in the spool.
+    """
+    return min(_frontiers(tx), default=None)
+
+
+def _frontiers(tx: Reader) -> list[int]:
+    found = [Frontier.decode(row.frontier).prefix for row in tx.consumer_list()]
+    floor = tx.spool_floor()
+    return found if floor is None else [*found, floor - 1]
+
+
+def _kept_from(tx: Reader, now_ms: int, ttl_ms: int) -> int:
+    """The first offset that is too young to go, by our own clock at the time of its arrival."""
+    # What was truncated before counts as young until an entry after it is old: the log may have
+    # been kept for less time than what is asked about.
+    return tx.log_at(oldest_kept_ms(now_ms=now_ms, ttl_ms=ttl_ms) - 1) + 1
+
+
+def _truncate(tx: Transaction, core: Core, ttl: Ttl) -> int:
+    """With the entries go their holds on objects, so that none is held for ever."""
+    first, head = tx.log_bounds()
+    now = core.ctx.now_ms()
+    frontiers = _frontiers(tx)
+    unread = tx.inbox_floor(now - ttl.unread_ms)
+    if unread is not None:
+        frontiers.append(unread - 1)
+    below = truncate_below(
+        head=head,
+        first=first,
+        frontiers=frontiers,
+        oldest_kept_offset_by_age=_kept_from(tx, now, ttl.log_ms),
+    )
+    named = tx.fact_objects(below, limits.CHUNK_ROWS + 1)
+    if len(named) > limits.CHUNK_ROWS:
+        # So many facts at a time that all their objects are among these. One fact has fewer.
+        below = named[-1][0]
+    truncated = tx.log_truncate(below, limits.CHUNK_ROWS, now)
+    _release_objects(tx, [(at, sha) for at, sha in named if at < tx.log_bounds()[0]], now)
+    return truncated
+
+
+def _release_objects(tx: Transaction, named: Sequence[tuple[int, str]], now_ms: int) -> None:
+    if not named:
+        return
+    last = named[-1][0]
+    tx.fact_objects_drop(last + 1)
+    for sha in dict.fromkeys(sha for _, sha in named):
+        blob = tx.blob_get(sha)
+        if blob is not None and blob.released_at is None and tx.blob_refs(sha) == 0:
+            tx.blob_put(msgspec.structs.replace(blob, released_at=now_ms, released_offset=last))
+
+
+def _tombstones(tx: Transaction, core: Core, ttl: Ttl, mesh: str) -> int:
+    bound = _kept_from(tx, core.ctx.now_ms(), ttl.tombstone_ms)
+    lowest = lowest_frontier(tx)
+    if lowest is not None:
+        bound = min(bound, lowest + 1)
+    removed, highest = tx.tombstones_sweep(mesh, bound, limits.CHUNK_ROWS)
+    if removed:
+        tx.forget_below(mesh, highest)
+    return removed
+
+
+def _unlink_released(tx: Transaction, core: Core, ttl: Ttl) -> int:
+    """In the transaction, so that no share can name a blob between the look and the removal."""
+    lowest = lowest_frontier(tx)
+    oldest = oldest_kept_ms(now_ms=core.ctx.now_ms(), ttl_ms=ttl.blob_ms)
+    removed = 0
+    for blob in tx.blob_released(limits.CHUNK_ROWS):
+        assert blob.released_offset is not None
+        assert blob.released_at is not None
+        if (lowest is not None and blob.released_offset > lowest) or blob.released_at >= oldest:
+            break
+        assert tx.blob_refs(blob.sha256) == 0, "a released blob has no references"
+        core.blobs.unlink(blob.sha256)
+        tx.blob_drop(blob.sha256)
+        removed += 1
+    return removed
+
+
+def _unlink_orphans(tx: Transaction, core: Core, found: Iterable[Found]) -> int:
+    removed = 0
+    for item in found:
+        if isinstance(item, DraftFile):
+            removed += core.blobs.remove_draft(item)
+        elif isinstance(item, BlobFile) and tx.blob_get(item.sha) is None:
+            removed += core.blobs.unlink(item.sha)
+    return removed
+
+
+def _is_stale(found: Found, oldest_ms: int) -> bool:
+    return isinstance(found, BlobFile | DraftFile) and found.mtime_ms < oldest_ms
+
+
+def _repeat(
+    core: Core, name: str, step: Callable[[Transaction], int], *, deadline_s: float | None = None
+) -> int:
+    """Runs a chunked step until it finds nothing more, or time is up."""
+    total = 0
+    while count := core.write(name, step):
+        total += count
+        if deadline_s is not None and monotonic() > deadline_s:
+            break
+    return total

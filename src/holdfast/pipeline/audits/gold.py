@@ -1,0 +1,233 @@
+"""Gold: what the audits found and what was measured, as tables that anybody can read.
+
+`findings` is one table for all audits; each measure is a table of its own. A run replaces what the
+run before had left there, in one commit per table, so a run that is repeated changes nothing but
+the date, and older results stay within reach by time travel. Each commit notes the version of
+bronze that it speaks of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+from pyspark.sql import DataFrame, Row, SparkSession, Window
+from pyspark.sql import functions as F
+
+from holdfast.pipeline.audits import AUDITS, chosen, findings
+from holdfast.pipeline.audits.live_facts import LiveFacts
+from holdfast.pipeline.audits.shape import (
+    FINDING,
+    FINDINGS,
+    NOTICE,
+    POSITIONS,
+    Audit,
+    Tables,
+    settled,
+    sighted,
+    small_table,
+)
+from holdfast.pipeline.fold.silver import current
+from holdfast.pipeline.lake.delta import File, Table
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.spark.failures import told_plainly
+from holdfast.rules.limits import AUDIT_SAMPLE_ROWS, SECOND_MS
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how many steps are done, of how many."""
+
+APP: Final = "audits"
+"""Under this name gold notes of which version of bronze it speaks."""
+_ORDER: Final = ("audit", "severity", "mesh", "log", "epoch", "offset", "origin", "entity", "id")
+_STRONG: Final = "strong"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the table `findings`, but for the name of its audit."""
+
+    severity: str
+    mesh: str | None
+    log: str | None
+    epoch: int | None
+    offset: int | None
+    origin: str | None
+    entity: str | None
+    id: str | None
+    detail: str
+    at: datetime | None
+    """When, in UTC, by the clock of whoever recorded it; None where no time belongs to it."""
+
+
+class AuditResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one audit."""
+
+    name: str
+    about: str
+    findings: int = 0
+    notices: int = 0
+    sample: tuple[Finding, ...] = ()
+    """The first of them, findings before notices."""
+
+
+class MeasureResult(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    about: str
+    rows: int
+
+
+class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of all of them."""
+
+    bronze_version: int
+    audits: tuple[AuditResult, ...]
+    measures: tuple[MeasureResult, ...] = ()
+
+    @property
+    def findings(self) -> int:
+        return sum(audit.findings for audit in self.audits)
+
+    @property
+    def notices(self) -> int:
+        return sum(audit.notices for audit in self.audits)
+
+
+def run_audits(
+    spark: SparkSession,
+    lake: Lake,
+    names: Iterable[str] | None = None,
+    *,
+    facts: LiveFacts | None = None,
+    write: bool = True,
+    sample: int = AUDIT_SAMPLE_ROWS,
+    progress: Progress | None = None,
+) -> AuditReport:
+    """Runs audits and measures, all without `names`, and keeps the results in gold. `facts` are
+    what live nodes said of themselves; without them, what only they know is not judged. Without
+    `write` nothing is measured and nothing kept. Whoever calls it to write holds `Lake.working`.
+    """
+    tell = progress or _say_nothing
+    audits, measures = chosen(names)
+    steps = bool(audits) + len(measures)
+    lake = lake.fresh()
+    version = lake.bronze.version
+    results: tuple[AuditResult, ...] = ()
+    measured: list[MeasureResult] = []
+    with told_plainly("the audit"), _tables(spark, lake, facts or LiveFacts()) as tables:
+        if audits:
+            tell(f"audit {lake.bronze.rows} envelopes", 0, steps)
+            found = findings(tables, audits)
+            if write:
+                found = _keep_findings(spark, lake, found, audits, version)
+            results = _summed(found, audits, sample)
+        for measure in measures if write else ():
+            tell(f"measure {measure.name}", bool(audits) + len(measured), steps)
+            table = lake.gold(measure.name, measure.schema)
+            files = _replace(table, measure.take(tables), version)
+            rows = sum(file.rows for file in files)
+            measured.append(MeasureResult(name=measure.name, about=measure.about, rows=rows))
+    return AuditReport(bronze_version=version, audits=results, measures=tuple(measured))
+
+
+def findings_table(lake: Lake) -> Table:
+    return lake.gold("findings", FINDINGS)
+
+
+# --- what audits look at -------------------------------------------------------------------------
+
+
+@contextmanager
+def _tables(spark: SparkSession, lake: Lake, facts: LiveFacts) -> Iterator[Tables]:
+    bronze, positions = lake.bronze.read(spark), _positions(spark, lake)
+    sightings = settled(lake.sightings.read(spark), positions)
+    seen = sighted(bronze, sightings)
+    again = lake.sightings.rows > 0
+    if again:
+        # It takes a join of everything, and five ask for it.
+        seen = seen.persist()
+    try:
+        yield Tables(
+            bronze=bronze,
+            sightings=sightings,
+            quarantine=settled(lake.quarantine.read(spark), positions),
+            seen=seen,
+            strong=lake.bronze.read(spark, _may_hold_strong).filter(
+                F.col("write_class") == _STRONG
+            ),
+            tasks=current(spark, lake, "tasks"),
+            task_events=current(spark, lake, "task_events"),
+            logs=facts.frame(spark),
+            positions=positions,
+            consumer=lake.consumer,
+        )
+    finally:
+        if again:
+            seen.unpersist()
+
+
+def _may_hold_strong(file: File) -> bool:
+    return file.may_hold("write_class", _STRONG, _STRONG)
+
+
+def _positions(spark: SparkSession, lake: Lake) -> DataFrame:
+    rows = [(known.log, known.epoch, known.offset) for known in lake.positions()]
+    return small_table(spark, rows, POSITIONS)
+
+
+# --- what they leave behind ----------------------------------------------------------------------
+
+
+def _keep_findings(
+    spark: SparkSession, lake: Lake, found: DataFrame, audits: Sequence[Audit], version: int
+) -> DataFrame:
+    """Replaces what these audits had found before; returns what they found now."""
+    table = findings_table(lake)
+    names = [audit.name for audit in audits]
+    kept = found
+    if len(names) < len(AUDITS):
+        others = table.read(spark).filter(~F.col("audit").isin(*names))
+        kept = others.unionByName(found)
+    files = _replace(table, kept, version)
+    return table.read_files(spark, files).filter(F.col("audit").isin(*names))
+
+
+def _replace(table: Table, frame: DataFrame, version: int) -> Sequence[File]:
+    # Few rows in one file; to coalesce would make one task do all the work before them too.
+    staged = table.stage(frame.repartition(1))
+    table.commit(staged.files, table.files(), txns={APP: version}, info={"bronze": version})
+    return staged.files
+
+
+def _summed(found: DataFrame, audits: Sequence[Audit], sample: int) -> tuple[AuditResult, ...]:
+    """Counts and the first rows of each audit, in one job; nothing else comes to the driver."""
+    kind = Window.partitionBy("audit", "severity")
+    ranked = found.withColumn("at", F.unix_millis("at")).select(
+        "*",
+        F.count("*").over(kind).alias("total"),
+        F.row_number().over(kind.orderBy(*_ORDER[2:])).alias("number"),
+    )
+    rows = ranked.filter(F.col("number") <= max(1, sample)).orderBy(*_ORDER).collect()
+    totals = {(row["audit"], row["severity"]): row["total"] for row in rows}
+    return tuple(
+        AuditResult(
+            name=audit.name,
+            about=audit.about,
+            findings=totals.get((audit.name, FINDING), 0),
+            notices=totals.get((audit.name, NOTICE), 0),
+            sample=tuple(_finding(row) for row in rows if row["audit"] == audit.name)[:sample],
+        )
+        for audit in audits
+    )
+
+
+def _finding(row: Row) -> Finding:
+    said = {name: row[name] for name in Finding.__struct_fields__}
+    if said["at"] is not None:
+        said["at"] = datetime.fromtimestamp(said["at"] / SECOND_MS, UTC)
+    return Finding(**said)
+
+
+def _say_nothing(what: str, done: int, total: int) -> None:
+    pass

@@ -1,0 +1,99 @@
+"""What live nodes say of their logs: bounds, readers, how far those are.
+
+An audit that needs it is handed it as a small table. Nothing here judges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.node.core.views import Consumer
+from holdfast.pipeline.audits.shape import LOGS, small_table
+from holdfast.pipeline.logs.broker import BrokerLog
+from holdfast.pipeline.logs.disk import HomeLog
+from holdfast.pipeline.logs.http import NodeLog
+from holdfast.pipeline.logs.log import Log, Place
+from holdfast.rules.errors import EpochChanged
+
+_AGAIN: Final = "ask again"
+_NOBODY: Final[list[tuple[str | None, int | None]]] = [(None, None)]
+
+
+class LogFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One log, as its node told of it."""
+
+    log: str
+    epoch: int
+    first: int
+    head: int
+    whole: bool = True
+    """Every entry was given. Whoever may read only some meshes is not given the others'."""
+    readers: dict[str, int] = {}
+    """By name: everything up to here is confirmed."""
+
+
+class LiveFacts(msgspec.Struct, frozen=True):
+    """What all nodes that were asked have told."""
+
+    logs: tuple[LogFacts, ...] = ()
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """A row for each reader of each log, or one without a reader."""
+        rows = [
+            (log.log, log.epoch, log.first, log.head, log.whole, *reader)
+            for log in self.logs
+            for reader in list(log.readers.items()) or _NOBODY
+        ]
+        return small_table(spark, rows, LOGS)
+
+
+class _Consumers(msgspec.Struct, frozen=True):
+    consumers: list[Consumer]
+
+
+def ask(logs: Sequence[Log]) -> LiveFacts:
+    """Where logs stand and who reads them. Copies and exports have no readers."""
+    return LiveFacts(tuple(_ask(log) for log in logs))
+
+
+def _ask(log: Log) -> LogFacts:
+    if isinstance(log, NodeLog):
+        return _ask_node(log)
+    if isinstance(log, BrokerLog):
+        # What had expired before somebody began to read is in no range.
+        began, read = log.place(), log.readers()
+        return msgspec.structs.replace(_facts(began, log.place(), []), readers=read, whole=False)
+    if not isinstance(log, HomeLog):
+        place = log.place()
+        return _facts(place, place, [])
+    name = log.place().log
+    with log.looked_at() as reader:
+        place = Place(name, reader.epoch(), *reader.log_bounds())
+        readers = [Consumer.of(row, place.head) for row in reader.consumer_list()]
+    return _facts(place, place, readers)
+
+
+def _ask_node(log: NodeLog) -> LogFacts:
+    # Its readers go on meanwhile, it may truncate what they confirm, and it grows. Where it began
+    # before and where it ended afterwards, nobody can be caught in between.
+    before = log.place()
+    readers = log.get("/v1/consumers").json(_Consumers).consumers
+    return _facts(before, log.place(), readers)
+
+
+def _facts(before: Place, after: Place, readers: Sequence[Consumer]) -> LogFacts:
+    if before.epoch != after.epoch:
+        raise EpochChanged(
+            f"log {after.log!r} was restored while it was asked", epoch=after.epoch, hint=_AGAIN
+        )
+    return LogFacts(
+        log=after.log,
+        epoch=after.epoch,
+        first=before.first,
+        head=after.head,
+        readers={reader.name: reader.frontier for reader in readers},
+    )

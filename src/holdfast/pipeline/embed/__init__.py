@@ -1,0 +1,1 @@
+"""Sentence models and re-embedding."""

@@ -1,0 +1,231 @@
+"""New vectors for old texts: all that one model has embedded, embedded by another.
+
+    reembed(spark, lake, mesh="team", source=old.fingerprint, target=minilm.MODEL,
+            embed="holdfast.pipeline.embed.minilm:embed", to="unix:/home/ana/holdfast/api.sock")
+
+The texts are those of the live vectors of the source model, as silver has them. Those are left out
+whose key has a newer vector of the target model already, or was deleted there since. The rest is
+embedded by the executors and written back through the sink as ordinary changes: their owners stay
+who they were, and the old vectors stay too, until somebody drops their model.
+
+Any function serves as a model that takes a list of texts and gives as many vectors: a callable, or
+`module:name`, which the executors import by themselves.
+
+**Again and again.** The id of a new vector follows from the mesh, both models and the vector that
+it replaces, so what was written before is known to the node and not written twice. Once the lake
+has read it back, it is not even embedded again. Much is done in rounds; a run that was cut short
+goes on with the first round that it had not finished.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from holdfast.pipeline.fold.silver import current
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.rounds import Rounds
+from holdfast.pipeline.source import source as sources
+from holdfast.pipeline.spark.failures import told_plainly
+from holdfast.rules.errors import BadInput, BadVector
+from holdfast.rules.ids import id_time_ms, parse_id
+from holdfast.rules.limits import REEMBED_ROUND_ROWS, REEMBED_TEXTS_MAX, SECOND_MS
+from holdfast.rules.order import ORDER_COLUMNS
+from holdfast.rules.vectors import Model, pack
+
+Embed = Callable[[list[str]], Sequence[Any]]
+
+_KEY: Final = ("owner", "key")
+_GIVEN: Final = ("id", *_KEY, "content", "metadata")
+_MADE: Final = (
+    "source string, time timestamp, owner string, key string, content string, metadata string, "
+    "embedding binary"
+)
+_ARROW: Final = pa.schema(
+    [
+        ("source", pa.string()),
+        ("time", pa.timestamp("us", "UTC")),
+        *((name, pa.string()) for name in (*_KEY, "content", "metadata")),
+        ("embedding", pa.binary()),
+    ]
+)
+_NAMED_MAX: Final = 20
+_ROUNDS_MAX: Final = 16
+"""Each round looks through all vectors for its share of them."""
+
+
+class ReembedReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What there was to do."""
+
+    mesh: str
+    source: str
+    target: str
+    vectors: int
+    """Live vectors of the source model."""
+    up_to_date: int
+    """Of them, those that the target model has already."""
+    embedded: int
+    """Those that were embedded and written, by this run or the one that it went on from."""
+    empty: int
+    """Those without a text, which nothing can be made of."""
+    empty_keys: tuple[str, ...]
+    """The first of them, as owner/key."""
+    resumed_rounds: int
+
+
+def reembed(
+    spark: SparkSession,
+    lake: Lake,
+    *,
+    mesh: str,
+    source: str | Model,
+    target: Model,
+    embed: str | Embed,
+    to: str,
+    options: Mapping[str, str] | None = None,
+    round_rows: int = REEMBED_ROUND_ROWS,
+) -> ReembedReport:
+    """Embeds by `target` what `source`, a model or its fingerprint, has embedded, and writes it to
+    the node at `to`, with these options of the sink.
+    """
+    old = source.fingerprint if isinstance(source, Model) else source
+    new = target.fingerprint
+    if old == new:
+        raise BadInput("source and target are the same model", hint="name another target")
+    if isinstance(embed, str):
+        resolved(embed)  # what is not here is told before anything is done
+    sources.register(spark)
+    with told_plainly("re-embedding"):
+        vectors = current(spark, lake.fresh(), "vectors").where(F.col("mesh") == mesh)
+        counts, empty_keys = _survey(judged(vectors, old, new))
+        rounds = Rounds(lake, f"reembed {mesh} {old} {new} to {to}")
+        wanted = min(_ROUNDS_MAX, -(-counts["pending"] // max(1, round_rows)))
+        for number, count in rounds.run(wanted):
+            share = F.pmod(F.xxhash64(*_KEY), F.lit(count)) == number
+            pending = judged(vectors.where(share), old, new).where("state = 'pending'")
+            write = f"reembed {old} {new}"
+            _write(spark, pending, target, embed, to, mesh, write, options or {})
+    return ReembedReport(
+        mesh=mesh,
+        source=old,
+        target=new,
+        vectors=sum(counts.values()),
+        up_to_date=counts["done"],
+        embedded=counts["pending"],
+        empty=counts["empty"],
+        empty_keys=tuple(empty_keys),
+        resumed_rounds=rounds.resumed,
+    )
+
+
+def judged(vectors: DataFrame, source: str, target: str) -> DataFrame:
+    """The live vectors of a model, each `pending`, `done` (the other model has a newer row for its
+    key) or `empty`, which is said in the column `state`.
+    """
+    version = F.struct(*ORDER_COLUMNS)
+    newest = (
+        vectors.where(F.col("model") == target).groupBy(*_KEY).agg(F.max(version).alias("theirs"))
+    )
+    live = vectors.where((F.col("model") == source) & F.col("live")).withColumn("ours", version)
+    state = (
+        F.when(F.col("theirs") > F.col("ours"), "done")
+        .when(F.col("content") == "", "empty")
+        .otherwise("pending")
+    )
+    return live.join(newest, list(_KEY), "left").withColumn("state", state)
+
+
+def _survey(rows: DataFrame) -> tuple[dict[str, int], list[str]]:
+    counts = {"pending": 0, "done": 0, "empty": 0}
+    counts.update({row.state: row["count"] for row in rows.groupBy("state").count().collect()})
+    if not counts["empty"]:
+        return counts, []
+    name = F.concat_ws("/", *_KEY).alias("name")
+    some = rows.where("state = 'empty'").select(name).limit(_NAMED_MAX)
+    return counts, sorted(row.name for row in some.collect())
+
+
+def _write(
+    spark: SparkSession,
+    pending: DataFrame,
+    target: Model,
+    embed: str | Embed,
+    to: str,
+    mesh: str,
+    write: str,
+    options: Mapping[str, str],
+) -> None:
+    # Embedding is the work here: it is spread over all cores, however few the rows are.
+    tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or "8")
+    made = (
+        pending.select(*_GIVEN)
+        .repartition(tasks, "id")
+        .mapInArrow(partial(embed_batches, embed, target), _MADE)
+    )
+    constants = {
+        "op": "vector.store",
+        "mesh": mesh,
+        "provider": target.provider,
+        "model": target.name,
+        "version": target.version,
+        "dim": str(target.dim),
+    }
+    sink = {**options, **constants, "writeId": write, "key": "source", "valueFormat": "json"}
+    made.write.format("holdfast").mode("append").options(**sink).save(to)
+
+
+# --- on an executor ------------------------------------------------------------------------------
+
+
+def resolved(embed: str | Embed) -> Embed:
+    """The function itself."""
+    if not isinstance(embed, str):
+        return embed
+    module, _, name = embed.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise BadInput(
+            f"{embed!r} is not a function that can be imported: {error}",
+            hint="write it as module:function, as in holdfast.pipeline.embed.minilm:embed",
+        ) from None
+    if not callable(found):
+        raise BadInput(f"{embed!r} is not a function")
+    function: Embed = found
+    return function
+
+
+def embed_batches(
+    embed: str | Embed, target: Model, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """New vectors for rows with texts, some at a time."""
+    function = resolved(embed)
+    for batch in batches:
+        for start in range(0, batch.num_rows, REEMBED_TEXTS_MAX):
+            yield _embedded(function, target, batch.slice(start, REEMBED_TEXTS_MAX))
+
+
+def _embedded(embed: Embed, target: Model, rows: pa.RecordBatch) -> pa.RecordBatch:
+    texts = rows.column("content").to_pylist()
+    vectors = embed(texts)
+    if len(vectors) != len(texts):
+        raise BadVector(f"the model gave {len(vectors)} vectors for {len(texts)} texts")
+    ids = rows.column("id").to_pylist()
+    return pa.RecordBatch.from_arrays(
+        [
+            rows.column("id"),
+            pa.array(
+                [id_time_ms(parse_id(id)) * SECOND_MS for id in ids], _ARROW.field("time").type
+            ),
+            *(rows.column(name) for name in (*_KEY, "content", "metadata")),
+            pa.array([pack(vector, target.dim) for vector in vectors], pa.binary()),
+        ],
+        schema=_ARROW,
+    )

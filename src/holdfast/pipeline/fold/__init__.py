@@ -1,0 +1,1 @@
+"""Bronze into silver, by the rules of nodes."""

@@ -1,0 +1,192 @@
+"""From the bytes of envelopes to the columns of silver, a whole Arrow array at a time.
+
+Spark cannot read msgpack, so Python does, with the code of `rules.bodies` that nodes use. It sees
+only `raw` of the rows that are kept and gives only the columns that stand nowhere else; all others
+stay with Spark.
+
+Bronze holds nothing whose body could not be read when it came in. One that cannot be read now was
+let in by a version that did not know its op yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.types import StructType
+
+from holdfast.pipeline.lake.schema import SILVER
+from holdfast.rules.bodies import (
+    Body,
+    Fact,
+    FileShare,
+    MemorySet,
+    MessageSend,
+    StateSet,
+    TaskCreate,
+    TaskTurn,
+    VectorStore,
+    decode_trusted_body,
+)
+from holdfast.rules.envelope import Envelope, decode_trusted
+from holdfast.rules.errors import JobFailed
+
+_NULL: Final = b"null"
+_Bodies = list[Body | None]
+_Envelopes = list[Envelope]
+_Columns = Sequence[Sequence[Any]]
+
+
+def _state(bodies: _Bodies, envelopes: _Envelopes) -> _Columns:
+    return ([body.value if isinstance(body, StateSet) else _NULL for body in bodies],)
+
+
+def _memory(bodies: _Bodies, envelopes: _Envelopes) -> _Columns:
+    sets = [body if isinstance(body, MemorySet) else None for body in bodies]
+    return (
+        [_NULL if body is None else body.value for body in sets],
+        [() if body is None else body.tags for body in sets],
+    )
+
+
+def _files(bodies: _Bodies, envelopes: _Envelopes) -> _Columns:
+    shares = [body if isinstance(body, FileShare) else None for body in bodies]
+    return (
+        ["" if body is None else body.sha256.hex() for body in shares],
+        [0 if body is None else body.size for body in shares],
+        [None if body is None else body.content for body in shares],
+    )
+
+
+def _vectors(bodies: _Bodies, envelopes: _Envelopes) -> _Columns:
+    stores = [body if isinstance(body, VectorStore) else None for body in bodies]
+    return (
+        ["" if body is None else body.content for body in stores],
+        [_NULL if body is None else body.metadata for body in stores],
+        [b"" if body is None else body.embedding for body in stores],
+    )
+
+
+def _models(bodies: _Bodies, envelopes: _Envelopes) -> _Columns:
+    models = [body.identity() if isinstance(body, VectorStore) else None for body in bodies]
+    fields = ("provider", "name", "version", "dim", "quantization")
+    return [
+        [None if model is None else getattr(model, field) for model in models] for field in fields
+    ]
+
+
+def _turns(bodies: _Bodies, envelopes: _Envelopes) -> _Columns:
+    creates = [body if isinstance(body, TaskCreate) else None for body in bodies]
+    return (
+        [body.generation if isinstance(body, TaskTurn) else 0 for body in bodies],
+        ["" if body is None else body.title for body in creates],
+        ["" if body is None else body.description for body in creates],
+    )
+
+
+def _facts(bodies: _Bodies, envelopes: _Envelopes) -> _Columns:
+    facts = [body for body in bodies if isinstance(body, Fact)]
+    return (
+        [body.predicate for body in facts],
+        [body.object for body in facts],
+        [[digest.hex() for digest in body.objects] for body in facts],
+    )
+
+
+def _messages(bodies: _Bodies, envelopes: _Envelopes) -> _Columns:
+    """Half of what a message is stands in the envelope and not in the body."""
+    sent = [body for body in bodies if isinstance(body, MessageSend)]
+    # Only one that nobody had checked has no destination: it came when the op was not known yet.
+    to = [envelope.to or (None, None) for envelope in envelopes]
+    return (
+        [kind for kind, _ in to],
+        [ref for _, ref in to],
+        [envelope.origin for envelope in envelopes],
+        [envelope.priority for envelope in envelopes],
+        [envelope.reply_to for envelope in envelopes],
+        [body.content_type for body in sent],
+        [body.content for body in sent],
+    )
+
+
+_Read = Callable[[_Bodies, _Envelopes], _Columns]
+_READERS: Final[dict[str, tuple[_Read, tuple[str, ...]]]] = {
+    "state": (_state, ("value",)),
+    "memory": (_memory, ("value", "tags")),
+    "files": (_files, ("sha256", "size", "content")),
+    "vectors": (_vectors, ("content", "metadata", "embedding")),
+    "models": (_models, ("provider", "name", "version", "dim", "quantization")),
+    "task_events": (_turns, ("generation", "title", "description")),
+    "facts": (_facts, ("predicate", "object", "objects")),
+    "messages": (
+        _messages,
+        ("kind", "ref", "sender", "priority", "reply_to", "content_type", "content"),
+    ),
+}
+"""By table: what reads the bodies, and the columns that it gives."""
+
+_ARROW: Final[dict[str, pa.DataType]] = {
+    "string": pa.string(),
+    "bigint": pa.int64(),
+    "int": pa.int32(),
+    "binary": pa.binary(),
+    "array<string>": pa.list_(pa.string()),
+}
+
+
+def with_body(name: str, rows: DataFrame) -> DataFrame:
+    """Rows that have `raw`, with what only the bytes say: the columns of a table in its place."""
+    columns = _READERS[name][1]
+    # Of messages the kind is that of the destination, and not the last word of the op.
+    others = [column for column in rows.columns if column != "raw" and column not in columns]
+    read = rows.select(*others, _decoded(name, F.col("raw")).alias("body"))
+    return read.select(*others, *(F.col(f"body.{column}").alias(column) for column in columns))
+
+
+def _decoded(name: str, raw: Column) -> Column:
+    kinds = StructType([SILVER[name][column] for column in _READERS[name][1]])
+
+    def read(raws: pa.Array) -> pa.Array:
+        return decode(name, raws)
+
+    make: Any = arrow_udf  # its declaration wants the kind of function, which it warns about
+    decoded: Column = make(read, kinds)(raw)
+    return decoded
+
+
+def decode(name: str, raws: pa.Array) -> pa.StructArray:
+    """The columns of one table, from the bytes of envelopes."""
+    columns = body_columns(name, raws)
+    return pa.StructArray.from_arrays(list(columns.values()), list(columns))
+
+
+def body_columns(name: str, raws: pa.Array) -> dict[str, pa.Array]:
+    """The same, each by its name."""
+    read, columns = _READERS[name]
+    values = read(*_opened(raws.to_pylist()))
+    kinds = [_ARROW[SILVER[name][column].dataType.simpleString()] for column in columns]
+    arrays = [_array(part, kind) for part, kind in zip(values, kinds, strict=True)]
+    return dict(zip(columns, arrays, strict=True))
+
+
+def _opened(raws: list[bytes]) -> tuple[_Bodies, _Envelopes]:
+    try:
+        envelopes = [decode_trusted(raw) for raw in raws]
+        return [decode_trusted_body(envelope) for envelope in envelopes], envelopes
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise JobFailed(
+            f"bronze holds an envelope whose body this version cannot read: {error}",
+            hint="copy the lake with `redecode`: what cannot be read goes to quarantine",
+        ) from error
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    if kind == pa.string() and values and isinstance(values[0], bytes):
+        # JSON text that was never decoded: UTF-8 already, so only the type changes.
+        return pa.array(values, pa.binary()).view(pa.string())
+    return pa.array(values, kind)

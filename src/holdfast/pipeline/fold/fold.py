@@ -1,0 +1,230 @@
+"""From envelopes to the rows that a node would hold: pure functions from frames to frames.
+
+`fold_family` takes any part of bronze. What the rows of a family are follows from its merge, which
+`rules.merge.MERGES` names for nodes and for us alike. `merged` joins the rows of several folds:
+every merge is a join, so folding the parts and merging them is folding the whole, in any split, in
+any order, however often a part is repeated.
+
+With `files` the result is laid out as the tables store it, in so many files, by bucket and key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from holdfast.pipeline.fold.decode import with_body
+from holdfast.pipeline.fold.local_merge import Gather
+from holdfast.pipeline.fold.local_partition import Scatter
+from holdfast.pipeline.fold.local_scan import Sieve
+from holdfast.pipeline.fold.tasks import events_of, tasks_of, turns_of
+from holdfast.pipeline.fold.winners import BUCKET, contenders, gathered, winners, with_live
+from holdfast.pipeline.lake.delta import File, Table, arrow_schema
+from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, SILVER, SILVER_STORED
+from holdfast.rules.bodies import OPS, family_of
+from holdfast.rules.limits import (
+    FOLD_BUCKETS,
+    FOLD_KEYS_AT_ONCE_ROWS_MAX,
+    FOLD_SHARE_ROWS_MAX,
+    FOLD_SIEVE_ROWS_MAX,
+    FOLD_TWO_SCANS_ROWS_MIN,
+)
+from holdfast.rules.merge import DELETES, MERGES, Merge
+
+_ENTITY: Final = {"files": "path", "task_events": "task", "facts": "subject"}
+"""What a table calls that which a change is about; `key` in the others."""
+_TIME: Final = {"task_events": "event_time", "facts": "created_at", "messages": "created_at"}
+"""And when it was made; `updated_at` in the others."""
+_MADE_LIKE: Final = {"tasks": "task_events", "models": "vectors"}
+"""Tables that are made of what another one is made of."""
+_SHARES_MIN: Final = 2
+
+
+def fold_family(name: str, bronze: DataFrame, rows: int = 0, *, files: int = 0) -> DataFrame:
+    """The rows of one silver table, made of these envelopes. `rows`: about how many there are, if
+    that is known; of many, `bronze` is scanned twice.
+    """
+    changes = changes_of(name, bronze)
+    merge = MERGES[FAMILY_OF[name]]
+    if merge is Merge.TURNS:
+        turns = turns_of(changes)
+        folded = tasks_of(turns) if name == "tasks" else events_of(turns)
+        return _laid_out(name, folded, files)
+    if name == "models":
+        return _laid_out(name, _models(changes), files)
+    if merge is Merge.LAST_WRITER and rows >= FOLD_TWO_SCANS_ROWS_MIN:
+        spread = rows <= FOLD_KEYS_AT_ONCE_ROWS_MAX
+        changes = contenders(changes, KEYS[name], spread=spread)
+    kept = _joined(name, changes, files)
+    if files:
+        # Buckets go into their files before Python sees them: it is called once for each file.
+        kept = kept.coalesce(files)
+    return with_body(name, kept).select(*_columns(name, files))
+
+
+def fold_files(
+    name: str, spark: SparkSession, bronze: Table, new: Sequence[File], since: int, *, files: int
+) -> DataFrame:
+    """The same, of what came to bronze after `since`, all of it in the files that are new. They are
+    read by the tasks themselves, which let few but the winners pass.
+    """
+    sieve = sieve_for(name, bronze, new, since)
+    passed = _tasks(spark, len(sieve.shares)).mapInArrow(sieve, SILVER[name])
+    return merged(name, passed, files=files)
+
+
+def write_folded(
+    name: str,
+    spark: SparkSession,
+    bronze: Table,
+    new: Sequence[File],
+    since: int,
+    *,
+    files: int,
+    folder: str,
+) -> None:
+    """The same, straight into the files of the table: Spark only says which task does what."""
+    Path(folder).mkdir(parents=True)
+    keys = KEYS[name]
+    scatter = Scatter(
+        sieve=sieve_for(name, bronze, new, since), keys=keys, buckets=FOLD_BUCKETS, folder=folder
+    )
+    shares = scatter.paths
+    gather = Gather(
+        schema=arrow_schema(SILVER_STORED[name]),
+        keys=keys,
+        shares=shares,
+        buckets=FOLD_BUCKETS,
+        files=files,
+        folder=folder,
+    )
+    try:
+        for work, count in ((scatter, len(shares)), (gather, files)):
+            tasks = _tasks(spark, count)
+            tasks.mapInArrow(work, tasks.schema).collect()
+    finally:
+        for share in shares:
+            Path(share).unlink(missing_ok=True)
+
+
+def _tasks(spark: SparkSession, count: int) -> DataFrame:
+    """A number for each task."""
+    return spark.range(0, count, 1, count)
+
+
+def sieve_for(name: str, bronze: Table, new: Sequence[File], since: int) -> Sieve:
+    taken = _taken(name)
+    return Sieve(
+        name=name,
+        schema=arrow_schema(SILVER[name]),
+        keys=[taken[key] for key in KEYS[name]],
+        taken=taken,
+        ops=ops_of(name),
+        since=since,
+        shares=[[bronze.uri(file) for file in share] for share in shares_of(new)],
+    )
+
+
+def are_for_the_sieve(name: str, bronze: Table, rows: int) -> bool:
+    """Whether so many changes are better taken from their files. Of a lake that is no folder only
+    Spark is known to be able to read them.
+    """
+    wins = MERGES[FAMILY_OF[name]] is Merge.LAST_WRITER
+    fits = FOLD_TWO_SCANS_ROWS_MIN <= rows <= FOLD_SIEVE_ROWS_MAX
+    return wins and fits and "://" not in bronze.root
+
+
+def shares_of(files: Sequence[File]) -> list[list[File]]:
+    """Files for each task, so that all have about as many rows."""
+    rows = sum(file.rows for file in files)
+    count = max(_SHARES_MIN, -(-rows // FOLD_SHARE_ROWS_MAX))
+    shares: list[list[File]] = [[] for _ in range(count)]
+    taken = [0] * count
+    for file in sorted(files, key=lambda file: (-file.rows, file.path)):
+        least = taken.index(min(taken))
+        shares[least].append(file)
+        taken[least] += file.rows
+    return [share for share in shares if share]
+
+
+def merged(name: str, parts: DataFrame, *, files: int = 0) -> DataFrame:
+    """The rows that several folds of one table make together."""
+    assert name != "tasks", "a task is made of its events, whole"
+    if name == "task_events":
+        return _laid_out(name, events_of(parts), files)
+    return _finished(name, _joined(name, parts, files), files)
+
+
+def tasks_from(events: DataFrame, *, files: int = 0) -> DataFrame:
+    """The tasks that events tell of."""
+    return _laid_out("tasks", tasks_of(events), files)
+
+
+def ops_of(name: str) -> list[str]:
+    """The ops that make rows of a table. What this version does not know makes none."""
+    return sorted(op for op in OPS if family_of(op) == FAMILY_OF[name])
+
+
+def changes_of(name: str, bronze: DataFrame) -> DataFrame:
+    """The envelopes that a table is made of, with what stands beside their bytes under the names
+    that silver has for it.
+    """
+    like = _MADE_LIKE.get(name, name)
+    known = {column: F.col(source) for column, source in _taken(like).items()}
+    known["kind"] = F.substring_index("op", ".", -1)
+    known["tombstone"] = F.col("op").isin(*sorted(DELETES))
+    columns = [known[column].alias(column) for column in SILVER[like].names if column in known]
+    return bronze.where(F.col("op").isin(*ops_of(name))).select(*columns, "raw")
+
+
+def _taken(name: str) -> dict[str, str]:
+    """By column of a table: the column of bronze that it is."""
+    known = {column: column for column in ("mesh", "owner", "model", "meta", "lamport", "id")}
+    known |= {_ENTITY.get(name, "key"): "entity", _TIME.get(name, "updated_at"): "created_at"}
+    known["peer"] = "origin"
+    return {column: known[column] for column in SILVER[name].names if column in known}
+
+
+def _joined(name: str, rows: DataFrame, files: int) -> DataFrame:
+    """What a family's merge keeps of rows, be they changes or folded before."""
+    keys = KEYS[name]
+    if files:
+        rows, keys = gathered(name, rows, files), (BUCKET, *keys)
+    match MERGES[FAMILY_OF[name]]:
+        case Merge.LAST_WRITER:
+            return winners(rows, keys)
+        case Merge.NEWEST_LIVES if name == "vectors":
+            return with_live(rows, keys)
+        case _:
+            once = rows.dropDuplicates(list(keys))
+            return once.sortWithinPartitions(*keys) if files else once
+
+
+def _laid_out(name: str, rows: DataFrame, files: int) -> DataFrame:
+    """Folded rows, in the order of the table."""
+    if not files:
+        return _finished(name, rows, files)
+    placed = gathered(name, rows, files).sortWithinPartitions(BUCKET, *KEYS[name])
+    return _finished(name, placed, files)
+
+
+def _finished(name: str, rows: DataFrame, files: int) -> DataFrame:
+    whole = rows.select(*_columns(name, files))
+    return whole.coalesce(files) if files else whole
+
+
+def _columns(name: str, files: int) -> list[str]:
+    return (SILVER_STORED if files else SILVER)[name].names
+
+
+def _models(changes: DataFrame) -> DataFrame:
+    """Every model that a vector was stored with. One envelope of each is enough to tell it."""
+    stores = changes.where(~F.col("tombstone"))
+    one = stores.groupBy("model").agg(F.min("id").alias("id"))
+    told = stores.join(F.broadcast(one), ["model", "id"], "left_semi")
+    named = told.select(F.col("model").alias("id"), "raw")
+    return with_body("models", named)

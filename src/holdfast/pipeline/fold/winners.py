@@ -1,0 +1,79 @@
+"""Rows of one key brought together: the newest of them, or all in the one order. Without Python.
+
+The winners of many changes are found in two steps. Most rows lose, so their bytes should never
+move: the first scan finds the highest Lamport time of every key, the second keeps the rows that may
+have it. What is shuffled is small, and sorting decides among the few that are left.
+
+Keys are compared whole. A hash only ever lets rows through for a closer look: two keys whose hashes
+agree stay two keys.
+
+Rows that are to be stored fall into buckets by the hash of their key. Those of a bucket come
+together in one place and are sorted there, which serves the merge and the file at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import DataFrame, Window, WindowSpec
+from pyspark.sql import functions as F
+
+from holdfast.pipeline.lake.schema import KEYS
+from holdfast.rules.limits import FOLD_BUCKETS
+from holdfast.rules.order import ORDER_COLUMNS
+
+BUCKET: Final = "bucket"
+
+
+def bucketed(name: str, rows: DataFrame) -> DataFrame:
+    """With the part of its table that each row falls into."""
+    bucket = F.pmod(F.xxhash64(*KEYS[name]), F.lit(FOLD_BUCKETS)).cast("int")
+    return rows.withColumn(BUCKET, bucket)
+
+
+def gathered(name: str, rows: DataFrame, files: int) -> DataFrame:
+    """Every bucket whole in one partition, and neighbours in neighbouring ones; all of them in one
+    if they make one file.
+    """
+    rows = bucketed(name, rows)
+    if files == 1:
+        # Few enough that one task does all of it: that costs less than to move them to one.
+        return rows.coalesce(1)
+    return rows.repartitionById(FOLD_BUCKETS, F.col(BUCKET))
+
+
+def newest_first(keys: Sequence[str]) -> WindowSpec:
+    """The versions of one key, in the one order, from the winner down."""
+    return Window.partitionBy(*keys).orderBy(*(F.col(column).desc() for column in ORDER_COLUMNS))
+
+
+def winners(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """One row per key, sorted by it."""
+    place = F.row_number().over(newest_first(keys))
+    return rows.withColumn("place", place).where("place = 1").drop("place")
+
+
+def contenders(rows: DataFrame, keys: Sequence[str], *, spread: bool) -> DataFrame:
+    """At least the winners, and few others. `rows` is scanned twice. With `spread` every task gets
+    the set of all winners' hashes; without, Spark shuffles the rows to where the hashes are.
+    """
+    time = ORDER_COLUMNS[0]
+    highest = rows.groupBy(*keys).agg(F.max(time).alias(time))
+    # Only numbers of eight bytes are looked up in the second scan.
+    wanted = highest.select(F.xxhash64(*keys, time).alias("wanted"))
+    if spread:
+        wanted = F.broadcast(wanted)
+    marked = rows.withColumn("wanted", F.xxhash64(*keys, time))
+    return marked.join(wanted, "wanted", "left_semi").drop("wanted")
+
+
+def with_live(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Every version once; the newest of a key is live unless it is a tombstone."""
+    versions = newest_first(keys)
+    placed = rows.withColumns(
+        {"place": F.row_number().over(versions), "before": F.lag("id").over(versions)}
+    )
+    once = placed.where(F.col("before").isNull() | (F.col("before") != F.col("id")))
+    live = (F.col("place") == 1) & ~F.col("tombstone")
+    return once.withColumn("live", live).drop("place", "before")

@@ -1,0 +1,1 @@
+"""Logs into bronze, each envelope once."""

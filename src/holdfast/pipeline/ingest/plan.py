@@ -1,0 +1,288 @@
+"""What there is to read, before anything is read: which offsets of which logs the lake lacks.
+
+A log is known by its name and its epoch, wherever it was found: a home and its backup are one log,
+and what the home has truncated is taken from the backup. Before the lake reads on, it makes sure
+that it is the same log as before: the entry at the place where it stopped must be the one that it
+remembers. Two homes that go by one name are never mixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from holdfast.pipeline.lake.lake import Lake, Position
+from holdfast.pipeline.logs.disk import BackupLog
+from holdfast.pipeline.logs.export import ExportLog
+from holdfast.pipeline.logs.log import Log, Place
+from holdfast.rules.errors import HoldfastError, LogForked, Truncated
+
+Key = tuple[str, int]
+"""A log by its name and epoch."""
+
+_COMPARED: Final = 64
+"""Entries that two copies of one log must have in common, as far as both reach."""
+_FORK_HINT: Final = (
+    "two nodes must not go by one name: read one of them under another (option `name`); a node "
+    "that lost its last entries counts in a new epoch once it is started"
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A log that answers, and how it stood then."""
+
+    log: Log
+    place: Place
+
+    @property
+    def key(self) -> Key:
+        return self.place.log, self.place.epoch
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Offsets [start, stop) of one log, to be read at one place."""
+
+    log: Log
+    key: Key
+    start: int
+    stop: int
+
+    @property
+    def rows(self) -> int:
+        return self.stop - self.start
+
+    def upto(self, rows: int) -> Stretch:
+        return Stretch(self.log, self.key, self.start, min(self.stop, self.start + rows))
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Offsets [start, stop) of a log that nobody has any more."""
+
+    key: Key
+    start: int
+    stop: int
+    rows: int = 0
+    """How many of them, if others in between are still there; else all."""
+
+    def __str__(self) -> str:
+        log, epoch = self.key
+        some = f"{self.rows} of the " if self.rows else ""
+        return f"{some}offsets {self.start} to {self.stop - 1} in epoch {epoch} of log {log!r}"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A log that cannot be read now, and why."""
+
+    location: str
+    error: HoldfastError
+    log: str = ""
+
+
+@dataclass
+class Plan:
+    """Everything that is new, by log, and what stands in the way."""
+
+    found: list[Found] = field(default_factory=list)
+    stretches: dict[Key, list[Stretch]] = field(default_factory=dict)
+    before: dict[Key, int] = field(default_factory=dict)
+    """The last offset that the lake had; 0 if it had none."""
+    gaps: list[Gap] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for parts in self.stretches.values() for part in parts)
+
+    def fail(self, group: Sequence[Found], error: HoldfastError) -> None:
+        """These are not read."""
+        self.failures += [Failure(one.log.location, error, one.place.log) for one in group]
+        self.found = [one for one in self.found if one not in group]
+        for key in {one.key for one in group}:
+            if not any(one.key == key for one in self.found):
+                self.stretches.pop(key, None)
+
+    def head(self, key: Key) -> int:
+        return max(one.place.head for one in self.found if one.key == key)
+
+
+def look(lake: Lake, logs: Iterable[Log], *, allow_gaps: bool = False) -> Plan:
+    """Asks every log where it stands and compares with where the lake is. A log that does not
+    answer, or is not the one that it was, is noted; the others are planned.
+
+    Whoever reads is registered with the log here, and what the lake has is confirmed to it, in case
+    that an earlier run was stopped right before.
+    """
+    plan = Plan()
+    for log in logs:
+        try:
+            plan.found.append(Found(log, log.place()))
+        except HoldfastError as error:
+            plan.failures.append(Failure(log.location, error))
+    lake.settle()
+    positions = {(at.log, at.epoch): at for at in lake.positions()}
+    groups: dict[Key, list[Found]] = {}
+    for one in plan.found:
+        groups.setdefault(one.key, []).append(one)
+    reach = {key: at.offset for key, at in positions.items()}
+    for key, claimants in sorted(groups.items()):
+        group = _same(plan, claimants, positions.get(key))
+        try:
+            if group:
+                _plan_log(plan, key, group, positions.get(key), reach, allow_gaps)
+                greet(lake, group, plan.before[key])
+        except HoldfastError as error:
+            plan.fail(group, error)
+    return plan
+
+
+def greet(lake: Lake, group: Sequence[Found], known: int) -> None:
+    """The log keeps for us what we lack, and hears what we have."""
+    for one in group:
+        one.log.register(lake.consumer, max(known + 1, one.place.first))
+        if known:
+            one.log.confirm(lake.consumer, one.place.epoch, min(known, one.place.head))
+
+
+def _same(plan: Plan, claimants: Sequence[Found], known: Position | None) -> list[Found]:
+    """Those that are the log which was read before."""
+    same: list[Found] = []
+    for one in claimants:
+        try:
+            check_same(one, known)
+            same.append(one)
+        except HoldfastError as error:
+            plan.fail([one], error)
+    return same
+
+
+def _plan_log(
+    plan: Plan,
+    key: Key,
+    group: Sequence[Found],
+    known: Position | None,
+    reach: dict[Key, int],
+    allow_gaps: bool,
+) -> None:
+    """`reach`: how far each log is read in each epoch, this plan included."""
+    for other in group[1:]:
+        check_alike(group[0], other)
+    before = 0 if known is None else known.offset
+    parts, gaps = _cover(key, group, before, _older(reach, key))
+    if gaps and not allow_gaps:
+        raise _missing(gaps, group)
+    plan.before[key] = before
+    plan.gaps += gaps
+    if parts:
+        plan.stretches[key] = parts
+        reach[key] = parts[-1].stop - 1
+
+
+def _older(reach: Mapping[Key, int], key: Key) -> int:
+    """How far the log was read in earlier epochs: a restored log goes on from a place in them."""
+    return max(
+        (at for (log, epoch), at in reach.items() if log == key[0] and epoch < key[1]), default=0
+    )
+
+
+def _cover(
+    key: Key, group: Sequence[Found], before: int, older: int
+) -> tuple[list[Stretch], list[Gap]]:
+    """From where the lake is up to the furthest head, each offset from somebody who has it."""
+    parts: list[Stretch] = []
+    gaps: list[Gap] = []
+    at, head = before + 1, max(one.place.head for one in group)
+    while at <= head:
+        holders = [one for one in group if one.place.first <= at <= one.place.head]
+        if holders:
+            best = max(holders, key=lambda one: one.place.head)
+            parts.append(Stretch(best.log, key, at, best.place.head + 1))
+            at = best.place.head + 1
+            continue
+        first = min(one.place.first for one in group if one.place.first > at)
+        # What a restored log truncated before the lake saw it was the same in the epoch before.
+        lost = at if before else max(at, older + 1)
+        if lost < first:
+            gaps.append(Gap(key, lost, first))
+        at = first
+    return parts, gaps + _lost(key, group, before)
+
+
+def _lost(key: Key, group: Sequence[Found], before: int) -> list[Gap]:
+    """Single entries that went before the lake had them; they lie within what is read."""
+    told = {one.place.lost for one in group if one.place.lost is not None}
+    return [Gap(key, one.first, one.last + 1, one.rows) for one in told if one.last > before]
+
+
+def check_same(one: Found, known: Position | None) -> None:
+    """Is it the log that was read before?"""
+    if known is None:
+        return
+    place, where = one.place, one.log.location
+    if known.offset > place.head:
+        if isinstance(one.log, BackupLog | ExportLog):
+            return  # an older copy of what the lake has
+        raise LogForked(
+            f"log {place.log!r} at {where} ends at offset {place.head} of epoch {place.epoch}, but "
+            f"the lake has read up to {known.offset}: it is not the log that was read before",
+            hint=_FORK_HINT,
+        )
+    if known.offset < place.first or not known.id:
+        return
+    found = _ids(one, known.offset, known.offset + 1).get(known.offset, known.id)
+    if found != known.id:
+        raise LogForked(
+            f"log {place.log!r} at {where} has {found} at offset {known.offset} of epoch "
+            f"{place.epoch}, where the lake has read {known.id}: it is not the same log",
+            hint=_FORK_HINT,
+        )
+
+
+def check_alike(one: Found, other: Found) -> None:
+    """Do two places that claim to hold one log agree, as far as both reach?"""
+    last = min(one.place.head, other.place.head)
+    first = max(one.place.first, other.place.first, last - _COMPARED + 1)
+    if first > last:
+        return
+    # Who reads by a token may not be given everything: what both are given must be the same.
+    ours, theirs = _ids(one, first, last + 1), _ids(other, first, last + 1)
+    if all(ours[offset] == theirs[offset] for offset in ours.keys() & theirs.keys()):
+        return
+    raise LogForked(
+        f"{one.log.location} and {other.log.location} both hold log {one.place.log!r} in epoch "
+        f"{one.place.epoch}, but differ between offsets {first} and {last}",
+        hint=_FORK_HINT,
+    )
+
+
+def _ids(one: Found, start: int, stop: int) -> dict[int, str]:
+    """By offset."""
+    found: dict[int, str] = {}
+    for batch in one.log.batches(one.place.epoch, start, stop):
+        offsets, ids = batch.column("offset").to_pylist(), batch.column("id").to_pylist()
+        found.update(zip(offsets, ids, strict=True))
+    return found
+
+
+def _missing(gaps: Sequence[Gap], group: Sequence[Found]) -> Truncated:
+    where = ", ".join(one.log.location for one in group)
+    what = "; ".join(map(str, gaps))
+    return Truncated(
+        f"{what} at {where}: they were truncated before the lake has read them",
+        first_available=gaps[-1].stop,
+        hint="name a backup or an export that has them too, or go on without them: allow gaps",
+    )
+
+
+def positions_after(
+    ends: Mapping[Key, int], last_ids: Mapping[tuple[str, int, int], str]
+) -> list[Position]:
+    """`last_ids`: of the entries that were read at those places."""
+    return [
+        Position(log, epoch, offset, last_ids.get((log, epoch, offset), ""))
+        for (log, epoch), offset in sorted(ends.items())
+    ]

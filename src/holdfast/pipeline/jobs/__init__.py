@@ -1,0 +1,1 @@
+"""Whole runs and streams, their sources, status and compaction."""

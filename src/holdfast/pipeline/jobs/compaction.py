@@ -1,0 +1,98 @@
+"""Fewer and larger files: what many small runs leave behind, put together.
+
+Rows stay as they are, so readers and later folds notice nothing: files are replaced by one commit
+that says that no data changed, and the positions of the logs are carried on in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from holdfast.pipeline.fold import silver
+from holdfast.pipeline.fold.silver import Progress
+from holdfast.pipeline.lake.delta import File, Staged, Table
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.rules.errors import JobFailed
+from holdfast.rules.limits import LAKE_FILE_BYTES
+
+_ENOUGH: Final = 2
+"""So full a file need not be touched: half of what it may hold."""
+
+
+class CompactReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was put together."""
+
+    silver: list[str]
+    """Tables whose increments were merged."""
+    files_before: int
+    """Small files of the other tables that were replaced."""
+    files_after: int
+
+
+def compact(spark: SparkSession, lake: Lake, *, progress: Progress | None = None) -> CompactReport:
+    """All of a lake: increments into silver, and the small files of the other tables."""
+    merged = silver.compact(spark, lake, progress=progress)
+    lake = lake.fresh()
+    before = after = 0
+    tables: tuple[tuple[Table, Sequence[str], Mapping[str, Any]], ...] = (
+        (lake.bronze, ("day", "id"), lake.moved([])),
+        (lake.sightings, ("id",), {}),
+        (lake.quarantine, ("id",), {}),
+    )
+    for number, (table, order, info) in enumerate(tables):
+        if progress is not None:
+            progress("compact small files", number, len(tables))
+        old, new = compact_files(spark, table, order, info)
+        before, after = before + old, after + new
+    return CompactReport(silver=merged, files_before=before, files_after=after)
+
+
+def compact_files(
+    spark: SparkSession, table: Table, order: Sequence[str], info: Mapping[str, Any]
+) -> tuple[int, int]:
+    """Puts the small files of each partition together, sorted; how many there were and are. `info`
+    is what the commit says of the table.
+    """
+    chosen = small_files(table.files())
+    if not chosen:
+        return 0, 0
+    staged: list[Staged] = []
+    for group in chosen:
+        rows = table.read_files(spark, group)
+        parts = -(-sum(file.size for file in group) // LAKE_FILE_BYTES)
+        spread = rows.coalesce(1) if parts == 1 else rows.repartitionByRange(parts, *order)
+        staged.append(table.stage(spread, sort_by=order))
+    old = [file for group in chosen for file in group]
+    new = [file for part in staged for file in part.files]
+    _check_rows(table, old, new)
+    table.commit(new, old, info=info, data_change=False)
+    return len(old), len(new)
+
+
+def small_files(files: Sequence[File]) -> list[list[File]]:
+    """By partition: files that are worth putting together."""
+
+    def place(file: File) -> str:
+        return json.dumps(dict(file.partition), sort_keys=True)
+
+    small = [file for file in files if file.size * _ENOUGH < LAKE_FILE_BYTES]
+    groups = [list(group) for _, group in groupby(sorted(small, key=place), key=place)]
+    return [group for group in groups if len(group) > 1]
+
+
+def _check_rows(table: Table, old: Sequence[File], new: Sequence[File]) -> None:
+    """Spark can be told to pass over files that it cannot read. Here that would lose them."""
+    were, are = (sum(file.rows for file in files) for files in (old, new))
+    if were != are:
+        raise JobFailed(
+            f"{were} rows of {table.root} became {are} when files were put together; nothing was "
+            "changed",
+            hint="spark.sql.files.ignoreCorruptFiles and ignoreMissingFiles must be off; look for "
+            "a damaged file",
+        )

@@ -1,0 +1,1 @@
+"""The Delta tables: names, schemas, commits, rounds."""

@@ -1,0 +1,159 @@
+"""A log on the disk: of a home, while its daemon runs and writes, or of a backup.
+
+Each batch is a read of its own, as when a node serves a range: a long read would keep the WAL from
+being reset. So the log may be truncated between two batches, and each looks at its bounds again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from holdfast.node.core.engine import Core
+from holdfast.node.home.opening import open_home
+from holdfast.node.log import serve
+from holdfast.node.recovery import backup_manifest
+from holdfast.pipeline.logs.arrow import from_columns, from_joined
+from holdfast.pipeline.logs.log import Log, Place, check_range, open_log, reading
+from holdfast.protocol.log_wire import Confirmation, Registration
+from holdfast.rules.errors import NewerSchema, StoreCorrupt
+from holdfast.rules.filters import EVERYTHING, Filter
+from holdfast.rules.limits import SOURCE_BATCH_BYTES, SOURCE_BATCH_ROWS
+from holdfast.service.caller import LOCAL
+from holdfast.storage.files.home import require_home
+from holdfast.storage.sqlite import migrations
+from holdfast.storage.sqlite.log_columns import Joined, log_joined, log_joined_lightly
+from holdfast.storage.sqlite.snapshot_copy import Looking, frozen, looking
+
+_Opening = Callable[[], AbstractContextManager[Looking]]
+
+
+class DiskLog:
+    """What a home and a backup share: a database that is looked into."""
+
+    def __init__(self, location: str, options: dict[str, str], opening: _Opening) -> None:
+        self.location = location
+        self._options = options
+        self._opening = opening
+
+    def __reduce__(self) -> tuple[Callable[..., Log], tuple[str, dict[str, str]]]:
+        return open_log, (self.location, self._options)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.location!r})"
+
+    def place(self) -> Place:
+        with self.looked_at() as reader:
+            return self._place(reader)
+
+    def batches(
+        self, epoch: int, start: int, stop: int, filter: Filter = EVERYTHING
+    ) -> Iterator[pa.RecordBatch]:
+        name = self.place().log if start < stop else ""
+        light = True
+        while start < stop:
+            with reading(name, self.location, epoch, start, stop), self.looked_at() as reader:
+                place = self._place(reader)
+                check_range(place, epoch, start, stop)
+                if filter == EVERYTHING:
+                    joined, light = _joined(reader, start, stop, light=light)
+                    batch, upto = _whole(place, start, joined)
+                else:
+                    batch, upto = _filtered(reader, place, start, stop, filter)
+            if batch is not None:
+                yield batch
+            start = upto + 1
+
+    def register(self, consumer: str, start: int) -> None:
+        """A copy keeps everything, for everybody."""
+
+    def confirm(self, consumer: str, epoch: int, offset: int) -> None:
+        """Nothing will be removed here."""
+
+    def close(self) -> None:
+        """Nothing is held between two reads."""
+
+    def _place(self, reader: Looking) -> Place:
+        name = self._options.get("name") or reader.peer_name()
+        if not name:
+            raise StoreCorrupt(f"the database in {self.location} does not say whose it is")
+        return Place(name, reader.epoch(), *reader.log_bounds())
+
+    @contextmanager
+    def looked_at(self) -> Iterator[Looking]:
+        """One state of the whole database, for as long as the context is held."""
+        with self._opening() as reader:
+            if reader.schema() > migrations.LATEST:
+                raise NewerSchema(
+                    f"{self.location} has schema version {reader.schema()}; "
+                    f"this Holdfast knows {migrations.LATEST}"
+                )
+            yield reader
+
+
+class HomeLog(DiskLog):
+    """The log of a home, whoever else works in it. Its readers are registered in it."""
+
+    def __init__(self, location: str, path: Path, options: dict[str, str]) -> None:
+        self._root = path
+        database = require_home(path).database
+        super().__init__(location, options, lambda: looking(database))
+
+    def register(self, consumer: str, start: int) -> None:
+        with self._core() as core:
+            serve.register(core, LOCAL, Registration(consumer=consumer, start=start))
+
+    def confirm(self, consumer: str, epoch: int, offset: int) -> None:
+        with self._core() as core:
+            serve.confirm(core, LOCAL, Confirmation(consumer=consumer, offset=offset, epoch=epoch))
+
+    @contextmanager
+    def _core(self) -> Iterator[Core]:
+        # For a moment only: a job that ends badly must not look like a home that was not closed.
+        opened = open_home(self._root, nudges=False)
+        try:
+            yield opened.core
+        finally:
+            opened.close()
+
+
+class BackupLog(DiskLog):
+    """The log as a backup has it."""
+
+    def __init__(self, location: str, path: Path, options: dict[str, str]) -> None:
+        said = backup_manifest.read_manifest(path)
+        database = path / backup_manifest.DATABASE
+        sizes = {file.path: file.size for file in said.files}
+        if not database.is_file() or database.stat().st_size != sizes[backup_manifest.DATABASE]:
+            # Its hash would be surer and means to read it all; what is damaged inside shows later.
+            raise StoreCorrupt(
+                f"the database in {location} is not the one that was backed up",
+                hint="use another backup",
+            )
+        super().__init__(location, options, lambda: frozen(database))
+
+
+def _joined(reader: Looking, start: int, stop: int, *, light: bool) -> tuple[Joined | None, bool]:
+    """The next entries, and whether a light read is worth a try for those after them."""
+    asked = (reader.connection, start, stop, SOURCE_BATCH_ROWS, SOURCE_BATCH_BYTES)
+    found = log_joined_lightly(*asked) if light else None
+    return (log_joined(*asked), False) if found is None else (found, True)
+
+
+def _whole(place: Place, start: int, joined: Joined | None) -> tuple[pa.RecordBatch, int]:
+    """A batch, and how far it goes."""
+    if joined is None:
+        raise StoreCorrupt("the log has a gap")
+    return from_joined(place.log, place.epoch, joined), start + joined.rows - 1
+
+
+def _filtered(
+    reader: Looking, place: Place, start: int, stop: int, filter: Filter
+) -> tuple[pa.RecordBatch | None, int]:
+    """The next batch, if anything passes, and how far was looked."""
+    columns = reader.log_columns(start, stop, SOURCE_BATCH_ROWS, SOURCE_BATCH_BYTES, filter)
+    batch = from_columns(place.log, place.epoch, columns) if columns.offset else None
+    return batch, columns.upto

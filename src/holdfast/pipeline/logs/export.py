@@ -1,0 +1,207 @@
+"""The log in an export: its last lines, in the order of their offsets.
+
+The file is checked from end to end once, where the work is planned. After that a range is found by
+halving: a look at the line after any place in the file says whether the range begins before or
+after it. So tasks that read parts of one export do not read each other's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.pipeline.logs.arrow import from_lists, in_order
+from holdfast.pipeline.logs.log import Log, Place, check_range, open_log, reading
+from holdfast.protocol.export_lines import Header, LogLine, Trailer, check_file
+from holdfast.rules.errors import BadInput, BadValue, HoldfastError, StoreFailed
+from holdfast.rules.filters import EVERYTHING, Filter
+from holdfast.rules.limits import EXPORT_LINE_BYTES_MAX, KIB, SOURCE_BATCH_BYTES, SOURCE_BATCH_ROWS
+from holdfast.rules.rows import Columns
+
+_lines: Final = msgspec.json.Decoder(LogLine)
+_header: Final = msgspec.json.Decoder(Header)
+_trailer: Final = msgspec.json.Decoder(Trailer)
+_TAIL_BYTES: Final = 4 * KIB
+_BAD: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class _Kind(msgspec.Struct):
+    """As much of a line as says whether it is one of the log, and which."""
+
+    kind: str = ""
+    offset: int = 0
+
+
+_kind: Final = msgspec.json.Decoder(_Kind)
+
+
+class ExportLog:
+    """The log in a JSONL export."""
+
+    def __init__(self, location: str, path: Path, options: dict[str, str]) -> None:
+        self.location = location
+        self._path = path
+        self._options = options
+        self._checked: tuple[tuple[int, int, int], Place] | None = None
+
+    def __reduce__(self) -> tuple[Callable[..., Log], tuple[str, dict[str, str]]]:
+        return open_log, (self.location, self._options)
+
+    def __repr__(self) -> str:
+        return f"ExportLog({self.location!r})"
+
+    def place(self) -> Place:
+        """Reads the whole file, once as long as it stays the same."""
+        with self._open() as file:
+            status = self._path.stat()
+            state = (status.st_ino, status.st_size, status.st_mtime_ns)
+            if self._checked is None or self._checked[0] != state:
+                try:
+                    check_file(file)
+                except HoldfastError as error:
+                    raise type(error)(
+                        f"{self.location}: {error.message}", hint="export the home again"
+                    ) from None
+                self._checked = state, self._place(file)
+            return self._checked[1]
+
+    def batches(
+        self, epoch: int, start: int, stop: int, filter: Filter = EVERYTHING
+    ) -> Iterator[pa.RecordBatch]:
+        if start >= stop:
+            return
+        with self._open() as file:
+            place = self._place(file)
+            with reading(place.log, self.location, epoch, start, stop):
+                check_range(place, epoch, start, stop)
+                end = _tail(file)[0]
+                _find(file, start, end)
+            while True:
+                with reading(place.log, self.location, epoch, start, stop):
+                    lines = _take(file, stop, end)
+                    if not lines:
+                        return
+                    batch = _batch(place, [line for line in lines if _passes(filter, line)])
+                    if not in_order(batch.column("offset"), start, stop):
+                        raise BadValue("the lines of the log are out of order")
+                    start = lines[-1].offset + 1
+                if batch.num_rows:
+                    yield batch
+
+    def register(self, consumer: str, start: int) -> None:
+        """A file keeps everything, for everybody."""
+
+    def confirm(self, consumer: str, epoch: int, offset: int) -> None:
+        """Nothing will be removed here."""
+
+    def close(self) -> None:
+        """Nothing is held between two reads."""
+
+    def _open(self) -> BinaryIO:
+        try:
+            return self._path.open("rb")
+        except OSError as error:
+            raise StoreFailed(f"{self.location} cannot be opened: {error.strerror}") from None
+
+    def _place(self, file: BinaryIO) -> Place:
+        file.seek(0)
+        try:
+            header = _header.decode(file.readline(EXPORT_LINE_BYTES_MAX))
+        except _BAD:
+            raise BadInput(f"{self.location} is not an export of Holdfast") from None
+        if header.head >= header.first and not _tail(file)[1].counts.get("log"):
+            raise BadInput(
+                f"the export {self.location} holds no lines of the log",
+                hint="export with the log, which is the default, and with the meshes that it is of",
+            )
+        name = self._options.get("name") or header.peer
+        return Place(name, header.epoch, header.first, header.head)
+
+
+def _tail(file: BinaryIO) -> tuple[int, Trailer]:
+    """The last line, and where it begins."""
+    size = file.seek(0, 2)
+    begin = max(0, size - _TAIL_BYTES)
+    file.seek(begin)
+    lines = file.read().rstrip(b"\n").rsplit(b"\n", 1)
+    try:
+        return begin + len(lines[0]) + 1, _trailer.decode(lines[-1])
+    except _BAD:
+        raise BadValue(
+            "the file does not end as an export does: it was cut off", hint="export the home again"
+        ) from None
+
+
+def _find(file: BinaryIO, start: int, end: int) -> None:
+    """Goes to the first line of the log from `start` on, or to the end of the lines."""
+    low, high = 0, end  # the line begins in [low, high]
+    while low < high:
+        middle = (low + high) // 2
+        begin, line = _line_from(file, middle, end)
+        if begin >= end or (line.kind == "log" and line.offset >= start):
+            high = middle
+        else:
+            low = middle + 1
+    file.seek(_line_from(file, low, end)[0])
+
+
+def _line_from(file: BinaryIO, place: int, end: int) -> tuple[int, _Kind]:
+    """The first line that begins at or after a place in the file."""
+    begin = 0
+    if place:
+        file.seek(place - 1)
+        begin = place - 1 + len(file.readline())
+    if begin >= end:
+        return end, _Kind()
+    file.seek(begin)
+    try:
+        return begin, _kind.decode(file.readline())
+    except _BAD as error:
+        raise BadValue(f"the line at byte {begin} cannot be read: {error}") from None
+
+
+def _take(file: BinaryIO, stop: int, end: int) -> list[LogLine]:
+    """The next lines up to an offset, as many as make a batch."""
+    taken: list[LogLine] = []
+    size = 0
+    while len(taken) < SOURCE_BATCH_ROWS and size < SOURCE_BATCH_BYTES and file.tell() < end:
+        raw = file.readline()
+        size += len(raw)
+        try:
+            line = _lines.decode(raw)
+        except _BAD as error:
+            raise BadValue(
+                f"the line before byte {file.tell()} is not one of the log: {error}"
+            ) from None
+        if line.offset >= stop:
+            break
+        taken.append(line)
+    return taken
+
+
+def _passes(filter: Filter, line: LogLine) -> bool:
+    says = line.says
+    return filter.passes(says.mesh, says.op, says.entity, says.origin, "")
+
+
+def _batch(place: Place, lines: list[LogLine]) -> pa.RecordBatch:
+    says = [line.says for line in lines]
+    columns = Columns(
+        offset=[line.offset for line in lines],
+        id=[],
+        mesh=[said.mesh for said in says],
+        op=[said.op for said in says],
+        entity=[said.entity for said in says],
+        origin=[said.origin for said in says],
+        lamport=[said.lamport for said in says],
+        recorded_at=[line.recorded_at for line in lines],
+        raw=[line.raw for line in lines],
+        upto=lines[-1].offset if lines else 0,
+    )
+    # What is told for people; whoever unpacks the bytes compares the two.
+    ids = pa.array([said.id for said in says], pa.string())
+    return from_lists(place.log, place.epoch, columns, ids)

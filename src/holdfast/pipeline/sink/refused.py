@@ -1,0 +1,116 @@
+"""Rows that a node refused: counted by reason, and kept where somebody can put them right.
+
+With a folder, each task writes its refused rows into a file of their own, one JSON object in each
+line with the row, its id and the reason. The name of a file is that of the write, the batch and the
+part, so that a repeat replaces it; files of an earlier attempt that no part wrote again are removed
+when the batch is committed. Without a folder, the first of each reason is told and the write fails.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from holdfast.pipeline.sink.ids import Write
+from holdfast.pipeline.sink.rows import Row
+from holdfast.storage.files.durable import Draft, durable_writer, make_folder
+
+_NAME_CHARS: Final = 60
+_SHOWN_CHARS: Final = 300
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
+
+
+class Tally:
+    """What was refused in one part."""
+
+    def __init__(self, draft: _LazyDraft | None) -> None:
+        self.counts: Counter[str] = Counter()
+        self.first: dict[str, str] = {}
+        """By reason: what was said of the first row."""
+        self._draft = draft
+
+    def add(self, row: Row, code: str, message: str) -> None:
+        self.counts[code] += 1
+        if code not in self.first:
+            self.first[code] = f"{message} [row {_short(row)}]"
+        if self._draft is not None:
+            told = {"reason": code, "message": message, "id": row.id or None, "row": row.shown()}
+            self._draft.write(msgspec.json.encode(told) + b"\n")
+
+
+@contextmanager
+def tallying(folder: str | None, write: Write, part: int) -> Iterator[Tally]:
+    """Counts what is refused; the file is there when the block has ended, if any row was."""
+    if folder is None:
+        yield Tally(None)
+        return
+    path = folder_of(folder, write) / file_name(write, part)
+    with ExitStack() as stack:
+        draft = _LazyDraft(path, stack)
+        yield Tally(draft)
+    if not draft.begun:
+        path.unlink(missing_ok=True)  # of an attempt before whatever was wrong was put right
+
+
+class _LazyDraft:
+    """A file that is begun with the first line."""
+
+    def __init__(self, path: Path, stack: ExitStack) -> None:
+        self._path, self._stack = path, stack
+        self._draft: Draft | None = None
+
+    @property
+    def begun(self) -> bool:
+        return self._draft is not None
+
+    def write(self, line: bytes) -> None:
+        if self._draft is None:
+            folder = self._path.parent
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
+            self._draft = self._stack.enter_context(durable_writer(self._path))
+        self._draft.write(line)
+
+
+def folder_of(folder: str, write: Write) -> Path:
+    """Where the files of a write are; its name made safe, and still its own."""
+    readable = _UNSAFE.sub("_", write.name)[:_NAME_CHARS]
+    return Path(folder) / f"{readable}-{sha256(write.name.encode()).hexdigest()[:8]}"
+
+
+def file_name(write: Write, part: int) -> str:
+    return f"{_prefix(write)}{part:05}.jsonl"
+
+
+def remove_others(folder: str, write: Write, parts: Collection[int]) -> None:
+    """Leaves the files of these parts only, if the batch was written in other parts before."""
+    kept = {file_name(write, part) for part in parts}
+    for path in sorted(folder_of(folder, write).glob(f"{_prefix(write)}*.jsonl")):
+        if path.name not in kept:
+            path.unlink(missing_ok=True)
+
+
+def summary(tallies: Sequence[tuple[dict[str, int], dict[str, str]]]) -> str:
+    """All reasons of all parts: how often, and what was said of one."""
+    counts: Counter[str] = Counter()
+    first: dict[str, str] = {}
+    for part_counts, part_first in tallies:
+        counts.update(part_counts)
+        first = {**part_first, **first}
+    return "; ".join(f"{code} {count} ({first[code]})" for code, count in counts.most_common())
+
+
+def _prefix(write: Write) -> str:
+    return f"batch-{write.batch:09}-part-"
+
+
+def _short(row: Row) -> str:
+    text = msgspec.json.encode(row.shown()).decode()
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"

@@ -1,0 +1,266 @@
+"""Snapshots of the lake: what a new node needs to begin, and where it goes on.
+
+    report = build(spark, lake, "/backups/team-2026-11-15", mesh="team", sign=signer_of(home))
+
+A snapshot holds the envelopes that make the state of a mesh: of memory, state and files the one
+that wins, of tasks every turn, of vectors all or the newest, and facts unless they are left out. It
+holds their own bytes, so the node that begins with it (`holdfast restore --snapshot`) takes them in
+as if they had come from a peer. Messages are never in it: they are no state, and for nobody but
+those whom they name, who get them from a broker.
+
+Which envelopes win is found on narrow columns; their bytes then go from the lake's files straight
+into the snapshot's, written by the executors. The driver sees one line for each part.
+
+Blobs are not in the lake, so they are not here: rows name them, nodes have them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from holdfast.node.snapshots.manifest import Manifest, MeshPoint, Signer
+from holdfast.node.snapshots.parts import sum_text
+from holdfast.pipeline.fold.winners import winners
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.snapshot.coverage import covered
+from holdfast.pipeline.snapshot.files import TAKEN, WRITTEN, Target, Written, write_parts
+from holdfast.pipeline.spark.failures import told_plainly
+from holdfast.rules.bodies import family_of
+from holdfast.rules.errors import BadInput, UnknownMesh
+from holdfast.rules.limits import SNAPSHOT_PART_BYTES
+from holdfast.rules.message import MESSAGE
+from holdfast.rules.order import ORDER_COLUMNS
+
+VECTORS: Final = ("all", "newest")
+_ONE_WINS: Final = ("state", "memory", "file")
+_NEVER: Final = family_of(MESSAGE)
+_DELETIONS: Final = ("state.delete", "memory.forget", "file.delete", "vector.delete")
+_KEY: Final = ("mesh", "family", "owner", "entity", "model")
+
+
+class SnapshotReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was made."""
+
+    target: str
+    digest: str
+    meshes: tuple[str, ...]
+    rows: int
+    counts: dict[str, int]
+    parts: int
+    bytes: int
+    logs: dict[str, tuple[int, int]]
+    """How far each log is covered: epoch and offset."""
+    signed_by: str
+    strays: int
+    """Files of tasks that did not count; they are gone."""
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """What belongs into a snapshot."""
+
+    mesh: str | None = None
+    lamport: int | None = None
+    at_ms: int | None = None
+    facts: bool = True
+    vectors: str = "all"
+    deletions_since_ms: int | None = None
+
+    def check(self) -> Point:
+        if self.vectors not in VECTORS:
+            raise BadInput(f"vectors are {' or '.join(VECTORS)}, not {self.vectors!r}")
+        if self.lamport is not None and self.mesh is None:
+            raise BadInput(
+                "each mesh has a clock of its own", hint="name the mesh whose lamport it is"
+            )
+        if self.lamport is not None and self.at_ms is not None:
+            raise BadInput("a snapshot ends at a lamport or at a time, not at both")
+        return self
+
+
+def build(
+    spark: SparkSession,
+    lake: Lake,
+    target: str,
+    *,
+    mesh: str | None = None,
+    lamport: int | None = None,
+    at: datetime | int | None = None,
+    facts: bool = True,
+    vectors: str = "all",
+    deletions_since: datetime | int | None = None,
+    sign: Signer | None = None,
+) -> SnapshotReport:
+    """Makes a snapshot of a mesh, or of all, in a new folder: as of now, or of what had no higher
+    `lamport`, or of what some log had recorded by `at` (milliseconds, or a time).
+
+    `deletions_since` leaves out what was deleted before: a node that begins so refuses older
+    writes, as one does that has forgotten its deletions itself.
+    """
+    point = Point(
+        mesh=mesh,
+        lamport=lamport,
+        at_ms=_ms(at),
+        facts=facts,
+        vectors=vectors,
+        deletions_since_ms=_ms(deletions_since),
+    ).check()
+    with told_plainly("the snapshot"):
+        return _build(spark, lake.fresh(), target, point, sign)
+
+
+def _build(
+    spark: SparkSession, lake: Lake, target: str, point: Point, sign: Signer | None
+) -> SnapshotReport:
+    place = Target(target)
+    bronze = lake.bronze.read(spark)
+    if point.mesh is not None:
+        bronze = bronze.where(F.col("mesh") == point.mesh)
+    clocks, origins = _known(bronze)
+    if not clocks:
+        what = "yet" if point.mesh is None else f"of a mesh {point.mesh!r}"
+        raise UnknownMesh(f"the lake holds nothing {what}", hint="fill it: holdfast pipeline run")
+    place.prepare()
+    entries, later = divided(spark, lake, bronze, point)
+    logs = covered(spark, lake, bronze, later)
+    kept, dropped = _kept(entries, point)
+    written = _write(kept, target)
+    manifest = Manifest(
+        lake=lake.id,
+        created_at=time.time_ns() // 1_000_000,
+        meshes={
+            slug: MeshPoint(clock=clock, forgotten=dropped.get(slug, 0))
+            for slug, clock in sorted(clocks.items())
+        },
+        lamport=point.lamport,
+        at=point.at_ms,
+        facts=point.facts,
+        vectors=point.vectors,
+        counts=_sum_counts(written),
+        rows=sum(part.rows for part in written),
+        content=sum_text(sum(int(part.content, 16) for part in written)),
+        logs=logs,
+        origins=origins,
+        parts=tuple(part.part for part in written),
+    ).sealed(sign)
+    place.publish(manifest.encode(), uuid4().hex)
+    strays = place.remove_strays({part.path for part in manifest.parts})
+    return _reported(target, manifest, strays)
+
+
+def _reported(target: str, manifest: Manifest, strays: int) -> SnapshotReport:
+    return SnapshotReport(
+        target=target,
+        digest=manifest.digest,
+        meshes=tuple(manifest.meshes),
+        rows=manifest.rows,
+        counts=manifest.counts,
+        parts=len(manifest.parts),
+        bytes=manifest.total_bytes,
+        logs={found.log: (found.epoch, found.offset) for found in manifest.logs},
+        signed_by=manifest.signer,
+        strays=strays,
+    )
+
+
+def _ms(at: datetime | int | None) -> int | None:
+    if not isinstance(at, datetime):
+        return at
+    if at.tzinfo is None:
+        raise BadInput(f"{at} does not say in which time zone", hint="add one, as +00:00")
+    return int(at.timestamp() * 1000)
+
+
+def _known(bronze: DataFrame) -> tuple[dict[str, int], dict[str, int]]:
+    """The highest stamp of each mesh and the highest epoch of each origin, of all that the lake
+    has, later than the point or not: a node that begins must be past them.
+    """
+    rows = (
+        bronze.groupBy("mesh", "origin")
+        .agg(F.max("lamport").alias("clock"), F.max("origin_epoch").alias("origin_epoch"))
+        .collect()
+    )
+    clocks: dict[str, int] = {}
+    origins: dict[str, int] = {}
+    for row in rows:
+        clocks[row.mesh] = max(clocks.get(row.mesh, 0), row.clock)
+        origins[row.origin] = max(origins.get(row.origin, 0), row.origin_epoch)
+    return clocks, dict(sorted(origins.items()))
+
+
+# --- what belongs in -----------------------------------------------------------------------------
+
+
+def divided(
+    spark: SparkSession, lake: Lake, bronze: DataFrame, point: Point
+) -> tuple[DataFrame, DataFrame | None]:
+    """What is not later than the point, and what is; None if the point is now."""
+    if point.lamport is not None:
+        early = F.col("lamport") <= point.lamport
+        return bronze.where(early), bronze.where(~early)
+    if point.at_ms is None:
+        return bronze, None
+    early = F.col("recorded_at") <= F.timestamp_millis(F.lit(point.at_ms).cast("bigint"))
+    # Bronze knows when the log recorded it that was read first; another may have been earlier.
+    known = lake.sightings.read(spark).where(early).select("id").distinct()
+    rest = bronze.where(~early)
+    inside = bronze.where(early).unionByName(rest.join(known, "id", "left_semi"))
+    return inside, rest.join(known, "id", "left_anti")
+
+
+def _kept(entries: DataFrame, point: Point) -> tuple[DataFrame, Mapping[str, int]]:
+    """The entries that make the state, and the highest stamp of the deletions that are left out,
+    by mesh.
+    """
+    families = [*_ONE_WINS, *(["vector"] if point.vectors == "newest" else [])]
+    contested = F.col("family").isin(families)
+    won = _won(entries.where(contested))
+    dropped: Mapping[str, int] = {}
+    if point.deletions_since_ms is not None:
+        since = F.timestamp_millis(F.lit(point.deletions_since_ms))
+        old = F.col("op").isin(*_DELETIONS) & (F.col("created_at") < since)
+        highest = won.where(old).groupBy("mesh").agg(F.max("lamport").alias("lamport"))
+        dropped = {row.mesh: row.lamport for row in highest.collect()}
+        won = won.where(~old)
+    whole = entries.where(~contested & (F.col("family") != _NEVER))
+    if not point.facts:
+        whole = whole.where(F.col("family") != "fact")
+    columns = [F.col(name) for name in TAKEN]
+    chosen = entries.where(contested).join(won.select("id"), "id", "left_semi")
+    return chosen.select(*columns).unionByName(whole.select(*columns)), dropped
+
+
+def _won(entries: DataFrame) -> DataFrame:
+    """Of each key the entry that wins. Only narrow columns take part: most entries lose."""
+    named = entries.withColumnRenamed("origin", "peer")
+    return winners(named.select(*_KEY, *ORDER_COLUMNS, "op", "created_at"), _KEY)
+
+
+def _write(kept: DataFrame, target: str) -> list[Written]:
+    """In the one order, so that a node that begins with it meets everything as it happened."""
+    order = TAKEN[:3]
+    task = partial(write_parts, target, uuid4().hex, SNAPSHOT_PART_BYTES)
+    rows = (
+        kept.repartitionByRange(*order)
+        .sortWithinPartitions(*order)
+        .mapInArrow(task, WRITTEN)
+        .collect()
+    )
+    written = [msgspec.convert(row.asDict(), Written) for row in rows]
+    return sorted(written, key=lambda part: part.order)
+
+
+def _sum_counts(written: Sequence[Written]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for part in written:
+        for family, count in part.by_family.items():
+            counts[family] = counts.get(family, 0) + count
+    return dict(sorted(counts.items()))

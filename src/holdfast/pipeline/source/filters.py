@@ -1,0 +1,97 @@
+"""What a log is asked for when Spark says which rows it is going to keep.
+
+A log is asked for no less than those rows, and often for more: Spark filters again. What cannot be
+said in the words of a log is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+from pyspark.sql import datasource as spark
+
+from holdfast.pipeline.logs.log import Place
+from holdfast.rules.errors import BadInput
+from holdfast.rules.filters import CLASSES, EVERYTHING, Filter
+
+_NAMES: Final = {"mesh": "meshes", "origin": "origins", "entity": "subjects", "op": "classes"}
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """A filter for the entries, and which logs and offsets are looked at at all."""
+
+    filter: Filter = EVERYTHING
+    logs: frozenset[str] | None = None
+    start: int = 1
+    stop: int | None = None
+
+    @classmethod
+    def of(cls, filters: Iterable[spark.Filter]) -> Wanted:
+        wanted = cls()
+        for term in filters:
+            wanted = wanted.with_term(term)
+        return wanted
+
+    def with_term(self, term: spark.Filter) -> Wanted:
+        """Narrowed by one more term, or as it was."""
+        column: tuple[str, ...] = getattr(term, "attribute", ())
+        name = column[0] if len(column) == 1 else ""
+        if name == "offset":
+            return self._with_bound(term)
+        if isinstance(term, spark.StringStartsWith):
+            return self._with_names("entity", (term.value,)) if name == "entity" else self
+        if isinstance(term, spark.EqualTo | spark.In):
+            values = term.value if isinstance(term, spark.In) else (term.value,)
+            if all(isinstance(value, str) for value in values):
+                return self._with_names(name, tuple(values))
+        return self
+
+    def within(self, place: Place, start: int, stop: int) -> tuple[int, int]:
+        """As much of a range as is looked at."""
+        if self.logs is not None and place.log not in self.logs:
+            return start, start
+        return max(start, self.start), stop if self.stop is None else min(stop, self.stop)
+
+    def _with_names(self, name: str, values: tuple[str, ...]) -> Wanted:
+        if name == "log":
+            logs = frozenset(values)
+            return msgspec.structs.replace(
+                self, logs=logs if self.logs is None else self.logs & logs
+            )
+        field = _NAMES.get(name)
+        if field is None or not values or getattr(self.filter, field):
+            return self  # a second term about the same is left to Spark
+        if field == "classes":
+            values = _classes_of(values)
+        filter = msgspec.structs.replace(self.filter, **{field: values})
+        try:
+            return msgspec.structs.replace(self, filter=filter.check())
+        except BadInput:
+            return self  # no entry can have such a name: Spark finds that out
+
+    def _with_bound(self, term: spark.Filter) -> Wanted:
+        value = getattr(term, "value", None)
+        if type(value) is not int:
+            return self
+        start, stop = self.start, self.stop
+        if isinstance(term, spark.EqualTo | spark.GreaterThanOrEqual):
+            start = max(start, value)
+        elif isinstance(term, spark.GreaterThan):
+            start = max(start, value + 1)
+        if isinstance(term, spark.EqualTo | spark.LessThanOrEqual):
+            stop = value + 1 if stop is None else min(stop, value + 1)
+        elif isinstance(term, spark.LessThan):
+            stop = value if stop is None else min(stop, value)
+        return msgspec.structs.replace(self, start=start, stop=stop)
+
+
+ANYTHING: Final = Wanted()
+
+
+def _classes_of(ops: tuple[str, ...]) -> tuple[str, ...]:
+    """The data classes with these ops; none if an op is of no class that is known."""
+    found = {name for op in ops for name, known in CLASSES.items() if op in known}
+    covered = {op for name in found for op in CLASSES[name]}
+    return tuple(sorted(found)) if covered.issuperset(ops) else ()

@@ -1,0 +1,247 @@
+"""`spark.read.format("holdfast")` and `spark.readStream.format("holdfast")`: logs as tables.
+
+    register(spark)
+    spark.read.format("holdfast").load("/home/ana/.local/share/holdfast").show()
+
+A partition is a range of offsets of one log. The task that gets it opens the log itself and reads
+Arrow batches; no row is touched one by one. Options:
+
+    path, logs         where the logs are: one, or several with commas or line breaks between
+    columns            `log` (default) or `envelope`, which adds what stands in the bytes
+    from, to           offsets [from, to) of a batch read; `17` or `{"ana": 17}`
+    rowsPerPartition   rows that one task reads
+    startingOffsets    where a stream begins: earliest, latest or {"ana": [epoch, offset read]}
+    maxRowsPerBatch    rows of all logs together in one batch of a stream
+    consumer           the name under which a stream confirms what Spark has committed
+    pushFilters        `true`: let nodes filter; needs spark.sql.python.filterPushdown.enabled
+    token_file, token, key_file, card, ca, pin, retries, name     see `logs.open_log`
+
+Tables are written back under the same name: see `sink`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.types import StructType
+
+from holdfast.pipeline.lake import schema as schemas
+from holdfast.pipeline.logs.log import Log, Place, open_log, retold
+from holdfast.pipeline.source.filters import ANYTHING, Wanted
+from holdfast.pipeline.source.plan import Span, bound, check_place, interleaved, split
+from holdfast.rules.errors import BadInput, HoldfastError
+from holdfast.rules.filters import EVERYTHING
+from holdfast.rules.filters import Filter as LogFilter
+from holdfast.rules.limits import SOURCE_PARTITION_ROWS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+COLUMNS: Final = {"log": schemas.LOG, "envelope": schemas.ENVELOPE}
+
+
+def register(spark: SparkSession) -> None:
+    """Makes the format `holdfast` known to a session."""
+    spark.dataSource.register(HoldfastSource)
+
+
+class HoldfastSource(DataSource):
+    """The format `holdfast`: reads logs, and writes to nodes."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "holdfast"
+
+    def schema(self) -> StructType:
+        return Options(self.options).schema
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = Options(self.options)
+        options.check_schema(schema)
+        # Spark refuses a reader that can filter unless its own setting for that is on.
+        return FilteringReader(options) if options.flag("pushfilters") else LogReader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from holdfast.pipeline.source.stream import LogStreamReader
+
+        options = Options(self.options)
+        options.check_schema(schema)
+        return LogStreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from holdfast.pipeline.sink import sink
+
+        return sink.writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from holdfast.pipeline.sink import sink
+
+        return sink.stream_writer(self.options, schema, overwrite)
+
+
+class Options:
+    """What a user said, read. Holds tokens, so it shows nothing of itself."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self.given = {name.lower(): text for name, text in given.items()}
+
+    def __repr__(self) -> str:
+        return f"Options({', '.join(sorted(self.given))})"
+
+    @property
+    def locations(self) -> list[str]:
+        several = self.given.get("paths")
+        found = json.loads(several) if several else []
+        for name in ("path", "logs"):
+            found += re.split(r"[,\n]", self.given.get(name, ""))
+        named = list(dict.fromkeys(filter(None, (part.strip() for part in found))))
+        if not named:
+            raise BadInput("no log is named", hint="name it: .load(LOG), or .option('logs', …)")
+        if len(named) > 1 and self.given.get("name"):
+            raise BadInput("one name is given to several logs", hint="read them one by one")
+        return named
+
+    @property
+    def columns(self) -> str:
+        said = self.given.get("columns", "log")
+        if said not in COLUMNS:
+            raise BadInput(f"columns {said!r} are neither log nor envelope")
+        return said
+
+    @property
+    def schema(self) -> StructType:
+        return COLUMNS[self.columns]
+
+    @property
+    def rows_per_partition(self) -> int:
+        return self.number("rowsperpartition") or SOURCE_PARTITION_ROWS
+
+    def number(self, name: str) -> int | None:
+        said = self.given.get(name)
+        if said is None:
+            return None
+        if not said.isdecimal() or not int(said):
+            raise BadInput(f"{name} {said!r} is not a number of rows")
+        return int(said)
+
+    def flag(self, name: str) -> bool:
+        said = self.given.get(name, "false").lower()
+        if said not in ("true", "false"):
+            raise BadInput(f"{name} {said!r} is neither true nor false")
+        return said == "true"
+
+    def check_schema(self, asked: StructType) -> None:
+        ours = [(field.name, field.dataType) for field in self.schema.fields]
+        if [(field.name, field.dataType) for field in asked.fields] != ours:
+            raise BadInput(
+                "the columns of a log are given",
+                hint="leave the schema out; select and cast afterwards",
+            )
+
+    def open(self, location: str) -> Log:
+        return open_log(location, self.given)
+
+
+def read_span(
+    options: Options, span: InputPartition, filter: LogFilter = EVERYTHING
+) -> Iterator[pa.RecordBatch]:
+    """What a task does. An error names the log, the offsets and what to do, as Spark shows only its
+    message.
+    """
+    if not isinstance(span, Span):
+        return  # Spark makes one partition of its own where there is none
+    wants_envelopes = options.columns == "envelope"
+    with speaking():
+        log = options.open(span.location)
+        try:
+            for batch in log.batches(span.epoch, span.start, span.stop, filter):
+                if wants_envelopes:
+                    from holdfast.pipeline.logs.unpack import unpack
+
+                    yield unpack(batch)
+                else:
+                    yield batch
+        finally:
+            log.close()
+
+
+@contextmanager
+def speaking() -> Iterator[None]:
+    """Errors from here carry their hint in their message: it is all that Spark passes on."""
+    try:
+        yield
+    except HoldfastError as error:
+        if not error.hint:
+            raise
+        raise retold(error, f"{error.message} ({error.hint})") from error
+
+
+class LogReader(DataSourceReader):
+    """A batch read of logs as they stand when it is planned."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._wanted = ANYTHING
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        planned: list[list[Span]] = []
+        seen: dict[str, str] = {}
+        with speaking():
+            for location in options.locations:
+                log = options.open(location)
+                try:
+                    place = log.place()
+                finally:
+                    log.close()
+                check_names(seen, place.log, location)
+                start, stop = self._range(place, location)
+                planned.append(split(location, place, start, stop, options.rows_per_partition))
+        return list(interleaved(planned))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_span(self._options, partition, self._wanted.filter)
+
+    def _range(self, place: Place, location: str) -> tuple[int, int]:
+        given = self._options.given
+        start = bound(given.get("from"), "from", place.log)
+        stop = bound(given.get("to"), "to", place.log)
+        if start is not None and start <= place.head:
+            check_place([place.epoch, start - 1], place, location)
+        begin = place.first if start is None else start
+        end = place.head + 1 if stop is None else min(stop, place.head + 1)
+        return self._wanted.within(place, begin, end)
+
+
+class FilteringReader(LogReader):
+    """Asks the logs for less where Spark will throw the rest away. Spark still looks at every row,
+    so that what a log cannot tell apart does no harm.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._wanted = Wanted.of(filters)
+        return filters
+
+
+def check_names(seen: dict[str, str], name: str, location: str) -> None:
+    """Notes whose log lies where; two of one name cannot be told apart in a table."""
+    other = seen.setdefault(name, location)
+    if other != location:
+        raise BadInput(
+            f"{other} and {location} both hold the log {name!r}",
+            hint="read them one by one, or give one another name with the option `name`",
+        )

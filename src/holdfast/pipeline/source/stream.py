@@ -1,0 +1,207 @@
+"""The stream: where the logs stand, what comes next, and the word that it arrived.
+
+With the option `consumer` every log is told at first where this stream begins, and from then on
+keeps what the stream has not confirmed. It is confirmed when Spark has committed a batch, never
+before: after a crash Spark asks for the last batch again, and the logs must still have it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from holdfast.pipeline.logs.log import BROKER, Log, Place
+from holdfast.pipeline.source.plan import (
+    Offsets,
+    Span,
+    check_lost,
+    check_place,
+    interleaved,
+    next_offsets,
+    split,
+    starting,
+)
+from holdfast.pipeline.source.source import Options, check_names, read_span, speaking
+from holdfast.rules.errors import BadInput, EpochChanged, HoldfastError, UnknownConsumer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger("holdfast")
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads logs as they grow."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._logs: dict[str, Log] = {}
+        self._target: dict[str, Place] | None = None
+        self._registered: set[tuple[str, int]] = set()
+        self._confirmed: Offsets = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What goes to a task reads; it neither plans nor confirms.
+        return {"_options": self._options}
+
+    # --- on the driver -------------------------------------------------------------------------
+
+    def initialOffset(self) -> Offsets:
+        with speaking():
+            places = self._places()
+            begin = starting(self._options.given.get("startingoffsets"), places)
+            self._register(begin, places)
+        return begin
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self._options.number("maxrowsperbatch")
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        with speaking():
+            self._target = self._places()
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        with speaking():
+            places = self._places()
+            for name, at in start.items():
+                if name in places:
+                    check_lost(at, places[name], self._logs[name].location)
+                if name in places and at[0] == places[name].epoch:
+                    check_place(at, places[name], self._logs[name].location)
+            most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+            heads = places if self._target is None else self._target
+            end = next_offsets(start, places, heads, most)
+            self._register({**end, **start}, places)
+            return end
+
+    def reportLatestOffset(self) -> Offsets:
+        with speaking():
+            places = self._places()
+        return {name: [place.epoch, place.head] for name, place in sorted(places.items())}
+
+    def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+        planned: list[list[Span]] = []
+        rows = self._options.rows_per_partition
+        with speaking():
+            places = self._places()
+            for name, (epoch, offset) in end.items():
+                begin = start.get(name)
+                if begin is None or begin[0] != epoch or begin[1] >= offset:
+                    continue
+                place = self._require(places, name)
+                location = self._logs[name].location
+                if place.epoch != epoch:
+                    # Planned before the log was restored. What it still has of that comes next,
+                    # when all of the new epoch is read; the rest is gone from the node itself.
+                    log.warning(
+                        "offsets %d to %d in epoch %d of log %r at %s are not read: it counts in "
+                        "epoch %d now and is read from its first offset",
+                        *(begin[1] + 1, offset, epoch, name, location, place.epoch),
+                    )
+                    continue
+                check_place(begin, place, location)
+                check_place([epoch, offset], place, location)
+                planned.append(split(location, place, begin[1] + 1, offset + 1, rows))
+        return list(interleaved(planned))
+
+    def commit(self, end: Offsets) -> None:
+        consumer = self._options.given.get("consumer")
+        if not consumer:
+            return
+        with speaking():
+            self._places_known()
+            for name, (epoch, offset) in end.items():
+                if name not in self._logs or offset < 1 or self._confirmed.get(name) == end[name]:
+                    continue
+                self._confirm(consumer, name, epoch, offset)
+                self._confirmed[name] = end[name]
+
+    def stop(self) -> None:
+        for opened in self._logs.values():
+            opened.close()
+        self._logs = {}
+
+    # --- in a task -----------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_span(self._options, partition)
+
+    # --- the logs ------------------------------------------------------------------------------
+
+    def _places(self) -> dict[str, Place]:
+        """How all logs stand now, by their names."""
+        if self._logs:
+            found = {name: opened.place() for name, opened in self._logs.items()}
+            if any(place.log != name for name, place in found.items()):
+                raise BadInput(
+                    "another node answers in the place of one that this stream reads",
+                    hint=", ".join(sorted(opened.location for opened in self._logs.values())),
+                )
+            return found
+        places: dict[str, Place] = {}
+        seen: dict[str, str] = {}
+        logs: dict[str, Log] = {}
+        for location in self._options.locations:
+            if location.startswith(BROKER) and not self._options.given.get("consumer"):
+                raise BadInput(
+                    f"a stream reads {location} under a name, or nobody tells it what it missed",
+                    hint="choose one with the option `consumer`",
+                )
+            opened = self._options.open(location)
+            place = opened.place()
+            check_names(seen, place.log, location)
+            places[place.log], logs[place.log] = place, opened
+        self._logs = logs
+        return places
+
+    def _places_known(self) -> None:
+        if not self._logs:
+            self._places()
+
+    def _require(self, places: dict[str, Place], name: str) -> Place:
+        if name not in places:
+            raise BadInput(
+                f"the checkpoint speaks of log {name!r}, which is not among the logs",
+                hint="name it again until its last batch is done, or use a new checkpoint",
+            )
+        return places[name]
+
+    def _register(self, begin: Offsets, places: dict[str, Place]) -> None:
+        consumer = self._options.given.get("consumer")
+        if not consumer:
+            return
+        for name, place in places.items():
+            key = (name, place.epoch)
+            if key in self._registered or name not in begin:
+                continue
+            epoch, offset = begin[name]
+            start = offset + 1 if epoch == place.epoch else place.first
+            self._logs[name].register(consumer, start)
+            self._registered.add(key)
+
+    def _confirm(self, consumer: str, name: str, epoch: int, offset: int) -> None:
+        opened = self._logs[name]
+        try:
+            opened.confirm(consumer, epoch, offset)
+        except EpochChanged as error:
+            self._not_told(name, offset, error)
+        except UnknownConsumer as error:
+            if opened.place().epoch != epoch:
+                self._not_told(name, offset, error)
+                return
+            # Retired meanwhile. It begins anew where this stream is.
+            opened.register(consumer, offset + 1)
+
+    def _not_told(self, name: str, offset: int, error: HoldfastError) -> None:
+        """Restored meanwhile. Of its new epoch nothing is confirmed, so it keeps it all for us."""
+        log.warning("log %r was not told of offset %d: %s", name, offset, error.message)

@@ -1,0 +1,1 @@
+"""A Spark session, its Java, and errors in one sentence."""

@@ -1,0 +1,1 @@
+"""Does every node hold what its log makes."""

@@ -1,0 +1,80 @@
+"""What a node says it holds, wherever it is: asked over HTTP, or looked up in its files.
+
+An export, and what a broker has, is a log without tables, so there is nothing to ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+from urllib.parse import urlencode
+
+from holdfast.node.log.digests import BucketRows, Digests, bucket_rows, digests
+from holdfast.pipeline.logs.disk import DiskLog
+from holdfast.pipeline.logs.http import NodeLog
+from holdfast.pipeline.logs.log import Log
+from holdfast.rules.digests import FORMAT, parse_bucket
+from holdfast.rules.errors import UnsupportedProtocol
+from holdfast.rules.limits import DIGEST_ANSWER_BYTES_MAX, DIGEST_MS_MAX
+
+T = TypeVar("T", Digests, BucketRows)
+
+
+class Holding(Protocol):
+    """The tables beside a log."""
+
+    def digests(self) -> Digests: ...
+    def bucket_rows(self, mesh: str, table: str, bucket: str) -> BucketRows: ...
+
+
+def holding_of(log: Log) -> Holding | None:
+    """None for a log that has no tables."""
+    if isinstance(log, NodeLog):
+        return _Asked(log)
+    if isinstance(log, DiskLog):
+        return _LookedUp(log)
+    return None
+
+
+class _Asked:
+    """A node that answers."""
+
+    def __init__(self, log: NodeLog) -> None:
+        self._log = log
+
+    def digests(self) -> Digests:
+        said = self._get("/v1/digests", (), Digests)
+        return _check_format(said, self._log.location)
+
+    def bucket_rows(self, mesh: str, table: str, bucket: str) -> BucketRows:
+        query = [("mesh", mesh), ("table", table), ("bucket", bucket)]
+        return self._get("/v1/digests/rows", query, BucketRows)
+
+    def _get(self, path: str, query: Sequence[tuple[str, str]], type: type[T]) -> T:
+        where = f"{path}?{urlencode(query)}" if query else path
+        answer = self._log.get(where, bytes_max=DIGEST_ANSWER_BYTES_MAX, read_ms=DIGEST_MS_MAX)
+        return answer.json(type)
+
+
+class _LookedUp:
+    """A home or a backup on the disk."""
+
+    def __init__(self, log: DiskLog) -> None:
+        self._log = log
+
+    def digests(self) -> Digests:
+        with self._log.looked_at() as reader:
+            return digests(reader, reader.peer_name() or "")
+
+    def bucket_rows(self, mesh: str, table: str, bucket: str) -> BucketRows:
+        with self._log.looked_at() as reader:
+            return bucket_rows(reader, reader.peer_name() or "", mesh, table, parse_bucket(bucket))
+
+
+def _check_format(said: Digests, location: str) -> Digests:
+    if said.format != FORMAT:
+        raise UnsupportedProtocol(
+            f"{location} makes digests of format {said.format}, this Holdfast of {FORMAT}",
+            hint="use the same version of Holdfast on both sides",
+        )
+    return said

@@ -1,0 +1,90 @@
+"""Silver beside what the log of each node makes.
+
+A node hears of things by and by, and its log grows accordingly: silver, which is made of all logs,
+may have rows that a node does not know yet, or newer versions of those that it does. They are
+counted as `behind`. The other way round must not be: whatever a log makes, silver has it, or
+something that replaced it. If not, silver has not been folded since the log was read, or is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import Final, NamedTuple
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from holdfast.pipeline.fold.silver import current
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.schema import KEYS
+from holdfast.rules import digests as rules
+from holdfast.rules.order import ORDER_COLUMNS
+
+_EACH_VERSION: Final = frozenset({"vectors", "task_events"})
+"""Tables in which every version stays, and only what it came to may change."""
+
+
+class Beside(NamedTuple):
+    """Rows of one table, of one mesh of one node."""
+
+    behind: int
+    """That silver has, and the node does not have or not in that version."""
+    astray: int
+    """That the node's log makes, and silver has in an older version or not at all."""
+
+
+def beside(
+    spark: SparkSession, lake: Lake, held: Mapping[str, DataFrame], meshes: Mapping[str, str]
+) -> dict[tuple[str, str], Beside]:
+    """By tagged mesh and table. `held` is what the logs make, `meshes` the meshes by their tags."""
+    tags = spark.createDataFrame(list(meshes.items()), "tag string, mesh string")
+    counts = [
+        _counted(
+            _side(_tagged(current(spark, lake, table), tags), table), _side(rows, table), table
+        )
+        for table, rows in held.items()
+        if table != "log"
+    ]
+    rows = reduce(DataFrame.unionByName, counts).collect()
+    return {(row["mesh"], row["table"]): Beside(row["behind"], row["astray"]) for row in rows}
+
+
+def _tagged(rows: DataFrame, tags: DataFrame) -> DataFrame:
+    """Each row once for every node that has its mesh."""
+    return rows.join(F.broadcast(tags), "mesh").withColumn("mesh", F.col("tag")).drop("tag")
+
+
+def _key(table: str) -> list[str]:
+    return [*KEYS[table], *(ORDER_COLUMNS if table in _EACH_VERSION else ())]
+
+
+def _side(rows: DataFrame, table: str) -> DataFrame:
+    """What is compared: the key, the version, and a hash of everything."""
+    columns = [column.name for column in rules.columns_of(table)]
+    return rows.select(
+        *_key(table),
+        F.struct(*ORDER_COLUMNS).alias("version"),
+        F.xxhash64(*columns).alias("hash"),
+    )
+
+
+def _counted(silver: DataFrame, held: DataFrame, table: str) -> DataFrame:
+    both = silver.alias("silver").join(held.alias("held"), _key(table), "full_outer")
+    same = F.col("silver.hash") == F.col("held.hash")
+    ahead = F.coalesce(_ahead(table), F.col("held.hash").isNull())
+    apart = ~F.coalesce(same, F.lit(False))
+    return both.groupBy("mesh").agg(
+        F.lit(table).alias("table"),
+        F.count_if(apart & ahead).alias("behind"),
+        F.count_if(apart & ~ahead).alias("astray"),
+    )
+
+
+def _ahead(table: str) -> Column:
+    """Of a row that both have, but differently: may silver have that? Null if one has no such."""
+    ours, theirs = F.col("held.version"), F.col("silver.version")
+    if table == "tasks":
+        # A turn that belongs further back changes a task without being its last.
+        return theirs >= ours
+    return theirs == ours if table in _EACH_VERSION else theirs > ours

@@ -1,0 +1,409 @@
+"""Does every node hold what its log makes of it? The lake has the log, so it can tell.
+
+A node says at which offset of its log it stands and gives digests of what it holds (see
+`rules.digests` for what they cover). The lake reads up to that offset, folds the envelopes that the
+log held (see `verify_places`) with the code that makes silver, and makes the same digests. Where a
+bucket differs, the rows of both sides are fetched and the first that differs is named, with its
+stamps and envelope ids.
+
+A node that has not heard of everything yet is not wrong. It is compared with what it has heard, and
+how many rows of silver it will still receive is counted as `behind`. Silver itself must have all
+that the logs make, or what replaced it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.node.log.digests import BucketRows, Digests, HeldRow, TableDigests
+from holdfast.pipeline.fold.silver import EVENTS, is_current
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.logs.log import Log
+from holdfast.pipeline.spark.failures import told_plainly
+from holdfast.pipeline.verify.digests import Tallies, tallies, unmatched
+from holdfast.pipeline.verify.expected import (
+    Read,
+    Scope,
+    Span,
+    envelopes_of,
+    expected,
+    read_spans,
+    rows_of,
+    spans_of,
+)
+from holdfast.pipeline.verify.node_digests import Holding, holding_of
+from holdfast.pipeline.verify.silver import Beside, beside
+from holdfast.rules import digests as rules
+from holdfast.rules.digests import Tally
+from holdfast.rules.errors import HoldfastError
+from holdfast.rules.limits import VERIFY_KEPT_ROWS_MAX
+
+Progress = Callable[[str, int, int], None]
+"""What is going on, how much of it is done, and how much there is."""
+Status = Literal["same", "differs", "unsure", "skipped"]
+_ROWS_APART_MAX: Final = 100
+_STEPS: Final = 3
+"""Besides asking each node: reading, folding, comparing with silver."""
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """The first row of a table that the two sides have differently."""
+
+    mesh: str
+    table: str
+    bucket: str
+    key: list[Any]
+    """What tells the row from all others of its mesh and table; empty if it was not found."""
+    node: dict[str, Any] | None
+    """The row as the node has it, with its stamp and the id of the envelope; None if it has none.
+    """
+    lake: dict[str, Any] | None
+    """The row as the log makes it."""
+    note: str = ""
+
+
+class TableReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One table of one mesh."""
+
+    mesh: str
+    table: str
+    rows: int
+    """That the node has."""
+    expected: int
+    """That its log makes."""
+    buckets: int
+    """In how many of the 256 buckets the two differ."""
+
+
+class LogReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One node."""
+
+    log: str
+    location: str
+    status: Status
+    reason: str = ""
+    """Why it is unsure or was skipped; or why it differs, if not because of a row of the node."""
+    epoch: int = 0
+    head: int = 0
+    """Where the node stood in its log."""
+    tables: tuple[TableReport, ...] = ()
+    differences: tuple[Difference, ...] = ()
+    """The first differing row of every table that differs."""
+    behind: dict[str, int] = {}
+    """By table: rows of silver that this node has not heard of yet, or not in that version."""
+    astray: dict[str, int] = {}
+    """By table: rows that the log makes and that silver has in an older version, or not at all. It
+    differs then, unless it has not been folded since the log was read."""
+
+    @property
+    def rows(self) -> int:
+        return sum(table.rows for table in self.tables)
+
+
+class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it. Only what differs is a finding."""
+
+    logs: tuple[LogReport, ...]
+
+    @property
+    def differs(self) -> bool:
+        return any(log.status == "differs" for log in self.logs)
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """A node, with what it says."""
+
+    number: int
+    log: Log
+    name: str
+    holding: Holding
+    said: Digests
+
+    def scope(self, spans: Sequence[Span]) -> Scope:
+        forgotten = {mesh: held.forgotten_lamport for mesh, held in self.said.meshes.items()}
+        return Scope(self.number, self.name, spans, self.said.first, forgotten)
+
+
+def verify(
+    spark: SparkSession,
+    lake: Lake,
+    logs: Sequence[Log],
+    *,
+    catch_up: Callable[[], object] | None = None,
+    progress: Progress | None = None,
+) -> VerifyReport:
+    """Compares nodes with the lake. `catch_up` reads their logs into it as far as they go now;
+    without it a log that has moved on since it was last read cannot be judged.
+    """
+    run = _Run(spark, lake, catch_up, progress, steps=len(logs) + _STEPS)
+    reports: dict[int, LogReport] = {}
+    asked: list[_Asked] = []
+    for number, log in enumerate(logs):
+        run.tell(f"{log.location}: asking for digests")
+        try:
+            one = _ask(number, log)
+        except HoldfastError as error:
+            # One node that is away must not keep the others from being looked at.
+            reports[number] = LogReport(
+                log="", location=log.location, status="unsure", reason=error.message
+            )
+        else:
+            if isinstance(one, LogReport):
+                reports[number] = one
+            else:
+                asked.append(one)
+    with told_plainly("verify"):
+        reports.update(run.compare(asked) if asked else {})
+    return VerifyReport(logs=tuple(reports[number] for number in sorted(reports)))
+
+
+def _ask(number: int, log: Log) -> _Asked | LogReport:
+    name, holding = log.place().log, holding_of(log)
+    if holding is not None:
+        return _Asked(number, log, name, holding, holding.digests())
+    reason = "a broker or an export holds a log and no tables"
+    return LogReport(log=name, location=log.location, status="skipped", reason=reason)
+
+
+class _Run:
+    """All nodes against one lake."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        catch_up: Callable[[], object] | None,
+        progress: Progress | None,
+        steps: int,
+    ) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._catch_up = catch_up
+        self._progress = progress
+        self._step, self._steps = 0, steps
+        self._names: list[str] = []
+        self._read: Read = {}
+
+    def tell(self, what: str) -> None:
+        if self._progress is not None:
+            self._progress(f"verify: {what}", min(self._step, self._steps), self._steps)
+        self._step += 1
+
+    def compare(self, asked: Sequence[_Asked]) -> dict[int, LogReport]:
+        self._look(sorted({one.name for one in asked}))
+        reports: dict[int, LogReport] = {}
+        judged: list[tuple[_Asked, Scope, str]] = []
+        for one in asked:
+            said = one.said
+            spans, missing = spans_of(self._read[one.name], said.epoch, said.first, said.head)
+            if spans:
+                judged.append((one, one.scope(spans), missing))
+            else:
+                reports[one.number] = _report(one, "unsure", missing)
+        if not judged:
+            return reports
+        scopes = [scope for _, scope, _ in judged]
+        self.tell(f"folding what {len(scopes)} logs held")
+        held = envelopes_of(self._spark, self._lake, scopes)
+        # Kept before anything is made of it: later would be too late for what is kept of that.
+        kept = [held.persist()] if rows_of(scopes) <= VERIFY_KEPT_ROWS_MAX else []
+        frames = expected(held, scopes)
+        kept += [frame.persist() for table, frame in frames.items() if table != "log"]
+        try:
+            made = tallies(frames, _forgotten(scopes))
+            self.tell("comparing with silver")
+            near = beside(self._spark, self._lake, frames, _meshes(scopes))
+            for one, scope, missing in judged:
+                reports[one.number] = self._judge(one, scope, missing, frames, made, near)
+        finally:
+            for frame in kept:
+                frame.unpersist()
+        return reports
+
+    def _look(self, names: list[str]) -> None:
+        """Brings the lake to where the nodes are and looks at what it has of their logs."""
+        self._names = names
+        if self._catch_up is not None:
+            self.tell("reading the logs up to where the nodes are")
+            self._catch_up()
+        self._lake = self._lake.fresh()
+        self._read = read_spans(self._spark, self._lake, names)
+
+    def _judge(
+        self,
+        one: _Asked,
+        scope: Scope,
+        missing: str,
+        frames: Mapping[str, DataFrame],
+        made: Tallies,
+        near: Mapping[tuple[str, str], Beside],
+    ) -> LogReport:
+        differences = tuple(self._differences(one, scope, frames, made))
+        status: Status = "same"
+        reason = ""
+        if differences:
+            reason = missing or _repaired(one.said)
+            status = "unsure" if reason else "differs"
+        behind, astray = _counts(scope, near)
+        lacks = [table for table, count in astray.items() if count and self._is_folded(table)]
+        if lacks:
+            status = "differs"
+            reason = f"silver lacks what this log makes, in {', '.join(lacks)}, though it is folded"
+        return msgspec.structs.replace(
+            _report(one, status, reason),
+            tables=tuple(_tables(one.said, scope, made)),
+            differences=differences,
+            behind=behind,
+            astray=astray,
+        )
+
+    def _is_folded(self, table: str) -> bool:
+        """Has silver taken in all that bronze has?"""
+        table = EVENTS if table == "tasks" else table
+        return is_current(self._lake, table)
+
+    # --- which row -------------------------------------------------------------------------------
+
+    def _differences(
+        self, one: _Asked, scope: Scope, frames: Mapping[str, DataFrame], made: Tallies
+    ) -> Iterator[Difference]:
+        """One per table, of the first mesh and bucket in which it differs."""
+        for table in rules.TABLES:
+            for mesh, held in sorted(one.said.meshes.items()):
+                apart = _apart(held.tables[table], made.get((scope.tag(mesh), table)))
+                if apart:
+                    self.tell(f"{one.name}: {table} of {mesh} differs, looking for the row")
+                    yield self._first_row(one, scope, frames[table], mesh, table, apart[0])
+                    break
+
+    def _first_row(
+        self, one: _Asked, scope: Scope, frame: DataFrame, mesh: str, table: str, bucket: str
+    ) -> Difference:
+        difference = Difference(mesh=mesh, table=table, bucket=bucket, key=[], node=None, lake=None)
+        try:
+            rows = one.holding.bucket_rows(mesh, table, bucket)
+        except HoldfastError as error:
+            return msgspec.structs.replace(difference, note=f"no rows came: {error.message}")
+        if (rows.epoch, rows.head) != (one.said.epoch, one.said.head):
+            # The node has gone on since its digests were made; so the lake has to as well.
+            spans = self._spans_at(one.name, rows)
+            if not spans:
+                note = f"the node went on to offset {rows.head} before its rows were fetched"
+                return msgspec.structs.replace(difference, note=note)
+            scope = scope._replace(spans=spans, first=rows.first)
+            frame = expected(envelopes_of(self._spark, self._lake, [scope]), [scope])[table]
+        matched, apart = unmatched(
+            frame,
+            table,
+            scope.tag(mesh),
+            rules.parse_bucket(bucket),
+            rows.forgotten_lamport,
+            {row.digest for row in rows.rows},
+            _ROWS_APART_MAX,
+        )
+        found = _first(rows, matched, apart)
+        if found is None:
+            return msgspec.structs.replace(difference, note=_not_found(one.said, rows))
+        key, node, lake = found
+        return msgspec.structs.replace(
+            difference,
+            key=key,
+            node=None if node is None else node.row,
+            lake=None if lake is None else lake.row,
+        )
+
+    def _spans_at(self, name: str, rows: BucketRows) -> list[Span]:
+        spans, _ = spans_of(self._read[name], rows.epoch, rows.first, rows.head)
+        if not spans and self._catch_up is not None:
+            self._look(self._names)
+            spans, _ = spans_of(self._read[name], rows.epoch, rows.first, rows.head)
+        return spans
+
+
+def _first(
+    rows: BucketRows, matched: set[str], apart: list[HeldRow]
+) -> tuple[list[Any], HeldRow | None, HeldRow | None] | None:
+    """The first key, by its order, that the two sides have differently."""
+    node = {tuple(row.key): row for row in rows.rows if row.digest not in matched}
+    lake = {tuple(row.key): row for row in apart}
+    keys = sorted(node.keys() | lake.keys())
+    if rows.more and rows.rows:
+        # The node has told of its first rows only: of later keys nothing is known.
+        keys = [key for key in keys if list(key) <= rows.rows[-1].key]
+    if not keys:
+        return None
+    return list(keys[0]), node.get(keys[0]), lake.get(keys[0])
+
+
+def _not_found(said: Digests, rows: BucketRows) -> str:
+    if rows.more:
+        return "the bucket has too many rows, and the first of them are the same"
+    if rows.head != said.head or rows.epoch != said.epoch:
+        return f"it differed at offset {said.head} and no longer does at {rows.head}"
+    return "the digests differ and the rows do not; a row may be there twice"
+
+
+def _tables(said: Digests, scope: Scope, made: Tallies) -> Iterator[TableReport]:
+    for mesh, held in said.meshes.items():
+        for table in rules.TABLES:
+            tally = made.get((scope.tag(mesh), table))
+            yield TableReport(
+                mesh=mesh,
+                table=table,
+                rows=held.tables[table].rows,
+                expected=0 if tally is None else tally.rows,
+                buckets=len(_apart(held.tables[table], tally)),
+            )
+
+
+def _apart(held: TableDigests, made: Tally | None) -> list[str]:
+    """The buckets that differ, in order."""
+    ours = {} if made is None else made.digests()
+    return sorted(
+        bucket
+        for bucket in held.buckets.keys() | ours.keys()
+        if held.buckets.get(bucket) != ours.get(bucket)
+    )
+
+
+def _counts(
+    scope: Scope, near: Mapping[tuple[str, str], Beside]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Rows that the node lacks, and rows that silver lacks, by table."""
+    behind: dict[str, int] = {}
+    astray: dict[str, int] = {}
+    for table in rules.TABLES:
+        if table != "log":
+            found = [near.get((scope.tag(mesh), table)) for mesh in scope.forgotten]
+            behind[table] = sum(one.behind for one in found if one is not None)
+            astray[table] = sum(one.astray for one in found if one is not None)
+    return behind, astray
+
+
+def _report(one: _Asked, status: Status, reason: str) -> LogReport:
+    return LogReport(
+        log=one.name,
+        location=one.log.location,
+        status=status,
+        reason=reason,
+        epoch=one.said.epoch,
+        head=one.said.head,
+    )
+
+
+def _forgotten(scopes: Sequence[Scope]) -> dict[str, int]:
+    return {scope.tag(mesh): stamp for scope in scopes for mesh, stamp in scope.forgotten.items()}
+
+
+def _meshes(scopes: Sequence[Scope]) -> dict[str, str]:
+    return {scope.tag(mesh): mesh for scope in scopes for mesh in scope.forgotten}
+
+
+def _repaired(said: Digests) -> str:
+    if said.repaired_to is None:
+        return ""
+    return f"entries up to offset {said.repaired_to} of its log were lost and it was repaired"

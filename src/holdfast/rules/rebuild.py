@@ -1,0 +1,131 @@
+"""Changes told again from what they made, for those whose envelope is no longer in the log.
+
+A log forgets its old entries, the tables do not forget what came of them. Whoever brings a whole
+mesh to others therefore needs envelopes for rows that have none any more. Such an envelope has the
+id, the stamp, the origin and the owner of the change that made the row, so it meets the same
+versions everywhere and is the same change to whoever knows the first one. What no table keeps is
+missing in it: what the caller had attached, what the writer had seen, and how far its origin had
+counted.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.rules.bodies import (
+    NOTHING,
+    Body,
+    FileShare,
+    MemorySet,
+    StateSet,
+    TaskCreate,
+    TaskTurn,
+    VectorDelete,
+    VectorStore,
+    encode_body,
+    family_of,
+)
+from holdfast.rules.data_classes import data_class_of, write_class_of
+from holdfast.rules.envelope import Envelope, encode
+from holdfast.rules.fingerprint import fingerprint
+from holdfast.rules.limits import LAMPORT_MAX
+from holdfast.rules.order import Version
+from holdfast.rules.rows import FileRow, MemoryRow, ModelRow, Row, StateRow, TaskEventRow, VectorRow
+
+UNCOUNTED: Final = LAMPORT_MAX - 1
+"""The epoch of what is told again. No log ever counts in it, so its numbers, which are the stamps,
+cannot be mistaken for those that an origin gave."""
+
+
+def retell(row: Row, first: bytes | None, model: ModelRow | None = None) -> bytes:
+    """The envelope of the change that made a row, live or dead. `first` is the fingerprint of the
+    envelope that it had, where it is still known; vectors need the model that made them.
+    """
+    op, entity, owner, body = _told(row, model)
+    encoded = NOTHING if body is None else encode_body(body)
+    asked = fingerprint(kind=op, ref=entity, body=encoded) if first is None else first
+    return _envelope(row.mesh, op, entity, owner, row.version, row.updated_at, asked, encoded)
+
+
+def retell_turn(event: TaskEventRow, first: bytes | None) -> bytes:
+    """The same for one turn on a task."""
+    op = f"task.{event.kind}"
+    body: Body | None = None
+    if event.kind == "create":
+        body = TaskCreate(event.title, event.description)
+    elif event.kind in ("claim", "release"):
+        body = TaskTurn(event.generation)
+    encoded = NOTHING if body is None else encode_body(body)
+    asked = first
+    if asked is None and event.kind == "create":
+        asked = fingerprint(kind=op, ref="-", body=encoded)  # asked for before it had a name
+    elif asked is None:
+        asked = fingerprint(kind=op, ref=event.task, body=b"")  # the rest is the state's to say
+    return _envelope(
+        event.mesh, op, event.task, "", event.version, event.event_time, asked, encoded
+    )
+
+
+def _told(row: Row, model: ModelRow | None) -> tuple[str, str, str, Body | None]:
+    """Op, entity, owner and body; no body for a deletion that says all by its name."""
+    if isinstance(row, StateRow):
+        return (
+            ("state.delete", row.key, "", None)
+            if row.tombstone
+            else ("state.set", row.key, "", StateSet(row.value))
+        )
+    if isinstance(row, MemoryRow):
+        return (
+            ("memory.forget", row.key, row.owner, None)
+            if row.tombstone
+            else ("memory.set", row.key, row.owner, MemorySet(row.value, row.tags))
+        )
+    if isinstance(row, FileRow):
+        if row.tombstone:
+            return "file.delete", row.path, row.owner, None
+        share = FileShare(bytes.fromhex(row.sha256), row.size, row.content)
+        return "file.share", row.path, row.owner, share
+    assert isinstance(row, VectorRow)
+    if row.tombstone:
+        return "vector.delete", row.key, row.owner, VectorDelete(row.model)
+    assert model is not None, "a vector is told with its model"
+    stored = VectorStore(
+        model.provider,
+        model.name,
+        model.version,
+        model.dim,
+        model.quantization,
+        row.embedding,
+        row.content,
+        row.metadata,
+    )
+    return "vector.store", row.key, row.owner, stored
+
+
+def _envelope(
+    mesh: str,
+    op: str,
+    entity: str,
+    owner: str,
+    version: Version,
+    created_at: int,
+    asked: bytes,
+    body: bytes,
+) -> bytes:
+    return encode(
+        Envelope(
+            id=version.id,
+            mesh=mesh,
+            op=op,
+            entity=entity,
+            owner=owner,
+            origin=version.peer,
+            epoch=UNCOUNTED,
+            seq=version.lamport,
+            lamport=version.lamport,
+            created_at=created_at,
+            write_class=write_class_of(data_class_of(family_of(op)), voters=False).value,
+            fingerprint=asked,
+            body=body,
+        )
+    )

@@ -1,0 +1,64 @@
+"""How an error is answered: always as JSON, always in one shape.
+
+    {"error": {"code": "truncated", "message": "…", "hint": "…", "first_available": 812}}
+
+Programs look at `code`, people read the rest. What was not raised on purpose becomes `internal`:
+its trace goes to our log, and nothing of it to the caller.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast.protocol.log_wire import JSON
+from holdfast.rules.errors import HoldfastError
+
+_MORE = ("first_available", "epoch")
+_RETRY_AFTER = {"retry-after": "1"}
+_HEADERS = {
+    401: {"www-authenticate": 'Bearer realm="holdfast"'},
+    429: _RETRY_AFTER,
+    503: _RETRY_AFTER,
+}
+
+
+class Told(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What went wrong."""
+
+    code: str
+    message: str
+    hint: str = ""
+    first_available: int | None = None
+    """With `truncated`: the first offset that is still there."""
+    epoch: int | None = None
+    """With `epoch_changed`: the epoch that the log counts in now."""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """The body of every answer that is an error."""
+
+    error: Told
+
+
+def failure(error: HoldfastError) -> Failure:
+    more: dict[str, Any] = {name: getattr(error, name, None) for name in _MORE}
+    return Failure(Told(error.code, error.message, error.hint, **more))
+
+
+def refusal(error: HoldfastError) -> Response:
+    """The answer that an error becomes."""
+    return _answer(failure(error), error.http_status)
+
+
+def internal() -> Response:
+    """The answer to a fault of ours."""
+    told = Told("internal", "something went wrong in this node", "its log says what")
+    return _answer(Failure(told), 500)
+
+
+def _answer(body: Failure, status: int) -> Response:
+    headers = _HEADERS.get(status)
+    return Response(msgspec.json.encode(body), status, headers=headers, media_type=JSON)

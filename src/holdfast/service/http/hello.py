@@ -1,0 +1,96 @@
+"""The hello by which two zones prove themselves to each other, over HTTP.
+
+Bytes travel as base64url without padding. A node answers it on its TLS listener only: what it
+proves is bound to the certificate that the other side saw there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast.rules.errors import KeyExpired, ZoneNotTrusted
+from holdfast.rules.keys import KEY_BYTES, NONCE_BYTES, PROOF_BYTES, bytes_of, text_of
+from holdfast.rules.limits import HELLO_BYTES_MAX
+from holdfast.service.http.request import AnyCall
+from holdfast.service.http.route import Route
+from holdfast.service.http.strict_json import asked
+from holdfast.transport.http_server import LISTENER
+
+
+class HelloAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """I am this zone, with this key; show me who you are."""
+
+    zone: str
+    key: str
+    nonce: str
+
+
+class HelloSaid(msgspec.Struct, frozen=True):
+    """The node's own name, key and number, and the proof that they are its own."""
+
+    zone: str
+    key: str
+    nonce: str
+    proof: str
+
+
+class ProofGiven(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The proof for the hello that has this number."""
+
+    nonce: str
+    proof: str
+
+
+class SessionGiven(msgspec.Struct, frozen=True):
+    """A session, to be sent as a bearer token."""
+
+    session: str
+    expires_in_ms: int
+
+
+def routes() -> list[Route]:
+    return [
+        Route(
+            "POST",
+            "/v1/hello",
+            _hello,
+            "Begin a hello: who you are, and what proves who we are.",
+            request=HelloAsk,
+            answers={200: HelloSaid},
+            errors=(ZoneNotTrusted, KeyExpired),
+            public=True,
+        ),
+        Route(
+            "POST",
+            "/v1/hello/prove",
+            _prove,
+            "End a hello: your proof, for a session.",
+            request=ProofGiven,
+            answers={200: SessionGiven},
+            errors=(ZoneNotTrusted, KeyExpired),
+            public=True,
+        ),
+    ]
+
+
+async def _hello(call: AnyCall[Any]) -> Response:
+    certificate = call.api.certificate_of(call.scope[LISTENER])
+    given = await asked(call, HelloAsk, HELLO_BYTES_MAX)
+    key = bytes_of(given.key, KEY_BYTES, "key")
+    nonce = bytes_of(given.nonce, NONCE_BYTES, "nonce")
+    api = call.api
+    said = await api.run(api.sessions.greet, given.zone, key, nonce, certificate)
+    told = (text_of(said.key), text_of(said.nonce), text_of(said.proof))
+    return call.answer(HelloSaid(said.zone, *told))
+
+
+async def _prove(call: AnyCall[Any]) -> Response:
+    call.api.certificate_of(call.scope[LISTENER])
+    given = await asked(call, ProofGiven, HELLO_BYTES_MAX)
+    nonce = bytes_of(given.nonce, NONCE_BYTES, "nonce")
+    proof = bytes_of(given.proof, PROOF_BYTES, "proof")
+    session = await call.api.run(call.api.sessions.prove, nonce, proof)
+    return call.answer(SessionGiven(session.token, session.expires_in_ms))

@@ -1,0 +1,171 @@
+"""`/openapi.json`: what this node answers, for programs, from the declarations of the calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast import __version__
+from holdfast.protocol.log_wire import JSON
+from holdfast.rules.errors import (
+    BadInput,
+    BadToken,
+    BodyTooLarge,
+    HoldfastError,
+    NotGranted,
+    TooMany,
+    TooSlow,
+)
+from holdfast.service.http.errors import Failure
+from holdfast.service.http.request import AnyCall
+from holdfast.service.http.route import Route
+
+_VERSION: Final = "3.1.0"
+_REFS: Final = "#/components/schemas/{name}"
+_EVERY: Final = (BadInput, TooMany)
+_WITH_CALLER: Final = (BadToken, NotGranted)
+_WITH_BODY: Final = (TooSlow, BodyTooLarge)
+_PATH_PARAM: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
+
+
+def routes() -> list[Route]:
+    return [
+        Route(
+            "GET",
+            "/openapi.json",
+            _document,
+            "This API, for programs (OpenAPI 3.1).",
+            answers={200: dict[str, Any]},
+            public=True,
+        )
+    ]
+
+
+async def _document(call: AnyCall[Any]) -> Response:
+    pages = call.api.pages
+    if "openapi" not in pages:
+        pages["openapi"] = msgspec.json.encode(document(call.api.routes, call.api.about))
+    return Response(pages["openapi"], media_type=JSON)
+
+
+def document(routes: Iterable[Route], about: str = "") -> dict[str, Any]:
+    listed = list(routes)
+    types = list({id(found): found for route in listed for found in _types(route)}.values())
+    # One after the other, as they are needed below: the schemas of all types, and the components.
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REFS)
+    by_type = {id(found): schema for found, schema in zip(types, schemas, strict=True)}
+    paths: dict[str, dict[str, Any]] = {}
+    for route in listed:
+        where = paths.setdefault(openapi_path(route), {})
+        where[route.method.lower()] = _operation(route, by_type)
+    return {
+        "openapi": _VERSION,
+        "info": {
+            "title": "Holdfast",
+            "version": __version__,
+            "description": about,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "paths": dict(sorted(paths.items())),
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "A token, or the session that a hello gave. Not needed on the "
+                    "Unix socket.",
+                }
+            },
+        },
+    }
+
+
+def openapi_path(route: Route) -> str:
+    """The path as it is written for people: `/v1/consumers/{name}`."""
+    return _PATH_PARAM.sub(r"{\1}", route.path)
+
+
+def refusals(route: Route) -> list[type[HoldfastError]]:
+    """Everything that a call may be refused by, in the order of its status."""
+    found: list[type[HoldfastError]] = [*_EVERY, *route.errors]
+    if not route.public:
+        found += _WITH_CALLER
+    if route.request is not None:
+        found += _WITH_BODY
+    return sorted(set(found), key=lambda error: (error.http_status, error.code))
+
+
+def _types(route: Route) -> list[Any]:
+    return [
+        found
+        for found in (route.request, *route.answers.values(), *(p.type for p in route.params))
+        if found is not None and not isinstance(found, str)
+    ] + [Failure]
+
+
+def _operation(route: Route, by_type: dict[int, Any]) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "summary": route.summary,
+        "operationId": _operation_id(route),
+        "parameters": [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in _PATH_PARAM.findall(route.path)
+        ]
+        + [
+            {
+                "name": param.name,
+                "in": param.where,
+                "required": param.required,
+                "description": param.summary,
+                "schema": by_type[id(param.type)],
+            }
+            for param in route.params
+        ],
+        "responses": {
+            **{
+                str(status): {
+                    "description": HTTPStatus(status).phrase,
+                    **_content(found, by_type),
+                }
+                for status, found in route.answers.items()
+            },
+            **_refused(route, by_type),
+        },
+        "security": [] if route.public else [{"token": []}],
+    }
+    if route.request is not None:
+        said["requestBody"] = {"required": True, **_content(route.request, by_type)}
+    if not said["parameters"]:
+        del said["parameters"]
+    return said
+
+
+def _refused(route: Route, by_type: dict[int, Any]) -> dict[str, Any]:
+    codes: dict[int, list[str]] = {}
+    for error in refusals(route):
+        codes.setdefault(error.http_status, []).append(error.code)
+    return {
+        str(status): {"description": ", ".join(found), **_content(Failure, by_type)}
+        for status, found in codes.items()
+        if status not in route.answers
+    }
+
+
+def _content(found: Any, by_type: dict[int, Any]) -> dict[str, Any]:
+    if found is None:
+        return {}
+    if isinstance(found, str):
+        return {"content": {kind.strip(): {} for kind in found.split(",")}}
+    return {"content": {JSON: {"schema": by_type[id(found)]}}}
+
+
+def _operation_id(route: Route) -> str:
+    words = re.findall(r"\w+", openapi_path(route).removeprefix("/v1"))
+    return "_".join([route.method.lower(), *words])

@@ -1,0 +1,365 @@
+"""One call: who makes it, what it brings, and how many there may be at once.
+
+Who makes a call depends on the door it came through. Whoever can open the Unix socket is this
+node's own user. On loopback any user of the machine could knock, so a token is asked for. From
+other machines, by TLS, a zone comes with the session that its hello gave it, and a person with a
+token that may read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
+from holdfast.protocol.log_wire import JSON, MSGPACK
+from holdfast.rules import limits
+from holdfast.rules.errors import (
+    BadInput,
+    BadToken,
+    BodyTooLarge,
+    NotGranted,
+    OverLimit,
+    TooMany,
+    TooSlow,
+)
+from holdfast.service.caller import LOCAL, Caller
+from holdfast.transport.http_server import LISTENER
+
+if TYPE_CHECKING:
+    from holdfast.service.http.route import Api, Route, Served
+
+T = TypeVar("T")
+A = TypeVar("A", bound="Served")
+
+ANYONE: Final = Caller(kind="anyone", reads=frozenset())
+"""Who asks what everybody may ask."""
+_SECRETS: Final = frozenset({"token", "access_token", "authorization", "session"})
+_QUERY_FIELDS_MAX: Final = 256
+
+
+class ClientGone(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class Counts:
+    """What was asked and how it went, for the metrics."""
+
+    def __init__(self) -> None:
+        self.answers: Counter[tuple[str, str, int]] = Counter()
+        """By method, path as declared, and status."""
+        self.seconds: Counter[tuple[str, str]] = Counter()
+
+    def add(self, method: str, path: str, status: int, seconds: float) -> None:
+        self.answers[method, path, status] += 1
+        # A Counter may hold floats; only its name says otherwise.
+        self.seconds[method, path] += seconds  # type: ignore[assignment]
+
+
+class Gate:
+    """How many calls are under way. Those that only wait are counted apart: they cost little, and
+    must not keep out those that do something. So are those that anybody may make.
+
+    Callers from outside do not get the last places: however many they are, and however slowly they
+    read, whoever owns this node can still ask it what is going on.
+    """
+
+    def __init__(self) -> None:
+        self.now: Counter[str] = Counter()
+        self.most = {
+            "call": limits.CALLS_IN_FLIGHT_MAX,
+            "poll": limits.LONG_POLLS_MAX,
+            "stream": limits.EVENT_STREAMS_MAX,
+            "public": limits.CALLS_OF_ANYBODY_MAX,
+            "digest": limits.DIGESTS_AT_ONCE_MAX,
+        }
+
+    @contextmanager
+    def inside(self, kind: str, *, own: bool = False) -> Iterator[None]:
+        most = self.most.get(kind)
+        if most is not None and not own:
+            most -= most // limits.OWN_SHARE
+        if most is not None and self.now[kind] >= most:
+            raise TooMany(f"this node answers {most} {_NAMES[kind]} at once, and no more")
+        self.now[kind] += 1
+        try:
+            yield
+        finally:
+            self.now[kind] -= 1
+
+
+_NAMES: Final = {
+    "call": "calls",
+    "poll": "waiting calls",
+    "stream": "streams",
+    "public": "calls without a token",
+    "digest": "calls for digests",
+}
+
+
+class AnyCall(Generic[A]):
+    """One request, on its way to its handler, at whatever is served."""
+
+    __slots__ = ("_query", "_receive", "api", "caller", "headers", "path", "route", "scope")
+
+    def __init__(
+        self, api: A, route: Route, scope: Scope, receive: Receive, caller: Caller
+    ) -> None:
+        self.api = api
+        self.route = route
+        self.scope = scope
+        self.caller = caller
+        self.headers = Headers(scope=scope)
+        self.path: Mapping[str, str] = scope.get("path_params", {})
+        self._receive = receive
+        self._query = query_of(scope)
+        known = {param.name for param in route.params if param.where == "query"}
+        for name, _ in self._query:
+            if name not in known:
+                takes = ", ".join(sorted(known)) or "none"
+                raise BadInput(f"there is no parameter {name!r} here", hint=f"it takes: {takes}")
+
+    # --- the query ---------------------------------------------------------------------------
+
+    def all(self, name: str) -> tuple[str, ...]:
+        """Every value of a parameter that may be given several times."""
+        return tuple(value for found, value in self._query if found == name)
+
+    def one(self, name: str, default: str | None = None) -> str | None:
+        values = self.all(name)
+        if len(values) > 1:
+            raise BadInput(f"{name} is given {len(values)} times")
+        return values[0] if values else default
+
+    def number(self, name: str, default: int | None = None) -> int | None:
+        text = self.one(name)
+        if text is None:
+            return default
+        return whole(name, text)
+
+    # --- the body ----------------------------------------------------------------------------
+
+    async def body(self, bytes_max: int = limits.BODY_BYTES_MAX) -> bytes:
+        """All of it. Too much is refused before it is read, too slow while it comes."""
+        self._check_length(bytes_max)
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(limits.REQUEST_MS_MAX / limits.SECOND_MS):
+                async for part in self._parts():
+                    size += len(part)
+                    if size > bytes_max:
+                        raise _too_large(bytes_max)
+                    parts.append(part)
+        except TimeoutError:
+            raise _too_slow() from None
+        return b"".join(parts)
+
+    async def chunks(self, bytes_max: int) -> AsyncIterator[bytes]:
+        """The body piece by piece, for what is too large to be held. Each piece has its time."""
+        self._check_length(bytes_max)
+        size = 0
+        parts = self._parts()
+        while True:
+            try:
+                async with asyncio.timeout(limits.REQUEST_MS_MAX / limits.SECOND_MS):
+                    part = await anext(parts, None)
+            except TimeoutError:
+                raise _too_slow() from None
+            if part is None:
+                return
+            size += len(part)
+            if size > bytes_max:
+                raise _too_large(bytes_max)
+            yield part
+
+    def _check_length(self, bytes_max: int) -> None:
+        declared = self.headers.get("content-length")
+        # The parser has made sure that it is a number.
+        if declared is not None and int(declared) > bytes_max:
+            raise _too_large(bytes_max)
+
+    async def _parts(self) -> AsyncIterator[bytes]:
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            if part := message.get("body", b""):
+                yield part
+            if not message.get("more_body", False):
+                return
+
+    # --- waiting -----------------------------------------------------------------------------
+
+    async def wait_for(self, grown: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
+        """Waits for something that ends by itself when time is up. Call it after the body was
+        read. Gives up at once if the caller goes away.
+        """
+        gate = self.api.gate
+        with gate.inside("poll", own=is_own(self.scope)):
+            gate.now["call"] -= 1
+            try:
+                return await self._until_gone(grown())
+            finally:
+                gate.now["call"] += 1
+
+    async def _until_gone(self, awaited: Coroutine[Any, Any, bool]) -> bool:
+        gone = asyncio.ensure_future(self._gone())
+        grown = asyncio.ensure_future(awaited)
+        try:
+            await asyncio.wait({gone, grown}, return_when=asyncio.FIRST_COMPLETED)
+            if not grown.done():
+                raise ClientGone
+            return grown.result()
+        finally:
+            gone.cancel()
+            grown.cancel()
+
+    async def _gone(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    # --- the answer --------------------------------------------------------------------------
+
+    @property
+    def wants_msgpack(self) -> bool:
+        return MSGPACK in self.headers.get("accept", "")
+
+    def answer(
+        self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> Response:
+        """A value as JSON, or as msgpack for who asks for it."""
+        if self.wants_msgpack:
+            return Response(
+                msgspec.msgpack.encode(value), status, headers=headers, media_type=MSGPACK
+            )
+        return Response(msgspec.json.encode(value), status, headers=headers, media_type=JSON)
+
+    def require_trusted(self) -> None:
+        """For what tells of all meshes alike: names of links, of readers, of what failed. A token
+        that may read every mesh is for whoever watches this node; another zone is not.
+        """
+        watches = self.caller.kind == "token" and self.caller.reads is None
+        if not (self.caller.is_local or watches):
+            raise NotGranted(
+                f"{self.route.method} {self.route.path} tells of every mesh",
+                hint="use the Unix socket, or a token that reads all: token add NAME --reads '*'",
+            )
+
+    def require_local(self) -> None:
+        if not self.caller.is_local:
+            raise NotGranted(
+                f"{self.route.method} {self.route.path} is for this node's own user",
+                hint="use the Unix socket, or a token with the scope all on loopback",
+            )
+
+
+class Call(AnyCall["Api"]):
+    """One request to a node."""
+
+    __slots__ = ()
+
+    async def wait(self, beyond: int, timeout_ms: float) -> bool:
+        """Waits until the log goes beyond an offset: True; False when time is up or the node is
+        stopping.
+        """
+        timeout_s = timeout_ms / limits.SECOND_MS
+        return await self.wait_for(lambda: self.api.pulse.wait(beyond, timeout_s))
+
+
+def check_still(call: Call) -> None:
+    """For an answer that takes its time: what was taken back meanwhile must end it. What was
+    granted meanwhile is there for the next call.
+    """
+    if not identify(call.api, call.scope).may_all_of(call.caller):
+        raise NotGranted("what this caller may read has been taken back", hint="ask again")
+
+
+def identify(api: Api, scope: Scope) -> Caller:
+    """Who makes a call, by the door it came through and the token it brought."""
+    if is_own(scope):
+        return LOCAL
+    text = bearer(scope)
+    if scope[LISTENER] == "tcp":
+        return api.trust.caller_of_token(text, local=True)
+    if text.startswith("hf_"):
+        return api.trust.caller_of_token(text, local=False)
+    caller = api.sessions.caller_of(text)
+    if caller is None:
+        raise BadToken("the session is not known here, or has ended", hint="say hello again")
+    return caller
+
+
+def is_own(scope: Scope) -> bool:
+    """Does it come from whoever owns this node, by the one door that only he can open?"""
+    return bool(scope[LISTENER] == "unix")
+
+
+def refuse_secrets(scope: Scope) -> None:
+    """A secret in an address ends up in logs and histories: whoever sends it there must learn."""
+    for name, _ in query_of(scope):
+        if name.lower() in _SECRETS:
+            raise BadToken(f"a secret does not belong in the address: {name}=…")
+
+
+def query_of(scope: Scope) -> list[tuple[str, str]]:
+    raw: bytes = scope["query_string"]
+    if not raw:
+        return []
+    try:
+        return parse_qsl(
+            raw.decode("ascii"),
+            keep_blank_values=True,
+            errors="strict",
+            max_num_fields=_QUERY_FIELDS_MAX,
+        )
+    except ValueError:
+        raise BadInput("the query of the address cannot be read") from None
+
+
+def whole(name: str, text: str) -> int:
+    """A number from a query or a header."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= 19):
+        raise BadInput(f"{name} is {text!r}", hint="give a whole number")
+    value = int(text)
+    if value > limits.LAMPORT_MAX:
+        raise OverLimit(f"{name} is {text}: no offset is that large")
+    return value
+
+
+def decode_as(raw: bytes, type: type[T], *, packed: bool = False) -> T:
+    """A body as a value of a type; what cannot be read is refused in words."""
+    decode = msgspec.msgpack.decode if packed else msgspec.json.decode
+    try:
+        return decode(raw, type=type)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadInput(f"the body cannot be read: {error}") from None
+    except RecursionError:
+        raise BadInput("the body is nested too deeply") from None
+
+
+def bearer(scope: Scope) -> str:
+    headers: list[tuple[bytes, bytes]] = scope["headers"]
+    found = [value for name, value in headers if name == b"authorization"]
+    if not found:
+        raise BadToken("this call needs a token")
+    kind, _, text = found[0].decode("latin-1").partition(" ")
+    if len(found) > 1 or kind.lower() != "bearer" or not text.strip():
+        raise BadToken("the Authorization header is not of the form: Bearer TOKEN")
+    return text.strip()
+
+
+def _too_large(bytes_max: int) -> BodyTooLarge:
+    return BodyTooLarge(f"a body here has {bytes_max} bytes at most", hint="send less at a time")
+
+
+def _too_slow() -> TooSlow:
+    return TooSlow(f"the body did not arrive within {limits.REQUEST_MS_MAX} ms")

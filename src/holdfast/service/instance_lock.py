@@ -1,0 +1,111 @@
+"""Which process serves a home: one at a time, and everybody can find out which.
+
+The daemon holds a lock on `daemon.lock` for as long as it lives, and writes into it who it is and
+where it listens. The kernel drops the lock with the process, however it ends, so what stands in a
+file without a lock means nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from holdfast.rules.errors import AlreadyExists
+from holdfast.storage.files.durable import disk_errors
+from holdfast.storage.files.home import HomePaths
+
+LOCK: Final = "daemon.lock"
+_NOTE_BYTES_MAX: Final = 65536
+_TRIES: Final = 50
+_MOMENT_S: Final = 0.01
+_END: Final = "end it first: holdfast down"
+
+
+class DaemonNote(msgspec.Struct, frozen=True):
+    """What stands in the lock, for whoever wants to know who holds it."""
+
+    pid: int
+    addresses: list[str] = []
+
+
+class DaemonLock:
+    """One daemon for each home. The kernel drops the lock with the process, however it ends."""
+
+    def __init__(self, paths: HomePaths, *, what: str = "a daemon", end: str = _END) -> None:
+        self._path = paths.root / LOCK
+        with disk_errors(f"open {self._path}"):
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        if not self._take():
+            os.close(self._fd)
+            holder = daemon_note(paths)
+            who = "another process" if holder is None else f"process {holder.pid}"
+            raise AlreadyExists(
+                f"{what} serves {paths.root} already: {who}", hint=f"use that one, or {end}"
+            )
+        self.write(DaemonNote(os.getpid()))
+
+    def _take(self) -> bool:
+        """Whoever only looks holds it too, for a moment: another try tells the two apart."""
+        moment = threading.Event()
+        for _ in range(_TRIES):
+            if _locks(self._fd, fcntl.LOCK_EX):
+                return True
+            if not _locks(self._fd, fcntl.LOCK_SH):
+                return False
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            moment.wait(_MOMENT_S)
+        return False
+
+    def write(self, note: DaemonNote) -> None:
+        with disk_errors(f"write {self._path}"):
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, msgspec.json.encode(note), 0)
+
+    def close(self) -> None:
+        # Emptied, not removed: whoever opened the file meanwhile would lock one that is gone.
+        with suppress(OSError):
+            os.ftruncate(self._fd, 0)
+        os.close(self._fd)
+
+
+def daemon_note(paths: HomePaths) -> DaemonNote | None:
+    """Who serves a home now; None if nobody does."""
+    try:
+        fd = os.open(paths.root / LOCK, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    try:
+        if _locks(fd, fcntl.LOCK_SH):
+            return None
+        return msgspec.json.decode(os.pread(fd, _NOTE_BYTES_MAX, 0), type=DaemonNote)
+    except msgspec.DecodeError:
+        return None  # it has just taken the lock, or is about to leave
+    finally:
+        os.close(fd)
+
+
+def wait_until_free(paths: HomePaths, timeout_s: float) -> bool:
+    """Waits until nobody serves a home; False if that takes longer."""
+    with disk_errors(f"open {paths.root / LOCK}"):
+        fd = os.open(paths.root / LOCK, os.O_RDONLY | os.O_NOFOLLOW)
+    # The kernel tells only who waits, so a thread waits; with an old lock it ends when we do.
+    waiter = threading.Thread(target=fcntl.flock, args=(fd, fcntl.LOCK_SH), daemon=True)
+    waiter.start()
+    waiter.join(timeout_s)
+    free = not waiter.is_alive()
+    if free:
+        os.close(fd)
+    return free
+
+
+def _locks(fd: int, kind: int) -> bool:
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,164 @@
+"""Running something that serves, a daemon or a broker, in an event loop of its own until a signal
+ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+
+from holdfast.rules import limits
+from holdfast.service.systemd import READY, STOPPING, WATCHDOG, Notifier
+
+log = logging.getLogger("holdfast")
+
+Told = Callable[[str, dict[str, Any]], None]
+"""Hears of what happens, each with its document: `ready`, `stopping`, `stopped`; of a daemon also
+`link`, `broker` and `disk`. In any thread, so it must be quick and safe to call from several."""
+
+
+def silent(event: str, document: dict[str, Any]) -> None:
+    """Nobody listens."""
+
+
+class Service(ABC):
+    """What runs until it is asked to stop: a daemon, or a broker. Ending has its time; what has not
+    ended by then is left as a crash would leave it.
+    """
+
+    def __init__(self, told: Told = silent, on_overtime: Callable[[], None] | None = None) -> None:
+        """`on_overtime` is called, in a thread, when ending took too long; as a rule it ends the
+        process.
+        """
+        self._told = told
+        self._notifier = Notifier()
+        self.addresses: list[str] = []
+        """Where it listens."""
+        self._on_overtime = on_overtime or end_process
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        """Asks it to end; from the loop's own thread."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Serves until it is asked to stop."""
+        overtime: threading.Timer | None = None
+        try:
+            async with AsyncExitStack() as ending:
+                await self._start(ending)
+                self._tell_ready()
+                await self._stop.wait()
+                overtime = threading.Timer(limits.SHUTDOWN_MS_MAX / 1000, self._on_overtime)
+                overtime.daemon = True
+                overtime.start()
+                self._tell_stopping()
+        finally:
+            # Where it would end the process it stays set until the process has ended: a thread
+            # that hangs in a read would otherwise keep it for ever.
+            if overtime is not None and self._on_overtime is not end_process:
+                overtime.cancel()
+
+    @abstractmethod
+    async def _start(self, ending: AsyncExitStack) -> None:
+        """Serves when it returns; `ending` undoes it, in reverse."""
+
+    @abstractmethod
+    def _tell_ready(self) -> None: ...
+
+    def _tell_serving(self, document: dict[str, Any]) -> None:
+        """That we are ready; `document` says who we are."""
+        self._told("ready", {**document, "pid": os.getpid(), "listening": self.addresses})
+        self._notifier.tell(READY, f"STATUS=serving {', '.join(self.addresses)}")
+
+    def _tell_stopping(self) -> None:
+        self._notifier.tell(STOPPING)
+        self._told("stopping", {})
+
+    def _tell_stopped(self) -> None:
+        if self._stop.is_set():
+            self._told("stopped", {})
+
+    def _in_background(self, work: Coroutine[Any, Any, None], ending: AsyncExitStack) -> None:
+        task = asyncio.create_task(work)
+
+        async def end() -> None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+        ending.push_async_callback(end)
+
+    def _start_watchdog(self, ending: AsyncExitStack) -> None:
+        """Tells the service manager that the loop turns, if it asks for that."""
+
+        async def watchdog(every_s: float) -> None:
+            while True:
+                self._notifier.tell(WATCHDOG)
+                await asyncio.sleep(every_s)
+
+        if self._notifier.watchdog_s is not None:
+            self._in_background(watchdog(self._notifier.watchdog_s), ending)
+
+
+async def serve(daemon: Service) -> int:
+    """Runs a daemon until a signal ends it, and returns the exit code. A second one ends it at
+    once.
+    """
+    loop = asyncio.get_running_loop()
+    came: list[int] = []
+
+    def on_signal(number: int) -> None:
+        if came:
+            end_process()
+        came.append(number)
+        daemon.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    await daemon.run()
+    return 130 if came and came[0] == signal.SIGINT else 0
+
+
+def run(make: Callable[[], Service], connections: int = limits.CONNECTIONS_MAX) -> int:
+    """Makes a daemon in an event loop of its own and runs it to its end."""
+
+    async def main() -> int:
+        return await serve(make())
+
+    _allow_connections(connections)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(main())
+
+
+def _allow_connections(most: int) -> None:
+    """As many open files as the connections that we take, where the system lets us."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * most
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def end_process() -> None:
+    """At once, as a crash would: the next start checks the database."""
+    log.error("ending took too long or was asked for twice; the next start checks the database")
+    os._exit(1)

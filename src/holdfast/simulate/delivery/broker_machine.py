@@ -1,0 +1,357 @@
+"""The broker of a simulated world: the real one, on a machine whose disk and clock fail.
+
+Desk, counter, connections and their talks are those of a broker process. Only the line and the loop
+are played: frames come from and go to a `Wire`, and the loop's clock is the world's. The desk never
+waits, so whatever was begun has ended when an activity ends; and nothing leaves before that, so
+nobody hears an answer that was given after the machine's death.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import shutil
+from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
+
+import apsw
+
+from holdfast.broker.accept import Accepting, Keeping
+from holdfast.broker.broker import NO_CERTIFICATE, Broker
+from holdfast.broker.connection import Connection
+from holdfast.broker.identity import KEY, NAME, Identity
+from holdfast.broker.session import Talk
+from holdfast.broker.settings import BrokerSettings
+from holdfast.broker.upkeep import Upkeep, sweep_asked
+from holdfast.rules.keys import card_of, public_key
+from holdfast.rules.limits import DAY_MS, HOUR_MS, SECOND_MS
+from holdfast.simulate.world.machine import Death, Machine
+from holdfast.simulate.world.world import World
+from holdfast.storage.broker.sqlite import SqliteDesk
+from holdfast.transport.websocket_server import Socket
+
+T = TypeVar("T")
+
+HUB: Final = "hub"
+URL: Final = "http://127.0.0.1:7421"
+SEED: Final = b"B" * 32
+CARD: Final = card_of(HUB, public_key(SEED))
+ID_DAYS: Final = 3
+KEEPING: Final = Keeping(keep_ms=2 * HOUR_MS, dedupe_ms=ID_DAYS * DAY_MS)
+"""Messages go within the storm; ids only if everybody sleeps for days."""
+FAR_MS: Final = DAY_MS
+MARK_ROWS: Final = 20
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """An event loop whose time is the world's."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def time(self) -> float:
+        return self._world.ticks / SECOND_MS
+
+    def settle(self, work: Coroutine[Any, Any, T] | None = None) -> T | None:
+        """Runs this, and all that follows from it, to the end."""
+        return self.run_until_complete(_until_idle(work))
+
+
+async def _until_idle(work: Coroutine[Any, Any, T] | None) -> T | None:
+    result = None if work is None else await work
+    quiet = 0
+    while quiet < 3:  # a callback of the last turn may begin something
+        await asyncio.sleep(0)
+        quiet = quiet + 1 if len(asyncio.all_tasks()) == 1 else 0
+    return result
+
+
+class WireEnd:
+    """The broker's end of a wire, in place of a socket."""
+
+    has_room = True
+
+    def __init__(self, hub: Hub, wire: Any) -> None:
+        self._hub, self.wire = hub, wire
+        self.is_open = True
+        self.connection: Connection | None = None
+
+    def send(self, frames: Iterable[bytes]) -> None:
+        if self.is_open:
+            self._hub.leaving.extend((self.wire, raw) for raw in frames)
+
+    def close(self, code: int, reason: str = "") -> None:
+        if self.is_open:
+            self.is_open = False
+            self._hub.leaving.append((self.wire, code))
+            assert self.connection is not None
+            self.connection.closed(code)
+
+    def proved(self) -> None:
+        """Its nodes send nothing large before that."""
+
+    def pause(self) -> None:
+        """The world sends so little that nobody has to wait."""
+
+    def resume(self) -> None:
+        """As above."""
+
+
+class _InOrder(dict[Any, None]):
+    """A set that is gone through in the same order in every run."""
+
+    def add(self, one: Any) -> None:
+        self[one] = None
+
+    def discard(self, one: Any) -> None:
+        self.pop(one, None)
+
+
+class _Broker(Broker):
+    """A broker process whose time and chance are the world's."""
+
+    def __init__(self, hub: Hub, desk: SqliteDesk, identity: Identity, rng: random.Random) -> None:
+        mode = ("retention_scoped", ID_DAYS)
+        settings = BrokerSettings(store=hub.home)
+        super().__init__(desk, identity, settings, cast(Any, mode), source=hub.clock)
+        self._world = hub.world
+        self.keeping = KEEPING
+        self.connections = cast(Any, _InOrder())
+        self._rng = rng
+        self.accepting = Accepting(
+            desk,
+            KEEPING,
+            clock=self.source.now_ms,
+            ticks=hub.seconds,
+            counts=self.counts,
+            hub=self.hub,
+            rate_per_s=1000,
+        )
+        desk.on_news(self.hub.news)
+
+    def ticks_ms(self) -> int:
+        return self._world.ticks
+
+    async def run(self, work: Callable[..., Any], *args: Any) -> Any:
+        """Here and now: another thread would have a time of its own."""
+        return work(*args)
+
+    def talk(self, listener: str) -> Talk:
+        return Talk(
+            self.desk,
+            self.accepting,
+            self.me,
+            NO_CERTIFICATE,
+            self.source.now_ms,
+            self._rng.randbytes,
+            mint=self.source.mint,
+            by_word=lambda mesh: True,
+        )
+
+
+class Faults(logging.Handler):
+    """Hears what the code itself calls a fault of ours."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.heard: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        self.heard.append(f"{record.getMessage()}: {error!r}")
+
+
+class Hub(Machine):
+    """The broker's machine. `desk` is None while it is down."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        super().__init__(world, HUB, folder)
+        self.home = self.home.parent / "desk"
+        self.desk: SqliteDesk | None = None
+        self.broker: _Broker | None = None
+        self.loop: Loop | None = None
+        self.leaving: list[tuple[Any, bytes | int]] = []
+        """What goes out when the activity has ended: frames, and codes of wires that are closed."""
+        self.ends: dict[int, WireEnd] = {}
+        self.clean = True
+        """The last process ended well."""
+        self.world = world
+        self._identity = _identity(folder)
+        self._chance = world.fork("chance of the hub")
+
+    @property
+    def up(self) -> bool:
+        return self.desk is not None
+
+    @property
+    def is_well(self) -> bool:
+        """It runs, and its disk has not failed since it was started."""
+        return self.desk is not None and self.desk.failed is None
+
+    def seconds(self) -> float:
+        return self._world.ticks / SECOND_MS
+
+    # --- life ---------------------------------------------------------------------------------
+
+    def start(self) -> Any:
+        assert self.desk is None, "it runs already"
+        desk = SqliteDesk(self.home, vfs=self.disk.name, mark_rows=MARK_ROWS, tell_copies=False)
+        loop = Loop(self._world)
+        try:
+            with self.activity():
+                loop.settle(self._open(desk))
+        except BaseException:
+            loop.close()
+            raise
+        self.desk, self.loop, self.clean = desk, loop, False
+        self.ends, self.leaving = {}, []
+        self.since_start.clear()
+
+    async def _open(self, desk: SqliteDesk) -> None:
+        """In the order of `serve`."""
+        await desk.open(self.clock.now_ms())
+        await desk.set_mode("retention_scoped", ID_DAYS)
+        self.broker = _Broker(self, desk, self._identity, self._chance)
+        await Upkeep(self.broker).look_at_clock()
+
+    def stop(self) -> None:
+        assert self.desk is not None
+        assert self.loop is not None
+        try:
+            with self.activity():
+                self.loop.settle(self.desk.close())
+        except Exception:
+            if self.desk is not None:
+                self.crash("kill")
+            raise
+        self.clean = self.desk.failed is None
+        if self.disk.handles:
+            self.crash("kill")
+        self._forget()
+
+    def crash(self, death: Death) -> None:
+        con = None if self.desk is None else self.desk._con
+        super().crash(death)
+        if con is not None:
+            con.close(True)
+        self._forget()
+
+    def _forget(self) -> None:
+        if self.loop is not None:
+            self.loop.close()
+        self.desk = self.broker = self.loop = None
+        self.ends, self.leaving = {}, []
+
+    def close(self) -> None:
+        self.weather.clear()
+        if self.desk is not None:
+            self.crash("kill")
+        super().close()
+
+    # --- work ---------------------------------------------------------------------------------
+
+    def work(self, begin: Callable[[SqliteDesk], Coroutine[Any, Any, T]]) -> T:
+        """One call of the desk and what follows from it; raises `Died`, or what the call does."""
+        desk, loop = self.desk, self.loop
+        assert desk is not None
+        assert loop is not None
+        with self.activity():
+            result = loop.settle(begin(desk))
+        return cast(T, result)
+
+    def peek(self, begin: Callable[..., Coroutine[Any, Any, T]], *args: object) -> T:
+        """A look behind the scenes, past the weather."""
+        assert self.desk is not None
+        with self.weather.fine():
+            try:
+                begin(self.desk, *args).send(None)
+            except StopIteration as done:
+                return cast(T, done.value)
+        raise AssertionError("a desk never waits")
+
+    def open_wire(self, wire: Any) -> None:
+        assert self.broker is not None
+        end = self.ends[wire.number] = WireEnd(self, wire)
+        connection = end.connection = Connection(self.broker, "tcp")
+        self._in_loop(lambda: connection.opened(cast(Socket, end)))
+
+    def hear(self, wire: Any, raw: bytes) -> None:
+        """A frame comes in, and is answered."""
+        end = self.ends.get(wire.number)
+        if end is not None and end.is_open and end.connection is not None:
+            connection = end.connection
+            self._in_loop(lambda: connection.message(raw))
+
+    def hung_up(self, wire: Any) -> None:
+        end = self.ends.pop(wire.number, None)
+        if end is not None and end.is_open and end.connection is not None:
+            end.is_open = False
+            connection = end.connection
+            self._in_loop(lambda: connection.closed(1006))
+
+    def tick(self) -> None:
+        """What its clockwork does, about once a second in life."""
+        assert self.broker is not None
+        connections = list(self.broker.connections)
+        self._in_loop(lambda: _tick_all(connections))
+
+    def sweep(self) -> None:
+        assert self.broker is not None
+        assert self.loop is not None
+        with self.activity():
+            upkeep = Upkeep(self.broker)
+            self.loop.settle(upkeep.sweep())
+            self.loop.settle(upkeep.collect())
+
+    def sweep_asked(self) -> None:
+        """As the command does it."""
+        self.work(lambda desk: sweep_asked(desk, self.clock.now_ms()))
+
+    @property
+    def is_far_ahead(self) -> bool:
+        """Is its clock so wrong that nothing may be swept by it?"""
+        return self.clock.now_ms() - self._world.now_ms > FAR_MS
+
+    def _in_loop(self, act: Callable[[], object]) -> None:
+        loop = self.loop
+        assert loop is not None
+
+        async def work() -> None:
+            act()
+
+        with self.activity():
+            loop.settle(work())
+
+    # --- copies -------------------------------------------------------------------------------
+
+    def copy_to(self, target: Path) -> None:
+        """As a backup of a running database is made."""
+        assert self.desk is not None
+        target.mkdir()
+        with self.weather.fine():
+            copy = apsw.Connection(str(target / "broker.db"))
+            with copy.backup("main", self.desk.connection, "main") as job:
+                while not job.done:
+                    job.step(1000)
+            copy.close()
+            mark = self.home / "broker.mark"
+            if mark.exists():
+                shutil.copy(mark, target / "broker.mark")
+
+
+def _tick_all(connections: Iterable[Connection]) -> None:
+    for connection in connections:
+        connection.tick()
+
+
+def _identity(folder: Path) -> Identity:
+    """Beside the disk that fails: its files are never written again."""
+    place = folder / "hub-identity"
+    place.mkdir(mode=0o700)
+    for name, content in ((KEY, SEED), (NAME, HUB.encode())):
+        (place / name).write_bytes(content)
+        (place / name).chmod(0o600)
+    return Identity(place)

@@ -1,0 +1,174 @@
+"""The broker's side of a world of delivery: whatever reaches the broker goes through here, and what
+it did is looked at before anything else happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from holdfast.rules.errors import DiskFull, HoldfastError, StoreFailed, Unknown, Unreachable
+from holdfast.rules.limits import SECOND_MS
+from holdfast.simulate.delivery.books import Books
+from holdfast.simulate.delivery.broker_machine import HUB, Faults, Hub
+from holdfast.simulate.delivery.node_end import NodeEnd
+from holdfast.simulate.delivery.queues import Queues
+from holdfast.simulate.delivery.wires import Wire
+from holdfast.simulate.nodes.nodes import RESTART_MS_MAX, NodeWorld
+from holdfast.simulate.world.machine import Died, Machine
+from holdfast.storage.broker.sqlite import SqliteDesk
+
+T = TypeVar("T")
+
+
+class HubWorld(NodeWorld):
+    """Nodes, and a broker that lives and dies."""
+
+    hub: Hub
+    books: Books
+    queues: Queues
+    ends: dict[str, NodeEnd]
+
+    def begin_hub(self) -> None:
+        """What is known of the broker before it first starts."""
+        self._faults = Faults()
+        self._wires = 0
+        self._restarting = False
+        self._sweeping = self._swept_early = False
+
+    def is_apart(self, peer: str) -> bool:
+        return (peer, HUB) in self.links.cut or (HUB, peer) in self.links.cut
+
+    def new_wire(self, end: NodeEnd) -> Wire:
+        self._wires += 1
+        return Wire(self, self._wires, end)
+
+    def hub_opens(self, wire: Wire) -> None:
+        self._on_hub("connect", lambda: self.hub.open_wire(wire))
+
+    def hub_hears(self, wire: Wire, raw: bytes) -> None:
+        self._on_hub("frame", lambda: self.hub.hear(wire, raw))
+
+    def hub_hung_up(self, wire: Wire) -> None:
+        self._on_hub("hang up", lambda: self.hub.hung_up(wire))
+
+    def hub_ticks(self) -> None:
+        self._on_hub("tick", self.hub.tick)
+
+    def hub_sweeps(self, *, asked: bool = False) -> None:
+        """By its clockwork, or because somebody says so."""
+        if self.hub.is_well:
+            self.queues.look()
+            self._sweeping = True
+            self._swept_early = self._swept_early or self.hub.is_far_ahead
+            self._on_hub("sweep", self.hub.sweep_asked if asked else self.hub.sweep)
+        self.note_swept()
+
+    def note_swept(self) -> None:
+        """Also when it died of it, half-way."""
+        if self._sweeping and self.hub.is_well:
+            early, self._sweeping, self._swept_early = self._swept_early, False, False
+            self.expect(self.books.swept(self.hub, early=early))
+
+    def hub_does(self, what: str, work: Callable[[SqliteDesk], Coroutine[Any, Any, T]]) -> T:
+        """One call of the desk; raises what it does, `Died`, or Unreachable if it is down."""
+        if not self.hub.up:
+            raise Unreachable("the broker is down")
+        try:
+            found = self.hub.work(work)
+        except Died:
+            self.mark_death(self.hub, what)
+            raise
+        except HoldfastError as error:
+            self._hub_trouble(what, error)
+            self.after_hub()
+            raise
+        self.after_hub()
+        return found
+
+    def _on_hub(self, what: str, act: Callable[[], None]) -> None:
+        if not self.hub.up:
+            return
+        self.hub.since_start.add(what)
+        try:
+            act()
+        except Died:
+            self.mark_death(self.hub, what)
+            return
+        except HoldfastError as error:
+            self._hub_trouble(what, error)
+        self.after_hub()
+
+    def _hub_trouble(self, what: str, error: HoldfastError) -> None:
+        # Whether it has to start again the desk itself says.
+        self.note(f"the broker has trouble with {what}: {type(error).__name__}")
+
+    def after_hub(self) -> None:
+        """What the broker said leaves, and what it did is looked at."""
+        hub = self.hub
+        if self._faults.heard:
+            self.break_off(f"a fault of the broker: {self._faults.heard[0]}")
+        if not hub.up:
+            return
+        assert hub.desk is not None
+        if hub.desk.failed is None:
+            self.expect(self.books.look(hub))
+        elif not self._restarting:
+            self._restarting = True
+            self.at(SECOND_MS, self.reopen, hub, name="the broker starts again")
+        # Connections are woken in an order that differs from run to run.
+        leaving, hub.leaving = sorted(hub.leaving, key=lambda one: one[0].number), []
+        for wire, said in leaving:
+            if isinstance(said, bytes):
+                wire.down(said)
+            else:
+                wire.broker_hangs_up(said)
+
+    def reopen(self, machine: Machine) -> None:
+        if machine is self.hub:
+            self._restarting = False
+            self.hang_up_all()
+        super().reopen(machine)
+
+    def mark_death(self, machine: Machine, op: str) -> None:
+        if machine is self.hub:
+            self._faults.heard.clear()  # whatever it said while it died
+            self._restarting = False
+            self.hang_up_all()
+        super().mark_death(machine, op)
+
+    def hang_up_all(self) -> None:
+        """The broker's process is gone: nodes hear of it, sooner or later."""
+        for end in self.ends.values():
+            if end.wire is not None:
+                end.wire.broker_hangs_up(1006)
+
+    def start(self, machine: Machine) -> bool:
+        if machine is not self.hub:
+            started = super().start(machine)
+            end = self.ends.get(machine.peer)
+            if started and end is not None:
+                self.at(SECOND_MS, end.connect, name=f"{machine.peer} connects")
+            return started
+        try:
+            machine.start()
+        except Died:
+            self.mark_death(machine, "open")
+            return False
+        except (DiskFull, StoreFailed, Unknown) as error:
+            self.note(f"the broker does not start: {type(error).__name__}")
+            wait = self.rng.randrange(1, RESTART_MS_MAX)
+            self.at(wait, self._start_if_down, machine, name="start")
+            return False
+        self.after_hub()
+        self.note_swept()
+        self.look_into_hub()
+        return True
+
+    def look_into_hub(self) -> None:
+        if self.hub.is_well:
+            self.expect([*self.books.audit(self.hub), *self.queues.lost()])
+
+    def expect(self, problems: Sequence[str]) -> None:
+        if problems:
+            self.break_off("; ".join(problems[:5]))

@@ -1,0 +1,225 @@
+"""What a node of a simulated world asks its broker for over HTTP: objects, members, snapshots.
+
+Each call reaches the desk, or is lost before, or its answer is lost after: the caller hears the
+same of both. The broker may die in the middle of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from holdfast.broker.access import place_of, require_member, require_mesh
+from holdfast.node.broker_client.client import BrokerCalls
+from holdfast.node.broker_client.objects import Objects
+from holdfast.node.core.engine import Core
+from holdfast.protocol.broker_http import MadeInvite, Snapshot, SnapshotBegun, Standing
+from holdfast.rules.broker_rows import MEMBER_GRANTS, InviteRow, SnapshotRow
+from holdfast.rules.errors import (
+    Broken,
+    DiskFull,
+    StoreBusy,
+    StoreClosed,
+    Unknown,
+    UnknownObject,
+    Unreachable,
+)
+from holdfast.rules.ids import id_text
+from holdfast.rules.invites import SECRET_BYTES, Invite, digest, format_invite
+from holdfast.rules.limits import HOUR_MS, INVITE_HOURS
+from holdfast.rules.rows import MateRow
+from holdfast.simulate.delivery.broker_machine import CARD, URL
+from holdfast.simulate.world.machine import Died
+from holdfast.storage.broker.port import Desk
+from holdfast.storage.broker.sqlite import SqliteDesk
+
+if TYPE_CHECKING:
+    from holdfast.simulate.delivery.delivery import DeliveryWorld
+
+T = TypeVar("T")
+Work = Callable[[SqliteDesk], Coroutine[Any, Any, T]]
+
+THEIRS: Final = (Broken, Unknown, DiskFull, StoreBusy, StoreClosed)
+"""Trouble with the broker's own disk, as a node hears of it: it is not there."""
+PIECE_BYTES: Final = 48 * 1024
+LOST: Final = 0.5
+"""Of the calls that fail, so many are lost on their way there; of the others the answer is."""
+
+
+class Calls(BrokerCalls):
+    """One node's calls. `key` is who asks."""
+
+    def __init__(self, world: DeliveryWorld, peer: str, key: bytes) -> None:
+        self._world, self._peer, self._me = world, peer, key
+        self.url, self.card, self.us = URL, CARD, peer
+        self._rng = world.fork(f"calls of {peer} {world.ticks}")
+
+    def call(self, work: Work[T]) -> T:
+        world = self._world
+        lost = self._rng.random() < world.links.line.loss or world.is_apart(self._peer)
+        if lost and self._rng.random() < LOST:
+            raise Unreachable("it does not get there")
+        try:
+            found = world.hub_does("call", work)
+        except Died:
+            raise Unreachable("the broker died meanwhile") from None
+        except THEIRS as error:
+            raise Unreachable(f"the broker is in trouble: {error.message}") from None
+        if lost:
+            world.happened["answer lost"] += 1
+            raise Unreachable("the answer does not come back")
+        return found
+
+    def member(self, mesh: str, *grants: str) -> None:
+        self.call(lambda desk: require_member(desk, mesh, self._me, *grants))
+
+    # --- publishing and joining ---------------------------------------------------------------
+
+    def hello(self) -> None:
+        self.call(_nothing)
+
+    def register(self, mesh: str, name: str, token: str | None = None) -> Standing:
+        server_id, now = id_text(self._world.mint()), self._world.hub.clock.now_ms()
+
+        async def work(desk: SqliteDesk) -> None:
+            await desk.mesh_register(mesh, name, self._me, self._peer, server_id, now)
+
+        self.call(work)
+        return self.standing(mesh)
+
+    def invite(self, mesh: str, **_: object) -> MadeInvite:
+        secret = self._rng.randbytes(SECRET_BYTES)
+        now = self._world.hub.clock.now_ms()
+        relay = {"relay"} if self._world.traits.relay else set()
+        row = InviteRow(
+            mesh=mesh,
+            digest=digest(secret),
+            grants=MEMBER_GRANTS | relay,
+            uses_left=1,
+            expires_at=now + INVITE_HOURS * HOUR_MS,
+            made_by=self._me,
+            made_at=now,
+        )
+        self.member(mesh, "invite")
+        self.call(lambda desk: desk.invite_put(row))
+        text = format_invite(Invite(self.url, self.card, mesh, secret))
+        return MadeInvite(text, row.digest.hex(), row.expires_at, row.uses_left)
+
+    def join(self, invite: Invite) -> Standing:
+        now = self._world.hub.clock.now_ms()
+        use = partial(SqliteDesk.invite_use, key=self._me, name=self._peer, now_ms=now)
+        return self.standing(self.call(lambda desk: use(desk, digest(invite.secret))))
+
+    # --- meshes -------------------------------------------------------------------------------
+
+    def standing(self, mesh: str) -> Standing:
+        async def work(desk: Desk) -> Standing:
+            member = await require_member(desk, mesh, self._me)
+            row = await require_mesh(desk, mesh)
+            place = await place_of(desk, row, member)
+            return Standing(
+                *(row.slug, row.name, row.server_id, row.epoch, row.base, row.first, row.seq),
+                place.grants,
+                place.epochs,
+            )
+
+        return self.call(work)
+
+    def mates(self, mesh: str) -> list[MateRow]:
+        async def work(desk: Desk) -> list[MateRow]:
+            await require_member(desk, mesh, self._me)
+            return [
+                MateRow(mesh=mesh, key=row.key, name=row.name, grants=tuple(sorted(row.grants)))
+                for row in await desk.member_list(mesh)
+            ]
+
+        return self.call(work)
+
+    # --- objects ------------------------------------------------------------------------------
+
+    def object_size(self, mesh: str, sha: str) -> int | None:
+        async def work(desk: Desk) -> int | None:
+            await require_member(desk, mesh, self._me, "read")
+            return await desk.object_asked(mesh, sha)
+
+        return self.call(work)
+
+    def put_object(self, core: Core, mesh: str, sha: str) -> bool:
+        if self.object_size(mesh, sha) is not None:
+            return False
+        with core.blobs.open(sha) as source:
+            content = source.read()
+        self.member(mesh, "write")
+        for number, at in enumerate(range(0, len(content), PIECE_BYTES)):
+            piece = content[at : at + PIECE_BYTES]
+            add = partial(SqliteDesk.object_add, mesh=mesh, sha256=sha, number=number, piece=piece)
+            self.call(add)
+        self.call(lambda desk: desk.object_finish(mesh, sha, len(content)))
+        return True
+
+    def objects(self, mesh: str) -> Objects:
+        return _Objects(self, mesh)
+
+    # --- snapshots ----------------------------------------------------------------------------
+
+    def snapshot(self, mesh: str) -> Snapshot | None:
+        async def work(desk: Desk) -> SnapshotRow | None:
+            await require_member(desk, mesh, self._me, "read")
+            return await desk.snapshot_get(mesh)
+
+        row = self.call(work)
+        return None if row is None else _told(row)
+
+    def snapshot_begin(self, mesh: str, epoch: int, seq: int) -> SnapshotBegun:
+        world = self._world
+        row = SnapshotRow(
+            id=id_text(world.mint()),
+            epoch=epoch,
+            seq=seq,
+            parts=0,
+            rows=0,
+            ready=False,
+            made_by=self._me,
+            began_at=world.hub.clock.now_ms(),
+        )
+        self.member(mesh, "read", "relay")
+        found = self.call(lambda desk: desk.snapshot_begin(mesh, row))
+        return SnapshotBegun(found.id, found.parts)
+
+    def snapshot_chunk(self, mesh: str, id: str, number: int, rows: int, part: bytes) -> int:
+        return self.call(lambda desk: desk.snapshot_add(mesh, id, number, rows, part))
+
+    def snapshot_commit(self, mesh: str, id: str, digest: bytes) -> Snapshot:
+        now = self._world.hub.clock.now_ms()
+        return _told(self.call(lambda desk: desk.snapshot_commit(mesh, id, digest, now)))
+
+    def snapshot_part(self, mesh: str, id: str, number: int) -> bytes:
+        part = self.call(lambda desk: desk.snapshot_part(mesh, id, number))
+        if part is None:
+            raise UnknownObject("there is no such part of a snapshot here")
+        return part
+
+
+class _Objects(Objects):
+    """The objects of one mesh, as `pull_objects` asks for them."""
+
+    def __init__(self, calls: Calls, mesh: str) -> None:
+        self._asked, self._of = calls, mesh
+
+    def object_size(self, sha: str) -> int | None:
+        return self._asked.object_size(self._of, sha)
+
+    def object(self, sha: str, start: int, size: int) -> bytes:
+        async def work(desk: Desk) -> bytes:
+            return b"".join([piece async for piece in desk.object_read(self._of, sha)])
+
+        return self._asked.call(work)[start : start + size]
+
+
+async def _nothing(desk: SqliteDesk) -> None:
+    """Whoever says hello asks for nothing yet."""
+
+
+def _told(row: SnapshotRow) -> Snapshot:
+    return Snapshot(row.id, row.epoch, row.seq, row.parts, row.rows, row.digest)

@@ -1,0 +1,93 @@
+"""The end of a story of delivery: when all is calm, everything must be where it belongs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from holdfast.rules.errors import UnknownDestination
+from holdfast.rules.ids import id_text
+from holdfast.rules.outbox import EXPIRED
+from holdfast.rules.rows import SpoolRow
+from holdfast.simulate.delivery.books import ALL
+from holdfast.simulate.delivery.time import is_old
+from holdfast.simulate.nodes.nodes import running
+from holdfast.simulate.world.invariants import differences, missing_content
+from holdfast.storage.ports import Reader
+
+if TYPE_CHECKING:
+    from holdfast.simulate.delivery.delivery import DeliveryWorld
+
+REASONS: Final = frozenset({UnknownDestination.code, EXPIRED})
+"""Why a message of an honest node may not be delivered."""
+
+
+def left(world: DeliveryWorld, peer: str) -> list[str]:
+    """What a node and its broker have still to tell each other."""
+
+    def look(tx: Reader) -> list[str]:
+        problems = []
+        for mesh, book in world.books.meshes.items():
+            row = tx.mesh_get(mesh)
+            if row is None:
+                problems.append(f"{peer} has not joined {mesh}")
+                continue
+            here, there = (row.broker_epoch, row.broker_seq), (book.epoch, book.seq)
+            if here != there:
+                problems.append(f"{peer} is at {here} of {mesh}, the broker at {there}")
+            waits = tx.spool_list(f"broker:{mesh}", ("pending", "inflight"), 0, 5)
+            problems += [f"{peer} still has {_told(row)}" for row in waits]
+        return problems
+
+    return running(world.machines[peer])._core.read("left", look)
+
+
+def compare(world: DeliveryWorld) -> None:
+    world.look_into_hub()
+    world.expect(world.books.undelivered())
+    for peer in world.machines:
+        world.expect(world.books.unseen(peer, world.chronicles[peer]))
+        world.expect(_unsent(world, peer))
+    first, *others = world.machines.values()
+    for mesh in world.books.meshes:
+        expected = world.rows_of(first, mesh)
+        for machine in others:
+            for line in differences(expected, world.rows_of(machine, mesh)):
+                world.break_off(f"{first.peer} and {machine.peer} end up apart: {line}")
+    if not world.traits.broker_goes_back and not world.traits.nodes_go_back:
+        for machine in world.machines.values():
+            missing = missing_content(running(machine))
+            if missing:
+                world.break_off(f"{machine.peer} never got the content of {missing}")
+
+
+def _unsent(world: DeliveryWorld, peer: str) -> list[str]:
+    """What it wrote and still has is at the broker, or its outbox says why not."""
+
+    def look(tx: Reader) -> list[str]:
+        problems = []
+        ended: dict[bytes, SpoolRow] = {}
+        for mesh in world.books.meshes:
+            rows = tx.spool_list(f"broker:{mesh}", ("dead", "aborted"), 0, ALL)
+            ended |= {row.id: row for row in rows}
+        problems += [
+            f"{peer} gave up {_told(row)}"
+            for row in ended.values()
+            if row.state == "dead" and (row.code not in REASONS or row.entity)
+        ]
+        for entry in tx.log_range(1, ALL, ALL):
+            book = world.books.meshes[entry.mesh]
+            mine = entry.origin == peer or world.traits.relay
+            if entry.id in book.seqs or entry.id in ended or not mine:
+                continue
+            if not world.publication.brought(peer, entry) and not is_old(world, entry):
+                problems.append(
+                    f"{peer} has {entry.op} {id_text(entry.id)} of {entry.origin}, and the "
+                    "broker has not"
+                )
+        return problems
+
+    return running(world.machines[peer])._core.read("unsent", look)
+
+
+def _told(row: SpoolRow) -> str:
+    return f"{row.state} {row.entity or 'message'} {id_text(row.id)} ({row.code}: {row.error})"

@@ -1,0 +1,49 @@
+"""Random work for nodes that share a mesh: everything that every node does, and messages."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.node.library.node import Node
+from holdfast.node.messages.messages import prepare
+from holdfast.rules.destinations import PRIORITIES
+from holdfast.rules.ids import id_text
+from holdfast.simulate.delivery.queues import QUEUE
+from holdfast.simulate.world.workload import Answers, Chore, Chores
+
+TOPIC: Final = "news"
+NOWHERE: Final = "nowhere"
+"""A topic that nobody has declared."""
+MESSAGES: Final = 0.45
+"""Of all work, so much is a message."""
+SEND: Final = "message.send"
+
+
+class DeliveryChores(Chores):
+    """Draws messages besides all other work."""
+
+    keys: dict[str, bytes]
+
+    def draw(self, *, evenly: bool = False) -> Chore:
+        if self._rng.random() < MESSAGES:
+            return self.message()
+        return super().draw(evenly=evenly)
+
+    def message(self) -> Chore:
+        rng = self._rng
+        self._count += 1
+        mesh, id = rng.choice(self._meshes), self._mint()
+        kind, ref = rng.choice(self._destinations())
+        priority, text = rng.choice(PRIORITIES), f"message {self._count}"
+
+        def do(node: Node) -> Answers:
+            core = node._core
+            send = prepare(core, mesh, kind, ref, text, priority=priority, id=id_text(id))
+            core.write(SEND, send)
+            return [None]
+
+        return Chore(SEND, (id,), do)
+
+    def _destinations(self) -> list[tuple[str, str]]:
+        some = [("topic", TOPIC)] * 8 + [("queue", QUEUE)] * 8 + [("topic", NOWHERE)]
+        return some + [("dm", key.hex()) for key in self.keys.values()] * 3

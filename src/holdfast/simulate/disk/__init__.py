@@ -1,0 +1,1 @@
+"""A disk that counts, fails and forgets."""

@@ -1,0 +1,1 @@
+"""Nodes that pull each other."""

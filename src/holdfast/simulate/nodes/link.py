@@ -1,0 +1,224 @@
+"""One link of a simulated world: what is asked and answered over it, and what both ends do then.
+
+The source runs `node.giving` and keeps a consumer, the reader runs `node.taking` and keeps a link,
+each in its own database. Here are the calls; `holdfast.simulate.nodes.pulling` plays the network
+between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from hashlib import sha256
+from os import SEEK_END
+from typing import Final, NamedTuple
+
+from holdfast.node.core.engine import Core
+from holdfast.node.library.node import Node
+from holdfast.node.links import receive
+from holdfast.node.log import serve as giving
+from holdfast.protocol.log_wire import Batch, Confirmation, Fetch, Registration
+from holdfast.rules.errors import (
+    BadAnswer,
+    Broken,
+    DiskFull,
+    EpochChanged,
+    ForgedOrigin,
+    HoldfastError,
+    StoreBusy,
+    StoreClosed,
+    Unknown,
+)
+from holdfast.rules.filters import Filter
+from holdfast.rules.frontier import Frontier
+from holdfast.rules.links import LinkState, consumer_name
+from holdfast.rules.rows import LinkRow, ZoneKey, ZoneRow
+from holdfast.service.caller import Caller
+from holdfast.storage.ports import Transaction
+
+PIECE_BYTES: Final = 48 * 1024
+"""So that the objects of a world come in two pieces."""
+OWN_TROUBLE: Final = (Broken, Unknown, DiskFull, StoreBusy, StoreClosed)
+"""What is wrong with a node's own disk."""
+
+
+class Retirement(NamedTuple):
+    """Asks the source to forget a consumer."""
+
+    consumer: str
+
+
+class Piece(NamedTuple):
+    """Asks for a part of an object."""
+
+    sha256: str
+    start: int
+
+
+class Object(NamedTuple):
+    """A part of an object and the size of all of it; None if the source does not have it."""
+
+    size: int | None
+    content: bytes = b""
+
+
+Question = Retirement | Registration | Fetch | Confirmation | Piece
+Answer = Batch | Object | HoldfastError | None
+
+
+@dataclass(slots=True)
+class Mind:
+    """What the reader's process knows of a link besides the row in its database."""
+
+    connected: bool = False
+    attempts: int = 0
+    state: LinkState = LinkState.CONNECTING
+    awaited: int = 0
+    """The number of the question whose answer it waits for."""
+    new_epoch: int | None = None
+    """What the source said that it counts in now, if it said so."""
+    batch: Batch | None = None
+    """Entries that wait for the objects that they name."""
+    absent: set[str] = field(default_factory=set)
+    """Objects of the batch that the source does not have."""
+
+
+@dataclass(slots=True, eq=False)
+class Relation:
+    """One link of a world."""
+
+    name: str
+    reader: str
+    source: str
+    filter: Filter
+    """As its row says it: what is asked for, and whose entries the source may carry."""
+    reads: tuple[str, ...] | None = None
+    """The meshes that the source lets the reader read; None for all."""
+    retire_ms: int | None = None
+    retire_lag: int | None = None
+    slow: bool = False
+    """Its reader seldom asks."""
+    added_at: int = 0
+    mind: Mind = field(default_factory=Mind)
+
+    def anew(self, filter: Filter) -> Relation:
+        """The same link, added again: it has read nothing."""
+        return Relation(
+            self.name,
+            self.reader,
+            self.source,
+            filter,
+            self.reads,
+            self.retire_ms,
+            self.retire_lag,
+            self.slow,
+        )
+
+    @property
+    def consumer(self) -> str:
+        return consumer_name(self.reader, self.name)
+
+    @property
+    def caller(self) -> Caller:
+        return Caller("zone", self.reader, None if self.reads is None else frozenset(self.reads))
+
+    @property
+    def label(self) -> str:
+        return f"link {self.name} of {self.reader}"
+
+
+# --- at the source -------------------------------------------------------------------------------
+
+
+def serve(node: Node, relation: Relation, question: Question) -> tuple[Answer]:
+    """What a node answers; what is wrong with its own disk, the other side does not hear."""
+    core, caller = node._core, relation.caller
+    try:
+        match question:
+            case Retirement():
+                giving.retire(core, caller, question.consumer)
+            case Registration():
+                giving.register(core, caller, question)
+            case Confirmation():
+                giving.confirm(core, caller, question)
+            case Fetch():
+                return (giving.give(core, caller, question),)
+            case Piece():
+                return (_piece(core, question),)
+    except OWN_TROUBLE:
+        raise
+    except HoldfastError as error:
+        return (error,)
+    return (None,)
+
+
+def _piece(core: Core, asked: Piece) -> Object:
+    if not core.blobs.exists(asked.sha256):
+        return Object(None)
+    with core.blobs.open_unchecked(asked.sha256) as content:
+        size = content.seek(0, SEEK_END)
+        content.seek(asked.start)
+        return Object(size, content.read(PIECE_BYTES))
+
+
+# --- at the reader -------------------------------------------------------------------------------
+
+
+def take_in(core: Core, link: str, batch: Batch) -> receive.Taken | HoldfastError:
+    try:
+        return receive.take(core, link, batch)
+    except (BadAnswer, ForgedOrigin, EpochChanged) as error:
+        return error
+
+
+def lacking_of(core: Core, batch: Batch, absent: Collection[str]) -> list[Piece]:
+    """What has to be asked for before the batch may be taken in."""
+    blobs = core.blobs
+    return [
+        Piece(named.sha256, blobs.partial(named.sha256))
+        for named in receive.objects_named(batch)
+        if named.sha256 not in absent and not blobs.exists(named.sha256)
+    ]
+
+
+def store_piece(core: Core, asked: Piece, found: Object) -> bool:
+    assert found.size is not None
+    here = core.blobs.put_piece(asked.sha256, asked.start, found.content)
+    if here >= found.size:
+        core.blobs.finish(asked.sha256, found.size)
+    return True
+
+
+def row_of(node: Node, link: str) -> LinkRow | None:
+    return node._core.read("link.get", lambda tx: tx.link_get(link))
+
+
+def add_link(node: Node, relation: Relation) -> None:
+    """As a person would: trust the zone, then add the link."""
+    now = relation.added_at = node._core.ctx.now_ms()
+    key = ZoneKey(key=sha256(relation.source.encode()).digest(), added_at=now)
+    zone = ZoneRow(name=relation.source, keys=(key,), added_at=now)
+    row = LinkRow(
+        name=relation.name,
+        url=f"https://{relation.source}:1",
+        zone=relation.source,
+        filter=relation.filter,
+        added_at=now,
+    )
+
+    def work(tx: Transaction) -> None:
+        tx.zone_put(zone)
+        tx.link_put(row)
+
+    node._core.write("link.add", work)
+
+
+def place_of(reader: Node, source: Node, relation: Relation) -> tuple[int, int, int]:
+    """Epoch and cursor of a link, and the frontier of its consumer; zeros where there is none."""
+    row = row_of(reader, relation.name)
+    consumer = source._core.read("consumer", lambda tx: tx.consumer_get(relation.consumer))
+    return (
+        0 if row is None else row.epoch,
+        0 if row is None else row.cursor,
+        0 if consumer is None else Frontier.decode(consumer.frontier).prefix,
+    )

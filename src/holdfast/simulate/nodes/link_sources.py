@@ -1,0 +1,122 @@
+"""The other end of a link for code that waits for its answers.
+
+`Direct` is for people: to tell a source that a link is removed, or to ask it what it still holds.
+Nobody waits for such an answer for long, so it comes at once or not at all.
+
+`Told` is for the link itself, whose questions travel: it gives the answers that have come so far,
+and says what is to be asked next where there is none yet (`Ask`). Whoever runs code with it runs it
+again with each new answer.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.node.links.source import LinkSource
+from holdfast.protocol.log_wire import Batch, Confirmation, Fetch, Registration
+from holdfast.rules.errors import HoldfastError, Unreachable
+from holdfast.rules.rows import LinkRow
+from holdfast.simulate.nodes.link import (
+    Answer,
+    Object,
+    Piece,
+    Question,
+    Relation,
+    Retirement,
+    serve,
+)
+
+if TYPE_CHECKING:
+    from holdfast.simulate.zones.zones import ZoneWorld
+
+
+class Ask(Exception):
+    """This has to be asked first."""
+
+    def __init__(self, question: Question) -> None:
+        super().__init__(str(question))
+        self.question = question
+
+
+class _Source(ABC):
+    """A source, by one way to have a question answered."""
+
+    @abstractmethod
+    def answer(self, question: Question) -> Answer: ...
+
+    def register(self, registration: Registration) -> None:
+        self._ask(registration)
+
+    def fetch(self, fetch: Fetch) -> Batch:
+        answer = self._ask(fetch)
+        assert isinstance(answer, Batch), f"a fetch is answered with {answer}"
+        return answer
+
+    def confirm(self, confirmation: Confirmation) -> None:
+        self._ask(confirmation)
+
+    def retire(self, consumer: str) -> None:
+        self._ask(Retirement(consumer))
+
+    def object_size(self, sha: str) -> int | None:
+        return self._piece(sha, 0).size
+
+    def object(self, sha: str, start: int, size: int) -> bytes:
+        return self._piece(sha, start).content[:size]
+
+    def abort(self) -> None:
+        return None  # nobody waits
+
+    def close(self) -> None:
+        return None  # nothing is open
+
+    def _piece(self, sha: str, start: int) -> Object:
+        answer = self._ask(Piece(sha, start))
+        assert isinstance(answer, Object), f"a piece is answered with {answer}"
+        return answer
+
+    def _ask(self, question: Question) -> Answer:
+        answer = self.answer(question)
+        if isinstance(answer, HoldfastError):
+            raise answer
+        return answer
+
+
+class Direct(_Source):
+    """A source that is asked without a network between."""
+
+    def __init__(self, world: ZoneWorld, relation: Relation) -> None:
+        self._world, self._relation = world, relation
+
+    def answer(self, question: Question) -> Answer:
+        world, relation = self._world, self._relation
+        ways = {(relation.reader, relation.source), (relation.source, relation.reader)}
+        served = None
+        if not ways & world.links.cut:
+            machine = world.machines[relation.source]
+            served = world.run_on(machine, "answer", lambda node: serve(node, relation, question))
+        if served is None:
+            raise Unreachable(f"{relation.source} does not answer")
+        return served[0]
+
+
+class Told(_Source):
+    """A source whose answers have come already, in the order of the questions."""
+
+    def __init__(self, answers: Sequence[Answer]) -> None:
+        self._answers = list(answers)
+
+    def answer(self, question: Question) -> Answer:
+        if not self._answers:
+            raise Ask(question)
+        return self._answers.pop(0)
+
+
+def reach_in(world: ZoneWorld, reader: str, row: LinkRow) -> LinkSource:
+    """A connection for a link, as `node.links` asks for one."""
+    for relation in world.entitlement.ever:
+        if (relation.reader, relation.name) == (reader, row.name):
+            found = relation
+    return Direct(world, found)

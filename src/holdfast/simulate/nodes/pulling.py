@@ -1,0 +1,366 @@
+"""How nodes of a simulated world learn of each other's changes: by links, as in life.
+
+Both ends are the real ones (`holdfast.simulate.nodes.link`), and what to do after an error is
+decided by `rules.links`. Only what lies between them is played: questions and answers are messages
+of a world whose network loses, delays, doubles and reorders them.
+
+A reader's process has little in mind about a link (`Mind`), and forgets it when it dies. It waits
+for the answer to one question at a time. An answer that comes late or twice answers nothing any
+more; if it holds entries, they are taken in all the same, because that must do no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from holdfast.node.library.node import Node
+from holdfast.node.links import receive
+from holdfast.node.links.same_log import LOOK, begins_as_read, is_same_log
+from holdfast.protocol.log_wire import (
+    Batch,
+    Confirmation,
+    Fetch,
+    Registration,
+    decode_batch,
+    encode_batch,
+)
+from holdfast.rules.envelope import decode_trusted
+from holdfast.rules.errors import EpochChanged, HoldfastError, PastEnd, Truncated, UnknownConsumer
+from holdfast.rules.links import LinkState, after_error, start_of
+from holdfast.rules.rows import LinkRow
+from holdfast.simulate.nodes.link import (
+    Answer,
+    Mind,
+    Object,
+    Piece,
+    Question,
+    Relation,
+    Retirement,
+    lacking_of,
+    row_of,
+    serve,
+    store_piece,
+    take_in,
+)
+from holdfast.simulate.nodes.link_sources import Ask, Told
+
+if TYPE_CHECKING:
+    from holdfast.simulate.nodes.nodes import NodeWorld
+
+T = TypeVar("T")
+
+BATCH_ENTRIES_MAX: Final = 5
+READ_AHEAD: Final = 0.8
+"""How often the next batch is asked for before this one is stored."""
+FOR_A_PERSON: Final = frozenset({LinkState.TRUNCATED, LinkState.QUARANTINE_FULL})
+BEGINNING_TRIES: Final = 3
+
+
+class Pulling:
+    """The readers' side of every link of a world, and the answers to their questions."""
+
+    def __init__(self, world: NodeWorld) -> None:
+        self._world = world
+        self._rng = world.fork("pulling")
+        self._numbers = 0
+
+    def pull(self, relation: Relation) -> None:
+        """One node asks another for news, unless it may not or waits for a person."""
+        row = self._row(relation)
+        if row is None or row.paused or relation.mind.state in FOR_A_PERSON:
+            return
+        if relation.mind.connected:
+            self._fetch(relation, row)
+        elif row.epoch == 0:
+            # A reader of that name may be left from an earlier link, and stand past its beginning.
+            then = partial(self._register, relation)
+            self._ask(relation, Retirement(relation.consumer), then, but=UnknownConsumer)
+        else:
+            self._register(relation, None)
+
+    def forget(self, reader: str) -> None:
+        """Its process is a new one."""
+        for relation in self._world.relations:
+            if relation.reader == reader:
+                relation.mind = Mind()
+
+    # --- where to begin -----------------------------------------------------------------------
+
+    def _register(self, relation: Relation, answer: Answer) -> None:
+        # Where reading goes on is the reader's own affair: its cursor knows. The source is told
+        # only what it must not forget yet.
+        asked = Registration(
+            consumer=relation.consumer,
+            filter=msgspec.structs.replace(relation.filter, beyond=relation.reader),
+            retire_ms=relation.retire_ms,
+            retire_lag=relation.retire_lag,
+        )
+        self._ask(relation, asked, partial(self._registered, relation))
+
+    def _registered(self, relation: Relation, answer: Answer) -> None:
+        row, mind = self._row(relation), relation.mind
+        if row is None:
+            return
+        if row.epoch == 0 or mind.new_epoch not in (None, row.epoch):
+            self._find_beginning(relation, 1, BEGINNING_TRIES)
+        else:
+            self._look_back(relation, row, [])
+
+    def _look_back(self, relation: Relation, row: LinkRow, told: list[Answer]) -> None:
+        """Asks what a link asks to be sure that the log is the one that it has read."""
+
+        def look(node: Node) -> tuple[bool, Question | None]:
+            try:
+                return is_same_log(node._core, Told(told), row, relation.consumer), None
+            except Ask as ask:
+                return True, ask.question
+
+        done = self._on(relation, "pull", look)
+        if done is None:
+            return
+        same, question = done
+        if question is not None:
+            then = partial(self._looked_back, relation, row, told)
+            self._ask(relation, question, then, but=(Truncated, PastEnd))
+        elif same:
+            relation.mind.connected = True
+            self._fetch(relation, row)
+        else:
+            self._world.break_off(f"{relation.label} takes the log of its source for another one")
+
+    def _looked_back(
+        self, relation: Relation, row: LinkRow, told: list[Answer], answer: Answer
+    ) -> None:
+        self._look_back(relation, row, [*told, answer])
+
+    def _find_beginning(self, relation: Relation, first: int, tries: int) -> None:
+        def found(answer: Answer) -> None:
+            if isinstance(answer, Truncated) and tries:
+                self._find_beginning(relation, answer.first_available, tries - 1)
+            elif isinstance(answer, Truncated):
+                self._fail(relation, answer)
+            elif isinstance(answer, Batch):
+                self._begin(relation, answer)
+
+        asked = Fetch(
+            consumer=relation.consumer, limit=LOOK, start=first, epoch=relation.mind.new_epoch
+        )
+        self._ask(relation, asked, found, but=Truncated)
+
+    def _begin(self, relation: Relation, found: Batch) -> None:
+        row = self._row(relation)
+        if row is None:
+            return
+        start = start_of(row.epoch, row.cursor, found.epoch, found.first)
+        if row.epoch and found.first > 1:
+            as_read = self._on(relation, "begin", lambda n: begins_as_read(n._core, row, found))
+            if as_read is None:
+                return
+            start = start if as_read else None
+
+        def begin(node: Node) -> LinkRow:
+            return receive.start_over(node._core, relation.name, found.epoch, start or 1)
+
+        self._world.begins(relation, row.epoch, found, start)
+        begun = self._on(relation, "begin", begin)
+        if begun is None:
+            return
+        relation.mind.new_epoch = None
+        if start is None:
+            self._fail(relation, Truncated("it was never read", first_available=found.first))
+        else:
+            relation.mind.connected = True
+            self._fetch(relation, begun)
+
+    # --- questions and answers ----------------------------------------------------------------
+
+    def _fetch(self, relation: Relation, row: LinkRow, start: int | None = None) -> None:
+        position = row.cursor + 1 if start is None else start
+        asked = Fetch(
+            consumer=relation.consumer,
+            limit=BATCH_ENTRIES_MAX,
+            start=position,
+            confirm=row.cursor,
+            epoch=row.epoch,
+        )
+        self._ask(relation, asked, partial(self._fetched, relation, position))
+
+    def _ask(
+        self,
+        relation: Relation,
+        question: Question,
+        then: Callable[[Answer], None],
+        *,
+        but: type[HoldfastError] | tuple[type[HoldfastError], ...] = (),
+    ) -> None:
+        """Calls `then` with the answer if it comes while it is waited for. An error ends the
+        connection, unless it is one that is named.
+        """
+        self._numbers += 1
+        number = relation.mind.awaited = self._numbers
+
+        def hear(answer: Answer) -> None:
+            if not self._hears(relation):
+                return
+            if relation.mind.awaited != number:
+                self._take_late(relation, answer)
+                return
+            relation.mind.awaited = 0
+            if isinstance(answer, HoldfastError) and not isinstance(answer, but):
+                self._fail(relation, answer)
+            else:
+                then(answer)
+
+        self._world.links.send(
+            relation.reader,
+            relation.source,
+            "a question",
+            lambda: self._answer(relation, question, hear),
+        )
+
+    def _answer(
+        self, relation: Relation, question: Question, hear: Callable[[Answer], None]
+    ) -> None:
+        world = self._world
+        served = world.run_on(
+            world.machines[relation.source], "answer", lambda node: serve(node, relation, question)
+        )
+        if served is None:
+            return
+        (answer,) = served
+        about: list[str] = []
+        raw = b""
+        if isinstance(answer, Batch):
+            world.given(relation, answer)
+            about = [decode_trusted(raw).op for raw in answer.raws]
+            raw = encode_batch(answer)  # as it travels
+        world.links.send(
+            relation.source,
+            relation.reader,
+            "news" if about else "an answer",
+            lambda: hear(decode_batch(raw) if raw else answer),
+            about=about,
+        )
+
+    # --- what arrives -------------------------------------------------------------------------
+
+    def _fetched(self, relation: Relation, position: int, answer: Answer) -> None:
+        assert isinstance(answer, Batch), f"a fetch is answered with {answer}"
+        if answer.start != position:
+            self._world.break_off(
+                f"{relation.label} asked from {position} on and was answered from {answer.start}"
+            )
+        relation.mind.batch, relation.mind.absent = answer, set()
+        self._go_on(relation)
+
+    def _go_on(self, relation: Relation) -> None:
+        """Asks for what the batch still lacks, or takes it in."""
+        mind, batch = relation.mind, relation.mind.batch
+        if batch is None:
+            return
+        lacking = self._on(
+            relation, "objects", lambda node: lacking_of(node._core, batch, mind.absent)
+        )
+        if lacking is None:
+            return
+        if not lacking:
+            mind.batch = None
+            self._take(relation, batch)
+            return
+        piece = lacking[0]
+
+        def arrived(answer: Answer) -> None:
+            assert isinstance(answer, Object), f"a piece is answered with {answer}"
+            self._store(relation, piece, answer)
+
+        self._ask(relation, piece, arrived)
+
+    def _store(self, relation: Relation, asked: Piece, found: Object) -> None:
+        if found.size is None:
+            self._world.note(f"{relation.source} does not have object {asked.sha256[:8]}")
+            self._world.happened["object absent"] += 1
+            relation.mind.absent.add(asked.sha256)
+            self._go_on(relation)
+        elif self._on(relation, "objects", lambda node: store_piece(node._core, asked, found)):
+            self._world.happened["object resumed" if asked.start else "object begun"] += 1
+            self._go_on(relation)
+
+    def _take(self, relation: Relation, batch: Batch) -> None:
+        mind, before = relation.mind, self._row(relation)
+        if before is None or before.paused:
+            return
+        more = batch.upto < batch.head
+        if more and before.epoch == batch.epoch and self._rng.random() < READ_AHEAD:
+            self._world.happened["read ahead"] += 1
+            self._fetch(relation, before, batch.upto + 1)
+        taken = self._world.take(relation, lambda node: take_in(node._core, relation.name, batch))
+        if taken is None:
+            return
+        if isinstance(taken, HoldfastError):
+            # Read ahead of a batch that was not stored in the end, it leaves a hole.
+            if batch.start <= before.cursor + 1:
+                self._world.break_off(f"{relation.label} refuses an honest batch: {taken}")
+            self._fail(relation, taken)
+            return
+        mind.attempts = 0
+        mind.state = LinkState.CATCHING_UP if more else LinkState.LIVE
+        self._world.note(
+            f"{relation.label} takes {taken.new} new and {taken.known} known entries, "
+            f"up to {taken.link.cursor}"
+        )
+        if taken.quarantined:
+            self._world.break_off(f"{relation.label} sets {taken.quarantined} entries aside")
+        if mind.awaited:
+            return  # the next batch is on its way
+        if more:
+            self._fetch(relation, taken.link)
+        else:
+            self._confirm(relation, taken.link)
+
+    def _confirm(self, relation: Relation, row: LinkRow) -> None:
+        asked = Confirmation(consumer=relation.consumer, offset=row.cursor, epoch=row.epoch)
+        self._ask(relation, asked, lambda answer: None)
+
+    def _take_late(self, relation: Relation, answer: Answer) -> None:
+        """Nobody waits for it any more. It may be refused, or bring something: no harm."""
+        if not isinstance(answer, Batch):
+            return
+        batch = answer
+        lacking = self._on(relation, "objects", lambda node: lacking_of(node._core, batch, set()))
+        if lacking is None or lacking:
+            return
+        taken = self._world.take(relation, lambda node: take_in(node._core, relation.name, batch))
+        if taken is not None:
+            refused = isinstance(taken, HoldfastError)
+            self._world.happened["late and refused" if refused else "late"] += 1
+
+    # --- trouble ------------------------------------------------------------------------------
+
+    def _fail(self, relation: Relation, error: HoldfastError) -> None:
+        """The connection is over. The next one begins at the stored cursor."""
+        world, mind = self._world, relation.mind
+        plan = after_error(error, mind.attempts, self._rng.random())
+        world.note(f"{relation.label} is {plan.state}: {type(error).__name__}")
+        world.happened[type(error).__name__] += 1
+        relation.mind = Mind(attempts=mind.attempts + 1, state=plan.state)
+        if isinstance(error, EpochChanged):
+            relation.mind.new_epoch = error.epoch
+        if plan.delay_ms is not None:
+            world.at(plan.delay_ms + 1, self._again, relation, name=f"{relation.label} tries again")
+
+    def _again(self, relation: Relation) -> None:
+        if self._hears(relation) and not relation.mind.awaited:
+            self.pull(relation)
+
+    def _hears(self, relation: Relation) -> bool:
+        return relation in self._world.relations and self._world.machines[relation.reader].up
+
+    def _row(self, relation: Relation) -> LinkRow | None:
+        return self._on(relation, "pull", lambda node: row_of(node, relation.name))
+
+    def _on(self, relation: Relation, what: str, act: Callable[[Node], T]) -> T | None:
+        return self._world.run_on(self._world.machines[relation.reader], what, act)

@@ -1,0 +1,1 @@
+"""Time, chance, machines, network, workload, invariants."""

@@ -1,0 +1,1 @@
+"""Zones with topologies and entitlements."""

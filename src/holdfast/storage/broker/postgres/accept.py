@@ -1,0 +1,189 @@
+"""Accepting envelopes: a whole group goes to the server as columns, in one round trip.
+
+What happens there stands in `schema/0002_accept.sql`. Here the group is laid out as columns, and
+the columns that come back are made into answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+from holdfast.rules.broker_rows import Accepted, Arriving, Verdict
+from holdfast.rules.destinations import rank
+from holdfast.rules.errors import BadInput
+from holdfast.storage.broker.postgres.base import Part
+
+VERDICTS: Final = (
+    Verdict.CREATED,
+    Verdict.DUPLICATE,
+    Verdict.REUSED,
+    Verdict.UNKNOWN_MESH,
+    Verdict.NOT_A_MEMBER,
+    Verdict.NOT_GRANTED,
+    Verdict.EPOCH_MISMATCH,
+    Verdict.UNKNOWN_DESTINATION,
+)
+"""By the number that the function gives them."""
+_CREATED: Final = 0
+_REUSED: Final = 2
+_KNOWN: Final = (1, _REUSED)
+_HEAD_BYTES: Final = (16, 32, 16)
+_TWIN: Final = 8
+"""Has the id of one that was created before it in the same group."""
+
+_ALL_CREATED: Final = 9
+"""One row for the whole group, with the first seq of it."""
+
+_ACCEPT: Final = f"SELECT * FROM accept_alike({', '.join(f'${n}' for n in range(1, 16))})"
+_ROUTE: Final = attrgetter("mesh", "sender", "origin", "kind", "ref", "priority", "epoch")
+_KNOWN_IDS: Final = """
+SELECT a.n, m.epoch AS now_epoch, d.*
+FROM mesh m
+CROSS JOIN unnest($2::bytea[]) WITH ORDINALITY AS a (id, n)
+CROSS JOIN LATERAL (
+    SELECT epoch, seq, first_seen_at, history, fingerprint, broker_id
+    FROM dedupe WHERE mesh = m.number AND id = a.id LIMIT 1
+) d
+WHERE m.slug = $1
+"""
+
+
+class Accepting(Part):
+    async def accept(
+        self, batch: Sequence[Arriving], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
+    ) -> list[Accepted]:
+        if not batch:
+            return []
+        slugs = sorted({arriving.mesh for arriving in batch})
+        raws = [arriving.raw for arriving in batch]
+        arguments = (
+            *(now_ms, keep_ms, dedupe_ms, slugs, *_routes(batch), _twins(batch), _heads(batch)),
+            raws,
+        )
+        rows = await self._connections.said(lambda con: con.fetch(_ACCEPT, *arguments))
+        if rows[0][0] == _ALL_CREATED:
+            _, epoch, _, first, *_ = rows[0]
+            self._news.grew(batch[0].mesh, first + len(batch) - 1)
+            return _all_created(batch, epoch, first, now_ms)
+        grown: dict[str, int] = {}
+        answers = _answers(batch, rows, now_ms, grown)
+        for slug, seq in grown.items():
+            self._news.grew(slug, seq)
+        return answers
+
+    async def known(self, mesh: str, asked: Sequence[tuple[bytes, bytes]]) -> list[Accepted | None]:
+        ids = [id for id, _ in asked]
+        rows = await self._connections.asked(lambda con: con.fetch(_KNOWN_IDS, mesh, ids))
+        answers: list[Accepted | None] = [None] * len(asked)
+        for row in rows:
+            at = row["n"] - 1
+            same = row["fingerprint"] == asked[at][1]
+            answers[at] = Accepted(
+                verdict=Verdict.DUPLICATE if same else Verdict.REUSED,
+                epoch=row["now_epoch"],
+                message_epoch=row["epoch"],
+                seq=row["seq"],
+                broker_id=row["broker_id"],
+                first_seen_at=row["first_seen_at"],
+                history_available=row["history"],
+                fingerprint=b"" if same else row["fingerprint"],
+            )
+        return answers
+
+
+def _routes(batch: Sequence[Arriving]) -> list[list[Any]]:
+    """The columns of all that envelopes have in common, each combination once, and a last one that
+    says which of them each envelope has; empty if there is only one.
+    """
+    routes = list(map(_ROUTE, batch))
+    places = {route: place for place, route in enumerate(dict.fromkeys(routes), 1)}
+    columns = [list(column) for column in zip(*places, strict=True)]
+    columns[5] = [rank(priority) for priority in columns[5]]
+    return [*columns, [places[route] for route in routes] if len(places) > 1 else []]
+
+
+def _twins(batch: Sequence[Arriving]) -> list[int]:
+    """For each the place of the first with the same mesh and id; empty if all are different."""
+    if len({arriving.id for arriving in batch}) == len(batch):
+        return []  # as nearly always
+    first: dict[tuple[str, bytes], int] = {}
+    twins = [
+        first.setdefault((arriving.mesh, arriving.id), place)
+        for place, arriving in enumerate(batch, 1)
+    ]
+    return twins if len(first) < len(batch) else []
+
+
+def _heads(batch: Sequence[Arriving]) -> bytes:
+    """Id, fingerprint and broker id of each, one behind the other: much cheaper than arrays."""
+    heads = [part for one in batch for part in (one.id, one.fingerprint, one.broker_id)]
+    for place, size in enumerate(_HEAD_BYTES):
+        if set(map(len, heads[place::3])) != {size}:
+            raise BadInput("ids have 16 bytes and fingerprints 32")
+    return b"".join(heads)
+
+
+def _all_created(batch: Sequence[Arriving], epoch: int, first: int, now_ms: int) -> list[Accepted]:
+    return [
+        Accepted(
+            verdict=Verdict.CREATED,
+            epoch=epoch,
+            message_epoch=epoch,
+            seq=seq,
+            broker_id=arriving.broker_id,
+            first_seen_at=now_ms,
+        )
+        for seq, arriving in enumerate(batch, first)
+    ]
+
+
+def _answers(
+    batch: Sequence[Arriving], rows: Sequence[Any], now_ms: int, grown: dict[str, int]
+) -> list[Accepted]:
+    """In the order of the batch. `grown` gets the last seq of each mesh that has grown."""
+    answers: list[Accepted] = []
+    for arriving, row in zip(batch, rows, strict=True):
+        code, epoch, at_epoch, at_seq, *seen = row
+        if code == _CREATED:
+            grown[arriving.mesh] = at_seq
+            answer = Accepted(
+                verdict=Verdict.CREATED,
+                epoch=epoch,
+                message_epoch=at_epoch,
+                seq=at_seq,
+                broker_id=arriving.broker_id,
+                first_seen_at=now_ms,
+            )
+        elif code == _TWIN:
+            leader = at_seq - 1  # the server counts from 1
+            answer = _of_twin(arriving, batch[leader], answers[leader])
+        elif code in _KNOWN:
+            answer = Accepted(
+                verdict=VERDICTS[code],
+                epoch=epoch,
+                message_epoch=at_epoch,
+                seq=at_seq,
+                first_seen_at=seen[0],
+                broker_id=seen[1],
+                fingerprint=seen[2] if code == _REUSED else b"",
+                history_available=seen[3],
+            )
+        else:
+            answer = Accepted(verdict=VERDICTS[code], epoch=epoch or 0)
+        answers.append(answer)
+    return answers
+
+
+def _of_twin(arriving: Arriving, first: Arriving, created: Accepted) -> Accepted:
+    same = arriving.fingerprint == first.fingerprint
+    return Accepted(
+        verdict=Verdict.DUPLICATE if same else Verdict.REUSED,
+        epoch=created.epoch,
+        message_epoch=created.message_epoch,
+        seq=created.seq,
+        broker_id=created.broker_id,
+        first_seen_at=created.first_seen_at,
+        fingerprint=b"" if same else first.fingerprint,
+    )

@@ -1,0 +1,75 @@
+"""The broker's desk in PostgreSQL, for as many broker processes as one likes.
+
+Every call is one transaction on a connection of a small pool. What makes several processes one
+broker:
+
+- A mesh's row is its pen. Whoever numbers holds it until the commit can be seen (`accept`).
+- Each process hears of what the others have accepted (`news.py`).
+- What only one may do at a time, migrations and new epochs, is done under an advisory lock.
+- A database that may have gone back in time begins a new epoch, once (`identity.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from holdfast.rules.limits import DESK_CONNECTIONS_MAX, DESK_LOOK_MS
+from holdfast.storage.broker.postgres.accept import Accepting
+from holdfast.storage.broker.postgres.connections import Connections
+from holdfast.storage.broker.postgres.consumers import Consumers
+from holdfast.storage.broker.postgres.destinations import Destinations
+from holdfast.storage.broker.postgres.feed import Feeding
+from holdfast.storage.broker.postgres.meshes import Meshes
+from holdfast.storage.broker.postgres.notify import News
+from holdfast.storage.broker.postgres.object_gc import Unnamed
+from holdfast.storage.broker.postgres.objects import Snapshots
+from holdfast.storage.broker.postgres.queues import Queues
+from holdfast.storage.broker.postgres.sweep import Upkeep
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class PostgresDesk(
+    Meshes, Destinations, Accepting, Consumers, Feeding, Queues, Unnamed, Snapshots, Upkeep
+):
+    """A `Desk`, see there. `dsn`: postgresql://user:password@host:port/database?sslmode=…"""
+
+    groups_max: Final = 1
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        connections: int = DESK_CONNECTIONS_MAX,
+        look_ms: int = DESK_LOOK_MS,
+        wall_ms: Callable[[], int] = _wall_ms,
+    ) -> None:
+        self._connections = Connections(dsn, connections, wall_ms)
+        self._news = News(self._connections, wall_ms, look_ms=look_ms)
+        self._connections.on_moved = self._moved
+
+    async def open(self, now_ms: int) -> None:
+        await self._connections.open(now_ms)
+        self._news.open()
+
+    async def close(self) -> None:
+        await self._news.close()
+        await self._connections.close()
+
+    async def ping(self) -> None:
+        await self._connections.asked(lambda con: con.fetchval("SELECT count(*) FROM meta"))
+
+    def on_news(self, told: Callable[[str, int], None]) -> None:
+        self._news.on_news(told)
+
+    async def execute(self, statement: str, *values: Any) -> None:
+        """Whatever an operator, or a test that plays the vandal, wants done behind our back."""
+        await self._connections.said(lambda con: con.execute(statement, *values))
+
+    def _moved(self, slugs: list[str]) -> None:
+        for slug in slugs:
+            self._news.grew(slug, 0)

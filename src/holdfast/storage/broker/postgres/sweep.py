@@ -1,0 +1,212 @@
+"""What a desk does from time to time: forget what is over, look for orphans, count.
+
+Every step of a sweep is one short transaction of at most so many rows, so that nobody who accepts
+waits for it. Two brokers may sweep at once: they step over each other's rows.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.rules.broker_rows import Mode, Orphan, Swept
+from holdfast.rules.limits import (
+    CONSUMER_KEEP_MS_MAX,
+    DAY_MS,
+    DESK_COUNT_ROWS_MAX,
+    DESK_DEDUPE_GRACE_MS,
+)
+from holdfast.storage.broker.postgres.base import Part, touched
+from holdfast.storage.broker.postgres.consumers import NOTE_LOST, awaited_behind
+from holdfast.storage.broker.postgres.queues import DELIVERED_TOO_OFTEN
+
+_DEFAULT_MODE: Final[tuple[Mode, int]] = ("retention_scoped", 30)
+
+# One that waits in a queue stays; a dead letter goes with its message.
+_MESSAGES: Final = f"""
+WITH doomed AS MATERIALIZED (
+    SELECT mesh, seq, id FROM message p
+    WHERE kind <> 'change' AND expires_at <= $1 AND NOT EXISTS (
+        SELECT FROM queue q WHERE q.mesh = p.mesh AND q.seq = p.seq AND q.died_at IS NULL
+    ) AND (expires_at <= $3 OR seq <= {awaited_behind("p.mesh")})
+    ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED
+), letters AS (
+    DELETE FROM queue q USING doomed d WHERE q.mesh = d.mesh AND q.seq = d.seq
+), marked AS (
+    UPDATE dedupe x SET history = FALSE FROM doomed d WHERE x.mesh = d.mesh AND x.id = d.id
+        AND x.seq = d.seq
+), {NOTE_LOST}
+DELETE FROM message p USING doomed d WHERE p.mesh = d.mesh AND p.seq = d.seq
+"""
+_COVERED: Final = """
+SELECT m.number, s.seq AS to_seq FROM mesh m
+JOIN snapshot s ON s.mesh = m.number AND s.ready
+WHERE s.seq >= m.first ORDER BY m.slug
+"""
+# From the oldest on, up to the first that is not over yet.
+_CHANGES: Final = f"""
+WITH pen AS MATERIALIZED (
+    SELECT number, first FROM mesh WHERE number = $1 FOR NO KEY UPDATE
+), oldest AS MATERIALIZED (
+    SELECT p.mesh, p.seq, p.id, p.expires_at FROM pen, message p
+    WHERE p.mesh = $1 AND p.seq >= pen.first AND p.seq <= $2 AND p.kind = 'change'
+    ORDER BY p.seq LIMIT $4
+), doomed AS MATERIALIZED (
+    SELECT mesh, seq, id FROM oldest
+    WHERE seq < coalesce((
+        SELECT min(seq) FROM oldest
+        WHERE expires_at > $3 OR (expires_at > $5 AND seq > {awaited_behind("$1")})
+    ), $2 + 1)
+), marked AS (
+    UPDATE dedupe x SET history = FALSE FROM doomed d WHERE x.mesh = d.mesh AND x.id = d.id
+        AND x.seq = d.seq
+), moved AS (
+    UPDATE mesh SET first = (SELECT max(seq) FROM doomed) + 1
+    WHERE number = $1 AND EXISTS (SELECT FROM doomed)
+), {NOTE_LOST}
+DELETE FROM message p USING doomed d WHERE p.mesh = d.mesh AND p.seq = d.seq
+"""
+_DEDUPE: Final = """
+DELETE FROM dedupe WHERE (mesh, id) IN (
+    -- Also those that were promised less when they came: nodes go by what they are told now.
+    SELECT mesh, id FROM dedupe WHERE NOT history AND expires_at <= $1 AND first_seen_at <= $3
+    ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED
+)
+"""
+_RELEASE: Final = """
+WITH late AS MATERIALIZED (
+    SELECT q.mesh, q.seq, q.deliveries >= d.deliveries_max AS worn FROM queue q
+    LEFT JOIN destination d ON d.mesh = q.mesh AND d.kind = 'queue' AND d.ref = q.ref
+    WHERE q.lease IS NOT NULL AND q.visible_at <= $1
+    ORDER BY q.visible_at LIMIT $2 FOR UPDATE OF q SKIP LOCKED
+), freed AS (
+    UPDATE queue q SET lease = NULL, holder = NULL,
+        died_at = CASE WHEN late.worn THEN $1 END,
+        reason = CASE WHEN late.worn THEN $3 ELSE q.reason END
+    FROM late WHERE q.mesh = late.mesh AND q.seq = late.seq
+    RETURNING q.mesh, q.died_at IS NOT NULL AS died
+)
+SELECT m.slug, count(*) FILTER (WHERE NOT died) AS released, count(*) FILTER (WHERE died) AS died
+FROM freed JOIN mesh m ON m.number = freed.mesh GROUP BY m.slug
+"""
+_INVITES: Final = """
+DELETE FROM invite WHERE digest IN (
+    SELECT digest FROM invite WHERE expires_at <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED
+)
+"""
+_IDLE: Final = (
+    # Whoever goes on takes the note away again; nothing that is whole has one.
+    "UPDATE snapshot SET idle_since = $1 WHERE NOT ready AND idle_since IS NULL",
+    "UPDATE object SET idle_since = $1 WHERE NOT whole AND idle_since IS NULL",
+)
+_ABANDONED: Final = (
+    "DELETE FROM snapshot WHERE (mesh, id) IN (SELECT mesh, id FROM snapshot "
+    "WHERE NOT ready AND idle_since <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED)",
+    "DELETE FROM object WHERE (mesh, sha256) IN (SELECT mesh, sha256 FROM object "
+    "WHERE NOT whole AND idle_since <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED)",
+)
+_ORPHANS: Final = """
+(
+    SELECT d.mesh, d.id, d.seq, 'a dedupe row without its message' AS what FROM dedupe d
+    WHERE d.history AND NOT EXISTS (
+        SELECT FROM message p WHERE p.mesh = d.mesh AND p.seq = d.seq AND p.id = d.id
+    ) LIMIT $1
+) UNION ALL (
+    SELECT p.mesh, p.id, p.seq, 'a message without its dedupe row' FROM message p
+    WHERE NOT EXISTS (
+        SELECT FROM dedupe d
+        WHERE d.mesh = p.mesh AND d.id = p.id AND d.seq = p.seq AND d.history
+    ) LIMIT $1
+) LIMIT $1
+"""
+_COUNTS: Final = """
+SELECT (SELECT count(*) FROM mesh) AS meshes,
+    (SELECT count(*) FROM member WHERE removed_at IS NULL) AS members,
+    {messages} AS messages, {dedupe} AS dedupe,
+    (SELECT count(*) FROM queue WHERE died_at IS NULL AND lease IS NULL) AS ready,
+    (SELECT count(*) FROM queue WHERE died_at IS NULL AND lease IS NOT NULL) AS taken,
+    (SELECT count(*) FROM queue WHERE died_at IS NOT NULL) AS dead,
+    (SELECT count(*) FROM object WHERE whole) AS objects,
+    (SELECT count(*) FROM snapshot WHERE ready) AS snapshots
+"""
+_COUNT: Final = (
+    "(SELECT CASE WHEN c.reltuples > {most} THEN c.reltuples::bigint "
+    "ELSE (SELECT count(*) FROM {table}) END FROM pg_class c WHERE c.oid = '{table}'::regclass)"
+)
+
+
+class Upkeep(Part):
+    async def sweep(self, now_ms: int, most: int) -> Swept:
+        late = now_ms - CONSUMER_KEEP_MS_MAX
+        messages = await self._count(_MESSAGES, now_ms, most, late)
+        for mesh in await self._connections.asked(lambda con: con.fetch(_COVERED)):
+            if messages < most:
+                values = (mesh["number"], mesh["to_seq"], now_ms, most - messages, late)
+                messages += await self._count(_CHANGES, *values)
+        mode, days = await self.mode()
+        dedupe = 0
+        if mode != "permanent":
+            kept = now_ms - DESK_DEDUPE_GRACE_MS
+            dedupe = await self._count(_DEDUPE, kept, most, kept - days * DAY_MS)
+        released, died = await self._release(now_ms, most)
+        invites = await self._count(_INVITES, now_ms, most)
+        snapshots = await self._uploads(now_ms, most)
+        return Swept(
+            dedupe=dedupe,
+            messages=messages,
+            released=released,
+            died=died,
+            invites=invites,
+            snapshots=snapshots,
+        )
+
+    async def _count(self, statement: str, *values: int) -> int:
+        return touched(await self._connections.said(lambda con: con.execute(statement, *values)))
+
+    async def _release(self, now_ms: int, most: int) -> tuple[int, int]:
+        rows = await self._connections.said(
+            lambda con: con.fetch(_RELEASE, now_ms, most, DELIVERED_TOO_OFTEN)
+        )
+        for row in rows:
+            if row["released"]:
+                self._news.grew(row["slug"], 0)
+        return sum(row["released"] for row in rows), sum(row["died"] for row in rows)
+
+    async def _uploads(self, now_ms: int, most: int) -> int:
+        gone = [await self._count(one, now_ms - DAY_MS, most) for one in _ABANDONED]
+        for statement in _IDLE:
+            await self._count(statement, now_ms)
+        return gone[0]
+
+    async def orphans(self, limit: int) -> list[Orphan]:
+        rows = await self._connections.asked_at_length(
+            f"SELECT coalesce(m.slug, '') AS mesh, o.id, o.seq, o.what FROM ({_ORPHANS}) o "
+            "LEFT JOIN mesh m ON m.number = o.mesh ORDER BY 1, o.seq, o.what",
+            limit,
+        )
+        return [Orphan(**row) for row in rows]
+
+    async def counts(self) -> dict[str, int]:
+        exact = {"most": DESK_COUNT_ROWS_MAX}
+        statement = _COUNTS.format(
+            messages=_COUNT.format(table="message", **exact),
+            dedupe=_COUNT.format(table="dedupe", **exact),
+        )
+        return dict(await self._connections.asked(lambda con: con.fetchrow(statement)))
+
+    async def mode(self) -> tuple[Mode, int]:
+        noted: str | None = await self._connections.asked(
+            lambda con: con.fetchval("SELECT value FROM meta WHERE name = 'mode'")
+        )
+        if noted is None:
+            return _DEFAULT_MODE
+        mode, days = noted.split()
+        return ("permanent" if mode == "permanent" else "retention_scoped"), int(days)
+
+    async def set_mode(self, mode: Mode, days: int) -> None:
+        await self._connections.said(
+            lambda con: con.execute(
+                "INSERT INTO meta VALUES ('mode', $1) "
+                "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                f"{mode} {days}",
+            )
+        )

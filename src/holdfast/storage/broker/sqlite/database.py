@@ -1,0 +1,303 @@
+"""The database of a desk: its connection, its transactions, its epochs.
+
+One connection does everything, one transaction at a time; a second one may read beside it. The
+methods are coroutines that never suspend: a simulator may step them, and `ThreadedDesk` runs them
+in threads.
+
+If the disk fails during a commit, nobody can say what survives: the caller is told that the outcome
+is unknown, and the desk does nothing more until it is opened anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Self
+
+import apsw
+
+from holdfast.rules.broker_rows import DeskMesh, Mode
+from holdfast.rules.errors import StoreClosed, StoreFailed, Unknown, UnknownMesh
+from holdfast.rules.limits import DESK_CACHE_KIB, DESK_MARK_ROWS
+from holdfast.storage.broker.sqlite.folder import prepare
+from holdfast.storage.broker.sqlite.mark import Mark, doubts, read_mark, write_mark
+from holdfast.storage.broker.sqlite.migrations import migrate
+from holdfast.storage.files.home import alone_in
+from holdfast.storage.sqlite.connection import connect, shut, typed
+from holdfast.storage.sqlite.recovery.wal import settle
+
+log = logging.getLogger("holdfast")
+
+SEQ_BITS: Final = 40
+"""Of a place; the rest is the number of the mesh."""
+MESH_COLUMNS: Final = "server_id, slug, name, owner, epoch, base, seq, first, created_at"
+_DEFAULT_MODE: Final[tuple[Mode, int]] = ("retention_scoped", 30)
+
+
+def mesh_of(row: Any) -> DeskMesh:
+    names = ("server_id", "slug", "name", "owner", "epoch", "base", "seq", "first", "created_at")
+    return DeskMesh(**dict(zip(names, row, strict=True)))
+
+
+class DeskBase:
+    """Opening, closing, and one transaction after the other."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        sync: str = "full",
+        vfs: str | None = None,
+        mark_rows: int = DESK_MARK_ROWS,
+        tell_copies: bool = True,
+    ) -> None:
+        """`tell_copies` False: the file system gives its files new numbers now and then, so that
+        they say nothing about where a file comes from.
+        """
+        self.folder = folder
+        self._sync, self._vfs = sync, vfs
+        self._mark_rows, self._tell_copies = mark_rows, tell_copies
+        self._con: apsw.Connection | None = None
+        self._failed: str | None = None
+        self._only_reads = False
+        self._told: list[Callable[[str, int], None]] = []
+        self._news: list[tuple[str, int]] = []
+        self._marked: dict[str, int] = {}
+        """How far each mesh was when that was last noted outside."""
+        self._reached: dict[str, int] = {}
+        """And how far it is, as far as this process has brought it."""
+
+    @property
+    def connection(self) -> apsw.Connection:
+        if self._con is None:
+            raise StoreClosed("the desk is not open", hint="open it first")
+        if self._failed is not None:
+            raise StoreFailed(f"the disk has failed: {self._failed}", hint="start the broker again")
+        return self._con
+
+    @property
+    def failed(self) -> str | None:
+        """What the disk did, if nothing more can be done before the desk is opened anew."""
+        return self._failed
+
+    def another(self) -> Self:
+        """A second one for the same folder, not open yet."""
+        return type(self)(self.folder, sync=self._sync, vfs=self._vfs)
+
+    @property
+    def database(self) -> Path:
+        return self.folder / "broker.db"
+
+    # --- open and close ------------------------------------------------------------------------
+
+    async def open(self, now_ms: int) -> None:
+        assert self._con is None, "opened once"
+        self._failed = None
+        prepare(self.folder, self.database)
+        with alone_in(self.folder):
+            self._settle_log()
+            con = connect(self.database, sync=self._sync, vfs=self._vfs)
+            try:
+                con.pragma("cache_size", -DESK_CACHE_KIB)
+                migrate(con)
+                self._con = con
+                self._check_age(now_ms)
+            except BaseException as error:
+                self._con = None
+                shut(con)
+                raise typed(error) from error
+
+    def _settle_log(self) -> None:
+        """A bad end leaves commits in the log that were perhaps never synced: they are, before
+        anybody is answered by them.
+        """
+        wal = self.folder / "broker.db-wal"
+        if self._sync != "off" and wal.exists() and wal.stat().st_size:
+            settle(self.database, wal, vfs=self._vfs)
+
+    async def open_beside(self) -> None:
+        """Opens, only to read, what another desk has opened: what is committed there is seen."""
+        assert self._con is None, "opened once"
+        con = connect(self.database, sync=self._sync, vfs=self._vfs, read_only=True)
+        con.pragma("cache_size", -DESK_CACHE_KIB)
+        self._con, self._failed, self._only_reads = con, None, True
+
+    async def close(self) -> None:
+        if self._con is None:
+            return
+        try:
+            if self._failed is None and not self._only_reads:
+                self.write_mark()
+        finally:
+            con, self._con = self._con, None
+            shut(con)
+
+    async def ping(self) -> None:
+        with self.reading():
+            self.connection.execute("SELECT count(*) FROM meta").get  # noqa: B018
+
+    def on_news(self, told: Callable[[str, int], None]) -> None:
+        self._told.append(told)
+
+    # --- transactions --------------------------------------------------------------------------
+
+    @contextmanager
+    def writing(self) -> Iterator[apsw.Connection]:
+        """All that happens in the block, or nothing. News are told when it is on the disk."""
+        con = self.connection
+        try:
+            con.execute("BEGIN IMMEDIATE")
+            self._news.clear()
+            try:
+                yield con
+            except BaseException:
+                self._undo(con)
+                raise
+            self._commit(con)
+        except apsw.Error as error:
+            raise typed(error) from error
+        for mesh, seq in self._news:
+            for told in self._told:
+                told(mesh, seq)
+
+    def _commit(self, con: apsw.Connection) -> None:
+        try:
+            con.execute("COMMIT")
+        except BaseException as error:
+            known = typed(error, committing=True)
+            if isinstance(known, Unknown):
+                self._failed = str(known)
+            self._undo(con)
+            raise known from error
+
+    def _undo(self, con: apsw.Connection) -> None:
+        if not con.in_transaction:
+            return
+        try:
+            con.execute("ROLLBACK")
+        except apsw.Error as error:
+            # What is on the disk is whole, but nothing more can be done with this connection.
+            log.warning("%s: undoing a transaction: %s", self.database, error)
+            self._failed = str(error)
+
+    @contextmanager
+    def reading(self) -> Iterator[apsw.Connection]:
+        """Several looks at one state."""
+        con = self.connection
+        try:
+            con.execute("BEGIN")
+            try:
+                yield con
+            finally:
+                self._undo(con)
+        except apsw.Error as error:
+            raise typed(error) from error
+
+    def news(self, mesh: str, seq: int) -> None:
+        """To be told after the commit."""
+        self._news.append((mesh, seq))
+
+    # --- what every part needs -----------------------------------------------------------------
+
+    def number_of(self, slug: str) -> int:
+        number = self.find_number(slug)
+        if number is None:
+            raise self.unknown(slug)
+        return number
+
+    def unknown(self, slug: str) -> UnknownMesh:
+        return UnknownMesh(f"this broker has no mesh {slug!r}", hint="register it first")
+
+    def find_number(self, slug: str) -> int | None:
+        found = self.connection.execute("SELECT number FROM mesh WHERE slug = ?", (slug,)).get
+        return None if found is None else int(found)
+
+    def noted(self, name: str) -> str | None:
+        value = self.connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).get
+        return None if value is None else str(value)
+
+    def note(self, name: str, value: str) -> None:
+        self.connection.execute(
+            "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value",
+            (name, value),
+        )
+
+    def noted_mode(self) -> tuple[Mode, int]:
+        mode, days = self.noted("mode"), self.noted("days")
+        if mode is None or days is None:
+            return _DEFAULT_MODE
+        return ("permanent" if mode == "permanent" else "retention_scoped"), int(days)
+
+    # --- epochs --------------------------------------------------------------------------------
+
+    def begin_epoch(self, number: int, reason: str, now_ms: int, above: int = 0) -> DeskMesh:
+        """The next epoch of a mesh, above any that it is known to have had."""
+        con = self.connection
+        con.execute(
+            "UPDATE mesh SET epoch = max(epoch, ?) + 1, base = seq WHERE number = ?",
+            (above, number),
+        )
+        con.execute(
+            "INSERT INTO epoch SELECT number, epoch, base, ?, ? FROM mesh WHERE number = ?",
+            (now_ms, reason, number),
+        )
+        row = con.execute(f"SELECT {MESH_COLUMNS} FROM mesh WHERE number = ?", (number,)).get
+        mesh = mesh_of(row)
+        self.news(mesh.slug, 0)
+        return mesh
+
+    def _check_age(self, now_ms: int) -> None:
+        path = self.folder / "broker.mark"
+        mark = read_mark(path)
+        with self.writing() as con:
+            if self.noted("store") is None:
+                self.note("store", os.urandom(16).hex())
+            found = self._found()
+            why = doubts(found, mark)
+            if why is not None and found.meshes:
+                log.warning("%s: %s; every mesh begins a new epoch", self.database, why)
+                for number, server_id in list(con.execute("SELECT number, server_id FROM mesh")):
+                    above = 0 if mark is None else mark.meshes.get(server_id, (0, 0))[0]
+                    self.begin_epoch(number, why, now_ms, above)
+            # Never below the mark: the next opening would doubt again.
+            reached = max(found.generation, 0 if mark is None else mark.generation)
+            self.note("generation", str(reached + 1))
+        self._save_mark()
+
+    def _found(self) -> Mark:
+        rows = self.connection.execute("SELECT server_id, epoch, seq FROM mesh")
+        return Mark(
+            store=self.noted("store") or "",
+            generation=int(self.noted("generation") or 0),
+            folder=os.stat(self.folder).st_ino if self._tell_copies else 0,
+            file=os.stat(self.database).st_ino if self._tell_copies else 0,
+            meshes={server_id: (epoch, seq) for server_id, epoch, seq in rows},
+        )
+
+    def write_mark(self) -> None:
+        """Notes outside how far everything is."""
+        with alone_in(self.folder):
+            with self.writing():
+                self.note("generation", str(int(self.noted("generation") or 0) + 1))
+            self._save_mark()
+
+    def _save_mark(self) -> None:
+        with self.reading() as con:
+            found = self._found()
+            reached = dict(con.execute("SELECT slug, seq FROM mesh"))
+        write_mark(self.folder / "broker.mark", found)
+        self._marked, self._reached = reached, dict(reached)
+
+    def mark_if_due(self) -> None:
+        """Has a mesh gone so far that it has to be noted outside?
+
+        Asked before the next envelopes are written, so that a failure is one of a call that has
+        not done anything.
+        """
+        for slug, seq in self._reached.items():
+            if seq - self._marked.get(slug, 0) >= self._mark_rows:
+                self.write_mark()
+                return

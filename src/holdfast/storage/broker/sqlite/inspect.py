@@ -1,0 +1,53 @@
+"""What a desk holds, row by row, for those who check it from outside: a simulator, a test.
+
+Everything here only looks. The broker itself never needs a mesh as a whole.
+"""
+
+from __future__ import annotations
+
+from holdfast.storage.broker.sqlite.accept import KINDS
+from holdfast.storage.broker.sqlite.database import SEQ_BITS, DeskBase
+
+Held = tuple[int, str, str, bytes, bytes, bytes]
+"""A message: seq, kind, ref, sender, id, raw."""
+
+
+def messages(desk: DeskBase, mesh: str, after: int = 0) -> list[Held]:
+    """All messages of a mesh behind a seq, in order."""
+    number = desk.number_of(mesh)
+    base = number << SEQ_BITS
+    rows = desk.connection.execute(
+        "SELECT place, kind, ref, sender, id, raw FROM message WHERE place > ? AND place < ? "
+        "ORDER BY place",
+        (base + after, (number + 1) << SEQ_BITS),
+    )
+    return [
+        (place - base, KINDS[kind], ref, sender, id, raw)
+        for place, kind, ref, sender, id, raw in rows
+    ]
+
+
+def known_ids(desk: DeskBase, mesh: str) -> dict[int, bytes]:
+    """The ids that a mesh remembers, by seq."""
+    rows = desk.connection.execute(
+        "SELECT seq, id FROM dedupe WHERE mesh = ?", (desk.number_of(mesh),)
+    )
+    return dict(rows)
+
+
+def subscribers(desk: DeskBase, mesh: str, topic: str, seq: int) -> list[bytes]:
+    """The keys of those who get the message at a seq of a topic."""
+    rows = desk.connection.execute(
+        "SELECT key FROM subscription WHERE mesh = ? AND topic = ? AND since < ?",
+        (desk.number_of(mesh), topic, seq),
+    )
+    return [key for (key,) in rows]
+
+
+def queued(desk: DeskBase, mesh: str) -> dict[int, bytes | None]:
+    """What stands in the queues of a mesh, by seq: the lease of each that is taken."""
+    number = desk.number_of(mesh)
+    rows = desk.connection.execute(
+        "SELECT place, CASE state WHEN 1 THEN lease END FROM queued WHERE mesh = ?", (number,)
+    )
+    return {place - (number << SEQ_BITS): lease for place, lease in rows}

@@ -1,0 +1,24 @@
+"""Bringing a desk's database up to date; see `sqlite.migrations` for how."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import apsw
+
+from holdfast.rules.errors import NewerSchema
+from holdfast.storage.sqlite import migrations
+
+PACKAGE: Final = "holdfast.storage.broker.sqlite"
+LATEST: Final = 2
+"""What this code writes."""
+
+
+def migrate(connection: apsw.Connection) -> list[int]:
+    """Applies what is missing, in one process at a time. A newer database is left untouched."""
+    found = migrations.version(connection)
+    if found > LATEST:
+        raise NewerSchema(f"the desk has schema version {found}; this Holdfast knows {LATEST}")
+    if found == LATEST:
+        return []
+    return migrations.migrate(connection, migrations.load(PACKAGE))

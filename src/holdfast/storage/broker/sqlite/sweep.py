@@ -1,0 +1,221 @@
+"""Forgetting in time, and checking that nothing was lost.
+
+Every sweep is one short transaction. What goes of the messages goes by their time; what goes of the
+changes goes from the oldest on, and only as far as a snapshot holds them. A dedupe row goes after
+its message: no id of what is still held is ever forgotten.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import apsw
+
+from holdfast.rules.broker_rows import Mode, Orphan, Swept
+from holdfast.rules.limits import (
+    CONSUMER_KEEP_MS_MAX,
+    DAY_MS,
+    DESK_DEDUPE_GRACE_MS,
+    DESK_UPLOAD_MS_MAX,
+)
+from holdfast.storage.broker.sqlite.consumers import awaited_behind, note_lost
+from holdfast.storage.broker.sqlite.database import SEQ_BITS
+from holdfast.storage.broker.sqlite.object_gc import Unnamed
+from holdfast.storage.broker.sqlite.objects import Snapshots
+
+_SEQ_MASK: Final = (1 << SEQ_BITS) - 1
+_OLD_MESSAGES: Final = (
+    "SELECT place, id FROM message WHERE kind > 0 AND expires_at <= ? AND NOT "
+    "(kind = 3 AND EXISTS "
+    "(SELECT 1 FROM queued AS q WHERE q.place = message.place AND q.state < 2)) "
+    f"AND (expires_at <= ? OR place & {_SEQ_MASK} <= {awaited_behind(f'place >> {SEQ_BITS}')}) "
+    "ORDER BY expires_at LIMIT ?"
+)
+_AWAITED: Final = f"SELECT {awaited_behind('?')}"
+_COVERED: Final = (
+    "SELECT number, first, max(snapshot.seq) "
+    "FROM mesh JOIN snapshot ON snapshot.mesh = mesh.number "
+    "WHERE ready GROUP BY number HAVING max(snapshot.seq) >= first"
+)
+_COUNTS: Final = (
+    "SELECT (SELECT count(*) FROM mesh), (SELECT count(*) FROM member WHERE removed_at IS NULL), "
+    "(SELECT coalesce(sum(messages), 0) FROM mesh), (SELECT coalesce(sum(dedupe), 0) FROM mesh), "
+    "(SELECT count(*) FROM queued WHERE state = 0), (SELECT count(*) FROM queued WHERE state = 1), "
+    "(SELECT count(*) FROM queued WHERE state = 2), "
+    "(SELECT count(*) FROM object WHERE whole), (SELECT count(*) FROM snapshot WHERE ready)"
+)
+_COUNTED: Final = (
+    "meshes",
+    "members",
+    "messages",
+    "dedupe",
+    "ready",
+    "taken",
+    "dead",
+    "objects",
+    "snapshots",
+)
+
+
+class Upkeep(Unnamed, Snapshots):
+    async def sweep(self, now_ms: int, most: int) -> Swept:
+        with self.writing() as con:
+            late = now_ms - CONSUMER_KEEP_MS_MAX
+            gone = list(con.execute(_OLD_MESSAGES, (now_ms, late, most)))
+            gone += self._covered_changes(now_ms, late, most)
+            self._remove_messages(gone)
+            note_lost(con, [place for place, _ in gone])
+            released, died = self._end_leases(now_ms, most)
+            swept = Swept(
+                messages=len(gone),
+                dedupe=self._forget_ids(now_ms, most),
+                released=released,
+                died=died,
+                invites=_delete(
+                    con, "invite", "digest IN", "invite WHERE expires_at <= ?", (now_ms, most)
+                ),
+                snapshots=self._give_up_uploads(now_ms, most),
+            )
+        return swept
+
+    def _covered_changes(self, now_ms: int, late: int, most: int) -> list[tuple[int, bytes]]:
+        """The oldest changes of each mesh, up to the first that has to stay. What expired by `late`
+        is kept for nobody.
+        """
+        con = self.connection
+        gone: list[tuple[int, bytes]] = []
+        for number, first, covered in list(con.execute(_COVERED)):
+            base, last = number << SEQ_BITS, 0
+            awaited = base + con.execute(_AWAITED, (number,)).get
+            rows = con.execute(
+                "SELECT place, id, expires_at FROM message "
+                "WHERE place >= ? AND place <= ? AND kind = 0 ORDER BY place LIMIT ?",
+                (base + first, base + covered, max(most - len(gone), 0)),
+            )
+            for place, id, expires_at in list(rows):
+                if expires_at > now_ms or (place > awaited and expires_at > late):
+                    break
+                gone.append((place, id))
+                last = place - base
+            if last:
+                con.execute("UPDATE mesh SET first = ? WHERE number = ?", (last + 1, number))
+        return gone
+
+    def _remove_messages(self, gone: list[tuple[int, bytes]]) -> None:
+        con = self.connection
+        places = [(place,) for place, _ in gone]
+        con.executemany("DELETE FROM message WHERE place = ?", places)
+        con.executemany("DELETE FROM queued WHERE place = ?", places)
+        con.executemany(
+            "UPDATE dedupe SET history = 0 WHERE mesh = ? AND id = ?",
+            [(place >> SEQ_BITS, id) for place, id in gone],
+        )
+        self._count_down("messages", [place >> SEQ_BITS for place, _ in gone])
+
+    def _forget_ids(self, now_ms: int, most: int) -> int:
+        mode, days = self.noted_mode()
+        if mode == "permanent":
+            return 0
+        # Also those that were promised less when they came: nodes go by what they are told now.
+        kept = now_ms - DESK_DEDUPE_GRACE_MS
+        con = self.connection
+        gone = list(
+            con.execute(
+                "SELECT mesh, id FROM dedupe WHERE history = 0 AND expires_at IS NOT NULL "
+                "AND expires_at <= ? AND first_seen_at <= ? ORDER BY expires_at LIMIT ?",
+                (kept, kept - days * DAY_MS, most),
+            )
+        )
+        con.executemany("DELETE FROM dedupe WHERE mesh = ? AND id = ?", gone)
+        self._count_down("dedupe", [mesh for mesh, _ in gone])
+        return len(gone)
+
+    def _count_down(self, column: str, meshes: list[int]) -> None:
+        for mesh in set(meshes):
+            self.connection.execute(
+                f"UPDATE mesh SET {column} = {column} - ? WHERE number = ?",
+                (meshes.count(mesh), mesh),
+            )
+
+    def _end_leases(self, now_ms: int, most: int) -> tuple[int, int]:
+        """Taken messages whose time is over: how many others may take, how many died."""
+        con = self.connection
+        over = list(
+            con.execute(
+                "SELECT place, slug, deliveries >= coalesce(deliveries_max, 0), deliveries "
+                "FROM queued AS q JOIN mesh ON mesh.number = q.mesh LEFT JOIN destination AS d "
+                "ON d.mesh = q.mesh AND d.kind = 'queue' AND d.ref = q.queue "
+                "WHERE state = 1 AND until <= ? ORDER BY until LIMIT ?",
+                (now_ms, most),
+            )
+        )
+        dying = [(f"delivered {times} times", now_ms, p) for p, _, dies, times in over if dies]
+        con.executemany(
+            "UPDATE queued SET state = 0, lease = NULL, holder = NULL, until = NULL "
+            "WHERE place = ?",
+            [(place,) for place, *_ in over],
+        )
+        con.executemany(
+            "UPDATE queued SET state = 2, reason = ?, died_at = ? WHERE place = ?", dying
+        )
+        for slug in {slug for _, slug, dies, _ in over if not dies}:
+            self.news(slug, 0)
+        return len(over) - len(dying), len(dying)
+
+    def _give_up_uploads(self, now_ms: int, most: int) -> int:
+        """Those that had a day since a sweep found them idle; the next piece resets that."""
+        con = self.connection
+        before = now_ms - DESK_UPLOAD_MS_MAX
+        objects = "SELECT mesh, sha256 FROM object WHERE whole = 0 AND idle_since <= ? LIMIT ?"
+        uploads = "SELECT mesh, id FROM snapshot WHERE NOT ready AND idle_since <= ? LIMIT ?"
+        old = list(con.execute(objects, (before, most)))
+        for mesh, sha256 in old:
+            self.drop_object(mesh, sha256)
+            self._hashes.pop((mesh, sha256), None)
+        left = list(con.execute(uploads, (before, most)))
+        for mesh, id in left:
+            self.drop_snapshot(mesh, id)
+        idle = "SET idle_since = ? WHERE idle_since IS NULL AND"
+        con.execute(f"UPDATE object {idle} whole = 0", (now_ms,))
+        con.execute(f"UPDATE snapshot {idle} NOT ready", (now_ms,))
+        return len(old) + len(left)
+
+    async def orphans(self, limit: int) -> list[Orphan]:
+        with self.reading() as con:
+            rows = con.execute(
+                "SELECT coalesce(slug, ''), d.id, d.seq, 'dedupe row without its message' "
+                "FROM dedupe AS d LEFT JOIN mesh ON mesh.number = d.mesh "
+                f"LEFT JOIN message AS m ON m.place = (d.mesh << {SEQ_BITS}) + d.seq "
+                "WHERE d.history = 1 AND (m.id IS NULL OR m.id <> d.id) "
+                "UNION ALL "
+                "SELECT coalesce(slug, ''), m.id, "
+                f"m.place & {_SEQ_MASK}, 'message without its dedupe row' "
+                f"FROM message AS m LEFT JOIN mesh ON mesh.number = m.place >> {SEQ_BITS} "
+                f"LEFT JOIN dedupe AS d ON d.mesh = m.place >> {SEQ_BITS} AND d.id = m.id "
+                f"WHERE d.seq IS NULL OR d.seq <> m.place & {_SEQ_MASK} OR NOT d.history "
+                "LIMIT ?",
+                (limit,),
+            )
+            return [Orphan(mesh=mesh, id=id, seq=seq, what=what) for mesh, id, seq, what in rows]
+
+    async def counts(self) -> dict[str, int]:
+        with self.reading() as con:
+            row = con.execute(_COUNTS).get
+        return dict(zip(_COUNTED, row, strict=True))
+
+    async def mode(self) -> tuple[Mode, int]:
+        with self.reading():
+            return self.noted_mode()
+
+    async def set_mode(self, mode: Mode, days: int) -> None:
+        with self.writing():
+            self.note("mode", mode)
+            self.note("days", str(days))
+
+
+def _delete(
+    con: apsw.Connection, table: str, keyed: str, where: str, values: tuple[Any, ...]
+) -> int:
+    key = keyed.split()[0]
+    con.execute(f"DELETE FROM {table} WHERE {keyed} (SELECT {key} FROM {where} LIMIT ?)", values)
+    return con.changes()

@@ -1,0 +1,1 @@
+"""A home and its files on a disk: layout, presence, durable replace, blobs, ballast."""

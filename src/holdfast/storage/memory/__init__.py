@@ -1,0 +1,1 @@
+"""The node's store in dictionaries."""

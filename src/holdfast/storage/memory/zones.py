@@ -1,0 +1,178 @@
+"""Other nodes, in memory: zones, tokens, links, quarantine, and pieces of the log for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from holdfast.rules.errors import AlreadyExists
+from holdfast.rules.filters import Filter
+from holdfast.rules.limits import SCAN_ROWS_MAX
+from holdfast.rules.rows import (
+    Columns,
+    Entry,
+    LinkRow,
+    Page,
+    QuarantineRow,
+    TokenRow,
+    ZoneKey,
+    ZoneRow,
+)
+from holdfast.storage.memory.log import MemoryLog
+
+
+class MemoryZones(MemoryLog):
+    """Zones and what they are given."""
+
+    # --- zones -------------------------------------------------------------------------------
+
+    def zone_get(self, name: str) -> ZoneRow | None:
+        return self._table("zone").get(name)
+
+    def zone_list(self) -> list[ZoneRow]:
+        return sorted(self._table("zone").values(), key=lambda row: row.name.encode())
+
+    def zone_of_key(self, key: bytes) -> ZoneRow | None:
+        for row in self._table("zone").values():
+            if any(known.key == key for known in row.keys):
+                found: ZoneRow = row
+                return found
+        return None
+
+    def zone_put(self, row: ZoneRow) -> ZoneRow:
+        for key in row.keys:
+            owner = self.zone_of_key(key.key)
+            if owner is not None and owner.name != row.name:
+                raise AlreadyExists(f"this key of {row.name!r} is one of zone {owner.name!r}")
+        before = self.zone_get(row.name)
+        stored = msgspec.structs.replace(
+            row,
+            number=self._next_number("zone") if before is None else before.number,
+            keys=_keys(row),
+        )
+        self._put("zone", row.name, stored)
+        return stored
+
+    # --- tokens ------------------------------------------------------------------------------
+
+    def token_find(self, digest: bytes) -> TokenRow | None:
+        for row in self._table("token").values():
+            if row.digest == digest:
+                found: TokenRow = row
+                return found
+        return None
+
+    def token_list(self) -> list[TokenRow]:
+        return sorted(self._table("token").values(), key=lambda row: row.name.encode())
+
+    def token_put(self, row: TokenRow) -> None:
+        if row.name in self._table("token") or self.token_find(row.digest) is not None:
+            raise AlreadyExists(f"token {row.name!r} exists already")
+        self._put("token", row.name, row)
+
+    def token_drop(self, name: str) -> bool:
+        there = name in self._table("token")
+        self._drop("token", name)
+        return there
+
+    # --- links -------------------------------------------------------------------------------
+
+    def link_get(self, name: str) -> LinkRow | None:
+        return self._table("link").get(name)
+
+    def link_list(self) -> list[LinkRow]:
+        return sorted(self._table("link").values(), key=lambda row: row.name.encode())
+
+    def link_put(self, row: LinkRow) -> None:
+        self._put("link", row.name, row)
+
+    def link_drop(self, name: str) -> bool:
+        for number, row in list(self._table("quarantine").items()):
+            if row.link == name:
+                self._drop("quarantine", number)
+        there = name in self._table("link")
+        self._drop("link", name)
+        return there
+
+    def quarantine_get(self, number: int) -> QuarantineRow | None:
+        return self._table("quarantine").get(number)
+
+    def quarantine_list(self, link: str | None, after: int, limit: int) -> list[QuarantineRow]:
+        rows = [
+            row
+            for number, row in sorted(self._table("quarantine").items())
+            if number > after and link in (None, row.link)
+        ]
+        return rows[:limit]
+
+    def quarantine_count(self, link: str) -> int:
+        return sum(row.link == link for row in self._table("quarantine").values())
+
+    def quarantine_add(self, row: QuarantineRow) -> int:
+        number = self._next_number("quarantine")
+        self._put("quarantine", number, msgspec.structs.replace(row, number=number))
+        return number
+
+    def quarantine_drop(self, number: int) -> bool:
+        there = number in self._table("quarantine")
+        self._drop("quarantine", number)
+        return there
+
+    def _next_number(self, what: str) -> int:
+        number = int(self._table("meta").get(what, 0)) + 1
+        self._put("meta", what, number)
+        return number
+
+    # --- pieces of the log -------------------------------------------------------------------
+
+    def log_page(self, start: int, end: int, limit: int, bytes_max: int, filter: Filter) -> Page:
+        entries, upto = self._piece(start, end, limit, bytes_max, filter)
+        return Page([entry.offset for entry in entries], [entry.raw for entry in entries], upto)
+
+    def log_columns(
+        self, start: int, end: int, limit: int, bytes_max: int, filter: Filter
+    ) -> Columns:
+        entries, upto = self._piece(start, end, limit, bytes_max, filter)
+        return Columns(
+            offset=[entry.offset for entry in entries],
+            id=[entry.id for entry in entries],
+            mesh=[entry.mesh for entry in entries],
+            op=[entry.op for entry in entries],
+            entity=[entry.entity for entry in entries],
+            origin=[entry.origin for entry in entries],
+            lamport=[entry.lamport for entry in entries],
+            recorded_at=[entry.recorded_at for entry in entries],
+            raw=[entry.raw for entry in entries],
+            upto=upto,
+        )
+
+    def _piece(
+        self, start: int, end: int, limit: int, bytes_max: int, filter: Filter
+    ) -> tuple[list[Entry], int]:
+        stop = min(end, start + SCAN_ROWS_MAX)
+        if limit < 1 or stop <= start:
+            return [], start - 1
+        taken: list[Entry] = []
+        room = bytes_max
+        for entry in self._passing(start, stop, filter):
+            room -= len(entry.raw)
+            if room >= 0 or not taken:
+                taken.append(entry)
+            if room < 0 or len(taken) == limit:
+                return taken, taken[-1].offset
+        return taken, max(start - 1, min(stop - 1, self.log_bounds()[1]))
+
+    def _passing(self, start: int, stop: int, filter: Filter) -> Iterator[Entry]:
+        names = {row.number: row.name for row in self._table("zone").values()}
+        through = self._table("log_via")
+        for entry in self.log_range(start, stop, SCAN_ROWS_MAX):
+            via = names.get(through.get(entry.offset, 0), "")
+            if filter.passes(entry.mesh, entry.op, entry.entity, entry.origin, via):
+                yield entry
+
+
+def _keys(row: ZoneRow) -> tuple[ZoneKey, ...]:
+    """Each once, as it was told last; the oldest first."""
+    told = {key.key: key for key in row.keys}
+    return tuple(sorted(told.values(), key=lambda key: (key.added_at, key.key)))

@@ -1,0 +1,147 @@
+"""One look into a home that is in order, at the cost of a look.
+
+Opening a home as a node costs several times what a single read does, and most of that is spent on
+what can only matter when something is unusual: modes that drifted, a process that ended badly, a
+schema to migrate, something the peer must be told. So this module asks whether anything is unusual,
+by stat calls and four short queries. If it is, it gives no answer and the caller opens the home
+properly; only a home where opening would find nothing to do is read here.
+
+Nothing is written: not even the checkpoint that SQLite makes when the last connection closes, since
+this reader stands in no list of processes and must not clean up under anybody.
+
+This module stands on the CLI's cold path: keep its imports few, and its results plain tuples.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import apsw
+
+from holdfast.rules.errors import HoldfastError
+from holdfast.storage.sqlite.connection import APPLICATION_ID, connect, shut
+
+SCHEMA = 7
+"""The schema whose columns are read here: `migrations.LATEST`, which is too heavy to import."""
+
+DATABASE = "data.db"
+WAL = "data.db-wal"
+PROCESSES = "processes"
+FOLDERS = ("blobs", "logs", PROCESSES)
+FILES = (
+    *(DATABASE, WAL, "data.db-shm", "identity.key", "log.mark", "logs/metrics.jsonl"),
+    *("backup.lock", "identity.next.key", "tls.crt", "tls.key", "ballast"),
+)
+
+
+class Unusual(Exception):
+    """The home asks for a proper opening, which will say what is the matter."""
+
+
+@contextmanager
+def looking(root: str) -> Iterator[apsw.Connection]:
+    """A connection in a read transaction; Unusual where there is more to do than to read."""
+    if not _undisturbed(root):
+        raise Unusual
+    try:
+        connection = connect(f"{root}/{DATABASE}", read_only=True)
+    except HoldfastError as error:
+        raise Unusual from error
+    try:
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection.execute("BEGIN")
+        ours = connection.pragma("application_id") == APPLICATION_ID
+        if not ours or connection.pragma("user_version") != SCHEMA:
+            raise Unusual
+        yield connection
+    except apsw.Error as error:
+        raise Unusual from error
+    finally:
+        shut(connection)
+
+
+def mesh_names(connection: apsw.Connection) -> list[str]:
+    return [row[0] for row in connection.execute("SELECT slug FROM mesh ORDER BY slug")]
+
+
+def peer_name(connection: apsw.Connection) -> str | None:
+    name = connection.execute("SELECT value FROM meta WHERE name = 'peer'").get
+    return None if name is None else str(name)
+
+
+def anything_to_tell(connection: apsw.Connection, mesh: str) -> bool:
+    row = connection.execute("SELECT 1 FROM warning WHERE mesh = ? LIMIT 1", (mesh,)).get
+    return row is not None
+
+
+def state_row(connection: apsw.Connection, mesh: str, key: str) -> tuple[str, int, str, int] | None:
+    """The live value as its JSON text, with lamport, peer and the time of the change."""
+    for value, lamport, peer, updated_at in connection.execute(
+        "SELECT value, lamport, peer, updated_at FROM state "
+        "WHERE mesh = ? AND key = ? AND tombstone = 0",
+        (mesh, key),
+    ):
+        return value, lamport, peer, updated_at
+    return None
+
+
+def memory_row(
+    connection: apsw.Connection, mesh: str, owner: str, key: str
+) -> tuple[str, str, int, int] | None:
+    """The live value and the tags as their JSON texts, with lamport and the time of the change."""
+    for value, tags, lamport, updated_at in connection.execute(
+        "SELECT value, tags, lamport, updated_at FROM memory "
+        "WHERE mesh = ? AND owner = ? AND key = ? AND tombstone = 0",
+        (mesh, owner, key),
+    ):
+        return value, tags, lamport, updated_at
+    return None
+
+
+def _undisturbed(root: str) -> bool:
+    try:
+        user = os.geteuid()
+        if not _is(os.stat(root), stat.S_IFDIR | 0o700, user):
+            return False
+        for name in FOLDERS:
+            if not _is(os.lstat(f"{root}/{name}"), stat.S_IFDIR | 0o700, user):
+                return False
+        waiting = 0
+        for name in FILES:
+            try:
+                status = os.lstat(f"{root}/{name}")
+            except FileNotFoundError:
+                continue
+            if not _is(status, stat.S_IFREG | 0o600, user):
+                return False
+            if name == WAL:
+                waiting = status.st_size
+        others = os.listdir(f"{root}/{PROCESSES}")
+        # A WAL that nobody is working on was left by a process that ended badly.
+        return (not waiting or bool(others)) and all(_lives(root, name) for name in others)
+    except OSError:
+        return False
+
+
+def _is(status: os.stat_result, mode: int, user: int) -> bool:
+    return status.st_mode == mode and status.st_uid == user
+
+
+def _lives(root: str, name: str) -> bool:
+    """As `holdfast.storage.files.home` defines it: a living process holds a lock on its file."""
+    try:
+        fd = os.open(f"{root}/{PROCESSES}/{name}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return True  # it left well while we looked
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return os.fstat(fd).st_nlink == 0
+    finally:
+        os.close(fd)

@@ -1,0 +1,1 @@
+"""What is done to a damaged or half-written SQLite database."""

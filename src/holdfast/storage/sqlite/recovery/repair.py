@@ -1,0 +1,503 @@
+"""A new database from what a damaged one still gives.
+
+The log is copied first, and where its table is damaged, looked for in the pages themselves. Entries
+are checked against the envelope that they carry; those that do not fit, and those that cannot be
+read, are lost. A log has no holes, so if some are lost the rest is
+counted anew, and every offset elsewhere (in rows, in the frontiers of its readers) moves with it.
+
+Tables that are a fold of the log are copied only as far as the log cannot give them: where it is
+whole, rows that are newer than its end; otherwise all. What is then still missing, the caller folds
+from the log again.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+import msgspec
+
+from holdfast.rules.envelope import Envelope, decode_trusted
+from holdfast.rules.errors import BadVector, StoreCorrupt
+from holdfast.rules.frontier import Frontier
+from holdfast.rules.limits import CHUNK_ROWS
+from holdfast.rules.vectors import Model
+from holdfast.storage.files.durable import drafting
+from holdfast.storage.sqlite import migrations, vector_index
+from holdfast.storage.sqlite.connection import connect
+from holdfast.storage.sqlite.recovery import delivery_rows, trust_rows
+from holdfast.storage.sqlite.recovery.pages import absorb, carve
+from holdfast.storage.sqlite.recovery.salvage import Salvage, copy_with_wal, damaged
+from holdfast.storage.sqlite.recovery.swap import remove_companions
+
+Fields = dict[str, Any]
+
+FOLDED: Final = ("state", "memory", "file", "vector", "task", "task_event")
+"""Tables that the log can give back."""
+_JSON: Final = {"state": ("value",), "memory": ("value", "tags"), "vector": ("metadata",)}
+_VECTORS: Final = 3
+"""The migration that brings vectors; their index tables are made later, one per model."""
+_MESHES: Final = ("log", "state", "memory", "file", "vector", "task", "task_event", "peer")
+
+
+class Saved(msgspec.Struct):
+    """What became of one table."""
+
+    rows: int = 0
+    """Copied from the damaged table."""
+    lost: int = 0
+    """Known to have been there and not readable; more may be, where `damaged` says so."""
+    damaged: bool = False
+    from_log: int = 0
+    """Written again from the log."""
+
+
+class Salvaged(msgspec.Struct):
+    """What the new database holds so far."""
+
+    tables: dict[str, Saved]
+    peer: str | None = None
+    epoch: int = 1
+    whole_log: bool = False
+    """Every entry that the log ever had is there, so that it can give all tables."""
+    headless: list[tuple[str, str]] = []
+    """Mesh and id of tasks of which only the turns were saved."""
+
+
+def salvage(
+    old: Path, new: Path, *, known_head: int, now_ms: int, blob_size: Callable[[str], int]
+) -> Salvaged:
+    """Copies into `new`, which has the tables and nothing in them.
+
+    `known_head` is the highest offset that is known from elsewhere; `blob_size` is asked where only
+    the hash of a blob is left.
+    """
+    with damaged(old, new) as source, closing(connect(new)) as target:
+        # Rows may arrive before the mesh that they belong to.
+        target.pragma("foreign_keys", 0)
+        return _Repair(old, source, target, known_head, now_ms, blob_size).run()
+
+
+def roll_back(path: Path, to: int) -> list[int]:
+    """Takes the schema back to a version, and the search index with the vectors it belongs to."""
+    with closing(connect(path)) as connection:
+        if to < _VECTORS <= migrations.version(connection):
+            with _transaction(connection):
+                ids: list[Any] = connection.execute("SELECT id FROM vector_model").fetchall()
+                for (id,) in ids:
+                    vector_index.drop_table(connection, id)
+        return migrations.rollback(connection, to)
+
+
+class _Repair:
+    def __init__(
+        self,
+        old: Path,
+        source: apsw.Connection,
+        target: apsw.Connection,
+        known_head: int,
+        now_ms: int,
+        blob_size: Callable[[str], int],
+    ) -> None:
+        self._old, self._source, self._target = old, source, target
+        self._known_head, self._now_ms, self._blob_size = known_head, now_ms, blob_size
+        self._offsets = array("q")
+        """The offsets of the entries that were saved, as they were."""
+        self._first = 1
+        self._known_columns: dict[str, list[str]] = {}
+        self.result = Salvaged({})
+
+    def run(self) -> Salvaged:
+        self._log()
+        for table in ("meta", "mesh", "forgotten", "consumer", "job", "conflict", "warning"):
+            self._table(table, self._plain)
+        for table in ("peer", "blob", "vector_model"):
+            self._table(table, self._plain)
+        for table in trust_rows.TABLES:
+            self._table(table, self._neighbour(table))
+        for table in delivery_rows.TABLES:
+            self._table(table, self._shared(table))
+        for table in FOLDED:
+            self._table(table, self._folded(table))
+        with _transaction(self._target):
+            self._meshes()
+            self._fact_objects()
+            self._blobs()
+        with _transaction(self._target):
+            self._index()
+        self._count_lost(self._known_head)
+        with _transaction(self._target):
+            saved = self.result.tables["log"]
+            trust_rows.settle(self._target, lost=saved.damaged or saved.lost > 0)
+        self._tell()
+        with _transaction(self._target):
+            self._deliver()
+        return self.result
+
+    # --- the log -----------------------------------------------------------------------------
+
+    def _log(self) -> None:
+        found = Salvage(self._source, "log")
+        saved = self.result.tables["log"] = Saved()
+        self._take_entries(_named(found))
+        if found.damaged:
+            self._take_entries(self._carved())
+        self._offsets = array("q", sorted(self._offsets))
+        saved.rows, saved.damaged = len(self._offsets), found.damaged
+        if self._offsets:
+            self._first = self._offsets[0]
+        self._close_holes()
+        self._count_lost(self._known_head)
+        self.result.whole_log = self._first == 1 and saved.lost == 0
+
+    def _take_entries(self, entries: Iterator[Fields]) -> None:
+        for chunk in _chunks(entries):
+            with _transaction(self._target):
+                for fields in chunk:
+                    if _is_entry(fields) and self._insert("log", fields):
+                        self._offsets.append(fields["offset"])
+
+    def _carved(self) -> Iterator[Fields]:
+        """Entries to which the way is broken. What was truncated is not brought back."""
+        columns = self._columns("log")
+        gone = {fields["id"] for fields in _named(Salvage(self._source, "forgotten"))}
+        with drafting(self._old.parent) as draft:
+            # Reading the file beside SQLite drops its locks; nobody else is there to be kept out.
+            copy_with_wal(self._old, draft.path)
+            try:
+                absorb(draft.path)
+                # Entries from before zones end at `raw`; where they have more, that is `via`.
+                for number, values in carve(draft.path, (len(columns) - 1, len(columns))):
+                    fields = dict(zip(columns, values, strict=False)) | {"offset": number}
+                    if fields["id"] not in gone:
+                        yield fields
+            finally:
+                remove_companions(draft.path)
+
+    def _close_holes(self) -> None:
+        """From the beginning on: an entry only ever moves down, to a place that is free by then."""
+        pairs = zip(self._offsets, range(self._first, self._end + 1), strict=True)
+        for chunk in _chunks(pair for pair in pairs if pair[0] != pair[1]):
+            with _transaction(self._target):
+                self._target.executemany("UPDATE log SET offset = ?2 WHERE offset = ?1", chunk)
+
+    def _count_lost(self, head: int) -> None:
+        """A log that got as far as `head` has lost what is not there between."""
+        last = max(head, self._last)
+        self.result.tables["log"].lost = max(0, last - self._first + 1 - len(self._offsets))
+
+    @property
+    def _last(self) -> int:
+        return self._offsets[-1] if self._offsets else 0
+
+    def _moved(self, offset: int) -> int:
+        """Where what stood at an offset stands now; in a log without holes, where it stood."""
+        if offset < self._first:
+            return offset
+        return min(self._first + bisect_left(self._offsets, offset), self._end)
+
+    @property
+    def _end(self) -> int:
+        return self._first + len(self._offsets) - 1
+
+    # --- tables ------------------------------------------------------------------------------
+
+    def _table(self, table: str, fit: Callable[[Fields], Fields | None]) -> None:
+        found = Salvage(self._source, table)
+        saved = self.result.tables[table] = Saved()
+        for chunk in _chunks(_named(found)):
+            with _transaction(self._target):
+                for fields in chunk:
+                    fitting = fit(fields)
+                    if fitting is not None:
+                        kept = self._insert(table, fitting)
+                        saved.rows += kept
+                        saved.lost += not kept
+        never_had = not found.columns and self._is_older_than(table)
+        saved.damaged = found.damaged and not never_had
+
+    def _is_older_than(self, table: str) -> bool:
+        since = {
+            **dict.fromkeys(trust_rows.TABLES, trust_rows.SINCE),
+            **dict.fromkeys(delivery_rows.TABLES, delivery_rows.SINCE),
+        }
+        return migrations.version(self._source) < since.get(table, 0)
+
+    def _insert(self, table: str, fields: Fields) -> bool:
+        """False for what the table does not take: a second row of one key, or no row at all."""
+        chosen = [name for name in self._columns(table) if name in fields]
+        marks = ", ".join("?" * len(chosen))
+        try:
+            self._target.execute(
+                f"INSERT INTO {table} ({', '.join(chosen)}) VALUES ({marks})",
+                tuple(fields[name] for name in chosen),
+            )
+        except apsw.ConstraintError:
+            return False
+        return True
+
+    def _columns(self, table: str) -> list[str]:
+        if table not in self._known_columns:
+            rows: list[Any] = self._target.execute(f"PRAGMA table_info({table})").fetchall()
+            self._known_columns[table] = [row[1] for row in rows]
+        return self._known_columns[table]
+
+    def _plain(self, fields: Fields) -> Fields | None:
+        if "frontier" in fields:
+            return {
+                **fields,
+                "frontier": self._moved_frontier(fields["frontier"]),
+                "filter": trust_rows.filter_or_all(fields.get("filter")),
+            }
+        return self._at_new_offset(fields)
+
+    def _neighbour(self, table: str) -> Callable[[Fields], Fields | None]:
+        def fit(fields: Fields) -> Fields | None:
+            if trust_rows.sound(fields):
+                return fields
+            self.result.tables[table].lost += 1
+            return None
+
+        return fit
+
+    def _shared(self, table: str) -> Callable[[Fields], Fields | None]:
+        def fit(fields: Fields) -> Fields | None:
+            # A place at the broker names its entry by nothing but the offset.
+            known = table != "heard" or self._is_saved(fields.get("offset"))
+            if known and delivery_rows.sound(table, fields):
+                return self._at_new_offset(fields)
+            self.result.tables[table].lost += 1
+            return None
+
+        return fit
+
+    def _is_saved(self, offset: Any) -> bool:
+        if not isinstance(offset, int):
+            return False
+        at = bisect_left(self._offsets, offset)
+        return at < len(self._offsets) and self._offsets[at] == offset
+
+    def _deliver(self) -> None:
+        tables = self.result.tables
+        log, spool = tables["log"], tables["spool"]
+        lost = delivery_rows.settle(
+            self._target,
+            self.result.peer,
+            log_lost=log.damaged or log.lost > 0,
+            spool_lost=spool.damaged or spool.lost > 0,
+            now_ms=self._now_ms,
+        )
+        for table, count in lost.items():
+            tables[table].rows -= count
+            tables[table].lost += count
+
+    def _folded(self, table: str) -> Callable[[Fields], Fields | None]:
+        def fit(fields: Fields) -> Fields | None:
+            offset = fields.get("offset", 0)
+            self._known_head = max(self._known_head, offset)
+            if self.result.whole_log and offset <= self._last:
+                return None
+            if not _is_sound(table, fields):
+                self.result.tables[table].lost += 1
+                return None
+            return self._at_new_offset(fields)
+
+        return fit
+
+    def _at_new_offset(self, fields: Fields) -> Fields:
+        moved = {
+            name: self._moved(fields[name])
+            for name in ("offset", "released_offset")
+            if isinstance(fields.get(name), int)
+        }
+        return {**fields, **moved}
+
+    def _moved_frontier(self, text: str) -> str:
+        try:
+            frontier = Frontier.decode(text)
+        except StoreCorrupt:
+            # Nothing is confirmed then: its reader gets everything once more.
+            return Frontier(self._first - 1).encode()
+        moved = Frontier(self._first - 1 + bisect_right(self._offsets, frontier.prefix))
+        for start, end in frontier.ranges:
+            last = self._first - 1 + bisect_right(self._offsets, end - 1)
+            if (begin := self._moved(start)) <= last:
+                moved = moved.confirm_range(begin, last + 1)
+        return moved.encode()
+
+    # --- what holds the tables together --------------------------------------------------------
+
+    def _meshes(self) -> None:
+        """A mesh of which only rows are left, and clocks that are past all of them."""
+        for table in _MESHES:
+            lamport = "last_lamport" if table == "peer" else "lamport"
+            self._target.execute(
+                "INSERT INTO mesh (slug, name, kind, created_at, updated_at) "
+                f"SELECT DISTINCT mesh, mesh, 'personal', ?1, ?1 FROM {table} WHERE true "
+                "ON CONFLICT (slug) DO NOTHING",
+                (self._now_ms,),
+            )
+            self._target.execute(
+                "UPDATE mesh SET lamport = max(lamport, coalesce("
+                f"(SELECT max({lamport}) FROM {table} WHERE {table}.mesh = mesh.slug), 0))"
+            )
+
+    def _fact_objects(self) -> None:
+        """The log tells which objects its facts name."""
+        saved = self.result.tables["fact_object"] = Saved()
+        for offset, objects in trust_rows.objects_of_facts(self._target):
+            saved.from_log += len(objects)
+            for digest in objects:
+                self._insert("fact_object", {"sha256": digest.hex(), "offset": offset})
+
+    def _blobs(self) -> None:
+        """Every blob that a live file or a fact names is registered, and no other is held on to."""
+        named = (
+            "SELECT sha256 FROM file WHERE tombstone = 0 AND content IS NULL "
+            "UNION SELECT sha256 FROM fact_object"
+        )
+        self._target.execute(
+            "INSERT INTO blob (sha256, size, created_at) SELECT sha256, max(size), ? FROM file "
+            "WHERE tombstone = 0 AND content IS NULL GROUP BY sha256 "
+            "ON CONFLICT (sha256) DO UPDATE SET released_at = NULL, released_offset = NULL",
+            (self._now_ms,),
+        )
+        facts: list[Any] = self._target.execute(
+            "SELECT DISTINCT sha256 FROM fact_object"
+        ).fetchall()
+        self._target.executemany(
+            "INSERT INTO blob (sha256, size, created_at) VALUES (?, ?, ?) "
+            "ON CONFLICT (sha256) DO UPDATE SET released_at = NULL, released_offset = NULL",
+            ((digest, self._blob_size(digest), self._now_ms) for (digest,) in facts),
+        )
+        self._target.execute(
+            "UPDATE blob SET released_at = ?, released_offset = ? "
+            f"WHERE released_at IS NULL AND sha256 NOT IN ({named})",
+            (self._now_ms, self._end),
+        )
+
+    def _index(self) -> None:
+        """The search index is made anew from the vectors. Those of an unknown model are lost."""
+        rows: list[Any] = self._target.execute(
+            "SELECT id, provider, name, version, dim, quantization, created_at, deprecated_at, "
+            "last_read_at FROM vector_model"
+        ).fetchall()
+        self._target.execute("DELETE FROM vector_model")
+        models: dict[str, Model] = {}
+        for id, *identity, created_at, deprecated_at, last_read_at in rows:
+            model = _model(identity)
+            if model is not None and model.fingerprint == id:
+                models[id] = model
+                vector_index.ensure_table(self._target, model, created_at)
+                self._target.execute(
+                    "UPDATE vector_model SET deprecated_at = ?, last_read_at = ? WHERE id = ?",
+                    (deprecated_at, last_read_at, id),
+                )
+        named: list[Any] = self._target.execute("SELECT DISTINCT model FROM vector").fetchall()
+        for (id,) in named:
+            if id not in models:
+                self._drop_vectors(id)
+        self._put_vectors(models)
+
+    def _put_vectors(self, models: dict[str, Model]) -> None:
+        after = 0
+        while True:
+            page: list[Any] = self._target.execute(
+                "SELECT row, mesh, model, embedding FROM vector WHERE row > ? AND live = 1 "
+                "ORDER BY row LIMIT ?",
+                (after, CHUNK_ROWS),
+            ).fetchall()
+            for number, mesh, id, embedding in page:
+                vector_index.put(self._target, models[id], number, mesh, embedding)
+            if not page:
+                return
+            after = page[-1][0]
+
+    def _drop_vectors(self, model: str) -> None:
+        self._target.execute("DELETE FROM vector WHERE model = ?", (model,))
+        gone = self._target.changes()
+        self.result.tables["vector"].rows -= gone
+        self.result.tables["vector"].lost += gone
+
+    def _tell(self) -> None:
+        rows: list[Any] = self._target.execute("SELECT name, value FROM meta").fetchall()
+        values = dict(rows)
+        peer, epoch = values.get("peer"), values.get("epoch")
+        self.result.peer = peer if isinstance(peer, str) else self._only_stranger()
+        self.result.epoch = epoch if isinstance(epoch, int) else 1
+        headless: list[Any] = self._target.execute(
+            "SELECT DISTINCT mesh, task FROM task_event EXCEPT SELECT mesh, task FROM task"
+        ).fetchall()
+        self.result.headless = headless
+
+    def _only_stranger(self) -> str | None:
+        """Peers that were heard of are on record; the one origin that is not is ourselves."""
+        ours = self._target.execute(
+            "SELECT DISTINCT origin FROM log WHERE origin NOT IN (SELECT peer FROM peer)"
+        ).fetchall()
+        return str(ours[0][0]) if len(ours) == 1 else None
+
+
+def _named(found: Salvage) -> Iterator[Fields]:
+    for row in found:
+        yield dict(zip(found.columns, row, strict=True))
+
+
+def _chunks(items: Any) -> Iterator[list[Any]]:
+    chunk = []
+    for item in items:
+        chunk.append(item)
+        if len(chunk) == CHUNK_ROWS:
+            yield chunk
+            chunk = []
+    yield chunk
+
+
+@contextmanager
+def _transaction(connection: apsw.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _is_entry(fields: Fields) -> bool:
+    """An entry says the same in its columns and in the envelope that it carries."""
+    try:
+        said: Envelope = decode_trusted(fields["raw"])
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError, RecursionError):
+        return False
+    columns = ("id", "mesh", "op", "entity", "origin", "lamport")
+    return all(bool(fields[name] == getattr(said, name)) for name in columns)
+
+
+def _is_sound(table: str, fields: Fields) -> bool:
+    """Content that can still be read as what it should be."""
+    try:
+        for name in _JSON.get(table, ()):
+            msgspec.json.decode(fields[name])
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError, RecursionError):
+        return False
+    if table == "file" and isinstance(fields["content"], bytes) and not fields["tombstone"]:
+        return bool(sha256(fields["content"]).hexdigest() == fields["sha256"])
+    return True
+
+
+def _model(identity: list[Any]) -> Model | None:
+    provider, name, version, dim, quantization = identity
+    try:
+        return Model(
+            provider=provider, name=name, version=version, dim=dim, quantization=quantization
+        )
+    except BadVector:
+        return None

@@ -1,0 +1,109 @@
+"""Saying hello: how one side of a connection gets a session from the other.
+
+First the other side proves who it is, over the certificate that we saw on our own connection; the
+caller looks whether that is whom it meant. Only then do we prove ourselves. What was proved holds
+for that certificate only, so a session goes with it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from holdfast.protocol.log_wire import JSON
+from holdfast.rules.errors import BadAnswer, BadInput, NotTrusted
+from holdfast.rules.keys import (
+    KEY_BYTES,
+    NONCE_BYTES,
+    PROOF_BYTES,
+    Hello,
+    bytes_of,
+    prove,
+    public_key,
+    text_of,
+)
+from holdfast.rules.limits import KIB
+from holdfast.transport.http_client import Client, bearer
+from holdfast.transport.remote_errors import Answer
+
+Seed = bytes | Callable[[], bytes]
+"""The secret that we sign with, or where to read it: it may change while a connection lasts."""
+
+PLAIN: Final = bytes(32)
+"""Stands for the certificate where nothing is encrypted, on this machine only."""
+
+SMALL_BYTES_MAX: Final = 64 * KIB
+
+
+class Session(msgspec.Struct, frozen=True):
+    """What a call is made with, and the certificate that it may be made to."""
+
+    authorization: str
+    certificate: bytes | None
+
+    def __repr__(self) -> str:
+        return "Session()"
+
+
+class _HelloAnswer(msgspec.Struct):
+    zone: str
+    key: str
+    nonce: str
+    proof: str
+
+
+class _SessionAnswer(msgspec.Struct):
+    session: str
+    expires_in_ms: int
+
+
+def greet(
+    client: Client, us: str, seed: Seed, check: Callable[[Hello, bytes], None], *, plain: bool
+) -> Session:
+    """A new session. `check` is given what both must agree on and the other side's proof, and
+    raises if it is not whom we meant. `plain`: the connection is not encrypted.
+    """
+    secret = seed() if callable(seed) else seed
+    key, nonce = public_key(secret), os.urandom(NONCE_BYTES)
+    asked = {"zone": us, "key": text_of(key), "nonce": text_of(nonce)}
+    # Who answers is not known yet: any certificate will do, and nothing secret is said.
+    answer = _post(client, "/v1/hello", asked, pin=None)
+    said = answer.json(_HelloAnswer)
+    hello = Hello(
+        client_zone=us,
+        client_key=key,
+        client_nonce=nonce,
+        server_zone=said.zone,
+        server_key=_bytes(said.key, KEY_BYTES),
+        server_nonce=_bytes(said.nonce, NONCE_BYTES),
+        certificate=PLAIN if plain else answer.certificate,
+    )
+    check(hello, _bytes(said.proof, PROOF_BYTES))
+    proof = {"nonce": said.nonce, "proof": text_of(prove(secret, "client", hello))}
+    pin = None if plain else answer.certificate
+    proved = _post(client, "/v1/hello/prove", proof, pin=pin).json(_SessionAnswer)
+    try:
+        return Session(bearer(proved.session), pin)
+    except NotTrusted:
+        raise BadAnswer(f"{client.address} gives a session that cannot be used") from None
+
+
+def _post(client: Client, path: str, document: Mapping[str, str], *, pin: bytes | None) -> Answer:
+    return client.call(
+        "POST",
+        path,
+        body=msgspec.json.encode(document),
+        headers={"Content-Type": JSON, "Accept": JSON},
+        bytes_max=SMALL_BYTES_MAX,
+        pin=pin,
+    )
+
+
+def _bytes(text: str, size: int) -> bytes:
+    try:
+        return bytes_of(text, size)
+    except BadInput as error:
+        raise BadAnswer(f"the hello cannot be read: {error.message}") from None

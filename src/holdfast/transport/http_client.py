@@ -1,0 +1,379 @@
+"""A node asks another one, or its own daemon: HTTP/1.1 over a Unix socket, TCP or TLS.
+
+One connection, kept open between calls, one call at a time; threads take turns, and a stream holds
+the connection until it ends. What comes back is an `Answer` with a good status, or an error that
+says what a caller can do:
+
+- `Unreachable`: nothing came back. What only reads, or may be done twice, is tried again later.
+- `OutcomeUnknown`: the same, for a call that must not be done twice without its ids.
+- `BadAnswer`: something came back that no node sends.
+- else the error that the other side told of.
+
+Nothing that comes back is believed: it is cut at a size, before and after it is unpacked, and at a
+time, however slowly it drips (see `line`).
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from http.client import HTTPException, HTTPResponse, IncompleteRead
+from typing import BinaryIO, Final, NamedTuple, cast
+
+from holdfast.rules.errors import (
+    BadAnswer,
+    BadInput,
+    BadToken,
+    HoldfastError,
+    OutcomeUnknown,
+    Unreachable,
+    ZoneNotTrusted,
+)
+from holdfast.rules.limits import BODY_BYTES_MAX, KIB, LINK_CONNECT_MS_MAX, LINK_READ_MS_MAX
+from holdfast.transport.compression import unpack, unpack_pieces, unpacker
+from holdfast.transport.deadline_socket import Address, Line
+from holdfast.transport.remote_errors import Answer, clean, error_of
+
+_ERROR_BYTES_MAX: Final = 64 * KIB
+_PIECE_BYTES: Final = 64 * KIB
+_NOT_TWICE: Final = frozenset({("POST", "/v1/facts/append")})
+"""Calls that change something and are told apart by ids that may be in the body or not."""
+_CUTS: Final = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+"""The other side hung up, as it does with a connection that was idle for long."""
+_NO_HEADERS: Final[Mapping[str, str]] = {}
+
+
+class Content(NamedTuple):
+    """What a request carries, read from the beginning each time it is sent."""
+
+    source: BinaryIO
+    size: int
+
+    def pieces(self) -> Iterator[bytes]:
+        self.source.seek(0)
+        left = self.size
+        while left:
+            piece = self.source.read(min(left, _PIECE_BYTES))
+            if not piece:
+                raise BadInput("the content ended before its size")
+            left -= len(piece)
+            yield piece
+
+
+class Client:
+    """Calls one node."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        token: str | None = None,
+        connect_ms: int = LINK_CONNECT_MS_MAX,
+        read_ms: int = LINK_READ_MS_MAX,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        """Without a `context` a certificate must be vouched for, as in a browser."""
+        self.address = Address.parse(address)
+        self._connect_ms = connect_ms
+        self._read_ms = read_ms
+        self._context = context
+        self._headers = {} if token is None else {"Authorization": bearer(token)}
+        if token is not None and not self.address.is_secret:
+            raise BadInput(
+                "a token must not travel over a network as it is", hint="use an https address"
+            )
+        self._turn = threading.Lock()
+        self._line: Line | None = None
+        self._aborted = False
+
+    # --- calls ---------------------------------------------------------------------------------
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        bytes_max: int = BODY_BYTES_MAX,
+        read_ms: int | None = None,
+        gzip: bool = False,
+        pin: bytes | None = None,
+        content: Content | None = None,
+    ) -> Answer:
+        """One request and its whole answer, of `bytes_max` bytes at most. `content` is for what is
+        too large to be held as a `body`.
+
+        `read_ms` is for all of it, from the first byte that is sent to the last that is read; only
+        bytes that do arrive buy more time. `pin` is the digest of the only certificate that may be
+        spoken to: with any other, ZoneNotTrusted is raised and not a byte is sent.
+        """
+        if content is not None:
+            headers = {**headers, "Content-Length": str(content.size)}
+        request = self._request(method, path, body, headers, gzip=gzip)
+        once = (method, path) in _NOT_TWICE
+        patience_ms = read_ms or self._read_ms
+        with self._turn:
+            line, response = self._send(
+                request, method, patience_ms, bytes_max, pin=pin, once=once, content=content
+            )
+            with self._settling(once=once):
+                answer = self._take(line, response, bytes_max)
+        if _is_good(answer.status):
+            return answer
+        error = error_of(answer.status, answer.kind, answer.body, str(self.address))
+        if once and isinstance(error, BadAnswer | Unreachable):
+            raise self._unsettled(error) from None  # not a node's word that nothing happened
+        raise error
+
+    def stream(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        read_ms: int | None = None,
+        gzip: bool = False,
+        pin: bytes | None = None,
+    ) -> Generator[bytes, None, None]:
+        """The body piece by piece, as it arrives; `read_ms` is for each wait.
+
+        The call is made when the first piece is asked for. A stream that ends too early raises.
+        """
+        request = self._request(method, path, body, headers, gzip=gzip)
+        patience_ms = read_ms or self._read_ms
+        with self._turn:
+            line, response = self._send(request, method, patience_ms, _PIECE_BYTES, pin=pin)
+            whole = False
+            try:
+                with self._settling():
+                    if not _is_good(response.status):
+                        answer = self._take(line, response, _ERROR_BYTES_MAX)
+                        raise error_of(answer.status, answer.kind, answer.body, str(self.address))
+                yield from self._pieces(line, response, patience_ms)
+                whole = True
+            finally:
+                # Whatever is still on its way belongs to nobody.
+                if not whole or response.will_close:
+                    self._drop()
+
+    def close(self) -> None:
+        """Ends the connection; the next call makes a new one."""
+        with self._turn:
+            self._drop()
+
+    def abort(self) -> None:
+        """For good, from any thread, without waiting: the call that goes on fails at once, and so
+        does every later one.
+        """
+        self._aborted = True
+        line = self._line
+        if line is not None:
+            line.break_off()
+
+    # --- one exchange --------------------------------------------------------------------------
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        *,
+        gzip: bool,
+    ) -> bytes:
+        lines = {
+            "Host": self.address.authority,
+            "Accept-Encoding": "gzip" if gzip else "identity",
+            **self._headers,
+            **headers,
+        }
+        if body is not None or method in ("POST", "PUT"):
+            lines.setdefault("Content-Length", str(len(body or b"")))
+        head = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in lines.items())]
+        if not all(line.isascii() and line.isprintable() for line in head) or " " in path:
+            # Says nothing of the line: it may hold a secret.
+            raise BadInput("a path or a header holds what cannot be sent in one")
+        return "\r\n".join([*head, "", ""]).encode("ascii") + (body or b"")
+
+    def _send(
+        self,
+        request: bytes,
+        method: str,
+        read_ms: int,
+        bytes_max: int,
+        *,
+        pin: bytes | None = None,
+        once: bool = False,
+        content: Content | None = None,
+    ) -> tuple[Line, HTTPResponse]:
+        """Sends it and reads the head of the answer. A connection that had gone stale between two
+        calls is replaced, once.
+        """
+        begin = partial(self._begin, once=once, content=content)
+        line, kept = self._ready(pin)
+        try:
+            return line, begin(line, request, method, read_ms, bytes_max)
+        except Unreachable as error:
+            cut = isinstance(error.__cause__, _CUTS)
+            if not kept or not cut or line.received or self._aborted:
+                raise
+        self._drop()
+        line, _ = self._ready(pin)
+        return line, begin(line, request, method, read_ms, bytes_max)
+
+    def _begin(
+        self,
+        line: Line,
+        request: bytes,
+        method: str,
+        read_ms: int,
+        bytes_max: int,
+        *,
+        once: bool,
+        content: Content | None,
+    ) -> HTTPResponse:
+        with self._settling(once=once):
+            line.allow(read_ms, bytes_max)
+            # Who refuses a request need not read it to its end: the answer may be there already.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                line.sendall(request)
+                for piece in () if content is None else content.pieces():
+                    line.sendall(piece)
+            # All that it asks a socket for is makefile.
+            response = HTTPResponse(cast(socket.socket, line), method=method)
+            response.begin()
+            return response
+
+    def _ready(self, pin: bytes | None) -> tuple[Line, bool]:
+        """A connection to speak on, and whether it was used before."""
+        line = self._line
+        if line is not None:
+            if not line.is_stale and pin in (None, line.certificate) and not self._aborted:
+                return line, True
+            self._drop()
+        line = self._line = Line()
+        with self._settling():
+            # Looked at after the line is in its place: an abort sees it or is seen.
+            if self._aborted:
+                raise ConnectionAbortedError("broken off")
+            line.connect(self.address, self._tls(), self._connect_ms)
+            if pin not in (None, line.certificate):
+                raise ZoneNotTrusted(
+                    f"{self.address} shows another certificate than the one that was proved",
+                    hint="it may have been made anew, or somebody stands between the two nodes",
+                )
+        return line, False
+
+    def _tls(self) -> ssl.SSLContext | None:
+        if self.address.scheme == "https" and self._context is None:
+            self._context = ssl.create_default_context()
+        return self._context if self.address.scheme == "https" else None
+
+    def _take(self, line: Line, response: HTTPResponse, bytes_max: int) -> Answer:
+        """The rest of an answer, good or bad."""
+        most = bytes_max if _is_good(response.status) else _ERROR_BYTES_MAX
+        headers = _headers_of(response)
+        body = unpack(headers, _read_body(response, most), most)
+        if response.will_close:
+            self._drop()
+        return Answer(response.status, headers, body, line.certificate)
+
+    def _pieces(self, line: Line, response: HTTPResponse, patience_ms: int) -> Iterator[bytes]:
+        unpacked = unpacker(_headers_of(response))
+        _check_length(response)
+        while True:
+            with self._settling():
+                line.allow(patience_ms, _PIECE_BYTES)
+                piece = response.read1(_PIECE_BYTES)
+                if not piece and (response.length or (unpacked is not None and not unpacked.eof)):
+                    raise IncompleteRead(b"", response.length)
+            if not piece:
+                return
+            yield from [piece] if unpacked is None else unpack_pieces(unpacked, piece)
+
+    # --- what went wrong -----------------------------------------------------------------------
+
+    @contextmanager
+    def _settling(self, *, once: bool = False) -> Iterator[None]:
+        """Whatever fails in here ends the connection, and is told as what it means to a caller."""
+        try:
+            yield
+        except (OSError, HTTPException, ValueError) as error:
+            self._drop()
+            raise (self._unsettled(error) if once else self._plain(error)) from error
+        except BadAnswer as error:
+            self._drop()
+            raise (self._unsettled(error) if once else error) from None
+        except BaseException:
+            self._drop()
+            raise
+
+    def _unsettled(self, error: BaseException) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"{self.address} was told, and what became of it is not known: {_reason(error)}",
+            hint="send it again with the same ids: it is applied once at most",
+        )
+
+    def _plain(self, error: Exception) -> HoldfastError:
+        if self._aborted:
+            return Unreachable(f"the call to {self.address} was broken off")
+        if isinstance(error, ssl.SSLError) and not isinstance(error, _CUTS):
+            return BadAnswer(f"{self.address} does not speak TLS as a node does: {_reason(error)}")
+        if isinstance(error, OSError | IncompleteRead):
+            return Unreachable(f"{self.address} does not answer: {_reason(error)}")
+        return BadAnswer(f"{self.address} does not speak HTTP: {_reason(error)}")
+
+    def _drop(self) -> None:
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
+
+
+def bearer(token: str) -> str:
+    """The value of the header by which a token travels, and nowhere else."""
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise BadToken("that is not a token")
+    return f"Bearer {token}"
+
+
+def _is_good(status: int) -> bool:
+    return 200 <= status < 300
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, HoldfastError):
+        return error.message
+    if isinstance(error, TimeoutError):
+        return "it took too long"
+    if isinstance(error, IncompleteRead):
+        return "it broke off in the middle of an answer"
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return clean(str(text))
+
+
+def _headers_of(response: HTTPResponse) -> dict[str, str]:
+    return {name.lower(): value for name, value in response.getheaders()}
+
+
+def _check_length(response: HTTPResponse) -> None:
+    """An answer must say how long it is, or where it ends: else half of one looks whole."""
+    if response.length is None and not response.chunked:
+        raise BadAnswer("the answer does not say how long it is")
+
+
+def _read_body(response: HTTPResponse, bytes_max: int) -> bytes:
+    _check_length(response)
+    if response.length is not None and response.length > bytes_max:
+        raise BadAnswer(f"the answer has {response.length} bytes; {bytes_max} were expected")
+    body = response.read(bytes_max + 1)
+    if len(body) > bytes_max:
+        raise BadAnswer(f"the answer has more than the {bytes_max} bytes that were expected")
+    if response.length:
+        raise IncompleteRead(b"", response.length)
+    return body

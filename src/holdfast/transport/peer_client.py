@@ -1,0 +1,269 @@
+"""The other node of a link, as the one that pulls sees it.
+
+Before anything is asked for, both say hello (see `rules.keys`): the other node must prove one of
+the keys that are pinned for its zone, over the certificate that we saw on our own connection. What
+was proved holds for that certificate only, so a connection that shows another one is not spoken on.
+
+A session may end at any time, with a restart of the other node for one. Then hello is said once
+more, and the call is made again: the other side did nothing yet.
+
+Two connections: on one the long wait for news goes on, on the other everything else.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+
+from holdfast.protocol.log_wire import (
+    JSON,
+    MSGPACK,
+    Batch,
+    Confirmation,
+    Fetch,
+    Registration,
+    decode_batch,
+)
+from holdfast.rules.errors import (
+    BadAnswer,
+    BadInput,
+    Broken,
+    DiskFull,
+    HoldfastError,
+    NotFound,
+    NotTrusted,
+    StoreBusy,
+    StoreClosed,
+    Unknown,
+    UnknownObject,
+    Unreachable,
+    ZoneNotTrusted,
+)
+from holdfast.rules.keys import Hello, check_proof, is_good
+from holdfast.rules.limits import (
+    ENVELOPE_BYTES_MAX,
+    FETCH_BYTES_MAX,
+    LINK_CONNECT_MS_MAX,
+    LINK_READ_MS_MAX,
+    MIB,
+)
+from holdfast.rules.links import compression_pays
+from holdfast.rules.rows import ZoneRow
+from holdfast.transport.handshake import SMALL_BYTES_MAX, Seed, Session, greet
+from holdfast.transport.http_client import Client, bearer
+from holdfast.transport.remote_errors import Answer
+from holdfast.transport.tls import client_context
+
+_BATCH_BYTES_MAX: Final = FETCH_BYTES_MAX + ENVELOPE_BYTES_MAX + MIB
+_THEIRS: Final = (Broken, Unknown, DiskFull, StoreBusy, StoreClosed)
+"""Trouble that another node tells of its own store. Ours has none of it."""
+_DIGITS_MAX: Final = 19
+"""Of any number that a file, an offset or an epoch can have."""
+_COMPARE: Final = (
+    "compare the cards: on that node run: holdfast peer card; here: holdfast peer zones"
+)
+
+
+class Remote:
+    """What a link needs of the other node. Thread-safe; `abort` ends it for good."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        us: tuple[str, Seed],
+        pinned: Callable[[], ZoneRow],
+        token: str | None = None,
+        connect_ms: int = LINK_CONNECT_MS_MAX,
+        read_ms: int = LINK_READ_MS_MAX,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        """`us` is our name and our seed; `pinned` the zone that must be there, looked up anew for
+        every hello. With a `token` there is no hello: for a node on the same machine.
+        """
+        context = client_context()
+        self._reading = Client(url, connect_ms=connect_ms, read_ms=read_ms, context=context)
+        self._telling = Client(url, connect_ms=connect_ms, read_ms=read_ms, context=context)
+        address = self._telling.address
+        if token is None and address.scheme != "https":
+            raise BadInput(f"{address} is not encrypted", hint="use an https address")
+        if token is not None and (address.scheme == "https" or not address.is_secret):
+            # Nobody would have proved to be the one that the token is meant for.
+            raise BadInput("a token is for nodes on this machine", hint="leave it out: use keys")
+        self._fixed = None if token is None else Session(bearer(token), None)
+        self._us, self._seed = us
+        self._pinned = pinned
+        self._compress = False
+        self._read_ms = read_ms
+        self._now_ms = now_ms
+        self._greeting = threading.Lock()
+        self._session: Session | None = None
+
+    # --- what a link asks for ------------------------------------------------------------------
+
+    def hello(self) -> None:
+        """A new session. Every other call does this by itself when it is needed."""
+        if self._fixed is None:
+            self._renew(self._session)
+
+    def register(self, registration: Registration) -> None:
+        body = msgspec.json.encode(registration)
+        self._call(self._telling, "POST", "/v1/consumers", body=body)
+
+    def fetch(self, fetch: Fetch) -> Batch:
+        """Waits up to `fetch.wait_ms` for news, on a connection of its own. A line that turns out
+        to be slow is asked for compressed batches from then on.
+        """
+        begun = time.monotonic()
+        answer = self._call(
+            self._reading,
+            "POST",
+            "/v1/facts/fetch",
+            body=msgspec.json.encode(fetch),
+            headers={"Accept": MSGPACK},
+            bytes_max=_BATCH_BYTES_MAX,
+            read_ms=self._read_ms + fetch.wait_ms,
+            gzip=self._compress,
+        )
+        took_ms = (time.monotonic() - begun) * 1000
+        self._compress = self._compress or compression_pays(len(answer.body), took_ms)
+        return decode_batch(answer.msgpack())
+
+    def confirm(self, confirmation: Confirmation) -> None:
+        body = msgspec.json.encode(confirmation)
+        self._call(self._telling, "POST", "/v1/facts/confirm", body=body)
+
+    def retire(self, consumer: str) -> None:
+        self._call(self._telling, "DELETE", f"/v1/consumers/{quote(consumer, safe='')}")
+
+    def object_size(self, sha: str) -> int | None:
+        """None if the other node does not have it."""
+        try:
+            answer = self._call(self._telling, "HEAD", f"/v1/objects/{sha}")
+        except NotFound:
+            return None
+        said = answer.headers.get("content-length", "")
+        if not said.isascii() or not said.isdecimal() or len(said) > _DIGITS_MAX:
+            raise BadAnswer(f"{self._telling.address} does not say how large {sha} is")
+        return int(said)
+
+    def object(self, sha: str, start: int, size: int) -> bytes:
+        """`size` bytes of an object from `start` on, or what there is of them. UnknownObject if
+        there is none. The caller checks the hash of the whole.
+        """
+        assert start >= 0
+        assert size >= 1
+        wanted = f"bytes={start}-{start + size - 1}"
+        try:
+            answer = self._call(
+                self._telling,
+                "GET",
+                f"/v1/objects/{sha}",
+                headers={"Range": wanted},
+                bytes_max=size,
+            )
+        except NotFound as error:
+            raise UnknownObject(error.message) from None
+        if answer.status == 206:
+            given = answer.headers.get("content-range", "").partition("/")[0]
+            if given != f"bytes {start}-{start + len(answer.body) - 1}":
+                raise BadAnswer(f"{self._telling.address} gives another piece than asked for")
+        elif start:
+            raise BadAnswer(f"{self._telling.address} gives no pieces of objects")
+        return answer.body
+
+    def abort(self) -> None:
+        """From any thread: whoever waits here wakes at once, and nothing more is asked."""
+        self._reading.abort()
+        self._telling.abort()
+
+    def close(self) -> None:
+        self._reading.close()
+        self._telling.close()
+
+    # --- sessions ------------------------------------------------------------------------------
+
+    def _call(
+        self,
+        client: Client,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        bytes_max: int = SMALL_BYTES_MAX,
+        read_ms: int | None = None,
+        gzip: bool = False,
+    ) -> Answer:
+        given = {"Accept": JSON, **(headers or {})}
+        if body is not None:
+            given["Content-Type"] = JSON
+
+        def once(session: Session) -> Answer:
+            return client.call(
+                method,
+                path,
+                body=body,
+                headers={**given, "Authorization": session.authorization},
+                bytes_max=bytes_max,
+                read_ms=read_ms,
+                gzip=gzip,
+                pin=session.certificate,
+            )
+
+        session = self._fixed or self._session or self._renew(None)
+        try:
+            try:
+                return once(session)
+            except NotTrusted:
+                if self._fixed is not None:
+                    raise
+            return once(self._renew(session))
+        except _THEIRS as error:
+            raise self._away(error) from None
+
+    def _renew(self, old: Session | None) -> Session:
+        """A new session, unless another thread has got one since."""
+        with self._greeting:
+            if self._session is None or self._session is old:
+                self._session = None
+                try:
+                    self._session = self._greet()
+                except _THEIRS as error:
+                    raise self._away(error) from None
+            return self._session
+
+    def _greet(self) -> Session:
+        row = self._pinned()
+        if row.blocked_at is not None:
+            raise ZoneNotTrusted(
+                f"zone {row.name!r} is blocked here",
+                hint="trust it again with: holdfast peer trust CARD",
+            )
+
+        def check(hello: Hello, proof: bytes) -> None:
+            self._check(row, hello, proof)
+
+        return greet(self._telling, self._us, self._seed, check, plain=False)
+
+    def _check(self, row: ZoneRow, hello: Hello, proof: bytes) -> None:
+        """Is it the zone that is pinned, by one of its keys, on this very connection?"""
+        who = f"{self._telling.address} says that it is {hello.server_zone!r}"
+        if hello.server_zone != row.name:
+            raise ZoneNotTrusted(f"{who}, but the link is to {row.name!r}", hint=_COMPARE)
+        now = self._now_ms()
+        if not any(known.key == hello.server_key and is_good(known, now) for known in row.keys):
+            raise ZoneNotTrusted(f"{who}, by a key that is not trusted here", hint=_COMPARE)
+        if not hello.certificate or not check_proof(hello.server_key, "server", hello, proof):
+            raise ZoneNotTrusted(
+                f"{who}, but cannot prove it on this connection",
+                hint="somebody may stand between the two nodes: check the address",
+            )
+
+    def _away(self, error: HoldfastError) -> Unreachable:
+        return Unreachable(f"{self._telling.address} has trouble of its own: {error.message}")

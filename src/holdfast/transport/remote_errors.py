@@ -1,0 +1,146 @@
+"""What came back: an answer to work with, or the error that the other side told of.
+
+A node tells of an error by its code, so here it becomes the same error again, and a caller need not
+care whether it asked the library or a node far away. A code that this version does not know becomes
+the error of its family, by the status.
+
+What another machine says is shown to people and written to logs, so it is cut to a length and what
+cannot be printed is taken out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+
+from holdfast.protocol.log_wire import JSON, MSGPACK
+from holdfast.rules import errors
+from holdfast.rules.errors import BadAnswer, EpochChanged, HoldfastError, Truncated, Unreachable
+from holdfast.rules.limits import LAMPORT_MAX
+
+T = TypeVar("T")
+
+_TEXT_CHARS_MAX: Final = 500
+_AWAY: Final = (502, 503, 504)
+"""What a gateway says while the node behind it is not there."""
+
+_FAMILIES: Final[Mapping[int, type[HoldfastError]]] = {
+    400: errors.BadInput,
+    401: errors.NotTrusted,
+    403: errors.NotAllowed,
+    404: errors.NotFound,
+    409: errors.Conflict,
+    413: errors.BodyTooLarge,
+    429: errors.TooMany,
+    507: errors.DiskFull,
+}
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A whole answer with a good status."""
+
+    status: int
+    headers: dict[str, str]
+    """By names in lower case."""
+    body: bytes
+    certificate: bytes = b""
+    """The digest of the certificate on the connection that carried it; empty without one."""
+
+    def __repr__(self) -> str:
+        # A body may hold what is secret.
+        return f"Answer({self.status}, {len(self.body)} bytes)"
+
+    @property
+    def kind(self) -> str:
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    def json(self, type: type[T]) -> T:
+        self.expect(JSON)
+        try:
+            return msgspec.json.decode(self.body, type=type)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            # Only where it went wrong: what a decoder says quotes no more than a field's name.
+            raise BadAnswer(f"the answer is not the JSON that belongs there: {error}") from None
+
+    def msgpack(self) -> bytes:
+        self.expect(MSGPACK)
+        return self.body
+
+    def expect(self, kind: str) -> None:
+        if self.kind != kind:
+            raise BadAnswer(f"the answer is {clean(self.kind) or 'of no kind'!r}, not {kind!r}")
+
+
+_Place = Annotated[int, msgspec.Meta(ge=1, le=LAMPORT_MAX)]
+"""What can be stored: a number beyond it is not one of a log."""
+
+
+class _Told(msgspec.Struct):
+    code: str
+    message: str = ""
+    hint: str | None = None
+    first_available: _Place | None = None
+    epoch: _Place | None = None
+
+
+class _Body(msgspec.Struct):
+    error: _Told
+
+
+_body: Final = msgspec.json.Decoder(_Body)
+
+
+def error_of(status: int, kind: str, body: bytes, who: str) -> HoldfastError:
+    """The error that an answer with a bad status tells of. `who` answered it."""
+    try:
+        told = _body.decode(body).error if kind == JSON else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        told = None
+    if told is None:
+        return _untold(status, who)
+    message = clean(told.message) or f"{who} answers {status}"
+    hint = None if told.hint is None else clean(told.hint)
+    if told.code == Truncated.code and told.first_available is not None:
+        return Truncated(message, first_available=told.first_available, hint=hint)
+    if told.code == EpochChanged.code and told.epoch is not None:
+        return EpochChanged(message, epoch=told.epoch, hint=hint)
+    known = _BY_CODE.get(told.code) or _FAMILIES.get(status)
+    if known is None or issubclass(known, Truncated | EpochChanged):
+        return BadAnswer(f"{who} answers {status} {clean(told.code)!r}: {message}", hint=hint)
+    return known(message, hint=hint)
+
+
+def error_by_code(code: str, message: str, hint: str = "") -> HoldfastError:
+    """The error that a frame tells of; BadAnswer for a code that this version does not know."""
+    told, advice = clean(message), clean(hint)
+    known = _BY_CODE.get(code)
+    if known is None or issubclass(known, Truncated | EpochChanged):
+        return BadAnswer(f"{clean(code)}: {told}", hint=advice)
+    return known(told, hint=advice)
+
+
+def _untold(status: int, who: str) -> HoldfastError:
+    """Nothing but a status: an answer without a body, or not from a node at all."""
+    if status in _AWAY:
+        return Unreachable(f"{who} is away: what stands before it answers {status}")
+    known = _FAMILIES.get(status)
+    if known is None:
+        return BadAnswer(f"{who} answers {status}, and not as a node does")
+    return known(f"{who} answers {status}")
+
+
+def clean(text: str) -> str:
+    """Text from outside as one line that is safe to show."""
+    cut = text[:_TEXT_CHARS_MAX]
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in cut)
+
+
+def _all(kind: type[HoldfastError]) -> Iterator[type[HoldfastError]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from _all(child)
+
+
+_BY_CODE: Final = {kind.code: kind for kind in _all(HoldfastError)}

@@ -1,0 +1,60 @@
+"""Every test here runs on every desk: what one promises, all keep.
+
+A test may be a coroutine: it then runs in the loop in which its desk was opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.storage.broker.port import Desk
+from support.desks import DESKS, VANDALS, DeskMaker, Vandal
+
+
+@pytest.fixture(params=list(DESKS))
+def kind(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def make_desk(kind: str) -> DeskMaker:
+    return DESKS[kind]
+
+
+@pytest.fixture
+def vandal(kind: str) -> Vandal:
+    return VANDALS[kind]
+
+
+@pytest.fixture
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture
+def desk(make_desk: DeskMaker, runner: asyncio.Runner, tmp_path: Path) -> Iterator[Desk]:
+    opening = make_desk(tmp_path)
+    yield runner.run(opening.__aenter__())
+    runner.run(opening.__aexit__(None, None, None))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    runner = pyfuncitem.funcargs.get("runner")
+    names = pyfuncitem._fixtureinfo.argnames
+    arguments = {name: pyfuncitem.funcargs[name] for name in names}
+    test = pyfuncitem.obj(**arguments)
+    if isinstance(runner, asyncio.Runner):
+        runner.run(test)
+    else:
+        asyncio.run(test)
+    return True

@@ -1,0 +1,337 @@
+"""One transaction for many envelopes, one answer for each."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from holdfast.rules.broker_rows import Accepted, Arriving, DestinationRow, MemberRow, Verdict
+from holdfast.storage.broker.port import Desk
+from support.desks import (
+    ANA,
+    BOB,
+    EVE,
+    NOW,
+    OWNER,
+    TEAM,
+    DeskMaker,
+    accept,
+    arriving,
+    dm,
+    feed,
+    member,
+    queued,
+    seqs,
+    topic,
+    verdicts,
+    with_team,
+)
+from support.envelopes import make_id
+
+
+async def test_D2_the_first_is_created_and_the_same_again_is_a_duplicate(desk: Desk) -> None:
+    await with_team(desk)
+    (first,) = await accept(desk, topic(1))
+    assert first == Accepted(
+        verdict=Verdict.CREATED,
+        epoch=1,
+        message_epoch=1,
+        seq=1,
+        broker_id=make_id(1, NOW),
+        first_seen_at=NOW,
+    )
+    (again,) = await accept(desk, topic(1, broker_id=make_id(99)), now_ms=NOW + 5)
+    assert again == Accepted(
+        verdict=Verdict.DUPLICATE,
+        epoch=1,
+        message_epoch=1,
+        seq=1,
+        broker_id=make_id(1, NOW),
+        first_seen_at=NOW,
+    )
+    mesh = await desk.mesh_get(TEAM)
+    assert mesh is not None
+    assert mesh.seq == 1
+
+
+async def test_D2_another_request_under_the_same_id_is_told_the_first_fingerprint(
+    desk: Desk,
+) -> None:
+    await with_team(desk)
+    await accept(desk, topic(1))
+    (answer,) = await accept(desk, topic(1, fingerprint=b"x" * 32))
+    assert answer.verdict is Verdict.REUSED
+    assert answer.fingerprint == topic(1).fingerprint
+    assert (answer.epoch, answer.message_epoch, answer.seq) == (1, 1, 1)
+
+
+async def test_D2_ids_that_repeat_within_a_batch_are_judged_in_order(desk: Desk) -> None:
+    await with_team(desk)
+    answers = await accept(
+        desk,
+        topic(1),
+        topic(2),
+        topic(1),
+        topic(2, fingerprint=b"x" * 32),
+        topic(3),
+        topic(1),
+    )
+    assert verdicts(answers) == [
+        "created",
+        "created",
+        "duplicate",
+        "idempotency_key_reused",
+        "created",
+        "duplicate",
+    ]
+    assert [answer.seq for answer in answers] == [1, 2, 1, 2, 3, 1]
+    assert answers[3].fingerprint == topic(2).fingerprint
+    assert [answer.broker_id for answer in answers[:3]] == [
+        make_id(1, NOW),
+        make_id(2, NOW),
+        make_id(1, NOW),
+    ]
+
+
+async def test_D2_several_meshes_in_one_batch_count_by_themselves(desk: Desk) -> None:
+    await with_team(desk)
+    await desk.mesh_register("other", "Other", OWNER, "olga", "server-2", NOW)
+    await desk.member_put("other", member(ANA, "ana"))
+    answers = await accept(
+        desk,
+        arriving(1),
+        arriving(2, mesh="other"),
+        arriving(3),
+        arriving(1, mesh="other"),
+        arriving(4, mesh="nowhere"),
+    )
+    assert verdicts(answers) == ["created"] * 4 + ["unknown_mesh"]
+    assert [answer.seq for answer in answers] == [1, 1, 2, 2, 0]
+    assert seqs(await feed(desk, OWNER, mesh="other")) == [1, 2]
+
+
+async def test_D2_a_failure_between_dedupe_and_message_leaves_neither(desk: Desk) -> None:
+    await with_team(desk)
+    await accept(desk, queued(1))
+    # A message without its bytes is what only the table of the messages refuses.
+    bad = queued(3, raw=cast(bytes, None))
+    with pytest.raises(Exception, match=r"."):
+        await accept(desk, queued(2), bad, queued(4))
+    asked = [(make_id(n), queued(n).fingerprint) for n in (2, 3, 4)]
+    assert await desk.known(TEAM, asked) == [None, None, None]
+    assert await desk.orphans(10) == []
+    assert (await desk.counts())["messages"] == 1
+    assert (await desk.counts())["dedupe"] == 1
+    (answer,) = await accept(desk, queued(2))
+    assert (answer.verdict, answer.seq) == (Verdict.CREATED, 2)
+    assert [count.ready for count in await desk.queue_counts(TEAM)] == [2]
+
+
+async def test_D2_what_was_accepted_is_there_after_the_desk_was_opened_anew(
+    make_desk: DeskMaker, tmp_path: Path
+) -> None:
+    async with make_desk(tmp_path) as desk:
+        await with_team(desk)
+        await accept(desk, *(topic(n) for n in range(100)))
+    async with make_desk(tmp_path) as desk:
+        answers = await accept(desk, *(topic(n) for n in range(101)))
+        assert verdicts(answers) == ["duplicate"] * 100 + ["created"]
+        assert answers[-1].seq == 101
+        assert answers[-1].epoch == 1
+
+
+async def test_D4_a_refused_request_consumes_no_key(desk: Desk) -> None:
+    await with_team(desk)
+    tried: list[Arriving] = [
+        arriving(1, mesh="nowhere"),
+        arriving(2, sender=EVE),
+        arriving(3, origin="bob"),
+        arriving(4, epoch=7),
+        arriving(5, "topic", "undeclared"),
+        arriving(6, "queue", "news"),
+        dm(7, EVE),
+        arriving(8, "topic", "undeclared", sender=EVE, epoch=7),
+        arriving(9, "topic", "undeclared", epoch=7),
+    ]
+    assert verdicts(await accept(desk, *tried)) == [
+        "unknown_mesh",
+        "not_a_member",
+        "not_granted",
+        "epoch_mismatch",
+        "unknown_destination",
+        "unknown_destination",
+        "unknown_destination",
+        "not_a_member",
+        "epoch_mismatch",
+    ]
+    counts = await desk.counts()
+    assert (counts["messages"], counts["dedupe"]) == (0, 0)
+    corrected = [arriving(n, fingerprint=bytes([n]) * 32) for n in range(1, 8)]
+    answers = await accept(desk, *corrected)
+    assert verdicts(answers) == ["created"] * 7
+    assert [answer.seq for answer in answers] == [1, 2, 3, 4, 5, 6, 7]
+
+
+async def test_D4_a_refused_one_and_its_correction_may_come_in_one_batch(desk: Desk) -> None:
+    await with_team(desk)
+    answers = await accept(desk, arriving(1, "topic", "undeclared"), topic(1), topic(1))
+    assert verdicts(answers) == ["unknown_destination", "created", "duplicate"]
+    assert [answer.seq for answer in answers] == [0, 1, 1]
+
+
+async def test_D4_known_answers_for_what_was_accepted_and_for_nothing_else(desk: Desk) -> None:
+    await with_team(desk)
+    await accept(desk, topic(1), topic(2))
+    found = await desk.known(
+        TEAM,
+        [
+            (make_id(2), topic(2).fingerprint),
+            (make_id(3), topic(3).fingerprint),
+            (make_id(1), b"x" * 32),
+            (make_id(2), topic(2).fingerprint),
+        ],
+    )
+    assert [None if one is None else one.verdict.value for one in found] == [
+        "duplicate",
+        None,
+        "idempotency_key_reused",
+        "duplicate",
+    ]
+    assert found[0] is not None
+    assert found[0].seq == 2
+    assert found[0].epoch == 1
+    assert found[2] is not None
+    assert found[2].fingerprint == topic(1).fingerprint
+    assert await desk.known("nowhere", [(make_id(2), b"")]) == [None]
+    assert await desk.known(TEAM, []) == []
+
+
+async def test_D4_a_duplicate_is_answered_before_epoch_and_destination_are_looked_at(
+    desk: Desk,
+) -> None:
+    await with_team(desk)
+    await accept(desk, topic(1), dm(2))
+    await desk.destination_drop(TEAM, "topic", "news")
+    await desk.member_remove(TEAM, BOB, NOW)
+    await desk.new_epoch(TEAM, "a test", NOW)
+    answers = await accept(desk, topic(1, epoch=1), dm(2, epoch=1), arriving(3, epoch=1))
+    assert verdicts(answers) == ["duplicate", "duplicate", "epoch_mismatch"]
+    assert [(one.epoch, one.message_epoch) for one in answers] == [(2, 1), (2, 1), (2, 0)]
+
+
+@pytest.mark.parametrize(
+    ("grants", "envelope", "verdict"),
+    [
+        (("read", "send"), arriving(1), "not_granted"),
+        (("read", "write"), topic(1), "not_granted"),
+        (("write",), arriving(1), "created"),
+        (("send",), topic(1), "created"),
+        (("write",), arriving(1, origin="zoe"), "not_granted"),
+        (("write", "relay"), arriving(1, origin="zoe"), "created"),
+        (("send",), topic(1, origin="zoe"), "not_granted"),
+        (("send", "relay"), topic(1, origin="zoe"), "created"),
+    ],
+)
+async def test_D15_grants_say_who_may_hand_in_what(
+    desk: Desk, grants: tuple[str, ...], envelope: Arriving, verdict: str
+) -> None:
+    await with_team(desk)
+    await desk.member_put(TEAM, member(ANA, "ana", *grants))
+    assert verdicts(await accept(desk, envelope)) == [verdict]
+
+
+async def test_D15_a_removed_member_is_a_stranger_at_once_and_may_come_back(desk: Desk) -> None:
+    await with_team(desk)
+    assert verdicts(await accept(desk, arriving(1))) == ["created"]
+    assert await desk.member_remove(TEAM, ANA, NOW + 1)
+    assert not await desk.member_remove(TEAM, ANA, NOW + 2)
+    assert await desk.member_get(TEAM, ANA) is None
+    # Also for what it handed in before: a stranger learns nothing.
+    assert verdicts(await accept(desk, arriving(1), arriving(2))) == ["not_a_member"] * 2
+    await desk.member_put(
+        TEAM, MemberRow(key=ANA, name="ana", grants=frozenset({"write"}), added_at=NOW)
+    )
+    assert verdicts(await accept(desk, arriving(1), arriving(2))) == ["duplicate", "created"]
+
+
+async def test_D6_seqs_have_no_gaps_and_show_in_order_while_many_hand_in(desk: Desk) -> None:
+    await with_team(desk)
+    seen: list[int] = []
+    done = False
+
+    async def hand_in(number: int) -> list[Accepted]:
+        answers = []
+        for turn in range(5):
+            first = number * 1000 + turn * 10
+            answers += await accept(
+                desk,
+                *(arriving(first + n) for n in range(7)),
+                arriving(first + 8, "topic", "undeclared"),
+                arriving(first),
+            )
+        return answers
+
+    async def follow() -> None:
+        after = 0
+        while not done or after < 8 * 5 * 7:
+            page = await feed(desk, BOB, after)
+            # Nothing that is missing here may come later: the page covers all up to `to`.
+            assert seqs(page) == list(range(after + 1, page.to + 1))
+            seen.extend(seqs(page))
+            after = page.to
+            await asyncio.sleep(0)
+
+    async def write() -> list[list[Accepted]]:
+        nonlocal done
+        answers = await asyncio.gather(*(hand_in(number) for number in range(8)))
+        done = True
+        return answers
+
+    answers, _ = await asyncio.gather(write(), follow())
+    created = [one.seq for each in answers for one in each if one.verdict is Verdict.CREATED]
+    assert sorted(created) == list(range(1, 8 * 5 * 7 + 1))
+    assert seen == list(range(1, 8 * 5 * 7 + 1))
+    for each in answers:
+        own = [one.seq for one in each if one.verdict is Verdict.CREATED]
+        assert own == sorted(own)
+
+
+async def test_D6_the_same_ids_handed_in_by_many_at_once_are_created_once(desk: Desk) -> None:
+    await with_team(desk)
+    batch = [topic(n) for n in range(30)]
+    tries = await asyncio.gather(
+        *(accept(desk, *(batch if turn % 2 else batch[::-1])) for turn in range(6))
+    )
+    all_verdicts = [one.verdict for each in tries for one in each]
+    assert all_verdicts.count(Verdict.CREATED) == 30
+    assert all_verdicts.count(Verdict.DUPLICATE) == 150
+    mesh = await desk.mesh_get(TEAM)
+    assert mesh is not None
+    assert mesh.seq == 30
+    assert await desk.orphans(10) == []
+
+
+async def test_D5_a_batch_may_declare_nothing_and_be_empty(desk: Desk) -> None:
+    await with_team(desk)
+    assert await accept(desk) == []
+    await desk.destination_put(TEAM, DestinationRow(kind="topic", ref="later", made_at=NOW))
+    assert verdicts(await accept(desk, arriving(1, "topic", "later"))) == ["created"]
+
+
+async def test_D14_whoever_listens_is_told_how_far_a_mesh_has_grown(desk: Desk) -> None:
+    await with_team(desk)
+    told: list[tuple[str, int]] = []
+    heard = asyncio.Event()
+
+    def listen(mesh: str, seq: int) -> None:
+        told.append((mesh, seq))
+        heard.set()
+
+    desk.on_news(listen)
+    await accept(desk, arriving(1), arriving(2), arriving(3, sender=EVE))
+    await asyncio.wait_for(heard.wait(), 10)
+    assert {mesh for mesh, _ in told} == {TEAM}
+    assert {seq for _, seq in told} <= {0, 2}

@@ -1,0 +1,248 @@
+"""Whatever a write did before it raised is undone, alone: its neighbours in the group are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from holdfast.rules.rows import JobRow, PeerRow
+from holdfast.rules.tasks import Status
+from holdfast.storage.group_commit import Ticket
+from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.ports import Transaction
+from holdfast.storage.sqlite.store import SqliteStore
+from support.dump import dump
+from support.envelopes import MESH, MODEL, make_id
+from support.stores import (
+    append,
+    arrived,
+    blob_row,
+    conflict_row,
+    consumer_row,
+    event_row,
+    file_row,
+    inbox_row,
+    link_row,
+    mate_row,
+    memory_row,
+    mesh_row,
+    quarantine_row,
+    read,
+    spool_row,
+    state_row,
+    task_row,
+    token_row,
+    vector_row,
+    version,
+    warning_row,
+    zone_key,
+    zone_row,
+)
+
+ID = MODEL.fingerprint
+BIG = {"content": None, "sha256": "b" * 64, "size": 70_000}
+
+
+def ground(tx: Transaction) -> None:
+    """Something of everything, so that each step has something to change and to remove."""
+    tx.set_peer_name("ana")
+    tx.mesh_add(mesh_row(lamport=20, seq=9))
+    for number in range(1, 6):
+        append(tx, number, now_ms=100 * number)
+    tx.log_truncate(2, 10, 90)
+    tx.state_put(state_row("k", 3))
+    tx.state_put(state_row("dead", 1, tombstone=True))
+    tx.memory_put(memory_row("ana", "k", 3))
+    tx.file_put(file_row("ana", "k", 3, **BIG))  # type: ignore[arg-type]
+    tx.blob_put(blob_row("b"))
+    tx.vector_add(vector_row("ana", "k", 3), MODEL)
+    tx.task_put(task_row("t"))
+    tx.task_event_put(event_row("t", version(3)))
+    tx.conflict_add(conflict_row())
+    tx.warning_add(warning_row("t"))
+    tx.consumer_put(consumer_row("reader", "1"))
+    tx.job_put(JobRow(name="work", cursor={"at": 1}, updated_at=1))
+    tx.peer_seen(PeerRow(mesh=MESH, peer="bob", last_seen_at=1, last_lamport=1))
+    tx.zone_put(zone_row("zoe", zone_key("a")))
+    tx.token_put(token_row())
+    tx.link_put(link_row())
+    tx.quarantine_add(quarantine_row())
+    tx.fact_objects_put(3, ["b" * 64])
+    tx.spool_add([spool_row(1), spool_row(2, state="inflight"), spool_row(3)])
+    tx.spool_done([(1, b"b" * 16, 1, 7)], 50)
+    tx.inbox_add(inbox_row(3, read_at=5))
+    tx.inbox_add(inbox_row(4))
+    tx.heard_add(MESH, 1, [(7, 1), (8, 3)])
+    tx.mates_put(MESH, [mate_row("a")])
+
+
+STEPS: dict[str, Callable[[Transaction], object]] = {
+    "set_peer_name": lambda tx: tx.set_peer_name("bea"),
+    "mesh_add": lambda tx: tx.mesh_add(mesh_row("new")),
+    "tick": lambda tx: tx.tick(MESH),
+    "tick_merged": lambda tx: tx.tick_merged(MESH, 99),
+    "tick_merged_run": lambda tx: tx.tick_merged_run(MESH, [99, 3]),
+    "forget_below": lambda tx: tx.forget_below(MESH, 7),
+    "peer_seen, known": lambda tx: tx.peer_seen(
+        PeerRow(mesh=MESH, peer="bob", last_seen_at=9, last_lamport=9)
+    ),
+    "peer_seen, new": lambda tx: tx.peer_seen(
+        PeerRow(mesh=MESH, peer="cyd", last_seen_at=9, last_lamport=9)
+    ),
+    "log_append": lambda tx: append(tx, 30, now_ms=10_000),
+    "log_append, through a zone": lambda tx: append(tx, 30, via=1),
+    "log_append_new": lambda tx: tx.log_append_new([arrived(30), arrived(32)], 10_000, 1),
+    "log_truncate": lambda tx: tx.log_truncate(4, 10, 91),
+    "forgotten_add": lambda tx: tx.forgotten_add(make_id(30), b"\x08" * 32, 91),
+    "forgotten_sweep": lambda tx: tx.forgotten_sweep(1000, 10),
+    "set_epoch": lambda tx: tx.set_epoch(3),
+    "state_put, over": lambda tx: tx.state_put(state_row("k", 9, value=b"9")),
+    "state_put, new": lambda tx: tx.state_put(state_row("new", 9)),
+    "memory_put, over": lambda tx: tx.memory_put(memory_row("ana", "k", 9, tombstone=True)),
+    "memory_put, new": lambda tx: tx.memory_put(memory_row("bob", "k", 9)),
+    "file_put, over": lambda tx: tx.file_put(file_row("ana", "k", 9, tombstone=True)),
+    "file_put, new": lambda tx: tx.file_put(file_row("ana", "new", 9)),
+    "blob_put, over": lambda tx: tx.blob_put(blob_row("b", released_at=1, released_offset=1)),
+    "blob_put, new": lambda tx: tx.blob_put(blob_row("c")),
+    "fact_objects_put": lambda tx: tx.fact_objects_put(4, ["b" * 64, "c" * 64]),
+    "fact_objects_drop": lambda tx: tx.fact_objects_drop(4),
+    "blob_drop": lambda tx: tx.blob_drop("b" * 64),
+    "tombstones_sweep": lambda tx: tx.tombstones_sweep(MESH, 99, 10),
+    "vector_add": lambda tx: tx.vector_add(vector_row("ana", "new", 9, (1, 1)), MODEL),
+    "vector_retire": lambda tx: tx.vector_retire(MESH, "ana", "k", ID),
+    "vector_bury": lambda tx: tx.vector_bury(
+        vector_row("ana", "k", 9, tombstone=True, live=False, embedding=b"")
+    ),
+    "model_mark": lambda tx: tx.model_mark(ID, deprecated_at=5, last_read_at=6),
+    "model_drop": lambda tx: _empty_and_drop(tx),
+    "task_put, over": lambda tx: tx.task_put(task_row("t", status=Status.CANCELLED)),
+    "task_put, new": lambda tx: tx.task_put(task_row("u")),
+    "task_event_put, over": lambda tx: tx.task_event_put(
+        event_row("t", version(3), event="superseded", against=version(1))
+    ),
+    "task_event_put, new": lambda tx: tx.task_event_put(event_row("t", version(4))),
+    "conflict_add": lambda tx: tx.conflict_add(conflict_row("l")),
+    "conflict_change": lambda tx: tx.conflict_change(
+        msgspec.structs.replace(conflict_row("l"), number=1, reason="another")
+    ),
+    "conflict_resolve": lambda tx: tx.conflict_resolve(1, "dismissed", 5),
+    "warning_add": lambda tx: tx.warning_add(warning_row("u")),
+    "warnings_take": lambda tx: tx.warnings_take(None),
+    "consumer_put, over": lambda tx: tx.consumer_put(consumer_row("reader", "4")),
+    "consumer_put, new": lambda tx: tx.consumer_put(consumer_row("new")),
+    "consumer_drop": lambda tx: tx.consumer_drop("reader"),
+    "job_put, over": lambda tx: tx.job_put(JobRow(name="work", cursor={"at": 2}, updated_at=2)),
+    "job_put, new": lambda tx: tx.job_put(JobRow(name="other", cursor={}, updated_at=2)),
+    "job_drop": lambda tx: tx.job_drop("work"),
+    "zone_put, over": lambda tx: tx.zone_put(zone_row("zoe", zone_key("b"), reads=())),
+    "zone_put, new": lambda tx: tx.zone_put(zone_row("yan", zone_key("c"))),
+    "token_put": lambda tx: tx.token_put(token_row("other", "b")),
+    "token_drop": lambda tx: tx.token_drop("spark"),
+    "link_put, over": lambda tx: tx.link_put(link_row(paused=True, epoch=2, cursor=9)),
+    "link_put, new": lambda tx: tx.link_put(link_row("other")),
+    "link_drop": lambda tx: tx.link_drop("to-zoe"),
+    "quarantine_add": lambda tx: tx.quarantine_add(quarantine_row(offset=2)),
+    "quarantine_drop": lambda tx: tx.quarantine_drop(1),
+    "mesh_change": lambda tx: tx.mesh_change(mesh_row(kind="shared_owner", broker_seq=3)),
+    "spool_add": lambda tx: tx.spool_add([spool_row(4), spool_row(5)]),
+    "spool_put": lambda tx: tx.spool_put(spool_row(3, number=3, state="dead", attempts=4)),
+    "spool_inflight": lambda tx: tx.spool_inflight(spool_row(3).lane, [3]),
+    "spool_recover": lambda tx: tx.spool_recover(),
+    "spool_done": lambda tx: tx.spool_done([(2, b"c" * 16, 1, 9)], 60),
+    "spool_sweep": lambda tx: tx.spool_sweep(51, 10),
+    "inbox_add": lambda tx: tx.inbox_add(inbox_row(5)),
+    "inbox_read": lambda tx: tx.inbox_read(make_id(4), 9),
+    "inbox_hooked": lambda tx: tx.inbox_hooked([2], 9),
+    "inbox_sweep": lambda tx: tx.inbox_sweep(4, 10),
+    "heard_add": lambda tx: tx.heard_add(MESH, 1, [(9, 4)]),
+    "heard_sweep": lambda tx: tx.heard_sweep(2, 10),
+    "heard_drop": lambda tx: tx.heard_drop("team", 10),
+    "mates_put": lambda tx: tx.mates_put(MESH, [mate_row("b")]),
+}
+
+AnyStore = MemoryStore | SqliteStore
+
+
+def _empty_and_drop(tx: Transaction) -> None:
+    tx.vector_retire(MESH, "ana", "k", ID)
+    tx.model_drop(ID)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_S3_a_lone_write_that_raises_changes_nothing(store: AnyStore, name: str) -> None:
+    store.write(ground)
+    before = read(store, dump)
+
+    def work(tx: Transaction) -> None:
+        STEPS[name](tx)
+        assert dump(tx) != before, "the step must change something, or it proves nothing"
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        store.write(work)
+    assert read(store, dump) == before
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_S3_a_write_that_raises_in_a_group_undoes_itself_alone(store: AnyStore, name: str) -> None:
+    store.write(ground)
+
+    def one(tx: Transaction) -> None:
+        tx.state_put(state_row("one", 40))
+
+    def bad(tx: Transaction) -> None:
+        STEPS[name](tx)
+        raise RuntimeError("stop")
+
+    def two(tx: Transaction) -> int:
+        tx.state_put(state_row("two", 41))
+        return append(tx, 31, now_ms=600)
+
+    def check(tx: Transaction) -> None:
+        seen.append(dump(tx))
+
+    seen: list[object] = []
+    answered: list[Ticket] = []
+    tickets = [Ticket(work, answered.extend) for work in (one, check, bad, check, two)]
+    for ticket in tickets:
+        store.writer.enqueue(ticket)
+    store.writer._clock = lambda: 0.0  # however slow the machine is, they are one group
+    assert store.writer.run_group() == 5
+    assert answered == tickets, "answered in order, after the commit"
+    assert isinstance(tickets[2].error, RuntimeError)
+    assert [ticket.error for ticket in tickets if ticket is not tickets[2]] == [None] * 4
+    assert seen[0] == seen[1], "undone when the next one runs"
+    assert tickets[4].result == 6
+    with store.read() as tx:
+        assert tx.state_get(MESH, "one") is not None
+        assert tx.state_get(MESH, "two") is not None
+        entry = tx.log_get(6)
+        assert entry is not None
+        assert (entry.lamport, entry.recorded_at) == (31, 600)
+
+
+def test_S3_every_kind_of_change_is_tried(store: AnyStore) -> None:
+    """A port that grows a writing method must grow a proof that it can be undone."""
+    from holdfast.storage import ports
+
+    writing = {
+        name
+        for writer, reader in (
+            (ports.MeshWriter, ports.MeshReader),
+            (ports.LogWriter, ports.LogReader),
+            (ports.FamilyWriter, ports.FamilyReader),
+            (ports.VectorWriter, ports.VectorReader),
+            (ports.TaskWriter, ports.TaskReader),
+            (ports.LedgerWriter, ports.LedgerReader),
+            (ports.ConsumerWriter, ports.ConsumerReader),
+            (ports.ZoneWriter, ports.ZoneReader),
+            (ports.SpoolWriter, ports.SpoolReader),
+            (ports.InboxWriter, ports.InboxReader),
+            (ports.HeardWriter, ports.HeardReader),
+        )
+        for name in vars(writer)
+        if not name.startswith("_") and name not in vars(reader)
+    }
+    assert {name.partition(",")[0] for name in STEPS} == writing

@@ -1,0 +1,192 @@
+"""The past, read from the log by the same fold that made the present."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.node.library.node import Node
+from holdfast.node.log.history import replay
+from holdfast.node.upkeep.sweep import Ttl
+from holdfast.rules.errors import BadInput, BadKey, Truncated, UnknownMesh
+from holdfast.rules.limits import LAMPORT_LEAP_MAX
+from support import envelopes as e
+from support.envelopes import MODEL
+from support.nodes import Nodes, store_of, team
+from support.snapshot import differences, snapshot
+from support.source import START_MS, HandClock
+
+
+def values(node: Node, **point: Any) -> dict[str, object]:
+    return {entry.key: entry.value for entry in team(node).state.as_of(**point)}
+
+
+def write_a_story(node: Node, clock: HandClock) -> None:
+    """Offsets 1 to 6, a second apart."""
+    mesh = team(node)
+    mesh.state.set("a", 1)
+    clock.advance(1000)
+    mesh.state.set("b", 1)
+    clock.advance(1000)
+    mesh.state.set("a", 2)
+    clock.advance(1000)
+    mesh.memory.set("a", "of memory")
+    clock.advance(1000)
+    mesh.state.delete("b")
+    clock.advance(1000)
+    mesh.state.set("b", 3)
+
+
+STORY = [
+    {},
+    {"a": 1},
+    {"a": 1, "b": 1},
+    {"a": 2, "b": 1},
+    {"a": 2, "b": 1},
+    {"a": 2},
+    {"a": 2, "b": 3},
+]
+
+
+@pytest.mark.parametrize("offset", range(7))
+def test_S19_the_state_as_of_an_offset(node: Node, clock: HandClock, offset: int) -> None:
+    write_a_story(node, clock)
+    assert values(node, offset=offset) == STORY[offset]
+    for key in ("a", "b"):
+        found = team(node).state.as_of(key, offset=offset)
+        assert [entry.value for entry in found] == [
+            value for name, value in STORY[offset].items() if name == key
+        ]
+
+
+@pytest.mark.parametrize("lamport", range(7))
+def test_S19_the_state_as_of_a_lamport_time(node: Node, clock: HandClock, lamport: int) -> None:
+    write_a_story(node, clock)
+    assert values(node, lamport=lamport) == STORY[lamport]
+
+
+@pytest.mark.parametrize("second", range(6))
+def test_S19_the_state_as_of_a_wall_clock_time(node: Node, clock: HandClock, second: int) -> None:
+    write_a_story(node, clock)
+    at = START_MS + 1000 * second
+    assert values(node, at_ms=at - 1) == STORY[second]
+    assert values(node, at_ms=at) == STORY[second + 1]
+    assert values(node, at_ms=at + 999) == STORY[second + 1]
+
+
+def test_S19_beyond_the_end_is_the_present(node: Node, clock: HandClock) -> None:
+    write_a_story(node, clock)
+    for point in ({"offset": 99}, {"lamport": 10**12}, {"at_ms": 10**15}):
+        assert values(node, **point) == STORY[-1]
+
+
+def test_S19_a_clock_that_jumps_back_does_not_shuffle_the_past(
+    node: Node, clock: HandClock
+) -> None:
+    """Offsets 1 and 2 at noon, then the clock falls back an hour, and 3 and 4 follow."""
+    noon, hour = START_MS, 3_600_000
+    mesh = team(node)
+    mesh.state.set("k", 1)
+    clock.advance(1000)
+    mesh.state.set("k", 2)
+    clock.advance(-hour)
+    mesh.state.set("k", 3)
+    clock.advance(hour + 5000)
+    mesh.state.set("k", 4)
+    assert values(node, at_ms=noon - hour + 1000) == {}, (
+        "the second eleven o'clock is not the first"
+    )
+    assert values(node, at_ms=noon) == {"k": 1}
+    assert values(node, at_ms=noon + 1000) == {"k": 3}, (
+        "recorded no earlier than what was before it"
+    )
+    assert values(node, at_ms=noon + 5999) == {"k": 3}
+    assert values(node, at_ms=noon + 6000) == {"k": 4}
+    entry = mesh.state.entry("k")
+    assert entry is not None
+    assert entry.updated_at == noon + 6000
+
+
+def test_S19_an_offset_is_what_we_knew_and_a_lamport_time_is_what_was(node: Node) -> None:
+    """A late arrival: not known at its offset's past, and yet of that Lamport time."""
+    mesh = team(node)
+    mesh.state.set("own", 1)
+    mesh.state.set("own", 2)
+    node.apply([e.state_set("late", "x", lamport=1, origin="bob")])
+    assert values(node, offset=2) == {"own": 2}
+    assert values(node, lamport=1) == {"own": 1, "late": "x"}
+
+
+def test_S19_the_past_merges_as_the_present_does(node: Node) -> None:
+    node.apply(
+        [
+            e.state_set("k", "high", lamport=9, origin="cyd"),
+            e.state_set("k", "low", lamport=3, origin="bob"),
+        ]
+    )
+    assert values(node, offset=2) == {"k": "high"}
+    assert values(node, lamport=5) == {"k": "low"}
+
+
+def test_S19_memory_has_a_past_too(node: Node, clock: HandClock) -> None:
+    mesh = team(node)
+    mesh.memory.set("k", 1, tags=["t"])
+    node.apply([e.memory_set("k", "b", lamport=5, origin="bob")])
+    mesh.memory.set("k", 2)
+    mesh.memory.forget("k")
+    past = mesh.memory.as_of("k", offset=3)
+    assert [(m.peer, m.value) for m in past] == [("ana", 2), ("bob", "b")]
+    assert [(m.peer, m.value, m.tags) for m in mesh.memory.as_of(offset=1)] == [("ana", 1, ("t",))]
+    assert [(m.peer, m.value) for m in mesh.memory.as_of("k", offset=4)] == [("bob", "b")]
+    assert mesh.memory.as_of("other", offset=4) == []
+
+
+def test_S19_a_past_that_the_log_no_longer_holds_is_not_invented(
+    node: Node, clock: HandClock
+) -> None:
+    write_a_story(node, clock)
+    clock.advance(1)
+    node.sweep(Ttl(log_ms=0))
+    for point in ({"offset": 6}, {"lamport": 6}, {"at_ms": clock.at_ms}):
+        with pytest.raises(Truncated) as gone:
+            values(node, **point)
+        assert gone.value.first_available == 6
+
+
+def test_S19_one_point_and_a_sound_one(node: Node) -> None:
+    mesh = team(node)
+    for point in ({}, {"offset": 1, "at_ms": 1}, {"lamport": -1}):
+        with pytest.raises(BadInput):
+            values(node, **point)
+    with pytest.raises(BadKey):
+        mesh.state.as_of("", offset=1)
+    from holdfast.node.library.node import Mesh
+
+    with pytest.raises(UnknownMesh):
+        Mesh(node._core, "nowhere").state.as_of(offset=1)
+
+
+def test_S19_a_past_with_great_leaps_of_the_clock_can_be_read(node: Node) -> None:
+    """Only part of the log is replayed: what was no leap for the whole must not be one here."""
+    leap = LAMPORT_LEAP_MAX
+    node.apply([e.state_set("one", 1, lamport=leap), e.state_set("two", 2, lamport=2 * leap)])
+    assert [entry.value for entry in team(node).state.as_of("two", offset=2)] == [2]
+    assert values(node, offset=2) == {"one": 1, "two": 2}
+
+
+def test_S6_the_tables_are_the_fold_of_the_log(nodes: Nodes) -> None:
+    node = nodes.open("ana")
+    mesh = team(node)
+    mesh.state.set("k", 1)
+    mesh.memory.set("k", 1, tags=["t"])
+    mesh.vectors.store("k", [1, 2], model=MODEL)
+    mesh.vectors.store("k", [3, 4], model=MODEL)
+    mesh.files.share("small", b"x")
+    mesh.files.share("big", bytes(70_000))
+    mesh.files.delete("small")
+    task = mesh.tasks.create("t").task
+    mesh.tasks.claim(task)
+    node.apply([e.task_claim(task, lamport=3, origin="bob"), e.state_set("k", 0, lamport=1)])
+    folded = replay(node.log.range(), node.meshes(), node.peer)
+    assert differences(snapshot(store_of(node)), snapshot(folded)) == []

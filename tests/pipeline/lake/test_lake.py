@@ -1,0 +1,85 @@
+"""The lake as a folder: found, made, refused, locked."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from holdfast.pipeline.lake.lake import ID_DAY, Lake, Position, log_app
+from holdfast.rules.errors import (
+    BadPath,
+    LakeBusy,
+    NoLake,
+    StoreCorrupt,
+    UnknownKey,
+    UnsupportedProtocol,
+)
+from holdfast.rules.ids import id_text, uuid7
+
+
+def test_P2_a_lake_is_made_once_and_known_again(tmp_path: Path) -> None:
+    with pytest.raises(NoLake):
+        Lake.open(tmp_path / "lake")
+    made = Lake.open(tmp_path / "a" / "lake", create=True)
+    again = Lake.open(tmp_path / "a" / "lake", create=True)
+    assert (again.id, again.consumer) == (made.id, f"lake-{made.id[:8]}")
+    assert made.positions() == []
+    assert made.position("ana", 1) is None
+    with pytest.raises(UnknownKey, match="stat"):
+        made.silver("stat")
+
+
+def test_P2_only_an_empty_folder_becomes_a_lake(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(BadPath):
+        Lake.open(tmp_path, create=True)
+    with pytest.raises(BadPath):
+        Lake.open(tmp_path / "mine.txt", create=True)
+    for odd in ("la[k]e", "{lake}", "l*ke", "la?ke", "la\\ke", "lake%20"):
+        with pytest.raises(BadPath, match="otherwise"):
+            Lake.open(tmp_path / "odd" / odd, create=True)
+    assert not (tmp_path / "odd").exists()
+    card = tmp_path / "lake.json"
+    card.write_text('{"holdfast": "lake", "version": 99, "id": "x", "created_at": 1}')
+    with pytest.raises(UnsupportedProtocol):
+        Lake.open(tmp_path)
+    card.write_text('{"holdfast"')
+    with pytest.raises(StoreCorrupt):
+        Lake.open(tmp_path)
+
+
+def test_P11_one_job_at_a_time_works_on_a_lake(tmp_path: Path) -> None:
+    lake = Lake.open(tmp_path / "lake", create=True)
+    other = Lake.open(lake.root)
+    with (
+        lake.working("a fold"),
+        pytest.raises(LakeBusy, match=rf"a fold \(process {os.getpid()}"),
+        other.working("another"),
+    ):
+        pass
+    with lake.working("another"):
+        pass
+
+
+def test_P1_positions_and_application_ids_agree(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake.open(tmp_path / "lake", create=True)
+    for moved in ([Position("ana", 1, 7, "x")], [Position("bob", 2, 9), Position("ana", 1, 8)]):
+        txns = {log_app(to.log, to.epoch): to.offset for to in moved}
+        lake.bronze.commit([], txns=txns, info=lake.moved(moved))
+        lake = lake.fresh()
+    assert [(at.log, at.epoch, at.offset) for at in lake.positions()] == [
+        ("ana", 1, 8),
+        ("bob", 2, 9),
+    ]
+    assert (lake.position("ana", 1), lake.position("bob", 2)) == (8, 9)
+    assert lake.position("ana", 2) is None
+
+
+def test_P2_an_id_is_of_the_day_that_stands_in_it(spark: SparkSession) -> None:
+    at_ms = 1_767_225_599_999  # the last millisecond of 2025
+    ids = [id_text(uuid7(at_ms + more, b"\xff" * 10)) for more in (0, 1)]
+    frame = spark.createDataFrame([(id,) for id in ids], "id string").selectExpr(ID_DAY)
+    assert [str(row[0]) for row in frame.collect()] == ["2025-12-31", "2026-01-01"]

@@ -1,0 +1,259 @@
+"""What others can do to a node: those without a key, and those who may read one mesh of it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.responses import Response
+
+import holdfast
+from holdfast.node.http import ranges
+from holdfast.node.settings import Settings
+from holdfast.rules import limits
+from holdfast.rules.errors import StoreFailed, TooMany
+from holdfast.service.caller import Caller
+from holdfast.service.http import docs_page, openapi
+from holdfast.service.http.request import Call, Gate
+from holdfast.service.http.route import Route
+from support.daemon import UpInThread, ask, connect, make_home, running
+from support.waiting import until
+
+EVERYWHERE = Settings(tcp="127.0.0.1:0", listen="127.0.0.1:0")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return make_home(tmp_path / "home", "ana", "team", "secret")
+
+
+@pytest.fixture
+def up(home: Path) -> Iterator[UpInThread]:
+    with running(home, EVERYWHERE) as started:
+        yield started
+
+
+@pytest.fixture
+def with_routes(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., UpInThread]]:
+    """A daemon with calls that a test makes up."""
+    from contextlib import ExitStack
+
+    with ExitStack() as open_ones:
+
+        def start(*routes: Route) -> UpInThread:
+            own = openapi.routes
+            monkeypatch.setattr(openapi, "routes", lambda: [*own(), *routes])
+            return open_ones.enter_context(running(home, EVERYWHERE))
+
+        yield start
+
+
+def append(up: UpInThread, mesh: str, subject: str = "s") -> None:
+    fact = {"mesh": mesh, "subject": subject, "predicate": "p", "object": 1}
+    body = json.dumps(fact).encode()
+    assert ask(up.unix, "POST", "/v1/facts/append", body).status == 201
+
+
+def register(up: UpInThread, token: str, consumer: str) -> None:
+    body = json.dumps({"consumer": consumer, "from": "now"}).encode()
+    assert ask(up.tls, "POST", "/v1/consumers", body, token=token).status == 200
+
+
+# --- without a key -------------------------------------------------------------------------------
+
+
+def test_D10_a_hello_that_does_not_come_to_its_end_holds_up_nobody_but_hellos(
+    up: UpInThread,
+) -> None:
+    gate = up.daemon.api.gate
+    gate.most["public"] = 1
+    slow = connect(up.tls)
+    slow.putrequest("POST", "/v1/hello")
+    slow.putheader("content-length", "100")
+    slow.endheaders()
+    until(lambda: gate.now["public"] == 1)
+    assert gate.now["call"] == 0
+    assert ask(up.tls, "GET", "/openapi.json").code == "too_many"
+    assert ask(up.unix, "GET", "/v1/log").status == 200
+    assert ask(up.tls, "GET", "/healthz").status == 200
+    slow.close()
+    until(lambda: gate.now["public"] == 0)
+
+
+def test_D10_outsiders_never_get_the_last_places() -> None:
+    gate = Gate()
+    for kind, most in gate.most.items():
+        gate.now[kind] = most - most // limits.OWN_SHARE
+        with pytest.raises(TooMany), gate.inside(kind):
+            pass
+        with gate.inside(kind, own=True):
+            assert gate.now[kind] < most
+        gate.now[kind] = most
+        with pytest.raises(TooMany), gate.inside(kind, own=True):
+            pass
+
+
+@pytest.mark.parametrize("path", ["/v1/hello", "/v1/hello/prove"])
+def test_D10_anybody_may_send_little(up: UpInThread, path: str) -> None:
+    answer = ask(up.tls, "POST", path, bytes(limits.HELLO_BYTES_MAX + 1))
+    assert (answer.status, answer.code) == (413, "body_too_large")
+
+
+def test_D10_whoever_asks_again_without_reading_does_not_keep_a_place_for_ever(
+    with_routes: Callable[..., UpInThread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def much(call: Call) -> Response:
+        return Response(bytes(16 * limits.MIB))
+
+    up = with_routes(Route("GET", "/v1/much", much, "Very much.", public=True))
+    monkeypatch.setattr(limits, "REQUEST_MS_MAX", 50)
+    api = up.daemon.api
+    with socket.socket(socket.AF_UNIX) as rude:
+        rude.connect(up.unix.removeprefix("unix:"))
+        rude.sendall(2 * b"GET /v1/much HTTP/1.1\r\nhost: x\r\n\r\n")
+        until(lambda: api.counts.answers["GET", "/v1/much", 200] == 2)
+        assert api.gate.now["public"] == 0
+
+
+def test_D10_what_anybody_may_ask_is_made_once(
+    up: UpInThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = [ask(up.tls, "GET", path).body for path in ("/openapi.json", "/docs")]
+
+    def never(*args: Any) -> Any:
+        raise AssertionError("made again")
+
+    monkeypatch.setattr(openapi, "document", never)
+    monkeypatch.setattr(docs_page, "page", never)
+    assert [ask(up.tls, "GET", path).body for path in ("/openapi.json", "/docs")] == first
+
+
+def test_U4_a_path_cannot_write_lines_of_its_own_into_the_log(
+    with_routes: Callable[..., UpInThread], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(call: Call) -> Response:
+        if call.path["name"] == "ours":
+            raise ZeroDivisionError
+        raise StoreFailed("the disk is gone")
+
+    up = with_routes(Route("GET", "/v1/fail/{name}", fail, "Fails.", public=True))
+    for name in ("%0Aholdfast: all is well", "ours"):
+        assert ask(up.tls, "GET", f"/v1/fail/{name.replace(' ', '%20')}").status == 500
+    assert "all is well" in caplog.text
+    assert not any("\n" in record.getMessage() for record in caplog.records)
+
+
+def test_D10_a_stranger_is_not_told_where_the_store_lies(
+    up: UpInThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any) -> Any:
+        raise StoreFailed(f"could not read {up.home}/data.db")
+
+    monkeypatch.setattr(up.daemon.api.core, "read", fail)
+    for path in ("/healthz", "/readyz"):
+        assert ask(up.unix, "GET", path).json["error"]["message"].endswith("data.db")
+        told = ask(up.tls, "GET", path)
+        assert (told.status, told.json["status"]) == (503, "store_failed")
+        assert str(up.home).encode() not in told.body
+
+
+# --- who may read one mesh -----------------------------------------------------------------------
+
+
+def test_D10_only_who_may_read_every_mesh_is_told_of_links_and_readers(up: UpInThread) -> None:
+    trust = up.daemon.api.trust
+    narrow = trust.add_token("spark", reads=["team"])
+    watching = trust.add_token("prometheus", reads=["*"])
+    for path in ("/metrics", "/v1/links", "/v1/links/x"):
+        assert ask(up.tls, "GET", path, token=narrow).code == "not_granted"
+        assert ask(up.tls, "GET", path, token=watching).status in (200, 404)
+
+
+def test_D10_a_token_that_is_revoked_while_it_waits_is_given_nothing_more(up: UpInThread) -> None:
+    api = up.daemon.api
+    token = api.trust.add_token("spark", reads=["*"])
+    register(up, token, "token:spark/a")
+    body = json.dumps({"consumer": "token:spark/a", "wait_ms": limits.LONG_POLL_MS_MAX}).encode()
+    answers: list[Any] = []
+
+    def poll() -> None:
+        answers.append(ask(up.tls, "POST", "/v1/facts/fetch", body, token=token))
+
+    waiting = threading.Thread(target=poll, daemon=True)
+    waiting.start()
+    until(lambda: api.gate.now["poll"] == 1)
+    api.trust.revoke_token("spark")
+    append(up, "secret")
+    waiting.join(limits.LONG_POLL_MS_MAX / limits.SECOND_MS)
+    assert (answers[0].status, answers[0].code) == (401, "bad_token")
+
+
+def test_D10_a_mesh_that_is_taken_back_ends_a_range_and_a_stream_of_events(
+    up: UpInThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        append(up, "secret", f"s{number}")
+    trust = up.daemon.api.trust
+    token = trust.add_token("spark", reads=["*"])
+    go, more = threading.Event(), ranges.Ranged.more
+    monkeypatch.setattr(ranges, "RANGE_BATCH_ROWS", 1)
+
+    def after_the_first(self: ranges.Ranged) -> Any:
+        if self._next > 1:
+            assert go.wait(30)
+        return more(self)
+
+    monkeypatch.setattr(ranges.Ranged, "more", after_the_first)
+    events, entries = connect(up.tls), connect(up.tls)
+    headers = {"authorization": f"Bearer {token}"}
+    events.request("GET", "/v1/events", headers=headers)
+    entries.request("GET", "/v1/facts/range", headers=headers)
+    told, ranged = events.getresponse(), entries.getresponse()
+    assert json.loads(ranged.readline())["subject"] == "s0"
+    assert told.readline() == b"retry: 1000\n"
+    trust.revoke_token("spark")
+    append(up, "secret", "hidden")
+    go.set()
+    with pytest.raises((http.client.IncompleteRead, ConnectionError)):
+        ranged.read()
+    said = told.read()
+    assert b"event: error" in said
+    assert b"hidden" not in said
+    for connection in (events, entries):
+        connection.close()
+
+
+def test_D10_a_grant_that_grows_ends_nothing() -> None:
+    before = Caller("zone", "bob", frozenset({"a"}))
+    assert Caller("zone", "bob", frozenset({"a", "b"})).may_all_of(before)
+    assert Caller("zone", "bob", None).may_all_of(before)
+    assert not Caller("zone", "bob", frozenset()).may_all_of(before)
+    assert not Caller("zone", "bob", frozenset({"a"})).may_all_of(Caller("zone", "bob"))
+    assert not Caller("token", "bob", None).may_all_of(before)
+
+
+def test_Z4_a_confirmation_in_very_many_ranges_is_refused_before_it_holds_up_the_writer(
+    up: UpInThread,
+) -> None:
+    token = up.daemon.api.trust.add_token("spark", reads=["team"])
+    register(up, token, "token:spark/a")
+    ranges_ = [[1, 1]] * (limits.FRONTIER_RANGES_MAX + 1)
+    body = json.dumps({"consumer": "token:spark/a", "ranges": ranges_}).encode()
+    answer = ask(up.tls, "POST", "/v1/facts/confirm", body, token=token)
+    assert answer.code == "over_limit"
+    body = json.dumps({"consumer": "token:spark/a", "ranges": ranges_[1:]}).encode()
+    assert ask(up.tls, "POST", "/v1/facts/confirm", body, token=token).status == 200
+
+
+def test_Z2_a_filter_with_a_misspelt_field_is_refused_and_not_widened(up: UpInThread) -> None:
+    body = json.dumps({"consumer": "c", "filter": {"mesh": ["team"]}}).encode()
+    answer = ask(up.unix, "POST", "/v1/consumers", body)
+    assert (answer.status, answer.code) == (400, "bad_input")
+    with holdfast.open(up.home) as node:
+        assert list(node.log.consumers()) == []

@@ -1,0 +1,428 @@
+"""What only a desk on SQLite has: its folder, its mark, its settings, its thread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import stat
+import threading
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+
+from holdfast.rules import limits
+from holdfast.rules.broker_rows import DeskMesh
+from holdfast.rules.errors import NewerSchema, NotOurs, StoreClosed, StoreCorrupt
+from holdfast.storage.broker.port import Desk
+from holdfast.storage.broker.sqlite import SqliteDesk, ThreadedDesk
+from holdfast.storage.broker.sqlite import database as base
+from holdfast.storage.broker.sqlite import migrations as schema_version
+from holdfast.storage.broker.sqlite.mark import Mark, doubts, read_mark, write_mark
+from holdfast.storage.sqlite import migrations
+from holdfast.storage.sqlite.connection import connect, shut
+from support.desks import NOW, TEAM, accept, arriving, feed, seqs, topic, verdicts, with_team
+
+T = TypeVar("T")
+
+
+def step(work: Coroutine[Any, Any, T]) -> T:
+    """Runs what must not suspend, without a loop."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("it suspended")
+
+
+@asynccontextmanager
+async def opened(folder: Path, **options: Any) -> AsyncIterator[SqliteDesk]:
+    desk = SqliteDesk(folder, sync="off", **options)
+    await desk.open(NOW)
+    try:
+        yield desk
+    finally:
+        await desk.close()
+
+
+async def grow(folder: Path, *numbers: int) -> DeskMesh:
+    """Opens the desk, hands in, closes it; how it stood after the opening."""
+    async with opened(folder) as desk:
+        await with_team(desk)
+        mesh = await desk.mesh_get(TEAM)
+        await accept(desk, *(arriving(n) for n in numbers))
+    assert mesh is not None
+    return mesh
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """Into the file that is there, as `cp` does: it keeps its number."""
+    target.write_bytes(source.read_bytes())
+
+
+def test_D1_a_desk_on_sqlite_never_suspends_and_needs_no_loop(tmp_path: Path) -> None:
+    desk = SqliteDesk(tmp_path / "b", sync="off")
+    step(desk.open(NOW))
+    step(with_team(desk))
+    assert verdicts(step(accept(desk, arriving(1), topic(2)))) == ["created", "created"]
+    step(desk.sweep(NOW, 10))
+    step(desk.close())
+
+
+def test_D1_every_desk_is_one() -> None:
+    desks: list[type[Desk]] = [SqliteDesk, ThreadedDesk]
+    assert len(desks) == 2
+
+
+def test_S2_the_folder_is_ours_alone_and_commits_are_synced(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "b"
+    old = os.umask(0)
+    try:
+        desk = SqliteDesk(folder)
+        step(desk.open(NOW))
+        step(with_team(desk))
+    finally:
+        os.umask(old)
+    modes = {name: stat.S_IMODE(os.stat(folder / name).st_mode) for name in os.listdir(folder)}
+    assert set(modes) == {"broker.db", "broker.db-wal", "broker.db-shm", "broker.mark"}
+    assert set(modes.values()) == {0o600}
+    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+    assert desk.connection.pragma("journal_mode") == "wal"
+    assert desk.connection.pragma("synchronous") == 2
+    step(desk.close())
+
+
+def test_S2_a_link_or_a_closed_desk_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "elsewhere").write_bytes(b"")
+    (tmp_path / "b" / "broker.db").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(NotOurs):
+        step(SqliteDesk(tmp_path / "b").open(NOW))
+    with pytest.raises(StoreClosed):
+        step(SqliteDesk(tmp_path / "c").ping())
+
+
+def test_D1_a_newer_desk_is_left_untouched(tmp_path: Path) -> None:
+    asyncio.run(grow(tmp_path / "b", 1))
+    database = tmp_path / "b" / "broker.db"
+    con = connect(database)
+    con.pragma("user_version", schema_version.LATEST + 1)
+    shut(con)
+    before = database.read_bytes()
+    with pytest.raises(NewerSchema):
+        asyncio.run(grow(tmp_path / "b", 2))
+    assert database.read_bytes() == before
+
+
+def test_D1_the_scripts_are_numbered_and_go_back(tmp_path: Path) -> None:
+    steps = migrations.load(schema_version.PACKAGE)
+    assert [one.number for one in steps] == list(range(1, schema_version.LATEST + 1))
+    con = connect(tmp_path / "x.db")
+    assert schema_version.migrate(con) == [one.number for one in steps]
+    assert schema_version.migrate(con) == []
+    migrations.rollback(con, 0, steps)
+    assert con.execute("SELECT name FROM sqlite_schema WHERE name NOT LIKE 'sqlite%'").get is None
+    shut(con)
+
+
+def test_D1_something_that_is_no_database_is_said_to_be_damaged(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "broker.db").write_bytes(b"no database at all" * 1000)
+    with pytest.raises(StoreCorrupt):
+        step(SqliteDesk(tmp_path / "b").open(NOW))
+
+
+# --- the mark ------------------------------------------------------------------------------------
+
+
+def test_D6_an_older_copy_of_the_database_begins_a_new_epoch(tmp_path: Path) -> None:
+    folder, saved = tmp_path / "b", tmp_path / "saved.db"
+    asyncio.run(grow(folder, 1, 2))
+    shutil.copy(folder / "broker.db", saved)
+    assert asyncio.run(grow(folder, 3, 4, 5)).epoch == 1
+    copy_database(saved, folder / "broker.db")
+    mesh = asyncio.run(grow(folder, 6))
+    assert (mesh.epoch, mesh.base, mesh.seq) == (2, 2, 2)
+    # Once is enough, and the next time it is a new one again.
+    assert asyncio.run(grow(folder)).epoch == 2
+    copy_database(saved, folder / "broker.db")
+    mesh = asyncio.run(grow(folder))
+    assert (mesh.epoch, mesh.base) == (3, 2)
+
+
+def test_D6_a_copy_from_the_same_opening_is_noticed_after_a_clean_end(tmp_path: Path) -> None:
+    folder, saved = tmp_path / "b", tmp_path / "saved.db"
+
+    async def story() -> None:
+        async with opened(folder) as desk:
+            await with_team(desk)
+            await accept(desk, arriving(1))
+            desk.connection.execute(f"VACUUM INTO '{saved}'")
+            await accept(desk, arriving(2))
+
+    asyncio.run(story())
+    copy_database(saved, folder / "broker.db")
+    mesh = asyncio.run(grow(folder))
+    assert (mesh.epoch, mesh.base, mesh.seq) == (2, 1, 1)
+
+
+def test_D6_a_crash_is_no_step_back_but_an_old_copy_after_a_crash_is(tmp_path: Path) -> None:
+    folder, crashed, saved = tmp_path / "b", tmp_path / "crashed", tmp_path / "saved.db"
+
+    async def story() -> None:
+        async with opened(folder, mark_rows=10) as desk:
+            await with_team(desk)
+            await accept(desk, *(arriving(n) for n in range(5)))
+            desk.connection.execute(f"VACUUM INTO '{saved}'")
+            for turn in range(1, 5):
+                await accept(desk, *(arriving(10 * turn + n) for n in range(10)))
+            mark = read_mark(folder / "broker.mark")
+            assert mark is not None
+            # It may be behind, by one group and one step at most.
+            assert mark.meshes["server-1"][1] >= 45 - 20
+            crashed.mkdir()
+            for name in os.listdir(folder):
+                shutil.copy(folder / name, crashed / name)
+
+    asyncio.run(story())
+    for name in os.listdir(crashed):
+        copy_database(crashed / name, folder / name)
+    mesh = asyncio.run(grow(folder))
+    assert (mesh.epoch, mesh.seq) == (1, 45)
+
+    for name in os.listdir(folder):
+        os.truncate(folder / name, 0)
+    copy_database(crashed / "broker.mark", folder / "broker.mark")
+    copy_database(saved, folder / "broker.db")
+    mesh = asyncio.run(grow(folder))
+    assert (mesh.epoch, mesh.base) == (2, 5)
+
+
+def test_D6_a_database_without_its_mark_or_copied_elsewhere_is_doubted(tmp_path: Path) -> None:
+    folder = tmp_path / "b"
+    asyncio.run(grow(folder, 1))
+    shutil.copytree(folder, tmp_path / "elsewhere")
+    assert asyncio.run(grow(tmp_path / "elsewhere")).epoch == 2
+    (folder / "broker.mark").unlink()
+    assert asyncio.run(grow(folder)).epoch == 2
+    (folder / "broker.mark").write_bytes(b"{ no json")
+    assert asyncio.run(grow(folder)).epoch == 3
+    assert asyncio.run(grow(folder)).epoch == 3
+
+
+def test_D6_where_files_get_new_numbers_they_are_not_looked_at(tmp_path: Path) -> None:
+    folder = tmp_path / "b"
+
+    async def look(place: Path) -> int:
+        async with opened(place, tell_copies=False) as desk:
+            mesh = await with_team(desk)
+            return mesh.epoch
+
+    asyncio.run(look(folder))
+    shutil.copytree(folder, tmp_path / "elsewhere")
+    assert asyncio.run(look(tmp_path / "elsewhere")) == 1
+
+
+def test_D6_two_processes_on_one_folder_count_on_and_doubt_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with opened(tmp_path / "b", mark_rows=2) as serving:
+            await with_team(serving)
+            for turn in range(4):
+                (one,) = await accept(serving, arriving(2 * turn))
+                async with opened(tmp_path / "b", mark_rows=2) as operating:
+                    (two,) = await accept(operating, arriving(2 * turn + 1))
+                    await operating.sweep(NOW, 100)
+                assert (one.seq, two.seq) == (2 * turn + 1, 2 * turn + 2)
+                assert (one.epoch, two.epoch) == (1, 1)
+
+    asyncio.run(story())
+    assert asyncio.run(grow(tmp_path / "b")).epoch == 1
+
+
+def test_D6_the_new_epoch_is_above_the_one_that_was_lost(tmp_path: Path) -> None:
+    folder, saved = tmp_path / "b", tmp_path / "saved.db"
+    asyncio.run(grow(folder, 1))
+    shutil.copy(folder / "broker.db", saved)
+
+    async def move_on() -> None:
+        async with opened(folder) as desk:
+            await desk.new_epoch(None, "one", NOW)
+            await desk.new_epoch(None, "two", NOW)
+
+    asyncio.run(move_on())
+    copy_database(saved, folder / "broker.db")
+    mesh = asyncio.run(grow(folder))
+    assert mesh.epoch == 4
+
+
+def test_D6_each_doubt_has_its_reason() -> None:
+    found = Mark(store="s", generation=5, folder=1, file=2, meshes={"m": (2, 10), "n": (1, 1)})
+    assert doubts(found, found) is None
+    change = msgspec.structs.replace
+    assert doubts(found, change(found, meshes={"gone": (9, 9)})) is None
+    assert doubts(found, change(found, generation=4, meshes={"m": (1, 99)})) is None
+    assert "without its mark" in (doubts(found, None) or "")
+    assert "another database" in (doubts(found, change(found, store="t")) or "")
+    assert "older than its mark" in (doubts(found, change(found, generation=6)) or "")
+    assert "was at" in (doubts(found, change(found, meshes={"m": (2, 11)})) or "")
+    assert "was at" in (doubts(found, change(found, meshes={"m": (3, 1)})) or "")
+    assert "copied" in (doubts(found, change(found, file=3)) or "")
+
+
+def test_D6_the_mark_costs_an_accept_nothing_most_of_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Mark] = []
+
+    def note(path: Path, mark: Mark) -> None:
+        written.append(mark)
+        write_mark(path, mark)
+
+    async def story() -> None:
+        async with opened(tmp_path / "b") as desk:
+            await with_team(desk)
+            monkeypatch.setattr(base, "write_mark", note)
+            for turn in range(25):
+                await accept(desk, *(arriving(turn * 1000 + n) for n in range(1000)))
+            assert len(written) == 2
+            assert written[-1].meshes["server-1"] == (1, 2 * limits.DESK_MARK_ROWS)
+
+    asyncio.run(story())
+
+
+# --- the thread ----------------------------------------------------------------------------------
+
+
+def test_D14_news_are_told_in_the_loop_and_only_after_a_commit(tmp_path: Path) -> None:
+    told: list[tuple[str, int, bool]] = []
+
+    async def story() -> None:
+        import threading
+
+        desk = ThreadedDesk(SqliteDesk(tmp_path / "b", sync="off"))
+        await desk.open(NOW)
+        main = threading.current_thread()
+        desk.on_news(lambda mesh, seq: told.append((mesh, seq, threading.current_thread() is main)))
+        await with_team(desk)
+        with pytest.raises(TypeError, match="bytes"):
+            await accept(desk, arriving(1), arriving(2, raw=None))
+        await accept(desk, arriving(3), arriving(4))
+        await accept(desk, arriving(3))
+        await asyncio.sleep(0)
+        await desk.close()
+
+    asyncio.run(story())
+    assert told == [(TEAM, 2, True)]
+
+
+def test_D2_a_caller_that_is_cancelled_does_not_break_the_desk(tmp_path: Path) -> None:
+    async def story() -> None:
+        desk = ThreadedDesk(SqliteDesk(tmp_path / "b", sync="off"))
+        await desk.open(NOW)
+        await with_team(desk)
+        tasks = [asyncio.ensure_future(accept(desk, arriving(n))) for n in range(20)]
+        await asyncio.sleep(0)
+        for task in tasks[::2]:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        answers = await accept(desk, *(arriving(n) for n in range(20)))
+        assert sorted(one.seq for one in answers) == list(range(1, 21))
+        await desk.close()
+
+    asyncio.run(story())
+
+
+def test_D1_a_desk_in_a_thread_can_be_closed_twice_opened_again_and_is_refused_between(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        desk = ThreadedDesk(SqliteDesk(tmp_path / "b", sync="off"))
+        with pytest.raises(StoreClosed):
+            await desk.ping()
+        await desk.open(NOW)
+        await with_team(desk)
+        waiting = [asyncio.ensure_future(accept(desk, arriving(n))) for n in range(5)]
+        await asyncio.sleep(0)
+        await desk.close()
+        await desk.close()
+        # What was asked for before the end was done.
+        assert [(await one)[0].seq for one in waiting] == [1, 2, 3, 4, 5]
+        with pytest.raises(StoreClosed):
+            await accept(desk, arriving(9))
+        await desk.open(NOW)
+        assert verdicts(await accept(desk, arriving(1), arriving(9))) == ["duplicate", "created"]
+        await desk.close()
+
+    asyncio.run(story())
+
+
+def test_D1_a_desk_that_does_not_open_leaves_no_thread(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "broker.db").write_bytes(b"no database at all" * 1000)
+
+    async def story() -> None:
+        desk = ThreadedDesk(SqliteDesk(tmp_path / "b"))
+        with pytest.raises(StoreCorrupt):
+            await desk.open(NOW)
+        with pytest.raises(StoreClosed):
+            await desk.ping()
+
+    asyncio.run(story())
+
+
+def test_D14_who_only_looks_does_not_wait_for_who_writes(tmp_path: Path) -> None:
+    async def story() -> None:
+        desk = ThreadedDesk(SqliteDesk(tmp_path / "b", sync="off"))
+        await desk.open(NOW)
+        await with_team(desk)
+        await accept(desk, arriving(1))
+        other = connect(tmp_path / "b" / "broker.db")
+        other.execute("BEGIN IMMEDIATE")
+        writing = asyncio.ensure_future(accept(desk, arriving(2)))
+        assert seqs(await feed(desk)) == [1]
+        assert await desk.orphans(10) == []
+        assert not writing.done()
+        other.execute("ROLLBACK")
+        assert verdicts(await writing) == ["created"]
+        assert seqs(await feed(desk)) == [1, 2]
+        shut(other)
+        await desk.close()
+
+    asyncio.run(story())
+
+
+def test_D7_nobody_waits_while_orphans_are_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, began = threading.Event(), threading.Event()
+    real = SqliteDesk.orphans
+
+    async def slow(desk: SqliteDesk, limit: int) -> Any:
+        began.set()
+        assert go_on.wait(20)
+        return await real(desk, limit)
+
+    async def run() -> None:
+        desk = ThreadedDesk(SqliteDesk(tmp_path / "b", sync="off"))
+        await desk.open(NOW)
+        try:
+            await with_team(desk)
+            monkeypatch.setattr(SqliteDesk, "orphans", slow)
+            looking = asyncio.ensure_future(desk.orphans(10))
+            await asyncio.to_thread(began.wait, 20)
+            try:
+                async with asyncio.timeout(10):
+                    assert await desk.mesh_get(TEAM) is not None
+                    assert verdicts(await accept(desk, arriving(1))) == ["created"]
+            finally:
+                go_on.set()
+            assert await looking == []
+        finally:
+            await desk.close()
+
+    asyncio.run(run())
