@@ -21,9 +21,9 @@ import click
 
 from holdfast.apps.cli.app import root
 from holdfast.apps.cli.commands.guide import CHECK_CODES, EXIT_CODES
+from holdfast.node.http.app import node_routes
 from holdfast.rules import errors, limits
 from holdfast.rules.errors import HoldfastError
-from holdfast.service.http.app import declared
 from holdfast.service.http.docs_page import curl
 from holdfast.service.http.openapi import openapi_path, refusals
 
@@ -264,7 +264,7 @@ def http_page() -> str:
         "mesh, or whoever has a token; *own user* is whoever may open the Unix socket, or has a",
         "token for everything.",
     ]
-    for route in sorted(declared(), key=lambda route: (route.path, route.method)):
+    for route in sorted(node_routes(), key=lambda route: (route.path, route.method)):
         lines += ["", f"## {route.method} {openapi_path(route)}", "", route.summary, ""]
         who = "anybody" if route.public else "own user" if route.local_only else "readers"
         lines += [f"For {who}.", "", "```text", curl(route), "```"]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from holdfast.rules.arrivals import Arrived
 from holdfast.rules.filters import Filter
 from holdfast.rules.order import Version
 from holdfast.rules.rows import (
@@ -32,7 +33,7 @@ from holdfast.rules.rows import (
 from holdfast.rules.tasks import Status
 from holdfast.rules.vectors import pack
 from holdfast.storage.memory.store import MemoryStore
-from holdfast.storage.ports import Arrived, Reader, Store, Transaction
+from holdfast.storage.ports import Reader, Store, Transaction
 from holdfast.storage.sqlite.store import SqliteStore
 from support.envelopes import MESH, MODEL, fact_append, make_id, state_set
 

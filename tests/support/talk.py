@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from holdfast.node.core.engine import Core
-from holdfast.service.http.route import Api
+from holdfast.node.http.context import Api
 from support.daemon import Plain, UpInThread, ask
 from support.dump import dump
 

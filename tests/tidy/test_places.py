@@ -13,7 +13,7 @@ from support.project import SOURCE, TESTS, dotted, expect_none, parse, python_fi
 
 RULES = SOURCE / "rules"
 STORAGE = SOURCE / "storage"
-DURABLE = STORAGE / "durable.py"
+DURABLE = STORAGE / "files" / "durable.py"
 
 CLOCKS = (
     "time.time",

@@ -122,12 +122,12 @@ class BrokerDaemon(Service):
         path = homes.socket_path(paths)
         keep(unix_listener(path))
         ending.callback(path.unlink, missing_ok=True)
-        if settings.tcp_place is not None:
-            keep(tcp_listener(*settings.tcp_place))
-        if settings.listen_place is not None:
+        if settings.tcp_address is not None:
+            keep(tcp_listener(*settings.tcp_address))
+        if settings.listen_address is not None:
             cert, key = certificate_in(settings.store, settings.tls_cert, settings.tls_key)
             self.broker.certificate = certificate_digest(cert)
-            keep(tcp_listener(*settings.listen_place, server_context(cert, key)))
+            keep(tcp_listener(*settings.listen_address, server_context(cert, key)))
         return made
 
     def _tell_ready(self) -> None:

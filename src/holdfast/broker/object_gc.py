@@ -13,10 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from holdfast.node.core.intake import read_arrivals
-from holdfast.node.links.receive import objects_of
 from holdfast.protocol.mesh_snapshot import unpack_part
 from holdfast.rules import limits
+from holdfast.rules.arrivals import objects_of, read_arrivals
 from holdfast.rules.broker_rows import DeskMesh
 from holdfast.rules.errors import Truncated, UnknownMesh
 from holdfast.storage.broker.port import Desk

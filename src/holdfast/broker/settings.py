@@ -8,12 +8,11 @@ from typing import Final, Literal
 import msgspec
 
 from holdfast.broker.accept import Keeping
-from holdfast.node.settings import Place, parse_place
-from holdfast.node.settings import Settings as NodeSettings
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import Mode
 from holdfast.rules.errors import BadInput, BadValue
 from holdfast.rules.features import check_retention
+from holdfast.service.address import Address, parse_address, parse_loopback
 
 Registration = Literal["open", "closed", "token"]
 TOKEN_CHARS_MIN: Final = 16
@@ -50,7 +49,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
         return f"BrokerSettings(store={self.store!r}, postgres={self.dsn is not None})"
 
     def check(self) -> BrokerSettings:
-        _ = self.mode, self.listen_place, self.tcp_place
+        _ = self.mode, self.listen_address, self.tcp_address
         if not 1 <= self.keep_days <= limits.DEDUPE_RETENTION_DAYS_MAX:
             raise BadValue(f"messages cannot be kept for {self.keep_days} days")
         if self.registration not in ("open", "closed", "token"):
@@ -83,12 +82,12 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
         return "retention_scoped", check_retention("retention_scoped", int(self.dedupe))
 
     @property
-    def listen_place(self) -> Place | None:
-        return None if self.listen is None else parse_place(self.listen)
+    def listen_address(self) -> Address | None:
+        return None if self.listen is None else parse_address(self.listen)
 
     @property
-    def tcp_place(self) -> Place | None:
-        return NodeSettings(tcp=self.tcp).tcp_place
+    def tcp_address(self) -> Address | None:
+        return None if self.tcp is None else parse_loopback(self.tcp)
 
 
 def keeping_of(mode: Mode, days: int, keep_days: int) -> Keeping:

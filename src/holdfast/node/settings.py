@@ -17,17 +17,17 @@ A key that is not known is refused: a setting that is silently ignored is worse 
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
 from holdfast.rules.errors import BadInput
 from holdfast.rules.limits import KIB, MIB
 from holdfast.rules.outbox import Policies, Policy
+from holdfast.service.address import Address, parse_address, parse_loopback
 
 _UNITS: Final = {
     "": 1,
@@ -41,14 +41,6 @@ _UNITS: Final = {
     "ti": MIB * MIB,
 }
 _SIZE: Final = re.compile(r"(\d{1,15})\s*([kmgt]?i?)b?", re.IGNORECASE | re.ASCII)
-_LOOPBACK: Final = "localhost"
-
-
-class Place(NamedTuple):
-    """Where to listen."""
-
-    host: str
-    port: int
 
 
 class OutboxSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,22 +90,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         age = self.outbox.max_age_hours
         if age is not None and age < 1:
             raise BadInput(f"an outbox age of {age} hours would send nothing")
-        _ = self.tcp_place, self.listen_place, self.disk_limit_bytes
+        _ = self.tcp_address, self.listen_address, self.disk_limit_bytes
         return self
 
     @property
-    def tcp_place(self) -> Place | None:
-        place = None if self.tcp is None else parse_place(self.tcp)
-        if place is not None and not _is_loopback(place.host):
-            raise BadInput(
-                f"{self.tcp} can be reached from other machines, and nothing would be encrypted",
-                hint="use --listen for other machines; --tcp takes 127.0.0.1:PORT or [::1]:PORT",
-            )
-        return place
+    def tcp_address(self) -> Address | None:
+        return None if self.tcp is None else parse_loopback(self.tcp)
 
     @property
-    def listen_place(self) -> Place | None:
-        return None if self.listen is None else parse_place(self.listen)
+    def listen_address(self) -> Address | None:
+        return None if self.listen is None else parse_address(self.listen)
 
     @property
     def disk_limit_bytes(self) -> int | None:
@@ -147,16 +133,6 @@ def _from_file(path: Path) -> dict[str, Any]:
     return found
 
 
-def parse_place(text: str) -> Place:
-    """`127.0.0.1:7411`, `[::1]:7411`, `localhost:0`."""
-    host, colon, port = text.rpartition(":")
-    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    fits = port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) <= 65535
-    if not (colon and host and fits) or "/" in host:
-        raise BadInput(f"{text!r} is no place to listen", hint="write HOST:PORT; port 0: any")
-    return Place(host, int(port))
-
-
 def parse_size(text: str | int) -> int:
     """`20 GiB`, `500M`, or a number of bytes."""
     found = _SIZE.fullmatch(str(text).strip())
@@ -164,10 +140,3 @@ def parse_size(text: str | int) -> int:
     if found is None or unit is None or int(found[1]) == 0:
         raise BadInput(f"{text!r} is no size", hint="write it like 500M or 20GiB")
     return int(found[1]) * unit
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == _LOOPBACK

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
+from holdfast.rules.arrivals import Arrived
 from holdfast.rules.filters import Filter
 from holdfast.rules.order import Version
 from holdfast.rules.rows import (
@@ -81,10 +82,6 @@ class MeshWriter(MeshReader, Protocol):
         """Remembers that tombstones up to this lamport may be gone."""
 
     def peer_seen(self, row: PeerRow) -> None: ...
-
-
-Arrived = tuple[bytes, str, str, str, str, int, bytes]
-"""An entry on its way into the log: id, mesh, op, entity, origin, lamport, raw."""
 
 
 class LogReader(Protocol):

@@ -23,10 +23,11 @@ import holdfast
 from holdfast.node.daemon.daemon import Daemon
 from holdfast.node.library.node import open_node
 from holdfast.node.log.watch import Pulse, WakeSocket
-from holdfast.node.settings import Place, Settings, load, parse_place, parse_size
+from holdfast.node.settings import Settings, load, parse_size
 from holdfast.rules import limits
 from holdfast.rules.errors import AlreadyExists, BadInput, NoHome, StoreClosed
 from holdfast.service import instance_lock
+from holdfast.service.address import Address, parse_address
 from holdfast.service.instance_lock import LOCK, DaemonLock, daemon_note
 from holdfast.service.systemd import READY, Notifier
 from holdfast.storage.files.home import HomePaths, socket_path, wake_path
@@ -540,7 +541,7 @@ def test_U7_settings_come_from_flags_then_the_file_then_what_is_usual(tmp_path: 
     assert found == Settings(
         socket=False, tcp="[::1]:2", listen="0.0.0.0:7411", disk_limit="20 GiB"
     )
-    assert found.tcp_place == Place("::1", 2)
+    assert found.tcp_address == Address("::1", 2)
     assert found.disk_limit_bytes == 20 * 1024**3
 
 
@@ -576,7 +577,7 @@ def test_U7_a_file_that_is_not_understood_is_refused_in_words(
 )
 def test_U7_a_place_is_a_host_and_a_port(text: str) -> None:
     with pytest.raises(BadInput):
-        parse_place(text)
+        parse_address(text)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "0.0.0.0", "[::]", "example.org", "127.0.0.1.evil"])

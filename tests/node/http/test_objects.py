@@ -232,7 +232,7 @@ def test_Z8_a_zone_that_may_read_nothing_gets_no_object(
 ) -> None:
     talk.ask("PUT", "/v1/objects", CONTENT)
     zone = Caller("zone", "bob", frozenset())
-    monkeypatch.setattr("holdfast.service.http.request.identify", lambda api, scope: zone)
+    monkeypatch.setattr("holdfast.node.http.context.identify", lambda api, scope: zone)
     for method in ("GET", "HEAD"):
         assert talk.ask(method, f"/v1/objects/{SHA}").status == 403
 

@@ -16,10 +16,11 @@ from holdfast.node.core.engine import Core
 from holdfast.node.core.intake import Intake
 from holdfast.node.library.node import Node
 from holdfast.node.links import receive
-from holdfast.node.links.receive import Named, Taken, take
+from holdfast.node.links.receive import Taken, take
 from holdfast.node.log import serve
 from holdfast.node.upkeep.sweep import Ttl
 from holdfast.protocol.log_wire import Batch, Fetch, Registration
+from holdfast.rules.arrivals import Named
 from holdfast.rules.bodies import Fact, FileShare
 from holdfast.rules.errors import (
     BadAnswer,

@@ -16,11 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.node.http.context import Call
 from holdfast.node.settings import Settings
 from holdfast.protocol.log_wire import Fetch
 from holdfast.rules import limits
 from holdfast.rules.errors import BadInput, HoldfastError, Truncated
-from holdfast.service.http.request import Call, decode_as
+from holdfast.service.http.request import decode_as
 from holdfast.service.http.route import Param, Route
 from holdfast.transport.http_client import Client
 from support.daemon import PATIENCE_S, Plain, UpInThread, ask, connect, make_home, running

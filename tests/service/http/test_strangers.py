@@ -15,12 +15,13 @@ from starlette.responses import Response
 
 import holdfast
 from holdfast.node.http import ranges
+from holdfast.node.http.context import Call
 from holdfast.node.settings import Settings
 from holdfast.rules import limits
 from holdfast.rules.errors import StoreFailed, TooMany
 from holdfast.service.caller import Caller
 from holdfast.service.http import docs_page, openapi
-from holdfast.service.http.request import Call, Gate
+from holdfast.service.http.request import Gate
 from holdfast.service.http.route import Route
 from support.daemon import UpInThread, ask, connect, make_home, running
 from support.waiting import until

@@ -21,7 +21,7 @@ from holdfast.node.core.views import (
     PeerInfo,
     StateEntry,
 )
-from holdfast.node.log.entry_json import body_fields
+from holdfast.protocol.body_json import body_fields
 from holdfast.rules.bodies import decode_loose, decode_trusted_body, decode_value
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.ids import id_text

@@ -21,7 +21,6 @@ from starlette.responses import Response
 
 from holdfast.broker.access import require_mesh
 from holdfast.broker.http.context import BrokerCall
-from holdfast.node.http.ranges import Form, Lines, Place, arrow_form
 from holdfast.protocol.log_wire import ARROW, NDJSON
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import AUDIT, DeskConsumer, DeskMesh, LogPage
@@ -39,6 +38,7 @@ from holdfast.rules.errors import (
 from holdfast.rules.ids import id_time_ms
 from holdfast.rules.names import check_key
 from holdfast.rules.rows import Columns
+from holdfast.service.http.ranges import Form, Lines, RangeBounds, arrow_form
 from holdfast.service.http.route import Param, Route
 from holdfast.service.http.streaming import Streamed
 from holdfast.service.http.strict_json import asked
@@ -153,7 +153,7 @@ async def _range(call: BrokerCall) -> Response:
     return Streamed(parts, headers=place.headers(), media_type=ARROW if wants_arrow else NDJSON)
 
 
-def _place(mesh: DeskMesh, start: int | None, stop: int | None, epoch: int | None) -> Place:
+def _place(mesh: DeskMesh, start: int | None, stop: int | None, epoch: int | None) -> RangeBounds:
     """What the range is, or why there is none."""
     if epoch is not None and epoch != mesh.epoch:
         raise _other_epoch(mesh.slug, mesh.epoch, epoch)
@@ -164,11 +164,11 @@ def _place(mesh: DeskMesh, start: int | None, stop: int | None, epoch: int | Non
         raise PastEnd(f"offset {begin} is past the end of the log at {mesh.seq}")
     end = max(begin, mesh.seq + 1 if stop is None else min(stop, mesh.seq + 1))
     _check_there(begin, end, mesh.first)
-    return Place(mesh.epoch, mesh.first, mesh.seq, begin, end)
+    return RangeBounds(mesh.epoch, mesh.first, mesh.seq, begin, end)
 
 
 async def _parts(
-    call: BrokerCall, place: Place, consumer: str | None, known: int, form: Form
+    call: BrokerCall, place: RangeBounds, consumer: str | None, known: int, form: Form
 ) -> AsyncGenerator[bytes, None]:
     if begun := form.begin():
         yield begun

@@ -20,20 +20,32 @@ import msgspec
 
 from holdfast.node.core.change import known_receipt
 from holdfast.node.core.context import Context
+from holdfast.node.core.engine import Core
 from holdfast.node.core.fold import current_version, fold
-from holdfast.rules.bodies import Body, MessageSend, decode_body
-from holdfast.rules.envelope import Envelope, decode
-from holdfast.rules.errors import HoldfastError, Refused, TooOld, UnknownMesh
-from holdfast.rules.fact_decoder import read_fact
+from holdfast.rules.arrivals import Arrival, Arrivals, Arrived, read_arrivals
+from holdfast.rules.bodies import Body, MessageSend
+from holdfast.rules.broker_sync import is_forged
+from holdfast.rules.envelope import Envelope
+from holdfast.rules.errors import (
+    BadEnvelope,
+    ForgedOrigin,
+    HoldfastError,
+    Refused,
+    TooOld,
+    UnknownMesh,
+)
 from holdfast.rules.ids import id_text
 from holdfast.rules.lamport import check_incoming, tick
-from holdfast.rules.limits import LAMPORT_LEAP_MAX, LAMPORT_MAX
+from holdfast.rules.limits import (
+    LAMPORT_LEAP_MAX,
+    LAMPORT_MAX,
+)
 from holdfast.rules.merge import version_of
-from holdfast.rules.message import check_fingerprint
 from holdfast.rules.order import Version, is_newer
+from holdfast.rules.rebuild import UNCOUNTED
 from holdfast.rules.reconcile import Outcome
 from holdfast.rules.rows import InboxRow, MeshRow, PeerRow
-from holdfast.storage.ports import Arrived, Reader, Transaction
+from holdfast.storage.ports import Reader, Transaction
 
 T = TypeVar("T")
 
@@ -57,34 +69,6 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
     @property
     def id(self) -> str | None:
         return None if self.raw_id is None else id_text(self.raw_id)
-
-
-class Arrival:
-    """An envelope read and checked, on its way in."""
-
-    __slots__ = ("body", "envelope", "error", "raw")
-
-    def __init__(self, raw: bytes) -> None:
-        self.raw = raw
-        self.envelope: Envelope | None = None
-        self.body: Body | None = None
-        self.error: HoldfastError | None = None
-        try:
-            self.envelope = decode(raw)
-            self.body = decode_body(self.envelope)
-            if isinstance(self.body, MessageSend):
-                check_fingerprint(self.envelope, self.body)
-        except Refused as error:
-            self.error = error
-
-
-Arrivals = list[Arrived | Arrival]
-"""What arrived, in order: a plain fact as the log takes it, everything else with its envelope."""
-
-
-def read_arrivals(batch: Iterable[bytes]) -> Arrivals:
-    """Reads and checks envelopes, as far as that needs no store."""
-    return [read_fact(raw) or Arrival(raw) for raw in map(bytes, batch)]
 
 
 class _Clock:
@@ -337,3 +321,31 @@ def _check_not_forgotten(
             f"{envelope.op} {envelope.entity!r} of {envelope.origin} has stamp {envelope.lamport}; "
             f"this node has forgotten deletions up to {forgotten_lamport}"
         )
+
+
+def objection(
+    core: Core, slug: str, arrival: Arrived | Arrival, tx: Reader
+) -> HoldfastError | None:
+    """What only one who knows where it came from can say against an envelope."""
+    if isinstance(arrival, tuple):
+        mesh, origin, id = arrival[1], arrival[4], arrival[0]
+    elif arrival.envelope is not None:
+        envelope = arrival.envelope
+        mesh, origin, id = envelope.mesh, envelope.origin, envelope.id
+    else:
+        return None  # the intake says what is wrong with it
+    if mesh != slug:
+        return BadEnvelope(f"an envelope of the mesh {mesh!r} came with those of {slug!r}")
+    if origin != core.ctx.peer or tx.log_find(id) is not None or tx.forgotten(id) is not None:
+        return None
+    found = Arrival(arrival[-1]) if isinstance(arrival, tuple) else arrival
+    assert found.envelope is not None
+    if found.envelope.epoch == UNCOUNTED:
+        return None  # somebody told again what we wrote once: our own number is not in it
+    if is_forged(False, found.envelope.epoch, tx.epoch()):
+        return ForgedOrigin(
+            f"an entry in our own name, {found.envelope.seq} of epoch {found.envelope.epoch}, is "
+            "not the one that we wrote",
+            hint="two nodes use one name and key, or somebody makes up entries; see the quarantine",
+        )
+    return None

@@ -16,7 +16,12 @@ from typing import Protocol
 import msgspec
 
 from holdfast.node.core.engine import Core
-from holdfast.rules.errors import BadAnswer, BadValue, BlobCorrupt, BlobMissing
+from holdfast.rules.errors import (
+    BadAnswer,
+    BadValue,
+    BlobCorrupt,
+    BlobMissing,
+)
 from holdfast.rules.limits import FILE_BYTES_MAX, OBJECT_RANGE_BYTES
 
 
@@ -100,3 +105,7 @@ def _pull(
         raise BadAnswer(f"the source sent something else as object {sha}: {error}") from error
     count(Pulled(objects=1))
     return True
+
+
+class ObjectGone(Exception):
+    """An object that was brought for the batch is not here any more: bring it again."""

@@ -21,6 +21,8 @@ from typing import Any
 
 from holdfast.node.daemon.message_hook import MailWatch
 from holdfast.node.daemon.upkeep import Upkeep
+from holdfast.node.http.app import node_routes
+from holdfast.node.http.context import Api
 from holdfast.node.library.aio import LoopWriter
 from holdfast.node.library.node import Node, open_node
 from holdfast.node.links.status import LinkStatus
@@ -36,7 +38,6 @@ from holdfast.rules.disk_pressure import Pressure
 from holdfast.rules.links import LinkState
 from holdfast.service.http.app import Frame
 from holdfast.service.http.request import Counts, Gate
-from holdfast.service.http.route import Api
 from holdfast.service.instance_lock import DaemonLock, DaemonNote
 from holdfast.service.lifecycle import Service, Told, silent
 from holdfast.service.sessions import Sessions
@@ -86,7 +87,7 @@ class Daemon(Service):
         self._start_upkeep(api, ending)
         self._start_pullers(api, ending)
         await self._start_syncs(api, ending)
-        server = Server(Frame(api), listeners)
+        server = Server(Frame(api, node_routes()), listeners)
         await server.start()
         ending.push_async_callback(self._end_calls, server)
         self.addresses = [listener.address for listener in listeners]
@@ -129,12 +130,12 @@ class Daemon(Service):
             path = homes.socket_path(paths)
             keep(unix_listener(path))
             ending.callback(path.unlink, missing_ok=True)
-        if settings.tcp_place is not None:
-            keep(tcp_listener(*settings.tcp_place))
-        if settings.listen_place is not None:
+        if settings.tcp_address is not None:
+            keep(tcp_listener(*settings.tcp_address))
+        if settings.listen_address is not None:
             cert, key = certificate_in(paths.root, settings.tls_cert, settings.tls_key)
             self.api.certificate = certificate_digest(cert)
-            keep(tcp_listener(*settings.listen_place, server_context(cert, key)))
+            keep(tcp_listener(*settings.listen_address, server_context(cert, key)))
         return made
 
     def _start_upkeep(self, api: Api, ending: AsyncExitStack) -> None:

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from holdfast.node.core import operations
 from holdfast.node.core.change import Change, Receipt
 from holdfast.node.core.context import Context
+from holdfast.node.http.context import Api, Call
 from holdfast.node.http.many import each, lines_of
 from holdfast.node.library.documents import Prepared, write_all
 from holdfast.protocol.log_wire import NDJSON
@@ -30,8 +31,7 @@ from holdfast.rules.errors import (
     UnknownObject,
 )
 from holdfast.service.http.errors import Told, failure
-from holdfast.service.http.request import Call
-from holdfast.service.http.route import Api, Param, Route
+from holdfast.service.http.route import Param, Route
 from holdfast.service.http.strict_json import INLINE_BYTES, content_type, fit, strict_json
 
 T = TypeVar("T")

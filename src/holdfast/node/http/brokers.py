@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
+from holdfast.node.http.context import Call
 from holdfast.node.sync.pause import Resumed, pause, resume
 from holdfast.node.sync.status import BrokerStatus
 from holdfast.rules.errors import NotShared, UnknownMesh
-from holdfast.service.http.request import Call
 from holdfast.service.http.route import Route
 
 

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from holdfast.node.core.change import Receipt
 from holdfast.node.core.context import Context
+from holdfast.node.http.context import Api, Call
 from holdfast.node.http.many import each, lines_of
 from holdfast.node.library.documents import (
     NewChange,
@@ -36,8 +37,7 @@ from holdfast.rules.errors import (
     UnknownTask,
 )
 from holdfast.service.http.errors import Told, failure
-from holdfast.service.http.request import Call
-from holdfast.service.http.route import Api, Route
+from holdfast.service.http.route import Route
 from holdfast.service.http.strict_json import INLINE_BYTES, content_type, fit, strict_json
 
 

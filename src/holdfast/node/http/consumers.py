@@ -9,6 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast.node.core.views import Consumer
+from holdfast.node.http.context import Call
 from holdfast.node.log import serve
 from holdfast.protocol.log_wire import Registration
 from holdfast.rules.errors import (
@@ -22,7 +23,6 @@ from holdfast.rules.errors import (
 from holdfast.rules.filters import Filter
 from holdfast.rules.rows import ConsumerRow
 from holdfast.service.caller import Caller
-from holdfast.service.http.request import Call
 from holdfast.service.http.route import Route
 from holdfast.service.http.strict_json import asked
 from holdfast.storage.ports import Reader

@@ -7,12 +7,13 @@ from functools import partial
 
 from starlette.responses import Response
 
+from holdfast.node.http.context import Call, check_still
 from holdfast.node.log import digests
 from holdfast.node.log.digests import BucketRows, Digests
 from holdfast.rules.digests import TABLES, check_table, parse_bucket
 from holdfast.rules.errors import BadInput, NotGranted, TooMany, UnknownMesh
 from holdfast.rules.filters import Filter
-from holdfast.service.http.request import Call, check_still, is_own
+from holdfast.service.http.request import is_own
 from holdfast.service.http.route import Param, Route
 from holdfast.storage.ports import Reader
 

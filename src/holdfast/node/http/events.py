@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
+from holdfast.node.http.context import Api, Call, check_still
 from holdfast.node.log.watch import News
 from holdfast.rules import limits
 from holdfast.rules.errors import HoldfastError, PastEnd, Truncated
@@ -26,8 +27,8 @@ from holdfast.rules.filters import Filter
 from holdfast.rules.ids import id_text
 from holdfast.rules.rows import Columns
 from holdfast.service.http.errors import failure
-from holdfast.service.http.request import Call, check_still, whole
-from holdfast.service.http.route import Api, Param, Route
+from holdfast.service.http.request import whole
+from holdfast.service.http.route import Param, Route
 
 _STREAM: Final = "text/event-stream"
 _HEARTBEAT: Final = b": still here\n\n"

@@ -16,8 +16,9 @@ from starlette.responses import Response
 
 from holdfast.node.core.views import Consumer
 from holdfast.node.http import append
-from holdfast.node.http.entries import Shown, shown
+from holdfast.node.http.context import Call, identify
 from holdfast.node.log import serve
+from holdfast.protocol.log_json import Shown, shown
 from holdfast.protocol.log_wire import JSON, MSGPACK, Batch, Confirmation, Fetch, encode_batch
 from holdfast.rules import limits
 from holdfast.rules.errors import (
@@ -28,7 +29,6 @@ from holdfast.rules.errors import (
     Truncated,
     UnknownConsumer,
 )
-from holdfast.service.http.request import Call, identify
 from holdfast.service.http.route import Param, Route
 from holdfast.service.http.streaming import compressed
 from holdfast.service.http.strict_json import asked

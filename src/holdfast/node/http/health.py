@@ -10,10 +10,11 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
+from holdfast.node.http.context import Api, Call
 from holdfast.rules.errors import HoldfastError
 from holdfast.service.http.errors import Told
-from holdfast.service.http.request import Call, is_own
-from holdfast.service.http.route import Api, Route
+from holdfast.service.http.request import is_own
+from holdfast.service.http.route import Route
 
 
 class Health(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from holdfast.node.http.context import Call
 from holdfast.node.messages.messages import Inbox, Message, Received, Sent
 from holdfast.rules.errors import BadInput, DiskFull, IdReused, UnknownDestination, UnknownMessage
 from holdfast.rules.limits import BODY_BYTES_MAX, INBOX_PAGE_ROWS
-from holdfast.service.http.request import Call
 from holdfast.service.http.route import Param, Route
 from holdfast.service.http.strict_json import asked
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
+from holdfast.node.http.context import Api, Call
 from holdfast.node.links.registry import Links, LinkView
 from holdfast.node.links.status import LinkStatus
 from holdfast.rules.errors import UnknownLink, Unreachable
-from holdfast.service.http.request import Call
-from holdfast.service.http.route import Api, Route
+from holdfast.service.http.route import Route
 from holdfast.service.http.strict_json import asked
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from holdfast.node.http.context import Api
 from holdfast.rules.outbox import State, lane_of
-from holdfast.service.http.route import Api
 from holdfast.storage.ports import Reader
 
 

@@ -22,14 +22,14 @@ from starlette.responses import Response
 
 from holdfast import __version__
 from holdfast.node.core.views import Consumer
+from holdfast.node.http.context import Api, Call
 from holdfast.node.http.message_metrics import mail
 from holdfast.node.links.status import LinkStatus
 from holdfast.node.sync.status import BrokerStatus, MeshStatus
 from holdfast.rules.broker_sync import SyncState
 from holdfast.rules.links import LinkState
 from holdfast.rules.rows import ConsumerRow
-from holdfast.service.http.request import Call
-from holdfast.service.http.route import Api, Route
+from holdfast.service.http.route import Route
 from holdfast.storage.ports import Reader
 
 _TEXT: Final = "text/plain"

@@ -21,6 +21,7 @@ from typing import BinaryIO, Final
 import msgspec
 from starlette.responses import Response
 
+from holdfast.node.http.context import Api, Call
 from holdfast.rules.errors import (
     BadInput,
     BadRange,
@@ -34,8 +35,8 @@ from holdfast.rules.errors import (
 from holdfast.rules.filters import EVERYTHING
 from holdfast.rules.limits import BLOB_CHUNK_BYTES, FILE_BYTES_MAX
 from holdfast.service.http.errors import refusal
-from holdfast.service.http.request import Call, whole
-from holdfast.service.http.route import Api, Param, Route
+from holdfast.service.http.request import whole
+from holdfast.service.http.route import Param, Route
 from holdfast.service.http.streaming import Streamed
 from holdfast.storage.files.blobs import Blob, check_sha
 

@@ -8,12 +8,12 @@ from functools import partial
 import msgspec
 from starlette.responses import Response
 
+from holdfast.node.http.context import Call
 from holdfast.node.http.inbox import flag
 from holdfast.node.messages.messages import Sent
 from holdfast.node.messages.outbox import FAILED, LaneInfo, Outbox, OutboxItem
 from holdfast.rules.errors import BadInput, Conflict, DiskFull, IdReused, UnknownMessage
 from holdfast.rules.limits import OUTBOX_PAGE_ROWS
-from holdfast.service.http.request import Call
 from holdfast.service.http.route import Param, Route
 from holdfast.service.http.strict_json import asked
 

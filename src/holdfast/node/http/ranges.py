@@ -9,25 +9,21 @@ a whole one.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Final, Protocol
 
-import msgspec
 from starlette.responses import Response
 
 from holdfast.node.core.engine import Core
-from holdfast.node.http.entries import shown
+from holdfast.node.http.context import Call, check_still
 from holdfast.node.log import consumers
 from holdfast.protocol.log_wire import ARROW, NDJSON
 from holdfast.rules.errors import BadInput, EpochChanged, NotGranted, PastEnd, Truncated
 from holdfast.rules.filters import CLASSES, Filter
 from holdfast.rules.limits import RANGE_BATCH_BYTES, RANGE_BATCH_ROWS
 from holdfast.rules.rows import Columns
-from holdfast.service.http.request import Call, check_still
+from holdfast.service.http.ranges import Form, Lines, RangeBounds, arrow_form
 from holdfast.service.http.route import Param, Route
 from holdfast.service.http.streaming import Streamed
 from holdfast.storage.ports import Reader
-
-_LINES: Final = msgspec.json.Encoder()
 
 
 def routes() -> list[Route]:
@@ -54,48 +50,6 @@ def routes() -> list[Route]:
     ]
 
 
-class Form(Protocol):
-    """How batches become bytes."""
-
-    def begin(self) -> bytes: ...
-    def batch(self, columns: Columns) -> bytes: ...
-    def end(self) -> bytes: ...
-
-
-class Lines:
-    """NDJSON: a line per entry."""
-
-    def begin(self) -> bytes:
-        return b""
-
-    def batch(self, columns: Columns) -> bytes:
-        rows = zip(columns.offset, columns.raw, columns.recorded_at, strict=True)
-        return _LINES.encode_lines(shown(*row) for row in rows)
-
-    def end(self) -> bytes:
-        return b""
-
-
-class Place(msgspec.Struct, frozen=True):
-    """Where a log stands, and which part of it an answer covers."""
-
-    epoch: int
-    first: int
-    head: int
-    start: int
-    stop: int
-
-    def headers(self) -> dict[str, str]:
-        return {
-            "holdfast-epoch": str(self.epoch),
-            "holdfast-first": str(self.first),
-            "holdfast-head": str(self.head),
-            "holdfast-from": str(self.start),
-            "holdfast-to": str(self.stop),
-            "vary": "accept",
-        }
-
-
 class Ranged:
     """A range on its way, one batch at a time; used by one thread at a time."""
 
@@ -105,10 +59,10 @@ class Ranged:
         self._next = 0
         self._stop = 0
 
-    def begin(self, start: int | None, stop: int | None, epoch: int | None) -> Place:
+    def begin(self, start: int | None, stop: int | None, epoch: int | None) -> RangeBounds:
         """Settles what the range is; every refusal that can be told comes from here."""
 
-        def read(tx: Reader) -> Place:
+        def read(tx: Reader) -> RangeBounds:
             consumers.check_epoch(tx, epoch)
             first, head = tx.log_bounds()
             begin = first if start is None else start
@@ -119,7 +73,7 @@ class Ranged:
                 raise PastEnd(f"offset {begin} is past the end of the log at {head}")
             end = max(begin, end)
             consumers.check_there(begin, end, first)
-            return Place(tx.epoch(), first, head, begin, end)
+            return RangeBounds(tx.epoch(), first, head, begin, end)
 
         place = self._core.read("log.range", read)
         self._next, self._stop = place.start, place.stop
@@ -158,13 +112,6 @@ async def _range(call: Call) -> Response:
     form = await api.run(arrow_form, place.epoch, api.node.peer) if wants_arrow else Lines()
     parts = _parts(call, ranged, form)
     return Streamed(parts, headers=place.headers(), media_type=ARROW if wants_arrow else NDJSON)
-
-
-def arrow_form(epoch: int, peer: str) -> Form:
-    # Imported at first use: many nodes are never asked for Arrow.
-    from holdfast.service.http.arrow_stream import ArrowStream
-
-    return ArrowStream({"holdfast.epoch": str(epoch), "holdfast.peer": peer})
 
 
 async def _parts(call: Call, ranged: Ranged, form: Form) -> AsyncGenerator[bytes, None]:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from holdfast.node.http.context import Api, Call
 from holdfast.node.messages.messages import Send, Sent, one_destination, prepare
 from holdfast.rules.errors import (
     BadInput,
@@ -24,8 +25,8 @@ from holdfast.rules.errors import (
     UnknownDestination,
     UnknownMesh,
 )
-from holdfast.service.http.request import Call, decode_as
-from holdfast.service.http.route import Api, Param, Route
+from holdfast.service.http.request import decode_as
+from holdfast.service.http.route import Param, Route
 from holdfast.service.http.strict_json import INLINE_BYTES, strict_json
 
 

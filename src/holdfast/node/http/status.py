@@ -9,12 +9,12 @@ from starlette.responses import Response
 
 from holdfast import __version__
 from holdfast.node.core.views import Consumer
+from holdfast.node.http.context import Api, Call
 from holdfast.node.links.status import LinkStatus
 from holdfast.node.messages.outbox import LaneInfo, Outbox
 from holdfast.node.sync.status import BrokerStatus
 from holdfast.rules.disk_pressure import Pressure
-from holdfast.service.http.request import Call
-from holdfast.service.http.route import Api, Route
+from holdfast.service.http.route import Route
 from holdfast.storage.ports import Reader
 
 

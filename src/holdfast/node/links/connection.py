@@ -26,7 +26,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from holdfast.node.core.engine import Core
-from holdfast.node.core.object_transfer import pull_objects
+from holdfast.node.core.object_transfer import ObjectGone, pull_objects
 from holdfast.node.links import receive
 from holdfast.node.links.same_log import LOOK, begins_as_read, is_same_log
 from holdfast.node.links.source import LinkSource, Reach, registration_of
@@ -336,7 +336,7 @@ class Run:
         row = self._row
         try:
             return receive.take(self._core, row.name, incoming, asked=row, absent=absent)
-        except receive.ObjectGone:
+        except ObjectGone:
             return None  # a sweep was faster
         except receive.LinkReplaced:
             self.end()  # what follows is the new link's affair

@@ -19,9 +19,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from holdfast.node.core.engine import Core
-from holdfast.node.core.intake import Arrival, Arrivals, Intake, read_arrivals
+from holdfast.node.core.intake import Intake
+from holdfast.node.core.object_transfer import ObjectGone
 from holdfast.protocol.log_wire import Batch
-from holdfast.rules.bodies import Fact, FileShare, VectorStore
+from holdfast.rules.arrivals import Arrival, Arrivals, Arrived, Named, objects_of, read_arrivals
+from holdfast.rules.bodies import VectorStore
 from holdfast.rules.errors import (
     BadAnswer,
     BadInput,
@@ -42,19 +44,12 @@ from holdfast.rules.limits import (
 )
 from holdfast.rules.reconcile import Outcome
 from holdfast.rules.rows import LinkRow, QuarantineRow
-from holdfast.storage.ports import Arrived, Reader, Transaction
+from holdfast.storage.ports import Reader, Transaction
 
 _OTHER_COST: Final = LINK_BATCH_ROWS // CHUNK_ROWS
 """What is folded into a table takes about so many times as long as a plain fact."""
 _VECTOR_COST: Final = 2 * _OTHER_COST
 """Long vectors, which are put into a search index besides."""
-
-
-class Named(NamedTuple):
-    """An object that an entry names."""
-
-    sha256: str
-    size: int | None
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -73,10 +68,6 @@ class Incoming(NamedTuple):
     arrivals: Arrivals
 
 
-class ObjectGone(Exception):
-    """An object that was brought for the batch is not here any more: bring it again."""
-
-
 class LinkReplaced(Exception):
     """The link that the batch was asked for was removed, and another has its name."""
 
@@ -92,21 +83,6 @@ def objects_named(batch: Batch | Incoming) -> list[Named]:
     """
     incoming = batch if isinstance(batch, Incoming) else read(batch)
     return objects_of(incoming.arrivals)
-
-
-def objects_of(arrivals: Arrivals) -> list[Named]:
-    """The same for entries alone."""
-    found: dict[str, Named] = {}
-    for one in arrivals:
-        if isinstance(one, tuple) or one.error is not None:
-            continue  # plain facts name nothing
-        if isinstance(one.body, FileShare) and one.body.content is None:
-            sha = one.body.sha256.hex()
-            found.setdefault(sha, Named(sha, one.body.size))
-        elif isinstance(one.body, Fact):
-            for sha in (digest.hex() for digest in one.body.objects):
-                found.setdefault(sha, Named(sha, None))
-    return list(found.values())
 
 
 def take(

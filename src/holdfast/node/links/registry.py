@@ -17,14 +17,14 @@ from functools import partial
 import msgspec
 
 from holdfast.node.core.engine import Core
-from holdfast.node.core.intake import Intake, read_arrivals
+from holdfast.node.core.intake import Intake, objection
 from holdfast.node.core.object_transfer import Pulled, pull_objects
 from holdfast.node.links import receive
 from holdfast.node.links.source import Reach, reach_by, registration_of
 from holdfast.node.snapshots.places import place_of
-from holdfast.node.sync.receive import objection
 from holdfast.node.trust.trust import Trust
 from holdfast.protocol.log_wire import Fetch
+from holdfast.rules.arrivals import objects_of, read_arrivals
 from holdfast.rules.errors import (
     AlreadyExists,
     BadInput,
@@ -270,7 +270,7 @@ class Links:
         return Retried(passed, refused)
 
     def _bring_objects(self, link: LinkRow, raws: Sequence[bytes]) -> None:
-        named = [found.sha256 for found in receive.objects_of(read_arrivals(raws))]
+        named = [found.sha256 for found in objects_of(read_arrivals(raws))]
         wanted = [sha for sha in named if not self._core.blobs.exists(sha)]
         if wanted:
             with closing(self._reach(link)) as source:

@@ -20,9 +20,8 @@ import msgspec
 
 from holdfast.node.broker_client.client import BrokerCalls
 from holdfast.node.core.engine import Core
-from holdfast.node.core.intake import Applied, Arrivals, Intake, read_arrivals
+from holdfast.node.core.intake import Applied, Intake
 from holdfast.node.core.object_transfer import pull_objects
-from holdfast.node.links.receive import objects_of
 from holdfast.node.snapshots.mesh_export import START, Place, Telling
 from holdfast.protocol.broker_http import Snapshot
 from holdfast.protocol.mesh_snapshot import (
@@ -32,6 +31,7 @@ from holdfast.protocol.mesh_snapshot import (
     unpack_part,
     whole_digest,
 )
+from holdfast.rules.arrivals import Arrivals, objects_of, read_arrivals
 from holdfast.rules.bodies import family_of
 from holdfast.rules.errors import (
     BadAnswer,

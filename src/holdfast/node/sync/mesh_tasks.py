@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from holdfast.node.links.receive import ObjectGone
+from holdfast.node.core.object_transfer import ObjectGone
 from holdfast.node.sync import receive
 from holdfast.node.sync.session import SyncCore
 from holdfast.protocol.frames import Acks, Entries, FromBroker, FromNode

@@ -17,10 +17,9 @@ from functools import partial
 import msgspec
 
 from holdfast.node.core.engine import Core
-from holdfast.node.core.intake import read_arrivals
-from holdfast.node.links.receive import objects_of
 from holdfast.node.sync.mesh_state import FIRST, Held, MeshSync
 from holdfast.protocol.frames import Acks, Answer, Item, Problem, Push
+from holdfast.rules.arrivals import objects_of, read_arrivals
 from holdfast.rules.backoff import backoff_ms
 from holdfast.rules.broker_sync import Cursor, Meaning, meaning_of
 from holdfast.rules.errors import NotGranted

@@ -21,17 +21,16 @@ from typing import Final, NamedTuple
 import msgspec
 
 from holdfast.node.core.engine import Core
-from holdfast.node.core.intake import Applied, Arrival, Arrivals, Intake, read_arrivals
-from holdfast.node.links.receive import ObjectGone, objects_of
+from holdfast.node.core.intake import Applied, Intake, objection
+from holdfast.node.core.object_transfer import ObjectGone
 from holdfast.node.sync.mesh_state import MeshSync
 from holdfast.protocol.frames import Entries
+from holdfast.rules.arrivals import Arrival, Arrivals, Arrived, objects_of, read_arrivals
 from holdfast.rules.bodies import VectorStore
 from holdfast.rules.broker_rows import FeedRow
-from holdfast.rules.broker_sync import Cursor, is_forged
+from holdfast.rules.broker_sync import Cursor
 from holdfast.rules.errors import (
     BadAnswer,
-    BadEnvelope,
-    ForgedOrigin,
     HoldfastError,
     OverLimit,
     UnknownMesh,
@@ -43,10 +42,9 @@ from holdfast.rules.limits import (
     QUARANTINE_ROWS_MAX,
     REASON_CHARS_MAX,
 )
-from holdfast.rules.rebuild import UNCOUNTED
 from holdfast.rules.reconcile import Outcome
 from holdfast.rules.rows import QuarantineRow
-from holdfast.storage.ports import Arrived, Reader, Transaction
+from holdfast.storage.ports import Transaction
 
 _OTHER_COST: Final = LINK_BATCH_ROWS // CHUNK_ROWS
 _VECTOR_COST: Final = 2 * _OTHER_COST
@@ -205,34 +203,6 @@ def _apply(
     delivered = {row.raw: row.broker_id for row in good_rows}
     applied = Intake.of(core.ctx, good, delivered=delivered)(tx) if good else []
     return out + applied, out_rows + good_rows
-
-
-def objection(
-    core: Core, slug: str, arrival: Arrived | Arrival, tx: Reader
-) -> HoldfastError | None:
-    """What only one who knows where it came from can say against an envelope."""
-    if isinstance(arrival, tuple):
-        mesh, origin, id = arrival[1], arrival[4], arrival[0]
-    elif arrival.envelope is not None:
-        envelope = arrival.envelope
-        mesh, origin, id = envelope.mesh, envelope.origin, envelope.id
-    else:
-        return None  # the intake says what is wrong with it
-    if mesh != slug:
-        return BadEnvelope(f"an envelope of the mesh {mesh!r} came with those of {slug!r}")
-    if origin != core.ctx.peer or tx.log_find(id) is not None or tx.forgotten(id) is not None:
-        return None
-    found = Arrival(arrival[-1]) if isinstance(arrival, tuple) else arrival
-    assert found.envelope is not None
-    if found.envelope.epoch == UNCOUNTED:
-        return None  # somebody told again what we wrote once: our own number is not in it
-    if is_forged(False, found.envelope.epoch, tx.epoch()):
-        return ForgedOrigin(
-            f"an entry in our own name, {found.envelope.seq} of epoch {found.envelope.epoch}, is "
-            "not the one that we wrote",
-            hint="two nodes use one name and key, or somebody makes up entries; see the quarantine",
-        )
-    return None
 
 
 def _set_aside(

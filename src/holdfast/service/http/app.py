@@ -16,26 +16,8 @@ from starlette.routing import Route as Place
 from starlette.routing import Router
 from starlette.types import Message, Receive, Scope, Send
 
-from holdfast.node.http import (
-    brokers,
-    changes,
-    consumers,
-    digests,
-    events,
-    facts,
-    health,
-    inbox,
-    links,
-    metrics,
-    objects,
-    outbox,
-    ranges,
-    send,
-    status,
-)
 from holdfast.rules import limits
 from holdfast.rules.errors import HoldfastError, NoRoute, StoreClosed, WrongMethod
-from holdfast.service.http import docs_page, hello, openapi
 from holdfast.service.http.errors import internal, refusal
 from holdfast.service.http.request import ClientGone, is_own, refuse_secrets
 from holdfast.service.http.route import Route, Served
@@ -44,17 +26,6 @@ from holdfast.transport.remote_errors import clean
 
 log = logging.getLogger("holdfast")
 
-_MODULES = (
-    *(send, inbox, outbox, brokers),
-    *(facts, changes, ranges, consumers, objects, digests),
-    *(status, events, links, hello, health, metrics, openapi, docs_page),
-)
-
-
-def declared() -> list[Route]:
-    """Every call that a node answers."""
-    return [route for module in _MODULES for route in module.routes()]
-
 
 class Frame:
     """The whole API as one ASGI application."""
@@ -62,14 +33,14 @@ class Frame:
     def __init__(
         self,
         api: Served,
-        routes: Iterable[Route] | None = None,
+        routes: Iterable[Route],
         *,
         told: Callable[[HoldfastError, Scope], HoldfastError] = lambda error, scope: error,
     ) -> None:
         """`told`: what is said of an error to whoever made the call."""
         self._api = api
         self._told = told
-        api.routes = list(declared() if routes is None else routes)
+        api.routes = list(routes)
         self._router = Router(
             [
                 Place(path, _Calls(api, found), include_in_schema=False)

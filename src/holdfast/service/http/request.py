@@ -31,11 +31,11 @@ from holdfast.rules.errors import (
     TooMany,
     TooSlow,
 )
-from holdfast.service.caller import LOCAL, Caller
+from holdfast.service.caller import Caller
 from holdfast.transport.http_server import LISTENER
 
 if TYPE_CHECKING:
-    from holdfast.service.http.route import Api, Route, Served
+    from holdfast.service.http.route import Route, Served
 
 T = TypeVar("T")
 A = TypeVar("A", bound="Served")
@@ -260,42 +260,6 @@ class AnyCall(Generic[A]):
                 f"{self.route.method} {self.route.path} is for this node's own user",
                 hint="use the Unix socket, or a token with the scope all on loopback",
             )
-
-
-class Call(AnyCall["Api"]):
-    """One request to a node."""
-
-    __slots__ = ()
-
-    async def wait(self, beyond: int, timeout_ms: float) -> bool:
-        """Waits until the log goes beyond an offset: True; False when time is up or the node is
-        stopping.
-        """
-        timeout_s = timeout_ms / limits.SECOND_MS
-        return await self.wait_for(lambda: self.api.pulse.wait(beyond, timeout_s))
-
-
-def check_still(call: Call) -> None:
-    """For an answer that takes its time: what was taken back meanwhile must end it. What was
-    granted meanwhile is there for the next call.
-    """
-    if not identify(call.api, call.scope).may_all_of(call.caller):
-        raise NotGranted("what this caller may read has been taken back", hint="ask again")
-
-
-def identify(api: Api, scope: Scope) -> Caller:
-    """Who makes a call, by the door it came through and the token it brought."""
-    if is_own(scope):
-        return LOCAL
-    text = bearer(scope)
-    if scope[LISTENER] == "tcp":
-        return api.trust.caller_of_token(text, local=True)
-    if text.startswith("hf_"):
-        return api.trust.caller_of_token(text, local=False)
-    caller = api.sessions.caller_of(text)
-    if caller is None:
-        raise BadToken("the session is not known here, or has ended", hint="say hello again")
-    return caller
 
 
 def is_own(scope: Scope) -> bool:

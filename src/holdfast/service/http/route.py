@@ -16,32 +16,18 @@ becomes the answer.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from holdfast.rules.errors import BadInput, HoldfastError
+from holdfast.rules.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.node.core.engine import Core
-    from holdfast.node.daemon.message_hook import MailWatch
-    from holdfast.node.library.aio import LoopWriter
-    from holdfast.node.library.node import Node
-    from holdfast.node.links.worker import Pullers
-    from holdfast.node.log.watch import Pulse
-    from holdfast.node.settings import Settings
-    from holdfast.node.sync.manager import Syncs
-    from holdfast.node.trust.trust import Trust
-    from holdfast.node.upkeep.disk import DiskWatch
-    from holdfast.service.http.request import AnyCall, Call, Counts, Gate
+    from holdfast.service.http.request import AnyCall, Counts, Gate
     from holdfast.service.sessions import Sessions
-    from holdfast.storage.ports import Work
 
 T = TypeVar("T")
 Handler = Callable[[Any], Awaitable[Response]]
@@ -110,71 +96,3 @@ class Served(Protocol):
         """What a hello that came by this kind of listener is bound to."""
 
     async def run(self, work: Callable[..., T], *args: Any) -> T: ...
-
-
-@dataclass
-class Api:
-    """What handlers may reach. There is one for each daemon."""
-
-    node: Node
-    trust: Trust
-    sessions: Sessions
-    settings: Settings
-    pulse: Pulse
-    gate: Gate
-    counts: Counts
-    threads: Executor
-    writer: LoopWriter
-    disk: DiskWatch | None = None
-    pullers: Pullers | None = None
-    mail: MailWatch | None = None
-    syncs: Syncs | None = None
-    phase: Phase = "starting"
-    started_at: float = 0.0
-    """Seconds since 1970."""
-    routes: list[Route] = field(default_factory=list)
-    pages: dict[str, bytes] = field(default_factory=dict)
-    """What is made once from the declarations: anybody may ask for it, so it must cost nothing."""
-    certificate: bytes = b""
-    """The digest of the certificate that the TLS listener shows; empty without one."""
-
-    @property
-    def title(self) -> str:
-        return self.node.peer
-
-    @property
-    def about(self) -> str:
-        return "One node of Holdfast: its log, its readers, its links."
-
-    def admit(self, route: Route, scope: Scope, receive: Receive) -> Call:
-        from holdfast.service.http.request import ANYONE, Call, identify
-
-        return Call(self, route, scope, receive, ANYONE if route.public else identify(self, scope))
-
-    def certificate_of(self, listener: str) -> bytes:
-        if listener != "tls":
-            raise BadInput(
-                "a hello is bound to a certificate, and this connection has none",
-                hint="zones meet on the address of --listen",
-            )
-        return self.certificate
-
-    @property
-    def core(self) -> Core:
-        return self.node._core
-
-    async def run(self, work: Callable[..., T], *args: Any) -> T:
-        """Runs what may block in a thread of this daemon's own."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.threads, work, *args)
-
-    async def write(self, name: str, work: Work[T]) -> T:
-        """Runs a transaction; those of one turn of the loop share a commit."""
-        begun = perf_counter_ns()
-        try:
-            return await self.writer.write(work)
-        except HoldfastError as error:
-            self.core.metrics.failed(error)
-            raise
-        finally:
-            self.core.metrics.add(name, perf_counter_ns() - begun)

@@ -12,9 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from holdfast.node.core.engine import Core
-from holdfast.node.core.object_transfer import pull_objects
+from holdfast.node.core.object_transfer import ObjectGone, pull_objects
 from holdfast.node.library.node import Node
-from holdfast.node.links.receive import ObjectGone
 from holdfast.node.sharing import join
 from holdfast.node.snapshots.mesh_snapshot import keep_snapshot, take_snapshot, upload_snapshot
 from holdfast.node.sync import receive

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import msgspec
 
+from holdfast.rules.arrivals import Arrived
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import AlreadyExists, UnknownMesh
 from holdfast.rules.lamport import merge_run, tick, worn_out
 from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.rows import ConsumerRow, Entry, JobRow, MeshRow, PeerRow
 from holdfast.storage.memory.undo import Tables
-from holdfast.storage.ports import Arrived
 
 _FIRST, _LAST = "first", "last"
 

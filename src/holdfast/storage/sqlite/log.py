@@ -7,9 +7,9 @@ from typing import Any
 
 import apsw
 
+from holdfast.rules.arrivals import Arrived
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.rows import Entry
-from holdfast.storage.ports import Arrived
 from holdfast.storage.sqlite.log_pages import LogPages
 
 _COLUMNS = "offset, id, mesh, op, entity, origin, lamport, recorded_at, raw"

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.node.log.entry_json import body_fields
+from holdfast.protocol.body_json import body_fields
 from holdfast.rules.bodies import Body, Fact, decode_trusted_body
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.ids import id_text

@@ -1,0 +1,34 @@
+"""Every call that a node answers, in one list."""
+
+from __future__ import annotations
+
+from holdfast.node.http import (
+    brokers,
+    changes,
+    consumers,
+    digests,
+    events,
+    facts,
+    health,
+    inbox,
+    links,
+    metrics,
+    objects,
+    outbox,
+    ranges,
+    send,
+    status,
+)
+from holdfast.service.http import docs_page, hello, openapi
+from holdfast.service.http.route import Route
+
+_MODULES = (
+    *(send, inbox, outbox, brokers),
+    *(facts, changes, ranges, consumers, objects, digests),
+    *(status, events, links, hello, health, metrics, openapi, docs_page),
+)
+
+
+def node_routes() -> list[Route]:
+    """The routes of all modules of this room, and those that every service has."""
+    return [route for module in _MODULES for route in module.routes()]

@@ -1,0 +1,143 @@
+"""What the calls of a node's API may reach, and who makes them.
+
+Who makes a call depends on the door it came through. Whoever can open the Unix socket is this
+node's own user. On loopback any user of the machine could knock, so a token is asked for. From
+other machines, by TLS, a zone comes with the session that its hello gave it, and a person with a
+token that may read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from starlette.types import Receive, Scope
+
+from holdfast.rules import limits
+from holdfast.rules.errors import BadInput, BadToken, HoldfastError, NotGranted
+from holdfast.service.caller import LOCAL, Caller
+from holdfast.service.http.request import ANYONE, AnyCall, Counts, Gate, bearer, is_own
+from holdfast.service.http.route import Phase, Route
+from holdfast.transport.http_server import LISTENER
+
+if TYPE_CHECKING:
+    from holdfast.node.core.engine import Core
+    from holdfast.node.daemon.message_hook import MailWatch
+    from holdfast.node.library.aio import LoopWriter
+    from holdfast.node.library.node import Node
+    from holdfast.node.links.worker import Pullers
+    from holdfast.node.log.watch import Pulse
+    from holdfast.node.settings import Settings
+    from holdfast.node.sync.manager import Syncs
+    from holdfast.node.trust.trust import Trust
+    from holdfast.node.upkeep.disk import DiskWatch
+    from holdfast.service.sessions import Sessions
+    from holdfast.storage.ports import Work
+
+T = TypeVar("T")
+
+
+@dataclass
+class Api:
+    """What handlers may reach. There is one for each daemon."""
+
+    node: Node
+    trust: Trust
+    sessions: Sessions
+    settings: Settings
+    pulse: Pulse
+    gate: Gate
+    counts: Counts
+    threads: Executor
+    writer: LoopWriter
+    disk: DiskWatch | None = None
+    pullers: Pullers | None = None
+    mail: MailWatch | None = None
+    syncs: Syncs | None = None
+    phase: Phase = "starting"
+    started_at: float = 0.0
+    """Seconds since 1970."""
+    routes: list[Route] = field(default_factory=list)
+    pages: dict[str, bytes] = field(default_factory=dict)
+    """What is made once from the declarations: anybody may ask for it, so it must cost nothing."""
+    certificate: bytes = b""
+    """The digest of the certificate that the TLS listener shows; empty without one."""
+
+    @property
+    def title(self) -> str:
+        return self.node.peer
+
+    @property
+    def about(self) -> str:
+        return "One node of Holdfast: its log, its readers, its links."
+
+    def admit(self, route: Route, scope: Scope, receive: Receive) -> Call:
+        return Call(self, route, scope, receive, ANYONE if route.public else identify(self, scope))
+
+    def certificate_of(self, listener: str) -> bytes:
+        if listener != "tls":
+            raise BadInput(
+                "a hello is bound to a certificate, and this connection has none",
+                hint="zones meet on the address of --listen",
+            )
+        return self.certificate
+
+    @property
+    def core(self) -> Core:
+        return self.node._core
+
+    async def run(self, work: Callable[..., T], *args: Any) -> T:
+        """Runs what may block in a thread of this daemon's own."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.threads, work, *args)
+
+    async def write(self, name: str, work: Work[T]) -> T:
+        """Runs a transaction; those of one turn of the loop share a commit."""
+        begun = perf_counter_ns()
+        try:
+            return await self.writer.write(work)
+        except HoldfastError as error:
+            self.core.metrics.failed(error)
+            raise
+        finally:
+            self.core.metrics.add(name, perf_counter_ns() - begun)
+
+
+class Call(AnyCall[Api]):
+    """One request to a node."""
+
+    __slots__ = ()
+
+    async def wait(self, beyond: int, timeout_ms: float) -> bool:
+        """Waits until the log goes beyond an offset: True; False when time is up or the node is
+        stopping.
+        """
+        timeout_s = timeout_ms / limits.SECOND_MS
+        return await self.wait_for(lambda: self.api.pulse.wait(beyond, timeout_s))
+
+
+def check_still(call: Call) -> None:
+    """For an answer that takes its time: what was taken back meanwhile must end it. What was
+    granted meanwhile is there for the next call.
+    """
+    if not identify(call.api, call.scope).may_all_of(call.caller):
+        raise NotGranted("what this caller may read has been taken back", hint="ask again")
+
+
+def identify(api: Api, scope: Scope) -> Caller:
+    """Who makes a call, by the door it came through and the token it brought."""
+    if is_own(scope):
+        return LOCAL
+    text = bearer(scope)
+    if scope[LISTENER] == "tcp":
+        return api.trust.caller_of_token(text, local=True)
+    if text.startswith("hf_"):
+        return api.trust.caller_of_token(text, local=False)
+    caller = api.sessions.caller_of(text)
+    if caller is None:
+        raise BadToken("the session is not known here, or has ended", hint="say hello again")
+    return caller
