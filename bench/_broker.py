@@ -189,7 +189,7 @@ class Wire:
     def _hello(self, member: Member) -> str:
         said = self.get(Challenge)
         nonce = os.urandom(keys.NONCE_BYTES)
-        hello = keys.Hello(
+        hello = keys.HelloTranscript(
             client_zone=member.name,
             client_key=member.key,
             client_nonce=nonce,

@@ -25,7 +25,7 @@ from time import perf_counter
 
 from bench import _broker, _http_load, _postgres, _rivals, _shared
 from bench._zones import cpu_s
-from holdfast.protocol.frames import Acks, Entries, Follow, Got, Item, Push
+from holdfast.protocol.frames import Acks, Confirmed, Entries, Follow, Item, Push
 
 ROUNDS = int(os.environ.get("DELIVERY_ROUNDS", "5"))
 MESSAGES = int(os.environ.get("DELIVERY_MESSAGES", "4096"))
@@ -187,7 +187,7 @@ def one_dm_ms(
     sender.send(Push(_broker.MESH, 0, [Item(1, raw)]))
     while True:
         found = wire.get(Entries)
-        wire.send(Got(_broker.MESH, found.epoch, found.to))
+        wire.send(Confirmed(_broker.MESH, found.epoch, found.to))
         if any(row.raw == raw for row in found.rows):
             took = perf_counter() - begun
             sender.get(Acks)

@@ -27,8 +27,8 @@ from pyspark.sql.types import StructType
 
 import holdfast
 from bench import _zones
-from holdfast.pipeline.source.plan import Span
-from holdfast.pipeline.source.source import HoldfastSource, LogReader, Options, register
+from holdfast.pipeline.source.plan import LogRange
+from holdfast.pipeline.source.source import BatchReader, HoldfastSource, Options, register
 from holdfast.pipeline.spark.session import start
 from holdfast.rules.ids import id_text
 from holdfast.storage.sqlite.connection import connect
@@ -173,9 +173,9 @@ class PlainSource(HoldfastSource):
         return PlainReader(Options(self.options))
 
 
-class PlainReader(LogReader):
+class PlainReader(BatchReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        if not isinstance(partition, Span):
+        if not isinstance(partition, LogRange):
             return
         if not partition.location.startswith("unix:"):
             yield from entries_of(partition)
@@ -184,7 +184,7 @@ class PlainReader(LogReader):
             yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-def entries_of(span: Span) -> Iterator[tuple[Any, ...]]:
+def entries_of(span: LogRange) -> Iterator[tuple[Any, ...]]:
     with holdfast.open(span.location) as node:
         for entry in node.log.range(span.start, span.stop):
             yield (

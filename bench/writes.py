@@ -17,7 +17,7 @@ from pathlib import Path
 from time import perf_counter
 
 import holdfast
-from holdfast.service.clock import RealSource
+from holdfast.service.clock import SystemClock
 from holdfast.storage.sqlite.connection import connect
 
 ROUNDS = 5
@@ -113,7 +113,7 @@ def bare(home: Path, group: int, count: int, sync: str) -> float:
     (value,) = connection.execute("SELECT value FROM state").fetchall()[0]
     connection.execute("DELETE FROM log")
     connection.execute("DELETE FROM state")
-    mint = RealSource().mint
+    mint = SystemClock().mint
     rows = [
         (mint(), f"key-{number}-{turn}")
         for turn in range(count // group)

@@ -168,7 +168,7 @@ def test_Z7_what_a_link_set_aside_is_shown_tried_again_and_given_up(
     good = fact_append("s", "is", 1, origin="bob", lamport=2**60)
     with holdfast.open(cli.home, sync="normal") as node:
         batch = Batch(1, 1, 3, 1, 3, [1, 2, 3], [b"\xc1", good, b"\xc1\xc1"])
-        assert receive.take(node._core, "bob", batch).quarantined == 3
+        assert receive.receive_batch(node._core, "bob", batch).quarantined == 3
     rows = cli("link", "quarantine", "bob", "--json").json
     assert [row["code"] for row in rows] == ["bad_envelope", "bad_stamp", "bad_envelope"]
     assert [row["entity"] for row in rows] == [None, "s", None]

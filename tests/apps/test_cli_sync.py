@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from apps.commands import Cli
 from holdfast.rules.keys import card_of, public_key
-from holdfast.rules.outbox import State, lane_of
+from holdfast.rules.outbox import OutboxState, lane_of
 from holdfast.rules.rows import QuarantineRow
 from holdfast.storage.ports import Transaction
 from support.daemon import running
@@ -85,7 +85,7 @@ def test_D12_doctor_tells_of_a_paused_mesh_and_lets_it_go_on(shared: Cli) -> Non
     assert shared("doctor", "--resume-sync", "--json").json["resumed"] == []
     with holdfast.open(shared.home) as node:
         (row,) = node._core.read("test", lambda tx: tx.spool_list(LANE, (), 0, 9))
-        assert (row.state, row.attempts, row.not_before) == (State.PENDING, 0, 0)
+        assert (row.state, row.attempts, row.not_before) == (OutboxState.PENDING, 0, 0)
 
 
 def test_D12_doctor_does_one_thing_at_a_time(shared: Cli) -> None:

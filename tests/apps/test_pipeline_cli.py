@@ -19,12 +19,12 @@ from apps.commands import Cli
 from holdfast.apps.cli.commands.pipeline_check import tell_audited, tell_verified
 from holdfast.apps.cli.commands.pipeline_job import Work
 from holdfast.apps.cli.commands.pipeline_query import parse_as_of
-from holdfast.apps.cli.session import Session
-from holdfast.pipeline.audits.gold import AuditReport, AuditResult, Finding
+from holdfast.apps.cli.session import CommandSession
+from holdfast.pipeline.audits.gold import AuditFinding, AuditReport, AuditResult
 from holdfast.pipeline.jobs.sources import remember, source
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.spark import session
-from holdfast.pipeline.verify.verify import Difference, LogReport
+from holdfast.pipeline.verify.verify import Difference, VerifiedLog
 from holdfast.rules.errors import BadInput
 from holdfast.rules.vectors import Model
 from support.daemon import running
@@ -145,11 +145,11 @@ def test_P3_a_difference_is_shown_from_both_sides(capfd: pytest.CaptureFixture[s
     difference = Difference(
         mesh="team", table="state", bucket="7f", key=["build"], node=ours, lake=None
     )
-    fine = LogReport(log="ana", location="a", status="same", epoch=1, head=4)
-    wrong = LogReport(
+    fine = VerifiedLog(log="ana", location="a", status="same", epoch=1, head=4)
+    wrong = VerifiedLog(
         log="ben", location="b", status="differs", differences=(difference,), behind={"state": 2}
     )
-    tell_verified(Work(Session(), None), (fine, wrong))
+    tell_verified(Work(CommandSession(), None), (fine, wrong))
     sys.stdout.flush()
     lines = capfd.readouterr().out.splitlines()
     assert lines[0].split() == ["LOG", "STATUS", "ROWS", "BEHIND", "EPOCH", "HEAD", "REASON"]
@@ -159,7 +159,7 @@ def test_P3_a_difference_is_shown_from_both_sides(capfd: pytest.CaptureFixture[s
         '  node  {"value":1,"lamport":3,"peer":"ana","id":"01"}',
         "  lake  has no such row",
     ]
-    tell_verified(Work(Session(as_json=True), None), (fine, wrong))
+    tell_verified(Work(CommandSession(as_json=True), None), (fine, wrong))
     sys.stdout.flush()
     document = json.loads(capfd.readouterr().out)
     assert document["differs"]
@@ -167,13 +167,13 @@ def test_P3_a_difference_is_shown_from_both_sides(capfd: pytest.CaptureFixture[s
 
 
 def test_P5_findings_are_listed_under_the_summary(capfd: pytest.CaptureFixture[str]) -> None:
-    found = Finding(
+    found = AuditFinding(
         severity="finding", mesh="team", log="ana", epoch=1, offset=7, origin="ana", entity="k",
         id=None, detail="seq 3 came twice", at=None,
     )  # fmt: skip
     repeats = AuditResult(name="repeats", about="numbers given twice", findings=1, sample=(found,))
     report = AuditReport(bronze_version=3, audits=(repeats,))
-    tell_audited(Work(Session(), None), report, ["lag.png"])
+    tell_audited(Work(CommandSession(), None), report, ["lag.png"])
     sys.stdout.flush()
     said = capfd.readouterr()
     assert said.out.splitlines()[-1] == "repeats: finding: seq 3 came twice"

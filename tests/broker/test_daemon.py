@@ -16,10 +16,10 @@ from websockets.asyncio.client import connect
 from holdfast.broker.daemon import BrokerDaemon
 from holdfast.broker.identity import Identity
 from holdfast.broker.settings import BrokerSettings
-from holdfast.broker.upkeep import Upkeep
+from holdfast.broker.upkeep import BrokerUpkeep
 from holdfast.protocol.frames import Acks, Item, Push
 from holdfast.rules import limits
-from holdfast.rules.broker_rows import Swept
+from holdfast.rules.broker_rows import BrokerSwept
 from holdfast.rules.errors import (
     AlreadyExists,
     BadInput,
@@ -262,7 +262,7 @@ def test_D16_the_counters_of_the_contract_are_in_the_metrics(tmp_path: Path) -> 
                 await wire.push("team", raw, raw, ana.message("team", "queue", "jobs", b"2", id=id))
                 await wire.push("team", ana.message("team", "queue", "none"))
                 await eve.hand_in(up, "nowhere", eve.change("nowhere", "k", 1))
-                upkeep = Upkeep(up.broker)
+                upkeep = BrokerUpkeep(up.broker)
                 await upkeep.sweep()
                 assert await upkeep.orphans() == []
                 text = (await ask(up, "GET", "/metrics", unix=True)).body.decode()
@@ -312,8 +312,8 @@ def test_D7_a_clock_that_leapt_ahead_sweeps_nothing_until_somebody_says_so(
             real, counting = broker.source.now_ms, broker.ticks_ms()
             ahead = real() + 40 * limits.DAY_MS
             broker.source.now_ms = lambda: ahead  # type: ignore[method-assign]
-            upkeep = Upkeep(broker)
-            assert await upkeep.sweep() == Swept()
+            upkeep = BrokerUpkeep(broker)
+            assert await upkeep.sweep() == BrokerSwept()
             assert (await broker.desk.counts())["messages"] == 1
             text = (await ask(up, "GET", "/metrics", unix=True)).body.decode()
             assert "holdfast_broker_sweeps_put_off_total 1.0" in text.splitlines()
@@ -333,7 +333,7 @@ def test_D7_a_broker_that_was_down_for_long_does_not_sweep_at_once(tmp_path: Pat
     async def run() -> None:
         async with broker_up(tmp_path) as up:
             await Person("ana").register(up, "team")
-            broker, upkeep = up.broker, Upkeep(up.broker)
+            broker, upkeep = up.broker, BrokerUpkeep(up.broker)
             assert await upkeep.look_at_clock()
             later = broker.source.now_ms() + 3 * limits.DAY_MS
             broker.source.now_ms = lambda: later  # type: ignore[method-assign]

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.protocol.frames import (
-    Behind,
+    Confirmed,
     Entries,
-    Express,
-    Got,
-    Moved,
+    MeshMoved,
     Refusal,
+    SnapshotNeeded,
     SnapshotWanted,
     Unfollow,
+    Urgent,
 )
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import DestinationRow, SnapshotRow
@@ -144,10 +144,10 @@ def test_D14_one_that_does_not_confirm_is_not_overrun(
                 await b.follow("team")
                 first = [await b.get(Entries) for _ in range(limits.FEED_FRAMES_MAX)]
                 assert await b.quiet() == []
-                await b.send(Got("team", 1, first[0].to))
+                await b.send(Confirmed("team", 1, first[0].to))
                 assert (await b.get(Entries)).after == first[-1].to
                 assert await b.quiet() == []
-                await b.send(Got("team", 1, first[-1].to + 2))
+                await b.send(Confirmed("team", 1, first[-1].to + 2))
                 rest = await b.entries("team", 40)
                 assert rows_of(first) + raws[8:10] + rows_of(rest) == raws
 
@@ -172,13 +172,13 @@ def test_D5_an_urgent_message_overtakes_when_the_receiver_lags(
                     await b.get(Entries)
                 urgent = ana.message("team", "dm", to, b"fire", priority="now")
                 await a.push("team", ana.message("team", "dm", to, priority="low"), urgent)
-                assert [row.raw for row in (await b.get(Express)).rows] == [urgent]
-                await b.send(Got("team", 1, limits.FEED_FRAMES_MAX))
+                assert [row.raw for row in (await b.get(Urgent)).rows] == [urgent]
+                await b.send(Confirmed("team", 1, limits.FEED_FRAMES_MAX))
                 assert urgent in rows_of(await b.entries("team", 12))
                 # It was in its turn by then: nothing overtakes.
                 await a.push("team", ana.message("team", "dm", to, b"again", priority="now"))
                 await b.entries("team", 13)
-                assert not any(isinstance(one, Express) for one in await b.quiet())
+                assert not any(isinstance(one, Urgent) for one in await b.quiet())
 
     asyncio.run(run())
 
@@ -190,9 +190,9 @@ def test_D6_a_confirmation_of_what_was_not_sent_is_refused(tmp_path: Path) -> No
             await ana.register(up, "team")
             async with ana.connect(up) as wire:
                 await wire.follow("team")
-                await wire.send(Got("team", 1, 5))
+                await wire.send(Confirmed("team", 1, 5))
                 assert (await wire.get(Refusal)).problem.code == "bad_value"
-                await wire.send(Got("team", 7, 5), Unfollow("team"), Got("team", 1, 5))
+                await wire.send(Confirmed("team", 7, 5), Unfollow("team"), Confirmed("team", 1, 5))
                 assert await wire.quiet() == []
 
     asyncio.run(run())
@@ -209,11 +209,11 @@ def test_D6_a_new_epoch_is_told_to_those_who_follow_and_to_those_who_come(tmp_pa
                 await a.push("team", ana.change("team", "k", 1))
                 await b.entries("team", 1)
                 await ask(up, "POST", "/v1/new-epoch", {}, unix=True)
-                place = (await b.get(Moved)).place
+                place = (await b.get(MeshMoved)).place
                 assert (place.epoch, place.base, place.seq) == (2, 1, 1)
                 assert place.epochs == ((1, 0), (2, 1))
                 await b.follow("team", after=1, epoch=1)
-                assert (await b.get(Moved)).place.epoch == 2
+                assert (await b.get(MeshMoved)).place.epoch == 2
                 await b.follow("team", after=1, epoch=2)
                 await a.push("team", ana.change("team", "k", 2))
                 entries = await b.entries("team", 2)
@@ -233,10 +233,10 @@ def test_D6_a_member_that_has_seen_more_makes_the_broker_begin_a_new_epoch_once(
             async with ana.connect(up) as a, bob.connect(up) as b:
                 await a.push("team", ana.change("team", "k", 1))
                 await b.follow("team", after=5)
-                place = (await b.get(Moved)).place
+                place = (await b.get(MeshMoved)).place
                 assert (place.epoch, place.base) == (2, 1)
                 await b.follow("team", after=9, epoch=2)
-                assert (await b.get(Moved)).place.epoch == 2  # not again and again
+                assert (await b.get(MeshMoved)).place.epoch == 2  # not again and again
             rows = await up.broker.desk.epochs("team")
             assert "has seen seq 5" in rows[-1].reason
 
@@ -261,7 +261,7 @@ def test_D6_who_fell_behind_is_sent_to_the_snapshot(tmp_path: Path) -> None:
                 await desk.snapshot_commit("team", row.id, sha256(b"").digest(), now)
                 await desk.sweep(now + 2 * limits.DAY_MS, 100)
                 await wire.follow("team", own=True)
-                behind = await wire.get(Behind)
+                behind = await wire.get(SnapshotNeeded)
                 assert (behind.first, behind.snapshot, behind.snapshot_seq) == (4, row.id, 3)
                 await wire.follow("team", after=3, own=True)
                 assert len(rows_of(await wire.entries("team", 5))) == 2
@@ -271,7 +271,7 @@ def test_D6_who_fell_behind_is_sent_to_the_snapshot(tmp_path: Path) -> None:
 
 def test_D7_a_member_is_asked_for_a_snapshot_when_old_changes_could_go(tmp_path: Path) -> None:
     async def run() -> None:
-        from holdfast.broker.upkeep import Upkeep
+        from holdfast.broker.upkeep import BrokerUpkeep
 
         async with broker_up(tmp_path, keep_days=1) as up:
             ana, bob = Person("ana"), Person("bob")
@@ -283,13 +283,13 @@ def test_D7_a_member_is_asked_for_a_snapshot_when_old_changes_could_go(tmp_path:
                 await a.push("team", ana.change("team", "k", 1))
                 await a.entries("team", 1)
                 await b.entries("team", 1)
-                await Upkeep(up.broker).sweep()
+                await BrokerUpkeep(up.broker).sweep()
                 assert await a.quiet() == []
                 real = up.broker.source.now_ms
                 up.broker.source.now_ms = lambda: real() + 3 * limits.DAY_MS  # type: ignore[method-assign]
                 ticks = up.broker.ticks_ms() + 3 * limits.DAY_MS  # they have passed: it is no leap
                 up.broker.ticks_ms = lambda: ticks  # type: ignore[method-assign]
-                await Upkeep(up.broker).sweep()
+                await BrokerUpkeep(up.broker).sweep()
                 assert (await a.get(SnapshotWanted)).mesh == "team"
                 assert not any(isinstance(one, SnapshotWanted) for one in await b.quiet())
 

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.broker.http.app import declared
-from holdfast.protocol.frames import Got, Item, Push, Settle, Take, encode_frame
+from holdfast.broker.http.app import broker_routes
+from holdfast.protocol.frames import Confirmed, Item, Push, Settle, Take, encode_frame
 from holdfast.service.http.openapi import openapi_path
 from support.broker_people import Person, ask, broker_up, exchange, raw_wire
 
@@ -68,7 +68,7 @@ def test_R4_frames_that_make_no_sense_are_refused_or_end_the_connection(
                 encode_frame(frame)
                 for frame in (
                     Push("team", 0, [Item(1, ana.change("team", "k", 1))]),
-                    Got("team", 1, 0),
+                    Confirmed("team", 1, 0),
                     Take("team", "jobs", 1),
                     Settle("team", "jobs", 1, bytes(16), "done"),
                 )
@@ -141,7 +141,7 @@ def test_R4_every_endpoint_answers_rubbish_with_a_clean_error(
                 "{queue}": ["jobs", "no", "%2f", "a%00b"],
             }
             any_word = ["x", "0", "-1", "9" * 30, "%00", "%ff", "a" * 300, ana.key.hex()]
-            for route in declared():
+            for route in broker_routes():
                 if route.path in ("/docs", "/openapi.json"):
                     continue
                 for _ in range(3):

@@ -9,17 +9,17 @@ from time import monotonic
 
 import pytest
 
-from holdfast.broker.accept import Accepting, Keeping, Outcome
+from holdfast.broker.accept import Acceptor, Outcome, RetentionPolicy
 from holdfast.broker.counters import BrokerCounts
-from holdfast.broker.wakeups import Hub
+from holdfast.broker.wakeups import Wakeups
 from holdfast.rules import limits
-from holdfast.rules.broker_rows import Accepted, Arriving, Verdict
+from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, PushedEnvelope
 from holdfast.rules.errors import DiskFull, HoldfastError, OutcomeUnknown, StoreClosed
-from holdfast.storage.broker.sqlite.store import SqliteDesk
-from holdfast.storage.broker.sqlite.threaded import ThreadedDesk
+from holdfast.storage.broker.sqlite.store import SqliteBrokerStore
+from holdfast.storage.broker.sqlite.threaded import ThreadedBrokerStore
 from support.desks import ANA, BOB, NOW, TEAM, arriving, with_team
 
-KEEPING = Keeping(keep_ms=10**9, dedupe_ms=10**10)
+KEEPING = RetentionPolicy(keep_ms=10**9, dedupe_ms=10**10)
 
 
 class Listening:
@@ -39,21 +39,23 @@ class Listening:
         raise AssertionError("nobody takes from a queue here")
 
 
-class Full(SqliteDesk):
+class Full(SqliteBrokerStore):
     """A real desk whose disk is full for the first group, and which notes what it was given."""
 
     fails = 0
     groups: list[int]
 
     async def accept(
-        self, batch: Sequence[Arriving], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
-    ) -> list[Accepted]:
+        self, batch: Sequence[PushedEnvelope], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
+    ) -> list[AcceptResult]:
         self.groups.append(len(batch))
         if len(self.groups) <= self.fails:
             raise DiskFull("the disk is full")
         return await super().accept(batch, now_ms, keep_ms=keep_ms, dedupe_ms=dedupe_ms)
 
-    async def known(self, mesh: str, asked: Sequence[tuple[bytes, bytes]]) -> list[Accepted | None]:
+    async def known(
+        self, mesh: str, asked: Sequence[tuple[bytes, bytes]]
+    ) -> list[AcceptResult | None]:
         raise ZeroDivisionError("a bug in the store")
 
 
@@ -63,9 +65,9 @@ class Counter:
     def __init__(self, folder: Path, fails: int = 0, rate_per_s: float = 10**9) -> None:
         self.inner = Full(folder)
         self.inner.fails, self.inner.groups = fails, []
-        self.desk = ThreadedDesk(self.inner)
-        self.hub = Hub(alone=True)
-        self.accepting = Accepting(
+        self.desk = ThreadedBrokerStore(self.inner)
+        self.hub = Wakeups(alone=True)
+        self.accepting = Acceptor(
             self.desk,
             KEEPING,
             clock=lambda: NOW,
@@ -87,7 +89,7 @@ class Counter:
 
 
 def seqs_of(outcomes: Sequence[Outcome]) -> list[int]:
-    return [one.seq for one in outcomes if isinstance(one, Accepted)]
+    return [one.seq for one in outcomes if isinstance(one, AcceptResult)]
 
 
 def test_D2_groups_that_wait_in_the_store_are_numbered_in_their_order(tmp_path: Path) -> None:
@@ -112,8 +114,12 @@ def test_D2_an_id_in_two_groups_under_way_is_created_once(tmp_path: Path) -> Non
             await asyncio.sleep(0)  # the first group is in the store's hands
             again = asyncio.ensure_future(counter.accepting.hand_in([arriving(1), arriving(2)]))
             both = [*await first, *await again]
-            verdicts = [one.verdict for one in both if isinstance(one, Accepted)]
-            assert verdicts == [Verdict.CREATED, Verdict.DUPLICATE, Verdict.CREATED]
+            verdicts = [one.verdict for one in both if isinstance(one, AcceptResult)]
+            assert verdicts == [
+                AcceptVerdict.CREATED,
+                AcceptVerdict.DUPLICATE,
+                AcceptVerdict.CREATED,
+            ]
 
     asyncio.run(story())
 
@@ -198,7 +204,7 @@ def test_D5_who_is_not_concerned_is_not_woken_by_groups_that_overlap(tmp_path: P
 
 
 def test_D5_news_of_another_process_wait_only_for_the_groups_that_were_under_way() -> None:
-    hub, ana = Hub(alone=False), Listening(ANA)
+    hub, ana = Wakeups(alone=False), Listening(ANA)
     hub.follow(TEAM, ana, 7)
     first = hub.hold()
     hub.news(TEAM, 9)

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.protocol.frames import Follow, Got, Push, Refusal
+from holdfast.protocol.frames import Confirmed, Follow, Push, Refusal
 from holdfast.rules import keys, limits
 from holdfast.rules.keys import text_of
 from support.broker_people import Person, ask, broker_up, raw_wire
@@ -31,7 +31,7 @@ def test_D15_both_sides_prove_their_keys_on_the_connection(tmp_path: Path, schem
                 from holdfast.protocol.frames import Welcome
 
                 welcome = await wire.get(Welcome)
-                hello = keys.Hello(
+                hello = keys.HelloTranscript(
                     client_zone="ana",
                     client_key=ana.key,
                     client_nonce=frame.nonce,
@@ -104,7 +104,7 @@ def test_D15_nothing_is_answered_before_hello(tmp_path: Path) -> None:
         async with broker_up(tmp_path) as up:
             ana = Person("ana")
             await ana.register(up, "team")
-            for frame in (Push("team", 0, []), Follow("team", 1, 0), Got("team", 1, 0)):
+            for frame in (Push("team", 0, []), Follow("team", 1, 0), Confirmed("team", 1, 0)):
                 async with raw_wire(up) as wire:
                     await wire.challenge()
                     await wire.send(frame)

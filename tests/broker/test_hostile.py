@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from holdfast.protocol.frames import Acks, Express, Handed, Item, Push, Refusal, Settle, Take
+from holdfast.protocol.frames import Acks, Item, Push, QueueMessage, Refusal, Settle, Take, Urgent
 from holdfast.protocol.frames import encode_frame as encoded
 from holdfast.rules import limits
 from holdfast.rules.errors import StoreFailed
@@ -134,7 +134,7 @@ def test_D5_more_than_fits_at_once_is_handed_out_and_sent_express_in_turns(
                 jobs = [ana.message("team", "queue", "jobs", large) for _ in range(8)]
                 await a.push("team", *jobs)
                 await b.send(Take("team", "jobs", 8))
-                assert [(await b.get(Handed)).raw for _ in jobs] == jobs
+                assert [(await b.get(QueueMessage)).raw for _ in jobs] == jobs
                 await b.follow("team", after=0)
                 # Not confirmed: four frames are under way, and the rest has to overtake.
                 to = bob.key.hex()
@@ -144,7 +144,7 @@ def test_D5_more_than_fits_at_once_is_handed_out_and_sent_express_in_turns(
                 rows: list[bytes] = []
                 while len(rows) < len(urgent):
                     frame: Any = await b.next()
-                    if isinstance(frame, Express) or hasattr(frame, "rows"):
+                    if isinstance(frame, Urgent) or hasattr(frame, "rows"):
                         assert sum(len(row.raw) for row in frame.rows) <= 2 * limits.FEED_BYTES
                         rows += [row.raw for row in frame.rows if row.raw not in rows]
                 assert rows == urgent

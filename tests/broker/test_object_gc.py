@@ -10,7 +10,7 @@ import holdfast
 from holdfast.broker.object_gc import collect_all
 from holdfast.node.library.node import Node
 from holdfast.node.snapshots.mesh_snapshot import upload_snapshot
-from holdfast.node.sync.run_once import settle
+from holdfast.node.sync.run_once import wait_until_synced
 from holdfast.node.trust.trust import Trust
 from holdfast.rules.limits import DAY_MS, OBJECT_UNNAMED_MS
 from holdfast.storage.files.home import HomePaths
@@ -22,7 +22,7 @@ LARGE = 100_000
 
 def sync(node: Node) -> None:
     paths = HomePaths(node.home)
-    assert settle(node._core, Trust(node._core, paths), paths, MESH).done
+    assert wait_until_synced(node._core, Trust(node._core, paths), paths, MESH).done
 
 
 def name_of(content: bytes) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.broker import connection
-from holdfast.protocol.frames import Acks, Answer, Item, Push
+from holdfast.protocol.frames import Acks, Item, Push, PushAnswer
 from holdfast.rules import limits
 from holdfast.rules.fingerprint import fingerprint
 from support.broker_people import Person, ask, broker_up, new_id
@@ -317,7 +317,7 @@ def test_D2_a_push_by_halves_has_one_answer_for_each_and_one_creation_for_an_id(
             await ana.declare(up, "team", "topic", "news")
             async with ana.connect(up) as wire:
 
-                async def pushed(raws: list[bytes], groups: int) -> list[Answer]:
+                async def pushed(raws: list[bytes], groups: int) -> list[PushAnswer]:
                     before = up.broker.counts.groups
                     answers = await wire.push("team", *raws)
                     assert up.broker.counts.groups == before + groups

@@ -7,7 +7,7 @@ from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
-from holdfast.protocol.frames import FromNode, Handed, Refusal, Settle, Take
+from holdfast.protocol.frames import FromNode, QueueMessage, Refusal, Settle, Take
 from support.broker_people import Person, broker_up
 
 AT = "/v1/meshes/team/queues"
@@ -29,20 +29,20 @@ def test_D5_a_queue_over_websockets_from_its_first_delivery_to_its_dead_letter(
                     for n, priority in enumerate(("low", "next", "now"))
                 ]
                 await a.push("team", *raws)
-                first = await b.get(Handed)
+                first = await b.get(QueueMessage)
                 assert (first.raw, first.deliveries) == (raws[2], 1)
                 assert 0 < first.until_ms <= 30_000
                 assert await b.quiet() == []  # it may have one in hand
                 await e.send(Take("team", "jobs", 5))
-                assert [(await e.get(Handed)).raw for _ in range(2)] == [raws[1], raws[0]]
+                assert [(await e.get(QueueMessage)).raw for _ in range(2)] == [raws[1], raws[0]]
                 await b.send(Settle("team", "jobs", first.seq, first.lease, "done"))
                 assert await b.quiet() == []
                 await e.send(Take("team", "jobs", 0))
                 again = ana.message("team", "queue", "jobs", b"again")
                 await a.push("team", again)
-                taken = await b.get(Handed)
+                taken = await b.get(QueueMessage)
                 await b.send(Settle("team", "jobs", taken.seq, taken.lease, "again"))
-                second = await b.get(Handed)
+                second = await b.get(QueueMessage)
                 assert (second.raw, second.deliveries) == (again, 2)
                 await b.send(Settle("team", "jobs", second.seq, taken.lease, "done"))
                 assert (await b.get(Refusal)).problem.code == "lease_ended"
@@ -64,10 +64,10 @@ def test_D5_a_taker_that_keeps_it_too_long_loses_it_to_another(tmp_path: Path) -
             async with ana.connect(up) as a, bob.connect(up) as b:
                 await a.send(Take("team", "jobs", 1))
                 await a.push("team", ana.message("team", "queue", "jobs"))
-                taken = await a.get(Handed)
+                taken = await a.get(QueueMessage)
                 await a.send(Take("team", "jobs", 0))
                 await b.send(Take("team", "jobs", 1))
-                second = await b.get(Handed)
+                second = await b.get(QueueMessage)
                 assert (second.seq, second.deliveries) == (taken.seq, 2)
                 await a.send(Settle("team", "jobs", taken.seq, taken.lease, "done"))
                 assert (await a.get(Refusal)).problem.code == "lease_ended"

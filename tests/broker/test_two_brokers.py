@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from holdfast.broker.daemon import BrokerDaemon
-from holdfast.protocol.frames import Handed, Moved, Refusal, Settle, Take
+from holdfast.protocol.frames import MeshMoved, QueueMessage, Refusal, Settle, Take
 from support.broker_people import Person, ask, broker_up, rows_of
 from support.postgres import name_for, server
 
@@ -91,7 +91,7 @@ def test_D5_takers_of_both_compete_for_one_queue(tmp_path: Path) -> None:
                 await b.send(Take("team", "jobs", 1))
                 raw = ana.message("team", "queue", "jobs")
                 await a.push("team", raw)
-                taken = await b.get(Handed)
+                taken = await b.get(QueueMessage)
                 assert taken.raw == raw
                 await a.send(Take("team", "jobs", 1))
                 assert await a.quiet() == []
@@ -113,7 +113,7 @@ def test_D6_a_new_epoch_and_a_removal_at_one_reach_the_other(tmp_path: Path) -> 
                 await b.entries("team", 1)
                 await ask(one, "POST", "/v1/new-epoch", {}, unix=True)
                 await a.push("team", ana.change("team", "k", 2))
-                assert (await b.get(Moved)).place.epoch == 2
+                assert (await b.get(MeshMoved)).place.epoch == 2
                 await b.follow("team", after=1, epoch=2)
                 await b.entries("team", 2)
                 await ana.ask(one, "DELETE", f"/api/my/meshes/team/members/{bob.key.hex()}")

@@ -22,14 +22,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from holdfast.rules.broker_rows import Accepted, Arriving, Verdict
-from holdfast.storage.broker.sqlite import SqliteDesk, ThreadedDesk, database
+from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, PushedEnvelope
+from holdfast.storage.broker.sqlite import SqliteBrokerStore, ThreadedBrokerStore, database
 from support.desks import NOW, accept, arriving, queued, topic, with_team
 
 POINTS: dict[str, tuple[Any, str]] = {
-    "commit": (SqliteDesk, "_commit"),
+    "commit": (SqliteBrokerStore, "_commit"),
     "mark": (database, "write_mark"),
-    "insert": (SqliteDesk, "_judge"),
+    "insert": (SqliteBrokerStore, "_judge"),
 }
 
 
@@ -52,14 +52,16 @@ def lay(point: str, nth: int) -> None:
     setattr(owner, attribute, around)
 
 
-def tell(numbers: list[int], answers: list[Accepted]) -> None:
-    assert all(one.verdict in (Verdict.CREATED, Verdict.DUPLICATE) for one in answers), answers
+def tell(numbers: list[int], answers: list[AcceptResult]) -> None:
+    assert all(
+        one.verdict in (AcceptVerdict.CREATED, AcceptVerdict.DUPLICATE) for one in answers
+    ), answers
     pairs = " ".join(f"{number}:{one.seq}" for number, one in zip(numbers, answers, strict=True))
     os.write(1, f"{pairs}\n".encode())
 
 
-async def hand_in(desk: ThreadedDesk, rng: random.Random, first: int) -> None:
-    makers: tuple[Callable[[int], Arriving], ...] = (arriving, topic, queued)
+async def hand_in(desk: ThreadedBrokerStore, rng: random.Random, first: int) -> None:
+    makers: tuple[Callable[[int], PushedEnvelope], ...] = (arriving, topic, queued)
     number = first
     while True:
         size = rng.choice((1, 3, 20, 200))
@@ -77,7 +79,7 @@ async def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--die-at", nargs=2, metavar=("POINT", "NTH"))
     given = parser.parse_args()
-    desk = ThreadedDesk(SqliteDesk(given.folder, mark_rows=50))
+    desk = ThreadedBrokerStore(SqliteBrokerStore(given.folder, mark_rows=50))
     await desk.open(NOW)
     await with_team(desk)
     if given.die_at:

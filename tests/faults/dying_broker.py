@@ -16,7 +16,7 @@ from holdfast.storage.broker.sqlite import accept, database, mark
 
 POINTS |= {
     "insert": (accept, "insert_messages"),
-    "commit": (database.DeskBase, "_commit"),
+    "commit": (database.BrokerDatabase, "_commit"),
     "answer": (connection.Connection, "_flush"),
     "mark": (mark, "durable_replace"),
 }

@@ -26,7 +26,7 @@ from holdfast.rules.errors import HoldfastError, StoreBusy
 from holdfast.rules.ids import id_text, uuid7
 from holdfast.rules.limits import SERVER_THREADS
 from holdfast.transport.http_client import Client
-from holdfast.transport.remote_errors import Answer
+from holdfast.transport.remote_errors import HttpAnswer
 from holdfast.transport.tls import client_context
 from support.daemon import connect
 
@@ -154,7 +154,7 @@ class Driver:
         except BaseException as error:
             self.error = error
 
-    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
+    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> HttpAnswer:
         """One call; again, if another process had the database for too long."""
         while True:
             self.requests += 1

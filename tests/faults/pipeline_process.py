@@ -26,10 +26,10 @@ from holdfast.pipeline.jobs import compaction
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.logs.disk import HomeLog
-from holdfast.pipeline.logs.log import Log, open_log
+from holdfast.pipeline.logs.log import ReadableLog, open_log
 from holdfast.pipeline.snapshot import files
 from holdfast.pipeline.snapshot.build import build
-from holdfast.pipeline.snapshot.files import Target
+from holdfast.pipeline.snapshot.files import SnapshotTarget
 from holdfast.pipeline.spark.session import start
 from support.held_log import HalfLog, HeldLog
 
@@ -84,13 +84,13 @@ def watch(points: Points, lake: Lake) -> None:
         points.around(Table, name, of(name))
     points.around(Table, "_flush_log", of("flush"))
     points.around(HomeLog, "confirm", lambda *rest: "confirm")
-    points.around(Target, "prepare", lambda *rest: "prepare snapshot")
-    points.around(Target, "publish", lambda *rest: "publish snapshot")
-    points.around(Target, "remove_strays", lambda *rest: "tidy snapshot")
+    points.around(SnapshotTarget, "prepare", lambda *rest: "prepare snapshot")
+    points.around(SnapshotTarget, "publish", lambda *rest: "publish snapshot")
+    points.around(SnapshotTarget, "remove_strays", lambda *rest: "tidy snapshot")
     points.around(files, "durable_replace", lambda *rest: "draft snapshot")
 
 
-def behind(lake: Lake, log: Log) -> bool:
+def behind(lake: Lake, log: ReadableLog) -> bool:
     """A lake that has more of a log than there is must not read it: it would not know it again."""
     place = log.place()
     return (lake.position(place.log, place.epoch) or 0) < place.head
@@ -103,7 +103,7 @@ def work(folder: Path, homes: Sequence[str], points: Points, master: str, held: 
     vars(silver).update(SILVER_SMALL_ROWS=0, SILVER_BEHIND_PERCENT_MAX=1000)
     local = {"spark.local.dir": str(folder / "spark"), "spark.sql.warehouse.dir": str(folder)}
     spark = start(master=master, conf={**CONF, **local}, log=folder / "spark.log")
-    logs: list[Log] = [open_log(home) for home in homes]
+    logs: list[ReadableLog] = [open_log(home) for home in homes]
     if held:
         logs[0] = HeldLog(logs[0], held)
     half = HalfLog(logs[0])

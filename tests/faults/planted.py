@@ -32,9 +32,9 @@ from holdfast.protocol.log_wire import Batch, Fetch
 from holdfast.rules import merge, tasks
 from holdfast.rules.errors import DiskFull
 from holdfast.rules.filters import Filter
-from holdfast.rules.merge import Verdict
+from holdfast.rules.merge import MergeVerdict
 from holdfast.rules.rows import LinkRow
-from holdfast.rules.tasks import Event, Judged, Status
+from holdfast.rules.tasks import Judged, TaskEvent, TaskStatus
 from holdfast.service.caller import Caller
 from holdfast.storage import group_commit
 from holdfast.storage.files import blobs, durable
@@ -136,9 +136,12 @@ def _tick_outside_of_the_transaction(patch: pytest.MonkeyPatch) -> None:
 
 def _lower_stamp_wins(patch: pytest.MonkeyPatch) -> None:
     real = merge.last_writer_wins
-    swapped = {Verdict.OVERRIDES: Verdict.LOSES, Verdict.LOSES: Verdict.OVERRIDES}
+    swapped = {
+        MergeVerdict.OVERRIDES: MergeVerdict.LOSES,
+        MergeVerdict.LOSES: MergeVerdict.OVERRIDES,
+    }
 
-    def reversed_(*args: Any) -> Verdict:
+    def reversed_(*args: Any) -> MergeVerdict:
         verdict = real(*args)
         return swapped.get(verdict, verdict)
 
@@ -151,7 +154,7 @@ def _dedupe_skipped(patch: pytest.MonkeyPatch) -> None:
 
 
 def _blob_after_row(patch: pytest.MonkeyPatch) -> None:
-    def share(self: core.Core, mesh: str, path: str, content: bytes, id: str | None) -> Any:
+    def share(self: core.NodeEngine, mesh: str, path: str, content: bytes, id: str | None) -> Any:
         digest = sha256(content).hexdigest()
         change = operations.file_share(self.ctx, mesh, path, digest, len(content), None, id)
         receipt = self.write("file.share", change)
@@ -159,7 +162,7 @@ def _blob_after_row(patch: pytest.MonkeyPatch) -> None:
         return receipt
 
     patch.setattr(operations.FileSharing, "carry_out", change.Change.carry_out)
-    patch.setattr(core.Core, "share", share)
+    patch.setattr(core.NodeEngine, "share", share)
 
 
 def _blob_not_synced(patch: pytest.MonkeyPatch) -> None:
@@ -178,9 +181,9 @@ def _left_log_trusted(patch: pytest.MonkeyPatch) -> None:
 
 def _cursor_before_rows(patch: pytest.MonkeyPatch) -> None:
     """The checkpoint is written when news is seen, not when it is stored."""
-    real = receive.take
+    real = receive.receive_batch
 
-    def hasty(core: core.Core, link: str, batch: Batch) -> receive.Taken:
+    def hasty(core: core.NodeEngine, link: str, batch: Batch) -> receive.BatchReceived:
         def move(tx: Transaction) -> LinkRow | None:
             row = tx.link_get(link)
             if row is None or row.epoch != batch.epoch or batch.start > row.cursor + 1:
@@ -194,9 +197,9 @@ def _cursor_before_rows(patch: pytest.MonkeyPatch) -> None:
         zone = core.read("zone", lambda tx: tx.zone_get(row.zone))
         assert zone is not None
         new = core.write("link.take", intake.Intake(core.ctx, batch.raws, zone.number))
-        return receive.Taken(msgspec.structs.replace(row, cursor=batch.upto), len(new))
+        return receive.BatchReceived(msgspec.structs.replace(row, cursor=batch.upto), len(new))
 
-    patch.setattr(receive, "take", hasty)
+    patch.setattr(receive, "receive_batch", hasty)
 
 
 def _sent_back(patch: pytest.MonkeyPatch) -> None:
@@ -216,25 +219,25 @@ def _way_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def _filtered_not_counted(patch: pytest.MonkeyPatch) -> None:
     """What a filter leaves out at the end of a batch is not read: the frontier stays behind it."""
-    real = serve.give
+    real = serve.serve_batch
 
-    def stingy(core: core.Core, caller: Caller, f: Fetch) -> Batch:
+    def stingy(core: core.NodeEngine, caller: Caller, f: Fetch) -> Batch:
         batch = real(core, caller, f)
         upto = batch.offsets[-1] if batch.offsets else batch.start - 1
         return msgspec.structs.replace(batch, upto=upto)
 
-    patch.setattr(serve, "give", stingy)
+    patch.setattr(serve, "serve_batch", stingy)
 
 
 def _counted_too_early(patch: pytest.MonkeyPatch) -> None:
     """A batch says that it reaches the end of the log, although its limit has cut it short."""
-    real = serve.give
+    real = serve.serve_batch
 
-    def generous(core: core.Core, caller: Caller, f: Fetch) -> Batch:
+    def generous(core: core.NodeEngine, caller: Caller, f: Fetch) -> Batch:
         batch = real(core, caller, f)
         return msgspec.structs.replace(batch, upto=batch.head)
 
-    patch.setattr(serve, "give", generous)
+    patch.setattr(serve, "serve_batch", generous)
 
 
 def _truncated_ids_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -250,14 +253,14 @@ def _truncated_ids_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def _confirmed_when_read(patch: pytest.MonkeyPatch) -> None:
     """Whoever asks from an offset on is taken to have stored everything before it."""
-    real = serve.give
+    real = serve.serve_batch
 
-    def hasty(core: core.Core, caller: Caller, f: Fetch) -> Batch:
+    def hasty(core: core.NodeEngine, caller: Caller, f: Fetch) -> Batch:
         if f.confirm is not None and f.start is not None:
             f = msgspec.structs.replace(f, confirm=f.start - 1)
         return real(core, caller, f)
 
-    patch.setattr(serve, "give", hasty)
+    patch.setattr(serve, "serve_batch", hasty)
 
 
 def _epoch_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -289,7 +292,7 @@ def _facts_before_objects(patch: pytest.MonkeyPatch) -> None:
 def _tombstones_swept_at_once(patch: pytest.MonkeyPatch) -> None:
     """Age and readers are not asked, and nothing remembers what was deleted."""
 
-    def sweep_all(tx: Transaction, core: core.Core, ttl: sweep.Ttl, mesh: str) -> int:
+    def sweep_all(tx: Transaction, core: core.NodeEngine, ttl: sweep.Ttl, mesh: str) -> int:
         return tx.tombstones_sweep(mesh, tx.log_bounds()[1] + 1, 200)[0]
 
     patch.setattr(sweep, "_tombstones", sweep_all)
@@ -299,7 +302,7 @@ def _blobs_swept_past_readers(patch: pytest.MonkeyPatch) -> None:
     """Content goes although a reader of the log has yet to fetch it."""
     real = sweep._unlink_orphans
 
-    def greedy(tx: Transaction, core: core.Core, found: Any) -> int:
+    def greedy(tx: Transaction, core: core.NodeEngine, found: Any) -> int:
         named = [item for item in found if isinstance(item, blobs.BlobFile)]
         return sum(core.blobs.unlink(item.sha) for item in named) + real(tx, core=core, found=[])
 
@@ -310,8 +313,10 @@ def _last_claim_wins(patch: pytest.MonkeyPatch) -> None:
     real = tasks._claim
 
     def claim(task: tasks.Task, turn: tasks.Turn) -> tuple[tasks.Task, Judged]:
-        if task.status is Status.CLAIMED and turn.generation == task.generation:
-            return msgspec.structs.replace(task, holder=turn.version), Judged(turn, Event.CLAIMED)
+        if task.status is TaskStatus.CLAIMED and turn.generation == task.generation:
+            return msgspec.structs.replace(task, holder=turn.version), Judged(
+                turn, TaskEvent.CLAIMED
+            )
         return real(task, turn)
 
     patch.setattr(tasks, "_claim", claim)

@@ -9,13 +9,13 @@ import apsw
 import msgspec
 import pytest
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.sync import epoch as sync_epoch
 from holdfast.node.sync import receive
-from holdfast.node.sync.mesh_state import MeshSync
+from holdfast.node.sync.mesh_state import MeshState
 from holdfast.rules.broker_sync import Cursor, Move
 from holdfast.storage.broker.sqlite import accept, queues
-from holdfast.storage.broker.sqlite.database import SEQ_BITS, DeskBase
+from holdfast.storage.broker.sqlite.database import SEQ_BITS, BrokerDatabase
 from holdfast.storage.ports import Transaction
 from holdfast.storage.sqlite import outbox
 
@@ -24,24 +24,24 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 def _not_synced(patch: pytest.MonkeyPatch) -> None:
     """The broker answers before the disk has it."""
-    init = DeskBase.__init__
+    init = BrokerDatabase.__init__
 
-    def hasty(desk: DeskBase, *args: Any, **kwargs: Any) -> None:
+    def hasty(desk: BrokerDatabase, *args: Any, **kwargs: Any) -> None:
         init(desk, *args, **{**kwargs, "sync": "normal"})
 
-    patch.setattr(DeskBase, "__init__", hasty)
+    patch.setattr(BrokerDatabase, "__init__", hasty)
 
 
 def _answered_before_commit(patch: pytest.MonkeyPatch) -> None:
     """The broker answers as if a commit could not fail."""
 
-    def careless(desk: DeskBase, con: apsw.Connection) -> None:
+    def careless(desk: BrokerDatabase, con: apsw.Connection) -> None:
         try:
             con.execute("COMMIT")
         except apsw.Error:
             desk._undo(con)
 
-    patch.setattr(DeskBase, "_commit", careless)
+    patch.setattr(BrokerDatabase, "_commit", careless)
 
 
 def _dedupe_by_itself(patch: pytest.MonkeyPatch) -> None:
@@ -60,11 +60,11 @@ def _cursor_before_rows(patch: pytest.MonkeyPatch) -> None:
     """The cursor is moved when a page is seen, not when it is stored."""
 
     def hasty(
-        core: Core,
-        mesh: MeshSync,
-        incoming: receive.Incoming,
+        core: NodeEngine,
+        mesh: MeshState,
+        incoming: receive.DecodedPage,
         absent: Collection[str] | None = None,
-    ) -> receive.Taken:
+    ) -> receive.PageReceived:
         entries, arrivals = incoming
 
         def move(tx: Transaction) -> int:
@@ -72,16 +72,16 @@ def _cursor_before_rows(patch: pytest.MonkeyPatch) -> None:
             assert row is not None
             cursor = Cursor(row.broker_epoch, row.broker_seq)
             if cursor.epoch != entries.epoch or cursor.seq < entries.after:
-                raise receive.Moved(cursor)
+                raise receive.CursorMoved(cursor)
             to = max(cursor.seq, entries.to)
             tx.mesh_change(msgspec.structs.replace(row, broker_seq=to))
             return to
 
         to = core.write("sync.cursor", move)
         core.write("sync.take", lambda tx: receive._apply(core, mesh, entries.rows, arrivals, tx))
-        return receive.Taken(Cursor(entries.epoch, to), 0, 0, 0)
+        return receive.PageReceived(Cursor(entries.epoch, to), 0, 0, 0)
 
-    patch.setattr(receive, "take", hasty)
+    patch.setattr(receive, "receive_page", hasty)
 
 
 def _epoch_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -100,21 +100,21 @@ def _forgotten_not_put_back(patch: pytest.MonkeyPatch) -> None:
 
 def _inflight_for_ever(patch: pytest.MonkeyPatch) -> None:
     """What was under way when the line broke stays so."""
-    patch.setattr(outbox.SpoolWrites, "spool_recover", lambda tx, lane=None: 0)
+    patch.setattr(outbox.OutboxWrites, "spool_recover", lambda tx, lane=None: 0)
 
 
 def _lease_not_asked_for(patch: pytest.MonkeyPatch) -> None:
     """Whoever once had a message may say what becomes of it."""
-    real = queues.Queues.settle
+    real = queues.SqliteQueues.settle
 
     async def careless(
-        desk: queues.Queues, mesh: str, queue: str, seq: int, lease: bytes, *rest: Any
+        desk: queues.SqliteQueues, mesh: str, queue: str, seq: int, lease: bytes, *rest: Any
     ) -> bool:
         place = (desk.number_of(mesh) << SEQ_BITS) + seq
         found = desk.connection.execute("SELECT lease FROM queued WHERE place = ?", (place,)).get
         return await real(desk, mesh, queue, seq, found or lease, *rest)
 
-    patch.setattr(queues.Queues, "settle", careless)
+    patch.setattr(queues.SqliteQueues, "settle", careless)
 
 
 PLANTS: dict[str, Patch] = {

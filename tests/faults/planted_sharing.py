@@ -13,12 +13,12 @@ import pytest
 
 from holdfast.node.sharing import join
 from holdfast.node.sharing.publish import Publishing
-from holdfast.node.snapshots.mesh_export import entries, is_told
+from holdfast.node.snapshots.mesh_export import entries, is_exported
 from holdfast.node.sync import session
-from holdfast.rules.clock_check import Pace
+from holdfast.rules.clock_check import ClockCheck
 from holdfast.rules.envelope import decode_trusted
-from holdfast.rules.outbox import lane_of, spool_row
-from holdfast.rules.rows import SpoolRow
+from holdfast.rules.outbox import lane_of, outbox_row
+from holdfast.rules.rows import OutboxRow
 from holdfast.storage.broker.sqlite import accept, sweep
 from holdfast.storage.ports import Reader
 
@@ -35,11 +35,11 @@ def _backfill_in_two_steps(patch: pytest.MonkeyPatch) -> None:
         if way == "snapshot":
             return bring(publishing, job)
 
-        def read(tx: Reader) -> list[SpoolRow]:
+        def read(tx: Reader) -> list[OutboxRow]:
             page, _ = entries(tx, mesh, job.cursor, job.upto)
-            told = [entry for entry in page if is_told(tx, entry)]
+            told = [entry for entry in page if is_exported(tx, entry)]
             return [
-                spool_row(lane_of(mesh), decode_trusted(entry.raw), entry.offset, 0)
+                outbox_row(lane_of(mesh), decode_trusted(entry.raw), entry.offset, 0)
                 for entry in told
             ]
 
@@ -80,7 +80,7 @@ def _messages_sent_however_old(patch: pytest.MonkeyPatch) -> None:
 
 def _swept_by_any_clock(patch: pytest.MonkeyPatch) -> None:
     """What the clock says is old is old."""
-    patch.setattr(Pace, "is_believed", property(lambda pace: True))
+    patch.setattr(ClockCheck, "is_believed", property(lambda pace: True))
 
 
 PLANTS: dict[str, Patch] = {

@@ -23,13 +23,13 @@ import pytest
 
 import holdfast
 from faults.broker_process import BrokerProcess
-from holdfast.broker.daemon import open_desk
+from holdfast.broker.daemon import open_store
 from holdfast.broker.operator import Operator
-from holdfast.rules.broker_rows import Verdict
+from holdfast.rules.broker_rows import AcceptVerdict
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.limits import OUTBOX_PAGE_ROWS
-from holdfast.rules.rows import SpoolRow
-from holdfast.service.clock import RealSource
+from holdfast.rules.rows import OutboxRow
+from holdfast.service.clock import SystemClock
 from holdfast.simulate.world.invariants import differences, rows
 from support.daemon import UpInThread, make_home, running
 from support.live_broker import MESH, LiveBroker, calls_of, join, share
@@ -110,7 +110,7 @@ class Pair:
             else:
                 mesh.state.set(f"k{rng.randrange(20)}", text)
 
-    def spool(self, at: int, *states: str) -> list[SpoolRow]:
+    def spool(self, at: int, *states: str) -> list[OutboxRow]:
         core = self.up[at].daemon.api.node._core
         lane = f"broker:{MESH}"
         return core.read("test", lambda tx: tx.spool_list(lane, states, 0, ALL))
@@ -178,8 +178,8 @@ class Pair:
         asyncio.run(self._check_store(written))
 
     async def _check_store(self, written: dict[bytes, Any]) -> None:
-        desk = open_desk(self.broker.settings)
-        await desk.open(RealSource().now_ms())
+        desk = open_store(self.broker.settings)
+        await desk.open(SystemClock().now_ms())
         try:
             mesh = await desk.mesh_get(MESH)
             assert mesh is not None
@@ -190,7 +190,7 @@ class Pair:
                 page = asked[start : start + OUTBOX_PAGE_ROWS]
                 for (id, _), found in zip(page, await desk.known(MESH, page), strict=True):
                     assert found is not None, "written, said to be done, and not there"
-                    assert found.verdict is Verdict.DUPLICATE
+                    assert found.verdict is AcceptVerdict.DUPLICATE
                     seqs[id] = found.seq
             assert sorted(seqs.values()) == list(range(1, mesh.seq + 1)), "once each, no gap"
             assert {id: (1, seqs[id]) for id in self.told} == self.told

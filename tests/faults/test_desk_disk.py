@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.rules.broker_rows import Verdict
+from holdfast.rules.broker_rows import AcceptVerdict
 from holdfast.rules.errors import HoldfastError, OutcomeUnknown, StoreFailed
 from holdfast.simulate.disk.disk import FaultyDisk
 from holdfast.simulate.disk.every_call_fails import sweep
 from holdfast.simulate.disk.faults import FailAt
 from holdfast.simulate.disk.powerloss import cut_power, record
 from holdfast.simulate.disk.workload import Acknowledge
-from holdfast.storage.broker.sqlite import SqliteDesk
+from holdfast.storage.broker.sqlite import SqliteBrokerStore
 from support.desks import NOW, TEAM, accept, arriving, queued, topic, with_team
 
 pytestmark = pytest.mark.faults
@@ -26,7 +26,7 @@ GROUPS = ([arriving(1), topic(2), queued(3)], [arriving(3, fingerprint=b"x"), ar
 
 def prepare(directory: Path) -> None:
     async def make() -> None:
-        desk = SqliteDesk(directory / "b", tell_copies=False)
+        desk = SqliteBrokerStore(directory / "b", tell_copies=False)
         await desk.open(NOW)
         await with_team(desk)
         await desk.close()
@@ -36,12 +36,14 @@ def prepare(directory: Path) -> None:
 
 def workload(directory: Path, vfs: str, acknowledge: Acknowledge, sync: str = "full") -> None:
     async def work() -> None:
-        desk = SqliteDesk(directory / "b", sync=sync, vfs=vfs, mark_rows=2, tell_copies=False)
+        desk = SqliteBrokerStore(
+            directory / "b", sync=sync, vfs=vfs, mark_rows=2, tell_copies=False
+        )
         await desk.open(NOW)
         try:
             for group in GROUPS:
                 for one, answer in zip(group, await accept(desk, *group), strict=True):
-                    if answer.verdict is Verdict.CREATED:
+                    if answer.verdict is AcceptVerdict.CREATED:
                         acknowledge((one, answer.seq))
         finally:
             await desk.close()
@@ -53,7 +55,7 @@ def check(directory: Path, acknowledged: Sequence[object], error: BaseException 
     assert error is None or isinstance(error, HoldfastError), repr(error)
 
     async def look() -> None:
-        desk = SqliteDesk(directory / "b", tell_copies=False)
+        desk = SqliteBrokerStore(directory / "b", tell_copies=False)
         await desk.open(NOW)
         try:
             mesh = await desk.mesh_get(TEAM)
@@ -64,7 +66,7 @@ def check(directory: Path, acknowledged: Sequence[object], error: BaseException 
                 one, seq = told
                 (known,) = await desk.known(TEAM, [(one.id, one.fingerprint)])
                 assert known is not None
-                assert (known.verdict, known.seq) == (Verdict.DUPLICATE, seq)
+                assert (known.verdict, known.seq) == (AcceptVerdict.DUPLICATE, seq)
             assert await desk.orphans(10) == []
             assert (await desk.counts())["messages"] == mesh.seq
             # Whoever got no answer asks again, and it is there once.
@@ -118,7 +120,7 @@ def test_R2_after_a_commit_that_nobody_knows_the_end_of_the_desk_does_nothing_mo
 
 
 async def _refuses_after_unknown(folder: Path, vfs: str) -> bool:
-    desk = SqliteDesk(folder / "b", vfs=vfs, tell_copies=False)
+    desk = SqliteBrokerStore(folder / "b", vfs=vfs, tell_copies=False)
     try:
         await desk.open(NOW)
         await accept(desk, arriving(1))

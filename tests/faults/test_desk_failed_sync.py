@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.rules.broker_rows import Verdict
+from holdfast.rules.broker_rows import AcceptVerdict
 from holdfast.rules.errors import HoldfastError, Unknown
-from holdfast.simulate.disk.faults import Call, Kind
+from holdfast.simulate.disk.faults import DiskCall, Kind
 from holdfast.simulate.disk.powerloss import PowerReport, cut_power, record
 from holdfast.simulate.disk.workload import Acknowledge
-from holdfast.storage.broker.sqlite import SqliteDesk, database
+from holdfast.storage.broker.sqlite import SqliteBrokerStore, database
 from support.desks import NOW, TEAM, accept, arriving, with_team
 
 pytestmark = pytest.mark.faults
@@ -31,7 +31,7 @@ class FailedSync:
         self._left = number
         self._closing = False
 
-    def __call__(self, call: Call) -> Kind | None:
+    def __call__(self, call: DiskCall) -> Kind | None:
         if call.op == "sync" and call.file.endswith("-wal"):
             self._left -= 1
             if self._left == 0:
@@ -42,8 +42,8 @@ class FailedSync:
         return "ioerr" if self._closing and call.file.startswith("broker.db") else None
 
 
-def _desk(directory: Path, vfs: str | None = None) -> SqliteDesk:
-    return SqliteDesk(directory / "b", vfs=vfs, tell_copies=False)
+def _desk(directory: Path, vfs: str | None = None) -> SqliteBrokerStore:
+    return SqliteBrokerStore(directory / "b", vfs=vfs, tell_copies=False)
 
 
 def prepare(directory: Path) -> None:
@@ -90,7 +90,7 @@ def check(directory: Path, acknowledged: object) -> None:
             for one, seq in acknowledged:
                 (known,) = await desk.known(TEAM, [(one.id, one.fingerprint)])
                 assert known is not None, f"{seq} is lost"
-                assert (known.verdict, known.seq) == (Verdict.DUPLICATE, seq)
+                assert (known.verdict, known.seq) == (AcceptVerdict.DUPLICATE, seq)
             assert await desk.orphans(10) == []
         finally:
             await desk.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.storage.broker.sqlite import SqliteDesk
+from holdfast.storage.broker.sqlite import SqliteBrokerStore
 from support.desks import NOW, OWNER, TEAM, TOPIC
 from support.envelopes import make_id
 from support.seeds import seeds
@@ -45,7 +45,7 @@ def check(folder: Path, heard: dict[int, int]) -> None:
     """Opens the desk as the next process would."""
 
     async def look() -> None:
-        desk = SqliteDesk(folder)
+        desk = SqliteBrokerStore(folder)
         await desk.open(NOW)
         try:
             mesh = await desk.mesh_get(TEAM)

@@ -12,7 +12,7 @@ from holdfast.node.home.opening import open_home
 from holdfast.node.library.node import Node, open_node
 from holdfast.rules.errors import DiskFull, OutcomeUnknown, StoreFailed
 from holdfast.simulate.disk.disk import FaultyDisk
-from holdfast.simulate.disk.faults import Call, Kind
+from holdfast.simulate.disk.faults import DiskCall, Kind
 from holdfast.simulate.world.invariants import audit
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.sqlite.integrity import integrity
@@ -135,7 +135,7 @@ def test_S3_after_a_failed_sync_nothing_is_written_until_the_home_is_reopened(
     make_home(tmp_path).close()
     failing = False
 
-    def plan(call: Call) -> Kind | None:
+    def plan(call: DiskCall) -> Kind | None:
         return "ioerr" if failing and call.op == "sync" else None
 
     with FaultyDisk(plan) as disk:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.rules.broker_sync import (
     Cursor,
-    Lost,
+    LostAtBroker,
     Meaning,
     Move,
     SyncState,
@@ -18,7 +18,7 @@ from holdfast.rules.broker_sync import (
     is_gap,
     meaning_of,
     settled,
-    word_of,
+    status_name,
 )
 from holdfast.rules.errors import (
     BadAnswer,
@@ -49,33 +49,33 @@ def test_D6_a_first_look_begins_at_the_beginning() -> None:
 
 def test_D6_what_stood_above_the_base_of_a_new_epoch_is_brought_again() -> None:
     move = epoch_moved(Cursor(1, 100), 2, [(1, 0), (2, 60)], 60)
-    assert move == Move(Cursor(2, 60), (Lost(1, 60),), own=True)
+    assert move == Move(Cursor(2, 60), (LostAtBroker(1, 60),), own=True)
 
 
 def test_D6_a_cursor_below_the_base_stays_where_it_is_and_pushes_above_it_are_brought() -> None:
     """Acks may tell of a higher seq than the cursor: what we pushed ourselves is not fed back."""
     move = epoch_moved(Cursor(1, 40), 2, [(1, 0), (2, 60)], 80)
-    assert move == Move(Cursor(2, 40), (Lost(1, 60),), own=False)
+    assert move == Move(Cursor(2, 40), (LostAtBroker(1, 60),), own=False)
 
 
 def test_D6_several_epochs_that_were_slept_through_count_by_the_lowest_base() -> None:
     move = epoch_moved(Cursor(1, 100), 4, [(1, 0), (2, 90), (3, 50), (4, 70)], 75)
     assert move is not None
     assert move.cursor == Cursor(4, 50)
-    assert move.lost == (Lost(1, 50),)
+    assert move.lost == (LostAtBroker(1, 50),)
 
 
 def test_D6_an_older_backup_than_last_time_takes_what_an_earlier_epoch_had_kept() -> None:
     """(1, 80) outlived epoch 2, whose base was 100; the base of epoch 3 is below it."""
     move = epoch_moved(Cursor(2, 150), 3, [(1, 0), (2, 100), (3, 50)], 50)
     assert move is not None
-    assert move.lost == (Lost(2, 50), Lost(1, 50, 100))
+    assert move.lost == (LostAtBroker(2, 50), LostAtBroker(1, 50, 100))
 
 
 def test_D6_what_was_put_back_for_an_earlier_epoch_is_not_put_back_again() -> None:
     move = epoch_moved(Cursor(2, 150), 3, [(1, 0), (2, 100), (3, 120)], 120)
     assert move is not None
-    assert move.lost == (Lost(2, 120),)
+    assert move.lost == (LostAtBroker(2, 120),)
 
 
 def test_D6_a_lower_epoch_is_not_spoken_with() -> None:
@@ -99,7 +99,7 @@ def test_D6_an_epoch_that_the_broker_only_passed_by_is_not_the_one_that_was_read
     assert move is not None
     assert move.cursor == Cursor(3, 0)
     assert move.own
-    assert move.lost == (Lost(2, 0, certain=False), Lost(1, 20, certain=False))
+    assert move.lost == (LostAtBroker(2, 0, certain=False), LostAtBroker(1, 20, certain=False))
 
 
 @given(
@@ -199,9 +199,11 @@ def test_D14_a_silent_connection_with_nothing_to_send_is_idle() -> None:
 
 
 def test_S15_one_word_says_how_a_mesh_stands() -> None:
-    assert word_of("personal", False, None) == "local"
-    assert word_of("shared_owner", True, SyncState.ACTIVE) == "paused"
-    assert word_of("shared_owner", False, None) == "offline"
-    assert word_of("shared_guest", False, SyncState.RECONNECTING) == "offline"
-    assert word_of("shared_guest", False, SyncState.IDLE) == "idle"
-    assert word_of("shared_guest", False, SyncState.ACTIVE, "needs_snapshot") == "needs_snapshot"
+    assert status_name("personal", False, None) == "local"
+    assert status_name("shared_owner", True, SyncState.ACTIVE) == "paused"
+    assert status_name("shared_owner", False, None) == "offline"
+    assert status_name("shared_guest", False, SyncState.RECONNECTING) == "offline"
+    assert status_name("shared_guest", False, SyncState.IDLE) == "idle"
+    assert (
+        status_name("shared_guest", False, SyncState.ACTIVE, "needs_snapshot") == "needs_snapshot"
+    )

@@ -5,22 +5,22 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.rules.clock_check import ClockNote, Pace, begun, looked, noted
+from holdfast.rules.clock_check import ClockCheck, ClockNote, note_after, observe, start
 from holdfast.rules.limits import CLOCK_ABSENCE_MS, CLOCK_LEAP_MS, CLOCK_STEADY_MS, DAY_MS, HOUR_MS
 
 WALL = 1_800_000_000_000
-START = begun(wall_ms=WALL, ticks_ms=0, note=ClockNote(WALL - HOUR_MS, WALL - HOUR_MS, 0))
+START = start(wall_ms=WALL, ticks_ms=0, note=ClockNote(WALL - HOUR_MS, WALL - HOUR_MS, 0))
 
 
-def after(pace: Pace, ticks: int, *, ahead: int = 0) -> Pace:
+def after(pace: ClockCheck, ticks: int, *, ahead: int = 0) -> ClockCheck:
     """A look so much later, at a clock that is so much ahead of what it should show."""
-    return looked(pace, wall_ms=WALL + ticks + ahead, ticks_ms=ticks)
+    return observe(pace, wall_ms=WALL + ticks + ahead, ticks_ms=ticks)
 
 
 def test_D7_a_clock_that_keeps_pace_is_believed() -> None:
     assert START.is_believed
     assert after(after(START, HOUR_MS), 40 * DAY_MS).is_believed
-    assert begun(wall_ms=WALL, ticks_ms=5, note=None).is_believed, "there is nothing to sweep"
+    assert start(wall_ms=WALL, ticks_ms=5, note=None).is_believed, "there is nothing to sweep"
 
 
 def test_D7_a_clock_that_leaps_ahead_is_not_believed_until_it_was_steady_for_a_day() -> None:
@@ -50,11 +50,13 @@ def test_D7_small_leaps_that_add_up_are_one_large_one() -> None:
     assert not pace.is_believed
 
 
-def again(pace: Pace, note: ClockNote | None, ticks: int, ahead: int, down: int) -> Pace:
+def again(
+    pace: ClockCheck, note: ClockNote | None, ticks: int, ahead: int, down: int
+) -> ClockCheck:
     """A restart: the other clock begins anew, the wall clock has gone on."""
     wall = WALL + ticks + ahead
-    kept = noted(pace, note, wall_ms=wall, ticks_ms=ticks)
-    return begun(wall_ms=wall + down, ticks_ms=7, note=kept)
+    kept = note_after(pace, note, wall_ms=wall, ticks_ms=ticks)
+    return start(wall_ms=wall + down, ticks_ms=7, note=kept)
 
 
 def test_D7_who_was_down_for_long_cannot_tell_that_from_a_wrong_clock() -> None:
@@ -63,12 +65,12 @@ def test_D7_who_was_down_for_long_cannot_tell_that_from_a_wrong_clock() -> None:
 
 
 def test_D7_a_restart_while_the_clock_is_wrong_does_not_make_it_right() -> None:
-    before = noted(START, None, wall_ms=WALL, ticks_ms=0)
+    before = note_after(START, None, wall_ms=WALL, ticks_ms=0)
     leapt = after(START, HOUR_MS, ahead=40 * DAY_MS)
-    kept = noted(leapt, before, wall_ms=WALL + HOUR_MS + 40 * DAY_MS, ticks_ms=HOUR_MS)
+    kept = note_after(leapt, before, wall_ms=WALL + HOUR_MS + 40 * DAY_MS, ticks_ms=HOUR_MS)
     assert kept.believed_at == WALL
-    assert not begun(wall_ms=WALL + 40 * DAY_MS + 2 * HOUR_MS, ticks_ms=0, note=kept).is_believed
-    assert begun(wall_ms=WALL + 2 * HOUR_MS, ticks_ms=0, note=kept).is_believed, "it is back"
+    assert not start(wall_ms=WALL + 40 * DAY_MS + 2 * HOUR_MS, ticks_ms=0, note=kept).is_believed
+    assert start(wall_ms=WALL + 2 * HOUR_MS, ticks_ms=0, note=kept).is_believed, "it is back"
 
 
 def test_D7_a_day_of_steadiness_may_be_spread_over_restarts() -> None:
@@ -76,9 +78,9 @@ def test_D7_a_day_of_steadiness_may_be_spread_over_restarts() -> None:
     wall, note = WALL, ClockNote(WALL - 9 * DAY_MS, WALL - 9 * DAY_MS, 0)
     believed = []
     for _ in range(4):
-        pace = begun(wall_ms=wall, ticks_ms=0, note=note)
-        pace = looked(pace, wall_ms=wall + 8 * HOUR_MS, ticks_ms=8 * HOUR_MS)
-        note = noted(pace, note, wall_ms=wall + 8 * HOUR_MS, ticks_ms=8 * HOUR_MS)
+        pace = start(wall_ms=wall, ticks_ms=0, note=note)
+        pace = observe(pace, wall_ms=wall + 8 * HOUR_MS, ticks_ms=8 * HOUR_MS)
+        note = note_after(pace, note, wall_ms=wall + 8 * HOUR_MS, ticks_ms=8 * HOUR_MS)
         believed.append(pace.is_believed)
         wall += DAY_MS
     assert believed == [False, False, True, True]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.rules import digests
-from holdfast.rules.digests import Tally, columns_of
+from holdfast.rules.digests import DigestTally, columns_of
 from holdfast.rules.errors import BadInput
 from holdfast.rules.limits import DIGEST_SHOWN_BYTES_MAX
 from holdfast.rules.rows import Entry, StateRow, TaskRow, VectorRow
@@ -66,14 +66,14 @@ def test_P3_a_sum_is_the_same_in_any_order_and_in_any_parts(
     table: str, data: st.DataObject
 ) -> None:
     rows = [digests.values_of(row)[1] for row in data.draw(st.lists(ROWS[table], max_size=12))]
-    whole, shuffled = Tally(), Tally()
-    parts = [Tally() for _ in range(3)]
+    whole, shuffled = DigestTally(), DigestTally()
+    parts = [DigestTally() for _ in range(3)]
     for n, values in enumerate(rows):
         for tally in (whole, parts[n % 3]):
             tally.add(digests.bucket_of(table, values), digests.row_digest(table, values))
     for values in random.Random(len(rows)).sample(rows, len(rows)):
         shuffled.add(digests.bucket_of(table, values), digests.row_digest(table, values))
-    together = Tally()
+    together = DigestTally()
     for bucket in whole.counts:
         # As an engine does that only knows small integers.
         lanes = [sum(lane) for lane in zip(*(part.lanes(bucket) for part in parts), strict=True)]
@@ -83,7 +83,7 @@ def test_P3_a_sum_is_the_same_in_any_order_and_in_any_parts(
 
 
 def test_P3_a_row_that_is_there_twice_does_not_look_as_if_it_were_not_there() -> None:
-    tally = Tally()
+    tally = DigestTally()
     for _ in range(2):
         tally.add(7, b"\xff" * 32)
     assert tally.digests() == {"07": (b"\xff" * 31 + b"\xfe").hex()}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.rules.errors import BadId
 from holdfast.rules.ids import check_id, id_text, id_time_ms, parse_id, uuid7
-from holdfast.service.clock import RealSource
+from holdfast.service.clock import SystemClock
 
 TIMES = st.integers(0, 2**48 - 1)
 RANDOM = st.binary(min_size=10, max_size=10)
@@ -75,7 +75,7 @@ def test_D3_an_id_has_sixteen_bytes(length: int) -> None:
 
 
 def test_D3_the_real_source_mints_ids_that_grow() -> None:
-    source = RealSource()
+    source = SystemClock()
     minted = [source.mint() for _ in range(2000)]
     assert minted == sorted(minted)
     assert len(set(minted)) == 2000

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.rules.errors import BadInput, BadPeerId, BadToken
 from holdfast.rules.keys import (
-    Hello,
+    HelloTranscript,
     Role,
     bytes_of,
     card_of,
@@ -38,8 +38,10 @@ SMALL_ORDER = (
 )
 
 
-def hello(**other: Any) -> Hello:
-    said = Hello("ana", public_key(ANA), b"a" * 32, "bo", public_key(BO), b"b" * 32, b"c" * 32)
+def hello(**other: Any) -> HelloTranscript:
+    said = HelloTranscript(
+        "ana", public_key(ANA), b"a" * 32, "bo", public_key(BO), b"b" * 32, b"c" * 32
+    )
     return msgspec.structs.replace(said, **other)
 
 
@@ -118,7 +120,7 @@ def test_Z8_a_proof_is_good_for_its_key_role_and_hello_only(seed: bytes, role: R
     other: Role = "server" if role == "client" else "client"
     assert not check_proof(public_key(seed), other, hello(), proof)
     assert not check_proof(public_key(b"x" * 32), role, hello(), proof)
-    for field in Hello.__struct_fields__:
+    for field in HelloTranscript.__struct_fields__:
         value = "eve" if field.endswith("zone") else b"e" * 32
         assert not check_proof(public_key(seed), role, hello(**{field: value}), proof), field
 

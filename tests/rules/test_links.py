@@ -44,8 +44,8 @@ from holdfast.rules.limits import (
     REFUSALS_BRIEF_MAX,
 )
 from holdfast.rules.links import (
+    LinkPlan,
     LinkState,
-    Plan,
     after_error,
     after_quarantine,
     after_success,
@@ -160,20 +160,20 @@ def test_Z8_what_only_a_person_can_put_right_is_tried_rarely(
 
 
 def test_Z5_a_truncated_log_is_never_skipped_over_by_itself() -> None:
-    assert after_error(Truncated("gone", first_available=9), 0, 0.5) == Plan(
+    assert after_error(Truncated("gone", first_available=9), 0, 0.5) == LinkPlan(
         LinkState.TRUNCATED, None
     )
 
 
 def test_Z7_a_full_disk_is_tried_again_and_a_closed_store_is_not() -> None:
-    assert after_error(DiskFull("full"), 0, 0.0) == Plan(LinkState.DISK_FULL, BACKOFF_MS_MIN)
+    assert after_error(DiskFull("full"), 0, 0.0) == LinkPlan(LinkState.DISK_FULL, BACKOFF_MS_MIN)
     for ours in (StoreClosed("closed"), StoreFailed("broke"), UnknownLink("gone")):
-        assert after_error(ours, 0, 0.5) == Plan(LinkState.STOPPED, None)
+        assert after_error(ours, 0, 0.5) == LinkPlan(LinkState.STOPPED, None)
 
 
 def test_Z6_a_new_epoch_is_followed_at_once_but_not_again_and_again() -> None:
     changed = EpochChanged("restored", epoch=2)
-    assert after_error(changed, 0, 0.9) == Plan(LinkState.CONNECTING, 0)
+    assert after_error(changed, 0, 0.9) == LinkPlan(LinkState.CONNECTING, 0)
     again = after_error(changed, 1, 0.9).delay_ms
     assert again is not None
     assert again >= BACKOFF_MS_MIN
@@ -181,12 +181,12 @@ def test_Z6_a_new_epoch_is_followed_at_once_but_not_again_and_again() -> None:
 
 def test_Z6_success_forgets_the_failures_and_a_surprise_is_waited_out() -> None:
     assert after_success() == 0
-    assert after_surprise(0, 0.0) == Plan(LinkState.WAITING, BACKOFF_MS_MIN)
+    assert after_surprise(0, 0.0) == LinkPlan(LinkState.WAITING, BACKOFF_MS_MIN)
 
 
 def test_Z7_a_quarantine_that_is_full_stops_the_link() -> None:
     assert after_quarantine(QUARANTINE_ROWS_MAX - 1) is None
-    assert after_quarantine(QUARANTINE_ROWS_MAX) == Plan(LinkState.QUARANTINE_FULL, None)
+    assert after_quarantine(QUARANTINE_ROWS_MAX) == LinkPlan(LinkState.QUARANTINE_FULL, None)
 
 
 # --- after a batch --------------------------------------------------------------------------------

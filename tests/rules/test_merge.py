@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.rules.envelope import Base
-from holdfast.rules.merge import Verdict, last_writer_wins, version_of
+from holdfast.rules.merge import MergeVerdict, last_writer_wins, version_of
 from holdfast.rules.order import Version, is_newer, order_key
 from support.envelopes import envelope, make_id
 
@@ -23,49 +23,49 @@ def base(version: Version) -> Base:
 
 
 def test_S18_the_first_version_meets_nothing() -> None:
-    assert last_writer_wins(v(1, "a"), None, None, None) is Verdict.FIRST
+    assert last_writer_wins(v(1, "a"), None, None, None) is MergeVerdict.FIRST
 
 
 def test_S18_replacing_what_one_saw_is_a_succession() -> None:
     old, new = v(1, "a"), v(2, "b")
-    assert last_writer_wins(new, base(old), old, None) is Verdict.SUCCEEDS
+    assert last_writer_wins(new, base(old), old, None) is MergeVerdict.SUCCEEDS
 
 
 def test_S18_winning_over_what_one_did_not_see_discards_it() -> None:
     old, new = v(1, "a"), v(2, "b")
-    assert last_writer_wins(new, None, old, None) is Verdict.OVERRIDES
-    assert last_writer_wins(new, Base(1, "c"), old, None) is Verdict.OVERRIDES
-    assert last_writer_wins(new, Base(0, "a"), old, None) is Verdict.OVERRIDES
+    assert last_writer_wins(new, None, old, None) is MergeVerdict.OVERRIDES
+    assert last_writer_wins(new, Base(1, "c"), old, None) is MergeVerdict.OVERRIDES
+    assert last_writer_wins(new, Base(0, "a"), old, None) is MergeVerdict.OVERRIDES
 
 
 def test_S18_an_ancestor_that_comes_late_loses_nothing() -> None:
     old, new = v(1, "a"), v(2, "b")
-    assert last_writer_wins(old, None, new, base(old)) is Verdict.PRECEDES
+    assert last_writer_wins(old, None, new, base(old)) is MergeVerdict.PRECEDES
 
 
 def test_S18_a_loser_is_discarded() -> None:
-    assert last_writer_wins(v(1, "a"), None, v(2, "b"), None) is Verdict.LOSES
-    assert last_writer_wins(v(1, "a"), None, v(2, "b"), Base(1, "c")) is Verdict.LOSES
+    assert last_writer_wins(v(1, "a"), None, v(2, "b"), None) is MergeVerdict.LOSES
+    assert last_writer_wins(v(1, "a"), None, v(2, "b"), Base(1, "c")) is MergeVerdict.LOSES
 
 
 def test_S18_a_peer_has_seen_its_own_writes() -> None:
     old, new = v(1, "a"), v(5, "a")
-    assert last_writer_wins(new, None, old, None) is Verdict.SUCCEEDS
-    assert last_writer_wins(old, None, new, None) is Verdict.PRECEDES
+    assert last_writer_wins(new, None, old, None) is MergeVerdict.SUCCEEDS
+    assert last_writer_wins(old, None, new, None) is MergeVerdict.PRECEDES
 
 
 @pytest.mark.parametrize(
     ("verdict", "applies", "discards"),
     [
-        (Verdict.FIRST, True, False),
-        (Verdict.SUCCEEDS, True, False),
-        (Verdict.OVERRIDES, True, True),
-        (Verdict.PRECEDES, False, False),
-        (Verdict.LOSES, False, True),
+        (MergeVerdict.FIRST, True, False),
+        (MergeVerdict.SUCCEEDS, True, False),
+        (MergeVerdict.OVERRIDES, True, True),
+        (MergeVerdict.PRECEDES, False, False),
+        (MergeVerdict.LOSES, False, True),
     ],
 )
 def test_S18_a_verdict_says_what_is_written_and_what_is_lost(
-    verdict: Verdict, applies: bool, discards: bool
+    verdict: MergeVerdict, applies: bool, discards: bool
 ) -> None:
     assert (verdict.applies, verdict.discards) == (applies, discards)
 

@@ -13,8 +13,8 @@ from holdfast.rules.limits import BACKOFF_MS_MAX, HOUR_MS, OUTBOX_ATTEMPTS_MAX, 
 from holdfast.rules.outbox import (
     EXPIRED,
     LanePlan,
+    OutboxState,
     Policy,
-    State,
     after_abort,
     after_expiry,
     after_refusal,
@@ -26,13 +26,13 @@ from holdfast.rules.outbox import (
     mesh_of,
     plan,
 )
-from holdfast.rules.rows import SpoolRow
+from holdfast.rules.rows import OutboxRow
 from support.stores import spool_row
 
 ORDERED = (Policy.PARK, Policy.HALT)
 
 
-def row(number: int, entity: str = "", **fields: Any) -> SpoolRow:
+def row(number: int, entity: str = "", **fields: Any) -> OutboxRow:
     return spool_row(number, number=number, entity=entity, **fields)
 
 
@@ -131,10 +131,10 @@ class Lane:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self.rows: dict[int, SpoolRow] = {}
+        self.rows: dict[int, OutboxRow] = {}
         self.now = 1
 
-    def of(self, *states: str) -> list[SpoolRow]:
+    def of(self, *states: str) -> list[OutboxRow]:
         return [one for one in self.rows.values() if one.state in states]
 
     def write(self, entity: str, rank: int) -> None:
@@ -142,7 +142,7 @@ class Lane:
         # Changes of an entity have one rank, as all changes have.
         self.rows[number] = row(number, entity, rank=1 if entity else rank)
 
-    def failing(self) -> list[SpoolRow]:
+    def failing(self) -> list[OutboxRow]:
         return [one for one in self.of("pending", "dead") if one.attempts]
 
     def plan(self, room: int) -> LanePlan:
@@ -158,7 +158,7 @@ class Lane:
             self.check(one, failing)
             self.rows[one.number] = msgspec.structs.replace(one, state="inflight")
 
-    def check(self, one: SpoolRow, failing: list[SpoolRow]) -> None:
+    def check(self, one: OutboxRow, failing: list[OutboxRow]) -> None:
         of_entity = [other for other in self.rows.values() if other.entity == one.entity]
         if one.entity and self.policy in ORDERED:
             earlier = [other for other in of_entity if other.number < one.number]
@@ -256,7 +256,7 @@ def test_D12_what_goes_is_ordered_by_priority_apart_from_entities(
 # --- what becomes of a row -----------------------------------------------------------------------
 
 
-def refused(one: SpoolRow, status: int, policy: Policy = Policy.PARK) -> SpoolRow:
+def refused(one: OutboxRow, status: int, policy: Policy = Policy.PARK) -> OutboxRow:
     return after_refusal(
         one,
         status=status,
@@ -273,7 +273,7 @@ def refused(one: SpoolRow, status: int, policy: Policy = Policy.PARK) -> SpoolRo
 def test_D11_what_will_never_pass_is_dead_at_once(status: int, policy: Policy) -> None:
     assert is_permanent(status)
     found = refused(row(1, state="inflight"), status, policy)
-    assert (found.state, found.attempts, found.ended_at) == (State.DEAD, 1, 7_000)
+    assert (found.state, found.attempts, found.ended_at) == (OutboxState.DEAD, 1, 7_000)
     assert (found.code, len(found.error)) == ("not_granted", REASON_CHARS_MAX)
 
 
@@ -282,19 +282,19 @@ def test_D11_what_may_pass_later_waits_longer_each_time_and_not_for_ever(status:
     one, waits = row(1), []
     for _ in range(OUTBOX_ATTEMPTS_MAX - 1):
         one = refused(msgspec.structs.replace(one, state="inflight"), status)
-        assert one.state == State.PENDING
+        assert one.state == OutboxState.PENDING
         assert one.tried_at == 7_000
         waits.append(one.not_before - 7_000)
     assert waits == sorted(waits)
     assert 0 < waits[0] < waits[-1] <= BACKOFF_MS_MAX
-    assert refused(one, status).state == State.DEAD
+    assert refused(one, status).state == OutboxState.DEAD
     assert refused(one, status).attempts == OUTBOX_ATTEMPTS_MAX
 
 
 def test_D12_a_lane_that_halts_gives_up_nothing_by_itself() -> None:
     worn = row(1, attempts=OUTBOX_ATTEMPTS_MAX + 5)
-    assert refused(worn, 404, Policy.HALT).state == State.PENDING
-    assert refused(worn, 404, Policy.QUARANTINE).state == State.DEAD
+    assert refused(worn, 404, Policy.HALT).state == OutboxState.PENDING
+    assert refused(worn, 404, Policy.QUARANTINE).state == OutboxState.DEAD
 
 
 def test_D8_a_message_expires_and_a_change_does_not() -> None:
@@ -303,20 +303,20 @@ def test_D8_a_message_expires_and_a_change_does_not() -> None:
     assert not is_expired(row(1, "state//k", created_at=0), 999 * HOUR_MS, 72)
     assert not is_expired(row(1, created_at=10**15), 999 * HOUR_MS, 72), "a clock that went back"
     found = after_expiry(row(1), 5, 72)
-    assert (found.state, found.code, found.ended_at) == (State.DEAD, EXPIRED, 5)
+    assert (found.state, found.code, found.ended_at) == (OutboxState.DEAD, EXPIRED, 5)
     assert found.attempts == 1, "so that it counts as failing"
 
 
 def test_D11_what_is_tried_again_begins_anew() -> None:
     one = row(1, state="dead", attempts=7, not_before=9, ended_at=8, code="x", error="y")
     found = after_retry(one)
-    assert (found.state, found.attempts, found.not_before) == (State.PENDING, 0, 0)
+    assert (found.state, found.attempts, found.not_before) == (OutboxState.PENDING, 0, 0)
     assert found.ended_at is None
     assert (found.code, found.error) == ("x", "y"), "why it failed is told until it passes"
 
 
 def test_D11_what_is_given_up_says_why_and_why_it_had_failed() -> None:
     found = after_abort(row(1, code="x", error="y"), 5, "by ana")
-    assert (found.state, found.code, found.ended_at) == (State.ABORTED, "dropped", 5)
+    assert (found.state, found.code, found.ended_at) == (OutboxState.ABORTED, "dropped", 5)
     assert found.error == "by ana; before that x: y"
     assert after_abort(row(1), 5, "by ana").error == "by ana"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.rules.order import Version
-from holdfast.rules.tasks import Status
+from holdfast.rules.tasks import TaskStatus
 from support.envelopes import make_id
 from support.stores import file_row, state_row, task_row, version
 
@@ -27,14 +27,14 @@ def test_S9_a_file_is_in_a_blob_when_it_is_live_and_its_row_holds_nothing(
 @pytest.mark.parametrize(
     ("status", "holder", "by"),
     [
-        (Status.OPEN, None, None),
-        (Status.OPEN, version(1, "bob"), None),
-        (Status.CLAIMED, version(1, "bob"), "bob"),
-        (Status.COMPLETED, version(1, "bob"), "bob"),
-        (Status.CANCELLED, None, None),
+        (TaskStatus.OPEN, None, None),
+        (TaskStatus.OPEN, version(1, "bob"), None),
+        (TaskStatus.CLAIMED, version(1, "bob"), "bob"),
+        (TaskStatus.COMPLETED, version(1, "bob"), "bob"),
+        (TaskStatus.CANCELLED, None, None),
     ],
 )
 def test_S10_a_task_is_claimed_by_its_holder_unless_it_is_open(
-    status: Status, holder: Version | None, by: str | None
+    status: TaskStatus, holder: Version | None, by: str | None
 ) -> None:
     assert task_row("t", status=status, holder=holder).claimed_by == by

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.rules.order import Version, order_key
-from holdfast.rules.tasks import TERMINAL, Event, Judged, Status, Task, Turn, fold, step
+from holdfast.rules.tasks import TERMINAL, Judged, Task, TaskEvent, TaskStatus, Turn, fold, step
 from support.envelopes import make_id
 
 
@@ -27,7 +27,7 @@ def run(*turns: Turn) -> tuple[Task, list[str]]:
 
 
 def holder(task: Task) -> str | None:
-    return task.holder.peer if task.holder and task.status is Status.CLAIMED else None
+    return task.holder.peer if task.holder and task.status is TaskStatus.CLAIMED else None
 
 
 # --- the branches ---------------------------------------------------------------------------------
@@ -36,13 +36,13 @@ def holder(task: Task) -> str | None:
 def test_S10_a_claim_on_an_open_task_takes_it() -> None:
     task, events = run(CREATE, turn("claim", 2, "bob"))
     assert events == ["created", "claimed"]
-    assert (task.status, holder(task), task.claimed_at) == (Status.CLAIMED, "bob", 1002)
+    assert (task.status, holder(task), task.claimed_at) == (TaskStatus.CLAIMED, "bob", 1002)
 
 
 @pytest.mark.parametrize("end", ["complete", "cancel"])
 def test_S10_a_claim_on_an_ended_task_is_rejected(end: str) -> None:
     task, history = fold([CREATE, turn(end, 2, "bob"), turn("claim", 3, "cyd")])
-    assert [judged.event for judged in history][-1] is Event.REJECTED_TERMINAL
+    assert [judged.event for judged in history][-1] is TaskEvent.REJECTED_TERMINAL
     assert history[-1].against == Version(2, "bob", make_id(2))
     assert task.status in TERMINAL
 
@@ -56,7 +56,7 @@ def test_S10_the_same_peer_may_claim_again() -> None:
 def test_S10_of_two_claims_the_lower_stamp_wins() -> None:
     task, history = fold([CREATE, turn("claim", 5, "ana"), turn("claim", 2, "zoe")])
     assert holder(task) == "zoe"
-    assert history[-1].event is Event.SUPERSEDED
+    assert history[-1].event is TaskEvent.SUPERSEDED
     assert history[-1].against == Version(2, "zoe", make_id(2))
 
 
@@ -86,16 +86,18 @@ def test_S10_a_claim_of_an_earlier_generation_has_lost_for_good() -> None:
     task, history = fold(
         [CREATE, turn("claim", 2, "bob"), turn("release", 3, "bob"), turn("claim", 4, "cyd")]
     )
-    assert task.status is Status.OPEN
-    assert history[-1].event is Event.SUPERSEDED
+    assert task.status is TaskStatus.OPEN
+    assert history[-1].event is TaskEvent.SUPERSEDED
     assert history[-1].against == Version(2, "bob", make_id(2))
 
 
 def test_S10_a_claim_of_a_generation_that_has_not_come_yet_waits_for_it() -> None:
     early = turn("claim", 9, "cyd", generation=1)
     task, history = fold([CREATE, early])
-    assert task.status is Status.OPEN
-    assert history[-1] == Judged(early, Event.SUPERSEDED, None), "against nobody that is known yet"
+    assert task.status is TaskStatus.OPEN
+    assert history[-1] == Judged(early, TaskEvent.SUPERSEDED, None), (
+        "against nobody that is known yet"
+    )
     task, events = run(CREATE, early, turn("claim", 2, "bob"), turn("release", 3, "bob"))
     assert holder(task) == "cyd"
     assert events == ["created", "claimed", "released", "claimed"]
@@ -120,14 +122,14 @@ def test_S10_a_release_by_one_who_does_not_hold_the_task_is_ignored(turns: list[
 
 def test_S10_a_terminal_state_beats_any_claim() -> None:
     task, events = run(CREATE, turn("claim", 5, "bob"), turn("cancel", 2, "cyd"))
-    assert task.status is Status.CANCELLED
+    assert task.status is TaskStatus.CANCELLED
     assert events == ["created", "cancelled", "rejected_terminal"]
 
 
 def test_S10_of_two_ends_the_lower_stamp_holds() -> None:
     ends = [turn("complete", 4, "bob"), turn("cancel", 3, "cyd")]
     task, events = run(CREATE, turn("claim", 2, "bob"), *ends)
-    assert task.status is Status.CANCELLED
+    assert task.status is TaskStatus.CANCELLED
     assert (task.ended, task.ended_at) == (Version(3, "cyd", make_id(3)), 1003)
     assert events[-1] == "rejected_terminal"
 
@@ -142,7 +144,7 @@ def test_S10_a_task_that_ended_while_it_was_open_was_held_by_nobody() -> None:
     task, _ = run(
         CREATE, turn("claim", 2, "bob"), turn("release", 3, "bob"), turn("cancel", 4, "ana")
     )
-    assert task.status is Status.CANCELLED
+    assert task.status is TaskStatus.CANCELLED
     assert task.holder is None
 
 
@@ -193,7 +195,9 @@ def test_S10_the_fold_keeps_its_own_rules(turns: list[Turn]) -> None:
     assert [judged.turn for judged in history] == sorted(
         turns, key=lambda each: order_key(each.version)
     )
-    ends = [judged for judged in history if judged.event in (Event.COMPLETED, Event.CANCELLED)]
+    ends = [
+        judged for judged in history if judged.event in (TaskEvent.COMPLETED, TaskEvent.CANCELLED)
+    ]
     assert len(ends) == (task.status in TERMINAL)
     if ends:
         lowest = min(
@@ -201,15 +205,15 @@ def test_S10_the_fold_keeps_its_own_rules(turns: list[Turn]) -> None:
             key=lambda each: order_key(each.version),
         )
         assert task.ended == lowest.version, "the lowest of all ends"
-    claimed = {j.turn.generation: j.turn for j in history if j.event is Event.CLAIMED}
-    released = {j.turn.generation: j.turn for j in history if j.event is Event.RELEASED}
+    claimed = {j.turn.generation: j.turn for j in history if j.event is TaskEvent.CLAIMED}
+    released = {j.turn.generation: j.turn for j in history if j.event is TaskEvent.RELEASED}
     # One generation after the other, each held by one peer and released by that peer.
     assert sorted(released) == list(range(task.generation))
-    assert len(claimed) == sum(judged.event is Event.CLAIMED for judged in history)
+    assert len(claimed) == sum(judged.event is TaskEvent.CLAIMED for judged in history)
     for generation, release in released.items():
         assert claimed[generation].version.peer == release.version.peer
     holds = task.generation in claimed
-    assert (task.status is Status.CLAIMED) == (holds and not ends)
+    assert (task.status is TaskStatus.CLAIMED) == (holds and not ends)
     # The lowest of all claims of a generation that are not too late.
     end = order_key(task.ended) if task.ended is not None else None
     for generation, claim in claimed.items():
@@ -240,7 +244,7 @@ def test_S10_a_claim_of_a_generation_that_was_undone_waits_for_it() -> None:
     ]
     task, _ = fold(seen_by_bob)
     assert (task.status, task.generation, task.holder) == (
-        Status.CLAIMED,
+        TaskStatus.CLAIMED,
         1,
         seen_by_bob[-1].version,
     )
@@ -250,9 +254,9 @@ def test_S10_a_claim_of_a_generation_that_was_undone_waits_for_it() -> None:
     opened = [*seen_by_bob, late, turn("release", 8, "ana")]
     task, history = fold([*opened, turn("claim", 9, "cyd", generation=1)])
     assert (task.generation, task.holder) == (1, seen_by_bob[-1].version), "the lowest of its own"
-    assert history[-1].event is Event.SUPERSEDED
+    assert history[-1].event is TaskEvent.SUPERSEDED
     task, _ = fold([*opened, turn("release", 7, "bob", generation=1)])
-    assert (task.status, task.generation) == (Status.OPEN, 2), "bob had let go of it meanwhile"
+    assert (task.status, task.generation) == (TaskStatus.OPEN, 2), "bob had let go of it meanwhile"
 
 
 def test_S10_every_order_of_a_hard_case_agrees() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import holdfast
 from holdfast.node.library.node import Node
-from holdfast.node.sync.run_once import settle
+from holdfast.node.sync.run_once import wait_until_synced
 from holdfast.node.trust.trust import Trust
 from holdfast.pipeline.logs.broker import BrokerLog
 from holdfast.pipeline.logs.log import open_log
@@ -75,7 +75,7 @@ class Audited:
         for at in which or (0, 1, 0):
             with self.node(at) as node:
                 paths = HomePaths(node.home)
-                assert settle(node._core, Trust(node._core, paths), paths, MESH).done
+                assert wait_until_synced(node._core, Trust(node._core, paths), paths, MESH).done
 
     def sweep_later(self, later_ms: int) -> int:
         now = self.broker.daemon.broker.source.now_ms()  # type: ignore[union-attr]

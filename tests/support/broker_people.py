@@ -27,16 +27,16 @@ from holdfast.broker.daemon import BrokerDaemon
 from holdfast.broker.settings import BrokerSettings
 from holdfast.protocol.frames import (
     Acks,
-    Answer,
     Challenge,
+    Confirmed,
     Entries,
     Follow,
     FromBroker,
     FromNode,
-    Got,
     Hello,
     Item,
     Push,
+    PushAnswer,
     Welcome,
     encode_frame,
     read_from_broker,
@@ -193,7 +193,7 @@ class Person:
         nonce = os.urandom(keys.NONCE_BYTES)
         said = {"zone": self.name, "key": text_of(self.key), "nonce": text_of(nonce)}
         answer = (await ask(up, "POST", "/v1/hello", said)).json
-        hello = keys.Hello(
+        hello = keys.HelloTranscript(
             client_zone=self.name,
             client_key=self.key,
             client_nonce=nonce,
@@ -319,7 +319,7 @@ class Wire:
         self, person: Person, challenge: Challenge, needs: Mapping[str, int] = NEEDS, **changed: Any
     ) -> Hello:
         nonce = os.urandom(keys.NONCE_BYTES)
-        hello = keys.Hello(
+        hello = keys.HelloTranscript(
             client_zone=person.name,
             client_key=person.key,
             client_nonce=nonce,
@@ -332,11 +332,11 @@ class Wire:
         frame = Hello(person.name, person.key, nonce, proof, dict(needs))
         return msgspec.structs.replace(frame, **changed)
 
-    async def push(self, mesh: str, *raws: bytes, epoch: int = 0) -> list[Answer]:
+    async def push(self, mesh: str, *raws: bytes, epoch: int = 0) -> list[PushAnswer]:
         """Hands in and waits for all answers, in the order in which they were handed in."""
         items = [Item(next(self._numbers), raw) for raw in raws]
         await self.send(Push(mesh, epoch, items))
-        found: dict[int, Answer] = {}
+        found: dict[int, PushAnswer] = {}
         while len(found) < len(items):
             acks = await self.get(Acks)
             found.update({one.number: one for one in acks.answers})
@@ -352,7 +352,7 @@ class Wire:
             entries = await self.get(Entries)
             assert entries.mesh == mesh
             found.append(entries)
-            await self.send(Got(mesh, entries.epoch, entries.to))
+            await self.send(Confirmed(mesh, entries.epoch, entries.to))
         return found
 
     async def closed(self) -> tuple[int, str]:

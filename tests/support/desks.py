@@ -14,17 +14,17 @@ from typing import Any, Protocol
 
 from holdfast.rules.broker_rows import (
     MEMBER_GRANTS,
-    Accepted,
-    Arriving,
-    DeskMesh,
+    AcceptResult,
+    BrokerMesh,
     DestinationRow,
     FeedPage,
     MemberRow,
+    PushedEnvelope,
 )
 from holdfast.rules.limits import DAY_MS
-from holdfast.storage.broker.port import Desk
-from holdfast.storage.broker.postgres import PostgresDesk
-from holdfast.storage.broker.sqlite import SqliteDesk, ThreadedDesk
+from holdfast.storage.broker.port import BrokerStore
+from holdfast.storage.broker.postgres import PostgresBrokerStore
+from holdfast.storage.broker.sqlite import SqliteBrokerStore, ThreadedBrokerStore
 from support.envelopes import make_id
 from support.postgres import name_for, server
 
@@ -35,7 +35,7 @@ TEAM = "team"
 OWNER, ANA, BOB, EVE = (bytes([n]) * 32 for n in range(1, 5))
 TOPIC, QUEUE = "news", "work"
 
-DeskMaker = Callable[[Path], AbstractAsyncContextManager[Desk]]
+DeskMaker = Callable[[Path], AbstractAsyncContextManager[BrokerStore]]
 """An opened desk that keeps what it holds in (or by the name of) the folder: made again for the
 same folder it is the same desk, opened anew."""
 
@@ -43,14 +43,14 @@ same folder it is the same desk, opened anew."""
 class Vandal(Protocol):
     """Somebody who damages a store behind the desk's back."""
 
-    async def lose_message(self, desk: Desk, mesh: str, seq: int) -> None: ...
-    async def lose_dedupe(self, desk: Desk, mesh: str, id: bytes) -> None: ...
+    async def lose_message(self, desk: BrokerStore, mesh: str, seq: int) -> None: ...
+    async def lose_dedupe(self, desk: BrokerStore, mesh: str, id: bytes) -> None: ...
 
 
 @asynccontextmanager
-async def sqlite_desk(folder: Path) -> AsyncIterator[Desk]:
+async def sqlite_desk(folder: Path) -> AsyncIterator[BrokerStore]:
     # Not for the disk, whose syncs would be most of the time: tests/faults looks at those.
-    desk = SqliteDesk(folder / "broker", sync="off")
+    desk = SqliteBrokerStore(folder / "broker", sync="off")
     await desk.open(NOW)
     try:
         yield desk
@@ -59,8 +59,8 @@ async def sqlite_desk(folder: Path) -> AsyncIterator[Desk]:
 
 
 @asynccontextmanager
-async def threaded_desk(folder: Path) -> AsyncIterator[Desk]:
-    desk = ThreadedDesk(SqliteDesk(folder / "broker", sync="off"))
+async def threaded_desk(folder: Path) -> AsyncIterator[BrokerStore]:
+    desk = ThreadedBrokerStore(SqliteBrokerStore(folder / "broker", sync="off"))
     await desk.open(NOW)
     try:
         yield desk
@@ -69,8 +69,8 @@ async def threaded_desk(folder: Path) -> AsyncIterator[Desk]:
 
 
 @asynccontextmanager
-async def postgres_desk(folder: Path) -> AsyncIterator[Desk]:
-    desk = PostgresDesk(await server().database(name_for(folder)))
+async def postgres_desk(folder: Path) -> AsyncIterator[BrokerStore]:
+    desk = PostgresBrokerStore(await server().database(name_for(folder)))
     await desk.open(NOW)
     try:
         yield desk
@@ -79,29 +79,29 @@ async def postgres_desk(folder: Path) -> AsyncIterator[Desk]:
 
 
 class SqliteVandal:
-    async def lose_message(self, desk: Desk, mesh: str, seq: int) -> None:
+    async def lose_message(self, desk: BrokerStore, mesh: str, seq: int) -> None:
         where = "place = ((SELECT number FROM mesh WHERE slug = ?) << 40) + ?"
         self._do(desk, f"DELETE FROM message WHERE {where}", (mesh, seq))
 
-    async def lose_dedupe(self, desk: Desk, mesh: str, id: bytes) -> None:
+    async def lose_dedupe(self, desk: BrokerStore, mesh: str, id: bytes) -> None:
         where = "mesh = (SELECT number FROM mesh WHERE slug = ?) AND id = ?"
         self._do(desk, f"DELETE FROM dedupe WHERE {where}", (mesh, id))
 
-    def _do(self, desk: Desk, sql: str, values: tuple[str, int | bytes]) -> None:
-        inner = desk.inner if isinstance(desk, ThreadedDesk) else desk
-        assert isinstance(inner, SqliteDesk)
+    def _do(self, desk: BrokerStore, sql: str, values: tuple[str, int | bytes]) -> None:
+        inner = desk.inner if isinstance(desk, ThreadedBrokerStore) else desk
+        assert isinstance(inner, SqliteBrokerStore)
         inner.connection.execute(sql, values)
 
 
 class PostgresVandal:
-    async def lose_message(self, desk: Desk, mesh: str, seq: int) -> None:
+    async def lose_message(self, desk: BrokerStore, mesh: str, seq: int) -> None:
         await self._do(desk, "DELETE FROM message WHERE {mesh} AND seq = $2", mesh, seq)
 
-    async def lose_dedupe(self, desk: Desk, mesh: str, id: bytes) -> None:
+    async def lose_dedupe(self, desk: BrokerStore, mesh: str, id: bytes) -> None:
         await self._do(desk, "DELETE FROM dedupe WHERE {mesh} AND id = $2", mesh, id)
 
-    async def _do(self, desk: Desk, sql: str, *values: str | int | bytes) -> None:
-        assert isinstance(desk, PostgresDesk)
+    async def _do(self, desk: BrokerStore, sql: str, *values: str | int | bytes) -> None:
+        assert isinstance(desk, PostgresBrokerStore)
         where = sql.format(mesh="mesh = (SELECT number FROM mesh WHERE slug = $1)")
         await desk.execute(where, *values)
 
@@ -118,7 +118,7 @@ VANDALS: dict[str, Vandal] = {
 }
 
 
-async def with_team(desk: Desk) -> DeskMesh:
+async def with_team(desk: BrokerStore) -> BrokerMesh:
     """A mesh with an owner and two members, a topic and a queue."""
     mesh = await desk.mesh_register(TEAM, "The team", OWNER, "olga", "server-1", NOW)
     await desk.member_put(TEAM, member(ANA, "ana"))
@@ -133,7 +133,7 @@ def member(key: bytes, name: str, *grants: str, added_at: int = NOW) -> MemberRo
     return MemberRow(key=key, name=name, grants=chosen, added_at=added_at)
 
 
-def arriving(number: int, kind: str = "change", ref: str = "", **fields: Any) -> Arriving:
+def arriving(number: int, kind: str = "change", ref: str = "", **fields: Any) -> PushedEnvelope:
     """An envelope of ana's; its id, content and fingerprint are told by the number."""
     raw = b"envelope %d" % number
     row: dict[str, Any] = {
@@ -148,29 +148,29 @@ def arriving(number: int, kind: str = "change", ref: str = "", **fields: Any) ->
         "raw": raw,
         "broker_id": make_id(number, NOW),
     }
-    return Arriving(**{**row, **fields})
+    return PushedEnvelope(**{**row, **fields})
 
 
-def topic(number: int, **fields: Any) -> Arriving:
+def topic(number: int, **fields: Any) -> PushedEnvelope:
     return arriving(number, "topic", TOPIC, **fields)
 
 
-def dm(number: int, to: bytes = BOB, **fields: Any) -> Arriving:
+def dm(number: int, to: bytes = BOB, **fields: Any) -> PushedEnvelope:
     return arriving(number, "dm", to.hex(), **fields)
 
 
-def queued(number: int, **fields: Any) -> Arriving:
+def queued(number: int, **fields: Any) -> PushedEnvelope:
     return arriving(number, "queue", QUEUE, **fields)
 
 
 async def accept(
-    desk: Desk, *batch: Arriving, now_ms: int = NOW, dedupe_ms: int | None = DEDUPE_MS
-) -> list[Accepted]:
+    desk: BrokerStore, *batch: PushedEnvelope, now_ms: int = NOW, dedupe_ms: int | None = DEDUPE_MS
+) -> list[AcceptResult]:
     return await desk.accept(batch, now_ms, keep_ms=KEEP_MS, dedupe_ms=dedupe_ms)
 
 
 async def feed(
-    desk: Desk, key: bytes = BOB, after: int = 0, *, mesh: str = TEAM, own: bool = False
+    desk: BrokerStore, key: bytes = BOB, after: int = 0, *, mesh: str = TEAM, own: bool = False
 ) -> FeedPage:
     return await desk.feed(mesh, key, after, 1000, 1_000_000, own=own)
 
@@ -179,5 +179,5 @@ def seqs(page: FeedPage) -> list[int]:
     return [row.seq for row in page.rows]
 
 
-def verdicts(answers: Sequence[Accepted]) -> list[str]:
+def verdicts(answers: Sequence[AcceptResult]) -> list[str]:
     return [answer.verdict.value for answer in answers]

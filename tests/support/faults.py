@@ -27,7 +27,7 @@ from holdfast.rules.ids import id_text, parse_id
 from holdfast.rules.limits import DAY_MS
 from holdfast.simulate.disk.disk import FaultyDisk
 from holdfast.simulate.disk.every_call_fails import Check, SweepFailure, run_with_fault
-from holdfast.simulate.disk.faults import Call, FailAt, Kind
+from holdfast.simulate.disk.faults import DiskCall, FailAt, Kind
 from holdfast.simulate.disk.files import watch_files
 from holdfast.simulate.disk.workload import Prepare, Workload, describe, empty, scratch
 from holdfast.simulate.world.invariants import audit
@@ -83,9 +83,9 @@ class ArmedPlan:
     def __init__(self, fault: FailAt | None) -> None:
         self.fault = fault
         self.armed = False
-        self.calls: list[Call] = []
+        self.calls: list[DiskCall] = []
 
-    def __call__(self, call: Call) -> Kind | None:
+    def __call__(self, call: DiskCall) -> Kind | None:
         if not self.armed:
             return None
         numbered = call._replace(number=len(self.calls))
@@ -166,7 +166,7 @@ def count_of(node: Node, id: str) -> int:
 @dataclass(slots=True)
 class _Played:
     fault: FailAt | None
-    calls: list[Call]
+    calls: list[DiskCall]
     first: Exception | None
     """How the operation ended; None is success."""
     problems: list[str]
@@ -273,7 +273,7 @@ def _clock(days_later: int) -> HandClock:
     return HandClock(START_MS + days_later * DAY_MS, seed=f"life {next(_lives)}")
 
 
-def every_fault(calls: Sequence[Call]) -> Iterator[FailAt]:
+def every_fault(calls: Sequence[DiskCall]) -> Iterator[FailAt]:
     """Each call fails once; the disk dies for good at the first and last of each row of like calls.
 
     The frames of one commit are such a row: dying at one in its middle leaves the same as at the
@@ -286,7 +286,7 @@ def every_fault(calls: Sequence[Call]) -> Iterator[FailAt]:
                 yield FailAt(call.number, kind, "forever")
 
 
-def _alike(one: Call | None, other: Call | None) -> bool:
+def _alike(one: DiskCall | None, other: DiskCall | None) -> bool:
     return one is not None and other is not None and one[1:] == other[1:]
 
 

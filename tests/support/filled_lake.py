@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from holdfast.pipeline.lake.lake import ID_DAY, Lake, Position, log_app
 from holdfast.pipeline.logs.log import open_log
-from holdfast.pipeline.logs.unpack import ENVELOPE, unpack
+from holdfast.pipeline.logs.unpack import ENVELOPE, decode_header
 
 
 def pour(spark: SparkSession, lake: Lake, *homes: Path) -> None:
@@ -29,7 +29,7 @@ def _pour_one(spark: SparkSession, lake: Lake, home: Path, known: set[str]) -> N
     log = open_log(str(home))
     place = log.place()
     begin = (lake.position(place.log, place.epoch) or 0) + 1
-    batches = [unpack(batch) for batch in log.batches(place.epoch, begin, place.head + 1)]
+    batches = [decode_header(batch) for batch in log.batches(place.epoch, begin, place.head + 1)]
     log.close()
     table = pa.Table.from_batches(batches, ENVELOPE)
     if not table.num_rows:

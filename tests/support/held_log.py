@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from holdfast.pipeline.logs.log import Log, Place
+from holdfast.pipeline.logs.log import LogBounds, ReadableLog
 from holdfast.rules.filters import EVERYTHING, Filter
 from support.waiting import until
 
@@ -20,11 +20,11 @@ from support.waiting import until
 class PassingLog:
     """The log of somebody else, as it is."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: ReadableLog) -> None:
         self.log = log
         self.location = log.location
 
-    def place(self) -> Place:
+    def place(self) -> LogBounds:
         return self.log.place()
 
     def batches(
@@ -45,7 +45,7 @@ class PassingLog:
 class HeldLog(PassingLog):
     """Whoever reads it writes a file `reading-<pid>` into a folder, and waits there for `go`."""
 
-    def __init__(self, log: Log, folder: str) -> None:
+    def __init__(self, log: ReadableLog, folder: str) -> None:
         super().__init__(log)
         self.folder = folder
 
@@ -61,6 +61,6 @@ class HeldLog(PassingLog):
 class HalfLog(PassingLog):
     """As it was when it had half of its entries."""
 
-    def place(self) -> Place:
+    def place(self) -> LogBounds:
         whole = super().place()
         return msgspec.structs.replace(whole, head=(whole.first + whole.head) // 2)

@@ -17,7 +17,7 @@ from holdfast.rules.rows import (
     TaskRow,
     VectorRow,
 )
-from holdfast.rules.tasks import Status
+from holdfast.rules.tasks import TaskStatus
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 LONGS = st.integers(0, 2**63 - 2)
@@ -70,7 +70,7 @@ ROWS: dict[str, st.SearchStrategy[Any]] = {
         description=TEXTS,
         created_by=TEXTS,
         created_at=TIMES,
-        status=st.sampled_from(Status),
+        status=st.sampled_from(TaskStatus),
         generation=LONGS,
         holder=st.none() | VERSIONS,
         claimed_at=st.none() | TIMES,

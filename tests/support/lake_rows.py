@@ -17,7 +17,7 @@ from pyspark.sql.types import TimestampType
 
 from holdfast.pipeline.lake.schema import BRONZE, SILVER
 from holdfast.pipeline.logs.log import open_log
-from holdfast.pipeline.logs.unpack import unpack
+from holdfast.pipeline.logs.unpack import decode_header
 from holdfast.rules.bodies import Fact, MessageSend, decode_body, family_of
 from holdfast.rules.envelope import decode
 from holdfast.rules.ids import id_text
@@ -144,7 +144,7 @@ def bronze_of(spark: SparkSession, homes: Iterable[Path], batch: int = 0) -> Dat
         log = open_log(str(home))
         place = log.place()
         batches = log.batches(place.epoch, place.first, place.head + 1)
-        tables += [pa.Table.from_batches([unpack(part)]) for part in batches]
+        tables += [pa.Table.from_batches([decode_header(part)]) for part in batches]
         log.close()
     whole = pa.concat_tables(tables)
     assert whole.column("problem").null_count == len(whole)

@@ -22,7 +22,7 @@ import msgspec
 import holdfast
 from holdfast.broker.daemon import BrokerDaemon
 from holdfast.broker.settings import BrokerSettings
-from holdfast.node.broker_client.client import BrokerCalls, card_shown
+from holdfast.node.broker_client.client import BrokerClient, card_shown
 from holdfast.node.library.node import Node
 from holdfast.node.trust.trust import Trust
 from holdfast.rules.invites import parse_invite
@@ -118,10 +118,10 @@ def _free_port() -> int:
         return port
 
 
-def calls_of(node: Node, broker: LiveBroker, card: str | None = None) -> BrokerCalls:
+def calls_of(node: Node, broker: LiveBroker, card: str | None = None) -> BrokerClient:
     trust = Trust(node._core, HomePaths(node.home))
     shown = card or card_shown(broker.url, (trust.name, trust.seed))
-    return BrokerCalls.of(trust, broker.url, shown)
+    return BrokerClient.of(trust, broker.url, shown)
 
 
 def share(home: Path, broker: LiveBroker) -> None:
@@ -145,7 +145,7 @@ def join(home: Path, broker: LiveBroker, owner: Path) -> None:
         calls.close()
 
 
-def _become(node: Node, calls: BrokerCalls, kind: str, server_id: str, epoch: int) -> None:
+def _become(node: Node, calls: BrokerClient, kind: str, server_id: str, epoch: int) -> None:
     row = msgspec.structs.replace(
         node.mesh(MESH).info(),
         kind=kind,

@@ -12,13 +12,13 @@ from typing import cast
 
 import msgspec
 
-from holdfast.node.core.context import Context
-from holdfast.node.core.engine import Core
+from holdfast.node.core.context import NodeContext
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.metrics import Metrics
 from holdfast.node.home.opening import Opened
 from holdfast.node.library.node import Mesh, Node, open_node
 from holdfast.rules.keys import card_of, public_key
-from holdfast.service.clock import Source
+from holdfast.service.clock import Clock
 from holdfast.storage.files.blobs import FileBlobs, MemoryBlobs
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.memory.store import MemoryStore
@@ -33,11 +33,11 @@ KINDS = ("memory", "sqlite")
 class MemoryHome(Opened):
     """What a node needs of an open home, without one."""
 
-    def __init__(self, store: MemoryStore, peer: str, source: Source, blobs: MemoryBlobs) -> None:
+    def __init__(self, store: MemoryStore, peer: str, source: Clock, blobs: MemoryBlobs) -> None:
         self.paths = HomePaths(Path("in-memory"))
         # The library only drives it through the port and the writer, which both kinds have.
         self.store = cast(SqliteStore, store)
-        self.core = Core(store, Context(peer, 1, source, blobs), Metrics())
+        self.core = NodeEngine(store, NodeContext(peer, 1, source, blobs), Metrics())
         self.blobs = blobs
         self.open_ms = 0.0
 

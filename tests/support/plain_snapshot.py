@@ -16,11 +16,11 @@ from holdfast.node.log.digests import digests
 from holdfast.node.snapshots.manifest import (
     NAME,
     PARTS,
-    LogPlace,
-    Manifest,
+    LogCoverage,
     MeshPoint,
-    Part,
     Signer,
+    SnapshotManifest,
+    SnapshotPart,
 )
 from holdfast.node.snapshots.parts import PartWriter, content_sum, sum_text
 from holdfast.rules.bodies import VectorDelete, VectorStore, decode_body, family_of
@@ -137,7 +137,7 @@ def plain_snapshot(
     rows_per_part: int = 50,
     signer: Signer | None = None,
     **fields: Any,
-) -> Manifest:
+) -> SnapshotManifest:
     """Of all meshes in these logs, which are all in their first epoch."""
     raws = {entry.id: entry.raw for log in logs.values() for entry in log}
     everything = [entry for log in logs.values() for entry in log]
@@ -153,7 +153,7 @@ def plain_snapshot(
         family = family_of(decode(raw).op)
         counts[family] = counts.get(family, 0) + 1
     meshes = sorted({envelope.mesh for envelope in read})
-    manifest = Manifest(
+    manifest = SnapshotManifest(
         **{
             "lake": "test",
             "created_at": 1,
@@ -175,7 +175,7 @@ def plain_snapshot(
     return manifest
 
 
-def write_part(folder: Path, name: str, raws: Iterable[bytes]) -> Part:
+def write_part(folder: Path, name: str, raws: Iterable[bytes]) -> SnapshotPart:
     with open(folder / PARTS / name, "wb") as out:
         writer = PartWriter(out.write)
         for raw in raws:
@@ -183,7 +183,7 @@ def write_part(folder: Path, name: str, raws: Iterable[bytes]) -> Part:
         return writer.finish(f"{PARTS}/{name}")
 
 
-def place(log: str, entries: Sequence[Entry]) -> LogPlace:
+def place(log: str, entries: Sequence[Entry]) -> LogCoverage:
     tail = [(entry.id.hex(), decode(entry.raw).fingerprint.hex()) for entry in entries[-TAIL:]]
     last = entries[-1].offset if entries else 0
-    return LogPlace(log=log, epoch=1, offset=last, tail=tuple(tail))
+    return LogCoverage(log=log, epoch=1, offset=last, tail=tuple(tail))

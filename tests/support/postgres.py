@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import asyncpg
 
-from holdfast.storage.broker.postgres import PostgresDesk
+from holdfast.storage.broker.postgres import PostgresBrokerStore
 
 with warnings.catch_warnings():
     # It says that there is no folder of the login session, which containers do not have.
@@ -111,7 +111,7 @@ class Server:
         if self._has_template:
             return
         await con.execute(f"CREATE DATABASE {_TEMPLATE}")
-        desk = PostgresDesk(self.dsn(_TEMPLATE))
+        desk = PostgresBrokerStore(self.dsn(_TEMPLATE))
         await desk.open(0)
         await desk.close()
         self._has_template = True

@@ -10,7 +10,7 @@ from holdfast.node.home.opening import open_home
 from holdfast.node.library.node import Node
 from holdfast.rules.errors import HoldfastError, Unknown
 from holdfast.rules.ids import id_text
-from holdfast.simulate.disk.faults import Call, Kind
+from holdfast.simulate.disk.faults import DiskCall, Kind
 from holdfast.simulate.disk.workload import Acknowledge, Workload
 from holdfast.simulate.world.invariants import audit
 from holdfast.simulate.world.machine import MachineClock
@@ -70,7 +70,7 @@ class FailedSync:
         self._left = number
         self._closing = False
 
-    def __call__(self, call: Call) -> Kind | None:
+    def __call__(self, call: DiskCall) -> Kind | None:
         if call.op == "sync" and call.file.endswith("-wal"):
             self._left -= 1
             if self._left == 0:

@@ -15,12 +15,12 @@ from holdfast.rules.rows import (
     ConsumerRow,
     FileRow,
     InboxRow,
+    KnownMember,
     LinkRow,
-    MateRow,
     MemoryRow,
     MeshRow,
+    OutboxRow,
     QuarantineRow,
-    SpoolRow,
     StateRow,
     TaskEventRow,
     TaskRow,
@@ -30,7 +30,7 @@ from holdfast.rules.rows import (
     ZoneKey,
     ZoneRow,
 )
-from holdfast.rules.tasks import Status
+from holdfast.rules.tasks import TaskStatus
 from holdfast.rules.vectors import pack
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.ports import Reader, Store, Transaction
@@ -130,7 +130,7 @@ def task_row(task: str, **fields: Any) -> TaskRow:
         "description": "",
         "created_by": "ana",
         "created_at": 3,
-        "status": Status.OPEN,
+        "status": TaskStatus.OPEN,
         "generation": 0,
         "holder": None,
         "claimed_at": None,
@@ -234,10 +234,10 @@ def append(
     )
 
 
-def spool_row(at: int, /, **fields: Any) -> SpoolRow:
+def spool_row(at: int, /, **fields: Any) -> OutboxRow:
     """A row about the envelope with this number, at the offset of that number."""
     row = {"lane": f"broker:{MESH}", "id": make_id(at), "mesh": MESH, "offset": at}
-    return SpoolRow(**{**row, "created_at": 1000 + at, **fields})
+    return OutboxRow(**{**row, "created_at": 1000 + at, **fields})
 
 
 def inbox_row(at: int, /, **fields: Any) -> InboxRow:
@@ -245,6 +245,6 @@ def inbox_row(at: int, /, **fields: Any) -> InboxRow:
     return InboxRow(**{**row, "offset": at, "received_at": 1000 + at, **fields})
 
 
-def mate_row(digit: str, **fields: Any) -> MateRow:
+def mate_row(digit: str, **fields: Any) -> KnownMember:
     row = {"mesh": MESH, "key": bytes.fromhex(digit * 64), "name": f"peer-{digit}"}
-    return MateRow(**{**row, "grants": ("read", "send"), "seen_at": 7, **fields})
+    return KnownMember(**{**row, "grants": ("read", "send"), "seen_at": 7, **fields})

@@ -1,4 +1,4 @@
-"""A node and a broker that talk without a network: `SyncCore` and `Talk`, frame by frame.
+"""A node and a broker that talk without a network: `SyncSession` and `Session`, frame by frame.
 
     desk = Brokerage(folder)                      a broker's store, and the broker itself
     ana = Laptop(node, desk); ana.share()         a node with a mesh that it shares there
@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.broker.accept import AtOnce, Keeping
-from holdfast.broker.session import Me, Talk
+from holdfast.broker.accept import DirectAcceptor, RetentionPolicy
+from holdfast.broker.session import BrokerInfo, Session
 from holdfast.node.library.node import Node
-from holdfast.node.sync.session import Broker, SyncCore
+from holdfast.node.sync.session import BrokerAddress, SyncSession
 from holdfast.node.trust.trust import Trust
 from holdfast.protocol.frames import (
     FromBroker,
@@ -31,12 +31,12 @@ from holdfast.protocol.frames import (
     read_from_node,
 )
 from holdfast.rules import features
-from holdfast.rules.broker_rows import MEMBER_GRANTS, DeskMesh, DestinationRow, MemberRow
+from holdfast.rules.broker_rows import MEMBER_GRANTS, BrokerMesh, DestinationRow, MemberRow
 from holdfast.rules.keys import card_of, public_key
 from holdfast.rules.limits import DAY_MS
 from holdfast.rules.outbox import Policies, Policy
 from holdfast.rules.rows import MeshRow
-from holdfast.storage.broker.sqlite import SqliteDesk
+from holdfast.storage.broker.sqlite import SqliteBrokerStore
 from holdfast.storage.files.home import HomePaths
 from support.envelopes import MESH
 from support.source import HandClock
@@ -66,30 +66,30 @@ class Brokerage:
         self.folder = folder
         self.clock = clock
         self.supported = features.offered("retention_scoped", 30)
-        self.desk = SqliteDesk(folder, sync="off")
+        self.desk = SqliteBrokerStore(folder, sync="off")
         now(self.desk.open(clock.now_ms()))
 
     def reopen(self) -> None:
         now(self.desk.close())
-        self.desk = SqliteDesk(self.folder, sync="off")
+        self.desk = SqliteBrokerStore(self.folder, sync="off")
         now(self.desk.open(self.clock.now_ms()))
 
     def close(self) -> None:
         now(self.desk.close())
 
-    def talk(self, seed: bytes = SEED, name: str = "hub") -> Talk:
-        keeping = Keeping(keep_ms=30 * DAY_MS, dedupe_ms=30 * DAY_MS)
-        return Talk(
+    def talk(self, seed: bytes = SEED, name: str = "hub") -> Session:
+        keeping = RetentionPolicy(keep_ms=30 * DAY_MS, dedupe_ms=30 * DAY_MS)
+        return Session(
             self.desk,
-            AtOnce(self.desk, keeping, self.clock.now_ms),
-            Me(name=name, seed=seed, supported=self.supported),
+            DirectAcceptor(self.desk, keeping, self.clock.now_ms),
+            BrokerInfo(name=name, seed=seed, supported=self.supported),
             bytes(32),
             self.clock.now_ms,
             lambda size: b"n" * size,
             mint=self.clock.mint,
         )
 
-    def mesh(self) -> DeskMesh:
+    def mesh(self) -> BrokerMesh:
         found = now(self.desk.mesh_get(MESH))
         assert found is not None
         return found
@@ -116,15 +116,15 @@ class Laptop:
             paths.identity.write_bytes(node.peer.encode().ljust(32, b"."))
         self.trust = Trust(self.core, paths)
         self.key = public_key(self.trust.seed())
-        self.sync = SyncCore(
+        self.sync = SyncSession(
             self.core,
             self.trust,
-            Broker(URL, CARD),
+            BrokerAddress(URL, CARD),
             policies=Policies(policy),
             entropy=lambda size: b"e" * size,
             chance=lambda: 0.0,
         )
-        self.talk: Talk | None = None
+        self.talk: Session | None = None
         self.to_broker: deque[FromNode] = deque()
         self.to_node: deque[FromBroker] = deque()
         self.heard: list[FromBroker] = []
@@ -177,7 +177,7 @@ class Laptop:
 
     # --- the line ----------------------------------------------------------------------------
 
-    def connect(self, talk: Talk | None = None) -> None:
+    def connect(self, talk: Session | None = None) -> None:
         self.talk = talk or self.broker.talk()
         hello = self.sync.hello(self.talk.opening())
         (welcome,) = now(self.talk.on_frame(hello))

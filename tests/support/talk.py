@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from holdfast.node.core.engine import Core
-from holdfast.node.http.context import Api
+from holdfast.node.core.engine import NodeEngine
+from holdfast.node.http.context import NodeApi
 from support.daemon import Plain, UpInThread, ask
 from support.dump import dump
 
@@ -22,11 +22,11 @@ class Talk:
     token: str | None = None
 
     @property
-    def api(self) -> Api:
+    def api(self) -> NodeApi:
         return self.up.daemon.api
 
     @property
-    def core(self) -> Core:
+    def core(self) -> NodeEngine:
         return self.api.core
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Plain:

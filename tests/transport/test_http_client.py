@@ -29,7 +29,7 @@ from holdfast.rules.errors import (
     ZoneNotTrusted,
 )
 from holdfast.rules.limits import KIB, LINE_BYTES_PER_S_MIN, MIB
-from holdfast.transport.deadline_socket import Address, Line
+from holdfast.transport.deadline_socket import Address, DeadlineSocket
 from holdfast.transport.http_client import Client
 from holdfast.transport.tls import certificate_digest, client_context
 from transport.conftest import Talking
@@ -396,7 +396,7 @@ def test_Z8_a_slow_line_that_keeps_its_pace_gets_through() -> None:
     clock = Hands()
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        line = Line(clock)
+        line = DeadlineSocket(clock)
         line._sock = ours
         line.allow(1000, MIB)
         buffer = memoryview(bytearray(LINE_BYTES_PER_S_MIN))
@@ -415,7 +415,7 @@ def test_Z8_a_gush_buys_no_long_silence() -> None:
     clock = Hands()
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        line = Line(clock)
+        line = DeadlineSocket(clock)
         line._sock = ours
         line.allow(1000, MIB)
         theirs.sendall(bytes(64 * KIB))

@@ -40,7 +40,7 @@ from holdfast.rules.rows import ZoneKey, ZoneRow
 from holdfast.service.sessions import Sessions
 from holdfast.storage.files import home as homes
 from holdfast.transport.http_client import Client
-from holdfast.transport.peer_client import Remote
+from holdfast.transport.peer_client import PeerClient
 from holdfast.transport.tls import certificate_digest, client_context
 from support.nodes import Nodes
 from support.source import START_MS, HandClock
@@ -134,9 +134,9 @@ def talker(talking: Talking, ana: Ana, context: ssl.SSLContext) -> Talker:
     return talking(answering(ana.answer), context=context)
 
 
-def reach(talker: Talker, ana: Ana, seed: bytes = BO, **other: Any) -> Remote:
+def reach(talker: Talker, ana: Ana, seed: bytes = BO, **other: Any) -> PeerClient:
     row = ana.row(**other)
-    return Remote(
+    return PeerClient(
         talker.address, us=("bo", seed), pinned=lambda: row, now_ms=lambda: START_MS, read_ms=20_000
     )
 
@@ -253,7 +253,7 @@ def test_Z8_an_abort_wakes_the_long_poll(
 # --- who is not believed -------------------------------------------------------------------------
 
 
-def refused(remote: Remote, kind: type[HoldfastError] = ZoneNotTrusted) -> HoldfastError:
+def refused(remote: PeerClient, kind: type[HoldfastError] = ZoneNotTrusted) -> HoldfastError:
     with pytest.raises(kind) as caught:
         remote.confirm(CONFIRM)
     remote.close()
@@ -403,7 +403,7 @@ def test_Z8_a_node_with_a_new_certificate_is_believed_after_a_new_hello(
 
 def test_Z8_either_side_changes_its_key_without_a_pause(talker: Talker, ana: Ana) -> None:
     seeds, row = [BO], ana.row()
-    remote = Remote(talker.address, us=("bo", lambda: seeds[-1]), pinned=lambda: row)
+    remote = PeerClient(talker.address, us=("bo", lambda: seeds[-1]), pinned=lambda: row)
     remote.confirm(CONFIRM)
     # Ours: the other side knows both keys for a while.
     ana.trust.trust(card_of("bo", public_key(BO_NEXT)))
@@ -442,8 +442,8 @@ def test_Z8_either_side_changes_its_key_without_a_pause(talker: Talker, ana: Ana
 def test_Z8_a_link_is_encrypted_or_stays_on_this_machine(
     url: str, token: str | None, may: bool, ana: Ana
 ) -> None:
-    def make() -> Remote:
-        return Remote(url, us=("bo", BO), pinned=ana.row, token=token)
+    def make() -> PeerClient:
+        return PeerClient(url, us=("bo", BO), pinned=ana.row, token=token)
 
     if may:
         make()
@@ -460,7 +460,7 @@ def test_Z8_with_a_token_there_is_no_hello(talking: Talking, ana: Ana) -> None:
         return ana.usual(request) if len(seen) < 3 else error_reply(401, "bad_token")
 
     talker = talking(answering(answer))
-    remote = Remote(talker.address, us=("bo", BO), pinned=ana.row, token="hf_x")
+    remote = PeerClient(talker.address, us=("bo", BO), pinned=ana.row, token="hf_x")
     remote.hello()
     remote.confirm(CONFIRM)
     remote.fetch(Fetch(consumer="c"))

@@ -11,10 +11,10 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from holdfast.rules.errors import BadAnswer, BadInput, Unreachable
 from holdfast.transport.tls import certificate_digest, make_certificate, server_context
-from holdfast.transport.websocket_client import PLAIN, HungUp, Socket
+from holdfast.transport.websocket_client import PLAIN, HungUp, WebSocketClient
 
 Server = Callable[[ServerConnection], Awaitable[None]]
-Client = Callable[[Socket], Awaitable[None]]
+Client = Callable[[WebSocketClient], Awaitable[None]]
 
 
 def meet(server: Server, client: Client) -> None:
@@ -23,7 +23,7 @@ def meet(server: Server, client: Client) -> None:
     async def main() -> None:
         async with serve(server, "127.0.0.1", 0) as up:
             port = up.sockets[0].getsockname()[1]
-            socket = await Socket.open(f"http://127.0.0.1:{port}", "/v1/sync")
+            socket = await WebSocketClient.open(f"http://127.0.0.1:{port}", "/v1/sync")
             try:
                 await client(socket)
             finally:
@@ -39,7 +39,7 @@ def test_D15_frames_go_both_ways_and_are_not_compressed() -> None:
         assert "Sec-WebSocket-Extensions" not in line.request.headers
         await line.send(b"you said " + bytes(await line.recv(decode=False)))
 
-    async def client(socket: Socket) -> None:
+    async def client(socket: WebSocketClient) -> None:
         assert socket.certificate == PLAIN
         await socket.send(b"hello")
         assert await socket.receive() == b"you said hello"
@@ -57,7 +57,7 @@ def test_D15_the_certificate_that_is_shown_is_known(tmp_path: Path) -> None:
         context = server_context(certificate, key)
         async with serve(quiet, "127.0.0.1", 0, ssl=context) as up:
             port = up.sockets[0].getsockname()[1]
-            socket = await Socket.open(f"https://127.0.0.1:{port}", "/")
+            socket = await WebSocketClient.open(f"https://127.0.0.1:{port}", "/")
             assert socket.certificate == certificate_digest(certificate)
             await socket.close()
 
@@ -66,14 +66,14 @@ def test_D15_the_certificate_that_is_shown_is_known(tmp_path: Path) -> None:
 
 def test_D15_nothing_is_said_as_it_is_over_a_network() -> None:
     with pytest.raises(BadInput, match="not encrypted"):
-        asyncio.run(Socket.open("http://10.0.0.1:1", "/"))
+        asyncio.run(WebSocketClient.open("http://10.0.0.1:1", "/"))
 
 
 def test_D9_why_the_other_side_hung_up_is_told() -> None:
     async def server(line: ServerConnection) -> None:
         await line.close(4012, "too short\\x1b[31m")
 
-    async def client(socket: Socket) -> None:
+    async def client(socket: WebSocketClient) -> None:
         with pytest.raises(HungUp, match="too short") as found:
             await socket.receive()
         assert found.value.code == 4012
@@ -87,7 +87,7 @@ def test_D14_a_server_that_goes_away_is_out_of_reach() -> None:
     async def server(line: ServerConnection) -> None:
         await line.close(1001)
 
-    async def client(socket: Socket) -> None:
+    async def client(socket: WebSocketClient) -> None:
         with pytest.raises(Unreachable, match="went away"):
             await socket.receive()
 
@@ -99,7 +99,7 @@ def test_D15_text_is_no_frame() -> None:
         await line.send("hello")
         await line.wait_closed()
 
-    async def client(socket: Socket) -> None:
+    async def client(socket: WebSocketClient) -> None:
         with pytest.raises(BadAnswer, match="text"):
             await socket.receive()
 
@@ -118,7 +118,7 @@ def talk_to(answer: bytes) -> None:
         server = await asyncio.start_server(spoken, "127.0.0.1", 0)
         async with server:
             port = server.sockets[0].getsockname()[1]
-            await Socket.open(f"http://127.0.0.1:{port}", "/")
+            await WebSocketClient.open(f"http://127.0.0.1:{port}", "/")
 
     asyncio.run(main())
 
@@ -143,7 +143,7 @@ def test_D14_nobody_there_is_out_of_reach() -> None:
         port = server.sockets[0].getsockname()[1]
         server.close()
         await server.wait_closed()
-        await Socket.open(f"http://127.0.0.1:{port}", "/")
+        await WebSocketClient.open(f"http://127.0.0.1:{port}", "/")
 
     with pytest.raises(Unreachable, match="does not answer"):
         asyncio.run(main())

@@ -20,11 +20,11 @@ from typing import Any
 import msgspec
 
 from holdfast.broker import broker as broker_module
-from holdfast.broker.accept import Keeping
+from holdfast.broker.accept import RetentionPolicy
 from holdfast.broker.broker import standings
 from holdfast.broker.daemon import BrokerDaemon
 from holdfast.broker.settings import BrokerSettings
-from holdfast.broker.upkeep import Upkeep
+from holdfast.broker.upkeep import BrokerUpkeep
 from holdfast.rules import limits
 from holdfast.rules.limits import DAY_MS
 from holdfast.storage.broker.sqlite import sweep as sqlite_upkeep
@@ -36,7 +36,7 @@ NEVER_MS = 1000 * DAY_MS
 
 def shorten(keep_ms: int, postgres: bool) -> None:
     """Makes moments of days, here in the child: no setting allows it."""
-    keeping = Keeping(keep_ms=keep_ms, dedupe_ms=IDS_KEPT * keep_ms)
+    keeping = RetentionPolicy(keep_ms=keep_ms, dedupe_ms=IDS_KEPT * keep_ms)
     vars(broker_module)["keeping_of"] = lambda *_: keeping
     vars(sqlite_upkeep)["DESK_DEDUPE_GRACE_MS"] = 0
     vars(limits)["OBJECT_UNNAMED_MS"] = keep_ms
@@ -64,7 +64,7 @@ async def obey(daemon: BrokerDaemon) -> None:
     while word := (await words.readline()).decode().strip():
         done = {}
         if word == "sweep":
-            upkeep = Upkeep(daemon.broker)
+            upkeep = BrokerUpkeep(daemon.broker)
             done = msgspec.structs.asdict(await upkeep.sweep())
             done["objects"] = (await upkeep.collect()).objects
         say({"swept": done, **await standing(daemon)})

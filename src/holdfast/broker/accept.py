@@ -23,23 +23,23 @@ import msgspec
 
 from holdfast.broker.counters import BrokerCounts
 from holdfast.broker.rate_limit import Rates
-from holdfast.broker.wakeups import Hub
+from holdfast.broker.wakeups import Wakeups
 from holdfast.rules import limits
-from holdfast.rules.broker_rows import Accepted, Arriving, Verdict
+from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, PushedEnvelope
 from holdfast.rules.errors import HoldfastError, OutcomeUnknown, StoreClosed, TooMany
-from holdfast.storage.broker.port import Desk
+from holdfast.storage.broker.port import BrokerStore
 
 log = logging.getLogger("holdfast")
 
-Outcome = Accepted | HoldfastError
+Outcome = AcceptResult | HoldfastError
 """What became of one: the store's answer, or why there is none."""
 Answered = Callable[[list[Outcome]], None]
-Told = Callable[[Sequence[Arriving], Sequence[Accepted]], None]
+Told = Callable[[Sequence[PushedEnvelope], Sequence[AcceptResult]], None]
 
-_KNOWN: Final = (Verdict.DUPLICATE, Verdict.REUSED)
+_KNOWN: Final = (AcceptVerdict.DUPLICATE, AcceptVerdict.REUSED)
 
 
-class Keeping(msgspec.Struct, frozen=True, kw_only=True):
+class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How long things are kept."""
 
     keep_ms: int
@@ -47,22 +47,26 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True):
     """None: ids are remembered for ever."""
 
 
-class Counter(Protocol):
+class AcceptPort(Protocol):
     """Where envelopes are handed in."""
 
-    async def hand_in(self, batch: Sequence[Arriving]) -> list[Outcome]:
+    async def hand_in(self, batch: Sequence[PushedEnvelope]) -> list[Outcome]:
         """In the order of the batch. All are of one sender and one mesh."""
 
 
-class AtOnce:
+class DirectAcceptor:
     """Accepts each batch by itself: for a store that never makes anybody wait."""
 
     def __init__(
-        self, desk: Desk, keeping: Keeping, clock: Callable[[], int], told: Told | None = None
+        self,
+        desk: BrokerStore,
+        keeping: RetentionPolicy,
+        clock: Callable[[], int],
+        told: Told | None = None,
     ) -> None:
         self._desk, self._keeping, self._clock, self._told = desk, keeping, clock, told
 
-    async def hand_in(self, batch: Sequence[Arriving]) -> list[Outcome]:
+    async def hand_in(self, batch: Sequence[PushedEnvelope]) -> list[Outcome]:
         keeping = self._keeping
         try:
             answers = await self._desk.accept(
@@ -80,7 +84,7 @@ class _Waiting:
 
     __slots__ = ("answers", "batch", "begun", "told")
 
-    def __init__(self, batch: Sequence[Arriving], told: Answered) -> None:
+    def __init__(self, batch: Sequence[PushedEnvelope], told: Answered) -> None:
         self.batch = batch
         self.begun = 0
         self.answers: list[Outcome] = []
@@ -96,18 +100,18 @@ _Parts = list[tuple[_Waiting, int]]
 """Whose envelopes a group holds, and how many of each."""
 
 
-class Accepting:
+class Acceptor:
     """The counter of a broker that serves many connections."""
 
     def __init__(
         self,
-        desk: Desk,
-        keeping: Keeping,
+        desk: BrokerStore,
+        keeping: RetentionPolicy,
         *,
         clock: Callable[[], int],
         ticks: Callable[[], float],
         counts: BrokerCounts,
-        hub: Hub,
+        hub: Wakeups,
         rate_per_s: float = limits.ACCEPT_RATE_PER_S,
     ) -> None:
         """`clock` is wall-clock time in ms; `ticks` are seconds that never go back."""
@@ -131,12 +135,12 @@ class Accepting:
     def busy(self) -> bool:
         return self._under_way > 0 or bool(self._queue)
 
-    async def hand_in(self, batch: Sequence[Arriving]) -> list[Outcome]:
+    async def hand_in(self, batch: Sequence[PushedEnvelope]) -> list[Outcome]:
         done: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
         self.take(batch, lambda answers: None if done.done() else done.set_result(answers))
         return await done
 
-    def take(self, batch: Sequence[Arriving], told: Answered) -> None:
+    def take(self, batch: Sequence[PushedEnvelope], told: Answered) -> None:
         """The same without a task; `told` is called once, perhaps before this returns. Whoever
         hangs up cannot take back what was handed in: others share its transaction.
         """
@@ -164,7 +168,9 @@ class Accepting:
     def _is_full(self) -> bool:
         return self.rows >= limits.ACCEPT_WAITING_MAX or self.bytes >= limits.ACCEPT_WAITING_BYTES
 
-    def _take_some(self, batch: Sequence[Arriving], passed: int, why: str, told: Answered) -> None:
+    def _take_some(
+        self, batch: Sequence[PushedEnvelope], passed: int, why: str, told: Answered
+    ) -> None:
         """So many are handed in; of the others, only what is known has an answer."""
 
         async def both() -> None:
@@ -181,14 +187,14 @@ class Accepting:
         self._looking.add(task)
         task.add_done_callback(self._looking.discard)
 
-    async def _known_only(self, batch: Sequence[Arriving], why: str) -> list[Outcome]:
+    async def _known_only(self, batch: Sequence[PushedEnvelope], why: str) -> list[Outcome]:
         try:
             known = await self._desk.known(
                 batch[0].mesh, [(one.id, one.fingerprint) for one in batch]
             )
             if any(known) and await self._desk.member_get(batch[0].mesh, batch[0].sender) is None:
                 # What is known is told to members only.
-                stranger = Accepted(verdict=Verdict.NOT_A_MEMBER)
+                stranger = AcceptResult(verdict=AcceptVerdict.NOT_A_MEMBER)
                 known = [stranger if answer is not None else None for answer in known]
         except HoldfastError as error:
             return [error] * len(batch)
@@ -207,7 +213,7 @@ class Accepting:
                 found.append(answer)
         return found
 
-    def _queue_up(self, batch: Sequence[Arriving], told: Answered) -> None:
+    def _queue_up(self, batch: Sequence[PushedEnvelope], told: Answered) -> None:
         self._queue.append(_Waiting(batch, told))
         self.rows += len(batch)
         self.bytes += _size(batch)
@@ -226,24 +232,24 @@ class Accepting:
             ended = partial(self._done, parts, group, self._hub.hold(), self._ticks())
             asyncio.ensure_future(self._begin(group)).add_done_callback(ended)
 
-    def _begin(self, group: Sequence[Arriving]) -> Awaitable[list[Accepted]]:
+    def _begin(self, group: Sequence[PushedEnvelope]) -> Awaitable[list[AcceptResult]]:
         keeping = self._keeping
         try:
             return self._desk.accept(
                 group, self._clock(), keep_ms=keeping.keep_ms, dedupe_ms=keeping.dedupe_ms
             )
         except HoldfastError as error:
-            failed: asyncio.Future[list[Accepted]] = asyncio.get_running_loop().create_future()
+            failed: asyncio.Future[list[AcceptResult]] = asyncio.get_running_loop().create_future()
             failed.set_exception(error)
             return failed
 
     def _done(
         self,
         parts: _Parts,
-        group: Sequence[Arriving],
+        group: Sequence[PushedEnvelope],
         held: int,
         begun: float,
-        work: asyncio.Future[list[Accepted]],
+        work: asyncio.Future[list[AcceptResult]],
     ) -> None:
         self._under_way -= 1
         self.took_s = self._ticks() - begun
@@ -259,9 +265,9 @@ class Accepting:
         if self._idle is not None and not self.busy and not self._idle.done():
             self._idle.set_result(None)
 
-    def _next_group(self) -> tuple[_Parts, list[Arriving]]:
+    def _next_group(self) -> tuple[_Parts, list[PushedEnvelope]]:
         parts: _Parts = []
-        group: list[Arriving] = []
+        group: list[PushedEnvelope] = []
         room = limits.ACCEPT_GROUP_BYTES
         while self._queue and room > 0 and len(group) < limits.ACCEPT_GROUP_MAX:
             waiting = self._queue[0]
@@ -279,7 +285,7 @@ class Accepting:
         return parts, group
 
     def _outcomes(
-        self, group: Sequence[Arriving], work: asyncio.Future[list[Accepted]]
+        self, group: Sequence[PushedEnvelope], work: asyncio.Future[list[AcceptResult]]
     ) -> Sequence[Outcome]:
         try:
             answers = work.result()
@@ -302,11 +308,11 @@ class Accepting:
         return answers
 
 
-def _size(batch: Sequence[Arriving]) -> int:
+def _size(batch: Sequence[PushedEnvelope]) -> int:
     return sum([len(one.raw) for one in batch])
 
 
-def _fitting(batch: Sequence[Arriving], begun: int, end: int, room: int) -> tuple[int, int]:
+def _fitting(batch: Sequence[PushedEnvelope], begun: int, end: int, room: int) -> tuple[int, int]:
     """Up to where they fit, the last one perhaps not whole; and their size."""
     size = 0
     for at in range(begun, end):

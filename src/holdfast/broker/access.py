@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from holdfast.protocol.frames import Place
-from holdfast.rules.broker_rows import DeskMesh, MemberRow
+from holdfast.protocol.frames import MeshPosition
+from holdfast.rules.broker_rows import BrokerMesh, MemberRow
 from holdfast.rules.errors import NotAMember, NotGranted, UnknownMesh
-from holdfast.storage.broker.port import Desk
+from holdfast.storage.broker.port import BrokerStore
 
 _NO_SUCH_MESH = "ask whoever shared it; names at a broker are its own"
 
 
-async def require_member(desk: Desk, mesh: str, key: bytes, *grants: str) -> MemberRow:
+async def require_member(desk: BrokerStore, mesh: str, key: bytes, *grants: str) -> MemberRow:
     """The member, with all of these grants. Strangers are not told which meshes there are."""
     found = await desk.member_get(mesh, key)
     if found is None:
@@ -24,16 +24,16 @@ async def require_member(desk: Desk, mesh: str, key: bytes, *grants: str) -> Mem
     return found
 
 
-async def require_mesh(desk: Desk, slug: str) -> DeskMesh:
+async def require_mesh(desk: BrokerStore, slug: str) -> BrokerMesh:
     found = await desk.mesh_get(slug)
     if found is None:
         raise UnknownMesh(f"this broker has no mesh {slug!r}", hint=_NO_SUCH_MESH)
     return found
 
 
-async def place_of(desk: Desk, mesh: DeskMesh, member: MemberRow) -> Place:
+async def mesh_position(desk: BrokerStore, mesh: BrokerMesh, member: MemberRow) -> MeshPosition:
     """Where a mesh stands, for one of its members."""
-    return Place(
+    return MeshPosition(
         mesh=mesh.slug,
         server_id=mesh.server_id,
         epoch=mesh.epoch,
@@ -45,12 +45,12 @@ async def place_of(desk: Desk, mesh: DeskMesh, member: MemberRow) -> Place:
     )
 
 
-async def places_of(desk: Desk, key: bytes) -> list[Place]:
+async def mesh_positions(desk: BrokerStore, key: bytes) -> list[MeshPosition]:
     """Every mesh that a key is a member of."""
     found = []
     for slug in await desk.meshes_of(key):
         mesh = await desk.mesh_get(slug)
         member = await desk.member_get(slug, key)
         if mesh is not None and member is not None:
-            found.append(await place_of(desk, mesh, member))
+            found.append(await mesh_position(desk, mesh, member))
     return found

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.broker.accept import Accepting
+from holdfast.broker.accept import Acceptor
 from holdfast.broker.counters import BrokerCounts
 from holdfast.broker.identity import Identity
-from holdfast.broker.session import Me, Talk
-from holdfast.broker.settings import BrokerSettings, keeping_of
-from holdfast.broker.wakeups import Hub
+from holdfast.broker.session import BrokerInfo, Session
+from holdfast.broker.settings import BrokerSettings, retention_of
+from holdfast.broker.wakeups import Wakeups
 from holdfast.rules import features, limits
 from holdfast.rules.broker_rows import Mode
-from holdfast.rules.clock_check import Pace
-from holdfast.service.clock import RealSource, Source
+from holdfast.rules.clock_check import ClockCheck
+from holdfast.service.clock import Clock, SystemClock
 from holdfast.service.sessions import Sessions
-from holdfast.storage.broker.port import Desk
+from holdfast.storage.broker.port import BrokerStore
 
 if TYPE_CHECKING:
     from holdfast.broker.connection import Connection
@@ -37,27 +37,27 @@ class Broker:
 
     def __init__(
         self,
-        desk: Desk,
+        desk: BrokerStore,
         identity: Identity,
         settings: BrokerSettings,
         mode: tuple[Mode, int],
         *,
         threads: Executor | None = None,
-        source: Source | None = None,
+        source: Clock | None = None,
     ) -> None:
         self.desk, self.identity, self.settings = desk, identity, settings
         self.threads = threads
-        self.source = source or RealSource()
+        self.source = source or SystemClock()
         self.mode = mode
-        self.me = Me(
+        self.me = BrokerInfo(
             name=identity.name, seed=identity.seed(), supported=features.offered(*self.mode)
         )
-        self.keeping = keeping_of(*self.mode, settings.keep_days)
+        self.keeping = retention_of(*self.mode, settings.keep_days)
         self.counts = BrokerCounts()
-        self.hub = Hub(alone=settings.dsn is None)
+        self.hub = Wakeups(alone=settings.dsn is None)
         self.apart = settings.dsn is not None
         """The store is a process of its own, that may write while this one reads and answers."""
-        self.accepting = Accepting(
+        self.accepting = Acceptor(
             desk,
             self.keeping,
             clock=self.source.now_ms,
@@ -70,7 +70,7 @@ class Broker:
         self.certificate = b""
         """The digest of the one that the TLS listener shows."""
         self.connections: set[Connection] = set()
-        self.pace: Pace | None = None
+        self.pace: ClockCheck | None = None
         """Whether its clock is believed; None before the first look."""
         self._epoch_at: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -83,8 +83,8 @@ class Broker:
     def certificate_of(self, listener: str) -> bytes:
         return self.certificate if listener == "tls" else NO_CERTIFICATE
 
-    def talk(self, listener: str) -> Talk:
-        return Talk(
+    def talk(self, listener: str) -> Session:
+        return Session(
             self.desk,
             self.accepting,
             self.me,
@@ -132,7 +132,7 @@ class Broker:
                 connection.subscribed(mesh, topic, on=on)
 
 
-class Standing(msgspec.Struct, frozen=True):
+class MeshStanding(msgspec.Struct, frozen=True):
     """Where a mesh stands, for the status and the metrics."""
 
     mesh: str
@@ -145,7 +145,7 @@ class Standing(msgspec.Struct, frozen=True):
     """What the member that is furthest behind has not confirmed."""
 
 
-async def standings(desk: Desk) -> list[Standing]:
+async def standings(desk: BrokerStore) -> list[MeshStanding]:
     found = []
     for mesh in await desk.mesh_list():
         members = await desk.member_list(mesh.slug)
@@ -155,7 +155,7 @@ async def standings(desk: Desk) -> list[Standing]:
             if row.got_epoch
         ]
         found.append(
-            Standing(
+            MeshStanding(
                 *(mesh.slug, mesh.epoch, mesh.base, mesh.first, mesh.seq),
                 *(len(members), max(behind, default=0)),
             )

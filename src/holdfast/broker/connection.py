@@ -23,15 +23,15 @@ from holdfast.broker.accept import Outcome
 from holdfast.broker.session import Pushed
 from holdfast.protocol.frames import (
     Acks,
-    Behind,
     Follow,
     FromBroker,
     FromNode,
     Hello,
     Item,
-    Moved,
+    MeshMoved,
     Push,
     Refusal,
+    SnapshotNeeded,
     SnapshotWanted,
     Take,
     Unfollow,
@@ -40,7 +40,7 @@ from holdfast.protocol.frames import (
 )
 from holdfast.rules import features, limits
 from holdfast.rules.errors import BadAnswer
-from holdfast.transport.websocket_server import Socket
+from holdfast.transport.websocket_server import WebSocketConnection
 
 if TYPE_CHECKING:
     from holdfast.broker.broker import Broker
@@ -54,7 +54,7 @@ _HALF_MIN: Final = 32
 _QUICK_S: Final = 0.002
 """About what it takes to read and answer a hundred of them."""
 _CHANGES_FOLLOWING: Final = (Follow, Unfollow, Take)
-_ENDS_FOLLOWING: Final = (Moved, Behind, Refusal)
+_ENDS_FOLLOWING: Final = (MeshMoved, SnapshotNeeded, Refusal)
 
 
 class Connection:
@@ -77,7 +77,7 @@ class Connection:
 
     # --- the line ------------------------------------------------------------------------------
 
-    def opened(self, socket: Socket) -> None:
+    def opened(self, socket: WebSocketConnection) -> None:
         self._socket = socket
         self._loop = asyncio.get_running_loop()
         self._broker.connections.add(self)

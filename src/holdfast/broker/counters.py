@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from holdfast.rules.broker_rows import Accepted, Arriving, Swept, Verdict
+from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, BrokerSwept, PushedEnvelope
 
 
 class BrokerCounts:
@@ -32,25 +32,25 @@ class BrokerCounts:
         """What the last check found, by mesh."""
 
     def answered(
-        self, group: Sequence[Arriving], answers: Sequence[Accepted]
-    ) -> list[tuple[Arriving, Accepted]]:
+        self, group: Sequence[PushedEnvelope], answers: Sequence[AcceptResult]
+    ) -> list[tuple[PushedEnvelope, AcceptResult]]:
         """Counts them, and gives back those that were not created."""
         created: Counter[str] = Counter()
-        others: list[tuple[Arriving, Accepted]] = []
+        others: list[tuple[PushedEnvelope, AcceptResult]] = []
         for one, answer in zip(group, answers, strict=True):
-            if answer.verdict is Verdict.CREATED:
+            if answer.verdict is AcceptVerdict.CREATED:
                 created[one.mesh] += 1
             else:
                 others.append((one, answer))
         for mesh, count in created.items():
-            self.verdicts[mesh, Verdict.CREATED] += count
+            self.verdicts[mesh, AcceptVerdict.CREATED] += count
         for one, answer in others:
-            known = answer.verdict is not Verdict.UNKNOWN_MESH
+            known = answer.verdict is not AcceptVerdict.UNKNOWN_MESH
             self.verdicts[one.mesh if known else "", answer.verdict] += 1
-            if answer.verdict is Verdict.REUSED:
+            if answer.verdict is AcceptVerdict.REUSED:
                 self.mismatches[one.mesh, one.sender.hex()[:16]] += 1
         return others
 
-    def sweep(self, done: Swept) -> None:
+    def sweep(self, done: BrokerSwept) -> None:
         for name in done.__struct_fields__:
             self.swept[name] += getattr(done, name)

@@ -16,16 +16,16 @@ from typing import Final
 
 from holdfast.broker.broker import Broker
 from holdfast.broker.connection import Connection
-from holdfast.broker.http.app import HandIn, broker_app
+from holdfast.broker.http.app import FastAccept, broker_app
 from holdfast.broker.http.context import BrokerApi
 from holdfast.broker.identity import Identity
 from holdfast.broker.settings import BrokerSettings
-from holdfast.broker.upkeep import Upkeep
+from holdfast.broker.upkeep import BrokerUpkeep
 from holdfast.rules import limits
-from holdfast.service.clock import RealSource
+from holdfast.service.clock import SystemClock
 from holdfast.service.instance_lock import DaemonLock, DaemonNote
 from holdfast.service.lifecycle import Service, Told, silent
-from holdfast.storage.broker.port import Desk
+from holdfast.storage.broker.port import BrokerStore
 from holdfast.storage.files import home as homes
 from holdfast.storage.files.home import HomePaths
 from holdfast.transport.http_server import Listener, Server, tcp_listener, unix_listener
@@ -36,15 +36,15 @@ log = logging.getLogger("holdfast")
 SYNC_PATH: Final = "/v1/sync"
 
 
-def open_desk(settings: BrokerSettings) -> Desk:
+def open_store(settings: BrokerSettings) -> BrokerStore:
     """The store that the settings name; not opened yet."""
     if settings.dsn is not None:
-        from holdfast.storage.broker.postgres import PostgresDesk
+        from holdfast.storage.broker.postgres import PostgresBrokerStore
 
-        return PostgresDesk(settings.dsn)
-    from holdfast.storage.broker.sqlite import SqliteDesk, ThreadedDesk
+        return PostgresBrokerStore(settings.dsn)
+    from holdfast.storage.broker.sqlite import SqliteBrokerStore, ThreadedBrokerStore
 
-    return ThreadedDesk(SqliteDesk(settings.store, sync=settings.sync))
+    return ThreadedBrokerStore(SqliteBrokerStore(settings.store, sync=settings.sync))
 
 
 class BrokerDaemon(Service):
@@ -82,8 +82,8 @@ class BrokerDaemon(Service):
         lock = DaemonLock(paths, what="a broker", end="end it first")
         ending.callback(lock.close)
         ending.callback(self._tell_stopped)
-        source = RealSource()
-        desk = open_desk(settings)
+        source = SystemClock()
+        desk = open_store(settings)
         await desk.open(source.now_ms())
         ending.push_async_callback(desk.close)
         await desk.set_mode(*settings.mode)
@@ -98,11 +98,11 @@ class BrokerDaemon(Service):
         server = Server(
             broker_app(api),
             listeners,
-            quick=HandIn(api),
+            quick=FastAccept(api),
             lines={SYNC_PATH: lambda kind: Connection(broker, kind)},
             most=limits.BROKER_CONNECTIONS_MAX,
         )
-        self._in_background(Upkeep(broker).run(), ending)
+        self._in_background(BrokerUpkeep(broker).run(), ending)
         await server.start()
         ending.push_async_callback(self._end_calls, server)
         self.addresses = api.addresses = [listener.address for listener in listeners]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.rules import limits
-from holdfast.rules.broker_rows import Arriving
+from holdfast.rules.broker_rows import PushedEnvelope
 from holdfast.rules.envelope import decode
 from holdfast.rules.errors import BadEnvelope
 from holdfast.rules.message import CHANGE, check_arriving
@@ -19,7 +19,7 @@ Mint = Callable[[], bytes]
 """Makes UUIDs of version 7."""
 
 
-def read_arriving(raw: bytes, mesh: str, sender: bytes, epoch: int, mint: Mint) -> Arriving:
+def decode_push(raw: bytes, mesh: str, sender: bytes, epoch: int, mint: Mint) -> PushedEnvelope:
     if not 0 <= epoch <= limits.LAMPORT_MAX:
         # A store that cannot count so far would refuse all that shares its transaction.
         raise BadEnvelope(f"{epoch} is no epoch of a mesh")
@@ -29,7 +29,7 @@ def read_arriving(raw: bytes, mesh: str, sender: bytes, epoch: int, mint: Mint) 
     kind, ref = check_arriving(envelope)
     if kind == CHANGE and envelope.op.startswith("message."):
         raise BadEnvelope("a message names no destination")
-    return Arriving(
+    return PushedEnvelope(
         mesh=mesh,
         id=envelope.id,
         fingerprint=envelope.fingerprint,

@@ -2,8 +2,8 @@
 
 A feed is a run of ranges. `told` is up to where the other side was told, `read` up to where the
 store was looked through; between them lies what is not for this member. A few frames may be under
-way that were not confirmed (`Got`), and no more, so whoever takes its time is not overrun. When it
-lags, urgent messages overtake (`Express`).
+way that were not confirmed (`Confirmed`), and no more, so whoever takes its time is not overrun.
+When it lags, urgent messages overtake (`Urgent`).
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from collections import deque
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
-from holdfast.broker.access import place_of, require_member, require_mesh
+from holdfast.broker.access import mesh_position, require_member, require_mesh
 from holdfast.broker.verdicts import problem_of
 from holdfast.protocol.frames import (
-    Behind,
+    Confirmed,
     Entries,
-    Express,
     Follow,
     FromBroker,
-    Got,
-    Moved,
+    MeshMoved,
     Refusal,
+    SnapshotNeeded,
+    Urgent,
 )
 from holdfast.rules import limits
-from holdfast.rules.broker_rows import DeskMesh, FeedPage
+from holdfast.rules.broker_rows import BrokerMesh, FeedPage
 from holdfast.rules.errors import BadValue, HoldfastError, OverLimit, Refused, Truncated
-from holdfast.storage.broker.port import Desk
+from holdfast.storage.broker.port import BrokerStore
 
 log = logging.getLogger("holdfast")
 
@@ -64,7 +64,7 @@ class Feeds:
 
     def __init__(
         self,
-        desk: Desk,
+        desk: BrokerStore,
         name: str,
         key: bytes,
         clock: Callable[[], int],
@@ -85,14 +85,14 @@ class Feeds:
             mesh = await self._gone_back(mesh, frame.after)
         if frame.epoch != mesh.epoch or not 0 <= frame.after <= mesh.seq:
             self.by_mesh.pop(frame.mesh, None)
-            return [Moved(await place_of(self._desk, mesh, member))]
+            return [MeshMoved(await mesh_position(self._desk, mesh, member))]
         topics = await self._desk.subscriptions(frame.mesh, self._key)
         feed = Feed(mesh.epoch, frame.after, frame.own, topics, self._clock())
         feed.last = mesh.seq
         self.by_mesh[frame.mesh] = feed
         return []
 
-    async def _gone_back(self, mesh: DeskMesh, seen: int) -> DeskMesh:
+    async def _gone_back(self, mesh: BrokerMesh, seen: int) -> BrokerMesh:
         """A member has seen what this store does not have: it must have been restored, in a way
         that it could not notice by itself.
         """
@@ -110,7 +110,7 @@ class Feeds:
         await self._save_got(mesh)
         self.by_mesh.pop(mesh, None)
 
-    async def got(self, frame: Got) -> None:
+    async def got(self, frame: Confirmed) -> None:
         feed = self.by_mesh.get(frame.mesh)
         if feed is None or frame.epoch != feed.epoch:
             return  # of a feed that has ended
@@ -224,19 +224,21 @@ class Feeds:
             return []
         feed.express = page.to
         feed.urgent = feed.urgent or page.to < page.last  # a full page: there may be more
-        return [Express(mesh, page.rows)] if page.rows else []
+        return [Urgent(mesh, page.rows)] if page.rows else []
 
     async def _moved(self, mesh: str) -> list[FromBroker]:
         self.by_mesh.pop(mesh, None)
         member = await require_member(self._desk, mesh, self._key)
-        return [Moved(await place_of(self._desk, await require_mesh(self._desk, mesh), member))]
+        return [
+            MeshMoved(await mesh_position(self._desk, await require_mesh(self._desk, mesh), member))
+        ]
 
     async def _fell_behind(self, mesh: str, error: Truncated) -> list[FromBroker]:
         self.by_mesh.pop(mesh, None)
         found = await self._desk.snapshot_get(mesh)
         if found is None:
-            return [Behind(mesh, error.first_available, "", 0)]
-        return [Behind(mesh, error.first_available, found.id, found.seq)]
+            return [SnapshotNeeded(mesh, error.first_available, "", 0)]
+        return [SnapshotNeeded(mesh, error.first_available, found.id, found.seq)]
 
 
 def _size(frame: FromBroker) -> int:

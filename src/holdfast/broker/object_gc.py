@@ -16,14 +16,14 @@ import logging
 from holdfast.protocol.mesh_snapshot import unpack_part
 from holdfast.rules import limits
 from holdfast.rules.arrivals import objects_of, read_arrivals
-from holdfast.rules.broker_rows import DeskMesh
+from holdfast.rules.broker_rows import BrokerMesh
 from holdfast.rules.errors import Truncated, UnknownMesh
-from holdfast.storage.broker.port import Desk
+from holdfast.storage.broker.port import BrokerStore
 
 log = logging.getLogger("holdfast")
 
 
-async def collect_all(desk: Desk, now_ms: int) -> int:
+async def collect_all(desk: BrokerStore, now_ms: int) -> int:
     """Removes what no mesh names any more; how many went."""
     total = 0
     for mesh in await desk.mesh_list():
@@ -35,7 +35,7 @@ async def collect_all(desk: Desk, now_ms: int) -> int:
     return total
 
 
-async def _collect(desk: Desk, mesh: DeskMesh, now_ms: int) -> int:
+async def _collect(desk: BrokerStore, mesh: BrokerMesh, now_ms: int) -> int:
     page = await desk.objects_after(mesh.slug, "", limits.OBJECT_PAGE_ROWS)
     if not page:
         return 0
@@ -53,7 +53,7 @@ async def _collect(desk: Desk, mesh: DeskMesh, now_ms: int) -> int:
     return gone
 
 
-async def _named(desk: Desk, mesh: DeskMesh) -> set[str]:
+async def _named(desk: BrokerStore, mesh: BrokerMesh) -> set[str]:
     """Whatever the changes that are held name, and the snapshot."""
     found: set[str] = set()
     after = mesh.first - 1

@@ -10,16 +10,16 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.broker.broker import standings
-from holdfast.broker.daemon import open_desk
+from holdfast.broker.daemon import open_store
 from holdfast.broker.identity import KEY, Identity
 from holdfast.broker.settings import BrokerSettings
 from holdfast.broker.upkeep import UpkeepDone, check_orphans, sweep_asked
 from holdfast.protocol.log_wire import JSON
 from holdfast.rules.errors import NoHome, UnknownMesh
 from holdfast.rules.ids import id_text
-from holdfast.service.clock import RealSource
+from holdfast.service.clock import SystemClock
 from holdfast.service.instance_lock import DaemonLock, daemon_note
-from holdfast.storage.broker.port import Desk
+from holdfast.storage.broker.port import BrokerStore
 from holdfast.storage.files.home import HomePaths, socket_path
 from holdfast.transport.http_client import Client
 
@@ -55,10 +55,10 @@ class Operator:
     def new_epoch(self, mesh: str | None, reason: str) -> list[Document]:
         asked = {"mesh": mesh, "reason": reason}
 
-        async def work(desk: Desk) -> Document:
+        async def work(desk: BrokerStore) -> Document:
             if mesh is not None and await desk.mesh_get(mesh) is None:
                 raise UnknownMesh(f"this broker has no mesh {mesh!r}", hint="see: broker status")
-            made = await desk.new_epoch(mesh, reason, RealSource().now_ms())
+            made = await desk.new_epoch(mesh, reason, SystemClock().now_ms())
             return {
                 "epochs": [{"mesh": one.slug, "epoch": one.epoch, "base": one.base} for one in made]
             }
@@ -86,7 +86,7 @@ class Operator:
             document: Document = msgspec.json.decode(answer.body)
             return document
 
-    def _do(self, work: Callable[[Desk], Awaitable[Document]]) -> Document:
+    def _do(self, work: Callable[[BrokerStore], Awaitable[Document]]) -> Document:
         async def done() -> Document:
             async with self._desk() as desk:
                 return await work(desk)
@@ -94,12 +94,12 @@ class Operator:
         return asyncio.run(done())
 
     @asynccontextmanager
-    async def _desk(self) -> AsyncIterator[Desk]:
+    async def _desk(self) -> AsyncIterator[BrokerStore]:
         # While it is held no broker starts here; others of the same PostgreSQL may run.
         lock = DaemonLock(self._paths, what="a broker", end="end it first")
         try:
-            desk = open_desk(self._settings)
-            await desk.open(RealSource().now_ms())
+            desk = open_store(self._settings)
+            await desk.open(SystemClock().now_ms())
             try:
                 yield desk
             finally:
@@ -107,7 +107,7 @@ class Operator:
         finally:
             lock.close()
 
-    async def _status(self, desk: Desk) -> Document:
+    async def _status(self, desk: BrokerStore) -> Document:
         identity = Identity(self._settings.store)
         mode, days = await desk.mode()
         stands = await standings(desk)
@@ -125,13 +125,13 @@ class Operator:
         }
 
 
-async def _sweep(desk: Desk) -> Document:
-    done = await sweep_asked(desk, RealSource().now_ms())
+async def _sweep(desk: BrokerStore) -> Document:
+    done = await sweep_asked(desk, SystemClock().now_ms())
     found: Document = msgspec.to_builtins(UpkeepDone.of(done))
     return found
 
 
-async def _orphans(desk: Desk) -> Document:
+async def _orphans(desk: BrokerStore) -> Document:
     found = await check_orphans(desk)
     return {
         "orphans": [

@@ -12,7 +12,7 @@ from typing import Final
 
 from holdfast.broker.access import require_member
 from holdfast.broker.verdicts import problem_of
-from holdfast.protocol.frames import FromBroker, Handed, Refusal, Settle, Take
+from holdfast.protocol.frames import FromBroker, QueueMessage, Refusal, Settle, Take
 from holdfast.rules import limits
 from holdfast.rules.errors import (
     BadValue,
@@ -22,13 +22,13 @@ from holdfast.rules.errors import (
     Refused,
     UnknownDestination,
 )
-from holdfast.storage.broker.port import Desk
+from holdfast.storage.broker.port import BrokerStore
 
 LEASE_BYTES: Final = 16
 HOWS: Final = ("done", "again", "dead", "extend")
 
 
-class Hands:
+class QueueWindow:
     """A queue that the other side takes from: how many it wants, and which it has."""
 
     __slots__ = ("held", "most", "news")
@@ -40,18 +40,18 @@ class Hands:
         self.news = True
 
 
-class Handing:
+class QueueDelivery:
     """All queues that one connection takes from."""
 
     def __init__(
         self,
-        desk: Desk,
+        desk: BrokerStore,
         key: bytes,
         clock: Callable[[], int],
         random: Callable[[int], bytes],
     ) -> None:
         self._desk, self._key, self._clock, self._random = desk, key, clock, random
-        self.by_queue: dict[tuple[str, str], Hands] = {}
+        self.by_queue: dict[tuple[str, str], QueueWindow] = {}
 
     async def take(self, frame: Take) -> None:
         at = frame.mesh, frame.queue
@@ -64,13 +64,13 @@ class Handing:
             raise OverLimit(f"a connection takes from {limits.FOLLOWS_MAX} queues at most")
         await require_member(self._desk, frame.mesh, self._key, "read")
         await require_queue(self._desk, frame.mesh, frame.queue)
-        hands = self.by_queue.setdefault(at, Hands(frame.most))
+        hands = self.by_queue.setdefault(at, QueueWindow(frame.most))
         hands.most, hands.news = frame.most, True
 
     async def settle(self, frame: Settle) -> None:
         await require_member(self._desk, frame.mesh, self._key, "read")
         now = self._clock()
-        held = await settle(
+        held = await settle_messages(
             self._desk,
             frame.mesh,
             frame.queue,
@@ -116,7 +116,7 @@ class Handing:
                     out.append(Refusal(mesh, problem_of(error)))
         return out
 
-    async def _hand_out(self, mesh: str, queue: str, hands: Hands) -> list[FromBroker]:
+    async def _hand_out(self, mesh: str, queue: str, hands: QueueWindow) -> list[FromBroker]:
         now = self._clock()
         hands.held = {seq: held for seq, held in hands.held.items() if held[0] > now}
         room = hands.most - len(hands.held)
@@ -132,18 +132,25 @@ class Handing:
             span = max(0, one.until - now)
             hands.held[one.seq] = (one.until, span)
             told = (one.lease, one.deliveries, span, one.broker_id, one.raw)
-            out.append(Handed(mesh, queue, one.seq, *told))
+            out.append(QueueMessage(mesh, queue, one.seq, *told))
         return out
 
 
-async def require_queue(desk: Desk, mesh: str, queue: str) -> None:
+async def require_queue(desk: BrokerStore, mesh: str, queue: str) -> None:
     rows = await desk.destination_list(mesh)
     if not any((row.kind, row.ref) == ("queue", queue) for row in rows):
         raise UnknownDestination(f"mesh {mesh!r} has no queue {queue!r}")
 
 
-async def settle(
-    desk: Desk, mesh: str, queue: str, seq: int, lease: bytes, how: str, reason: str, now: int
+async def settle_messages(
+    desk: BrokerStore,
+    mesh: str,
+    queue: str,
+    seq: int,
+    lease: bytes,
+    how: str,
+    reason: str,
+    now: int,
 ) -> bool:
     """Ends or extends what somebody has in hand; LeaseEnded if it is not theirs any more."""
     if how not in HOWS:

@@ -12,23 +12,23 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from holdfast.broker.accept import Counter, Outcome
-from holdfast.broker.access import places_of
-from holdfast.broker.decode_push import Mint, read_arriving
+from holdfast.broker.accept import AcceptPort, Outcome
+from holdfast.broker.access import mesh_positions
+from holdfast.broker.decode_push import Mint, decode_push
 from holdfast.broker.feed import Feeds
-from holdfast.broker.queue_delivery import Handing
+from holdfast.broker.queue_delivery import QueueDelivery
 from holdfast.broker.verdicts import answer_of, problem_of
 from holdfast.protocol.frames import (
     Acks,
-    Answer,
     Challenge,
+    Confirmed,
     Follow,
     FromBroker,
     FromNode,
-    Got,
     Hello,
     Item,
     Push,
+    PushAnswer,
     Refusal,
     Settle,
     Take,
@@ -36,16 +36,16 @@ from holdfast.protocol.frames import (
     Welcome,
 )
 from holdfast.rules import features, keys, limits
-from holdfast.rules.broker_rows import Arriving
+from holdfast.rules.broker_rows import PushedEnvelope
 from holdfast.rules.errors import BadInput, HoldfastError, Refused, ZoneNotTrusted
 from holdfast.rules.features import Supported
 from holdfast.rules.names import check_peer
-from holdfast.storage.broker.port import Desk
+from holdfast.storage.broker.port import BrokerStore
 
 log = logging.getLogger("holdfast")
 
 
-class Me(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a broker is known by, and what it offers."""
 
     name: str
@@ -69,7 +69,7 @@ class Pushed:
         self,
         mesh: str,
         items: Sequence[Item],
-        good: list[Arriving],
+        good: list[PushedEnvelope],
         bad: dict[int, HoldfastError],
     ) -> None:
         self.mesh, self.items, self.good, self.bad = mesh, items, good, bad
@@ -80,7 +80,7 @@ class Pushed:
             rest = iter(outcomes)
             outcomes = [self.bad.get(at) or next(rest) for at in range(len(self.items))]
         epoch = 0
-        answers: list[Answer] = []
+        answers: list[PushAnswer] = []
         for item, outcome in zip(self.items, outcomes, strict=True):
             if not isinstance(outcome, HoldfastError):
                 epoch = outcome.epoch
@@ -88,14 +88,14 @@ class Pushed:
         return Acks(self.mesh, epoch, answers)
 
 
-class Talk:
+class Session:
     """The broker's side of one conversation."""
 
     def __init__(
         self,
-        desk: Desk,
-        accepting: Counter,
-        me: Me,
+        desk: BrokerStore,
+        accepting: AcceptPort,
+        me: BrokerInfo,
         certificate: bytes,
         clock: Callable[[], int],
         random: Callable[[int], bytes],
@@ -118,7 +118,7 @@ class Talk:
         self.key = b""
         """The member's, once it has proved it."""
         self.feeds = Feeds(desk, "", b"", clock, self._by_word)
-        self.handing = Handing(desk, b"", clock, random)
+        self.handing = QueueDelivery(desk, b"", clock, random)
         self.closing: tuple[int, str] | None = None
         """How the connection is to be closed, if it is."""
 
@@ -154,7 +154,7 @@ class Talk:
                 return await self.feeds.follow(frame)
             case Unfollow():
                 await self.feeds.unfollow(frame.mesh)
-            case Got():
+            case Confirmed():
                 await self.feeds.got(frame)
             case Take():
                 await self.handing.take(frame)
@@ -182,7 +182,7 @@ class Talk:
             self.closing = (code, error.message)
             return []
         try:
-            places = await places_of(self._desk, frame.key)
+            places = await mesh_positions(self._desk, frame.key)
         except HoldfastError as error:
             log.warning("no welcome for %r: %s", frame.name, error.message)
             self.closing = (features.INTERNAL, "the broker's store does not answer")
@@ -190,7 +190,7 @@ class Talk:
         session, expires_in_ms = self._open_session(frame.name, frame.key)
         self.name, self.key = frame.name, frame.key
         self.feeds = Feeds(self._desk, self.name, self.key, self._clock, self._by_word)
-        self.handing = Handing(self._desk, self.key, self._clock, self._random)
+        self.handing = QueueDelivery(self._desk, self.key, self._clock, self._random)
         return [Welcome(proof, session, expires_in_ms, places)]
 
     def _check_hello(self, frame: Hello) -> bytes:
@@ -200,7 +200,7 @@ class Talk:
         if len(frame.nonce) != keys.NONCE_BYTES:
             raise BadInput(f"the nonce of a hello has {keys.NONCE_BYTES} bytes")
         me = self._me
-        hello = keys.Hello(
+        hello = keys.HelloTranscript(
             client_zone=frame.name,
             client_key=frame.key,
             client_nonce=frame.nonce,
@@ -225,11 +225,11 @@ class Talk:
     def read_push(self, mesh: str, epoch: int, items: Sequence[Item]) -> Pushed:
         """Reads what is to be handed in."""
         key, mint = self.key, self._mint
-        good: list[Arriving] = []
+        good: list[PushedEnvelope] = []
         bad: dict[int, HoldfastError] = {}
         for at, item in enumerate(items):
             try:
-                good.append(read_arriving(item.raw, mesh, key, epoch, mint))
+                good.append(decode_push(item.raw, mesh, key, epoch, mint))
             except HoldfastError as error:
                 bad[at] = error
         return Pushed(mesh, items, good, bad)

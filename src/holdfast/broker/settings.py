@@ -7,12 +7,12 @@ from typing import Final, Literal
 
 import msgspec
 
-from holdfast.broker.accept import Keeping
+from holdfast.broker.accept import RetentionPolicy
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import Mode
 from holdfast.rules.errors import BadInput, BadValue
 from holdfast.rules.features import check_retention
-from holdfast.service.address import Address, parse_address, parse_loopback
+from holdfast.service.address import ListenAddress, parse_address, parse_loopback
 
 Registration = Literal["open", "closed", "token"]
 TOKEN_CHARS_MIN: Final = 16
@@ -82,16 +82,16 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
         return "retention_scoped", check_retention("retention_scoped", int(self.dedupe))
 
     @property
-    def listen_address(self) -> Address | None:
+    def listen_address(self) -> ListenAddress | None:
         return None if self.listen is None else parse_address(self.listen)
 
     @property
-    def tcp_address(self) -> Address | None:
+    def tcp_address(self) -> ListenAddress | None:
         return None if self.tcp is None else parse_loopback(self.tcp)
 
 
-def keeping_of(mode: Mode, days: int, keep_days: int) -> Keeping:
-    return Keeping(
+def retention_of(mode: Mode, days: int, keep_days: int) -> RetentionPolicy:
+    return RetentionPolicy(
         keep_ms=keep_days * limits.DAY_MS,
         dedupe_ms=None if mode == "permanent" else days * limits.DAY_MS,
     )

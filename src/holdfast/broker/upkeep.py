@@ -20,23 +20,27 @@ from holdfast.broker.clock_note import read_clock_note, write_clock_note
 from holdfast.broker.counters import BrokerCounts
 from holdfast.broker.object_gc import collect_all
 from holdfast.rules import limits
-from holdfast.rules.broker_rows import Orphan, Swept
-from holdfast.rules.clock_check import begun, looked, noted
+from holdfast.rules.broker_rows import BrokerSwept, Orphan
+from holdfast.rules.clock_check import note_after, observe, start
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.ids import id_time_ms
-from holdfast.storage.broker.port import Desk
+from holdfast.storage.broker.port import BrokerStore
 
 log = logging.getLogger("holdfast")
 
 _TICK_S: Final = 1.0
 
 
-async def sweep_all(desk: Desk, now_ms: int, counts: BrokerCounts | None = None) -> Swept:
+async def sweep_all(
+    desk: BrokerStore, now_ms: int, counts: BrokerCounts | None = None
+) -> BrokerSwept:
     """Sweeps until nothing is left to sweep."""
-    total = Swept()
+    total = BrokerSwept()
     while True:
         done = await desk.sweep(now_ms, limits.SWEEP_ROWS)
-        total = Swept(**{name: getattr(total, name) + getattr(done, name) for name in _FIELDS})
+        total = BrokerSwept(
+            **{name: getattr(total, name) + getattr(done, name) for name in _FIELDS}
+        )
         if counts is not None:
             counts.sweep(done)
         if max(getattr(done, name) for name in _FIELDS) < limits.SWEEP_ROWS:
@@ -47,25 +51,29 @@ async def sweep_all(desk: Desk, now_ms: int, counts: BrokerCounts | None = None)
     return total
 
 
-_FIELDS: Final = Swept.__struct_fields__
+_FIELDS: Final = BrokerSwept.__struct_fields__
 
 
-async def collect(desk: Desk, now_ms: int, counts: BrokerCounts | None = None) -> Swept:
+async def collect(
+    desk: BrokerStore, now_ms: int, counts: BrokerCounts | None = None
+) -> BrokerSwept:
     """Removes contents that nothing names any more."""
-    done = Swept(objects=await collect_all(desk, now_ms))
+    done = BrokerSwept(objects=await collect_all(desk, now_ms))
     if counts is not None:
         counts.sweep(done)
     return done
 
 
-async def sweep_asked(desk: Desk, now_ms: int, counts: BrokerCounts | None = None) -> Swept:
+async def sweep_asked(
+    desk: BrokerStore, now_ms: int, counts: BrokerCounts | None = None
+) -> BrokerSwept:
     """All of it, because somebody says so."""
     done = await sweep_all(desk, now_ms, counts)
     found = await collect(desk, now_ms, counts)
     return msgspec.structs.replace(done, objects=found.objects)
 
 
-async def check_orphans(desk: Desk, counts: BrokerCounts | None = None) -> list[Orphan]:
+async def check_orphans(desk: BrokerStore, counts: BrokerCounts | None = None) -> list[Orphan]:
     """Dedupe rows without their message, and the other way round. There should be none."""
     found = await desk.orphans(limits.ORPHANS_SHOWN_MAX)
     if counts is not None:
@@ -80,7 +88,7 @@ async def check_orphans(desk: Desk, counts: BrokerCounts | None = None) -> list[
     return found
 
 
-class Upkeep:
+class BrokerUpkeep:
     """The broker's own clockwork."""
 
     def __init__(self, broker: Broker) -> None:
@@ -123,12 +131,12 @@ class Upkeep:
         times = {"wall_ms": broker.source.now_ms(), "ticks_ms": broker.ticks_ms()}
         note = await broker.run(read_clock_note, broker.settings.store)
         pace = broker.pace
-        pace = begun(**times, note=note) if pace is None else looked(pace, **times)
+        pace = start(**times, note=note) if pace is None else observe(pace, **times)
         broker.pace = pace
-        await broker.run(write_clock_note, broker.settings.store, noted(pace, note, **times))
+        await broker.run(write_clock_note, broker.settings.store, note_after(pace, note, **times))
         return pace.is_believed
 
-    async def sweep(self) -> Swept:
+    async def sweep(self) -> BrokerSwept:
         """What is due, if the clock is believed."""
         broker = self._broker
         if not await self.look_at_clock():
@@ -137,18 +145,18 @@ class Upkeep:
                 "the clock has leapt, or this broker was down for long: nothing is swept before it "
                 "has been steady for a day; if it is right: holdfast broker sweep"
             )
-            return Swept()
+            return BrokerSwept()
         done = await sweep_all(broker.desk, broker.source.now_ms(), broker.counts)
         await self._want_snapshots()
         return done
 
-    async def collect(self) -> Swept:
+    async def collect(self) -> BrokerSwept:
         """Contents that nothing names, if the clock is believed. All that is held is read for it,
         so it is done as rarely as the orphan check.
         """
         broker = self._broker
         if not await self.look_at_clock():
-            return Swept()
+            return BrokerSwept()
         return await collect(broker.desk, broker.source.now_ms(), broker.counts)
 
     async def orphans(self) -> list[Orphan]:
@@ -199,5 +207,5 @@ class UpkeepDone(msgspec.Struct, frozen=True):
     objects: int
 
     @classmethod
-    def of(cls, done: Swept) -> UpkeepDone:
+    def of(cls, done: BrokerSwept) -> UpkeepDone:
         return cls(*(getattr(done, name) for name in cls.__struct_fields__))

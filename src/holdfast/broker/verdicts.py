@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.broker.accept import Outcome
-from holdfast.protocol.frames import Answer, Problem
-from holdfast.rules.broker_rows import Accepted, Verdict
+from holdfast.protocol.frames import Problem, PushAnswer
+from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict
 from holdfast.rules.errors import (
     EpochMismatch,
     HoldfastError,
@@ -27,25 +27,25 @@ _NO_SUCH_MESH: Final = "ask whoever shared it; names at a broker are its own"
 _ASK_OWNER: Final = "ask the owner of the mesh for the grant"
 
 
-def error_of(answer: Accepted) -> HoldfastError | None:
+def error_of(answer: AcceptResult) -> HoldfastError | None:
     """The error that a verdict is; None for what is accepted, now or before."""
     match answer.verdict:
-        case Verdict.CREATED | Verdict.DUPLICATE:
+        case AcceptVerdict.CREATED | AcceptVerdict.DUPLICATE:
             return None
-        case Verdict.REUSED:
+        case AcceptVerdict.REUSED:
             return IdempotencyKeyReused(
                 "this id was accepted before with another request, whose fingerprint begins with "
                 f"{answer.fingerprint[:PREFIX_BYTES].hex()}"
             )
-        case Verdict.UNKNOWN_MESH:
+        case AcceptVerdict.UNKNOWN_MESH:
             return UnknownMesh("this broker has no such mesh", hint=_NO_SUCH_MESH)
-        case Verdict.NOT_A_MEMBER:
+        case AcceptVerdict.NOT_A_MEMBER:
             return NotAMember("this key is no member of the mesh")
-        case Verdict.NOT_GRANTED:
+        case AcceptVerdict.NOT_GRANTED:
             return NotGranted("this member may not hand that in", hint=_ASK_OWNER)
-        case Verdict.EPOCH_MISMATCH:
+        case AcceptVerdict.EPOCH_MISMATCH:
             return EpochMismatch(f"the mesh counts in epoch {answer.epoch}")
-        case Verdict.UNKNOWN_DESTINATION:
+        case AcceptVerdict.UNKNOWN_DESTINATION:
             return UnknownDestination("the mesh has no such destination")
 
 
@@ -63,23 +63,23 @@ def problem_of(error: HoldfastError) -> Problem:
     return Problem(error.code, error.message, error.hint)
 
 
-def answer_of(number: int, outcome: Outcome) -> Answer:
+def answer_of(number: int, outcome: Outcome) -> PushAnswer:
     """As a frame tells it."""
     if isinstance(outcome, HoldfastError):
-        return Answer(number, outcome.http_status, problem=problem_of(outcome))
-    if outcome.verdict is Verdict.CREATED:  # nearly all of them
+        return PushAnswer(number, outcome.http_status, problem=problem_of(outcome))
+    if outcome.verdict is AcceptVerdict.CREATED:  # nearly all of them
         seen = (outcome.broker_id, True, outcome.first_seen_at)
-        return Answer(number, 201, outcome.message_epoch, outcome.seq, *seen)
+        return PushAnswer(number, 201, outcome.message_epoch, outcome.seq, *seen)
     error = error_of(outcome)
     if error is not None:
-        return Answer(
+        return PushAnswer(
             number,
             error.http_status,
             message_epoch=outcome.message_epoch,
             seq=outcome.seq,
             problem=problem_of(error),
         )
-    return Answer(
+    return PushAnswer(
         number,
         200,
         outcome.message_epoch,

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
-from holdfast.rules.broker_rows import Accepted, Arriving, Verdict
+from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, PushedEnvelope
 from holdfast.rules.message import CHANGE
 
 
-class Ear(Protocol):
+class Follower(Protocol):
     """One connection, as it is woken."""
 
     @property
@@ -29,15 +29,15 @@ class Ear(Protocol):
     def wake_queue(self, mesh: str, queue: str) -> None: ...
 
 
-class Hub:
+class Wakeups:
     """All connections of one broker process."""
 
     def __init__(self, *, alone: bool) -> None:
         """`alone`: no other process writes into the store."""
         self._alone = alone
-        self._ears: dict[str, dict[Ear, bytes]] = {}
-        self._by_key: dict[tuple[str, bytes], set[Ear]] = {}
-        self._takers: dict[tuple[str, str], set[Ear]] = {}
+        self._ears: dict[str, dict[Follower, bytes]] = {}
+        self._by_key: dict[tuple[str, bytes], set[Follower]] = {}
+        self._takers: dict[tuple[str, str], set[Follower]] = {}
         self._known: dict[str, int] = {}
         """The last seq of each mesh that its followers were woken for."""
         self._begun = 0
@@ -47,14 +47,14 @@ class Hub:
 
     # --- who listens ---------------------------------------------------------------------------
 
-    def follow(self, mesh: str, ear: Ear, last: int = 0) -> None:
+    def follow(self, mesh: str, ear: Follower, last: int = 0) -> None:
         """`last` is the last seq of the mesh, as the ear has read it."""
         if last:
             self._known.setdefault(mesh, last)
         self._ears.setdefault(mesh, {})[ear] = ear.key
         self._by_key.setdefault((mesh, ear.key), set()).add(ear)
 
-    def unfollow(self, mesh: str, ear: Ear) -> None:
+    def unfollow(self, mesh: str, ear: Follower) -> None:
         ears = self._ears.get(mesh, {})
         if ears.pop(ear, None) is None:
             return
@@ -66,10 +66,10 @@ class Hub:
         if not own:
             del self._by_key[mesh, ear.key]
 
-    def take_from(self, mesh: str, queue: str, ear: Ear) -> None:
+    def take_from(self, mesh: str, queue: str, ear: Follower) -> None:
         self._takers.setdefault((mesh, queue), set()).add(ear)
 
-    def leave_queue(self, mesh: str, queue: str, ear: Ear) -> None:
+    def leave_queue(self, mesh: str, queue: str, ear: Follower) -> None:
         takers = self._takers.get((mesh, queue))
         if takers is not None:
             takers.discard(ear)
@@ -125,16 +125,16 @@ class Hub:
                 for ear in list(takers):
                     ear.wake_queue(mesh, queue)
 
-    def accepted(self, batch: Sequence[Arriving], answers: Sequence[Accepted]) -> None:
+    def accepted(self, batch: Sequence[PushedEnvelope], answers: Sequence[AcceptResult]) -> None:
         """From this process: a group that is in the store now."""
-        by_mesh: dict[str, list[tuple[int, Arriving]]] = {}
+        by_mesh: dict[str, list[tuple[int, PushedEnvelope]]] = {}
         for one, answer in zip(batch, answers, strict=True):
-            if answer.verdict is Verdict.CREATED:
+            if answer.verdict is AcceptVerdict.CREATED:
                 by_mesh.setdefault(one.mesh, []).append((answer.seq, one))
         for mesh, rows in by_mesh.items():
             self._wake_for(mesh, rows)
 
-    def _wake_for(self, mesh: str, rows: list[tuple[int, Arriving]]) -> None:
+    def _wake_for(self, mesh: str, rows: list[tuple[int, PushedEnvelope]]) -> None:
         for queue in {one.ref for _, one in rows if one.kind == "queue"}:
             for ear in list(self._takers.get((mesh, queue), ())):
                 ear.wake_queue(mesh, queue)
@@ -150,8 +150,8 @@ class Hub:
         for ear, urgent in self._concerned(mesh, [one for _, one in rows]).items():
             ear.wake(mesh, urgent=urgent)
 
-    def _concerned(self, mesh: str, rows: Iterable[Arriving]) -> dict[Ear, bool]:
-        found: dict[Ear, bool] = {}
+    def _concerned(self, mesh: str, rows: Iterable[PushedEnvelope]) -> dict[Follower, bool]:
+        found: dict[Follower, bool] = {}
         senders: set[bytes] = set()
         for one in rows:
             urgent = one.priority == "now"

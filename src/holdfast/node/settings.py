@@ -27,7 +27,7 @@ import msgspec
 from holdfast.rules.errors import BadInput
 from holdfast.rules.limits import KIB, MIB
 from holdfast.rules.outbox import Policies, Policy
-from holdfast.service.address import Address, parse_address, parse_loopback
+from holdfast.service.address import ListenAddress, parse_address, parse_loopback
 
 _UNITS: Final = {
     "": 1,
@@ -94,11 +94,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self
 
     @property
-    def tcp_address(self) -> Address | None:
+    def tcp_address(self) -> ListenAddress | None:
         return None if self.tcp is None else parse_loopback(self.tcp)
 
     @property
-    def listen_address(self) -> Address | None:
+    def listen_address(self) -> ListenAddress | None:
         return None if self.listen is None else parse_address(self.listen)
 
     @property

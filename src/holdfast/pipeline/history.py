@@ -22,7 +22,7 @@ from holdfast.pipeline.ingest import dedupe
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.lake import ID_DAY, Lake, log_app
 from holdfast.pipeline.lake.schema import ENVELOPE, LOG, QUARANTINE, SIGHTINGS
-from holdfast.pipeline.logs.unpack import unpack
+from holdfast.pipeline.logs.unpack import decode_header
 from holdfast.pipeline.verify.expected import read_spans, spans_of
 from holdfast.rules.errors import BadInput, BadPath, PastEnd
 
@@ -195,7 +195,7 @@ def backfill(
 
 def _redecoded(rows: DataFrame) -> DataFrame:
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return map(unpack, batches)
+        return map(decode_header, batches)
 
     read_anew = rows.select(*LOG.names).mapInArrow(read, ENVELOPE)
     return read_anew.withColumn("family", F.substring_index("op", ".", 1))
@@ -238,7 +238,7 @@ def _reached(source: Lake, rows: DataFrame) -> DataFrame:
     work; the copy would not know, and say it once more when it reads on.
     """
     known = {(at.log, at.epoch): at.offset for at in source.positions()}
-    return rows.where(~dedupe.beyond(known)) if known else rows
+    return rows.where(~dedupe.after_positions(known)) if known else rows
 
 
 def _numbered(rows: DataFrame, columns: list[str]) -> DataFrame:

@@ -57,7 +57,7 @@ _JSON: Final = frozenset({"value", "object", "metadata", "meta"})
 _QUOTED_NAME: Final = re.compile(r"`((?:[^`]|``)*)`")
 
 
-class Answer(msgspec.Struct, frozen=True):
+class QueryResult(msgspec.Struct, frozen=True):
     """What came out: rows of plain values, and whether there were more."""
 
     columns: tuple[str, ...]
@@ -69,7 +69,7 @@ class Answer(msgspec.Struct, frozen=True):
             yield dict(zip(self.columns, row, strict=True))
 
 
-def ask(spark: SparkSession, lake: Lake, sql: str, limit: int) -> Answer:
+def ask(spark: SparkSession, lake: Lake, sql: str, limit: int) -> QueryResult:
     """Runs one statement that looks; at most `limit` rows come back."""
     named = check(sql)
     if not 0 < limit <= ROWS_MAX:
@@ -96,7 +96,7 @@ def held(
     key_column: str = "key",
     limit: int,
     **when: Any,
-) -> Answer:
+) -> QueryResult:
     """What a mesh holds in one table, now or at a point in the past, live rows only."""
     if when:
         frame = history.state_as_of(spark, lake, name, mesh, **when)
@@ -132,11 +132,11 @@ def model_id(spark: SparkSession, lake: Lake, text: str) -> str:
 
 def _answer(
     found: pa.Table, limit: int, said: Callable[[str, Any], Any] = lambda _, value: plain(value)
-) -> Answer:
+) -> QueryResult:
     columns = zip(found.column_names, found.columns, strict=True)
     cells = ([said(name, value) for value in column.to_pylist()] for name, column in columns)
     rows = zip(*cells, strict=True)
-    return Answer(_unique(found.column_names), tuple(rows)[:limit], found.num_rows > limit)
+    return QueryResult(_unique(found.column_names), tuple(rows)[:limit], found.num_rows > limit)
 
 
 def _limited(frame: DataFrame, limit: int) -> pa.Table:

@@ -47,13 +47,13 @@ class Trailer(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
 
 
-class Line(
+class ExportLine(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", gc=False
 ):
     """Any line between the first and the last."""
 
 
-class Stamped(Line, frozen=True, kw_only=True):
+class Stamped(ExportLine, frozen=True, kw_only=True):
     """A row with the version of the change that made it. Only its content is imported."""
 
     mesh: str
@@ -64,7 +64,7 @@ class Stamped(Line, frozen=True, kw_only=True):
     deleted: bool = False
 
 
-class MeshLine(Line, frozen=True, kw_only=True, tag="mesh"):
+class MeshLine(ExportLine, frozen=True, kw_only=True, tag="mesh"):
     slug: str
     name: str
     type: str = "personal"
@@ -84,7 +84,7 @@ class MemoryLine(Stamped, frozen=True, kw_only=True, tag="memory"):
     tags: tuple[str, ...] = ()
 
 
-class ModelLine(Line, frozen=True, kw_only=True, tag="model"):
+class ModelLine(ExportLine, frozen=True, kw_only=True, tag="model"):
     """A model as it is registered. Vectors bring their own description of it."""
 
     id: str
@@ -117,7 +117,7 @@ class VectorLine(Stamped, frozen=True, kw_only=True, tag="vector"):
     embedding: bytes = b""
 
 
-class BlobLine(Line, frozen=True, kw_only=True, tag="blob"):
+class BlobLine(ExportLine, frozen=True, kw_only=True, tag="blob"):
     """A part of a blob; the parts of one follow each other."""
 
     sha256: str
@@ -148,7 +148,7 @@ class TurnFields(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     at: int
 
 
-class TaskLine(Line, frozen=True, kw_only=True, tag="task"):
+class TaskLine(ExportLine, frozen=True, kw_only=True, tag="task"):
     mesh: str
     task: str
     title: str
@@ -162,7 +162,7 @@ class TaskLine(Line, frozen=True, kw_only=True, tag="task"):
     turns: tuple[TurnFields, ...] = ()
 
 
-class FactLine(Line, frozen=True, kw_only=True, tag="fact"):
+class FactLine(ExportLine, frozen=True, kw_only=True, tag="fact"):
     mesh: str
     subject: str
     predicate: str
@@ -176,7 +176,7 @@ class FactLine(Line, frozen=True, kw_only=True, tag="fact"):
     created_at: int = 0
 
 
-class ConflictLine(Line, frozen=True, kw_only=True, tag="conflict"):
+class ConflictLine(ExportLine, frozen=True, kw_only=True, tag="conflict"):
     number: int
     mesh: str
     family: str
@@ -191,12 +191,12 @@ class ConflictLine(Line, frozen=True, kw_only=True, tag="conflict"):
     resolution: str | None = None
 
 
-class ConsumerLine(Line, frozen=True, kw_only=True, tag="consumer"):
+class ConsumerLine(ExportLine, frozen=True, kw_only=True, tag="consumer"):
     name: str
     frontier: str
 
 
-class PeerLine(Line, frozen=True, kw_only=True, tag="peer"):
+class PeerLine(ExportLine, frozen=True, kw_only=True, tag="peer"):
     mesh: str
     peer: str
     last_seen_at: int
@@ -218,7 +218,7 @@ class EnvelopeFields(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     created_at: int
 
 
-class LogLine(Line, frozen=True, kw_only=True, tag="log"):
+class LogLine(ExportLine, frozen=True, kw_only=True, tag="log"):
     offset: int
     recorded_at: int
     says: EnvelopeFields

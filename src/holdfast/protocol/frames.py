@@ -30,7 +30,7 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False, tag_field="k
     """One of them."""
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class MeshPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Where a mesh stands at its broker."""
 
     mesh: str
@@ -59,7 +59,7 @@ class Item(msgspec.Struct, frozen=True, array_like=True, gc=False):
     raw: bytes
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class PushAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What became of one."""
 
     number: int
@@ -89,13 +89,13 @@ class Welcome(Frame, frozen=True, tag=2):
     session: str
     """A bearer token for calls over HTTP while it lasts."""
     expires_in_ms: int
-    meshes: list[Place]
+    meshes: list[MeshPosition]
 
 
-class Moved(Frame, frozen=True, tag=3):
+class MeshMoved(Frame, frozen=True, tag=3):
     """A mesh stands elsewhere than the other side thinks: a new epoch, or an answer to Follow."""
 
-    place: Place
+    place: MeshPosition
 
 
 class Entries(Frame, frozen=True, tag=4):
@@ -109,7 +109,7 @@ class Entries(Frame, frozen=True, tag=4):
     last: int
 
 
-class Express(Frame, frozen=True, tag=5):
+class Urgent(Frame, frozen=True, tag=5):
     """Urgent messages ahead of their turn; they come again in `Entries`."""
 
     mesh: str
@@ -119,10 +119,10 @@ class Express(Frame, frozen=True, tag=5):
 class Acks(Frame, frozen=True, tag=6):
     mesh: str
     epoch: int
-    answers: list[Answer]
+    answers: list[PushAnswer]
 
 
-class Behind(Frame, frozen=True, tag=7):
+class SnapshotNeeded(Frame, frozen=True, tag=7):
     """What was asked for is gone; a snapshot holds it (its id), or nothing does (empty)."""
 
     mesh: str
@@ -131,7 +131,7 @@ class Behind(Frame, frozen=True, tag=7):
     snapshot_seq: int
 
 
-class Handed(Frame, frozen=True, tag=8):
+class QueueMessage(Frame, frozen=True, tag=8):
     """A message of a queue."""
 
     mesh: str
@@ -182,7 +182,7 @@ class Unfollow(Frame, frozen=True, tag=22):
     mesh: str
 
 
-class Got(Frame, frozen=True, tag=23):
+class Confirmed(Frame, frozen=True, tag=23):
     """Everything up to here is on the receiver's disk."""
 
     mesh: str
@@ -218,16 +218,16 @@ class Settle(Frame, frozen=True, tag=26):
 FromBroker = (
     Challenge
     | Welcome
-    | Moved
+    | MeshMoved
     | Entries
-    | Express
+    | Urgent
     | Acks
-    | Behind
-    | Handed
+    | SnapshotNeeded
+    | QueueMessage
     | Refusal
     | SnapshotWanted
 )
-FromNode = Hello | Follow | Unfollow | Got | Push | Take | Settle
+FromNode = Hello | Follow | Unfollow | Confirmed | Push | Take | Settle
 
 _T = TypeVar("_T")
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -20,7 +20,7 @@ from holdfast.rules.ids import id_text
 UNSET: Final = msgspec.UNSET
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LogEntryJson(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One entry of the log."""
 
     offset: int
@@ -49,10 +49,10 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The whole envelope as base64, of an op that this version does not know."""
 
 
-def shown(offset: int, raw: bytes, recorded_at: int | None = None) -> Shown:
+def entry_json(offset: int, raw: bytes, recorded_at: int | None = None) -> LogEntryJson:
     envelope = decode_trusted(raw)
     body = decode_trusted_body(envelope)
-    return Shown(
+    return LogEntryJson(
         offset=offset,
         id=id_text(envelope.id),
         mesh=envelope.mesh,

@@ -33,7 +33,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One value of a desk."""
 
 
-class DeskMesh(Value, frozen=True, kw_only=True):
+class BrokerMesh(Value, frozen=True, kw_only=True):
     """A mesh as its broker knows it."""
 
     server_id: str
@@ -95,7 +95,7 @@ class DestinationRow(Value, frozen=True, kw_only=True):
     """After so many deliveries without an end a message goes to the dead letters."""
 
 
-class Arriving(Value, frozen=True, kw_only=True):
+class PushedEnvelope(Value, frozen=True, kw_only=True):
     """An envelope that a member hands in, read and checked; see `delivery.check_arriving`."""
 
     mesh: str
@@ -114,7 +114,7 @@ class Arriving(Value, frozen=True, kw_only=True):
     """The epoch that the sender believes in; 0: any."""
 
 
-class Verdict(StrEnum):
+class AcceptVerdict(StrEnum):
     """What became of one envelope. Only CREATED has written anything."""
 
     CREATED = "created"
@@ -130,10 +130,10 @@ class Verdict(StrEnum):
     UNKNOWN_DESTINATION = "unknown_destination"
 
 
-class Accepted(Value, frozen=True, kw_only=True):
+class AcceptResult(Value, frozen=True, kw_only=True):
     """The answer for one arriving envelope."""
 
-    verdict: Verdict
+    verdict: AcceptVerdict
     epoch: int = 0
     """The current epoch of the mesh, whatever the verdict."""
     message_epoch: int = 0
@@ -186,7 +186,7 @@ class LogPage(Value, frozen=True, kw_only=True):
     rows: list[LogRow]
 
 
-class DeskConsumer(Value, frozen=True, kw_only=True):
+class BrokerConsumer(Value, frozen=True, kw_only=True):
     """A named reader of a whole mesh: what it has not confirmed is kept for it, for a while."""
 
     key: bytes
@@ -206,7 +206,7 @@ class DeskConsumer(Value, frozen=True, kw_only=True):
         return self.lost_last > self.seq and self.lost_last >= start and self.lost_first < stop
 
 
-class Taken(Value, frozen=True, kw_only=True):
+class TakenRow(Value, frozen=True, kw_only=True):
     """A message of a queue in the hands of one who took it."""
 
     queue: str
@@ -251,7 +251,7 @@ class SnapshotRow(Value, frozen=True, kw_only=True):
     """SHA-256 over the digests of the parts, when it is ready."""
 
 
-class Swept(Value, frozen=True, kw_only=True):
+class BrokerSwept(Value, frozen=True, kw_only=True):
     """What a sweep did."""
 
     dedupe: int = 0

@@ -64,7 +64,7 @@ class Cursor(NamedTuple):
     seq: int
 
 
-class Lost(NamedTuple):
+class LostAtBroker(NamedTuple):
     """What stood at above < seq <= upto in an epoch is no longer at the broker."""
 
     epoch: int
@@ -78,7 +78,7 @@ class Move(msgspec.Struct, frozen=True):
     """The cursor has to be put elsewhere, after what the broker lost was put back."""
 
     cursor: Cursor
-    lost: tuple[Lost, ...] = ()
+    lost: tuple[LostAtBroker, ...] = ()
     own: bool = False
     """What this node handed in itself may be news to it, too."""
 
@@ -108,7 +108,7 @@ def epoch_moved(
         return _from_another_branch(cursor, epoch, counted)
     floor = min([last, *(base for number, base in bases if cursor.epoch < number <= epoch)])
     lost = [
-        Lost(number, floor, None if before > _FAR else before)
+        LostAtBroker(number, floor, None if before > _FAR else before)
         for number, before in _floors(cursor.epoch, known)
         if floor < before
     ]
@@ -130,7 +130,7 @@ def _from_another_branch(cursor: Cursor, epoch: int, known: dict[int, int]) -> M
     histories are one, so all of it is read again, and all that may be missing there is brought.
     """
     lost = [
-        Lost(number, _lowest_after(number, known) if number in known else 0, certain=False)
+        LostAtBroker(number, _lowest_after(number, known) if number in known else 0, certain=False)
         for number in range(cursor.epoch, 0, -1)
     ]
     return Move(Cursor(epoch, 0), tuple(lost), own=True)
@@ -207,7 +207,7 @@ def meaning_of(status: int, code: str) -> Meaning:
 # --- states --------------------------------------------------------------------------------------
 
 
-class Plan(msgspec.Struct, frozen=True):
+class SyncPlan(msgspec.Struct, frozen=True):
     """What follows from an error."""
 
     state: SyncState
@@ -232,13 +232,13 @@ _FOR_PEOPLE: Final = (
 """Asking again gets the same answer until somebody changes something, here or there."""
 
 
-def after_error(error: Exception, attempts: int, jitter: float) -> Plan:
+def after_error(error: Exception, attempts: int, jitter: float) -> SyncPlan:
     """What to do after a connection ended with an error; `attempts` counts the failures in a row
     before this one. It is always tried again, however rarely.
     """
     if isinstance(error, HoldfastError) and isinstance(error, _FOR_PEOPLE):
-        return Plan(SyncState.STOPPED, longest_ms(jitter))
-    return Plan(SyncState.RECONNECTING, backoff_ms(attempts + 1, jitter))
+        return SyncPlan(SyncState.STOPPED, longest_ms(jitter))
+    return SyncPlan(SyncState.RECONNECTING, backoff_ms(attempts + 1, jitter))
 
 
 def settled(state: SyncState, silent_ms: int, waiting: bool) -> SyncState:
@@ -249,7 +249,7 @@ def settled(state: SyncState, silent_ms: int, waiting: bool) -> SyncState:
     return SyncState.IDLE if quiet else SyncState.ACTIVE
 
 
-def word_of(kind: str, paused: bool, state: SyncState | None, trouble: str = "") -> str:
+def status_name(kind: str, paused: bool, state: SyncState | None, trouble: str = "") -> str:
     """One word for how a mesh stands: what `clock` and `status` say."""
     if kind == "personal":
         return "local"

@@ -21,7 +21,7 @@ import msgspec
 from holdfast.rules.limits import CLOCK_ABSENCE_MS, CLOCK_LEAP_MS, CLOCK_STEADY_MS
 
 
-class Pace(msgspec.Struct, frozen=True):
+class ClockCheck(msgspec.Struct, frozen=True):
     """How far the wall clock is ahead of the one that only counts, and since when."""
 
     ahead_ms: int
@@ -46,27 +46,29 @@ class ClockNote(msgspec.Struct, frozen=True):
     """For how long it had kept pace by then."""
 
 
-def begun(*, wall_ms: int, ticks_ms: int, note: ClockNote | None) -> Pace:
+def start(*, wall_ms: int, ticks_ms: int, note: ClockNote | None) -> ClockCheck:
     """At the start of a process. Without a note it has never run before."""
     ahead = wall_ms - ticks_ms
     if note is None or wall_ms - note.believed_at <= CLOCK_ABSENCE_MS:
-        return Pace(ahead, ticks_ms, ahead)
+        return ClockCheck(ahead, ticks_ms, ahead)
     goes_on = 0 <= wall_ms - note.seen_at <= CLOCK_ABSENCE_MS
-    return Pace(ahead, ticks_ms - note.steady_ms if goes_on else ticks_ms, None)
+    return ClockCheck(ahead, ticks_ms - note.steady_ms if goes_on else ticks_ms, None)
 
 
-def looked(pace: Pace, *, wall_ms: int, ticks_ms: int) -> Pace:
+def observe(pace: ClockCheck, *, wall_ms: int, ticks_ms: int) -> ClockCheck:
     """After another look at both clocks."""
     ahead = wall_ms - ticks_ms
     if abs(ahead - pace.ahead_ms) > CLOCK_LEAP_MS:
-        return Pace(ahead, ticks_ms, pace.believed_ms)
+        return ClockCheck(ahead, ticks_ms, pace.believed_ms)
     if ticks_ms - pace.since_ms >= CLOCK_STEADY_MS:
         # From here on it is measured anew: what a good clock is set right by adds up over years.
-        return Pace(ahead, pace.since_ms, ahead)
+        return ClockCheck(ahead, pace.since_ms, ahead)
     return pace
 
 
-def noted(pace: Pace, before: ClockNote | None, *, wall_ms: int, ticks_ms: int) -> ClockNote:
+def note_after(
+    pace: ClockCheck, before: ClockNote | None, *, wall_ms: int, ticks_ms: int
+) -> ClockNote:
     """What is to be written down after a look."""
     steady = min(ticks_ms - pace.since_ms, CLOCK_STEADY_MS)
     if pace.is_believed:

@@ -183,7 +183,7 @@ def shown(table: str, values: Values) -> dict[str, Any]:
 # --- many ----------------------------------------------------------------------------------------
 
 
-class Tally:
+class DigestTally:
     """The digests of one mesh's table, as they grow row by row."""
 
     __slots__ = ("counts", "sums")

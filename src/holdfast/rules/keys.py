@@ -103,7 +103,7 @@ def parse_card(text: str) -> tuple[str, bytes]:
 # --- Hello -------------------------------------------------------------------------------------
 
 
-class Hello(msgspec.Struct, frozen=True, array_like=True):
+class HelloTranscript(msgspec.Struct, frozen=True, array_like=True):
     """Everything that the two sides of a connection must agree on."""
 
     client_zone: str
@@ -119,12 +119,12 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
         return _encode(self)
 
 
-def prove(seed: bytes, role: Role, hello: Hello) -> bytes:
+def prove(seed: bytes, role: Role, hello: HelloTranscript) -> bytes:
     """One side's signature."""
     return SigningKey(seed).sign(_WORDS[role] + hello.transcript()).signature
 
 
-def check_proof(key: bytes, role: Role, hello: Hello, proof: bytes) -> bool:
+def check_proof(key: bytes, role: Role, hello: HelloTranscript, proof: bytes) -> bool:
     """Was this signed by the owner of the key, in this role, for this hello?"""
     if len(proof) != PROOF_BYTES or len(key) != KEY_BYTES:
         return False

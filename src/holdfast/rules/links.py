@@ -73,7 +73,7 @@ class LinkState(StrEnum):
     STOPPED = "stopped"
 
 
-class Plan(msgspec.Struct, frozen=True):
+class LinkPlan(msgspec.Struct, frozen=True):
     """What follows from an error."""
 
     state: LinkState
@@ -99,28 +99,28 @@ _ACCIDENTS: Final = (NotTrusted, BadAnswer)
 """Among them, what a restart in the middle of a hello or a garbled line looks like, too."""
 
 
-def after_error(error: HoldfastError, attempts: int, jitter: float) -> Plan:
+def after_error(error: HoldfastError, attempts: int, jitter: float) -> LinkPlan:
     """What to do after an error. `attempts` counts the failures in a row before this one."""
     wait = backoff_ms(attempts + 1, jitter)
     if isinstance(error, EpochChanged):
         # At once, but only once in a row: a source that changes its mind for ever must not be
         # asked for ever.
-        return Plan(LinkState.CONNECTING, 0 if attempts == 0 else wait)
+        return LinkPlan(LinkState.CONNECTING, 0 if attempts == 0 else wait)
     if isinstance(error, Truncated):
-        return Plan(LinkState.TRUNCATED, None)
+        return LinkPlan(LinkState.TRUNCATED, None)
     if isinstance(error, _REFUSALS):
         brief = isinstance(error, _ACCIDENTS) and attempts < REFUSALS_BRIEF_MAX
-        return Plan(LinkState.REFUSED, wait if brief else longest_ms(jitter))
+        return LinkPlan(LinkState.REFUSED, wait if brief else longest_ms(jitter))
     if isinstance(error, DiskFull):
-        return Plan(LinkState.DISK_FULL, wait)
+        return LinkPlan(LinkState.DISK_FULL, wait)
     if isinstance(error, StoreClosed | Broken | UnknownLink):
-        return Plan(LinkState.STOPPED, None)
-    return Plan(LinkState.WAITING, wait)
+        return LinkPlan(LinkState.STOPPED, None)
+    return LinkPlan(LinkState.WAITING, wait)
 
 
-def after_surprise(attempts: int, jitter: float) -> Plan:
+def after_surprise(attempts: int, jitter: float) -> LinkPlan:
     """What to do after an error that nobody thought of: it may pass, and must not end the link."""
-    return Plan(LinkState.WAITING, backoff_ms(attempts + 1, jitter))
+    return LinkPlan(LinkState.WAITING, backoff_ms(attempts + 1, jitter))
 
 
 def after_success() -> int:
@@ -128,11 +128,11 @@ def after_success() -> int:
     return 0
 
 
-def after_quarantine(rows: int) -> Plan | None:
+def after_quarantine(rows: int) -> LinkPlan | None:
     """What follows when a link has set aside so many envelopes: one that fills its quarantine has
     met more than a few bad writers, and a person has to look before it goes on.
     """
-    return Plan(LinkState.QUARANTINE_FULL, None) if rows >= QUARANTINE_ROWS_MAX else None
+    return LinkPlan(LinkState.QUARANTINE_FULL, None) if rows >= QUARANTINE_ROWS_MAX else None
 
 
 def phase(upto: int, head: int, rows: int, limit: int) -> LinkState:

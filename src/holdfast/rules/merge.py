@@ -49,7 +49,7 @@ DELETES: Final = frozenset({"state.delete", "memory.forget", "file.delete", "vec
 """The ops that leave a tombstone."""
 
 
-class Verdict(StrEnum):
+class MergeVerdict(StrEnum):
     """What becomes of an incoming version."""
 
     FIRST = "first"
@@ -69,10 +69,10 @@ class Verdict(StrEnum):
 
     @property
     def discards(self) -> bool:
-        return self is Verdict.OVERRIDES or self is Verdict.LOSES
+        return self is MergeVerdict.OVERRIDES or self is MergeVerdict.LOSES
 
 
-_APPLIES = frozenset({Verdict.FIRST, Verdict.SUCCEEDS, Verdict.OVERRIDES})
+_APPLIES = frozenset({MergeVerdict.FIRST, MergeVerdict.SUCCEEDS, MergeVerdict.OVERRIDES})
 
 
 def last_writer_wins(
@@ -80,17 +80,21 @@ def last_writer_wins(
     incoming_base: Base | None,
     current: Version | None,
     current_base: Base | None,
-) -> Verdict:
+) -> MergeVerdict:
     """The verdict for families where the last writer wins. `current_base` may be None when it is
     not known.
     """
     if current is None:
-        return Verdict.FIRST
+        return MergeVerdict.FIRST
     if is_newer(incoming, current):
         return (
-            Verdict.SUCCEEDS if _had_seen(incoming, incoming_base, current) else Verdict.OVERRIDES
+            MergeVerdict.SUCCEEDS
+            if _had_seen(incoming, incoming_base, current)
+            else MergeVerdict.OVERRIDES
         )
-    return Verdict.PRECEDES if _had_seen(current, current_base, incoming) else Verdict.LOSES
+    return (
+        MergeVerdict.PRECEDES if _had_seen(current, current_base, incoming) else MergeVerdict.LOSES
+    )
 
 
 def _had_seen(later: Version, later_base: Base | None, earlier: Version) -> bool:

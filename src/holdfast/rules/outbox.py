@@ -35,10 +35,10 @@ from holdfast.rules.bodies import family_of
 from holdfast.rules.destinations import rank
 from holdfast.rules.envelope import Envelope
 from holdfast.rules.limits import HOUR_MS, OUTBOX_ATTEMPTS_MAX, REASON_CHARS_MAX
-from holdfast.rules.rows import SpoolRow
+from holdfast.rules.rows import OutboxRow
 
 
-class State(StrEnum):
+class OutboxState(StrEnum):
     PENDING = "pending"
     INFLIGHT = "inflight"
     DONE = "done"
@@ -95,9 +95,9 @@ def entity_of(op: str, owner: str, entity: str) -> str:
     return "" if family == "message" else f"{family}/{owner}/{entity}"
 
 
-def spool_row(lane: str, envelope: Envelope, offset: int, now_ms: int) -> SpoolRow:
+def outbox_row(lane: str, envelope: Envelope, offset: int, now_ms: int) -> OutboxRow:
     """The row of an envelope that stands in our log at `offset`."""
-    return SpoolRow(
+    return OutboxRow(
         lane=lane,
         id=envelope.id,
         mesh=envelope.mesh,
@@ -114,18 +114,18 @@ def spool_row(lane: str, envelope: Envelope, offset: int, now_ms: int) -> SpoolR
 class LanePlan(msgspec.Struct, frozen=True):
     """Which rows of a lane go now, and what holds up the others that were looked at."""
 
-    go: list[SpoolRow]
+    go: list[OutboxRow]
     """In this order."""
     blocked: dict[int, int]
     """By the number of a row: the number of the one that it waits for."""
 
 
 def plan(
-    due: Sequence[SpoolRow],
-    failing: Iterable[SpoolRow],
+    due: Sequence[OutboxRow],
+    failing: Iterable[OutboxRow],
     policy: Policy,
     room: int,
-    inflight: Iterable[SpoolRow] = (),
+    inflight: Iterable[OutboxRow] = (),
 ) -> LanePlan:
     """What to send of the rows that are due, at most `room` of them.
 
@@ -136,7 +136,7 @@ def plan(
     first = _first_failing(failing, policy)
     later = _last_of_each(inflight)
     ahead = _in_order(due)
-    go: list[SpoolRow] = []
+    go: list[OutboxRow] = []
     blocked: dict[int, int] = {}
     for row in due:
         waits_for: int | None = None
@@ -153,7 +153,7 @@ def plan(
     return LanePlan(go, blocked)
 
 
-def _first_failing(failing: Iterable[SpoolRow], policy: Policy) -> dict[str, int]:
+def _first_failing(failing: Iterable[OutboxRow], policy: Policy) -> dict[str, int]:
     """The lowest number that fails, by what waits for it."""
     found: dict[str, int] = {}
     if policy is Policy.QUARANTINE:
@@ -165,7 +165,7 @@ def _first_failing(failing: Iterable[SpoolRow], policy: Policy) -> dict[str, int
     return found
 
 
-def _last_of_each(inflight: Iterable[SpoolRow]) -> dict[str, int]:
+def _last_of_each(inflight: Iterable[OutboxRow]) -> dict[str, int]:
     last: dict[str, int] = {}
     for row in inflight:
         if row.entity:
@@ -173,11 +173,11 @@ def _last_of_each(inflight: Iterable[SpoolRow]) -> dict[str, int]:
     return last
 
 
-def _in_order(due: Sequence[SpoolRow]) -> dict[str, list[SpoolRow]]:
+def _in_order(due: Sequence[OutboxRow]) -> dict[str, list[OutboxRow]]:
     """The rows of each entity as they were written: where the first of them stands, all of them go,
     since an urgent one must not overtake an earlier one.
     """
-    found: dict[str, list[SpoolRow]] = {}
+    found: dict[str, list[OutboxRow]] = {}
     for row in due:
         if row.entity:
             found.setdefault(row.entity, []).append(row)
@@ -195,7 +195,7 @@ def is_permanent(status: int) -> bool:
 
 
 def after_refusal(
-    row: SpoolRow,
+    row: OutboxRow,
     *,
     status: int,
     code: str,
@@ -203,7 +203,7 @@ def after_refusal(
     now_ms: int,
     jitter: float,
     policy: Policy = Policy.PARK,
-) -> SpoolRow:
+) -> OutboxRow:
     """The row after the broker has refused it."""
     attempts = row.attempts + 1
     worn_out = attempts >= OUTBOX_ATTEMPTS_MAX
@@ -211,13 +211,15 @@ def after_refusal(
         row, attempts=attempts, tried_at=now_ms, code=code, error=message[:REASON_CHARS_MAX]
     )
     if is_permanent(status) or (worn_out and policy is not Policy.HALT):
-        return msgspec.structs.replace(told, state=State.DEAD.value, ended_at=now_ms)
+        return msgspec.structs.replace(told, state=OutboxState.DEAD.value, ended_at=now_ms)
     # A lane that halts does not give up an item by itself: all the others wait for it to pass.
     wait_ms = longest_ms(jitter) if worn_out else backoff_ms(attempts, jitter)
-    return msgspec.structs.replace(told, state=State.PENDING.value, not_before=now_ms + wait_ms)
+    return msgspec.structs.replace(
+        told, state=OutboxState.PENDING.value, not_before=now_ms + wait_ms
+    )
 
 
-def is_expired(row: SpoolRow, now_ms: int, max_age_hours: int) -> bool:
+def is_expired(row: OutboxRow, now_ms: int, max_age_hours: int) -> bool:
     """Whether a message has waited for so long that the broker may have forgotten its id. Changes
     never expire: they are what the mesh's state is made of, and known by it.
     """
@@ -225,10 +227,10 @@ def is_expired(row: SpoolRow, now_ms: int, max_age_hours: int) -> bool:
     return is_message and now_ms - row.created_at > max_age_hours * HOUR_MS
 
 
-def after_expiry(row: SpoolRow, now_ms: int, max_age_hours: int) -> SpoolRow:
+def after_expiry(row: OutboxRow, now_ms: int, max_age_hours: int) -> OutboxRow:
     return msgspec.structs.replace(
         row,
-        state=State.DEAD.value,
+        state=OutboxState.DEAD.value,
         attempts=max(row.attempts, 1),
         ended_at=now_ms,
         code=EXPIRED,
@@ -237,19 +239,19 @@ def after_expiry(row: SpoolRow, now_ms: int, max_age_hours: int) -> SpoolRow:
     )
 
 
-def after_retry(row: SpoolRow) -> SpoolRow:
+def after_retry(row: OutboxRow) -> OutboxRow:
     """The row when an operator wants it to be tried again at once."""
     return msgspec.structs.replace(
-        row, state=State.PENDING.value, attempts=0, not_before=0, ended_at=None
+        row, state=OutboxState.PENDING.value, attempts=0, not_before=0, ended_at=None
     )
 
 
-def after_abort(row: SpoolRow, now_ms: int, note: str, code: str = DROPPED) -> SpoolRow:
+def after_abort(row: OutboxRow, now_ms: int, note: str, code: str = DROPPED) -> OutboxRow:
     """The row when it is given up; why it failed before is still told."""
     before = f"; before that {row.code}: {row.error}" if row.code else ""
     return msgspec.structs.replace(
         row,
-        state=State.ABORTED.value,
+        state=OutboxState.ABORTED.value,
         ended_at=now_ms,
         code=code,
         error=f"{note}{before}"[:REASON_CHARS_MAX],

@@ -30,14 +30,24 @@ from holdfast.rules.envelope import Envelope, encode
 from holdfast.rules.fingerprint import fingerprint
 from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.order import Version
-from holdfast.rules.rows import FileRow, MemoryRow, ModelRow, Row, StateRow, TaskEventRow, VectorRow
+from holdfast.rules.rows import (
+    FileRow,
+    MemoryRow,
+    ModelRow,
+    StateRow,
+    TaskEventRow,
+    VectorRow,
+    VersionedRow,
+)
 
 UNCOUNTED: Final = LAMPORT_MAX - 1
 """The epoch of what is told again. No log ever counts in it, so its numbers, which are the stamps,
 cannot be mistaken for those that an origin gave."""
 
 
-def retell(row: Row, first: bytes | None, model: ModelRow | None = None) -> bytes:
+def rebuild_envelope(
+    row: VersionedRow, first: bytes | None, model: ModelRow | None = None
+) -> bytes:
     """The envelope of the change that made a row, live or dead. `first` is the fingerprint of the
     envelope that it had, where it is still known; vectors need the model that made them.
     """
@@ -47,7 +57,7 @@ def retell(row: Row, first: bytes | None, model: ModelRow | None = None) -> byte
     return _envelope(row.mesh, op, entity, owner, row.version, row.updated_at, asked, encoded)
 
 
-def retell_turn(event: TaskEventRow, first: bytes | None) -> bytes:
+def rebuild_turn(event: TaskEventRow, first: bytes | None) -> bytes:
     """The same for one turn on a task."""
     op = f"task.{event.kind}"
     body: Body | None = None
@@ -66,7 +76,7 @@ def retell_turn(event: TaskEventRow, first: bytes | None) -> bytes:
     )
 
 
-def _told(row: Row, model: ModelRow | None) -> tuple[str, str, str, Body | None]:
+def _told(row: VersionedRow, model: ModelRow | None) -> tuple[str, str, str, Body | None]:
     """Op, entity, owner and body; no body for a deletion that says all by its name."""
     if isinstance(row, StateRow):
         return (

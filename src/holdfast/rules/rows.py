@@ -12,10 +12,10 @@ import msgspec
 
 from holdfast.rules.filters import Filter
 from holdfast.rules.order import Version
-from holdfast.rules.tasks import Status
+from holdfast.rules.tasks import TaskStatus
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class VersionedRow(msgspec.Struct, frozen=True, kw_only=True):
     """A versioned row."""
 
     mesh: str
@@ -31,14 +31,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return Version(self.lamport, self.peer, self.id)
 
 
-class StateRow(Row, frozen=True, kw_only=True):
+class StateRow(VersionedRow, frozen=True, kw_only=True):
     """One key of a mesh's shared state."""
 
     key: str
     value: bytes
 
 
-class MemoryRow(Row, frozen=True, kw_only=True):
+class MemoryRow(VersionedRow, frozen=True, kw_only=True):
     """What one peer remembers under a key."""
 
     owner: str
@@ -47,7 +47,7 @@ class MemoryRow(Row, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
 
 
-class FileRow(Row, frozen=True, kw_only=True):
+class FileRow(VersionedRow, frozen=True, kw_only=True):
     """One path of one peer's files."""
 
     owner: str
@@ -62,7 +62,7 @@ class FileRow(Row, frozen=True, kw_only=True):
         return self.content is None and not self.tombstone
 
 
-class VectorRow(Row, frozen=True, kw_only=True):
+class VectorRow(VersionedRow, frozen=True, kw_only=True):
     """One stored vector. Rows are only added; at most one per owner, key and model is live."""
 
     owner: str
@@ -98,7 +98,7 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     description: str
     created_by: str
     created_at: int
-    status: Status
+    status: TaskStatus
     generation: int
     holder: Version | None
     claimed_at: int | None
@@ -110,7 +110,7 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def claimed_by(self) -> str | None:
-        return self.holder.peer if self.holder and self.status is not Status.OPEN else None
+        return self.holder.peer if self.holder and self.status is not TaskStatus.OPEN else None
 
 
 class TaskEventRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -341,7 +341,7 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: int
 
 
-class SpoolRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class OutboxRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An envelope of our log that goes, or went, to a broker."""
 
     number: int = 0
@@ -390,7 +390,7 @@ class InboxRow(msgspec.Struct, frozen=True, kw_only=True):
     hooked_at: int | None = None
 
 
-class MateRow(msgspec.Struct, frozen=True, kw_only=True):
+class KnownMember(msgspec.Struct, frozen=True, kw_only=True):
     """A member of a shared mesh, as the broker last told."""
 
     mesh: str

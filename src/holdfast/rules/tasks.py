@@ -22,17 +22,17 @@ import msgspec
 from holdfast.rules.order import Version, order_key
 
 
-class Status(StrEnum):
+class TaskStatus(StrEnum):
     OPEN = "open"
     CLAIMED = "claimed"
     COMPLETED = "completed"
     CANCELLED = "cancelled"
 
 
-TERMINAL: Final = frozenset({Status.COMPLETED, Status.CANCELLED})
+TERMINAL: Final = frozenset({TaskStatus.COMPLETED, TaskStatus.CANCELLED})
 
 
-class Event(StrEnum):
+class TaskEvent(StrEnum):
     """What a turn came to. The history of a task is its turns with these."""
 
     CREATED = "created"
@@ -49,7 +49,7 @@ class Event(StrEnum):
 
 
 _OF_A_GENERATION: Final = frozenset({"claim", "release"})
-DISCARDED: Final = frozenset({Event.SUPERSEDED, Event.REJECTED_TERMINAL})
+DISCARDED: Final = frozenset({TaskEvent.SUPERSEDED, TaskEvent.REJECTED_TERMINAL})
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ class Task(msgspec.Struct, frozen=True):
     description: str = ""
     created_by: str = ""
     created_at: int = 0
-    status: Status = Status.OPEN
+    status: TaskStatus = TaskStatus.OPEN
     generation: int = 0
     holder: Version | None = None
     """The claim that holds the task, or that held it when it ended."""
@@ -86,7 +86,7 @@ class Judged(msgspec.Struct, frozen=True):
     """A turn with what it came to, and against whom it lost."""
 
     turn: Turn
-    event: Event
+    event: TaskEvent
     against: Version | None = None
 
 
@@ -95,19 +95,19 @@ def step(task: Task, turn: Turn) -> tuple[Task, Judged]:
     if turn.kind == "create":
         return _create(task, turn)
     if task.status in TERMINAL:
-        return task, Judged(turn, Event.REJECTED_TERMINAL, task.ended)
+        return task, Judged(turn, TaskEvent.REJECTED_TERMINAL, task.ended)
     if turn.kind == "claim":
         return _claim(task, turn)
     if turn.kind == "release":
         return _release(task, turn)
     assert turn.kind in ("complete", "cancel"), turn.kind
-    status = Status.COMPLETED if turn.kind == "complete" else Status.CANCELLED
+    status = TaskStatus.COMPLETED if turn.kind == "complete" else TaskStatus.CANCELLED
     # After a release the last holder is on record for late claims only: it did not hold the end.
-    holder = task.holder if task.status is Status.CLAIMED else None
+    holder = task.holder if task.status is TaskStatus.CLAIMED else None
     ended = msgspec.structs.replace(
         task, status=status, holder=holder, ended=turn.version, ended_at=turn.event_time
     )
-    return ended, Judged(turn, Event(status.value))
+    return ended, Judged(turn, TaskEvent(status.value))
 
 
 def fold(turns: Iterable[Turn]) -> tuple[Task, list[Judged]]:
@@ -120,7 +120,7 @@ def fold(turns: Iterable[Turn]) -> tuple[Task, list[Judged]]:
         history.append(judged)
         if turn.kind in _OF_A_GENERATION and turn.generation > task.generation:
             early.setdefault(turn.generation, []).append(len(history) - 1)
-        while task.status is Status.OPEN and task.generation in early:
+        while task.status is TaskStatus.OPEN and task.generation in early:
             for place in early.pop(task.generation):
                 task, history[place] = step(task, history[place].turn)
     return task, history
@@ -129,7 +129,7 @@ def fold(turns: Iterable[Turn]) -> tuple[Task, list[Judged]]:
 def _create(task: Task, turn: Turn) -> tuple[Task, Judged]:
     if task.known:
         # Only a copied home makes one id twice; the lower stamp names the task.
-        return task, Judged(turn, Event.IGNORED)
+        return task, Judged(turn, TaskEvent.IGNORED)
     created = msgspec.structs.replace(
         task,
         known=True,
@@ -138,33 +138,33 @@ def _create(task: Task, turn: Turn) -> tuple[Task, Judged]:
         created_by=turn.version.peer,
         created_at=turn.event_time,
     )
-    return created, Judged(turn, Event.CREATED)
+    return created, Judged(turn, TaskEvent.CREATED)
 
 
 def _claim(task: Task, turn: Turn) -> tuple[Task, Judged]:
     if turn.generation != task.generation:
-        return task, Judged(turn, Event.SUPERSEDED, task.holder)
-    if task.status is Status.CLAIMED:
+        return task, Judged(turn, TaskEvent.SUPERSEDED, task.holder)
+    if task.status is TaskStatus.CLAIMED:
         assert task.holder is not None
         if task.holder.peer == turn.version.peer:
-            return task, Judged(turn, Event.RENEWED)
-        return task, Judged(turn, Event.SUPERSEDED, task.holder)
+            return task, Judged(turn, TaskEvent.RENEWED)
+        return task, Judged(turn, TaskEvent.SUPERSEDED, task.holder)
     claimed = msgspec.structs.replace(
-        task, status=Status.CLAIMED, holder=turn.version, claimed_at=turn.event_time
+        task, status=TaskStatus.CLAIMED, holder=turn.version, claimed_at=turn.event_time
     )
-    return claimed, Judged(turn, Event.CLAIMED)
+    return claimed, Judged(turn, TaskEvent.CLAIMED)
 
 
 def _release(task: Task, turn: Turn) -> tuple[Task, Judged]:
     if (
-        task.status is not Status.CLAIMED
+        task.status is not TaskStatus.CLAIMED
         or task.holder is None
         or task.holder.peer != turn.version.peer
         or task.generation != turn.generation
     ):
-        return task, Judged(turn, Event.IGNORED, task.holder)
+        return task, Judged(turn, TaskEvent.IGNORED, task.holder)
     # The holder stays on record: late claims of this generation lost against it.
     opened = msgspec.structs.replace(
-        task, status=Status.OPEN, generation=task.generation + 1, claimed_at=None
+        task, status=TaskStatus.OPEN, generation=task.generation + 1, claimed_at=None
     )
-    return opened, Judged(turn, Event.RELEASED)
+    return opened, Judged(turn, TaskEvent.RELEASED)

@@ -10,24 +10,24 @@ from holdfast.rules.errors import BadInput
 _LOOPBACK: Final = "localhost"
 
 
-class Address(NamedTuple):
+class ListenAddress(NamedTuple):
     """A host and a port to listen on; port 0 lets the system choose one."""
 
     host: str
     port: int
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: str) -> ListenAddress:
     """`127.0.0.1:7411`, `[::1]:7411`, `localhost:0`."""
     host, colon, port = text.rpartition(":")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     fits = port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) <= 65535
     if not (colon and host and fits) or "/" in host:
         raise BadInput(f"{text!r} is no place to listen", hint="write HOST:PORT; port 0: any")
-    return Address(host, int(port))
+    return ListenAddress(host, int(port))
 
 
-def parse_loopback(text: str) -> Address:
+def parse_loopback(text: str) -> ListenAddress:
     """The same, refused where other machines could reach it: nothing is encrypted there."""
     address = parse_address(text)
     if not _is_loopback(address.host):

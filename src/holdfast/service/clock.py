@@ -14,7 +14,7 @@ else:
     from uuid_utils import uuid7 as _uuid7
 
 
-class Source(Protocol):
+class Clock(Protocol):
     """The two things that a node cannot decide by rule."""
 
     def now_ms(self) -> int:
@@ -26,7 +26,7 @@ class Source(Protocol):
         """A new message id."""
 
 
-class RealSource:
+class SystemClock:
     """The machine's clock, and ids that grow within the process even when that clock does not."""
 
     def now_ms(self) -> int:

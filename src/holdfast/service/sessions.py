@@ -26,7 +26,7 @@ import msgspec
 from holdfast.rules.errors import BadInput, NotTrusted, ZoneNotTrusted
 from holdfast.rules.keys import (
     NONCE_BYTES,
-    Hello,
+    HelloTranscript,
     check_key_bytes,
     check_proof,
     prove,
@@ -48,7 +48,7 @@ from holdfast.service.caller import Caller
 _AGAIN = "say hello again"
 
 
-class HelloAnswer(msgspec.Struct, frozen=True):
+class HelloReply(msgspec.Struct, frozen=True):
     """Our half of a hello."""
 
     zone: str
@@ -57,7 +57,7 @@ class HelloAnswer(msgspec.Struct, frozen=True):
     proof: bytes
 
 
-class Session(msgspec.Struct, frozen=True):
+class AuthSession(msgspec.Struct, frozen=True):
     """What a zone that has proved itself is given."""
 
     token: str
@@ -68,7 +68,7 @@ class Session(msgspec.Struct, frozen=True):
 
 
 class _Open(msgspec.Struct, frozen=True):
-    hello: Hello
+    hello: HelloTranscript
     until: float
 
 
@@ -79,7 +79,7 @@ class _Proved(msgspec.Struct, frozen=True):
     account: str
 
 
-class Doorman(Protocol):
+class Authenticator(Protocol):
     """Who we are, and whom we let in: the trust of a node, or a broker's."""
 
     @property
@@ -95,7 +95,7 @@ class Sessions:
     """Hellos that wait for their proof, and the sessions of those that have given it."""
 
     def __init__(
-        self, trust: Doorman, *, clock: Callable[[], float], random: Callable[[int], bytes]
+        self, trust: Authenticator, *, clock: Callable[[], float], random: Callable[[int], bytes]
     ) -> None:
         """`clock` counts seconds and never goes back."""
         self._trust = trust
@@ -107,14 +107,14 @@ class Sessions:
         self._proved: dict[bytes, _Proved] = {}
         self._of: dict[str, list[bytes]] = {}
 
-    def greet(self, zone: str, key: bytes, nonce: bytes, certificate: bytes) -> HelloAnswer:
+    def greet(self, zone: str, key: bytes, nonce: bytes, certificate: bytes) -> HelloReply:
         """The first step. `certificate` is the digest of the one that this server shows."""
         check_peer(zone)
         check_key_bytes(key)
         _check_nonce(nonce)
         self._trust.caller_of_zone(zone, key)
         seed = self._trust.seed()
-        hello = Hello(
+        hello = HelloTranscript(
             client_zone=zone,
             client_key=key,
             client_nonce=nonce,
@@ -125,9 +125,9 @@ class Sessions:
         )
         proof = prove(seed, "server", hello)
         self._remember(hello)
-        return HelloAnswer(hello.server_zone, hello.server_key, hello.server_nonce, proof)
+        return HelloReply(hello.server_zone, hello.server_key, hello.server_nonce, proof)
 
-    def prove(self, nonce: bytes, proof: bytes) -> Session:
+    def prove(self, nonce: bytes, proof: bytes) -> AuthSession:
         """The second step, by the number that the first one gave. One try for each hello."""
         now = self._clock()
         with self._lock:
@@ -144,7 +144,7 @@ class Sessions:
             )
         return self.open(hello.client_zone, hello.client_key)
 
-    def open(self, zone: str, key: bytes) -> Session:
+    def open(self, zone: str, key: bytes) -> AuthSession:
         """A session for one that has proved itself."""
         # Looked at again: it may have been blocked between the two steps.
         account = _account(self._trust.caller_of_zone(zone, key))
@@ -155,7 +155,7 @@ class Sessions:
             proved = _Proved(zone, key, now + SESSION_MS / SECOND_MS, account)
             self._proved[_digest(token)] = proved
             self._of.setdefault(account, []).append(_digest(token))
-        return Session(token, SESSION_MS)
+        return AuthSession(token, SESSION_MS)
 
     def caller_of(self, token: str) -> Caller | None:
         """The zone whose session this is; None if it is nobody's any more."""
@@ -171,7 +171,7 @@ class Sessions:
                 self._end(digest)
             return None
 
-    def _remember(self, hello: Hello) -> None:
+    def _remember(self, hello: HelloTranscript) -> None:
         now = self._clock()
         with self._lock:
             for number, waiting in list(self._open.items()):

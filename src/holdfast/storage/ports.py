@@ -27,15 +27,15 @@ from holdfast.rules.rows import (
     FileRow,
     InboxRow,
     JobRow,
+    KnownMember,
     LinkRow,
-    MateRow,
     MemoryRow,
     MeshRow,
     ModelRow,
+    OutboxRow,
     Page,
     PeerRow,
     QuarantineRow,
-    SpoolRow,
     StateRow,
     TaskEventRow,
     TaskRow,
@@ -44,7 +44,7 @@ from holdfast.rules.rows import (
     WarningRow,
     ZoneRow,
 )
-from holdfast.rules.tasks import Status
+from holdfast.rules.tasks import TaskStatus
 from holdfast.rules.vectors import Model
 
 T = TypeVar("T")
@@ -237,7 +237,7 @@ class TaskReader(Protocol):
     def task_scan(
         self,
         mesh: str,
-        status: Status | None,
+        status: TaskStatus | None,
         after: str,
         limit: int,
         *,
@@ -333,27 +333,27 @@ class ZoneWriter(ZoneReader, Protocol):
     def quarantine_drop(self, number: int) -> bool: ...
 
 
-class SpoolReader(Protocol):
-    def spool_get(self, lane: str, id: bytes) -> SpoolRow | None: ...
-    def spool_find(self, id: bytes) -> list[SpoolRow]:
+class OutboxReader(Protocol):
+    def spool_get(self, lane: str, id: bytes) -> OutboxRow | None: ...
+    def spool_find(self, id: bytes) -> list[OutboxRow]:
         """In every lane, by number."""
 
     def spool_due(
         self, lane: str, now_ms: int, limit: int, after: tuple[int, int] = (-1, 0)
-    ) -> list[SpoolRow]:
+    ) -> list[OutboxRow]:
         """Pending rows whose time has come, by (rank, number), those after a place."""
 
     def spool_next_at(self, lane: str) -> int | None:
         """When the first pending row may go; None if none is pending."""
 
-    def spool_failing(self, lane: str, entities: Collection[str] | None) -> list[SpoolRow]:
+    def spool_failing(self, lane: str, entities: Collection[str] | None) -> list[OutboxRow]:
         """Rows that were refused and still wait, or are dead: the first of each of these entities,
         or, with None, the first of all. By number.
         """
 
     def spool_list(
         self, lane: str | None, states: Collection[str], after: int, limit: int
-    ) -> list[SpoolRow]:
+    ) -> list[OutboxRow]:
         """By number, those after one; without states all of them."""
 
     def spool_counts(self) -> dict[tuple[str, str], int]:
@@ -364,7 +364,7 @@ class SpoolReader(Protocol):
     def spool_oldest(self, lane: str) -> int | None:
         """When the first row that is pending or in flight was added."""
 
-    def spool_old(self, lane: str, before_ms: int, limit: int) -> list[SpoolRow]:
+    def spool_old(self, lane: str, before_ms: int, limit: int) -> list[OutboxRow]:
         """Messages of a lane that are pending and were added before a time, by number. Changes,
         which may wait for ever, are not among them.
         """
@@ -373,13 +373,13 @@ class SpoolReader(Protocol):
         """The lowest offset of the log that a pending, inflight or dead row still needs."""
 
 
-class SpoolWriter(SpoolReader, Protocol):
-    def spool_add(self, rows: Sequence[SpoolRow]) -> int:
+class OutboxWriter(OutboxReader, Protocol):
+    def spool_add(self, rows: Sequence[OutboxRow]) -> int:
         """Adds those whose lane and id are not known; how many that were. Numbers grow and are
         never given twice.
         """
 
-    def spool_put(self, row: SpoolRow) -> None:
+    def spool_put(self, row: OutboxRow) -> None:
         """Changes the row with this number."""
 
     def spool_inflight(self, lane: str, numbers: Sequence[int]) -> None:
@@ -429,17 +429,17 @@ class InboxWriter(InboxReader, Protocol):
         """Removes those whose envelopes are gone from the log; how many went."""
 
 
-class HeardReader(Protocol):
+class BrokerPositionReader(Protocol):
     def heard_above(
         self, mesh: str, epoch: int, seq: int, after_seq: int, limit: int
     ) -> list[tuple[int, int]]:
         """Seq and offset of what stood above a seq of an epoch, by seq, those after `after_seq`."""
 
-    def mate_list(self, mesh: str) -> list[MateRow]:
+    def mate_list(self, mesh: str) -> list[KnownMember]:
         """By key."""
 
 
-class HeardWriter(HeardReader, Protocol):
+class BrokerPositionWriter(BrokerPositionReader, Protocol):
     def heard_add(self, mesh: str, epoch: int, rows: Sequence[tuple[int, int]]) -> None:
         """Seq and offset of each; what is known stays."""
 
@@ -449,7 +449,7 @@ class HeardWriter(HeardReader, Protocol):
     def heard_drop(self, mesh: str, most: int) -> int:
         """Forgets where so many entries of a mesh stood: another broker counts anew."""
 
-    def mates_put(self, mesh: str, rows: Sequence[MateRow]) -> None:
+    def mates_put(self, mesh: str, rows: Sequence[KnownMember]) -> None:
         """These are the members now, and nobody else."""
 
 
@@ -462,9 +462,9 @@ class Reader(
     LedgerReader,
     ConsumerReader,
     ZoneReader,
-    SpoolReader,
+    OutboxReader,
     InboxReader,
-    HeardReader,
+    BrokerPositionReader,
     Protocol,
 ):
     """One consistent state of everything."""
@@ -479,9 +479,9 @@ class Transaction(
     LedgerWriter,
     ConsumerWriter,
     ZoneWriter,
-    SpoolWriter,
+    OutboxWriter,
     InboxWriter,
-    HeardWriter,
+    BrokerPositionWriter,
     Reader,
     Protocol,
 ):

@@ -78,7 +78,7 @@ class Address(msgspec.Struct, frozen=True):
         return f"unix:{self.host}" if self.scheme == "unix" else f"{self.scheme}://{self.authority}"
 
 
-class Line:
+class DeadlineSocket:
     """One connection, and how long it may still take."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

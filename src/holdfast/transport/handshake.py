@@ -19,7 +19,7 @@ from holdfast.rules.keys import (
     KEY_BYTES,
     NONCE_BYTES,
     PROOF_BYTES,
-    Hello,
+    HelloTranscript,
     bytes_of,
     prove,
     public_key,
@@ -27,7 +27,7 @@ from holdfast.rules.keys import (
 )
 from holdfast.rules.limits import KIB
 from holdfast.transport.http_client import Client, bearer
-from holdfast.transport.remote_errors import Answer
+from holdfast.transport.remote_errors import HttpAnswer
 
 Seed = bytes | Callable[[], bytes]
 """The secret that we sign with, or where to read it: it may change while a connection lasts."""
@@ -38,7 +38,7 @@ PLAIN: Final = bytes(32)
 SMALL_BYTES_MAX: Final = 64 * KIB
 
 
-class Session(msgspec.Struct, frozen=True):
+class ClientSession(msgspec.Struct, frozen=True):
     """What a call is made with, and the certificate that it may be made to."""
 
     authorization: str
@@ -60,9 +60,14 @@ class _SessionAnswer(msgspec.Struct):
     expires_in_ms: int
 
 
-def greet(
-    client: Client, us: str, seed: Seed, check: Callable[[Hello, bytes], None], *, plain: bool
-) -> Session:
+def handshake(
+    client: Client,
+    us: str,
+    seed: Seed,
+    check: Callable[[HelloTranscript, bytes], None],
+    *,
+    plain: bool,
+) -> ClientSession:
     """A new session. `check` is given what both must agree on and the other side's proof, and
     raises if it is not whom we meant. `plain`: the connection is not encrypted.
     """
@@ -72,7 +77,7 @@ def greet(
     # Who answers is not known yet: any certificate will do, and nothing secret is said.
     answer = _post(client, "/v1/hello", asked, pin=None)
     said = answer.json(_HelloAnswer)
-    hello = Hello(
+    hello = HelloTranscript(
         client_zone=us,
         client_key=key,
         client_nonce=nonce,
@@ -86,12 +91,14 @@ def greet(
     pin = None if plain else answer.certificate
     proved = _post(client, "/v1/hello/prove", proof, pin=pin).json(_SessionAnswer)
     try:
-        return Session(bearer(proved.session), pin)
+        return ClientSession(bearer(proved.session), pin)
     except NotTrusted:
         raise BadAnswer(f"{client.address} gives a session that cannot be used") from None
 
 
-def _post(client: Client, path: str, document: Mapping[str, str], *, pin: bytes | None) -> Answer:
+def _post(
+    client: Client, path: str, document: Mapping[str, str], *, pin: bytes | None
+) -> HttpAnswer:
     return client.call(
         "POST",
         path,

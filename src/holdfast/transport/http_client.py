@@ -1,8 +1,8 @@
 """A node asks another one, or its own daemon: HTTP/1.1 over a Unix socket, TCP or TLS.
 
 One connection, kept open between calls, one call at a time; threads take turns, and a stream holds
-the connection until it ends. What comes back is an `Answer` with a good status, or an error that
-says what a caller can do:
+the connection until it ends. What comes back is an `HttpAnswer` with a good status, or an error
+that says what a caller can do:
 
 - `Unreachable`: nothing came back. What only reads, or may be done twice, is tried again later.
 - `OutcomeUnknown`: the same, for a call that must not be done twice without its ids.
@@ -35,8 +35,8 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.limits import BODY_BYTES_MAX, KIB, LINK_CONNECT_MS_MAX, LINK_READ_MS_MAX
 from holdfast.transport.compression import unpack, unpack_pieces, unpacker
-from holdfast.transport.deadline_socket import Address, Line
-from holdfast.transport.remote_errors import Answer, clean, error_of
+from holdfast.transport.deadline_socket import Address, DeadlineSocket
+from holdfast.transport.remote_errors import HttpAnswer, clean, error_of
 
 _ERROR_BYTES_MAX: Final = 64 * KIB
 _PIECE_BYTES: Final = 64 * KIB
@@ -87,7 +87,7 @@ class Client:
                 "a token must not travel over a network as it is", hint="use an https address"
             )
         self._turn = threading.Lock()
-        self._line: Line | None = None
+        self._line: DeadlineSocket | None = None
         self._aborted = False
 
     # --- calls ---------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class Client:
         gzip: bool = False,
         pin: bytes | None = None,
         content: Content | None = None,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """One request and its whole answer, of `bytes_max` bytes at most. `content` is for what is
         too large to be held as a `body`.
 
@@ -211,7 +211,7 @@ class Client:
         pin: bytes | None = None,
         once: bool = False,
         content: Content | None = None,
-    ) -> tuple[Line, HTTPResponse]:
+    ) -> tuple[DeadlineSocket, HTTPResponse]:
         """Sends it and reads the head of the answer. A connection that had gone stale between two
         calls is replaced, once.
         """
@@ -229,7 +229,7 @@ class Client:
 
     def _begin(
         self,
-        line: Line,
+        line: DeadlineSocket,
         request: bytes,
         method: str,
         read_ms: int,
@@ -250,14 +250,14 @@ class Client:
             response.begin()
             return response
 
-    def _ready(self, pin: bytes | None) -> tuple[Line, bool]:
+    def _ready(self, pin: bytes | None) -> tuple[DeadlineSocket, bool]:
         """A connection to speak on, and whether it was used before."""
         line = self._line
         if line is not None:
             if not line.is_stale and pin in (None, line.certificate) and not self._aborted:
                 return line, True
             self._drop()
-        line = self._line = Line()
+        line = self._line = DeadlineSocket()
         with self._settling():
             # Looked at after the line is in its place: an abort sees it or is seen.
             if self._aborted:
@@ -275,16 +275,18 @@ class Client:
             self._context = ssl.create_default_context()
         return self._context if self.address.scheme == "https" else None
 
-    def _take(self, line: Line, response: HTTPResponse, bytes_max: int) -> Answer:
+    def _take(self, line: DeadlineSocket, response: HTTPResponse, bytes_max: int) -> HttpAnswer:
         """The rest of an answer, good or bad."""
         most = bytes_max if _is_good(response.status) else _ERROR_BYTES_MAX
         headers = _headers_of(response)
         body = unpack(headers, _read_body(response, most), most)
         if response.will_close:
             self._drop()
-        return Answer(response.status, headers, body, line.certificate)
+        return HttpAnswer(response.status, headers, body, line.certificate)
 
-    def _pieces(self, line: Line, response: HTTPResponse, patience_ms: int) -> Iterator[bytes]:
+    def _pieces(
+        self, line: DeadlineSocket, response: HTTPResponse, patience_ms: int
+    ) -> Iterator[bytes]:
         unpacked = unpacker(_headers_of(response))
         _check_length(response)
         while True:

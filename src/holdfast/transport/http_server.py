@@ -31,7 +31,7 @@ from holdfast.protocol.log_wire import JSON
 from holdfast.rules import limits
 from holdfast.rules.errors import AlreadyExists, BadInput, NotOurs
 from holdfast.transport.unix_socket import bound
-from holdfast.transport.websocket_server import Line, Socket
+from holdfast.transport.websocket_server import WebSocketConnection, WebSocketHandler
 
 LISTENER: Final = "holdfast.listener"
 """In the scope of a request: the kind of the listener it came by."""
@@ -44,7 +44,7 @@ _HEADERS: Final = [("x-content-type-options", "nosniff")]
 _QUICK_BYTES_MAX: Final = 65_535
 """Of a body that is waited for without the framework: at the next byte uvicorn holds back."""
 
-Lines = Mapping[str, Callable[[str], Line]]
+Lines = Mapping[str, Callable[[str], WebSocketHandler]]
 """By path: who talks on a WebSocket that is opened there, by the kind of the listener."""
 Headers = Sequence[tuple[bytes, bytes]]
 Done = Callable[[int, bytes, Headers], None]
@@ -372,7 +372,7 @@ class _Protocol(HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         """The connection is a WebSocket from here on, and this object is done with."""
         path = self.url.partition(b"?")[0].decode("latin-1")
-        socket = Socket(self.lines[path](self.kind), self.connections)
+        socket = WebSocketConnection(self.lines[path](self.kind), self.connections)
         transport = self.transport
         asked = self.scope["method"] == "GET" and not self._answering
         if asked and socket.begin(transport, path, self.headers):

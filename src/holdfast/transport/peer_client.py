@@ -44,7 +44,7 @@ from holdfast.rules.errors import (
     Unreachable,
     ZoneNotTrusted,
 )
-from holdfast.rules.keys import Hello, check_proof, is_good
+from holdfast.rules.keys import HelloTranscript, check_proof, is_good
 from holdfast.rules.limits import (
     ENVELOPE_BYTES_MAX,
     FETCH_BYTES_MAX,
@@ -54,9 +54,9 @@ from holdfast.rules.limits import (
 )
 from holdfast.rules.links import compression_pays
 from holdfast.rules.rows import ZoneRow
-from holdfast.transport.handshake import SMALL_BYTES_MAX, Seed, Session, greet
+from holdfast.transport.handshake import SMALL_BYTES_MAX, ClientSession, Seed, handshake
 from holdfast.transport.http_client import Client, bearer
-from holdfast.transport.remote_errors import Answer
+from holdfast.transport.remote_errors import HttpAnswer
 from holdfast.transport.tls import client_context
 
 _BATCH_BYTES_MAX: Final = FETCH_BYTES_MAX + ENVELOPE_BYTES_MAX + MIB
@@ -69,7 +69,7 @@ _COMPARE: Final = (
 )
 
 
-class Remote:
+class PeerClient:
     """What a link needs of the other node. Thread-safe; `abort` ends it for good."""
 
     def __init__(
@@ -95,14 +95,14 @@ class Remote:
         if token is not None and (address.scheme == "https" or not address.is_secret):
             # Nobody would have proved to be the one that the token is meant for.
             raise BadInput("a token is for nodes on this machine", hint="leave it out: use keys")
-        self._fixed = None if token is None else Session(bearer(token), None)
+        self._fixed = None if token is None else ClientSession(bearer(token), None)
         self._us, self._seed = us
         self._pinned = pinned
         self._compress = False
         self._read_ms = read_ms
         self._now_ms = now_ms
         self._greeting = threading.Lock()
-        self._session: Session | None = None
+        self._session: ClientSession | None = None
 
     # --- what a link asks for ------------------------------------------------------------------
 
@@ -199,12 +199,12 @@ class Remote:
         bytes_max: int = SMALL_BYTES_MAX,
         read_ms: int | None = None,
         gzip: bool = False,
-    ) -> Answer:
+    ) -> HttpAnswer:
         given = {"Accept": JSON, **(headers or {})}
         if body is not None:
             given["Content-Type"] = JSON
 
-        def once(session: Session) -> Answer:
+        def once(session: ClientSession) -> HttpAnswer:
             return client.call(
                 method,
                 path,
@@ -227,7 +227,7 @@ class Remote:
         except _THEIRS as error:
             raise self._away(error) from None
 
-    def _renew(self, old: Session | None) -> Session:
+    def _renew(self, old: ClientSession | None) -> ClientSession:
         """A new session, unless another thread has got one since."""
         with self._greeting:
             if self._session is None or self._session is old:
@@ -238,7 +238,7 @@ class Remote:
                     raise self._away(error) from None
             return self._session
 
-    def _greet(self) -> Session:
+    def _greet(self) -> ClientSession:
         row = self._pinned()
         if row.blocked_at is not None:
             raise ZoneNotTrusted(
@@ -246,12 +246,12 @@ class Remote:
                 hint="trust it again with: holdfast peer trust CARD",
             )
 
-        def check(hello: Hello, proof: bytes) -> None:
+        def check(hello: HelloTranscript, proof: bytes) -> None:
             self._check(row, hello, proof)
 
-        return greet(self._telling, self._us, self._seed, check, plain=False)
+        return handshake(self._telling, self._us, self._seed, check, plain=False)
 
-    def _check(self, row: ZoneRow, hello: Hello, proof: bytes) -> None:
+    def _check(self, row: ZoneRow, hello: HelloTranscript, proof: bytes) -> None:
         """Is it the zone that is pinned, by one of its keys, on this very connection?"""
         who = f"{self._telling.address} says that it is {hello.server_zone!r}"
         if hello.server_zone != row.name:

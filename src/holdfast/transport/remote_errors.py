@@ -38,7 +38,7 @@ _FAMILIES: Final[Mapping[int, type[HoldfastError]]] = {
 }
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HttpAnswer(msgspec.Struct, frozen=True):
     """A whole answer with a good status."""
 
     status: int

@@ -37,7 +37,7 @@ def bound(path: Path, kind: int) -> socket.socket:
     return made
 
 
-def nudge(path: Path) -> None:
+def notify_daemon(path: Path) -> None:
     """One datagram to whoever reads there, if anybody does. Never waits and never fails."""
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)

@@ -50,7 +50,7 @@ class HungUp(Exception):
         self.reason = reason
 
 
-class Socket:
+class WebSocketClient:
     """One open connection. One task reads; any may write."""
 
     def __init__(self, connection: ClientConnection, address: Address, certificate: bytes) -> None:
@@ -60,7 +60,9 @@ class Socket:
         """The digest of what the other side shows, or zeroes on this machine."""
 
     @classmethod
-    async def open(cls, url: str, path: str, *, context: ssl.SSLContext | None = None) -> Socket:
+    async def open(
+        cls, url: str, path: str, *, context: ssl.SSLContext | None = None
+    ) -> WebSocketClient:
         """Connects. Nothing that was said on it is believed before a hello."""
         address = Address.parse(url)
         if address.scheme not in ("http", "https") or not address.is_secret:

@@ -29,10 +29,10 @@ _TOO_LARGE: Final = 1009
 _LOST: Final = 1006
 
 
-class Line(Protocol):
+class WebSocketHandler(Protocol):
     """Who talks on a WebSocket. All calls come from the loop, and none may wait."""
 
-    def opened(self, socket: Socket) -> None: ...
+    def opened(self, socket: WebSocketConnection) -> None: ...
     def message(self, raw: bytes) -> None: ...
     def room(self) -> None:
         """What was sent has been taken: more may be."""
@@ -43,7 +43,7 @@ class Line(Protocol):
     def closed(self, code: int) -> None: ...
 
 
-class Socket(asyncio.Protocol):
+class WebSocketConnection(asyncio.Protocol):
     """One WebSocket. Made for a request that asked for it."""
 
     __slots__ = (
@@ -51,7 +51,7 @@ class Socket(asyncio.Protocol):
         *("_protocol", "_timer", "_unproved", "transport"),
     )
 
-    def __init__(self, line: Line, all: MutableSet[Any]) -> None:
+    def __init__(self, line: WebSocketHandler, all: MutableSet[Any]) -> None:
         """`all` holds the connections of the server: this one is counted among them."""
         self._line = line
         self._all = all

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.storage.broker.port import Desk
+from holdfast.storage.broker.port import BrokerStore
 from support.desks import DESKS, VANDALS, DeskMaker, Vandal
 
 
@@ -39,7 +39,7 @@ def runner() -> Iterator[asyncio.Runner]:
 
 
 @pytest.fixture
-def desk(make_desk: DeskMaker, runner: asyncio.Runner, tmp_path: Path) -> Iterator[Desk]:
+def desk(make_desk: DeskMaker, runner: asyncio.Runner, tmp_path: Path) -> Iterator[BrokerStore]:
     opening = make_desk(tmp_path)
     yield runner.run(opening.__aenter__())
     runner.run(opening.__aexit__(None, None, None))

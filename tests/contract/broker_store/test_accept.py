@@ -8,8 +8,14 @@ from typing import cast
 
 import pytest
 
-from holdfast.rules.broker_rows import Accepted, Arriving, DestinationRow, MemberRow, Verdict
-from holdfast.storage.broker.port import Desk
+from holdfast.rules.broker_rows import (
+    AcceptResult,
+    AcceptVerdict,
+    DestinationRow,
+    MemberRow,
+    PushedEnvelope,
+)
+from holdfast.storage.broker.port import BrokerStore
 from support.desks import (
     ANA,
     BOB,
@@ -32,11 +38,11 @@ from support.desks import (
 from support.envelopes import make_id
 
 
-async def test_D2_the_first_is_created_and_the_same_again_is_a_duplicate(desk: Desk) -> None:
+async def test_D2_the_first_is_created_and_the_same_again_is_a_duplicate(desk: BrokerStore) -> None:
     await with_team(desk)
     (first,) = await accept(desk, topic(1))
-    assert first == Accepted(
-        verdict=Verdict.CREATED,
+    assert first == AcceptResult(
+        verdict=AcceptVerdict.CREATED,
         epoch=1,
         message_epoch=1,
         seq=1,
@@ -44,8 +50,8 @@ async def test_D2_the_first_is_created_and_the_same_again_is_a_duplicate(desk: D
         first_seen_at=NOW,
     )
     (again,) = await accept(desk, topic(1, broker_id=make_id(99)), now_ms=NOW + 5)
-    assert again == Accepted(
-        verdict=Verdict.DUPLICATE,
+    assert again == AcceptResult(
+        verdict=AcceptVerdict.DUPLICATE,
         epoch=1,
         message_epoch=1,
         seq=1,
@@ -58,17 +64,17 @@ async def test_D2_the_first_is_created_and_the_same_again_is_a_duplicate(desk: D
 
 
 async def test_D2_another_request_under_the_same_id_is_told_the_first_fingerprint(
-    desk: Desk,
+    desk: BrokerStore,
 ) -> None:
     await with_team(desk)
     await accept(desk, topic(1))
     (answer,) = await accept(desk, topic(1, fingerprint=b"x" * 32))
-    assert answer.verdict is Verdict.REUSED
+    assert answer.verdict is AcceptVerdict.REUSED
     assert answer.fingerprint == topic(1).fingerprint
     assert (answer.epoch, answer.message_epoch, answer.seq) == (1, 1, 1)
 
 
-async def test_D2_ids_that_repeat_within_a_batch_are_judged_in_order(desk: Desk) -> None:
+async def test_D2_ids_that_repeat_within_a_batch_are_judged_in_order(desk: BrokerStore) -> None:
     await with_team(desk)
     answers = await accept(
         desk,
@@ -96,7 +102,7 @@ async def test_D2_ids_that_repeat_within_a_batch_are_judged_in_order(desk: Desk)
     ]
 
 
-async def test_D2_several_meshes_in_one_batch_count_by_themselves(desk: Desk) -> None:
+async def test_D2_several_meshes_in_one_batch_count_by_themselves(desk: BrokerStore) -> None:
     await with_team(desk)
     await desk.mesh_register("other", "Other", OWNER, "olga", "server-2", NOW)
     await desk.member_put("other", member(ANA, "ana"))
@@ -113,7 +119,7 @@ async def test_D2_several_meshes_in_one_batch_count_by_themselves(desk: Desk) ->
     assert seqs(await feed(desk, OWNER, mesh="other")) == [1, 2]
 
 
-async def test_D2_a_failure_between_dedupe_and_message_leaves_neither(desk: Desk) -> None:
+async def test_D2_a_failure_between_dedupe_and_message_leaves_neither(desk: BrokerStore) -> None:
     await with_team(desk)
     await accept(desk, queued(1))
     # A message without its bytes is what only the table of the messages refuses.
@@ -126,7 +132,7 @@ async def test_D2_a_failure_between_dedupe_and_message_leaves_neither(desk: Desk
     assert (await desk.counts())["messages"] == 1
     assert (await desk.counts())["dedupe"] == 1
     (answer,) = await accept(desk, queued(2))
-    assert (answer.verdict, answer.seq) == (Verdict.CREATED, 2)
+    assert (answer.verdict, answer.seq) == (AcceptVerdict.CREATED, 2)
     assert [count.ready for count in await desk.queue_counts(TEAM)] == [2]
 
 
@@ -143,9 +149,9 @@ async def test_D2_what_was_accepted_is_there_after_the_desk_was_opened_anew(
         assert answers[-1].epoch == 1
 
 
-async def test_D4_a_refused_request_consumes_no_key(desk: Desk) -> None:
+async def test_D4_a_refused_request_consumes_no_key(desk: BrokerStore) -> None:
     await with_team(desk)
-    tried: list[Arriving] = [
+    tried: list[PushedEnvelope] = [
         arriving(1, mesh="nowhere"),
         arriving(2, sender=EVE),
         arriving(3, origin="bob"),
@@ -175,14 +181,16 @@ async def test_D4_a_refused_request_consumes_no_key(desk: Desk) -> None:
     assert [answer.seq for answer in answers] == [1, 2, 3, 4, 5, 6, 7]
 
 
-async def test_D4_a_refused_one_and_its_correction_may_come_in_one_batch(desk: Desk) -> None:
+async def test_D4_a_refused_one_and_its_correction_may_come_in_one_batch(desk: BrokerStore) -> None:
     await with_team(desk)
     answers = await accept(desk, arriving(1, "topic", "undeclared"), topic(1), topic(1))
     assert verdicts(answers) == ["unknown_destination", "created", "duplicate"]
     assert [answer.seq for answer in answers] == [0, 1, 1]
 
 
-async def test_D4_known_answers_for_what_was_accepted_and_for_nothing_else(desk: Desk) -> None:
+async def test_D4_known_answers_for_what_was_accepted_and_for_nothing_else(
+    desk: BrokerStore,
+) -> None:
     await with_team(desk)
     await accept(desk, topic(1), topic(2))
     found = await desk.known(
@@ -210,7 +218,7 @@ async def test_D4_known_answers_for_what_was_accepted_and_for_nothing_else(desk:
 
 
 async def test_D4_a_duplicate_is_answered_before_epoch_and_destination_are_looked_at(
-    desk: Desk,
+    desk: BrokerStore,
 ) -> None:
     await with_team(desk)
     await accept(desk, topic(1), dm(2))
@@ -236,14 +244,16 @@ async def test_D4_a_duplicate_is_answered_before_epoch_and_destination_are_looke
     ],
 )
 async def test_D15_grants_say_who_may_hand_in_what(
-    desk: Desk, grants: tuple[str, ...], envelope: Arriving, verdict: str
+    desk: BrokerStore, grants: tuple[str, ...], envelope: PushedEnvelope, verdict: str
 ) -> None:
     await with_team(desk)
     await desk.member_put(TEAM, member(ANA, "ana", *grants))
     assert verdicts(await accept(desk, envelope)) == [verdict]
 
 
-async def test_D15_a_removed_member_is_a_stranger_at_once_and_may_come_back(desk: Desk) -> None:
+async def test_D15_a_removed_member_is_a_stranger_at_once_and_may_come_back(
+    desk: BrokerStore,
+) -> None:
     await with_team(desk)
     assert verdicts(await accept(desk, arriving(1))) == ["created"]
     assert await desk.member_remove(TEAM, ANA, NOW + 1)
@@ -257,12 +267,12 @@ async def test_D15_a_removed_member_is_a_stranger_at_once_and_may_come_back(desk
     assert verdicts(await accept(desk, arriving(1), arriving(2))) == ["duplicate", "created"]
 
 
-async def test_D6_seqs_have_no_gaps_and_show_in_order_while_many_hand_in(desk: Desk) -> None:
+async def test_D6_seqs_have_no_gaps_and_show_in_order_while_many_hand_in(desk: BrokerStore) -> None:
     await with_team(desk)
     seen: list[int] = []
     done = False
 
-    async def hand_in(number: int) -> list[Accepted]:
+    async def hand_in(number: int) -> list[AcceptResult]:
         answers = []
         for turn in range(5):
             first = number * 1000 + turn * 10
@@ -284,44 +294,46 @@ async def test_D6_seqs_have_no_gaps_and_show_in_order_while_many_hand_in(desk: D
             after = page.to
             await asyncio.sleep(0)
 
-    async def write() -> list[list[Accepted]]:
+    async def write() -> list[list[AcceptResult]]:
         nonlocal done
         answers = await asyncio.gather(*(hand_in(number) for number in range(8)))
         done = True
         return answers
 
     answers, _ = await asyncio.gather(write(), follow())
-    created = [one.seq for each in answers for one in each if one.verdict is Verdict.CREATED]
+    created = [one.seq for each in answers for one in each if one.verdict is AcceptVerdict.CREATED]
     assert sorted(created) == list(range(1, 8 * 5 * 7 + 1))
     assert seen == list(range(1, 8 * 5 * 7 + 1))
     for each in answers:
-        own = [one.seq for one in each if one.verdict is Verdict.CREATED]
+        own = [one.seq for one in each if one.verdict is AcceptVerdict.CREATED]
         assert own == sorted(own)
 
 
-async def test_D6_the_same_ids_handed_in_by_many_at_once_are_created_once(desk: Desk) -> None:
+async def test_D6_the_same_ids_handed_in_by_many_at_once_are_created_once(
+    desk: BrokerStore,
+) -> None:
     await with_team(desk)
     batch = [topic(n) for n in range(30)]
     tries = await asyncio.gather(
         *(accept(desk, *(batch if turn % 2 else batch[::-1])) for turn in range(6))
     )
     all_verdicts = [one.verdict for each in tries for one in each]
-    assert all_verdicts.count(Verdict.CREATED) == 30
-    assert all_verdicts.count(Verdict.DUPLICATE) == 150
+    assert all_verdicts.count(AcceptVerdict.CREATED) == 30
+    assert all_verdicts.count(AcceptVerdict.DUPLICATE) == 150
     mesh = await desk.mesh_get(TEAM)
     assert mesh is not None
     assert mesh.seq == 30
     assert await desk.orphans(10) == []
 
 
-async def test_D5_a_batch_may_declare_nothing_and_be_empty(desk: Desk) -> None:
+async def test_D5_a_batch_may_declare_nothing_and_be_empty(desk: BrokerStore) -> None:
     await with_team(desk)
     assert await accept(desk) == []
     await desk.destination_put(TEAM, DestinationRow(kind="topic", ref="later", made_at=NOW))
     assert verdicts(await accept(desk, arriving(1, "topic", "later"))) == ["created"]
 
 
-async def test_D14_whoever_listens_is_told_how_far_a_mesh_has_grown(desk: Desk) -> None:
+async def test_D14_whoever_listens_is_told_how_far_a_mesh_has_grown(desk: BrokerStore) -> None:
     await with_team(desk)
     told: list[tuple[str, int]] = []
     heard = asyncio.Event()

@@ -6,10 +6,10 @@ from hashlib import sha256
 
 import pytest
 
-from holdfast.rules.broker_rows import AUDIT, MEMBER_GRANTS, DeskConsumer, LogPage, SnapshotRow
+from holdfast.rules.broker_rows import AUDIT, MEMBER_GRANTS, BrokerConsumer, LogPage, SnapshotRow
 from holdfast.rules.errors import EpochChanged, PastEnd, Truncated, UnknownConsumer, UnknownMesh
 from holdfast.rules.limits import CONSUMER_KEEP_MS_MAX
-from holdfast.storage.broker.port import Desk
+from holdfast.storage.broker.port import BrokerStore
 from support.desks import (
     ANA,
     BOB,
@@ -31,12 +31,12 @@ OVER = NOW + KEEP_MS
 TOO_LATE = OVER + CONSUMER_KEEP_MS_MAX
 
 
-async def with_auditor(desk: Desk) -> None:
+async def with_auditor(desk: BrokerStore) -> None:
     await with_team(desk)
     await desk.member_put(TEAM, member(BOB, "bob", *MEMBER_GRANTS, AUDIT))
 
 
-async def with_snapshot(desk: Desk, seq: int) -> None:
+async def with_snapshot(desk: BrokerStore, seq: int) -> None:
     row = SnapshotRow(
         id=f"at-{seq}", epoch=1, seq=seq, parts=0, rows=0, ready=False, made_by=ANA, began_at=NOW
     )
@@ -44,23 +44,27 @@ async def with_snapshot(desk: Desk, seq: int) -> None:
     await desk.snapshot_commit(TEAM, row.id, sha256().digest(), NOW)
 
 
-async def page(desk: Desk, after: int = 0, upto: int = 1000, limit: int = 1000) -> LogPage:
+async def page(desk: BrokerStore, after: int = 0, upto: int = 1000, limit: int = 1000) -> LogPage:
     return await desk.log_page(TEAM, after, upto, limit, 1 << 20)
 
 
-async def held(desk: Desk) -> list[int]:
+async def held(desk: BrokerStore) -> list[int]:
     return [row.seq for row in (await page(desk)).rows]
 
 
-async def add(desk: Desk, name: str = "lake", after: int = 0, known: int = 0) -> DeskConsumer:
+async def add(
+    desk: BrokerStore, name: str = "lake", after: int = 0, known: int = 0
+) -> BrokerConsumer:
     return await desk.consumer_add(TEAM, BOB, name, after, known, NOW)
 
 
-async def confirm(desk: Desk, seq: int, name: str = "lake", epoch: int = 1) -> DeskConsumer:
+async def confirm(
+    desk: BrokerStore, seq: int, name: str = "lake", epoch: int = 1
+) -> BrokerConsumer:
     return await desk.consumer_confirm(TEAM, BOB, name, epoch, seq, NOW + 5)
 
 
-async def test_P1_the_log_of_a_mesh_has_everything_whomever_it_is_for(desk: Desk) -> None:
+async def test_P1_the_log_of_a_mesh_has_everything_whomever_it_is_for(desk: BrokerStore) -> None:
     await with_team(desk)
     await accept(desk, arriving(1), topic(2), dm(3), queued(4), arriving(5))
     found = await page(desk)
@@ -73,7 +77,7 @@ async def test_P1_the_log_of_a_mesh_has_everything_whomever_it_is_for(desk: Desk
         await desk.log_page("nowhere", 0, 1, 1, 1)
 
 
-async def test_P1_a_page_says_how_far_it_got(desk: Desk) -> None:
+async def test_P1_a_page_says_how_far_it_got(desk: BrokerStore) -> None:
     await with_team(desk)
     await accept(desk, *(arriving(n) for n in range(1, 8)))
     some = await page(desk, after=2, limit=3)
@@ -89,7 +93,7 @@ async def test_P1_a_page_says_how_far_it_got(desk: Desk) -> None:
     assert (far.rows, far.last) == ([], 7)
 
 
-async def test_P1_a_page_covers_what_was_swept(desk: Desk) -> None:
+async def test_P1_a_page_covers_what_was_swept(desk: BrokerStore) -> None:
     await with_team(desk)
     await accept(desk, arriving(1), topic(2), topic(3), arriving(4), topic(5))
     await desk.sweep(OVER, 100)
@@ -97,7 +101,7 @@ async def test_P1_a_page_covers_what_was_swept(desk: Desk) -> None:
     assert ([row.seq for row in found.rows], found.to) == ([1, 4], 5)
 
 
-async def test_P1_a_reader_is_registered_once_and_confirms_forwards(desk: Desk) -> None:
+async def test_P1_a_reader_is_registered_once_and_confirms_forwards(desk: BrokerStore) -> None:
     await with_auditor(desk)
     await accept(desk, *(arriving(n) for n in range(1, 6)))
     with pytest.raises(UnknownConsumer):
@@ -123,7 +127,7 @@ async def test_P1_a_reader_is_registered_once_and_confirms_forwards(desk: Desk) 
     assert [one.key for one in await desk.consumer_list(TEAM)] == [OWNER]
 
 
-async def test_P1_what_a_reader_has_not_confirmed_is_kept_past_its_time(desk: Desk) -> None:
+async def test_P1_what_a_reader_has_not_confirmed_is_kept_past_its_time(desk: BrokerStore) -> None:
     await with_auditor(desk)
     await accept(desk, topic(1), dm(2), arriving(3), topic(4), arriving(5))
     await with_snapshot(desk, 5)
@@ -141,7 +145,9 @@ async def test_P1_what_a_reader_has_not_confirmed_is_kept_past_its_time(desk: De
     assert (reader.seq, reader.lost) == (4, 0)
 
 
-async def test_P1_nobody_is_waited_for_without_end_and_what_was_lost_is_noted(desk: Desk) -> None:
+async def test_P1_nobody_is_waited_for_without_end_and_what_was_lost_is_noted(
+    desk: BrokerStore,
+) -> None:
     await with_auditor(desk)
     await accept(desk, topic(1), dm(2), arriving(3), topic(4), topic(5), arriving(6))
     await with_snapshot(desk, 3)
@@ -158,7 +164,7 @@ async def test_P1_nobody_is_waited_for_without_end_and_what_was_lost_is_noted(de
     assert await desk.orphans(10) == []
 
 
-async def test_P1_what_was_lost_stays_noted_until_the_reader_knows(desk: Desk) -> None:
+async def test_P1_what_was_lost_stays_noted_until_the_reader_knows(desk: BrokerStore) -> None:
     await with_auditor(desk)
     await accept(desk, topic(1), topic(2), arriving(3))
     await add(desk)
@@ -177,7 +183,7 @@ async def test_P1_what_was_lost_stays_noted_until_the_reader_knows(desk: Desk) -
     assert (await confirm(desk, 4)).lost == 0
 
 
-async def test_P1_a_hole_that_was_there_before_the_reader_is_not_lost(desk: Desk) -> None:
+async def test_P1_a_hole_that_was_there_before_the_reader_is_not_lost(desk: BrokerStore) -> None:
     await with_auditor(desk)
     await accept(desk, topic(1), arriving(2), topic(3))
     await desk.sweep(OVER, 100)
@@ -188,7 +194,7 @@ async def test_P1_a_hole_that_was_there_before_the_reader_is_not_lost(desk: Desk
     assert await held(desk) == [2]
 
 
-async def test_P1_a_reader_that_may_not_audit_holds_nothing_back(desk: Desk) -> None:
+async def test_P1_a_reader_that_may_not_audit_holds_nothing_back(desk: BrokerStore) -> None:
     await with_auditor(desk)
     await accept(desk, topic(1), topic(2))
     await add(desk)
@@ -204,7 +210,7 @@ async def test_P1_a_reader_that_may_not_audit_holds_nothing_back(desk: Desk) -> 
     assert (await desk.sweep(OVER, 100)).messages == 1
 
 
-async def test_P1_the_slowest_reader_counts_and_other_meshes_do_not(desk: Desk) -> None:
+async def test_P1_the_slowest_reader_counts_and_other_meshes_do_not(desk: BrokerStore) -> None:
     await with_auditor(desk)
     await desk.mesh_register("other", "Other", ANA, "ana", "server-2", NOW)
     await desk.member_put("other", member(BOB, "bob", AUDIT))
@@ -219,7 +225,7 @@ async def test_P1_the_slowest_reader_counts_and_other_meshes_do_not(desk: Desk) 
     assert (await desk.sweep(OVER, 100)).messages == 1
 
 
-async def test_P1_a_reader_cannot_begin_where_changes_are_gone(desk: Desk) -> None:
+async def test_P1_a_reader_cannot_begin_where_changes_are_gone(desk: BrokerStore) -> None:
     await with_auditor(desk)
     await accept(desk, *(arriving(n) for n in range(1, 5)))
     await with_snapshot(desk, 2)
@@ -230,7 +236,7 @@ async def test_P1_a_reader_cannot_begin_where_changes_are_gone(desk: Desk) -> No
     assert (await add(desk, after=2)).seq == 2
 
 
-async def test_P1_a_mesh_that_is_removed_takes_its_readers_with_it(desk: Desk) -> None:
+async def test_P1_a_mesh_that_is_removed_takes_its_readers_with_it(desk: BrokerStore) -> None:
     await with_auditor(desk)
     await add(desk)
     await desk.mesh_remove(TEAM)

@@ -7,7 +7,7 @@ import pytest
 from holdfast.rules.broker_rows import DestinationRow, InviteRow
 from holdfast.rules.errors import InviteEnded
 from holdfast.rules.limits import DAY_MS, FEED_BYTES, TAKE_BYTES
-from holdfast.storage.broker.port import Desk
+from holdfast.storage.broker.port import BrokerStore
 from support.desks import (
     ANA,
     BOB,
@@ -32,7 +32,7 @@ def lease(number: int) -> bytes:
     return bytes([number]) * 16
 
 
-async def test_D5_a_dead_letter_of_another_mesh_cannot_be_revived(desk: Desk) -> None:
+async def test_D5_a_dead_letter_of_another_mesh_cannot_be_revived(desk: BrokerStore) -> None:
     await with_team(desk)
     await desk.mesh_register("other", "", EVE, "eve", "server-2", NOW)
     await desk.destination_put("other", DestinationRow(kind="queue", ref=QUEUE, made_at=NOW))
@@ -46,13 +46,13 @@ async def test_D5_a_dead_letter_of_another_mesh_cannot_be_revived(desk: Desk) ->
     assert len(await desk.dead_letters("other", QUEUE, 10)) == 1
 
 
-async def test_D5_a_feed_behind_every_seq_is_empty(desk: Desk) -> None:
+async def test_D5_a_feed_behind_every_seq_is_empty(desk: BrokerStore) -> None:
     await with_team(desk)
     page = await desk.feed(TEAM, BOB, 2**63 - 1, 10, 1000, own=False)
     assert (page.rows, page.to) == ([], 2**63 - 1)
 
 
-async def test_D15_a_grant_does_not_bring_back_who_was_removed(desk: Desk) -> None:
+async def test_D15_a_grant_does_not_bring_back_who_was_removed(desk: BrokerStore) -> None:
     await with_team(desk)
     await desk.member_got(TEAM, BOB, 1, 0, NOW)
     changed = await desk.member_grant(TEAM, BOB, frozenset({"read"}))
@@ -63,7 +63,7 @@ async def test_D15_a_grant_does_not_bring_back_who_was_removed(desk: Desk) -> No
     assert await desk.member_get(TEAM, BOB) is None
 
 
-async def test_D15_invites_of_a_removed_member_are_over(desk: Desk) -> None:
+async def test_D15_invites_of_a_removed_member_are_over(desk: BrokerStore) -> None:
     await with_team(desk)
     for by, digest in ((BOB, DIGEST), (OWNER, b"o" * 32)):
         await desk.invite_put(
@@ -83,7 +83,7 @@ async def test_D15_invites_of_a_removed_member_are_over(desk: Desk) -> None:
     assert await desk.invite_use(b"o" * 32, EVE, "eve", NOW) == TEAM
 
 
-async def test_D15_who_was_removed_comes_back_only_by_a_newer_invite(desk: Desk) -> None:
+async def test_D15_who_was_removed_comes_back_only_by_a_newer_invite(desk: BrokerStore) -> None:
     await with_team(desk)
     for digest, made_at in ((DIGEST, NOW), (b"n" * 32, NOW + 2)):
         await desk.invite_put(
@@ -105,7 +105,7 @@ async def test_D15_who_was_removed_comes_back_only_by_a_newer_invite(desk: Desk)
     assert await desk.invite_use(b"n" * 32, EVE, "eve", NOW + 3) == TEAM
 
 
-async def test_D5_what_is_taken_at_once_has_a_size(desk: Desk) -> None:
+async def test_D5_what_is_taken_at_once_has_a_size(desk: BrokerStore) -> None:
     await with_team(desk)
     large = b"x" * (TAKE_BYTES // 4)
     await accept(desk, *(queued(n, raw=large) for n in range(1, 9)))
@@ -116,7 +116,7 @@ async def test_D5_what_is_taken_at_once_has_a_size(desk: Desk) -> None:
     assert [one.seq for one in rest] == [5, 6, 7, 8]
 
 
-async def test_D5_worn_out_messages_die_on_the_way_to_those_behind_them(desk: Desk) -> None:
+async def test_D5_worn_out_messages_die_on_the_way_to_those_behind_them(desk: BrokerStore) -> None:
     await with_team(desk)
     await desk.destination_put(
         TEAM, DestinationRow(kind="queue", ref=QUEUE, made_at=NOW, deliveries_max=1)
@@ -129,7 +129,7 @@ async def test_D5_worn_out_messages_die_on_the_way_to_those_behind_them(desk: De
     assert [one.seq for one in await desk.dead_letters(TEAM, QUEUE, 9)] == [1, 2, 3, 4]
 
 
-async def test_D5_urgent_messages_come_in_pages_of_a_size(desk: Desk) -> None:
+async def test_D5_urgent_messages_come_in_pages_of_a_size(desk: BrokerStore) -> None:
     await with_team(desk)
     large = b"x" * (FEED_BYTES // 2)
     await accept(desk, *(dm(n, raw=large, priority="now") for n in range(1, 6)))
@@ -138,7 +138,7 @@ async def test_D5_urgent_messages_come_in_pages_of_a_size(desk: Desk) -> None:
     assert [row.seq for row in (await desk.express(TEAM, BOB, 2, 100)).rows] == [3, 4]
 
 
-async def test_D7_ids_are_kept_for_what_is_told_now_also_those_of_before(desk: Desk) -> None:
+async def test_D7_ids_are_kept_for_what_is_told_now_also_those_of_before(desk: BrokerStore) -> None:
     await with_team(desk)
     await desk.set_mode("retention_scoped", 3)
     await accept(desk, dm(1), dedupe_ms=3 * DAY_MS)
@@ -150,7 +150,7 @@ async def test_D7_ids_are_kept_for_what_is_told_now_also_those_of_before(desk: D
     assert (await desk.sweep(NOW + 31 * DAY_MS, 100)).dedupe == 1
 
 
-async def test_D4_an_epoch_that_no_mesh_can_have_is_refused_alone(desk: Desk) -> None:
+async def test_D4_an_epoch_that_no_mesh_can_have_is_refused_alone(desk: BrokerStore) -> None:
     await with_team(desk)
     answers = await accept(desk, arriving(1), arriving(2, epoch=2**63 - 1), arriving(3))
     assert [one.verdict for one in answers] == ["created", "epoch_mismatch", "created"]

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.rules.broker_rows import DestinationRow
 from holdfast.rules.errors import NotAMember, NotGranted, UnknownDestination
-from holdfast.storage.broker.port import Desk
+from holdfast.storage.broker.port import BrokerStore
 from support.desks import (
     ANA,
     BOB,
@@ -28,7 +28,7 @@ from support.desks import (
 from support.envelopes import make_id
 
 
-async def test_D5_each_destination_reaches_whom_it_should(desk: Desk) -> None:
+async def test_D5_each_destination_reaches_whom_it_should(desk: BrokerStore) -> None:
     await with_team(desk)
     await desk.subscribe(TEAM, BOB, TOPIC)
     await accept(desk, arriving(1), topic(2), dm(3, BOB), dm(4, OWNER), queued(5))
@@ -46,7 +46,7 @@ async def test_D5_each_destination_reaches_whom_it_should(desk: Desk) -> None:
     ]
 
 
-async def test_D5_a_topic_is_got_from_the_subscription_on(desk: Desk) -> None:
+async def test_D5_a_topic_is_got_from_the_subscription_on(desk: BrokerStore) -> None:
     await with_team(desk)
     await accept(desk, topic(1), topic(2))
     assert await desk.subscribe(TEAM, BOB, TOPIC) == 2
@@ -62,7 +62,7 @@ async def test_D5_a_topic_is_got_from_the_subscription_on(desk: Desk) -> None:
     assert await desk.subscriptions(TEAM, ANA) == {}
 
 
-async def test_D5_only_members_subscribe_and_only_to_what_was_declared(desk: Desk) -> None:
+async def test_D5_only_members_subscribe_and_only_to_what_was_declared(desk: BrokerStore) -> None:
     await with_team(desk)
     with pytest.raises(UnknownDestination):
         await desk.subscribe(TEAM, BOB, "undeclared")
@@ -72,7 +72,7 @@ async def test_D5_only_members_subscribe_and_only_to_what_was_declared(desk: Des
         await desk.subscribe(TEAM, EVE, TOPIC)
 
 
-async def test_D5_a_topic_that_is_dropped_takes_its_subscriptions_along(desk: Desk) -> None:
+async def test_D5_a_topic_that_is_dropped_takes_its_subscriptions_along(desk: BrokerStore) -> None:
     await with_team(desk)
     await desk.subscribe(TEAM, BOB, TOPIC)
     assert await desk.destination_drop(TEAM, "topic", TOPIC)
@@ -80,7 +80,7 @@ async def test_D5_a_topic_that_is_dropped_takes_its_subscriptions_along(desk: De
     assert await desk.subscriptions(TEAM, BOB) == {}
 
 
-async def test_D5_destinations_are_declared_and_changed(desk: Desk) -> None:
+async def test_D5_destinations_are_declared_and_changed(desk: BrokerStore) -> None:
     await with_team(desk)
     changed = DestinationRow(
         kind="queue", ref="work", made_at=NOW, visibility_ms=5, deliveries_max=2
@@ -92,7 +92,7 @@ async def test_D5_destinations_are_declared_and_changed(desk: Desk) -> None:
     ]
 
 
-async def test_D14_own_changes_are_not_fed_back_unless_asked_for(desk: Desk) -> None:
+async def test_D14_own_changes_are_not_fed_back_unless_asked_for(desk: BrokerStore) -> None:
     await with_team(desk)
     await desk.subscribe(TEAM, ANA, TOPIC)
     await accept(desk, arriving(1), arriving(2, sender=BOB, origin="bob"), topic(3), dm(4, ANA))
@@ -100,7 +100,7 @@ async def test_D14_own_changes_are_not_fed_back_unless_asked_for(desk: Desk) -> 
     assert seqs(await feed(desk, ANA, own=True)) == [1, 2, 3, 4]
 
 
-async def test_D6_a_page_covers_all_up_to_where_it_says(desk: Desk) -> None:
+async def test_D6_a_page_covers_all_up_to_where_it_says(desk: BrokerStore) -> None:
     await with_team(desk)
     batch = [
         arriving(n) if n % 3 == 0 else dm(n, OWNER) if n % 3 == 1 else topic(n) for n in range(30)
@@ -121,7 +121,7 @@ async def test_D6_a_page_covers_all_up_to_where_it_says(desk: Desk) -> None:
     assert (page.to, page.rows, page.last) == (30, [], 30)
 
 
-async def test_D6_a_page_ends_by_its_bytes_but_one_row_always_fits(desk: Desk) -> None:
+async def test_D6_a_page_ends_by_its_bytes_but_one_row_always_fits(desk: BrokerStore) -> None:
     await with_team(desk)
     await accept(desk, *(arriving(n, raw=b"x" * 1000) for n in range(5)))
     page = await desk.feed(TEAM, BOB, 0, 100, 2500, own=False)
@@ -130,7 +130,7 @@ async def test_D6_a_page_ends_by_its_bytes_but_one_row_always_fits(desk: Desk) -
     assert (seqs(page), page.to) == ([3], 3)
 
 
-async def test_D15_strangers_and_those_who_may_not_read_get_no_page(desk: Desk) -> None:
+async def test_D15_strangers_and_those_who_may_not_read_get_no_page(desk: BrokerStore) -> None:
     await with_team(desk)
     await accept(desk, arriving(1))
     with pytest.raises(NotAMember):
@@ -145,7 +145,7 @@ async def test_D15_strangers_and_those_who_may_not_read_get_no_page(desk: Desk) 
         await desk.express(TEAM, BOB, 0, 10)
 
 
-async def test_D5_what_is_urgent_can_be_read_ahead(desk: Desk) -> None:
+async def test_D5_what_is_urgent_can_be_read_ahead(desk: BrokerStore) -> None:
     await with_team(desk)
     await desk.subscribe(TEAM, BOB, TOPIC)
     await accept(

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.rules.broker_rows import OWNER_GRANTS, InviteRow
 from holdfast.rules.errors import AlreadyExists, InviteEnded, UnknownMesh
-from holdfast.storage.broker.port import Desk
+from holdfast.storage.broker.port import BrokerStore
 from support.desks import (
     ANA,
     BOB,
@@ -43,7 +43,7 @@ def invite(uses: int = 1, expires_at: int = NOW + 1000, digest: bytes = SECRET) 
     )
 
 
-async def test_D1_a_mesh_is_registered_once_and_belongs_to_its_owner(desk: Desk) -> None:
+async def test_D1_a_mesh_is_registered_once_and_belongs_to_its_owner(desk: BrokerStore) -> None:
     first = await with_team(desk)
     assert (first.epoch, first.base, first.seq, first.first) == (1, 0, 0, 1)
     assert (first.slug, first.name, first.owner, first.created_at) == (TEAM, "The team", OWNER, NOW)
@@ -58,7 +58,7 @@ async def test_D1_a_mesh_is_registered_once_and_belongs_to_its_owner(desk: Desk)
     assert [row.epoch for row in await desk.epochs(TEAM)] == [1]
 
 
-async def test_D1_a_mesh_that_is_removed_leaves_nothing_behind(desk: Desk) -> None:
+async def test_D1_a_mesh_that_is_removed_leaves_nothing_behind(desk: BrokerStore) -> None:
     await with_team(desk)
     await desk.mesh_register("other", "Other", OWNER, "olga", "server-2", NOW)
     await accept(
@@ -84,7 +84,7 @@ async def test_D1_a_mesh_that_is_removed_leaves_nothing_behind(desk: Desk) -> No
         await desk.invite_use(SECRET, EVE, "eve", NOW)
 
 
-async def test_D1_what_concerns_a_mesh_that_is_not_there_is_refused(desk: Desk) -> None:
+async def test_D1_what_concerns_a_mesh_that_is_not_there_is_refused(desk: BrokerStore) -> None:
     with pytest.raises(UnknownMesh):
         await desk.member_put(TEAM, member(ANA, "ana"))
     with pytest.raises(UnknownMesh):
@@ -101,7 +101,7 @@ async def test_D1_what_concerns_a_mesh_that_is_not_there_is_refused(desk: Desk) 
     assert await desk.object_size(TEAM, "ab" * 32) is None
 
 
-async def test_D6_a_new_epoch_counts_on_from_what_is_known(desk: Desk) -> None:
+async def test_D6_a_new_epoch_counts_on_from_what_is_known(desk: BrokerStore) -> None:
     await with_team(desk)
     await desk.mesh_register("other", "Other", OWNER, "olga", "server-2", NOW)
     await accept(desk, arriving(1), arriving(2))
@@ -139,7 +139,7 @@ async def test_D6_opening_again_begins_no_epoch(make_desk: DeskMaker, tmp_path: 
             assert (answer.epoch, answer.seq) == (1, turn + 1)
 
 
-async def test_D15_members_have_names_of_their_own(desk: Desk) -> None:
+async def test_D15_members_have_names_of_their_own(desk: BrokerStore) -> None:
     await with_team(desk)
     with pytest.raises(AlreadyExists):
         await desk.member_put(TEAM, member(EVE, "ana"))
@@ -156,7 +156,9 @@ async def test_D15_members_have_names_of_their_own(desk: Desk) -> None:
     assert await desk.meshes_of(BOB) == []
 
 
-async def test_D6_what_a_member_has_got_never_goes_backwards_within_an_epoch(desk: Desk) -> None:
+async def test_D6_what_a_member_has_got_never_goes_backwards_within_an_epoch(
+    desk: BrokerStore,
+) -> None:
     await with_team(desk)
     for epoch, seq in ((1, 5), (1, 3), (2, 4), (1, 9)):
         await desk.member_got(TEAM, BOB, epoch, seq, NOW + seq)
@@ -168,7 +170,7 @@ async def test_D6_what_a_member_has_got_never_goes_backwards_within_an_epoch(des
     assert await desk.member_get(TEAM, EVE) is None
 
 
-async def test_D15_a_single_use_invite_makes_one_member_however_many_try(desk: Desk) -> None:
+async def test_D15_a_single_use_invite_makes_one_member_however_many_try(desk: BrokerStore) -> None:
     await with_team(desk)
     await desk.invite_put(invite())
     keys = [bytes([n]) * 32 for n in range(50, 60)]
@@ -185,7 +187,7 @@ async def test_D15_a_single_use_invite_makes_one_member_however_many_try(desk: D
     assert (row.grants, row.added_at) == (frozenset({"read", "send"}), NOW)
 
 
-async def test_D15_a_counted_invite_ends_after_its_uses(desk: Desk) -> None:
+async def test_D15_a_counted_invite_ends_after_its_uses(desk: BrokerStore) -> None:
     await with_team(desk)
     await desk.invite_put(invite(3))
     keys = [bytes([n]) * 32 for n in range(50, 58)]
@@ -198,7 +200,7 @@ async def test_D15_a_counted_invite_ends_after_its_uses(desk: Desk) -> None:
     assert [row.uses_left for row in await desk.invite_list(TEAM)] in ([0], [])
 
 
-async def test_D15_whoever_lost_the_answer_may_use_the_invite_again(desk: Desk) -> None:
+async def test_D15_whoever_lost_the_answer_may_use_the_invite_again(desk: BrokerStore) -> None:
     await with_team(desk)
     await desk.invite_put(invite())
     assert await desk.invite_use(SECRET, EVE, "eve", NOW) == TEAM
@@ -209,7 +211,9 @@ async def test_D15_whoever_lost_the_answer_may_use_the_invite_again(desk: Desk) 
     assert await desk.invite_use(b"e" * 32, b"f" * 32, "frank", NOW) == TEAM
 
 
-async def test_D15_an_invite_that_is_over_unknown_or_dropped_lets_nobody_in(desk: Desk) -> None:
+async def test_D15_an_invite_that_is_over_unknown_or_dropped_lets_nobody_in(
+    desk: BrokerStore,
+) -> None:
     await with_team(desk)
     await desk.invite_put(invite(5, NOW + 10))
     for secret, now_ms in ((b"?" * 32, NOW), (SECRET, NOW + 10), (SECRET, NOW + 11)):
@@ -223,7 +227,7 @@ async def test_D15_an_invite_that_is_over_unknown_or_dropped_lets_nobody_in(desk
     assert await desk.member_get(TEAM, EVE) is None
 
 
-async def test_D15_a_name_that_is_taken_costs_the_invite_nothing(desk: Desk) -> None:
+async def test_D15_a_name_that_is_taken_costs_the_invite_nothing(desk: BrokerStore) -> None:
     await with_team(desk)
     await desk.invite_put(invite())
     with pytest.raises(AlreadyExists):

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.rules.broker_rows import Accepted, Arriving, DestinationRow, Verdict
+from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, DestinationRow, PushedEnvelope
 from holdfast.rules.limits import DAY_MS
-from holdfast.storage.broker.port import Desk
+from holdfast.storage.broker.port import BrokerStore
 from support.desks import (
     ANA,
     BOB,
@@ -86,24 +86,24 @@ class Model:
         self.epoch, self.seq = 1, 0
         self.held: dict[bytes, Held] = {}
 
-    def judge(self, one: Arriving, now_ms: int) -> tuple[object, ...]:
+    def judge(self, one: PushedEnvelope, now_ms: int) -> tuple[object, ...]:
         """Verdict, epoch, epoch and seq of the message, when it was first seen, history."""
         refused = (self.epoch, 0, 0, 0, True)
         if one.sender == EVE:
-            return (Verdict.NOT_A_MEMBER, *refused)
+            return (AcceptVerdict.NOT_A_MEMBER, *refused)
         if one.origin != {ANA: "ana", BOB: "bob"}[one.sender]:
-            return (Verdict.NOT_GRANTED, *refused)
+            return (AcceptVerdict.NOT_GRANTED, *refused)
         if (known := self.held.get(one.id)) is not None:
             same = known.fingerprint == one.fingerprint
-            verdict = Verdict.DUPLICATE if same else Verdict.REUSED
+            verdict = AcceptVerdict.DUPLICATE if same else AcceptVerdict.REUSED
             return verdict, self.epoch, known.epoch, known.seq, known.at, known.history
         if one.epoch not in (0, self.epoch):
-            return (Verdict.EPOCH_MISMATCH, *refused)
+            return (AcceptVerdict.EPOCH_MISMATCH, *refused)
         if one.kind == "topic" and one.ref != TOPIC:
-            return (Verdict.UNKNOWN_DESTINATION, *refused)
+            return (AcceptVerdict.UNKNOWN_DESTINATION, *refused)
         self.seq += 1
         self.held[one.id] = Held(one.fingerprint, self.epoch, self.seq, now_ms, one.kind, True)
-        return Verdict.CREATED, self.epoch, self.epoch, self.seq, now_ms, True
+        return AcceptVerdict.CREATED, self.epoch, self.epoch, self.seq, now_ms, True
 
     def sweep(self, now_ms: int) -> None:
         for id, held in list(self.held.items()):
@@ -116,7 +116,7 @@ class Model:
         return sorted(held.seq for held in self.held.values() if held.history)
 
 
-def told(answer: Accepted) -> tuple[object, ...]:
+def told(answer: AcceptResult) -> tuple[object, ...]:
     return (
         answer.verdict,
         answer.epoch,
@@ -127,7 +127,7 @@ def told(answer: Accepted) -> tuple[object, ...]:
     )
 
 
-async def run(desk: Desk, slugs: list[str], story: list[object]) -> None:
+async def run(desk: BrokerStore, slugs: list[str], story: list[object]) -> None:
     models: dict[str, Model] = {}
     for slug in slugs[:2]:
         models[slug] = Model()
@@ -152,7 +152,7 @@ async def run(desk: Desk, slugs: list[str], story: list[object]) -> None:
             expected = [
                 models[one.mesh].judge(one, now)
                 if one.mesh in models
-                else (Verdict.UNKNOWN_MESH, 0, 0, 0, 0, True)
+                else (AcceptVerdict.UNKNOWN_MESH, 0, 0, 0, 0, True)
                 for one in batch
             ]
             assert [told(one) for one in await accept(desk, *batch, now_ms=now)] == expected
@@ -165,7 +165,7 @@ async def run(desk: Desk, slugs: list[str], story: list[object]) -> None:
         await desk.mesh_remove(slug)
 
 
-def _arriving(slugs: list[str], one: Tried) -> Arriving:
+def _arriving(slugs: list[str], one: Tried) -> PushedEnvelope:
     key, origin = one.who
     return arriving(
         one.id,
@@ -179,7 +179,7 @@ def _arriving(slugs: list[str], one: Tried) -> Arriving:
     )
 
 
-def test_D2_a_desk_answers_as_a_dict_would(desk: Desk, runner: asyncio.Runner) -> None:
+def test_D2_a_desk_answers_as_a_dict_would(desk: BrokerStore, runner: asyncio.Runner) -> None:
     numbers = count()
 
     @settings(max_examples=40)

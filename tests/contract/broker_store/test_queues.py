@@ -6,16 +6,16 @@ import asyncio
 
 import pytest
 
-from holdfast.rules.broker_rows import DestinationRow, QueueCounts, Taken
+from holdfast.rules.broker_rows import DestinationRow, QueueCounts, TakenRow
 from holdfast.rules.errors import BadInput, UnknownDestination
-from holdfast.storage.broker.port import Desk
+from holdfast.storage.broker.port import BrokerStore
 from support.desks import ANA, BOB, NOW, QUEUE, TEAM, accept, queued, with_team
 from support.envelopes import make_id
 
 VISIBLE_MS = 1000
 
 
-async def with_queue(desk: Desk, deliveries_max: int = 3) -> None:
+async def with_queue(desk: BrokerStore, deliveries_max: int = 3) -> None:
     await with_team(desk)
     row = DestinationRow(
         kind="queue",
@@ -28,22 +28,22 @@ async def with_queue(desk: Desk, deliveries_max: int = 3) -> None:
 
 
 async def take(
-    desk: Desk, most: int = 1, now_ms: int = NOW, *, first: int = 0, holder: bytes = ANA
-) -> list[Taken]:
+    desk: BrokerStore, most: int = 1, now_ms: int = NOW, *, first: int = 0, holder: bytes = ANA
+) -> list[TakenRow]:
     leases = [bytes([first + n]) * 16 for n in range(most)]
     return await desk.take(TEAM, QUEUE, holder, most, leases, now_ms)
 
 
-async def settle(desk: Desk, one: Taken, how: str, now_ms: int = NOW) -> bool:
+async def settle(desk: BrokerStore, one: TakenRow, how: str, now_ms: int = NOW) -> bool:
     return await desk.settle(TEAM, QUEUE, one.seq, one.lease, how, "no good", now_ms)
 
 
-async def counts(desk: Desk) -> tuple[int, int, int]:
+async def counts(desk: BrokerStore) -> tuple[int, int, int]:
     (row,) = await desk.queue_counts(TEAM)
     return row.ready, row.taken, row.dead
 
 
-async def test_D5_a_queue_serves_by_priority_and_then_by_age(desk: Desk) -> None:
+async def test_D5_a_queue_serves_by_priority_and_then_by_age(desk: BrokerStore) -> None:
     await with_queue(desk)
     priorities = ["low", "next", "now", "low", "now", "next"]
     await accept(desk, *(queued(n, priority=p) for n, p in enumerate(priorities)))
@@ -52,11 +52,11 @@ async def test_D5_a_queue_serves_by_priority_and_then_by_age(desk: Desk) -> None
     assert await take(desk, 10, first=90) == []
 
 
-async def test_D5_what_is_taken_is_hidden_until_its_time_is_over(desk: Desk) -> None:
+async def test_D5_what_is_taken_is_hidden_until_its_time_is_over(desk: BrokerStore) -> None:
     await with_queue(desk)
     await accept(desk, queued(1))
     (first,) = await take(desk)
-    assert first == Taken(
+    assert first == TakenRow(
         queue=QUEUE,
         seq=1,
         lease=b"\0" * 16,
@@ -77,7 +77,7 @@ async def test_D5_what_is_taken_is_hidden_until_its_time_is_over(desk: Desk) -> 
 
 
 async def test_D5_a_lease_is_good_after_its_time_while_nobody_else_has_the_message(
-    desk: Desk,
+    desk: BrokerStore,
 ) -> None:
     await with_queue(desk)
     await accept(desk, queued(1))
@@ -85,7 +85,7 @@ async def test_D5_a_lease_is_good_after_its_time_while_nobody_else_has_the_messa
     assert await settle(desk, one, "done", NOW + 10 * VISIBLE_MS)
 
 
-async def test_D5_again_extend_and_dead_do_what_they_say(desk: Desk) -> None:
+async def test_D5_again_extend_and_dead_do_what_they_say(desk: BrokerStore) -> None:
     await with_queue(desk)
     await accept(desk, queued(1), queued(2))
     one, two = await take(desk, 2)
@@ -104,7 +104,7 @@ async def test_D5_again_extend_and_dead_do_what_they_say(desk: Desk) -> None:
     assert await counts(desk) == (0, 1, 1)
 
 
-async def test_D5_what_was_delivered_too_often_becomes_a_dead_letter(desk: Desk) -> None:
+async def test_D5_what_was_delivered_too_often_becomes_a_dead_letter(desk: BrokerStore) -> None:
     await with_queue(desk, deliveries_max=2)
     await accept(desk, queued(1), queued(2))
     now = NOW
@@ -124,7 +124,7 @@ async def test_D5_what_was_delivered_too_often_becomes_a_dead_letter(desk: Desk)
     assert (revived.seq, revived.deliveries) == (1, 1)
 
 
-async def test_D5_a_sweep_gives_back_what_was_not_settled(desk: Desk) -> None:
+async def test_D5_a_sweep_gives_back_what_was_not_settled(desk: BrokerStore) -> None:
     await with_queue(desk, deliveries_max=2)
     await accept(desk, queued(1), queued(2))
     await take(desk, 1)
@@ -137,7 +137,7 @@ async def test_D5_a_sweep_gives_back_what_was_not_settled(desk: Desk) -> None:
     assert [one.seq for one in await desk.dead_letters(TEAM, QUEUE, 10)] == [1]
 
 
-async def test_D5_many_who_take_at_once_never_get_the_same_message(desk: Desk) -> None:
+async def test_D5_many_who_take_at_once_never_get_the_same_message(desk: BrokerStore) -> None:
     await with_queue(desk)
     await accept(desk, *(queued(n) for n in range(60)))
 
@@ -159,7 +159,7 @@ async def test_D5_many_who_take_at_once_never_get_the_same_message(desk: Desk) -
     assert await counts(desk) == (0, 0, 0)
 
 
-async def test_D5_a_queue_that_holds_messages_cannot_be_dropped(desk: Desk) -> None:
+async def test_D5_a_queue_that_holds_messages_cannot_be_dropped(desk: BrokerStore) -> None:
     await with_queue(desk)
     await accept(desk, queued(1))
     with pytest.raises(BadInput):
@@ -177,7 +177,7 @@ async def test_D5_a_queue_that_holds_messages_cannot_be_dropped(desk: Desk) -> N
     assert await desk.queue_counts(TEAM) == []
 
 
-async def test_D5_no_more_is_taken_than_there_are_leases(desk: Desk) -> None:
+async def test_D5_no_more_is_taken_than_there_are_leases(desk: BrokerStore) -> None:
     await with_queue(desk)
     await accept(desk, *(queued(n) for n in range(5)))
     assert len(await desk.take(TEAM, QUEUE, ANA, 5, [b"a" * 16, b"b" * 16], NOW)) == 2

@@ -6,10 +6,10 @@ from hashlib import sha256
 
 import pytest
 
-from holdfast.rules.broker_rows import InviteRow, SnapshotRow, Swept, Verdict
+from holdfast.rules.broker_rows import AcceptVerdict, BrokerSwept, InviteRow, SnapshotRow
 from holdfast.rules.errors import Truncated
 from holdfast.rules.limits import DAY_MS
-from holdfast.storage.broker.port import Desk
+from holdfast.storage.broker.port import BrokerStore
 from support.desks import (
     ANA,
     BOB,
@@ -34,7 +34,7 @@ from support.desks import (
 from support.envelopes import make_id
 
 
-async def with_snapshot(desk: Desk, seq: int) -> None:
+async def with_snapshot(desk: BrokerStore, seq: int) -> None:
     row = SnapshotRow(
         id=f"at-{seq}",
         epoch=1,
@@ -49,12 +49,12 @@ async def with_snapshot(desk: Desk, seq: int) -> None:
     await desk.snapshot_commit(TEAM, row.id, sha256().digest(), NOW)
 
 
-async def test_D7_messages_past_their_time_go_and_their_ids_stay(desk: Desk) -> None:
+async def test_D7_messages_past_their_time_go_and_their_ids_stay(desk: BrokerStore) -> None:
     await with_team(desk)
     await desk.subscribe(TEAM, BOB, TOPIC)
     await accept(desk, topic(1), dm(2))
     await accept(desk, topic(3), now_ms=NOW + 1)
-    assert await desk.sweep(NOW + KEEP_MS - 1, 100) == Swept()
+    assert await desk.sweep(NOW + KEEP_MS - 1, 100) == BrokerSwept()
     assert (await desk.sweep(NOW + KEEP_MS, 100)).messages == 2
     assert seqs(await feed(desk)) == [3]
     assert await desk.orphans(10) == []
@@ -68,7 +68,7 @@ async def test_D7_messages_past_their_time_go_and_their_ids_stay(desk: Desk) -> 
     assert (counts["messages"], counts["dedupe"]) == (1, 3)
 
 
-async def test_D7_ids_are_known_one_day_longer_than_promised(desk: Desk) -> None:
+async def test_D7_ids_are_known_one_day_longer_than_promised(desk: BrokerStore) -> None:
     await with_team(desk)
     await accept(desk, topic(1))
     await desk.sweep(NOW + KEEP_MS, 100)
@@ -77,11 +77,11 @@ async def test_D7_ids_are_known_one_day_longer_than_promised(desk: Desk) -> None
     assert verdicts(await accept(desk, topic(1), now_ms=late - 1)) == ["duplicate"]
     assert (await desk.sweep(late, 100)).dedupe == 1
     (answer,) = await accept(desk, topic(1), now_ms=late)
-    assert (answer.verdict, answer.seq) == (Verdict.CREATED, 2)
+    assert (answer.verdict, answer.seq) == (AcceptVerdict.CREATED, 2)
     assert await desk.orphans(10) == []
 
 
-async def test_D7_in_permanent_mode_no_id_is_ever_forgotten(desk: Desk) -> None:
+async def test_D7_in_permanent_mode_no_id_is_ever_forgotten(desk: BrokerStore) -> None:
     await with_team(desk)
     far = NOW + 100 * DEDUPE_MS
     await accept(desk, topic(1), dedupe_ms=None)
@@ -96,16 +96,16 @@ async def test_D7_in_permanent_mode_no_id_is_ever_forgotten(desk: Desk) -> None:
     assert verdicts(await accept(desk, topic(1), now_ms=far)) == ["duplicate"]
 
 
-async def test_D7_the_id_of_what_is_still_held_is_never_forgotten(desk: Desk) -> None:
+async def test_D7_the_id_of_what_is_still_held_is_never_forgotten(desk: BrokerStore) -> None:
     await with_team(desk)
     await accept(desk, arriving(1))
     far = NOW + 100 * DEDUPE_MS
-    assert await desk.sweep(far, 100) == Swept()
+    assert await desk.sweep(far, 100) == BrokerSwept()
     assert verdicts(await accept(desk, arriving(1), now_ms=far)) == ["duplicate"]
     assert await desk.orphans(10) == []
 
 
-async def test_D7_changes_go_only_as_far_as_a_snapshot_holds_them(desk: Desk) -> None:
+async def test_D7_changes_go_only_as_far_as_a_snapshot_holds_them(desk: BrokerStore) -> None:
     await with_team(desk)
     await accept(desk, *(arriving(n) for n in range(1, 7)), topic(7))
     far = NOW + KEEP_MS
@@ -127,11 +127,15 @@ async def test_D7_changes_go_only_as_far_as_a_snapshot_holds_them(desk: Desk) ->
         assert caught.value.first_available == 5
     assert seqs(await feed(desk, BOB, 4)) == [5, 6]
     (again,) = await accept(desk, arriving(2))
-    assert (again.verdict, again.seq, again.history_available) == (Verdict.DUPLICATE, 2, False)
+    assert (again.verdict, again.seq, again.history_available) == (
+        AcceptVerdict.DUPLICATE,
+        2,
+        False,
+    )
     assert await desk.orphans(10) == []
 
 
-async def test_D7_a_young_change_keeps_the_ones_behind_it(desk: Desk) -> None:
+async def test_D7_a_young_change_keeps_the_ones_behind_it(desk: BrokerStore) -> None:
     await with_team(desk)
     await accept(desk, arriving(1))
     await accept(desk, arriving(2), now_ms=NOW + 1000)
@@ -147,7 +151,7 @@ async def test_D7_a_young_change_keeps_the_ones_behind_it(desk: Desk) -> None:
     assert seqs(await feed(desk, BOB, 3)) == []
 
 
-async def test_D7_a_message_that_waits_in_a_queue_outlives_its_time(desk: Desk) -> None:
+async def test_D7_a_message_that_waits_in_a_queue_outlives_its_time(desk: BrokerStore) -> None:
     await with_team(desk)
     await accept(desk, *(queued(n) for n in range(1, 5)))
     leases = [bytes([n]) * 16 for n in range(3)]
@@ -163,7 +167,7 @@ async def test_D7_a_message_that_waits_in_a_queue_outlives_its_time(desk: Desk) 
     assert await desk.orphans(10) == []
 
 
-async def test_D7_a_sweep_takes_no_more_than_it_is_told_and_gets_there(desk: Desk) -> None:
+async def test_D7_a_sweep_takes_no_more_than_it_is_told_and_gets_there(desk: BrokerStore) -> None:
     await with_team(desk)
     await accept(desk, *(topic(n) for n in range(25)))
     far = NOW + KEEP_MS + DEDUPE_MS + DAY_MS
@@ -175,7 +179,7 @@ async def test_D7_a_sweep_takes_no_more_than_it_is_told_and_gets_there(desk: Des
     assert (counts["messages"], counts["dedupe"]) == (0, 0)
 
 
-async def test_D7_invites_that_are_over_are_swept(desk: Desk) -> None:
+async def test_D7_invites_that_are_over_are_swept(desk: BrokerStore) -> None:
     await with_team(desk)
     for number in (1, 2):
         row = InviteRow(
@@ -194,7 +198,7 @@ async def test_D7_invites_that_are_over_are_swept(desk: Desk) -> None:
 
 
 async def test_D7_the_orphan_check_finds_both_kinds_and_nothing_else(
-    desk: Desk, vandal: Vandal
+    desk: BrokerStore, vandal: Vandal
 ) -> None:
     await with_team(desk)
     await desk.mesh_register("other", "Other", ANA, "ana", "server-2", NOW)

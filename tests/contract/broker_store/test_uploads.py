@@ -10,7 +10,7 @@ import pytest
 from holdfast.rules.broker_rows import SnapshotRow
 from holdfast.rules.errors import BadInput, BadValue, EpochMismatch, OverLimit, UnknownObject
 from holdfast.rules.limits import DAY_MS, DESK_PIECE_BYTES
-from holdfast.storage.broker.port import Desk
+from holdfast.storage.broker.port import BrokerStore
 from support.desks import ANA, BOB, NOW, TEAM, DeskMaker, accept, arriving, with_team
 
 PIECES = [b"a" * 1000, b"b" * 1000, b"c" * 10]
@@ -18,7 +18,7 @@ WHOLE = b"".join(PIECES)
 NAME = sha256(WHOLE).hexdigest()
 
 
-async def read(desk: Desk, name: str = NAME) -> bytes:
+async def read(desk: BrokerStore, name: str = NAME) -> bytes:
     return b"".join([piece async for piece in desk.object_read(TEAM, name)])
 
 
@@ -39,7 +39,9 @@ def digest_of(*parts: bytes) -> bytes:
     return sha256(b"".join(sha256(part).digest() for part in parts)).digest()
 
 
-async def test_S9_an_object_comes_in_pieces_and_is_there_when_it_is_whole(desk: Desk) -> None:
+async def test_S9_an_object_comes_in_pieces_and_is_there_when_it_is_whole(
+    desk: BrokerStore,
+) -> None:
     await with_team(desk)
     for number, piece in enumerate(PIECES):
         assert await desk.object_size(TEAM, NAME) is None
@@ -56,7 +58,9 @@ async def test_S9_an_object_comes_in_pieces_and_is_there_when_it_is_whole(desk: 
     assert (await desk.counts())["objects"] == 1
 
 
-async def test_D7_an_object_that_nothing_names_goes_when_that_was_noted_before(desk: Desk) -> None:
+async def test_D7_an_object_that_nothing_names_goes_when_that_was_noted_before(
+    desk: BrokerStore,
+) -> None:
     await with_team(desk)
     names = []
     for content in (b"one", b"two", b"three"):
@@ -108,7 +112,7 @@ async def test_S9_an_upload_that_was_cut_goes_on_where_it_stopped(
 
 @pytest.mark.parametrize(("piece", "size"), [(b"wrong", 5), (WHOLE, 7), (b"", 5)])
 async def test_S9_of_an_object_that_is_another_nothing_stays(
-    desk: Desk, piece: bytes, size: int
+    desk: BrokerStore, piece: bytes, size: int
 ) -> None:
     await with_team(desk)
     await desk.object_add(TEAM, NAME, 0, piece)
@@ -120,7 +124,7 @@ async def test_S9_of_an_object_that_is_another_nothing_stays(
     assert await read(desk) == WHOLE
 
 
-async def test_S9_objects_are_of_their_mesh_and_pieces_have_a_limit(desk: Desk) -> None:
+async def test_S9_objects_are_of_their_mesh_and_pieces_have_a_limit(desk: BrokerStore) -> None:
     await with_team(desk)
     await desk.mesh_register("other", "Other", ANA, "ana", "server-2", NOW)
     await desk.object_add(TEAM, NAME, 0, WHOLE)
@@ -132,7 +136,7 @@ async def test_S9_objects_are_of_their_mesh_and_pieces_have_a_limit(desk: Desk) 
         await desk.object_finish(TEAM, "cd" * 32, 5)
 
 
-async def test_S14_a_snapshot_is_seen_by_nobody_before_it_is_committed(desk: Desk) -> None:
+async def test_S14_a_snapshot_is_seen_by_nobody_before_it_is_committed(desk: BrokerStore) -> None:
     await with_team(desk)
     await accept(desk, arriving(1), arriving(2))
     begun = await desk.snapshot_begin(TEAM, snapshot())
@@ -153,7 +157,7 @@ async def test_S14_a_snapshot_is_seen_by_nobody_before_it_is_committed(desk: Des
     assert await desk.snapshot_get(TEAM) == ready
 
 
-async def test_S14_an_upload_is_gone_on_with_by_the_one_who_began_it(desk: Desk) -> None:
+async def test_S14_an_upload_is_gone_on_with_by_the_one_who_began_it(desk: BrokerStore) -> None:
     await with_team(desk)
     await accept(desk, arriving(1), arriving(2))
     await desk.snapshot_begin(TEAM, snapshot())
@@ -168,7 +172,7 @@ async def test_S14_an_upload_is_gone_on_with_by_the_one_who_began_it(desk: Desk)
     assert ready.rows == 5
 
 
-async def test_S14_a_newer_snapshot_takes_the_place_of_an_older_one(desk: Desk) -> None:
+async def test_S14_a_newer_snapshot_takes_the_place_of_an_older_one(desk: BrokerStore) -> None:
     await with_team(desk)
     await accept(desk, *(arriving(n) for n in range(5)))
     for id, seq in (("two", 2), ("four", 4), ("three", 3)):
@@ -187,7 +191,7 @@ async def test_S14_a_newer_snapshot_takes_the_place_of_an_older_one(desk: Desk) 
     assert found.id == "four"
 
 
-async def test_S14_snapshots_that_cannot_be_right_are_refused(desk: Desk) -> None:
+async def test_S14_snapshots_that_cannot_be_right_are_refused(desk: BrokerStore) -> None:
     await with_team(desk)
     await accept(desk, arriving(1))
     with pytest.raises(BadInput):
@@ -207,7 +211,7 @@ async def test_S14_snapshots_that_cannot_be_right_are_refused(desk: Desk) -> Non
     assert (await desk.snapshot_begin(TEAM, snapshot("two", 1))).id == "two"
 
 
-async def test_D7_uploads_that_nobody_goes_on_with_are_given_up(desk: Desk) -> None:
+async def test_D7_uploads_that_nobody_goes_on_with_are_given_up(desk: BrokerStore) -> None:
     await with_team(desk)
     await accept(desk, arriving(1), arriving(2))
     await desk.object_add(TEAM, NAME, 0, PIECES[0])

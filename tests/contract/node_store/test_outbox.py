@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.rules.rows import SpoolRow
+from holdfast.rules.rows import OutboxRow
 from holdfast.storage.ports import Store
 from support.envelopes import MESH, make_id
 from support.stores import read, spool_row
@@ -14,11 +14,11 @@ LANE = f"broker:{MESH}"
 OTHER = "broker:other"
 
 
-def fill(store: Store, *rows: SpoolRow) -> None:
+def fill(store: Store, *rows: OutboxRow) -> None:
     assert store.write(lambda tx: tx.spool_add(rows)) == len(rows)
 
 
-def numbers(rows: list[SpoolRow]) -> list[int]:
+def numbers(rows: list[OutboxRow]) -> list[int]:
     return [row.number for row in rows]
 
 

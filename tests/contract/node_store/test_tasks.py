@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from holdfast.rules.order import Version
-from holdfast.rules.tasks import Status
+from holdfast.rules.tasks import TaskStatus
 from holdfast.storage.ports import Store, Transaction
 from support.envelopes import MESH, make_id
 from support.stores import PEERS_IN_ORDER, event_row, read, task_row, version, with_mesh
@@ -19,7 +19,7 @@ def test_S10_a_task_comes_back_as_it_was_put(store: Store) -> None:
         "t2",
         title="Überschrift",
         description="mehr\ndavon",
-        status=Status.COMPLETED,
+        status=TaskStatus.COMPLETED,
         generation=3,
         holder=version(4, "bob"),
         claimed_at=44,
@@ -38,7 +38,7 @@ def test_S10_a_task_comes_back_as_it_was_put(store: Store) -> None:
 def test_S10_a_task_is_replaced_whole(store: Store) -> None:
     with_mesh(store)
     store.write(lambda tx: tx.task_put(task_row("t", holder=version(4), claimed_at=4)))
-    again = task_row("t", known=False, title="", status=Status.OPEN, generation=1, offset=2)
+    again = task_row("t", known=False, title="", status=TaskStatus.OPEN, generation=1, offset=2)
     store.write(lambda tx: tx.task_put(again))
     assert read(store, lambda tx: tx.task_get(MESH, "t")) == again
 
@@ -49,13 +49,13 @@ def test_S10_known_tasks_are_paged_by_name_and_by_status(store: Store) -> None:
 
     def work(tx: Transaction) -> None:
         for n, name in enumerate(reversed(names)):
-            tx.task_put(task_row(name, status=Status.CLAIMED if n % 2 else Status.OPEN))
+            tx.task_put(task_row(name, status=TaskStatus.CLAIMED if n % 2 else TaskStatus.OPEN))
         tx.task_put(task_row("c", known=False))
         tx.task_put(task_row("d", mesh="other"))
 
     store.write(work)
 
-    def walk(status: Status | None) -> list[str]:
+    def walk(status: TaskStatus | None) -> list[str]:
         found: list[str] = []
         with store.read() as tx:
             while page := tx.task_scan(MESH, status, found[-1] if found else "", 2):
@@ -63,8 +63,8 @@ def test_S10_known_tasks_are_paged_by_name_and_by_status(store: Store) -> None:
         return found
 
     assert walk(None) == names
-    assert walk(Status.CLAIMED) == ["b", "\uffff"]
-    assert walk(Status.CANCELLED) == []
+    assert walk(TaskStatus.CLAIMED) == ["b", "\uffff"]
+    assert walk(TaskStatus.CANCELLED) == []
 
 
 def test_S10_turns_come_back_in_stamp_order_by_bytes(store: Store) -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.rules.rows import JobRow, PeerRow
-from holdfast.rules.tasks import Status
+from holdfast.rules.tasks import TaskStatus
 from holdfast.storage.group_commit import Ticket
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.ports import Transaction
@@ -117,7 +117,7 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     ),
     "model_mark": lambda tx: tx.model_mark(ID, deprecated_at=5, last_read_at=6),
     "model_drop": lambda tx: _empty_and_drop(tx),
-    "task_put, over": lambda tx: tx.task_put(task_row("t", status=Status.CANCELLED)),
+    "task_put, over": lambda tx: tx.task_put(task_row("t", status=TaskStatus.CANCELLED)),
     "task_put, new": lambda tx: tx.task_put(task_row("u")),
     "task_event_put, over": lambda tx: tx.task_event_put(
         event_row("t", version(3), event="superseded", against=version(1))
@@ -238,9 +238,9 @@ def test_S3_every_kind_of_change_is_tried(store: AnyStore) -> None:
             (ports.LedgerWriter, ports.LedgerReader),
             (ports.ConsumerWriter, ports.ConsumerReader),
             (ports.ZoneWriter, ports.ZoneReader),
-            (ports.SpoolWriter, ports.SpoolReader),
+            (ports.OutboxWriter, ports.OutboxReader),
             (ports.InboxWriter, ports.InboxReader),
-            (ports.HeardWriter, ports.HeardReader),
+            (ports.BrokerPositionWriter, ports.BrokerPositionReader),
         )
         for name in vars(writer)
         if not name.startswith("_") and name not in vars(reader)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.node.core import intake
-from holdfast.node.core.context import Context
-from holdfast.node.core.engine import Core
+from holdfast.node.core.context import NodeContext
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.intake import Applied, Intake
 from holdfast.node.core.metrics import Metrics
 from holdfast.node.library.node import Node
@@ -211,8 +211,8 @@ def test_R4_nothing_but_bytes_is_an_envelope(node: Node) -> None:
 # --- many at once, and one by one -----------------------------------------------------------------
 
 
-def memory_core(peer: str = "ana") -> Core:
-    core = Core(MemoryStore(), Context(peer, 1, HandClock(), MemoryBlobs()), Metrics())
+def memory_core(peer: str = "ana") -> NodeEngine:
+    core = NodeEngine(MemoryStore(), NodeContext(peer, 1, HandClock(), MemoryBlobs()), Metrics())
     rows = [MeshRow(slug=slug, name="", created_at=0, updated_at=0) for slug in ("team", "other")]
 
     def work(tx: Transaction) -> None:

@@ -14,7 +14,7 @@ from holdfast.node.library.node import Node
 from holdfast.rules.errors import TaskEnded, TaskTaken, UnknownTask
 from holdfast.rules.order import Version
 from holdfast.rules.reconcile import Outcome
-from holdfast.rules.tasks import Status
+from holdfast.rules.tasks import TaskStatus
 from support import envelopes as e
 from support.envelopes import make_id
 from support.nodes import Nodes, deliver, store_of, team
@@ -32,16 +32,16 @@ def events(node: Node, task: str) -> list[tuple[str, str]]:
 def test_S10_a_task_goes_from_open_to_its_end(node: Node, clock: HandClock) -> None:
     tasks = team(node).tasks
     task = tasks.create("paint", description="the fence")
-    assert (task.status, task.title, task.description) == (Status.OPEN, "paint", "the fence")
+    assert (task.status, task.title, task.description) == (TaskStatus.OPEN, "paint", "the fence")
     assert (task.created_by, task.created_at, task.claimed_by) == ("ana", clock.at_ms, None)
     clock.advance(10)
     assert tasks.claim(task.task).claimed_by == "ana"
-    assert tasks.release(task.task).status is Status.OPEN
+    assert tasks.release(task.task).status is TaskStatus.OPEN
     claimed = tasks.claim(task.task)
     assert (claimed.generation, claimed.claimed_at) == (1, clock.at_ms)
     done = tasks.complete(task.task)
     assert (done.status, done.claimed_by, done.ended_at) == (
-        Status.COMPLETED,
+        TaskStatus.COMPLETED,
         "ana",
         clock.at_ms,
     )
@@ -73,7 +73,7 @@ def test_S10_the_turns_that_a_task_does_not_allow_are_refused(nodes: Nodes) -> N
         with pytest.raises(UnknownTask):
             getattr(tasks, verb)("unknown")
     assert bob.log.head().offset == ana.log.head().offset, "nothing was written"
-    assert tasks.cancel(taken.task).status is Status.CANCELLED, "anyone may cancel"
+    assert tasks.cancel(taken.task).status is TaskStatus.CANCELLED, "anyone may cancel"
 
 
 def test_S10_tasks_are_listed_by_status(node: Node) -> None:
@@ -83,7 +83,7 @@ def test_S10_tasks_are_listed_by_status(node: Node) -> None:
     tasks.cancel(made[2])
     assert {row.task for row in tasks.list()} == set(made)
     assert [row.task for row in tasks.list(status="claimed")] == [made[1]]
-    assert {row.task for row in tasks.list(status=Status.OPEN)} == {made[0], made[3], made[4]}
+    assert {row.task for row in tasks.list(status=TaskStatus.OPEN)} == {made[0], made[3], made[4]}
 
 
 # --- the four branches of an inbound claim --------------------------------------------------------
@@ -95,7 +95,7 @@ def test_S10_an_inbound_claim_takes_an_open_task(node: Node) -> None:
     assert applied.outcome is Outcome.APPLIED
     row = team(node).tasks.get(task)
     assert (row.status, row.claimed_by, row.claimed_at) == (
-        Status.CLAIMED,
+        TaskStatus.CLAIMED,
         "bob",
         START_MS + 5,
     )

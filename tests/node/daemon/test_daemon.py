@@ -22,17 +22,17 @@ import pytest
 import holdfast
 from holdfast.node.daemon.daemon import Daemon
 from holdfast.node.library.node import open_node
-from holdfast.node.log.watch import Pulse, WakeSocket
+from holdfast.node.log.watch import LogWatch, WakeSocket
 from holdfast.node.settings import Settings, load, parse_size
 from holdfast.rules import limits
 from holdfast.rules.errors import AlreadyExists, BadInput, NoHome, StoreClosed
 from holdfast.service import instance_lock
-from holdfast.service.address import Address, parse_address
+from holdfast.service.address import ListenAddress, parse_address
 from holdfast.service.instance_lock import LOCK, DaemonLock, daemon_note
 from holdfast.service.systemd import READY, Notifier
 from holdfast.storage.files.home import HomePaths, socket_path, wake_path
 from holdfast.storage.ports import Transaction
-from holdfast.transport.unix_socket import nudge
+from holdfast.transport.unix_socket import notify_daemon
 from support.daemon import (
     PATIENCE_S,
     Plain,
@@ -97,7 +97,7 @@ def test_Z2_only_those_are_woken_who_wait_for_less() -> None:
             reads += 1
             return head
 
-        pulse = Pulse(read_head)
+        pulse = LogWatch(read_head)
         assert await pulse.wait(4, 0)
         assert not await pulse.wait(5, 0)
         near = asyncio.create_task(pulse.wait(5, PATIENCE_S))
@@ -130,7 +130,7 @@ def test_Z2_a_commit_while_the_end_is_being_read_is_not_missed() -> None:
                 pulse.ring()
             return seen
 
-        pulse = Pulse(read_head)
+        pulse = LogWatch(read_head)
         head = 2
         pulse.ring()
         assert await pulse.wait(2, PATIENCE_S)
@@ -141,7 +141,7 @@ def test_Z2_a_commit_while_the_end_is_being_read_is_not_missed() -> None:
 def test_Z2_every_commit_wakes_however_they_fall() -> None:
     async def main() -> None:
         head = 1
-        pulse = Pulse(lambda: head)
+        pulse = LogWatch(lambda: head)
         go = threading.Semaphore(0)
 
         def writer() -> None:
@@ -170,7 +170,7 @@ def test_Z2_a_store_that_cannot_be_read_wakes_nobody_and_harms_nothing() -> None
                 raise StoreClosed("closed")
             return 1
 
-        pulse = Pulse(read_head)
+        pulse = LogWatch(read_head)
         closed = True
         pulse.look()
         assert pulse.head == 1
@@ -180,7 +180,7 @@ def test_Z2_a_store_that_cannot_be_read_wakes_nobody_and_harms_nothing() -> None
 
 def test_Z2_news_are_kept_for_a_moment_and_bounded() -> None:
     async def main() -> None:
-        pulse = Pulse(lambda: 1)
+        pulse = LogWatch(lambda: 1)
         waiting = asyncio.create_task(pulse.wait(1, PATIENCE_S, after=0))
         deaf = asyncio.create_task(pulse.wait(1, PATIENCE_S))
         await asyncio.sleep(0)
@@ -197,8 +197,8 @@ def test_Z2_news_are_kept_for_a_moment_and_bounded() -> None:
 
 
 def test_Z2_a_ring_after_the_loops_end_is_harmless() -> None:
-    async def main() -> Pulse:
-        return Pulse(lambda: 1)
+    async def main() -> LogWatch:
+        return LogWatch(lambda: 1)
 
     pulse = asyncio.run(main())
     pulse.ring()
@@ -208,18 +208,20 @@ def test_Z2_a_ring_after_the_loops_end_is_harmless() -> None:
 def test_Z2_a_nudge_wakes_and_many_nudges_do_not_pile_up(tmp_path: Path) -> None:
     async def main() -> None:
         head = 1
-        pulse = Pulse(lambda: head)
+        pulse = LogWatch(lambda: head)
         wake = WakeSocket(tmp_path / "wake.sock", pulse)
         assert stat.S_IMODE((tmp_path / "wake.sock").stat().st_mode) == 0o600
         waiting = asyncio.create_task(pulse.wait(1, PATIENCE_S))
         await asyncio.sleep(0)
         head = 2
         for _ in range(5000):
-            nudge(tmp_path / "wake.sock")  # more than its buffer holds: none of them may wait
+            notify_daemon(
+                tmp_path / "wake.sock"
+            )  # more than its buffer holds: none of them may wait
         assert await waiting
         wake.close()
         assert not (tmp_path / "wake.sock").exists()
-        nudge(tmp_path / "wake.sock")
+        notify_daemon(tmp_path / "wake.sock")
 
     asyncio.run(main())
 
@@ -518,7 +520,7 @@ def test_U4_of_a_link_out_of_reach_is_told_once(home: Path) -> None:
         daemon = Daemon(
             home, Settings(), told=lambda kind, document: told.append((kind, document["state"]))
         )
-        pulse = Pulse(lambda: 1)
+        pulse = LogWatch(lambda: 1)
         for talkative in (False, True):
             daemon._talkative = talkative
             for state in ("connecting", "live", *["waiting", "connecting"] * 5, "live"):
@@ -541,7 +543,7 @@ def test_U7_settings_come_from_flags_then_the_file_then_what_is_usual(tmp_path: 
     assert found == Settings(
         socket=False, tcp="[::1]:2", listen="0.0.0.0:7411", disk_limit="20 GiB"
     )
-    assert found.tcp_address == Address("::1", 2)
+    assert found.tcp_address == ListenAddress("::1", 2)
     assert found.disk_limit_bytes == 20 * 1024**3
 
 

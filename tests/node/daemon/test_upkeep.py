@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.node.daemon.upkeep import Upkeep
+from holdfast.node.daemon.upkeep import NodeUpkeep
 from holdfast.node.library.node import Node, open_node
 from holdfast.node.upkeep.disk import DiskWatch, measure
-from holdfast.node.upkeep.sweep import Swept, Ttl
+from holdfast.node.upkeep.sweep import SweepReport, Ttl
 from holdfast.rules.disk_pressure import Bounds
 from holdfast.rules.errors import StoreFailed
 from holdfast.rules.limits import MIB
@@ -58,7 +58,7 @@ class Kept:
     def __init__(self, node: Node, disk: DiskWatch, monkeypatch: pytest.MonkeyPatch) -> None:
         self.time = Time()
         self.looks = 0
-        self.sweeps: list[Swept] = []
+        self.sweeps: list[SweepReport] = []
         real = disk.look
 
         def look() -> object:
@@ -66,7 +66,7 @@ class Kept:
             return real()
 
         monkeypatch.setattr(disk, "look", look)
-        self.upkeep = Upkeep(
+        self.upkeep = NodeUpkeep(
             node,
             disk,
             ttl=NOW,
@@ -139,7 +139,7 @@ def test_Z7_what_fails_is_told_and_tried_again(
 ) -> None:
     kept = Kept(node, watch(node), monkeypatch)
 
-    def fail(ttl: Ttl) -> Swept:
+    def fail(ttl: Ttl) -> SweepReport:
         raise error
 
     with monkeypatch.context() as broken, caplog.at_level(logging.WARNING, logger="holdfast"):
@@ -166,7 +166,7 @@ def test_Z7_a_reader_that_declared_its_patience_is_retired_by_the_upkeep(
 def test_Z7_the_thread_sweeps_when_a_write_meets_the_end_and_stops_when_told(node: Node) -> None:
     disk = watch(node)
     swept = threading.Event()
-    upkeep = Upkeep(node, disk, ttl=NOW, on_sweep=lambda _: swept.set())
+    upkeep = NodeUpkeep(node, disk, ttl=NOW, on_sweep=lambda _: swept.set())
     upkeep.start()
     assert disk.ballast.present(), "looked at before anything is let in"
     assert node._core.admit is not None
@@ -188,7 +188,7 @@ def test_Z7_the_thread_keeps_its_times_by_itself(
         return measure(paths)
 
     monkeypatch.setattr("holdfast.node.upkeep.disk.measure", look)
-    upkeep = Upkeep(node, disk, look_ms=1, sweep_ms=2, on_sweep=lambda _: swept.release())
+    upkeep = NodeUpkeep(node, disk, look_ms=1, sweep_ms=2, on_sweep=lambda _: swept.release())
     upkeep.start()
     for _ in range(3):
         assert looked.acquire(timeout=PATIENCE_S)
@@ -201,13 +201,13 @@ def test_Z7_stopping_says_when_a_sweep_did_not_end_in_time(
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
-    def slow(ttl: Ttl) -> Swept:
+    def slow(ttl: Ttl) -> SweepReport:
         begun.set()
         assert go_on.wait(PATIENCE_S)
-        return Swept()
+        return SweepReport()
 
     monkeypatch.setattr(node, "sweep", slow)
-    upkeep = Upkeep(node, watch(node))
+    upkeep = NodeUpkeep(node, watch(node))
     upkeep.start()
     upkeep.sweep_now()
     assert begun.wait(PATIENCE_S)

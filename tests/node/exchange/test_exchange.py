@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, cast
 import msgspec
 import pytest
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.exchange.export import export, import_, import_log
 from holdfast.node.library.node import Node, open_node
 from holdfast.node.upkeep.sweep import Ttl
@@ -29,7 +29,7 @@ from holdfast.rules.errors import (
     UnsupportedProtocol,
 )
 from holdfast.rules.rows import JobRow
-from holdfast.rules.tasks import Status
+from holdfast.rules.tasks import TaskStatus
 from support.keeping import LARGE, MODEL, fill, make_home, team
 from support.snapshot import differences, snapshot
 
@@ -155,7 +155,7 @@ def test_S13_what_was_exported_can_be_imported(ana: Node, bob: Node) -> None:
     there, here = contents(ana), contents(bob)
     # Nobody claims in another's name: a task that ana holds is open for bob.
     there["tasks"] = sorted(
-        (title, text, Status.OPEN if status is Status.CLAIMED else status)
+        (title, text, TaskStatus.OPEN if status is TaskStatus.CLAIMED else status)
         for title, text, status in there["tasks"]
     )
     assert here == there
@@ -279,7 +279,7 @@ class Interrupted(Exception):
     """The process ended here."""
 
 
-def interrupt_after(monkeypatch: pytest.MonkeyPatch, core: Core, writes: int) -> None:
+def interrupt_after(monkeypatch: pytest.MonkeyPatch, core: NodeEngine, writes: int) -> None:
     real, left = core.write, [writes]
 
     def write(name: str, work: Any) -> Any:

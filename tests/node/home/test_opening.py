@@ -38,7 +38,7 @@ from holdfast.storage.files.home import HomePaths
 from holdfast.storage.group_commit import Ticket
 from holdfast.storage.ports import Transaction
 from holdfast.storage.sqlite.integrity import integrity
-from holdfast.storage.sqlite.snapshot_copy import frozen
+from holdfast.storage.sqlite.snapshot_copy import open_immutable
 from support.keeping import LARGE, MODEL, fill, garbage, make_home, overwrite, team
 
 SCRIPT = """
@@ -252,7 +252,7 @@ def test_S12_damage_found_after_a_bad_end_keeps_the_home_closed_until_it_is_repa
 
 
 def test_S12_reads_go_on_where_they_can(home: Path) -> None:
-    with frozen(home / "data.db") as reader:
+    with open_immutable(home / "data.db") as reader:
         root = reader.connection.execute(
             "SELECT rootpage FROM sqlite_schema WHERE name = 'memory'"
         ).get

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.log import serve
 from holdfast.protocol.log_wire import MSGPACK, NDJSON, Batch, Fetch, decode_batch
 from holdfast.rules import limits
@@ -451,14 +451,14 @@ def test_Z2_a_confirmation_by_a_fetch_is_made_once_however_long_it_waits(
 ) -> None:
     talk.append_many(2)
     talk.register()
-    real = serve.give
+    real = serve.serve_batch
     confirms: list[int | None] = []
 
-    def give(core: Core, caller: Caller, fetch: Fetch) -> Batch:
+    def give(core: NodeEngine, caller: Caller, fetch: Fetch) -> Batch:
         confirms.append(fetch.confirm)
         return real(core, caller, fetch)
 
-    monkeypatch.setattr(serve, "give", give)
+    monkeypatch.setattr(serve, "serve_batch", give)
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(talk.fetch, wait_ms=LONG_MS, confirm=2)
         until(lambda: talk.api.gate.now["poll"] == 1)

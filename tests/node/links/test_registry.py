@@ -65,7 +65,7 @@ class Here:
     def take(self, *raws: bytes, start: int = 1) -> None:
         end = start + len(raws) - 1
         offsets = list(range(start, end + 1))
-        receive.take(self.core, "bob", Batch(1, 1, end, start, end, offsets, list(raws)))
+        receive.receive_batch(self.core, "bob", Batch(1, 1, end, start, end, offsets, list(raws)))
 
 
 @pytest.fixture

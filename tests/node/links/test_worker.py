@@ -16,7 +16,7 @@ from holdfast.node.library.node import Node
 from holdfast.node.links import receive
 from holdfast.node.links.registry import Links
 from holdfast.node.links.status import LinkStatus
-from holdfast.node.links.worker import Pullers
+from holdfast.node.links.worker import LinkManager
 from holdfast.node.trust.trust import Trust
 from holdfast.node.upkeep.sweep import Ttl
 from holdfast.protocol.log_wire import Batch, Fetch
@@ -61,7 +61,7 @@ class Pulling:
         self.core.write("test", lambda tx: tx.zone_put(_zone(KEY)))
         self.links = Links(self.core, trust, self.far.reach)
         self.seen: list[LinkStatus] = []
-        self.pullers = Pullers(
+        self.pullers = LinkManager(
             self.core, trust, reach=self.far.reach, on_change=self._changed, chance=lambda: 0.0
         )
 
@@ -142,8 +142,8 @@ def test_Z2_batches_are_read_ahead_but_not_without_end(pulling: Pulling, monkeyp
         assert go.wait(20)
         return take(*args, **kwargs)
 
-    take = receive.take
-    monkeypatch.setattr(receive, "take", slow)
+    take = receive.receive_batch
+    monkeypatch.setattr(receive, "receive_batch", slow)
     pulling.far.write(*facts(6))
     pulling.start()
     assert held.wait(20)
@@ -162,13 +162,13 @@ def test_Z2_batches_are_read_ahead_but_not_without_end(pulling: Pulling, monkeyp
 def test_Z2_a_fetch_that_waits_does_not_hold_up_the_confirmation(
     pulling: Pulling, monkeypatch: Any
 ) -> None:
-    take = receive.take
+    take = receive.receive_batch
 
     def take_late(*args: Any, **kwargs: Any) -> Any:
         pulling.far.until(lambda: pulling.far.waiting)
         return take(*args, **kwargs)
 
-    monkeypatch.setattr(receive, "take", take_late)
+    monkeypatch.setattr(receive, "receive_batch", take_late)
     pulling.far.write(*facts(1))
     pulling.start()
     pulling.until_confirmed(1)
@@ -686,14 +686,14 @@ def test_Z7_an_object_that_a_sweep_takes_before_its_entry_is_applied_is_brought_
     content = b"x" * 70_000
     sha = pulling.far.share(content)
     pulling.core.blobs.put(content)
-    take = receive.take
+    take = receive.receive_batch
 
     def after_a_sweep(*args: Any, **kwargs: Any) -> Any:
         if not pulling.far.calls("object"):
             pulling.core.blobs.unlink(sha)
         return take(*args, **kwargs)
 
-    monkeypatch.setattr(receive, "take", after_a_sweep)
+    monkeypatch.setattr(receive, "receive_batch", after_a_sweep)
     pulling.far.write(file_share("a.bin", content), *facts(1, 2))
     pulling.start()
     pulling.until_confirmed(2)
@@ -883,7 +883,7 @@ def test_Z6_a_batch_that_was_asked_for_by_another_link_of_the_name_is_not_taken(
     pulling: Pulling, monkeypatch: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What the first one's filter left out would count as read by the second."""
-    take = receive.take
+    take = receive.receive_batch
     replaced: list[bool] = []
 
     def after_a_change(*args: Any, **kwargs: Any) -> Any:
@@ -893,7 +893,7 @@ def test_Z6_a_batch_that_was_asked_for_by_another_link_of_the_name_is_not_taken(
             pulling.add()
         return take(*args, **kwargs)
 
-    monkeypatch.setattr(receive, "take", after_a_change)
+    monkeypatch.setattr(receive, "receive_batch", after_a_change)
     pulling.far.write(*facts(3))
     pulling.start(subjects=["s1"])
     pulling.until_confirmed(3)

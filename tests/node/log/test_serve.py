@@ -67,7 +67,7 @@ def register(node: Node, caller: Caller = BOB, consumer: str = READER, **asked: 
 
 
 def give(node: Node, caller: Caller = BOB, consumer: str = READER, **asked: Any) -> Batch:
-    batch = serve.give(node._core, caller, Fetch(consumer=consumer, **asked))
+    batch = serve.serve_batch(node._core, caller, Fetch(consumer=consumer, **asked))
     assert decode_batch(encode_batch(batch)) == batch, "it hangs together on the wire"
     return batch
 
@@ -530,7 +530,7 @@ def test_Z6_batches_that_follow_each_other_give_everything_once(
     position = start
     for _ in range(30):
         fetch = Fetch(consumer="reader", limit=limit, start=position)
-        batch = serve.give(node._core, LOCAL, fetch)
+        batch = serve.serve_batch(node._core, LOCAL, fetch)
         assert len(batch.offsets) <= limit
         found += batch.offsets
         if start is None:

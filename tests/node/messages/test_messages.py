@@ -33,8 +33,8 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.limits import DAY_MS, HOUR_MS, MESSAGE_BYTES_MAX, OUTBOX_DONE_MS
 from holdfast.rules.message import check_arriving
-from holdfast.rules.outbox import Policies, Policy, lane_of, spool_row
-from holdfast.rules.rows import SpoolRow
+from holdfast.rules.outbox import Policies, Policy, lane_of, outbox_row
+from holdfast.rules.rows import OutboxRow
 from support import envelopes as e
 from support.envelopes import MESH, make_id
 from support.nodes import Nodes, share, store_of, team
@@ -56,11 +56,11 @@ def ana(node: Node) -> Node:
     return node
 
 
-def spool(node: Node) -> list[SpoolRow]:
+def spool(node: Node) -> list[OutboxRow]:
     return read(store_of(node), lambda tx: tx.spool_list(None, (), 0, 999))
 
 
-def put(node: Node, row: SpoolRow, **fields: Any) -> None:
+def put(node: Node, row: OutboxRow, **fields: Any) -> None:
     changed = msgspec.structs.replace(row, **fields)
     store_of(node).write(lambda tx: tx.spool_put(changed))
 
@@ -159,9 +159,9 @@ def test_D10_a_personal_mesh_sends_nothing(node: Node) -> None:
 
 
 def _sending_to_nowhere(node: Node) -> Any:
-    from holdfast.node.messages.messages import Sending
+    from holdfast.node.messages.messages import MessageChange
 
-    return Sending(node._core.ctx, "nowhere", "topic", "news", b"")
+    return MessageChange(node._core.ctx, "nowhere", "topic", "news", b"")
 
 
 @pytest.mark.parametrize(
@@ -611,7 +611,7 @@ def test_D11_a_row_is_made_of_any_envelope_of_the_log(ana: Node) -> None:
     """For those who bring what was written before the mesh was shared."""
     team(ana).send("hello", topic="news", priority="low")
     (entry,) = ana.log.range()
-    made = spool_row(LANE, decode(entry.raw), entry.offset, 5)
+    made = outbox_row(LANE, decode(entry.raw), entry.offset, 5)
     (row,) = spool(ana)
     assert msgspec.structs.replace(made, number=row.number, created_at=row.created_at) == row
 

@@ -15,7 +15,7 @@ import pytest
 from holdfast.node.home.opening import LogMark
 from holdfast.node.library.node import Node, open_node
 from holdfast.node.recovery.backup import backup, restore
-from holdfast.node.recovery.backup_manifest import Manifest
+from holdfast.node.recovery.backup_manifest import BackupManifest
 from holdfast.node.upkeep.sweep import Ttl
 from holdfast.rules import limits
 from holdfast.rules.errors import (
@@ -32,7 +32,7 @@ from holdfast.storage.files.home import HomePaths
 from holdfast.storage.sqlite import snapshot_copy as copying
 from holdfast.storage.sqlite.integrity import integrity
 from holdfast.storage.sqlite.recovery import swap
-from holdfast.storage.sqlite.snapshot_copy import frozen
+from holdfast.storage.sqlite.snapshot_copy import open_immutable
 from support.keeping import (
     LARGE,
     MODEL,
@@ -242,7 +242,7 @@ def test_S13_a_crash_while_backing_up_leaves_no_backup_or_a_whole_one(
 
 def test_S13_damage_is_not_copied_into_a_backup(node: Node, tmp_path: Path) -> None:
     node.close()
-    with frozen(node.home / "data.db") as reader:
+    with open_immutable(node.home / "data.db") as reader:
         root = reader.connection.execute(
             "SELECT rootpage FROM sqlite_schema WHERE name = 'forgotten'"
         ).get
@@ -294,13 +294,13 @@ def test_S13_a_backup_that_was_tampered_with_is_refused_and_nothing_is_touched(
 
 def _rewrite(made: Path, **changes: object) -> None:
     """A manifest that fits itself, whatever it says."""
-    manifest = msgspec.json.decode((made / "manifest.json").read_bytes(), type=Manifest)
+    manifest = msgspec.json.decode((made / "manifest.json").read_bytes(), type=BackupManifest)
     changed = msgspec.structs.replace(manifest, **changes)
     (made / "manifest.json").write_bytes(changed.signed().encode())
 
 
 def test_S13_a_manifest_cannot_lead_out_of_its_folder(made: Path, tmp_path: Path) -> None:
-    manifest = msgspec.json.decode((made / "manifest.json").read_bytes(), type=Manifest)
+    manifest = msgspec.json.decode((made / "manifest.json").read_bytes(), type=BackupManifest)
     outside = msgspec.structs.replace(manifest.blobs[0], path="blobs/../../secret")
     _rewrite(made, files=(*manifest.files, outside))
     with pytest.raises(StoreCorrupt, match="does not belong"):

@@ -15,12 +15,12 @@ from holdfast.rules import limits
 from holdfast.rules.filters import Filter
 from holdfast.rules.limits import DAY_MS, MIB
 from holdfast.rules.rows import LinkRow, QuarantineRow, TokenRow, ZoneKey, ZoneRow
-from holdfast.service.clock import RealSource
+from holdfast.service.clock import SystemClock
 from holdfast.storage.files.ballast import Ballast
 from holdfast.storage.ports import Transaction
 from support.daemon import make_home, running
 
-NOW = RealSource().now_ms()
+NOW = SystemClock().now_ms()
 KEY, OTHER_KEY = bytes(31) + b"\x01", bytes(31) + b"\x02"
 
 

@@ -30,9 +30,9 @@ from holdfast.storage.ports import Transaction
 from holdfast.storage.sqlite import migrations, versions
 from holdfast.storage.sqlite.connection import connect
 from holdfast.storage.sqlite.integrity import integrity
-from holdfast.storage.sqlite.recovery.pages import _Pages, carve
+from holdfast.storage.sqlite.recovery.pages import _Pages, scan_pages
 from holdfast.storage.sqlite.recovery.salvage import Salvage
-from holdfast.storage.sqlite.snapshot_copy import frozen
+from holdfast.storage.sqlite.snapshot_copy import open_immutable
 from support.envelopes import file_share, make_id, raw, state_set
 from support.keeping import (
     LARGE,
@@ -82,7 +82,7 @@ def contents(home: Path) -> dict[str, Any]:
 
 
 def root_page(home: Path, name: str) -> int:
-    with frozen(home / "data.db") as reader:
+    with open_immutable(home / "data.db") as reader:
         found = reader.connection.execute(
             "SELECT rootpage FROM sqlite_schema WHERE name = ?", (name,)
         ).get
@@ -573,7 +573,7 @@ def log_rows(path: Path) -> dict[int, Any]:
 def carved_rows(path: Path) -> dict[int, Any]:
     return {
         number: (number, *values[1:], *([] if len(values) == 10 else [0]))
-        for number, values in carve(path, (9, 10))
+        for number, values in scan_pages(path, (9, 10))
         if isinstance(values[8], bytes)
     }
 

@@ -16,7 +16,7 @@ from holdfast.node.recovery.doctor import repair
 from holdfast.storage.ports import Transaction
 from holdfast.storage.sqlite.connection import connect
 from holdfast.storage.sqlite.integrity import integrity
-from holdfast.storage.sqlite.snapshot_copy import frozen
+from holdfast.storage.sqlite.snapshot_copy import open_immutable
 from support.envelopes import message_send
 from support.keeping import MESH, fill, garbage, make_home, overwrite, team
 from support.nodes import share
@@ -38,7 +38,7 @@ def home(grown: Path, tmp_path: Path) -> Path:
 
 
 def root_page(home: Path, name: str) -> int:
-    with frozen(home / "data.db") as reader:
+    with open_immutable(home / "data.db") as reader:
         found = reader.connection.execute(
             "SELECT rootpage FROM sqlite_schema WHERE name = ?", (name,)
         ).get

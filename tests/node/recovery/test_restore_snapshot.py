@@ -20,9 +20,9 @@ from holdfast.node.recovery.restore_snapshot import JOB, STAGING, restore_snapsh
 from holdfast.node.settings import Settings
 from holdfast.node.snapshots.manifest import (
     NAME,
-    Manifest,
     MeshPoint,
     Signer,
+    SnapshotManifest,
     check_signer,
     read_manifest,
     signer_of,
@@ -364,7 +364,7 @@ def test_P6_a_manifest_that_lies_about_its_parts_is_found_out(homes: Nodes, tmp_
     assert not (tmp_path / "home").exists()
 
 
-def _rewrite(tmp_path: Path, manifest: Manifest) -> None:
+def _rewrite(tmp_path: Path, manifest: SnapshotManifest) -> None:
     (tmp_path / "snap" / NAME).write_bytes(manifest.sealed().encode())
 
 

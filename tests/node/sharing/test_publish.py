@@ -16,9 +16,9 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast.node.broker_client.client import BrokerCalls
-from holdfast.node.broker_client.objects import Objects
-from holdfast.node.core.engine import Core
+from holdfast.node.broker_client.client import BrokerClient
+from holdfast.node.broker_client.objects import BrokerObjects
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.library.node import Mesh, Node
 from holdfast.node.sharing import publish
 from holdfast.node.sharing.publish import Published
@@ -95,12 +95,12 @@ def sharing(node: Node) -> Sharing:
     return Sharing(node._core, Trust(node._core, HomePaths(node.home)))
 
 
-def calls_of(node: Node, mesh: str) -> BrokerCalls:
+def calls_of(node: Node, mesh: str) -> BrokerClient:
     row = node.mesh(mesh).info()
     assert row.broker_url is not None
     assert row.broker_card is not None
     trust = Trust(node._core, HomePaths(node.home))
-    return BrokerCalls.of(trust, row.broker_url, row.broker_card)
+    return BrokerClient.of(trust, row.broker_url, row.broker_card)
 
 
 def fill(mesh: Mesh, rows: int = 3) -> None:
@@ -130,7 +130,7 @@ def current(node: Node, mesh: str) -> list[bytes]:
         return [
             entry.id
             for entry in tx.log_range(1, 10_000, 10_000)
-            if entry.mesh == mesh and mesh_export.is_told(tx, entry)
+            if entry.mesh == mesh and mesh_export.is_exported(tx, entry)
         ]
 
 
@@ -217,15 +217,15 @@ def test_S9_an_object_that_comes_in_pieces_goes_on_after_a_cut(
     mesh.files.share("heavy.bin", content)
     invite = sharing(ana).publish("heavy", broker=hub.url).invite
     assert invite is not None
-    kept, asked = Objects.object, list[int]()
+    kept, asked = BrokerObjects.object, list[int]()
 
-    def piece(self: Objects, sha: str, start: int, size: int) -> bytes:
+    def piece(self: BrokerObjects, sha: str, start: int, size: int) -> bytes:
         asked.append(start)
         if len(asked) == 3:
             raise Unreachable("the line was cut")
         return kept(self, sha, start, size)
 
-    monkeypatch.setattr(Objects, "object", piece)
+    monkeypatch.setattr(BrokerObjects, "object", piece)
     with pytest.raises(Unreachable):
         sharing(bob).join(invite)
     sharing(bob).join(invite)
@@ -282,8 +282,8 @@ class Steps:
         self.count = 0
         self.last: int | None = None
         self.heard = False
-        self._wrap(monkeypatch, Core, "write")
-        self._wrap(monkeypatch, BrokerCalls, "_call")
+        self._wrap(monkeypatch, NodeEngine, "write")
+        self._wrap(monkeypatch, BrokerClient, "_call")
 
     def _wrap(self, monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> None:
         kept = getattr(kind, name)
@@ -428,7 +428,7 @@ def test_S14_another_broker_may_be_chosen_until_the_mesh_is_shared(
     ana = homes("ana")
     ana.create_mesh("moving")
     with monkeypatch.context() as patched, broker_at(tmp_path / "other") as other:
-        patched.setattr(BrokerCalls, "register", _die)
+        patched.setattr(BrokerClient, "register", _die)
         with pytest.raises(Died):
             sharing(ana).publish("moving", broker=other.url)
     assert sharing(ana).publish("moving", broker=hub.url).broker_url == hub.url
@@ -458,7 +458,7 @@ def test_S14_nobody_is_invited_to_a_mesh_that_is_only_partly_there(
     ana = homes("ana")
     fill(ana.create_mesh("partly"), rows=9)
     with monkeypatch.context() as patched:
-        patched.setattr(BrokerCalls, "snapshot_commit", _die)
+        patched.setattr(BrokerClient, "snapshot_commit", _die)
         with pytest.raises(Died):
             sharing(ana).publish("partly", broker=hub.url)
     with pytest.raises(Conflict, match="not finished"):
@@ -659,17 +659,17 @@ def test_S14_two_processes_do_not_mix_the_parts_of_a_snapshot(
     fill(ana.create_mesh("two-makers"), rows=9)
     sharing(ana).publish("two-makers", broker=hub.url)
     calls = calls_of(ana, "two-makers")
-    kept = BrokerCalls.snapshot_chunk
+    kept = BrokerClient.snapshot_chunk
     others: list[object] = []
 
-    def chunk(self: BrokerCalls, *args: Any) -> int:
+    def chunk(self: BrokerClient, *args: Any) -> int:
         found = kept(self, *args)
         if not others:
             others.append(self)
             others.append(upload_snapshot(ana._core, calls, "two-makers"))
         return found
 
-    monkeypatch.setattr(BrokerCalls, "snapshot_chunk", chunk)
+    monkeypatch.setattr(BrokerClient, "snapshot_chunk", chunk)
     with pytest.raises(StoreBusy):
         upload_snapshot(ana._core, calls, "two-makers")
     assert len(others) == 2, "the other one got through"
@@ -704,26 +704,26 @@ def test_S14_an_upload_that_was_cut_off_sends_no_part_twice(
     ana = homes("ana")
     fill(ana.create_mesh("parts"), rows=20)
     sent: list[int] = []
-    kept = BrokerCalls.snapshot_chunk
+    kept = BrokerClient.snapshot_chunk
 
-    def chunk(self: BrokerCalls, mesh: str, id: str, number: int, rows: int, part: bytes) -> int:
+    def chunk(self: BrokerClient, mesh: str, id: str, number: int, rows: int, part: bytes) -> int:
         if len(sent) == 3:
             raise Died
         sent.append(number)
         return kept(self, mesh, id, number, rows, part)
 
     with monkeypatch.context() as patched:
-        patched.setattr(BrokerCalls, "snapshot_chunk", chunk)
+        patched.setattr(BrokerClient, "snapshot_chunk", chunk)
         with pytest.raises(Died):
             sharing(ana).publish("parts", broker=hub.url)
     first = sent[:]
     sent.clear()
 
-    def noted(self: BrokerCalls, mesh: str, id: str, number: int, rows: int, part: bytes) -> int:
+    def noted(self: BrokerClient, mesh: str, id: str, number: int, rows: int, part: bytes) -> int:
         sent.append(number)
         return kept(self, mesh, id, number, rows, part)
 
-    monkeypatch.setattr(BrokerCalls, "snapshot_chunk", noted)
+    monkeypatch.setattr(BrokerClient, "snapshot_chunk", noted)
     sharing(ana).publish("parts")
     assert first == [0, 1, 2]
     assert sent == list(range(3, 3 + len(sent)))
@@ -737,13 +737,13 @@ def test_S14_a_snapshot_that_is_not_what_its_maker_uploaded_moves_no_cursor(
     fill(ana.create_mesh("false"), rows=9)
     done = sharing(ana).publish("false", broker=hub.url)
     assert done.invite is not None
-    kept = BrokerCalls.snapshot_part
+    kept = BrokerClient.snapshot_part
 
-    def other(self: BrokerCalls, mesh: str, id: str, number: int) -> bytes:
+    def other(self: BrokerClient, mesh: str, id: str, number: int) -> bytes:
         return kept(self, mesh, id, 0)
 
     with monkeypatch.context() as patched:
-        patched.setattr(BrokerCalls, "snapshot_part", other)
+        patched.setattr(BrokerClient, "snapshot_part", other)
         with pytest.raises(BadAnswer, match="not what its maker"):
             sharing(bob).join(done.invite)
     sharing(bob).join(done.invite)
@@ -880,7 +880,7 @@ def test_D6_a_snapshot_that_the_broker_lost_is_made_again(
     assert not keep_snapshot(ana._core, calls, "lost"), "it is there"
     before = calls.snapshot("lost")
     with monkeypatch.context() as patched:
-        patched.setattr(BrokerCalls, "snapshot", lambda self, mesh: None)
+        patched.setattr(BrokerClient, "snapshot", lambda self, mesh: None)
         assert keep_snapshot(ana._core, calls, "lost")
     after = calls.snapshot("lost")
     assert before is not None

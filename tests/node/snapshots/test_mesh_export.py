@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.node.library.node import Node
-from holdfast.node.snapshots.mesh_export import START, Place, Telling, has_forgotten
+from holdfast.node.snapshots.mesh_export import START, MeshExport, Place, has_forgotten
 from holdfast.node.upkeep.sweep import Ttl
 from holdfast.protocol.mesh_snapshot import pack_part, unpack_part
 from holdfast.rules.envelope import decode
@@ -59,7 +59,7 @@ def told(node: Node) -> list[bytes]:
     place: Place | None = START
     with node._core.store.read() as tx:
         head = tx.log_bounds()[1]
-        telling = Telling(tx, "team", head)
+        telling = MeshExport(tx, "team", head)
         while place is not None:
             more, place = telling.piece(place)
             raws += more

@@ -12,10 +12,19 @@ import pytest
 
 from holdfast.node.links.registry import Links
 from holdfast.node.sync import epoch
-from holdfast.node.sync.connection import SyncLink
-from holdfast.node.sync.mesh_tasks import Lane
-from holdfast.node.sync.status import BrokerBoard
-from holdfast.protocol.frames import Acks, Answer, Behind, Entries, Follow, FromNode, Place, Problem
+from holdfast.node.sync.connection import BrokerConnection
+from holdfast.node.sync.mesh_tasks import MeshTasks
+from holdfast.node.sync.status import BrokerStatusTracker
+from holdfast.protocol.frames import (
+    Acks,
+    Entries,
+    Follow,
+    FromNode,
+    MeshPosition,
+    Problem,
+    PushAnswer,
+    SnapshotNeeded,
+)
 from holdfast.rules.broker_rows import DestinationRow, FeedRow
 from holdfast.rules.errors import BadAnswer, DiskFull, NotGranted, Unreachable
 from holdfast.rules.ids import id_text
@@ -62,7 +71,7 @@ def test_D6_a_broker_that_fell_into_an_older_epoch_is_not_pushed_at_without_end(
     team(ana.node).state.set("a", 1)
     assert ana.push()
     (number,) = ana.sync.meshes[MESH].inflight
-    no = Answer(number, 409, problem=Problem("epoch_mismatch", "no"))
+    no = PushAnswer(number, 409, problem=Problem("epoch_mismatch", "no"))
     told = ana.sync.on_acks(Acks(MESH, 1, [no]))
     assert told == [Follow(MESH, 0, 0)]  # where does it stand?
     assert not ana.push()
@@ -93,12 +102,12 @@ def test_D6_an_answer_that_comes_while_the_epoch_is_left_is_not_believed(
 
     def answered_meanwhile(*args: Any) -> int:
         count = put_back(*args)
-        ana.sync.on_acks(Acks(MESH, 1, [Answer(number, 201, seq=1, message_epoch=1)]))
+        ana.sync.on_acks(Acks(MESH, 1, [PushAnswer(number, 201, seq=1, message_epoch=1)]))
         return count
 
     monkeypatch.setattr(epoch, "put_back", answered_meanwhile)
     mesh = broker.mesh()
-    place = Place(
+    place = MeshPosition(
         MESH,
         mesh.server_id,
         2,
@@ -130,7 +139,7 @@ def test_D6_a_message_that_the_broker_may_have_had_and_forgotten_is_not_put_back
     ana.change(broker_epoch=2)
     clock.advance(2 * HOUR_MS)
     epochs = ((1, 0), (3, 0))
-    place = Place(MESH, broker.mesh().server_id, 3, 0, 1, 0, ("read",), epochs)
+    place = MeshPosition(MESH, broker.mesh().server_id, 3, 0, 1, 0, ("read",), epochs)
     epoch.take_up(ana.core, ana.sync.meshes[MESH], place, 48)
     waiting = ana.core.read("test", lambda tx: tx.spool_list(LANE, ("pending",), 0, 10))
     assert [row.entity for row in waiting if row.entity] == ["state//a"], "known by its id"
@@ -198,7 +207,7 @@ def taken(ana: Laptop, calls: Poisoned, frames: Sequence[Any]) -> list[FromNode]
         said.extend(frames)
 
     async def main() -> None:
-        lane = Lane(ana.sync, MESH, send, _run, _run, calls, lambda: None)
+        lane = MeshTasks(ana.sync, MESH, send, _run, _run, calls, lambda: None)
         for frame in frames:
             lane.heard(frame)
         task = asyncio.create_task(lane._take_on())
@@ -219,7 +228,7 @@ def test_D13_a_snapshot_that_cannot_be_read_stops_its_mesh_and_not_the_connectio
     ana.connect()
     ana.settle()
     calls = Poisoned(BadAnswer("a part of the snapshot cannot be read"))
-    taken(ana, calls, [Behind(MESH, 9, "snap", 8)])
+    taken(ana, calls, [SnapshotNeeded(MESH, 9, "snap", 8)])
     mesh = ana.sync.meshes[MESH]
     assert "snapshot" in calls.asked
     assert mesh.trouble is not None
@@ -233,7 +242,7 @@ def test_D13_a_join_whose_snapshot_cannot_be_read_is_tried_again_later(ana: Lapt
     calls = Unfinished(BadAnswer("a part of the snapshot cannot be read"))
     taken(ana, calls, [Entries(MESH, 1, 0, 1, [], 1)])
     assert ana.sync.meshes[MESH].trouble is not None
-    taken(ana, calls, [Behind(MESH, 9, "", 0)])
+    taken(ana, calls, [SnapshotNeeded(MESH, 9, "", 0)])
     assert calls.asked.count("join") >= 3
 
 
@@ -280,8 +289,8 @@ def delays(ana: Laptop, *errors: Exception) -> list[int]:
     """How long it is waited after each, of connections that each began well."""
 
     async def main(threads: ThreadPoolExecutor) -> list[int]:
-        board = BrokerBoard(ana.sync.broker, ana.core.ctx.now_ms, lambda board: None)
-        link = SyncLink(
+        board = BrokerStatusTracker(ana.sync.broker, ana.core.ctx.now_ms, lambda board: None)
+        link = BrokerConnection(
             *(ana.core, ana.trust, ana.sync.broker, board),
             threads=threads,
             callers=threads,

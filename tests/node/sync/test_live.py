@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast.node.broker_client.client import BrokerCalls
+from holdfast.node.broker_client.client import BrokerClient
 from holdfast.node.library.node import Mesh
 from holdfast.node.recovery.backup import backup, restore
 from holdfast.node.snapshots.mesh_snapshot import upload_snapshot
@@ -420,10 +420,10 @@ def mates(pair: Pair, at: int) -> list[str]:
     return [mate.name for mate in core.read("test", lambda tx: tx.mate_list(MESH))]
 
 
-def with_calls(pair: Pair, at: int, work: Callable[[BrokerCalls], object]) -> None:
+def with_calls(pair: Pair, at: int, work: Callable[[BrokerClient], object]) -> None:
     api = pair.up[at].daemon.api
     row = api.core.require_mesh(MESH)
     assert row.broker_url is not None
     assert row.broker_card is not None
-    with closing(BrokerCalls.of(api.trust, row.broker_url, row.broker_card)) as calls:
+    with closing(BrokerClient.of(api.trust, row.broker_url, row.broker_card)) as calls:
         work(calls)

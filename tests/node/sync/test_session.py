@@ -12,15 +12,15 @@ from holdfast.node.library.node import Node
 from holdfast.node.sync import pause
 from holdfast.protocol.frames import (
     Acks,
-    Answer,
+    Confirmed,
     Entries,
-    Express,
     Follow,
-    Got,
-    Moved,
-    Place,
+    MeshMoved,
+    MeshPosition,
     Problem,
     Push,
+    PushAnswer,
+    Urgent,
 )
 from holdfast.rules.errors import (
     BadAnswer,
@@ -38,7 +38,7 @@ from holdfast.rules.limits import (
     SYNC_PUSH_ITEMS,
 )
 from holdfast.rules.outbox import Policy, lane_of
-from holdfast.rules.rows import SpoolRow
+from holdfast.rules.rows import OutboxRow
 from support.envelopes import MESH, state_set
 from support.nodes import Nodes, team
 from support.source import HandClock
@@ -78,7 +78,7 @@ def states(laptop: Laptop) -> dict[str, int]:
     return {state: count for (_, state), count in counts.items() if count}
 
 
-def spool(laptop: Laptop) -> list[SpoolRow]:
+def spool(laptop: Laptop) -> list[OutboxRow]:
     return laptop.core.read("test", lambda tx: tx.spool_list(LANE, (), 0, 1000))
 
 
@@ -90,7 +90,7 @@ def answer(laptop: Laptop, status: int, code: str = "", epoch: int = 1) -> None:
     """The broker's answer to all that is in flight, as a test wants it."""
     problem = Problem(code, "no") if code else None
     numbers = list(laptop.sync.meshes[MESH].inflight)
-    answers = [Answer(number, status, problem=problem) for number in numbers]
+    answers = [PushAnswer(number, status, problem=problem) for number in numbers]
     laptop.sync.on_acks(Acks(MESH, epoch, answers))
 
 
@@ -442,7 +442,7 @@ def test_D13_a_page_that_comes_twice_changes_nothing(two: Two) -> None:
     before = two.bob.node.log.head()
     (page,) = [frame for frame in two.bob.heard if isinstance(frame, Entries) and frame.rows]
     told = two.bob.sync.on_frame(page)
-    assert told == [Got(MESH, 1, 1)]
+    assert told == [Confirmed(MESH, 1, 1)]
     assert two.bob.node.log.head() == before
 
 
@@ -460,7 +460,7 @@ def test_D13_a_bad_envelope_is_set_aside_and_the_rest_goes_on(two: Two) -> None:
     told = two.bob.sync.on_frame(
         msgspec.structs.replace(page, to=4, last=4, rows=[good, bad, strange])
     )
-    assert told == [Got(MESH, 1, 4)]
+    assert told == [Confirmed(MESH, 1, 4)]
     rows = two.bob.core.read("test", lambda tx: tx.quarantine_list(LANE, 0, 10))
     assert sorted((row.offset, row.code) for row in rows) == [
         (2, "bad_envelope"),
@@ -559,9 +559,11 @@ def test_D6_another_mesh_under_the_same_name_is_not_followed(two: Two) -> None:
     assert two.ana.sync.meshes[MESH].trouble is not None
 
 
-def place_of(two: Two, **fields: int) -> Place:
+def place_of(two: Two, **fields: int) -> MeshPosition:
     mesh = two.broker.mesh()
-    found = Place(MESH, mesh.server_id, mesh.epoch, mesh.base, mesh.first, mesh.seq, ("read",))
+    found = MeshPosition(
+        MESH, mesh.server_id, mesh.epoch, mesh.base, mesh.first, mesh.seq, ("read",)
+    )
     return msgspec.structs.replace(found, **fields)
 
 
@@ -569,14 +571,14 @@ def test_D6_a_place_that_is_told_unasked_is_followed_again(two: Two) -> None:
     """Whoever tells it has ended its feed."""
     two.connect()
     two.settle()
-    assert two.ana.sync.on_frame(Moved(place_of(two))) == [Follow(MESH, 1, 0, False)]
+    assert two.ana.sync.on_frame(MeshMoved(place_of(two))) == [Follow(MESH, 1, 0, False)]
 
 
 def test_D6_a_broker_that_does_not_believe_our_cursor_is_not_asked_for_ever(two: Two) -> None:
     two.ana.change(broker_seq=7)
     two.ana.connect()
     assert list(two.ana.to_broker) == [Follow(MESH, 1, 7, False)]
-    assert two.ana.sync.on_frame(Moved(place_of(two))) == []
+    assert two.ana.sync.on_frame(MeshMoved(place_of(two))) == []
     mesh = two.ana.sync.meshes[MESH]
     assert mesh.trouble is not None
     assert mesh.trouble.code == "epoch_mismatch"
@@ -618,7 +620,7 @@ def test_D6_a_relayed_row_that_is_not_granted_is_given_up_quietly(two: Two) -> N
     team(two.ana.node).state.set("a", 1)
     two.settle()
     (entry,) = two.bob.node.log.range()
-    row = SpoolRow(lane=LANE, id=entry.id, mesh=MESH, offset=entry.offset, created_at=1)
+    row = OutboxRow(lane=LANE, id=entry.id, mesh=MESH, offset=entry.offset, created_at=1)
     two.bob.core.write("test", lambda tx: tx.spool_add((row,)))
     two.bob.push()
     answer(two.bob, 403, "not_granted")
@@ -653,7 +655,7 @@ def test_D13_a_message_goes_to_the_inbox_once_ahead_of_its_turn_or_in_it(two: Tw
     two.bob.fetch()
     page = two.bob.to_node.popleft()
     assert isinstance(page, Entries)
-    express = Express(MESH, page.rows)
+    express = Urgent(MESH, page.rows)
     assert two.bob.sync.on_frame(express) == []
     assert [message.preview for message in team(two.bob.node).inbox.list()] == ["first"]
     assert two.bob.row.broker_seq == 0

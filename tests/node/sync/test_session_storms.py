@@ -108,9 +108,9 @@ class Storm:
                 laptop.drop()
 
     def _open(self) -> None:
-        from holdfast.storage.broker.sqlite import SqliteDesk
+        from holdfast.storage.broker.sqlite import SqliteBrokerStore
 
-        self.broker.desk = SqliteDesk(self.broker.folder, sync="off")
+        self.broker.desk = SqliteBrokerStore(self.broker.folder, sync="off")
         now(self.broker.desk.open(self.clock.now_ms()))
 
     # --- a history -----------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from holdfast.rules.errors import (
     UnknownZone,
     ZoneNotTrusted,
 )
-from holdfast.rules.keys import Hello, card_of, check_proof, prove, public_key, text_of
+from holdfast.rules.keys import HelloTranscript, card_of, check_proof, prove, public_key, text_of
 from holdfast.rules.limits import (
     DAY_MS,
     HELLO_MS_MAX,
@@ -36,7 +36,7 @@ from holdfast.rules.limits import (
     SESSIONS_OF_ZONE_MAX,
 )
 from holdfast.service.caller import Caller
-from holdfast.service.sessions import HelloAnswer, Session, Sessions
+from holdfast.service.sessions import AuthSession, HelloReply, Sessions
 from holdfast.storage.files import home as homes
 from holdfast.storage.files.home import HomePaths
 from support.source import HandClock
@@ -317,12 +317,14 @@ def sessions(trust: Trust, ticks: Monotonic) -> Sessions:
 
 
 def transcript(
-    said: HelloAnswer, nonce: bytes, seed: bytes = BO, certificate: bytes = CERTIFICATE
-) -> Hello:
-    return Hello("bo", public_key(seed), nonce, said.zone, said.key, said.nonce, certificate)
+    said: HelloReply, nonce: bytes, seed: bytes = BO, certificate: bytes = CERTIFICATE
+) -> HelloTranscript:
+    return HelloTranscript(
+        "bo", public_key(seed), nonce, said.zone, said.key, said.nonce, certificate
+    )
 
 
-def enter(sessions: Sessions, seed: bytes = BO) -> Session:
+def enter(sessions: Sessions, seed: bytes = BO) -> AuthSession:
     nonce = os.urandom(32)
     said = sessions.greet("bo", public_key(seed), nonce, CERTIFICATE)
     return sessions.prove(said.nonce, prove(seed, "client", transcript(said, nonce, seed)))
@@ -372,7 +374,7 @@ def test_Z8_a_hello_that_makes_no_sense_is_refused(
         sessions.greet(zone, key, nonce, CERTIFICATE)
 
 
-Forge = Callable[[HelloAnswer, bytes], bytes]
+Forge = Callable[[HelloReply, bytes], bytes]
 
 
 @pytest.mark.parametrize(
@@ -451,7 +453,9 @@ def test_Z8_whoever_plays_one_zone_pushes_out_no_hello_of_another(
     for _ in range(HELLOS_OPEN_MAX + 10):
         sessions.greet("bo", public_key(BO), os.urandom(32), CERTIFICATE)
     assert len(sessions._open) == HELLOS_OPEN_MAX
-    hello = Hello("cy", public_key(EVE), nonce, said.zone, said.key, said.nonce, CERTIFICATE)
+    hello = HelloTranscript(
+        "cy", public_key(EVE), nonce, said.zone, said.key, said.nonce, CERTIFICATE
+    )
     sessions.prove(said.nonce, prove(EVE, "client", hello))
 
 
@@ -474,7 +478,9 @@ def test_Z8_sessions_of_a_zone_are_bounded_and_harm_no_other_zone(
     trust.trust(card_of("cy", public_key(EVE)))
     nonce = os.urandom(32)
     said = sessions.greet("cy", public_key(EVE), nonce, CERTIFICATE)
-    hello = Hello("cy", public_key(EVE), nonce, said.zone, said.key, said.nonce, CERTIFICATE)
+    hello = HelloTranscript(
+        "cy", public_key(EVE), nonce, said.zone, said.key, said.nonce, CERTIFICATE
+    )
     other = sessions.prove(said.nonce, prove(EVE, "client", hello))
     made = [enter(sessions) for _ in range(SESSIONS_OF_ZONE_MAX + 3)]
     alive = [session for session in made if sessions.caller_of(session.token)]

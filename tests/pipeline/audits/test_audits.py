@@ -22,7 +22,7 @@ from holdfast.pipeline.audits.conflicts import FAMILIES
 from holdfast.pipeline.audits.gold import APP, findings_table, run_audits
 from holdfast.pipeline.audits.live_facts import LiveFacts, LogFacts, ask
 from holdfast.pipeline.audits.plots import save_plots
-from holdfast.pipeline.audits.shape import POSITIONS, Tables, sighted
+from holdfast.pipeline.audits.shape import POSITIONS, AuditTables, sighted
 from holdfast.pipeline.fold.silver import fold
 from holdfast.pipeline.ingest.ingest import ingest
 from holdfast.pipeline.lake import schema
@@ -34,7 +34,7 @@ from holdfast.rules.envelope import Envelope, Fence, decode_trusted, encode
 from holdfast.rules.errors import UnknownKey
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import HOT_SPOT_OVERRIDES, LAMPORT_LEAP_MAX
-from holdfast.rules.merge import Verdict, last_writer_wins, version_of
+from holdfast.rules.merge import MergeVerdict, last_writer_wins, version_of
 from holdfast.rules.order import order_key
 from support.envelopes import envelope, make_id
 from support.histories import Histories, grow
@@ -107,14 +107,14 @@ class World:
         row = {"mesh": "tasks", "task": task, "status": status, "generation": 0, **more}
         self.rows["tasks"].append({**row, "updated_at": START})
 
-    def tables(self, spark: SparkSession) -> Tables:
+    def tables(self, spark: SparkSession) -> AuditTables:
         frames = {
             name: frame_of(spark, rows, schema.SILVER.get(name) or getattr(schema, name.upper()))
             for name, rows in self.rows.items()
         }
         positions = [dict(zip(POSITIONS.names, row, strict=True)) for row in self.positions]
         bronze = frames["bronze"]
-        return Tables(
+        return AuditTables(
             **frames,
             seen=sighted(bronze, frames["sightings"]),
             strong=bronze.filter("write_class = 'strong'"),
@@ -437,7 +437,7 @@ def replayed(histories: Histories) -> int:
             verdicts.append(
                 last_writer_wins(version_of(after), after.base, version_of(before), before.base)
             )
-    return verdicts.count(Verdict.OVERRIDES)
+    return verdicts.count(MergeVerdict.OVERRIDES)
 
 
 def add(spark: SparkSession, table: Table, row: Row) -> None:

@@ -12,7 +12,13 @@ from pyspark.sql import SparkSession
 
 from holdfast.node.library.node import Node, open_node
 from holdfast.pipeline.embed import reembed as module
-from holdfast.pipeline.embed.reembed import ReembedReport, embed_batches, judged, reembed, resolved
+from holdfast.pipeline.embed.reembed import (
+    ReembedReport,
+    embed_batches,
+    reembed,
+    resolved,
+    with_verdicts,
+)
 from holdfast.pipeline.fold.silver import fold
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.rounds import Rounds
@@ -133,7 +139,7 @@ def test_P7_only_what_the_new_model_has_not_seen_is_embedded(spark: SparkSession
     ]
     schema = "owner string, key string, model string, content string, lamport long, peer string, "
     frame = spark.createDataFrame(rows, schema + "id string, live boolean")
-    found = judged(frame.coalesce(1), old, new).select("owner", "key", "state").collect()
+    found = with_verdicts(frame.coalesce(1), old, new).select("owner", "key", "state").collect()
     assert {(row.owner, row.key): row.state for row in found} == {
         ("ana", "fresh"): "pending",
         ("ana", "done"): "done",

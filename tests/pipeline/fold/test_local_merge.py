@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 
 from holdfast.pipeline.fold import local_merge as gathering
 from holdfast.pipeline.fold import local_partition as scattering
-from holdfast.pipeline.fold.local_merge import Gather, taken, winning
-from holdfast.pipeline.fold.local_partition import Scatter, replacing
-from holdfast.pipeline.fold.local_scan import Sieve
+from holdfast.pipeline.fold.local_merge import LocalMerge, taken, winning
+from holdfast.pipeline.fold.local_partition import LocalPartition, replacing
+from holdfast.pipeline.fold.local_scan import LocalScan
 from holdfast.pipeline.fold.spark_hash import buckets_of, hashed
 from holdfast.pipeline.fold.winners import bucketed
 from holdfast.pipeline.lake.schema import KEYS
@@ -130,7 +130,7 @@ def made(rng: random.Random, count: int) -> list[Row]:
     ]
 
 
-class Given(Sieve, frozen=True, kw_only=True):
+class Given(LocalScan, frozen=True, kw_only=True):
     """Lets everything pass."""
 
     def share(self, paths):  # type: ignore[no-untyped-def]
@@ -154,8 +154,8 @@ def folded(folder: Path, shares: list[list[Row]], *, files: int, times: int = 1)
         shares=[[str(path)] for path in paths],
     )
     keys = ["mesh", "key"]
-    scatter = Scatter(sieve=sieve, keys=keys, buckets=BUCKETS, folder=str(folder))
-    gather = Gather(
+    scatter = LocalPartition(sieve=sieve, keys=keys, buckets=BUCKETS, folder=str(folder))
+    gather = LocalMerge(
         schema=STORED,
         keys=keys,
         shares=scatter.paths,

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.fold import fold, local_scan, silver
-from holdfast.pipeline.fold.fold import are_for_the_sieve, merged, shares_of, sieve_for
+from holdfast.pipeline.fold.fold import are_for_the_scan, merged, scan_for, shares_of
 from holdfast.pipeline.fold.local_scan import highest, numbered
 from holdfast.pipeline.lake.delta import File
 from holdfast.pipeline.lake.lake import Lake
@@ -167,7 +167,7 @@ def test_P3_in_small_portions_more_pass_and_the_winners_are_the_same(
 ) -> None:
     paths = [lake.bronze.uri(file) for file in lake.bronze.files()]
     for name in LAST_WRITER:
-        sifting = sieve_for(name, lake.bronze, lake.bronze.files(), -1)
+        sifting = scan_for(name, lake.bronze, lake.bronze.files(), -1)
         whole = pa.Table.from_batches(sifting.share(paths))
         with monkeypatch.context() as patch:
             patch.setattr(local_scan, "FOLD_SIEVE_BYTES_MAX", 0)
@@ -220,8 +220,8 @@ def test_P3_every_file_is_in_one_share_and_shares_are_alike() -> None:
 def test_P3_the_sieve_is_for_many_changes_of_a_lake_on_a_disk(tmp_path: Path) -> None:
     local = Lake.open(tmp_path / "lake", create=True).bronze
     away = Lake("s3://bucket/lake", "id").bronze
-    assert are_for_the_sieve("state", local, FOLD_TWO_SCANS_ROWS_MIN)
-    assert not are_for_the_sieve("state", local, FOLD_TWO_SCANS_ROWS_MIN - 1)
-    assert not are_for_the_sieve("state", local, FOLD_SIEVE_ROWS_MAX + 1)
-    assert not are_for_the_sieve("vectors", local, FOLD_TWO_SCANS_ROWS_MIN)
-    assert not are_for_the_sieve("state", away, FOLD_TWO_SCANS_ROWS_MIN)
+    assert are_for_the_scan("state", local, FOLD_TWO_SCANS_ROWS_MIN)
+    assert not are_for_the_scan("state", local, FOLD_TWO_SCANS_ROWS_MIN - 1)
+    assert not are_for_the_scan("state", local, FOLD_SIEVE_ROWS_MAX + 1)
+    assert not are_for_the_scan("vectors", local, FOLD_TWO_SCANS_ROWS_MIN)
+    assert not are_for_the_scan("state", away, FOLD_TWO_SCANS_ROWS_MIN)

@@ -20,13 +20,13 @@ from holdfast.node.recovery.backup import backup, restore
 from holdfast.pipeline.ingest import batch as batches
 from holdfast.pipeline.ingest import read_ranges
 from holdfast.pipeline.ingest.ingest import IngestReport, ingest, ingest_planned
-from holdfast.pipeline.ingest.plan import Stretch, look
+from holdfast.pipeline.ingest.plan import LogStretch, make_plan
 from holdfast.pipeline.ingest.read_ranges import tasks_of
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.logs.disk import HomeLog
-from holdfast.pipeline.logs.log import Log, open_log
-from holdfast.pipeline.logs.unpack import unpack
+from holdfast.pipeline.logs.log import ReadableLog, open_log
+from holdfast.pipeline.logs.unpack import decode_header
 from holdfast.rules.errors import LakeMoved, LogForked, Truncated
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import SOURCE_PARTITION_ROWS
@@ -59,7 +59,7 @@ def lake(tmp_path: Path) -> Lake:
     return Lake.open(tmp_path / "lake", create=True)
 
 
-def opened(histories: Histories) -> list[Log]:
+def opened(histories: Histories) -> list[ReadableLog]:
     return [open_log(str(home)) for home in histories.homes.values()]
 
 
@@ -75,13 +75,13 @@ def place_of(row: Row) -> Place:
     return row["log"], row["epoch"], row["offset"]
 
 
-def entries_of(logs: Iterable[Log]) -> dict[Place, Row]:
+def entries_of(logs: Iterable[ReadableLog]) -> dict[Place, Row]:
     """Everything that the logs hold, with its problem."""
     found: dict[Place, Row] = {}
     for log in logs:
         place = log.place()
         for batch in log.batches(place.epoch, place.first, place.head + 1):
-            found.update({place_of(row): row for row in unpack(batch).to_pylist()})
+            found.update({place_of(row): row for row in decode_header(batch).to_pylist()})
     return found
 
 
@@ -207,21 +207,21 @@ def test_P1_a_log_that_goes_on_in_a_new_epoch_is_read_again_and_known(
     # The same as a copy, and a copy that is older than the lake: nothing to read there.
     twin = tmp_path / "twin"
     shutil.copytree(home, twin)
-    assert look(lake.fresh(), [log, open_log(str(twin)), open_log(str(kept))]).rows == 0
+    assert make_plan(lake.fresh(), [log, open_log(str(twin)), open_log(str(kept))]).rows == 0
     # A home that goes by the same name and is another.
     change(twin, 8, id=bytes(15) + b"x")
-    plan = look(lake.fresh(), [open_log(str(twin)), log])
+    plan = make_plan(lake.fresh(), [open_log(str(twin)), log])
     ((failed,), (found,)) = plan.failures, plan.found
     assert (failed.location, found.log) == (str(twin), log)
     assert isinstance(failed.error, LogForked)
     assert "at offset 8 of epoch 1" in failed.error.message
     fresh = Lake.open(tmp_path / "other", create=True)
-    plan = look(fresh, [log, open_log(str(twin))])
+    plan = make_plan(fresh, [log, open_log(str(twin))])
     assert (len(plan.failures), plan.rows) == (2, 0)
     assert "differ between offsets 1 and 8" in plan.failures[0].error.message
     with apsw.Connection(str(twin / "data.db")) as connection:
         connection.execute("DELETE FROM log WHERE offset > 6")
-    (failed,) = look(lake.fresh(), [open_log(str(twin))]).failures
+    (failed,) = make_plan(lake.fresh(), [open_log(str(twin))]).failures
     assert isinstance(failed.error, LogForked)
     assert "ends at offset 6" in failed.error.message
     # Back in time, and on from there.
@@ -238,10 +238,10 @@ def test_P1_a_log_that_goes_on_in_a_new_epoch_is_read_again_and_known(
             node.mesh("team").state.set("more", number)
     with apsw.Connection(str(home / "data.db")) as connection:
         connection.execute("DELETE FROM log WHERE offset < 9")
-    (failed,) = look(lake.fresh(), [log]).failures
+    (failed,) = make_plan(lake.fresh(), [log]).failures
     assert isinstance(failed.error, Truncated)
     assert "offsets 7 to 8 in epoch 2 of log 'ana'" in failed.error.message
-    (failed,) = look(fresh, [log]).failures
+    (failed,) = make_plan(fresh, [log]).failures
     assert "offsets 1 to 8 in epoch 2" in failed.error.message
     report = ingest(spark, lake, [log], allow_gaps=True)
     assert (report.failures, report.read, report.quarantined) == ([], 2, {"gap": 1})
@@ -264,7 +264,7 @@ def test_P1_what_a_home_has_truncated_is_taken_from_its_backup(tmp_path: Path, l
         connection.execute("DELETE FROM log WHERE offset < 4")
     one, other = open_log(str(home)), open_log(str(kept))
     for logs in ([one, other], [other, one]):
-        plan = look(lake, logs)
+        plan = make_plan(lake, logs)
         parts = [(part.log, part.start, part.stop) for part in plan.stretches["ana", 1]]
         assert parts == [(other, 1, 7), (one, 7, 10)]
         assert (plan.gaps, plan.failures, plan.rows) == ([], [], 9)
@@ -272,11 +272,11 @@ def test_P1_what_a_home_has_truncated_is_taken_from_its_backup(tmp_path: Path, l
 
 def test_P1_tasks_cover_a_batch_and_make_no_small_files() -> None:
     log = open_log.__class__  # stands for any log: it is not asked
-    small = [Stretch(log, ("ana", 1), 1, 11), Stretch(log, ("bob", 1), 5, 6)]  # type: ignore[arg-type]
+    small = [LogStretch(log, ("ana", 1), 1, 11), LogStretch(log, ("bob", 1), 5, 6)]  # type: ignore[arg-type]
     assert tasks_of(small) == [small]
     large = [
-        *(Stretch(log, (f"p{n}", 1), 1, 1001) for n in range(40)),  # type: ignore[arg-type]
-        Stretch(log, ("big", 1), 1, 5 * SOURCE_PARTITION_ROWS + 7),  # type: ignore[arg-type]
+        *(LogStretch(log, (f"p{n}", 1), 1, 1001) for n in range(40)),  # type: ignore[arg-type]
+        LogStretch(log, ("big", 1), 1, 5 * SOURCE_PARTITION_ROWS + 7),  # type: ignore[arg-type]
     ]
     tasks = tasks_of(large)
     rows = [sum(part.rows for part in task) for task in tasks]
@@ -450,7 +450,7 @@ def test_P11_a_batch_is_done_again_when_another_job_was_first(
 
     def read_part(rows: int) -> IngestReport:
         """Another job, which sees less of the second log."""
-        plan = look(lake.fresh(), [two])
+        plan = make_plan(lake.fresh(), [two])
         for key, (part,) in plan.stretches.items():
             plan.stretches[key] = [part.upto(rows)]
         return ingest_planned(lambda: spark, lake, plan)
@@ -481,10 +481,10 @@ def test_P11_one_log_that_goes_away_does_not_keep_the_others(
 ) -> None:
     ana, zoe, fox = histories.homes
     logs = opened(histories)
-    plan = look(lake, logs)
+    plan = make_plan(lake, logs)
     # Gone between the look and the reading; and one that is not there at all.
     shutil.rmtree(histories.homes[zoe])
-    assert look(lake, logs[1:]).failures[0].location == str(histories.homes[zoe])
+    assert make_plan(lake, logs[1:]).failures[0].location == str(histories.homes[zoe])
     report = ingest_planned(lambda: spark, lake, plan)
     assert [failure.log for failure in report.failures] == [zoe]
     assert str(histories.homes[zoe]) in report.failures[0].error.message

@@ -16,7 +16,7 @@ from holdfast.pipeline.fold import silver
 from holdfast.pipeline.ingest import batch as batches
 from holdfast.pipeline.jobs import stream as streams
 from holdfast.pipeline.jobs.run import behind, run
-from holdfast.pipeline.jobs.sources import Source, source
+from holdfast.pipeline.jobs.sources import LogSource, source
 from holdfast.pipeline.jobs.stream import Step, stream
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.lake import Lake
@@ -44,7 +44,7 @@ def lake(tmp_path: Path) -> Lake:
     return Lake.open(tmp_path / "lake", create=True)
 
 
-def sources_of(histories: Histories) -> list[Source]:
+def sources_of(histories: Histories) -> list[LogSource]:
     return [source(str(home)) for home in histories.homes.values()]
 
 

@@ -19,7 +19,7 @@ from holdfast.node.library.node import open_node
 from holdfast.node.snapshots.manifest import NAME, PARTS
 from holdfast.pipeline.fold import silver
 from holdfast.pipeline.fold.silver import current, fold
-from holdfast.pipeline.ingest.plan import look
+from holdfast.pipeline.ingest.plan import make_plan
 from holdfast.pipeline.jobs import compaction
 from holdfast.pipeline.jobs.run import behind
 from holdfast.pipeline.lake.delta import Table
@@ -27,7 +27,7 @@ from holdfast.pipeline.lake.lake import Lake, Position, log_app
 from holdfast.pipeline.lake.schema import SILVER
 from holdfast.pipeline.logs.disk import HomeLog
 from holdfast.pipeline.logs.log import open_log
-from holdfast.pipeline.snapshot.files import Target
+from holdfast.pipeline.snapshot.files import SnapshotTarget
 from holdfast.rules.errors import AlreadyExists
 from support.histories import grow
 from support.lake_rows import Rows, bronze_of, held, silver_rows
@@ -159,7 +159,7 @@ def test_R2_a_snapshot_that_is_killed_while_it_gets_its_name_is_made_by_the_next
     def dies(*_: object, **__: object) -> None:
         raise Killed
 
-    target = Target(str(folder))
+    target = SnapshotTarget(str(folder))
     target.prepare()
     (folder / PARTS / "old.gz").touch()
     with monkeypatch.context() as patch:
@@ -176,10 +176,10 @@ def test_R2_a_snapshot_that_is_killed_while_it_gets_its_name_is_made_by_the_next
     assert (NAME in left) == (where == "published")
     if where == "published":
         with pytest.raises(AlreadyExists, match="holds a snapshot already"):
-            Target(str(folder)).prepare()
+            SnapshotTarget(str(folder)).prepare()
         return
 
-    target = Target(str(folder))
+    target = SnapshotTarget(str(folder))
     target.prepare()
     (folder / PARTS / "new.gz").touch()
     target.publish(b"{}", "two")
@@ -217,5 +217,5 @@ def test_R2_what_a_killed_job_has_not_flushed_is_safe_before_it_is_confirmed(
 
     monkeypatch.setattr(Table, "_flush_log", flushed)
     monkeypatch.setattr(HomeLog, "confirm", confirmed)
-    assert look(lake.fresh(), [open_log(str(tmp_path / "ana"))]).failures == []
+    assert make_plan(lake.fresh(), [open_log(str(tmp_path / "ana"))]).failures == []
     assert done == ["bronze 0", "confirmed 1"]

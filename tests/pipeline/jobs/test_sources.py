@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.pipeline.jobs.sources import Source, forget, remember, remembered, source
+from holdfast.pipeline.jobs.sources import LogSource, forget, remember, remembered, source
 from holdfast.pipeline.jobs.status import status
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.rules.errors import BadInput, StoreCorrupt
@@ -63,7 +63,7 @@ def test_P11_status_tells_of_logs_that_answer_and_of_those_that_do_not(
     with holdfast.open(tmp_path / "home", peer="ana", create=True, sync="normal") as node:
         node.create_mesh("team").state.set("build", "green")
     here = source(str(tmp_path / "home"))
-    away = Source(location="http://127.0.0.1:9", log="ben")
+    away = LogSource(location="http://127.0.0.1:9", log="ben")
     remember(lake, [here, away])
     ana, ben = status(lake).logs
     assert (ana.log, ana.epoch, ana.offset, ana.head, ana.lag) == ("ana", 1, None, 1, 1)

@@ -24,7 +24,7 @@ from holdfast.pipeline.ingest.ingest import ingest
 from holdfast.pipeline.jobs.compaction import compact
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.logs.log import Log, open_log
+from holdfast.pipeline.logs.log import ReadableLog, open_log
 from holdfast.pipeline.snapshot.build import build
 from holdfast.pipeline.verify.verify import verify
 from holdfast.rules.errors import JobFailed
@@ -41,7 +41,7 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> Histories:
 
 
 @pytest.fixture
-def logs(grown: Histories, tmp_path: Path) -> list[Log]:
+def logs(grown: Histories, tmp_path: Path) -> list[ReadableLog]:
     homes = []
     for number, home in enumerate(grown.homes.values()):
         homes.append(tmp_path / f"home-{number}")
@@ -85,14 +85,14 @@ def places_of(table: Table) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in rows]
 
 
-def check_once(lake: Lake, log: Log) -> None:
+def check_once(lake: Lake, log: ReadableLog) -> None:
     place = log.place()
     found = ids(lake.bronze)
     assert len(found) == len(set(found)) == place.head
 
 
 def test_P2_a_session_of_another_zone_knows_the_envelopes_again(
-    spark: SparkSession, logs: list[Log], lake: Lake
+    spark: SparkSession, logs: list[ReadableLog], lake: Lake
 ) -> None:
     """The day that bronze is parted by stands in the id, and in no time zone."""
     ingest(spark, lake, logs[:1])
@@ -120,7 +120,7 @@ def test_P2_a_session_of_another_zone_knows_the_envelopes_again(
 
 
 def test_P1_a_vacuum_leaves_the_lake_knowing_how_far_it_has_read(
-    spark: SparkSession, logs: list[Log], lake: Lake
+    spark: SparkSession, logs: list[ReadableLog], lake: Lake
 ) -> None:
     ingest(spark, lake, logs[:1])
     ingest(spark, lake, logs[1:2])
@@ -144,7 +144,7 @@ def test_P1_a_vacuum_leaves_the_lake_knowing_how_far_it_has_read(
 
 
 def test_P6_a_snapshot_covers_only_what_it_holds_while_others_write(
-    spark: SparkSession, logs: list[Log], lake: Lake, tmp_path: Path
+    spark: SparkSession, logs: list[ReadableLog], lake: Lake, tmp_path: Path
 ) -> None:
     ingest(spark, lake, logs[:1])
     looked = lake.fresh()
@@ -159,7 +159,7 @@ def test_P6_a_snapshot_covers_only_what_it_holds_while_others_write(
 
 
 def test_P2_a_commit_that_was_made_though_it_seemed_to_fail_keeps_its_files(
-    spark: SparkSession, logs: list[Log], lake: Lake, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, logs: list[ReadableLog], lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An object store that is asked a second time says that somebody else was first."""
     real = Table._commit
@@ -194,7 +194,7 @@ def test_P2_what_a_task_left_that_ran_twice_is_no_part_of_the_table(
 
 
 def test_P2_a_file_that_is_gone_is_never_passed_over(
-    spark: SparkSession, logs: list[Log], lake: Lake
+    spark: SparkSession, logs: list[ReadableLog], lake: Lake
 ) -> None:
     """Sessions can be told to read on without it; a compaction would then make that true."""
     lenient = {
@@ -218,7 +218,7 @@ def test_P2_a_file_that_is_gone_is_never_passed_over(
 
 
 def test_P2_rows_that_do_not_add_up_stop_a_compaction(
-    spark: SparkSession, logs: list[Log], lake: Lake, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, logs: list[ReadableLog], lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ingest(spark, lake, logs[:1], max_rows=20)
     files = lake.fresh().bronze.files()
@@ -230,7 +230,7 @@ def test_P2_rows_that_do_not_add_up_stop_a_compaction(
 
 
 def test_P3_what_silver_lost_is_found_also_when_bronze_has_moved_on_without_rows(
-    spark: SparkSession, logs: list[Log], lake: Lake
+    spark: SparkSession, logs: list[ReadableLog], lake: Lake
 ) -> None:
     ingest(spark, lake, logs[:1])
     silver.fold(spark, lake)
@@ -254,7 +254,7 @@ class Stopped(BaseException):
 
 
 def test_P2_a_place_that_a_stopped_run_has_noted_is_kept_once(
-    spark: SparkSession, logs: list[Log], lake: Lake, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, logs: list[ReadableLog], lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Table.commit
 
@@ -280,7 +280,7 @@ def test_P2_a_place_that_a_stopped_run_has_noted_is_kept_once(
 
 
 def test_P9_a_copy_of_a_lake_whose_last_run_was_stopped_goes_on_without_doubles(
-    spark: SparkSession, logs: list[Log], lake: Lake, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, logs: list[ReadableLog], lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ingest(spark, lake, logs[:1])
     real = Table.commit
@@ -306,7 +306,7 @@ def test_P9_a_copy_of_a_lake_whose_last_run_was_stopped_goes_on_without_doubles(
 
 
 def test_P5_figures_are_of_the_same_hours_and_days_in_every_zone(
-    spark: SparkSession, logs: list[Log], lake: Lake
+    spark: SparkSession, logs: list[ReadableLog], lake: Lake
 ) -> None:
     ingest(spark, lake, logs)
     found = []

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.pipeline.ingest.plan import Plan, look
+from holdfast.pipeline.ingest.plan import IngestPlan, make_plan
 from holdfast.pipeline.jobs import sources
 from holdfast.pipeline.jobs.sources import remember, remembered, source
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.logs.arrow import LOG
-from holdfast.pipeline.logs.log import Log, Lost, Place, open_log
+from holdfast.pipeline.logs.log import LogBounds, LostOffsets, ReadableLog, open_log
 from holdfast.pipeline.source.source import HoldfastSource
 from holdfast.pipeline.source.stream import LogStreamReader
 from holdfast.rules.broker_rows import MEMBER_GRANTS
@@ -51,7 +51,7 @@ def on_sqlite(tmp_path: Path) -> Iterator[Audited]:
         yield there
 
 
-def offsets(log: Log, start: int = 1, stop: int | None = None) -> list[int]:
+def offsets(log: ReadableLog, start: int = 1, stop: int | None = None) -> list[int]:
     place = log.place()
     upto = place.head + 1 if stop is None else stop
     return [
@@ -71,7 +71,7 @@ def test_P1_a_broker_gives_the_rows_that_a_member_has_in_a_nodes_columns(
     there.write(1, b=4)
     with closing(there.log()) as log, closing(open_log(str(there.homes[0]))) as home:
         place = log.place()
-        assert place == Place(NAME, 1, 1, 6)
+        assert place == LogBounds(NAME, 1, 1, 6)
         batches = list(log.batches(1, 1, 7))
         assert [batch.num_rows for batch in batches] == [2, 2, 2]
         assert all(batch.schema == LOG for batch in batches)
@@ -144,7 +144,7 @@ def test_P1_what_went_unread_is_an_error_until_the_reader_says_that_it_knows(
             list(log.batches(1, 3, 6))
         assert caught.value.first_available == 5
         assert [batch.num_rows for batch in log.batches(1, 5, 6)] == [1]
-        assert log.place() == Place(NAME, 1, 1, 5, Lost(4, 4, 1))
+        assert log.place() == LogBounds(NAME, 1, 1, 5, LostOffsets(4, 4, 1))
         # It knows now; from here on it may pass over it.
         log.register("lake", 1)
         assert offsets(log, 3) == [3, 5]
@@ -165,9 +165,9 @@ def test_P1_a_restored_broker_is_read_anew_in_its_new_epoch(on_sqlite: Audited) 
     there = on_sqlite
     there.write(0, a=1, b=2)
     with closing(there.log()) as log:
-        assert log.place() == Place(NAME, 1, 1, 2)
+        assert log.place() == LogBounds(NAME, 1, 1, 2)
         there.broker.run(there.broker.desk.new_epoch(MESH, "a test", 1))
-        assert log.place() == Place(NAME, 2, 1, 2)
+        assert log.place() == LogBounds(NAME, 2, 1, 2)
         with pytest.raises(EpochChanged):
             list(log.batches(1, 1, 2))
         assert offsets(log) == [1, 2]
@@ -295,9 +295,9 @@ def test_P1_a_lake_remembers_a_broker_and_no_secret(tmp_path: Path) -> None:
             sources.source(bad)
 
 
-def planned(there: Audited, lake: Lake, **how: bool) -> Plan:
+def planned(there: Audited, lake: Lake, **how: bool) -> IngestPlan:
     with closing(there.log(consumer=lake.consumer)) as log:
-        return look(lake, [log], **how)
+        return make_plan(lake, [log], **how)
 
 
 def test_P1_a_lake_is_told_what_a_broker_lost_and_may_go_on_without(

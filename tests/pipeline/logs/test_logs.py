@@ -22,7 +22,7 @@ from holdfast.node.trust.trust import Trust
 from holdfast.pipeline.lake import schema
 from holdfast.pipeline.logs.arrow import LOG, uuid_texts
 from holdfast.pipeline.logs.http import NodeLog
-from holdfast.pipeline.logs.log import Log, Place, open_log
+from holdfast.pipeline.logs.log import LogBounds, ReadableLog, open_log
 from holdfast.rules.errors import (
     BadAnswer,
     BadInput,
@@ -66,7 +66,7 @@ class Kept:
     ways: dict[str, str]
     entries: list[Entry]
 
-    def open(self, way: str) -> Log:
+    def open(self, way: str) -> ReadableLog:
         return open_log(self.ways[way])
 
 
@@ -115,7 +115,7 @@ def rows(batches: Iterator[pa.RecordBatch]) -> list[Entry]:
 def test_P1_every_kind_of_log_gives_every_value_of_it(kept: Kept, way: str) -> None:
     log = kept.open(way)
     place = log.place()
-    assert place == Place("ana", 1, 1, len(kept.entries))
+    assert place == LogBounds("ana", 1, 1, len(kept.entries))
     batches = list(log.batches(1, 1, place.head + 1))
     assert len(batches) == -(-len(kept.entries) // 7)
     assert rows(iter(batches)) == kept.entries
@@ -253,12 +253,12 @@ def test_P1_a_restored_home_counts_in_a_new_epoch(tmp_path: Path) -> None:
         backup(node, tmp_path / "backup")
         team(node).state.set("k", 2)
     log = open_log(str(tmp_path / "home"))
-    assert log.place() == Place("ana", 1, 1, 2)
+    assert log.place() == LogBounds("ana", 1, 1, 2)
     restore(tmp_path / "backup", tmp_path / "home", force=True)
     with pytest.raises(EpochChanged):
         list(log.batches(1, 1, 3))
-    assert log.place() == Place("ana", 2, 1, 1)
-    assert open_log(str(tmp_path / "backup")).place() == Place("ana", 1, 1, 1)
+    assert log.place() == LogBounds("ana", 2, 1, 1)
+    assert open_log(str(tmp_path / "backup")).place() == LogBounds("ana", 1, 1, 1)
 
 
 # --- Nodes ---------------------------------------------------------------------------------------
@@ -311,7 +311,7 @@ def test_P1_a_token_and_a_pinned_certificate_reach_a_node_from_anywhere(tmp_path
             assert token not in str(error.value)
 
 
-def look(address: str, options: dict[str, str]) -> Place:
+def look(address: str, options: dict[str, str]) -> LogBounds:
     log = open_log(address, options)
     try:
         return log.place()
@@ -427,7 +427,7 @@ def test_P1_an_export_without_the_log_says_so(tmp_path: Path) -> None:
         node.mesh("team").state.set("k", 1)
         with (tmp_path / "no-log.jsonl").open("wb") as out:
             export(node, out, log=False)
-    assert open_log(str(tmp_path / "none.jsonl")).place() == Place("ana", 1, 1, 0)
+    assert open_log(str(tmp_path / "none.jsonl")).place() == LogBounds("ana", 1, 1, 0)
     with pytest.raises(BadInput, match="no lines of the log"):
         open_log(str(tmp_path / "no-log.jsonl")).place()
 

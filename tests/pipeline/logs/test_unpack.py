@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from holdfast.pipeline.lake import schema
 from holdfast.pipeline.logs.arrow import LOG
 from holdfast.pipeline.logs.log import open_log
-from holdfast.pipeline.logs.unpack import ENVELOPE, unpack
+from holdfast.pipeline.logs.unpack import ENVELOPE, decode_header
 from holdfast.rules.envelope import decode
 from holdfast.rules.ids import id_text
 from support import envelopes
@@ -57,7 +57,7 @@ def batch_of(raws: list[bytes], **columns: list[Any]) -> pa.RecordBatch:
 
 def problems(raws: list[bytes], **columns: list[Any]) -> list[str | None]:
     batch = batch_of(raws, **columns)
-    found = unpack(batch)
+    found = decode_header(batch)
     found.validate(full=True)
     for name in LOG.names:
         assert found.column(name) == batch.column(name), "a row keeps its place and its bytes"
@@ -80,7 +80,7 @@ def test_P1_every_field_of_every_family_is_unpacked(tmp_path: Path) -> None:
     log = open_log(str(tmp_path / "home"))
     place = log.place()
     (batch,) = log.batches(1, 1, place.head + 1)
-    found = unpack(batch)
+    found = decode_header(batch)
     found.validate(full=True)
     assert found.column("problem").null_count == found.num_rows == place.head
     for row in found.to_pylist():
@@ -158,7 +158,7 @@ def test_P1_a_message_is_held_to_the_rules_of_the_door() -> None:
 
 def test_P1_an_op_of_a_later_version_is_no_problem() -> None:
     later = changed(envelopes.state_set("k", 1), op="state.increment", body=b"anything")
-    found = unpack(batch_of([later]))
+    found = decode_header(batch_of([later]))
     assert found.column("problem").to_pylist() == [None]
     assert found.column("state").to_pylist() == ["committed"]
     assert found.column("model").to_pylist() == [""]
@@ -181,4 +181,4 @@ def test_P1_a_log_that_says_something_else_than_the_bytes_is_found_out(
 
 
 def test_P1_an_empty_batch_unpacks_to_an_empty_one() -> None:
-    assert unpack(batch_of([])).num_rows == 0
+    assert decode_header(batch_of([])).num_rows == 0

@@ -21,10 +21,10 @@ from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import holdfast
-from holdfast.pipeline.sink.deliver import Became, Delivery, HomeOutlet, HttpOutlet
+from holdfast.pipeline.sink.deliver import Delivery, HomeTarget, HttpTarget, RowOutcome
 from holdfast.pipeline.sink.ids import UNDATED_MS, base_ms, row_id, write_of
 from holdfast.pipeline.sink.rows import Layout
-from holdfast.pipeline.sink.sink import BatchSink, Written, stream_writer, writer
+from holdfast.pipeline.sink.sink import BatchSink, PartWritten, stream_writer, writer
 from holdfast.rules.errors import (
     BadInput,
     BadToken,
@@ -51,7 +51,7 @@ def sink(path: str | Path, rows: pa.Table, **options: str) -> BatchSink:
     return writer(said, from_arrow_schema(rows.schema), False)
 
 
-def put(path: str | Path, rows: pa.Table, **options: str) -> Written:
+def put(path: str | Path, rows: pa.Table, **options: str) -> PartWritten:
     """Writes a table in one part, as Spark would."""
     one = sink(path, rows, **options)
     message = one.write(iter(rows.to_batches()))
@@ -284,7 +284,7 @@ def test_P8_rows_of_every_family_are_written(home: Path, through: str) -> None:
     whole = pa.Table.from_pylist(rows, schema)
     said = {"mesh": "team", "writeId": "w", "provider": "p", "model": "m", "version": "1"}
 
-    def written(path: str) -> Written:
+    def written(path: str) -> PartWritten:
         one = writer({**said, "path": path}, from_arrow_schema(schema), False)
         # Sliced, because Arrow's offsets of a slice do not begin at zero.
         message = one.write(iter([whole.to_batches()[0].slice(0, 1), whole.to_batches()[0][1:]]))
@@ -381,7 +381,7 @@ MIXED = pa.table(
 )
 
 
-def put_mixed(path: str | Path, rows: pa.Table = MIXED, **options: str) -> Written:
+def put_mixed(path: str | Path, rows: pa.Table = MIXED, **options: str) -> PartWritten:
     said = {"op": "state.set", "writeId": "w/ü", "path": str(path), **options}
     one = writer(said, from_arrow_schema(rows.schema), False)
     message = one.write(iter(rows.to_batches()))
@@ -506,19 +506,19 @@ class Unlucky:
 
     location = "unlucky"
 
-    def __init__(self, real: HomeOutlet, troubles: Sequence[HoldfastError | str]) -> None:
+    def __init__(self, real: HomeTarget, troubles: Sequence[HoldfastError | str]) -> None:
         self._real, self._troubles = real, list(troubles)
 
     def peer(self) -> str:
         return self._real.peer()
 
-    def send(self, lines: Sequence[bytes]) -> list[Became]:
+    def send(self, lines: Sequence[bytes]) -> list[RowOutcome]:
         trouble = self._troubles.pop(0) if self._troubles else None
         if isinstance(trouble, Unreachable):
             raise trouble
         if trouble == "one is busy":
             came = self._real.send(lines[1:])
-            return [Became(503, False, "store_busy", "another process writes"), *came]
+            return [RowOutcome(503, False, "store_busy", "another process writes"), *came]
         came = self._real.send(lines)
         if isinstance(trouble, HoldfastError):
             raise trouble
@@ -546,7 +546,7 @@ def _lines(count: int) -> list[bytes]:
 def test_P8_whatever_was_lost_on_the_way_is_sent_again_under_the_same_ids(home: Path) -> None:
     waits: list[float] = []
     outlet = Unlucky(
-        HomeOutlet(str(home)),
+        HomeTarget(str(home)),
         [Unreachable("nobody"), OutcomeUnknown("who knows"), "one is busy", "one is busy"],
     )
     delivery = Delivery(outlet, wait=waits.append, clock=lambda: sum(waits), lot=lambda: 0.5)
@@ -563,8 +563,8 @@ def test_P8_patience_ends_when_nothing_gets_through_and_not_before(home: Path) -
     waits: list[float] = []
     lines = _lines(3)
 
-    def deliver(troubles: Sequence[HoldfastError | str]) -> list[Became]:
-        outlet = Unlucky(HomeOutlet(str(home)), troubles)
+    def deliver(troubles: Sequence[HoldfastError | str]) -> list[RowOutcome]:
+        outlet = Unlucky(HomeTarget(str(home)), troubles)
         try:
             return Delivery(
                 outlet, 10, wait=waits.append, clock=lambda: sum(waits), lot=lambda: 0.99
@@ -581,7 +581,7 @@ def test_P8_patience_ends_when_nothing_gets_through_and_not_before(home: Path) -
 
 
 def test_P8_who_waits_for_a_node_can_be_called_off(tmp_path: Path) -> None:
-    delivery = Delivery(HttpOutlet(f"unix:{tmp_path}/nobody.sock", None), 3600)
+    delivery = Delivery(HttpTarget(f"unix:{tmp_path}/nobody.sock", None), 3600)
     threading.Timer(0.1, delivery.close).start()
     with pytest.raises(JobFailed, match="broken off when its name was asked for"):
         delivery.peer()
@@ -592,7 +592,7 @@ def test_P8_a_node_that_is_not_there_fails_the_task_by_name(tmp_path: Path) -> N
     address = f"unix:{tmp_path}/nobody.sock"
     with pytest.raises(JobFailed, match=r"nobody\.sock gave no answer"):
         sink(address, rows, retrySeconds="0").write(iter(rows.to_batches()))
-    assert sink(address, rows).write(iter([])) == Written(0)
+    assert sink(address, rows).write(iter([])) == PartWritten(0)
     with pytest.raises(HoldfastError, match="nowhere"):
         sink(tmp_path / "nowhere", rows).write(iter(rows.to_batches()))
 

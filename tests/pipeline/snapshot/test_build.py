@@ -160,7 +160,7 @@ def _cut_short(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(files.Target, "publish", dies)
+        patch.setattr(files.SnapshotTarget, "publish", dies)
         with pytest.raises(KeyboardInterrupt):
             build(spark, lake, str(target), facts=False)
     with pytest.raises(BadPath, match="not a snapshot"):

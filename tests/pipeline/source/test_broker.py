@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from holdfast.pipeline.audits.live_facts import ask
 from holdfast.pipeline.fold.silver import current
 from holdfast.pipeline.jobs import run
-from holdfast.pipeline.jobs.sources import Source, source
+from holdfast.pipeline.jobs.sources import LogSource, source
 from holdfast.pipeline.jobs.stream import stream
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.schema import SILVER
@@ -61,7 +61,7 @@ def members(there: Audited) -> list[Rows]:
     return found
 
 
-def broker(there: Audited) -> Source:
+def broker(there: Audited) -> LogSource:
     return source(there.location, key_file=str(there.homes[1]))
 
 

@@ -19,10 +19,10 @@ from pyspark.sql.functions import spark_partition_id
 import holdfast
 from holdfast.node.exchange.export import export
 from holdfast.pipeline.lake import schema
-from holdfast.pipeline.logs.log import Place
-from holdfast.pipeline.source.filters import Wanted
-from holdfast.pipeline.source.plan import Span, interleaved, shares, split
-from holdfast.pipeline.source.source import FilteringReader, HoldfastSource, LogReader, register
+from holdfast.pipeline.logs.log import LogBounds
+from holdfast.pipeline.source.filters import SourceFilter
+from holdfast.pipeline.source.plan import LogRange, interleaved, shares, split
+from holdfast.pipeline.source.source import BatchReader, FilteringReader, HoldfastSource, register
 from holdfast.rules.errors import BadInput, EpochChanged, HoldfastError, Truncated, Unreachable
 from holdfast.rules.filters import EVERYTHING, Filter
 from holdfast.rules.ids import id_text
@@ -74,18 +74,18 @@ def load(spark: SparkSession, *paths: str, **options: Any) -> DataFrame:
     return reader.load(*paths)
 
 
-def plan(**options: Any) -> tuple[LogReader, list[Span]]:
+def plan(**options: Any) -> tuple[BatchReader, list[LogRange]]:
     """What Spark does first, without Spark."""
     given = {name: str(value) for name, value in options.items()}
     source = HoldfastSource(given)
     reader = source.reader(source.schema())
-    assert isinstance(reader, LogReader)
-    parts = [part for part in reader.partitions() if isinstance(part, Span)]
+    assert isinstance(reader, BatchReader)
+    parts = [part for part in reader.partitions() if isinstance(part, LogRange)]
     # It travels to another process before anything is read.
     return pickle.loads(pickle.dumps((reader, parts)))  # type: ignore[no-any-return]
 
 
-def offsets(reader: LogReader, parts: list[Span]) -> list[tuple[str, int]]:
+def offsets(reader: BatchReader, parts: list[LogRange]) -> list[tuple[str, int]]:
     return [
         (row["log"], row["offset"])
         for part in parts
@@ -275,7 +275,7 @@ def test_P1_hints_reach_whoever_sees_only_the_message(tmp_path: Path) -> None:
 
 @given(st.integers(1, 50), st.integers(0, 300), st.integers(1, 60))
 def test_P1_parts_cover_a_range_once(start: int, count: int, rows: int) -> None:
-    parts = split("l", Place("ana", 1, 1, 400), start, start + count, rows)
+    parts = split("l", LogBounds("ana", 1, 1, 400), start, start + count, rows)
     covered = [offset for part in parts for offset in range(part.start, part.stop)]
     assert covered == list(range(start, start + count))
     assert all(0 < part.stop - part.start <= rows for part in parts)
@@ -291,14 +291,14 @@ def test_P1_rows_are_shared_fairly_and_none_is_wasted(waiting: dict[str, int], m
 
 
 def test_P1_parts_of_logs_of_different_lengths_are_interleaved() -> None:
-    a, b, c = (Span("l", "ana", 1, n, n + 1) for n in (1, 2, 3))
+    a, b, c = (LogRange("l", "ana", 1, n, n + 1) for n in (1, 2, 3))
     assert interleaved([[a, b], [c]]) == [a, c, b]
     assert interleaved([]) == []
 
 
 def test_P1_filters_become_what_a_log_understands_and_no_more() -> None:
     f = spark_filters
-    at = Place("ana", 1, 1, 50)
+    at = LogBounds("ana", 1, 1, 50)
     for terms, filter, span in (
         ([f.EqualTo(("mesh",), "team")], Filter(meshes=("team",)), (1, 51)),
         ([f.In(("origin",), ("ana", "bob"))], Filter(origins=("ana", "bob")), (1, 51)),
@@ -325,7 +325,7 @@ def test_P1_filters_become_what_a_log_understands_and_no_more() -> None:
         ([f.EqualTo(("log",), "ana")], EVERYTHING, (1, 51)),
         ([f.EqualTo(("log",), "bob")], EVERYTHING, (1, 1)),
     ):
-        wanted = Wanted.of(terms)
+        wanted = SourceFilter.of(terms)
         assert (wanted.filter, wanted.within(at, 1, 51)) == (filter, span), terms
 
 

@@ -16,8 +16,8 @@ import holdfast
 from holdfast.node.library.node import Node
 from holdfast.node.recovery.backup import backup, restore
 from holdfast.node.upkeep.sweep import Ttl, sweep
-from holdfast.pipeline.logs.log import Place
-from holdfast.pipeline.source.plan import Offsets, Span, next_offsets, starting
+from holdfast.pipeline.logs.log import LogBounds
+from holdfast.pipeline.source.plan import LogRange, Offsets, next_offsets, starting
 from holdfast.pipeline.source.source import HoldfastSource, register
 from holdfast.pipeline.source.stream import LogStreamReader
 from holdfast.rules.errors import BadInput, LogForked, Truncated
@@ -286,7 +286,7 @@ def test_P1_a_stream_begins_where_it_is_told_to(tmp_path: Path) -> None:
             node.log.retire("lake")
     for wrong in ("soon", "[1]", '{"ana": 5}', '{"ana": [0, 5]}', '{"ana": [1, -1]}'):
         with pytest.raises(BadInput):
-            starting(wrong, {"ana": Place("ana", 1, 1, 5)})
+            starting(wrong, {"ana": LogBounds("ana", 1, 1, 5)})
 
 
 def test_P1_a_reader_that_was_retired_is_registered_where_the_stream_is(tmp_path: Path) -> None:
@@ -310,7 +310,9 @@ def test_P1_another_node_at_the_same_address_is_noticed(tmp_path: Path) -> None:
 
 
 def test_P1_a_batch_is_shared_fairly_among_logs() -> None:
-    places = {name: Place(name, 1, 1, head) for name, head in (("a", 100), ("b", 3), ("c", 100))}
+    places = {
+        name: LogBounds(name, 1, 1, head) for name, head in (("a", 100), ("b", 3), ("c", 100))
+    }
     start = {name: [1, 0] for name in places}
     assert next_offsets(start, places, places, 23) == {"a": [1, 10], "b": [1, 3], "c": [1, 10]}
     assert next_offsets(start, places, places, None) == {"a": [1, 100], "b": [1, 3], "c": [1, 100]}
@@ -325,7 +327,7 @@ def test_P1_partitions_of_a_stream_are_ranges_of_one_log(tmp_path: Path) -> None
             parts = reader.partitions({"ana": [1, 0]}, {"ana": [1, 10]})
     location = str(node.home)
     assert parts == [
-        Span(location, "ana", 1, 1, 4),
-        Span(location, "ana", 1, 4, 7),
-        Span(location, "ana", 1, 7, 11),
+        LogRange(location, "ana", 1, 1, 4),
+        LogRange(location, "ana", 1, 4, 7),
+        LogRange(location, "ana", 1, 7, 11),
     ]

@@ -18,7 +18,7 @@ from holdfast.pipeline.lake.delta import arrow_schema
 from holdfast.pipeline.lake.schema import BRONZE, SILVER
 from holdfast.pipeline.verify.digests import tallies, unmatched, values
 from holdfast.rules import digests as rules
-from holdfast.rules.digests import Tally
+from holdfast.rules.digests import DigestTally
 from support.held_rows import ROWS
 
 ENTRY = StructType([BRONZE[name] for name in ("mesh", "id", "raw")])
@@ -77,12 +77,12 @@ def test_P3_spark_and_the_node_make_the_same_digests(
     bounds = {"7/team": forgotten, "7/ünï": 0}
     rows = drawn(drawn_rows)
     frames = {table: frame(spark, table, some) for table, some in rows.items()}
-    expected: dict[tuple[str, str], Tally] = {}
+    expected: dict[tuple[str, str], DigestTally] = {}
     for table, some in rows.items():
         for row in some:
             tag = f"7/{row[0]}"
             if tag in bounds and rules.is_covered(table, row, bounds[tag]):
-                tally = expected.setdefault((tag, table), Tally())
+                tally = expected.setdefault((tag, table), DigestTally())
                 tally.add(rules.bucket_of(table, row), rules.row_digest(table, row))
     found = tallies(frames, bounds)
     assert {place: tally.digests() for place, tally in found.items()} == {

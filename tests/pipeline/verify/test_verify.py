@@ -29,9 +29,9 @@ from holdfast.node.upkeep.sweep import Ttl
 from holdfast.pipeline.fold.silver import fold
 from holdfast.pipeline.ingest.ingest import ingest
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.logs.log import Log, open_log
-from holdfast.pipeline.verify.expected import Reached, Span, spans_of
-from holdfast.pipeline.verify.verify import Difference, LogReport, VerifyReport, _first, verify
+from holdfast.pipeline.logs.log import ReadableLog, open_log
+from holdfast.pipeline.verify.expected import OffsetRange, Reached, spans_of
+from holdfast.pipeline.verify.verify import Difference, VerifiedLog, VerifyReport, _first, verify
 from holdfast.rules.digests import TABLES
 from holdfast.rules.limits import DAY_MS
 from support.daemon import running
@@ -62,7 +62,7 @@ class Scene:
     told: list[str] = field(default_factory=list)
     folded: bool = False
 
-    def of(self, log: str) -> LogReport:
+    def of(self, log: str) -> VerifiedLog:
         return next(one for one in self.report.logs if one.log == log)
 
     def difference(self, table: str) -> Difference:
@@ -152,7 +152,7 @@ def scene(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Scen
     return scene
 
 
-def close_all(logs: list[Log]) -> None:
+def close_all(logs: list[ReadableLog]) -> None:
     for log in logs:
         log.close()
 
@@ -236,9 +236,9 @@ def test_P3_what_cannot_be_asked_is_said_and_no_finding(scene: Scene) -> None:
 
 
 def test_P3_one_epoch_counts_up_to_where_the_node_stood() -> None:
-    assert spans_of({1: Reached(1, 9)}, 1, 1, 7) == ([Span(1, 1, 7)], "")
-    assert spans_of({1: Reached(1, 9)}, 1, 5, 9) == ([Span(1, 1, 9)], "")
-    assert spans_of({}, 1, 1, 0) == ([Span(1, 1, 0)], "")
+    assert spans_of({1: Reached(1, 9)}, 1, 1, 7) == ([OffsetRange(1, 1, 7)], "")
+    assert spans_of({1: Reached(1, 9)}, 1, 5, 9) == ([OffsetRange(1, 1, 9)], "")
+    assert spans_of({}, 1, 1, 0) == ([OffsetRange(1, 1, 0)], "")
 
 
 def test_P3_a_log_that_was_not_read_so_far_cannot_be_judged() -> None:
@@ -251,14 +251,20 @@ def test_P3_a_log_that_was_not_read_so_far_cannot_be_judged() -> None:
 def test_P3_after_a_restore_the_old_epoch_counts_only_below_the_new() -> None:
     # Read up to 9; went back to 5, where 1 to 3 had been truncated; went on to 7.
     read = {1: Reached(1, 9), 2: Reached(4, 7)}
-    assert spans_of(read, 2, 4, 7) == ([Span(2, 4, 7), Span(1, 1, 3)], "")
+    assert spans_of(read, 2, 4, 7) == ([OffsetRange(2, 4, 7), OffsetRange(1, 1, 3)], "")
     # And once more: nothing of the third epoch is left to read but 6 and 7.
     read[3] = Reached(6, 7)
-    assert spans_of(read, 3, 6, 7) == ([Span(3, 6, 7), Span(2, 4, 5), Span(1, 1, 3)], "")
+    assert spans_of(read, 3, 6, 7) == (
+        [OffsetRange(3, 6, 7), OffsetRange(2, 4, 5), OffsetRange(1, 1, 3)],
+        "",
+    )
     # Everything is truncated, so there was nothing to read in the new epoch.
-    assert spans_of({1: Reached(1, 9)}, 2, 6, 5) == ([Span(2, 6, 5), Span(1, 1, 5)], "")
+    assert spans_of({1: Reached(1, 9)}, 2, 6, 5) == (
+        [OffsetRange(2, 6, 5), OffsetRange(1, 1, 5)],
+        "",
+    )
     # Read from the beginning: nothing of the old one counts.
-    assert spans_of({1: Reached(1, 9), 2: Reached(1, 7)}, 2, 1, 7) == ([Span(2, 1, 7)], "")
+    assert spans_of({1: Reached(1, 9), 2: Reached(1, 7)}, 2, 1, 7) == ([OffsetRange(2, 1, 7)], "")
 
 
 @pytest.mark.parametrize(

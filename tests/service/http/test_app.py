@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.node.http.context import Call
+from holdfast.node.http.context import NodeRequest
 from holdfast.node.settings import Settings
 from holdfast.protocol.log_wire import Fetch
 from holdfast.rules import limits
@@ -87,7 +87,7 @@ def test_U4_head_answers_as_get_does_without_a_body(up: UpInThread) -> None:
 def test_U4_a_fault_of_ours_is_told_as_one_and_nothing_leaks(
     serving: Callable[..., UpInThread], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def fail(call: Call) -> Any:
+    async def fail(call: NodeRequest) -> Any:
         raise ZeroDivisionError("the secret is 42")
 
     up = serving(Route("GET", "/v1/fail", fail, "Fails.", public=True))
@@ -100,7 +100,7 @@ def test_U4_a_fault_of_ours_is_told_as_one_and_nothing_leaks(
 
 
 def test_U4_an_error_keeps_its_numbers_on_the_way(serving: Callable[..., UpInThread]) -> None:
-    async def fail(call: Call) -> Any:
+    async def fail(call: NodeRequest) -> Any:
         raise Truncated("gone", first_available=12, hint="read on there")
 
     up = serving(Route("GET", "/v1/fail", fail, "Fails.", public=True))
@@ -124,7 +124,7 @@ def test_U4_an_answer_that_breaks_off_is_not_mistaken_for_a_whole_one(
 ) -> None:
     from starlette.responses import StreamingResponse
 
-    async def half(call: Call) -> Any:
+    async def half(call: NodeRequest) -> Any:
         async def parts() -> Any:
             yield b"half of it"
             raise ZeroDivisionError
@@ -240,7 +240,7 @@ def test_U4_metrics_are_for_local_callers(up: UpInThread, tokens: dict[str, str]
 
 
 def echo_route(**more: Any) -> Route:
-    async def size(call: Call) -> Any:
+    async def size(call: NodeRequest) -> Any:
         return call.answer({"size": len(await call.body())})
 
     return Route("POST", "/v1/size", size, "How large.", request="*/*", public=True, **more)
@@ -311,7 +311,7 @@ def test_D10_more_calls_than_it_takes_are_refused_and_probes_are_not(
 ) -> None:
     inside, go = threading.Semaphore(0), threading.Event()
 
-    async def hold(call: Call) -> Any:
+    async def hold(call: NodeRequest) -> Any:
         inside.release()
         await call.api.run(go.wait, PATIENCE_S)
         return call.answer({})
@@ -341,7 +341,7 @@ def test_D10_more_calls_than_it_takes_are_refused_and_probes_are_not(
 
 
 def waiting_route(inside: threading.Semaphore) -> Route:
-    async def wait(call: Call) -> Any:
+    async def wait(call: NodeRequest) -> Any:
         await call.body()
         inside.release()
         grown = await call.wait(call.api.pulse.head, limits.LONG_POLL_MS_MAX)
@@ -392,7 +392,7 @@ def test_D10_whoever_does_not_read_is_cut_off(
 
     monkeypatch.setattr(limits, "REQUEST_MS_MAX", 200)
 
-    async def large(call: Call) -> Any:
+    async def large(call: NodeRequest) -> Any:
         from starlette.responses import StreamingResponse
 
         async def parts() -> Any:

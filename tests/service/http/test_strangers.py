@@ -15,13 +15,13 @@ from starlette.responses import Response
 
 import holdfast
 from holdfast.node.http import ranges
-from holdfast.node.http.context import Call
+from holdfast.node.http.context import NodeRequest
 from holdfast.node.settings import Settings
 from holdfast.rules import limits
 from holdfast.rules.errors import StoreFailed, TooMany
 from holdfast.service.caller import Caller
 from holdfast.service.http import docs_page, openapi
-from holdfast.service.http.request import Gate
+from holdfast.service.http.request import ConcurrencyLimits
 from holdfast.service.http.route import Route
 from support.daemon import UpInThread, ask, connect, make_home, running
 from support.waiting import until
@@ -88,7 +88,7 @@ def test_D10_a_hello_that_does_not_come_to_its_end_holds_up_nobody_but_hellos(
 
 
 def test_D10_outsiders_never_get_the_last_places() -> None:
-    gate = Gate()
+    gate = ConcurrencyLimits()
     for kind, most in gate.most.items():
         gate.now[kind] = most - most // limits.OWN_SHARE
         with pytest.raises(TooMany), gate.inside(kind):
@@ -109,7 +109,7 @@ def test_D10_anybody_may_send_little(up: UpInThread, path: str) -> None:
 def test_D10_whoever_asks_again_without_reading_does_not_keep_a_place_for_ever(
     with_routes: Callable[..., UpInThread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def much(call: Call) -> Response:
+    async def much(call: NodeRequest) -> Response:
         return Response(bytes(16 * limits.MIB))
 
     up = with_routes(Route("GET", "/v1/much", much, "Very much.", public=True))
@@ -138,7 +138,7 @@ def test_D10_what_anybody_may_ask_is_made_once(
 def test_U4_a_path_cannot_write_lines_of_its_own_into_the_log(
     with_routes: Callable[..., UpInThread], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def fail(call: Call) -> Response:
+    async def fail(call: NodeRequest) -> Response:
         if call.path["name"] == "ours":
             raise ZeroDivisionError
         raise StoreFailed("the disk is gone")

@@ -9,14 +9,14 @@ from collections import Counter
 
 import pytest
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.sync import receive
-from holdfast.node.sync.mesh_state import MeshSync
+from holdfast.node.sync.mesh_state import MeshState
 from holdfast.rules.limits import DAY_MS, HOUR_MS
-from holdfast.simulate.delivery.books import CHANGE, Books, Row
+from holdfast.simulate.delivery.books import CHANGE, BookRow, Books
 from holdfast.simulate.delivery.delivery import tell
 from holdfast.simulate.delivery.traits import traits_of
-from holdfast.simulate.world.log_history import Chronicle
+from holdfast.simulate.world.log_history import LogHistory
 from holdfast.simulate.world.seeds import PromiseBroken
 from support.seeds import rotating
 
@@ -78,7 +78,9 @@ def test_R1_a_seed_tells_the_same_story_of_delivery_in_another_process() -> None
 def test_R1_a_broken_promise_of_delivery_names_the_command_that_plays_it_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def forget(core: Core, mesh: MeshSync, rows: object, arrivals: object, tx: object) -> object:
+    def forget(
+        core: NodeEngine, mesh: MeshState, rows: object, arrivals: object, tx: object
+    ) -> object:
         return [], []
 
     monkeypatch.setattr(receive, "_apply", forget)
@@ -101,7 +103,7 @@ def test_R1_every_trait_is_drawn() -> None:
 # --- the rules that the worlds are held to -------------------------------------------------------
 
 
-def _books(*rows: Row) -> Books:
+def _books(*rows: BookRow) -> Books:
     books = Books(("team",), {b"a": "ana", b"b": "bob"})
     book = books.meshes["team"]
     for seq, row in enumerate(rows, 1):
@@ -112,7 +114,7 @@ def _books(*rows: Row) -> Books:
 
 def test_D4_a_message_that_is_not_in_an_inbox_is_owed_until_it_is_swept() -> None:
     id = bytes(16)
-    books = _books(Row(id, "dm", "bob", "ana", frozenset({"bob"})))
+    books = _books(BookRow(id, "dm", "bob", "ana", frozenset({"bob"})))
     (line,) = books.undelivered()
     assert line.endswith("never came to bob")
     books.meshes["team"].had_its_time(id)
@@ -122,8 +124,8 @@ def test_D4_a_message_that_is_not_in_an_inbox_is_owed_until_it_is_swept() -> Non
 
 
 def test_D6_a_change_is_owed_to_everybody_but_who_has_it_in_a_snapshot() -> None:
-    books = _books(Row(bytes(16), CHANGE, "", "ana", frozenset()))
-    log = Chronicle("bob")
+    books = _books(BookRow(bytes(16), CHANGE, "", "ana", frozenset()))
+    log = LogHistory("bob")
     assert len(books.unseen("bob", log)) == 1
     books.meshes["team"].jumped["bob"] = 1
     assert books.unseen("bob", log) == []
@@ -131,7 +133,7 @@ def test_D6_a_change_is_owed_to_everybody_but_who_has_it_in_a_snapshot() -> None
 
 def test_D4_an_id_that_was_forgotten_before_its_time_is_a_broken_promise() -> None:
     id = bytes(16)
-    books = _books(Row(id, "dm", "bob", "ana", frozenset({"bob"})))
+    books = _books(BookRow(id, "dm", "bob", "ana", frozenset({"bob"})))
     book = books.meshes["team"]
     book.since[id] = 0
     assert book.ids_lost({1: id}, HOUR_MS) == [], "it is known"
@@ -146,7 +148,7 @@ def test_D4_an_id_that_was_forgotten_before_its_time_is_a_broken_promise() -> No
 
 
 def test_D4_a_change_may_be_taken_again_when_its_id_is_forgotten_and_a_message_never() -> None:
-    books = _books(Row(bytes(16), CHANGE, "", "ana", frozenset()))
+    books = _books(BookRow(bytes(16), CHANGE, "", "ana", frozenset()))
     book = books.meshes["team"]
     assert book.may_come(b"new", "dm")
     assert not book.may_come(bytes(16), CHANGE)

@@ -11,8 +11,8 @@ import apsw
 import pytest
 
 from holdfast.simulate.disk.disk import FaultyDisk, SimulatedDisk, seed_sqlite
-from holdfast.simulate.disk.faults import Call, FailAt, FailSometimes, Kind, Op, healthy
-from holdfast.simulate.disk.platter import Event, Synced, SyncFailed, Written
+from holdfast.simulate.disk.faults import DiskCall, FailAt, FailSometimes, Kind, Op, healthy
+from holdfast.simulate.disk.platter import Event, FileWritten, Synced, SyncFailed
 from holdfast.simulate.disk.workload import scratch
 from support.plain_rows import FULL, NORMAL, OFF, add, connect, expect, pairs_in, writing
 
@@ -57,7 +57,7 @@ def test_R2_many_disks_live_side_by_side_and_leave_no_name_behind(tmp_path: Path
 def test_R2_a_fault_reaches_the_caller_as_the_error_that_sqlite_gives(
     tmp_path: Path, op: Op, kind: Kind, error: type[apsw.Error], code: int
 ) -> None:
-    def plan(call: Call) -> Kind | None:
+    def plan(call: DiskCall) -> Kind | None:
         return kind if call.op == op else None
 
     with FaultyDisk(plan) as disk:
@@ -104,7 +104,7 @@ def test_R2_a_disk_fills_up_in_the_middle_of_a_write(tmp_path: Path) -> None:
         seen.clear()
         with pytest.raises(apsw.FullError):
             add(connection, 1)
-        assert [len(event.data) for event in seen if isinstance(event, Written)] == [24, 2048]
+        assert [len(event.data) for event in seen if isinstance(event, FileWritten)] == [24, 2048]
         disk.plan = healthy
 
 
@@ -266,10 +266,10 @@ def test_R1_nothing_acknowledged_is_lost_over_many_lives(seed: int) -> None:
 
 def test_R1_random_faults_come_as_often_as_asked() -> None:
     plan = FailSometimes(random.Random(1), ioerr=0.1, full=0.2)
-    kinds = [plan(Call(number, "write", "rows.db")) for number in range(5000)]
+    kinds = [plan(DiskCall(number, "write", "rows.db")) for number in range(5000)]
     assert 400 < kinds.count("ioerr") < 600
     assert 850 < kinds.count("full") < 1150
-    reads = [plan(Call(number, "read", "rows.db")) for number in range(5000)]
+    reads = [plan(DiskCall(number, "read", "rows.db")) for number in range(5000)]
     assert "full" not in reads
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.simulate.disk.disk import FaultyDisk, SimulatedDisk
 from holdfast.simulate.disk.every_call_fails import sweep
-from holdfast.simulate.disk.faults import Call, FailAt, Kind, healthy
+from holdfast.simulate.disk.faults import DiskCall, FailAt, Kind, healthy
 from holdfast.simulate.disk.files import watch_files
 from holdfast.simulate.disk.powerloss import cut_power, record
 from holdfast.simulate.disk.workload import Acknowledge, Workload
@@ -132,7 +132,7 @@ def test_R2_the_power_cut_finds_who_syncs_again_after_a_failed_sync() -> None:
     recording = record(twice(lambda path, content: replace(path, content, sync_file=stubborn)))
     assert cut_power(recording, check).failures == []
 
-    def fail_first_sync(call: Call) -> Kind | None:
+    def fail_first_sync(call: DiskCall) -> Kind | None:
         return "ioerr" if call.op == "sync" and call.number < 8 else None
 
     recording = record(
@@ -179,7 +179,7 @@ def test_R2_faults_come_as_errors_of_the_operating_system(tmp_path: Path) -> Non
             with pytest.raises(OSError, match=os.strerror(number)):
                 os.write(fd, NEW)
             os.close(fd)
-        assert disk.first_fault == Call(1, "write", kind)
+        assert disk.first_fault == DiskCall(1, "write", kind)
     assert (tmp_path / "ioerr").stat().st_size == 0
     assert 0 < (tmp_path / "full").stat().st_size < len(NEW), "a disk fills up inside a write"
 
@@ -230,11 +230,11 @@ def test_R1_a_descriptor_of_the_dead_writes_nothing(tmp_path: Path) -> None:
         assert (tmp_path / "file").read_bytes() == OLD
 
 
-def _first(plan: Callable[[Call], Kind | None]) -> Callable[[Call], Kind | None]:
+def _first(plan: Callable[[DiskCall], Kind | None]) -> Callable[[DiskCall], Kind | None]:
     """The plan's first fault only."""
-    used: list[Call] = []
+    used: list[DiskCall] = []
 
-    def once(call: Call) -> Kind | None:
+    def once(call: DiskCall) -> Kind | None:
         if used or plan(call) is None:
             return healthy(call)
         used.append(call)

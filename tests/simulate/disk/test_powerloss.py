@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.simulate.disk.platter import DirectorySynced, Synced, Written
+from holdfast.simulate.disk.platter import DirectorySynced, FileWritten, Synced
 from holdfast.simulate.disk.powerloss import Acknowledged, cut_power, rebuild, record
 from holdfast.simulate.disk.workload import Acknowledge
 from support.plain_rows import EXTRA, FULL, NORMAL, OFF, add, connect, expect, pairs_in, writing
@@ -151,5 +151,5 @@ def test_R2_a_process_that_dies_with_its_files_open_is_recorded_like_any_other()
     entries = len(recording.entries)
     left[0].close()
     assert len(recording.entries) == entries, "closing the dead was recorded"
-    assert any(isinstance(entry, Written) for entry in recording.entries)
+    assert any(isinstance(entry, FileWritten) for entry in recording.entries)
     assert cut_power(recording, expect).failures == []

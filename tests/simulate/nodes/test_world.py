@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.links import receive
 from holdfast.protocol.log_wire import Batch
 from holdfast.simulate.nodes import nodes
@@ -117,12 +117,12 @@ def test_S2_the_world_finds_that_normal_sync_loses_acknowledged_writes() -> None
 def test_R1_a_broken_promise_names_the_command_that_plays_it_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def forget(core: Core, link: str, batch: Batch) -> receive.Taken:
+    def forget(core: NodeEngine, link: str, batch: Batch) -> receive.BatchReceived:
         row = core.read("link.get", lambda tx: tx.link_get(link))
         assert row is not None
-        return receive.Taken(row)
+        return receive.BatchReceived(row)
 
-    monkeypatch.setattr(receive, "take", forget)
+    monkeypatch.setattr(receive, "receive_batch", forget)
     with pytest.raises(PromiseBroken, match=r"seed 3: .* does not get on") as caught:
         tell(3)
     assert caught.value.__notes__ == [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.simulate.world.log_history import Chronicle
+from holdfast.simulate.world.log_history import LogHistory
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.ports import Transaction
 from support.envelopes import MESH, fact_append, make_id
@@ -22,13 +22,13 @@ def _append(store: MemoryStore, *numbers: int, origin: str = "bob") -> None:
     store.write(work)
 
 
-def _look(chronicle: Chronicle, store: MemoryStore, via: str = "cai") -> list[str]:
+def _look(chronicle: LogHistory, store: MemoryStore, via: str = "cai") -> list[str]:
     with store.read() as tx:
         return chronicle.look(tx, via)[1]
 
 
 def test_R1_a_log_that_grows_and_is_truncated_is_well() -> None:
-    store, chronicle = MemoryStore(), Chronicle("ana")
+    store, chronicle = MemoryStore(), LogHistory("ana")
     _append(store, 1, 2)
     _append(store, 3, origin="ana")
     assert _look(chronicle, store) == []
@@ -41,7 +41,7 @@ def test_R1_a_log_that_grows_and_is_truncated_is_well() -> None:
 
 
 def test_R1_a_log_that_lost_its_end_is_told() -> None:
-    chronicle = Chronicle("ana")
+    chronicle = LogHistory("ana")
     whole, shorter = MemoryStore(), MemoryStore()
     _append(whole, 1, 2)
     _append(shorter, 1)
@@ -50,7 +50,7 @@ def test_R1_a_log_that_lost_its_end_is_told() -> None:
 
 
 def test_R1_a_log_that_holds_something_else_is_told() -> None:
-    chronicle = Chronicle("ana")
+    chronicle = LogHistory("ana")
     one, other = MemoryStore(), MemoryStore()
     _append(one, 1, 2)
     _append(other, 1, 3, 4)
@@ -59,7 +59,7 @@ def test_R1_a_log_that_holds_something_else_is_told() -> None:
 
 
 def test_R1_an_entry_that_stands_twice_is_told() -> None:
-    store, chronicle = MemoryStore(), Chronicle("ana")
+    store, chronicle = MemoryStore(), LogHistory("ana")
     _append(store, 1, 2)
     assert _look(chronicle, store) == []
     store.write(lambda tx: tx.log_truncate(2, 10, 5))
@@ -69,7 +69,7 @@ def test_R1_an_entry_that_stands_twice_is_told() -> None:
 
 
 def test_R1_another_epoch_is_told_unless_the_node_was_restored() -> None:
-    store, chronicle = MemoryStore(), Chronicle("ana")
+    store, chronicle = MemoryStore(), LogHistory("ana")
     _append(store, 1)
     assert _look(chronicle, store) == []
     then = list(chronicle.entries)
@@ -88,7 +88,7 @@ def test_R1_another_epoch_is_told_unless_the_node_was_restored() -> None:
 
 
 def test_R1_a_restored_log_that_is_not_the_backup_is_told() -> None:
-    store, chronicle = MemoryStore(), Chronicle("ana")
+    store, chronicle = MemoryStore(), LogHistory("ana")
     _append(store, 1)
     assert _look(chronicle, store) == []
     then = list(chronicle.entries)

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.links import receive
 from holdfast.protocol.log_wire import Batch
 from holdfast.rules.filters import CLASSES, Filter
-from holdfast.simulate.nodes.link import Relation
-from holdfast.simulate.world.log_history import Chronicle, Seen
+from holdfast.simulate.nodes.link import SimulatedLink
+from holdfast.simulate.world.log_history import LogHistory, Seen
 from holdfast.simulate.world.seeds import PromiseBroken
 from holdfast.simulate.zones.entitlement import Entitlement, entitles
 from holdfast.simulate.zones.topologies import KINDS
@@ -84,12 +84,12 @@ def test_R1_a_seed_tells_the_same_story_of_zones_in_another_process() -> None:
 def test_R1_a_broken_promise_of_a_link_names_the_command_that_plays_it_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def forget(core: Core, link: str, batch: Batch) -> receive.Taken:
+    def forget(core: NodeEngine, link: str, batch: Batch) -> receive.BatchReceived:
         row = core.read("link.get", lambda tx: tx.link_get(link))
         assert row is not None
-        return receive.Taken(row)
+        return receive.BatchReceived(row)
 
-    monkeypatch.setattr(receive, "take", forget)
+    monkeypatch.setattr(receive, "receive_batch", forget)
     with pytest.raises(PromiseBroken, match=r"seed 3: .* does not get on") as caught:
         tell(3)
     assert caught.value.__notes__ == [
@@ -126,7 +126,7 @@ FILTERS = st.builds(
 
 @given(SEEN, FILTERS)
 def test_Z6_a_filter_lets_pass_what_its_link_entitles_to(seen: Seen, filter: Filter) -> None:
-    relation = Relation("l1", "bob", "ana", filter)
+    relation = SimulatedLink("l1", "bob", "ana", filter)
     sent = Filter(
         meshes=filter.meshes,
         subjects=filter.subjects,
@@ -140,29 +140,32 @@ def test_Z6_a_filter_lets_pass_what_its_link_entitles_to(seen: Seen, filter: Fil
 
 
 def test_Z7_order_is_asked_for_only_where_there_is_one_way() -> None:
-    logs = {peer: Chronicle(peer) for peer in ("ana", "bob", "cai")}
+    logs = {peer: LogHistory(peer) for peer in ("ana", "bob", "cai")}
     everything = Filter(meshes=("team",))
-    line = [Relation("l1", "bob", "ana", everything), Relation("l1", "cai", "bob", everything)]
+    line = [
+        SimulatedLink("l1", "bob", "ana", everything),
+        SimulatedLink("l1", "cai", "bob", everything),
+    ]
     rules = Entitlement(logs, list(line))
     for number in (2, 1):
         id = bytes([number]) * 16
         logs["cai"].entries.append(Seen(id, "team", "fact.append", "a", "ana", 1, number, "bob"))
     assert rules.order() == ["cai has number 1 of ana after 2"]
-    rules.ever.append(Relation("l2", "cai", "ana", everything))
+    rules.ever.append(SimulatedLink("l2", "cai", "ana", everything))
     assert rules.order() == []
 
 
 def test_Z7_what_links_bring_spreads_as_far_as_they_carry_it() -> None:
-    logs = {peer: Chronicle(peer) for peer in ("ana", "bob", "cai")}
+    logs = {peer: LogHistory(peer) for peer in ("ana", "bob", "cai")}
     logs["ana"].entries = [
         Seen(bytes([n]) * 16, "team", "fact.append", subject, "ana", 1, n, "")
         for n, subject in enumerate("ab", 1)
     ]
     everything, part = Filter(meshes=("team",)), Filter(meshes=("team",), subjects=("a",))
     own = Filter(meshes=("team",), origins=("bob",))
-    first = Relation("l1", "bob", "ana", part)
+    first = SimulatedLink("l1", "bob", "ana", part)
     for second, expected in ((everything, {bytes([1]) * 16}), (own, set())):
-        links = [first, Relation("l1", "cai", "bob", second)]
+        links = [first, SimulatedLink("l1", "cai", "bob", second)]
         assert Entitlement(logs, links).closure(links)["cai"] == expected
 
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.library.node import open_node
 from holdfast.node.upkeep.sweep import collect_blobs
 from holdfast.rules.errors import (
@@ -225,7 +225,7 @@ def test_Z7_pieces_of_a_process_that_was_killed_are_there(files: FileBlobs) -> N
 def test_Z7_a_sweep_takes_pieces_only_when_nobody_brought_any_for_long(tmp_path: Path) -> None:
     clock = HandClock()
     with open_node(tmp_path / "home", peer="ana", create=True, source=clock) as node:
-        core: Core = node._core
+        core: NodeEngine = node._core
         blobs = core.blobs
         assert isinstance(blobs, FileBlobs)
         blobs.put_piece(SHA, 0, CONTENT[:PIECE])

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import click
 
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 
 FILTER = "filter"
 """The kind of `--mesh` that narrows down what a command looks at."""
@@ -29,14 +29,14 @@ _HOME = "The home; else $HOLDFAST_HOME, else the platform's data folder."
 _ID = "The id of this write (a UUIDv7), for a retry that is applied once at most."
 
 
-class Verb(click.Command):
+class SessionCommand(click.Command):
     """A command that gets a session in place of the shared options."""
 
     def invoke(self, ctx: click.Context) -> Any:
         around: dict[str, Any] = ctx.find_object(dict) or {}
         takes_id = "id" in ctx.params
         given = {name: ctx.params.pop(name, None) for name in ("home", "mesh", "as_json", "id")}
-        ctx.params["session"] = Session(
+        ctx.params["session"] = CommandSession(
             home=given["home"] or around.get("home"),
             mesh=given["mesh"] or around.get("mesh"),
             as_json=bool(given["as_json"] or around.get("as_json")),
@@ -69,7 +69,7 @@ def command_of(
     """A command that stands alone."""
 
     def declare(function: F) -> click.Command:
-        command: click.Command = click.command(name, cls=Verb, **settings)(function)
+        command: click.Command = click.command(name, cls=SessionCommand, **settings)(function)
         if writes:
             command.params.append(click.Option(["--id"], metavar="UUID", help=_ID))
         if mesh:

@@ -6,7 +6,7 @@ import sys
 from time import monotonic
 from types import TracebackType
 
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 
 _EVERY_S = 0.1
 
@@ -14,7 +14,7 @@ _EVERY_S = 0.1
 class Progress:
     """One line that is written over; it disappears when the work ends."""
 
-    def __init__(self, session: Session, what: str) -> None:
+    def __init__(self, session: CommandSession, what: str) -> None:
         self._what = what
         self._live = sys.stderr.isatty() and not session.as_json
         self._next = 0.0

@@ -78,7 +78,7 @@ def _answer(family: str, key: str, home: str, mesh: str, as_json: bool) -> str |
         return None
     from holdfast.storage.sqlite import quick_read
 
-    with quick_read.looking(home) as connection:
+    with quick_read.open_read_only(home) as connection:
         meshes = quick_read.mesh_names(connection)
         slug = mesh or (meshes[0] if len(meshes) == 1 else "")
         peer = quick_read.peer_name(connection)

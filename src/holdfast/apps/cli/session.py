@@ -1,7 +1,7 @@
 """One command at work: the home it opens, the mesh it means, the answer in two forms.
 
-A command opens what it needs through its `Session` and answers through it: a JSON document for
-programs, or text for people. What this peer must still be told goes with the answer.
+A command opens what it needs through its `CommandSession` and answers through it: a JSON document
+for programs, or text for people. What this peer must still be told goes with the answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.storage.files.home import resolve_home
 Document = Mapping[str, Any]
 
 
-class Session:
+class CommandSession:
     """The options that all commands share, and what they do with them."""
 
     def __init__(
@@ -50,9 +50,9 @@ class Session:
     def id(self) -> str:
         """The id of this write, minted before it: so it is known even if the outcome is not."""
         from holdfast.rules.ids import id_text, parse_id
-        from holdfast.service.clock import RealSource
+        from holdfast.service.clock import SystemClock
 
-        return id_text(RealSource().mint() if self._asked_id is None else parse_id(self._asked_id))
+        return id_text(SystemClock().mint() if self._asked_id is None else parse_id(self._asked_id))
 
     @contextmanager
     def node(self, *, peer: str | None = None, create: bool = False) -> Iterator[Node]:
@@ -173,7 +173,7 @@ class Session:
 
 
 class _Relay(logging.Handler):
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: CommandSession) -> None:
         super().__init__(logging.WARNING)
         self._session = session
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.node.library.node import Node, open_node
-from holdfast.node.sync.run_once import settle
+from holdfast.node.sync.run_once import wait_until_synced
 from holdfast.node.trust.trust import Trust
 from holdfast.storage.files.home import HomePaths
 
@@ -94,6 +94,6 @@ class _Broker:
 def _settle(*nodes: Node) -> None:
     for node in nodes:
         paths = HomePaths(node.home)
-        found = settle(node._core, Trust(node._core, paths), paths, MESH)
+        found = wait_until_synced(node._core, Trust(node._core, paths), paths, MESH)
         if not found.done:
             raise SystemExit(f"{node.peer} could not exchange everything: {found.trouble}")

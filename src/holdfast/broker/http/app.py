@@ -1,7 +1,7 @@
 """All that a broker answers over HTTP.
 
-One call is made far more often than all others: handing in an envelope. `HandIn` answers it at the
-server, without the framework, at a fraction of the cost. What is unusual about a call (a large
+One call is made far more often than all others: handing in an envelope. `FastAccept` answers it at
+the server, without the framework, at a fraction of the cost. What is unusual about a call (a large
 body, a broker that is stopping) sends it the common way, where it gets the same answers.
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 from starlette.types import Scope
 
 from holdfast.broker.accept import Outcome
-from holdfast.broker.decode_push import read_arriving
+from holdfast.broker.decode_push import decode_push
 from holdfast.broker.http import (
     destinations,
     envelopes,
@@ -30,11 +30,11 @@ from holdfast.broker.http.context import BrokerApi
 from holdfast.broker.verdicts import for_members
 from holdfast.protocol.log_wire import JSON
 from holdfast.rules import limits
-from holdfast.rules.broker_rows import Arriving
+from holdfast.rules.broker_rows import PushedEnvelope
 from holdfast.rules.errors import BadToken, HoldfastError
 from holdfast.rules.names import check_mesh
 from holdfast.service.http import docs_page, hello, openapi
-from holdfast.service.http.app import Frame
+from holdfast.service.http.app import HttpApp
 from holdfast.service.http.errors import internal
 from holdfast.service.http.request import is_own
 from holdfast.service.http.route import Route
@@ -59,21 +59,21 @@ _HEADERS: Final[dict[int, Headers]] = {
 }
 
 
-def declared() -> list[Route]:
+def broker_routes() -> list[Route]:
     """Every call that a broker answers."""
     return [route for module in _MODULES for route in module.routes()]
 
 
-def broker_app(api: BrokerApi) -> Frame:
+def broker_app(api: BrokerApi) -> HttpApp:
     """The whole API as one ASGI application."""
-    return Frame(api, declared(), told=_told)
+    return HttpApp(api, broker_routes(), told=_told)
 
 
 def _told(error: HoldfastError, scope: Scope) -> HoldfastError:
     return error if is_own(scope) else for_members(error)
 
 
-class HandIn:
+class FastAccept:
     """Handing in one envelope, without the framework."""
 
     def __init__(self, api: BrokerApi) -> None:
@@ -112,7 +112,7 @@ class HandIn:
 
         self._api.broker.accepting.take([one], accepted)
 
-    def _read(self, kind: str, url: bytes, headers: Headers, body: bytes) -> Arriving:
+    def _read(self, kind: str, url: bytes, headers: Headers, body: bytes) -> PushedEnvelope:
         api = self._api
         key = api.identify({LISTENER: kind, "headers": headers}).key
         if not key:
@@ -124,7 +124,7 @@ class HandIn:
             if name == _EPOCH:
                 epoch = envelopes.epoch_of(value.decode("latin-1"))
         try:
-            return read_arriving(body, mesh, key, epoch, api.broker.source.mint)
+            return decode_push(body, mesh, key, epoch, api.broker.source.mint)
         except HoldfastError as error:
             api.broker.counts.refused[error.code] += 1
             raise

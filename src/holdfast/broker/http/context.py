@@ -14,12 +14,19 @@ from starlette.types import Receive, Scope
 from holdfast.broker.access import require_member
 from holdfast.broker.broker import Broker
 from holdfast.rules import limits
-from holdfast.rules.broker_rows import DeskMesh, MemberRow
+from holdfast.rules.broker_rows import BrokerMesh, MemberRow
 from holdfast.rules.errors import BadInput, BadToken
 from holdfast.rules.keys import KEY_BYTES
 from holdfast.rules.names import check_mesh
 from holdfast.service.caller import LOCAL, Caller
-from holdfast.service.http.request import ANYONE, AnyCall, Counts, Gate, bearer, is_own
+from holdfast.service.http.request import (
+    ANYONE,
+    ConcurrencyLimits,
+    Request,
+    RequestCounts,
+    bearer,
+    is_own,
+)
 from holdfast.service.http.route import Phase, Route
 
 _KEY_DIGITS: Final = 2 * KEY_BYTES
@@ -32,9 +39,9 @@ class BrokerApi:
         self.broker = broker
         self.desk = broker.desk
         self.sessions = broker.sessions
-        self.gate = Gate()
+        self.gate = ConcurrencyLimits()
         self.gate.most["call"] = limits.BROKER_CALLS_MAX
-        self.counts = Counts()
+        self.counts = RequestCounts()
         self.phase: Phase = "starting"
         self.routes: list[Route] = []
         self.pages: dict[str, bytes] = {}
@@ -52,8 +59,8 @@ class BrokerApi:
     def now_ms(self) -> int:
         return self.broker.source.now_ms()
 
-    def admit(self, route: Route, scope: Scope, receive: Receive) -> BrokerCall:
-        return BrokerCall(
+    def admit(self, route: Route, scope: Scope, receive: Receive) -> BrokerRequest:
+        return BrokerRequest(
             self, route, scope, receive, ANYONE if route.public else self.identify(scope)
         )
 
@@ -73,7 +80,7 @@ class BrokerApi:
         return await self.broker.run(work, *args)
 
 
-class BrokerCall(AnyCall[BrokerApi]):
+class BrokerRequest(Request[BrokerApi]):
     """One request to a broker."""
 
     __slots__ = ()
@@ -94,7 +101,7 @@ class BrokerCall(AnyCall[BrokerApi]):
         return await require_member(self.api.desk, self.mesh, self.key, *grants)
 
 
-class MeshTold(msgspec.Struct, frozen=True):
+class MeshResponse(msgspec.Struct, frozen=True):
     """Where a mesh stands at its broker."""
 
     slug: str
@@ -113,8 +120,8 @@ class MeshTold(msgspec.Struct, frozen=True):
     """Every epoch with its base."""
 
 
-async def told(api: BrokerApi, mesh: DeskMesh, member: MemberRow) -> MeshTold:
-    return MeshTold(
+async def told(api: BrokerApi, mesh: BrokerMesh, member: MemberRow) -> MeshResponse:
+    return MeshResponse(
         slug=mesh.slug,
         name=mesh.name,
         server_id=mesh.server_id,

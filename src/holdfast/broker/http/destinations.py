@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from holdfast.broker.http.context import BrokerCall
+from holdfast.broker.http.context import BrokerRequest
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import DestinationRow
 from holdfast.rules.destinations import check_destination
 from holdfast.rules.errors import BadInput, BadValue, NotAMember, UnknownDestination
 from holdfast.service.http.route import Route
-from holdfast.service.http.strict_json import asked
+from holdfast.service.http.strict_json import json_body
 
 _AT = "/api/my/meshes/{mesh}"
 _DELIVERIES_MAX = 1000
@@ -75,14 +75,14 @@ def routes() -> list[Route]:
     ]  # fmt: skip
 
 
-async def _list(call: BrokerCall) -> Response:
+async def _list(call: BrokerRequest) -> Response:
     await call.member()
     rows = await call.api.desk.destination_list(call.mesh)
     return call.answer(Destinations([_told(row) for row in rows]))
 
 
-async def _declare(call: BrokerCall) -> Response:
-    given = await asked(call, Declare)
+async def _declare(call: BrokerRequest) -> Response:
+    given = await json_body(call, Declare)
     await call.member("invite")
     if given.kind == "dm":
         raise BadInput("a dm needs no declaration: it goes to the key of a member")
@@ -102,7 +102,7 @@ async def _declare(call: BrokerCall) -> Response:
     return call.answer(_told(row))
 
 
-async def _drop(call: BrokerCall) -> Response:
+async def _drop(call: BrokerRequest) -> Response:
     await call.member("invite")
     kind, ref = check_destination(call.path["kind"], call.path["ref"])
     dropped = await call.api.desk.destination_drop(call.mesh, kind, ref)
@@ -111,13 +111,13 @@ async def _drop(call: BrokerCall) -> Response:
     return call.answer(Dropped(dropped))
 
 
-async def _subscriptions(call: BrokerCall) -> Response:
+async def _subscriptions(call: BrokerRequest) -> Response:
     await call.member("read")
     found = await call.api.desk.subscriptions(call.mesh, call.key)
     return call.answer(Subscriptions([Subscription(*each) for each in sorted(found.items())]))
 
 
-async def _subscribe(call: BrokerCall) -> Response:
+async def _subscribe(call: BrokerRequest) -> Response:
     await call.member("read")
     _, topic = check_destination("topic", call.path["topic"])
     since = await call.api.desk.subscribe(call.mesh, call.key, topic)
@@ -125,7 +125,7 @@ async def _subscribe(call: BrokerCall) -> Response:
     return call.answer(Subscription(topic, since))
 
 
-async def _unsubscribe(call: BrokerCall) -> Response:
+async def _unsubscribe(call: BrokerRequest) -> Response:
     await call.member("read")
     _, topic = check_destination("topic", call.path["topic"])
     dropped = await call.api.desk.unsubscribe(call.mesh, call.key, topic)

@@ -13,12 +13,12 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast.broker.broker import Broker
-from holdfast.broker.decode_push import read_arriving
-from holdfast.broker.http.context import BrokerCall
+from holdfast.broker.decode_push import decode_push
+from holdfast.broker.http.context import BrokerRequest
 from holdfast.broker.verdicts import PREFIX_BYTES, error_of, for_members
 from holdfast.protocol.log_wire import JSON
 from holdfast.rules import limits
-from holdfast.rules.broker_rows import Accepted, Arriving, Verdict
+from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, PushedEnvelope
 from holdfast.rules.errors import (
     BadEnvelope,
     BadInput,
@@ -44,7 +44,7 @@ EPOCH_HEADER: Final = "holdfast-epoch"
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Created(msgspec.Struct, frozen=True):
+class EnvelopeCreated(msgspec.Struct, frozen=True):
     """It was accepted now."""
 
     broker_message_id: str
@@ -54,7 +54,7 @@ class Created(msgspec.Struct, frozen=True):
     duplicate: bool = False
 
 
-class Duplicate(msgspec.Struct, frozen=True):
+class EnvelopeDuplicate(msgspec.Struct, frozen=True):
     """It was accepted before; this tells of the first one."""
 
     broker_message_id: str
@@ -65,7 +65,7 @@ class Duplicate(msgspec.Struct, frozen=True):
     duplicate: bool = True
 
 
-class Reused(msgspec.Struct, frozen=True):
+class IdReused(msgspec.Struct, frozen=True):
     """The id was accepted before, for another request."""
 
     error: Told
@@ -75,7 +75,7 @@ class Reused(msgspec.Struct, frozen=True):
     conflict: str = "request_fingerprint_mismatch"
 
 
-class FeedRowTold(msgspec.Struct, frozen=True):
+class FeedRowResponse(msgspec.Struct, frozen=True):
     seq: int
     kind: str
     broker_message_id: str
@@ -83,14 +83,14 @@ class FeedRowTold(msgspec.Struct, frozen=True):
     """The canonical bytes; as base64 in JSON."""
 
 
-class FeedTold(msgspec.Struct, frozen=True):
+class FeedResponse(msgspec.Struct, frozen=True):
     """All that you may see of after < seq <= to."""
 
     epoch: int
     after: int
     to: int
     last: int
-    rows: list[FeedRowTold]
+    rows: list[FeedRowResponse]
 
 
 def routes() -> list[Route]:
@@ -101,7 +101,7 @@ def routes() -> list[Route]:
             _hand_in,
             "Hand in one envelope: its canonical bytes.",
             request=BINARY,
-            answers={201: Created, 200: Duplicate, 409: Reused},
+            answers={201: EnvelopeCreated, 200: EnvelopeDuplicate, 409: IdReused},
             params=(Param(EPOCH_HEADER, "The epoch that you believe in.", int, where="header"),),
             errors=(
                 *(BadEnvelope, BodyTooLarge, NotAMember, NotGranted, UnknownMesh),
@@ -114,7 +114,7 @@ def routes() -> list[Route]:
             "/v1/meshes/{mesh}/feed",
             _feed,
             "What you may see behind a seq.",
-            answers={200: FeedTold},
+            answers={200: FeedResponse},
             params=(
                 Param("after", "Behind this seq.", int),
                 Param("limit", "So many rows at most.", int),
@@ -125,7 +125,7 @@ def routes() -> list[Route]:
     ]
 
 
-async def _hand_in(call: BrokerCall) -> Response:
+async def _hand_in(call: BrokerRequest) -> Response:
     raw = await call.body(limits.ENVELOPE_BYTES_MAX)
     epoch = epoch_of(call.headers.get(EPOCH_HEADER))
     status, body, now = await hand_in(call.api.broker, raw, call.mesh, call.key, epoch)
@@ -137,7 +137,7 @@ async def hand_in(
 ) -> tuple[int, bytes, int]:
     """Status and body of the answer, and the epoch that the mesh counts in."""
     try:
-        one = read_arriving(raw, mesh, key, epoch, broker.source.mint)
+        one = decode_push(raw, mesh, key, epoch, broker.source.mint)
     except HoldfastError as error:
         broker.counts.refused[error.code] += 1
         raise
@@ -147,19 +147,19 @@ async def hand_in(
     return answer(one, outcome)
 
 
-def answer(one: Arriving, outcome: Accepted) -> tuple[int, bytes, int]:
+def answer(one: PushedEnvelope, outcome: AcceptResult) -> tuple[int, bytes, int]:
     id, history = id_text(one.id), f"{outcome.message_epoch}.{outcome.seq}"
-    if outcome.verdict is Verdict.CREATED:
-        return 201, _encode(Created(id_text(outcome.broker_id), id, history)), outcome.epoch
-    if outcome.verdict is Verdict.DUPLICATE:
+    if outcome.verdict is AcceptVerdict.CREATED:
+        return 201, _encode(EnvelopeCreated(id_text(outcome.broker_id), id, history)), outcome.epoch
+    if outcome.verdict is AcceptVerdict.DUPLICATE:
         seen = (outcome.history_available, outcome.first_seen_at)
-        body = _encode(Duplicate(id_text(outcome.broker_id), id, history, *seen))
+        body = _encode(EnvelopeDuplicate(id_text(outcome.broker_id), id, history, *seen))
         return 200, body, outcome.epoch
     error = error_of(outcome)
     assert error is not None, "everything else is a refusal"
-    if outcome.verdict is Verdict.REUSED:
+    if outcome.verdict is AcceptVerdict.REUSED:
         prefix = outcome.fingerprint[:PREFIX_BYTES].hex()
-        return 409, _encode(Reused(failure(error).error, id, prefix)), outcome.epoch
+        return 409, _encode(IdReused(failure(error).error, id, prefix)), outcome.epoch
     raise error
 
 
@@ -175,7 +175,7 @@ def epoch_of(text: str | None) -> int:
     return int(text)
 
 
-async def _feed(call: BrokerCall) -> Response:
+async def _feed(call: BrokerRequest) -> Response:
     after = call.number("after", 0) or 0
     limit = call.number("limit", limits.FETCH_ROWS_DEFAULT) or 0
     if not 1 <= limit <= limits.FETCH_ROWS_MAX:
@@ -187,5 +187,7 @@ async def _feed(call: BrokerCall) -> Response:
     page = await call.api.desk.feed(
         call.mesh, call.key, after, limit, limits.FETCH_BYTES_MAX, own=own == "true"
     )
-    rows = [FeedRowTold(row.seq, row.kind, id_text(row.broker_id), row.raw) for row in page.rows]
-    return call.answer(FeedTold(page.epoch, page.after, page.to, page.last, rows))
+    rows = [
+        FeedRowResponse(row.seq, row.kind, id_text(row.broker_id), row.raw) for row in page.rows
+    ]
+    return call.answer(FeedResponse(page.epoch, page.after, page.to, page.last, rows))

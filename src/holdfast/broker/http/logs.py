@@ -20,10 +20,10 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast.broker.access import require_mesh
-from holdfast.broker.http.context import BrokerCall
+from holdfast.broker.http.context import BrokerRequest
 from holdfast.protocol.log_wire import ARROW, NDJSON
 from holdfast.rules import limits
-from holdfast.rules.broker_rows import AUDIT, DeskConsumer, DeskMesh, LogPage
+from holdfast.rules.broker_rows import AUDIT, BrokerConsumer, BrokerMesh, LogPage
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import (
     BadInput,
@@ -41,13 +41,13 @@ from holdfast.rules.rows import Columns
 from holdfast.service.http.ranges import Form, Lines, RangeBounds, arrow_form
 from holdfast.service.http.route import Param, Route
 from holdfast.service.http.streaming import Streamed
-from holdfast.service.http.strict_json import asked
+from holdfast.service.http.strict_json import json_body
 
 _AT: Final = "/v1/meshes/{mesh}"
 _NUMBER_MAX: Final = limits.LAMPORT_MAX
 
 
-class Lost(msgspec.Struct, frozen=True):
+class LostRange(msgspec.Struct, frozen=True):
     """What a reader had not confirmed when it went: so many between these two offsets."""
 
     first: int
@@ -55,7 +55,7 @@ class Lost(msgspec.Struct, frozen=True):
     rows: int
 
 
-class LogTold(msgspec.Struct, frozen=True):
+class LogResponse(msgspec.Struct, frozen=True):
     """Where the log of a mesh stands."""
 
     log: str
@@ -63,11 +63,11 @@ class LogTold(msgspec.Struct, frozen=True):
     epoch: int
     first: int
     head: int
-    lost: Lost | None = None
+    lost: LostRange | None = None
     """Of the reader that asks."""
 
 
-class ConsumerAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ConsumerRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     consumer: str
     start: int = msgspec.field(name="from", default=1)
     """The first offset that it lacks."""
@@ -75,7 +75,7 @@ class ConsumerAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """It knows what it has lost up to here."""
 
 
-class ConsumerTold(msgspec.Struct, frozen=True):
+class ConsumerResponse(msgspec.Struct, frozen=True):
     name: str
     frontier: int
     """Everything up to here is confirmed."""
@@ -83,14 +83,14 @@ class ConsumerTold(msgspec.Struct, frozen=True):
     seen_at: int
     member: str
     """Whose it is, by key."""
-    lost: Lost | None = None
+    lost: LostRange | None = None
 
 
-class ConsumersTold(msgspec.Struct, frozen=True):
-    consumers: list[ConsumerTold]
+class ConsumersResponse(msgspec.Struct, frozen=True):
+    consumers: list[ConsumerResponse]
 
 
-class ConfirmAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ConfirmRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     consumer: str
     offset: int
     epoch: int
@@ -105,7 +105,7 @@ def routes() -> list[Route]:
     consumer = Param("consumer", "The name under which you read.")
     return [
         Route("GET", _AT + "/log", _log, "Where the whole log stands (grant audit).",
-              answers={200: LogTold}, errors=known, params=(consumer,)),
+              answers={200: LogResponse}, errors=known, params=(consumer,)),
         Route("GET", _AT + "/range", _range,
               "What is held of from <= offset < to, as NDJSON or as an Arrow stream (grant audit).",
               answers={200: NDJSON}, errors=(*known, Truncated, EpochChanged, PastEnd),
@@ -115,31 +115,31 @@ def routes() -> list[Route]:
                       Param("known", "You know what you have lost up to here.", int),
                       Param("accept", f"{ARROW} for an Arrow stream.", where="header"))),
         Route("GET", _AT + "/consumers", _list, "Who reads the whole log (grant audit).",
-              answers={200: ConsumersTold}, errors=known),
+              answers={200: ConsumersResponse}, errors=known),
         Route("POST", _AT + "/consumers", _add,
               "Register a reader: what it has not confirmed is kept for a while (grant audit).",
-              request=ConsumerAsk, answers={200: ConsumerTold},
+              request=ConsumerRequest, answers={200: ConsumerResponse},
               errors=(*known, PastEnd, Truncated, TooMany)),
         Route("DELETE", _AT + "/consumers/{name:path}", _drop, "Forget a reader of yours.",
               answers={200: Dropped}, errors=known),
         Route("POST", _AT + "/confirm", _confirm, "A reader has everything up to an offset.",
-              request=ConfirmAsk, answers={200: ConsumerTold},
+              request=ConfirmRequest, answers={200: ConsumerResponse},
               errors=(*known, UnknownConsumer, EpochChanged, PastEnd)),
     ]  # fmt: skip
 
 
-async def _log(call: BrokerCall) -> Response:
+async def _log(call: BrokerRequest) -> Response:
     await call.member(AUDIT)
     reader = await _reader(call, call.one("consumer"))
     mesh = await require_mesh(call.api.desk, call.mesh)
     name = f"{call.api.broker.identity.name}/{mesh.slug}"
-    return call.answer(LogTold(name, mesh.epoch, mesh.first, mesh.seq, _lost(reader)))
+    return call.answer(LogResponse(name, mesh.epoch, mesh.first, mesh.seq, _lost(reader)))
 
 
 # --- ranges --------------------------------------------------------------------------------------
 
 
-async def _range(call: BrokerCall) -> Response:
+async def _range(call: BrokerRequest) -> Response:
     await call.member(AUDIT)
     consumer = call.one("consumer")
     mesh = await require_mesh(call.api.desk, call.mesh)
@@ -153,7 +153,7 @@ async def _range(call: BrokerCall) -> Response:
     return Streamed(parts, headers=place.headers(), media_type=ARROW if wants_arrow else NDJSON)
 
 
-def _place(mesh: DeskMesh, start: int | None, stop: int | None, epoch: int | None) -> RangeBounds:
+def _place(mesh: BrokerMesh, start: int | None, stop: int | None, epoch: int | None) -> RangeBounds:
     """What the range is, or why there is none."""
     if epoch is not None and epoch != mesh.epoch:
         raise _other_epoch(mesh.slug, mesh.epoch, epoch)
@@ -168,7 +168,7 @@ def _place(mesh: DeskMesh, start: int | None, stop: int | None, epoch: int | Non
 
 
 async def _parts(
-    call: BrokerCall, place: RangeBounds, consumer: str | None, known: int, form: Form
+    call: BrokerRequest, place: RangeBounds, consumer: str | None, known: int, form: Form
 ) -> AsyncGenerator[bytes, None]:
     if begun := form.begin():
         yield begun
@@ -226,7 +226,7 @@ def _check_there(start: int, stop: int, first: int) -> None:
         )
 
 
-def _check_kept(reader: DeskConsumer | None, start: int, stop: int) -> None:
+def _check_kept(reader: BrokerConsumer | None, start: int, stop: int) -> None:
     if reader is not None and reader.lacks(start, stop):
         raise Truncated(
             f"{reader.lost} of the offsets {reader.lost_first} to {reader.lost_last} are gone: "
@@ -239,7 +239,7 @@ def _check_kept(reader: DeskConsumer | None, start: int, stop: int) -> None:
 # --- readers -------------------------------------------------------------------------------------
 
 
-async def _reader(call: BrokerCall, name: str | None) -> DeskConsumer | None:
+async def _reader(call: BrokerRequest, name: str | None) -> BrokerConsumer | None:
     """Whoever asks under this name, if it is registered."""
     if name is None:
         return None
@@ -249,15 +249,15 @@ async def _reader(call: BrokerCall, name: str | None) -> DeskConsumer | None:
     return None
 
 
-async def _list(call: BrokerCall) -> Response:
+async def _list(call: BrokerRequest) -> Response:
     await call.member(AUDIT)
     mesh = await require_mesh(call.api.desk, call.mesh)
     rows = await call.api.desk.consumer_list(call.mesh)
-    return call.answer(ConsumersTold([_told(row, mesh.seq) for row in rows]))
+    return call.answer(ConsumersResponse([_told(row, mesh.seq) for row in rows]))
 
 
-async def _add(call: BrokerCall) -> Response:
-    given = await asked(call, ConsumerAsk)
+async def _add(call: BrokerRequest) -> Response:
+    given = await json_body(call, ConsumerRequest)
     await call.member(AUDIT)
     check_key(given.consumer, "consumer name", limits.CONSUMER_NAME_BYTES_MAX)
     if not (1 <= given.start <= _NUMBER_MAX and 0 <= given.known <= _NUMBER_MAX):
@@ -274,14 +274,14 @@ async def _add(call: BrokerCall) -> Response:
     return call.answer(_told(row, (await require_mesh(desk, call.mesh)).seq))
 
 
-async def _drop(call: BrokerCall) -> Response:
+async def _drop(call: BrokerRequest) -> Response:
     await call.member(AUDIT)
     dropped = await call.api.desk.consumer_drop(call.mesh, call.key, call.path["name"])
     return call.answer(Dropped(dropped))
 
 
-async def _confirm(call: BrokerCall) -> Response:
-    given = await asked(call, ConfirmAsk)
+async def _confirm(call: BrokerRequest) -> Response:
+    given = await json_body(call, ConfirmRequest)
     await call.member(AUDIT)
     if not (0 <= given.offset <= _NUMBER_MAX and 1 <= given.epoch <= _NUMBER_MAX):
         raise BadInput("epoch and offset are not those of a log")
@@ -292,8 +292,8 @@ async def _confirm(call: BrokerCall) -> Response:
     return call.answer(_told(row, (await require_mesh(desk, call.mesh)).seq))
 
 
-def _told(row: DeskConsumer, head: int) -> ConsumerTold:
-    return ConsumerTold(
+def _told(row: BrokerConsumer, head: int) -> ConsumerResponse:
+    return ConsumerResponse(
         name=row.name,
         frontier=row.seq,
         lag=max(0, head - row.seq),
@@ -303,7 +303,7 @@ def _told(row: DeskConsumer, head: int) -> ConsumerTold:
     )
 
 
-def _lost(row: DeskConsumer | None) -> Lost | None:
+def _lost(row: BrokerConsumer | None) -> LostRange | None:
     if row is None or not row.lacks(1, limits.SEQ_MAX):
         return None
-    return Lost(row.lost_first, row.lost_last, row.lost)
+    return LostRange(row.lost_first, row.lost_last, row.lost)

@@ -9,7 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast.broker.access import require_member, require_mesh
-from holdfast.broker.http.context import BrokerCall, MeshTold, key_of, told
+from holdfast.broker.http.context import BrokerRequest, MeshResponse, key_of, told
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import AUDIT, GRANTS, MEMBER_GRANTS, InviteRow, MemberRow
 from holdfast.rules.errors import (
@@ -27,7 +27,7 @@ from holdfast.rules.invites import SECRET_BYTES, digest
 from holdfast.rules.keys import bytes_of, text_of
 from holdfast.rules.names import check_key, check_mesh
 from holdfast.service.http.route import Route
-from holdfast.service.http.strict_json import asked
+from holdfast.service.http.strict_json import json_body
 
 _AT = "/api/my/meshes/{mesh}"
 
@@ -95,7 +95,7 @@ class MadeInvite(msgspec.Struct, frozen=True):
         return f"MadeInvite(id={self.id!r})"
 
 
-class InviteTold(msgspec.Struct, frozen=True):
+class InviteResponse(msgspec.Struct, frozen=True):
     id: str
     """The digest of its secret."""
     grants: list[str]
@@ -106,7 +106,7 @@ class InviteTold(msgspec.Struct, frozen=True):
 
 
 class Invites(msgspec.Struct, frozen=True):
-    invites: list[InviteTold]
+    invites: list[InviteResponse]
 
 
 class Removed(msgspec.Struct, frozen=True):
@@ -125,7 +125,7 @@ def _meshes() -> list[Route]:
             _register,
             "Register a mesh. The same owner and name again get the same mesh.",
             request=Register,
-            answers={200: MeshTold, 201: MeshTold},
+            answers={200: MeshResponse, 201: MeshResponse},
             errors=(AlreadyExists, NotGranted),
         ),
         Route(
@@ -133,9 +133,9 @@ def _meshes() -> list[Route]:
             "/api/my/meshes",
             _list,
             "The meshes that you are a member of.",
-            answers={200: list[MeshTold]},
+            answers={200: list[MeshResponse]},
         ),
-        Route("GET", _AT, _get, "Where a mesh stands.", answers={200: MeshTold},
+        Route("GET", _AT, _get, "Where a mesh stands.", answers={200: MeshResponse},
               errors=(NotAMember,)),
         Route("DELETE", _AT, _remove, "Remove a mesh with everything in it (its owner).",
               answers={200: Removed}, errors=(NotAMember,)),
@@ -145,7 +145,7 @@ def _meshes() -> list[Route]:
             _join,
             "Become a member, by an invite.",
             request=Join,
-            answers={200: MeshTold},
+            answers={200: MeshResponse},
             errors=(InviteEnded, AlreadyExists),
         ),
     ]  # fmt: skip
@@ -179,8 +179,8 @@ def _invites() -> list[Route]:
 # --- meshes --------------------------------------------------------------------------------------
 
 
-async def _register(call: BrokerCall) -> Response:
-    given = await asked(call, Register)
+async def _register(call: BrokerRequest) -> Response:
+    given = await json_body(call, Register)
     desk, key = call.api.desk, call.key
     slug = check_mesh(given.slug)
     name = check_key(given.name or slug, "name of the mesh")
@@ -194,7 +194,7 @@ async def _register(call: BrokerCall) -> Response:
     return call.answer(await told(call.api, mesh, member), status)
 
 
-def _check_registration(call: BrokerCall, token: str) -> None:
+def _check_registration(call: BrokerRequest, token: str) -> None:
     settings = call.api.broker.settings
     if settings.registration == "closed":
         raise NotGranted("this broker takes no new meshes", hint="ask whoever runs it")
@@ -205,7 +205,7 @@ def _check_registration(call: BrokerCall, token: str) -> None:
         )
 
 
-async def _list(call: BrokerCall) -> Response:
+async def _list(call: BrokerRequest) -> Response:
     desk = call.api.desk
     found = []
     for slug in await desk.meshes_of(call.key):
@@ -216,13 +216,13 @@ async def _list(call: BrokerCall) -> Response:
     return call.answer(found)
 
 
-async def _get(call: BrokerCall) -> Response:
+async def _get(call: BrokerRequest) -> Response:
     member = await call.member()
     mesh = await require_mesh(call.api.desk, call.mesh)
     return call.answer(await told(call.api, mesh, member))
 
 
-async def _remove(call: BrokerCall) -> Response:
+async def _remove(call: BrokerRequest) -> Response:
     await call.member()
     await _require_owner(call)
     removed = await call.api.desk.mesh_remove(call.mesh)
@@ -230,7 +230,7 @@ async def _remove(call: BrokerCall) -> Response:
     return call.answer(Removed(removed))
 
 
-async def _require_owner(call: BrokerCall) -> None:
+async def _require_owner(call: BrokerRequest) -> None:
     mesh = await call.api.desk.mesh_get(call.mesh)
     if mesh is None:
         raise UnknownMesh(f"this broker has no mesh {call.mesh!r}", hint="")
@@ -238,8 +238,8 @@ async def _require_owner(call: BrokerCall) -> None:
         raise NotGranted(f"only the owner of mesh {call.mesh!r} may do that", hint="ask the owner")
 
 
-async def _join(call: BrokerCall) -> Response:
-    given = await asked(call, Join, limits.HELLO_BYTES_MAX)
+async def _join(call: BrokerRequest) -> Response:
+    given = await json_body(call, Join, limits.HELLO_BYTES_MAX)
     secret = bytes_of(given.secret, SECRET_BYTES, "the secret")
     desk, key = call.api.desk, call.key
     slug = await desk.invite_use(digest(secret), key, call.caller.name, call.api.now_ms())
@@ -250,14 +250,14 @@ async def _join(call: BrokerCall) -> Response:
 # --- members -------------------------------------------------------------------------------------
 
 
-async def _member_list(call: BrokerCall) -> Response:
+async def _member_list(call: BrokerRequest) -> Response:
     await call.member("read")
     rows = await call.api.desk.member_list(call.mesh)
     return call.answer(Members([_member(row) for row in rows]))
 
 
-async def _grant(call: BrokerCall) -> Response:
-    given = await asked(call, Grants)
+async def _grant(call: BrokerRequest) -> Response:
+    given = await json_body(call, Grants)
     await call.member("invite")
     await _require_owner(call)
     desk, key = call.api.desk, key_of(call.path["key"])
@@ -267,7 +267,7 @@ async def _grant(call: BrokerCall) -> Response:
     return call.answer(_member(changed))
 
 
-async def _member_remove(call: BrokerCall) -> Response:
+async def _member_remove(call: BrokerRequest) -> Response:
     key = key_of(call.path["key"])
     if key == call.key:
         await call.member()
@@ -306,8 +306,8 @@ def _grants(given: list[str]) -> frozenset[str]:
 # --- invites -------------------------------------------------------------------------------------
 
 
-async def _invite(call: BrokerCall) -> Response:
-    given = await asked(call, MakeInvite)
+async def _invite(call: BrokerRequest) -> Response:
+    given = await json_body(call, MakeInvite)
     member = await call.member("invite")
     grants = _grants(given.grants) or MEMBER_GRANTS
     if AUDIT in grants:
@@ -336,13 +336,13 @@ async def _invite(call: BrokerCall) -> Response:
     return call.answer(made, 201)
 
 
-async def _invite_list(call: BrokerCall) -> Response:
+async def _invite_list(call: BrokerRequest) -> Response:
     await call.member("invite")
     rows = await call.api.desk.invite_list(call.mesh)
     return call.answer(
         Invites(
             [
-                InviteTold(
+                InviteResponse(
                     id=row.digest.hex(),
                     grants=sorted(row.grants),
                     uses_left=row.uses_left,
@@ -356,7 +356,7 @@ async def _invite_list(call: BrokerCall) -> Response:
     )
 
 
-async def _invite_drop(call: BrokerCall) -> Response:
+async def _invite_drop(call: BrokerRequest) -> Response:
     await call.member("invite")
     dropped = await call.api.desk.invite_drop(call.mesh, key_of(call.path["id"]))
     return call.answer(Removed(dropped))

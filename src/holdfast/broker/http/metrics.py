@@ -12,16 +12,16 @@ from prometheus_client.registry import Collector
 from starlette.responses import Response
 
 from holdfast import __version__
-from holdfast.broker.broker import Standing, standings
-from holdfast.broker.http.context import BrokerApi, BrokerCall
-from holdfast.rules.broker_rows import QueueCounts, Verdict
+from holdfast.broker.broker import MeshStanding, standings
+from holdfast.broker.http.context import BrokerApi, BrokerRequest
+from holdfast.rules.broker_rows import AcceptVerdict, QueueCounts
 from holdfast.service.http.route import Route
 
 _TEXT: Final = "text/plain"
 _NAMED: Final = {
-    Verdict.CREATED: ("accepted", "Envelopes that were accepted"),
-    Verdict.DUPLICATE: ("duplicate", "Envelopes that had been accepted before"),
-    Verdict.REUSED: ("reused", "Ids that came again with another request"),
+    AcceptVerdict.CREATED: ("accepted", "Envelopes that were accepted"),
+    AcceptVerdict.DUPLICATE: ("duplicate", "Envelopes that had been accepted before"),
+    AcceptVerdict.REUSED: ("reused", "Ids that came again with another request"),
 }
 
 
@@ -39,24 +39,24 @@ def routes() -> list[Route]:
     ]
 
 
-async def _scrape(call: BrokerCall) -> Response:
+async def _scrape(call: BrokerRequest) -> Response:
     desk = call.api.desk
     stands = await standings(desk)
     queues = {one.mesh: await desk.queue_counts(one.mesh) for one in stands}
     figures = CollectorRegistry(auto_describe=False)
-    figures.register(Figures(call.api, await desk.counts(), stands, queues))
+    figures.register(BrokerMetrics(call.api, await desk.counts(), stands, queues))
     body: bytes = await call.api.run(generate_latest, figures)
     return Response(body, media_type=CONTENT_TYPE_LATEST)
 
 
-class Figures(Collector):
+class BrokerMetrics(Collector):
     """Everything that is measured of one broker process."""
 
     def __init__(
         self,
         api: BrokerApi,
         counts: dict[str, int],
-        stands: list[Standing],
+        stands: list[MeshStanding],
         queues: dict[str, list[QueueCounts]],
     ) -> None:
         self._api, self._counts, self._stands, self._queues = api, counts, stands, queues

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
-from holdfast.broker.http.context import BrokerApi, BrokerCall
+from holdfast.broker.http.context import BrokerApi, BrokerRequest
 from holdfast.rules import limits
 from holdfast.rules.errors import BadValue, BodyTooLarge, DiskFull, NotAMember, UnknownObject
 from holdfast.service.http.route import Route
@@ -52,7 +52,7 @@ def routes() -> list[Route]:
     ]
 
 
-async def _put(call: BrokerCall) -> Response:
+async def _put(call: BrokerRequest) -> Response:
     await call.member("write")
     sha = check_sha(call.path["sha256"])
     desk, mesh = call.api.desk, call.mesh
@@ -80,7 +80,7 @@ async def _put(call: BrokerCall) -> Response:
     return call.answer(ObjectPut(sha, size), 201)
 
 
-async def _get(call: BrokerCall) -> Response:
+async def _get(call: BrokerRequest) -> Response:
     await call.member("read")
     sha = check_sha(call.path["sha256"])
     desk, asks = call.api.desk, call.scope["method"] == "HEAD"

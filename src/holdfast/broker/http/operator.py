@@ -9,8 +9,8 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast import __version__
-from holdfast.broker.broker import Standing, standings
-from holdfast.broker.http.context import BrokerCall
+from holdfast.broker.broker import MeshStanding, standings
+from holdfast.broker.http.context import BrokerRequest
 from holdfast.broker.upkeep import UpkeepDone, check_orphans, sweep_asked
 from holdfast.rules.errors import HoldfastError, UnknownMesh
 from holdfast.rules.ids import id_text
@@ -18,7 +18,7 @@ from holdfast.rules.names import check_mesh
 from holdfast.service.http.errors import Told
 from holdfast.service.http.request import is_own
 from holdfast.service.http.route import Route
-from holdfast.service.http.strict_json import asked
+from holdfast.service.http.strict_json import json_body
 
 
 class About(msgspec.Struct, frozen=True):
@@ -31,12 +31,12 @@ class About(msgspec.Struct, frozen=True):
     supported: dict[str, dict[str, Any]]
 
 
-class Health(msgspec.Struct, frozen=True, omit_defaults=True):
+class BrokerHealth(msgspec.Struct, frozen=True, omit_defaults=True):
     status: str
     error: Told | None = None
 
 
-class BrokerStatus(msgspec.Struct, frozen=True):
+class BrokerStatusResponse(msgspec.Struct, frozen=True):
     """How the broker is."""
 
     name: str
@@ -53,10 +53,10 @@ class BrokerStatus(msgspec.Struct, frozen=True):
     connections: int
     waiting: int
     counts: dict[str, int]
-    meshes: list[Standing]
+    meshes: list[MeshStanding]
 
 
-class OrphanTold(msgspec.Struct, frozen=True):
+class OrphanResponse(msgspec.Struct, frozen=True):
     mesh: str
     id: str
     seq: int
@@ -64,7 +64,7 @@ class OrphanTold(msgspec.Struct, frozen=True):
 
 
 class Orphans(msgspec.Struct, frozen=True):
-    orphans: list[OrphanTold]
+    orphans: list[OrphanResponse]
 
 
 class NewEpoch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,25 +73,26 @@ class NewEpoch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str = "asked for by the operator"
 
 
-class EpochTold(msgspec.Struct, frozen=True):
+class EpochResponse(msgspec.Struct, frozen=True):
     mesh: str
     epoch: int
     base: int
 
 
 class Epochs(msgspec.Struct, frozen=True):
-    epochs: list[EpochTold]
+    epochs: list[EpochResponse]
 
 
 def routes() -> list[Route]:
     return [
         Route("GET", "/healthz", _alive, "Is this broker alive?",
-              answers={200: Health, 503: Health}, public=True, kind="probe"),
+              answers={200: BrokerHealth, 503: BrokerHealth}, public=True, kind="probe"),
         Route("GET", "/readyz", _ready, "Is it ready for work?",
-              answers={200: Health, 503: Health}, public=True, kind="probe"),
+              answers={200: BrokerHealth, 503: BrokerHealth}, public=True, kind="probe"),
         Route("GET", "/v1/broker", _about, "What this broker is, and what it offers.",
               answers={200: About}, public=True),
-        Route("GET", "/v1/status", _status, "How this broker is.", answers={200: BrokerStatus},
+        Route("GET", "/v1/status", _status, "How this broker is.", answers={200:
+        BrokerStatusResponse},
               local_only=True),
         Route("POST", "/v1/sweep", _sweep, "Remove what is past its time.",
               answers={200: UpkeepDone}, local_only=True),
@@ -102,38 +103,38 @@ def routes() -> list[Route]:
     ]  # fmt: skip
 
 
-async def _alive(call: BrokerCall) -> Response:
+async def _alive(call: BrokerRequest) -> Response:
     return await _health(call)
 
 
-async def _ready(call: BrokerCall) -> Response:
+async def _ready(call: BrokerRequest) -> Response:
     if call.api.phase != "ready":
-        return call.answer(Health("not_ready"), 503)
+        return call.answer(BrokerHealth("not_ready"), 503)
     return await _health(call)
 
 
-async def _health(call: BrokerCall) -> Response:
+async def _health(call: BrokerRequest) -> Response:
     try:
         await call.api.desk.ping()
     except HoldfastError as error:
         # Words may name what lies where on this machine, and from elsewhere anybody may ask.
         words = Told(error.code, error.message, error.hint) if is_own(call.scope) else None
-        return call.answer(Health(error.code, words), 503)
-    return call.answer(Health("ok"))
+        return call.answer(BrokerHealth(error.code, words), 503)
+    return call.answer(BrokerHealth("ok"))
 
 
-async def _about(call: BrokerCall) -> Response:
+async def _about(call: BrokerRequest) -> Response:
     broker = call.api.broker
     supported = {name: dict(params) for name, params in broker.me.supported.items()}
     about = (broker.identity.name, broker.identity.card(), __version__)
     return call.answer(About(*about, broker.settings.registration, supported))
 
 
-async def _status(call: BrokerCall) -> Response:
+async def _status(call: BrokerRequest) -> Response:
     api, broker = call.api, call.api.broker
     mode, days = broker.mode
     return call.answer(
-        BrokerStatus(
+        BrokerStatusResponse(
             name=broker.identity.name,
             card=broker.identity.card(),
             version=__version__,
@@ -152,20 +153,20 @@ async def _status(call: BrokerCall) -> Response:
     )
 
 
-async def _sweep(call: BrokerCall) -> Response:
+async def _sweep(call: BrokerRequest) -> Response:
     done = await sweep_asked(call.api.desk, call.api.now_ms(), call.api.broker.counts)
     return call.answer(UpkeepDone.of(done))
 
 
-async def _orphans(call: BrokerCall) -> Response:
+async def _orphans(call: BrokerRequest) -> Response:
     found = await check_orphans(call.api.desk, call.api.broker.counts)
     return call.answer(
-        Orphans([OrphanTold(one.mesh, id_text(one.id), one.seq, one.what) for one in found])
+        Orphans([OrphanResponse(one.mesh, id_text(one.id), one.seq, one.what) for one in found])
     )
 
 
-async def _new_epoch(call: BrokerCall) -> Response:
-    given = await asked(call, NewEpoch)
+async def _new_epoch(call: BrokerRequest) -> Response:
+    given = await json_body(call, NewEpoch)
     api = call.api
     slug = None if given.mesh is None else check_mesh(given.mesh)
     if slug is not None and await api.desk.mesh_get(slug) is None:
@@ -173,4 +174,4 @@ async def _new_epoch(call: BrokerCall) -> Response:
     made = await api.desk.new_epoch(slug, given.reason, api.now_ms())
     for mesh in made:
         api.broker.hub.wake_all(mesh.slug)
-    return call.answer(Epochs([EpochTold(one.slug, one.epoch, one.base) for one in made]))
+    return call.answer(Epochs([EpochResponse(one.slug, one.epoch, one.base) for one in made]))

@@ -7,27 +7,27 @@ from os import urandom
 import msgspec
 from starlette.responses import Response
 
-from holdfast.broker.http.context import BrokerCall
-from holdfast.broker.queue_delivery import LEASE_BYTES, require_queue, settle
+from holdfast.broker.http.context import BrokerRequest
+from holdfast.broker.queue_delivery import LEASE_BYTES, require_queue, settle_messages
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import DeadLetter
 from holdfast.rules.destinations import check_destination
 from holdfast.rules.errors import LeaseEnded, NotAMember, OverLimit, UnknownDestination
 from holdfast.rules.ids import id_text
 from holdfast.rules.keys import bytes_of, text_of
-from holdfast.service.http.request import whole
+from holdfast.service.http.request import parse_int
 from holdfast.service.http.route import Param, Route
-from holdfast.service.http.strict_json import asked
+from holdfast.service.http.strict_json import json_body
 
 _AT = "/v1/meshes/{mesh}/queues"
 _ONE = _AT + "/{queue:path}"
 
 
-class TakeAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TakeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     most: int = 1
 
 
-class TakenTold(msgspec.Struct, frozen=True):
+class TakenResponse(msgspec.Struct, frozen=True):
     """A message in your hands, until it is settled or its time is over."""
 
     seq: int
@@ -40,10 +40,10 @@ class TakenTold(msgspec.Struct, frozen=True):
 
 
 class TakenAll(msgspec.Struct, frozen=True):
-    messages: list[TakenTold]
+    messages: list[TakenResponse]
 
 
-class SettleAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SettleRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seq: int
     lease: str
     how: str
@@ -51,22 +51,22 @@ class SettleAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str = ""
 
 
-class Settled(msgspec.Struct, frozen=True):
+class SettleResponse(msgspec.Struct, frozen=True):
     settled: bool
 
 
-class QueueTold(msgspec.Struct, frozen=True):
+class QueueResponse(msgspec.Struct, frozen=True):
     queue: str
     ready: int
     taken: int
     dead: int
 
 
-class Queues(msgspec.Struct, frozen=True):
-    queues: list[QueueTold]
+class QueueList(msgspec.Struct, frozen=True):
+    queues: list[QueueResponse]
 
 
-class DeadTold(msgspec.Struct, frozen=True):
+class DeadResponse(msgspec.Struct, frozen=True):
     seq: int
     client_message_id: str
     deliveries: int
@@ -75,7 +75,7 @@ class DeadTold(msgspec.Struct, frozen=True):
 
 
 class Dead(msgspec.Struct, frozen=True):
-    letters: list[DeadTold]
+    letters: list[DeadResponse]
 
 
 class Revived(msgspec.Struct, frozen=True):
@@ -85,12 +85,13 @@ class Revived(msgspec.Struct, frozen=True):
 def routes() -> list[Route]:
     known = (NotAMember, UnknownDestination)
     return [
-        Route("GET", _AT, _counts, "What the queues hold.", answers={200: Queues},
+        Route("GET", _AT, _counts, "What the queues hold.", answers={200: QueueList},
               errors=(NotAMember,)),
-        Route("POST", _ONE + "/take", _take, "Take messages that nobody has.", request=TakeAsk,
+        Route("POST", _ONE + "/take", _take, "Take messages that nobody has.", request=TakeRequest,
               answers={200: TakenAll}, errors=known),
         Route("POST", _ONE + "/settle", _settle, "Finish with a message, or give it back.",
-              request=SettleAsk, answers={200: Settled}, errors=(NotAMember, LeaseEnded)),
+              request=SettleRequest, answers={200: SettleResponse}, errors=(NotAMember,
+              LeaseEnded)),
         Route("GET", _ONE + "/dead", _dead, "Dead letters.", answers={200: Dead}, errors=known,
               params=(Param("limit", "So many at most.", int),)),
         Route("POST", _ONE + "/dead/{seq}/revive", _revive, "Take up a dead letter again.",
@@ -98,16 +99,16 @@ def routes() -> list[Route]:
     ]  # fmt: skip
 
 
-async def _counts(call: BrokerCall) -> Response:
+async def _counts(call: BrokerRequest) -> Response:
     await call.member("read")
     rows = await call.api.desk.queue_counts(call.mesh)
     return call.answer(
-        Queues([QueueTold(row.queue, row.ready, row.taken, row.dead) for row in rows])
+        QueueList([QueueResponse(row.queue, row.ready, row.taken, row.dead) for row in rows])
     )
 
 
-async def _take(call: BrokerCall) -> Response:
-    given = await asked(call, TakeAsk)
+async def _take(call: BrokerRequest) -> Response:
+    given = await json_body(call, TakeRequest)
     await call.member("read")
     if not 1 <= given.most <= limits.TAKE_MAX:
         raise OverLimit(f"1 to {limits.TAKE_MAX} messages are taken at a time")
@@ -119,7 +120,7 @@ async def _take(call: BrokerCall) -> Response:
     return call.answer(
         TakenAll(
             [
-                TakenTold(
+                TakenResponse(
                     seq=one.seq,
                     lease=text_of(one.lease),
                     deliveries=one.deliveries,
@@ -133,19 +134,19 @@ async def _take(call: BrokerCall) -> Response:
     )
 
 
-async def _settle(call: BrokerCall) -> Response:
-    given = await asked(call, SettleAsk)
+async def _settle(call: BrokerRequest) -> Response:
+    given = await json_body(call, SettleRequest)
     await call.member("read")
     lease = bytes_of(given.lease, LEASE_BYTES, "the lease")
     queue = await _queue(call)
-    done = await settle(
+    done = await settle_messages(
         *(call.api.desk, call.mesh, queue, given.seq, lease, given.how, given.reason),
         call.api.now_ms(),
     )
-    return call.answer(Settled(done))
+    return call.answer(SettleResponse(done))
 
 
-async def _dead(call: BrokerCall) -> Response:
+async def _dead(call: BrokerRequest) -> Response:
     await call.member("read")
     limit = call.number("limit", 100) or 0
     if not 1 <= limit <= limits.TAKE_MAX:
@@ -154,18 +155,18 @@ async def _dead(call: BrokerCall) -> Response:
     return call.answer(Dead([_dead_told(row) for row in rows]))
 
 
-async def _revive(call: BrokerCall) -> Response:
+async def _revive(call: BrokerRequest) -> Response:
     await call.member("invite")
     queue = await _queue(call)
-    revived = await call.api.desk.revive(call.mesh, queue, whole("seq", call.path["seq"]))
+    revived = await call.api.desk.revive(call.mesh, queue, parse_int("seq", call.path["seq"]))
     return call.answer(Revived(revived))
 
 
-async def _queue(call: BrokerCall) -> str:
+async def _queue(call: BrokerRequest) -> str:
     _, queue = check_destination("queue", call.path["queue"])
     await require_queue(call.api.desk, call.mesh, queue)
     return queue
 
 
-def _dead_told(row: DeadLetter) -> DeadTold:
-    return DeadTold(row.seq, id_text(row.id), row.deliveries, row.reason, row.died_at)
+def _dead_told(row: DeadLetter) -> DeadResponse:
+    return DeadResponse(row.seq, id_text(row.id), row.deliveries, row.reason, row.died_at)

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
-from holdfast.broker.http.context import BrokerCall
+from holdfast.broker.http.context import BrokerRequest
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import SnapshotRow
 from holdfast.rules.errors import (
@@ -29,9 +29,9 @@ from holdfast.rules.errors import (
     UnknownObject,
 )
 from holdfast.rules.ids import id_text, parse_id
-from holdfast.service.http.request import whole
+from holdfast.service.http.request import parse_int
 from holdfast.service.http.route import Param, Route
-from holdfast.service.http.strict_json import asked
+from holdfast.service.http.strict_json import json_body
 
 BINARY: Final = "application/octet-stream"
 _AT: Final = "/api/my/meshes/{mesh}/snapshot"
@@ -40,7 +40,7 @@ _NUMBER_MAX: Final = 2**31 - 1
 _NO_PART: Final = "ask for the newest snapshot: another may have taken its place"
 
 
-class Begin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SnapshotBegin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The state that holds what all envelopes up to here made."""
 
     epoch: int
@@ -57,13 +57,13 @@ class Chunk(msgspec.Struct, frozen=True):
     next: int
 
 
-class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SnapshotCommit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """SHA-256 over the SHA-256 digests of the parts, as hex digits."""
 
     digest: str
 
 
-class SnapshotTold(msgspec.Struct, frozen=True):
+class SnapshotResponse(msgspec.Struct, frozen=True):
     snapshot_id: str
     epoch: int
     seq: int
@@ -77,22 +77,22 @@ class SnapshotTold(msgspec.Struct, frozen=True):
 def routes() -> list[Route]:
     return [
         Route("POST", f"{_AT}/begin", _begin, "Begin an upload, or go on with one.",
-              request=Begin, answers={200: Begun}, errors=(NotAMember, EpochMismatch)),
+              request=SnapshotBegin, answers={200: Begun}, errors=(NotAMember, EpochMismatch)),
         Route("POST", _AT + "/{id}/chunk", _chunk, "One part of it.", request=BINARY,
               answers={200: Chunk}, errors=(NotAMember, UnknownObject, BodyTooLarge),
               params=(Param("number", "Which one, from 0.", int, required=True),
                       Param("rows", "Envelopes in it.", int, required=True))),
-        Route("POST", _AT + "/{id}/commit", _commit, "It is whole.", request=Commit,
-              answers={200: SnapshotTold}, errors=(NotAMember, UnknownObject, BadValue)),
-        Route("GET", _AT, _get, "The newest one that is ready.", answers={200: SnapshotTold},
+        Route("POST", _AT + "/{id}/commit", _commit, "It is whole.", request=SnapshotCommit,
+              answers={200: SnapshotResponse}, errors=(NotAMember, UnknownObject, BadValue)),
+        Route("GET", _AT, _get, "The newest one that is ready.", answers={200: SnapshotResponse},
               errors=(NotAMember, UnknownObject)),
         Route("GET", _AT + "/{id}/{number}", _part, "One part.", answers={200: BINARY},
               errors=(NotAMember, UnknownObject)),
     ]  # fmt: skip
 
 
-async def _begin(call: BrokerCall) -> Response:
-    given = await asked(call, Begin)
+async def _begin(call: BrokerRequest) -> Response:
+    given = await json_body(call, SnapshotBegin)
     # It holds what others wrote: only who may hand that in may upload it.
     await call.member("read", "relay")
     if not (0 <= given.seq <= limits.LAMPORT_MAX and 1 <= given.epoch <= limits.LAMPORT_MAX):
@@ -111,7 +111,7 @@ async def _begin(call: BrokerCall) -> Response:
     return call.answer(Begun(found.id, found.parts))
 
 
-async def _chunk(call: BrokerCall) -> Response:
+async def _chunk(call: BrokerRequest) -> Response:
     await call.member("relay")
     number, rows = call.number("number"), call.number("rows")
     if number is None or rows is None:
@@ -123,8 +123,8 @@ async def _chunk(call: BrokerCall) -> Response:
     return call.answer(Chunk(following))
 
 
-async def _commit(call: BrokerCall) -> Response:
-    given = await asked(call, Commit)
+async def _commit(call: BrokerRequest) -> Response:
+    given = await json_body(call, SnapshotCommit)
     await call.member("relay")
     if len(given.digest) != _DIGEST_DIGITS or given.digest.strip("0123456789abcdef"):
         raise BadInput("a digest is 64 lower-case hex digits")
@@ -133,7 +133,7 @@ async def _commit(call: BrokerCall) -> Response:
     return call.answer(_told(row))
 
 
-async def _get(call: BrokerCall) -> Response:
+async def _get(call: BrokerRequest) -> Response:
     await call.member("read")
     row = await call.api.desk.snapshot_get(call.mesh)
     if row is None:
@@ -141,9 +141,9 @@ async def _get(call: BrokerCall) -> Response:
     return call.answer(_told(row))
 
 
-async def _part(call: BrokerCall) -> Response:
+async def _part(call: BrokerRequest) -> Response:
     await call.member("read")
-    number = whole("number", call.path["number"])
+    number = parse_int("number", call.path["number"])
     part = None
     if number <= _NUMBER_MAX:
         part = await call.api.desk.snapshot_part(call.mesh, _id(call), number)
@@ -152,12 +152,12 @@ async def _part(call: BrokerCall) -> Response:
     return Response(part, media_type=BINARY)
 
 
-def _id(call: BrokerCall) -> str:
+def _id(call: BrokerRequest) -> str:
     return id_text(parse_id(call.path["id"]))
 
 
-def _told(row: SnapshotRow) -> SnapshotTold:
-    return SnapshotTold(
+def _told(row: SnapshotRow) -> SnapshotResponse:
+    return SnapshotResponse(
         snapshot_id=row.id,
         epoch=row.epoch,
         seq=row.seq,

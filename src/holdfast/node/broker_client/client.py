@@ -17,8 +17,8 @@ from weakref import WeakSet
 
 import msgspec
 
-from holdfast.node.broker_client.objects import Objects
-from holdfast.node.core.engine import Core
+from holdfast.node.broker_client.objects import BrokerObjects
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.trust.trust import Trust
 from holdfast.protocol.broker_http import (
     Chunk,
@@ -56,7 +56,7 @@ from holdfast.rules.errors import (
     ZoneNotTrusted,
 )
 from holdfast.rules.invites import SECRET_BYTES, Invite, check_broker_url, format_invite
-from holdfast.rules.keys import Hello, bytes_of, card_of, check_proof, parse_card, text_of
+from holdfast.rules.keys import HelloTranscript, bytes_of, card_of, check_proof, parse_card, text_of
 from holdfast.rules.limits import (
     BROKER_PART_BYTES_MAX,
     INVITE_HOURS,
@@ -64,9 +64,9 @@ from holdfast.rules.limits import (
     LINK_READ_MS_MAX,
     MIB,
 )
-from holdfast.transport.handshake import SMALL_BYTES_MAX, Seed, Session, greet
+from holdfast.transport.handshake import SMALL_BYTES_MAX, ClientSession, Seed, handshake
 from holdfast.transport.http_client import Client, Content
-from holdfast.transport.remote_errors import Answer
+from holdfast.transport.remote_errors import HttpAnswer
 from holdfast.transport.tls import client_context
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ _COMPARE: Final = "compare the cards: where the broker runs: holdfast broker sta
 # --- the calls -----------------------------------------------------------------------------------
 
 
-class BrokerCalls:
+class BrokerClient:
     """One broker, as one node asks it. Thread-safe; calls take turns."""
 
     def __init__(
@@ -103,10 +103,10 @@ class BrokerCalls:
         self._client = self._connect()
         self._streams: WeakSet[Client] = WeakSet()
         self._greeting = threading.Lock()
-        self._session: Session | None = None
+        self._session: ClientSession | None = None
 
     @classmethod
-    def of(cls, trust: Trust, url: str, card: str) -> BrokerCalls:
+    def of(cls, trust: Trust, url: str, card: str) -> BrokerClient:
         """As this node, by its own key."""
         return cls(url, card, (trust.name, trust.seed))
 
@@ -249,7 +249,7 @@ class BrokerCalls:
             raise BadAnswer(f"{self.url} does not say how large {sha} is")
         return int(said)
 
-    def put_object(self, core: Core, mesh: str, sha: str) -> bool:
+    def put_object(self, core: NodeEngine, mesh: str, sha: str) -> bool:
         """Brings an object of ours; False if the broker has it already. BlobMissing if we have
         not.
         """
@@ -261,9 +261,9 @@ class BrokerCalls:
             self._call("PUT", self.object_path(mesh, sha), headers=headers, content=content)
         return True
 
-    def objects(self, mesh: str) -> Objects:
+    def objects(self, mesh: str) -> BrokerObjects:
         """The objects of a mesh, as `pull_objects` asks for them."""
-        return Objects(self, mesh)
+        return BrokerObjects(self, mesh)
 
     @contextmanager
     def streaming(self, path: str, accept: str = _BINARY) -> Iterator[Iterator[bytes]]:
@@ -332,8 +332,8 @@ class BrokerCalls:
         headers: Mapping[str, str] | None = None,
         bytes_max: int = SMALL_BYTES_MAX,
         content: Content | None = None,
-    ) -> Answer:
-        def once(session: Session) -> Answer:
+    ) -> HttpAnswer:
+        def once(session: ClientSession) -> HttpAnswer:
             return self._client.call(
                 method,
                 path,
@@ -360,18 +360,18 @@ class BrokerCalls:
         context = None if self._plain else client_context()
         return Client(self.url, connect_ms=connect_ms, read_ms=read_ms, context=context)
 
-    def _renew(self, old: Session | None) -> Session:
+    def _renew(self, old: ClientSession | None) -> ClientSession:
         """A new session, unless another thread has got one since."""
         with self._greeting:
             if self._session is None or self._session is old:
                 self._session = None
                 with self._theirs():
-                    self._session = greet(
+                    self._session = handshake(
                         self._client, self.us, self._seed, self._check, plain=self._plain
                     )
             return self._session
 
-    def _check(self, hello: Hello, proof: bytes) -> None:
+    def _check(self, hello: HelloTranscript, proof: bytes) -> None:
         """Is it the broker that is pinned, on this very connection?"""
         who = f"{self._client.address} says that it is {hello.server_zone!r}"
         if (hello.server_zone, hello.server_key) != (self._name, self._key):
@@ -396,20 +396,20 @@ def card_shown(url: str, us: tuple[str, Seed]) -> str:
     """
     found: list[str] = []
 
-    def look(hello: Hello, proof: bytes) -> None:
+    def look(hello: HelloTranscript, proof: bytes) -> None:
         _check_proof(hello, proof, f"{url} says that it is {hello.server_zone!r}")
         found.append(card_of(hello.server_zone, hello.server_key))
 
     plain = check_broker_url(url).startswith("http:")
     client = Client(url, context=None if plain else client_context())
     try:
-        greet(client, *us, look, plain=plain)
+        handshake(client, *us, look, plain=plain)
     finally:
         client.close()
     return found[0]
 
 
-def _check_proof(hello: Hello, proof: bytes, who: str) -> None:
+def _check_proof(hello: HelloTranscript, proof: bytes, who: str) -> None:
     if not hello.certificate or not check_proof(hello.server_key, "server", hello, proof):
         raise ZoneNotTrusted(
             f"{who}, but cannot prove it on this connection",

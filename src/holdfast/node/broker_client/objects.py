@@ -7,15 +7,15 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.node.broker_client.client import BrokerCalls
+    from holdfast.node.broker_client.client import BrokerClient
 
 
-class Objects:
+class BrokerObjects:
     """The objects of one mesh at its broker, read in order: an object is one stream, which goes on
     as long as it is asked for piece after piece.
     """
 
-    def __init__(self, calls: BrokerCalls, mesh: str) -> None:
+    def __init__(self, calls: BrokerClient, mesh: str) -> None:
         self._calls, self._mesh = calls, mesh
         self._open = ExitStack()
         self._pieces: Iterator[bytes] = iter(())

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast.node.broker_client.client import BrokerCalls
+from holdfast.node.broker_client.client import BrokerClient
 from holdfast.rules.bodies import MessageSend, decode_body
 from holdfast.rules.envelope import Envelope, decode
 from holdfast.rules.errors import BadAnswer, BadInput, Refused
@@ -64,10 +64,10 @@ class DeadMessage(msgspec.Struct, frozen=True):
     died_at: int
 
 
-class QueueCalls:
+class QueueClient:
     """One queue of one mesh."""
 
-    def __init__(self, calls: BrokerCalls, mesh: str, queue: str) -> None:
+    def __init__(self, calls: BrokerClient, mesh: str, queue: str) -> None:
         self._calls, self._mesh, self._queue = calls, mesh, queue
         self._at = f"{_queues(mesh)}/{quote(queue, safe='/')}"
 
@@ -119,7 +119,7 @@ class QueueCalls:
         return envelope, body
 
 
-def queue_list(calls: BrokerCalls, mesh: str) -> list[QueueInfo]:
+def queue_list(calls: BrokerClient, mesh: str) -> list[QueueInfo]:
     return calls.ask(_Queues, "GET", _queues(mesh)).queues
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.node.core.context import Context
+from holdfast.node.core.context import NodeContext
 from holdfast.node.core.fold import CURRENT, FOLDS
 from holdfast.rules.bodies import OPS, Body, encode_body, family_of
 from holdfast.rules.data_classes import data_class_of, write_class_of
@@ -20,7 +20,7 @@ from holdfast.rules.errors import IdReused
 from holdfast.rules.fingerprint import canonical_meta, fingerprint
 from holdfast.rules.ids import id_text, parse_id
 from holdfast.rules.order import Stamp
-from holdfast.rules.outbox import spool_row
+from holdfast.rules.outbox import outbox_row
 from holdfast.rules.reconcile import Outcome
 from holdfast.storage.ports import Reader, Transaction
 
@@ -74,7 +74,7 @@ class Change:
 
     def __init__(
         self,
-        ctx: Context,
+        ctx: NodeContext,
         mesh: str,
         op: str,
         entity: str,
@@ -141,7 +141,7 @@ class Change:
         if apply is not None:
             outcome = apply(tx, ctx, envelope, self.body, offset, current)
         if lane is not None:
-            tx.spool_add((spool_row(lane, envelope, offset, now),))
+            tx.spool_add((outbox_row(lane, envelope, offset, now),))
         return Receipt(self.id, offset, lamport, ctx.peer, False, outcome)
 
 

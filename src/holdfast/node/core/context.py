@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from holdfast.service.clock import Source
+from holdfast.service.clock import Clock
 from holdfast.storage.files.blobs import BlobStore
 
 
-class Context:
+class NodeContext:
     """This node: its name, the generation of its log, its clock, its blobs."""
 
     __slots__ = ("blobs", "epoch", "mint", "now_ms", "peer")
 
-    def __init__(self, peer: str, epoch: int, source: Source, blobs: BlobStore) -> None:
+    def __init__(self, peer: str, epoch: int, source: Clock, blobs: BlobStore) -> None:
         self.peer = peer
         self.epoch = epoch
         self.now_ms = source.now_ms

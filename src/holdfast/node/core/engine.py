@@ -12,7 +12,7 @@ from typing import BinaryIO, Final, TypeVar
 
 from holdfast.node.core import operations
 from holdfast.node.core.change import Receipt
-from holdfast.node.core.context import Context
+from holdfast.node.core.context import NodeContext
 from holdfast.node.core.metrics import Metrics
 from holdfast.node.core.views import FileInfo
 from holdfast.rules.errors import (
@@ -49,13 +49,13 @@ _ADDING: Final = frozenset(
 deletion, too, which needs something to delete and so cannot go on for ever."""
 
 
-class Core:
+class NodeEngine:
     """Runs verbs against one store."""
 
     def __init__(
         self,
         store: Store,
-        ctx: Context,
+        ctx: NodeContext,
         metrics: Metrics,
         blobs_free: Callable[[], AbstractContextManager[bool]] = lambda: nullcontext(True),
     ) -> None:

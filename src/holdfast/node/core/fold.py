@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.node.core.context import Context
+from holdfast.node.core.context import NodeContext
 from holdfast.node.core.fold_tasks import fold_task
 from holdfast.rules.bodies import (
     NOTHING,
@@ -31,7 +31,7 @@ from holdfast.rules.bodies import (
     family_of,
 )
 from holdfast.rules.envelope import Envelope, decode_trusted
-from holdfast.rules.merge import Verdict, last_writer_wins, version_of
+from holdfast.rules.merge import MergeVerdict, last_writer_wins, version_of
 from holdfast.rules.order import Version, is_newer
 from holdfast.rules.reconcile import Outcome
 from holdfast.rules.rows import BlobRow, ConflictRow, FileRow, MemoryRow, StateRow, VectorRow
@@ -46,7 +46,7 @@ def current_version(tx: Reader, envelope_or_change: Any, body: Body) -> Version 
 
 def fold(
     tx: Transaction,
-    ctx: Context,
+    ctx: NodeContext,
     envelope: Envelope,
     body: Body | None,
     offset: int,
@@ -63,7 +63,7 @@ def fold(
 # --- the last writer wins ------------------------------------------------------------------------
 
 
-def _judge(tx: Reader, envelope: Envelope, current: Version) -> Verdict:
+def _judge(tx: Reader, envelope: Envelope, current: Version) -> MergeVerdict:
     incoming = version_of(envelope)
     current_base = None
     if not is_newer(incoming, current):
@@ -75,7 +75,7 @@ def _judge(tx: Reader, envelope: Envelope, current: Version) -> Verdict:
 
 def _settle(
     tx: Transaction,
-    ctx: Context,
+    ctx: NodeContext,
     envelope: Envelope,
     current: Version,
     replaced: Callable[[Transaction, Envelope], tuple[str, bytes]],
@@ -87,7 +87,7 @@ def _settle(
     verdict = _judge(tx, envelope, current)
     if verdict.discards:
         incoming = version_of(envelope)
-        if verdict is Verdict.LOSES:
+        if verdict is MergeVerdict.LOSES:
             winner, loser = current, incoming
             loser_op, loser_body = envelope.op, envelope.body
         else:
@@ -135,7 +135,7 @@ def _state_replaced(tx: Reader, envelope: Envelope) -> tuple[str, bytes]:
 
 def _fold_state(
     tx: Transaction,
-    ctx: Context,
+    ctx: NodeContext,
     envelope: Envelope,
     body: Body,
     offset: int,
@@ -174,7 +174,7 @@ def _memory_replaced(tx: Reader, envelope: Envelope) -> tuple[str, bytes]:
 
 def _fold_memory(
     tx: Transaction,
-    ctx: Context,
+    ctx: NodeContext,
     envelope: Envelope,
     body: Body,
     offset: int,
@@ -219,7 +219,7 @@ def _file_replaced(tx: Reader, envelope: Envelope) -> tuple[str, bytes]:
 
 def _fold_file(
     tx: Transaction,
-    ctx: Context,
+    ctx: NodeContext,
     envelope: Envelope,
     body: Body,
     offset: int,
@@ -255,7 +255,7 @@ def _fold_file(
     return Outcome.APPLIED
 
 
-def _hold_blob(tx: Transaction, ctx: Context, sha256: str, size: int) -> None:
+def _hold_blob(tx: Transaction, ctx: NodeContext, sha256: str, size: int) -> None:
     """Registers a blob that is named; also revives one that waits for its file to be removed."""
     known = tx.blob_get(sha256)
     if known is None or known.released_at is not None:
@@ -267,7 +267,7 @@ def _hold_blob(tx: Transaction, ctx: Context, sha256: str, size: int) -> None:
 
 def _fold_fact(
     tx: Transaction,
-    ctx: Context,
+    ctx: NodeContext,
     envelope: Envelope,
     body: Body,
     offset: int,
@@ -301,7 +301,7 @@ def _model_id(body: Body) -> str:
 
 def _fold_vector(
     tx: Transaction,
-    ctx: Context,
+    ctx: NodeContext,
     envelope: Envelope,
     body: Body,
     offset: int,
@@ -337,7 +337,7 @@ def _fold_vector(
 
 
 _Find = Callable[[Reader, Any, Body], Version | None]
-_Fold = Callable[[Transaction, Context, Envelope, Body, int, Version | None], Outcome]
+_Fold = Callable[[Transaction, NodeContext, Envelope, Body, int, Version | None], Outcome]
 
 _FAMILIES: Final[dict[str, tuple[_Find | None, _Fold]]] = {
     "state": (_state_current, _fold_state),

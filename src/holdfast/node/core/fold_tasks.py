@@ -8,7 +8,7 @@ claim was superseded is warned on its next call.
 
 from __future__ import annotations
 
-from holdfast.node.core.context import Context
+from holdfast.node.core.context import NodeContext
 from holdfast.rules import tasks
 from holdfast.rules.bodies import NOTHING, Body, TaskCreate, TaskTurn
 from holdfast.rules.envelope import Envelope
@@ -21,7 +21,7 @@ from holdfast.storage.ports import Transaction
 
 def fold_task(
     tx: Transaction,
-    ctx: Context,
+    ctx: NodeContext,
     envelope: Envelope,
     body: Body,
     offset: int,
@@ -119,7 +119,7 @@ def _task_row(
 
 def _keep_events(
     tx: Transaction,
-    ctx: Context,
+    ctx: NodeContext,
     envelope: Envelope,
     known: list[TaskEventRow],
     history: list[tasks.Judged],
@@ -153,16 +153,16 @@ def _keep_events(
         )
         if lost and not was_lost:
             # A renewed claim is lost together with the one that it renewed: that one is told.
-            held = before is not None and before.event == tasks.Event.CLAIMED
+            held = before is not None and before.event == tasks.TaskEvent.CLAIMED
             _lost_turn(tx, ctx, envelope, judged, held=held)
 
 
 def _lost_turn(
-    tx: Transaction, ctx: Context, envelope: Envelope, judged: tasks.Judged, *, held: bool
+    tx: Transaction, ctx: NodeContext, envelope: Envelope, judged: tasks.Judged, *, held: bool
 ) -> None:
     turn, against = judged.turn, judged.against
     assert against is not None, "a turn loses against another"
-    ended = judged.event is tasks.Event.REJECTED_TERMINAL
+    ended = judged.event is tasks.TaskEvent.REJECTED_TERMINAL
     tx.conflict_add(
         ConflictRow(
             mesh=envelope.mesh,

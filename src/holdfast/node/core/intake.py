@@ -19,8 +19,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from holdfast.node.core.change import known_receipt
-from holdfast.node.core.context import Context
-from holdfast.node.core.engine import Core
+from holdfast.node.core.context import NodeContext
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.fold import current_version, fold
 from holdfast.rules.arrivals import Arrival, Arrivals, Arrived, read_arrivals
 from holdfast.rules.bodies import Body, MessageSend
@@ -104,7 +104,7 @@ class Intake:
 
     def __init__(
         self,
-        ctx: Context,
+        ctx: NodeContext,
         batch: Iterable[bytes],
         via: int = 0,
         delivered: Mapping[bytes, bytes] | None = None,
@@ -125,7 +125,7 @@ class Intake:
     @classmethod
     def of(
         cls,
-        ctx: Context,
+        ctx: NodeContext,
         arrivals: Arrivals,
         via: int = 0,
         delivered: Mapping[bytes, bytes] | None = None,
@@ -284,7 +284,7 @@ class Intake:
             self._seen[key] = max(self._seen.get(key, 0), lamport)
 
 
-def is_news(ctx: Context, raw: bytes, tx: Reader) -> bool | None:
+def is_news(ctx: NodeContext, raw: bytes, tx: Reader) -> bool | None:
     """Whether an envelope would be taken in: False if it is known, None if it would be refused."""
     arrival = Arrival(raw)
     envelope = arrival.envelope
@@ -324,7 +324,7 @@ def _check_not_forgotten(
 
 
 def objection(
-    core: Core, slug: str, arrival: Arrived | Arrival, tx: Reader
+    core: NodeEngine, slug: str, arrival: Arrived | Arrival, tx: Reader
 ) -> HoldfastError | None:
     """What only one who knows where it came from can say against an envelope."""
     if isinstance(arrival, tuple):

@@ -18,7 +18,7 @@ from holdfast.rules.limits import METRICS_BYTES_MAX
 from holdfast.storage.files.durable import disk_errors
 
 
-class Verb:
+class OperationCount:
     """How often a verb ran, and how long it took."""
 
     __slots__ = ("count", "longest_ns", "total_ns")
@@ -31,7 +31,7 @@ class Metrics:
     """The counts of one process."""
 
     def __init__(self) -> None:
-        self.verbs: dict[str, Verb] = {}
+        self.verbs: dict[str, OperationCount] = {}
         self.errors: dict[str, int] = {}
 
     def failed(self, error: HoldfastError) -> None:
@@ -40,7 +40,7 @@ class Metrics:
     def add(self, name: str, ns: int) -> None:
         verb = self.verbs.get(name)
         if verb is None:
-            verb = self.verbs[name] = Verb()
+            verb = self.verbs[name] = OperationCount()
         verb.count += 1
         verb.total_ns += ns
         if ns > verb.longest_ns:

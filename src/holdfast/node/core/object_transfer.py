@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.rules.errors import (
     BadAnswer,
     BadValue,
@@ -33,7 +33,7 @@ class Pulled(msgspec.Struct):
     bytes: int = 0
 
 
-class Source(Protocol):
+class ObjectSource(Protocol):
     """Whoever has objects: the other end of a link, or a broker."""
 
     def object_size(self, sha: str) -> int | None: ...
@@ -41,8 +41,8 @@ class Source(Protocol):
 
 
 def pull_objects(
-    core: Core,
-    source: Source,
+    core: NodeEngine,
+    source: ObjectSource,
     wanted: Iterable[str],
     count: Callable[[Pulled], None],
     ended: Callable[[], bool],
@@ -63,8 +63,8 @@ def pull_objects(
 
 
 def _pull(
-    core: Core,
-    source: Source,
+    core: NodeEngine,
+    source: ObjectSource,
     sha: str,
     count: Callable[[Pulled], None],
     ended: Callable[[], bool],

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from holdfast.node.core.change import Change, Receipt
-from holdfast.node.core.context import Context
+from holdfast.node.core.context import NodeContext
 from holdfast.node.core.views import Hit, Memory, StateEntry
 from holdfast.rules import limits, names
 from holdfast.rules.bodies import (
@@ -43,7 +43,7 @@ from holdfast.rules.errors import (
 from holdfast.rules.ids import id_text
 from holdfast.rules.paths import check_path
 from holdfast.rules.rows import TaskEventRow, TaskRow
-from holdfast.rules.tasks import TERMINAL, Status
+from holdfast.rules.tasks import TERMINAL, TaskStatus
 from holdfast.rules.vectors import Model, pack
 from holdfast.storage.ports import Reader, Transaction
 
@@ -73,13 +73,13 @@ class _Deletion(Change):
 
 
 def state_set(
-    ctx: Context, mesh: str, key: str, value: object, id: str | None = None, meta: Meta = None
+    ctx: NodeContext, mesh: str, key: str, value: object, id: str | None = None, meta: Meta = None
 ) -> Change:
     names.check_key(key)
     return Change(ctx, mesh, "state.set", key, StateSet(encode_value(value)), id=id, meta=meta)
 
 
-def state_delete(ctx: Context, mesh: str, key: str, id: str | None = None) -> Change:
+def state_delete(ctx: NodeContext, mesh: str, key: str, id: str | None = None) -> Change:
     names.check_key(key)
 
     def require(tx: Reader) -> None:
@@ -104,7 +104,7 @@ def state_entry(mesh: str, key: str) -> Read[StateEntry | None]:
 
 
 def memory_set(
-    ctx: Context,
+    ctx: NodeContext,
     mesh: str,
     key: str,
     value: object,
@@ -121,7 +121,7 @@ def memory_set(
     return Change(ctx, mesh, "memory.set", key, body, owner=owner or ctx.peer, id=id)
 
 
-def memory_forget(ctx: Context, mesh: str, key: str, id: str | None = None) -> Change:
+def memory_forget(ctx: NodeContext, mesh: str, key: str, id: str | None = None) -> Change:
     names.check_key(key)
 
     def require(tx: Reader) -> None:
@@ -132,7 +132,7 @@ def memory_forget(ctx: Context, mesh: str, key: str, id: str | None = None) -> C
     return _Deletion(require, ctx, mesh, "memory.forget", key, Nothing(), owner=ctx.peer, id=id)
 
 
-def owner_of(ctx: Context, scope: str) -> str | None:
+def owner_of(ctx: NodeContext, scope: str) -> str | None:
     """The owner that a scope names; None for all of them."""
     if scope == "self":
         return ctx.peer
@@ -159,7 +159,7 @@ def memory_recall(mesh: str, key: str, owner: str | None) -> Read[list[Memory]]:
 
 
 def vector_store(
-    ctx: Context,
+    ctx: NodeContext,
     mesh: str,
     key: str,
     embedding: Any,
@@ -185,7 +185,12 @@ def vector_store(
 
 
 def vector_delete(
-    ctx: Context, mesh: str, key: str, model: Model, id: str | None = None, owner: str | None = None
+    ctx: NodeContext,
+    mesh: str,
+    key: str,
+    model: Model,
+    id: str | None = None,
+    owner: str | None = None,
 ) -> Change:
     names.check_key(key)
     whose = owner or ctx.peer
@@ -232,7 +237,7 @@ class FileSharing(Change):
 
 
 def file_share(
-    ctx: Context,
+    ctx: NodeContext,
     mesh: str,
     path: str,
     sha256: str,
@@ -246,7 +251,7 @@ def file_share(
     return FileSharing(ctx, mesh, "file.share", path, body, owner=owner or ctx.peer, id=id)
 
 
-def file_delete(ctx: Context, mesh: str, path: str, id: str | None = None) -> Change:
+def file_delete(ctx: NodeContext, mesh: str, path: str, id: str | None = None) -> Change:
     check_path(path)
 
     def require(tx: Reader) -> None:
@@ -280,7 +285,7 @@ class TaskMove(Change):
         mine = task.claimed_by == self.ctx.peer
         if self.op == "task.cancel" or mine:
             return
-        if task.status is Status.CLAIMED:
+        if task.status is TaskStatus.CLAIMED:
             raise TaskTaken(
                 f"task {task.task} is claimed by {task.claimed_by}",
                 hint="choose another task, or wait until it is released",
@@ -300,7 +305,7 @@ def require_task(tx: Reader, mesh: str, task: str) -> TaskRow:
 
 
 def task_create(
-    ctx: Context, mesh: str, title: str, description: str = "", id: str | None = None
+    ctx: NodeContext, mesh: str, title: str, description: str = "", id: str | None = None
 ) -> Change:
     check_prose(title, "title", limits.TITLE_BYTES_MAX, empty=False)
     check_prose(description, "description", limits.DESCRIPTION_BYTES_MAX)
@@ -311,7 +316,7 @@ def task_create(
     return change
 
 
-def task_move(ctx: Context, mesh: str, verb: str, task: str, id: str | None = None) -> Change:
+def task_move(ctx: NodeContext, mesh: str, verb: str, task: str, id: str | None = None) -> Change:
     names.check_key(task, "task")
     body = TaskTurn(0) if verb in ("claim", "release") else Nothing()
     return TaskMove(ctx, mesh, f"task.{verb}", task, body, id=id, asked=b"")
@@ -352,7 +357,7 @@ class FactNaming(Change):
 
 
 def fact_append(
-    ctx: Context,
+    ctx: NodeContext,
     mesh: str,
     subject: str,
     predicate: str,
@@ -384,10 +389,10 @@ def _digests(objects: Iterable[str]) -> tuple[bytes, ...]:
     return found
 
 
-def check_status(status: Status | str) -> Status:
+def check_status(status: TaskStatus | str) -> TaskStatus:
     try:
-        return Status(status)
+        return TaskStatus(status)
     except ValueError:
         raise BadInput(
-            f"status {status!r} is not known", hint=f"use one of {', '.join(Status)}"
+            f"status {status!r} is not known", hint=f"use one of {', '.join(TaskStatus)}"
         ) from None

@@ -84,7 +84,7 @@ class Hit(msgspec.Struct, frozen=True):
         return cls(row.key, row.owner, row.content, decode_value(row.metadata), distance)
 
 
-class Clock(msgspec.Struct, frozen=True):
+class MeshClock(msgspec.Struct, frozen=True):
     """Where a mesh's clock stands, and whether others have been heard of lately."""
 
     lamport: int

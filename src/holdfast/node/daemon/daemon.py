@@ -19,25 +19,25 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from holdfast.node.daemon.message_hook import MailWatch
-from holdfast.node.daemon.upkeep import Upkeep
+from holdfast.node.daemon.message_hook import MessageWatch
+from holdfast.node.daemon.upkeep import NodeUpkeep
 from holdfast.node.http.app import node_routes
-from holdfast.node.http.context import Api
+from holdfast.node.http.context import NodeApi
 from holdfast.node.library.aio import LoopWriter
 from holdfast.node.library.node import Node, open_node
 from holdfast.node.links.status import LinkStatus
-from holdfast.node.links.worker import Pullers
-from holdfast.node.log.watch import Pulse, WakeSocket
+from holdfast.node.links.worker import LinkManager
+from holdfast.node.log.watch import LogWatch, WakeSocket
 from holdfast.node.settings import Settings
-from holdfast.node.sync.manager import Syncs
-from holdfast.node.sync.status import BrokerBoard
+from holdfast.node.sync.manager import SyncManager
+from holdfast.node.sync.status import BrokerStatusTracker
 from holdfast.node.trust.trust import Trust
 from holdfast.node.upkeep.disk import DiskWatch
 from holdfast.rules import limits
 from holdfast.rules.disk_pressure import Pressure
 from holdfast.rules.links import LinkState
-from holdfast.service.http.app import Frame
-from holdfast.service.http.request import Counts, Gate
+from holdfast.service.http.app import HttpApp
+from holdfast.service.http.request import ConcurrencyLimits, RequestCounts
 from holdfast.service.instance_lock import DaemonLock, DaemonNote
 from holdfast.service.lifecycle import Service, Told, silent
 from holdfast.service.sessions import Sessions
@@ -63,12 +63,12 @@ class Daemon(Service):
     ) -> None:
         super().__init__(told, on_overtime)
         self._home, self._settings, self._sync = home, settings.check(), sync
-        self._api: Api | None = None
+        self._api: NodeApi | None = None
         self._talkative = False
         self._said: dict[tuple[str, str], str | None] = {}
 
     @property
-    def api(self) -> Api:
+    def api(self) -> NodeApi:
         assert self._api is not None, "the daemon is not up"
         return self._api
 
@@ -87,7 +87,7 @@ class Daemon(Service):
         self._start_upkeep(api, ending)
         self._start_pullers(api, ending)
         await self._start_syncs(api, ending)
-        server = Server(Frame(api, node_routes()), listeners)
+        server = Server(HttpApp(api, node_routes()), listeners)
         await server.start()
         ending.push_async_callback(self._end_calls, server)
         self.addresses = [listener.address for listener in listeners]
@@ -96,22 +96,22 @@ class Daemon(Service):
         self._start_mail(api, ending)
         api.phase = "ready"
 
-    def _make_api(self, node: Node, paths: HomePaths, ending: AsyncExitStack) -> Api:
+    def _make_api(self, node: Node, paths: HomePaths, ending: AsyncExitStack) -> NodeApi:
         core = node._core
         threads = ThreadPoolExecutor(limits.SERVER_THREADS, "holdfast-serve")
         ending.callback(threads.shutdown, wait=False)
         trust = Trust(core, paths)
-        pulse = Pulse(lambda: core.read("log.head", lambda tx: tx.log_bounds()[1]))
+        pulse = LogWatch(lambda: core.read("log.head", lambda tx: tx.log_bounds()[1]))
         disk = DiskWatch(core, paths, self._settings.disk_limit_bytes)
         disk.on_change(lambda found: self._news(pulse, "disk", _disk_news(found)))
-        return Api(
+        return NodeApi(
             node=node,
             trust=trust,
             sessions=Sessions(trust, clock=monotonic, random=os.urandom),
             settings=self._settings,
             pulse=pulse,
-            gate=Gate(),
-            counts=Counts(),
+            gate=ConcurrencyLimits(),
+            counts=RequestCounts(),
             threads=threads,
             writer=LoopWriter(core, node._opened.store.writer),
             disk=disk,
@@ -138,30 +138,30 @@ class Daemon(Service):
             keep(tcp_listener(*settings.listen_address, server_context(cert, key)))
         return made
 
-    def _start_upkeep(self, api: Api, ending: AsyncExitStack) -> None:
+    def _start_upkeep(self, api: NodeApi, ending: AsyncExitStack) -> None:
         assert api.disk is not None
-        upkeep = Upkeep(api.node, api.disk)
+        upkeep = NodeUpkeep(api.node, api.disk)
         upkeep.start()
         ending.push_async_callback(
             asyncio.to_thread, upkeep.stop, limits.SHUTDOWN_SWEEP_MS_MAX / 1000
         )
 
-    def _start_pullers(self, api: Api, ending: AsyncExitStack) -> None:
+    def _start_pullers(self, api: NodeApi, ending: AsyncExitStack) -> None:
         def changed(status: LinkStatus) -> None:
             self._news(api.pulse, "link", _link_news(status))
 
-        pullers = api.pullers = Pullers(api.core, api.trust, on_change=changed)
+        pullers = api.pullers = LinkManager(api.core, api.trust, on_change=changed)
         pullers.start()
         ending.push_async_callback(
             asyncio.to_thread, pullers.stop, limits.SHUTDOWN_DRAIN_MS_MAX / 1000
         )
 
-    async def _start_syncs(self, api: Api, ending: AsyncExitStack) -> None:
-        def changed(board: BrokerBoard) -> None:
+    async def _start_syncs(self, api: NodeApi, ending: AsyncExitStack) -> None:
+        def changed(board: BrokerStatusTracker) -> None:
             self._news(api.pulse, "broker", _broker_news(board))
 
         outbox = self._settings.outbox
-        syncs = api.syncs = Syncs(
+        syncs = api.syncs = SyncManager(
             api.core,
             api.trust,
             policies=outbox.policies,
@@ -172,7 +172,7 @@ class Daemon(Service):
         ending.push_async_callback(syncs.stop)
         api.pulse.on_look = syncs.ring
 
-    def _start_waking(self, api: Api, paths: HomePaths, ending: AsyncExitStack) -> None:
+    def _start_waking(self, api: NodeApi, paths: HomePaths, ending: AsyncExitStack) -> None:
         api.core.store.on_commit(api.pulse.ring)
         wake = WakeSocket(homes.wake_path(paths, make=True), api.pulse)
         ending.callback(wake.close)
@@ -181,11 +181,11 @@ class Daemon(Service):
         # What was written between opening the home and now.
         api.pulse.look()
 
-    def _start_mail(self, api: Api, ending: AsyncExitStack) -> None:
-        mail = api.mail = MailWatch(api.core, api.pulse, self._settings.hook_message, api.run)
+    def _start_mail(self, api: NodeApi, ending: AsyncExitStack) -> None:
+        mail = api.mail = MessageWatch(api.core, api.pulse, self._settings.hook_message, api.run)
         self._in_background(mail.watch(), ending)
 
-    def _news(self, pulse: Pulse, kind: str, document: dict[str, Any]) -> None:
+    def _news(self, pulse: LogWatch, kind: str, document: dict[str, Any]) -> None:
         """In the thread of whoever found it out."""
         pulse.post(kind, document)
         # The first that is told is that we are ready, and after `stopping` all of this is expected.
@@ -224,7 +224,7 @@ def _disk_news(found: Pressure) -> dict[str, Any]:
     return {"level": found.level, "fill": round(found.fill, 4), "room": found.room}
 
 
-def _broker_news(board: BrokerBoard) -> dict[str, Any]:
+def _broker_news(board: BrokerStatusTracker) -> dict[str, Any]:
     problem = board.last_error
     return {
         "name": board.broker.name,

@@ -19,15 +19,15 @@ from typing import Any
 
 import msgspec
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.http.inbox import opened
-from holdfast.node.log.watch import Pulse
+from holdfast.node.log.watch import LogWatch
 from holdfast.node.messages.messages import Inbox
 from holdfast.rules.errors import HoldfastError, UnknownMessage
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import CHUNK_ROWS, HOOK_MS_MAX, HOOK_ROWS, SECOND_MS
 from holdfast.rules.outbox import lane_of
-from holdfast.rules.rows import InboxRow, JobRow, SpoolRow
+from holdfast.rules.rows import InboxRow, JobRow, OutboxRow
 from holdfast.storage.ports import Reader, Transaction
 
 log = logging.getLogger("holdfast")
@@ -38,13 +38,13 @@ _LOOK_S = 1.0
 _OUTPUT_CHARS = 500
 
 
-class MailWatch:
+class MessageWatch:
     """In the daemon's loop, from its start to its end."""
 
     def __init__(
         self,
-        core: Core,
-        pulse: Pulse,
+        core: NodeEngine,
+        pulse: LogWatch,
         hook: list[str],
         run: Callable[..., Coroutine[Any, Any, Any]],
     ) -> None:
@@ -185,7 +185,7 @@ def _told(row: InboxRow) -> dict[str, Any]:
     }
 
 
-def _problem(row: SpoolRow) -> dict[str, Any]:
+def _problem(row: OutboxRow) -> dict[str, Any]:
     return {
         "lane": row.lane,
         "id": id_text(row.id),

@@ -19,7 +19,7 @@ from time import monotonic
 
 from holdfast.node.library.node import Node
 from holdfast.node.upkeep.disk import DiskWatch
-from holdfast.node.upkeep.sweep import DEFAULT_TTL, Swept, Ttl
+from holdfast.node.upkeep.sweep import DEFAULT_TTL, SweepReport, Ttl
 from holdfast.rules.disk_pressure import Pressure
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.limits import DISK_LOOK_MS, UPKEEP_MS, UPKEEP_PRESSED_MS
@@ -27,7 +27,7 @@ from holdfast.rules.limits import DISK_LOOK_MS, UPKEEP_MS, UPKEEP_PRESSED_MS
 log = logging.getLogger("holdfast")
 
 
-class Upkeep:
+class NodeUpkeep:
     """The upkeep of one open node, in a thread of its own."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Upkeep:
         look_ms: int = DISK_LOOK_MS,
         sweep_ms: int = UPKEEP_MS,
         pressed_ms: int = UPKEEP_PRESSED_MS,
-        on_sweep: Callable[[Swept], None] | None = None,
+        on_sweep: Callable[[SweepReport], None] | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """`on_sweep` is told of every sweep, in the upkeep's thread."""
@@ -116,7 +116,7 @@ class Upkeep:
 
     def _sweep(self) -> None:
         swept = self._node.sweep(self._ttl)
-        if swept != Swept():
+        if swept != SweepReport():
             log.info("swept %s: %s", self._node.home, swept)
             # What went may have made room.
             self._disk.look()

@@ -19,7 +19,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.node.exchange.import_rows import BadLine, ImportReport, LogReport, import_, import_log
+from holdfast.node.exchange.import_rows import (
+    BadLine,
+    ImportedLog,
+    ImportReport,
+    import_,
+    import_log,
+)
 from holdfast.node.library.node import Node
 from holdfast.protocol.export_lines import (
     AnyLine,
@@ -55,18 +61,18 @@ from holdfast.rules.rows import (
     MemoryRow,
     MeshRow,
     ModelRow,
-    Row,
     StateRow,
     TaskEventRow,
     TaskRow,
     VectorRow,
+    VersionedRow,
 )
 from holdfast.storage.files import backup_lock
 from holdfast.storage.files.blobs import BlobStore
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.ports import Reader
 
-__all__ = ["BadLine", "ImportReport", "LogReport", "export", "import_", "import_log"]
+__all__ = ["BadLine", "ImportReport", "ImportedLog", "export", "import_", "import_log"]
 
 Progress = Callable[[int, int], None]
 """Told how many lines are done, of about how many."""
@@ -263,7 +269,7 @@ def _named(version: Version) -> tuple[int, str, str]:
     return version.lamport, version.peer, id_text(version.id)
 
 
-def _stamp(row: Row) -> dict[str, Any]:
+def _stamp(row: VersionedRow) -> dict[str, Any]:
     return {
         "mesh": row.mesh,
         "lamport": row.lamport,

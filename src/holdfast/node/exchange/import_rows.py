@@ -31,7 +31,7 @@ import msgspec
 
 from holdfast.node.core import operations
 from holdfast.node.core.change import Change
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.library.node import Node
 from holdfast.protocol.export_lines import (
     AnyLine,
@@ -63,7 +63,7 @@ from holdfast.rules.errors import (
 from holdfast.rules.ids import id_text, id_time_ms, parse_id, uuid7
 from holdfast.rules.names import check_mesh, check_peer
 from holdfast.rules.rows import JobRow, MeshRow
-from holdfast.rules.tasks import Status
+from holdfast.rules.tasks import TaskStatus
 from holdfast.rules.vectors import Model
 from holdfast.storage.files import backup_lock
 from holdfast.storage.files.home import HomePaths
@@ -102,7 +102,7 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     """The line after which an interrupted import was taken up again; 0 for none."""
 
 
-class LogReport(msgspec.Struct, frozen=True, kw_only=True):
+class ImportedLog(msgspec.Struct, frozen=True, kw_only=True):
     """What became of the envelopes of an exported log, by outcome."""
 
     counts: dict[str, int]
@@ -124,7 +124,7 @@ def import_(
         return _Import(node._core, checked, renamed, skip_bad).run(source, progress)
 
 
-def import_log(node: Node, source: BinaryIO, *, progress: Progress | None = None) -> LogReport:
+def import_log(node: Node, source: BinaryIO, *, progress: Progress | None = None) -> ImportedLog:
     """Takes in the envelopes of an export as they are; meshes that lack are created."""
     checked = _checked(source)
     counts: dict[str, int] = {}
@@ -153,14 +153,14 @@ def import_log(node: Node, source: BinaryIO, *, progress: Progress | None = None
                     take()
                     _tell(progress, number, checked)
         take()
-    return LogReport(counts=counts, refused=tuple(refused))
+    return ImportedLog(counts=counts, refused=tuple(refused))
 
 
 class _Import:
     """One import on its way."""
 
     def __init__(
-        self, core: Core, checked: Checked, mesh_map: dict[str, str], skip_bad: bool
+        self, core: NodeEngine, checked: Checked, mesh_map: dict[str, str], skip_bad: bool
     ) -> None:
         self._core, self._checked, self._skip_bad = core, checked, skip_bad
         self._mesh_map = mesh_map
@@ -381,7 +381,7 @@ def _changed(name: str, change: Change) -> Step:
     return step
 
 
-def _ensure_mesh(tx: Transaction, *, core: Core, line: MeshLine) -> str:
+def _ensure_mesh(tx: Transaction, *, core: NodeEngine, line: MeshLine) -> str:
     if tx.mesh_get(line.slug) is not None:
         return HERE
     now = core.ctx.now_ms()
@@ -389,7 +389,7 @@ def _ensure_mesh(tx: Transaction, *, core: Core, line: MeshLine) -> str:
     return "mesh"
 
 
-def _put_task(core: Core, mesh: str, line: TaskLine, original: bytes, tx: Transaction) -> str:
+def _put_task(core: NodeEngine, mesh: str, line: TaskLine, original: bytes, tx: Transaction) -> str:
     """The task under an id of ours, moved towards the status that it had there."""
     there = tx.task_get(mesh, line.task)
     if there is not None and there.known:
@@ -404,21 +404,21 @@ def _put_task(core: Core, mesh: str, line: TaskLine, original: bytes, tx: Transa
     return HERE if created.duplicate else "task"
 
 
-def _turns(status: Status, ours: bool) -> Iterable[str]:
-    if status is Status.COMPLETED:
+def _turns(status: TaskStatus, ours: bool) -> Iterable[str]:
+    if status is TaskStatus.COMPLETED:
         return ("claim", "complete")
-    if status is Status.CANCELLED:
+    if status is TaskStatus.CANCELLED:
         return ("cancel",)
-    return ("claim",) if status is Status.CLAIMED and ours else ()
+    return ("claim",) if status is TaskStatus.CLAIMED and ours else ()
 
 
-def _still_possible(status: Status, ours: bool, verb: str) -> bool:
+def _still_possible(status: TaskStatus, ours: bool, verb: str) -> bool:
     """A task that an earlier import brought may have moved on since."""
     if verb == "claim":
-        return status is Status.OPEN
+        return status is TaskStatus.OPEN
     if verb == "complete":
-        return status is Status.CLAIMED and ours
-    return status in (Status.OPEN, Status.CLAIMED)
+        return status is TaskStatus.CLAIMED and ours
+    return status in (TaskStatus.OPEN, TaskStatus.CLAIMED)
 
 
 def _task_id(task: str) -> bytes:
@@ -444,7 +444,7 @@ def _sha(text: str) -> str:
 # --- blobs: parts that become one stream ---------------------------------------------------------
 
 
-def _put_blob(core: Core, number: int, first: BlobLine, lines: NumberedLines) -> None:
+def _put_blob(core: NodeEngine, number: int, first: BlobLine, lines: NumberedLines) -> None:
     _sha(first.sha256)
     put = core.blobs.put(io.BufferedReader(_Parts(first, lines)))
     if put.sha256 != first.sha256:

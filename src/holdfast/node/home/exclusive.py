@@ -17,7 +17,7 @@ from holdfast.storage.files.home import HomePaths, Presence
 
 
 @contextmanager
-def alone(paths: HomePaths, doing: str) -> Iterator[Callable[[], None]]:
+def exclusive(paths: HomePaths, doing: str) -> Iterator[Callable[[], None]]:
     """Gives a function that raises StoreBusy if somebody else has the home open by now.
 
     A process that is killed within the block counts as an unclean end: the next opening checks the

@@ -17,14 +17,14 @@ from time import monotonic, perf_counter
 
 import msgspec
 
-from holdfast.node.core.context import Context
-from holdfast.node.core.engine import Core
+from holdfast.node.core.context import NodeContext
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.metrics import Metrics
 from holdfast.node.upkeep.sweep import collect_blobs
 from holdfast.rules import limits
 from holdfast.rules.errors import AlreadyExists, BadPeerId, HoldfastError, NoHome, StoreCorrupt
 from holdfast.rules.names import check_peer
-from holdfast.service.clock import RealSource, Source
+from holdfast.service.clock import Clock, SystemClock
 from holdfast.storage.files import backup_lock
 from holdfast.storage.files import home as homes
 from holdfast.storage.files.blobs import FileBlobs
@@ -33,7 +33,7 @@ from holdfast.storage.files.home import HomePaths, Presence
 from holdfast.storage.ports import Reader, Transaction
 from holdfast.storage.sqlite.connection import sync_mode
 from holdfast.storage.sqlite.integrity import integrity
-from holdfast.storage.sqlite.recovery.wal import settle
+from holdfast.storage.sqlite.recovery.wal import rewrite_wal
 from holdfast.storage.sqlite.store import SqliteStore
 
 log = logging.getLogger("holdfast")
@@ -54,7 +54,7 @@ class Opened:
     """A home that is open: its core, and what closing needs."""
 
     def __init__(
-        self, paths: HomePaths, store: SqliteStore, core: Core, presence: Presence
+        self, paths: HomePaths, store: SqliteStore, core: NodeEngine, presence: Presence
     ) -> None:
         self.paths, self.store, self.core = paths, store, core
         self._presence = presence
@@ -126,7 +126,7 @@ def open_home(
     peer: str | None = None,
     create: bool = False,
     sync: str | None = None,
-    source: Source | None = None,
+    source: Clock | None = None,
     vfs: str | None = None,
     nudges: bool = True,
     environ: Mapping[str, str] = os.environ,
@@ -143,11 +143,11 @@ def open_home(
     presence = Presence.enter(paths)
     try:
         if left_log:
-            settle(paths.database, paths.wal, vfs=vfs)
+            rewrite_wal(paths.database, paths.wal, vfs=vfs)
         if (crashed or left_log) and paths.database.exists():  # else a creation was cut short
             _check_after_crash(paths, vfs)
         unclean = bool(crashed) or left_log
-        opened = _open_store(paths, peer, mode, source or RealSource(), vfs, presence, unclean)
+        opened = _open_store(paths, peer, mode, source or SystemClock(), vfs, presence, unclean)
         try:
             homes.clear_unclean(paths, crashed)
         except BaseException:
@@ -174,9 +174,9 @@ class _Nudge:
             self._wake = self._find()
         if os.path.exists(self._wake):
             # Imported only here: most commands run without a daemon.
-            from holdfast.transport.unix_socket import nudge
+            from holdfast.transport.unix_socket import notify_daemon
 
-            nudge(self._wake)
+            notify_daemon(self._wake)
 
     def _find(self) -> Path:
         try:
@@ -206,7 +206,7 @@ def _open_store(
     paths: HomePaths,
     peer: str | None,
     mode: str,
-    source: Source,
+    source: Clock,
     vfs: str | None,
     presence: Presence,
     unclean: bool,
@@ -218,8 +218,8 @@ def _open_store(
         name, mark = store.write(lambda tx: _identify(tx, paths, peer, unclean))
         if mode == "normal":
             _write_mark(paths, LogMark(mark.epoch, mark.offset, volatile=True))
-        ctx = Context(name, mark.epoch, source, FileBlobs(paths.blobs))
-        core = Core(store, ctx, Metrics(), lambda: backup_lock.free(paths))
+        ctx = NodeContext(name, mark.epoch, source, FileBlobs(paths.blobs))
+        core = NodeEngine(store, ctx, Metrics(), lambda: backup_lock.free(paths))
         return Opened(paths, store, core, presence)
     except BaseException:
         store.abort()

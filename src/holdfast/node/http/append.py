@@ -17,8 +17,8 @@ from starlette.responses import Response
 
 from holdfast.node.core import operations
 from holdfast.node.core.change import Change, Receipt
-from holdfast.node.core.context import Context
-from holdfast.node.http.context import Api, Call
+from holdfast.node.core.context import NodeContext
+from holdfast.node.http.context import NodeApi, NodeRequest
 from holdfast.node.http.many import each, lines_of
 from holdfast.node.library.documents import Prepared, write_all
 from holdfast.protocol.log_wire import NDJSON
@@ -32,7 +32,7 @@ from holdfast.rules.errors import (
 )
 from holdfast.service.http.errors import Told, failure
 from holdfast.service.http.route import Param, Route
-from holdfast.service.http.strict_json import INLINE_BYTES, content_type, fit, strict_json
+from holdfast.service.http.strict_json import INLINE_BYTES, check_shape, content_type, strict_json
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ def routes() -> list[Route]:
     ]
 
 
-async def _append(call: Call) -> Response:
+async def _append(call: NodeRequest) -> Response:
     raw = await call.body()
     key = call.headers.get("idempotency-key")
     lines = content_type(call) == NDJSON
@@ -117,7 +117,7 @@ async def _append(call: Call) -> Response:
     return call.answer(Results([_result(call.api, one) for one in outcomes]))
 
 
-def _prepare(api: Api, raw: bytes, key: str | None, lines: bool) -> Change | list[Prepared]:
+def _prepare(api: NodeApi, raw: bytes, key: str | None, lines: bool) -> Change | list[Prepared]:
     """One fact by itself, or many, each checked and encoded or with what is wrong with it."""
     only_mesh = cache(partial(_only_mesh, api))  # looked up once, and only if a fact needs it
     change = partial(_change, api.core.ctx, only_mesh)
@@ -125,7 +125,7 @@ def _prepare(api: Api, raw: bytes, key: str | None, lines: bool) -> Change | lis
         return _each(change, key, lines_of(raw), _of_line)
     value = strict_json(raw)
     if isinstance(value, dict) and "facts" in value:
-        return _each(change, key, fit(value, NewFacts).facts, _of_value)
+        return _each(change, key, check_shape(value, NewFacts).facts, _of_value)
     return change(_of_value(value), key)
 
 
@@ -143,7 +143,9 @@ def _each(
     return each(given, lambda one: change(read(one), None), "facts")
 
 
-def _change(ctx: Context, only_mesh: Callable[[], str], fact: NewFact, key: str | None) -> Change:
+def _change(
+    ctx: NodeContext, only_mesh: Callable[[], str], fact: NewFact, key: str | None
+) -> Change:
     return operations.fact_append(
         ctx,
         fact.mesh or only_mesh(),
@@ -156,7 +158,7 @@ def _change(ctx: Context, only_mesh: Callable[[], str], fact: NewFact, key: str 
     )
 
 
-def _only_mesh(api: Api) -> str:
+def _only_mesh(api: NodeApi) -> str:
     meshes = api.core.read("mesh.list", lambda tx: tx.mesh_list())
     if len(meshes) != 1:
         raise BadInput(
@@ -166,7 +168,7 @@ def _only_mesh(api: Api) -> str:
     return meshes[0].slug
 
 
-async def _write(api: Api, change: Change) -> Receipt:
+async def _write(api: NodeApi, change: Change) -> Receipt:
     begun = perf_counter_ns()
     try:
         return await api.writer.add(change)
@@ -177,13 +179,13 @@ async def _write(api: Api, change: Change) -> Receipt:
         api.core.metrics.add("fact.append", perf_counter_ns() - begun)
 
 
-def _result(api: Api, one: Receipt | HoldfastError) -> Result:
+def _result(api: NodeApi, one: Receipt | HoldfastError) -> Result:
     if isinstance(one, HoldfastError):
         return Result(status=one.http_status, error=failure(one).error)
     return Result(status=200 if one.duplicate else 201, fact=_told(api, one))
 
 
-def _told(api: Api, receipt: Receipt) -> Appended:
+def _told(api: NodeApi, receipt: Receipt) -> Appended:
     return Appended(
         id=receipt.id,
         epoch=api.core.ctx.epoch,
@@ -195,7 +197,7 @@ def _told(api: Api, receipt: Receipt) -> Appended:
 
 
 def _of_value(value: Any) -> NewFact:
-    return fit(value, NewFact)
+    return check_shape(value, NewFact)
 
 
 def _of_line(line: bytes) -> NewFact:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from holdfast.node.http.context import Call
+from holdfast.node.http.context import NodeRequest
 from holdfast.node.sync.pause import Resumed, pause, resume
 from holdfast.node.sync.status import BrokerStatus
 from holdfast.rules.errors import NotShared, UnknownMesh
@@ -54,25 +54,25 @@ def routes() -> list[Route]:
     ]
 
 
-async def _list(call: Call) -> Response:
+async def _list(call: NodeRequest) -> Response:
     call.require_trusted()
     syncs = call.api.syncs
     found = [] if syncs is None else await call.api.run(syncs.status)
     return call.answer(BrokerList(found))
 
 
-async def _pause(call: Call) -> Response:
+async def _pause(call: NodeRequest) -> Response:
     row = await call.api.run(pause, call.api.core, call.path["mesh"])
     await _refresh(call)
     return call.answer(Paused(row.slug, row.sync_paused))
 
 
-async def _resume(call: Call) -> Response:
+async def _resume(call: NodeRequest) -> Response:
     resumed = await call.api.run(resume, call.api.core, call.path["mesh"])
     await _refresh(call)
     return call.answer(resumed)
 
 
-async def _refresh(call: Call) -> None:
+async def _refresh(call: NodeRequest) -> None:
     if call.api.syncs is not None:
         await call.api.syncs.refresh(try_now=True)

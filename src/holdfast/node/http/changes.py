@@ -13,13 +13,13 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast.node.core.change import Receipt
-from holdfast.node.core.context import Context
-from holdfast.node.http.context import Api, Call
+from holdfast.node.core.context import NodeContext
+from holdfast.node.http.context import NodeApi, NodeRequest
 from holdfast.node.http.many import each, lines_of
 from holdfast.node.library.documents import (
-    NewChange,
+    ChangeDocument,
     Prepared,
-    Wish,
+    PreparedChange,
     prepare,
     read_change,
     write_all,
@@ -38,16 +38,16 @@ from holdfast.rules.errors import (
 )
 from holdfast.service.http.errors import Told, failure
 from holdfast.service.http.route import Route
-from holdfast.service.http.strict_json import INLINE_BYTES, content_type, fit, strict_json
+from holdfast.service.http.strict_json import INLINE_BYTES, check_shape, content_type, strict_json
 
 
 class NewChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Changes to write, each for itself: one that is refused does not hold up the others."""
 
-    changes: list[NewChange]
+    changes: list[ChangeDocument]
 
 
-class Written(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ChangeWritten(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What became of one change: where it is in the log, or why it was refused."""
 
     status: int
@@ -60,10 +60,10 @@ class Written(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: Told | None = None
 
 
-class AllWritten(msgspec.Struct, frozen=True):
+class ChangesWritten(msgspec.Struct, frozen=True):
     """One result for each change, in their order."""
 
-    results: list[Written]
+    results: list[ChangeWritten]
 
 
 def routes() -> list[Route]:
@@ -76,7 +76,7 @@ def routes() -> list[Route]:
             "this answers. Each is refused for itself, by what is listed below or in its own "
             "result.",
             request=NewChanges,
-            answers={200: AllWritten},
+            answers={200: ChangesWritten},
             errors=(
                 *(IdReused, UnknownMesh, UnknownKey, UnknownTask, TaskTaken, TaskEnded, DiskFull),
             ),
@@ -89,7 +89,7 @@ def routes() -> list[Route]:
     ]
 
 
-async def _changes(call: Call) -> Response:
+async def _changes(call: NodeRequest) -> Response:
     raw = await call.body()
     lines = content_type(call) == NDJSON
     if lines or len(raw) > INLINE_BYTES:
@@ -97,7 +97,7 @@ async def _changes(call: Call) -> Response:
     else:
         prepared = _prepared(call.api, raw, lines)
     outcomes = await write_all(call.api.writer, prepared)
-    return call.answer(AllWritten([_told(one) for one in outcomes]))
+    return call.answer(ChangesWritten([_told(one) for one in outcomes]))
 
 
 class _Listed(msgspec.Struct, forbid_unknown_fields=True):
@@ -106,28 +106,28 @@ class _Listed(msgspec.Struct, forbid_unknown_fields=True):
     changes: list[Any]
 
 
-def _prepared(api: Api, raw: bytes, lines: bool) -> list[Prepared]:
+def _prepared(api: NodeApi, raw: bytes, lines: bool) -> list[Prepared]:
     ctx = api.core.ctx
     if lines:
         return each(lines_of(raw), partial(_of_line, ctx), "changes")
     value = strict_json(raw)
     if not isinstance(value, dict) or "changes" not in value:
         raise BadInput('the body has no "changes"', hint='send {"changes": [{"op": …}, …]}')
-    return each(fit(value, _Listed).changes, partial(_of_value, ctx), "changes")
+    return each(check_shape(value, _Listed).changes, partial(_of_value, ctx), "changes")
 
 
-def _of_value(ctx: Context, value: object) -> Wish:
+def _of_value(ctx: NodeContext, value: object) -> PreparedChange:
     return prepare(ctx, read_change(value))
 
 
-def _of_line(ctx: Context, line: bytes) -> Wish:
+def _of_line(ctx: NodeContext, line: bytes) -> PreparedChange:
     return _of_value(ctx, strict_json(line))
 
 
-def _told(one: Receipt | HoldfastError) -> Written:
+def _told(one: Receipt | HoldfastError) -> ChangeWritten:
     if isinstance(one, HoldfastError):
-        return Written(status=one.http_status, error=failure(one).error)
-    return Written(
+        return ChangeWritten(status=one.http_status, error=failure(one).error)
+    return ChangeWritten(
         status=200 if one.duplicate else 201,
         id=one.id,
         offset=one.offset,

@@ -9,7 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast.node.core.views import Consumer
-from holdfast.node.http.context import Call
+from holdfast.node.http.context import NodeRequest
 from holdfast.node.log import serve
 from holdfast.protocol.log_wire import Registration
 from holdfast.rules.errors import (
@@ -24,7 +24,7 @@ from holdfast.rules.filters import Filter
 from holdfast.rules.rows import ConsumerRow
 from holdfast.service.caller import Caller
 from holdfast.service.http.route import Route
-from holdfast.service.http.strict_json import asked
+from holdfast.service.http.strict_json import json_body
 from holdfast.storage.ports import Reader
 
 
@@ -38,7 +38,7 @@ class _Asked(Registration, frozen=True, kw_only=True):
     filter: _Narrowing = _Narrowing()
 
 
-class Consumers(msgspec.Struct, frozen=True):
+class ConsumerList(msgspec.Struct, frozen=True):
     """The readers of the log that the caller may see, by name."""
 
     consumers: list[Consumer]
@@ -51,7 +51,7 @@ def routes() -> list[Route]:
             "/v1/consumers",
             _list,
             "Who reads the log, and how far they are.",
-            answers={200: Consumers},
+            answers={200: ConsumerList},
         ),
         Route(
             "POST",
@@ -74,24 +74,24 @@ def routes() -> list[Route]:
     ]
 
 
-async def _list(call: Call) -> Response:
+async def _list(call: NodeRequest) -> Response:
     def read(tx: Reader) -> list[Consumer]:
         head = tx.log_bounds()[1]
         return [Consumer.of(row, head) for row in tx.consumer_list() if _is_own(call.caller, row)]
 
     core = call.api.core
-    return call.answer(Consumers(await call.api.run(core.read, "consumer.list", read)))
+    return call.answer(ConsumerList(await call.api.run(core.read, "consumer.list", read)))
 
 
-async def _register(call: Call) -> Response:
-    given = msgspec.structs.asdict(await asked(call, _Asked))
+async def _register(call: NodeRequest) -> Response:
+    given = msgspec.structs.asdict(await json_body(call, _Asked))
     given["filter"] = Filter(**msgspec.structs.asdict(given["filter"]))
     registration = Registration(**given)
     api = call.api
     return call.answer(await api.run(serve.register, api.core, call.caller, registration))
 
 
-async def _retire(call: Call) -> Response:
+async def _retire(call: NodeRequest) -> Response:
     api = call.api
     await api.run(serve.retire, api.core, call.caller, call.path["name"])
     return Response(status_code=204)

@@ -20,19 +20,26 @@ from starlette.types import Receive, Scope
 from holdfast.rules import limits
 from holdfast.rules.errors import BadInput, BadToken, HoldfastError, NotGranted
 from holdfast.service.caller import LOCAL, Caller
-from holdfast.service.http.request import ANYONE, AnyCall, Counts, Gate, bearer, is_own
+from holdfast.service.http.request import (
+    ANYONE,
+    ConcurrencyLimits,
+    Request,
+    RequestCounts,
+    bearer,
+    is_own,
+)
 from holdfast.service.http.route import Phase, Route
 from holdfast.transport.http_server import LISTENER
 
 if TYPE_CHECKING:
-    from holdfast.node.core.engine import Core
-    from holdfast.node.daemon.message_hook import MailWatch
+    from holdfast.node.core.engine import NodeEngine
+    from holdfast.node.daemon.message_hook import MessageWatch
     from holdfast.node.library.aio import LoopWriter
     from holdfast.node.library.node import Node
-    from holdfast.node.links.worker import Pullers
-    from holdfast.node.log.watch import Pulse
+    from holdfast.node.links.worker import LinkManager
+    from holdfast.node.log.watch import LogWatch
     from holdfast.node.settings import Settings
-    from holdfast.node.sync.manager import Syncs
+    from holdfast.node.sync.manager import SyncManager
     from holdfast.node.trust.trust import Trust
     from holdfast.node.upkeep.disk import DiskWatch
     from holdfast.service.sessions import Sessions
@@ -42,22 +49,22 @@ T = TypeVar("T")
 
 
 @dataclass
-class Api:
+class NodeApi:
     """What handlers may reach. There is one for each daemon."""
 
     node: Node
     trust: Trust
     sessions: Sessions
     settings: Settings
-    pulse: Pulse
-    gate: Gate
-    counts: Counts
+    pulse: LogWatch
+    gate: ConcurrencyLimits
+    counts: RequestCounts
     threads: Executor
     writer: LoopWriter
     disk: DiskWatch | None = None
-    pullers: Pullers | None = None
-    mail: MailWatch | None = None
-    syncs: Syncs | None = None
+    pullers: LinkManager | None = None
+    mail: MessageWatch | None = None
+    syncs: SyncManager | None = None
     phase: Phase = "starting"
     started_at: float = 0.0
     """Seconds since 1970."""
@@ -75,8 +82,10 @@ class Api:
     def about(self) -> str:
         return "One node of Holdfast: its log, its readers, its links."
 
-    def admit(self, route: Route, scope: Scope, receive: Receive) -> Call:
-        return Call(self, route, scope, receive, ANYONE if route.public else identify(self, scope))
+    def admit(self, route: Route, scope: Scope, receive: Receive) -> NodeRequest:
+        return NodeRequest(
+            self, route, scope, receive, ANYONE if route.public else identify(self, scope)
+        )
 
     def certificate_of(self, listener: str) -> bytes:
         if listener != "tls":
@@ -87,7 +96,7 @@ class Api:
         return self.certificate
 
     @property
-    def core(self) -> Core:
+    def core(self) -> NodeEngine:
         return self.node._core
 
     async def run(self, work: Callable[..., T], *args: Any) -> T:
@@ -107,7 +116,7 @@ class Api:
             self.core.metrics.add(name, perf_counter_ns() - begun)
 
 
-class Call(AnyCall[Api]):
+class NodeRequest(Request[NodeApi]):
     """One request to a node."""
 
     __slots__ = ()
@@ -120,7 +129,7 @@ class Call(AnyCall[Api]):
         return await self.wait_for(lambda: self.api.pulse.wait(beyond, timeout_s))
 
 
-def check_still(call: Call) -> None:
+def check_still(call: NodeRequest) -> None:
     """For an answer that takes its time: what was taken back meanwhile must end it. What was
     granted meanwhile is there for the next call.
     """
@@ -128,7 +137,7 @@ def check_still(call: Call) -> None:
         raise NotGranted("what this caller may read has been taken back", hint="ask again")
 
 
-def identify(api: Api, scope: Scope) -> Caller:
+def identify(api: NodeApi, scope: Scope) -> Caller:
     """Who makes a call, by the door it came through and the token it brought."""
     if is_own(scope):
         return LOCAL

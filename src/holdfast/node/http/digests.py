@@ -7,7 +7,7 @@ from functools import partial
 
 from starlette.responses import Response
 
-from holdfast.node.http.context import Call, check_still
+from holdfast.node.http.context import NodeRequest, check_still
 from holdfast.node.log import digests
 from holdfast.node.log.digests import BucketRows, Digests
 from holdfast.rules.digests import TABLES, check_table, parse_bucket
@@ -47,7 +47,7 @@ def routes() -> list[Route]:
     ]
 
 
-async def _digests(call: Call) -> Response:
+async def _digests(call: NodeRequest) -> Response:
     asked = call.all("mesh")
     meshes = call.caller.narrow(Filter(meshes=asked).check()).meshes
     peer = call.api.node.peer
@@ -59,7 +59,7 @@ async def _digests(call: Call) -> Response:
     return await _answer(call, partial(call.api.core.read, "digests", read))
 
 
-async def _rows(call: Call) -> Response:
+async def _rows(call: NodeRequest) -> Response:
     mesh, table, bucket = (_required(call, name) for name in ("mesh", "table", "bucket"))
     call.caller.narrow(Filter(meshes=(mesh,)).check())
     check_table(table)
@@ -72,7 +72,7 @@ async def _rows(call: Call) -> Response:
     return await _answer(call, partial(call.api.core.read, "digests", read))
 
 
-async def _answer(call: Call, make: partial[Digests] | partial[BucketRows]) -> Response:
+async def _answer(call: NodeRequest, make: partial[Digests] | partial[BucketRows]) -> Response:
     with call.api.gate.inside("digest", own=is_own(call.scope)):
         said = await call.api.run(make)
     check_still(call)
@@ -85,7 +85,7 @@ def _check_known(tx: Reader, asked: Collection[str]) -> None:
             raise UnknownMesh(f"there is no mesh {mesh!r}")
 
 
-def _required(call: Call, name: str) -> str:
+def _required(call: NodeRequest, name: str) -> str:
     value = call.one(name)
     if value is None:
         raise BadInput(f"{name} is missing", hint=f"give it in the address: ?{name}=…")

@@ -19,15 +19,15 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
-from holdfast.node.http.context import Api, Call, check_still
-from holdfast.node.log.watch import News
+from holdfast.node.http.context import NodeApi, NodeRequest, check_still
+from holdfast.node.log.watch import Notice
 from holdfast.rules import limits
 from holdfast.rules.errors import HoldfastError, PastEnd, Truncated
 from holdfast.rules.filters import Filter
 from holdfast.rules.ids import id_text
 from holdfast.rules.rows import Columns
 from holdfast.service.http.errors import failure
-from holdfast.service.http.request import whole
+from holdfast.service.http.request import parse_int
 from holdfast.service.http.route import Param, Route
 
 _STREAM: Final = "text/event-stream"
@@ -66,11 +66,11 @@ def routes() -> list[Route]:
     ]
 
 
-async def _events(call: Call) -> Response:
+async def _events(call: NodeRequest) -> Response:
     filter = call.caller.narrow(Filter(meshes=call.all("mesh"))).check()
     ops = frozenset(call.all("op"))
     last = call.headers.get("last-event-id")
-    start = call.number("from") if last is None else whole("Last-Event-ID", last) + 1
+    start = call.number("from") if last is None else parse_int("Last-Event-ID", last) + 1
     first, head = await call.api.run(_bounds, call.api)
     if start is None:
         start = head + 1
@@ -82,7 +82,7 @@ async def _events(call: Call) -> Response:
     )
 
 
-def _bounds(api: Api) -> tuple[int, int]:
+def _bounds(api: NodeApi) -> tuple[int, int]:
     return api.core.read("log.head", lambda tx: tx.log_bounds())
 
 
@@ -94,7 +94,7 @@ def _check_place(start: int, first: int, head: int) -> None:
 
 
 async def _stream(
-    call: Call, filter: Filter, ops: frozenset[str], start: int
+    call: NodeRequest, filter: Filter, ops: frozenset[str], start: int
 ) -> AsyncIterator[bytes]:
     api = call.api
     told = api.pulse.told
@@ -122,7 +122,7 @@ async def _stream(
                 yield _HEARTBEAT
 
 
-def _page(api: Api, start: int, filter: Filter) -> Columns:
+def _page(api: NodeApi, start: int, filter: Filter) -> Columns:
     def read(tx: Any) -> Columns:
         first, head = tx.log_bounds()
         _check_place(start, first, head)
@@ -143,7 +143,7 @@ def _entries(page: Columns, ops: frozenset[str]) -> bytes:
     )
 
 
-def _news(news: News) -> bytes:
+def _news(news: Notice) -> bytes:
     return _event(news.kind, news.document)
 
 

@@ -16,9 +16,9 @@ from starlette.responses import Response
 
 from holdfast.node.core.views import Consumer
 from holdfast.node.http import append
-from holdfast.node.http.context import Call, identify
+from holdfast.node.http.context import NodeRequest, identify
 from holdfast.node.log import serve
-from holdfast.protocol.log_json import Shown, shown
+from holdfast.protocol.log_json import LogEntryJson, entry_json
 from holdfast.protocol.log_wire import JSON, MSGPACK, Batch, Confirmation, Fetch, encode_batch
 from holdfast.rules import limits
 from holdfast.rules.errors import (
@@ -31,7 +31,7 @@ from holdfast.rules.errors import (
 )
 from holdfast.service.http.route import Param, Route
 from holdfast.service.http.streaming import compressed
-from holdfast.service.http.strict_json import asked
+from holdfast.service.http.strict_json import json_body
 
 
 class Fetched(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     start: int = msgspec.field(name="from")
     upto: int
     """Entries of [from, upto] that are not here did not pass the filter: confirm up to this."""
-    entries: list[Shown]
+    entries: list[LogEntryJson]
 
 
 def routes() -> list[Route]:
@@ -95,11 +95,11 @@ def routes() -> list[Route]:
 # --- fetch ---------------------------------------------------------------------------------------
 
 
-async def _fetch(call: Call) -> Response:
-    return await _answer_fetch(call, await asked(call, Fetch))
+async def _fetch(call: NodeRequest) -> Response:
+    return await _answer_fetch(call, await json_body(call, Fetch))
 
 
-async def _fetch_by_query(call: Call) -> Response:
+async def _fetch_by_query(call: NodeRequest) -> Response:
     consumer = call.one("consumer")
     if consumer is None:
         raise BadInput("the consumer is missing", hint="add ?consumer=NAME")
@@ -116,7 +116,7 @@ async def _fetch_by_query(call: Call) -> Response:
     return await _answer_fetch(call, fetch)
 
 
-async def _answer_fetch(call: Call, fetch: Fetch) -> Response:
+async def _answer_fetch(call: NodeRequest, fetch: Fetch) -> Response:
     if not 0 <= fetch.wait_ms <= limits.LONG_POLL_MS_MAX:
         raise OverLimit(f"wait_ms {fetch.wait_ms} is not between 0 and {limits.LONG_POLL_MS_MAX}")
     batch = await _next_batch(call, fetch)
@@ -126,12 +126,12 @@ async def _answer_fetch(call: Call, fetch: Fetch) -> Response:
     return await compressed(call, body, JSON)
 
 
-async def _next_batch(call: Call, fetch: Fetch) -> Batch:
+async def _next_batch(call: NodeRequest, fetch: Fetch) -> Batch:
     api = call.api
     clock = asyncio.get_running_loop().time
     deadline = clock() + fetch.wait_ms / limits.SECOND_MS
     caller = call.caller
-    batch = await api.run(serve.give, api.core, caller, fetch)
+    batch = await api.run(serve.serve_batch, api.core, caller, fetch)
     start = batch.start
     passed_over = False
     while not batch.offsets and batch.upto - start + 1 < limits.SCAN_ROWS_MAX:
@@ -150,12 +150,14 @@ async def _next_batch(call: Call, fetch: Fetch) -> Batch:
         fetch = msgspec.structs.replace(
             fetch, start=batch.upto + 1, confirm=None, epoch=batch.epoch
         )
-        batch = await api.run(serve.give, api.core, caller, fetch)
+        batch = await api.run(serve.serve_batch, api.core, caller, fetch)
     return msgspec.structs.replace(batch, start=start)
 
 
 def _as_json(batch: Batch) -> bytes:
-    entries = [shown(offset, raw) for offset, raw in zip(batch.offsets, batch.raws, strict=True)]
+    entries = [
+        entry_json(offset, raw) for offset, raw in zip(batch.offsets, batch.raws, strict=True)
+    ]
     return msgspec.json.encode(
         Fetched(
             epoch=batch.epoch,
@@ -171,8 +173,8 @@ def _as_json(batch: Batch) -> bytes:
 # --- confirm -------------------------------------------------------------------------------------
 
 
-async def _confirm(call: Call) -> Response:
-    confirmation = await asked(call, Confirmation)
+async def _confirm(call: NodeRequest) -> Response:
+    confirmation = await json_body(call, Confirmation)
     count = len(confirmation.ranges or ())
     if count > limits.FRONTIER_RANGES_MAX:
         # Each is worked into the frontier by itself, and the writer waits meanwhile.

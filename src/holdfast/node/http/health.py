@@ -10,14 +10,14 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from holdfast.node.http.context import Api, Call
+from holdfast.node.http.context import NodeApi, NodeRequest
 from holdfast.rules.errors import HoldfastError
 from holdfast.service.http.errors import Told
 from holdfast.service.http.request import is_own
 from holdfast.service.http.route import Route
 
 
-class Health(msgspec.Struct, frozen=True, omit_defaults=True):
+class NodeHealth(msgspec.Struct, frozen=True, omit_defaults=True):
     """How this node is."""
 
     status: str
@@ -33,7 +33,7 @@ def routes() -> list[Route]:
             "/healthz",
             _alive,
             "Is this node alive?",
-            answers={200: Health, 503: Health},
+            answers={200: NodeHealth, 503: NodeHealth},
             public=True,
             kind="probe",
         ),
@@ -42,18 +42,18 @@ def routes() -> list[Route]:
             "/readyz",
             _ready,
             "Is it ready for work? Not while it starts or stops, nor after its disk failed.",
-            answers={200: Health, 503: Health},
+            answers={200: NodeHealth, 503: NodeHealth},
             public=True,
             kind="probe",
         ),
     ]
 
 
-async def _alive(call: Call) -> Response:
+async def _alive(call: NodeRequest) -> Response:
     return _answer(call, _store_trouble(call.api))
 
 
-async def _ready(call: Call) -> Response:
+async def _ready(call: NodeRequest) -> Response:
     api = call.api
     if api.phase != "ready":
         return _answer(call, Told("not_ready", f"this node is {api.phase}"))
@@ -63,7 +63,7 @@ async def _ready(call: Call) -> Response:
     return _answer(call, _store_trouble(api))
 
 
-def _store_trouble(api: Api) -> Told | None:
+def _store_trouble(api: NodeApi) -> Told | None:
     # Read here, not in a thread: all threads may be busy, and that is no reason to be restarted.
     try:
         api.core.read("health", lambda tx: tx.epoch())
@@ -72,10 +72,10 @@ def _store_trouble(api: Api) -> Told | None:
     return None
 
 
-def _answer(call: Call, trouble: Told | None) -> Response:
+def _answer(call: NodeRequest, trouble: Told | None) -> Response:
     disk = "" if call.api.disk is None else call.api.disk.last.level
     if trouble is None:
-        return call.answer(Health("ok", disk))
+        return call.answer(NodeHealth("ok", disk))
     # Words may name what lies where on this machine, and from elsewhere anybody may ask.
     told = trouble if is_own(call.scope) else None
-    return call.answer(Health(trouble.code, disk, told), 503)
+    return call.answer(NodeHealth(trouble.code, disk, told), 503)

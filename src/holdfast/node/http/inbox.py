@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from holdfast.node.http.context import Call
+from holdfast.node.http.context import NodeRequest
 from holdfast.node.messages.messages import Inbox, Message, Received, Sent
 from holdfast.rules.errors import BadInput, DiskFull, IdReused, UnknownDestination, UnknownMessage
 from holdfast.rules.limits import BODY_BYTES_MAX, INBOX_PAGE_ROWS
 from holdfast.service.http.route import Param, Route
-from holdfast.service.http.strict_json import asked
+from holdfast.service.http.strict_json import json_body
 
 
 class InboxPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +111,7 @@ def routes() -> list[Route]:
     ]
 
 
-async def _list(call: Call) -> Response:
+async def _list(call: NodeRequest) -> Response:
     inbox = Inbox(call.api.core, call.one("mesh"))
     limit = call.number("limit", INBOX_PAGE_ROWS) or 0
     if not 1 <= limit <= INBOX_PAGE_ROWS:
@@ -129,16 +129,16 @@ async def _list(call: Call) -> Response:
     return call.answer(InboxPage(messages=page, next=more, total=total, unread=unread))
 
 
-async def _get(call: Call) -> Response:
+async def _get(call: NodeRequest) -> Response:
     return call.answer(opened(await call.api.run(_inbox(call).get, call.path["id"])))
 
 
-async def _read(call: Call) -> Response:
+async def _read(call: NodeRequest) -> Response:
     return call.answer(opened(await call.api.run(_inbox(call).read, call.path["id"])))
 
 
-async def _reply(call: Call) -> Response:
-    reply = await asked(call, Reply, BODY_BYTES_MAX)
+async def _reply(call: NodeRequest) -> Response:
+    reply = await json_body(call, Reply, BODY_BYTES_MAX)
     content = reply.body if reply.body_base64 is None else reply.body_base64
     if content is None or (reply.body is not None and reply.body_base64 is not None):
         raise BadInput("an answer has one content", hint="give it as body, or as body_base64")
@@ -157,11 +157,11 @@ async def _reply(call: Call) -> Response:
     return call.answer(sent, 200 if sent.duplicate else 201)
 
 
-def _inbox(call: Call) -> Inbox:
+def _inbox(call: NodeRequest) -> Inbox:
     return Inbox(call.api.core)
 
 
-def flag(call: Call, name: str) -> bool:
+def flag(call: NodeRequest, name: str) -> bool:
     """A parameter that is on or off."""
     text = call.one(name, "false")
     if text not in ("true", "false"):

@@ -9,12 +9,12 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from holdfast.node.http.context import Api, Call
+from holdfast.node.http.context import NodeApi, NodeRequest
 from holdfast.node.links.registry import Links, LinkView
 from holdfast.node.links.status import LinkStatus
 from holdfast.rules.errors import UnknownLink, Unreachable
 from holdfast.service.http.route import Route
-from holdfast.service.http.strict_json import asked
+from holdfast.service.http.strict_json import json_body
 
 
 class LinkList(msgspec.Struct, frozen=True):
@@ -79,12 +79,12 @@ def routes() -> list[Route]:
     ]
 
 
-async def _list(call: Call) -> Response:
+async def _list(call: NodeRequest) -> Response:
     call.require_trusted()
     return call.answer(LinkList(_status(call.api)))
 
 
-async def _get(call: Call) -> Response:
+async def _get(call: NodeRequest) -> Response:
     call.require_trusted()
     for found in _status(call.api):
         if found.name == call.path["name"]:
@@ -92,15 +92,15 @@ async def _get(call: Call) -> Response:
     raise UnknownLink(f"there is no link {call.path['name']!r}")
 
 
-async def _pause(call: Call) -> Response:
+async def _pause(call: NodeRequest) -> Response:
     links = Links(call.api.core, call.api.trust)
     view = await call.api.run(links.pause, call.path["name"])
     await call.api.run(_look_again, call.api)
     return call.answer(view)
 
 
-async def _resume(call: Call) -> Response:
-    given = await asked(call, Resume)
+async def _resume(call: NodeRequest) -> Response:
+    given = await json_body(call, Resume)
     links = Links(call.api.core, call.api.trust)
 
     def work() -> LinkView:
@@ -111,17 +111,17 @@ async def _resume(call: Call) -> Response:
     return call.answer(view)
 
 
-async def _refresh(call: Call) -> Response:
+async def _refresh(call: NodeRequest) -> Response:
     await call.api.run(_look_again, call.api)
     if call.api.syncs is not None:
         await call.api.syncs.refresh(try_now=True)
     return call.answer(Refreshed(len(_status(call.api))))
 
 
-def _look_again(api: Api) -> None:
+def _look_again(api: NodeApi) -> None:
     if api.pullers is not None:
         api.pullers.refresh()
 
 
-def _status(api: Api) -> list[LinkStatus]:
+def _status(api: NodeApi) -> list[LinkStatus]:
     return [] if api.pullers is None else api.pullers.status()

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from holdfast.node.library.documents import Prepared, Wish
+from holdfast.node.library.documents import Prepared, PreparedChange
 from holdfast.rules import limits
 from holdfast.rules.errors import OverLimit, Refused
 
@@ -19,7 +19,7 @@ def lines_of(raw: bytes) -> list[bytes]:
     return [line for line in raw.split(b"\n") if line.strip()]
 
 
-def each(given: Sequence[T], change: Callable[[T], Wish], what: str) -> list[Prepared]:
+def each(given: Sequence[T], change: Callable[[T], PreparedChange], what: str) -> list[Prepared]:
     """Every one of them as a change, or with what is wrong with it."""
     if len(given) > limits.APPEND_FACTS_MAX:
         raise OverLimit(

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from holdfast.node.http.context import Api
-from holdfast.rules.outbox import State, lane_of
+from holdfast.node.http.context import NodeApi
+from holdfast.rules.outbox import OutboxState, lane_of
 from holdfast.storage.ports import Reader
 
 
-def mail(api: Api) -> Iterator[Metric]:
+def message_metrics(api: NodeApi) -> Iterator[Metric]:
     yield from api.core.read("metrics", lambda tx: _standing(tx, api.core.ctx.now_ms()))
     hooks = CounterMetricFamily(
         "holdfast_hook_runs", "Times that the hook for messages ran, by how it went", labels=["how"]
@@ -35,7 +35,7 @@ def _standing(tx: Reader, now_ms: int) -> list[Metric]:
         labels=["lane"],
     )
     for lane in sorted(lanes):
-        for state in State:
+        for state in OutboxState:
             rows.add_metric([lane, state.value], counts.get((lane, state.value), 0))
         oldest = tx.spool_oldest(lane)
         age.add_metric([lane], 0 if oldest is None else max(0, now_ms - oldest) / 1000)

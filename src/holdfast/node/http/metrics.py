@@ -22,8 +22,8 @@ from starlette.responses import Response
 
 from holdfast import __version__
 from holdfast.node.core.views import Consumer
-from holdfast.node.http.context import Api, Call
-from holdfast.node.http.message_metrics import mail
+from holdfast.node.http.context import NodeApi, NodeRequest
+from holdfast.node.http.message_metrics import message_metrics
 from holdfast.node.links.status import LinkStatus
 from holdfast.node.sync.status import BrokerStatus, MeshStatus
 from holdfast.rules.broker_sync import SyncState
@@ -48,10 +48,10 @@ def routes() -> list[Route]:
     ]
 
 
-async def _scrape(call: Call) -> Response:
+async def _scrape(call: NodeRequest) -> Response:
     call.require_trusted()
     figures = CollectorRegistry(auto_describe=False)
-    figures.register(Figures(call.api))
+    figures.register(DaemonMetrics(call.api))
     body = await call.api.run(generate_latest, figures)
     return Response(body, media_type=CONTENT_TYPE_LATEST)
 
@@ -63,10 +63,10 @@ class _Standing(NamedTuple):
     consumers: list[ConsumerRow]
 
 
-class Figures(Collector):
+class DaemonMetrics(Collector):
     """Everything that is measured of one daemon."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: NodeApi) -> None:
         self._api = api
 
     def describe(self) -> Iterator[Metric]:
@@ -87,7 +87,7 @@ class Figures(Collector):
             yield from _links(api.pullers.status())
         if api.syncs is not None:
             yield from _brokers(api.syncs.status(), api.core.ctx.now_ms())
-        yield from mail(api)
+        yield from message_metrics(api)
         yield from self._work()
         yield from self._calls()
 

@@ -21,7 +21,7 @@ from typing import BinaryIO, Final
 import msgspec
 from starlette.responses import Response
 
-from holdfast.node.http.context import Api, Call
+from holdfast.node.http.context import NodeApi, NodeRequest
 from holdfast.rules.errors import (
     BadInput,
     BadRange,
@@ -35,7 +35,7 @@ from holdfast.rules.errors import (
 from holdfast.rules.filters import EVERYTHING
 from holdfast.rules.limits import BLOB_CHUNK_BYTES, FILE_BYTES_MAX
 from holdfast.service.http.errors import refusal
-from holdfast.service.http.request import whole
+from holdfast.service.http.request import parse_int
 from holdfast.service.http.route import Param, Route
 from holdfast.service.http.streaming import Streamed
 from holdfast.storage.files.blobs import Blob, check_sha
@@ -95,15 +95,15 @@ def routes() -> list[Route]:
 # --- put -----------------------------------------------------------------------------------------
 
 
-async def _put(call: Call) -> Response:
+async def _put(call: NodeRequest) -> Response:
     return await _take(call, None)
 
 
-async def _put_named(call: Call) -> Response:
+async def _put_named(call: NodeRequest) -> Response:
     return await _take(call, check_sha(call.path["sha256"]))
 
 
-async def _take(call: Call, expected: str | None) -> Response:
+async def _take(call: NodeRequest, expected: str | None) -> Response:
     """To the disk as it comes, piece by piece: no thread waits for a slow caller."""
     api = call.api
     incoming = await api.run(api.core.blobs.receive)
@@ -129,7 +129,7 @@ async def _take(call: Call, expected: str | None) -> Response:
 # --- get -----------------------------------------------------------------------------------------
 
 
-async def _get(call: Call) -> Response:
+async def _get(call: NodeRequest) -> Response:
     sha = check_sha(call.path["sha256"])
     call.caller.narrow(EVERYTHING)  # refuses who may read nothing
     tag = f'"{sha}"'
@@ -164,15 +164,15 @@ def span_of(text: str, size: int) -> tuple[int, int] | None:
         return None
     first, last = found.groups()
     if not first:
-        return max(0, size - whole("range", last)), size
-    start = whole("range", first)
-    stop = size if not last else min(size, whole("range", last) + 1)
-    if last and start > whole("range", last):
+        return max(0, size - parse_int("range", last)), size
+    start = parse_int("range", first)
+    stop = size if not last else min(size, parse_int("range", last) + 1)
+    if last and start > parse_int("range", last):
         return None
     return start, stop
 
 
-async def _whole(api: Api, sha: str, size: int) -> AsyncGenerator[bytes, None]:
+async def _whole(api: NodeApi, sha: str, size: int) -> AsyncGenerator[bytes, None]:
     hashing = sha256()
     held = b""
     async for piece in _part(api, sha, 0, size, hashing.update):
@@ -186,7 +186,7 @@ async def _whole(api: Api, sha: str, size: int) -> AsyncGenerator[bytes, None]:
 
 
 async def _part(
-    api: Api, sha: str, start: int, stop: int, look: Callable[[bytes], None] | None = None
+    api: NodeApi, sha: str, start: int, stop: int, look: Callable[[bytes], None] | None = None
 ) -> AsyncGenerator[bytes, None]:
     """A part of a blob, piece by piece; each is shown to `look` in the thread that read it."""
     stream: BinaryIO = await api.run(api.core.blobs.open_unchecked, sha)

@@ -8,14 +8,14 @@ from functools import partial
 import msgspec
 from starlette.responses import Response
 
-from holdfast.node.http.context import Call
+from holdfast.node.http.context import NodeRequest
 from holdfast.node.http.inbox import flag
 from holdfast.node.messages.messages import Sent
 from holdfast.node.messages.outbox import FAILED, LaneInfo, Outbox, OutboxItem
 from holdfast.rules.errors import BadInput, Conflict, DiskFull, IdReused, UnknownMessage
 from holdfast.rules.limits import OUTBOX_PAGE_ROWS
 from holdfast.service.http.route import Param, Route
-from holdfast.service.http.strict_json import asked
+from holdfast.service.http.strict_json import json_body
 
 
 class OutboxPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +93,7 @@ def routes() -> list[Route]:
     ]
 
 
-async def _list(call: Call) -> Response:
+async def _list(call: NodeRequest) -> Response:
     limit = call.number("limit", OUTBOX_PAGE_ROWS) or 0
     if not 1 <= limit <= OUTBOX_PAGE_ROWS:
         raise BadInput(f"limit is {limit}", hint=f"ask for 1 to {OUTBOX_PAGE_ROWS} at a time")
@@ -117,29 +117,29 @@ async def _list(call: Call) -> Response:
     return call.answer(OutboxPage(items=page, next=more, lanes=lanes))
 
 
-async def _get(call: Call) -> Response:
+async def _get(call: NodeRequest) -> Response:
     return call.answer(await call.api.run(_outbox(call).get, call.path["id"]))
 
 
-async def _retry(call: Call) -> Response:
+async def _retry(call: NodeRequest) -> Response:
     return _changed(call, await call.api.run(_outbox(call).retry, call.path["id"]))
 
 
-async def _drop(call: Call) -> Response:
+async def _drop(call: NodeRequest) -> Response:
     return _changed(call, await call.api.run(_outbox(call).drop, call.path["id"]))
 
 
-async def _requeue(call: Call) -> Response:
-    given = await asked(call, Requeue)
+async def _requeue(call: NodeRequest) -> Response:
+    given = await json_body(call, Requeue)
     work = partial(_outbox(call).requeue, call.path["id"], new_id=given.new_id)
     sent = await call.api.run(work)
     return call.answer(sent, 200 if sent.duplicate else 201)
 
 
-def _changed(call: Call, item: OutboxItem) -> Response:
+def _changed(call: NodeRequest, item: OutboxItem) -> Response:
     call.api.pulse.post("outbox", {"lane": item.lane, "id": item.id, "state": item.state})
     return call.answer(item)
 
 
-def _outbox(call: Call) -> Outbox:
+def _outbox(call: NodeRequest) -> Outbox:
     return Outbox(call.api.core, call.api.settings.outbox.policies)

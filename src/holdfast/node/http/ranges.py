@@ -12,8 +12,8 @@ from collections.abc import AsyncGenerator
 
 from starlette.responses import Response
 
-from holdfast.node.core.engine import Core
-from holdfast.node.http.context import Call, check_still
+from holdfast.node.core.engine import NodeEngine
+from holdfast.node.http.context import NodeRequest, check_still
 from holdfast.node.log import consumers
 from holdfast.protocol.log_wire import ARROW, NDJSON
 from holdfast.rules.errors import BadInput, EpochChanged, NotGranted, PastEnd, Truncated
@@ -53,7 +53,7 @@ def routes() -> list[Route]:
 class Ranged:
     """A range on its way, one batch at a time; used by one thread at a time."""
 
-    def __init__(self, core: Core, filter: Filter) -> None:
+    def __init__(self, core: NodeEngine, filter: Filter) -> None:
         self._core = core
         self._filter = filter
         self._next = 0
@@ -97,7 +97,7 @@ class Ranged:
         return columns
 
 
-async def _range(call: Call) -> Response:
+async def _range(call: NodeRequest) -> Response:
     asked = Filter(
         meshes=call.all("mesh"),
         subjects=call.all("subject"),
@@ -114,7 +114,7 @@ async def _range(call: Call) -> Response:
     return Streamed(parts, headers=place.headers(), media_type=ARROW if wants_arrow else NDJSON)
 
 
-async def _parts(call: Call, ranged: Ranged, form: Form) -> AsyncGenerator[bytes, None]:
+async def _parts(call: NodeRequest, ranged: Ranged, form: Form) -> AsyncGenerator[bytes, None]:
     def step() -> bytes | None:
         columns = ranged.more()
         if columns is None:

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from holdfast.node.http.context import Api, Call
-from holdfast.node.messages.messages import Send, Sent, one_destination, prepare
+from holdfast.node.http.context import NodeApi, NodeRequest
+from holdfast.node.messages.messages import SendMessage, Sent, one_destination, prepare
 from holdfast.rules.errors import (
     BadInput,
     BodyTooLarge,
@@ -30,7 +30,7 @@ from holdfast.service.http.route import Param, Route
 from holdfast.service.http.strict_json import INLINE_BYTES, strict_json
 
 
-class Destination(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SendDestination(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Exactly one of them."""
 
     topic: str | None = None
@@ -42,7 +42,7 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A message to send."""
 
-    to: Destination
+    to: SendDestination
     body: str | None = None
     """The content as text; or as base64 in `body_base64`."""
     body_base64: bytes | None = None
@@ -85,7 +85,7 @@ def routes() -> list[Route]:
     ]
 
 
-async def _send(call: Call) -> Response:
+async def _send(call: NodeRequest) -> Response:
     raw = await call.body()
     key = call.headers.get("idempotency-key")
     if len(raw) > INLINE_BYTES:
@@ -96,7 +96,7 @@ async def _send(call: Call) -> Response:
     return call.answer(sent, 200 if sent.duplicate else 201)
 
 
-async def _write(api: Api, send: Send) -> Sent:
+async def _write(api: NodeApi, send: SendMessage) -> Sent:
     begun = perf_counter_ns()
     try:
         return await api.writer.add(send)
@@ -107,7 +107,7 @@ async def _write(api: Api, send: Send) -> Sent:
         api.core.metrics.add("message.send", perf_counter_ns() - begun)
 
 
-def _prepared(api: Api, raw: bytes, key: str | None) -> Send:
+def _prepared(api: NodeApi, raw: bytes, key: str | None) -> SendMessage:
     strict_json(raw)  # for what one reader would take for something else than another
     asked = decode_as(raw, NewMessage)
     if (asked.body is None) == (asked.body_base64 is None):
@@ -130,7 +130,7 @@ def _prepared(api: Api, raw: bytes, key: str | None) -> Send:
     )
 
 
-def only_shared(api: Api) -> str:
+def only_shared(api: NodeApi) -> str:
     rows = api.core.read("mesh.list", lambda tx: tx.mesh_list())
     shared = [row.slug for row in rows if row.shared]
     if not shared:

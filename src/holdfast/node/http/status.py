@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from holdfast import __version__
 from holdfast.node.core.views import Consumer
-from holdfast.node.http.context import Api, Call
+from holdfast.node.http.context import NodeApi, NodeRequest
 from holdfast.node.links.status import LinkStatus
 from holdfast.node.messages.outbox import LaneInfo, Outbox
 from holdfast.node.sync.status import BrokerStatus
@@ -18,7 +18,7 @@ from holdfast.service.http.route import Route
 from holdfast.storage.ports import Reader
 
 
-class LogPlace(msgspec.Struct, frozen=True):
+class LogStatusResponse(msgspec.Struct, frozen=True):
     """Where the log stands. A place in it is an offset and the epoch that it counts in."""
 
     peer: str
@@ -29,7 +29,7 @@ class LogPlace(msgspec.Struct, frozen=True):
     """The last one; one less than `first` if the log is empty."""
 
 
-class Calls(msgspec.Struct, frozen=True):
+class CallsInFlight(msgspec.Struct, frozen=True):
     """What is being answered now."""
 
     at_work: int
@@ -37,7 +37,7 @@ class Calls(msgspec.Struct, frozen=True):
     streams: int
 
 
-class Status(msgspec.Struct, frozen=True):
+class NodeStatus(msgspec.Struct, frozen=True):
     """How a node stands."""
 
     peer: str
@@ -45,9 +45,9 @@ class Status(msgspec.Struct, frozen=True):
     phase: str
     """`starting`, `ready` or `stopping`."""
     started_at: int
-    log: LogPlace
+    log: LogStatusResponse
     disk: Pressure | None
-    calls: Calls
+    calls: CallsInFlight
     consumers: list[Consumer]
     links: list[LinkStatus]
     brokers: list[BrokerStatus]
@@ -59,45 +59,47 @@ class Status(msgspec.Struct, frozen=True):
 
 def routes() -> list[Route]:
     return [
-        Route("GET", "/v1/log", _log, "Where the log stands.", answers={200: LogPlace}),
+        Route("GET", "/v1/log", _log, "Where the log stands.", answers={200: LogStatusResponse}),
         Route(
             "GET",
             "/v1/status",
             _status,
             "How this node stands: its log, its disk, its readers, its links, its brokers.",
-            answers={200: Status},
+            answers={200: NodeStatus},
             local_only=True,
         ),
     ]
 
 
-async def _log(call: Call) -> Response:
+async def _log(call: NodeRequest) -> Response:
     return call.answer(await call.api.run(_place, call.api))
 
 
-async def _status(call: Call) -> Response:
+async def _status(call: NodeRequest) -> Response:
     return call.answer(await call.api.run(_stand, call.api))
 
 
-def _place(api: Api) -> LogPlace:
+def _place(api: NodeApi) -> LogStatusResponse:
     peer = api.node.peer
-    return api.core.read("log.head", lambda tx: LogPlace(peer, tx.epoch(), *tx.log_bounds()))
+    return api.core.read(
+        "log.head", lambda tx: LogStatusResponse(peer, tx.epoch(), *tx.log_bounds())
+    )
 
 
-def _stand(api: Api) -> Status:
+def _stand(api: NodeApi) -> NodeStatus:
     def read(tx: Reader) -> list[Consumer]:
         head = tx.log_bounds()[1]
         return [Consumer.of(row, head) for row in tx.consumer_list()]
 
     now = api.gate.now
-    return Status(
+    return NodeStatus(
         peer=api.node.peer,
         version=__version__,
         phase=api.phase,
         started_at=int(api.started_at * 1000),
         log=_place(api),
         disk=None if api.disk is None else api.disk.last,
-        calls=Calls(now["call"], now["poll"], now["stream"]),
+        calls=CallsInFlight(now["call"], now["poll"], now["stream"]),
         consumers=api.core.read("consumer.list", read),
         links=[] if api.pullers is None else api.pullers.status(),
         brokers=[] if api.syncs is None else api.syncs.status(),

@@ -24,15 +24,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from holdfast.node.core import operations
 from holdfast.node.core.change import Receipt
-from holdfast.node.core.engine import Content, Core
+from holdfast.node.core.engine import Content, NodeEngine
 from holdfast.node.core.intake import Applied, Intake
 from holdfast.node.core.views import (
-    Clock,
     Consumer,
     FileInfo,
     Hit,
     LastKnown,
     Memory,
+    MeshClock,
     PeerInfo,
     StateEntry,
 )
@@ -41,7 +41,7 @@ from holdfast.node.library.families import Rows
 from holdfast.node.library.node import Mesh, Node, _batches, open_node
 from holdfast.node.log.log import Head, Log
 from holdfast.node.messages.messages import Sent, one_destination, prepare
-from holdfast.node.upkeep.sweep import DEFAULT_TTL, Swept, Ttl
+from holdfast.node.upkeep.sweep import DEFAULT_TTL, SweepReport, Ttl
 from holdfast.protocol.log_wire import Batch
 from holdfast.rules.errors import DiskFull
 from holdfast.rules.filters import EVERYTHING, Filter
@@ -55,7 +55,7 @@ from holdfast.rules.rows import (
     TaskRow,
     WarningRow,
 )
-from holdfast.rules.tasks import Status
+from holdfast.rules.tasks import TaskStatus
 from holdfast.rules.vectors import Model
 from holdfast.storage.group_commit import GroupWriter, Ticket
 from holdfast.storage.ports import Work
@@ -79,7 +79,7 @@ class _AsyncTicket(Ticket):
 class LoopWriter:
     """The group writer, as one event loop uses it."""
 
-    def __init__(self, core: Core, writer: GroupWriter) -> None:
+    def __init__(self, core: NodeEngine, writer: GroupWriter) -> None:
         self.core = core
         self._writer = writer
         self._loop = asyncio.get_running_loop()
@@ -297,7 +297,7 @@ class AsyncTasks(_Family):
     async def get(self, task: str) -> TaskRow:
         return self._sync.tasks.get(task)
 
-    def list(self, *, status: Status | str | None = None) -> AsyncIterator[TaskRow]:
+    def list(self, *, status: TaskStatus | str | None = None) -> AsyncIterator[TaskRow]:
         return stream(self._sync.tasks.list(status=status))
 
     async def events(self, task: str) -> Rows[TaskEventRow]:
@@ -348,7 +348,7 @@ class AsyncMesh:
     async def counts(self) -> dict[str, int]:
         return await asyncio.to_thread(self.sync.counts)
 
-    async def clock(self) -> Clock:
+    async def clock(self) -> MeshClock:
         return self.sync.clock()
 
     async def peers(self) -> Rows[PeerInfo]:
@@ -501,7 +501,7 @@ class AsyncNode:
     async def dismiss_conflict(self, number: int) -> None:
         await asyncio.to_thread(self.sync.dismiss_conflict, number)
 
-    async def sweep(self, ttl: Ttl = DEFAULT_TTL) -> Swept:
+    async def sweep(self, ttl: Ttl = DEFAULT_TTL) -> SweepReport:
         return await asyncio.to_thread(self.sync.sweep, ttl)
 
     async def close(self) -> None:

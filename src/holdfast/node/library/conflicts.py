@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.node.core import operations
 from holdfast.node.core.change import Change, Receipt, known_receipt
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.rules.bodies import Body, FileShare, decode_loose
 from holdfast.rules.errors import AlreadyResolved, BlobMissing, UnknownConflict
 from holdfast.rules.ids import id_text
@@ -15,7 +15,7 @@ from holdfast.rules.rows import ConflictRow
 from holdfast.storage.ports import Reader, Transaction
 
 
-def list_all(core: Core, mesh: str | None, *, open_only: bool) -> Iterator[ConflictRow]:
+def list_all(core: NodeEngine, mesh: str | None, *, open_only: bool) -> Iterator[ConflictRow]:
     after = 0
 
     def page(tx: Reader) -> Sequence[ConflictRow]:
@@ -27,11 +27,11 @@ def list_all(core: Core, mesh: str | None, *, open_only: bool) -> Iterator[Confl
     return core.pages(page)
 
 
-def get(core: Core, number: int) -> ConflictRow:
+def get(core: NodeEngine, number: int) -> ConflictRow:
     return core.read("conflict.get", lambda tx: _require(tx, number))
 
 
-def restore(core: Core, number: int, id: str | None) -> Receipt:
+def restore(core: NodeEngine, number: int, id: str | None) -> Receipt:
     """The loser as a new write: it gets a new stamp, so it wins, and the ledger says so."""
     row = get(core, number)
     change = _rewrite(core, row, id)
@@ -54,7 +54,7 @@ def restore(core: Core, number: int, id: str | None) -> Receipt:
         ) from None
 
 
-def dismiss(core: Core, number: int) -> None:
+def dismiss(core: NodeEngine, number: int) -> None:
     def work(tx: Transaction) -> None:
         if _require(tx, number).resolved_at is None:
             tx.conflict_resolve(number, "dismissed", core.ctx.now_ms())
@@ -62,7 +62,7 @@ def dismiss(core: Core, number: int) -> None:
     core.write("conflict.dismiss", work)
 
 
-def _rewrite(core: Core, row: ConflictRow, id: str | None) -> Change:
+def _rewrite(core: NodeEngine, row: ConflictRow, id: str | None) -> Change:
     if row.family == "task":
         # Not the old turn but a new attempt: the task may have moved on since.
         return operations.task_move(

@@ -21,7 +21,7 @@ from msgspec import UNSET
 
 from holdfast.node.core import operations
 from holdfast.node.core.change import Change, Receipt
-from holdfast.node.core.context import Context
+from holdfast.node.core.context import NodeContext
 from holdfast.node.library.aio import LoopWriter
 from holdfast.rules.bodies import OWNED, family_of
 from holdfast.rules.envelope import decode_trusted
@@ -44,7 +44,7 @@ class ModelName(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     quantization: str = "float32"
 
 
-class NewChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ChangeDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A write of any family. Each op takes some of the fields and refuses the others."""
 
     op: str
@@ -73,15 +73,15 @@ class NewChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     meta: dict[str, Any] | None = None
 
 
-def read_change(value: object) -> NewChange:
+def read_change(value: object) -> ChangeDocument:
     """A document, as it came from outside."""
     try:
-        return msgspec.convert(value, NewChange)
+        return msgspec.convert(value, ChangeDocument)
     except msgspec.ValidationError as error:
         raise BadInput(f"the change does not fit: {error}") from None
 
 
-class Wish(Protocol):
+class PreparedChange(Protocol):
     """A change that is ready to be carried out."""
 
     @property
@@ -89,11 +89,11 @@ class Wish(Protocol):
     def __call__(self, tx: Transaction, /) -> Receipt: ...
 
 
-Prepared = Wish | HoldfastError
+Prepared = PreparedChange | HoldfastError
 """Ready, or what is wrong with it."""
 
 
-def prepare(ctx: Context, asked: NewChange) -> Wish:
+def prepare(ctx: NodeContext, asked: ChangeDocument) -> PreparedChange:
     """Checks and encodes a change; what needs the state is checked when it is carried out."""
     kind = _KINDS.get(asked.op)
     if kind is None:
@@ -176,26 +176,26 @@ async def _outcome(one: asyncio.Future[Receipt] | HoldfastError) -> Receipt | Ho
 # --- one of each kind --------------------------------------------------------------------------
 
 
-def _state_set(ctx: Context, asked: NewChange) -> Change:
+def _state_set(ctx: NodeContext, asked: ChangeDocument) -> Change:
     return operations.state_set(ctx, asked.mesh, _entity(asked), asked.value, asked.id, asked.meta)
 
 
-def _state_delete(ctx: Context, asked: NewChange) -> Change:
+def _state_delete(ctx: NodeContext, asked: ChangeDocument) -> Change:
     return operations.state_delete(ctx, asked.mesh, _entity(asked), asked.id)
 
 
-def _memory_set(ctx: Context, asked: NewChange) -> Change:
+def _memory_set(ctx: NodeContext, asked: ChangeDocument) -> Change:
     return operations.memory_set(
         ctx, asked.mesh, _entity(asked), asked.value, asked.tags or (), asked.id, asked.owner
     )
 
 
-def _memory_forget(ctx: Context, asked: NewChange) -> Change:
+def _memory_forget(ctx: NodeContext, asked: ChangeDocument) -> Change:
     _require_own(ctx, asked)
     return operations.memory_forget(ctx, asked.mesh, _entity(asked), asked.id)
 
 
-def _vector_store(ctx: Context, asked: NewChange) -> Change:
+def _vector_store(ctx: NodeContext, asked: ChangeDocument) -> Change:
     embedding = asked.embedding
     assert embedding is not None
     shown = len(embedding) // FLOAT_BYTES if isinstance(embedding, bytes) else len(embedding)
@@ -212,12 +212,12 @@ def _vector_store(ctx: Context, asked: NewChange) -> Change:
     )
 
 
-def _vector_delete(ctx: Context, asked: NewChange) -> Change:
+def _vector_delete(ctx: NodeContext, asked: ChangeDocument) -> Change:
     model = _model(asked, None)
     return operations.vector_delete(ctx, asked.mesh, _entity(asked), model, asked.id, asked.owner)
 
 
-def _file_share(ctx: Context, asked: NewChange) -> Change:
+def _file_share(ctx: NodeContext, asked: ChangeDocument) -> Change:
     data = asked.data
     assert data is not None
     if len(data) >= INLINE_BYTES_MAX:
@@ -231,23 +231,23 @@ def _file_share(ctx: Context, asked: NewChange) -> Change:
     )
 
 
-def _file_delete(ctx: Context, asked: NewChange) -> Change:
+def _file_delete(ctx: NodeContext, asked: ChangeDocument) -> Change:
     _require_own(ctx, asked)
     return operations.file_delete(ctx, asked.mesh, _entity(asked), asked.id)
 
 
-def _task_create(ctx: Context, asked: NewChange) -> Change:
+def _task_create(ctx: NodeContext, asked: ChangeDocument) -> Change:
     return operations.task_create(
         ctx, asked.mesh, asked.title or "", asked.description or "", asked.id
     )
 
 
-def _task_move(ctx: Context, asked: NewChange) -> Change:
+def _task_move(ctx: NodeContext, asked: ChangeDocument) -> Change:
     verb = asked.op.partition(".")[2]
     return operations.task_move(ctx, asked.mesh, verb, _entity(asked), asked.id)
 
 
-def _fact_append(ctx: Context, asked: NewChange) -> Change:
+def _fact_append(ctx: NodeContext, asked: ChangeDocument) -> Change:
     return operations.fact_append(
         ctx,
         asked.mesh,
@@ -260,12 +260,12 @@ def _fact_append(ctx: Context, asked: NewChange) -> Change:
     )
 
 
-def _entity(asked: NewChange) -> str:
+def _entity(asked: ChangeDocument) -> str:
     assert asked.entity is not None
     return asked.entity
 
 
-def _model(asked: NewChange, shown: int | None) -> Model:
+def _model(asked: ChangeDocument, shown: int | None) -> Model:
     named = asked.model
     assert named is not None
     dim = shown if named.dim is None else named.dim
@@ -280,7 +280,7 @@ def _model(asked: NewChange, shown: int | None) -> Model:
     )
 
 
-def _require_own(ctx: Context, asked: NewChange) -> None:
+def _require_own(ctx: NodeContext, asked: ChangeDocument) -> None:
     if asked.owner not in (None, ctx.peer):
         raise BadInput(f"{asked.op} is for what is this node's own, and {asked.owner!r} is not it")
 
@@ -291,12 +291,14 @@ def _listed(names: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class _Kind:
-    make: Callable[[Context, NewChange], Change]
+    make: Callable[[NodeContext, ChangeDocument], Change]
     needs: frozenset[str]
     takes: frozenset[str] = frozenset()
 
 
-def _kind(make: Callable[[Context, NewChange], Change], needs: str, takes: str = "") -> _Kind:
+def _kind(
+    make: Callable[[NodeContext, ChangeDocument], Change], needs: str, takes: str = ""
+) -> _Kind:
     return _Kind(make, frozenset(needs.split()), frozenset(takes.split()))
 
 
@@ -320,5 +322,5 @@ WRITABLE: Final = tuple(_KINDS)
 """Every op that can be written."""
 _VALUES: Final = ("value", "object", "metadata")
 _FIELDS: Final = tuple(
-    name for name in NewChange.__struct_fields__ if name not in ("op", "id", "mesh", *_VALUES)
+    name for name in ChangeDocument.__struct_fields__ if name not in ("op", "id", "mesh", *_VALUES)
 )

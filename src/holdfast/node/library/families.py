@@ -9,14 +9,14 @@ from typing import Any, BinaryIO, TypeAlias
 
 from holdfast.node.core import operations
 from holdfast.node.core.change import Receipt
-from holdfast.node.core.engine import Content, Core
+from holdfast.node.core.engine import Content, NodeEngine
 from holdfast.node.core.views import FileInfo, Hit, LastKnown, Memory, StateEntry
 from holdfast.node.library.last_known import last_known
 from holdfast.node.log.history import AsOf, memory_as_of, state_as_of
 from holdfast.node.upkeep import reembed
 from holdfast.rules.limits import CHUNK_ROWS
 from holdfast.rules.rows import FileRow, MemoryRow, ModelRow, StateRow, TaskEventRow, TaskRow
-from holdfast.rules.tasks import Status
+from holdfast.rules.tasks import TaskStatus
 from holdfast.rules.vectors import Model
 from holdfast.storage.ports import Reader
 
@@ -25,7 +25,7 @@ Rows: TypeAlias = list
 
 
 class _Family:
-    def __init__(self, core: Core, mesh: str) -> None:
+    def __init__(self, core: NodeEngine, mesh: str) -> None:
         self._core = core
         self._mesh = mesh
 
@@ -237,7 +237,7 @@ class Tasks(_Family):
     def get(self, task: str) -> TaskRow:
         return self._core.read("task.get", lambda tx: operations.require_task(tx, self._mesh, task))
 
-    def list(self, *, status: Status | str | None = None) -> Iterator[TaskRow]:
+    def list(self, *, status: TaskStatus | str | None = None) -> Iterator[TaskRow]:
         chosen = None if status is None else operations.check_status(status)
         after = ""
 

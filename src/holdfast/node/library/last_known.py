@@ -6,7 +6,7 @@ versions, and their content is often here: better than nothing, as long as it is
 
 from __future__ import annotations
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.views import LastKnown
 from holdfast.rules.bodies import FileShare, decode_trusted_body
 from holdfast.rules.envelope import Envelope, decode_trusted
@@ -16,7 +16,7 @@ from holdfast.rules.order import order_key
 from holdfast.storage.ports import Reader
 
 
-def last_known(core: Core, mesh: str, path: str, peer: str | None) -> LastKnown:
+def last_known(core: NodeEngine, mesh: str, path: str, peer: str | None) -> LastKnown:
     row = core.find_file(mesh, path, peer)
     try:
         content = core.read_file(mesh, path, peer)
@@ -45,7 +45,7 @@ def _versions(tx: Reader, owner: str, mesh: str, path: str) -> list[tuple[Envelo
     return sorted(found, key=lambda pair: order_key(version_of(pair[0])), reverse=True)
 
 
-def _content(core: Core, share: FileShare) -> bytes | None:
+def _content(core: NodeEngine, share: FileShare) -> bytes | None:
     if share.content is not None:
         return share.content
     try:

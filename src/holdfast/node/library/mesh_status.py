@@ -6,15 +6,15 @@ notes now and then that the broker is there, also when there is nothing to say.
 
 from __future__ import annotations
 
-from holdfast.node.core.engine import Core
-from holdfast.rules.broker_sync import SyncState, word_of
+from holdfast.node.core.engine import NodeEngine
+from holdfast.rules.broker_sync import SyncState, status_name
 from holdfast.rules.limits import SEEN_MS
 from holdfast.rules.rows import MeshRow
 
 
-def sync_word(core: Core, row: MeshRow) -> str:
+def mesh_status(core: NodeEngine, row: MeshRow) -> str:
     if core.sync_word is not None:
         return core.sync_word(row.slug, row.kind, row.sync_paused)
     at = row.last_sync_at
     there = at is not None and core.ctx.now_ms() - at < 2 * SEEN_MS
-    return word_of(row.kind, row.sync_paused, SyncState.IDLE if there else None)
+    return status_name(row.kind, row.sync_paused, SyncState.IDLE if there else None)

@@ -9,17 +9,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from holdfast.node.core.change import Receipt
-from holdfast.node.core.engine import Content, Core
+from holdfast.node.core.engine import Content, NodeEngine
 from holdfast.node.core.intake import Applied, Intake
-from holdfast.node.core.views import Clock, PeerInfo
+from holdfast.node.core.views import MeshClock, PeerInfo
 from holdfast.node.home.opening import Opened, open_home
 from holdfast.node.library import conflicts
 from holdfast.node.library.families import Facts, Files, Memories, State, Tasks, Vectors
-from holdfast.node.library.mesh_status import sync_word
+from holdfast.node.library.mesh_status import mesh_status
 from holdfast.node.log.log import Log
 from holdfast.node.messages.messages import Inbox, Sent, one_destination, prepare
 from holdfast.node.messages.outbox import Outbox
-from holdfast.node.upkeep.sweep import DEFAULT_TTL, Swept, Ttl, sweep
+from holdfast.node.upkeep.sweep import DEFAULT_TTL, SweepReport, Ttl, sweep
 from holdfast.rules.errors import AlreadyExists
 from holdfast.rules.limits import CHUNK_ROWS, INTAKE_BATCH_BYTES, PEER_STALE_MS
 from holdfast.rules.names import check_key, check_mesh
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class Mesh:
     """One mesh, seen from one node."""
 
-    def __init__(self, core: Core, slug: str) -> None:
+    def __init__(self, core: NodeEngine, slug: str) -> None:
         self._core = core
         self.slug = slug
         self.state = State(core, slug)
@@ -51,9 +51,9 @@ class Mesh:
         """Live rows per family."""
         return self._core.read("mesh.info", lambda tx: tx.family_counts(self.slug))
 
-    def clock(self) -> Clock:
+    def clock(self) -> MeshClock:
         row = self.info()
-        return Clock(row.lamport, sync_word(self._core, row), row.last_sync_at)
+        return MeshClock(row.lamport, mesh_status(self._core, row), row.last_sync_at)
 
     def peers(self) -> list[PeerInfo]:
         """Peers that were heard of, with a flag for those that have been silent for a while."""
@@ -195,7 +195,7 @@ class Node:
 
     # --- upkeep ------------------------------------------------------------------------------
 
-    def sweep(self, ttl: Ttl = DEFAULT_TTL) -> Swept:
+    def sweep(self, ttl: Ttl = DEFAULT_TTL) -> SweepReport:
         """Forgets what is old enough and past every reader of the log."""
         return sweep(self._core, ttl)
 

@@ -25,12 +25,12 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import NamedTuple
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.object_transfer import ObjectGone, pull_objects
 from holdfast.node.links import receive
 from holdfast.node.links.same_log import LOOK, begins_as_read, is_same_log
 from holdfast.node.links.source import LinkSource, Reach, registration_of
-from holdfast.node.links.status import Board
+from holdfast.node.links.status import LinkStatusTracker
 from holdfast.protocol.log_wire import Batch, Confirmation, Fetch
 from holdfast.rules.errors import (
     BadAnswer,
@@ -47,7 +47,7 @@ from holdfast.rules.limits import (
     LONG_POLL_MS_DEFAULT,
     QUARANTINE_ROWS_MAX,
 )
-from holdfast.rules.links import Plan, after_quarantine, consumer_name, start_of
+from holdfast.rules.links import LinkPlan, after_quarantine, consumer_name, start_of
 from holdfast.rules.rows import LinkRow
 
 log = logging.getLogger("holdfast")
@@ -55,19 +55,24 @@ log = logging.getLogger("holdfast")
 _BEGINNING_TRIES = 3
 
 
-class Failure(NamedTuple):
+class ConnectionFailure(NamedTuple):
     """Why a connection ended."""
 
     error: Exception
-    plan: Plan | None = None
+    plan: LinkPlan | None = None
     """What follows, where the error alone does not say it."""
 
 
-class Run:
+class LinkConnection:
     """One connection. `run` works in the caller's thread; `end` may come from any."""
 
     def __init__(
-        self, core: Core, row: LinkRow, reach: Reach, board: Board, new_epoch: int | None = None
+        self,
+        core: NodeEngine,
+        row: LinkRow,
+        reach: Reach,
+        board: LinkStatusTracker,
+        new_epoch: int | None = None,
     ) -> None:
         """`new_epoch` is what the source said it counts in now, if that is why we are here."""
         self._core = core
@@ -79,14 +84,14 @@ class Run:
         self._turn = threading.Condition()
         self._source: LinkSource | None = None
         self._fetched: Batch | None = None
-        self._next: receive.Incoming | None = None
+        self._next: receive.DecodedBatch | None = None
         self._asking = False
         self._stored = row.cursor
         self._confirmed = 0
         self._over = False
-        self._failure: Failure | None = None
+        self._failure: ConnectionFailure | None = None
 
-    def run(self) -> Failure | None:
+    def run(self) -> ConnectionFailure | None:
         """Pulls until something ends it; None if that was `end`."""
         try:
             with self._failing():
@@ -145,9 +150,9 @@ class Run:
         try:
             yield
         except Exception as error:
-            failure = Failure(error)
+            failure = ConnectionFailure(error)
             if isinstance(error, _Planned):
-                failure = Failure(error.error, error.plan)
+                failure = ConnectionFailure(error.error, error.plan)
             with self._turn:
                 if not self._over and self._failure is None:
                     self._failure = failure
@@ -270,7 +275,7 @@ class Run:
     def _read_on(self) -> None:
         with self._failing():
             while (batch := self._await_fetched()) is not None:
-                incoming = receive.read(batch)
+                incoming = receive.decode_batch(batch)
                 with self._turn:
                     self._next = incoming
                     self._turn.notify_all()
@@ -294,7 +299,7 @@ class Run:
             while (incoming := self._await_batch(source)) is not None:
                 self._apply(source, incoming)
 
-    def _await_batch(self, source: LinkSource) -> receive.Incoming | None:
+    def _await_batch(self, source: LinkSource) -> receive.DecodedBatch | None:
         """The next batch, or None at the end. What is stored is confirmed meanwhile."""
         while True:
             with self._turn:
@@ -314,7 +319,7 @@ class Run:
                 Confirmation(consumer=self._consumer, offset=confirm, epoch=self._row.epoch)
             )
 
-    def _apply(self, source: LinkSource, incoming: receive.Incoming) -> None:
+    def _apply(self, source: LinkSource, incoming: receive.DecodedBatch) -> None:
         taken = None
         while taken is None:
             if self._is_over():
@@ -327,7 +332,9 @@ class Run:
         if taken.quarantined:
             self._check_quarantine()
 
-    def _take(self, source: LinkSource, incoming: receive.Incoming) -> receive.Taken | None:
+    def _take(
+        self, source: LinkSource, incoming: receive.DecodedBatch
+    ) -> receive.BatchReceived | None:
         """None if it is to be tried again, or is over."""
         wanted = [named.sha256 for named in receive.objects_named(incoming)]
         absent = pull_objects(self._core, source, wanted, self._board.pulled, self._is_over)
@@ -335,7 +342,7 @@ class Run:
             return None
         row = self._row
         try:
-            return receive.take(self._core, row.name, incoming, asked=row, absent=absent)
+            return receive.receive_batch(self._core, row.name, incoming, asked=row, absent=absent)
         except ObjectGone:
             return None  # a sweep was faster
         except receive.LinkReplaced:
@@ -368,7 +375,7 @@ class Run:
 class _Planned(Exception):
     """An error of our own whose consequence is known where it is raised."""
 
-    def __init__(self, plan: Plan, error: HoldfastError) -> None:
+    def __init__(self, plan: LinkPlan, error: HoldfastError) -> None:
         super().__init__(str(error))
         self.plan, self.error = plan, error
 

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.intake import Intake
 from holdfast.node.core.object_transfer import ObjectGone
 from holdfast.protocol.log_wire import Batch
@@ -52,7 +52,7 @@ _VECTOR_COST: Final = 2 * _OTHER_COST
 """Long vectors, which are put into a search index besides."""
 
 
-class Taken(msgspec.Struct, frozen=True):
+class BatchReceived(msgspec.Struct, frozen=True):
     """What became of a batch."""
 
     link: LinkRow
@@ -61,7 +61,7 @@ class Taken(msgspec.Struct, frozen=True):
     quarantined: int = 0
 
 
-class Incoming(NamedTuple):
+class DecodedBatch(NamedTuple):
     """A batch whose entries are read and checked, as far as that needs no store."""
 
     batch: Batch
@@ -72,27 +72,27 @@ class LinkReplaced(Exception):
     """The link that the batch was asked for was removed, and another has its name."""
 
 
-def read(batch: Batch) -> Incoming:
+def decode_batch(batch: Batch) -> DecodedBatch:
     """Reads the entries of a batch once for all that is done with it."""
-    return Incoming(batch, read_arrivals(batch.raws))
+    return DecodedBatch(batch, read_arrivals(batch.raws))
 
 
-def objects_named(batch: Batch | Incoming) -> list[Named]:
+def objects_named(batch: Batch | DecodedBatch) -> list[Named]:
     """The objects that entries of a batch name, each once: they must be here before the batch is
-    taken. What cannot be read names nothing; `take` says what is wrong with it.
+    taken. What cannot be read names nothing; `receive_batch` says what is wrong with it.
     """
-    incoming = batch if isinstance(batch, Incoming) else read(batch)
+    incoming = batch if isinstance(batch, DecodedBatch) else decode_batch(batch)
     return objects_of(incoming.arrivals)
 
 
-def take(
-    core: Core,
+def receive_batch(
+    core: NodeEngine,
     link: str,
-    batch: Batch | Incoming,
+    batch: Batch | DecodedBatch,
     *,
     asked: LinkRow | None = None,
     absent: Collection[str] | None = None,
-) -> Taken:
+) -> BatchReceived:
     """Stores a batch and moves the link past it. A large one goes in several transactions, each
     with the cursor that it leads to.
 
@@ -101,15 +101,15 @@ def take(
     others are still here is looked at again where no sweep can take them (ObjectGone).
     """
     core.check_room()
-    incoming = batch if isinstance(batch, Incoming) else read(batch)
+    incoming = batch if isinstance(batch, DecodedBatch) else decode_batch(batch)
     row, via = core.read("link.take", partial(_judge, core, link, asked, incoming))
-    taken = Taken(row)
+    taken = BatchReceived(row)
     for piece in _pieces(incoming, row):
         taken = core.write("link.take", partial(_store, core, piece, via, taken, absent))
     return taken
 
 
-def start_over(core: Core, link: str, epoch: int, first: int) -> LinkRow:
+def start_over(core: NodeEngine, link: str, epoch: int, first: int) -> LinkRow:
     """Reads the source's log again from its first offset, which is one of another epoch. What is
     known already is met as known.
     """
@@ -118,7 +118,7 @@ def start_over(core: Core, link: str, epoch: int, first: int) -> LinkRow:
     return _move(core, "link.start_over", link, lambda row: (epoch, first - 1))
 
 
-def skip_to(core: Core, link: str, first_available: int) -> LinkRow:
+def skip_to(core: NodeEngine, link: str, first_available: int) -> LinkRow:
     """Goes on after what the source no longer has, as an operator decided. Never backwards."""
     if first_available < 1:
         raise BadInput(f"offset {first_available} is no place in a log")
@@ -127,7 +127,9 @@ def skip_to(core: Core, link: str, first_available: int) -> LinkRow:
     )
 
 
-def _move(core: Core, name: str, link: str, place: Callable[[LinkRow], tuple[int, int]]) -> LinkRow:
+def _move(
+    core: NodeEngine, name: str, link: str, place: Callable[[LinkRow], tuple[int, int]]
+) -> LinkRow:
     def work(tx: Transaction) -> LinkRow:
         row = _require_link(tx, link)
         epoch, cursor = place(row)
@@ -156,7 +158,7 @@ def _require_same(tx: Reader, asked: LinkRow) -> LinkRow:
 
 
 def _judge(
-    core: Core, link: str, asked: LinkRow | None, incoming: Incoming, tx: Reader
+    core: NodeEngine, link: str, asked: LinkRow | None, incoming: DecodedBatch, tx: Reader
 ) -> tuple[LinkRow, int]:
     """Refuses a batch that no honest source sends. Returns the link and the number of its zone."""
     batch, arrivals = incoming
@@ -242,7 +244,7 @@ class _Piece(NamedTuple):
     arrivals: Arrivals
 
 
-def _pieces(incoming: Incoming, row: LinkRow) -> Iterator[_Piece]:
+def _pieces(incoming: DecodedBatch, row: LinkRow) -> Iterator[_Piece]:
     """What lies beyond the cursor, in the order of the source."""
     batch, arrivals = incoming
     at = bisect_right(batch.offsets, row.cursor)
@@ -257,7 +259,7 @@ def _pieces(incoming: Incoming, row: LinkRow) -> Iterator[_Piece]:
         at, start = end, upto + 1
 
 
-def _fill(incoming: Incoming, at: int) -> int:
+def _fill(incoming: DecodedBatch, at: int) -> int:
     """Where a transaction that begins at `at` ends, so that it is done within its time."""
     arrivals, raws = incoming.arrivals, incoming.batch.raws
     end = min(at + LINK_BATCH_ROWS, len(arrivals))
@@ -280,13 +282,13 @@ def _cost(arrival: Arrived | Arrival) -> int:
 
 
 def _store(
-    core: Core,
+    core: NodeEngine,
     piece: _Piece,
     via: int,
-    before: Taken,
+    before: BatchReceived,
     absent: Collection[str] | None,
     tx: Transaction,
-) -> Taken:
+) -> BatchReceived:
     # All of this again, because somebody may have changed or moved it since.
     row = _require_same(tx, before.link)
     link = row.name
@@ -315,7 +317,7 @@ def _store(
         row, epoch=piece.epoch, cursor=max(row.cursor, piece.upto), moved_at=now
     )
     tx.link_put(moved)
-    return Taken(
+    return BatchReceived(
         moved,
         before.new + len(applied) - known - len(refused),
         before.known + known,
@@ -323,7 +325,7 @@ def _store(
     )
 
 
-def _check_objects(core: Core, arrivals: Arrivals, absent: Collection[str] | None) -> None:
+def _check_objects(core: NodeEngine, arrivals: Arrivals, absent: Collection[str] | None) -> None:
     """In the transaction: a sweep removes files in one, too."""
     if absent is None:
         return

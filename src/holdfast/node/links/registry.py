@@ -16,7 +16,7 @@ from functools import partial
 
 import msgspec
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.intake import Intake, objection
 from holdfast.node.core.object_transfer import Pulled, pull_objects
 from holdfast.node.links import receive
@@ -83,7 +83,7 @@ class LinkView(msgspec.Struct, frozen=True):
         )
 
 
-class Removed(msgspec.Struct, frozen=True):
+class RemovedLink(msgspec.Struct, frozen=True):
     """A link that is gone, and whether its source knows."""
 
     name: str
@@ -103,7 +103,7 @@ class Retried(msgspec.Struct, frozen=True):
 class Links:
     """The links of one node. Safe to use from any thread."""
 
-    def __init__(self, core: Core, trust: Trust, reach: Reach | None = None) -> None:
+    def __init__(self, core: NodeEngine, trust: Trust, reach: Reach | None = None) -> None:
         self._core = core
         self._reach = reach_by(trust) if reach is None else reach
 
@@ -194,7 +194,7 @@ class Links:
             self._skip_missing(name)
         return self._set_paused(name, False)
 
-    def remove(self, name: str) -> Removed:
+    def remove(self, name: str) -> RemovedLink:
         """Forgets a link and its quarantine; what it brought stays. The source is told if it
         answers: else it goes on keeping its log for a reader that is gone.
         """
@@ -212,8 +212,8 @@ class Links:
         except UnknownConsumer:
             pass  # it has never been there, or was retired before: as it should be
         except HoldfastError as error:
-            return Removed(name, row.zone, consumer, told=False, why_not=error.message)
-        return Removed(name, row.zone, consumer, told=True)
+            return RemovedLink(name, row.zone, consumer, told=False, why_not=error.message)
+        return RemovedLink(name, row.zone, consumer, told=True)
 
     def _set_paused(self, name: str, paused: bool) -> LinkView:
         def work(tx: Transaction) -> LinkView:
@@ -334,7 +334,7 @@ class Links:
 class _Retry:
     """Some quarantined envelopes on their second way in, with their rows, in one transaction."""
 
-    def __init__(self, core: Core, link: str, rows: Sequence[QuarantineRow]) -> None:
+    def __init__(self, core: NodeEngine, link: str, rows: Sequence[QuarantineRow]) -> None:
         self._core, self._link, self._rows = core, link, rows
 
     def __call__(self, tx: Transaction) -> int:

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.intake import is_news
 from holdfast.node.links.source import LinkSource
 from holdfast.protocol.log_wire import Batch, Fetch
@@ -34,7 +34,7 @@ _CLOCKS_MS: Final = DAY_MS
 """So far the clock of whoever wrote an entry may be ahead of ours."""
 
 
-def is_same_log(core: Core, source: LinkSource, row: LinkRow, consumer: str) -> bool:
+def is_same_log(core: NodeEngine, source: LinkSource, row: LinkRow, consumer: str) -> bool:
     """False if the source's log is surely not the one that the link has read up to its cursor."""
     if not row.cursor:
         return True
@@ -51,7 +51,7 @@ def is_same_log(core: Core, source: LinkSource, row: LinkRow, consumer: str) -> 
     return core.read("link.look_back", partial(_was_read, core, row, found))
 
 
-def begins_as_read(core: Core, row: LinkRow, found: Batch) -> bool:
+def begins_as_read(core: NodeEngine, row: LinkRow, found: Batch) -> bool:
     """Whether a log of another epoch, which no longer holds its beginning, surely agrees with the
     one that the link has read at least up to its first entries: then what came before them was read
     too. `found` is what it begins with.
@@ -63,7 +63,7 @@ def begins_as_read(core: Core, row: LinkRow, found: Batch) -> bool:
     return core.read("link.look_back", partial(_has_proof, core, row, found))
 
 
-def _has_proof(core: Core, row: LinkRow, found: Batch, tx: Reader) -> bool:
+def _has_proof(core: NodeEngine, row: LinkRow, found: Batch, tx: Reader) -> bool:
     for offset, raw in zip(found.offsets, found.raws, strict=True):
         if offset <= row.cursor and is_news(core.ctx, raw, tx) is False:
             envelope = decode_trusted(raw)
@@ -86,7 +86,7 @@ def _fetch(source: LinkSource, ask: Fetch, row: LinkRow) -> Batch | None:
         return None  # it is being truncated: the next fetch of the link tells what is missing
 
 
-def _was_read(core: Core, row: LinkRow, found: Batch, tx: Reader) -> bool:
+def _was_read(core: NodeEngine, row: LinkRow, found: Batch, tx: Reader) -> bool:
     """Whether the last entry up to the cursor that tells anything is one that the link has met."""
     for offset, raw in reversed(list(zip(found.offsets, found.raws, strict=True))):
         if offset > row.cursor:

@@ -52,10 +52,10 @@ def reach_by(trust: Trust) -> Reach:
 
     def reach(link: LinkRow) -> LinkSource:
         # It brings TLS with it, which a command that only looks at the store does not need.
-        from holdfast.transport.peer_client import Remote
+        from holdfast.transport.peer_client import PeerClient
 
         # The seed is read for every hello: a key that was switched needs no restart.
         us = (trust.name, trust.seed)
-        return Remote(link.url, us=us, pinned=lambda: trust.zone(link.zone))
+        return PeerClient(link.url, us=us, pinned=lambda: trust.zone(link.zone))
 
     return reach

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from holdfast.node.core.object_transfer import Pulled
-from holdfast.node.links.receive import Taken
+from holdfast.node.links.receive import BatchReceived
 from holdfast.protocol.log_wire import Batch
 from holdfast.rules.limits import LINK_BATCH_ROWS
-from holdfast.rules.links import LinkState, Plan, after_success, carries_of, phase
+from holdfast.rules.links import LinkPlan, LinkState, after_success, carries_of, phase
 from holdfast.rules.rows import LinkRow
 
 log = logging.getLogger("holdfast")
@@ -65,7 +65,7 @@ class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
     last_batch_at: int | None = None
 
 
-class Board:
+class LinkStatusTracker:
     """The status of one link, written by its threads."""
 
     def __init__(
@@ -106,7 +106,7 @@ class Board:
     def enter(self, state: LinkState) -> None:
         self._change(lambda now: {"state": state, "retry_at": None})
 
-    def failed(self, plan: Plan, code: str, message: str, hint: str) -> None:
+    def failed(self, plan: LinkPlan, code: str, message: str, hint: str) -> None:
         """An error, and what follows from it."""
         at = self._now_ms()
         self._change(
@@ -154,7 +154,7 @@ class Board:
             }
         )
 
-    def taken(self, batch: Batch, taken: Taken) -> None:
+    def taken(self, batch: Batch, taken: BatchReceived) -> None:
         """A batch is stored."""
         self._change(
             lambda now: {

@@ -1,8 +1,8 @@
 """Pulls the logs of other zones, one thread per link and a second one while it is connected.
 
-A link's thread does one thing after the other: it waits until it may try, connects (`Run`), and
-when that ends asks `rules.links` what follows. It never sleeps and never polls: a wait ends when
-its time is over or when somebody says that something has changed.
+A link's thread does one thing after the other: it waits until it may try, connects
+(`LinkConnection`), and when that ends asks `rules.links` what follows. It never sleeps and never
+polls: a wait ends when its time is over or when somebody says that something has changed.
 
     Pullers.refresh()   reads the links again: new ones begin, removed ones end, changed ones begin
                         anew, and those that wait for a better time try at once. So whoever puts
@@ -20,13 +20,13 @@ from collections.abc import Callable
 from time import monotonic
 from typing import NamedTuple
 
-from holdfast.node.core.engine import Core
-from holdfast.node.links.connection import Failure, Run
+from holdfast.node.core.engine import NodeEngine
+from holdfast.node.links.connection import ConnectionFailure, LinkConnection
 from holdfast.node.links.source import Reach, reach_by
-from holdfast.node.links.status import Board, LinkStatus
+from holdfast.node.links.status import LinkStatus, LinkStatusTracker
 from holdfast.node.trust.trust import Trust
 from holdfast.rules.errors import EpochChanged, HoldfastError
-from holdfast.rules.links import LinkState, Plan, after_error, after_surprise
+from holdfast.rules.links import LinkPlan, LinkState, after_error, after_surprise
 from holdfast.rules.rows import LinkRow, ZoneKey
 from holdfast.storage.ports import Reader
 
@@ -35,15 +35,15 @@ log = logging.getLogger("holdfast")
 Changed = Callable[[LinkStatus], None]
 
 
-class Puller:
+class LinkWorker:
     """One link at work."""
 
     def __init__(
         self,
-        core: Core,
+        core: NodeEngine,
         name: str,
         reach: Reach,
-        board: Board,
+        board: LinkStatusTracker,
         chance: Callable[[], float] = random.random,
     ) -> None:
         """`chance` draws lots from [0, 1): how long to wait is partly left to them."""
@@ -53,7 +53,7 @@ class Puller:
         self._board = board
         self._chance = chance
         self._turn = threading.Condition()
-        self._run: Run | None = None
+        self._run: LinkConnection | None = None
         self._stopping = False
         self._woken = False
         self._wait_s: float | None = 0.0
@@ -110,7 +110,7 @@ class Puller:
                     break
                 self._settle(self._pull(row))
             except Exception as error:
-                self._settle(Failure(error))
+                self._settle(ConnectionFailure(error))
         self._board.enter(LinkState.STOPPED)
 
     def _await_turn(self) -> LinkRow | None:
@@ -130,9 +130,9 @@ class Puller:
             self._board.enter(LinkState.STOPPED if row is None else LinkState.PAUSED)
             self._wait_s = None
 
-    def _pull(self, row: LinkRow) -> Failure | None:
+    def _pull(self, row: LinkRow) -> ConnectionFailure | None:
         self._board.enter(LinkState.CONNECTING)
-        run = Run(self._core, row, self._reach, self._board, self._new_epoch)
+        run = LinkConnection(self._core, row, self._reach, self._board, self._new_epoch)
         with self._turn:
             if self._stopping or self._woken:
                 return None
@@ -143,7 +143,7 @@ class Puller:
             with self._turn:
                 self._run = None
 
-    def _settle(self, failure: Failure | None) -> None:
+    def _settle(self, failure: ConnectionFailure | None) -> None:
         """What follows from how a connection ended."""
         self._new_epoch = None
         if failure is None:
@@ -160,12 +160,12 @@ class Puller:
         else:
             self._board.failed(plan, "internal", f"{type(error).__name__}: {error}", _OUR_FAULT)
 
-    def _plan(self, failure: Failure, attempts: int) -> Plan:
+    def _plan(self, failure: ConnectionFailure, attempts: int) -> LinkPlan:
         if isinstance(failure.error, HoldfastError):
             return after_error(failure.error, attempts, self._chance())
         return after_surprise(attempts, self._chance())
 
-    def _tell(self, plan: Plan, error: Exception) -> None:
+    def _tell(self, plan: LinkPlan, error: Exception) -> None:
         """In the log, once for each new trouble and not for each try."""
         known = self._board.status
         if not isinstance(error, HoldfastError):
@@ -202,12 +202,12 @@ class _Found(NamedTuple):
     quarantined: int
 
 
-class Pullers:
+class LinkManager:
     """All links of one node. Safe to use from any thread."""
 
     def __init__(
         self,
-        core: Core,
+        core: NodeEngine,
         trust: Trust,
         *,
         on_change: Changed | None = None,
@@ -222,8 +222,8 @@ class Pullers:
         self._on_change = on_change
         self._chance = chance
         self._lock = threading.Lock()
-        self._pullers: dict[str, tuple[Puller, _Asked]] = {}
-        self._leaving: list[Puller] = []
+        self._pullers: dict[str, tuple[LinkWorker, _Asked]] = {}
+        self._leaving: list[LinkWorker] = []
         self._open = False
 
     def start(self) -> None:
@@ -275,8 +275,10 @@ class Pullers:
             puller.recount(found.quarantined)
             puller.look(anew=asked != found.asked)
         else:
-            board = Board(found.row, found.quarantined, self._core.ctx.now_ms, self._changed)
-            puller = Puller(self._core, name, self._reach, board, self._chance)
+            board = LinkStatusTracker(
+                found.row, found.quarantined, self._core.ctx.now_ms, self._changed
+            )
+            puller = LinkWorker(self._core, name, self._reach, board, self._chance)
             puller.start()
         self._pullers[name] = (puller, found.asked)
 

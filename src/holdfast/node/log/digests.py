@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.node.log.history import repaired_to
 from holdfast.rules import digests as rules
-from holdfast.rules.digests import Tally, Values, values_of
+from holdfast.rules.digests import DigestTally, Values, values_of
 from holdfast.rules.errors import UnknownMesh
 from holdfast.rules.filters import Filter
 from holdfast.rules.limits import CHUNK_ROWS, DIGEST_ROWS_MAX, RANGE_BATCH_BYTES, RANGE_BATCH_ROWS
@@ -139,12 +139,12 @@ def held_row(table: str, values: Values) -> HeldRow:
     )
 
 
-def _said(tally: Tally) -> TableDigests:
+def _said(tally: DigestTally) -> TableDigests:
     return TableDigests(tally.rows, tally.digests())
 
 
-def _tallies(reader: Reader, mesh: MeshRow, of_log: Tally) -> dict[str, Tally]:
-    tallies = {table: Tally() for table in rules.TABLES if table != _LOG}
+def _tallies(reader: Reader, mesh: MeshRow, of_log: DigestTally) -> dict[str, DigestTally]:
+    tallies = {table: DigestTally() for table in rules.TABLES if table != _LOG}
     for table, values in _rows(reader, mesh.slug):
         if rules.is_covered(table, values, mesh.forgotten_lamport):
             tallies[table].add(rules.bucket_of(table, values), rules.row_digest(table, values))
@@ -153,9 +153,9 @@ def _tallies(reader: Reader, mesh: MeshRow, of_log: Tally) -> dict[str, Tally]:
 
 def _log_tallies(
     reader: Reader, meshes: Collection[str], first: int, head: int
-) -> dict[str, Tally]:
+) -> dict[str, DigestTally]:
     """The log is read once for all meshes."""
-    tallies = {mesh: Tally() for mesh in meshes}
+    tallies = {mesh: DigestTally() for mesh in meshes}
     for values in _log(reader, meshes, first, head):
         tally = tallies[values[0]]
         tally.add(rules.bucket_of(_LOG, values), rules.row_digest(_LOG, values))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from holdfast.node.core.context import Context
+from holdfast.node.core.context import NodeContext
 from holdfast.node.core.fold import current_version, fold
 from holdfast.node.core.views import Memory, StateEntry
 from holdfast.rules.bodies import decode_trusted_body
@@ -56,7 +56,7 @@ class _Replay:
 def replay(entries: Iterator[Entry], meshes: list[MeshRow], peer: str) -> MemoryStore:
     """Folds entries into a fresh store in memory."""
     store = MemoryStore()
-    ctx = Context(peer, 1, _Replay(), MemoryBlobs())
+    ctx = NodeContext(peer, 1, _Replay(), MemoryBlobs())
     batch: list[Entry] = []
 
     def start(tx: Transaction) -> None:
@@ -88,7 +88,7 @@ def replay(entries: Iterator[Entry], meshes: list[MeshRow], peer: str) -> Memory
     return store
 
 
-def _refold(tx: Transaction, ctx: Context, entry: Entry) -> None:
+def _refold(tx: Transaction, ctx: NodeContext, entry: Entry) -> None:
     envelope = decode_trusted(entry.raw)
     body = decode_trusted_body(envelope)
     current = None if body is None else current_version(tx, envelope, body)

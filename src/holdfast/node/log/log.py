@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.views import Consumer
 from holdfast.node.log import consumers as readers
 from holdfast.node.log import serve
@@ -32,7 +32,7 @@ class Head(NamedTuple):
 class Log:
     """Append-only; every envelope once, own and received, in the order this node took them in."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: NodeEngine) -> None:
         self._core = core
 
     def head(self) -> Head:
@@ -132,7 +132,7 @@ class Log:
         """The same as it travels, with its bounds. A reader with a filter confirms up to `upto`,
         and with it everything before that it was not given.
         """
-        return serve.give(self._core, LOCAL, Fetch(consumer=consumer, limit=limit))
+        return serve.serve_batch(self._core, LOCAL, Fetch(consumer=consumer, limit=limit))
 
     def confirm(
         self,

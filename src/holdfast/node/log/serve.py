@@ -14,7 +14,7 @@ from functools import partial
 
 import msgspec
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.views import Consumer
 from holdfast.node.log import consumers
 from holdfast.protocol.log_wire import Batch, Confirmation, Fetch, Registration
@@ -26,7 +26,7 @@ from holdfast.service.caller import Caller
 from holdfast.storage.ports import Reader, Transaction
 
 
-def register(core: Core, caller: Caller, r: Registration) -> Consumer:
+def register(core: NodeEngine, caller: Caller, r: Registration) -> Consumer:
     """Registers a consumer, or finds it as it is. Another filter replaces the one before and keeps
     what is confirmed: what the old one left out up to there is not given any more. A reader that
     wants it reads from an offset of its own, or retires and registers anew.
@@ -57,7 +57,7 @@ def register(core: Core, caller: Caller, r: Registration) -> Consumer:
     return core.write("consumer.add", work)
 
 
-def give(core: Core, caller: Caller, f: Fetch) -> Batch:
+def serve_batch(core: NodeEngine, caller: Caller, f: Fetch) -> Batch:
     """What comes next for a consumer; confirms first if that is asked for too."""
     consumers.check_limit(f.limit)
     if f.confirm is not None and core.read("fact.confirm", partial(_has_news, core, caller, f)):
@@ -82,7 +82,7 @@ def give(core: Core, caller: Caller, f: Fetch) -> Batch:
     return core.read("fact.fetch", read)
 
 
-def confirm(core: Core, caller: Caller, c: Confirmation) -> Consumer:
+def confirm(core: NodeEngine, caller: Caller, c: Confirmation) -> Consumer:
     """Confirms what a consumer has taken over: up to an offset, or ranges."""
     consumers.check_confirmation(c.offset, c.ranges)
 
@@ -96,7 +96,7 @@ def confirm(core: Core, caller: Caller, c: Confirmation) -> Consumer:
     return core.write("fact.confirm", work)
 
 
-def retire(core: Core, caller: Caller, consumer: str) -> None:
+def retire(core: NodeEngine, caller: Caller, consumer: str) -> None:
     """Forgets a consumer: the log no longer waits for it."""
 
     def work(tx: Transaction) -> None:
@@ -153,7 +153,7 @@ def _asked(tx: Reader, caller: Caller, f: Fetch) -> tuple[ConsumerRow, int, list
     return row, *consumers.unread(tx, row, f.start)
 
 
-def _has_news(core: Core, caller: Caller, f: Fetch, tx: Reader) -> bool:
+def _has_news(core: NodeEngine, caller: Caller, f: Fetch, tx: Reader) -> bool:
     """Whether a confirmation is worth a write: one that only says "still here" is now and then."""
     row, _, _ = _asked(tx, caller, f)
     now = core.ctx.now_ms()
@@ -162,7 +162,7 @@ def _has_news(core: Core, caller: Caller, f: Fetch, tx: Reader) -> bool:
     return after.frontier != row.frontier or not 0 <= now - row.seen_at < seen_ms
 
 
-def _confirm_first(core: Core, caller: Caller, f: Fetch, tx: Transaction) -> None:
+def _confirm_first(core: NodeEngine, caller: Caller, f: Fetch, tx: Transaction) -> None:
     row, _, _ = _asked(tx, caller, f)
     tx.consumer_put(consumers.confirmed(tx, row, f.confirm, None, core.ctx.now_ms()))
 

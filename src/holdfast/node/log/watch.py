@@ -28,7 +28,7 @@ _DRAIN_MAX = 256
 """Datagrams read in one turn of the loop: one is enough to know, the rest must not pile up."""
 
 
-class News(NamedTuple):
+class Notice(NamedTuple):
     """Something that happened outside the log."""
 
     number: int
@@ -42,7 +42,7 @@ class _Waiter(NamedTuple):
     after: int | None
 
 
-class Pulse:
+class LogWatch:
     """Who waits for what. All but `ring` and `post` belong to the loop's thread."""
 
     def __init__(self, read_head: Callable[[], int]) -> None:
@@ -50,7 +50,7 @@ class Pulse:
         self._read_head = read_head
         self._rung = False
         self._waiting: set[_Waiter] = set()
-        self._news: deque[News] = deque(maxlen=NEWS_KEPT_MAX)
+        self._news: deque[Notice] = deque(maxlen=NEWS_KEPT_MAX)
         self._told = 0
         self.head = read_head()
         self.closing = False
@@ -89,7 +89,7 @@ class Pulse:
         self._wake()
         self.on_look()
 
-    def news(self, after: int) -> list[News]:
+    def news(self, after: int) -> list[Notice]:
         """What was posted after a number, as far as it is still kept."""
         return [found for found in self._news if found.number > after]
 
@@ -124,7 +124,7 @@ class Pulse:
 
     def _take(self, kind: str, document: dict[str, Any]) -> None:
         self._told += 1
-        self._news.append(News(self._told, kind, document))
+        self._news.append(Notice(self._told, kind, document))
         self._wake()
 
     def _wake(self) -> None:
@@ -138,7 +138,7 @@ class Pulse:
 class WakeSocket:
     """Where other processes that write to this home nudge us."""
 
-    def __init__(self, path: Path, pulse: Pulse) -> None:
+    def __init__(self, path: Path, pulse: LogWatch) -> None:
         self._path = path
         self._pulse = pulse
         self._socket = bound(path, socket.SOCK_DGRAM)

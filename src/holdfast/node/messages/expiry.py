@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.rules.limits import HOUR_MS, OUTBOX_PAGE_ROWS
 from holdfast.rules.outbox import after_expiry, is_expired
 from holdfast.storage.ports import Transaction
 
 
-def expire(core: Core, lane: str, max_age_hours: int) -> int:
+def expire(core: NodeEngine, lane: str, max_age_hours: int) -> int:
     """Messages of a lane that are older are dead from now on; how many that were. To be called
     before anything of the lane is sent, since only then it is known how long this broker remembers
     (see `retention.outbox_max_age_hours`).

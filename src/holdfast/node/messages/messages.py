@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from holdfast.node.core.change import Change, Receipt
-from holdfast.node.core.context import Context
-from holdfast.node.core.engine import Core
+from holdfast.node.core.context import NodeContext
+from holdfast.node.core.engine import NodeEngine
 from holdfast.rules import names
 from holdfast.rules.bodies import MessageSend, decode_trusted_body, encode_body
 from holdfast.rules.destinations import KINDS, check_destination, check_priority, entity_of
@@ -33,7 +33,7 @@ from holdfast.rules.fingerprint import canonical_meta, fingerprint, parse_meta
 from holdfast.rules.ids import id_text, parse_id
 from holdfast.rules.limits import INBOX_PAGE_ROWS, MESSAGE_BYTES_MAX
 from holdfast.rules.message import MESSAGE
-from holdfast.rules.outbox import State, lane_of
+from holdfast.rules.outbox import OutboxState, lane_of
 from holdfast.rules.rows import InboxRow
 from holdfast.storage.ports import Reader, Transaction
 
@@ -105,7 +105,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 # --- sending -------------------------------------------------------------------------------------
 
 
-class Sending(Change):
+class MessageChange(Change):
     """One message, prepared. Its fingerprint is of what the caller asked for, as the broker will
     compute it again.
     """
@@ -114,7 +114,7 @@ class Sending(Change):
 
     def __init__(
         self,
-        ctx: Context,
+        ctx: NodeContext,
         mesh: str,
         kind: str,
         ref: str,
@@ -150,13 +150,13 @@ class Sending(Change):
         return super().carry_out(tx)
 
 
-class Send:
+class SendMessage:
     """Sends, and says how far the message has got: one that is sent again is where it was."""
 
     repeatable = True
     __slots__ = ("change",)
 
-    def __init__(self, change: Sending) -> None:
+    def __init__(self, change: MessageChange) -> None:
         self.change = change
 
     def __call__(self, tx: Transaction) -> Sent:
@@ -170,14 +170,14 @@ class Send:
             kind=change.to[0],
             ref=change.to[1],
             # What is listed no more ended well, or was given up, long ago.
-            state=str(State.DONE if row is None else row.state),
+            state=str(OutboxState.DONE if row is None else row.state),
             offset=receipt.offset,
             duplicate=receipt.duplicate,
         )
 
 
 def prepare(
-    core: Core,
+    core: NodeEngine,
     mesh: str,
     kind: str,
     ref: str,
@@ -188,7 +188,7 @@ def prepare(
     priority: str = "next",
     reply_to: str | None = None,
     id: str | None = None,
-) -> Send:
+) -> SendMessage:
     """Checks a message; `meta` as raw JSON is read as strictly as the fingerprint needs it. A `dm`
     may name a member instead of a key.
     """
@@ -206,8 +206,8 @@ def prepare(
     check_priority(priority)
     names.check_mesh(mesh)
     ref = core.read("send", lambda tx: resolve(tx, mesh, kind, ref))
-    return Send(
-        Sending(
+    return SendMessage(
+        MessageChange(
             core.ctx,
             mesh,
             kind,
@@ -273,7 +273,7 @@ def _encoded(text: str) -> bytes:
 class Inbox:
     """Messages for us, of one mesh or of all."""
 
-    def __init__(self, core: Core, mesh: str | None = None) -> None:
+    def __init__(self, core: NodeEngine, mesh: str | None = None) -> None:
         self._core = core
         self._mesh = mesh
 

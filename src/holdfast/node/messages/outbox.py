@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import msgspec
 
-from holdfast.node.core.engine import Core
-from holdfast.node.messages.messages import Sending, Sent
+from holdfast.node.core.engine import NodeEngine
+from holdfast.node.messages.messages import MessageChange, Sent
 from holdfast.rules.bodies import MessageSend, decode_trusted_body
 from holdfast.rules.destinations import PRIORITIES
 from holdfast.rules.envelope import Envelope, decode_trusted
@@ -27,18 +27,18 @@ from holdfast.rules.outbox import (
     EXPIRED,
     PARK,
     REPLACED,
+    OutboxState,
     Policies,
     Policy,
-    State,
     after_abort,
     after_retry,
     lane_of,
     plan,
 )
-from holdfast.rules.rows import SpoolRow
+from holdfast.rules.rows import OutboxRow
 from holdfast.storage.ports import Reader, Transaction
 
-FAILED = (State.DEAD,)
+FAILED = (OutboxState.DEAD,)
 
 
 class OutboxItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ _BLOCKS = {
 class Outbox:
     """What this node has to send, of all meshes."""
 
-    def __init__(self, core: Core, policies: Policies = PARK) -> None:
+    def __init__(self, core: NodeEngine, policies: Policies = PARK) -> None:
         self._core = core
         self._policies = policies
 
@@ -154,14 +154,14 @@ class Outbox:
     # --- caring ------------------------------------------------------------------------------
 
     def retry(self, id: str) -> OutboxItem:
-        def change(tx: Transaction, row: SpoolRow) -> SpoolRow:
-            if row.code == EXPIRED and row.state == State.DEAD:
+        def change(tx: Transaction, row: OutboxRow) -> OutboxRow:
+            if row.code == EXPIRED and row.state == OutboxState.DEAD:
                 raise Conflict(
                     f"{id_text(row.id)} has waited for too long: the broker could not tell any "
                     "more whether it came before",
                     hint=f"holdfast outbox requeue --new-id {id_text(row.id)}",
                 )
-            if row.code == REPLACED or row.state in (State.DONE, State.INFLIGHT):
+            if row.code == REPLACED or row.state in (OutboxState.DONE, OutboxState.INFLIGHT):
                 told = row.error if row.code == REPLACED else f"is {row.state}"
                 raise Conflict(f"{id_text(row.id)} {told}: there is nothing to try again")
             return after_retry(row)
@@ -171,10 +171,10 @@ class Outbox:
     def drop(self, id: str) -> OutboxItem:
         now = self._core.ctx.now_ms()
 
-        def change(tx: Transaction, row: SpoolRow) -> SpoolRow:
-            if row.state == State.ABORTED:
+        def change(tx: Transaction, row: OutboxRow) -> OutboxRow:
+            if row.state == OutboxState.ABORTED:
                 return row
-            if row.state not in (State.DEAD, State.PENDING):
+            if row.state not in (OutboxState.DEAD, OutboxState.PENDING):
                 raise Conflict(
                     f"{id_text(row.id)} is {row.state}",
                     hint="what the broker has cannot be taken back; what is in flight has an "
@@ -194,7 +194,7 @@ class Outbox:
             old = _require(tx, old_id)
             if old.code == REPLACED:
                 return _replaced(tx, old, minted)
-            if old.state not in (State.DEAD, State.ABORTED):
+            if old.state not in (OutboxState.DEAD, OutboxState.ABORTED):
                 raise Conflict(
                     f"{id_text(old_id)} is {old.state}: it may yet arrive, and then twice",
                     hint="drop it first if it is pending; wait for its answer if it is in flight",
@@ -213,7 +213,7 @@ class Outbox:
     # --- inside ------------------------------------------------------------------------------
 
     def _change(
-        self, name: str, id: str, change: Callable[[Transaction, SpoolRow], SpoolRow]
+        self, name: str, id: str, change: Callable[[Transaction, OutboxRow], OutboxRow]
     ) -> OutboxItem:
         raw_id = parse_id(id)
 
@@ -224,11 +224,11 @@ class Outbox:
 
         return self._core.write(name, work)
 
-    def _blocked(self, tx: Reader, rows: Sequence[SpoolRow]) -> dict[int, bytes]:
+    def _blocked(self, tx: Reader, rows: Sequence[OutboxRow]) -> dict[int, bytes]:
         """By number: the id of what each of them waits for."""
         found: dict[int, bytes] = {}
         for lane in {row.lane for row in rows}:
-            waiting = [row for row in rows if row.lane == lane and row.state == State.PENDING]
+            waiting = [row for row in rows if row.lane == lane and row.state == OutboxState.PENDING]
             if not waiting:
                 continue
             policy = self._policies.of(waiting[0].mesh)
@@ -242,7 +242,7 @@ class Outbox:
         mesh = lane.partition(":")[2]
         policy = self._policies.of(mesh)
         first = next(iter(tx.spool_failing(lane, None)), None)
-        by_state = {str(state): counts.get((lane, str(state)), 0) for state in State}
+        by_state = {str(state): counts.get((lane, str(state)), 0) for state in OutboxState}
         return LaneInfo(
             lane=lane,
             mesh=mesh,
@@ -255,14 +255,14 @@ class Outbox:
         )
 
 
-def _require(tx: Reader, id: bytes) -> SpoolRow:
+def _require(tx: Reader, id: bytes) -> OutboxRow:
     rows = tx.spool_find(id)
     if not rows:
         raise UnknownMessage(f"nothing with the id {id_text(id)} is in the outbox")
     return rows[0]
 
 
-def _again(core: Core, tx: Reader, old: SpoolRow, new_id: bytes) -> Sending:
+def _again(core: NodeEngine, tx: Reader, old: OutboxRow, new_id: bytes) -> MessageChange:
     envelope = _envelope(tx, old)
     if envelope is None:
         raise UnknownMessage(f"the content of {id_text(old.id)} is gone with the old log")
@@ -273,7 +273,7 @@ def _again(core: Core, tx: Reader, old: SpoolRow, new_id: bytes) -> Sending:
             hint="put right what was wrong, then: holdfast outbox retry; or write it again",
         )
     kind, ref = envelope.to
-    return Sending(
+    return MessageChange(
         core.ctx,
         envelope.mesh,
         kind,
@@ -287,7 +287,7 @@ def _again(core: Core, tx: Reader, old: SpoolRow, new_id: bytes) -> Sending:
     )
 
 
-def _replaced(tx: Reader, old: SpoolRow, new_id: bytes) -> Sent:
+def _replaced(tx: Reader, old: OutboxRow, new_id: bytes) -> Sent:
     """It was sent again before: under this very id, as whoever did not hear the answer asks."""
     new = tx.spool_get(old.lane, new_id)
     if new is None or new.replaces != old.id:
@@ -295,7 +295,7 @@ def _replaced(tx: Reader, old: SpoolRow, new_id: bytes) -> Sent:
     return _sent(tx, new, duplicate=True)
 
 
-def _sent(tx: Reader, row: SpoolRow, *, duplicate: bool) -> Sent:
+def _sent(tx: Reader, row: OutboxRow, *, duplicate: bool) -> Sent:
     envelope = _envelope(tx, row)
     kind, ref = ("", "") if envelope is None or envelope.to is None else envelope.to
     return Sent(
@@ -309,12 +309,12 @@ def _sent(tx: Reader, row: SpoolRow, *, duplicate: bool) -> Sent:
     )
 
 
-def _envelope(tx: Reader, row: SpoolRow) -> Envelope | None:
+def _envelope(tx: Reader, row: OutboxRow) -> Envelope | None:
     entry = tx.log_get(row.offset)
     return None if entry is None or entry.id != row.id else decode_trusted(entry.raw)
 
 
-def _item(tx: Reader, row: SpoolRow, blocked_by: bytes | None) -> OutboxItem:
+def _item(tx: Reader, row: OutboxRow, blocked_by: bytes | None) -> OutboxItem:
     entry = tx.log_get(row.offset)
     known = entry is not None and entry.id == row.id
     return OutboxItem(
@@ -348,7 +348,7 @@ def _lane(lane: str | None) -> str | None:
 
 def _state(name: str) -> str:
     try:
-        return State(name).value
+        return OutboxState(name).value
     except ValueError:
-        known = ", ".join(State)
+        known = ", ".join(OutboxState)
         raise BadInput(f"{name!r} is no state of the outbox", hint=f"use one of: {known}") from None

@@ -28,7 +28,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.node.home.exclusive import alone
+from holdfast.node.home.exclusive import exclusive
 from holdfast.node.home.opening import LogMark
 from holdfast.node.library.node import Node
 from holdfast.node.recovery.backup_manifest import (
@@ -36,7 +36,7 @@ from holdfast.node.recovery.backup_manifest import (
     IDENTITY,
     NAME,
     BackedFile,
-    Manifest,
+    BackupManifest,
     blob_path,
     read_manifest,
     verify,
@@ -51,7 +51,7 @@ from holdfast.rules.errors import (
     StoreCorrupt,
 )
 from holdfast.rules.rows import BlobRow, JobRow
-from holdfast.service.clock import RealSource
+from holdfast.service.clock import SystemClock
 from holdfast.storage.files import backup_lock
 from holdfast.storage.files import home as homes
 from holdfast.storage.files.blobs import BlobFile, FileBlobs
@@ -68,7 +68,13 @@ from holdfast.storage.files.durable import (
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.ports import Reader, Transaction
 from holdfast.storage.sqlite.recovery import swap
-from holdfast.storage.sqlite.snapshot_copy import Looking, Progress, copy_database, frozen, looking
+from holdfast.storage.sqlite.snapshot_copy import (
+    Progress,
+    ReadOnlyDatabase,
+    copy_database,
+    open_immutable,
+    open_read_only,
+)
 from holdfast.storage.sqlite.store import SqliteStore
 
 log = logging.getLogger("holdfast")
@@ -77,7 +83,7 @@ JOB: Final = "backup"
 """The row of the job table that tells doctor when the last backup was made."""
 
 
-class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
+class BackupReport(msgspec.Struct, open_immutable=True, kw_only=True):
     """What a backup holds."""
 
     target: Path
@@ -90,7 +96,7 @@ class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
     """Content that the database names and that is not in the backup: it was missing or damaged."""
 
 
-class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
+class RestoreReport(msgspec.Struct, open_immutable=True, kw_only=True):
     """What a restored home holds, and where what was there before is now."""
 
     home: Path
@@ -146,7 +152,9 @@ def _check_target(target: Path, paths: HomePaths) -> None:
         raise BadPath(f"there is no folder {target.parent}", hint="create it first")
 
 
-def _fill(staging: Path, paths: HomePaths, now_ms: int, progress: Progress | None) -> Manifest:
+def _fill(
+    staging: Path, paths: HomePaths, now_ms: int, progress: Progress | None
+) -> BackupManifest:
     database = staging / DATABASE
     with new_file(database):
         pass  # so that it has its mode from the first byte on
@@ -154,13 +162,13 @@ def _fill(staging: Path, paths: HomePaths, now_ms: int, progress: Progress | Non
     flush_file(database)
     hashed = hash_file(database)
     assert hashed is not None, "it was copied a moment ago"
-    with frozen(database) as reader:
+    with open_immutable(database) as reader:
         problems = reader.problems()
         if problems:
             raise StoreCorrupt(f"{paths.database} does not pass its check: {problems[0]}")
         blobs, missing = _copy_blobs(reader, paths, staging, progress)
         files = [BackedFile(DATABASE, hashed.size, hashed.sha256), _copy_key(paths, staging)]
-        return Manifest(
+        return BackupManifest(
             peer=reader.peer_name() or "",
             epoch=reader.epoch(),
             head=reader.log_bounds()[1],
@@ -178,7 +186,7 @@ def _copy_key(paths: HomePaths, staging: Path) -> BackedFile:
 
 
 def _copy_blobs(
-    reader: Looking, paths: HomePaths, staging: Path, progress: Progress | None
+    reader: ReadOnlyDatabase, paths: HomePaths, staging: Path, progress: Progress | None
 ) -> tuple[list[BackedFile], list[str]]:
     """What is damaged must not pass for content: the backup says that it does not have it."""
     source = FileBlobs(paths.blobs)
@@ -238,7 +246,7 @@ def restore(
     verify(source, manifest, progress)
     _check_identity(paths, source)
     _make_folders(paths)
-    with alone(paths, "restore") as still_alone:
+    with exclusive(paths, "restore") as still_alone:
         swap.undo_half_swap(paths)
         _put_blobs(source, manifest, paths)
         epoch, clocks = _known_past(paths)
@@ -300,7 +308,7 @@ def _make_folders(paths: HomePaths) -> None:
     homes.check_modes(paths)
 
 
-def _put_blobs(source: Path, manifest: Manifest, paths: HomePaths) -> None:
+def _put_blobs(source: Path, manifest: BackupManifest, paths: HomePaths) -> None:
     """Content only adds to what is there: the old home does not notice."""
     blobs = FileBlobs(paths.blobs)
     for file in manifest.blobs:
@@ -315,7 +323,7 @@ def _known_past(paths: HomePaths) -> tuple[int, dict[str, int]]:
     epoch, clocks = (0 if mark is None else mark.epoch), {}
     if paths.database.exists():
         try:
-            with looking(paths.database) as reader:
+            with open_read_only(paths.database) as reader:
                 epoch = max(epoch, reader.epoch())
                 clocks = {mesh.slug: mesh.lamport for mesh in reader.mesh_list()}
         except HoldfastError as error:
@@ -335,7 +343,7 @@ def read_mark(paths: HomePaths) -> LogMark | None:
         return None
 
 
-def _copy_in(database: Path, manifest: Manifest, draft: Draft) -> None:
+def _copy_in(database: Path, manifest: BackupManifest, draft: Draft) -> None:
     with open(database, "rb") as content:
         while chunk := content.read(limits.BLOB_CHUNK_BYTES):
             draft.write(chunk)
@@ -369,7 +377,7 @@ def count_on(database: Path, epoch: int, clocks: dict[str, int]) -> LogMark:
 
 def _take_place(paths: HomePaths, source: Path, draft: Draft) -> list[Path]:
     """The step that counts. Before it, whatever the old home needs is still there."""
-    label = swap.fresh_label(paths.root, "before-restore", RealSource().now_ms())
+    label = swap.fresh_label(paths.root, "before-restore", SystemClock().now_ms())
     aside: list[Path] = []
     if paths.database.exists():
         swap.absorb_wal(paths)

@@ -12,7 +12,7 @@ from holdfast.rules.errors import BadPath, BadValue, NewerSchema, StoreCorrupt, 
 from holdfast.storage.files.blobs import check_sha
 from holdfast.storage.files.copying import Hashed, hash_file
 from holdfast.storage.sqlite import migrations
-from holdfast.storage.sqlite.snapshot_copy import Progress, frozen
+from holdfast.storage.sqlite.snapshot_copy import Progress, open_immutable
 
 FORMAT: Final = 1
 NAME: Final = "manifest.json"
@@ -21,7 +21,7 @@ IDENTITY: Final = "identity.key"
 _OTHER: Final = "use another backup; nothing was changed"
 
 
-class BackedFile(msgspec.Struct, frozen=True):
+class BackedFile(msgspec.Struct, open_immutable=True):
     """One file of a backup, by its path within."""
 
     path: str
@@ -33,7 +33,7 @@ class BackedFile(msgspec.Struct, frozen=True):
         return self.path.startswith("blobs/")
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class BackupManifest(msgspec.Struct, open_immutable=True, kw_only=True):
     """The first thing to read in a backup, and the last that is written."""
 
     holdfast: str = "backup"
@@ -58,7 +58,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     def total_bytes(self) -> int:
         return sum(file.size for file in self.files)
 
-    def signed(self) -> Manifest:
+    def signed(self) -> BackupManifest:
         return msgspec.structs.replace(self, digest=_digest(self))
 
     def encode(self) -> bytes:
@@ -69,7 +69,7 @@ def blob_path(sha: str) -> str:
     return f"blobs/{sha[:2]}/{sha}"
 
 
-def read_manifest(source: Path) -> Manifest:
+def read_manifest(source: Path) -> BackupManifest:
     """The manifest of a backup; whatever is in its place instead is refused."""
     try:
         raw = (source / NAME).read_bytes()
@@ -84,7 +84,7 @@ def read_manifest(source: Path) -> Manifest:
                 f"{source} is a backup of format {head.version}; this Holdfast reads {FORMAT}",
                 hint="restore it with the version of Holdfast that made it, or a newer one",
             )
-        manifest = msgspec.json.decode(raw, type=Manifest)
+        manifest = msgspec.json.decode(raw, type=BackupManifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StoreCorrupt(
             f"the manifest of {source} cannot be read: {error}", hint=_OTHER
@@ -95,7 +95,7 @@ def read_manifest(source: Path) -> Manifest:
     return manifest
 
 
-def verify(source: Path, manifest: Manifest, progress: Progress | None = None) -> None:
+def verify(source: Path, manifest: BackupManifest, progress: Progress | None = None) -> None:
     """Reads every file of a backup and the whole database: what passes may be trusted."""
     done, total = 0, manifest.total_bytes
     for file in manifest.files:
@@ -109,7 +109,7 @@ def verify(source: Path, manifest: Manifest, progress: Progress | None = None) -
         done += file.size
         if progress is not None:
             progress(done, total)
-    with frozen(source / DATABASE) as reader:
+    with open_immutable(source / DATABASE) as reader:
         if reader.schema() > migrations.LATEST:
             raise NewerSchema(
                 f"the backup has schema version {reader.schema()}; "
@@ -128,7 +128,7 @@ class _Head(msgspec.Struct):
     version: int
 
 
-def _check_paths(source: Path, manifest: Manifest) -> None:
+def _check_paths(source: Path, manifest: BackupManifest) -> None:
     """Only names that a backup can have: none leads out of its folder."""
     names = [file.path for file in manifest.files]
     if {DATABASE, IDENTITY} - set(names) or len(set(names)) != len(names):
@@ -144,6 +144,6 @@ def _check_paths(source: Path, manifest: Manifest) -> None:
             raise StoreCorrupt(f"{file.path!r} does not belong into a backup", hint=_OTHER)
 
 
-def _digest(manifest: Manifest) -> str:
+def _digest(manifest: BackupManifest) -> str:
     bare = msgspec.structs.replace(manifest, digest="")
     return sha256(msgspec.json.encode(bare)).hexdigest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.node.recovery.checks import Check, fail, ok, some, warn
+from holdfast.node.recovery.checks import Check, fail, joined_names, ok, warn
 from holdfast.rules import limits
 from holdfast.rules.errors import BlobCorrupt, BlobMissing
 from holdfast.rules.rows import FileRow
@@ -36,11 +36,11 @@ def _named(reader: Reader, blobs: FileBlobs, peer: str, full: bool) -> Iterator[
         except BlobCorrupt:
             damaged.append(row.path)
     if missing:
-        yield fail("blobs", f"the content of {some(missing)} is not on the disk", _AGAIN)
+        yield fail("blobs", f"the content of {joined_names(missing)} is not on the disk", _AGAIN)
     if damaged:
-        yield fail("blobs", f"the content of {some(damaged)} is damaged", _AGAIN)
+        yield fail("blobs", f"the content of {joined_names(damaged)} is damaged", _AGAIN)
     if elsewhere:
-        what = f"the content of {some(elsewhere)} of other peers has not arrived yet"
+        what = f"the content of {joined_names(elsewhere)} of other peers has not arrived yet"
         yield warn("blobs", what, "sync with the peer that shared it")
     if not missing and not damaged:
         read = "read and verified" if full else "there, with the right size"
@@ -64,7 +64,7 @@ def _found(reader: Reader, blobs: FileBlobs, now_ms: int) -> Iterator[Check]:
         what = f"{orphans} blobs that no row names and {drafts} that a crash left half-written"
         yield warn("orphans", what, "holdfast sweep")
     if strange:
-        what = f"{some(strange)} in the folder of blobs is not ours and is left alone"
+        what = f"{joined_names(strange)} in the folder of blobs is not ours and is left alone"
         yield warn("strange", what, "move it elsewhere")
 
 

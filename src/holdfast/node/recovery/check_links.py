@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.node.core.views import Consumer
 from holdfast.node.links.status import LinkStatus
-from holdfast.node.recovery.checks import Check, fail, ok, some, warn
+from holdfast.node.recovery.checks import Check, fail, joined_names, ok, warn
 from holdfast.node.upkeep.disk import measure
 from holdfast.rules import limits
 from holdfast.rules.disk_pressure import pressure
@@ -72,7 +72,7 @@ def check_links(reader: Reader, paths: HomePaths, now_ms: int) -> Checks:
             yield from _link_state(live[row.name])
         yield from _quarantine(reader, row)
     resting = [row.name for row in rows if row.paused]
-    more = f", of which {some(resting)} rests" if resting else ""
+    more = f", of which {joined_names(resting)} rests" if resting else ""
     seen = f"{len(live)} of them are at work" if live else "no daemon runs to pull them"
     yield ok("links", f"{len(rows)} links{more}; {seen}")
 

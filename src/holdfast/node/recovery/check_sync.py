@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from holdfast.node.recovery.checks import Check, ok, warn
 from holdfast.rules.limits import DAY_MS, SYNC_SILENT_WARN_MS
-from holdfast.rules.outbox import State, lane_of
+from holdfast.rules.outbox import OutboxState, lane_of
 from holdfast.rules.rows import MeshRow
 from holdfast.storage.ports import Reader
 
@@ -27,12 +27,14 @@ def check_sync(reader: Reader, now_ms: int) -> Checks:
 
 def _mesh(reader: Reader, row: MeshRow, counts: dict[tuple[str, str], int], now_ms: int) -> Checks:
     lane = lane_of(row.slug)
-    waiting = sum(counts.get((lane, str(state)), 0) for state in (State.PENDING, State.INFLIGHT))
+    waiting = sum(
+        counts.get((lane, str(state)), 0) for state in (OutboxState.PENDING, OutboxState.INFLIGHT)
+    )
     if row.sync_paused:
         what = f"{row.slug} is paused: {waiting} changes and messages wait"
         fix = "look at what failed: holdfast outbox list; then: holdfast doctor --resume-sync"
         yield warn("sync", what, fix)
-    if dead := counts.get((lane, str(State.DEAD)), 0):
+    if dead := counts.get((lane, str(OutboxState.DEAD)), 0):
         what = f"{dead} changes and messages of {row.slug} were refused by the broker"
         yield warn("sync", what, "holdfast outbox list --failed")
     oldest = reader.spool_oldest(lane)

@@ -28,7 +28,7 @@ def fail(name: str, message: str, fix: str) -> Check:
     return Check(name, "fail", message, fix)
 
 
-def some(names: list[str]) -> str:
+def joined_names(names: list[str]) -> str:
     """The first few of many."""
     shown = ", ".join(names[:3])
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"

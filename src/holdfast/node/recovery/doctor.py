@@ -34,18 +34,18 @@ from holdfast.node.recovery.check_links import (
     check_trust,
 )
 from holdfast.node.recovery.check_sync import check_sync
-from holdfast.node.recovery.checks import Check, fail, ok, some, warn
+from holdfast.node.recovery.checks import Check, fail, joined_names, ok, warn
 from holdfast.node.recovery.repair import RepairReport, RollbackReport, repair, rollback_migration
 from holdfast.rules import limits
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.frontier import Frontier
-from holdfast.service.clock import RealSource
+from holdfast.service.clock import SystemClock
 from holdfast.storage.files import home as homes
 from holdfast.storage.files.blobs import FileBlobs
 from holdfast.storage.files.durable import TEMPORARY_PREFIX
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.sqlite import migrations
-from holdfast.storage.sqlite.snapshot_copy import Looking, looking, read_errors
+from holdfast.storage.sqlite.snapshot_copy import ReadOnlyDatabase, open_read_only, read_errors
 from holdfast.storage.sqlite.versions import sqlite_version, vector_version
 
 __all__ = [
@@ -160,7 +160,7 @@ def _disk(paths: HomePaths) -> Checks:
 
 def _processes(paths: HomePaths) -> Checks:
     there = [f"{other.pid} ({other.command})" for other in homes.others(paths)]
-    yield ok("processes", f"open in {some(there)}" if there else "open in no other process")
+    yield ok("processes", f"open in {joined_names(there)}" if there else "open in no other process")
     for ended in homes.unclean(paths):
         yield warn(
             "unclean",
@@ -175,10 +175,10 @@ def _kept(paths: HomePaths) -> Checks:
     labels = (".corrupt-", ".before-restore-", ".before-rollback-")
     kept = [name for name in names if any(label in name for label in labels)]
     if kept:
-        yield ok("kept", f"{some(kept)} from before: remove when no longer needed")
+        yield ok("kept", f"{joined_names(kept)} from before: remove when no longer needed")
     left = [name for name in names if name.startswith(TEMPORARY_PREFIX)]
     if left and not homes.others(paths):
-        yield warn("kept", f"{some(left)} was left by work that was cut short", "remove it")
+        yield warn("kept", f"{joined_names(left)} was left by work that was cut short", "remove it")
 
 
 # --- the database --------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def _database(paths: HomePaths, full: bool) -> Checks:
         yield warn("wal", what, "end long reads, exports and backups; it shrinks after the next")
     else:
         yield ok("wal", f"the WAL has {wal // limits.KIB} KiB")
-    with looking(paths.database) as reader:
+    with open_read_only(paths.database) as reader:
         yield from _guarded("database", partial(_schema, reader))
         if reader.schema() != migrations.LATEST:
             return
@@ -209,7 +209,7 @@ def _database(paths: HomePaths, full: bool) -> Checks:
         yield from _guarded("log", partial(_log, reader, peer, full))
         yield from _guarded("consumers", partial(_consumers, reader))
         yield from _guarded("conflicts", partial(_conflicts, reader))
-        blobs, now_ms = FileBlobs(paths.blobs), RealSource().now_ms()
+        blobs, now_ms = FileBlobs(paths.blobs), SystemClock().now_ms()
         yield from _guarded("trust", partial(check_trust, reader, now_ms))
         yield from _guarded("links", partial(check_links, reader, paths, now_ms))
         yield from _guarded("sync", partial(check_sync, reader, now_ms))
@@ -220,7 +220,7 @@ def _database(paths: HomePaths, full: bool) -> Checks:
     yield from _guarded("ballast", partial(check_ballast, paths))
 
 
-def _schema(reader: Looking) -> Checks:
+def _schema(reader: ReadOnlyDatabase) -> Checks:
     found = reader.schema()
     if found > migrations.LATEST:
         yield fail(
@@ -238,7 +238,7 @@ def _schema(reader: Looking) -> Checks:
         yield ok("schema", f"schema version {found}")
 
 
-def _log(reader: Looking, peer: str, full: bool) -> Checks:
+def _log(reader: ReadOnlyDatabase, peer: str, full: bool) -> Checks:
     first, head = reader.log_bounds()
     mark = f"epoch {reader.epoch()}, offsets {first} to {head}"
     # What a repair could not save is missing in the log for good; it speaks for what came after.
@@ -257,7 +257,7 @@ def _log(reader: Looking, peer: str, full: bool) -> Checks:
         yield ok("log", f"{mark}; {compared.number} {'rows' if full else 'samples'} agree with it")
 
 
-def _consumers(reader: Looking) -> Checks:
+def _consumers(reader: ReadOnlyDatabase) -> Checks:
     head = reader.log_bounds()[1]
     rows = reader.consumer_list()
     for row in rows:
@@ -275,7 +275,7 @@ def _consumers(reader: Looking) -> Checks:
     yield ok("consumers", f"{len(rows)} readers of the log are registered")
 
 
-def _conflicts(reader: Looking) -> Checks:
+def _conflicts(reader: ReadOnlyDatabase) -> Checks:
     rows = reader.conflict_list(None, open_only=True, after=0, limit=_LISTED_MAX)
     count = f"{len(rows)}{' or more' if len(rows) == _LISTED_MAX else ''}"
     if rows:
@@ -284,7 +284,7 @@ def _conflicts(reader: Looking) -> Checks:
         yield ok("conflicts", "no conflict is open")
 
 
-def _backup(reader: Looking, now_ms: int) -> Checks:
+def _backup(reader: ReadOnlyDatabase, now_ms: int) -> Checks:
     job = reader.job_get(backup.JOB)
     if job is None:
         if reader.log_bounds()[1]:

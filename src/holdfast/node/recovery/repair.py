@@ -18,9 +18,9 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from holdfast.node.core.context import Context
+from holdfast.node.core.context import NodeContext
 from holdfast.node.core.fold import current_version, fold
-from holdfast.node.home.exclusive import alone
+from holdfast.node.home.exclusive import exclusive
 from holdfast.node.home.opening import LogMark
 from holdfast.node.log.history import REPAIR_JOB
 from holdfast.node.recovery.backup import count_on, read_mark
@@ -31,7 +31,7 @@ from holdfast.rules.errors import BlobCorrupt, BlobMissing, StoreCorrupt
 from holdfast.rules.merge import version_of
 from holdfast.rules.order import is_newer
 from holdfast.rules.rows import ConflictRow, Entry, JobRow, TaskRow, WarningRow
-from holdfast.service.clock import RealSource
+from holdfast.service.clock import SystemClock
 from holdfast.storage.files import home as homes
 from holdfast.storage.files.blobs import FileBlobs
 from holdfast.storage.files.durable import drafting, durable_replace
@@ -39,7 +39,7 @@ from holdfast.storage.files.home import HomePaths
 from holdfast.storage.ports import Reader, Store, Transaction
 from holdfast.storage.sqlite.recovery import swap
 from holdfast.storage.sqlite.recovery.repair import Salvaged, Saved, roll_back, salvage
-from holdfast.storage.sqlite.snapshot_copy import copy_database, looking
+from holdfast.storage.sqlite.snapshot_copy import copy_database, open_read_only
 from holdfast.storage.sqlite.store import SqliteStore
 
 log = logging.getLogger("holdfast")
@@ -76,10 +76,10 @@ def repair(home: Path, *, peer: str | None = None) -> RepairReport:
     """
     paths = homes.require_home(home)
     homes.check_modes(paths)
-    with alone(paths, "repair") as still_alone:
+    with exclusive(paths, "repair") as still_alone:
         crashed = homes.unclean(paths)
         swap.undo_half_swap(paths)
-        now_ms = RealSource().now_ms()
+        now_ms = SystemClock().now_ms()
         known = read_mark(paths) or LogMark(1, 0)
         with drafting(paths.root) as draft:
             try:
@@ -93,7 +93,9 @@ def repair(home: Path, *, peer: str | None = None) -> RepairReport:
                 )
                 name = _whose(paths, saved, peer)
                 epoch = max(saved.epoch, known.epoch) + 1
-                _fold_again(draft.path, Context(name, epoch, RealSource(), _blobs(paths)), saved)
+                _fold_again(
+                    draft.path, NodeContext(name, epoch, SystemClock(), _blobs(paths)), saved
+                )
                 mark = count_on(draft.path, epoch, {})
                 _refuse_damage(draft.path)
             finally:
@@ -117,8 +119,8 @@ def repair(home: Path, *, peer: str | None = None) -> RepairReport:
 def rollback_migration(home: Path, version: int) -> RollbackReport:
     """Undoes a schema version and those after it. What they had added is in the copy only."""
     paths = homes.require_home(home)
-    with alone(paths, "roll back the schema") as still_alone:
-        label = swap.fresh_label(paths.root, "before-rollback", RealSource().now_ms())
+    with exclusive(paths, "roll back the schema") as still_alone:
+        label = swap.fresh_label(paths.root, "before-rollback", SystemClock().now_ms())
         kept = paths.database.with_name(f"{paths.database.name}.{label}")
         with drafting(paths.root) as draft:
             copy_database(paths.database, draft.path)
@@ -150,7 +152,7 @@ def _whose(paths: HomePaths, saved: Salvaged, peer: str | None) -> str:
 
 
 def _refuse_damage(database: Path) -> None:
-    with looking(database) as reader:
+    with open_read_only(database) as reader:
         problems = reader.problems()
     if problems:
         raise StoreCorrupt(
@@ -162,7 +164,7 @@ def _refuse_damage(database: Path) -> None:
 # --- what the tables have lost, from the log -----------------------------------------------------
 
 
-def _fold_again(database: Path, ctx: Context, saved: Salvaged) -> None:
+def _fold_again(database: Path, ctx: NodeContext, saved: Salvaged) -> None:
     store = SqliteStore(database)
     try:
         refold = _Refold(ctx, saved)
@@ -220,7 +222,7 @@ def _log_pages(store: Store) -> Iterator[list[Entry]]:
 class _Refold:
     """Folds entries whose rows are gone, as if they arrived now; the log has them already."""
 
-    def __init__(self, ctx: Context, saved: Salvaged) -> None:
+    def __init__(self, ctx: NodeContext, saved: Salvaged) -> None:
         self._ctx, self._saved = ctx, saved
         self._rebuilt: set[tuple[str, ...]] = set()
         """Keys of which nothing was saved: all that the log tells of them counts."""

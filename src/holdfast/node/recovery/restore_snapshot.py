@@ -30,10 +30,10 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.intake import Applied, Intake
 from holdfast.node.library.node import open_node
-from holdfast.node.snapshots.manifest import Manifest, check_signer, read_manifest
+from holdfast.node.snapshots.manifest import SnapshotManifest, check_signer, read_manifest
 from holdfast.node.snapshots.parts import content_sum, envelopes, log_sum, sum_text, verify_parts
 from holdfast.node.snapshots.places import remember, restored_from
 from holdfast.rules import limits
@@ -61,7 +61,7 @@ class RefusedEnvelope(msgspec.Struct, frozen=True):
     message: str
 
 
-class SnapshotReport(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotRestored(msgspec.Struct, frozen=True, kw_only=True):
     """What a home was made of."""
 
     home: Path
@@ -99,7 +99,7 @@ def restore_snapshot(
     take_over: bool = False,
     progress: Progress | None = None,
     sync: str | None = None,
-) -> SnapshotReport:
+) -> SnapshotRestored:
     """Fills a home with a snapshot; makes the home, for `peer`, if there is none.
 
     `signed_by` is a card or a key: then only a snapshot that its owner signed is taken. `take_over`
@@ -126,7 +126,7 @@ def restore_snapshot(
     return msgspec.structs.replace(report, left=tuple(left))
 
 
-def _check_new(home: Path, peer: str | None, manifest: Manifest, take_over: bool) -> None:
+def _check_new(home: Path, peer: str | None, manifest: SnapshotManifest, take_over: bool) -> None:
     if peer is None:
         raise BadPeerId("a new home needs the name of its peer", hint="give it with --peer NAME")
     if peer in manifest.origins and not take_over:
@@ -141,7 +141,7 @@ def _check_new(home: Path, peer: str | None, manifest: Manifest, take_over: bool
         )
 
 
-def _staging(home: Path, manifest: Manifest) -> Path:
+def _staging(home: Path, manifest: SnapshotManifest) -> Path:
     """Beside the home, so that a rename is enough; one for each snapshot, so that two never mix."""
     missing = [folder for folder in home.parents if not folder.exists()]
     for folder in reversed(missing):
@@ -165,13 +165,19 @@ class _Restore:
     """One restore on its way."""
 
     def __init__(
-        self, core: Core, folder: Path, manifest: Manifest, *, new: bool, take_over: bool
+        self,
+        core: NodeEngine,
+        folder: Path,
+        manifest: SnapshotManifest,
+        *,
+        new: bool,
+        take_over: bool,
     ) -> None:
         self._core, self._folder, self._manifest = core, folder, manifest
         self._new, self._take_over = new, new and take_over
         self._place = _Place(digest=manifest.digest)
 
-    def run(self, home: Path, checked: bool, progress: Progress | None) -> SnapshotReport:
+    def run(self, home: Path, checked: bool, progress: Progress | None) -> SnapshotRestored:
         resumed_after = 0
         if not self._core.read("restore", self._is_done):
             self._place = self._core.write("restore", self._begin)
@@ -300,7 +306,9 @@ class _Restore:
         remember(tx, manifest, self._core.ctx.now_ms())
         tx.job_drop(JOB)
 
-    def _report(self, home: Path, checked: bool, resumed_after: int, tx: Reader) -> SnapshotReport:
+    def _report(
+        self, home: Path, checked: bool, resumed_after: int, tx: Reader
+    ) -> SnapshotRestored:
         missing, after = 0, ""
         first: list[str] = []
         while page := tx.blob_scan(after, limits.CHUNK_ROWS):
@@ -310,7 +318,7 @@ class _Restore:
             missing += len(gone)
             first += gone[: _NAMED_MAX - len(first)]
         manifest = self._manifest
-        return SnapshotReport(
+        return SnapshotRestored(
             home=home,
             peer=self._core.ctx.peer,
             meshes=tuple(sorted(manifest.meshes)),

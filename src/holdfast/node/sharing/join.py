@@ -15,10 +15,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from holdfast.node.broker_client.client import BrokerCalls
-from holdfast.node.core.engine import Core
+from holdfast.node.broker_client.client import BrokerClient
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.sharing.publish import GUEST
-from holdfast.node.snapshots.mesh_snapshot import Progress, Took, no_progress, take_snapshot
+from holdfast.node.snapshots.mesh_snapshot import (
+    Progress,
+    SnapshotTaken,
+    no_progress,
+    take_snapshot,
+)
 from holdfast.protocol.broker_http import Standing
 from holdfast.rules.errors import AlreadyExists
 from holdfast.rules.invites import Invite
@@ -41,7 +46,7 @@ class JoinedMesh(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def join(
-    core: Core, calls: BrokerCalls, invite: Invite, progress: Progress = no_progress
+    core: NodeEngine, calls: BrokerClient, invite: Invite, progress: Progress = no_progress
 ) -> JoinedMesh:
     """Makes this node a member, and the mesh one of its own."""
     mesh = invite.mesh
@@ -62,7 +67,7 @@ def join(
     )
 
 
-def go_on(core: Core, calls: BrokerCalls, mesh: str, ended: Callable[[], bool]) -> None:
+def go_on(core: NodeEngine, calls: BrokerClient, mesh: str, ended: Callable[[], bool]) -> None:
     """Finishes a join whose mesh is here and whose snapshot is not; does nothing otherwise."""
     if core.read("mesh.join", lambda tx: is_joining(tx, mesh)):
         _take(core, calls, mesh, no_progress, ended)
@@ -73,12 +78,12 @@ def is_joining(tx: Reader, mesh: str) -> bool:
 
 
 def _take(
-    core: Core,
-    calls: BrokerCalls,
+    core: NodeEngine,
+    calls: BrokerClient,
     mesh: str,
     progress: Progress,
     ended: Callable[[], bool] = lambda: False,
-) -> Took | None:
+) -> SnapshotTaken | None:
     job = core.read("mesh.join", lambda tx: tx.job_get(_job(mesh)))
     cursor = {} if job is None else job.cursor
     joined = (int(cursor.get("epoch", 0)), int(cursor.get("seq", 0)))
@@ -107,7 +112,7 @@ def _check_free(tx: Reader, invite: Invite, server_id: str | None) -> MeshRow | 
     return row
 
 
-def _add(tx: Transaction, core: Core, invite: Invite, there: Standing) -> None:
+def _add(tx: Transaction, core: NodeEngine, invite: Invite, there: Standing) -> None:
     now = core.ctx.now_ms()
     if _check_free(tx, invite, there.server_id) is not None:
         return

@@ -11,15 +11,15 @@ from functools import partial
 
 import msgspec
 
-from holdfast.node.broker_client.client import BrokerCalls
-from holdfast.node.core.engine import Core
+from holdfast.node.broker_client.client import BrokerClient
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.sharing import join, publish
 from holdfast.node.sharing.publish import OWNER
 from holdfast.node.snapshots import mesh_snapshot
 from holdfast.node.snapshots.mesh_export import GIVEN_UP
 from holdfast.rules.errors import Conflict, NotAMember, NotFound
 from holdfast.rules.limits import CHUNK_ROWS
-from holdfast.rules.outbox import State, lane_of
+from holdfast.rules.outbox import OutboxState, lane_of
 from holdfast.rules.rows import MeshRow
 from holdfast.storage.ports import Transaction
 
@@ -32,7 +32,7 @@ class Left(msgspec.Struct, frozen=True):
     """Changes and messages that the broker never got."""
 
 
-def tell_broker(calls: BrokerCalls, row: MeshRow, key: str, *, remove: bool) -> None:
+def tell_broker(calls: BrokerClient, row: MeshRow, key: str, *, remove: bool) -> None:
     """Ends our part there; who is no member any more has nothing to end."""
     if row.kind == OWNER and not remove:
         raise Conflict(
@@ -48,7 +48,7 @@ def tell_broker(calls: BrokerCalls, row: MeshRow, key: str, *, remove: bool) -> 
         return
 
 
-def make_personal(core: Core, mesh: str) -> Left:
+def make_personal(core: NodeEngine, mesh: str) -> Left:
     """The part that happens here. Cut off in the middle, it is gone on with by the next call."""
 
     def turn(tx: Transaction) -> None:
@@ -85,17 +85,17 @@ def make_personal(core: Core, mesh: str) -> Left:
         after = last
 
 
-def _give_up(tx: Transaction, core: Core, mesh: str, after: int) -> tuple[int, int]:
+def _give_up(tx: Transaction, core: NodeEngine, mesh: str, after: int) -> tuple[int, int]:
     """How many of a chunk the broker never got, and the number of its last row. What somebody had
     dropped is marked too, so that another broker may get it one day.
     """
-    never = (State.PENDING, State.INFLIGHT, State.DEAD, State.ABORTED)
+    never = (OutboxState.PENDING, OutboxState.INFLIGHT, OutboxState.DEAD, OutboxState.ABORTED)
     rows = tx.spool_list(lane_of(mesh), never, after, CHUNK_ROWS)
     for row in rows:
         tx.spool_put(
             msgspec.structs.replace(
                 row,
-                state=State.ABORTED,
+                state=OutboxState.ABORTED,
                 ended_at=core.ctx.now_ms(),
                 code=GIVEN_UP,
                 error="this node has left the mesh",

@@ -25,15 +25,15 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from holdfast.node.broker_client.client import BrokerCalls
-from holdfast.node.core.engine import Core
-from holdfast.node.snapshots.mesh_export import entries, has_forgotten, is_told
+from holdfast.node.broker_client.client import BrokerClient
+from holdfast.node.core.engine import NodeEngine
+from holdfast.node.snapshots.mesh_export import entries, has_forgotten, is_exported
 from holdfast.node.snapshots.mesh_snapshot import Progress, no_progress, upload_snapshot
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import AlreadyExists, Conflict, NotShared, StoreBusy
 from holdfast.rules.invites import check_broker_url
 from holdfast.rules.limits import BACKFILL_ROWS_MAX, MESH_SLUG_CHARS_MAX
-from holdfast.rules.outbox import State, lane_of, spool_row
+from holdfast.rules.outbox import OutboxState, lane_of, outbox_row
 from holdfast.rules.rows import JobRow, MeshRow
 from holdfast.storage.ports import Reader, Transaction
 
@@ -84,8 +84,8 @@ class Publishing:
 
     def __init__(
         self,
-        core: Core,
-        calls: BrokerCalls,
+        core: NodeEngine,
+        calls: BrokerClient,
         mesh: str,
         *,
         name: str | None = None,
@@ -180,10 +180,10 @@ class Publishing:
         place: int | None = job.cursor
         while place is not None and place <= job.upto:
             page, place = entries(tx, self._mesh, place, job.upto)
-            count += sum(is_told(tx, entry) for entry in page)
+            count += sum(is_exported(tx, entry) for entry in page)
             if count > BACKFILL_ROWS_MAX:
                 return "snapshot"
-        ended = (State.DONE, State.DEAD, State.ABORTED)
+        ended = (OutboxState.DONE, OutboxState.DEAD, OutboxState.ABORTED)
         if tx.spool_list(lane_of(self._mesh), ended, 0, 1):
             return "snapshot"  # it was shared before: the spool knows these ids, this broker not
         row = tx.mesh_get(self._mesh)
@@ -201,9 +201,9 @@ class Publishing:
             page, following = entries(tx, self._mesh, job.cursor, job.upto)
             lane, now = lane_of(self._mesh), self._core.ctx.now_ms()
             rows = [
-                spool_row(lane, decode_trusted(entry.raw), entry.offset, now)
+                outbox_row(lane, decode_trusted(entry.raw), entry.offset, now)
                 for entry in page
-                if is_told(tx, entry)
+                if is_exported(tx, entry)
             ]
             tx.spool_add(rows)
             following = None if following is None or following > job.upto else following
@@ -280,7 +280,7 @@ class Publishing:
 # --- for others --------------------------------------------------------------------------------
 
 
-class Begun(msgspec.Struct, frozen=True):
+class UnfinishedPublish(msgspec.Struct, frozen=True):
     """A publish that was begun and not finished."""
 
     url: str
@@ -288,9 +288,9 @@ class Begun(msgspec.Struct, frozen=True):
     phase: str
 
 
-def begun(tx: Reader, mesh: str) -> Begun | None:
+def begun(tx: Reader, mesh: str) -> UnfinishedPublish | None:
     job = _job_of(tx, mesh)
-    return None if job is None else Begun(job.url, job.card, job.phase)
+    return None if job is None else UnfinishedPublish(job.url, job.card, job.phase)
 
 
 def check_published(tx: Reader, mesh: str) -> MeshRow:
@@ -308,11 +308,11 @@ def check_published(tx: Reader, mesh: str) -> MeshRow:
     return row
 
 
-def waiting_in(core: Core, mesh: str) -> int:
+def waiting_in(core: NodeEngine, mesh: str) -> int:
     """Changes of a mesh that its broker does not have yet."""
     counts = core.read("outbox.counts", lambda tx: tx.spool_counts())
     lane = lane_of(mesh)
-    return counts.get((lane, State.PENDING), 0) + counts.get((lane, State.INFLIGHT), 0)
+    return counts.get((lane, OutboxState.PENDING), 0) + counts.get((lane, OutboxState.INFLIGHT), 0)
 
 
 def _job_of(tx: Reader, mesh: str) -> _Job | None:

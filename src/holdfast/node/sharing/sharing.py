@@ -12,15 +12,15 @@ from contextlib import contextmanager
 
 import msgspec
 
-from holdfast.node.broker_client.client import BrokerCalls, card_shown
+from holdfast.node.broker_client.client import BrokerClient, card_shown
 from holdfast.node.broker_client.queues import (
     DeadMessage,
-    QueueCalls,
+    QueueClient,
     QueueInfo,
     TakenMessage,
     queue_list,
 )
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.sharing import join as joining
 from holdfast.node.sharing import leave as leaving
 from holdfast.node.sharing import publish
@@ -34,14 +34,14 @@ from holdfast.rules.errors import BadInput, Conflict, NotShared, UnknownKey
 from holdfast.rules.invites import check_broker_url, parse_invite
 from holdfast.rules.keys import parse_card, public_key
 from holdfast.rules.limits import INVITE_HOURS
-from holdfast.rules.rows import MateRow, MeshRow
+from holdfast.rules.rows import KnownMember, MeshRow
 from holdfast.storage.ports import Transaction
 
 
 class Sharing:
     """What one node shares, and with whom."""
 
-    def __init__(self, core: Core, trust: Trust) -> None:
+    def __init__(self, core: NodeEngine, trust: Trust) -> None:
         self._core, self._trust = core, trust
 
     # --- making and joining ---------------------------------------------------------------------
@@ -185,7 +185,7 @@ class Sharing:
 
     def _remember(self, mesh: str, found: Iterable[Member]) -> None:
         mates = [
-            MateRow(
+            KnownMember(
                 mesh=mesh,
                 key=bytes.fromhex(one.key),
                 name=one.name,
@@ -256,7 +256,7 @@ class Sharing:
     def take(self, mesh: str, queue: str, most: int = 1) -> list[TakenMessage]:
         """Messages that nobody else has, until they are settled or their time is over."""
         with self._at(mesh) as calls:
-            return QueueCalls(calls, mesh, queue).take(most)
+            return QueueClient(calls, mesh, queue).take(most)
 
     def settle(
         self, mesh: str, queue: str, handle: str, how: str = "done", reason: str = ""
@@ -265,21 +265,21 @@ class Sharing:
         LeaseEnded if somebody else has got the message since.
         """
         with self._at(mesh) as calls:
-            return QueueCalls(calls, mesh, queue).settle(handle, how, reason)
+            return QueueClient(calls, mesh, queue).settle(handle, how, reason)
 
     def dead_letters(self, mesh: str, queue: str, limit: int = 100) -> list[DeadMessage]:
         with self._at(mesh) as calls:
-            return QueueCalls(calls, mesh, queue).letters(limit)
+            return QueueClient(calls, mesh, queue).letters(limit)
 
     def revive(self, mesh: str, queue: str, seq: int) -> bool:
         """A dead letter can be taken again."""
         with self._at(mesh) as calls:
-            return QueueCalls(calls, mesh, queue).revive(seq)
+            return QueueClient(calls, mesh, queue).revive(seq)
 
     # --- the broker ----------------------------------------------------------------------------
 
     @contextmanager
-    def _at(self, mesh: str) -> Iterator[BrokerCalls]:
+    def _at(self, mesh: str) -> Iterator[BrokerClient]:
         row = self._core.require_mesh(mesh)
         if row.broker_url is None or row.broker_card is None:
             raise NotShared(f"{mesh!r} is not shared")
@@ -287,8 +287,8 @@ class Sharing:
             yield calls
 
     @contextmanager
-    def _calls(self, url: str, card: str) -> Iterator[BrokerCalls]:
-        calls = BrokerCalls.of(self._trust, url, card)
+    def _calls(self, url: str, card: str) -> Iterator[BrokerClient]:
+        calls = BrokerClient.of(self._trust, url, card)
         try:
             yield calls
         finally:

@@ -41,7 +41,7 @@ from holdfast.rules.keys import (
 )
 from holdfast.storage.files.durable import disk_errors
 from holdfast.storage.files.home import HomePaths, require_home
-from holdfast.storage.sqlite.snapshot_copy import looking
+from holdfast.storage.sqlite.snapshot_copy import open_read_only
 
 FORMAT: Final = 1
 NAME: Final = "manifest.json"
@@ -50,7 +50,7 @@ _WORDS: Final = b"holdfast snapshot 1\0"
 OTHER: Final = "use another snapshot, or copy this one again; nothing was changed"
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotPart(msgspec.Struct, frozen=True, kw_only=True):
     """One file of envelopes."""
 
     path: str
@@ -70,7 +70,7 @@ class MeshPoint(msgspec.Struct, frozen=True, kw_only=True):
     """Deletions up to this stamp may have been left out: an older write must not come back."""
 
 
-class LogPlace(msgspec.Struct, frozen=True, kw_only=True):
+class LogCoverage(msgspec.Struct, frozen=True, kw_only=True):
     """How far one node's log is covered."""
 
     log: str
@@ -81,7 +81,7 @@ class LogPlace(msgspec.Struct, frozen=True, kw_only=True):
     from this place knows the log again, although many of them may have been superseded."""
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotManifest(msgspec.Struct, frozen=True, kw_only=True):
     """The first thing to read in a snapshot, and the last that is written."""
 
     holdfast: str = "snapshot"
@@ -101,10 +101,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     content: str
     """The sum of the digests of all envelopes (those of `rules.digests` for a log) modulo 2^256:
     the same for the same set, in whatever order and parts it comes."""
-    logs: tuple[LogPlace, ...] = ()
+    logs: tuple[LogCoverage, ...] = ()
     origins: dict[str, int] = {}
     """Who wrote what is in it, each with the highest epoch that was seen."""
-    parts: tuple[Part, ...]
+    parts: tuple[SnapshotPart, ...]
     signer: str = ""
     """The card of the node whose key signed it; empty if nobody did."""
     digest: str = ""
@@ -115,7 +115,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     def total_bytes(self) -> int:
         return sum(part.size for part in self.parts)
 
-    def sealed(self, signer: Signer | None = None) -> Manifest:
+    def sealed(self, signer: Signer | None = None) -> SnapshotManifest:
         """The same with its digest, and signed if somebody signs."""
         bare = msgspec.structs.replace(
             self, signer="" if signer is None else signer.card, digest="", signature=""
@@ -142,7 +142,7 @@ class Signer:
 def signer_of(home: str | Path) -> Signer:
     """Signs as the node of a home, which may be in use meanwhile."""
     paths = require_home(Path(home).absolute())
-    with looking(paths.database) as reader:
+    with open_read_only(paths.database) as reader:
         name = reader.peer_name()
     return Signer(name or "", _seed(paths))
 
@@ -158,7 +158,7 @@ def _seed(paths: HomePaths) -> bytes:
 # --- reading the manifest ------------------------------------------------------------------------
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> SnapshotManifest:
     """The manifest of a snapshot, undamaged; whatever is in its place instead is refused."""
     try:
         raw = (folder / NAME).read_bytes()
@@ -177,7 +177,7 @@ def read_manifest(folder: Path) -> Manifest:
                 hint="a backup is restored without --snapshot; a newer snapshot needs a newer "
                 "Holdfast",
             )
-        manifest = msgspec.json.decode(raw, type=Manifest)
+        manifest = msgspec.json.decode(raw, type=SnapshotManifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StoreCorrupt(
             f"the manifest of {folder} cannot be read: {error}", hint=OTHER
@@ -190,7 +190,7 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def check_signer(manifest: Manifest, signed_by: str) -> None:
+def check_signer(manifest: SnapshotManifest, signed_by: str) -> None:
     """Refuses a snapshot that the owner of this card, or bare key, has not signed."""
     key = _pinned(signed_by)
     if not manifest.signature:
@@ -209,7 +209,7 @@ def _pinned(text: str) -> bytes:
     return check_key_bytes(bytes_of(text.strip(), KEY_BYTES, "the key"))
 
 
-def _check_signature(folder: Path, manifest: Manifest) -> None:
+def _check_signature(folder: Path, manifest: SnapshotManifest) -> None:
     if not manifest.signature and not manifest.signer:
         return
     try:
@@ -222,7 +222,7 @@ def _check_signature(folder: Path, manifest: Manifest) -> None:
         ) from None
 
 
-def _check_whole(folder: Path, manifest: Manifest) -> None:
+def _check_whole(folder: Path, manifest: SnapshotManifest) -> None:
     """Only names that a snapshot can have: none leads out of its folder."""
     names = [part.path for part in manifest.parts]
     inside = all(
@@ -234,7 +234,7 @@ def _check_whole(folder: Path, manifest: Manifest) -> None:
         raise StoreCorrupt(f"the manifest of {folder} contradicts itself", hint=OTHER)
 
 
-def _digest(bare: Manifest) -> str:
+def _digest(bare: SnapshotManifest) -> str:
     return sha256(msgspec.json.encode(bare, order="deterministic")).hexdigest()
 
 

@@ -21,9 +21,9 @@ from holdfast.rules.filters import Filter
 from holdfast.rules.limits import CHUNK_ROWS, INTAKE_BATCH_BYTES
 from holdfast.rules.message import MESSAGE
 from holdfast.rules.order import Version
-from holdfast.rules.outbox import State, lane_of
-from holdfast.rules.rebuild import retell, retell_turn
-from holdfast.rules.rows import Entry, Row
+from holdfast.rules.outbox import OutboxState, lane_of
+from holdfast.rules.rebuild import rebuild_envelope, rebuild_turn
+from holdfast.rules.rows import Entry, VersionedRow
 from holdfast.storage.ports import Reader
 
 Place = list[Any]
@@ -35,7 +35,7 @@ GIVEN_UP: Final = "left_mesh"
 """The code of what was still waiting when a mesh was left: another broker may get it."""
 
 
-class Telling:
+class MeshExport:
     """One mesh, up to one offset of the log, as one consistent state shows it."""
 
     def __init__(self, tx: Reader, mesh: str, upto: int) -> None:
@@ -59,7 +59,7 @@ class Telling:
         if begin > self._upto:
             return [], None
         page = entries(self._tx, self._mesh, begin, self._upto)
-        told = [entry.raw for entry in page[0] if is_told(self._tx, entry)]
+        told = [entry.raw for entry in page[0] if is_exported(self._tx, entry)]
         return told, page[1]
 
     # --- what the log has forgotten --------------------------------------------------------------
@@ -80,7 +80,7 @@ class Telling:
         rows = self._tx.vector_scan(self._mesh, None, after, CHUNK_ROWS, live_only=False)
         models = {model.id: model for model in self._tx.model_list()} if rows else {}
         told = [
-            retell(row, self._fingerprint(row.id), models.get(row.model))
+            rebuild_envelope(row, self._fingerprint(row.id), models.get(row.model))
             for _, row in rows
             if self._is_gone(row.offset, row.id) and (row.tombstone or row.model in models)
         ]
@@ -89,7 +89,7 @@ class Telling:
     def _tasks(self, after: str) -> tuple[list[bytes], str | None]:
         tasks = self._tx.task_scan(self._mesh, None, after, CHUNK_ROWS, known_only=False)
         told = [
-            retell_turn(event, self._fingerprint(event.version.id))
+            rebuild_turn(event, self._fingerprint(event.version.id))
             for task in tasks
             for event in self._tx.task_events(self._mesh, task.task)
             if self._tx.log_find(event.version.id) is None
@@ -97,8 +97,8 @@ class Telling:
         return told, tasks[-1].task if tasks else None
 
     def _again(self, rows: list[Any]) -> list[bytes]:
-        gone: list[Row] = [row for row in rows if self._is_gone(row.offset, row.id)]
-        return [retell(row, self._fingerprint(row.id)) for row in gone]
+        gone: list[VersionedRow] = [row for row in rows if self._is_gone(row.offset, row.id)]
+        return [rebuild_envelope(row, self._fingerprint(row.id)) for row in gone]
 
     def _is_gone(self, offset: int, id: bytes) -> bool:
         return offset < self._first and self._tx.log_find(id) is None
@@ -117,7 +117,7 @@ def entries(tx: Reader, mesh: str, start: int, upto: int) -> tuple[list[Entry], 
     return found, page.upto + 1 if page.upto < upto else None
 
 
-def is_told(tx: Reader, entry: Entry) -> bool:
+def is_exported(tx: Reader, entry: Entry) -> bool:
     """Whether others need an entry: not if a later one has taken its place, nor a message, nor what
     the broker has refused.
 
@@ -133,20 +133,20 @@ def is_told(tx: Reader, entry: Entry) -> bool:
     if newest is None or newest.id == entry.id:
         return True
     row = tx.spool_get(lane_of(entry.mesh), newest.id)
-    return row is not None and row.state != State.DONE and row.code != GIVEN_UP
+    return row is not None and row.state != OutboxState.DONE and row.code != GIVEN_UP
 
 
 def _was_refused(tx: Reader, entry: Entry) -> bool:
     row = tx.spool_get(lane_of(entry.mesh), entry.id)
     if row is None or row.code == GIVEN_UP:
         return False
-    return row.state == State.DEAD or (row.state == State.ABORTED and row.attempts > 0)
+    return row.state == OutboxState.DEAD or (row.state == OutboxState.ABORTED and row.attempts > 0)
 
 
 def has_forgotten(tx: Reader, mesh: str) -> bool:
     """Whether the log lacks anything that a table of the mesh still shows."""
     place: Place | None = [1, _BEGINNINGS[1]]
-    telling = Telling(tx, mesh, 0)
+    telling = MeshExport(tx, mesh, 0)
     while place is not None and tx.log_bounds()[0] > 1:
         raws, place = telling.piece(place)
         if raws:
@@ -175,12 +175,12 @@ _NEWEST: Final[dict[str, Callable[[Reader, Entry], Version | None]]] = {
 }
 """Families in which a later write takes the place of an earlier one."""
 
-_STAGES: Final[tuple[Callable[[Telling, Any], tuple[list[bytes], Any]], ...]] = (
-    Telling._log,
-    Telling._state,
-    Telling._memory,
-    Telling._files,
-    Telling._vectors,
-    Telling._tasks,
+_STAGES: Final[tuple[Callable[[MeshExport, Any], tuple[list[bytes], Any]], ...]] = (
+    MeshExport._log,
+    MeshExport._state,
+    MeshExport._memory,
+    MeshExport._files,
+    MeshExport._vectors,
+    MeshExport._tasks,
 )
 _BEGINNINGS: Final[tuple[Any, ...]] = (0, "", ["", ""], ["", ""], 0, "")

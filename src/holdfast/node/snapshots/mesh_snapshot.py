@@ -18,11 +18,11 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.node.broker_client.client import BrokerCalls
-from holdfast.node.core.engine import Core
+from holdfast.node.broker_client.client import BrokerClient
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.intake import Applied, Intake
 from holdfast.node.core.object_transfer import pull_objects
-from holdfast.node.snapshots.mesh_export import START, Place, Telling
+from holdfast.node.snapshots.mesh_export import START, MeshExport, Place
 from holdfast.protocol.broker_http import Snapshot
 from holdfast.protocol.mesh_snapshot import (
     MeshPart,
@@ -79,7 +79,7 @@ class _Making(msgspec.Struct, frozen=True):
 
 
 def upload_snapshot(
-    core: Core, calls: BrokerCalls, mesh: str, progress: Progress = no_progress
+    core: NodeEngine, calls: BrokerClient, mesh: str, progress: Progress = no_progress
 ) -> Snapshot:
     """Makes a snapshot of a mesh at its broker, or goes on with one that was begun. It covers what
     the broker has accepted up to where this node has got.
@@ -93,7 +93,7 @@ def upload_snapshot(
         return _upload(core, calls, mesh, progress)
 
 
-def _upload(core: Core, calls: BrokerCalls, mesh: str, progress: Progress) -> Snapshot:
+def _upload(core: NodeEngine, calls: BrokerClient, mesh: str, progress: Progress) -> Snapshot:
     known, making, number = _begin(core, calls, mesh)
     while True:
         if number < len(making.places):
@@ -123,7 +123,7 @@ def _upload(core: Core, calls: BrokerCalls, mesh: str, progress: Progress) -> Sn
     return done
 
 
-def _begin(core: Core, calls: BrokerCalls, mesh: str) -> tuple[_Making | None, _Making, int]:
+def _begin(core: NodeEngine, calls: BrokerClient, mesh: str) -> tuple[_Making | None, _Making, int]:
     """What is written down, what is being made, and the number of the part that the broker lacks
     next.
     """
@@ -145,12 +145,12 @@ def _begin(core: Core, calls: BrokerCalls, mesh: str) -> tuple[_Making | None, _
 
 
 def _make(
-    core: Core, mesh: str, making: _Making, number: int, place: Place
+    core: NodeEngine, mesh: str, making: _Making, number: int, place: Place
 ) -> tuple[_Making, bytes | None, int]:
     """The part from a place on; None if nothing is left to tell."""
 
     def read(tx: Reader) -> tuple[list[bytes], Place | None, int]:
-        telling = Telling(tx, mesh, making.upto)
+        telling = MeshExport(tx, mesh, making.upto)
         row = tx.mesh_get(mesh)
         raws: list[bytes] = []
         size, at = 0, place
@@ -173,7 +173,7 @@ def _make(
     return made, packed, len(raws)
 
 
-def _bring_objects(core: Core, calls: BrokerCalls, mesh: str, packed: bytes) -> None:
+def _bring_objects(core: NodeEngine, calls: BrokerClient, mesh: str, packed: bytes) -> None:
     """Content travels before what names it; what is not here stays where it is."""
     for named in objects_of(read_arrivals(unpack_part(packed, mesh).raws)):
         sha = named.sha256
@@ -181,7 +181,7 @@ def _bring_objects(core: Core, calls: BrokerCalls, mesh: str, packed: bytes) -> 
             calls.put_object(core, mesh, sha)
 
 
-def _note(core: Core, mesh: str, before: _Making | None, making: _Making) -> None:
+def _note(core: NodeEngine, mesh: str, before: _Making | None, making: _Making) -> None:
     cursor: dict[str, Any] = msgspec.to_builtins(making)
     row = JobRow(name=_up(mesh), cursor=cursor, updated_at=core.ctx.now_ms())
 
@@ -210,7 +210,7 @@ def is_kept(tx: Reader, mesh: str, epoch: int) -> bool:
 
 
 def keep_snapshot(
-    core: Core, calls: BrokerCalls, mesh: str, progress: Progress = no_progress
+    core: NodeEngine, calls: BrokerClient, mesh: str, progress: Progress = no_progress
 ) -> bool:
     """After a broker went back in time: makes the snapshot again that this node had made, if the
     broker has none any more. What it held was never sent in another way. That it was looked after
@@ -226,7 +226,7 @@ def keep_snapshot(
     return False
 
 
-def _note_kept(tx: Transaction, core: Core, mesh: str) -> None:
+def _note_kept(tx: Transaction, core: NodeEngine, mesh: str) -> None:
     job, row = tx.job_get(_made(mesh)), tx.mesh_get(mesh)
     if job is not None and row is not None:
         cursor = {**job.cursor, "kept": row.broker_epoch}
@@ -236,7 +236,7 @@ def _note_kept(tx: Transaction, core: Core, mesh: str) -> None:
 # --- down ----------------------------------------------------------------------------------------
 
 
-class Took(msgspec.Struct, frozen=True):
+class SnapshotTaken(msgspec.Struct, frozen=True):
     """What a snapshot brought."""
 
     id: str
@@ -256,13 +256,13 @@ class _Taking(msgspec.Struct, frozen=True):
 
 
 def take_snapshot(
-    core: Core,
-    calls: BrokerCalls,
+    core: NodeEngine,
+    calls: BrokerClient,
     mesh: str,
     progress: Progress = no_progress,
     ended: Callable[[], bool] = lambda: False,
     joined: tuple[int, int] = (0, 0),
-) -> Took | None:
+) -> SnapshotTaken | None:
     """Takes in the mesh's snapshot and moves its cursor; None if the broker has none, or if `ended`
     said so before it was done.
 
@@ -299,7 +299,7 @@ def take_snapshot(
     epoch, seq = now.epoch, now.seq_now(there.epoch, there.seq)
     seq = min(seq, max(now.first - 1, now.seq_now(*joined)))
     core.write("snapshot.down", lambda tx: _arrive(tx, core, mesh, epoch, seq))
-    return Took(there.id, epoch, seq, taking.rows, taking.new, taking.quarantined)
+    return SnapshotTaken(there.id, epoch, seq, taking.rows, taking.new, taking.quarantined)
 
 
 def _checked(part: MeshPart) -> Arrivals:
@@ -318,7 +318,7 @@ def _checked(part: MeshPart) -> Arrivals:
 
 
 def _take_part(
-    core: Core,
+    core: NodeEngine,
     mesh: str,
     taking: _Taking,
     part: MeshPart,
@@ -377,7 +377,7 @@ def _chunks(arrivals: Arrivals, raws: list[bytes]) -> list[tuple[Arrivals, list[
 
 
 def _set_aside(
-    tx: Transaction, core: Core, mesh: str, applied: list[Applied], raws: Sequence[bytes]
+    tx: Transaction, core: NodeEngine, mesh: str, applied: list[Applied], raws: Sequence[bytes]
 ) -> int:
     """What is refused is kept with the reason, as with everything that a broker brings."""
     link, now = f"broker:{mesh}", core.ctx.now_ms()
@@ -393,7 +393,7 @@ def _set_aside(
     return len(refused)
 
 
-def _arrive(tx: Transaction, core: Core, mesh: str, epoch: int, seq: int) -> None:
+def _arrive(tx: Transaction, core: NodeEngine, mesh: str, epoch: int, seq: int) -> None:
     """The cursor moves on, never back: what came by the feed meanwhile stays confirmed. Into a new
     epoch it is moved by the sync alone, which then brings again what the broker has forgotten.
     """

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from holdfast.node.snapshots.manifest import OTHER, Manifest, Part
+from holdfast.node.snapshots.manifest import OTHER, SnapshotManifest, SnapshotPart
 from holdfast.rules.digests import row_digest
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import StoreCorrupt
@@ -92,10 +92,10 @@ class PartWriter:
         self.rows += 1
         self.raw_bytes += LENGTH_BYTES + len(raw)
 
-    def finish(self, path: str) -> Part:
+    def finish(self, path: str) -> SnapshotPart:
         """The part, under the path that it has in its snapshot."""
         self._put(self._packer.flush())
-        return Part(
+        return SnapshotPart(
             path=path,
             rows=self.rows,
             size=self.size,
@@ -113,7 +113,9 @@ class PartWriter:
 # --- reading -------------------------------------------------------------------------------------
 
 
-def verify_parts(folder: Path, manifest: Manifest, progress: Progress | None = None) -> None:
+def verify_parts(
+    folder: Path, manifest: SnapshotManifest, progress: Progress | None = None
+) -> None:
     """Reads every part: what passes is what was made."""
     done = 0
     for part in manifest.parts:
@@ -129,7 +131,7 @@ def verify_parts(folder: Path, manifest: Manifest, progress: Progress | None = N
             progress(done, manifest.total_bytes)
 
 
-def envelopes(folder: Path, part: Part) -> Iterator[bytes]:
+def envelopes(folder: Path, part: SnapshotPart) -> Iterator[bytes]:
     """The envelopes of a part, in order; StoreCorrupt as soon as something is not as it was."""
     path = folder / part.path
     rows = 0
@@ -149,7 +151,7 @@ def envelopes(folder: Path, part: Part) -> Iterator[bytes]:
         raise StoreCorrupt(f"{path} is not what the manifest says", hint=OTHER)
 
 
-def _next(frames: gzip.GzipFile, part: Part) -> bytes | None:
+def _next(frames: gzip.GzipFile, part: SnapshotPart) -> bytes | None:
     head = frames.read(LENGTH_BYTES)
     if not head:
         return None

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from holdfast.node.snapshots.manifest import Manifest
+from holdfast.node.snapshots.manifest import SnapshotManifest
 from holdfast.rules.rows import JobRow
 from holdfast.storage.ports import Reader, Transaction
 
 
-def remember(tx: Transaction, manifest: Manifest, now_ms: int) -> None:
+def remember(tx: Transaction, manifest: SnapshotManifest, now_ms: int) -> None:
     """Keeps where the logs stand, for every mesh of the snapshot, and by what they are known."""
     places = {place.log: [place.epoch, place.offset] for place in manifest.logs}
     for mesh in manifest.meshes:

@@ -20,25 +20,25 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.node.core.engine import Core
-from holdfast.node.sync.http_side import BrokerSide
-from holdfast.node.sync.mesh_state import MeshSync
-from holdfast.node.sync.mesh_tasks import Lane
-from holdfast.node.sync.session import Broker, SyncCore
-from holdfast.node.sync.status import BrokerBoard
+from holdfast.node.core.engine import NodeEngine
+from holdfast.node.sync.http_side import BrokerHttpRequests
+from holdfast.node.sync.mesh_state import MeshState
+from holdfast.node.sync.mesh_tasks import MeshTasks
+from holdfast.node.sync.session import BrokerAddress, SyncSession
+from holdfast.node.sync.status import BrokerStatusTracker
 from holdfast.node.trust.trust import Trust
 from holdfast.protocol.frames import (
     Acks,
-    Behind,
     Challenge,
     Entries,
-    Express,
     FromBroker,
     FromNode,
-    Handed,
-    Moved,
+    MeshMoved,
+    QueueMessage,
     Refusal,
+    SnapshotNeeded,
     SnapshotWanted,
+    Urgent,
     Welcome,
     encode_frame,
     read_from_broker,
@@ -51,7 +51,7 @@ from holdfast.rules.features import CLOSE_CODES, close_code
 from holdfast.rules.limits import HELLO_MS_MAX, SECOND_MS, SEEN_MS, SYNC_CLOSE_MS_MAX, SYNC_LOOK_MS
 from holdfast.rules.outbox import PARK, Policies
 from holdfast.storage.ports import Transaction
-from holdfast.transport.websocket_client import HungUp, Socket
+from holdfast.transport.websocket_client import HungUp, WebSocketClient
 
 log = logging.getLogger("holdfast")
 
@@ -63,15 +63,15 @@ _BY_CLOSE_CODE = {code: kind for kind, code in CLOSE_CODES.items()}
 _QUIET_S = 0.005
 
 
-class SyncLink:
+class BrokerConnection:
     """One broker. Everything here belongs to the loop's thread."""
 
     def __init__(
         self,
-        core: Core,
+        core: NodeEngine,
         trust: Trust,
-        broker: Broker,
-        board: BrokerBoard,
+        broker: BrokerAddress,
+        board: BrokerStatusTracker,
         *,
         threads: Executor,
         callers: Executor,
@@ -82,14 +82,14 @@ class SyncLink:
         self._core, self._trust, self._chance = core, trust, chance
         self._threads, self._callers = threads, callers
         self.board = board
-        self.sync = SyncCore(
+        self.sync = SyncSession(
             core, trust, broker, policies=policies, max_age_hours=max_age_hours, chance=chance
         )
         self._broker = broker
         self._turn = asyncio.Event()
-        self._lanes: dict[str, Lane] = {}
-        self._socket: Socket | None = None
-        self._side: BrokerSide | None = None
+        self._lanes: dict[str, MeshTasks] = {}
+        self._socket: WebSocketClient | None = None
+        self._side: BrokerHttpRequests | None = None
         self._group: asyncio.TaskGroup | None = None
         self._talking: asyncio.Task[None] | None = None
         self._stopping = False
@@ -99,7 +99,7 @@ class SyncLink:
     # --- from outside ------------------------------------------------------------------------
 
     @property
-    def meshes(self) -> dict[str, MeshSync]:
+    def meshes(self) -> dict[str, MeshState]:
         return self.sync.meshes
 
     def wake(self) -> None:
@@ -203,8 +203,8 @@ class SyncLink:
     async def _talk(self) -> None:
         if self.board.state is SyncState.ACTIVE or self.board.state is SyncState.IDLE:
             self.board.enter(SyncState.RECONNECTING)
-        self._side = BrokerSide(self._core, self._trust, self._broker)
-        self._socket = socket = await Socket.open(self._broker.url, PATH)
+        self._side = BrokerHttpRequests(self._core, self._trust, self._broker)
+        self._socket = socket = await WebSocketClient.open(self._broker.url, PATH)
         try:
             await self._greet(socket)
             self.board.connected()
@@ -218,7 +218,7 @@ class SyncLink:
             # Shielded: what was in flight must be pending again, however this ends.
             await asyncio.shield(self._hang_up(socket, self._side))
 
-    async def _hang_up(self, socket: Socket, side: BrokerSide) -> None:
+    async def _hang_up(self, socket: WebSocketClient, side: BrokerHttpRequests) -> None:
         for mesh in self.meshes.values():
             self.board.counted(mesh)
         await socket.close(features.GOING_AWAY if self._stopping else 1000)
@@ -226,7 +226,7 @@ class SyncLink:
         await self._run(self.sync.dropped)
         await self._call(side.close)
 
-    async def _greet(self, socket: Socket) -> None:
+    async def _greet(self, socket: WebSocketClient) -> None:
         challenge = await self._expect(socket, Challenge)
         self._offered = challenge.supported
         try:
@@ -251,7 +251,7 @@ class SyncLink:
             features.NEEDS,
         )
 
-    async def _expect(self, socket: Socket, kind: type[F]) -> F:
+    async def _expect(self, socket: WebSocketClient, kind: type[F]) -> F:
         try:
             async with asyncio.timeout(HELLO_MS_MAX / SECOND_MS):
                 frame = read_from_broker(await socket.receive())
@@ -268,17 +268,17 @@ class SyncLink:
         for slug in self.meshes:
             if slug in self._lanes:
                 continue
-            lane = self._lanes[slug] = Lane(
+            lane = self._lanes[slug] = MeshTasks(
                 self.sync, slug, self._send, self._run, self._call, self._side, self.board.active
             )
             for work in lane.tasks():
                 group.create_task(work)
             group.create_task(self._meet(slug))
 
-    async def _read_on(self, socket: Socket) -> None:
+    async def _read_on(self, socket: WebSocketClient) -> None:
         while True:
             frame = read_from_broker(await socket.receive())
-            if isinstance(frame, Express):
+            if isinstance(frame, Urgent):
                 assert self._group is not None
                 self.board.active()
                 self._group.create_task(self._run(self.sync.on_express, frame))
@@ -366,11 +366,11 @@ def _seen(tx: Transaction, slugs: Sequence[str], now: int) -> None:
 
 def _mesh_of(frame: FromBroker) -> str:
     match frame:
-        case Moved():
+        case MeshMoved():
             return frame.place.mesh
         case Refusal():
             return frame.about
-        case Entries() | Acks() | Behind() | Handed() | SnapshotWanted():
+        case Entries() | Acks() | SnapshotNeeded() | QueueMessage() | SnapshotWanted():
             return frame.mesh
         case _:
             raise BadAnswer(f"the broker sent {type(frame).__name__} where it has no place")

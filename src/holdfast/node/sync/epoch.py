@@ -16,17 +16,17 @@ from functools import partial
 
 import msgspec
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.snapshots.mesh_snapshot import is_kept
-from holdfast.node.sync.mesh_state import MeshSync
-from holdfast.protocol.frames import Place
-from holdfast.rules.broker_sync import Cursor, Lost, Move, epoch_moved
+from holdfast.node.sync.mesh_state import MeshState
+from holdfast.protocol.frames import MeshPosition
+from holdfast.rules.broker_sync import Cursor, LostAtBroker, Move, epoch_moved
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import NotAMember, UnknownMesh
 from holdfast.rules.ids import id_text, id_time_ms
 from holdfast.rules.limits import CHUNK_ROWS, HOUR_MS
 from holdfast.rules.message import MESSAGE
-from holdfast.rules.outbox import State, after_retry, spool_row
+from holdfast.rules.outbox import OutboxState, after_retry, outbox_row
 from holdfast.rules.rows import JobRow, MeshRow
 from holdfast.storage.ports import Reader, Transaction
 
@@ -35,7 +35,7 @@ log = logging.getLogger("holdfast")
 _JOB = "sync:"
 
 
-def take_up(core: Core, mesh: MeshSync, place: Place, max_age_hours: int) -> bool:
+def take_up(core: NodeEngine, mesh: MeshState, place: MeshPosition, max_age_hours: int) -> bool:
     """Brings the cursor to a place. True if it was moved, or stands for the first time. A message
     that may be at the broker is told again up to `max_age_hours`.
     """
@@ -70,11 +70,11 @@ def take_up(core: Core, mesh: MeshSync, place: Place, max_age_hours: int) -> boo
     return True
 
 
-def _is_kept(core: Core, mesh: MeshSync) -> bool:
+def _is_kept(core: NodeEngine, mesh: MeshState) -> bool:
     return core.read("sync.place", lambda tx: is_kept(tx, mesh.slug, mesh.cursor.epoch))
 
 
-def _check_same(mesh: MeshSync, place: Place) -> None:
+def _check_same(mesh: MeshState, place: MeshPosition) -> None:
     if place.server_id != mesh.server_id:
         raise NotAMember(
             f"the mesh {mesh.slug!r} at the broker is another one than the one that was shared",
@@ -89,7 +89,7 @@ def _require(slug: str, tx: Reader) -> MeshRow:
     return row
 
 
-def _move(core: Core, slug: str, move: Move, tx: Transaction) -> None:
+def _move(core: NodeEngine, slug: str, move: Move, tx: Transaction) -> None:
     row = _require(slug, tx)
     epoch, seq = move.cursor
     now = core.ctx.now_ms()
@@ -99,7 +99,7 @@ def _move(core: Core, slug: str, move: Move, tx: Transaction) -> None:
 # --- what the broker forgot ----------------------------------------------------------------------
 
 
-def put_back(core: Core, mesh: MeshSync, lost: Lost, max_age_hours: int) -> int:
+def put_back(core: NodeEngine, mesh: MeshState, lost: LostAtBroker, max_age_hours: int) -> int:
     """Everything that is known to have stood there waits in the spool again; says how much. Without
     the grant to relay only what is ours: the others have their own.
     """
@@ -112,13 +112,13 @@ def put_back(core: Core, mesh: MeshSync, lost: Lost, max_age_hours: int) -> int:
     return total
 
 
-def _heard(slug: str, lost: Lost, after: int, tx: Reader) -> list[tuple[int, int]]:
+def _heard(slug: str, lost: LostAtBroker, after: int, tx: Reader) -> list[tuple[int, int]]:
     found = tx.heard_above(slug, lost.epoch, lost.above, after, CHUNK_ROWS)
     return [(seq, offset) for seq, offset in found if lost.upto is None or seq <= lost.upto]
 
 
 def _put_back(
-    core: Core, mesh: MeshSync, offsets: list[int], oldest_ms: int, tx: Transaction
+    core: NodeEngine, mesh: MeshState, offsets: list[int], oldest_ms: int, tx: Transaction
 ) -> int:
     """Messages only from a time on; changes are known to whoever meets one twice."""
     now = core.ctx.now_ms()
@@ -141,9 +141,9 @@ def _put_back(
             continue
         known = tx.spool_get(mesh.lane, entry.id)
         if known is None:
-            row = spool_row(mesh.lane, decode_trusted(entry.raw), offset, now)
+            row = outbox_row(mesh.lane, decode_trusted(entry.raw), offset, now)
             count += tx.spool_add((row,))
-        elif known.state == State.DONE:
+        elif known.state == OutboxState.DONE:
             tx.spool_put(
                 # Its age begins anew: what a broker forgot, it does not know by its id either.
                 msgspec.structs.replace(after_retry(known), created_at=now)
@@ -155,7 +155,7 @@ def _put_back(
 # --- our own past --------------------------------------------------------------------------------
 
 
-def lost_own(core: Core, slug: str) -> bool:
+def lost_own(core: NodeEngine, slug: str) -> bool:
     """May we have handed in what we no longer know? So it is in an epoch of our log in which this
     mesh has not been read to its end yet: the first one, or one that a restore began.
     """
@@ -167,7 +167,7 @@ def lost_own(core: Core, slug: str) -> bool:
     return core.read("sync.own", read)
 
 
-def found_own(core: Core, slug: str) -> None:
+def found_own(core: NodeEngine, slug: str) -> None:
     """The mesh was read to its end, what we handed in ourselves included."""
     now = core.ctx.now_ms()
 

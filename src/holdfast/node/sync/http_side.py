@@ -8,28 +8,28 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from holdfast.node.broker_client.client import BrokerCalls
-from holdfast.node.core.engine import Core
+from holdfast.node.broker_client.client import BrokerClient
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.object_transfer import pull_objects
 from holdfast.node.sharing import join
 from holdfast.node.snapshots.mesh_snapshot import keep_snapshot, take_snapshot, upload_snapshot
-from holdfast.node.sync.session import Broker
+from holdfast.node.sync.session import BrokerAddress
 from holdfast.node.trust.trust import Trust
 from holdfast.rules.errors import BlobCorrupt, BlobMissing, BodyTooLarge, NotAllowed
-from holdfast.rules.rows import MateRow
+from holdfast.rules.rows import KnownMember
 
 log = logging.getLogger("holdfast")
 
 
-class BrokerSide:
+class BrokerHttpRequests:
     """The HTTP side of one connection with a broker."""
 
-    def __init__(self, core: Core, trust: Trust, broker: Broker) -> None:
+    def __init__(self, core: NodeEngine, trust: Trust, broker: BrokerAddress) -> None:
         self._core = core
         self._over = False
         # Objects may be large: what is small must not wait behind them.
-        self._asking = BrokerCalls.of(trust, broker.url, broker.card)
-        self._carrying = BrokerCalls.of(trust, broker.url, broker.card)
+        self._asking = BrokerClient.of(trust, broker.url, broker.card)
+        self._carrying = BrokerClient.of(trust, broker.url, broker.card)
 
     def end(self) -> None:
         """For good, from any thread."""
@@ -76,10 +76,10 @@ class BrokerSide:
         """Takes the snapshot of a mesh whose joining was cut off before it had."""
         join.go_on(self._core, self._carrying, mesh, ended=lambda: self._over)
 
-    def members(self, mesh: str) -> list[MateRow]:
+    def members(self, mesh: str) -> list[KnownMember]:
         """Who takes part in a mesh, as the broker tells now."""
         return [
-            MateRow(
+            KnownMember(
                 mesh=mesh,
                 key=bytes.fromhex(member.key),
                 name=member.name,

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from holdfast.node.core.engine import Core
-from holdfast.node.sync.connection import SyncLink
-from holdfast.node.sync.session import Broker
-from holdfast.node.sync.status import BrokerBoard, BrokerStatus, stand, trouble_word
+from holdfast.node.core.engine import NodeEngine
+from holdfast.node.sync.connection import BrokerConnection
+from holdfast.node.sync.session import BrokerAddress
+from holdfast.node.sync.status import BrokerStatus, BrokerStatusTracker, broker_status, problem_code
 from holdfast.node.trust.trust import Trust
-from holdfast.rules.broker_sync import word_of
+from holdfast.rules.broker_sync import status_name
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.limits import SECOND_MS, SYNC_CLOSE_MS_MAX, SYNC_MESHES_MS, SYNC_THREADS
 from holdfast.rules.outbox import PARK, Policies
@@ -27,17 +27,17 @@ from holdfast.storage.ports import Reader
 
 log = logging.getLogger("holdfast")
 
-Changed = Callable[[BrokerBoard], None]
-_Asked = dict[Broker, frozenset[tuple[str, str | None, bool]]]
+Changed = Callable[[BrokerStatusTracker], None]
+_Asked = dict[BrokerAddress, frozenset[tuple[str, str | None, bool]]]
 """By broker: its meshes, with their ids there, and whether each is paused."""
 
 
-class Syncs:
+class SyncManager:
     """The sync of one node. All of it belongs to the loop's thread, but `status` and `word`."""
 
     def __init__(
         self,
-        core: Core,
+        core: NodeEngine,
         trust: Trust,
         *,
         policies: Policies = PARK,
@@ -50,7 +50,7 @@ class Syncs:
         self._on_change, self._chance = on_change, chance
         self._threads = ThreadPoolExecutor(SYNC_THREADS, "holdfast-sync")
         self._callers = ThreadPoolExecutor(SYNC_THREADS, "holdfast-sync-call")
-        self._links: dict[Broker, tuple[SyncLink, asyncio.Task[None]]] = {}
+        self._links: dict[BrokerAddress, tuple[BrokerConnection, asyncio.Task[None]]] = {}
         self._asked: _Asked = {}
         self._rung = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
@@ -104,21 +104,21 @@ class Syncs:
 
     def status(self) -> list[BrokerStatus]:
         links = [link for link, _ in list(self._links.values())]
-        return stand(self._core, [(link.board, dict(link.meshes)) for link in links])
+        return broker_status(self._core, [(link.board, dict(link.meshes)) for link in links])
 
     def word(self, mesh: str, kind: str, paused: bool) -> str:
         """How a mesh stands, in one word; from any thread."""
         for link, _ in list(self._links.values()):
             live = link.meshes.get(mesh)
             if live is not None:
-                return word_of(kind, paused, link.board.state, trouble_word(live))
-        return word_of(kind, paused, None)
+                return status_name(kind, paused, link.board.state, problem_code(live))
+        return status_name(kind, paused, None)
 
     # --- links -----------------------------------------------------------------------------------
 
-    def _begin(self, broker: Broker) -> None:
-        board = BrokerBoard(broker, self._core.ctx.now_ms, self._on_change)
-        link = SyncLink(
+    def _begin(self, broker: BrokerAddress) -> None:
+        board = BrokerStatusTracker(broker, self._core.ctx.now_ms, self._on_change)
+        link = BrokerConnection(
             self._core,
             self._trust,
             broker,
@@ -131,7 +131,7 @@ class Syncs:
         )
         self._links[broker] = (link, asyncio.create_task(link.run()))
 
-    async def _end(self, link: SyncLink, task: asyncio.Task[None]) -> None:
+    async def _end(self, link: BrokerConnection, task: asyncio.Task[None]) -> None:
         await link.stop()
         try:
             async with asyncio.timeout(2 * SYNC_CLOSE_MS_MAX / SECOND_MS):
@@ -155,7 +155,7 @@ class Syncs:
             await asyncio.sleep(SYNC_MESHES_MS / SECOND_MS)
 
 
-async def _looking(link: SyncLink) -> None:
+async def _looking(link: BrokerConnection) -> None:
     try:
         await link.look()
     except HoldfastError as error:
@@ -163,9 +163,9 @@ async def _looking(link: SyncLink) -> None:
 
 
 def _read(tx: Reader) -> _Asked:
-    found: dict[Broker, set[tuple[str, str | None, bool]]] = {}
+    found: dict[BrokerAddress, set[tuple[str, str | None, bool]]] = {}
     for row in tx.mesh_list():
         if row.shared and row.broker_url is not None and row.broker_card is not None:
-            broker = Broker(row.broker_url, row.broker_card)
+            broker = BrokerAddress(row.broker_url, row.broker_card)
             found.setdefault(broker, set()).add((row.slug, row.server_id, row.sync_paused))
     return {broker: frozenset(meshes) for broker, meshes in found.items()}

@@ -15,7 +15,7 @@ from holdfast.rules.broker_sync import Cursor
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.limits import REASON_CHARS_MAX
 from holdfast.rules.outbox import lane_of
-from holdfast.rules.rows import MeshRow, SpoolRow
+from holdfast.rules.rows import MeshRow, OutboxRow
 
 FIRST: Final = (-1, 0)
 """Before every place in a lane."""
@@ -40,11 +40,11 @@ class Trouble(msgspec.Struct, frozen=True):
 class Held(msgspec.Struct, frozen=True):
     """A row that waits until the broker has the objects that its envelope names."""
 
-    row: SpoolRow
+    row: OutboxRow
     objects: frozenset[str]
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class NeededSnapshot(msgspec.Struct, frozen=True):
     """A snapshot that has to be taken before anything else of a mesh can be."""
 
     id: str
@@ -53,7 +53,7 @@ class Wanted(msgspec.Struct, frozen=True):
     first: int
 
 
-class MeshSync:
+class MeshState:
     """One mesh on one connection."""
 
     def __init__(self, row: MeshRow) -> None:
@@ -76,7 +76,7 @@ class MeshSync:
         self.own = False
         """What we handed in ourselves is asked for, too."""
         self.gaps = 0
-        self.inflight: dict[int, SpoolRow] = {}
+        self.inflight: dict[int, OutboxRow] = {}
         self.held: dict[int, Held] = {}
         self.brought: set[str] = set()
         """Objects that the broker has, or that nobody can bring."""
@@ -89,7 +89,7 @@ class MeshSync:
         self.busy = 0
         """So often in a row."""
         self.trouble: Trouble | None = None
-        self.snapshot: Wanted | None = None
+        self.snapshot: NeededSnapshot | None = None
         self.went_back = False
         """The broker has forgotten something, perhaps a snapshot that we made."""
         self.bringing = False

@@ -22,7 +22,7 @@ import msgspec
 
 from holdfast.node.core.object_transfer import ObjectGone
 from holdfast.node.sync import receive
-from holdfast.node.sync.session import SyncCore
+from holdfast.node.sync.session import SyncSession
 from holdfast.protocol.frames import Acks, Entries, FromBroker, FromNode
 from holdfast.rules.errors import (
     BadAnswer,
@@ -59,7 +59,7 @@ _NO_GOOD = (BadAnswer, BadInput, Conflict, NotAllowed, NotFound)
 """What is wrong with a snapshot, and not with the connection that it came by."""
 
 
-class Calls(Protocol):
+class BrokerRequests(Protocol):
     """What a lane asks of the broker over HTTP; blocking."""
 
     def bring(self, mesh: str, objects: list[str]) -> list[str]: ...
@@ -74,17 +74,17 @@ class Calls(Protocol):
         """Takes the snapshot of a mesh whose joining was cut off before it had."""
 
 
-class Lane:
+class MeshTasks:
     """The tasks of one mesh."""
 
     def __init__(
         self,
-        sync: SyncCore,
+        sync: SyncSession,
         slug: str,
         send: Send,
         run: Run,
         call: Run,
-        calls: Calls,
+        calls: BrokerRequests,
         active: Callable[[], None],
     ) -> None:
         """`run` is for work on the store, `call` for what waits for the broker."""
@@ -267,7 +267,7 @@ class Lane:
         return first, None
 
     async def _take(self, entries: Entries) -> None:
-        incoming = await self._run(receive.read, entries)
+        incoming = await self._run(receive.decode_page, entries)
         for piece in receive.pieces(incoming):
             told = None
             while told is None:
@@ -275,7 +275,7 @@ class Lane:
             await self._send(told)
             self._active()
 
-    async def _take_piece(self, piece: receive.Incoming) -> list[FromNode] | None:
+    async def _take_piece(self, piece: receive.DecodedPage) -> list[FromNode] | None:
         """None if it is to be tried again: a sweep was faster."""
         wanted = receive.objects_wanted(self._sync.core, piece)
         absent: set[str] = set()

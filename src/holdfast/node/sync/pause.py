@@ -11,10 +11,10 @@ from functools import partial
 
 import msgspec
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.rules.errors import NotShared, UnknownMesh
 from holdfast.rules.limits import CHUNK_ROWS
-from holdfast.rules.outbox import State, after_retry, lane_of
+from holdfast.rules.outbox import OutboxState, after_retry, lane_of
 from holdfast.rules.rows import MeshRow
 from holdfast.storage.ports import Transaction
 
@@ -28,11 +28,11 @@ class Resumed(msgspec.Struct, frozen=True):
     """Items that were refused before and are tried again at once."""
 
 
-def pause(core: Core, mesh: str) -> MeshRow:
+def pause(core: NodeEngine, mesh: str) -> MeshRow:
     return core.write("sync.pause", partial(_set_paused, core, mesh, True))
 
 
-def resume(core: Core, mesh: str) -> Resumed:
+def resume(core: NodeEngine, mesh: str) -> Resumed:
     """Lets one mesh go on. Items that wait for a later try go at once; dead ones stay dead."""
     before = core.require_mesh(mesh)
     retried = after = 0
@@ -46,13 +46,13 @@ def resume(core: Core, mesh: str) -> Resumed:
     return Resumed(mesh, before.sync_paused, retried)
 
 
-def resume_all(core: Core) -> list[Resumed]:
+def resume_all(core: NodeEngine) -> list[Resumed]:
     """Every mesh that is paused."""
     rows = core.read("mesh.list", lambda tx: tx.mesh_list())
     return [resume(core, row.slug) for row in rows if row.shared and row.sync_paused]
 
 
-def _set_paused(core: Core, mesh: str, paused: bool, tx: Transaction) -> MeshRow:
+def _set_paused(core: NodeEngine, mesh: str, paused: bool, tx: Transaction) -> MeshRow:
     row = tx.mesh_get(mesh)
     if row is None:
         raise UnknownMesh(f"there is no mesh {mesh!r}")
@@ -65,7 +65,7 @@ def _set_paused(core: Core, mesh: str, paused: bool, tx: Transaction) -> MeshRow
 
 
 def _retry(lane: str, after: int, tx: Transaction) -> tuple[int, int | None]:
-    rows = tx.spool_list(lane, (State.PENDING,), after, CHUNK_ROWS)
+    rows = tx.spool_list(lane, (OutboxState.PENDING,), after, CHUNK_ROWS)
     refused = [row for row in rows if row.attempts]
     for row in refused:
         tx.spool_put(after_retry(row))

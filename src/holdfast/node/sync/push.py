@@ -16,9 +16,9 @@ from functools import partial
 
 import msgspec
 
-from holdfast.node.core.engine import Core
-from holdfast.node.sync.mesh_state import FIRST, Held, MeshSync
-from holdfast.protocol.frames import Acks, Answer, Item, Problem, Push
+from holdfast.node.core.engine import NodeEngine
+from holdfast.node.sync.mesh_state import FIRST, Held, MeshState
+from holdfast.protocol.frames import Acks, Item, Problem, Push, PushAnswer
 from holdfast.rules.arrivals import objects_of, read_arrivals
 from holdfast.rules.backoff import backoff_ms
 from holdfast.rules.broker_sync import Cursor, Meaning, meaning_of
@@ -29,8 +29,8 @@ from holdfast.rules.limits import (
     SYNC_PUSH_ITEMS,
     SYNC_WINDOW_ITEMS,
 )
-from holdfast.rules.outbox import Policy, State, after_abort, after_refusal, plan
-from holdfast.rules.rows import Entry, SpoolRow
+from holdfast.rules.outbox import OutboxState, Policy, after_abort, after_refusal, plan
+from holdfast.rules.rows import Entry, OutboxRow
 from holdfast.storage.ports import Reader, Transaction
 from holdfast.transport.remote_errors import error_by_code
 
@@ -48,12 +48,12 @@ _DENSE = 4
 
 
 class _Chosen(msgspec.Struct):
-    rows: list[SpoolRow]
+    rows: list[OutboxRow]
     raws: list[bytes]
     held: list[Held]
 
 
-def next_push(core: Core, mesh: MeshSync, policy: Policy, room: int) -> Push | None:
+def next_push(core: NodeEngine, mesh: MeshState, policy: Policy, room: int) -> Push | None:
     """What is due and fits, marked as in flight; None if there is nothing, or no room."""
     room = min(room, SYNC_PUSH_ITEMS, SYNC_WINDOW_ITEMS - len(mesh.inflight))
     now = core.ctx.now_ms()
@@ -76,7 +76,7 @@ def next_push(core: Core, mesh: MeshSync, policy: Policy, room: int) -> Push | N
 
 
 def _choose(
-    core: Core, mesh: MeshSync, policy: Policy, room: int, now: int, tx: Transaction
+    core: NodeEngine, mesh: MeshState, policy: Policy, room: int, now: int, tx: Transaction
 ) -> _Chosen:
     chosen = _Chosen([], [], [])
     after, page = mesh.looked_to, max(room, _PAGE_ROWS_MIN)
@@ -96,10 +96,10 @@ def _choose(
 
 
 def _fill(
-    core: Core,
-    mesh: MeshSync,
+    core: NodeEngine,
+    mesh: MeshState,
     chosen: _Chosen,
-    rows: Sequence[SpoolRow],
+    rows: Sequence[OutboxRow],
     now: int,
     tx: Transaction,
 ) -> None:
@@ -127,7 +127,9 @@ def _fill(
             chosen.raws.append(entry.raw)
 
 
-def _failing(mesh: MeshSync, policy: Policy, due: Sequence[SpoolRow], tx: Reader) -> list[SpoolRow]:
+def _failing(
+    mesh: MeshState, policy: Policy, due: Sequence[OutboxRow], tx: Reader
+) -> list[OutboxRow]:
     """What may hold others up: what was refused, also while it is tried again, and what waits for
     its objects.
     """
@@ -138,7 +140,7 @@ def _failing(mesh: MeshSync, policy: Policy, due: Sequence[SpoolRow], tx: Reader
     return [*tx.spool_failing(mesh.lane, {row.entity for row in due if row.entity}), *held]
 
 
-def _entries(rows: Sequence[SpoolRow], tx: Reader) -> dict[int, Entry]:
+def _entries(rows: Sequence[OutboxRow], tx: Reader) -> dict[int, Entry]:
     """By offset. Rows that were written one after the other stand so in the log."""
     if not rows:
         return {}
@@ -152,7 +154,7 @@ def _entries(rows: Sequence[SpoolRow], tx: Reader) -> dict[int, Entry]:
     return {entry.offset: entry for entry in found if entry is not None}
 
 
-def _objects(core: Core, mesh: MeshSync, entry: Entry) -> list[str]:
+def _objects(core: NodeEngine, mesh: MeshState, entry: Entry) -> list[str]:
     """Objects that an envelope names, that are here, and that the broker may not have."""
     if entry.op not in _NAMING:
         return []
@@ -160,7 +162,7 @@ def _objects(core: Core, mesh: MeshSync, entry: Entry) -> list[str]:
     return [sha for sha in named if sha not in mesh.brought and core.blobs.exists(sha)]
 
 
-def release(mesh: MeshSync, objects: Iterable[str]) -> None:
+def release(mesh: MeshState, objects: Iterable[str]) -> None:
     """The broker has these objects: rows that waited for nothing else may go."""
     mesh.brought.update(objects)
     for number, held in list(mesh.held.items()):
@@ -168,10 +170,10 @@ def release(mesh: MeshSync, objects: Iterable[str]) -> None:
             del mesh.held[number]
 
 
-def _lost(row: SpoolRow, now: int) -> SpoolRow:
+def _lost(row: OutboxRow, now: int) -> OutboxRow:
     return msgspec.structs.replace(
         row,
-        state=str(State.DEAD),
+        state=str(OutboxState.DEAD),
         code="truncated",
         error="its envelope is no longer in the log",
         tried_at=now,
@@ -182,8 +184,8 @@ def _lost(row: SpoolRow, now: int) -> SpoolRow:
 # --- answers -------------------------------------------------------------------------------------
 
 
-def settle(
-    core: Core, mesh: MeshSync, acks: Acks, policy: Policy, chance: Callable[[], float]
+def ack_rows(
+    core: NodeEngine, mesh: MeshState, acks: Acks, policy: Policy, chance: Callable[[], float]
 ) -> None:
     """What a broker says of rows that it was sent becomes their state, in one transaction.
 
@@ -221,11 +223,11 @@ def settle(
     _count(mesh, told, core.ctx.now_ms())
 
 
-def _code(answer: Answer) -> str:
+def _code(answer: PushAnswer) -> str:
     return "" if answer.problem is None else answer.problem.code
 
 
-def _count(mesh: MeshSync, told: list[tuple[SpoolRow, Answer, Meaning]], now: int) -> None:
+def _count(mesh: MeshState, told: list[tuple[OutboxRow, PushAnswer, Meaning]], now: int) -> None:
     for _, answer, meaning in told:
         if meaning is Meaning.DONE:
             mesh.pushed += 1
@@ -241,10 +243,10 @@ class _Settling:
 
     def __init__(
         self,
-        core: Core,
-        mesh: MeshSync,
+        core: NodeEngine,
+        mesh: MeshState,
         epoch: int,
-        told: list[tuple[SpoolRow, Answer, Meaning]],
+        told: list[tuple[OutboxRow, PushAnswer, Meaning]],
         policy: Policy,
         chance: Callable[[], float],
     ) -> None:
@@ -269,22 +271,22 @@ class _Settling:
             if meaning is Meaning.DONE:
                 continue
             known = tx.spool_get(lane, row.id)
-            if known is None or known.state != State.INFLIGHT:
+            if known is None or known.state != OutboxState.INFLIGHT:
                 continue  # an operator was faster
             if meaning is Meaning.REFUSED:
                 after = self._refused(known, answer, now, tx)
-                if after.state == State.PENDING:
+                if after.state == OutboxState.PENDING:
                     before = self._mesh.retry_at or after.not_before
                     self._mesh.retry_at = min(before, after.not_before)
                 halted = halted or (
                     self._policy is Policy.HALT and after.attempts >= OUTBOX_ATTEMPTS_MAX
                 )
             else:
-                after = msgspec.structs.replace(known, state=str(State.PENDING), tried_at=now)
+                after = msgspec.structs.replace(known, state=str(OutboxState.PENDING), tried_at=now)
             tx.spool_put(after)
         self._note(tx, now, seqs, halted=halted)
 
-    def _refused(self, row: SpoolRow, answer: Answer, now: int, tx: Reader) -> SpoolRow:
+    def _refused(self, row: OutboxRow, answer: PushAnswer, now: int, tx: Reader) -> OutboxRow:
         problem = answer.problem or Problem("refused", f"the broker answers {answer.status}")
         entry = tx.log_get(row.offset)
         ours = entry is None or entry.origin == self._core.ctx.peer

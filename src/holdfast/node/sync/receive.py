@@ -20,10 +20,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.intake import Applied, Intake, objection
 from holdfast.node.core.object_transfer import ObjectGone
-from holdfast.node.sync.mesh_state import MeshSync
+from holdfast.node.sync.mesh_state import MeshState
 from holdfast.protocol.frames import Entries
 from holdfast.rules.arrivals import Arrival, Arrivals, Arrived, objects_of, read_arrivals
 from holdfast.rules.bodies import VectorStore
@@ -50,14 +50,14 @@ _OTHER_COST: Final = LINK_BATCH_ROWS // CHUNK_ROWS
 _VECTOR_COST: Final = 2 * _OTHER_COST
 
 
-class Incoming(NamedTuple):
+class DecodedPage(NamedTuple):
     """A page whose envelopes are read and checked, as far as that needs no store."""
 
     entries: Entries
     arrivals: Arrivals
 
 
-class Taken(NamedTuple):
+class PageReceived(NamedTuple):
     """What became of a page."""
 
     cursor: Cursor
@@ -66,7 +66,7 @@ class Taken(NamedTuple):
     refused: int
 
 
-class Moved(Exception):
+class CursorMoved(Exception):
     """The cursor in the store is not where the page begins: ask again from there."""
 
     def __init__(self, cursor: Cursor) -> None:
@@ -74,21 +74,21 @@ class Moved(Exception):
         self.cursor = cursor
 
 
-def read(entries: Entries) -> Incoming:
+def decode_page(entries: Entries) -> DecodedPage:
     """Reads a page once for all that is done with it. Raises if it is not one."""
     seqs = [row.seq for row in entries.rows]
     inside = all(entries.after < seq <= entries.to for seq in seqs)
     if not inside or any(b <= a for a, b in pairwise(seqs)):
         raise BadAnswer(f"the broker sent a page of {entries.mesh!r} that is out of order")
-    return Incoming(entries, read_arrivals(row.raw for row in entries.rows))
+    return DecodedPage(entries, read_arrivals(row.raw for row in entries.rows))
 
 
-def objects_wanted(core: Core, incoming: Incoming) -> list[str]:
+def objects_wanted(core: NodeEngine, incoming: DecodedPage) -> list[str]:
     """Objects that the page names and that are not here."""
     return [o.sha256 for o in objects_of(incoming.arrivals) if not core.blobs.exists(o.sha256)]
 
 
-def pieces(incoming: Incoming) -> Iterator[Incoming]:
+def pieces(incoming: DecodedPage) -> Iterator[DecodedPage]:
     """The same as pages that are small enough to be stored within the time of a transaction."""
     entries, arrivals = incoming
     start, after = 0, entries.after
@@ -96,13 +96,13 @@ def pieces(incoming: Incoming) -> Iterator[Incoming]:
         end = _fill(incoming, start)
         to = entries.to if end == len(arrivals) else entries.rows[end - 1].seq
         piece = msgspec.structs.replace(entries, after=after, to=to, rows=entries.rows[start:end])
-        yield Incoming(piece, arrivals[start:end])
+        yield DecodedPage(piece, arrivals[start:end])
         if end == len(arrivals):
             return
         start, after = end, to
 
 
-def _fill(incoming: Incoming, start: int) -> int:
+def _fill(incoming: DecodedPage, start: int) -> int:
     cost = size = 0
     for end in range(start, len(incoming.arrivals)):
         if cost >= LINK_BATCH_ROWS or size >= LINK_BATCH_BYTES:
@@ -118,9 +118,9 @@ def _cost(arrival: Arrived | Arrival) -> int:
     return _VECTOR_COST if isinstance(arrival.body, VectorStore) else _OTHER_COST
 
 
-def take(
-    core: Core, mesh: MeshSync, incoming: Incoming, absent: Collection[str] | None = None
-) -> Taken:
+def receive_page(
+    core: NodeEngine, mesh: MeshState, incoming: DecodedPage, absent: Collection[str] | None = None
+) -> PageReceived:
     """Stores one page and moves the cursor to its end, in one transaction. Moved if the cursor is
     elsewhere. `absent` are objects that the broker does not have; that the others are still here is
     looked at where no sweep can take them (ObjectGone).
@@ -128,7 +128,7 @@ def take(
     return core.write("sync.take", partial(_store, core, mesh, incoming, absent))
 
 
-def take_loose(core: Core, mesh: MeshSync, rows: Sequence[FeedRow]) -> int:
+def receive_urgent(core: NodeEngine, mesh: MeshState, rows: Sequence[FeedRow]) -> int:
     """Urgent messages ahead of their turn: into the inbox, and the cursor stays. What is refused
     comes again with its page, and is set aside then. Says how many were new.
     """
@@ -142,19 +142,19 @@ def take_loose(core: Core, mesh: MeshSync, rows: Sequence[FeedRow]) -> int:
 
 
 def _store(
-    core: Core,
-    mesh: MeshSync,
-    incoming: Incoming,
+    core: NodeEngine,
+    mesh: MeshState,
+    incoming: DecodedPage,
     absent: Collection[str] | None,
     tx: Transaction,
-) -> Taken:
+) -> PageReceived:
     entries, arrivals = incoming
     row = tx.mesh_get(mesh.slug)
     if row is None:
         raise UnknownMesh(f"there is no mesh {mesh.slug!r} any more")
     cursor = Cursor(row.broker_epoch, row.broker_seq)
     if cursor.epoch != entries.epoch or cursor.seq < entries.after:
-        raise Moved(cursor)
+        raise CursorMoved(cursor)
     fresh = [at for at, found in enumerate(entries.rows) if found.seq > cursor.seq]
     rows = [entries.rows[at] for at in fresh]
     arrivals = [arrivals[at] for at in fresh]
@@ -179,11 +179,11 @@ def _store(
     now = core.ctx.now_ms()
     tx.mesh_change(msgspec.structs.replace(row, broker_seq=moved.seq, last_sync_at=now))
     known = [one.outcome for one in applied].count(Outcome.NOOP_ALREADY_APPLIED)
-    return Taken(moved, len(applied) - known - len(refused), known, len(refused))
+    return PageReceived(moved, len(applied) - known - len(refused), known, len(refused))
 
 
 def _apply(
-    core: Core, mesh: MeshSync, rows: Sequence[FeedRow], arrivals: Arrivals, tx: Transaction
+    core: NodeEngine, mesh: MeshState, rows: Sequence[FeedRow], arrivals: Arrivals, tx: Transaction
 ) -> tuple[list[Applied], list[FeedRow]]:
     """What became of each, with the row that it came in: first those that are refused out of
     hand.
@@ -206,8 +206,8 @@ def _apply(
 
 
 def _set_aside(
-    core: Core,
-    mesh: MeshSync,
+    core: NodeEngine,
+    mesh: MeshState,
     epoch: int,
     refused: Sequence[tuple[FeedRow, HoldfastError]],
     tx: Transaction,

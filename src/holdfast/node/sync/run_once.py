@@ -15,12 +15,12 @@ from typing import Final
 
 import msgspec
 
-from holdfast.node.broker_client.client import BrokerCalls
-from holdfast.node.core.engine import Core
+from holdfast.node.broker_client.client import BrokerClient
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.settings import OutboxSettings
 from holdfast.node.sharing.join import is_joining
 from holdfast.node.sharing.publish import waiting_in
-from holdfast.node.sync.manager import Syncs
+from holdfast.node.sync.manager import SyncManager
 from holdfast.node.trust.trust import Trust
 from holdfast.rules.errors import NotShared
 from holdfast.rules.limits import SECOND_MS, SYNC_WAIT_MS
@@ -37,7 +37,7 @@ Told = Callable[[int], None]
 """Told how many changes still wait."""
 
 
-class Settled(msgspec.Struct, frozen=True):
+class SyncOutcome(msgspec.Struct, frozen=True):
     """How far it got."""
 
     waiting: int
@@ -53,8 +53,8 @@ class Settled(msgspec.Struct, frozen=True):
         return not self.waiting and not self.lag
 
 
-def settle(
-    core: Core,
+def wait_until_synced(
+    core: NodeEngine,
     trust: Trust,
     paths: HomePaths,
     mesh: str,
@@ -62,7 +62,7 @@ def settle(
     patience_ms: int = SYNC_WAIT_MS,
     told: Told = lambda waiting: None,
     outbox: OutboxSettings | None = None,
-) -> Settled:
+) -> SyncOutcome:
     """Works, or waits for the daemon, until a mesh is settled. Gives up when nothing has moved for
     `patience_ms`. Unreachable if the broker does not answer at all.
     """
@@ -70,7 +70,7 @@ def settle(
     if row.broker_url is None or row.broker_card is None:
         raise NotShared(f"{mesh!r} is not shared")
     by_daemon = daemon_note(paths) is not None
-    with closing(BrokerCalls.of(trust, row.broker_url, row.broker_card)) as calls:
+    with closing(BrokerClient.of(trust, row.broker_url, row.broker_card)) as calls:
         progress = _Progress(core, calls, mesh, by_daemon, patience_ms, told)
         return asyncio.run(
             _look_on(progress) if by_daemon else _work(core, trust, progress, outbox)
@@ -82,8 +82,8 @@ class _Progress:
 
     def __init__(
         self,
-        core: Core,
-        calls: BrokerCalls,
+        core: NodeEngine,
+        calls: BrokerClient,
         mesh: str,
         by_daemon: bool,
         patience_ms: int,
@@ -97,7 +97,7 @@ class _Progress:
         self.pause_s = _LOOK_S
         self._since = monotonic()
 
-    def look(self, trouble: str = "") -> Settled | None:
+    def look(self, trouble: str = "") -> SyncOutcome | None:
         """How it ended; None while it goes on."""
         begun = monotonic()
         row = self._core.require_mesh(self._mesh)
@@ -109,7 +109,7 @@ class _Progress:
         self.pause_s = max(_LOOK_S, _SHARE * (now - begun))
         if (seen := (waiting, row.broker_epoch, row.broker_seq)) != self._seen:
             self._seen, self._since = seen, now
-        found = Settled(waiting, lag, self._by_daemon)
+        found = SyncOutcome(waiting, lag, self._by_daemon)
         if found.done or now - self._since > self._patience_s:
             return msgspec.structs.replace(found, trouble="" if found.done else trouble)
         return None
@@ -130,17 +130,17 @@ class _Progress:
         return lag
 
 
-async def _look_on(progress: _Progress) -> Settled:
+async def _look_on(progress: _Progress) -> SyncOutcome:
     while (found := progress.look()) is None:
         await asyncio.sleep(progress.pause_s)
     return found
 
 
 async def _work(
-    core: Core, trust: Trust, progress: _Progress, outbox: OutboxSettings | None
-) -> Settled:
+    core: NodeEngine, trust: Trust, progress: _Progress, outbox: OutboxSettings | None
+) -> SyncOutcome:
     chosen = outbox or OutboxSettings()
-    syncs = Syncs(core, trust, policies=chosen.policies, max_age_hours=chosen.max_age_hours)
+    syncs = SyncManager(core, trust, policies=chosen.policies, max_age_hours=chosen.max_age_hours)
     await syncs.start()
     try:
         while (found := progress.look(_trouble(syncs))) is None:
@@ -150,7 +150,7 @@ async def _work(
         await syncs.stop()
 
 
-def _trouble(syncs: Syncs) -> str:
+def _trouble(syncs: SyncManager) -> str:
     def told() -> Iterator[str]:
         for broker in syncs.status():
             if broker.last_error is not None:

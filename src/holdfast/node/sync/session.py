@@ -20,30 +20,30 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.messages.expiry import expire
 from holdfast.node.sync import epoch, receive
 from holdfast.node.sync import push as sync_push
-from holdfast.node.sync.mesh_state import FIRST, MeshSync, Trouble, Wanted
+from holdfast.node.sync.mesh_state import FIRST, MeshState, NeededSnapshot, Trouble
 from holdfast.node.trust.trust import Trust
 from holdfast.protocol.frames import (
     Acks,
-    Behind,
     Challenge,
+    Confirmed,
     Entries,
-    Express,
     Follow,
     FromBroker,
     FromNode,
-    Got,
-    Handed,
     Hello,
-    Moved,
-    Place,
+    MeshMoved,
+    MeshPosition,
     Push,
+    QueueMessage,
     Refusal,
+    SnapshotNeeded,
     SnapshotWanted,
     Unfollow,
+    Urgent,
     Welcome,
 )
 from holdfast.rules import keys
@@ -62,9 +62,9 @@ from holdfast.rules.errors import (
 from holdfast.rules.features import NEEDS, Terms, check
 from holdfast.rules.keys import NONCE_BYTES, check_proof, parse_card, prove, public_key
 from holdfast.rules.limits import SYNC_GAPS_MAX, SYNC_PUSH_ITEMS, SYNC_WINDOW_ITEMS
-from holdfast.rules.outbox import PARK, Policies, State
+from holdfast.rules.outbox import PARK, OutboxState, Policies
 from holdfast.rules.retention import outbox_max_age_hours
-from holdfast.rules.rows import MateRow, MeshRow
+from holdfast.rules.rows import KnownMember, MeshRow
 from holdfast.storage.ports import Reader, Transaction
 from holdfast.transport.remote_errors import error_by_code
 
@@ -73,7 +73,7 @@ log = logging.getLogger("holdfast")
 PLAIN = bytes(32)
 
 
-class Broker(msgspec.Struct, frozen=True):
+class BrokerAddress(msgspec.Struct, frozen=True):
     """A broker as meshes name it: where it listens, and who it must prove to be."""
 
     url: str
@@ -84,14 +84,14 @@ class Broker(msgspec.Struct, frozen=True):
         return parse_card(self.card)[0]
 
 
-class SyncCore:
+class SyncSession:
     """One connection with one broker, for all meshes that are shared through it."""
 
     def __init__(
         self,
-        core: Core,
+        core: NodeEngine,
         trust: Trust,
-        broker: Broker,
+        broker: BrokerAddress,
         *,
         policies: Policies = PARK,
         max_age_hours: int | None = None,
@@ -106,14 +106,14 @@ class SyncCore:
         self.policies = policies
         self._asked_age = max_age_hours
         self._age_hours = 0
-        self.meshes: dict[str, MeshSync] = {}
+        self.meshes: dict[str, MeshState] = {}
         self.terms: Terms | None = None
         self.session = ""
         """A token for calls over HTTP, while the connection lasts."""
         self._trust = trust
         self._entropy = entropy
         self._chance = chance
-        self._said: keys.Hello | None = None
+        self._said: keys.HelloTranscript | None = None
 
     # --- hello -------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class SyncCore:
         terms = self.terms = check(challenge.supported)
         self._age_hours = outbox_max_age_hours(terms.mode, terms.retention_days, self._asked_age)
         seed = self._trust.seed()
-        said = keys.Hello(
+        said = keys.HelloTranscript(
             client_zone=self._trust.name,
             client_key=public_key(seed),
             client_nonce=self._entropy(NONCE_BYTES),
@@ -158,7 +158,7 @@ class SyncCore:
         places = {place.mesh: place for place in welcome.meshes}
         told: list[FromNode] = []
         for row in self._shared():
-            mesh = self.meshes[row.slug] = MeshSync(row)
+            mesh = self.meshes[row.slug] = MeshState(row)
             self._recover(mesh.lane)
             expire(self.core, mesh.lane, self._age_hours)
             told += self._begin(mesh, places.get(row.slug))
@@ -183,7 +183,7 @@ class SyncCore:
         for slug, row in rows.items():
             mesh = self.meshes.get(slug)
             if mesh is None or mesh.server_id != row.server_id:  # or shared anew since
-                mesh = self.meshes[slug] = MeshSync(row)
+                mesh = self.meshes[slug] = MeshState(row)
                 told.append(_ask_where(mesh))
             mesh.paused = row.sync_paused
         return told
@@ -204,13 +204,13 @@ class SyncCore:
 
         return self.core.read("sync.meshes", read)
 
-    def _begin(self, mesh: MeshSync, place: Place | None) -> list[FromNode]:
+    def _begin(self, mesh: MeshState, place: MeshPosition | None) -> list[FromNode]:
         if place is None:
             mesh.refuse(NotAMember(f"this node is no member of {mesh.slug!r}"), self._now())
             return []
         return self._take_up(mesh, place, asked=True)
 
-    def _take_up(self, mesh: MeshSync, place: Place, *, asked: bool) -> list[FromNode]:
+    def _take_up(self, mesh: MeshState, place: MeshPosition, *, asked: bool) -> list[FromNode]:
         """Follows a mesh from where it stands. `asked`: the broker does not know our cursor yet."""
         try:
             moved = epoch.take_up(self.core, mesh, place, self._age_hours)
@@ -232,7 +232,7 @@ class SyncCore:
                 epoch.found_own(self.core, mesh.slug)
         return [self._follow(mesh)]
 
-    def _follow(self, mesh: MeshSync) -> Follow:
+    def _follow(self, mesh: MeshState) -> Follow:
         return Follow(mesh.slug, mesh.cursor.epoch, mesh.cursor.seq, mesh.own)
 
     # --- what goes out -----------------------------------------------------------------------
@@ -270,7 +270,7 @@ class SyncCore:
         if mesh is None:
             return []
         policy = self.policies.of(acks.mesh)
-        sync_push.settle(self.core, mesh, acks, policy, self._chance)
+        sync_push.ack_rows(self.core, mesh, acks, policy, self._chance)
         if acks.epoch > mesh.cursor.epoch:
             return [self._follow(mesh)]
         codes = {answer.problem.code for answer in acks.answers if answer.problem is not None}
@@ -302,32 +302,32 @@ class SyncCore:
         """Whatever comes after the welcome, for drivers that do one thing after the other."""
         if isinstance(frame, Entries):
             told: list[FromNode] = []
-            for piece in receive.pieces(receive.read(frame)):
+            for piece in receive.pieces(receive.decode_page(frame)):
                 told = self.on_entries(piece)
             return told
         if isinstance(frame, Acks):
             return self.on_acks(frame)
-        if isinstance(frame, Express):
+        if isinstance(frame, Urgent):
             self.on_express(frame)
-        elif isinstance(frame, Moved):
+        elif isinstance(frame, MeshMoved):
             return self.on_moved(frame)
-        elif isinstance(frame, Behind):
+        elif isinstance(frame, SnapshotNeeded):
             self.on_behind(frame)
         elif isinstance(frame, Refusal):
             self.on_refusal(frame)
         elif isinstance(frame, SnapshotWanted):
             pass  # whoever drives us brings it, or does not
-        elif isinstance(frame, Handed):
+        elif isinstance(frame, QueueMessage):
             log.warning("a message of the queue %s came that nobody asked for", frame.queue)
         else:
             raise BadAnswer(f"the broker sent {type(frame).__name__} where it has no place")
         return []
 
     def on_entries(
-        self, found: Entries | receive.Incoming, absent: Collection[str] | None = None
+        self, found: Entries | receive.DecodedPage, absent: Collection[str] | None = None
     ) -> list[FromNode]:
         """Stores a page and says that we have it; or asks again, if something lies before it."""
-        incoming = found if isinstance(found, receive.Incoming) else receive.read(found)
+        incoming = found if isinstance(found, receive.DecodedPage) else receive.decode_page(found)
         entries = incoming.entries
         mesh = self.meshes.get(entries.mesh)
         if mesh is None or not mesh.ready or entries.epoch < mesh.cursor.epoch:
@@ -335,8 +335,8 @@ class SyncCore:
         if entries.epoch > mesh.cursor.epoch or is_gap(mesh.cursor, entries.epoch, entries.after):
             return self._ask_again(mesh, entries)
         try:
-            taken = receive.take(self.core, mesh, incoming, absent)
-        except receive.Moved as moved:
+            taken = receive.receive_page(self.core, mesh, incoming, absent)
+        except receive.CursorMoved as moved:
             mesh.cursor = moved.cursor
             return self._ask_again(mesh, entries)
         except OverLimit as error:
@@ -350,7 +350,7 @@ class SyncCore:
         mesh.set_aside += taken.refused
         mesh.snapshot = None
         # Not our cursor: that may be past what this feed has told, by what we pushed ourselves.
-        told: list[FromNode] = [Got(mesh.slug, entries.epoch, entries.to)]
+        told: list[FromNode] = [Confirmed(mesh.slug, entries.epoch, entries.to)]
         if mesh.own and entries.to >= entries.last:
             # All that we may have lost is here again: from now on it need not be sent to us.
             epoch.found_own(self.core, mesh.slug)
@@ -358,7 +358,7 @@ class SyncCore:
             told.append(self._follow(mesh))
         return told
 
-    def _ask_again(self, mesh: MeshSync, entries: Entries) -> list[FromNode]:
+    def _ask_again(self, mesh: MeshState, entries: Entries) -> list[FromNode]:
         """Once: what was on its way when we asked leaves the same gap, and is passed over."""
         mesh.gaps += 1
         if mesh.gaps > SYNC_GAPS_MAX:
@@ -368,26 +368,26 @@ class SyncCore:
             )
         return [self._follow(mesh)] if mesh.gaps == 1 else []
 
-    def on_express(self, express: Express) -> int:
+    def on_express(self, express: Urgent) -> int:
         """Urgent messages; says how many were new."""
         mesh = self.meshes.get(express.mesh)
         if mesh is None or not express.rows:
             return 0
-        return receive.take_loose(self.core, mesh, express.rows)
+        return receive.receive_urgent(self.core, mesh, express.rows)
 
-    def on_moved(self, moved: Moved) -> list[FromNode]:
+    def on_moved(self, moved: MeshMoved) -> list[FromNode]:
         mesh = self.meshes.get(moved.place.mesh)
         if mesh is None:
             return []
         asked, mesh.asking = mesh.asking, False
         return self._take_up(mesh, moved.place, asked=asked)
 
-    def on_behind(self, behind: Behind) -> Wanted | None:
+    def on_behind(self, behind: SnapshotNeeded) -> NeededSnapshot | None:
         """What we need is gone at the broker: a snapshot has to be taken first."""
         mesh = self.meshes.get(behind.mesh)
         if mesh is None:
             return None
-        mesh.snapshot = Wanted(behind.snapshot, behind.snapshot_seq, behind.first)
+        mesh.snapshot = NeededSnapshot(behind.snapshot, behind.snapshot_seq, behind.first)
         return mesh.snapshot
 
     def on_refusal(self, refusal: Refusal) -> None:
@@ -414,7 +414,7 @@ class SyncCore:
         mesh.snapshot, mesh.gaps = None, 0
         return [self._follow(mesh)]
 
-    def mates(self, slug: str, members: Sequence[MateRow]) -> None:
+    def mates(self, slug: str, members: Sequence[KnownMember]) -> None:
         """Who takes part, as the broker told."""
         self.core.write("sync.mates", lambda tx: tx.mates_put(slug, members))
 
@@ -435,7 +435,7 @@ class SyncCore:
 
     def _recover(self, lane: str) -> None:
         """What a connection before this one left in flight, if the disk failed when it ended."""
-        left = (str(State.INFLIGHT),)
+        left = (str(OutboxState.INFLIGHT),)
         if self.core.read("sync.recover", lambda tx: tx.spool_list(lane, left, 0, 1)):
             self.core.write("sync.recover", lambda tx: tx.spool_recover(lane))
 
@@ -443,18 +443,18 @@ class SyncCore:
         return self.core.ctx.now_ms()
 
 
-def _ask_where(mesh: MeshSync) -> Follow:
+def _ask_where(mesh: MeshState) -> Follow:
     """No mesh is in epoch 0, so the broker answers by telling where it stands."""
     mesh.asking = True
     return Follow(mesh.slug, 0, 0)
 
 
-def brokers(core: Core) -> list[Broker]:
+def brokers(core: NodeEngine) -> list[BrokerAddress]:
     """Every broker that a mesh of this node is shared through."""
 
-    def read(tx: Reader) -> list[Broker]:
+    def read(tx: Reader) -> list[BrokerAddress]:
         found = {
-            Broker(row.broker_url, row.broker_card)
+            BrokerAddress(row.broker_url, row.broker_card)
             for row in tx.mesh_list()
             if row.shared and row.broker_url is not None and row.broker_card is not None
         }

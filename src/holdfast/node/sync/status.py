@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from holdfast.node.core.engine import Core
-from holdfast.node.sync.mesh_state import MeshSync, Trouble
-from holdfast.node.sync.session import Broker, brokers
-from holdfast.rules.broker_sync import Plan, SyncState, word_of
-from holdfast.rules.outbox import State, lane_of
+from holdfast.node.core.engine import NodeEngine
+from holdfast.node.sync.mesh_state import MeshState, Trouble
+from holdfast.node.sync.session import BrokerAddress, brokers
+from holdfast.rules.broker_sync import SyncPlan, SyncState, status_name
+from holdfast.rules.outbox import OutboxState, lane_of
 from holdfast.rules.rows import MeshRow
 from holdfast.storage.ports import Reader
 
@@ -65,11 +65,14 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     meshes: list[MeshStatus]
 
 
-class BrokerBoard:
+class BrokerStatusTracker:
     """The state of one connection, written in the loop."""
 
     def __init__(
-        self, broker: Broker, now_ms: Callable[[], int], changed: Callable[[BrokerBoard], None]
+        self,
+        broker: BrokerAddress,
+        now_ms: Callable[[], int],
+        changed: Callable[[BrokerStatusTracker], None],
     ) -> None:
         """`changed` is told of every new state; it must be quick."""
         self.broker = broker
@@ -107,21 +110,21 @@ class BrokerBoard:
         if self.state is SyncState.IDLE:
             self.enter(SyncState.ACTIVE)
 
-    def failed(self, plan: Plan, error: Exception) -> None:
+    def failed(self, plan: SyncPlan, error: Exception) -> None:
         now = self._now_ms()
         self.last_error = Trouble.of(error, now)
         self.attempts += 1
         self.enter(plan.state)
         self.retry_at = now + plan.delay_ms
 
-    def counted(self, mesh: MeshSync) -> None:
+    def counted(self, mesh: MeshState) -> None:
         """A connection is over: what it counted is kept."""
         before = self.totals.setdefault(mesh.slug, [0, 0, 0, 0])
         for at, more in enumerate(_counts(mesh)):
             before[at] += more
 
 
-def _counts(mesh: MeshSync) -> tuple[int, int, int, int]:
+def _counts(mesh: MeshState) -> tuple[int, int, int, int]:
     return mesh.pushed, mesh.received, mesh.duplicates, mesh.refused
 
 
@@ -143,22 +146,28 @@ def _read(tx: Reader) -> _Stored:
     )
 
 
-def stand(core: Core, boards: list[tuple[BrokerBoard, dict[str, MeshSync]]]) -> list[BrokerStatus]:
+def broker_status(
+    core: NodeEngine, boards: list[tuple[BrokerStatusTracker, dict[str, MeshState]]]
+) -> list[BrokerStatus]:
     """All brokers with their meshes, as they are now."""
     stored = core.read("sync.status", _read)
     return [_broker(board, meshes, stored) for board, meshes in boards]
 
 
-def stored(core: Core) -> list[BrokerStatus]:
+def stored(core: NodeEngine) -> list[BrokerStatus]:
     """The same where no daemon runs: nobody is connected, and the store says how far it got."""
     now = core.ctx.now_ms()
-    boards = [BrokerBoard(broker, lambda: now, lambda board: None) for broker in brokers(core)]
+    boards = [
+        BrokerStatusTracker(broker, lambda: now, lambda board: None) for broker in brokers(core)
+    ]
     for board in boards:
         board.state = SyncState.STOPPED
-    return stand(core, [(board, {}) for board in boards])
+    return broker_status(core, [(board, {}) for board in boards])
 
 
-def _broker(board: BrokerBoard, meshes: dict[str, MeshSync], stored: _Stored) -> BrokerStatus:
+def _broker(
+    board: BrokerStatusTracker, meshes: dict[str, MeshState], stored: _Stored
+) -> BrokerStatus:
     broker = board.broker
     ours = [
         row
@@ -179,10 +188,12 @@ def _broker(board: BrokerBoard, meshes: dict[str, MeshSync], stored: _Stored) ->
     )
 
 
-def _mesh(row: MeshRow, live: MeshSync | None, board: BrokerBoard, stored: _Stored) -> MeshStatus:
+def _mesh(
+    row: MeshRow, live: MeshState | None, board: BrokerStatusTracker, stored: _Stored
+) -> MeshStatus:
     lane = lane_of(row.slug)
 
-    def count(state: State) -> int:
+    def count(state: OutboxState) -> int:
         return stored.counts.get((lane, str(state)), 0)
 
     totals = [*board.totals.get(row.slug, (0, 0, 0, 0))]
@@ -195,14 +206,14 @@ def _mesh(row: MeshRow, live: MeshSync | None, board: BrokerBoard, stored: _Stor
     return MeshStatus(
         mesh=row.slug,
         kind=row.kind,
-        state=word_of(row.kind, row.sync_paused, board.state, trouble_word(live)),
+        state=status_name(row.kind, row.sync_paused, board.state, problem_code(live)),
         trouble=None if live is None else live.trouble,
         epoch=row.broker_epoch,
         cursor=row.broker_seq,
         last_sync_at=row.last_sync_at,
-        pending=count(State.PENDING),
-        inflight=count(State.INFLIGHT),
-        dead=count(State.DEAD),
+        pending=count(OutboxState.PENDING),
+        inflight=count(OutboxState.INFLIGHT),
+        dead=count(OutboxState.DEAD),
         oldest_pending_at=stored.oldest[lane],
         quarantined=stored.quarantined[lane],
         pushed=pushed,
@@ -213,7 +224,7 @@ def _mesh(row: MeshRow, live: MeshSync | None, board: BrokerBoard, stored: _Stor
     )
 
 
-def trouble_word(live: MeshSync | None) -> str:
+def problem_code(live: MeshState | None) -> str:
     if live is None:
         return ""
     if live.trouble is not None:

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.rules.errors import (
     BadInput,
     BadToken,
@@ -58,7 +58,7 @@ READ: Final = "read"
 class Trust:
     """The trust of one node. Thread-safe: it keeps nothing in memory."""
 
-    def __init__(self, core: Core, paths: HomePaths) -> None:
+    def __init__(self, core: NodeEngine, paths: HomePaths) -> None:
         self._core = core
         self._paths = paths
 

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.rules.disk_pressure import DEFAULT_BOUNDS, Bounds, Pressure, pressure
 from holdfast.rules.errors import DiskFull, HoldfastError
 from holdfast.rules.limits import MIB
@@ -43,7 +43,7 @@ class DiskWatch:
 
     def __init__(
         self,
-        core: Core,
+        core: NodeEngine,
         paths: HomePaths,
         limit_bytes: int | None = None,
         *,

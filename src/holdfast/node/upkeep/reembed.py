@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.node.core import operations
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.rules.bodies import decode_value
 from holdfast.rules.errors import BadVector, UnknownModel
 from holdfast.rules.limits import CHUNK_ROWS, DAY_MS, VECTOR_MODEL_UNREAD_DAYS
@@ -27,7 +27,12 @@ Progress = Callable[[int, int], None]
 
 
 def reembed(
-    core: Core, mesh: str, old: Model, new: Model, embed: Embed, progress: Progress | None = None
+    core: NodeEngine,
+    mesh: str,
+    old: Model,
+    new: Model,
+    embed: Embed,
+    progress: Progress | None = None,
 ) -> int:
     """Returns how many vectors were moved by this run. Only our own: other peers move theirs."""
     if old == new:
@@ -64,7 +69,12 @@ def _count(tx: Reader, mesh: str, model: Model, peer: str) -> int:
 
 
 def _move(
-    core: Core, mesh: str, old: Model, new: Model, rows: list[VectorRow], embeddings: Sequence[Any]
+    core: NodeEngine,
+    mesh: str,
+    old: Model,
+    new: Model,
+    rows: list[VectorRow],
+    embeddings: Sequence[Any],
 ) -> int:
     if len(embeddings) != len(rows):
         raise BadVector(f"the model gave {len(embeddings)} vectors for {len(rows)} texts")
@@ -90,7 +100,7 @@ def _move(
     return core.write("vector.reembed", work)
 
 
-def note_read(core: Core, model: Model) -> None:
+def note_read(core: NodeEngine, model: Model) -> None:
     """Remembers, to the day, that a deprecated model is still searched."""
     rows = core.read("vector.models", lambda tx: tx.model_list())
     now = core.ctx.now_ms()
@@ -100,7 +110,7 @@ def note_read(core: Core, model: Model) -> None:
     core.write("vector.search", lambda tx: tx.model_mark(known.id, last_read_at=now))
 
 
-def drop_unread(core: Core) -> list[str]:
+def drop_unread(core: NodeEngine) -> list[str]:
     """Drops the index of deprecated models that nobody has searched for thirty days."""
     limit = core.ctx.now_ms() - VECTOR_MODEL_UNREAD_DAYS * DAY_MS
     doomed = [

@@ -17,7 +17,7 @@ from time import monotonic
 
 import msgspec
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.views import Consumer
 from holdfast.node.upkeep import reembed
 from holdfast.rules import limits
@@ -42,7 +42,7 @@ class Ttl(msgspec.Struct, frozen=True, kw_only=True):
     unread_ms: int = limits.INBOX_UNREAD_MS
 
 
-class Swept(msgspec.Struct, frozen=True, kw_only=True):
+class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a sweep removed."""
 
     consumers: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
 DEFAULT_TTL = Ttl()
 
 
-def sweep(core: Core, ttl: Ttl = DEFAULT_TTL) -> Swept:
+def sweep(core: NodeEngine, ttl: Ttl = DEFAULT_TTL) -> SweepReport:
     """One pass over everything that may be forgotten."""
     retired = core.write("sweep.consumers", partial(_retire_absent, core=core))
     meshes = [row.slug for row in core.read("sweep", lambda tx: tx.mesh_list())]
@@ -85,7 +85,7 @@ def sweep(core: Core, ttl: Ttl = DEFAULT_TTL) -> Swept:
     before = oldest_kept_ms(now_ms=core.ctx.now_ms(), ttl_ms=ttl.dedupe_ms)
     dedupe = _repeat(core, "sweep.dedupe", lambda tx: tx.forgotten_sweep(before, limits.CHUNK_ROWS))
     removed, orphans = collect_blobs(core, ttl)
-    return Swept(
+    return SweepReport(
         consumers=retired,
         spool_rows=spool,
         log_entries=truncated,
@@ -100,7 +100,7 @@ def sweep(core: Core, ttl: Ttl = DEFAULT_TTL) -> Swept:
 
 
 def collect_blobs(
-    core: Core, ttl: Ttl = DEFAULT_TTL, *, deadline_s: float | None = None
+    core: NodeEngine, ttl: Ttl = DEFAULT_TTL, *, deadline_s: float | None = None
 ) -> tuple[int, int]:
     """Removes the files of released blobs, then those that no row names: how many of each."""
     with core.blobs_free() as free:
@@ -115,7 +115,7 @@ def collect_blobs(
         return released, _collect_orphans(core, ttl, deadline_s)
 
 
-def _collect_orphans(core: Core, ttl: Ttl, deadline_s: float | None) -> int:
+def _collect_orphans(core: NodeEngine, ttl: Ttl, deadline_s: float | None) -> int:
     orphans = 0
     oldest = core.ctx.now_ms() - ttl.orphan_ms
     stale = (found for found in core.blobs.scan() if _is_stale(found, oldest))
@@ -126,7 +126,7 @@ def _collect_orphans(core: Core, ttl: Ttl, deadline_s: float | None) -> int:
     return orphans
 
 
-def _retire_absent(tx: Transaction, core: Core) -> tuple[str, ...]:
+def _retire_absent(tx: Transaction, core: NodeEngine) -> tuple[str, ...]:
     """A reader may declare for how long it is waited for, and for how many entries. Past that, it
     holds nothing back.
     """
@@ -173,7 +173,7 @@ def _kept_from(tx: Reader, now_ms: int, ttl_ms: int) -> int:
     return tx.log_at(oldest_kept_ms(now_ms=now_ms, ttl_ms=ttl_ms) - 1) + 1
 
 
-def _truncate(tx: Transaction, core: Core, ttl: Ttl) -> int:
+def _truncate(tx: Transaction, core: NodeEngine, ttl: Ttl) -> int:
     """With the entries go their holds on objects, so that none is held for ever."""
     first, head = tx.log_bounds()
     now = core.ctx.now_ms()
@@ -207,7 +207,7 @@ def _release_objects(tx: Transaction, named: Sequence[tuple[int, str]], now_ms: 
             tx.blob_put(msgspec.structs.replace(blob, released_at=now_ms, released_offset=last))
 
 
-def _tombstones(tx: Transaction, core: Core, ttl: Ttl, mesh: str) -> int:
+def _tombstones(tx: Transaction, core: NodeEngine, ttl: Ttl, mesh: str) -> int:
     bound = _kept_from(tx, core.ctx.now_ms(), ttl.tombstone_ms)
     lowest = lowest_frontier(tx)
     if lowest is not None:
@@ -218,7 +218,7 @@ def _tombstones(tx: Transaction, core: Core, ttl: Ttl, mesh: str) -> int:
     return removed
 
 
-def _unlink_released(tx: Transaction, core: Core, ttl: Ttl) -> int:
+def _unlink_released(tx: Transaction, core: NodeEngine, ttl: Ttl) -> int:
     """In the transaction, so that no share can name a blob between the look and the removal."""
     lowest = lowest_frontier(tx)
     oldest = oldest_kept_ms(now_ms=core.ctx.now_ms(), ttl_ms=ttl.blob_ms)
@@ -235,7 +235,7 @@ def _unlink_released(tx: Transaction, core: Core, ttl: Ttl) -> int:
     return removed
 
 
-def _unlink_orphans(tx: Transaction, core: Core, found: Iterable[Found]) -> int:
+def _unlink_orphans(tx: Transaction, core: NodeEngine, found: Iterable[Found]) -> int:
     removed = 0
     for item in found:
         if isinstance(item, DraftFile):
@@ -250,7 +250,11 @@ def _is_stale(found: Found, oldest_ms: int) -> bool:
 
 
 def _repeat(
-    core: Core, name: str, step: Callable[[Transaction], int], *, deadline_s: float | None = None
+    core: NodeEngine,
+    name: str,
+    step: Callable[[Transaction], int],
+    *,
+    deadline_s: float | None = None,
 ) -> int:
     """Runs a chunked step until it finds nothing more, or time is up."""
     total = 0

@@ -22,7 +22,7 @@ from holdfast.pipeline.audits.growth import GROWTH
 from holdfast.pipeline.audits.origins import GAPS, REPEATS, STAMPS
 from holdfast.pipeline.audits.places import OFFSETS, ORPHANS
 from holdfast.pipeline.audits.refusals import REFUSED, SIGNATURES
-from holdfast.pipeline.audits.shape import FINDINGS, Audit, Measure, Tables
+from holdfast.pipeline.audits.shape import FINDINGS, Audit, AuditTables, Measure
 from holdfast.rules.errors import UnknownKey
 
 AUDITS: Final[dict[str, Audit]] = {
@@ -61,7 +61,7 @@ def chosen(names: Iterable[str] | None) -> tuple[list[Audit], list[Measure]]:
     )
 
 
-def findings(tables: Tables, audits: Iterable[Audit]) -> DataFrame:
+def findings(tables: AuditTables, audits: Iterable[Audit]) -> DataFrame:
     """What all of them find, as one table that is made in one job."""
     found = [audit.find(tables).select(*FINDINGS.names) for audit in audits]
     return reduce(DataFrame.unionByName, found)

@@ -14,42 +14,44 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.audits.shape import FINDING, NOTICE, Audit, Tables, sentence, told
-from holdfast.rules.tasks import Event, Status
+from holdfast.pipeline.audits.shape import FINDING, NOTICE, Audit, AuditTables, sentence, told
+from holdfast.rules.tasks import TaskEvent, TaskStatus
 
-_ENDS: Final = (Event.COMPLETED.value, Event.CANCELLED.value)
+_ENDS: Final = (TaskEvent.COMPLETED.value, TaskEvent.CANCELLED.value)
 
 
-def _claims(tables: Tables) -> DataFrame:
+def _claims(tables: AuditTables) -> DataFrame:
     parts = [_two_hands(tables), _two_ends(tables), _not_as_told(tables), _in_vain(tables)]
     return reduce(DataFrame.unionByName, parts)
 
 
-def _two_hands(tables: Tables) -> DataFrame:
+def _two_hands(tables: AuditTables) -> DataFrame:
     generation = Window.partitionBy("mesh", "task", "generation")
-    claimed = tables.task_events.filter(F.col("event") == Event.CLAIMED.value)
+    claimed = tables.task_events.filter(F.col("event") == TaskEvent.CLAIMED.value)
     rows = claimed.withColumn("times", F.count("*").over(generation)).filter("times > 1")
     detail = sentence("generation {} was given to {} claims", "generation", "times")
     return _told(rows, FINDING, detail)
 
 
-def _two_ends(tables: Tables) -> DataFrame:
+def _two_ends(tables: AuditTables) -> DataFrame:
     ended = tables.task_events.filter(F.col("event").isin(*_ENDS))
     whole = Window.partitionBy("mesh", "task")
     rows = ended.withColumn("times", F.count("*").over(whole)).filter("times > 1")
     return _told(rows, FINDING, sentence("the task ended {} times", "times"))
 
 
-def _not_as_told(tables: Tables) -> DataFrame:
+def _not_as_told(tables: AuditTables) -> DataFrame:
     """A task whose holder or end is not the one that its events name."""
     events = tables.task_events.select("mesh", "task", F.col("id").alias("turn"), "event")
-    tasks = tables.tasks.filter(F.col("status") != Status.OPEN.value)
+    tasks = tables.tasks.filter(F.col("status") != TaskStatus.OPEN.value)
     named = tasks.withColumns(
         {
-            "said": F.when(F.col("status") == Status.CLAIMED.value, F.lit(Event.CLAIMED.value))
+            "said": F.when(
+                F.col("status") == TaskStatus.CLAIMED.value, F.lit(TaskEvent.CLAIMED.value)
+            )
             .otherwise(F.col("status"))
             .cast("string"),
-            "by": F.when(F.col("status") == Status.CLAIMED.value, F.col("holder_id")).otherwise(
+            "by": F.when(F.col("status") == TaskStatus.CLAIMED.value, F.col("holder_id")).otherwise(
                 F.col("ended_id")
             ),
         }
@@ -72,13 +74,13 @@ def _not_as_told(tables: Tables) -> DataFrame:
     )
 
 
-def _in_vain(tables: Tables) -> DataFrame:
+def _in_vain(tables: AuditTables) -> DataFrame:
     """Claims that lost against one of the same generation: each was good where it was made."""
-    winners = tables.task_events.filter(F.col("event") == Event.CLAIMED.value).select(
+    winners = tables.task_events.filter(F.col("event") == TaskEvent.CLAIMED.value).select(
         "mesh", "task", "generation", F.col("id").alias("against_id")
     )
     lost = tables.task_events.filter(
-        (F.col("event") == Event.SUPERSEDED.value) & (F.col("kind") == "claim")
+        (F.col("event") == TaskEvent.SUPERSEDED.value) & (F.col("kind") == "claim")
     )
     rows = lost.join(winners, ["mesh", "task", "generation", "against_id"])
     detail = sentence(

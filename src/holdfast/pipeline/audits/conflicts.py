@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType, TimestampType
 
-from holdfast.pipeline.audits.shape import NOTICE, Audit, Measure, Tables, sentence, told
+from holdfast.pipeline.audits.shape import NOTICE, Audit, AuditTables, Measure, sentence, told
 from holdfast.rules.limits import HOT_SPOT_OVERRIDES
 
 FAMILIES: Final = ("state", "memory", "file")
@@ -52,7 +52,7 @@ def overrides(bronze: DataFrame) -> DataFrame:
     ).filter("lost <> origin and not (base_lamport <=> lost_lamport and base_peer <=> lost)")
 
 
-def _per_day(tables: Tables) -> DataFrame:
+def _per_day(tables: AuditTables) -> DataFrame:
     found = overrides(tables.bronze)
     # Days of UTC, whatever the zone of the session.
     day = F.expr("date_from_unix_date(int(unix_millis(created_at) div 86400000))")
@@ -63,7 +63,7 @@ def _per_day(tables: Tables) -> DataFrame:
     )
 
 
-def _hot_spots(tables: Tables) -> DataFrame:
+def _hot_spots(tables: AuditTables) -> DataFrame:
     spots = (
         overrides(tables.bronze)
         .groupBy(*_KEY)

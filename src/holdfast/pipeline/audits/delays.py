@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from holdfast.pipeline.audits.shape import Measure, Tables
+from holdfast.pipeline.audits.shape import AuditTables, Measure
 
 _ACCURACY: Final = 1000
 _FIGURES: Final = (
@@ -36,11 +36,11 @@ STALENESS_SCHEMA: Final = StructType(
 )
 
 
-def _lag(tables: Tables) -> DataFrame:
+def _lag(tables: AuditTables) -> DataFrame:
     return _figures(tables.seen, "log")
 
 
-def _staleness(tables: Tables) -> DataFrame:
+def _staleness(tables: AuditTables) -> DataFrame:
     return _figures(tables.seen.filter("origin <> log"), "log", "origin")
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.audits.shape import FINDING, PLACE, Audit, Tables, sentence, told
+from holdfast.pipeline.audits.shape import FINDING, PLACE, Audit, AuditTables, sentence, told
 from holdfast.rules.envelope import decode_trusted
 
 _CARRIED: Final = (*PLACE, "mesh", "origin", "entity", "id", "created_at")
@@ -25,7 +25,7 @@ _FENCED: Final = (
 )
 
 
-def _fences(tables: Tables) -> DataFrame:
+def _fences(tables: AuditTables) -> DataFrame:
     committed = tables.strong.filter(F.col("state") == "committed")
     fenced = committed.select(*_CARRIED, "raw").mapInArrow(open_fences, _FENCED)
     lease = Window.partitionBy("mesh", "lease_epoch")

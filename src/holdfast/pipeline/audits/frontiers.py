@@ -15,15 +15,15 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.audits.shape import FINDING, NOTICE, Audit, Tables, sentence, told
+from holdfast.pipeline.audits.shape import FINDING, NOTICE, Audit, AuditTables, sentence, told
 
 
-def _frontiers(tables: Tables) -> DataFrame:
+def _frontiers(tables: AuditTables) -> DataFrame:
     parts = [_forgotten(tables), _past_end(tables), _unread(tables), _confirmed_unread(tables)]
     return reduce(DataFrame.unionByName, parts)
 
 
-def _forgotten(tables: Tables) -> DataFrame:
+def _forgotten(tables: AuditTables) -> DataFrame:
     rows = tables.logs.filter("first > frontier + 1")
     detail = sentence(
         "the log begins at {}, but its reader {} has confirmed only up to {}",
@@ -34,7 +34,7 @@ def _forgotten(tables: Tables) -> DataFrame:
     return told(rows, FRONTIERS.name, FINDING, detail, offset="first")
 
 
-def _past_end(tables: Tables) -> DataFrame:
+def _past_end(tables: AuditTables) -> DataFrame:
     rows = tables.logs.filter("frontier > head")
     detail = sentence(
         "its reader {} has confirmed up to {}, but the log ends at {}: it went back in time",
@@ -45,7 +45,7 @@ def _past_end(tables: Tables) -> DataFrame:
     return told(rows, FRONTIERS.name, FINDING, detail, offset="frontier")
 
 
-def _unread(tables: Tables) -> DataFrame:
+def _unread(tables: AuditTables) -> DataFrame:
     """Entries that are gone and that the lake never read; told once for each log."""
     logs = tables.logs.groupBy("log", "epoch").agg(F.min("first").alias("first"))
     known = tables.positions.withColumnRenamed("offset", "read")
@@ -64,7 +64,7 @@ def _unread(tables: Tables) -> DataFrame:
     return told(gone, FRONTIERS.name, severity, detail, offset="first")
 
 
-def _confirmed_unread(tables: Tables) -> DataFrame:
+def _confirmed_unread(tables: AuditTables) -> DataFrame:
     ours = tables.logs.filter(F.col("consumer").endswith(tables.consumer))
     known = tables.positions.withColumnRenamed("offset", "read")
     rows = ours.join(known, ["log", "epoch"]).filter("frontier > read")

@@ -25,7 +25,7 @@ from holdfast.pipeline.audits.shape import (
     NOTICE,
     POSITIONS,
     Audit,
-    Tables,
+    AuditTables,
     settled,
     sighted,
     small_table,
@@ -45,7 +45,7 @@ _ORDER: Final = ("audit", "severity", "mesh", "log", "epoch", "offset", "origin"
 _STRONG: Final = "strong"
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class AuditFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the table `findings`, but for the name of its audit."""
 
     severity: str
@@ -68,7 +68,7 @@ class AuditResult(msgspec.Struct, frozen=True, kw_only=True):
     about: str
     findings: int = 0
     notices: int = 0
-    sample: tuple[Finding, ...] = ()
+    sample: tuple[AuditFinding, ...] = ()
     """The first of them, findings before notices."""
 
 
@@ -139,7 +139,7 @@ def findings_table(lake: Lake) -> Table:
 
 
 @contextmanager
-def _tables(spark: SparkSession, lake: Lake, facts: LiveFacts) -> Iterator[Tables]:
+def _tables(spark: SparkSession, lake: Lake, facts: LiveFacts) -> Iterator[AuditTables]:
     bronze, positions = lake.bronze.read(spark), _positions(spark, lake)
     sightings = settled(lake.sightings.read(spark), positions)
     seen = sighted(bronze, sightings)
@@ -148,7 +148,7 @@ def _tables(spark: SparkSession, lake: Lake, facts: LiveFacts) -> Iterator[Table
         # It takes a join of everything, and five ask for it.
         seen = seen.persist()
     try:
-        yield Tables(
+        yield AuditTables(
             bronze=bronze,
             sightings=sightings,
             quarantine=settled(lake.quarantine.read(spark), positions),
@@ -222,11 +222,11 @@ def _summed(found: DataFrame, audits: Sequence[Audit], sample: int) -> tuple[Aud
     )
 
 
-def _finding(row: Row) -> Finding:
-    said = {name: row[name] for name in Finding.__struct_fields__}
+def _finding(row: Row) -> AuditFinding:
+    said = {name: row[name] for name in AuditFinding.__struct_fields__}
     if said["at"] is not None:
         said["at"] = datetime.fromtimestamp(said["at"] / SECOND_MS, UTC)
-    return Finding(**said)
+    return AuditFinding(**said)
 
 
 def _say_nothing(what: str, done: int, total: int) -> None:

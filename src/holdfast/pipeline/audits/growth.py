@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
-from holdfast.pipeline.audits.shape import Measure, Tables
+from holdfast.pipeline.audits.shape import AuditTables, Measure
 
 GROWTH_SCHEMA: Final = StructType(
     [
@@ -21,7 +21,7 @@ GROWTH_SCHEMA: Final = StructType(
 )
 
 
-def _growth(tables: Tables) -> DataFrame:
+def _growth(tables: AuditTables) -> DataFrame:
     """By the day that stands in the id."""
     return tables.bronze.groupBy("mesh", "family", "day").agg(
         F.count("*").alias("rows"), F.sum(F.octet_length("raw").cast("bigint")).alias("bytes")

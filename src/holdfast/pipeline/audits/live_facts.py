@@ -16,7 +16,7 @@ from holdfast.pipeline.audits.shape import LOGS, small_table
 from holdfast.pipeline.logs.broker import BrokerLog
 from holdfast.pipeline.logs.disk import HomeLog
 from holdfast.pipeline.logs.http import NodeLog
-from holdfast.pipeline.logs.log import Log, Place
+from holdfast.pipeline.logs.log import LogBounds, ReadableLog
 from holdfast.rules.errors import EpochChanged
 
 _AGAIN: Final = "ask again"
@@ -55,12 +55,12 @@ class _Consumers(msgspec.Struct, frozen=True):
     consumers: list[Consumer]
 
 
-def ask(logs: Sequence[Log]) -> LiveFacts:
+def ask(logs: Sequence[ReadableLog]) -> LiveFacts:
     """Where logs stand and who reads them. Copies and exports have no readers."""
     return LiveFacts(tuple(_ask(log) for log in logs))
 
 
-def _ask(log: Log) -> LogFacts:
+def _ask(log: ReadableLog) -> LogFacts:
     if isinstance(log, NodeLog):
         return _ask_node(log)
     if isinstance(log, BrokerLog):
@@ -72,7 +72,7 @@ def _ask(log: Log) -> LogFacts:
         return _facts(place, place, [])
     name = log.place().log
     with log.looked_at() as reader:
-        place = Place(name, reader.epoch(), *reader.log_bounds())
+        place = LogBounds(name, reader.epoch(), *reader.log_bounds())
         readers = [Consumer.of(row, place.head) for row in reader.consumer_list()]
     return _facts(place, place, readers)
 
@@ -85,7 +85,7 @@ def _ask_node(log: NodeLog) -> LogFacts:
     return _facts(before, log.place(), readers)
 
 
-def _facts(before: Place, after: Place, readers: Sequence[Consumer]) -> LogFacts:
+def _facts(before: LogBounds, after: LogBounds, readers: Sequence[Consumer]) -> LogFacts:
     if before.epoch != after.epoch:
         raise EpochChanged(
             f"log {after.log!r} was restored while it was asked", epoch=after.epoch, hint=_AGAIN

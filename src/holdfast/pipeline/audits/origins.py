@@ -21,7 +21,7 @@ from holdfast.pipeline.audits.shape import (
     NOTICE,
     PLACE,
     Audit,
-    Tables,
+    AuditTables,
     is_own,
     sentence,
     told,
@@ -32,7 +32,7 @@ from holdfast.rules.limits import LAMPORT_LEAP_MAX
 _COUNTED: Final = ("mesh", "origin", "origin_epoch")
 
 
-def _in_order(tables: Tables) -> DataFrame:
+def _in_order(tables: AuditTables) -> DataFrame:
     """Every envelope beside its neighbours in the order of its origin. `*_1` is the one before,
     `*_2` the one before that; both may be of an earlier epoch.
     """
@@ -61,7 +61,7 @@ def _same_as_after() -> Column:
     return F.expr("coalesce(epoch_after = origin_epoch and seq_after = seq, false)")
 
 
-def _repeats(tables: Tables) -> DataFrame:
+def _repeats(tables: AuditTables) -> DataFrame:
     rows = _in_order(tables).filter(_same_as_before() | _same_as_after())
     other = F.when(_same_as_before(), F.col("id_1")).otherwise(F.col("id_after"))
     detail = sentence(
@@ -74,7 +74,7 @@ def _repeats(tables: Tables) -> DataFrame:
     return told(rows, REPEATS.name, FINDING, detail, at="created_at")
 
 
-def _gaps(tables: Tables) -> DataFrame:
+def _gaps(tables: AuditTables) -> DataFrame:
     holes = (
         _in_order(tables)
         .withColumn("inside", F.expr("epoch_1 <=> origin_epoch"))
@@ -120,7 +120,7 @@ def _gaps(tables: Tables) -> DataFrame:
     return told(ranges, GAPS.name, F.when(F.col("lost"), FINDING).otherwise(NOTICE), detail)
 
 
-def _own_spans(tables: Tables) -> DataFrame:
+def _own_spans(tables: AuditTables) -> DataFrame:
     """From which number to which each origin's own log was read, and from which offset on."""
     spans = (
         tables.seen.filter(is_own())
@@ -137,7 +137,7 @@ def _own_spans(tables: Tables) -> DataFrame:
     return spans.join(begins, ["origin", "origin_epoch"], "left")
 
 
-def _stamps(tables: Tables) -> DataFrame:
+def _stamps(tables: AuditTables) -> DataFrame:
     rows = _in_order(tables)
     # Beside a number that two homes claim, nothing can be said about the order.
     alone = ~_same_as_before() & ~_same_as_after()
@@ -171,7 +171,7 @@ def _stamps(tables: Tables) -> DataFrame:
     )
 
 
-def _own_order(tables: Tables) -> DataFrame:
+def _own_order(tables: AuditTables) -> DataFrame:
     """An origin's own log holds what it wrote in the order in which it wrote it."""
     order = Window.partitionBy("log", "epoch", "mesh").orderBy("offset")
     rows = (

@@ -12,24 +12,32 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.audits.shape import FINDING, NOTICE, PLACE, Audit, Tables, sentence, told
+from holdfast.pipeline.audits.shape import (
+    FINDING,
+    NOTICE,
+    PLACE,
+    Audit,
+    AuditTables,
+    sentence,
+    told,
+)
 from holdfast.pipeline.ingest.batch import GAP
 from holdfast.pipeline.ingest.dedupe import CONFLICT
 
 
-def _orphans(tables: Tables) -> DataFrame:
+def _orphans(tables: AuditTables) -> DataFrame:
     parts = [_wrong_ids(tables), _places_twice(tables), _conflicts(tables)]
     return reduce(DataFrame.unionByName, parts)
 
 
-def _rows(tables: Tables) -> DataFrame:
+def _rows(tables: AuditTables) -> DataFrame:
     """Every place with an id, and whether bronze or sightings tell of it."""
     kept = tables.bronze.select(*PLACE, "id", "recorded_at", F.lit(1).alias("kept"))
     again = tables.sightings.select(*PLACE, "id", "recorded_at", F.lit(0).alias("kept"))
     return kept.unionByName(again)
 
 
-def _wrong_ids(tables: Tables) -> DataFrame:
+def _wrong_ids(tables: AuditTables) -> DataFrame:
     """Ids that bronze has twice, or that were seen again without ever having been kept."""
     rows = _rows(tables)
     wrong = rows.groupBy("id").agg(F.sum("kept").alias("times")).filter("times <> 1")
@@ -40,7 +48,7 @@ def _wrong_ids(tables: Tables) -> DataFrame:
     return told(listed, ORPHANS.name, FINDING, detail, at="recorded_at")
 
 
-def _places_twice(tables: Tables) -> DataFrame:
+def _places_twice(tables: AuditTables) -> DataFrame:
     rows = _rows(tables)
     twice = rows.groupBy(*PLACE).agg(F.count("*").alias("times")).filter("times > 1")
     listed = rows.join(F.broadcast(twice), list(PLACE))
@@ -48,7 +56,7 @@ def _places_twice(tables: Tables) -> DataFrame:
     return told(listed, ORPHANS.name, FINDING, detail, at="recorded_at")
 
 
-def _conflicts(tables: Tables) -> DataFrame:
+def _conflicts(tables: AuditTables) -> DataFrame:
     other = tables.quarantine.filter(F.col("reason") == CONFLICT)
     kept = tables.bronze.select(
         "id",
@@ -65,7 +73,7 @@ def _conflicts(tables: Tables) -> DataFrame:
     return told(rows, ORPHANS.name, FINDING, detail, at="recorded_at")
 
 
-def _offsets(tables: Tables) -> DataFrame:
+def _offsets(tables: AuditTables) -> DataFrame:
     """Holes between the places that were read of a log, and stretches that were gone before the
     lake came to read them.
     """

@@ -13,7 +13,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.audits.shape import FINDING, NOTICE, Audit, Tables, sentence, told
+from holdfast.pipeline.audits.shape import FINDING, NOTICE, Audit, AuditTables, sentence, told
 from holdfast.pipeline.ingest.batch import GAP
 from holdfast.pipeline.ingest.dedupe import CONFLICT, UNKNOWN_OP
 from holdfast.rules.errors import ForgedOrigin, KeyExpired, NotTrusted, ZoneNotTrusted
@@ -28,12 +28,12 @@ FORGED: Final = (
 """Reasons that say: this is not from whom it claims to be."""
 
 
-def _signatures(tables: Tables) -> DataFrame:
+def _signatures(tables: AuditTables) -> DataFrame:
     rows = tables.quarantine.filter(F.col("reason").isin(*FORGED))
     return told(rows, SIGNATURES.name, FINDING, _reason(), at="recorded_at")
 
 
-def _refused(tables: Tables) -> DataFrame:
+def _refused(tables: AuditTables) -> DataFrame:
     told_elsewhere = F.col("reason").isin(*FORGED, CONFLICT, GAP)
     rows = tables.quarantine.filter(~told_elsewhere)
     # An op of a newer version is kept, and will be folded when this version is newer too.

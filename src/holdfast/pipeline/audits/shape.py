@@ -73,7 +73,7 @@ _HEADER: Final = ("mesh", "origin", "origin_epoch", "seq", "lamport", "created_a
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tables:
+class AuditTables:
     """What audits look at."""
 
     bronze: DataFrame
@@ -99,7 +99,7 @@ class Audit:
 
     name: str
     about: str
-    find: Callable[[Tables], DataFrame]
+    find: Callable[[AuditTables], DataFrame]
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Measure:
     name: str
     about: str
     schema: StructType
-    take: Callable[[Tables], DataFrame]
+    take: Callable[[AuditTables], DataFrame]
 
 
 def sighted(bronze: DataFrame, sightings: DataFrame) -> DataFrame:

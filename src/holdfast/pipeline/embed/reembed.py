@@ -104,12 +104,12 @@ def reembed(
     sources.register(spark)
     with told_plainly("re-embedding"):
         vectors = current(spark, lake.fresh(), "vectors").where(F.col("mesh") == mesh)
-        counts, empty_keys = _survey(judged(vectors, old, new))
+        counts, empty_keys = _survey(with_verdicts(vectors, old, new))
         rounds = Rounds(lake, f"reembed {mesh} {old} {new} to {to}")
         wanted = min(_ROUNDS_MAX, -(-counts["pending"] // max(1, round_rows)))
         for number, count in rounds.run(wanted):
             share = F.pmod(F.xxhash64(*_KEY), F.lit(count)) == number
-            pending = judged(vectors.where(share), old, new).where("state = 'pending'")
+            pending = with_verdicts(vectors.where(share), old, new).where("state = 'pending'")
             write = f"reembed {old} {new}"
             _write(spark, pending, target, embed, to, mesh, write, options or {})
     return ReembedReport(
@@ -125,7 +125,7 @@ def reembed(
     )
 
 
-def judged(vectors: DataFrame, source: str, target: str) -> DataFrame:
+def with_verdicts(vectors: DataFrame, source: str, target: str) -> DataFrame:
     """The live vectors of a model, each `pending`, `done` (the other model has a newer row for its
     key) or `empty`, which is said in the column `state`.
     """

@@ -152,14 +152,14 @@ def _decoded(name: str, raw: Column) -> Column:
     kinds = StructType([SILVER[name][column] for column in _READERS[name][1]])
 
     def read(raws: pa.Array) -> pa.Array:
-        return decode(name, raws)
+        return decode_body(name, raws)
 
     make: Any = arrow_udf  # its declaration wants the kind of function, which it warns about
     decoded: Column = make(read, kinds)(raw)
     return decoded
 
 
-def decode(name: str, raws: pa.Array) -> pa.StructArray:
+def decode_body(name: str, raws: pa.Array) -> pa.StructArray:
     """The columns of one table, from the bytes of envelopes."""
     columns = body_columns(name, raws)
     return pa.StructArray.from_arrays(list(columns.values()), list(columns))

@@ -18,9 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.fold.decode import with_body
-from holdfast.pipeline.fold.local_merge import Gather
-from holdfast.pipeline.fold.local_partition import Scatter
-from holdfast.pipeline.fold.local_scan import Sieve
+from holdfast.pipeline.fold.local_merge import LocalMerge
+from holdfast.pipeline.fold.local_partition import LocalPartition
+from holdfast.pipeline.fold.local_scan import LocalScan
 from holdfast.pipeline.fold.tasks import events_of, tasks_of, turns_of
 from holdfast.pipeline.fold.winners import BUCKET, contenders, gathered, winners, with_live
 from holdfast.pipeline.lake.delta import File, Table, arrow_schema
@@ -72,7 +72,7 @@ def fold_files(
     """The same, of what came to bronze after `since`, all of it in the files that are new. They are
     read by the tasks themselves, which let few but the winners pass.
     """
-    sieve = sieve_for(name, bronze, new, since)
+    sieve = scan_for(name, bronze, new, since)
     passed = _tasks(spark, len(sieve.shares)).mapInArrow(sieve, SILVER[name])
     return merged(name, passed, files=files)
 
@@ -90,11 +90,11 @@ def write_folded(
     """The same, straight into the files of the table: Spark only says which task does what."""
     Path(folder).mkdir(parents=True)
     keys = KEYS[name]
-    scatter = Scatter(
-        sieve=sieve_for(name, bronze, new, since), keys=keys, buckets=FOLD_BUCKETS, folder=folder
+    scatter = LocalPartition(
+        sieve=scan_for(name, bronze, new, since), keys=keys, buckets=FOLD_BUCKETS, folder=folder
     )
     shares = scatter.paths
-    gather = Gather(
+    gather = LocalMerge(
         schema=arrow_schema(SILVER_STORED[name]),
         keys=keys,
         shares=shares,
@@ -116,9 +116,9 @@ def _tasks(spark: SparkSession, count: int) -> DataFrame:
     return spark.range(0, count, 1, count)
 
 
-def sieve_for(name: str, bronze: Table, new: Sequence[File], since: int) -> Sieve:
+def scan_for(name: str, bronze: Table, new: Sequence[File], since: int) -> LocalScan:
     taken = _taken(name)
-    return Sieve(
+    return LocalScan(
         name=name,
         schema=arrow_schema(SILVER[name]),
         keys=[taken[key] for key in KEYS[name]],
@@ -129,7 +129,7 @@ def sieve_for(name: str, bronze: Table, new: Sequence[File], since: int) -> Siev
     )
 
 
-def are_for_the_sieve(name: str, bronze: Table, rows: int) -> bool:
+def are_for_the_scan(name: str, bronze: Table, rows: int) -> bool:
     """Whether so many changes are better taken from their files. Of a lake that is no folder only
     Spark is known to be able to read them.
     """

@@ -29,7 +29,7 @@ _FEW: Final = ("mesh", "owner", "peer", "updated_at", "tombstone", BUCKET)
 """Columns whose values come again and again: only there a dictionary is worth its making."""
 
 
-class Gather(msgspec.Struct, frozen=True, kw_only=True):
+class LocalMerge(msgspec.Struct, frozen=True, kw_only=True):
     """What the files of a table are made of: it travels to the tasks."""
 
     schema: pa.Schema

@@ -22,16 +22,16 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from holdfast.pipeline.fold.local_scan import Sieve
+from holdfast.pipeline.fold.local_scan import LocalScan
 from holdfast.pipeline.fold.spark_hash import buckets_of
 from holdfast.rules.limits import FOLD_PORTION_BYTES
 from holdfast.storage.files.durable import rename_file
 
 
-class Scatter(msgspec.Struct, frozen=True, kw_only=True):
+class LocalPartition(msgspec.Struct, frozen=True, kw_only=True):
     """Where the rows go that pass: it travels to the tasks."""
 
-    sieve: Sieve
+    sieve: LocalScan
     keys: Sequence[str]
     """Columns of the table that make the key."""
     buckets: int

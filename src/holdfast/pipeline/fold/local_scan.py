@@ -38,7 +38,7 @@ _SPARSE: Final = 4
 """Numbers may be so many times as many as rows before they are given anew."""
 
 
-class Sieve(msgspec.Struct, frozen=True, kw_only=True):
+class LocalScan(msgspec.Struct, frozen=True, kw_only=True):
     """What is wanted of bronze: it travels to the tasks."""
 
     name: str

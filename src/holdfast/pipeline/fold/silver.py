@@ -31,7 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.fold.fold import (
-    are_for_the_sieve,
+    are_for_the_scan,
     fold_family,
     fold_files,
     merged,
@@ -232,7 +232,7 @@ def _staged(
 ) -> tuple[File, ...]:
     """What has come since, by itself, as files of a table."""
     files = files_for(changes)
-    if are_for_the_sieve(name, lake.bronze, changes):
+    if are_for_the_scan(name, lake.bronze, changes):
         new = _newer(lake.bronze, since)
         write = partial(write_folded, name, spark, lake.bronze, new, since, files=files)
         return table.stage_by(lambda folder: write(folder=folder)).files
@@ -244,7 +244,7 @@ def _folded(
 ) -> DataFrame:
     """What has come since, by itself."""
     new = _newer(lake.bronze, since)
-    if are_for_the_sieve(name, lake.bronze, changes):
+    if are_for_the_scan(name, lake.bronze, changes):
         return fold_files(name, spark, lake.bronze, new, since, files=files)
     fresh = lake.bronze.read_files(spark, new)
     if any(file.low.get("batch", since) <= since for file in new):

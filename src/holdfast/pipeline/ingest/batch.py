@@ -85,7 +85,9 @@ def _stage(lake: Lake, frame: DataFrame, ends: Mapping[Key, int] | None) -> Stag
     day = F.expr(ID_DAY)
     far = F.lit("bad_stamp: the id was made after the year 9999")
     problem = F.coalesce("problem", F.when(F.year(day) > 9999, far))
-    staged = frame.where(dedupe.beyond(known)).withColumns({"problem": problem, "day": day})
+    staged = frame.where(dedupe.after_positions(known)).withColumns(
+        {"problem": problem, "day": day}
+    )
     ours = F.col("problem").isNull()
     staged = staged.withColumns(
         {
@@ -129,7 +131,7 @@ class _Step:
             rows = rows.coalesce(1)
         if self.moved:
             seen = {key: at.offset for key, at in self.known.items()}
-            rows = rows.where(dedupe.beyond(seen)).withColumn(
+            rows = rows.where(dedupe.after_positions(seen)).withColumn(
                 "batch", F.lit(self.batch).cast("long")
             )
         near = self._near(rows)
@@ -164,7 +166,7 @@ class _Step:
 
     def _near(self, rows: DataFrame) -> DataFrame | None:
         """What bronze has that may be the same, if anything."""
-        files = dedupe.near(self.lake.bronze, self.staged.files)
+        files = dedupe.candidate_files(self.lake.bronze, self.staged.files)
         if not files:
             return None
         near = self.lake.bronze.read_files(self.spark, files)
@@ -184,7 +186,7 @@ class _Step:
     ) -> bool:
         if self.moved or {count.what for count in found} - {dedupe.NEW, dedupe.UNKNOWN_OP}:
             return False
-        if dedupe.notes(self.spark, self.lake, self.ends) is not None:
+        if dedupe.interrupted_notes(self.spark, self.lake, self.ends) is not None:
             return False
         new = [count for count in found if count.what == dedupe.NEW]
         if near is None and len(new) < 2:
@@ -203,12 +205,12 @@ class _Step:
     def _commit_judged(self, rows: DataFrame, near: DataFrame | None) -> BatchReport:
         size = sum(file.size for file in self.staged.files)
         partitions = 1 + max(size // LAKE_FILE_BYTES, self.staged.rows // SOURCE_PARTITION_ROWS)
-        noted = dedupe.notes(self.spark, self.lake, self.ends)
-        judged = dedupe.judged(rows, near, noted, partitions).persist()
+        noted = dedupe.interrupted_notes(self.spark, self.lake, self.ends)
+        judged = dedupe.with_verdicts(rows, near, noted, partitions).persist()
         try:
             counts = dedupe.counts_of(judged)
             what = {count.what for count in counts}
-            turned = None if noted is None else dedupe.turned_first(judged)
+            turned = None if noted is None else dedupe.now_first(judged)
             if turned is not None and turned.isEmpty():
                 turned = None
             if dedupe.AGAIN in what or turned is not None:

@@ -48,7 +48,7 @@ def is_known_op() -> Column:
     return F.col("op").isin(sorted(OPS))
 
 
-def beyond(positions: Mapping[Key, int]) -> Column:
+def after_positions(positions: Mapping[Key, int]) -> Column:
     """Rows that lie after the place where the lake is."""
     seen = F.lit(False)
     for (log, epoch), offset in sorted(positions.items()):
@@ -58,7 +58,7 @@ def beyond(positions: Mapping[Key, int]) -> Column:
     return ~seen
 
 
-def near(bronze: Table, staged: Iterable[File]) -> list[File]:
+def candidate_files(bronze: Table, staged: Iterable[File]) -> list[File]:
     """The files of bronze that may hold an id of staged files."""
     bounds: dict[str | None, list[tuple[str, str] | None]] = {}
     for file in staged:
@@ -84,7 +84,7 @@ def any_double(batch: DataFrame, known: DataFrame | None) -> bool:
     return not counted.where("new > 0 AND all > 1").isEmpty()
 
 
-def notes(spark: SparkSession, lake: Lake, ends: Mapping[Key, int]) -> DataFrame | None:
+def interrupted_notes(spark: SparkSession, lake: Lake, ends: Mapping[Key, int]) -> DataFrame | None:
     """What a run that was stopped halfway has written of these rows, place by place. None, as
     almost always, if there is nothing of the kind.
     """
@@ -134,7 +134,7 @@ def _places(spark: SparkSession, table: Table, ranges: Mapping[Key, tuple[int, i
     return table.read_files(spark, files_about(table, ranges)).where(wanted)
 
 
-def judged(
+def with_verdicts(
     batch: DataFrame, known: DataFrame | None, noted: DataFrame | None, partitions: int
 ) -> DataFrame:
     """The batch with a `verdict` on every row, and `noted`: null unless an interrupted run has
@@ -178,7 +178,7 @@ def for_bronze(rows: DataFrame) -> DataFrame:
     return rows.where(F.col("verdict") == NEW)
 
 
-def turned_first(rows: DataFrame) -> DataFrame:
+def now_first(rows: DataFrame) -> DataFrame:
     """Places that a run which was stopped noted as others than the first of their id, and that are
     the first after all: the log that was to have it did not answer this time.
     """

@@ -22,10 +22,10 @@ from pyspark.sql import SparkSession
 
 from holdfast.pipeline.ingest import dedupe
 from holdfast.pipeline.ingest.batch import GAP, BatchReport, ingest_batch
-from holdfast.pipeline.ingest.plan import Failure, Gap, Key, Plan, Stretch, look
+from holdfast.pipeline.ingest.plan import Gap, IngestPlan, Key, LogStretch, UnreadableLog, make_plan
 from holdfast.pipeline.ingest.read_ranges import read_pieces, tasks_of
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.logs.log import Log
+from holdfast.pipeline.logs.log import ReadableLog
 from holdfast.pipeline.source.plan import shares
 from holdfast.pipeline.spark.failures import told_plainly
 from holdfast.rules.errors import DiskFull, HoldfastError, LakeMoved
@@ -36,7 +36,7 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass
-class LogReport:
+class IngestedLog:
     """What became of the rows of one log."""
 
     log: str
@@ -64,11 +64,11 @@ class LogReport:
 
 @dataclass
 class IngestReport:
-    logs: list[LogReport] = field(default_factory=list)
+    logs: list[IngestedLog] = field(default_factory=list)
     batches: int = 0
     quarantined: dict[str, int] = field(default_factory=dict)
     """Rows by reason."""
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[UnreadableLog] = field(default_factory=list)
     """Logs that could not be read, or told."""
     seconds: float = 0.0
 
@@ -84,7 +84,7 @@ class IngestReport:
     def again(self) -> int:
         return sum(log.again for log in self.logs)
 
-    def of(self, key: Key) -> LogReport:
+    def of(self, key: Key) -> IngestedLog:
         return next(log for log in self.logs if (log.log, log.epoch) == key)
 
     def add(self, done: BatchReport) -> None:
@@ -107,7 +107,7 @@ class IngestReport:
 def ingest(
     spark: SparkSession,
     lake: Lake,
-    logs: Iterable[Log],
+    logs: Iterable[ReadableLog],
     *,
     max_rows: int = LAKE_BATCH_ROWS,
     allow_gaps: bool = False,
@@ -116,14 +116,14 @@ def ingest(
     """Reads what the lake lacks, up to the heads that the logs have now. A log that fails is in the
     report, and the others are read.
     """
-    plan = look(lake.fresh(), logs, allow_gaps=allow_gaps)
+    plan = make_plan(lake.fresh(), logs, allow_gaps=allow_gaps)
     return ingest_planned(lambda: spark, lake, plan, max_rows=max_rows, progress=progress)
 
 
 def ingest_planned(
     spark: Callable[[], SparkSession],
     lake: Lake,
-    plan: Plan,
+    plan: IngestPlan,
     *,
     max_rows: int = LAKE_BATCH_ROWS,
     progress: Progress | None = None,
@@ -132,7 +132,7 @@ def ingest_planned(
     began = time.monotonic()
     report = IngestReport(failures=list(plan.failures))
     report.logs = [
-        LogReport(*key, before=before, after=before, head=plan.head(key))
+        IngestedLog(*key, before=before, after=before, head=plan.head(key))
         for key, before in sorted(plan.before.items())
         if any(one.key == key for one in plan.found)
     ]
@@ -152,11 +152,11 @@ def ingest_planned(
     return report
 
 
-def _next_batch(waiting: dict[Key, list[Stretch]], max_rows: int) -> list[Stretch]:
+def _next_batch(waiting: dict[Key, list[LogStretch]], max_rows: int) -> list[LogStretch]:
     """Takes the next stretches of every log, so many rows together."""
     rows = {str(key): sum(part.rows for part in parts) for key, parts in waiting.items()}
     given = shares(rows, max(1, max_rows))
-    batch: list[Stretch] = []
+    batch: list[LogStretch] = []
     for key in list(waiting):
         left = given[str(key)]
         parts = waiting[key]
@@ -167,7 +167,7 @@ def _next_batch(waiting: dict[Key, list[Stretch]], max_rows: int) -> list[Stretc
             if part.stop == parts[0].stop:
                 parts.pop(0)
             else:
-                parts[0] = Stretch(part.log, key, part.stop, parts[0].stop)
+                parts[0] = LogStretch(part.log, key, part.stop, parts[0].stop)
         if not parts:
             del waiting[key]
     return batch
@@ -176,9 +176,9 @@ def _next_batch(waiting: dict[Key, list[Stretch]], max_rows: int) -> list[Stretc
 def _carry_out(
     spark: SparkSession,
     lake: Lake,
-    plan: Plan,
-    batch: Sequence[Stretch],
-    waiting: dict[Key, list[Stretch]],
+    plan: IngestPlan,
+    batch: Sequence[LogStretch],
+    waiting: dict[Key, list[LogStretch]],
     report: IngestReport,
 ) -> list[BatchReport]:
     """One batch. If it fails, its logs are read one by one, and those that fail again are left out
@@ -195,7 +195,7 @@ def _carry_out(
         if len(keys) == 1:
             waiting.pop(keys[0], None)
             where = ", ".join(dict.fromkeys(part.log.location for part in batch))
-            report.failures.append(Failure(where, error, keys[0][0]))
+            report.failures.append(UnreadableLog(where, error, keys[0][0]))
             return []
     done: list[BatchReport] = []
     for key in keys:
@@ -204,23 +204,23 @@ def _carry_out(
     return done
 
 
-def _tells_of(part: Stretch, gap: Gap) -> bool:
+def _tells_of(part: LogStretch, gap: Gap) -> bool:
     """Is a gap noted with this stretch: because it lies right before it, or begins in it?"""
     beside = part.start == gap.stop or part.start <= gap.start < part.stop
     return part.key == gap.key and beside
 
 
 def _read_batch(
-    spark: SparkSession, lake: Lake, batch: Sequence[Stretch], gaps: Sequence[Gap]
+    spark: SparkSession, lake: Lake, batch: Sequence[LogStretch], gaps: Sequence[Gap]
 ) -> BatchReport:
     ends = {part.key: part.stop - 1 for part in batch}
     frame = read_pieces(spark, tasks_of(batch))
     return ingest_batch(spark, lake, frame, ends, gaps=gaps)
 
 
-def _confirm(lake: Lake, plan: Plan, ends: Mapping[Key, int]) -> list[Failure]:
+def _confirm(lake: Lake, plan: IngestPlan, ends: Mapping[Key, int]) -> list[UnreadableLog]:
     """What is in the lake for good. A log that cannot be told now is told at the next run."""
-    failures: list[Failure] = []
+    failures: list[UnreadableLog] = []
     for one in plan.found:
         offset = min(ends.get(one.key, 0), one.place.head)
         if not offset:
@@ -228,14 +228,14 @@ def _confirm(lake: Lake, plan: Plan, ends: Mapping[Key, int]) -> list[Failure]:
         try:
             one.log.confirm(lake.consumer, one.place.epoch, offset)
         except HoldfastError as error:
-            failures.append(Failure(one.log.location, error, one.place.log))
+            failures.append(UnreadableLog(one.log.location, error, one.place.log))
     return failures
 
 
 __all__ = [
     "BatchReport",
     "IngestReport",
-    "LogReport",
+    "IngestedLog",
     "Progress",
     "ingest",
     "ingest_batch",

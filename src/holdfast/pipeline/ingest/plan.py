@@ -15,7 +15,7 @@ from typing import Final
 from holdfast.pipeline.lake.lake import Lake, Position
 from holdfast.pipeline.logs.disk import BackupLog
 from holdfast.pipeline.logs.export import ExportLog
-from holdfast.pipeline.logs.log import Log, Place
+from holdfast.pipeline.logs.log import LogBounds, ReadableLog
 from holdfast.rules.errors import HoldfastError, LogForked, Truncated
 
 Key = tuple[str, int]
@@ -30,11 +30,11 @@ _FORK_HINT: Final = (
 
 
 @dataclass(frozen=True)
-class Found:
+class LocatedLog:
     """A log that answers, and how it stood then."""
 
-    log: Log
-    place: Place
+    log: ReadableLog
+    place: LogBounds
 
     @property
     def key(self) -> Key:
@@ -42,10 +42,10 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class LogStretch:
     """Offsets [start, stop) of one log, to be read at one place."""
 
-    log: Log
+    log: ReadableLog
     key: Key
     start: int
     stop: int
@@ -54,8 +54,8 @@ class Stretch:
     def rows(self) -> int:
         return self.stop - self.start
 
-    def upto(self, rows: int) -> Stretch:
-        return Stretch(self.log, self.key, self.start, min(self.stop, self.start + rows))
+    def upto(self, rows: int) -> LogStretch:
+        return LogStretch(self.log, self.key, self.start, min(self.stop, self.start + rows))
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class Failure:
+class UnreadableLog:
     """A log that cannot be read now, and why."""
 
     location: str
@@ -84,23 +84,23 @@ class Failure:
 
 
 @dataclass
-class Plan:
+class IngestPlan:
     """Everything that is new, by log, and what stands in the way."""
 
-    found: list[Found] = field(default_factory=list)
-    stretches: dict[Key, list[Stretch]] = field(default_factory=dict)
+    found: list[LocatedLog] = field(default_factory=list)
+    stretches: dict[Key, list[LogStretch]] = field(default_factory=dict)
     before: dict[Key, int] = field(default_factory=dict)
     """The last offset that the lake had; 0 if it had none."""
     gaps: list[Gap] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[UnreadableLog] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
         return sum(part.rows for parts in self.stretches.values() for part in parts)
 
-    def fail(self, group: Sequence[Found], error: HoldfastError) -> None:
+    def fail(self, group: Sequence[LocatedLog], error: HoldfastError) -> None:
         """These are not read."""
-        self.failures += [Failure(one.log.location, error, one.place.log) for one in group]
+        self.failures += [UnreadableLog(one.log.location, error, one.place.log) for one in group]
         self.found = [one for one in self.found if one not in group]
         for key in {one.key for one in group}:
             if not any(one.key == key for one in self.found):
@@ -110,22 +110,22 @@ class Plan:
         return max(one.place.head for one in self.found if one.key == key)
 
 
-def look(lake: Lake, logs: Iterable[Log], *, allow_gaps: bool = False) -> Plan:
+def make_plan(lake: Lake, logs: Iterable[ReadableLog], *, allow_gaps: bool = False) -> IngestPlan:
     """Asks every log where it stands and compares with where the lake is. A log that does not
     answer, or is not the one that it was, is noted; the others are planned.
 
     Whoever reads is registered with the log here, and what the lake has is confirmed to it, in case
     that an earlier run was stopped right before.
     """
-    plan = Plan()
+    plan = IngestPlan()
     for log in logs:
         try:
-            plan.found.append(Found(log, log.place()))
+            plan.found.append(LocatedLog(log, log.place()))
         except HoldfastError as error:
-            plan.failures.append(Failure(log.location, error))
+            plan.failures.append(UnreadableLog(log.location, error))
     lake.settle()
     positions = {(at.log, at.epoch): at for at in lake.positions()}
-    groups: dict[Key, list[Found]] = {}
+    groups: dict[Key, list[LocatedLog]] = {}
     for one in plan.found:
         groups.setdefault(one.key, []).append(one)
     reach = {key: at.offset for key, at in positions.items()}
@@ -134,13 +134,13 @@ def look(lake: Lake, logs: Iterable[Log], *, allow_gaps: bool = False) -> Plan:
         try:
             if group:
                 _plan_log(plan, key, group, positions.get(key), reach, allow_gaps)
-                greet(lake, group, plan.before[key])
+                open_all(lake, group, plan.before[key])
         except HoldfastError as error:
             plan.fail(group, error)
     return plan
 
 
-def greet(lake: Lake, group: Sequence[Found], known: int) -> None:
+def open_all(lake: Lake, group: Sequence[LocatedLog], known: int) -> None:
     """The log keeps for us what we lack, and hears what we have."""
     for one in group:
         one.log.register(lake.consumer, max(known + 1, one.place.first))
@@ -148,9 +148,11 @@ def greet(lake: Lake, group: Sequence[Found], known: int) -> None:
             one.log.confirm(lake.consumer, one.place.epoch, min(known, one.place.head))
 
 
-def _same(plan: Plan, claimants: Sequence[Found], known: Position | None) -> list[Found]:
+def _same(
+    plan: IngestPlan, claimants: Sequence[LocatedLog], known: Position | None
+) -> list[LocatedLog]:
     """Those that are the log which was read before."""
-    same: list[Found] = []
+    same: list[LocatedLog] = []
     for one in claimants:
         try:
             check_same(one, known)
@@ -161,9 +163,9 @@ def _same(plan: Plan, claimants: Sequence[Found], known: Position | None) -> lis
 
 
 def _plan_log(
-    plan: Plan,
+    plan: IngestPlan,
     key: Key,
-    group: Sequence[Found],
+    group: Sequence[LocatedLog],
     known: Position | None,
     reach: dict[Key, int],
     allow_gaps: bool,
@@ -190,17 +192,17 @@ def _older(reach: Mapping[Key, int], key: Key) -> int:
 
 
 def _cover(
-    key: Key, group: Sequence[Found], before: int, older: int
-) -> tuple[list[Stretch], list[Gap]]:
+    key: Key, group: Sequence[LocatedLog], before: int, older: int
+) -> tuple[list[LogStretch], list[Gap]]:
     """From where the lake is up to the furthest head, each offset from somebody who has it."""
-    parts: list[Stretch] = []
+    parts: list[LogStretch] = []
     gaps: list[Gap] = []
     at, head = before + 1, max(one.place.head for one in group)
     while at <= head:
         holders = [one for one in group if one.place.first <= at <= one.place.head]
         if holders:
             best = max(holders, key=lambda one: one.place.head)
-            parts.append(Stretch(best.log, key, at, best.place.head + 1))
+            parts.append(LogStretch(best.log, key, at, best.place.head + 1))
             at = best.place.head + 1
             continue
         first = min(one.place.first for one in group if one.place.first > at)
@@ -212,13 +214,13 @@ def _cover(
     return parts, gaps + _lost(key, group, before)
 
 
-def _lost(key: Key, group: Sequence[Found], before: int) -> list[Gap]:
+def _lost(key: Key, group: Sequence[LocatedLog], before: int) -> list[Gap]:
     """Single entries that went before the lake had them; they lie within what is read."""
     told = {one.place.lost for one in group if one.place.lost is not None}
     return [Gap(key, one.first, one.last + 1, one.rows) for one in told if one.last > before]
 
 
-def check_same(one: Found, known: Position | None) -> None:
+def check_same(one: LocatedLog, known: Position | None) -> None:
     """Is it the log that was read before?"""
     if known is None:
         return
@@ -242,7 +244,7 @@ def check_same(one: Found, known: Position | None) -> None:
         )
 
 
-def check_alike(one: Found, other: Found) -> None:
+def check_alike(one: LocatedLog, other: LocatedLog) -> None:
     """Do two places that claim to hold one log agree, as far as both reach?"""
     last = min(one.place.head, other.place.head)
     first = max(one.place.first, other.place.first, last - _COMPARED + 1)
@@ -259,7 +261,7 @@ def check_alike(one: Found, other: Found) -> None:
     )
 
 
-def _ids(one: Found, start: int, stop: int) -> dict[int, str]:
+def _ids(one: LocatedLog, start: int, stop: int) -> dict[int, str]:
     """By offset."""
     found: dict[int, str] = {}
     for batch in one.log.batches(one.place.epoch, start, stop):
@@ -268,7 +270,7 @@ def _ids(one: Found, start: int, stop: int) -> dict[int, str]:
     return found
 
 
-def _missing(gaps: Sequence[Gap], group: Sequence[Found]) -> Truncated:
+def _missing(gaps: Sequence[Gap], group: Sequence[LocatedLog]) -> Truncated:
     where = ", ".join(one.log.location for one in group)
     what = "; ".join(map(str, gaps))
     return Truncated(

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.pipeline.ingest.plan import Stretch
+from holdfast.pipeline.ingest.plan import LogStretch
 from holdfast.pipeline.lake import schema
-from holdfast.pipeline.logs.log import Log
+from holdfast.pipeline.logs.log import ReadableLog
 from holdfast.rules.limits import LAKE_FILE_ROWS, SOURCE_PARTITION_ROWS
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _TASKS: Final = 8
 """A batch that is worth it is cut into so many parts or more."""
 
 
-def tasks_of(batch: Sequence[Stretch]) -> list[list[Stretch]]:
+def tasks_of(batch: Sequence[LogStretch]) -> list[list[LogStretch]]:
     """Stretches for each task. Each task makes a file, so small ones are put together; and logs
     take turns, so that all nodes are asked at once.
     """
@@ -34,7 +34,7 @@ def tasks_of(batch: Sequence[Stretch]) -> list[list[Stretch]]:
         return [list(batch)]
     most = min(SOURCE_PARTITION_ROWS, max(LAKE_FILE_ROWS, total // _TASKS))
     cut = [list(_cut(part, most)) for part in batch]
-    tasks: list[list[Stretch]] = [[]]
+    tasks: list[list[LogStretch]] = [[]]
     rows = 0
     for part in chain(*zip_longest(*cut)):
         if part is None:
@@ -47,17 +47,17 @@ def tasks_of(batch: Sequence[Stretch]) -> list[list[Stretch]]:
     return tasks
 
 
-def _cut(part: Stretch, rows: int) -> Iterator[Stretch]:
+def _cut(part: LogStretch, rows: int) -> Iterator[LogStretch]:
     count = -(-part.rows // rows)
     for number in range(count):
         start = part.start + part.rows * number // count
         stop = part.start + part.rows * (number + 1) // count
-        yield Stretch(part.log, part.key, start, stop)
+        yield LogStretch(part.log, part.key, start, stop)
 
 
-def read_pieces(spark: SparkSession, tasks: Sequence[Sequence[Stretch]]) -> DataFrame:
+def read_pieces(spark: SparkSession, tasks: Sequence[Sequence[LogStretch]]) -> DataFrame:
     """A partition for each task, with the columns `schema.ENVELOPE`."""
-    logs: list[Log] = []
+    logs: list[ReadableLog] = []
     work: list[list[tuple[int, int, int, int]]] = []
     for task in tasks:
         for part in task:
@@ -77,13 +77,13 @@ def read_pieces(spark: SparkSession, tasks: Sequence[Sequence[Stretch]]) -> Data
 
 
 def _read(packed: bytes, epoch: int, start: int, stop: int) -> Iterator[pa.RecordBatch]:
-    from holdfast.pipeline.logs.unpack import unpack
+    from holdfast.pipeline.logs.unpack import decode_header
     from holdfast.pipeline.source.source import speaking
 
     with speaking():
-        log: Log = pickle.loads(packed)
+        log: ReadableLog = pickle.loads(packed)
         try:
             for batch in log.batches(epoch, start, stop):
-                yield unpack(batch)
+                yield decode_header(batch)
         finally:
             log.close()

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from holdfast.pipeline.ingest.ingest import IngestReport, Progress, ingest_planned
-from holdfast.pipeline.ingest.plan import Failure, Plan, look
-from holdfast.pipeline.jobs.sources import Source
+from holdfast.pipeline.ingest.plan import IngestPlan, UnreadableLog, make_plan
+from holdfast.pipeline.jobs.sources import LogSource
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.logs.log import Log, open_log
+from holdfast.pipeline.logs.log import ReadableLog, open_log
 from holdfast.pipeline.spark.failures import told_plainly
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.limits import LAKE_BATCH_ROWS, LAMPORT_MAX
@@ -42,7 +42,7 @@ class RunReport:
     seconds: float = 0.0
 
     @property
-    def failures(self) -> list[Failure]:
+    def failures(self) -> list[UnreadableLog]:
         return self.ingest.failures
 
     @property
@@ -53,7 +53,7 @@ class RunReport:
 def run(
     spark: SparkSession | Starting,
     lake: Lake,
-    logs: Sequence[Source | Log],
+    logs: Sequence[LogSource | ReadableLog],
     *,
     fold: bool = True,
     max_rows: int | None = None,
@@ -64,7 +64,7 @@ def run(
     began = time.monotonic()
     with lake.working("a run"), opened(logs, lake.consumer) as (found, failures):
         lake = lake.fresh()
-        plan = look(lake, found, allow_gaps=allow_gaps)
+        plan = make_plan(lake, found, allow_gaps=allow_gaps)
         plan.failures += failures
         session = _Session(spark)
         rows = max_rows or LAKE_BATCH_ROWS
@@ -92,20 +92,20 @@ def behind(lake: Lake) -> bool:
 
 @contextmanager
 def opened(
-    logs: Sequence[Source | Log], consumer: str
-) -> Iterator[tuple[list[Log], list[Failure]]]:
+    logs: Sequence[LogSource | ReadableLog], consumer: str
+) -> Iterator[tuple[list[ReadableLog], list[UnreadableLog]]]:
     """Those that can be opened, to be read under this name, and why the others cannot."""
-    found: list[Log] = []
-    failures: list[Failure] = []
+    found: list[ReadableLog] = []
+    failures: list[UnreadableLog] = []
     with ExitStack() as stack:
         for one in logs:
-            if not isinstance(one, Source):
+            if not isinstance(one, LogSource):
                 found.append(one)
                 continue
             try:
                 log = open_log(one.location, {**one.options(), "consumer": consumer})
             except HoldfastError as error:
-                failures.append(Failure(one.location, error, one.name or ""))
+                failures.append(UnreadableLog(one.location, error, one.name or ""))
                 continue
             stack.callback(log.close)
             found.append(log)
@@ -125,7 +125,7 @@ class _Session:
         return self._started
 
 
-def _look_again(plan: Plan, report: IngestReport) -> None:
+def _look_again(plan: IngestPlan, report: IngestReport) -> None:
     """How far the logs are by now, for those who still answer: others write while we read."""
     failed = {failure.location for failure in report.failures}
     for one in plan.found:
@@ -134,7 +134,7 @@ def _look_again(plan: Plan, report: IngestReport) -> None:
         try:
             place = one.log.place()
         except HoldfastError as error:
-            report.failures.append(Failure(one.log.location, error, one.place.log))
+            report.failures.append(UnreadableLog(one.log.location, error, one.place.log))
             continue
         if place.epoch == one.place.epoch:
             log = report.of(one.key)

@@ -24,7 +24,7 @@ _OPTIONS: Final = ("name", "token_file", "key_file", "card", "ca", "pin")
 _ADDRESSES: Final = ("http://", "https://", BROKER)
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LogSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One log: where it is, what it is called, how it is reached."""
 
     location: str
@@ -47,7 +47,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class _Card(msgspec.Struct, kw_only=True):
     holdfast: str = "sources"
     version: int = 1
-    logs: list[Source] = []
+    logs: list[LogSource] = []
 
 
 def source(
@@ -59,7 +59,7 @@ def source(
     card: str | None = None,
     ca: str | None = None,
     pin: str | None = None,
-) -> Source:
+) -> LogSource:
     """A log as somebody named it, so that it is found again from any folder."""
     if location.startswith(_ADDRESSES):
         where = urlsplit(location)
@@ -72,7 +72,7 @@ def source(
         location = f"unix:{Path(location.removeprefix('unix:')).absolute()}"
     else:
         location = str(Path(location.removeprefix("file://")).absolute())
-    return Source(
+    return LogSource(
         location=location,
         name=name,
         token_file=_absolute(token_file),
@@ -87,7 +87,7 @@ def _absolute(path: str | None) -> str | None:
     return None if path is None else str(Path(path).absolute())
 
 
-def remembered(lake: Lake) -> list[Source]:
+def remembered(lake: Lake) -> list[LogSource]:
     """The logs that the lake was given so far."""
     system, path = _file(lake)
     try:
@@ -105,7 +105,7 @@ def remembered(lake: Lake) -> list[Source]:
     return card.logs
 
 
-def remember(lake: Lake, given: Iterable[Source]) -> list[Source]:
+def remember(lake: Lake, given: Iterable[LogSource]) -> list[LogSource]:
     """Adds logs to those of the lake; what is said anew of a known one replaces what was known."""
     before = remembered(lake)
     known = {one.location: one for one in before}
@@ -125,7 +125,7 @@ def forget(lake: Lake, location: str) -> bool:
     return now != before
 
 
-def _write(lake: Lake, logs: Sequence[Source]) -> None:
+def _write(lake: Lake, logs: Sequence[LogSource]) -> None:
     raw = msgspec.json.format(msgspec.json.encode(_Card(logs=list(logs)))) + b"\n"
     system, path = _file(lake)
     if isinstance(system, pyarrow.fs.LocalFileSystem):

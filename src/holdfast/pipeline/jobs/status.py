@@ -11,11 +11,11 @@ from contextlib import closing
 import msgspec
 import pyarrow.fs
 
-from holdfast.pipeline.jobs.sources import Source, remembered
+from holdfast.pipeline.jobs.sources import LogSource, remembered
 from holdfast.pipeline.lake import schema
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.lake import Lake, Position
-from holdfast.pipeline.logs.log import Place, open_log
+from holdfast.pipeline.logs.log import LogBounds, open_log
 from holdfast.rules.errors import HoldfastError
 
 
@@ -99,7 +99,9 @@ def gold_names(lake: Lake) -> list[str]:
     return sorted(f.base_name for f in found if f.type == pyarrow.fs.FileType.Directory)
 
 
-def _logs(known: Sequence[Source], positions: Sequence[Position], ask: bool) -> Iterator[LogStatus]:
+def _logs(
+    known: Sequence[LogSource], positions: Sequence[Position], ask: bool
+) -> Iterator[LogStatus]:
     told: set[str] = set()
     for source in known:
         place, trouble = _asked(source) if ask else (None, None)
@@ -118,7 +120,7 @@ def _logs(known: Sequence[Source], positions: Sequence[Position], ask: bool) -> 
             )
 
 
-def _asked(source: Source) -> tuple[Place | None, str | None]:
+def _asked(source: LogSource) -> tuple[LogBounds | None, str | None]:
     try:
         with closing(open_log(source.location, {**source.options(), "retries": "0"})) as log:
             return log.place(), None
@@ -126,7 +128,7 @@ def _asked(source: Source) -> tuple[Place | None, str | None]:
         return None, error.message
 
 
-def _last(positions: Sequence[Position], log: str, place: Place | None) -> Position | None:
+def _last(positions: Sequence[Position], log: str, place: LogBounds | None) -> Position | None:
     """In the epoch that the node counts in, else in the last one that was read."""
     own = [position for position in positions if position.log == log]
     if place is not None:
@@ -135,7 +137,7 @@ def _last(positions: Sequence[Position], log: str, place: Place | None) -> Posit
 
 
 def _standing(
-    source: Source, name: str, place: Place | None, trouble: str | None, at: Position | None
+    source: LogSource, name: str, place: LogBounds | None, trouble: str | None, at: Position | None
 ) -> LogStatus:
     lag: int | None = None
     if place is not None:

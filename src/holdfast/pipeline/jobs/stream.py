@@ -31,9 +31,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.pipeline.ingest import dedupe
 from holdfast.pipeline.ingest.batch import BatchReport, ingest_batch
-from holdfast.pipeline.ingest.plan import Found, look
+from holdfast.pipeline.ingest.plan import LocatedLog, make_plan
 from holdfast.pipeline.jobs.run import behind, opened
-from holdfast.pipeline.jobs.sources import Source
+from holdfast.pipeline.jobs.sources import LogSource
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.source.source import register
 from holdfast.pipeline.spark.failures import told_plainly
@@ -65,7 +65,7 @@ Told = Callable[[Step], None]
 def stream(
     spark: SparkSession,
     lake: Lake,
-    logs: Sequence[Source],
+    logs: Sequence[LogSource],
     *,
     fold: bool = True,
     every_ms: int = LAKE_LOOK_MS,
@@ -80,7 +80,7 @@ def stream(
     """
     ending = stop or threading.Event()
     with lake.working("a stream"), opened(logs, lake.consumer) as (found, failures):
-        plan = look(lake.fresh(), found)
+        plan = make_plan(lake.fresh(), found)
         for failure in (*failures, *plan.failures):
             raise failure.error
         work = _Work(lake, plan.found, fold, told)
@@ -105,7 +105,7 @@ def stream(
 def _query(
     spark: SparkSession,
     lake: Lake,
-    logs: Sequence[Source],
+    logs: Sequence[LogSource],
     max_rows: int,
     work: _Work,
     trigger: dict[str, Any],
@@ -133,7 +133,9 @@ class _Ended(Exception):
 class _Work:
     """What is done with each batch."""
 
-    def __init__(self, lake: Lake, found: Sequence[Found], fold: bool, told: Told | None) -> None:
+    def __init__(
+        self, lake: Lake, found: Sequence[LocatedLog], fold: bool, told: Told | None
+    ) -> None:
         self._lake = lake
         self._found = found
         self._fold = fold
@@ -210,10 +212,10 @@ class _Work:
         return found
 
 
-def _frame(spark: SparkSession, lake: Lake, logs: Sequence[Source], max_rows: int) -> DataFrame:
+def _frame(spark: SparkSession, lake: Lake, logs: Sequence[LogSource], max_rows: int) -> DataFrame:
     """All logs as one stream. Those that are reached in the same way are read together."""
     register(spark)
-    alike: dict[str, list[Source]] = {}
+    alike: dict[str, list[LogSource]] = {}
     for one in logs:
         alike.setdefault(json.dumps(one.options(), sort_keys=True), []).append(one)
     begin = {at.log: [at.epoch, at.offset] for at in lake.fresh().positions()}

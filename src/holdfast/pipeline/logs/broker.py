@@ -21,16 +21,16 @@ from urllib.parse import quote, unquote, urlencode
 
 import msgspec
 
-from holdfast.node.broker_client.client import BrokerCalls, card_shown
+from holdfast.node.broker_client.client import BrokerClient, card_shown
 from holdfast.pipeline.logs.http import ServedLog
-from holdfast.pipeline.logs.log import BROKER, Lost, Place
+from holdfast.pipeline.logs.log import BROKER, LogBounds, LostOffsets
 from holdfast.protocol.log_wire import ARROW
 from holdfast.rules.errors import BadInput, BadToken, NotTrusted, Truncated, Unreachable
 from holdfast.rules.filters import Filter
 from holdfast.rules.invites import check_broker_url
 from holdfast.rules.names import check_mesh
 from holdfast.storage.files.home import IDENTITY_BYTES, HomePaths
-from holdfast.storage.sqlite.snapshot_copy import looking
+from holdfast.storage.sqlite.snapshot_copy import open_read_only
 
 T = TypeVar("T")
 
@@ -46,20 +46,20 @@ class BrokerLog(ServedLog):
         super().__init__(location, options)
         self._url, self._mesh = _parts_of(location)
         self._key = _key_path(options)
-        self._calls_made: BrokerCalls | None = None
+        self._calls_made: BrokerClient | None = None
         self._known = 0
         """What was lost up to here has been told, to whoever asked for our place."""
 
-    def place(self) -> Place:
+    def place(self) -> LogBounds:
         found = self._stands()
         if found.lost is not None:
             self._known = max(self._known, found.lost.last)
         return found
 
-    def _stands(self) -> Place:
+    def _stands(self) -> LogBounds:
         said = self._ask(_Said, "GET", self._at("log", self._as()))
         name = self._options.get("name") or said.log
-        return Place(name, said.epoch, said.first, said.head, said.lost)
+        return LogBounds(name, said.epoch, said.first, said.head, said.lost)
 
     def register(self, consumer: str, start: int) -> None:
         """From now on what goes unconfirmed is told. What we were told of already is forgiven; what
@@ -101,7 +101,7 @@ class BrokerLog(ServedLog):
 
     @contextmanager
     def _ranged(
-        self, place: Place, start: int, stop: int, filter: Filter
+        self, place: LogBounds, start: int, stop: int, filter: Filter
     ) -> Iterator[Iterator[bytes]]:
         # A filter only saves work, and a mesh at a broker is one mesh: everything is given.
         query = [("from", start), ("to", stop), ("epoch", place.epoch), *self._as()]
@@ -110,7 +110,7 @@ class BrokerLog(ServedLog):
         with self._calls().streaming(self._at("range", query), ARROW) as pieces:
             yield _renewing(pieces, self._calls().hello)
 
-    def _calls(self) -> BrokerCalls:
+    def _calls(self) -> BrokerClient:
         if self._calls_made is None:
             us = (_US, lambda: _seed(self._key))
             card = self._options.get("card") or _card(self._url, self._mesh, self._key)
@@ -119,7 +119,7 @@ class BrokerLog(ServedLog):
                     f"nothing says by which key the broker at {self._url} is known",
                     hint="give its card, which `holdfast broker status` shows: the option card",
                 )
-            self._calls_made = BrokerCalls(self._url, card or card_shown(self._url, us), us)
+            self._calls_made = BrokerClient(self._url, card or card_shown(self._url, us), us)
         return self._calls_made
 
     def _as(self) -> list[tuple[str, Any]]:
@@ -136,13 +136,13 @@ class _Said(msgspec.Struct, frozen=True):
     epoch: int
     first: int
     head: int
-    lost: Lost | None = None
+    lost: LostOffsets | None = None
 
 
 class _Reader(msgspec.Struct, frozen=True):
     name: str
     frontier: int
-    lost: Lost | None = None
+    lost: LostOffsets | None = None
 
 
 class _Readers(msgspec.Struct, frozen=True):
@@ -199,7 +199,7 @@ def _card(url: str, mesh: str, path: Path) -> str | None:
     database = HomePaths(path).database
     if not database.is_file():
         return None
-    with looking(database) as reader:
+    with open_read_only(database) as reader:
         row = reader.mesh_get(mesh)
     if row is None or row.broker_url is None or row.broker_url.rstrip("/") != url:
         return None

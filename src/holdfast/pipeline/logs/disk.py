@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.home.opening import open_home
 from holdfast.node.log import serve
 from holdfast.node.recovery import backup_manifest
 from holdfast.pipeline.logs.arrow import from_columns, from_joined
-from holdfast.pipeline.logs.log import Log, Place, check_range, open_log, reading
+from holdfast.pipeline.logs.log import LogBounds, ReadableLog, check_range, open_log, reading
 from holdfast.protocol.log_wire import Confirmation, Registration
 from holdfast.rules.errors import NewerSchema, StoreCorrupt
 from holdfast.rules.filters import EVERYTHING, Filter
@@ -26,9 +26,9 @@ from holdfast.service.caller import LOCAL
 from holdfast.storage.files.home import require_home
 from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.log_columns import Joined, log_joined, log_joined_lightly
-from holdfast.storage.sqlite.snapshot_copy import Looking, frozen, looking
+from holdfast.storage.sqlite.snapshot_copy import ReadOnlyDatabase, open_immutable, open_read_only
 
-_Opening = Callable[[], AbstractContextManager[Looking]]
+_Opening = Callable[[], AbstractContextManager[ReadOnlyDatabase]]
 
 
 class DiskLog:
@@ -39,13 +39,13 @@ class DiskLog:
         self._options = options
         self._opening = opening
 
-    def __reduce__(self) -> tuple[Callable[..., Log], tuple[str, dict[str, str]]]:
+    def __reduce__(self) -> tuple[Callable[..., ReadableLog], tuple[str, dict[str, str]]]:
         return open_log, (self.location, self._options)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.location!r})"
 
-    def place(self) -> Place:
+    def place(self) -> LogBounds:
         with self.looked_at() as reader:
             return self._place(reader)
 
@@ -76,14 +76,14 @@ class DiskLog:
     def close(self) -> None:
         """Nothing is held between two reads."""
 
-    def _place(self, reader: Looking) -> Place:
+    def _place(self, reader: ReadOnlyDatabase) -> LogBounds:
         name = self._options.get("name") or reader.peer_name()
         if not name:
             raise StoreCorrupt(f"the database in {self.location} does not say whose it is")
-        return Place(name, reader.epoch(), *reader.log_bounds())
+        return LogBounds(name, reader.epoch(), *reader.log_bounds())
 
     @contextmanager
-    def looked_at(self) -> Iterator[Looking]:
+    def looked_at(self) -> Iterator[ReadOnlyDatabase]:
         """One state of the whole database, for as long as the context is held."""
         with self._opening() as reader:
             if reader.schema() > migrations.LATEST:
@@ -100,7 +100,7 @@ class HomeLog(DiskLog):
     def __init__(self, location: str, path: Path, options: dict[str, str]) -> None:
         self._root = path
         database = require_home(path).database
-        super().__init__(location, options, lambda: looking(database))
+        super().__init__(location, options, lambda: open_read_only(database))
 
     def register(self, consumer: str, start: int) -> None:
         with self._core() as core:
@@ -111,7 +111,7 @@ class HomeLog(DiskLog):
             serve.confirm(core, LOCAL, Confirmation(consumer=consumer, offset=offset, epoch=epoch))
 
     @contextmanager
-    def _core(self) -> Iterator[Core]:
+    def _core(self) -> Iterator[NodeEngine]:
         # For a moment only: a job that ends badly must not look like a home that was not closed.
         opened = open_home(self._root, nudges=False)
         try:
@@ -133,17 +133,19 @@ class BackupLog(DiskLog):
                 f"the database in {location} is not the one that was backed up",
                 hint="use another backup",
             )
-        super().__init__(location, options, lambda: frozen(database))
+        super().__init__(location, options, lambda: open_immutable(database))
 
 
-def _joined(reader: Looking, start: int, stop: int, *, light: bool) -> tuple[Joined | None, bool]:
+def _joined(
+    reader: ReadOnlyDatabase, start: int, stop: int, *, light: bool
+) -> tuple[Joined | None, bool]:
     """The next entries, and whether a light read is worth a try for those after them."""
     asked = (reader.connection, start, stop, SOURCE_BATCH_ROWS, SOURCE_BATCH_BYTES)
     found = log_joined_lightly(*asked) if light else None
     return (log_joined(*asked), False) if found is None else (found, True)
 
 
-def _whole(place: Place, start: int, joined: Joined | None) -> tuple[pa.RecordBatch, int]:
+def _whole(place: LogBounds, start: int, joined: Joined | None) -> tuple[pa.RecordBatch, int]:
     """A batch, and how far it goes."""
     if joined is None:
         raise StoreCorrupt("the log has a gap")
@@ -151,7 +153,7 @@ def _whole(place: Place, start: int, joined: Joined | None) -> tuple[pa.RecordBa
 
 
 def _filtered(
-    reader: Looking, place: Place, start: int, stop: int, filter: Filter
+    reader: ReadOnlyDatabase, place: LogBounds, start: int, stop: int, filter: Filter
 ) -> tuple[pa.RecordBatch | None, int]:
     """The next batch, if anything passes, and how far was looked."""
     columns = reader.log_columns(start, stop, SOURCE_BATCH_ROWS, SOURCE_BATCH_BYTES, filter)

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.pipeline.logs.arrow import from_lists, in_order
-from holdfast.pipeline.logs.log import Log, Place, check_range, open_log, reading
+from holdfast.pipeline.logs.log import LogBounds, ReadableLog, check_range, open_log, reading
 from holdfast.protocol.export_lines import Header, LogLine, Trailer, check_file
 from holdfast.rules.errors import BadInput, BadValue, HoldfastError, StoreFailed
 from holdfast.rules.filters import EVERYTHING, Filter
@@ -46,15 +46,15 @@ class ExportLog:
         self.location = location
         self._path = path
         self._options = options
-        self._checked: tuple[tuple[int, int, int], Place] | None = None
+        self._checked: tuple[tuple[int, int, int], LogBounds] | None = None
 
-    def __reduce__(self) -> tuple[Callable[..., Log], tuple[str, dict[str, str]]]:
+    def __reduce__(self) -> tuple[Callable[..., ReadableLog], tuple[str, dict[str, str]]]:
         return open_log, (self.location, self._options)
 
     def __repr__(self) -> str:
         return f"ExportLog({self.location!r})"
 
-    def place(self) -> Place:
+    def place(self) -> LogBounds:
         """Reads the whole file, once as long as it stays the same."""
         with self._open() as file:
             status = self._path.stat()
@@ -107,7 +107,7 @@ class ExportLog:
         except OSError as error:
             raise StoreFailed(f"{self.location} cannot be opened: {error.strerror}") from None
 
-    def _place(self, file: BinaryIO) -> Place:
+    def _place(self, file: BinaryIO) -> LogBounds:
         file.seek(0)
         try:
             header = _header.decode(file.readline(EXPORT_LINE_BYTES_MAX))
@@ -119,7 +119,7 @@ class ExportLog:
                 hint="export with the log, which is the default, and with the meshes that it is of",
             )
         name = self._options.get("name") or header.peer
-        return Place(name, header.epoch, header.first, header.head)
+        return LogBounds(name, header.epoch, header.first, header.head)
 
 
 def _tail(file: BinaryIO) -> tuple[int, Trailer]:
@@ -188,7 +188,7 @@ def _passes(filter: Filter, line: LogLine) -> bool:
     return filter.passes(says.mesh, says.op, says.entity, says.origin, "")
 
 
-def _batch(place: Place, lines: list[LogLine]) -> pa.RecordBatch:
+def _batch(place: LogBounds, lines: list[LogLine]) -> pa.RecordBatch:
     says = [line.says for line in lines]
     columns = Columns(
         offset=[line.offset for line in lines],

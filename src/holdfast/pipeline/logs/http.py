@@ -22,7 +22,14 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from holdfast.pipeline.logs.arrow import LOG, TIME, in_order, place_columns, uuid_texts
-from holdfast.pipeline.logs.log import Log, Place, check_range, located, open_log, reading
+from holdfast.pipeline.logs.log import (
+    LogBounds,
+    ReadableLog,
+    check_range,
+    located,
+    open_log,
+    reading,
+)
 from holdfast.protocol.log_wire import ARROW, Confirmation, Registration
 from holdfast.rules.backoff import backoff_ms
 from holdfast.rules.errors import (
@@ -37,7 +44,7 @@ from holdfast.rules.errors import (
 from holdfast.rules.filters import EVERYTHING, Filter
 from holdfast.rules.limits import BODY_BYTES_MAX, SECOND_MS, SOURCE_RETRIES
 from holdfast.transport.http_client import Client
-from holdfast.transport.remote_errors import Answer
+from holdfast.transport.remote_errors import HttpAnswer
 from holdfast.transport.tls import certificate_digest, client_context, digest_of
 
 T = TypeVar("T")
@@ -58,21 +65,21 @@ class ServedLog(ABC):
         self._retries = _retries(options)
         self._closed = threading.Event()
 
-    def __reduce__(self) -> tuple[Callable[..., Log], tuple[str, dict[str, str]]]:
+    def __reduce__(self) -> tuple[Callable[..., ReadableLog], tuple[str, dict[str, str]]]:
         return open_log, (self.location, self._options)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.location!r})"
 
-    def place(self) -> Place:
+    def place(self) -> LogBounds:
         return self._stands()
 
     @abstractmethod
-    def _stands(self) -> Place: ...
+    def _stands(self) -> LogBounds: ...
 
     @abstractmethod
     def _ranged(
-        self, place: Place, start: int, stop: int, filter: Filter
+        self, place: LogBounds, start: int, stop: int, filter: Filter
     ) -> AbstractContextManager[Iterator[bytes]]:
         """The answer with these entries, piece by piece; it is left behind in any case."""
 
@@ -123,7 +130,7 @@ class ServedLog(ABC):
             raise Unreachable(f"{self.location} was not asked again: its log was closed")
 
     def _stream(
-        self, place: Place, start: int, stop: int, filter: Filter
+        self, place: LogBounds, start: int, stop: int, filter: Filter
     ) -> Iterator[pa.RecordBatch]:
         # Left in any case: else the connection would wait for somebody to read the rest.
         with self._ranged(place, start, stop, filter) as pieces:
@@ -151,9 +158,9 @@ class NodeLog(ServedLog):
         super().__init__(location, options)
         self._client = Client(location, token=_token(options), context=_context(options))
 
-    def _stands(self) -> Place:
+    def _stands(self) -> LogBounds:
         said = self.get("/v1/log").json(_Said)
-        return Place(self._options.get("name") or said.peer, said.epoch, said.first, said.head)
+        return LogBounds(self._options.get("name") or said.peer, said.epoch, said.first, said.head)
 
     def register(self, consumer: str, start: int) -> None:
         self._post("/v1/consumers", Registration(consumer=consumer, start=start))
@@ -168,7 +175,7 @@ class NodeLog(ServedLog):
 
     def get(
         self, path: str, *, bytes_max: int = BODY_BYTES_MAX, read_ms: int | None = None
-    ) -> Answer:
+    ) -> HttpAnswer:
         """What else the node can be asked, with the same patience."""
         return self._patiently(
             lambda: self._client.call("GET", path, bytes_max=bytes_max, read_ms=read_ms)
@@ -180,7 +187,7 @@ class NodeLog(ServedLog):
         self._patiently(lambda: self._client.call("POST", path, body=raw))
 
     def _ranged(
-        self, place: Place, start: int, stop: int, filter: Filter
+        self, place: LogBounds, start: int, stop: int, filter: Filter
     ) -> AbstractContextManager[Iterator[bytes]]:
         query = [("from", start), ("to", stop), ("epoch", place.epoch), *_terms(filter)]
         path = f"/v1/facts/range?{urlencode(query)}"
@@ -249,7 +256,7 @@ def _check_stream(schema: pa.Schema, epoch: int) -> None:
         raise BadAnswer("the stream is of another epoch than the one that was asked for")
 
 
-def _batch(place: Place, wire: pa.RecordBatch) -> pa.RecordBatch:
+def _batch(place: LogBounds, wire: pa.RecordBatch) -> pa.RecordBatch:
     ids = wire.column("id")
     if ids.type != pa.binary(16) or ids.null_count:
         raise BadAnswer("the ids of a batch have not 16 bytes")

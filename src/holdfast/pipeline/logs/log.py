@@ -32,7 +32,7 @@ _KNOWN: Final = frozenset(
 )
 
 
-class Lost(msgspec.Struct, frozen=True):
+class LostOffsets(msgspec.Struct, frozen=True):
     """So many of the offsets from `first` to `last` went before the reader had confirmed them."""
 
     first: int
@@ -40,7 +40,7 @@ class Lost(msgspec.Struct, frozen=True):
     rows: int
 
 
-class Place(msgspec.Struct, frozen=True):
+class LogBounds(msgspec.Struct, frozen=True):
     """Whose log, in which epoch, and what it holds: from `first` up to `head`, which is one less
     than `first` if it is empty.
     """
@@ -49,17 +49,17 @@ class Place(msgspec.Struct, frozen=True):
     epoch: int
     first: int
     head: int
-    lost: Lost | None = None
+    lost: LostOffsets | None = None
     """Of whoever reads it, where a log tells single entries; the others are still there."""
 
 
-class Log(Protocol):
+class ReadableLog(Protocol):
     """One log that can be read."""
 
     @property
     def location(self) -> str: ...
 
-    def place(self) -> Place: ...
+    def place(self) -> LogBounds: ...
 
     def batches(
         self, epoch: int, start: int, stop: int, filter: Filter = EVERYTHING
@@ -81,7 +81,7 @@ class Log(Protocol):
     def close(self) -> None: ...
 
 
-def open_log(location: str, options: Mapping[str, str] | None = None) -> Log:
+def open_log(location: str, options: Mapping[str, str] | None = None) -> ReadableLog:
     """The log at an address (`http://`, `https://`, `unix:`), of a mesh at a broker
     (`broker+https://host:port/MESH`), in a home, a backup or an export.
 
@@ -126,7 +126,7 @@ def log_options(given: Mapping[str, str]) -> dict[str, str]:
 # --- what all kinds of logs say in the same words ----------------------------------------------
 
 
-def check_range(place: Place, epoch: int, start: int, stop: int) -> None:
+def check_range(place: LogBounds, epoch: int, start: int, stop: int) -> None:
     """A range that the log holds from end to end, or the reason why not."""
     if epoch != place.epoch:
         raise EpochChanged(

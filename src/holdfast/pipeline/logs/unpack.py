@@ -65,7 +65,7 @@ class _Beginning(msgspec.Struct, array_like=True):
 _beginning: Final = msgspec.msgpack.Decoder(_Beginning)
 
 
-def unpack(batch: pa.RecordBatch) -> pa.RecordBatch:
+def decode_header(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The same rows with what their bytes say."""
     read = [_read(raw) for raw in batch.column("raw").to_pylist()]
     rows = [_NOTHING if envelope is None else _fields(envelope) for envelope, _, _ in read]

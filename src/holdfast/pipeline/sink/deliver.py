@@ -21,10 +21,16 @@ from typing import Final, Protocol
 import msgspec
 
 from holdfast.node.core.change import Receipt
-from holdfast.node.core.context import Context
+from holdfast.node.core.context import NodeContext
 from holdfast.node.http.many import each
 from holdfast.node.library.aio import LoopWriter
-from holdfast.node.library.documents import NewChange, Prepared, Wish, prepare, write_all
+from holdfast.node.library.documents import (
+    ChangeDocument,
+    Prepared,
+    PreparedChange,
+    prepare,
+    write_all,
+)
 from holdfast.node.library.node import Node, open_node
 from holdfast.protocol.log_wire import NDJSON
 from holdfast.rules.backoff import backoff_ms
@@ -39,7 +45,7 @@ _ASK_LATER: Final = frozenset({408, 429})
 """Too slow, and too many at once."""
 
 
-class Became(msgspec.Struct, frozen=True):
+class RowOutcome(msgspec.Struct, frozen=True):
     """What became of one change."""
 
     status: int
@@ -60,7 +66,7 @@ def is_passing(status: int) -> bool:
     return status >= 500 or status in _ASK_LATER
 
 
-class Outlet(Protocol):
+class Target(Protocol):
     """A node that takes changes."""
 
     location: str
@@ -68,7 +74,7 @@ class Outlet(Protocol):
     def peer(self) -> str:
         """The node's own name."""
 
-    def send(self, lines: Sequence[bytes]) -> list[Became]:
+    def send(self, lines: Sequence[bytes]) -> list[RowOutcome]:
         """What became of each, in their order; raises if nothing is known of any."""
 
     def close(self) -> None: ...
@@ -89,12 +95,12 @@ def check_location(location: str) -> None:
         )
 
 
-def open_outlet(location: str, options: Mapping[str, str]) -> Outlet:
+def open_target(location: str, options: Mapping[str, str]) -> Target:
     """`options` by names in lower case. Nothing is connected or opened yet."""
     check_location(location)
     if is_address(location):
-        return HttpOutlet(location, _token(options))
-    return HomeOutlet(location)
+        return HttpTarget(location, _token(options))
+    return HomeTarget(location)
 
 
 def _token(options: Mapping[str, str]) -> str | None:
@@ -129,7 +135,7 @@ class _Results(msgspec.Struct):
     results: list[_Result]
 
 
-class HttpOutlet:
+class HttpTarget:
     """A node through its daemon."""
 
     def __init__(self, location: str, token: str | None) -> None:
@@ -139,14 +145,14 @@ class HttpOutlet:
     def peer(self) -> str:
         return self._client.call("GET", "/v1/log").json(_Named).peer
 
-    def send(self, lines: Sequence[bytes]) -> list[Became]:
+    def send(self, lines: Sequence[bytes]) -> list[RowOutcome]:
         body = b"\n".join(lines)
         headers = {"Content-Type": NDJSON}
         answer = self._client.call("POST", "/v1/changes", body=body, headers=headers)
         return [
-            Became(one.status, one.duplicate)
+            RowOutcome(one.status, one.duplicate)
             if one.error is None
-            else Became(one.status, False, one.error.code, one.error.message)
+            else RowOutcome(one.status, False, one.error.code, one.error.message)
             for one in answer.json(_Results).results
         ]
 
@@ -157,7 +163,7 @@ class HttpOutlet:
 # --- a home ------------------------------------------------------------------------------------
 
 
-class HomeOutlet:
+class HomeTarget:
     """A node as a home on this machine; others, and its daemon, may have it open too."""
 
     def __init__(self, location: str) -> None:
@@ -168,7 +174,7 @@ class HomeOutlet:
     def peer(self) -> str:
         return self._open().peer
 
-    def send(self, lines: Sequence[bytes]) -> list[Became]:
+    def send(self, lines: Sequence[bytes]) -> list[RowOutcome]:
         node = self._open()
         prepared = each(lines, partial(_wish, node._core.ctx), "changes")
         outcomes = self._loop.run(_write(node, prepared))
@@ -195,18 +201,18 @@ async def _write(node: Node, prepared: Sequence[Prepared]) -> list[Receipt | Hol
     return await write_all(LoopWriter(node._core, node._opened.store.writer), prepared)
 
 
-def _wish(ctx: Context, line: bytes) -> Wish:
+def _wish(ctx: NodeContext, line: bytes) -> PreparedChange:
     try:
-        asked = msgspec.json.decode(line, type=NewChange)
+        asked = msgspec.json.decode(line, type=ChangeDocument)
     except msgspec.ValidationError as error:
         raise BadInput(f"the change does not fit: {error}") from None
     return prepare(ctx, asked)
 
 
-def _became(one: Receipt | HoldfastError) -> Became:
+def _became(one: Receipt | HoldfastError) -> RowOutcome:
     if isinstance(one, HoldfastError):
-        return Became(one.http_status, False, one.code, one.message)
-    return Became(200 if one.duplicate else 201, one.duplicate)
+        return RowOutcome(one.http_status, False, one.code, one.message)
+    return RowOutcome(200 if one.duplicate else 201, one.duplicate)
 
 
 # --- patience ----------------------------------------------------------------------------------
@@ -217,7 +223,7 @@ class Delivery:
 
     def __init__(
         self,
-        outlet: Outlet,
+        outlet: Target,
         patience_s: float = PATIENCE_S,
         *,
         wait: Callable[[float], object] | None = None,
@@ -240,9 +246,9 @@ class Delivery:
             except HoldfastError as error:
                 self._wait(_passing(error), "its name was asked for")
 
-    def send(self, lines: Sequence[bytes]) -> list[Became]:
+    def send(self, lines: Sequence[bytes]) -> list[RowOutcome]:
         """What became of each in the end, in their order."""
-        settled: dict[int, Became] = {}
+        settled: dict[int, RowOutcome] = {}
         waiting = list(range(len(lines)))
         self._begin()
         while waiting:

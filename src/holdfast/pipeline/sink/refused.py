@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from holdfast.pipeline.sink.ids import Write
-from holdfast.pipeline.sink.rows import Row
+from holdfast.pipeline.sink.rows import SinkRow
 from holdfast.storage.files.durable import Draft, durable_writer, make_folder
 
 _NAME_CHARS: Final = 60
@@ -27,7 +27,7 @@ _SHOWN_CHARS: Final = 300
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 
-class Tally:
+class RefusedTally:
     """What was refused in one part."""
 
     def __init__(self, draft: _LazyDraft | None) -> None:
@@ -36,7 +36,7 @@ class Tally:
         """By reason: what was said of the first row."""
         self._draft = draft
 
-    def add(self, row: Row, code: str, message: str) -> None:
+    def add(self, row: SinkRow, code: str, message: str) -> None:
         self.counts[code] += 1
         if code not in self.first:
             self.first[code] = f"{message} [row {_short(row)}]"
@@ -46,15 +46,15 @@ class Tally:
 
 
 @contextmanager
-def tallying(folder: str | None, write: Write, part: int) -> Iterator[Tally]:
+def tallying(folder: str | None, write: Write, part: int) -> Iterator[RefusedTally]:
     """Counts what is refused; the file is there when the block has ended, if any row was."""
     if folder is None:
-        yield Tally(None)
+        yield RefusedTally(None)
         return
     path = folder_of(folder, write) / file_name(write, part)
     with ExitStack() as stack:
         draft = _LazyDraft(path, stack)
-        yield Tally(draft)
+        yield RefusedTally(draft)
     if not draft.begun:
         path.unlink(missing_ok=True)  # of an attempt before whatever was wrong was put right
 
@@ -111,6 +111,6 @@ def _prefix(write: Write) -> str:
     return f"batch-{write.batch:09}-part-"
 
 
-def _short(row: Row) -> str:
+def _short(row: SinkRow) -> str:
     text = msgspec.json.encode(row.shown()).decode()
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"

@@ -46,7 +46,7 @@ _NOT_SENT: Final = (
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Row(msgspec.Struct, frozen=True):
+class SinkRow(msgspec.Struct, frozen=True):
     """One row: the change that it becomes, or what is wrong with it."""
 
     batch: Any
@@ -106,7 +106,7 @@ class Layout:
             json_text=form == "json",
         )
 
-    def rows(self, batch: pa.RecordBatch, write: Write, peer: str) -> Iterator[Row]:
+    def rows(self, batch: pa.RecordBatch, write: Write, peer: str) -> Iterator[SinkRow]:
         """Every row of a batch, in its order."""
         columns = {
             name: packed(column) if name == "embedding" else plain(column)
@@ -127,7 +127,7 @@ class Layout:
         at_ms: int | None,
         write: Write,
         peer: str,
-    ) -> Row:
+    ) -> SinkRow:
         id = values.get("id")
         try:
             document = self._document(values)
@@ -140,8 +140,8 @@ class Layout:
             if len(line) > BODY_BYTES_MAX:
                 raise OverLimit(f"the row has {len(line)} bytes; the most is {BODY_BYTES_MAX}")
         except BadInput as error:
-            return Row(batch, index, id or "", b"", error)
-        return Row(batch, index, id, line)
+            return SinkRow(batch, index, id or "", b"", error)
+        return SinkRow(batch, index, id, line)
 
     def _document(self, values: dict[str, Any]) -> dict[str, Any]:
         op = values.get("op") or self.constants.get("op", "")

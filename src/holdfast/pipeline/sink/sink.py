@@ -52,11 +52,11 @@ from holdfast.pipeline.sink.deliver import (
     Delivery,
     check_location,
     is_address,
-    open_outlet,
+    open_target,
 )
 from holdfast.pipeline.sink.ids import Write, base_ms, write_of
-from holdfast.pipeline.sink.refused import Tally, remove_others, summary, tallying
-from holdfast.pipeline.sink.rows import Layout, Row
+from holdfast.pipeline.sink.refused import RefusedTally, remove_others, summary, tallying
+from holdfast.pipeline.sink.rows import Layout, SinkRow
 from holdfast.rules.errors import BadInput, IdReused, JobFailed
 from holdfast.rules.limits import SINK_CHUNK_BYTES, SINK_CHUNK_ROWS
 
@@ -120,7 +120,7 @@ class _Settings:
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class PartWritten(WriterCommitMessage):
     """What became of the rows of one part."""
 
     part: int
@@ -138,7 +138,7 @@ class BatchSink(DataSourceArrowWriter):
     def __init__(self, settings: _Settings, write: Write) -> None:
         self._settings, self._write = settings, write
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PartWritten:
         return write_part(self._settings, self._write, _part(), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -154,7 +154,7 @@ class StreamSink(DataSourceStreamArrowWriter):
     def __init__(self, settings: _Settings) -> None:
         self._settings = settings
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PartWritten:
         context = TaskContext.get()
         query = batch = None
         if context is not None:
@@ -180,10 +180,10 @@ class StreamSink(DataSourceStreamArrowWriter):
 
 def write_part(
     settings: _Settings, write: Write, part: int, batches: Iterator[pa.RecordBatch]
-) -> Written:
+) -> PartWritten:
     """Writes one part of a batch; all that is not refused is on the node's disk then."""
-    delivery = Delivery(open_outlet(settings.location, settings.options), settings.patience_s)
-    told = Written(part)
+    delivery = Delivery(open_target(settings.location, settings.options), settings.patience_s)
+    told = PartWritten(part)
     with closing(delivery), tallying(settings.refused, write, part) as tally:
         for rows in _chunks(settings.layout, write, delivery, batches):
             _send(delivery, rows, told, tally)
@@ -193,10 +193,10 @@ def write_part(
 
 def _chunks(
     layout: Layout, write: Write, delivery: Delivery, batches: Iterator[pa.RecordBatch]
-) -> Iterator[list[Row]]:
+) -> Iterator[list[SinkRow]]:
     """As many rows at a time as are well sent together."""
     peer: str | None = None
-    rows: list[Row] = []
+    rows: list[SinkRow] = []
     size = 0
     for batch in batches:
         if batch.num_rows and peer is None:
@@ -211,7 +211,9 @@ def _chunks(
         yield rows
 
 
-def _send(delivery: Delivery, rows: Sequence[Row], told: Written, tally: Tally) -> None:
+def _send(
+    delivery: Delivery, rows: Sequence[SinkRow], told: PartWritten, tally: RefusedTally
+) -> None:
     good = [row for row in rows if row.error is None]
     for row, became in zip(good, delivery.send([row.line for row in good]), strict=True):
         if not became.is_in:
@@ -237,7 +239,7 @@ def conclude(
     settings: _Settings, write: Write, messages: Sequence[WriterCommitMessage | None]
 ) -> None:
     """Says what became of all rows, and fails if some were refused and are kept nowhere."""
-    parts = [message for message in messages if isinstance(message, Written)]
+    parts = [message for message in messages if isinstance(message, PartWritten)]
     new, repeated = sum(part.new for part in parts), sum(part.repeated for part in parts)
     refused = sum(sum(part.refused.values()) for part in parts)
     if settings.refused is not None:
@@ -264,7 +266,7 @@ def _tell_of_abort(write: Write, messages: Sequence[WriterCommitMessage | None])
 
 
 def _query_of(messages: Sequence[WriterCommitMessage | None]) -> str:
-    return next((one.query for one in messages if isinstance(one, Written)), "")
+    return next((one.query for one in messages if isinstance(one, PartWritten)), "")
 
 
 def _lower(options: Mapping[str, str]) -> dict[str, str]:

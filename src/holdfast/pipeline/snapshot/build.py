@@ -27,12 +27,18 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from holdfast.node.snapshots.manifest import Manifest, MeshPoint, Signer
+from holdfast.node.snapshots.manifest import MeshPoint, Signer, SnapshotManifest
 from holdfast.node.snapshots.parts import sum_text
 from holdfast.pipeline.fold.winners import winners
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.snapshot.coverage import covered
-from holdfast.pipeline.snapshot.files import TAKEN, WRITTEN, Target, Written, write_parts
+from holdfast.pipeline.snapshot.files import (
+    TAKEN,
+    WRITTEN,
+    SnapshotPartWritten,
+    SnapshotTarget,
+    write_parts,
+)
 from holdfast.pipeline.spark.failures import told_plainly
 from holdfast.rules.bodies import family_of
 from holdfast.rules.errors import BadInput, UnknownMesh
@@ -47,7 +53,7 @@ _DELETIONS: Final = ("state.delete", "memory.forget", "file.delete", "vector.del
 _KEY: Final = ("mesh", "family", "owner", "entity", "model")
 
 
-class SnapshotReport(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotBuilt(msgspec.Struct, frozen=True, kw_only=True):
     """What was made."""
 
     target: str
@@ -98,7 +104,7 @@ def build(
     vectors: str = "all",
     deletions_since: datetime | int | None = None,
     sign: Signer | None = None,
-) -> SnapshotReport:
+) -> SnapshotBuilt:
     """Makes a snapshot of a mesh, or of all, in a new folder: as of now, or of what had no higher
     `lamport`, or of what some log had recorded by `at` (milliseconds, or a time).
 
@@ -119,8 +125,8 @@ def build(
 
 def _build(
     spark: SparkSession, lake: Lake, target: str, point: Point, sign: Signer | None
-) -> SnapshotReport:
-    place = Target(target)
+) -> SnapshotBuilt:
+    place = SnapshotTarget(target)
     bronze = lake.bronze.read(spark)
     if point.mesh is not None:
         bronze = bronze.where(F.col("mesh") == point.mesh)
@@ -133,7 +139,7 @@ def _build(
     logs = covered(spark, lake, bronze, later)
     kept, dropped = _kept(entries, point)
     written = _write(kept, target)
-    manifest = Manifest(
+    manifest = SnapshotManifest(
         lake=lake.id,
         created_at=time.time_ns() // 1_000_000,
         meshes={
@@ -156,8 +162,8 @@ def _build(
     return _reported(target, manifest, strays)
 
 
-def _reported(target: str, manifest: Manifest, strays: int) -> SnapshotReport:
-    return SnapshotReport(
+def _reported(target: str, manifest: SnapshotManifest, strays: int) -> SnapshotBuilt:
+    return SnapshotBuilt(
         target=target,
         digest=manifest.digest,
         meshes=tuple(manifest.meshes),
@@ -244,7 +250,7 @@ def _won(entries: DataFrame) -> DataFrame:
     return winners(named.select(*_KEY, *ORDER_COLUMNS, "op", "created_at"), _KEY)
 
 
-def _write(kept: DataFrame, target: str) -> list[Written]:
+def _write(kept: DataFrame, target: str) -> list[SnapshotPartWritten]:
     """In the one order, so that a node that begins with it meets everything as it happened."""
     order = TAKEN[:3]
     task = partial(write_parts, target, uuid4().hex, SNAPSHOT_PART_BYTES)
@@ -254,11 +260,11 @@ def _write(kept: DataFrame, target: str) -> list[Written]:
         .mapInArrow(task, WRITTEN)
         .collect()
     )
-    written = [msgspec.convert(row.asDict(), Written) for row in rows]
+    written = [msgspec.convert(row.asDict(), SnapshotPartWritten) for row in rows]
     return sorted(written, key=lambda part: part.order)
 
 
-def _sum_counts(written: Sequence[Written]) -> dict[str, int]:
+def _sum_counts(written: Sequence[SnapshotPartWritten]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for part in written:
         for family, count in part.by_family.items():

@@ -16,14 +16,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.node.links.same_log import LOOK
-from holdfast.node.snapshots.manifest import LogPlace
+from holdfast.node.snapshots.manifest import LogCoverage
 from holdfast.pipeline.lake.lake import Lake, Position
 from holdfast.rules.ids import parse_id
 
 
 def covered(
     spark: SparkSession, lake: Lake, bronze: DataFrame, later: DataFrame | None
-) -> tuple[LogPlace, ...]:
+) -> tuple[LogCoverage, ...]:
     """Of each log the latest epoch, with the last entries up to there. `bronze` is what the
     snapshot is about, `later` what of it was left out for being later than its point.
     """
@@ -46,7 +46,7 @@ def covered(
                 ends[row.log] = (epoch, min(offset, row["at"] - 1))
     tails = _tails(spark, seen.unionByName(sightings), bronze, ends)
     return tuple(
-        LogPlace(log=log, epoch=epoch, offset=offset, tail=tails.get(log, ()))
+        LogCoverage(log=log, epoch=epoch, offset=offset, tail=tails.get(log, ()))
         for log, (epoch, offset) in sorted(ends.items())
         if offset > 0
     )

@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.fs
 
-from holdfast.node.snapshots.manifest import NAME, PARTS, Part
+from holdfast.node.snapshots.manifest import NAME, PARTS, SnapshotPart
 from holdfast.node.snapshots.parts import PartWriter, entry_digest, sum_text
 from holdfast.rules.errors import AlreadyExists, BadPath
 from holdfast.rules.ids import parse_id
@@ -40,7 +40,7 @@ TAKEN: Final = ("lamport", "origin", "id", "mesh", "family", "raw")
 """The columns that a task is given, in the order of the first three."""
 
 
-class Written(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotPartWritten(msgspec.Struct, frozen=True, kw_only=True):
     """One part, as a task tells of it."""
 
     path: str
@@ -59,8 +59,8 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
         return (self.lamport, self.origin.encode(), self.id)
 
     @property
-    def part(self) -> Part:
-        return Part(
+    def part(self) -> SnapshotPart:
+        return SnapshotPart(
             path=self.path,
             rows=self.rows,
             size=self.size,
@@ -73,7 +73,7 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.decode(self.counts, type=dict[str, int])
 
 
-class Target:
+class SnapshotTarget:
     """The folder that a snapshot is made in: on a disk that all see, or in an object store."""
 
     def __init__(self, where: str) -> None:
@@ -178,7 +178,7 @@ def write_parts(
     where: str, build: str, part_bytes: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Runs on an executor: writes what a task is given, and tells of it."""
-    target = Target(where)
+    target = SnapshotTarget(where)
     rows = (row for batch in batches for row in zip(*map(_values, batch.columns), strict=True))
     written: list[dict[str, Any]] = []
     for first in rows:
@@ -201,7 +201,7 @@ def _fill(
         total += entry_digest(mesh, parse_id(id), raw)
         counts[family] = counts.get(family, 0) + 1
         row = next(rows, None) if writer.raw_bytes < part_bytes else None
-    told = Written(
+    told = SnapshotPartWritten(
         **msgspec.structs.asdict(writer.finish(path)),
         lamport=first[0],
         origin=first[1],

@@ -12,14 +12,14 @@ from typing import Final
 import msgspec
 from pyspark.sql import datasource as spark
 
-from holdfast.pipeline.logs.log import Place
+from holdfast.pipeline.logs.log import LogBounds
 from holdfast.rules.errors import BadInput
 from holdfast.rules.filters import CLASSES, EVERYTHING, Filter
 
 _NAMES: Final = {"mesh": "meshes", "origin": "origins", "entity": "subjects", "op": "classes"}
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class SourceFilter(msgspec.Struct, frozen=True):
     """A filter for the entries, and which logs and offsets are looked at at all."""
 
     filter: Filter = EVERYTHING
@@ -28,13 +28,13 @@ class Wanted(msgspec.Struct, frozen=True):
     stop: int | None = None
 
     @classmethod
-    def of(cls, filters: Iterable[spark.Filter]) -> Wanted:
+    def of(cls, filters: Iterable[spark.Filter]) -> SourceFilter:
         wanted = cls()
         for term in filters:
             wanted = wanted.with_term(term)
         return wanted
 
-    def with_term(self, term: spark.Filter) -> Wanted:
+    def with_term(self, term: spark.Filter) -> SourceFilter:
         """Narrowed by one more term, or as it was."""
         column: tuple[str, ...] = getattr(term, "attribute", ())
         name = column[0] if len(column) == 1 else ""
@@ -48,13 +48,13 @@ class Wanted(msgspec.Struct, frozen=True):
                 return self._with_names(name, tuple(values))
         return self
 
-    def within(self, place: Place, start: int, stop: int) -> tuple[int, int]:
+    def within(self, place: LogBounds, start: int, stop: int) -> tuple[int, int]:
         """As much of a range as is looked at."""
         if self.logs is not None and place.log not in self.logs:
             return start, start
         return max(start, self.start), stop if self.stop is None else min(stop, self.stop)
 
-    def _with_names(self, name: str, values: tuple[str, ...]) -> Wanted:
+    def _with_names(self, name: str, values: tuple[str, ...]) -> SourceFilter:
         if name == "log":
             logs = frozenset(values)
             return msgspec.structs.replace(
@@ -71,7 +71,7 @@ class Wanted(msgspec.Struct, frozen=True):
         except BadInput:
             return self  # no entry can have such a name: Spark finds that out
 
-    def _with_bound(self, term: spark.Filter) -> Wanted:
+    def _with_bound(self, term: spark.Filter) -> SourceFilter:
         value = getattr(term, "value", None)
         if type(value) is not int:
             return self
@@ -87,7 +87,7 @@ class Wanted(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, start=start, stop=stop)
 
 
-ANYTHING: Final = Wanted()
+ANYTHING: Final = SourceFilter()
 
 
 def _classes_of(ops: tuple[str, ...]) -> tuple[str, ...]:

@@ -16,14 +16,14 @@ from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 
-from holdfast.pipeline.logs.log import Place
+from holdfast.pipeline.logs.log import LogBounds
 from holdfast.rules.errors import BadInput, LogForked, Truncated
 
 Offsets = dict[str, list[int]]
 
 
 @dataclass(frozen=True)
-class Span(InputPartition):
+class LogRange(InputPartition):
     """A range of one log for one task: [start, stop)."""
 
     location: str
@@ -33,15 +33,15 @@ class Span(InputPartition):
     stop: int
 
 
-def split(location: str, place: Place, start: int, stop: int, rows: int) -> list[Span]:
+def split(location: str, place: LogBounds, start: int, stop: int, rows: int) -> list[LogRange]:
     """A range in even parts of so many rows at most."""
     count = max(0, stop - start)
     parts = -(-count // rows)
     cuts = [start + count * part // parts for part in range(parts + 1)] if parts else []
-    return [Span(location, place.log, place.epoch, begin, end) for begin, end in pairwise(cuts)]
+    return [LogRange(location, place.log, place.epoch, begin, end) for begin, end in pairwise(cuts)]
 
 
-def interleaved(spans: Iterable[Sequence[Span]]) -> list[Span]:
+def interleaved(spans: Iterable[Sequence[LogRange]]) -> list[LogRange]:
     """One of each log in turn: whoever works off the list asks all nodes at once."""
     return [span for span in chain(*zip_longest(*spans)) if span is not None]
 
@@ -63,11 +63,11 @@ def shares(waiting: Mapping[str, int], most: int) -> dict[str, int]:
     return given
 
 
-def before_first(place: Place) -> list[int]:
+def before_first(place: LogBounds) -> list[int]:
     return [place.epoch, place.first - 1]
 
 
-def check_place(at: Sequence[int], place: Place, location: str) -> None:
+def check_place(at: Sequence[int], place: LogBounds, location: str) -> None:
     """Can it be read on from there, in the same epoch?"""
     offset = at[1]
     if offset + 1 < place.first:
@@ -86,7 +86,7 @@ def check_place(at: Sequence[int], place: Place, location: str) -> None:
         )
 
 
-def check_lost(at: Sequence[int], place: Place, location: str) -> None:
+def check_lost(at: Sequence[int], place: LogBounds, location: str) -> None:
     """Is everything behind it there, also what is forgotten entry by entry? In whichever epoch: a
     broker counts on from one to the next.
     """
@@ -102,8 +102,8 @@ def check_lost(at: Sequence[int], place: Place, location: str) -> None:
 
 def next_offsets(
     start: Mapping[str, Sequence[int]],
-    places: Mapping[str, Place],
-    heads: Mapping[str, Place],
+    places: Mapping[str, LogBounds],
+    heads: Mapping[str, LogBounds],
     most: int | None,
 ) -> Offsets:
     """Where the next batch ends. `places` is how the logs stand; none is read beyond its place in
@@ -143,7 +143,7 @@ def bound(said: str | None, what: str, log: str) -> int | None:
     return found
 
 
-def starting(said: str | None, places: Mapping[str, Place]) -> Offsets:
+def starting(said: str | None, places: Mapping[str, LogBounds]) -> Offsets:
     """Where a stream begins: what is read already, per log; else before the first entry."""
     word = (said or "earliest").strip()
     if word in ("earliest", "latest"):

@@ -39,9 +39,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from holdfast.pipeline.lake import schema as schemas
-from holdfast.pipeline.logs.log import Log, Place, open_log, retold
-from holdfast.pipeline.source.filters import ANYTHING, Wanted
-from holdfast.pipeline.source.plan import Span, bound, check_place, interleaved, split
+from holdfast.pipeline.logs.log import LogBounds, ReadableLog, open_log, retold
+from holdfast.pipeline.source.filters import ANYTHING, SourceFilter
+from holdfast.pipeline.source.plan import LogRange, bound, check_place, interleaved, split
 from holdfast.rules.errors import BadInput, HoldfastError
 from holdfast.rules.filters import EVERYTHING
 from holdfast.rules.filters import Filter as LogFilter
@@ -73,7 +73,7 @@ class HoldfastSource(DataSource):
         options = Options(self.options)
         options.check_schema(schema)
         # Spark refuses a reader that can filter unless its own setting for that is on.
-        return FilteringReader(options) if options.flag("pushfilters") else LogReader(options)
+        return FilteringReader(options) if options.flag("pushfilters") else BatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from holdfast.pipeline.source.stream import LogStreamReader
@@ -152,7 +152,7 @@ class Options:
                 hint="leave the schema out; select and cast afterwards",
             )
 
-    def open(self, location: str) -> Log:
+    def open(self, location: str) -> ReadableLog:
         return open_log(location, self.given)
 
 
@@ -162,7 +162,7 @@ def read_span(
     """What a task does. An error names the log, the offsets and what to do, as Spark shows only its
     message.
     """
-    if not isinstance(span, Span):
+    if not isinstance(span, LogRange):
         return  # Spark makes one partition of its own where there is none
     wants_envelopes = options.columns == "envelope"
     with speaking():
@@ -170,9 +170,9 @@ def read_span(
         try:
             for batch in log.batches(span.epoch, span.start, span.stop, filter):
                 if wants_envelopes:
-                    from holdfast.pipeline.logs.unpack import unpack
+                    from holdfast.pipeline.logs.unpack import decode_header
 
-                    yield unpack(batch)
+                    yield decode_header(batch)
                 else:
                     yield batch
         finally:
@@ -190,7 +190,7 @@ def speaking() -> Iterator[None]:
         raise retold(error, f"{error.message} ({error.hint})") from error
 
 
-class LogReader(DataSourceReader):
+class BatchReader(DataSourceReader):
     """A batch read of logs as they stand when it is planned."""
 
     def __init__(self, options: Options) -> None:
@@ -199,7 +199,7 @@ class LogReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        planned: list[list[Span]] = []
+        planned: list[list[LogRange]] = []
         seen: dict[str, str] = {}
         with speaking():
             for location in options.locations:
@@ -216,7 +216,7 @@ class LogReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_span(self._options, partition, self._wanted.filter)
 
-    def _range(self, place: Place, location: str) -> tuple[int, int]:
+    def _range(self, place: LogBounds, location: str) -> tuple[int, int]:
         given = self._options.given
         start = bound(given.get("from"), "from", place.log)
         stop = bound(given.get("to"), "to", place.log)
@@ -227,13 +227,13 @@ class LogReader(DataSourceReader):
         return self._wanted.within(place, begin, end)
 
 
-class FilteringReader(LogReader):
+class FilteringReader(BatchReader):
     """Asks the logs for less where Spark will throw the rest away. Spark still looks at every row,
     so that what a log cannot tell apart does no harm.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        self._wanted = Wanted.of(filters)
+        self._wanted = SourceFilter.of(filters)
         return filters
 
 

@@ -19,10 +19,10 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from holdfast.pipeline.logs.log import BROKER, Log, Place
+from holdfast.pipeline.logs.log import BROKER, LogBounds, ReadableLog
 from holdfast.pipeline.source.plan import (
+    LogRange,
     Offsets,
-    Span,
     check_lost,
     check_place,
     interleaved,
@@ -44,8 +44,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._logs: dict[str, Log] = {}
-        self._target: dict[str, Place] | None = None
+        self._logs: dict[str, ReadableLog] = {}
+        self._target: dict[str, LogBounds] | None = None
         self._registered: set[tuple[str, int]] = set()
         self._confirmed: Offsets = {}
 
@@ -90,7 +90,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {name: [place.epoch, place.head] for name, place in sorted(places.items())}
 
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
-        planned: list[list[Span]] = []
+        planned: list[list[LogRange]] = []
         rows = self._options.rows_per_partition
         with speaking():
             places = self._places()
@@ -138,7 +138,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- the logs ------------------------------------------------------------------------------
 
-    def _places(self) -> dict[str, Place]:
+    def _places(self) -> dict[str, LogBounds]:
         """How all logs stand now, by their names."""
         if self._logs:
             found = {name: opened.place() for name, opened in self._logs.items()}
@@ -148,9 +148,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     hint=", ".join(sorted(opened.location for opened in self._logs.values())),
                 )
             return found
-        places: dict[str, Place] = {}
+        places: dict[str, LogBounds] = {}
         seen: dict[str, str] = {}
-        logs: dict[str, Log] = {}
+        logs: dict[str, ReadableLog] = {}
         for location in self._options.locations:
             if location.startswith(BROKER) and not self._options.given.get("consumer"):
                 raise BadInput(
@@ -168,7 +168,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._logs:
             self._places()
 
-    def _require(self, places: dict[str, Place], name: str) -> Place:
+    def _require(self, places: dict[str, LogBounds], name: str) -> LogBounds:
         if name not in places:
             raise BadInput(
                 f"the checkpoint speaks of log {name!r}, which is not among the logs",
@@ -176,7 +176,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return places[name]
 
-    def _register(self, begin: Offsets, places: dict[str, Place]) -> None:
+    def _register(self, begin: Offsets, places: dict[str, LogBounds]) -> None:
         consumer = self._options.given.get("consumer")
         if not consumer:
             return

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from holdfast.node.log.digests import HeldRow, held_row
 from holdfast.pipeline.verify.expected import untagged
 from holdfast.rules import digests as rules
-from holdfast.rules.digests import Tally
+from holdfast.rules.digests import DigestTally
 
 _LANES: Final = tuple(f"lane{n}" for n in range(8))
 _PARTS: Final = pa.schema(
@@ -29,7 +29,7 @@ _PARTS: Final = pa.schema(
 )
 _FOUND: Final = pa.schema([("matched", pa.binary()), ("held", pa.binary())])
 
-Tallies = dict[tuple[str, str], Tally]
+Tallies = dict[tuple[str, str], DigestTally]
 """By tagged mesh and table."""
 
 
@@ -50,7 +50,7 @@ def tallies(frames: Mapping[str, DataFrame], forgotten: Mapping[str, int]) -> Ta
     )
     found: Tallies = {}
     for row in summed.collect():
-        tally = found.setdefault((row["mesh"], row["table"]), Tally())
+        tally = found.setdefault((row["mesh"], row["table"]), DigestTally())
         tally.add_lanes(row["bucket"], row["rows"], [row[lane] for lane in _LANES])
     return found
 
@@ -118,13 +118,13 @@ def _plain(column: pa.Array, kind: rules.Kind) -> list[Any]:
 def _parts(
     table: str, forgotten: Mapping[str, int], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    found: dict[str, Tally] = {}
+    found: dict[str, DigestTally] = {}
     for batch in batches:
         tags, columns = values(table, batch)
         digests = rules.digest_columns(table, columns, map(forgotten.get, tags))
         for tag, made in zip(tags, digests, strict=True):
             if made is not None:
-                found.setdefault(tag, Tally()).add(*made)
+                found.setdefault(tag, DigestTally()).add(*made)
     rows = [
         (tag, table, bucket, rows, *tally.lanes(bucket))
         for tag, tally in found.items()

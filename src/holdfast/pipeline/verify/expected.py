@@ -27,7 +27,7 @@ from holdfast.pipeline.lake.lake import Lake
 from holdfast.rules import digests as rules
 
 
-class Span(NamedTuple):
+class OffsetRange(NamedTuple):
     """Offsets of one epoch, both ends included."""
 
     epoch: int
@@ -82,7 +82,7 @@ def read_spans(spark: SparkSession, lake: Lake, logs: Sequence[str]) -> Read:
 
 def spans_of(
     read: Mapping[int, Reached], epoch: int, first: int, head: int
-) -> tuple[list[Span], str]:
+) -> tuple[list[OffsetRange], str]:
     """The places that count for a log at a place, newest first; and what the lake has not read, in
     words, or nothing. Without places the node cannot be judged.
     """
@@ -93,13 +93,13 @@ def spans_of(
     if current is None or current.last < head:
         last = 0 if current is None else current.last
         return [], f"of epoch {epoch} the lake has read up to offset {last}, the log ends at {head}"
-    spans = [Span(epoch, min(current.first, head + 1), head)]
+    spans = [OffsetRange(epoch, min(current.first, head + 1), head)]
     gaps = [at for at in current.gaps if current.first < at <= head]
     for before in sorted((known for known in read if known < epoch), reverse=True):
         below = spans[-1].first - 1
         earlier = read[before]
         if earlier.first <= below:
-            spans.append(Span(before, earlier.first, min(earlier.last, below)))
+            spans.append(OffsetRange(before, earlier.first, min(earlier.last, below)))
             if earlier.last < below:
                 gaps.append(earlier.last + 1)
             gaps += [at for at in earlier.gaps if earlier.first < at <= below]
@@ -115,7 +115,7 @@ class Scope(NamedTuple):
 
     number: int
     log: str
-    spans: Sequence[Span]
+    spans: Sequence[OffsetRange]
     first: int
     """The first offset that its log still has."""
     forgotten: Mapping[str, int]

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 from holdfast.node.log.digests import BucketRows, Digests, bucket_rows, digests
 from holdfast.pipeline.logs.disk import DiskLog
 from holdfast.pipeline.logs.http import NodeLog
-from holdfast.pipeline.logs.log import Log
+from holdfast.pipeline.logs.log import ReadableLog
 from holdfast.rules.digests import FORMAT, parse_bucket
 from holdfast.rules.errors import UnsupportedProtocol
 from holdfast.rules.limits import DIGEST_ANSWER_BYTES_MAX, DIGEST_MS_MAX
@@ -20,14 +20,14 @@ from holdfast.rules.limits import DIGEST_ANSWER_BYTES_MAX, DIGEST_MS_MAX
 T = TypeVar("T", Digests, BucketRows)
 
 
-class Holding(Protocol):
+class NodeDigests(Protocol):
     """The tables beside a log."""
 
     def digests(self) -> Digests: ...
     def bucket_rows(self, mesh: str, table: str, bucket: str) -> BucketRows: ...
 
 
-def holding_of(log: Log) -> Holding | None:
+def holding_of(log: ReadableLog) -> NodeDigests | None:
     """None for a log that has no tables."""
     if isinstance(log, NodeLog):
         return _Asked(log)

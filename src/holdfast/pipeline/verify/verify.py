@@ -22,23 +22,23 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.node.log.digests import BucketRows, Digests, HeldRow, TableDigests
 from holdfast.pipeline.fold.silver import EVENTS, is_current
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.logs.log import Log
+from holdfast.pipeline.logs.log import ReadableLog
 from holdfast.pipeline.spark.failures import told_plainly
 from holdfast.pipeline.verify.digests import Tallies, tallies, unmatched
 from holdfast.pipeline.verify.expected import (
+    OffsetRange,
     Read,
     Scope,
-    Span,
     envelopes_of,
     expected,
     read_spans,
     rows_of,
     spans_of,
 )
-from holdfast.pipeline.verify.node_digests import Holding, holding_of
+from holdfast.pipeline.verify.node_digests import NodeDigests, holding_of
 from holdfast.pipeline.verify.silver import Beside, beside
 from holdfast.rules import digests as rules
-from holdfast.rules.digests import Tally
+from holdfast.rules.digests import DigestTally
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.limits import VERIFY_KEPT_ROWS_MAX
 
@@ -79,7 +79,7 @@ class TableReport(msgspec.Struct, frozen=True, kw_only=True):
     """In how many of the 256 buckets the two differ."""
 
 
-class LogReport(msgspec.Struct, frozen=True, kw_only=True):
+class VerifiedLog(msgspec.Struct, frozen=True, kw_only=True):
     """One node."""
 
     log: str
@@ -107,7 +107,7 @@ class LogReport(msgspec.Struct, frozen=True, kw_only=True):
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it. Only what differs is a finding."""
 
-    logs: tuple[LogReport, ...]
+    logs: tuple[VerifiedLog, ...]
 
     @property
     def differs(self) -> bool:
@@ -118,12 +118,12 @@ class _Asked(msgspec.Struct, frozen=True):
     """A node, with what it says."""
 
     number: int
-    log: Log
+    log: ReadableLog
     name: str
-    holding: Holding
+    holding: NodeDigests
     said: Digests
 
-    def scope(self, spans: Sequence[Span]) -> Scope:
+    def scope(self, spans: Sequence[OffsetRange]) -> Scope:
         forgotten = {mesh: held.forgotten_lamport for mesh, held in self.said.meshes.items()}
         return Scope(self.number, self.name, spans, self.said.first, forgotten)
 
@@ -131,7 +131,7 @@ class _Asked(msgspec.Struct, frozen=True):
 def verify(
     spark: SparkSession,
     lake: Lake,
-    logs: Sequence[Log],
+    logs: Sequence[ReadableLog],
     *,
     catch_up: Callable[[], object] | None = None,
     progress: Progress | None = None,
@@ -140,7 +140,7 @@ def verify(
     without it a log that has moved on since it was last read cannot be judged.
     """
     run = _Run(spark, lake, catch_up, progress, steps=len(logs) + _STEPS)
-    reports: dict[int, LogReport] = {}
+    reports: dict[int, VerifiedLog] = {}
     asked: list[_Asked] = []
     for number, log in enumerate(logs):
         run.tell(f"{log.location}: asking for digests")
@@ -148,11 +148,11 @@ def verify(
             one = _ask(number, log)
         except HoldfastError as error:
             # One node that is away must not keep the others from being looked at.
-            reports[number] = LogReport(
+            reports[number] = VerifiedLog(
                 log="", location=log.location, status="unsure", reason=error.message
             )
         else:
-            if isinstance(one, LogReport):
+            if isinstance(one, VerifiedLog):
                 reports[number] = one
             else:
                 asked.append(one)
@@ -161,12 +161,12 @@ def verify(
     return VerifyReport(logs=tuple(reports[number] for number in sorted(reports)))
 
 
-def _ask(number: int, log: Log) -> _Asked | LogReport:
+def _ask(number: int, log: ReadableLog) -> _Asked | VerifiedLog:
     name, holding = log.place().log, holding_of(log)
     if holding is not None:
         return _Asked(number, log, name, holding, holding.digests())
     reason = "a broker or an export holds a log and no tables"
-    return LogReport(log=name, location=log.location, status="skipped", reason=reason)
+    return VerifiedLog(log=name, location=log.location, status="skipped", reason=reason)
 
 
 class _Run:
@@ -193,9 +193,9 @@ class _Run:
             self._progress(f"verify: {what}", min(self._step, self._steps), self._steps)
         self._step += 1
 
-    def compare(self, asked: Sequence[_Asked]) -> dict[int, LogReport]:
+    def compare(self, asked: Sequence[_Asked]) -> dict[int, VerifiedLog]:
         self._look(sorted({one.name for one in asked}))
-        reports: dict[int, LogReport] = {}
+        reports: dict[int, VerifiedLog] = {}
         judged: list[tuple[_Asked, Scope, str]] = []
         for one in asked:
             said = one.said
@@ -241,7 +241,7 @@ class _Run:
         frames: Mapping[str, DataFrame],
         made: Tallies,
         near: Mapping[tuple[str, str], Beside],
-    ) -> LogReport:
+    ) -> VerifiedLog:
         differences = tuple(self._differences(one, scope, frames, made))
         status: Status = "same"
         reason = ""
@@ -316,7 +316,7 @@ class _Run:
             lake=None if lake is None else lake.row,
         )
 
-    def _spans_at(self, name: str, rows: BucketRows) -> list[Span]:
+    def _spans_at(self, name: str, rows: BucketRows) -> list[OffsetRange]:
         spans, _ = spans_of(self._read[name], rows.epoch, rows.first, rows.head)
         if not spans and self._catch_up is not None:
             self._look(self._names)
@@ -360,7 +360,7 @@ def _tables(said: Digests, scope: Scope, made: Tallies) -> Iterator[TableReport]
             )
 
 
-def _apart(held: TableDigests, made: Tally | None) -> list[str]:
+def _apart(held: TableDigests, made: DigestTally | None) -> list[str]:
     """The buckets that differ, in order."""
     ours = {} if made is None else made.digests()
     return sorted(
@@ -384,8 +384,8 @@ def _counts(
     return behind, astray
 
 
-def _report(one: _Asked, status: Status, reason: str) -> LogReport:
-    return LogReport(
+def _report(one: _Asked, status: Status, reason: str) -> VerifiedLog:
+    return VerifiedLog(
         log=one.name,
         location=one.log.location,
         status=status,

@@ -20,19 +20,19 @@ from holdfast.rules import limits
 from holdfast.rules.errors import HoldfastError, NoRoute, StoreClosed, WrongMethod
 from holdfast.service.http.errors import internal, refusal
 from holdfast.service.http.request import ClientGone, is_own, refuse_secrets
-from holdfast.service.http.route import Route, Served
+from holdfast.service.http.route import Route, ServedApp
 from holdfast.transport.http_server import ABORT
 from holdfast.transport.remote_errors import clean
 
 log = logging.getLogger("holdfast")
 
 
-class Frame:
+class HttpApp:
     """The whole API as one ASGI application."""
 
     def __init__(
         self,
-        api: Served,
+        api: ServedApp,
         routes: Iterable[Route],
         *,
         told: Callable[[HoldfastError, Scope], HoldfastError] = lambda error, scope: error,
@@ -92,7 +92,7 @@ class Frame:
 class _Calls:
     """The calls at one path."""
 
-    def __init__(self, api: Served, routes: Iterable[Route]) -> None:
+    def __init__(self, api: ServedApp, routes: Iterable[Route]) -> None:
         self._api = api
         self._by_method = {route.method: route for route in routes}
         if "GET" in self._by_method:

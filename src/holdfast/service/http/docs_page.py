@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from holdfast import __version__
 from holdfast.service.http.openapi import openapi_path, refusals
-from holdfast.service.http.request import AnyCall
+from holdfast.service.http.request import Request
 from holdfast.service.http.route import Route
 
 _STYLE: Final = """
@@ -38,7 +38,7 @@ def routes() -> list[Route]:
     ]
 
 
-async def _page(call: AnyCall[Any]) -> Response:
+async def _page(call: Request[Any]) -> Response:
     pages = call.api.pages
     if "docs" not in pages:
         pages["docs"] = page(call.api.routes, call.api.title).encode()

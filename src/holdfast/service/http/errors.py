@@ -37,15 +37,15 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True):
     """With `epoch_changed`: the epoch that the log counts in now."""
 
 
-class Failure(msgspec.Struct, frozen=True):
+class ErrorBody(msgspec.Struct, frozen=True):
     """The body of every answer that is an error."""
 
     error: Told
 
 
-def failure(error: HoldfastError) -> Failure:
+def failure(error: HoldfastError) -> ErrorBody:
     more: dict[str, Any] = {name: getattr(error, name, None) for name in _MORE}
-    return Failure(Told(error.code, error.message, error.hint, **more))
+    return ErrorBody(Told(error.code, error.message, error.hint, **more))
 
 
 def refusal(error: HoldfastError) -> Response:
@@ -56,9 +56,9 @@ def refusal(error: HoldfastError) -> Response:
 def internal() -> Response:
     """The answer to a fault of ours."""
     told = Told("internal", "something went wrong in this node", "its log says what")
-    return _answer(Failure(told), 500)
+    return _answer(ErrorBody(told), 500)
 
 
-def _answer(body: Failure, status: int) -> Response:
+def _answer(body: ErrorBody, status: int) -> Response:
     headers = _HEADERS.get(status)
     return Response(msgspec.json.encode(body), status, headers=headers, media_type=JSON)

@@ -14,13 +14,13 @@ from starlette.responses import Response
 from holdfast.rules.errors import KeyExpired, ZoneNotTrusted
 from holdfast.rules.keys import KEY_BYTES, NONCE_BYTES, PROOF_BYTES, bytes_of, text_of
 from holdfast.rules.limits import HELLO_BYTES_MAX
-from holdfast.service.http.request import AnyCall
+from holdfast.service.http.request import Request
 from holdfast.service.http.route import Route
-from holdfast.service.http.strict_json import asked
+from holdfast.service.http.strict_json import json_body
 from holdfast.transport.http_server import LISTENER
 
 
-class HelloAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class HelloRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """I am this zone, with this key; show me who you are."""
 
     zone: str
@@ -28,7 +28,7 @@ class HelloAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nonce: str
 
 
-class HelloSaid(msgspec.Struct, frozen=True):
+class HelloResponse(msgspec.Struct, frozen=True):
     """The node's own name, key and number, and the proof that they are its own."""
 
     zone: str
@@ -37,14 +37,14 @@ class HelloSaid(msgspec.Struct, frozen=True):
     proof: str
 
 
-class ProofGiven(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ProofRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The proof for the hello that has this number."""
 
     nonce: str
     proof: str
 
 
-class SessionGiven(msgspec.Struct, frozen=True):
+class SessionResponse(msgspec.Struct, frozen=True):
     """A session, to be sent as a bearer token."""
 
     session: str
@@ -58,8 +58,8 @@ def routes() -> list[Route]:
             "/v1/hello",
             _hello,
             "Begin a hello: who you are, and what proves who we are.",
-            request=HelloAsk,
-            answers={200: HelloSaid},
+            request=HelloRequest,
+            answers={200: HelloResponse},
             errors=(ZoneNotTrusted, KeyExpired),
             public=True,
         ),
@@ -68,29 +68,29 @@ def routes() -> list[Route]:
             "/v1/hello/prove",
             _prove,
             "End a hello: your proof, for a session.",
-            request=ProofGiven,
-            answers={200: SessionGiven},
+            request=ProofRequest,
+            answers={200: SessionResponse},
             errors=(ZoneNotTrusted, KeyExpired),
             public=True,
         ),
     ]
 
 
-async def _hello(call: AnyCall[Any]) -> Response:
+async def _hello(call: Request[Any]) -> Response:
     certificate = call.api.certificate_of(call.scope[LISTENER])
-    given = await asked(call, HelloAsk, HELLO_BYTES_MAX)
+    given = await json_body(call, HelloRequest, HELLO_BYTES_MAX)
     key = bytes_of(given.key, KEY_BYTES, "key")
     nonce = bytes_of(given.nonce, NONCE_BYTES, "nonce")
     api = call.api
     said = await api.run(api.sessions.greet, given.zone, key, nonce, certificate)
     told = (text_of(said.key), text_of(said.nonce), text_of(said.proof))
-    return call.answer(HelloSaid(said.zone, *told))
+    return call.answer(HelloResponse(said.zone, *told))
 
 
-async def _prove(call: AnyCall[Any]) -> Response:
+async def _prove(call: Request[Any]) -> Response:
     call.api.certificate_of(call.scope[LISTENER])
-    given = await asked(call, ProofGiven, HELLO_BYTES_MAX)
+    given = await json_body(call, ProofRequest, HELLO_BYTES_MAX)
     nonce = bytes_of(given.nonce, NONCE_BYTES, "nonce")
     proof = bytes_of(given.proof, PROOF_BYTES, "proof")
     session = await call.api.run(call.api.sessions.prove, nonce, proof)
-    return call.answer(SessionGiven(session.token, session.expires_in_ms))
+    return call.answer(SessionResponse(session.token, session.expires_in_ms))

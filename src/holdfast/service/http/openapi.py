@@ -21,8 +21,8 @@ from holdfast.rules.errors import (
     TooMany,
     TooSlow,
 )
-from holdfast.service.http.errors import Failure
-from holdfast.service.http.request import AnyCall
+from holdfast.service.http.errors import ErrorBody
+from holdfast.service.http.request import Request
 from holdfast.service.http.route import Route
 
 _VERSION: Final = "3.1.0"
@@ -46,7 +46,7 @@ def routes() -> list[Route]:
     ]
 
 
-async def _document(call: AnyCall[Any]) -> Response:
+async def _document(call: Request[Any]) -> Response:
     pages = call.api.pages
     if "openapi" not in pages:
         pages["openapi"] = msgspec.json.encode(document(call.api.routes, call.api.about))
@@ -107,7 +107,7 @@ def _types(route: Route) -> list[Any]:
         found
         for found in (route.request, *route.answers.values(), *(p.type for p in route.params))
         if found is not None and not isinstance(found, str)
-    ] + [Failure]
+    ] + [ErrorBody]
 
 
 def _operation(route: Route, by_type: dict[int, Any]) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def _refused(route: Route, by_type: dict[int, Any]) -> dict[str, Any]:
     for error in refusals(route):
         codes.setdefault(error.http_status, []).append(error.code)
     return {
-        str(status): {"description": ", ".join(found), **_content(Failure, by_type)}
+        str(status): {"description": ", ".join(found), **_content(ErrorBody, by_type)}
         for status, found in codes.items()
         if status not in route.answers
     }

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from holdfast.protocol.log_json import shown
+from holdfast.protocol.log_json import entry_json
 from holdfast.rules.rows import Columns
 
 _LINES: Final = msgspec.json.Encoder()
@@ -28,7 +28,7 @@ class Lines:
 
     def batch(self, columns: Columns) -> bytes:
         rows = zip(columns.offset, columns.raw, columns.recorded_at, strict=True)
-        return _LINES.encode_lines(shown(*row) for row in rows)
+        return _LINES.encode_lines(entry_json(*row) for row in rows)
 
     def end(self) -> bytes:
         return b""

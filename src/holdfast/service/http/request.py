@@ -35,10 +35,10 @@ from holdfast.service.caller import Caller
 from holdfast.transport.http_server import LISTENER
 
 if TYPE_CHECKING:
-    from holdfast.service.http.route import Route, Served
+    from holdfast.service.http.route import Route, ServedApp
 
 T = TypeVar("T")
-A = TypeVar("A", bound="Served")
+A = TypeVar("A", bound="ServedApp")
 
 ANYONE: Final = Caller(kind="anyone", reads=frozenset())
 """Who asks what everybody may ask."""
@@ -50,7 +50,7 @@ class ClientGone(Exception):
     """Nobody waits for the answer any more."""
 
 
-class Counts:
+class RequestCounts:
     """What was asked and how it went, for the metrics."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Counts:
         self.seconds[method, path] += seconds  # type: ignore[assignment]
 
 
-class Gate:
+class ConcurrencyLimits:
     """How many calls are under way. Those that only wait are counted apart: they cost little, and
     must not keep out those that do something. So are those that anybody may make.
 
@@ -105,7 +105,7 @@ _NAMES: Final = {
 }
 
 
-class AnyCall(Generic[A]):
+class Request(Generic[A]):
     """One request, on its way to its handler, at whatever is served."""
 
     __slots__ = ("_query", "_receive", "api", "caller", "headers", "path", "route", "scope")
@@ -143,7 +143,7 @@ class AnyCall(Generic[A]):
         text = self.one(name)
         if text is None:
             return default
-        return whole(name, text)
+        return parse_int(name, text)
 
     # --- the body ----------------------------------------------------------------------------
 
@@ -289,7 +289,7 @@ def query_of(scope: Scope) -> list[tuple[str, str]]:
         raise BadInput("the query of the address cannot be read") from None
 
 
-def whole(name: str, text: str) -> int:
+def parse_int(name: str, text: str) -> int:
     """A number from a query or a header."""
     if not (text.isascii() and text.isdecimal() and len(text) <= 19):
         raise BadInput(f"{name} is {text!r}", hint="give a whole number")

@@ -26,12 +26,12 @@ from starlette.types import Receive, Scope
 from holdfast.rules.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.service.http.request import AnyCall, Counts, Gate
+    from holdfast.service.http.request import ConcurrencyLimits, Request, RequestCounts
     from holdfast.service.sessions import Sessions
 
 T = TypeVar("T")
 Handler = Callable[[Any], Awaitable[Response]]
-"""Takes the call: an `AnyCall` of what is served."""
+"""Takes the call: an `Request` of what is served."""
 Phase = Literal["starting", "ready", "stopping"]
 Kind = Literal["call", "stream", "probe"]
 
@@ -73,11 +73,11 @@ class Route:
     """`stream`: stays open and is counted apart. `probe`: is answered however busy the node is."""
 
 
-class Served(Protocol):
+class ServedApp(Protocol):
     """What the frame around all calls needs to know of whatever it serves."""
 
-    gate: Gate
-    counts: Counts
+    gate: ConcurrencyLimits
+    counts: RequestCounts
     phase: Phase
     sessions: Sessions
     routes: list[Route]
@@ -89,7 +89,7 @@ class Served(Protocol):
     def about(self) -> str:
         """What this is, in one sentence."""
 
-    def admit(self, route: Route, scope: Scope, receive: Receive) -> AnyCall[Any]:
+    def admit(self, route: Route, scope: Scope, receive: Receive) -> Request[Any]:
         """The call, once it is known who makes it."""
 
     def certificate_of(self, listener: str) -> bytes:

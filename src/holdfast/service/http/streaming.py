@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from holdfast.rules.limits import COMPRESS_BYTES_MIN
-from holdfast.service.http.request import AnyCall, ClientGone
+from holdfast.service.http.request import ClientGone, Request
 
 _GZIP_WINDOW: Final = 31
 _LEVEL: Final = 1
@@ -25,7 +25,7 @@ _LEVEL: Final = 1
 save."""
 
 
-async def compressed(call: AnyCall[Any], body: bytes, media_type: str) -> Response:
+async def compressed(call: Request[Any], body: bytes, media_type: str) -> Response:
     """An answer, compressed if that was asked for and is worth it."""
     headers = {"vary": "accept, accept-encoding"}
     if len(body) >= COMPRESS_BYTES_MIN and takes_gzip(call.headers.get("accept-encoding", "")):

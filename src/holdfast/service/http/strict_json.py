@@ -16,7 +16,7 @@ import msgspec
 from holdfast.protocol.log_wire import MSGPACK
 from holdfast.rules.errors import BadInput
 from holdfast.rules.limits import ASKED_BYTES_MAX, KIB
-from holdfast.service.http.request import AnyCall, decode_as
+from holdfast.service.http.request import Request, decode_as
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ INLINE_BYTES: Final = 16 * KIB
 """Requests up to this size are taken apart in the loop: a thread would cost more than it spares."""
 
 
-async def asked(call: AnyCall[Any], kind: type[T], bytes_max: int = ASKED_BYTES_MAX) -> T:
+async def json_body(call: Request[Any], kind: type[T], bytes_max: int = ASKED_BYTES_MAX) -> T:
     """The body of a call as a value of a type, from JSON, or from msgpack if it says so."""
     raw = await call.body(bytes_max)
     packed = content_type(call) == MSGPACK
@@ -36,14 +36,14 @@ async def asked(call: AnyCall[Any], kind: type[T], bytes_max: int = ASKED_BYTES_
 
 
 def _decode(raw: bytes, kind: type[T], packed: bool) -> T:
-    return decode_as(raw, kind, packed=True) if packed else fit(strict_json(raw), kind)
+    return decode_as(raw, kind, packed=True) if packed else check_shape(strict_json(raw), kind)
 
 
-def content_type(call: AnyCall[Any]) -> str:
+def content_type(call: Request[Any]) -> str:
     return call.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def fit(value: Any, kind: type[T]) -> T:
+def check_shape(value: Any, kind: type[T]) -> T:
     """A value that was read, as one of a type."""
     try:
         return msgspec.convert(value, kind)

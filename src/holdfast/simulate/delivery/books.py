@@ -18,9 +18,9 @@ from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import DAY_MS, HOUR_MS
 from holdfast.rules.rows import MeshRow
-from holdfast.simulate.delivery.broker_machine import ID_DAYS, Hub
-from holdfast.simulate.world.log_history import Chronicle
-from holdfast.storage.broker.sqlite import SqliteDesk
+from holdfast.simulate.delivery.broker_machine import ID_DAYS, BrokerMachine
+from holdfast.simulate.world.log_history import LogHistory
+from holdfast.storage.broker.sqlite import SqliteBrokerStore
 from holdfast.storage.broker.sqlite.inspect import known_ids, messages, subscribers
 from holdfast.storage.ports import Reader
 
@@ -30,7 +30,7 @@ IDS_KEPT_MS: Final = ID_DAYS * DAY_MS - 2 * HOUR_MS
 CHANGE: Final = "change"
 
 
-class Row(NamedTuple):
+class BookRow(NamedTuple):
     """What stands at one seq."""
 
     id: bytes
@@ -41,7 +41,7 @@ class Row(NamedTuple):
     """Who gets it: of a message only. A change is for everybody."""
 
 
-class Place(NamedTuple):
+class BookPlace(NamedTuple):
     """How far a node was when it was last looked at."""
 
     epoch: int
@@ -54,7 +54,7 @@ class MeshBook:
 
     slug: str
     epoch: int = 1
-    rows: list[Row] = field(default_factory=list)
+    rows: list[BookRow] = field(default_factory=list)
     seqs: dict[bytes, int] = field(default_factory=dict)
     ever: dict[tuple[int, int], bytes] = field(default_factory=dict)
     """By epoch and seq, whatever became of it."""
@@ -69,7 +69,7 @@ class MeshBook:
     """It was accepted after that, by the same clock."""
     forgotten: set[int] = field(default_factory=set)
     """Seqs whose ids the broker does not remember any more."""
-    places: dict[str, Place] = field(default_factory=dict)
+    places: dict[str, BookPlace] = field(default_factory=dict)
     jumped: dict[str, int] = field(default_factory=dict)
     """Up to where a node has a snapshot in place of single changes."""
 
@@ -102,7 +102,7 @@ class MeshBook:
                 )
         return problems
 
-    def went_back(self, rows: list[Row]) -> None:
+    def went_back(self, rows: list[BookRow]) -> None:
         """The broker is what it was when it held these."""
         same = sum(1 for a, b in zip(self.rows, rows, strict=False) if a.id == b.id)
         self.rows = list(rows)
@@ -126,17 +126,17 @@ class Books:
 
     # --- the broker ---------------------------------------------------------------------------
 
-    def look(self, hub: Hub) -> list[str]:
+    def look(self, hub: BrokerMachine) -> list[str]:
         """What is new at the broker; says what is wrong with it."""
         problems: list[str] = []
         for slug in self.to_come:
-            if slug not in self.meshes and hub.peek(SqliteDesk.mesh_get, slug) is not None:
+            if slug not in self.meshes and hub.peek(SqliteBrokerStore.mesh_get, slug) is not None:
                 self.meshes[slug] = MeshBook(slug)
         for book in self.meshes.values():
             problems += hub.peek(_look, book, self.names, hub.world.now_ms)
         return problems
 
-    def audit(self, hub: Hub) -> list[str]:
+    def audit(self, hub: BrokerMachine) -> list[str]:
         """Everything that the broker holds, against the books."""
         problems: list[str] = []
         for book in self.meshes.values():
@@ -144,7 +144,7 @@ class Books:
         found = hub.peek(lambda desk: desk.orphans(10))
         return problems + [f"orphan: {one.what}, seq {one.seq} of {one.mesh}" for one in found]
 
-    def swept(self, hub: Hub, *, early: bool = False) -> list[str]:
+    def swept(self, hub: BrokerMachine, *, early: bool = False) -> list[str]:
         """After a sweep: what is gone is noted. Nothing may be if it was by a clock far ahead."""
         problems: list[str] = []
         for book in self.meshes.values():
@@ -160,7 +160,7 @@ class Books:
 
     # --- nodes --------------------------------------------------------------------------------
 
-    def look_at_node(self, peer: str, log: Chronicle, tx: Reader) -> list[str]:
+    def look_at_node(self, peer: str, log: LogHistory, tx: Reader) -> list[str]:
         """After something that a node did."""
         problems = self._inbox(peer, tx)
         for book in self.meshes.values():
@@ -170,7 +170,7 @@ class Books:
                 problems += self._done(peer, book, tx)
         return problems
 
-    def forget_node(self, peer: str, log: Chronicle) -> None:
+    def forget_node(self, peer: str, log: LogHistory) -> None:
         """It was restored: it stands where it stood then, and its inbox is that of then."""
         self.inboxes[peer] = {id: 0 for id in self.inboxes[peer] if log.holds(id)}
         for book in self.meshes.values():
@@ -185,10 +185,10 @@ class Books:
             known[row.id] = row.number
         return problems
 
-    def _passed(self, peer: str, log: Chronicle, book: MeshBook, row: MeshRow) -> list[str]:
+    def _passed(self, peer: str, log: LogHistory, book: MeshBook, row: MeshRow) -> list[str]:
         """Its cursor has passed nothing that it does not hold."""
-        now = Place(row.broker_epoch, row.broker_seq)
-        before = book.places.get(peer, Place(0, 0))
+        now = BookPlace(row.broker_epoch, row.broker_seq)
+        before = book.places.get(peer, BookPlace(0, 0))
         if now == before or now.epoch != book.epoch:
             return []
         if now.seq > book.seq:
@@ -205,7 +205,9 @@ class Books:
                 )
         return problems
 
-    def _is_missed(self, peer: str, log: Chronicle, book: MeshBook, seq: int, row: Row) -> bool:
+    def _is_missed(
+        self, peer: str, log: LogHistory, book: MeshBook, seq: int, row: BookRow
+    ) -> bool:
         if row.sender == peer or log.holds(row.id):
             return False
         if row.kind == CHANGE:
@@ -239,7 +241,7 @@ class Books:
             if row.id not in self.inboxes[peer]
         ]
 
-    def unseen(self, peer: str, log: Chronicle) -> list[str]:
+    def unseen(self, peer: str, log: LogHistory) -> list[str]:
         """Changes that are at the broker and not with a node."""
         return [
             f"{id_text(row.id)}, {seq} of {book.slug}, never came to {peer}"
@@ -253,7 +255,7 @@ class Books:
 
 
 async def _look(
-    desk: SqliteDesk, book: MeshBook, names: dict[bytes, str], now_ms: int
+    desk: SqliteBrokerStore, book: MeshBook, names: dict[bytes, str], now_ms: int
 ) -> list[str]:
     before, book.looked_at = book.looked_at or now_ms, now_ms
     mesh = await desk.mesh_get(book.slug)
@@ -276,7 +278,7 @@ async def _look(
             problems.append(f"{id_text(id)} is {book.seqs[id]} and {seq} of {book.slug}")
         entitled = frozenset(_entitled(desk, book.slug, kind, ref, seq, names))
         origin = decode_trusted(raw).origin  # who knows it without getting it
-        book.rows.append(Row(id, kind, ref, names[sender], entitled - {origin}))
+        book.rows.append(BookRow(id, kind, ref, names[sender], entitled - {origin}))
         book.seqs[id] = seq
         book.gone.discard(id)  # a change that came again
         book.since[id] = before
@@ -287,7 +289,7 @@ async def _look(
 
 
 def _entitled(
-    desk: SqliteDesk, mesh: str, kind: str, ref: str, seq: int, names: dict[bytes, str]
+    desk: SqliteBrokerStore, mesh: str, kind: str, ref: str, seq: int, names: dict[bytes, str]
 ) -> Iterable[str]:
     if kind == "dm":
         return [names[bytes.fromhex(ref)]]
@@ -296,7 +298,7 @@ def _entitled(
     return []
 
 
-async def _audit(desk: SqliteDesk, book: MeshBook) -> list[str]:
+async def _audit(desk: SqliteBrokerStore, book: MeshBook) -> list[str]:
     known = known_ids(desk, book.slug)
     problems = []
     rows = dict(enumerate(book.rows, 1))
@@ -311,7 +313,7 @@ async def _audit(desk: SqliteDesk, book: MeshBook) -> list[str]:
     return problems
 
 
-async def _swept(desk: SqliteDesk, book: MeshBook) -> list[str]:
+async def _swept(desk: SqliteBrokerStore, book: MeshBook) -> list[str]:
     there = {seq for seq, *_ in messages(desk, book.slug)}
     snapshot = await desk.snapshot_get(book.slug)
     covered = 0 if snapshot is None else snapshot.seq
@@ -325,5 +327,5 @@ async def _swept(desk: SqliteDesk, book: MeshBook) -> list[str]:
     return problems
 
 
-async def _known(desk: SqliteDesk, book: MeshBook) -> dict[int, bytes]:
+async def _known(desk: SqliteBrokerStore, book: MeshBook) -> dict[int, bytes]:
     return known_ids(desk, book.slug)

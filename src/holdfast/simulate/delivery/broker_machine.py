@@ -18,19 +18,19 @@ from typing import Any, Final, TypeVar, cast
 
 import apsw
 
-from holdfast.broker.accept import Accepting, Keeping
+from holdfast.broker.accept import Acceptor, RetentionPolicy
 from holdfast.broker.broker import NO_CERTIFICATE, Broker
 from holdfast.broker.connection import Connection
 from holdfast.broker.identity import KEY, NAME, Identity
-from holdfast.broker.session import Talk
+from holdfast.broker.session import Session
 from holdfast.broker.settings import BrokerSettings
-from holdfast.broker.upkeep import Upkeep, sweep_asked
+from holdfast.broker.upkeep import BrokerUpkeep, sweep_asked
 from holdfast.rules.keys import card_of, public_key
 from holdfast.rules.limits import DAY_MS, HOUR_MS, SECOND_MS
 from holdfast.simulate.world.machine import Death, Machine
 from holdfast.simulate.world.world import World
-from holdfast.storage.broker.sqlite import SqliteDesk
-from holdfast.transport.websocket_server import Socket
+from holdfast.storage.broker.sqlite import SqliteBrokerStore
+from holdfast.transport.websocket_server import WebSocketConnection
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ URL: Final = "http://127.0.0.1:7421"
 SEED: Final = b"B" * 32
 CARD: Final = card_of(HUB, public_key(SEED))
 ID_DAYS: Final = 3
-KEEPING: Final = Keeping(keep_ms=2 * HOUR_MS, dedupe_ms=ID_DAYS * DAY_MS)
+KEEPING: Final = RetentionPolicy(keep_ms=2 * HOUR_MS, dedupe_ms=ID_DAYS * DAY_MS)
 """Messages go within the storm; ids only if everybody sleeps for days."""
 FAR_MS: Final = DAY_MS
 MARK_ROWS: Final = 20
@@ -74,7 +74,7 @@ class WireEnd:
 
     has_room = True
 
-    def __init__(self, hub: Hub, wire: Any) -> None:
+    def __init__(self, hub: BrokerMachine, wire: Any) -> None:
         self._hub, self.wire = hub, wire
         self.is_open = True
         self.connection: Connection | None = None
@@ -113,7 +113,9 @@ class _InOrder(dict[Any, None]):
 class _Broker(Broker):
     """A broker process whose time and chance are the world's."""
 
-    def __init__(self, hub: Hub, desk: SqliteDesk, identity: Identity, rng: random.Random) -> None:
+    def __init__(
+        self, hub: BrokerMachine, desk: SqliteBrokerStore, identity: Identity, rng: random.Random
+    ) -> None:
         mode = ("retention_scoped", ID_DAYS)
         settings = BrokerSettings(store=hub.home)
         super().__init__(desk, identity, settings, cast(Any, mode), source=hub.clock)
@@ -121,7 +123,7 @@ class _Broker(Broker):
         self.keeping = KEEPING
         self.connections = cast(Any, _InOrder())
         self._rng = rng
-        self.accepting = Accepting(
+        self.accepting = Acceptor(
             desk,
             KEEPING,
             clock=self.source.now_ms,
@@ -139,8 +141,8 @@ class _Broker(Broker):
         """Here and now: another thread would have a time of its own."""
         return work(*args)
 
-    def talk(self, listener: str) -> Talk:
-        return Talk(
+    def talk(self, listener: str) -> Session:
+        return Session(
             self.desk,
             self.accepting,
             self.me,
@@ -164,13 +166,13 @@ class Faults(logging.Handler):
         self.heard.append(f"{record.getMessage()}: {error!r}")
 
 
-class Hub(Machine):
+class BrokerMachine(Machine):
     """The broker's machine. `desk` is None while it is down."""
 
     def __init__(self, world: World, folder: Path) -> None:
         super().__init__(world, HUB, folder)
         self.home = self.home.parent / "desk"
-        self.desk: SqliteDesk | None = None
+        self.desk: SqliteBrokerStore | None = None
         self.broker: _Broker | None = None
         self.loop: Loop | None = None
         self.leaving: list[tuple[Any, bytes | int]] = []
@@ -198,7 +200,9 @@ class Hub(Machine):
 
     def start(self) -> Any:
         assert self.desk is None, "it runs already"
-        desk = SqliteDesk(self.home, vfs=self.disk.name, mark_rows=MARK_ROWS, tell_copies=False)
+        desk = SqliteBrokerStore(
+            self.home, vfs=self.disk.name, mark_rows=MARK_ROWS, tell_copies=False
+        )
         loop = Loop(self._world)
         try:
             with self.activity():
@@ -210,12 +214,12 @@ class Hub(Machine):
         self.ends, self.leaving = {}, []
         self.since_start.clear()
 
-    async def _open(self, desk: SqliteDesk) -> None:
+    async def _open(self, desk: SqliteBrokerStore) -> None:
         """In the order of `serve`."""
         await desk.open(self.clock.now_ms())
         await desk.set_mode("retention_scoped", ID_DAYS)
         self.broker = _Broker(self, desk, self._identity, self._chance)
-        await Upkeep(self.broker).look_at_clock()
+        await BrokerUpkeep(self.broker).look_at_clock()
 
     def stop(self) -> None:
         assert self.desk is not None
@@ -253,7 +257,7 @@ class Hub(Machine):
 
     # --- work ---------------------------------------------------------------------------------
 
-    def work(self, begin: Callable[[SqliteDesk], Coroutine[Any, Any, T]]) -> T:
+    def work(self, begin: Callable[[SqliteBrokerStore], Coroutine[Any, Any, T]]) -> T:
         """One call of the desk and what follows from it; raises `Died`, or what the call does."""
         desk, loop = self.desk, self.loop
         assert desk is not None
@@ -276,7 +280,7 @@ class Hub(Machine):
         assert self.broker is not None
         end = self.ends[wire.number] = WireEnd(self, wire)
         connection = end.connection = Connection(self.broker, "tcp")
-        self._in_loop(lambda: connection.opened(cast(Socket, end)))
+        self._in_loop(lambda: connection.opened(cast(WebSocketConnection, end)))
 
     def hear(self, wire: Any, raw: bytes) -> None:
         """A frame comes in, and is answered."""
@@ -302,7 +306,7 @@ class Hub(Machine):
         assert self.broker is not None
         assert self.loop is not None
         with self.activity():
-            upkeep = Upkeep(self.broker)
+            upkeep = BrokerUpkeep(self.broker)
             self.loop.settle(upkeep.sweep())
             self.loop.settle(upkeep.collect())
 

@@ -10,23 +10,23 @@ from typing import Any, TypeVar
 from holdfast.rules.errors import DiskFull, HoldfastError, StoreFailed, Unknown, Unreachable
 from holdfast.rules.limits import SECOND_MS
 from holdfast.simulate.delivery.books import Books
-from holdfast.simulate.delivery.broker_machine import HUB, Faults, Hub
+from holdfast.simulate.delivery.broker_machine import HUB, BrokerMachine, Faults
 from holdfast.simulate.delivery.node_end import NodeEnd
-from holdfast.simulate.delivery.queues import Queues
+from holdfast.simulate.delivery.queues import QueueTakers
 from holdfast.simulate.delivery.wires import Wire
 from holdfast.simulate.nodes.nodes import RESTART_MS_MAX, NodeWorld
 from holdfast.simulate.world.machine import Died, Machine
-from holdfast.storage.broker.sqlite import SqliteDesk
+from holdfast.storage.broker.sqlite import SqliteBrokerStore
 
 T = TypeVar("T")
 
 
-class HubWorld(NodeWorld):
+class BrokerWorld(NodeWorld):
     """Nodes, and a broker that lives and dies."""
 
-    hub: Hub
+    hub: BrokerMachine
     books: Books
-    queues: Queues
+    queues: QueueTakers
     ends: dict[str, NodeEnd]
 
     def begin_hub(self) -> None:
@@ -70,7 +70,7 @@ class HubWorld(NodeWorld):
             early, self._sweeping, self._swept_early = self._swept_early, False, False
             self.expect(self.books.swept(self.hub, early=early))
 
-    def hub_does(self, what: str, work: Callable[[SqliteDesk], Coroutine[Any, Any, T]]) -> T:
+    def hub_does(self, what: str, work: Callable[[SqliteBrokerStore], Coroutine[Any, Any, T]]) -> T:
         """One call of the desk; raises what it does, `Died`, or Unreachable if it is down."""
         if not self.hub.up:
             raise Unreachable("the broker is down")

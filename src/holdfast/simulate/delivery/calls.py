@@ -10,10 +10,10 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from holdfast.broker.access import place_of, require_member, require_mesh
-from holdfast.node.broker_client.client import BrokerCalls
-from holdfast.node.broker_client.objects import Objects
-from holdfast.node.core.engine import Core
+from holdfast.broker.access import mesh_position, require_member, require_mesh
+from holdfast.node.broker_client.client import BrokerClient
+from holdfast.node.broker_client.objects import BrokerObjects
+from holdfast.node.core.engine import NodeEngine
 from holdfast.protocol.broker_http import MadeInvite, Snapshot, SnapshotBegun, Standing
 from holdfast.rules.broker_rows import MEMBER_GRANTS, InviteRow, SnapshotRow
 from holdfast.rules.errors import (
@@ -28,17 +28,17 @@ from holdfast.rules.errors import (
 from holdfast.rules.ids import id_text
 from holdfast.rules.invites import SECRET_BYTES, Invite, digest, format_invite
 from holdfast.rules.limits import HOUR_MS, INVITE_HOURS
-from holdfast.rules.rows import MateRow
+from holdfast.rules.rows import KnownMember
 from holdfast.simulate.delivery.broker_machine import CARD, URL
 from holdfast.simulate.world.machine import Died
-from holdfast.storage.broker.port import Desk
-from holdfast.storage.broker.sqlite import SqliteDesk
+from holdfast.storage.broker.port import BrokerStore
+from holdfast.storage.broker.sqlite import SqliteBrokerStore
 
 if TYPE_CHECKING:
     from holdfast.simulate.delivery.delivery import DeliveryWorld
 
 T = TypeVar("T")
-Work = Callable[[SqliteDesk], Coroutine[Any, Any, T]]
+Work = Callable[[SqliteBrokerStore], Coroutine[Any, Any, T]]
 
 THEIRS: Final = (Broken, Unknown, DiskFull, StoreBusy, StoreClosed)
 """Trouble with the broker's own disk, as a node hears of it: it is not there."""
@@ -47,7 +47,7 @@ LOST: Final = 0.5
 """Of the calls that fail, so many are lost on their way there; of the others the answer is."""
 
 
-class Calls(BrokerCalls):
+class SimulatedBrokerRequests(BrokerClient):
     """One node's calls. `key` is who asks."""
 
     def __init__(self, world: DeliveryWorld, peer: str, key: bytes) -> None:
@@ -82,7 +82,7 @@ class Calls(BrokerCalls):
     def register(self, mesh: str, name: str, token: str | None = None) -> Standing:
         server_id, now = id_text(self._world.mint()), self._world.hub.clock.now_ms()
 
-        async def work(desk: SqliteDesk) -> None:
+        async def work(desk: SqliteBrokerStore) -> None:
             await desk.mesh_register(mesh, name, self._me, self._peer, server_id, now)
 
         self.call(work)
@@ -108,16 +108,16 @@ class Calls(BrokerCalls):
 
     def join(self, invite: Invite) -> Standing:
         now = self._world.hub.clock.now_ms()
-        use = partial(SqliteDesk.invite_use, key=self._me, name=self._peer, now_ms=now)
+        use = partial(SqliteBrokerStore.invite_use, key=self._me, name=self._peer, now_ms=now)
         return self.standing(self.call(lambda desk: use(desk, digest(invite.secret))))
 
     # --- meshes -------------------------------------------------------------------------------
 
     def standing(self, mesh: str) -> Standing:
-        async def work(desk: Desk) -> Standing:
+        async def work(desk: BrokerStore) -> Standing:
             member = await require_member(desk, mesh, self._me)
             row = await require_mesh(desk, mesh)
-            place = await place_of(desk, row, member)
+            place = await mesh_position(desk, row, member)
             return Standing(
                 *(row.slug, row.name, row.server_id, row.epoch, row.base, row.first, row.seq),
                 place.grants,
@@ -126,11 +126,11 @@ class Calls(BrokerCalls):
 
         return self.call(work)
 
-    def mates(self, mesh: str) -> list[MateRow]:
-        async def work(desk: Desk) -> list[MateRow]:
+    def mates(self, mesh: str) -> list[KnownMember]:
+        async def work(desk: BrokerStore) -> list[KnownMember]:
             await require_member(desk, mesh, self._me)
             return [
-                MateRow(mesh=mesh, key=row.key, name=row.name, grants=tuple(sorted(row.grants)))
+                KnownMember(mesh=mesh, key=row.key, name=row.name, grants=tuple(sorted(row.grants)))
                 for row in await desk.member_list(mesh)
             ]
 
@@ -139,13 +139,13 @@ class Calls(BrokerCalls):
     # --- objects ------------------------------------------------------------------------------
 
     def object_size(self, mesh: str, sha: str) -> int | None:
-        async def work(desk: Desk) -> int | None:
+        async def work(desk: BrokerStore) -> int | None:
             await require_member(desk, mesh, self._me, "read")
             return await desk.object_asked(mesh, sha)
 
         return self.call(work)
 
-    def put_object(self, core: Core, mesh: str, sha: str) -> bool:
+    def put_object(self, core: NodeEngine, mesh: str, sha: str) -> bool:
         if self.object_size(mesh, sha) is not None:
             return False
         with core.blobs.open(sha) as source:
@@ -153,18 +153,20 @@ class Calls(BrokerCalls):
         self.member(mesh, "write")
         for number, at in enumerate(range(0, len(content), PIECE_BYTES)):
             piece = content[at : at + PIECE_BYTES]
-            add = partial(SqliteDesk.object_add, mesh=mesh, sha256=sha, number=number, piece=piece)
+            add = partial(
+                SqliteBrokerStore.object_add, mesh=mesh, sha256=sha, number=number, piece=piece
+            )
             self.call(add)
         self.call(lambda desk: desk.object_finish(mesh, sha, len(content)))
         return True
 
-    def objects(self, mesh: str) -> Objects:
+    def objects(self, mesh: str) -> BrokerObjects:
         return _Objects(self, mesh)
 
     # --- snapshots ----------------------------------------------------------------------------
 
     def snapshot(self, mesh: str) -> Snapshot | None:
-        async def work(desk: Desk) -> SnapshotRow | None:
+        async def work(desk: BrokerStore) -> SnapshotRow | None:
             await require_member(desk, mesh, self._me, "read")
             return await desk.snapshot_get(mesh)
 
@@ -201,23 +203,23 @@ class Calls(BrokerCalls):
         return part
 
 
-class _Objects(Objects):
+class _Objects(BrokerObjects):
     """The objects of one mesh, as `pull_objects` asks for them."""
 
-    def __init__(self, calls: Calls, mesh: str) -> None:
+    def __init__(self, calls: SimulatedBrokerRequests, mesh: str) -> None:
         self._asked, self._of = calls, mesh
 
     def object_size(self, sha: str) -> int | None:
         return self._asked.object_size(self._of, sha)
 
     def object(self, sha: str, start: int, size: int) -> bytes:
-        async def work(desk: Desk) -> bytes:
+        async def work(desk: BrokerStore) -> bytes:
             return b"".join([piece async for piece in desk.object_read(self._of, sha)])
 
         return self._asked.call(work)[start : start + size]
 
 
-async def _nothing(desk: SqliteDesk) -> None:
+async def _nothing(desk: SqliteBrokerStore) -> None:
     """Whoever says hello asks for nothing yet."""
 
 

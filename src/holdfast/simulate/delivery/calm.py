@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.rules.errors import UnknownDestination
 from holdfast.rules.ids import id_text
 from holdfast.rules.outbox import EXPIRED
-from holdfast.rules.rows import SpoolRow
+from holdfast.rules.rows import OutboxRow
 from holdfast.simulate.delivery.books import ALL
 from holdfast.simulate.delivery.time import is_old
 from holdfast.simulate.nodes.nodes import running
@@ -65,7 +65,7 @@ def _unsent(world: DeliveryWorld, peer: str) -> list[str]:
 
     def look(tx: Reader) -> list[str]:
         problems = []
-        ended: dict[bytes, SpoolRow] = {}
+        ended: dict[bytes, OutboxRow] = {}
         for mesh in world.books.meshes:
             rows = tx.spool_list(f"broker:{mesh}", ("dead", "aborted"), 0, ALL)
             ended |= {row.id: row for row in rows}
@@ -89,5 +89,5 @@ def _unsent(world: DeliveryWorld, peer: str) -> list[str]:
     return running(world.machines[peer])._core.read("unsent", look)
 
 
-def _told(row: SpoolRow) -> str:
+def _told(row: OutboxRow) -> str:
     return f"{row.state} {row.entity or 'message'} {id_text(row.id)} ({row.code}: {row.error})"

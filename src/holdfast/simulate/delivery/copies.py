@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final
 from holdfast.node.recovery.backup import backup, restore
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.limits import HOUR_MS
-from holdfast.simulate.delivery.books import Row
+from holdfast.simulate.delivery.books import BookRow
 from holdfast.simulate.nodes.nodes import running
 from holdfast.simulate.world.log_history import Seen
 from holdfast.simulate.world.machine import Died, Machine
-from holdfast.storage.broker.sqlite import SqliteDesk
+from holdfast.storage.broker.sqlite import SqliteBrokerStore
 
 if TYPE_CHECKING:
     from holdfast.simulate.delivery.delivery import DeliveryWorld
@@ -33,7 +33,7 @@ class Copies:
 
     def __init__(self, world: DeliveryWorld) -> None:
         self._world = world
-        self._hub: list[tuple[int, Path, dict[str, list[Row]]]] = []
+        self._hub: list[tuple[int, Path, dict[str, list[BookRow]]]] = []
         """When it was made, where it is, what each mesh held."""
         self._nodes: dict[str, list[tuple[Path, list[Seen]]]] = {}
 
@@ -95,7 +95,7 @@ class Copies:
             world.note(f"{slug} goes back from {book.seq} to {len(held[slug])}")
             world.happened["forgotten"] += max(0, book.seq - len(held[slug]))
             book.went_back(held[slug])
-            mesh = hub.peek(SqliteDesk.mesh_get, slug)
+            mesh = hub.peek(SqliteBrokerStore.mesh_get, slug)
             if mesh is None or mesh.epoch <= before[slug]:
                 world.break_off(f"the broker went back unseen: {slug} is in {before[slug]}")
         world.queues.went_back()
@@ -152,7 +152,7 @@ class Copies:
         world.ends[machine.peer].connect()
 
 
-async def _ahead(desk: SqliteDesk, slug: str, epoch: int) -> None:
+async def _ahead(desk: SqliteBrokerStore, slug: str, epoch: int) -> None:
     """What an operator does who knows that the broker was restored."""
     while True:
         (made,) = await desk.new_epoch(slug, "restored", 0)

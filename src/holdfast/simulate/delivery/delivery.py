@@ -34,7 +34,7 @@ from typing import Final, Self, TypeVar
 
 import msgspec
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.upkeep.sweep import Ttl
 from holdfast.rules.broker_rows import MEMBER_GRANTS, DestinationRow, MemberRow
 from holdfast.rules.errors import (
@@ -50,23 +50,23 @@ from holdfast.rules.errors import (
 from holdfast.rules.keys import public_key
 from holdfast.rules.limits import DAY_MS, HOUR_MS, SECOND_MS
 from holdfast.simulate.delivery.books import Books
-from holdfast.simulate.delivery.broker_machine import CARD, HUB, URL, Hub
-from holdfast.simulate.delivery.broker_world import HubWorld
+from holdfast.simulate.delivery.broker_machine import CARD, HUB, URL, BrokerMachine
+from holdfast.simulate.delivery.broker_world import BrokerWorld
 from holdfast.simulate.delivery.calm import compare, left
 from holdfast.simulate.delivery.copies import Copies
 from holdfast.simulate.delivery.node_end import NodeEnd
 from holdfast.simulate.delivery.publish import Publication
-from holdfast.simulate.delivery.queues import DELIVERIES_MAX, QUEUE, VISIBILITY_MS, Queues
+from holdfast.simulate.delivery.queues import DELIVERIES_MAX, QUEUE, VISIBILITY_MS, QueueTakers
 from holdfast.simulate.delivery.storm import DeliveryStorm
 from holdfast.simulate.delivery.time import back_in_time
 from holdfast.simulate.delivery.traits import traits_of
-from holdfast.simulate.delivery.workload import TOPIC, DeliveryChores
-from holdfast.simulate.nodes.link import Relation
+from holdfast.simulate.delivery.workload import TOPIC, DeliveryWorkload
+from holdfast.simulate.nodes.link import SimulatedLink
 from holdfast.simulate.nodes.nodes import running, set_aside
 from holdfast.simulate.world.invariants import audit
 from holdfast.simulate.world.machine import Died, Machine
-from holdfast.simulate.world.seeds import replayable, tell_all
-from holdfast.storage.broker.sqlite import SqliteDesk
+from holdfast.simulate.world.seeds import replay_seeds, replayable
+from holdfast.storage.broker.sqlite import SqliteBrokerStore
 from holdfast.storage.files.durable import durable_replace
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.ports import Reader, Transaction
@@ -91,7 +91,7 @@ PATIENCE: Final = (DiskFull, Unknown, StoreFailed, StoreBusy, StoreClosed, Unrea
 """What a sync may meet with: its own disk, a line that breaks, and being removed."""
 
 
-class DeliveryWorld(HubWorld):
+class DeliveryWorld(BrokerWorld):
     """Nodes, their broker, and the lines between them."""
 
     ttl = TTL
@@ -102,9 +102,9 @@ class DeliveryWorld(HubWorld):
         self.ends = {}
         self.keys = {peer: public_key(_seed_of(peer)) for peer in self._peers}
         self.books = Books(self.meshes, {key: peer for peer, key in self.keys.items()})
-        self.queues = Queues(self)
+        self.queues = QueueTakers(self)
         self.copies = Copies(self)
-        self.chores = self.mail = DeliveryChores(
+        self.chores = self.mail = DeliveryWorkload(
             self.fork("chores"), self.mint, self.meshes, self.ttl
         )
         self.mail.keys = self.keys
@@ -114,7 +114,7 @@ class DeliveryWorld(HubWorld):
         self.is_calm = False
         self.begin_hub()
 
-    def topology(self) -> list[Relation]:
+    def topology(self) -> list[SimulatedLink]:
         return []
 
     def pairs(self) -> list[tuple[str, str]]:
@@ -128,7 +128,7 @@ class DeliveryWorld(HubWorld):
         logging.getLogger("holdfast").addHandler(self._faults)
         super().__enter__()
         folder = next(iter(self.machines.values())).home.parent.parent
-        self.hub = Hub(self, folder)
+        self.hub = BrokerMachine(self, folder)
         self._stack.callback(self.hub.close)
         self.hub.start()
         self.hub.work(self._register)
@@ -151,7 +151,7 @@ class DeliveryWorld(HubWorld):
         logging.getLogger("holdfast").removeHandler(self._faults)
         super().__exit__(kind, error, traceback)
 
-    async def _register(self, desk: SqliteDesk) -> None:
+    async def _register(self, desk: SqliteBrokerStore) -> None:
         owner, *others = self._peers
         now = self.now_ms
         for mesh in self.meshes:
@@ -170,7 +170,7 @@ class DeliveryWorld(HubWorld):
                 await self._admit(desk, mesh, peer)
             await desk.subscribe(mesh, self.keys[owner], TOPIC)
 
-    async def _admit(self, desk: SqliteDesk, mesh: str, peer: str) -> None:
+    async def _admit(self, desk: SqliteBrokerStore, mesh: str, peer: str) -> None:
         grants = MEMBER_GRANTS | {"relay"} if self.traits.relay else MEMBER_GRANTS
         key = self.keys[peer]
         row = MemberRow(key=key, name=peer, grants=grants, added_at=self.now_ms)
@@ -195,7 +195,7 @@ class DeliveryWorld(HubWorld):
 
     # --- nodes ----------------------------------------------------------------------------------
 
-    def sync_on(self, machine: Machine, act: Callable[[Core], T]) -> T | None:
+    def sync_on(self, machine: Machine, act: Callable[[NodeEngine], T]) -> T | None:
         """A node syncs; None if its disk, its line or its machine failed meanwhile."""
         if not machine.up:
             return None
@@ -318,4 +318,4 @@ def tell(seed: int) -> DeliveryWorld:
 
 
 if __name__ == "__main__":
-    sys.exit(tell_all(tell, sys.argv[1:]))
+    sys.exit(replay_seeds(tell, sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""A node's end of the line to its broker: the real `SyncCore`, driven one event after the other.
+"""A node's end of the line to its broker: the real `SyncSession`, driven one event after the other.
 
 What a daemon does in tasks side by side happens here in turns. Whatever raises ends the connection,
 and another is begun after a while, as in life.
@@ -11,20 +11,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.object_transfer import ObjectGone, pull_objects
 from holdfast.node.library.node import Node
 from holdfast.node.sharing import join
 from holdfast.node.snapshots.mesh_snapshot import keep_snapshot, take_snapshot, upload_snapshot
 from holdfast.node.sync import receive
-from holdfast.node.sync.session import Broker, SyncCore
+from holdfast.node.sync.session import BrokerAddress, SyncSession
 from holdfast.node.trust.trust import Trust
 from holdfast.protocol.frames import (
-    Behind,
     Challenge,
     Entries,
     FromBroker,
     FromNode,
+    SnapshotNeeded,
     SnapshotWanted,
     Welcome,
     encode_frame,
@@ -34,10 +34,10 @@ from holdfast.rules.backoff import backoff_ms
 from holdfast.rules.errors import BlobMissing, Conflict, NotAllowed
 from holdfast.rules.limits import SECOND_MS
 from holdfast.simulate.delivery.broker_machine import CARD, URL
-from holdfast.simulate.delivery.calls import Calls
+from holdfast.simulate.delivery.calls import SimulatedBrokerRequests
 from holdfast.simulate.delivery.wires import Wire
 from holdfast.simulate.world.machine import Machine
-from holdfast.simulate.world.world import Event
+from holdfast.simulate.world.world import ScheduledEvent
 from holdfast.storage.files.home import HomePaths
 
 if TYPE_CHECKING:
@@ -59,12 +59,12 @@ class NodeEnd:
         self.wire: Wire | None = None
         self.attempts = 0
         self._node: Node | None = None
-        self._sync: SyncCore | None = None
+        self._sync: SyncSession | None = None
         self._rng: random.Random = world.fork(f"sync of {machine.peer}")
         self._greeted = False
         self._pushed_at = 0
-        self._planned: Event | None = None
-        self._due: Event | None = None
+        self._planned: ScheduledEvent | None = None
+        self._due: ScheduledEvent | None = None
 
     # --- the connection -----------------------------------------------------------------------
 
@@ -86,10 +86,10 @@ class NodeEnd:
         node = self._node = self._machine.node
         assert node is not None
         trust = Trust(node._core, HomePaths(node.home))
-        self._sync = SyncCore(
+        self._sync = SyncSession(
             node._core,
             trust,
-            Broker(URL, CARD),
+            BrokerAddress(URL, CARD),
             entropy=self._rng.randbytes,
             chance=self._rng.random,
         )
@@ -137,7 +137,7 @@ class NodeEnd:
         self._send(told)
         self.push()
 
-    def _heard(self, core: Core, frame: FromBroker) -> list[FromNode]:
+    def _heard(self, core: NodeEngine, frame: FromBroker) -> list[FromNode]:
         sync = self._sync
         assert sync is not None
         if isinstance(frame, Challenge):
@@ -158,29 +158,29 @@ class NodeEnd:
             self._patiently(lambda: upload_snapshot(core, self._calls(), frame.mesh))
             return []
         told = sync.on_frame(frame)
-        if isinstance(frame, Behind):
+        if isinstance(frame, SnapshotNeeded):
             told += self._take_snapshot(core, sync, frame)
         self._keep_snapshots(core, sync)
         return told
 
-    def _keep_snapshots(self, core: Core, sync: SyncCore) -> None:
+    def _keep_snapshots(self, core: NodeEngine, sync: SyncSession) -> None:
         for slug, mesh in list(sync.meshes.items()):
             if mesh.went_back and mesh.trouble is None:
                 mesh.went_back = False
                 self._patiently(partial(keep_snapshot, core, self._calls(), slug))
 
-    def _finish_join(self, core: Core, slug: str) -> None:
+    def _finish_join(self, core: NodeEngine, slug: str) -> None:
         """Before anything else of the mesh, as a daemon does."""
         if core.read("mesh.join", lambda tx: join.is_joining(tx, slug)):
             join.go_on(core, self._calls(), slug, lambda: False)
             self._world.publication.took(self.peer)
 
-    def _meet(self, sync: SyncCore, slug: str) -> None:
+    def _meet(self, sync: SyncSession, slug: str) -> None:
         sync.mates(slug, self._calls().mates(slug))
 
-    def _take(self, core: Core, sync: SyncCore, entries: Entries) -> list[FromNode]:
+    def _take(self, core: NodeEngine, sync: SyncSession, entries: Entries) -> list[FromNode]:
         told: list[FromNode] = []
-        for piece in receive.pieces(receive.read(entries)):
+        for piece in receive.pieces(receive.decode_page(entries)):
             while True:
                 wanted = receive.objects_wanted(core, piece)
                 source = self._calls().objects(entries.mesh)
@@ -193,7 +193,9 @@ class NodeEnd:
                 break
         return told
 
-    def _take_snapshot(self, core: Core, sync: SyncCore, behind: Behind) -> list[FromNode]:
+    def _take_snapshot(
+        self, core: NodeEngine, sync: SyncSession, behind: SnapshotNeeded
+    ) -> list[FromNode]:
         self._world.happened["behind"] += 1
         if not behind.snapshot:
             return []
@@ -212,8 +214,8 @@ class NodeEnd:
         except (Conflict, NotAllowed) as error:
             self._world.note(f"{self.peer}: {error.message}")
 
-    def _calls(self) -> Calls:
-        return Calls(self._world, self.peer, self.key)
+    def _calls(self) -> SimulatedBrokerRequests:
+        return SimulatedBrokerRequests(self._world, self.peer, self.key)
 
     # --- what goes out ------------------------------------------------------------------------
 
@@ -239,7 +241,7 @@ class NodeEnd:
         self._send(told)
         self._plan(sync)
 
-    def _all_due(self, core: Core, sync: SyncCore) -> list[FromNode]:
+    def _all_due(self, core: NodeEngine, sync: SyncSession) -> list[FromNode]:
         told: list[FromNode] = []
         for slug in list(sync.meshes):
             while True:
@@ -254,7 +256,7 @@ class NodeEnd:
                 sync.brought(slug, wanted)
         return told
 
-    def _bring(self, core: Core, slug: str, sha: str) -> None:
+    def _bring(self, core: NodeEngine, slug: str, sha: str) -> None:
         try:
             self._calls().put_object(core, slug, sha)
         except (BlobMissing, NotAllowed) as error:
@@ -269,7 +271,7 @@ class NodeEnd:
             self._world.happened["no answer"] += 1
             self.drop()
 
-    def _plan(self, sync: SyncCore) -> None:
+    def _plan(self, sync: SyncSession) -> None:
         """The next push, when something that was put off is due."""
         with self._machine.weather.fine():
             found = [sync.next_at(slug) for slug in sync.meshes]
@@ -291,7 +293,7 @@ class NodeEnd:
         if sync is None or not self._greeted:
             return
 
-        def work(core: Core) -> list[FromNode]:
+        def work(core: NodeEngine) -> list[FromNode]:
             sync.expire()
             return [*sync.look(), *sync.retry()]
 
@@ -304,7 +306,7 @@ class NodeEnd:
 
     # --- trouble ------------------------------------------------------------------------------
 
-    def _do(self, act: Callable[[Core], list[FromNode]]) -> list[FromNode] | None:
+    def _do(self, act: Callable[[NodeEngine], list[FromNode]]) -> list[FromNode] | None:
         """None if it failed."""
         return self._world.sync_on(self._machine, act)
 
@@ -322,6 +324,6 @@ class NodeEnd:
                 self.wire.up(encode_frame(frame))
 
 
-def _dropped(sync: SyncCore) -> list[FromNode]:
+def _dropped(sync: SyncSession) -> list[FromNode]:
     sync.dropped()
     return []

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.library.node import Node
 from holdfast.node.sharing import join
 from holdfast.node.sharing.publish import Publishing, begun
@@ -23,11 +23,11 @@ from holdfast.node.upkeep.sweep import Ttl
 from holdfast.rules.errors import EpochMismatch, InviteEnded
 from holdfast.rules.invites import Invite, parse_invite
 from holdfast.rules.rows import Entry
-from holdfast.simulate.delivery.calls import Calls
+from holdfast.simulate.delivery.calls import SimulatedBrokerRequests
 from holdfast.simulate.nodes.nodes import running
 from holdfast.simulate.world.machine import Death, Machine
-from holdfast.simulate.world.workload import Answers, Chore, Chores
-from holdfast.storage.broker.sqlite import SqliteDesk
+from holdfast.simulate.world.workload import Answers, WorkItem, Workload
+from holdfast.storage.broker.sqlite import SqliteBrokerStore
 from holdfast.storage.ports import Reader
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Publication:
         self._way = world.traits.publishing
         self._rng = world.fork("publishing")
         self._owner, *self._others = world.keys
-        self._chores = Chores(world.fork("notes"), world.mint, (NOTES,), world.ttl)
+        self._chores = Workload(world.fork("notes"), world.mint, (NOTES,), world.ttl)
         self._shared_at: int | None = None
         """Where the owner's log was when the mesh became a shared one."""
         self._published = False
@@ -68,7 +68,7 @@ class Publication:
             self._world.perform(machine, self._chores.draw())
         if self._way == "snapshot":
             ttl = msgspec.structs.replace(self._world.ttl, log_ms=0)
-            self._world.perform(machine, Chore("sweep", (), _sweep(ttl)))
+            self._world.perform(machine, WorkItem("sweep", (), _sweep(ttl)))
 
     def turn(self) -> None:
         """Somebody begins, or goes on."""
@@ -88,7 +88,7 @@ class Publication:
         world = self._world
         if not world.hub.is_well:
             return []
-        keys = {row.key for row in world.hub.peek(SqliteDesk.member_list, NOTES)}
+        keys = {row.key for row in world.hub.peek(SqliteBrokerStore.member_list, NOTES)}
         return [
             peer
             for peer in self._others
@@ -108,7 +108,7 @@ class Publication:
     def _publish(self) -> None:
         calls = self._calls(self._owner)
 
-        def act(core: Core) -> bool:
+        def act(core: NodeEngine) -> bool:
             try:
                 done = Publishing(core, calls, NOTES).run()
             except EpochMismatch:
@@ -127,7 +127,7 @@ class Publication:
             self._invite_again()
             return
 
-        def act(core: Core) -> bool:
+        def act(core: NodeEngine) -> bool:
             try:
                 join.join(core, calls, invite)
             except InviteEnded:
@@ -143,13 +143,13 @@ class Publication:
     def _invite_again(self) -> None:
         calls = self._calls(self._owner)
 
-        def act(core: Core) -> bool:
+        def act(core: NodeEngine) -> bool:
             self._invite = parse_invite(calls.invite(NOTES).text)
             return True
 
         self._world.sync_on(self._world.machines[self._owner], act)
 
-    def _attempt(self, machine: Machine, act: Callable[[Core], bool]) -> bool:
+    def _attempt(self, machine: Machine, act: Callable[[NodeEngine], bool]) -> bool:
         world = self._world
         if not machine.up or not world.hub.up:
             return False
@@ -167,11 +167,11 @@ class Publication:
     def took(self, peer: str) -> None:
         """It has the broker's snapshot, if there is one."""
         world = self._world
-        if world.hub.up and world.hub.peek(SqliteDesk.snapshot_get, NOTES) is not None:
+        if world.hub.up and world.hub.peek(SqliteBrokerStore.snapshot_get, NOTES) is not None:
             world.took_snapshot(peer, NOTES)
 
-    def _calls(self, peer: str) -> Calls:
-        return Calls(self._world, peer, self._world.keys[peer])
+    def _calls(self, peer: str) -> SimulatedBrokerRequests:
+        return SimulatedBrokerRequests(self._world, peer, self._world.keys[peer])
 
     # --- what must hold -----------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class Publication:
         if core.read("left", lambda tx: begun(tx, NOTES)) is not None:
             problems.append("publishing has not ended")
         row = core.require_mesh(NOTES)
-        mesh = world.hub.peek(SqliteDesk.mesh_get, NOTES)
+        mesh = world.hub.peek(SqliteBrokerStore.mesh_get, NOTES)
         if mesh is None or (mesh.server_id, mesh.owner) != (row.server_id, world.keys[self._owner]):
             problems.append(f"the broker has {mesh}, and its owner {row.server_id}")
         return problems

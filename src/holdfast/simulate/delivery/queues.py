@@ -8,14 +8,14 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from holdfast.broker.access import require_member
-from holdfast.broker.queue_delivery import LEASE_BYTES, settle
-from holdfast.rules.broker_rows import Taken
+from holdfast.broker.queue_delivery import LEASE_BYTES, settle_messages
+from holdfast.rules.broker_rows import TakenRow
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import LeaseEnded, NotAllowed, Unreachable
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import SECOND_MS
-from holdfast.simulate.delivery.calls import Calls
-from holdfast.storage.broker.sqlite import SqliteDesk
+from holdfast.simulate.delivery.calls import SimulatedBrokerRequests
+from holdfast.storage.broker.sqlite import SqliteBrokerStore
 from holdfast.storage.broker.sqlite.inspect import queued
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ MOST: Final = 2
 HOWS: Final = ("done", "done", "done", "again", "dead", "extend")
 
 
-class Queues:
+class QueueTakers:
     """All takers of a world, and the fate of every message that they met."""
 
     def __init__(self, world: DeliveryWorld) -> None:
@@ -51,12 +51,12 @@ class Queues:
         leases = [self._rng.randbytes(LEASE_BYTES) for _ in range(MOST)]
         key = world.ends[peer].key
 
-        async def work(desk: SqliteDesk) -> list[Taken]:
+        async def work(desk: SqliteBrokerStore) -> list[TakenRow]:
             await require_member(desk, mesh, key, "read")
             return await desk.take(mesh, QUEUE, key, MOST, leases, world.hub.clock.now_ms())
 
         try:
-            taken = Calls(world, peer, key).call(work)
+            taken = SimulatedBrokerRequests(world, peer, key).call(work)
         except (Unreachable, NotAllowed):
             return
         for one in taken:
@@ -65,7 +65,7 @@ class Queues:
             how = self._rng.choice(HOWS)
             world.at(wait, self._settle, peer, mesh, one, how, name=f"{peer} is {how}")
 
-    def _settle(self, peer: str, mesh: str, one: Taken, how: str) -> None:
+    def _settle(self, peer: str, mesh: str, one: TakenRow, how: str) -> None:
         world = self._world
         if not world.hub.is_well:
             return
@@ -73,13 +73,13 @@ class Queues:
         key = world.ends[peer].key
         theirs = world.hub.peek(lambda desk: _in_hand(desk, mesh, one))
 
-        async def work(desk: SqliteDesk) -> bool:
+        async def work(desk: SqliteBrokerStore) -> bool:
             await require_member(desk, mesh, key, "read")
             now = world.hub.clock.now_ms()
-            return await settle(desk, mesh, QUEUE, one.seq, one.lease, how, "no", now)
+            return await settle_messages(desk, mesh, QUEUE, one.seq, one.lease, how, "no", now)
 
         try:
-            Calls(world, peer, key).call(work)
+            SimulatedBrokerRequests(world, peer, key).call(work)
         except Unreachable:
             if how == "done" and theirs:
                 self.perhaps[id] = None
@@ -100,7 +100,7 @@ class Queues:
     def look(self) -> None:
         """Notes the dead letters, which go in their time."""
         for mesh in self._world.meshes:
-            found = self._world.hub.peek(SqliteDesk.dead_letters, mesh, QUEUE, 1000)
+            found = self._world.hub.peek(SqliteBrokerStore.dead_letters, mesh, QUEUE, 1000)
             self.dead |= {letter.id: None for letter in found}
 
     def lost(self) -> list[str]:
@@ -123,9 +123,9 @@ class Queues:
         return problems
 
 
-async def _in_hand(desk: SqliteDesk, mesh: str, one: Taken) -> bool:
+async def _in_hand(desk: SqliteBrokerStore, mesh: str, one: TakenRow) -> bool:
     return queued(desk, mesh).get(one.seq) == one.lease
 
 
-async def _waiting(desk: SqliteDesk, mesh: str) -> set[int]:
+async def _waiting(desk: SqliteBrokerStore, mesh: str) -> set[int]:
     return set(queued(desk, mesh))

@@ -6,7 +6,7 @@ import random
 from typing import NamedTuple
 
 
-class Traits(NamedTuple):
+class DeliveryTraits(NamedTuple):
     """What is drawn for a world."""
 
     peers: int
@@ -25,10 +25,10 @@ class Traits(NamedTuple):
     """At some time the broker's clock shows a day that is weeks ahead."""
 
 
-def traits_of(seed: int) -> Traits:
+def traits_of(seed: int) -> DeliveryTraits:
     rng = random.Random(f"world {seed} delivery")
     nodes_go_back = rng.random() < 0.4
-    drawn = Traits(
+    drawn = DeliveryTraits(
         peers=rng.choice((2, 3, 3, 4)),
         meshes=rng.choice((("team",), ("team",), ("team", "lab"))),
         # What two nodes and the broker have all forgotten is brought by a third, if it may.

@@ -13,7 +13,7 @@ from holdfast.rules.limits import SECOND_MS
 from holdfast.simulate.delivery.broker_machine import HUB
 
 if TYPE_CHECKING:
-    from holdfast.simulate.delivery.broker_world import HubWorld
+    from holdfast.simulate.delivery.broker_world import BrokerWorld
     from holdfast.simulate.delivery.node_end import NodeEnd
 
 NOTICE_MS_MAX: Final = 90 * SECOND_MS
@@ -22,7 +22,7 @@ NOTICE_MS_MAX: Final = 90 * SECOND_MS
 class Wire:
     """One connection."""
 
-    def __init__(self, world: HubWorld, number: int, end: NodeEnd) -> None:
+    def __init__(self, world: BrokerWorld, number: int, end: NodeEnd) -> None:
         self._world, self.number, self._end = world, number, end
         self.peer = end.peer
         self._rng = world.fork(f"wire {number}")

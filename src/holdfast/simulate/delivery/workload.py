@@ -9,7 +9,7 @@ from holdfast.node.messages.messages import prepare
 from holdfast.rules.destinations import PRIORITIES
 from holdfast.rules.ids import id_text
 from holdfast.simulate.delivery.queues import QUEUE
-from holdfast.simulate.world.workload import Answers, Chore, Chores
+from holdfast.simulate.world.workload import Answers, WorkItem, Workload
 
 TOPIC: Final = "news"
 NOWHERE: Final = "nowhere"
@@ -19,17 +19,17 @@ MESSAGES: Final = 0.45
 SEND: Final = "message.send"
 
 
-class DeliveryChores(Chores):
+class DeliveryWorkload(Workload):
     """Draws messages besides all other work."""
 
     keys: dict[str, bytes]
 
-    def draw(self, *, evenly: bool = False) -> Chore:
+    def draw(self, *, evenly: bool = False) -> WorkItem:
         if self._rng.random() < MESSAGES:
             return self.message()
         return super().draw(evenly=evenly)
 
-    def message(self) -> Chore:
+    def message(self) -> WorkItem:
         rng = self._rng
         self._count += 1
         mesh, id = rng.choice(self._meshes), self._mint()
@@ -42,7 +42,7 @@ class DeliveryChores(Chores):
             core.write(SEND, send)
             return [None]
 
-        return Chore(SEND, (id,), do)
+        return WorkItem(SEND, (id,), do)
 
     def _destinations(self) -> list[tuple[str, str]]:
         some = [("topic", TOPIC)] * 8 + [("queue", QUEUE)] * 8 + [("topic", NOWHERE)]

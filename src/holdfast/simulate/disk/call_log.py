@@ -12,13 +12,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
-from holdfast.simulate.disk.faults import Call, Kind, Op, Plan, healthy
-from holdfast.simulate.disk.platter import Created, Deleted, Event, Found, Renamed
+from holdfast.simulate.disk.faults import DiskCall, Kind, Op, Plan, healthy
+from holdfast.simulate.disk.platter import Deleted, Event, FileCreated, FileFound, Renamed
 
 Witness = Callable[[Event], None]
 
 
-class Ledger:
+class CallLog:
     """Counts calls, asks the plan, numbers files, and tells a witness what happened, in order.
 
     `lock` is held by whoever changes the disk, from the question to the report, so that the order
@@ -31,8 +31,8 @@ class Ledger:
         self.plan = plan
         self.calls = 0
         self.counts: Counter[Op] = Counter()
-        self.trace: list[Call] | None = [] if trace else None
-        self.first_fault: Call | None = None
+        self.trace: list[DiskCall] | None = [] if trace else None
+        self.first_fault: DiskCall | None = None
         self.lock = threading.RLock()
         self.witness: Witness = witness if witness is not None else _look_away
         self.names: dict[str, int] = {}
@@ -46,7 +46,7 @@ class Ledger:
 
     def enter(self, op: Op, path: str, *, creates: bool = False) -> Kind | None:
         """Counts a call; the answer is the fault that it must fail with, or None."""
-        call = Call(self.calls, op, os.path.basename(path), creates)
+        call = DiskCall(self.calls, op, os.path.basename(path), creates)
         self.calls += 1
         self.counts[op] += 1
         if self.trace is not None:
@@ -59,13 +59,13 @@ class Ledger:
     def create(self, path: str) -> int:
         """A file was created; the answer is its number."""
         file = self.names[path] = next(self._files)
-        self.witness(Created(path, file))
+        self.witness(FileCreated(path, file))
         return file
 
     def find(self, path: str, content: bytes) -> int:
         """A file was there before this disk knew it; the answer is its number."""
         file = self.names[path] = next(self._files)
-        self.witness(Found(path, file, content))
+        self.witness(FileFound(path, file, content))
         return file
 
     def delete(self, path: str) -> None:

@@ -36,7 +36,7 @@ from typing import Final, Literal, Self
 
 import apsw
 
-from holdfast.simulate.disk.call_log import Ledger, Witness
+from holdfast.simulate.disk.call_log import CallLog, Witness
 from holdfast.simulate.disk.faults import Plan, healthy
 from holdfast.simulate.disk.platter import Fates, Platter
 from holdfast.simulate.disk.vfs import BASE, Generation
@@ -45,7 +45,7 @@ from holdfast.simulate.disk.workload import lay_out, write_new
 _serial = itertools.count(1)
 
 
-class FaultyDisk(Ledger):
+class FaultyDisk(CallLog):
     """Real files behind a VFS of its own name, whose calls are counted and fail as the plan says.
 
     A context manager: leaving it takes the name out of SQLite's list. Any number may be in use at

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.simulate.disk.disk import FaultyDisk
-from holdfast.simulate.disk.faults import Call, FailAt, Kind, Mode, Plan, healthy
+from holdfast.simulate.disk.faults import DiskCall, FailAt, Kind, Mode, Plan, healthy
 from holdfast.simulate.disk.files import watch_files
 from holdfast.simulate.disk.workload import Prepare, Workload, describe, empty, scratch
 
@@ -33,7 +33,7 @@ class SweepFailure:
     """One fault that broke a promise; `fault` plays it again, `call` is where it hit."""
 
     fault: FailAt
-    call: Call | None
+    call: DiskCall | None
     problem: str
 
     def __str__(self) -> str:
@@ -93,7 +93,7 @@ def run_with_fault(
 
 
 def _faults(
-    trace: Sequence[Call], kinds: Sequence[Kind], modes: Sequence[Mode]
+    trace: Sequence[DiskCall], kinds: Sequence[Kind], modes: Sequence[Mode]
 ) -> Iterator[FailAt]:
     for call in trace:
         for kind in kinds:

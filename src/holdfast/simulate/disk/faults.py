@@ -36,7 +36,7 @@ _IOERR: Final[dict[Op, int]] = {
 }
 
 
-class Call(NamedTuple):
+class DiskCall(NamedTuple):
     """One call to the disk; `number` counts from 0, `file` is the name without its directory."""
 
     number: int
@@ -49,10 +49,10 @@ class Call(NamedTuple):
         return self.creates or self.op in _NEED_SPACE
 
 
-Plan = Callable[[Call], Kind | None]
+Plan = Callable[[DiskCall], Kind | None]
 
 
-def healthy(call: Call) -> Kind | None:
+def healthy(call: DiskCall) -> Kind | None:
     """The plan of a disk that never fails."""
     return None
 
@@ -65,7 +65,7 @@ class FailAt:
     kind: Kind
     mode: Mode = "once"
 
-    def __call__(self, call: Call) -> Kind | None:
+    def __call__(self, call: DiskCall) -> Kind | None:
         if call.number < self.number or (self.mode == "once" and call.number > self.number):
             return None
         return None if self.kind == "full" and not call.needs_space else self.kind
@@ -79,7 +79,7 @@ class FailSometimes:
     ioerr: float = 0.0
     full: float = 0.0
 
-    def __call__(self, call: Call) -> Kind | None:
+    def __call__(self, call: DiskCall) -> Kind | None:
         drawn = self.rng.random()
         if drawn < self.ioerr:
             return "ioerr"

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from holdfast.simulate.disk.call_log import Ledger
+from holdfast.simulate.disk.call_log import CallLog
 from holdfast.simulate.disk.faults import Op, system_error
 from holdfast.simulate.disk.platter import (
     SECTOR_BYTES,
@@ -30,9 +30,9 @@ from holdfast.simulate.disk.platter import (
     Deleted,
     DirectoryMade,
     DirectorySynced,
+    FileWritten,
     Synced,
     SyncFailed,
-    Written,
 )
 
 _Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -43,7 +43,7 @@ _WATCHED: Final = (
 
 
 @contextmanager
-def watch_files(ledger: Ledger, root: Path) -> Iterator[None]:
+def watch_files(ledger: CallLog, root: Path) -> Iterator[None]:
     """Lets the disk see what this process does to files below `root`; several watches may nest."""
     watch = _Watch(ledger, str(root.resolve()))
     for name in _WATCHED:
@@ -65,7 +65,7 @@ class _Opened(NamedTuple):
 
 
 class _Watch:
-    def __init__(self, ledger: Ledger, root: str) -> None:
+    def __init__(self, ledger: CallLog, root: str) -> None:
         self.real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in _WATCHED}
         self._ledger = ledger
         self._root = root + os.sep
@@ -103,7 +103,7 @@ class _Watch:
             if kind != "ioerr":
                 written = self.real["write"](fd, content)
                 offset = os.lseek(fd, 0, os.SEEK_CUR) - written
-                self._ledger.witness(Written(opened.file, offset, content[:written]))
+                self._ledger.witness(FileWritten(opened.file, offset, content[:written]))
             if kind is not None:
                 raise system_error(kind, opened.path)
             return written

@@ -27,7 +27,7 @@ SECTOR_BYTES: Final = 512
 _DIRECTORY: Final = -1
 
 
-class Found(NamedTuple):
+class FileFound(NamedTuple):
     """The file was there, safe on the platter, before anyone watched."""
 
     path: str
@@ -35,12 +35,12 @@ class Found(NamedTuple):
     content: bytes
 
 
-class Created(NamedTuple):
+class FileCreated(NamedTuple):
     path: str
     file: int
 
 
-class Written(NamedTuple):
+class FileWritten(NamedTuple):
     file: int
     offset: int
     data: bytes
@@ -82,9 +82,9 @@ class DirectorySynced(NamedTuple):
 
 
 Event = (
-    Found
-    | Created
-    | Written
+    FileFound
+    | FileCreated
+    | FileWritten
     | Cut
     | Synced
     | SyncFailed
@@ -93,8 +93,8 @@ Event = (
     | DirectoryMade
     | DirectorySynced
 )
-_Content = Written | Cut
-_Naming = Created | Deleted | Renamed | DirectoryMade
+_Content = FileWritten | Cut
+_Naming = FileCreated | Deleted | Renamed | DirectoryMade
 Fates = tuple[int, ...]
 
 
@@ -143,7 +143,7 @@ class Platter:
                 self._fail_sync(file)
             case DirectorySynced(path=path):
                 self._settle([thing for thing in self._pending if _is_name_in(path, thing)])
-            case Found(path=path, file=file, content=content):
+            case FileFound(path=path, file=file, content=content):
                 self._names[path] = file
                 self._contents[file] = bytearray(content)
                 self.version += 1
@@ -170,7 +170,7 @@ class Platter:
         for thing, fate in zip(self._pending, fates, strict=True):
             if not fate:
                 continue
-            if isinstance(thing, Written | Cut):
+            if isinstance(thing, FileWritten | Cut):
                 content = changed.get(thing.file)
                 if content is None:
                     content = changed[thing.file] = bytearray(self._contents.get(thing.file, b""))
@@ -190,7 +190,7 @@ class Platter:
         if not sure:
             return
         for thing in sure:
-            if isinstance(thing, Written | Cut):
+            if isinstance(thing, FileWritten | Cut):
                 _put(self._contents.setdefault(thing.file, bytearray()), thing, -1)
             else:
                 _name(self._names, thing)
@@ -200,7 +200,7 @@ class Platter:
         """Some parts are on the platter; the rest never will be, whatever later syncs report."""
         doomed = [thing for thing in self._pending if _is_content_of(file, thing)]
         for thing in doomed:
-            assert isinstance(thing, Written | Cut)
+            assert isinstance(thing, FileWritten | Cut)
             fate = _random_fate(self.rng, _parts(thing), 0.5, 0.3)
             if fate:
                 _put(self._contents.setdefault(file, bytearray()), thing, fate)
@@ -214,14 +214,14 @@ class Platter:
 
 
 def _is_content_of(file: int, thing: _Content | _Naming) -> bool:
-    return isinstance(thing, Written | Cut) and thing.file == file
+    return isinstance(thing, FileWritten | Cut) and thing.file == file
 
 
 def _is_name_in(directory: str, thing: _Content | _Naming) -> bool:
     match thing:
         case (
             Renamed(target=path)
-            | Created(path=path)
+            | FileCreated(path=path)
             | Deleted(path=path)
             | DirectoryMade(path=path)
         ):
@@ -231,7 +231,7 @@ def _is_name_in(directory: str, thing: _Content | _Naming) -> bool:
 
 
 def _parts(thing: _Content | _Naming) -> int:
-    if not isinstance(thing, Written):
+    if not isinstance(thing, FileWritten):
         return 1
     first = thing.offset // SECTOR_BYTES
     last = (thing.offset + len(thing.data) - 1) // SECTOR_BYTES
@@ -273,7 +273,7 @@ def _overwrite(content: bytearray, offset: int, data: bytes) -> None:
 
 def _name(names: dict[str, int], thing: _Naming) -> None:
     match thing:
-        case Created(path=path, file=file):
+        case FileCreated(path=path, file=file):
             names[path] = file
         case Deleted(path=path):
             names.pop(path, None)

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Final
 
 import apsw
 
-from holdfast.simulate.disk.call_log import Ledger
+from holdfast.simulate.disk.call_log import CallLog
 from holdfast.simulate.disk.faults import Kind, Op, sqlite_error
 from holdfast.simulate.disk.platter import (
     SECTOR_BYTES,
     Cut,
     DirectorySynced,
+    FileWritten,
     Synced,
     SyncFailed,
-    Written,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _SYNCS_DIRECTORY: Final = (
 class Generation(apsw.VFS):
     """The VFS of one life of the process; the next life registers another under the same name."""
 
-    def __init__(self, name: str, ledger: Ledger) -> None:
+    def __init__(self, name: str, ledger: CallLog) -> None:
         self.ledger = ledger
         self.alive = True
         super().__init__(name, BASE)
@@ -122,7 +122,7 @@ class _File(apsw.VFSFile):
                 content = content[: len(content) // 2 // SECTOR_BYTES * SECTOR_BYTES]
             if content and kind != "ioerr":
                 super().xWrite(content, offset)
-                self._ledger.witness(Written(self._file, offset, content))
+                self._ledger.witness(FileWritten(self._file, offset, content))
             if kind is not None:
                 raise sqlite_error("write", kind)
 

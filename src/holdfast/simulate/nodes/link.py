@@ -13,7 +13,7 @@ from hashlib import sha256
 from os import SEEK_END
 from typing import Final, NamedTuple
 
-from holdfast.node.core.engine import Core
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.library.node import Node
 from holdfast.node.links import receive
 from holdfast.node.log import serve as giving
@@ -67,7 +67,7 @@ Answer = Batch | Object | HoldfastError | None
 
 
 @dataclass(slots=True)
-class Mind:
+class ReaderState:
     """What the reader's process knows of a link besides the row in its database."""
 
     connected: bool = False
@@ -84,7 +84,7 @@ class Mind:
 
 
 @dataclass(slots=True, eq=False)
-class Relation:
+class SimulatedLink:
     """One link of a world."""
 
     name: str
@@ -99,11 +99,11 @@ class Relation:
     slow: bool = False
     """Its reader seldom asks."""
     added_at: int = 0
-    mind: Mind = field(default_factory=Mind)
+    mind: ReaderState = field(default_factory=ReaderState)
 
-    def anew(self, filter: Filter) -> Relation:
+    def anew(self, filter: Filter) -> SimulatedLink:
         """The same link, added again: it has read nothing."""
-        return Relation(
+        return SimulatedLink(
             self.name,
             self.reader,
             self.source,
@@ -130,7 +130,7 @@ class Relation:
 # --- at the source -------------------------------------------------------------------------------
 
 
-def serve(node: Node, relation: Relation, question: Question) -> tuple[Answer]:
+def serve(node: Node, relation: SimulatedLink, question: Question) -> tuple[Answer]:
     """What a node answers; what is wrong with its own disk, the other side does not hear."""
     core, caller = node._core, relation.caller
     try:
@@ -142,7 +142,7 @@ def serve(node: Node, relation: Relation, question: Question) -> tuple[Answer]:
             case Confirmation():
                 giving.confirm(core, caller, question)
             case Fetch():
-                return (giving.give(core, caller, question),)
+                return (giving.serve_batch(core, caller, question),)
             case Piece():
                 return (_piece(core, question),)
     except OWN_TROUBLE:
@@ -152,7 +152,7 @@ def serve(node: Node, relation: Relation, question: Question) -> tuple[Answer]:
     return (None,)
 
 
-def _piece(core: Core, asked: Piece) -> Object:
+def _piece(core: NodeEngine, asked: Piece) -> Object:
     if not core.blobs.exists(asked.sha256):
         return Object(None)
     with core.blobs.open_unchecked(asked.sha256) as content:
@@ -164,14 +164,14 @@ def _piece(core: Core, asked: Piece) -> Object:
 # --- at the reader -------------------------------------------------------------------------------
 
 
-def take_in(core: Core, link: str, batch: Batch) -> receive.Taken | HoldfastError:
+def take_in(core: NodeEngine, link: str, batch: Batch) -> receive.BatchReceived | HoldfastError:
     try:
-        return receive.take(core, link, batch)
+        return receive.receive_batch(core, link, batch)
     except (BadAnswer, ForgedOrigin, EpochChanged) as error:
         return error
 
 
-def lacking_of(core: Core, batch: Batch, absent: Collection[str]) -> list[Piece]:
+def lacking_of(core: NodeEngine, batch: Batch, absent: Collection[str]) -> list[Piece]:
     """What has to be asked for before the batch may be taken in."""
     blobs = core.blobs
     return [
@@ -181,7 +181,7 @@ def lacking_of(core: Core, batch: Batch, absent: Collection[str]) -> list[Piece]
     ]
 
 
-def store_piece(core: Core, asked: Piece, found: Object) -> bool:
+def store_piece(core: NodeEngine, asked: Piece, found: Object) -> bool:
     assert found.size is not None
     here = core.blobs.put_piece(asked.sha256, asked.start, found.content)
     if here >= found.size:
@@ -193,7 +193,7 @@ def row_of(node: Node, link: str) -> LinkRow | None:
     return node._core.read("link.get", lambda tx: tx.link_get(link))
 
 
-def add_link(node: Node, relation: Relation) -> None:
+def add_link(node: Node, relation: SimulatedLink) -> None:
     """As a person would: trust the zone, then add the link."""
     now = relation.added_at = node._core.ctx.now_ms()
     key = ZoneKey(key=sha256(relation.source.encode()).digest(), added_at=now)
@@ -213,7 +213,7 @@ def add_link(node: Node, relation: Relation) -> None:
     node._core.write("link.add", work)
 
 
-def place_of(reader: Node, source: Node, relation: Relation) -> tuple[int, int, int]:
+def place_of(reader: Node, source: Node, relation: SimulatedLink) -> tuple[int, int, int]:
     """Epoch and cursor of a link, and the frontier of its consumer; zeros where there is none."""
     row = row_of(reader, relation.name)
     consumer = source._core.read("consumer", lambda tx: tx.consumer_get(relation.consumer))

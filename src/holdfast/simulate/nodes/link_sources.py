@@ -3,9 +3,9 @@
 `Direct` is for people: to tell a source that a link is removed, or to ask it what it still holds.
 Nobody waits for such an answer for long, so it comes at once or not at all.
 
-`Told` is for the link itself, whose questions travel: it gives the answers that have come so far,
-and says what is to be asked next where there is none yet (`Ask`). Whoever runs code with it runs it
-again with each new answer.
+`RecordedAnswers` is for the link itself, whose questions travel: it gives the answers that have
+come so far, and says what is to be asked next where there is none yet (`Ask`). Whoever runs code
+with it runs it again with each new answer.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from holdfast.simulate.nodes.link import (
     Object,
     Piece,
     Question,
-    Relation,
     Retirement,
+    SimulatedLink,
     serve,
 )
 
@@ -87,7 +87,7 @@ class _Source(ABC):
 class Direct(_Source):
     """A source that is asked without a network between."""
 
-    def __init__(self, world: ZoneWorld, relation: Relation) -> None:
+    def __init__(self, world: ZoneWorld, relation: SimulatedLink) -> None:
         self._world, self._relation = world, relation
 
     def answer(self, question: Question) -> Answer:
@@ -102,7 +102,7 @@ class Direct(_Source):
         return served[0]
 
 
-class Told(_Source):
+class RecordedAnswers(_Source):
     """A source whose answers have come already, in the order of the questions."""
 
     def __init__(self, answers: Sequence[Answer]) -> None:

@@ -64,16 +64,16 @@ from holdfast.rules.limits import HOUR_MS, SECOND_MS
 from holdfast.rules.rows import Entry
 from holdfast.simulate.disk.disk import seed_sqlite
 from holdfast.simulate.disk.workload import scratch
-from holdfast.simulate.nodes.link import Relation, add_link, place_of
+from holdfast.simulate.nodes.link import SimulatedLink, add_link, place_of
 from holdfast.simulate.nodes.pulling import Pulling
 from holdfast.simulate.nodes.storm import Storm
 from holdfast.simulate.world.invariants import audit, differences, missing_content, rows
-from holdfast.simulate.world.log_history import Chronicle
+from holdfast.simulate.world.log_history import LogHistory
 from holdfast.simulate.world.machine import Died, Machine
-from holdfast.simulate.world.network import Line, Links
+from holdfast.simulate.world.network import LineQuality, Network
 from holdfast.simulate.world.promises import Promises
-from holdfast.simulate.world.seeds import PromiseBroken, replayable, tell_all
-from holdfast.simulate.world.workload import TTL, Answers, Chore, Chores
+from holdfast.simulate.world.seeds import PromiseBroken, replay_seeds, replayable
+from holdfast.simulate.world.workload import TTL, Answers, WorkItem, Workload
 from holdfast.simulate.world.world import World
 from holdfast.storage.ports import Reader
 
@@ -111,14 +111,14 @@ class NodeWorld(World):
         self.happened: Counter[str] = Counter()
         """What links met with."""
         self.machines: dict[str, Machine] = {}
-        self.links = Links(self, self._mark)
+        self.links = Network(self, self._mark)
         self.promises = {peer: Promises(peer) for peer in peers}
-        self.chronicles = {peer: Chronicle(peer) for peer in peers}
+        self.chronicles = {peer: LogHistory(peer) for peer in peers}
         self.went_back: Counter[str] = Counter()
         """How often each node was restored from a backup."""
         self._peers = tuple(peers)
         self.relations = self.topology()
-        self.chores = Chores(self.fork("chores"), self.mint, self.meshes, self.ttl)
+        self.chores = Workload(self.fork("chores"), self.mint, self.meshes, self.ttl)
         self.pulling = Pulling(self)
         self._sync = sync
         self._handlers: list[Handler] = []
@@ -154,10 +154,10 @@ class NodeWorld(World):
     ) -> None:
         self._stack.close()
 
-    def topology(self) -> list[Relation]:
+    def topology(self) -> list[SimulatedLink]:
         """Everybody pulls from everybody, whoever wrote it."""
         return [
-            Relation(f"from-{source}", reader, source, Filter(meshes=self.meshes))
+            SimulatedLink(f"from-{source}", reader, source, Filter(meshes=self.meshes))
             for reader, source in self.pairs()
         ]
 
@@ -180,7 +180,7 @@ class NodeWorld(World):
     def calm(self) -> None:
         """No more faults: everyone starts, hears all news and must then hold what it should."""
         self.links.heal()
-        self.links.line = Line()
+        self.links.line = LineQuality()
         for machine in self.machines.values():
             machine.weather.clear()
             machine.clock.frozen_ms = None
@@ -193,7 +193,7 @@ class NodeWorld(World):
             self.look_into(machine)
         self.compare()
 
-    def perform(self, machine: Machine, chore: Chore) -> bool:
+    def perform(self, machine: Machine, chore: WorkItem) -> bool:
         """One piece of work; False if it should be asked for again."""
         promises = self.promises[machine.peer]
         self._swept = self._swept or chore.op == "sweep"
@@ -248,7 +248,7 @@ class NodeWorld(World):
             self._note_trouble(machine, "close", error)
         self.start(machine)
 
-    def pull(self, relation: Relation) -> None:
+    def pull(self, relation: SimulatedLink) -> None:
         """One node asks another for news."""
         self.pulling.pull(relation)
 
@@ -278,7 +278,7 @@ class NodeWorld(World):
         self.observe(machine)
         return result
 
-    def take(self, relation: Relation, act: Callable[[Node], T]) -> T | None:
+    def take(self, relation: SimulatedLink, act: Callable[[Node], T]) -> T | None:
         """A reader takes something in. Whatever is in its log after that came from the source."""
         machine = self.machines[relation.reader]
         self.observe(machine)
@@ -287,10 +287,12 @@ class NodeWorld(World):
         self._hand_over(machine)
         return result
 
-    def given(self, relation: Relation, batch: Batch) -> None:
+    def given(self, relation: SimulatedLink, batch: Batch) -> None:
         """A source has given this to a reader; it is on its way."""
 
-    def begins(self, relation: Relation, known_epoch: int, found: Batch, start: int | None) -> None:
+    def begins(
+        self, relation: SimulatedLink, known_epoch: int, found: Batch, start: int | None
+    ) -> None:
         """A reader is about to begin in a log whose epoch it has not read in; it knew another one,
         or none (0). Without a start it knows that it misses something.
         """
@@ -362,12 +364,12 @@ class NodeWorld(World):
     def before_round(self) -> None:
         """What people do before everybody asks once more."""
 
-    def has_all(self, relation: Relation) -> bool:
+    def has_all(self, relation: SimulatedLink) -> bool:
         """Whether a link is at the end of its source's log, and its source knows."""
         source = self.chronicles[relation.source]
         return self._place(relation) == (source.epoch, source.head, source.head)
 
-    def _place(self, relation: Relation) -> tuple[int, int, int]:
+    def _place(self, relation: SimulatedLink) -> tuple[int, int, int]:
         """Epoch and cursor of a link, and the frontier of its consumer."""
         reader = running(self.machines[relation.reader])
         return place_of(reader, running(self.machines[relation.source]), relation)
@@ -463,4 +465,4 @@ def tell(seed: int) -> NodeWorld:
 
 
 if __name__ == "__main__":
-    sys.exit(tell_all(tell, sys.argv[1:]))
+    sys.exit(replay_seeds(tell, sys.argv[1:]))

@@ -4,9 +4,9 @@ Both ends are the real ones (`holdfast.simulate.nodes.link`), and what to do aft
 decided by `rules.links`. Only what lies between them is played: questions and answers are messages
 of a world whose network loses, delays, doubles and reorders them.
 
-A reader's process has little in mind about a link (`Mind`), and forgets it when it dies. It waits
-for the answer to one question at a time. An answer that comes late or twice answers nothing any
-more; if it holds entries, they are taken in all the same, because that must do no harm.
+A reader's process has little in mind about a link (`ReaderState`), and forgets it when it dies. It
+waits for the answer to one question at a time. An answer that comes late or twice answers nothing
+any more; if it holds entries, they are taken in all the same, because that must do no harm.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from holdfast.rules.links import LinkState, after_error, start_of
 from holdfast.rules.rows import LinkRow
 from holdfast.simulate.nodes.link import (
     Answer,
-    Mind,
     Object,
     Piece,
     Question,
-    Relation,
+    ReaderState,
     Retirement,
+    SimulatedLink,
     lacking_of,
     row_of,
     serve,
     store_piece,
     take_in,
 )
-from holdfast.simulate.nodes.link_sources import Ask, Told
+from holdfast.simulate.nodes.link_sources import Ask, RecordedAnswers
 
 if TYPE_CHECKING:
     from holdfast.simulate.nodes.nodes import NodeWorld
@@ -68,7 +68,7 @@ class Pulling:
         self._rng = world.fork("pulling")
         self._numbers = 0
 
-    def pull(self, relation: Relation) -> None:
+    def pull(self, relation: SimulatedLink) -> None:
         """One node asks another for news, unless it may not or waits for a person."""
         row = self._row(relation)
         if row is None or row.paused or relation.mind.state in FOR_A_PERSON:
@@ -86,11 +86,11 @@ class Pulling:
         """Its process is a new one."""
         for relation in self._world.relations:
             if relation.reader == reader:
-                relation.mind = Mind()
+                relation.mind = ReaderState()
 
     # --- where to begin -----------------------------------------------------------------------
 
-    def _register(self, relation: Relation, answer: Answer) -> None:
+    def _register(self, relation: SimulatedLink, answer: Answer) -> None:
         # Where reading goes on is the reader's own affair: its cursor knows. The source is told
         # only what it must not forget yet.
         asked = Registration(
@@ -101,7 +101,7 @@ class Pulling:
         )
         self._ask(relation, asked, partial(self._registered, relation))
 
-    def _registered(self, relation: Relation, answer: Answer) -> None:
+    def _registered(self, relation: SimulatedLink, answer: Answer) -> None:
         row, mind = self._row(relation), relation.mind
         if row is None:
             return
@@ -110,12 +110,12 @@ class Pulling:
         else:
             self._look_back(relation, row, [])
 
-    def _look_back(self, relation: Relation, row: LinkRow, told: list[Answer]) -> None:
+    def _look_back(self, relation: SimulatedLink, row: LinkRow, told: list[Answer]) -> None:
         """Asks what a link asks to be sure that the log is the one that it has read."""
 
         def look(node: Node) -> tuple[bool, Question | None]:
             try:
-                return is_same_log(node._core, Told(told), row, relation.consumer), None
+                return is_same_log(node._core, RecordedAnswers(told), row, relation.consumer), None
             except Ask as ask:
                 return True, ask.question
 
@@ -133,11 +133,11 @@ class Pulling:
             self._world.break_off(f"{relation.label} takes the log of its source for another one")
 
     def _looked_back(
-        self, relation: Relation, row: LinkRow, told: list[Answer], answer: Answer
+        self, relation: SimulatedLink, row: LinkRow, told: list[Answer], answer: Answer
     ) -> None:
         self._look_back(relation, row, [*told, answer])
 
-    def _find_beginning(self, relation: Relation, first: int, tries: int) -> None:
+    def _find_beginning(self, relation: SimulatedLink, first: int, tries: int) -> None:
         def found(answer: Answer) -> None:
             if isinstance(answer, Truncated) and tries:
                 self._find_beginning(relation, answer.first_available, tries - 1)
@@ -151,7 +151,7 @@ class Pulling:
         )
         self._ask(relation, asked, found, but=Truncated)
 
-    def _begin(self, relation: Relation, found: Batch) -> None:
+    def _begin(self, relation: SimulatedLink, found: Batch) -> None:
         row = self._row(relation)
         if row is None:
             return
@@ -178,7 +178,7 @@ class Pulling:
 
     # --- questions and answers ----------------------------------------------------------------
 
-    def _fetch(self, relation: Relation, row: LinkRow, start: int | None = None) -> None:
+    def _fetch(self, relation: SimulatedLink, row: LinkRow, start: int | None = None) -> None:
         position = row.cursor + 1 if start is None else start
         asked = Fetch(
             consumer=relation.consumer,
@@ -191,7 +191,7 @@ class Pulling:
 
     def _ask(
         self,
-        relation: Relation,
+        relation: SimulatedLink,
         question: Question,
         then: Callable[[Answer], None],
         *,
@@ -223,7 +223,7 @@ class Pulling:
         )
 
     def _answer(
-        self, relation: Relation, question: Question, hear: Callable[[Answer], None]
+        self, relation: SimulatedLink, question: Question, hear: Callable[[Answer], None]
     ) -> None:
         world = self._world
         served = world.run_on(
@@ -248,7 +248,7 @@ class Pulling:
 
     # --- what arrives -------------------------------------------------------------------------
 
-    def _fetched(self, relation: Relation, position: int, answer: Answer) -> None:
+    def _fetched(self, relation: SimulatedLink, position: int, answer: Answer) -> None:
         assert isinstance(answer, Batch), f"a fetch is answered with {answer}"
         if answer.start != position:
             self._world.break_off(
@@ -257,7 +257,7 @@ class Pulling:
         relation.mind.batch, relation.mind.absent = answer, set()
         self._go_on(relation)
 
-    def _go_on(self, relation: Relation) -> None:
+    def _go_on(self, relation: SimulatedLink) -> None:
         """Asks for what the batch still lacks, or takes it in."""
         mind, batch = relation.mind, relation.mind.batch
         if batch is None:
@@ -279,7 +279,7 @@ class Pulling:
 
         self._ask(relation, piece, arrived)
 
-    def _store(self, relation: Relation, asked: Piece, found: Object) -> None:
+    def _store(self, relation: SimulatedLink, asked: Piece, found: Object) -> None:
         if found.size is None:
             self._world.note(f"{relation.source} does not have object {asked.sha256[:8]}")
             self._world.happened["object absent"] += 1
@@ -289,7 +289,7 @@ class Pulling:
             self._world.happened["object resumed" if asked.start else "object begun"] += 1
             self._go_on(relation)
 
-    def _take(self, relation: Relation, batch: Batch) -> None:
+    def _take(self, relation: SimulatedLink, batch: Batch) -> None:
         mind, before = relation.mind, self._row(relation)
         if before is None or before.paused:
             return
@@ -321,11 +321,11 @@ class Pulling:
         else:
             self._confirm(relation, taken.link)
 
-    def _confirm(self, relation: Relation, row: LinkRow) -> None:
+    def _confirm(self, relation: SimulatedLink, row: LinkRow) -> None:
         asked = Confirmation(consumer=relation.consumer, offset=row.cursor, epoch=row.epoch)
         self._ask(relation, asked, lambda answer: None)
 
-    def _take_late(self, relation: Relation, answer: Answer) -> None:
+    def _take_late(self, relation: SimulatedLink, answer: Answer) -> None:
         """Nobody waits for it any more. It may be refused, or bring something: no harm."""
         if not isinstance(answer, Batch):
             return
@@ -340,27 +340,27 @@ class Pulling:
 
     # --- trouble ------------------------------------------------------------------------------
 
-    def _fail(self, relation: Relation, error: HoldfastError) -> None:
+    def _fail(self, relation: SimulatedLink, error: HoldfastError) -> None:
         """The connection is over. The next one begins at the stored cursor."""
         world, mind = self._world, relation.mind
         plan = after_error(error, mind.attempts, self._rng.random())
         world.note(f"{relation.label} is {plan.state}: {type(error).__name__}")
         world.happened[type(error).__name__] += 1
-        relation.mind = Mind(attempts=mind.attempts + 1, state=plan.state)
+        relation.mind = ReaderState(attempts=mind.attempts + 1, state=plan.state)
         if isinstance(error, EpochChanged):
             relation.mind.new_epoch = error.epoch
         if plan.delay_ms is not None:
             world.at(plan.delay_ms + 1, self._again, relation, name=f"{relation.label} tries again")
 
-    def _again(self, relation: Relation) -> None:
+    def _again(self, relation: SimulatedLink) -> None:
         if self._hears(relation) and not relation.mind.awaited:
             self.pull(relation)
 
-    def _hears(self, relation: Relation) -> bool:
+    def _hears(self, relation: SimulatedLink) -> bool:
         return relation in self._world.relations and self._world.machines[relation.reader].up
 
-    def _row(self, relation: Relation) -> LinkRow | None:
+    def _row(self, relation: SimulatedLink) -> LinkRow | None:
         return self._on(relation, "pull", lambda node: row_of(node, relation.name))
 
-    def _on(self, relation: Relation, what: str, act: Callable[[Node], T]) -> T | None:
+    def _on(self, relation: SimulatedLink, what: str, act: Callable[[Node], T]) -> T | None:
         return self._world.run_on(self._world.machines[relation.reader], what, act)

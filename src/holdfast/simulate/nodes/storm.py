@@ -11,10 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from holdfast.rules.limits import HOUR_MS, SECOND_MS
-from holdfast.simulate.nodes.link import Relation
+from holdfast.simulate.nodes.link import SimulatedLink
 from holdfast.simulate.world.machine import Death, Machine
-from holdfast.simulate.world.network import Line
-from holdfast.simulate.world.workload import Chore
+from holdfast.simulate.world.network import LineQuality
+from holdfast.simulate.world.workload import WorkItem
 
 if TYPE_CHECKING:
     from holdfast.simulate.nodes.nodes import NodeWorld
@@ -31,8 +31,8 @@ AUDIT_EVERY_CHORES: Final = 12
 DOOM_CALLS_MAX: Final = 60
 FAULT_CHORES: Final = 8
 
-EVERYDAY: Final = Line(loss=0.05, doubling=0.1, delay_ms_max=2 * SECOND_MS)
-BAD: Final = Line(loss=0.3, doubling=0.3, delay_ms_max=30 * MINUTE_MS)
+EVERYDAY: Final = LineQuality(loss=0.05, doubling=0.1, delay_ms_max=2 * SECOND_MS)
+BAD: Final = LineQuality(loss=0.3, doubling=0.3, delay_ms_max=30 * MINUTE_MS)
 
 # An error of the disk hits few of the calls that are made while it lasts.
 _WEIGHTS: Final = {
@@ -86,7 +86,7 @@ class Storm:
             if self._chores % AUDIT_EVERY_CHORES == 0 and machine.up:
                 self._world.look_into(machine)
 
-    def _do(self, machine: Machine, chore: Chore, retries: int, past: int | None = None) -> None:
+    def _do(self, machine: Machine, chore: WorkItem, retries: int, past: int | None = None) -> None:
         """`past` counts how often the node had gone back in time when the work was first asked for:
         nobody asks for it again after that, because what was done may be known elsewhere.
         """
@@ -124,14 +124,14 @@ class Storm:
                 pull = partial(self._world.pull, relation)
                 self._soon(SECOND_MS, pull, f"{relation.reader} hears of news at {machine.peer}")
 
-    def _keep_pulling(self, relation: Relation) -> None:
+    def _keep_pulling(self, relation: SimulatedLink) -> None:
         self._soon(
             SLOW_PULL_MS_MAX if relation.slow else PULL_MS_MAX,
             partial(self._pull, relation),
             f"{relation.reader} asks {relation.source}",
         )
 
-    def _pull(self, relation: Relation) -> None:
+    def _pull(self, relation: SimulatedLink) -> None:
         """From time to time, by the link that bears the name now, if there is one."""
         self._keep_pulling(relation)
         for now in self._world.relations:

@@ -27,7 +27,7 @@ from holdfast.rules.errors import HoldfastError
 from holdfast.rules.limits import SEARCH_LIMIT_MAX
 from holdfast.rules.order import order_key
 from holdfast.rules.rows import Entry, FileRow, VectorRow
-from holdfast.rules.tasks import Status
+from holdfast.rules.tasks import TaskStatus
 from holdfast.rules.vectors import FLOAT_BYTES, Model
 from holdfast.storage.files.blobs import BlobStore
 from holdfast.storage.ports import Reader
@@ -261,7 +261,7 @@ def _tasks(reader: Reader) -> list[str]:
                 and order_key(t.version) > opened
             ]
             first = min(claims, key=order_key, default=None)
-            if task.status is Status.CLAIMED and task.holder != first:
+            if task.status is TaskStatus.CLAIMED and task.holder != first:
                 problems.append(f"task {task.task} is held by {task.holder}, not by {first}")
             ends = [t.version for t in turns if t.kind in ("complete", "cancel")]
             if task.ended != min(ends, key=order_key, default=None):

@@ -41,7 +41,7 @@ class Seen(NamedTuple):
 
 
 @dataclass(slots=True)
-class Chronicle:
+class LogHistory:
     """The log of one node, from its first entry on."""
 
     peer: str

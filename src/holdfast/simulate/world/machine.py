@@ -20,7 +20,7 @@ from holdfast.node.home.opening import Opened, open_home
 from holdfast.node.library.node import Node
 from holdfast.rules.errors import HoldfastError
 from holdfast.simulate.disk.disk import SimulatedDisk
-from holdfast.simulate.disk.faults import Call, Kind
+from holdfast.simulate.disk.faults import DiskCall, Kind
 from holdfast.simulate.disk.files import watch_files
 from holdfast.simulate.world.world import World
 from holdfast.storage.files.blobs import Blob, FileBlobs, Found, Source
@@ -74,7 +74,7 @@ class Weather:
     def dead(self) -> bool:
         return self.calls_left is not None and self.calls_left < 0
 
-    def __call__(self, call: Call) -> Kind | None:
+    def __call__(self, call: DiskCall) -> Kind | None:
         if self._fine:
             return None
         if self.calls_left is not None:

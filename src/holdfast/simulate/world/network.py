@@ -17,7 +17,7 @@ Told = Callable[[str, Sequence[str]], None]
 
 
 @dataclass(slots=True)
-class Line:
+class LineQuality:
     """How bad the network is now."""
 
     loss: float = 0.0
@@ -26,12 +26,12 @@ class Line:
 
 
 @dataclass(slots=True)
-class Links:
+class Network:
     """Every ordered pair of peers has a link."""
 
     world: World
     told: Told
-    line: Line = field(default_factory=Line)
+    line: LineQuality = field(default_factory=LineQuality)
     cut: set[tuple[str, str]] = field(default_factory=set)
     _sent: dict[tuple[str, str], int] = field(default_factory=dict)
     _arrived: dict[tuple[str, str], int] = field(default_factory=dict)

@@ -14,7 +14,7 @@ class PromiseBroken(AssertionError):
     """The code under test did something that it must never do."""
 
 
-class Told(Protocol):
+class WorldResult(Protocol):
     """A world whose story was told."""
 
     @property
@@ -33,7 +33,7 @@ def replayable(world: str, seed: int) -> Iterator[None]:
         raise
 
 
-def tell_all(tell: Callable[[int], Told], arguments: Sequence[str]) -> int:
+def replay_seeds(tell: Callable[[int], WorldResult], arguments: Sequence[str]) -> int:
     """Tells the stories of the seeds that are named; the exit code."""
     for seed in map(int, arguments):
         try:

@@ -53,7 +53,7 @@ _OF_HOLDERS: Final = ("task.release", "task.complete")
 Answers = Sequence[BaseException | None]
 
 
-class Chore(NamedTuple):
+class WorkItem(NamedTuple):
     """`ids` are those of the envelopes that it writes; `do` answers for each of them, or raises."""
 
     op: str
@@ -61,7 +61,7 @@ class Chore(NamedTuple):
     do: Callable[[Node], Answers]
 
 
-class Chores:
+class Workload:
     """Draws work from a seed."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Chores:
         self._tasks: dict[str, list[str]] = {mesh: [] for mesh in meshes}
         self._count = 0
 
-    def draw(self, *, evenly: bool = False) -> Chore:
+    def draw(self, *, evenly: bool = False) -> WorkItem:
         """By how often things are done in life, or each op as often as the next."""
         op = self._rng.choices(OPS, None if evenly else _WEIGHTS)[0]
         self._mesh = self._rng.choice(self._meshes)
@@ -87,24 +87,24 @@ class Chores:
         if op == "group":
             return self._group()
         if op == "sweep" or op in _UPKEEP:
-            return Chore(op, (), self._upkeep(op))
+            return WorkItem(op, (), self._upkeep(op))
         id = self._mint()
         if op == "conflict.restore":
-            return Chore(op, (id,), _restore(id_text(id)))
+            return WorkItem(op, (id,), _restore(id_text(id)))
         if op == "file.share":
-            return Chore(op, (id,), self._share(id_text(id)))
+            return WorkItem(op, (id,), self._share(id_text(id)))
         if op == "fact.object":
-            return Chore(op, (id,), self._fact_with_object(id_text(id)))
+            return WorkItem(op, (id,), self._fact_with_object(id_text(id)))
         if op in _OF_HOLDERS:
             return self._claim_first(op, id)
         change = self._change(op, id)
-        return Chore(op, (id,), lambda node: _carry_out(node, [change]))
+        return WorkItem(op, (id,), lambda node: _carry_out(node, [change]))
 
-    def sweep(self) -> Chore:
+    def sweep(self) -> WorkItem:
         """What the daemon does by itself."""
-        return Chore("sweep", (), self._upkeep("sweep"))
+        return WorkItem("sweep", (), self._upkeep("sweep"))
 
-    def _claim_first(self, op: str, id: bytes) -> Chore:
+    def _claim_first(self, op: str, id: bytes) -> WorkItem:
         """Only the holder may do it, so mostly it becomes the holder right before."""
         task, claim_id, verb = self._task(op, id_text(id)), self._mint(), op.partition(".")[2]
         moves = (("claim", claim_id), (verb, id)) if self._rng.random() < 0.7 else ((verb, id),)
@@ -117,14 +117,14 @@ class Chores:
             )
             return [_answer(node, change) for change in changes]
 
-        return Chore(op, tuple(own for _, own in moves), do)
+        return WorkItem(op, tuple(own for _, own in moves), do)
 
-    def _group(self) -> Chore:
+    def _group(self) -> WorkItem:
         """Several writes that share a commit."""
         ops = self._rng.choices(OPS[: OPS.index("file.share")], k=self._rng.randrange(2, 6))
         ids = tuple(self._mint() for _ in ops)
         changes = [self._change(op, id) for op, id in zip(ops, ids, strict=True)]
-        return Chore("group", ids, lambda node: _carry_out(node, changes))
+        return WorkItem("group", ids, lambda node: _carry_out(node, changes))
 
     def _change(self, op: str, id: bytes) -> Callable[[Node], Change]:
         """How a node prepares the write."""

@@ -45,7 +45,7 @@ LOG_LINES_MAX: Final = 1000
 """So many of the last lines are kept to be read; the digest covers all of them."""
 
 
-class Event:
+class ScheduledEvent:
     """Something that will happen, unless it is cancelled before."""
 
     __slots__ = ("_act", "cancelled", "name", "tick")
@@ -75,7 +75,7 @@ class World:
         """How many events have happened."""
         self.log: deque[str] = deque(maxlen=LOG_LINES_MAX)
         self._wall_start_ms = now_ms
-        self._calendar: list[tuple[int, int, Event]] = []
+        self._calendar: list[tuple[int, int, ScheduledEvent]] = []
         self._planned = 0
         self._digest = sha256()
 
@@ -115,14 +115,14 @@ class World:
 
     def at(
         self, delay: int, act: Callable[..., object], *args: Any, name: str | None = None
-    ) -> Event:
+    ) -> ScheduledEvent:
         """Plans a call so many ticks from now; calls for the same tick keep their order.
 
         The name stands in the log. Without one it is the function's own.
         """
         assert delay >= 0, "the past cannot be changed"
         shown = name if name is not None else getattr(act, "__qualname__", type(act).__name__)
-        event = Event(self.ticks + delay, shown, (lambda: act(*args)) if args else act)
+        event = ScheduledEvent(self.ticks + delay, shown, (lambda: act(*args)) if args else act)
         self._planned += 1
         heapq.heappush(self._calendar, (event.tick, self._planned, event))
         return event

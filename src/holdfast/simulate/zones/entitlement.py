@@ -26,14 +26,14 @@ from holdfast.rules.filters import CLASSES
 from holdfast.rules.frontier import Frontier
 from holdfast.rules.ids import id_text
 from holdfast.rules.rows import ConsumerRow, LinkRow
-from holdfast.simulate.nodes.link import Relation
-from holdfast.simulate.world.log_history import Chronicle, Seen
+from holdfast.simulate.nodes.link import SimulatedLink
+from holdfast.simulate.world.log_history import LogHistory, Seen
 from holdfast.storage.ports import Reader
 
 AS_FOUND: Final = -1
 
 
-def entitles(relation: Relation, seen: Seen) -> bool:
+def entitles(relation: SimulatedLink, seen: Seen) -> bool:
     """The rule, said otherwise than in `rules.filters`."""
     asked = relation.filter
     granted = set(asked.meshes) if relation.reads is None else {*asked.meshes} & {*relation.reads}
@@ -65,21 +65,21 @@ class Coverage:
 class Entitlement:
     """Compares the nodes of a world with what their links promise."""
 
-    chronicles: Mapping[str, Chronicle]
-    ever: list[Relation] = field(default_factory=list)
+    chronicles: Mapping[str, LogHistory]
+    ever: list[SimulatedLink] = field(default_factory=list)
     """Every link that there was, those that were removed too."""
     excused: dict[str, set[bytes]] = field(default_factory=dict)
     """What each zone will never get, and somebody knows."""
-    coverage: dict[Relation, Coverage] = field(default_factory=dict)
+    coverage: dict[SimulatedLink, Coverage] = field(default_factory=dict)
     vetted: dict[str, int] = field(default_factory=dict)
 
-    def add(self, relation: Relation) -> None:
+    def add(self, relation: SimulatedLink) -> None:
         self.ever.append(relation)
         self.coverage[relation] = Coverage()
 
     # --- as it happens ------------------------------------------------------------------------
 
-    def given(self, relation: Relation, batch: Batch) -> list[str]:
+    def given(self, relation: SimulatedLink, batch: Batch) -> list[str]:
         """A batch, as its source gave it."""
         source, covered = self.chronicles[relation.source], self.coverage[relation]
         if covered.epoch == 0:
@@ -94,7 +94,7 @@ class Entitlement:
         return []
 
     def begins(
-        self, relation: Relation, known_epoch: int, found: Batch, start: int | None
+        self, relation: SimulatedLink, known_epoch: int, found: Batch, start: int | None
     ) -> list[str]:
         """A link is about to read in an epoch that is new to it."""
         source, covered = self.chronicles[relation.source], self.coverage[relation]
@@ -110,7 +110,7 @@ class Entitlement:
             return [f"{relation.label} begins at {start} and skips {missing} without a word"]
         return []
 
-    def excuse_what_is_gone(self, relation: Relation, row: LinkRow) -> None:
+    def excuse_what_is_gone(self, relation: SimulatedLink, row: LinkRow) -> None:
         """Somebody lets a link go on after what its source no longer has."""
         source = self.chronicles[relation.source]
         if row.epoch == source.epoch:
@@ -128,7 +128,7 @@ class Entitlement:
             if peer in (relation.reader, relation.source):
                 covered.checked = covered.floor
 
-    def look(self, peer: str, tx: Reader, relations: Iterable[Relation]) -> list[str]:
+    def look(self, peer: str, tx: Reader, relations: Iterable[SimulatedLink]) -> list[str]:
         """After everything that a node does, as a reader and as a source."""
         problems = self._vet(peer)
         links = {row.name: row for row in tx.link_list()}
@@ -146,7 +146,7 @@ class Entitlement:
         ]
         return problems
 
-    def _check_cursor(self, relation: Relation, row: LinkRow) -> list[str]:
+    def _check_cursor(self, relation: SimulatedLink, row: LinkRow) -> list[str]:
         source, covered = self.chronicles[relation.source], self.coverage[relation]
         covered.farthest = max(covered.farthest, row.cursor)
         if row.epoch != source.epoch:
@@ -161,7 +161,7 @@ class Entitlement:
             return [f"{relation.label} is at {row.cursor} and does not hold {_names(missing)}"]
         return []
 
-    def _check_frontier(self, relation: Relation, row: ConsumerRow, first: int) -> list[str]:
+    def _check_frontier(self, relation: SimulatedLink, row: ConsumerRow, first: int) -> list[str]:
         covered = self.coverage[relation]
         if covered.epoch == 0:
             return []  # left from an earlier link of that name, until this one begins
@@ -194,7 +194,7 @@ class Entitlement:
                 problems.append(f"it holds {_names([seen.id])} of {seen.origin} by {seen.via}")
         return problems
 
-    def _brings(self, relation: Relation, seen: Seen) -> bool:
+    def _brings(self, relation: SimulatedLink, seen: Seen) -> bool:
         source = self.chronicles[relation.source]
         if relation.source != seen.via:
             return False
@@ -202,7 +202,7 @@ class Entitlement:
             return True  # the source was restored meanwhile, and does not know it any more
         return source.holds(seen.id) and entitles(relation, source.at(source.offsets[seen.id]))
 
-    def _missing(self, relation: Relation, after: int, upto: int) -> list[bytes]:
+    def _missing(self, relation: SimulatedLink, after: int, upto: int) -> list[bytes]:
         """What the reader is entitled to of (after, upto] in its source's log and does not have."""
         reader, source = self.chronicles[relation.reader], self.chronicles[relation.source]
         excused = self.excused.get(relation.reader, set())
@@ -214,7 +214,7 @@ class Entitlement:
 
     # --- after a calm -------------------------------------------------------------------------
 
-    def owed(self, relations: Iterable[Relation]) -> list[str]:
+    def owed(self, relations: Iterable[SimulatedLink]) -> list[str]:
         """What a link that is at the end of its source's log still owes its reader."""
         problems = []
         for relation in relations:
@@ -224,7 +224,7 @@ class Entitlement:
                 problems.append(f"{relation.label} never brought {_names(missing)}")
         return problems
 
-    def closure(self, relations: Iterable[Relation]) -> dict[str, set[bytes]]:
+    def closure(self, relations: Iterable[SimulatedLink]) -> dict[str, set[bytes]]:
         """What each zone holds in the end if no entry was ever lost, by the links alone: its own
         entries, and again and again whatever links bring of what their sources hold.
         """

@@ -16,7 +16,7 @@ from holdfast.simulate.nodes.storm import OUTAGE_MS_MAX, Storm
 from holdfast.simulate.world.machine import Machine
 
 if TYPE_CHECKING:
-    from holdfast.simulate.nodes.link import Relation
+    from holdfast.simulate.nodes.link import SimulatedLink
     from holdfast.simulate.zones.zones import ZoneWorld
 
 ZONE_FAULT_MS_MAX: Final = 3 * HOUR_MS
@@ -83,7 +83,7 @@ class ZoneStorm(Storm):
         if waited_for:
             self._pause_for(self._rng.choice(waited_for), AWAY_MS_MAX)
 
-    def _pause_for(self, relation: Relation | None, most_ms: int) -> None:
+    def _pause_for(self, relation: SimulatedLink | None, most_ms: int) -> None:
         if relation is not None and self._world.set_paused(relation, True):
             again = partial(self._world.set_paused, relation, False)
             self._soon(most_ms, again, f"{relation.label} is resumed")
@@ -96,12 +96,12 @@ class ZoneStorm(Storm):
             OUTAGE_MS_MAX * 2, partial(self._add_again, relation), f"{relation.label} comes again"
         )
 
-    def _add_again(self, relation: Relation) -> None:
+    def _add_again(self, relation: SimulatedLink) -> None:
         if not self._world.add_again(relation, self._rng):
             again = partial(self._add_again, relation)
             self._soon(OUTAGE_MS_MAX, again, f"{relation.label} comes again")
 
-    def _any(self) -> Relation | None:
+    def _any(self) -> SimulatedLink | None:
         return self._rng.choice(self._world.relations) if self._world.relations else None
 
     # --- backups --------------------------------------------------------------------------------

@@ -9,7 +9,7 @@
     full mesh        everybody ◄─► everybody
 
 Some links take only a part: one mesh, subjects with a prefix, a data class. Some readers are slow,
-and some of those are waited for only so long. `Traits` says which troubles a world has besides.
+and some of those are waited for only so long. `ZoneTraits` says which troubles a world has besides.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from holdfast.rules.filters import CLASSES, Filter
 from holdfast.rules.limits import HOUR_MS
-from holdfast.simulate.nodes.link import Relation
+from holdfast.simulate.nodes.link import SimulatedLink
 
 MESHES: Final = ("team", "lab")
 KINDS: Final = (
@@ -38,7 +38,7 @@ RETIRE_LAG: Final = 12
 ANA, BOB, CAI = "ana", "bob", "cai"
 
 
-class Traits(NamedTuple):
+class ZoneTraits(NamedTuple):
     """What a world has to bear besides the storm that all have."""
 
     kind: str
@@ -57,7 +57,7 @@ class Traits(NamedTuple):
         return not (self.retiring or self.restoring or self.relinking)
 
 
-def traits_of(seed: int, rng: random.Random) -> Traits:
+def traits_of(seed: int, rng: random.Random) -> ZoneTraits:
     def sometimes(share: float) -> bool:
         return rng.random() < share
 
@@ -68,20 +68,20 @@ def traits_of(seed: int, rng: random.Random) -> Traits:
         nodes = peers_of(kind)
     elif restoring and not retiring:
         nodes = (rng.choice(peers_of(kind)),)
-    return Traits(kind, filtered, retiring, nodes, relinking)
+    return ZoneTraits(kind, filtered, retiring, nodes, relinking)
 
 
 def peers_of(kind: str) -> tuple[str, ...]:
     return (ANA, BOB) if kind.startswith(("pair", "parallel")) else (ANA, BOB, CAI)
 
 
-def draw(traits: Traits, rng: random.Random) -> list[Relation]:
+def draw(traits: ZoneTraits, rng: random.Random) -> list[SimulatedLink]:
     """The links of a world."""
     relations = []
     numbers: dict[str, int] = {}
     for source, reader, carries in _ways(traits.kind, rng):
         numbers[reader] = numbers.get(reader, 0) + 1
-        relation = Relation(
+        relation = SimulatedLink(
             f"l{numbers[reader]}", reader, source, _filter(traits, rng, source, carries)
         )
         if rng.random() < 0.2:
@@ -97,7 +97,7 @@ def draw(traits: Traits, rng: random.Random) -> list[Relation]:
     return relations
 
 
-def another_filter(traits: Traits, rng: random.Random, relation: Relation) -> Filter:
+def another_filter(traits: ZoneTraits, rng: random.Random, relation: SimulatedLink) -> Filter:
     """For a link that is added again: as before, or another part."""
     if not traits.filtered or rng.random() < 0.5:
         return relation.filter
@@ -126,7 +126,7 @@ def _ways(kind: str, rng: random.Random) -> list[tuple[str, str, Sequence[str]]]
     return ways[kind]
 
 
-def _filter(traits: Traits, rng: random.Random, source: str, carries: Sequence[str]) -> Filter:
+def _filter(traits: ZoneTraits, rng: random.Random, source: str, carries: Sequence[str]) -> Filter:
     everything = Filter(meshes=MESHES, origins=tuple(sorted(carries)))
     part = rng.choice(("all", "all", "mesh", "subjects", "class"))
     if not traits.filtered or part == "all":

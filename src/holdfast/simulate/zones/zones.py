@@ -35,13 +35,13 @@ from holdfast.rules.errors import HoldfastError
 from holdfast.rules.limits import DAY_MS, HOUR_MS
 from holdfast.rules.links import LinkState
 from holdfast.rules.rows import LinkRow
-from holdfast.simulate.nodes.link import Mind, Relation, add_link, row_of
+from holdfast.simulate.nodes.link import ReaderState, SimulatedLink, add_link, row_of
 from holdfast.simulate.nodes.link_sources import reach_in
 from holdfast.simulate.nodes.nodes import NodeWorld, running
 from holdfast.simulate.world.invariants import differences, missing_content
 from holdfast.simulate.world.log_history import Seen
 from holdfast.simulate.world.machine import Died, Machine
-from holdfast.simulate.world.seeds import replayable, tell_all
+from holdfast.simulate.world.seeds import replay_seeds, replayable
 from holdfast.simulate.zones.entitlement import Entitlement
 from holdfast.simulate.zones.storm import ZoneStorm
 from holdfast.simulate.zones.topologies import MESHES, another_filter, draw, peers_of, traits_of
@@ -77,7 +77,7 @@ class ZoneWorld(NodeWorld):
             peer: [] for peer in self.chronicles
         }
 
-    def topology(self) -> list[Relation]:
+    def topology(self) -> list[SimulatedLink]:
         return self._drawn
 
     def new_storm(self) -> ZoneStorm:
@@ -88,10 +88,12 @@ class ZoneWorld(NodeWorld):
     def observed(self, machine: Machine, tx: Reader) -> list[str]:
         return self.entitlement.look(machine.peer, tx, self.relations)
 
-    def given(self, relation: Relation, batch: Batch) -> None:
+    def given(self, relation: SimulatedLink, batch: Batch) -> None:
         self._expect(self.entitlement.given(relation, batch))
 
-    def begins(self, relation: Relation, known_epoch: int, found: Batch, start: int | None) -> None:
+    def begins(
+        self, relation: SimulatedLink, known_epoch: int, found: Batch, start: int | None
+    ) -> None:
         self._expect(self.entitlement.begins(relation, known_epoch, found, start))
 
     def _expect(self, problems: Sequence[str]) -> None:
@@ -100,7 +102,7 @@ class ZoneWorld(NodeWorld):
 
     # --- people ---------------------------------------------------------------------------------
 
-    def set_paused(self, relation: Relation, paused: bool) -> bool:
+    def set_paused(self, relation: SimulatedLink, paused: bool) -> bool:
         """Somebody pauses or resumes a link; False if the node is down or fails."""
         if relation not in self.relations:
             return False
@@ -111,11 +113,11 @@ class ZoneWorld(NodeWorld):
 
         done = self.run_on(self.machines[relation.reader], "link", act)
         if done and not paused:
-            relation.mind = Mind()
+            relation.mind = ReaderState()
             self.pull(relation)
         return bool(done)
 
-    def look_after(self, relation: Relation) -> None:
+    def look_after(self, relation: SimulatedLink) -> None:
         """Somebody decides for a link that waits for it: it goes on without what is gone."""
         if relation.mind.state is not LinkState.TRUNCATED:
             return
@@ -135,10 +137,10 @@ class ZoneWorld(NodeWorld):
             self.happened["skipped"] += 1
             self.note(f"{relation.label} goes on after {after.cursor}")
         # If the source did not say what it holds, the link asks again and may say more then.
-        relation.mind = Mind()
+        relation.mind = ReaderState()
         self.pull(relation)
 
-    def remove_link(self, relation: Relation) -> bool:
+    def remove_link(self, relation: SimulatedLink) -> bool:
         """Somebody removes a link. Its source may not hear of it."""
 
         def act(node: Node) -> bool:
@@ -152,7 +154,7 @@ class ZoneWorld(NodeWorld):
             self.relations.remove(relation)
         return gone
 
-    def _is_gone(self, relation: Relation) -> bool:
+    def _is_gone(self, relation: SimulatedLink) -> bool:
         """It may be removed although whoever asked for it was not told."""
         machine = self.machines[relation.reader]
         if not machine.up:
@@ -160,7 +162,7 @@ class ZoneWorld(NodeWorld):
         with machine.weather.fine():
             return row_of(running(machine), relation.name) is None
 
-    def add_again(self, removed: Relation, rng: random.Random) -> bool:
+    def add_again(self, removed: SimulatedLink, rng: random.Random) -> bool:
         """Somebody adds a link that was removed, perhaps for another part."""
         machine = self.machines[removed.reader]
         if not machine.up:
@@ -171,7 +173,7 @@ class ZoneWorld(NodeWorld):
         self.observe(machine)
         return True
 
-    def _add(self, node: Node, relation: Relation) -> None:
+    def _add(self, node: Node, relation: SimulatedLink) -> None:
         add_link(node, relation)
         self.entitlement.add(relation)
         self.relations.append(relation)
@@ -330,4 +332,4 @@ def tell(seed: int) -> ZoneWorld:
 
 
 if __name__ == "__main__":
-    sys.exit(tell_all(tell, sys.argv[1:]))
+    sys.exit(replay_seeds(tell, sys.argv[1:]))

@@ -17,11 +17,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol
 
 from holdfast.rules.broker_rows import (
-    Accepted,
-    Arriving,
+    AcceptResult,
+    BrokerConsumer,
+    BrokerMesh,
+    BrokerSwept,
     DeadLetter,
-    DeskConsumer,
-    DeskMesh,
     DestinationRow,
     EpochRow,
     FeedPage,
@@ -30,14 +30,14 @@ from holdfast.rules.broker_rows import (
     MemberRow,
     Mode,
     Orphan,
+    PushedEnvelope,
     QueueCounts,
     SnapshotRow,
-    Swept,
-    Taken,
+    TakenRow,
 )
 
 
-class Desk(Protocol):
+class BrokerStore(Protocol):
     """Where a broker keeps everything."""
 
     # --- itself --------------------------------------------------------------------------------
@@ -60,20 +60,20 @@ class Desk(Protocol):
 
     async def mesh_register(
         self, slug: str, name: str, owner: bytes, owner_name: str, server_id: str, now_ms: int
-    ) -> DeskMesh:
+    ) -> BrokerMesh:
         """Makes a mesh with its owner as a member with all grants. The same owner and slug again
         get the same mesh; another owner's slug is AlreadyExists.
         """
 
-    async def mesh_get(self, slug: str) -> DeskMesh | None: ...
-    async def mesh_list(self) -> list[DeskMesh]: ...
+    async def mesh_get(self, slug: str) -> BrokerMesh | None: ...
+    async def mesh_list(self) -> list[BrokerMesh]: ...
     async def mesh_remove(self, slug: str) -> bool:
         """The mesh and everything in it."""
 
     async def epochs(self, slug: str) -> list[EpochRow]:
         """From the first to the current one."""
 
-    async def new_epoch(self, slug: str | None, reason: str, now_ms: int) -> list[DeskMesh]:
+    async def new_epoch(self, slug: str | None, reason: str, now_ms: int) -> list[BrokerMesh]:
         """Begins a new epoch in one mesh, or in all."""
 
     async def member_get(self, mesh: str, key: bytes) -> MemberRow | None:
@@ -131,8 +131,8 @@ class Desk(Protocol):
         """
 
     def accept(
-        self, batch: Sequence[Arriving], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
-    ) -> Awaitable[list[Accepted]]:
+        self, batch: Sequence[PushedEnvelope], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
+    ) -> Awaitable[list[AcceptResult]]:
         """One transaction for all of them; each gets its own answer, in the order of the batch.
         Checked in this order: mesh, member and grants, dedupe, epoch, destination. `dedupe_ms`
         None: ids are remembered for ever. The seqs of a mesh follow the order of commits: whoever
@@ -140,7 +140,9 @@ class Desk(Protocol):
         order: a duplicate of one that was created, or by itself after one that was refused.
         """
 
-    async def known(self, mesh: str, asked: Sequence[tuple[bytes, bytes]]) -> list[Accepted | None]:
+    async def known(
+        self, mesh: str, asked: Sequence[tuple[bytes, bytes]]
+    ) -> list[AcceptResult | None]:
         """By id and fingerprint: DUPLICATE or REUSED for those that were accepted before."""
 
     async def feed(
@@ -168,7 +170,7 @@ class Desk(Protocol):
 
     async def consumer_add(
         self, mesh: str, key: bytes, name: str, after: int, known: int, now_ms: int
-    ) -> DeskConsumer:
+    ) -> BrokerConsumer:
         """Registers a reader that has all up to `after`, or finds it as it is; what it has lost up
         to `known` is forgotten, because it says that it knows. PastEnd if the mesh is not that far,
         Truncated if changes behind it are gone.
@@ -176,19 +178,19 @@ class Desk(Protocol):
 
     async def consumer_confirm(
         self, mesh: str, key: bytes, name: str, epoch: int, seq: int, now_ms: int
-    ) -> DeskConsumer:
+    ) -> BrokerConsumer:
         """Up to here it has everything; backwards changes nothing. UnknownConsumer, EpochChanged,
         PastEnd.
         """
 
-    async def consumer_list(self, mesh: str) -> list[DeskConsumer]: ...
+    async def consumer_list(self, mesh: str) -> list[BrokerConsumer]: ...
     async def consumer_drop(self, mesh: str, key: bytes, name: str) -> bool: ...
 
     # --- queues --------------------------------------------------------------------------------
 
     async def take(
         self, mesh: str, queue: str, holder: bytes, most: int, leases: Sequence[bytes], now_ms: int
-    ) -> list[Taken]:
+    ) -> list[TakenRow]:
         """Messages that nobody has, by priority, then age, each hidden from others until its
         visibility timeout. Those that were delivered too often go to the dead letters instead. At
         most as many as there are leases. UnknownDestination if there is no such queue.
@@ -260,7 +262,7 @@ class Desk(Protocol):
 
     # --- upkeep --------------------------------------------------------------------------------
 
-    async def sweep(self, now_ms: int, most: int) -> Swept:
+    async def sweep(self, now_ms: int, most: int) -> BrokerSwept:
         """Removes what is past its time; at most so many of each kind: call it again while it finds
         as many.
 

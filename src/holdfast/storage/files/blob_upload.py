@@ -1,9 +1,9 @@
 """Content on its way into the blob store, however it comes.
 
 From a path or a stream it is read in chunks. From a caller that is slow, or may go away, it comes
-in pieces that are handed to an `Incoming`; what is not finished is gone. A blob that is pulled from
-another node comes in pieces too, but those are kept over a restart: they stand in one file under a
-temporary name, which `alone_with` gives to one process and thread at a time.
+in pieces that are handed to an `BlobUpload`; what is not finished is gone. A blob that is pulled
+from another node comes in pieces too, but those are kept over a restart: they stand in one file
+under a temporary name, which `alone_with` gives to one process and thread at a time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Drafted(Protocol):
     def discard(self) -> None: ...
 
 
-class Incoming:
+class BlobUpload:
     """Content that a caller hands over piece by piece: finish it or discard it."""
 
     def __init__(self, draft: Drafted, bytes_max: int, keep: Callable[[str, int], Blob]) -> None:

@@ -39,7 +39,7 @@ import msgspec
 
 from holdfast.rules.errors import BadValue, BlobCorrupt, BlobMissing
 from holdfast.rules.limits import BLOB_CHUNK_BYTES, FILE_BYTES_MAX
-from holdfast.storage.files.blob_upload import Incoming, alone_with, chunks, hasher, refuse_over
+from holdfast.storage.files.blob_upload import BlobUpload, alone_with, chunks, hasher, refuse_over
 from holdfast.storage.files.durable import (
     TEMPORARY_PREFIX,
     Draft,
@@ -119,7 +119,7 @@ class BlobStore(Protocol):
     def open_unchecked(self, sha: str) -> BinaryIO:
         """The content as it lies there, as a stream that can be sought in."""
 
-    def receive(self) -> Incoming:
+    def receive(self) -> BlobUpload:
         """Takes content piece by piece, from a caller that may go away in between."""
 
     def partial(self, sha: str) -> int:
@@ -164,7 +164,7 @@ class FileBlobs:
                 incoming.write(chunk)
             return incoming.finish()
 
-    def receive(self) -> Incoming:
+    def receive(self) -> BlobUpload:
         self._settle(self.root)
         return self._incoming(Draft(self.root))
 
@@ -287,8 +287,8 @@ class FileBlobs:
                 self._publish(draft, blob.sha256)
         return blob
 
-    def _incoming(self, draft: Draft) -> Incoming:
-        return Incoming(draft, self.bytes_max, bind(self._keep, draft))
+    def _incoming(self, draft: Draft) -> BlobUpload:
+        return BlobUpload(draft, self.bytes_max, bind(self._keep, draft))
 
     def _keep(self, draft: Draft, sha: str, size: int) -> Blob:
         blob = Blob(sha, size)
@@ -410,9 +410,11 @@ class MemoryBlobs:
             incoming.write(chunk)
         return incoming.finish()
 
-    def receive(self) -> Incoming:
+    def receive(self) -> BlobUpload:
         draft = _MemoryDraft()
-        return Incoming(draft, self.bytes_max, lambda sha, size: self._keep(sha, draft.getvalue()))
+        return BlobUpload(
+            draft, self.bytes_max, lambda sha, size: self._keep(sha, draft.getvalue())
+        )
 
     def exists(self, sha: str) -> bool:
         return check_sha(sha) in self.contents

@@ -12,12 +12,12 @@ from holdfast.rules.errors import AlreadyExists, UnknownMesh
 from holdfast.rules.lamport import merge_run, tick, worn_out
 from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.rows import ConsumerRow, Entry, JobRow, MeshRow, PeerRow
-from holdfast.storage.memory.undo import Tables
+from holdfast.storage.memory.undo import UndoTables
 
 _FIRST, _LAST = "first", "last"
 
 
-class MemoryLog(Tables):
+class MemoryLog(UndoTables):
     """Meshes, peers, log entries, consumers, jobs."""
 
     # --- meshes ------------------------------------------------------------------------------

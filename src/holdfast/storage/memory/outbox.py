@@ -7,27 +7,27 @@ from itertools import islice, takewhile
 
 import msgspec
 
-from holdfast.rules.rows import InboxRow, MateRow, SpoolRow
-from holdfast.storage.memory.undo import Tables
+from holdfast.rules.rows import InboxRow, KnownMember, OutboxRow
+from holdfast.storage.memory.undo import UndoTables
 
 _NEEDED = ("pending", "inflight", "dead")
 
 
-class MemorySpool(Tables):
+class MemoryOutbox(UndoTables):
     """Spool, inbox, what was heard, and mates."""
 
     # --- the spool ---------------------------------------------------------------------------
 
-    def spool_get(self, lane: str, id: bytes) -> SpoolRow | None:
+    def spool_get(self, lane: str, id: bytes) -> OutboxRow | None:
         number = self._table("spool_id").get((lane, id))
         return None if number is None else self._table("spool")[number]
 
-    def spool_find(self, id: bytes) -> list[SpoolRow]:
+    def spool_find(self, id: bytes) -> list[OutboxRow]:
         return [row for row in self._spool() if row.id == id]
 
     def spool_due(
         self, lane: str, now_ms: int, limit: int, after: tuple[int, int] = (-1, 0)
-    ) -> list[SpoolRow]:
+    ) -> list[OutboxRow]:
         due = [
             row
             for row in self._spool(lane, "pending")
@@ -38,7 +38,7 @@ class MemorySpool(Tables):
     def spool_next_at(self, lane: str) -> int | None:
         return min((row.not_before for row in self._spool(lane, "pending")), default=None)
 
-    def spool_failing(self, lane: str, entities: Collection[str] | None) -> list[SpoolRow]:
+    def spool_failing(self, lane: str, entities: Collection[str] | None) -> list[OutboxRow]:
         failing = [
             row
             for row in self._spool(lane, "pending", "dead")
@@ -46,7 +46,7 @@ class MemorySpool(Tables):
         ]
         if entities is None:
             return failing[:1]
-        first: dict[str, SpoolRow] = {}
+        first: dict[str, OutboxRow] = {}
         for row in failing:
             if row.entity in entities:
                 first.setdefault(row.entity, row)
@@ -54,7 +54,7 @@ class MemorySpool(Tables):
 
     def spool_list(
         self, lane: str | None, states: Collection[str], after: int, limit: int
-    ) -> list[SpoolRow]:
+    ) -> list[OutboxRow]:
         rows = [row for row in self._spool(lane, *map(str, states)) if row.number > after]
         return rows[:limit]
 
@@ -68,14 +68,14 @@ class MemorySpool(Tables):
     def spool_oldest(self, lane: str) -> int | None:
         return next((row.created_at for row in self._spool(lane, "pending", "inflight")), None)
 
-    def spool_old(self, lane: str, before_ms: int, limit: int) -> list[SpoolRow]:
+    def spool_old(self, lane: str, before_ms: int, limit: int) -> list[OutboxRow]:
         waiting = (row for row in self._spool(lane, "pending") if not row.entity)
         return list(islice((row for row in waiting if row.created_at < before_ms), limit))
 
     def spool_floor(self) -> int | None:
         return min((row.offset for row in self._spool(None, *_NEEDED)), default=None)
 
-    def spool_add(self, rows: Sequence[SpoolRow]) -> int:
+    def spool_add(self, rows: Sequence[OutboxRow]) -> int:
         new = 0
         for row in rows:
             if (row.lane, row.id) in self._table("spool_id"):
@@ -86,7 +86,7 @@ class MemorySpool(Tables):
             new += 1
         return new
 
-    def spool_put(self, row: SpoolRow) -> None:
+    def spool_put(self, row: OutboxRow) -> None:
         before = self._table("spool").get(row.number)
         if before is not None:
             self._drop("spool_id", (before.lane, before.id))
@@ -131,7 +131,7 @@ class MemorySpool(Tables):
             self._drop("spool_id", (row.lane, row.id))
         return len(old)
 
-    def _spool(self, lane: str | None = None, *states: str) -> Iterator[SpoolRow]:
+    def _spool(self, lane: str | None = None, *states: str) -> Iterator[OutboxRow]:
         for _, row in sorted(self._table("spool").items()):
             if lane in (None, row.lane) and (not states or row.state in states):
                 yield row
@@ -232,7 +232,7 @@ class MemorySpool(Tables):
             self._drop("heard", key)
         return len(old)
 
-    def mate_list(self, mesh: str) -> list[MateRow]:
+    def mate_list(self, mesh: str) -> list[KnownMember]:
         return sorted(self._rows("mate", mesh), key=lambda row: row.key)
 
     def heard_drop(self, mesh: str, most: int) -> int:
@@ -241,7 +241,7 @@ class MemorySpool(Tables):
             self._drop("heard", key)
         return len(gone)
 
-    def mates_put(self, mesh: str, rows: Sequence[MateRow]) -> None:
+    def mates_put(self, mesh: str, rows: Sequence[KnownMember]) -> None:
         for row in self._rows("mate", mesh):
             self._drop("mate", (mesh, row.key))
         for row in rows:

@@ -14,18 +14,18 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from holdfast.rules.order import Version, is_newer
-from holdfast.rules.rows import BlobRow, FileRow, MemoryRow, Row, StateRow
+from holdfast.rules.rows import BlobRow, FileRow, MemoryRow, StateRow, VersionedRow
 from holdfast.storage.group_commit import GroupWriter
-from holdfast.storage.memory.outbox import MemorySpool
+from holdfast.storage.memory.outbox import MemoryOutbox
 from holdfast.storage.memory.tasks_and_vectors import MemoryWork
-from holdfast.storage.memory.undo import Tables
+from holdfast.storage.memory.undo import UndoTables
 from holdfast.storage.memory.zones import MemoryZones
 from holdfast.storage.ports import Reader, Transaction, Work
 
 T = TypeVar("T")
 
 
-class MemoryFamilies(Tables):
+class MemoryFamilies(UndoTables):
     """Memory, state, files and blobs."""
 
     def state_version(self, mesh: str, key: str) -> Version | None:
@@ -132,7 +132,7 @@ class MemoryFamilies(Tables):
                 removed += 1
         return removed, highest
 
-    def _put_newer(self, table: str, key: tuple[str, ...], row: Row) -> None:
+    def _put_newer(self, table: str, key: tuple[str, ...], row: VersionedRow) -> None:
         current = self._table(table).get(key)
         if current is None or is_newer(row.version, current.version):
             self._put(table, key, row)
@@ -158,7 +158,7 @@ class MemoryFamilies(Tables):
         return _page(rows, key, limit)
 
 
-class MemoryTransaction(MemoryFamilies, MemoryZones, MemorySpool, MemoryWork):
+class MemoryTransaction(MemoryFamilies, MemoryZones, MemoryOutbox, MemoryWork):
     """Every table, with steps that can be undone."""
 
 

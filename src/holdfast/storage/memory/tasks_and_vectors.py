@@ -6,12 +6,12 @@ import msgspec
 
 from holdfast.rules.order import Version, order_key
 from holdfast.rules.rows import ConflictRow, ModelRow, TaskEventRow, TaskRow, VectorRow, WarningRow
-from holdfast.rules.tasks import Status
+from holdfast.rules.tasks import TaskStatus
 from holdfast.rules.vectors import Model, check_packed, distance
-from holdfast.storage.memory.undo import Tables
+from holdfast.storage.memory.undo import UndoTables
 
 
-class MemoryWork(Tables):
+class MemoryWork(UndoTables):
     """What is searched, worked on and disputed."""
 
     # --- vectors -----------------------------------------------------------------------------
@@ -108,7 +108,7 @@ class MemoryWork(Tables):
     def task_scan(
         self,
         mesh: str,
-        status: Status | None,
+        status: TaskStatus | None,
         after: str,
         limit: int,
         *,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 
-class Tables:
+class UndoTables:
     """Named tables; every step leaves behind how to take it back."""
 
     def __init__(self) -> None:

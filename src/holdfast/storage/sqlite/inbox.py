@@ -8,7 +8,7 @@ from typing import Any, Final
 import apsw
 import msgspec
 
-from holdfast.rules.rows import InboxRow, MateRow
+from holdfast.rules.rows import InboxRow, KnownMember
 
 _FIELDS: Final = (
     "id, mesh, kind, ref, sender, priority, offset, broker_id, received_at, read_at, hooked_at"
@@ -86,12 +86,12 @@ class InboxReads:
         ).fetchall()
         return [(row[0], row[1]) for row in rows]
 
-    def mate_list(self, mesh: str) -> list[MateRow]:
+    def mate_list(self, mesh: str) -> list[KnownMember]:
         rows = self._con.execute(
             "SELECT mesh, key, name, grants, seen_at FROM mate WHERE mesh = ? ORDER BY key", (mesh,)
         )
         return [
-            MateRow(
+            KnownMember(
                 mesh=row[0],
                 key=row[1],
                 name=row[2],
@@ -167,7 +167,7 @@ class InboxWrites(InboxReads):
         )
         return self._con.changes()
 
-    def mates_put(self, mesh: str, rows: Sequence[MateRow]) -> None:
+    def mates_put(self, mesh: str, rows: Sequence[KnownMember]) -> None:
         self._con.execute("DELETE FROM mate WHERE mesh = ?", (mesh,))
         self._con.executemany(
             "INSERT INTO mate (mesh, key, name, grants, seen_at) VALUES (?, ?, ?, ?, ?)",

@@ -10,7 +10,7 @@ from typing import Any, Final
 import apsw
 import msgspec
 
-from holdfast.rules.rows import SpoolRow
+from holdfast.rules.rows import OutboxRow
 
 _FIELDS: Final = (
     "lane, id, mesh, entity, rank, offset, state, attempts, not_before, tried_at, ended_at, "
@@ -60,8 +60,8 @@ def _runs(rows: Sequence[_Done]) -> Iterator[Sequence[_Done]]:
         yield rows[begin:]
 
 
-def _row(row: Any) -> SpoolRow:
-    return SpoolRow(
+def _row(row: Any) -> OutboxRow:
+    return OutboxRow(
         number=row[0],
         lane=row[1],
         id=row[2],
@@ -84,7 +84,7 @@ def _row(row: Any) -> SpoolRow:
     )
 
 
-def _values(row: SpoolRow) -> tuple[Any, ...]:
+def _values(row: OutboxRow) -> tuple[Any, ...]:
     return (
         row.lane,
         row.id,
@@ -107,17 +107,17 @@ def _values(row: SpoolRow) -> tuple[Any, ...]:
     )
 
 
-class SpoolReads:
+class OutboxReads:
     _con: apsw.Connection
     _once: apsw.Cursor
 
-    def spool_get(self, lane: str, id: bytes) -> SpoolRow | None:
+    def spool_get(self, lane: str, id: bytes) -> OutboxRow | None:
         row = self._con.execute(
             f"SELECT {_COLUMNS} FROM spool WHERE lane = ? AND id = ?", (lane, id)
         ).get
         return None if row is None else _row(row)
 
-    def spool_find(self, id: bytes) -> list[SpoolRow]:
+    def spool_find(self, id: bytes) -> list[OutboxRow]:
         rows = self._con.execute(
             f"SELECT {_COLUMNS} FROM spool WHERE id = ? ORDER BY number", (id,)
         )
@@ -125,7 +125,7 @@ class SpoolReads:
 
     def spool_due(
         self, lane: str, now_ms: int, limit: int, after: tuple[int, int] = (-1, 0)
-    ) -> list[SpoolRow]:
+    ) -> list[OutboxRow]:
         rows = self._con.execute(
             f"SELECT {_COLUMNS} FROM spool WHERE lane = ?1 AND state = 'pending' "
             "AND (rank, number) > (?2, ?3) AND not_before <= ?4 ORDER BY rank, number LIMIT ?5",
@@ -146,7 +146,7 @@ class SpoolReads:
         ).get
         return first
 
-    def spool_failing(self, lane: str, entities: Collection[str] | None) -> list[SpoolRow]:
+    def spool_failing(self, lane: str, entities: Collection[str] | None) -> list[OutboxRow]:
         if entities is None:
             row = self._con.execute(
                 f"SELECT {_COLUMNS} FROM spool WHERE lane = ? AND {_FAILING} "
@@ -171,7 +171,7 @@ class SpoolReads:
 
     def spool_list(
         self, lane: str | None, states: Collection[str], after: int, limit: int
-    ) -> list[SpoolRow]:
+    ) -> list[OutboxRow]:
         wanted = sorted(map(str, states))
         places = ", ".join(f"?{number}" for number, _ in enumerate(wanted, 4))
         of_states = f"AND state IN ({places}) " if wanted else ""
@@ -230,7 +230,7 @@ class SpoolReads:
         ).get
         return at
 
-    def spool_old(self, lane: str, before_ms: int, limit: int) -> list[SpoolRow]:
+    def spool_old(self, lane: str, before_ms: int, limit: int) -> list[OutboxRow]:
         rows = self._con.execute(
             f"SELECT {_COLUMNS} FROM spool WHERE lane = ? AND state = 'pending' AND entity = '' "
             "AND created_at < ? ORDER BY number LIMIT ?",
@@ -246,8 +246,8 @@ class SpoolReads:
         return min((offset for offset in needed if offset is not None), default=None)
 
 
-class SpoolWrites(SpoolReads):
-    def spool_add(self, rows: Sequence[SpoolRow]) -> int:
+class OutboxWrites(OutboxReads):
+    def spool_add(self, rows: Sequence[OutboxRow]) -> int:
         if len(rows) == 1:  # one for every local write
             self._once.execute(_INSERT, _values(rows[0]))
             return self._con.changes()
@@ -255,7 +255,7 @@ class SpoolWrites(SpoolReads):
         self._con.executemany(_INSERT, map(_values, rows))
         return self._con.total_changes() - before
 
-    def spool_put(self, row: SpoolRow) -> None:
+    def spool_put(self, row: OutboxRow) -> None:
         self._con.execute(
             "UPDATE spool SET (lane, id, mesh, entity, rank, offset, state, attempts, not_before, "
             "tried_at, ended_at, created_at, code, error, broker_id, broker_epoch, broker_seq, "

@@ -43,7 +43,7 @@ class Unusual(Exception):
 
 
 @contextmanager
-def looking(root: str) -> Iterator[apsw.Connection]:
+def open_read_only(root: str) -> Iterator[apsw.Connection]:
     """A connection in a read transaction; Unusual where there is more to do than to read."""
     if not _undisturbed(root):
         raise Unusual

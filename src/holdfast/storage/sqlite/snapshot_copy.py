@@ -28,7 +28,7 @@ Progress = Callable[[int, int], None]
 
 def copy_database(source: Path, target: Path, progress: Progress | None = None) -> None:
     """One consistent state of a database that may be in use, as a new file. Not flushed yet."""
-    with looking(source) as reader, closing(_new(target)) as copy:
+    with open_read_only(source) as reader, closing(_new(target)) as copy:
         # The first read fixes the state; before it, the transaction has none.
         reader.schema()
         page_bytes = reader.connection.pragma("page_size")
@@ -41,7 +41,7 @@ def copy_database(source: Path, target: Path, progress: Progress | None = None) 
                     progress(done * page_bytes, work.page_count * page_bytes)
 
 
-class Looking(SqliteReader):
+class ReadOnlyDatabase(SqliteReader):
     """A reader that knows its connection."""
 
     def __init__(self, connection: apsw.Connection) -> None:
@@ -60,7 +60,7 @@ class Looking(SqliteReader):
 
 
 @contextmanager
-def looking(path: Path) -> Iterator[Looking]:
+def open_read_only(path: Path) -> Iterator[ReadOnlyDatabase]:
     """One state of a database as it is now. Nothing is written, not even a last checkpoint."""
     wal = path.with_name(f"{path.name}-wal")
     has_wal = wal.exists() and wal.stat().st_size > 0
@@ -70,11 +70,11 @@ def looking(path: Path) -> Iterator[Looking]:
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     with closing(connection), read_errors():
         connection.execute("BEGIN")
-        yield Looking(connection)
+        yield ReadOnlyDatabase(connection)
 
 
 @contextmanager
-def frozen(path: Path) -> Iterator[Looking]:
+def open_immutable(path: Path) -> Iterator[ReadOnlyDatabase]:
     """A database file that nobody changes, such as a backup: also from a disk that is read-only."""
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     with read_errors():
@@ -85,7 +85,7 @@ def frozen(path: Path) -> Iterator[Looking]:
                 f"{path} cannot be opened: {error}", hint="use another backup"
             ) from error
         with closing(connection):
-            yield Looking(connection)
+            yield ReadOnlyDatabase(connection)
 
 
 def _new(path: Path) -> apsw.Connection:

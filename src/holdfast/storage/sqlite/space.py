@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.storage.sqlite.snapshot_copy import looking
+from holdfast.storage.sqlite.snapshot_copy import open_read_only
 
 
 class Space(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +25,7 @@ class Space(msgspec.Struct, frozen=True, kw_only=True):
 
 def space(database: Path) -> Space:
     """Looks through a connection of its own: reading the file itself would drop SQLite's locks."""
-    with looking(database) as reader:
+    with open_read_only(database) as reader:
         connection = reader.connection
         pages, page_bytes = connection.pragma("freelist_count"), connection.pragma("page_size")
         assert isinstance(pages, int)

@@ -25,7 +25,7 @@ from holdfast.storage.sqlite.families import FamilyReads, FamilyWrites
 from holdfast.storage.sqlite.inbox import InboxReads, InboxWrites
 from holdfast.storage.sqlite.log import LogReads, LogWrites
 from holdfast.storage.sqlite.meshes import MeshReads, MeshWrites
-from holdfast.storage.sqlite.outbox import SpoolReads, SpoolWrites
+from holdfast.storage.sqlite.outbox import OutboxReads, OutboxWrites
 from holdfast.storage.sqlite.tasks import TaskReads, TaskWrites
 from holdfast.storage.sqlite.vector_rows import VectorReads, VectorWrites
 from holdfast.storage.sqlite.zones import ZoneReads, ZoneWrites
@@ -44,7 +44,7 @@ class SqliteReader(
     LedgerReads,
     ConsumerReads,
     ZoneReads,
-    SpoolReads,
+    OutboxReads,
     InboxReads,
 ):
     """One consistent state, as a connection in a read transaction sees it."""
@@ -65,7 +65,7 @@ class SqliteTransaction(
     LedgerWrites,
     ConsumerWrites,
     ZoneWrites,
-    SpoolWrites,
+    OutboxWrites,
     InboxWrites,
 ):
     """The state within the writing connection's transaction."""

@@ -8,7 +8,7 @@ import apsw
 
 from holdfast.rules.order import Version
 from holdfast.rules.rows import TaskEventRow, TaskRow
-from holdfast.rules.tasks import Status
+from holdfast.rules.tasks import TaskStatus
 
 _TASK = (
     "mesh, task, known, title, description, created_by, created_at, status, generation, "
@@ -49,7 +49,7 @@ def _task(row: Any) -> TaskRow:
         description=row[4],
         created_by=row[5],
         created_at=row[6],
-        status=Status(row[7]),
+        status=TaskStatus(row[7]),
         generation=row[8],
         holder=_version(*row[9:12]),
         claimed_at=row[12],
@@ -89,7 +89,7 @@ class TaskReads:
     def task_scan(
         self,
         mesh: str,
-        status: Status | None,
+        status: TaskStatus | None,
         after: str,
         limit: int,
         *,

@@ -12,11 +12,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from holdfast.rules.broker_rows import Verdict
+from holdfast.rules.broker_rows import AcceptVerdict
 from holdfast.rules.errors import OutcomeUnknown, StoreBusy, Unreachable
 from holdfast.rules.limits import DESK_TRIES_MAX
-from holdfast.storage.broker.port import Desk
-from holdfast.storage.broker.postgres import PostgresDesk, connections
+from holdfast.storage.broker.port import BrokerStore
+from holdfast.storage.broker.postgres import PostgresBrokerStore, connections
 from support.desks import BOB, NOW, TEAM, accept, arriving, feed, queued, seqs, with_team
 from support.postgres import server
 
@@ -31,8 +31,8 @@ async def new_database() -> tuple[str, str]:
 
 
 @asynccontextmanager
-async def opened(dsn: str, **settings: Any) -> AsyncIterator[PostgresDesk]:
-    desk = PostgresDesk(dsn, **settings)
+async def opened(dsn: str, **settings: Any) -> AsyncIterator[PostgresBrokerStore]:
+    desk = PostgresBrokerStore(dsn, **settings)
     await desk.open(NOW)
     try:
         yield desk
@@ -41,7 +41,9 @@ async def opened(dsn: str, **settings: Any) -> AsyncIterator[PostgresDesk]:
 
 
 @asynccontextmanager
-async def two_desks(**settings: Any) -> AsyncIterator[tuple[PostgresDesk, PostgresDesk]]:
+async def two_desks(
+    **settings: Any,
+) -> AsyncIterator[tuple[PostgresBrokerStore, PostgresBrokerStore]]:
     """Two processes would see no more of each other than these."""
     _, dsn = await new_database()
     async with opened(dsn, **settings) as one, opened(dsn, **settings) as other:
@@ -55,7 +57,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.002)
 
 
-async def epoch(desk: Desk) -> int:
+async def epoch(desk: BrokerStore) -> int:
     mesh = await desk.mesh_get(TEAM)
     assert mesh is not None
     return mesh.epoch
@@ -121,7 +123,7 @@ def test_D2_a_mesh_that_stays_locked_is_busy_and_nothing_is_written(
                 with pytest.raises(StoreBusy):
                     await accept(desk, arriving(1))
             await holder.close()
-            assert (await accept(desk, arriving(1)))[0].verdict == Verdict.CREATED
+            assert (await accept(desk, arriving(1)))[0].verdict == AcceptVerdict.CREATED
 
     asyncio.run(main())
 
@@ -170,7 +172,7 @@ def test_D2_a_server_that_goes_down_under_load_has_all_that_was_acknowledged_onc
                     except (OutcomeUnknown, Unreachable):
                         await asyncio.sleep(0.05)  # the same again, when the server is back
                         continue
-                    assert answer.verdict in (Verdict.CREATED, Verdict.DUPLICATE)
+                    assert answer.verdict in (AcceptVerdict.CREATED, AcceptVerdict.DUPLICATE)
                     acknowledged[number] = answer.seq
                     number += 1
 
@@ -205,7 +207,7 @@ def test_D6_a_database_that_was_copied_begins_one_new_epoch() -> None:
             await accept(desk, arriving(1), arriving(2))
         await server().execute(f"CREATE DATABASE {name}_back TEMPLATE {name}")
         copy = server().dsn(f"{name}_back")
-        desks = [PostgresDesk(copy) for _ in range(5)]
+        desks = [PostgresBrokerStore(copy) for _ in range(5)]
         await asyncio.gather(*(desk.open(NOW) for desk in desks))
         await asyncio.gather(*(desk.close() for desk in desks))
         async with opened(copy) as one, opened(copy) as other:
@@ -235,7 +237,7 @@ def test_D6_a_server_restored_under_running_brokers_counts_nothing_in_the_old_ep
             assert sorted(answer.seq for answer in answers) == [3, 4]
             assert [row.base for row in await one.epochs(TEAM)] == [0, 2]
 
-    async def retried(desk: Desk, number: int) -> Any:
+    async def retried(desk: BrokerStore, number: int) -> Any:
         while True:
             try:
                 return (await accept(desk, arriving(number)))[0]
@@ -325,7 +327,7 @@ def test_D14_a_listener_that_fails_hurts_nobody() -> None:
             one.on_news(lambda mesh, seq: [][seq])
             one.on_news(lambda mesh, seq: told.append(seq))
             (answer,) = await accept(one, arriving(1))
-            assert (answer.verdict, told[-1]) == (Verdict.CREATED, 1)
+            assert (answer.verdict, told[-1]) == (AcceptVerdict.CREATED, 1)
 
     asyncio.run(main())
 
@@ -338,7 +340,7 @@ def test_D5_takers_at_several_brokers_never_get_the_same_message() -> None:
         async with two_desks() as (one, other):
             await accept(one, *(queued(n) for n in range(1, 61)))
 
-            async def work(desk: Desk, name: int) -> list[int]:
+            async def work(desk: BrokerStore, name: int) -> list[int]:
                 got: list[int] = []
                 for step in range(100):
                     leases = [bytes([name, step, n]) * 5 for n in range(4)]

@@ -16,7 +16,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from holdfast.rules.broker_rows import Verdict
+from holdfast.rules.broker_rows import AcceptVerdict
 from holdfast.rules.errors import (
     MigrationFailed,
     NewerSchema,
@@ -24,8 +24,8 @@ from holdfast.rules.errors import (
     StoreFailed,
     Unreachable,
 )
-from holdfast.storage.broker.port import Desk
-from holdfast.storage.broker.postgres import PostgresDesk, connections, migrations
+from holdfast.storage.broker.port import BrokerStore
+from holdfast.storage.broker.postgres import PostgresBrokerStore, connections, migrations
 from support.desks import (
     NOW,
     OWNER,
@@ -49,8 +49,8 @@ def new_name() -> str:
 
 
 @asynccontextmanager
-async def opened(dsn: str, **settings: Any) -> AsyncIterator[PostgresDesk]:
-    desk = PostgresDesk(dsn, **settings)
+async def opened(dsn: str, **settings: Any) -> AsyncIterator[PostgresBrokerStore]:
+    desk = PostgresBrokerStore(dsn, **settings)
     await desk.open(NOW)
     try:
         yield desk
@@ -59,7 +59,9 @@ async def opened(dsn: str, **settings: Any) -> AsyncIterator[PostgresDesk]:
 
 
 @asynccontextmanager
-async def two_desks(**settings: Any) -> AsyncIterator[tuple[PostgresDesk, PostgresDesk]]:
+async def two_desks(
+    **settings: Any,
+) -> AsyncIterator[tuple[PostgresBrokerStore, PostgresBrokerStore]]:
     """Two processes would see no more of each other than these."""
     dsn = await server().database(new_name())
     async with opened(dsn, **settings) as one, opened(dsn, **settings) as other:
@@ -67,7 +69,7 @@ async def two_desks(**settings: Any) -> AsyncIterator[tuple[PostgresDesk, Postgr
         yield one, other
 
 
-async def epoch(desk: Desk) -> int:
+async def epoch(desk: BrokerStore) -> int:
     mesh = await desk.mesh_get(TEAM)
     assert mesh is not None
     return mesh.epoch
@@ -84,7 +86,7 @@ def test_D1_the_version_is_that_of_the_scripts() -> None:
 def test_D1_of_many_that_start_at_once_one_migrates() -> None:
     async def main() -> None:
         dsn = await server().empty(new_name())
-        desks = [PostgresDesk(dsn) for _ in range(5)]
+        desks = [PostgresBrokerStore(dsn) for _ in range(5)]
         await asyncio.gather(*(desk.open(NOW) for desk in desks))
         await with_team(desks[0])
         assert [await epoch(desk) for desk in desks] == [1] * 5
@@ -100,7 +102,7 @@ def test_D1_a_newer_schema_is_refused_and_left_alone() -> None:
         newer = "UPDATE holdfast.meta SET value = '999' WHERE name = 'schema'"
         await server().execute(newer, name)
         with pytest.raises(NewerSchema, match="999"):
-            await PostgresDesk(dsn).open(NOW)
+            await PostgresBrokerStore(dsn).open(NOW)
 
     asyncio.run(main())
 
@@ -126,7 +128,7 @@ def test_D2_a_server_that_answers_before_the_disk_has_it_is_refused() -> None:
         dsn = await server().database(name)
         await server().execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
         with pytest.raises(StoreFailed, match="synchronous_commit"):
-            await PostgresDesk(dsn).open(NOW)
+            await PostgresBrokerStore(dsn).open(NOW)
 
     asyncio.run(main())
 
@@ -139,9 +141,9 @@ def test_D1_nobody_there_and_no_way_in_are_unreachable() -> None:
             server().dsn(user="nobody_we_know"),
         ):
             with pytest.raises(Unreachable):
-                await PostgresDesk(dsn).open(NOW)
+                await PostgresBrokerStore(dsn).open(NOW)
         with pytest.raises(StoreClosed):
-            await PostgresDesk(server().dsn()).ping()
+            await PostgresBrokerStore(server().dsn()).ping()
 
     asyncio.run(main())
 
@@ -177,7 +179,7 @@ def test_D6_no_reader_sees_a_seq_before_all_lower_ones() -> None:
             given = [seq for writer in writers for seq in writer.result()]
             assert sorted(given) == seen == list(range(1, 241))
 
-    async def write(desk: Desk, number: int) -> list[int]:
+    async def write(desk: BrokerStore, number: int) -> list[int]:
         given = []
         for step in range(20):
             batch = [arriving(number + 10 * step + n) for n in range(3)]
@@ -194,14 +196,14 @@ def test_D6_groups_over_the_same_meshes_never_wait_in_a_circle() -> None:
             await one.new_epoch(None, "a lock of all", NOW)
             fields: dict[str, Any] = {"sender": OWNER, "origin": "olga"}
 
-            async def write(desk: Desk, number: int, *meshes: str) -> None:
+            async def write(desk: BrokerStore, number: int, *meshes: str) -> None:
                 for step in range(20):
                     batch = [
                         arriving(number + 10 * step + n, mesh=mesh, **fields)
                         for n, mesh in enumerate(meshes)
                     ]
                     answers = await accept(desk, *batch)
-                    assert {answer.verdict for answer in answers} == {Verdict.CREATED}
+                    assert {answer.verdict for answer in answers} == {AcceptVerdict.CREATED}
 
             await asyncio.gather(
                 write(one, 1000, TEAM, "other"),
@@ -218,7 +220,10 @@ def test_D2_the_same_envelopes_through_two_brokers_are_there_once() -> None:
         async with two_desks() as (one, other):
             batch = [arriving(n) for n in range(1, 51)]
             first, second = await asyncio.gather(accept(one, *batch), accept(other, *batch))
-            assert {first[0].verdict, second[0].verdict} == {Verdict.CREATED, Verdict.DUPLICATE}
+            assert {first[0].verdict, second[0].verdict} == {
+                AcceptVerdict.CREATED,
+                AcceptVerdict.DUPLICATE,
+            }
             assert [a.seq for a in first] == [b.seq for b in second] == list(range(1, 51))
 
     asyncio.run(main())
@@ -243,7 +248,7 @@ def test_D2_what_is_alike_is_kept_like_what_goes_the_long_way() -> None:
                     range(step * 7 - 6, step * 7 + 1)
                 )
                 assert {(one.verdict, one.epoch, one.first_seen_at) for one in first} == {
-                    (Verdict.CREATED, 1, NOW)
+                    (AcceptVerdict.CREATED, 1, NOW)
                 }
                 for one, (gave, got) in enumerate(zip(first, second, strict=False)):
                     assert (gave.broker_id, got.broker_id) == (
@@ -284,7 +289,7 @@ def test_D2_one_connection_is_enough_for_many_who_wait() -> None:
         async with opened(dsn, connections=1) as desk:
             await with_team(desk)
 
-            async def write(number: int) -> list[Verdict]:
+            async def write(number: int) -> list[AcceptVerdict]:
                 answers = []
                 for step in range(5):
                     answers += await accept(desk, arriving(number * 10 + step))
@@ -292,7 +297,7 @@ def test_D2_one_connection_is_enough_for_many_who_wait() -> None:
                 return [answer.verdict for answer in answers]
 
             for verdicts in await asyncio.gather(*(write(number) for number in range(1, 9))):
-                assert verdicts == [Verdict.CREATED] * 5
+                assert verdicts == [AcceptVerdict.CREATED] * 5
             with pytest.raises(StoreFailed):
                 await desk.execute("SELECT nonsense")
             await desk.ping()
@@ -307,7 +312,7 @@ def test_D2_one_connection_is_enough_for_many_who_wait() -> None:
             while any(one._con and not one.is_closed() for one in desk._connections._at_hand):
                 await asyncio.sleep(0.01)
             # A line that broke while nobody used it is not lent again.
-            assert await write(9) == [Verdict.CREATED] * 5
+            assert await write(9) == [AcceptVerdict.CREATED] * 5
 
     asyncio.run(main())
 

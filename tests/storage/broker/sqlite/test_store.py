@@ -16,10 +16,10 @@ import msgspec
 import pytest
 
 from holdfast.rules import limits
-from holdfast.rules.broker_rows import DeskMesh
+from holdfast.rules.broker_rows import BrokerMesh
 from holdfast.rules.errors import NewerSchema, NotOurs, StoreClosed, StoreCorrupt
-from holdfast.storage.broker.port import Desk
-from holdfast.storage.broker.sqlite import SqliteDesk, ThreadedDesk
+from holdfast.storage.broker.port import BrokerStore
+from holdfast.storage.broker.sqlite import SqliteBrokerStore, ThreadedBrokerStore
 from holdfast.storage.broker.sqlite import database as base
 from holdfast.storage.broker.sqlite import migrations as schema_version
 from holdfast.storage.broker.sqlite.mark import Mark, doubts, read_mark, write_mark
@@ -41,8 +41,8 @@ def step(work: Coroutine[Any, Any, T]) -> T:
 
 
 @asynccontextmanager
-async def opened(folder: Path, **options: Any) -> AsyncIterator[SqliteDesk]:
-    desk = SqliteDesk(folder, sync="off", **options)
+async def opened(folder: Path, **options: Any) -> AsyncIterator[SqliteBrokerStore]:
+    desk = SqliteBrokerStore(folder, sync="off", **options)
     await desk.open(NOW)
     try:
         yield desk
@@ -50,7 +50,7 @@ async def opened(folder: Path, **options: Any) -> AsyncIterator[SqliteDesk]:
         await desk.close()
 
 
-async def grow(folder: Path, *numbers: int) -> DeskMesh:
+async def grow(folder: Path, *numbers: int) -> BrokerMesh:
     """Opens the desk, hands in, closes it; how it stood after the opening."""
     async with opened(folder) as desk:
         await with_team(desk)
@@ -66,7 +66,7 @@ def copy_database(source: Path, target: Path) -> None:
 
 
 def test_D1_a_desk_on_sqlite_never_suspends_and_needs_no_loop(tmp_path: Path) -> None:
-    desk = SqliteDesk(tmp_path / "b", sync="off")
+    desk = SqliteBrokerStore(tmp_path / "b", sync="off")
     step(desk.open(NOW))
     step(with_team(desk))
     assert verdicts(step(accept(desk, arriving(1), topic(2)))) == ["created", "created"]
@@ -75,7 +75,7 @@ def test_D1_a_desk_on_sqlite_never_suspends_and_needs_no_loop(tmp_path: Path) ->
 
 
 def test_D1_every_desk_is_one() -> None:
-    desks: list[type[Desk]] = [SqliteDesk, ThreadedDesk]
+    desks: list[type[BrokerStore]] = [SqliteBrokerStore, ThreadedBrokerStore]
     assert len(desks) == 2
 
 
@@ -83,7 +83,7 @@ def test_S2_the_folder_is_ours_alone_and_commits_are_synced(tmp_path: Path) -> N
     folder = tmp_path / "deep" / "b"
     old = os.umask(0)
     try:
-        desk = SqliteDesk(folder)
+        desk = SqliteBrokerStore(folder)
         step(desk.open(NOW))
         step(with_team(desk))
     finally:
@@ -102,9 +102,9 @@ def test_S2_a_link_or_a_closed_desk_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(b"")
     (tmp_path / "b" / "broker.db").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(NotOurs):
-        step(SqliteDesk(tmp_path / "b").open(NOW))
+        step(SqliteBrokerStore(tmp_path / "b").open(NOW))
     with pytest.raises(StoreClosed):
-        step(SqliteDesk(tmp_path / "c").ping())
+        step(SqliteBrokerStore(tmp_path / "c").ping())
 
 
 def test_D1_a_newer_desk_is_left_untouched(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_D1_something_that_is_no_database_is_said_to_be_damaged(tmp_path: Path) 
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "broker.db").write_bytes(b"no database at all" * 1000)
     with pytest.raises(StoreCorrupt):
-        step(SqliteDesk(tmp_path / "b").open(NOW))
+        step(SqliteBrokerStore(tmp_path / "b").open(NOW))
 
 
 # --- the mark ------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ def test_D14_news_are_told_in_the_loop_and_only_after_a_commit(tmp_path: Path) -
     async def story() -> None:
         import threading
 
-        desk = ThreadedDesk(SqliteDesk(tmp_path / "b", sync="off"))
+        desk = ThreadedBrokerStore(SqliteBrokerStore(tmp_path / "b", sync="off"))
         await desk.open(NOW)
         main = threading.current_thread()
         desk.on_news(lambda mesh, seq: told.append((mesh, seq, threading.current_thread() is main)))
@@ -322,7 +322,7 @@ def test_D14_news_are_told_in_the_loop_and_only_after_a_commit(tmp_path: Path) -
 
 def test_D2_a_caller_that_is_cancelled_does_not_break_the_desk(tmp_path: Path) -> None:
     async def story() -> None:
-        desk = ThreadedDesk(SqliteDesk(tmp_path / "b", sync="off"))
+        desk = ThreadedBrokerStore(SqliteBrokerStore(tmp_path / "b", sync="off"))
         await desk.open(NOW)
         await with_team(desk)
         tasks = [asyncio.ensure_future(accept(desk, arriving(n))) for n in range(20)]
@@ -341,7 +341,7 @@ def test_D1_a_desk_in_a_thread_can_be_closed_twice_opened_again_and_is_refused_b
     tmp_path: Path,
 ) -> None:
     async def story() -> None:
-        desk = ThreadedDesk(SqliteDesk(tmp_path / "b", sync="off"))
+        desk = ThreadedBrokerStore(SqliteBrokerStore(tmp_path / "b", sync="off"))
         with pytest.raises(StoreClosed):
             await desk.ping()
         await desk.open(NOW)
@@ -366,7 +366,7 @@ def test_D1_a_desk_that_does_not_open_leaves_no_thread(tmp_path: Path) -> None:
     (tmp_path / "b" / "broker.db").write_bytes(b"no database at all" * 1000)
 
     async def story() -> None:
-        desk = ThreadedDesk(SqliteDesk(tmp_path / "b"))
+        desk = ThreadedBrokerStore(SqliteBrokerStore(tmp_path / "b"))
         with pytest.raises(StoreCorrupt):
             await desk.open(NOW)
         with pytest.raises(StoreClosed):
@@ -377,7 +377,7 @@ def test_D1_a_desk_that_does_not_open_leaves_no_thread(tmp_path: Path) -> None:
 
 def test_D14_who_only_looks_does_not_wait_for_who_writes(tmp_path: Path) -> None:
     async def story() -> None:
-        desk = ThreadedDesk(SqliteDesk(tmp_path / "b", sync="off"))
+        desk = ThreadedBrokerStore(SqliteBrokerStore(tmp_path / "b", sync="off"))
         await desk.open(NOW)
         await with_team(desk)
         await accept(desk, arriving(1))
@@ -400,19 +400,19 @@ def test_D7_nobody_waits_while_orphans_are_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on, began = threading.Event(), threading.Event()
-    real = SqliteDesk.orphans
+    real = SqliteBrokerStore.orphans
 
-    async def slow(desk: SqliteDesk, limit: int) -> Any:
+    async def slow(desk: SqliteBrokerStore, limit: int) -> Any:
         began.set()
         assert go_on.wait(20)
         return await real(desk, limit)
 
     async def run() -> None:
-        desk = ThreadedDesk(SqliteDesk(tmp_path / "b", sync="off"))
+        desk = ThreadedBrokerStore(SqliteBrokerStore(tmp_path / "b", sync="off"))
         await desk.open(NOW)
         try:
             await with_team(desk)
-            monkeypatch.setattr(SqliteDesk, "orphans", slow)
+            monkeypatch.setattr(SqliteBrokerStore, "orphans", slow)
             looking = asyncio.ensure_future(desk.orphans(10))
             await asyncio.to_thread(began.wait, 20)
             try:

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.apps.cli import documents, inputs
 from holdfast.apps.cli.declare import FILTER, command_of
 from holdfast.apps.cli.progress import Progress
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 from holdfast.apps.cli.times import size
 from holdfast.node.exchange import export
 from holdfast.node.exchange.export import BadLine
@@ -28,12 +28,12 @@ from holdfast.storage.files.durable import durable_writer
 
 @command_of("backup")
 @click.argument("folder")
-def backup_(session: Session, folder: str) -> None:
+def backup_(session: CommandSession, folder: str) -> None:
     """Copy the home into a new FOLDER, while others go on writing."""
     back_up(session, Path(folder))
 
 
-def back_up(session: Session, folder: Path) -> None:
+def back_up(session: CommandSession, folder: Path) -> None:
     """Makes a backup and tells of it."""
     with session.node() as node, Progress(session, "copied bytes:") as progress:
         report = backup.backup(node, folder, progress.to)
@@ -63,7 +63,7 @@ def back_up(session: Session, folder: Path) -> None:
     help="With --snapshot: bear the name of a peer whose own home is gone for good.",
 )
 def restore_(
-    session: Session,
+    session: CommandSession,
     folder: str | None,
     force: bool,
     snapshot: str | None,
@@ -102,7 +102,7 @@ def restore_(
 
 
 def _begin_from(
-    session: Session, folder: Path, peer: str | None, signed_by: str | None, take_over: bool
+    session: CommandSession, folder: Path, peer: str | None, signed_by: str | None, take_over: bool
 ) -> None:
     # Imported only here: it brings the code of signatures with it.
     from holdfast.node.recovery.restore_snapshot import restore_snapshot
@@ -137,7 +137,7 @@ def _begin_from(
 @click.argument("file", required=False)
 @click.option("--no-log", is_flag=True, help="Leave the log out: it cannot be merged then.")
 @click.option("--no-blobs", is_flag=True, help="Leave the content of large files out.")
-def export_(session: Session, file: str | None, no_log: bool, no_blobs: bool) -> None:
+def export_(session: CommandSession, file: str | None, no_log: bool, no_blobs: bool) -> None:
     """Write everything as JSON lines to FILE or stdout."""
     meshes = None if session.named_mesh is None else [session.named_mesh]
     with (
@@ -164,7 +164,7 @@ def export_(session: Session, file: str | None, no_log: bool, no_blobs: bool) ->
 @click.option("--map", "renamed", multiple=True, metavar="OLD=NEW", help="Rename a mesh.")
 @click.option("--skip-bad", is_flag=True, help="Report lines that cannot be taken, and go on.")
 def import_(
-    session: Session, file: str, as_log: bool, renamed: tuple[str, ...], skip_bad: bool
+    session: CommandSession, file: str, as_log: bool, renamed: tuple[str, ...], skip_bad: bool
 ) -> None:
     """Write the rows of an exported FILE here, as new changes. A FILE of - is stdin.
 
@@ -238,7 +238,7 @@ def _counted(counts: dict[str, int]) -> str:
     return said or "nothing"
 
 
-def _tell_missing(session: Session, missing: tuple[str, ...]) -> None:
+def _tell_missing(session: CommandSession, missing: tuple[str, ...]) -> None:
     if missing:
         session.warn(
             "blobs_missing",
@@ -246,6 +246,6 @@ def _tell_missing(session: Session, missing: tuple[str, ...]) -> None:
         )
 
 
-def _tell_bad(session: Session, bad: tuple[BadLine, ...]) -> None:
+def _tell_bad(session: CommandSession, bad: tuple[BadLine, ...]) -> None:
     for line in bad:
         session.talk(f"line {line.line} was left out: {line.message}")

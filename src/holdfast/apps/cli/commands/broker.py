@@ -12,7 +12,7 @@ import click
 
 from holdfast.apps.cli import output, tables
 from holdfast.apps.cli.declare import noun, verb
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 from holdfast.rules import limits
 from holdfast.rules.errors import BadInput, StoreCorrupt
 
@@ -86,7 +86,7 @@ def _stored(function: F) -> F:
 )
 @click.option("--detach", is_flag=True, help="Return when it is ready; print where it listens.")
 def serve_(
-    session: Session,
+    session: CommandSession,
     store: str | None,
     postgres: str | None,
     rate: int,
@@ -124,7 +124,7 @@ def serve_(
         )
 
 
-def _detach(session: Session, settings: BrokerSettings, given: dict[str, Any]) -> int:
+def _detach(session: CommandSession, settings: BrokerSettings, given: dict[str, Any]) -> int:
     from holdfast.apps.cli.detached import start
     from holdfast.storage.files.durable import make_folder
     from holdfast.storage.files.home import HomePaths
@@ -151,7 +151,7 @@ def _detach(session: Session, settings: BrokerSettings, given: dict[str, Any]) -
 
 @verb(broker_, "down", mesh=False)
 @click.option("--store", metavar="FOLDER", help=f"The broker's folder; else ${STORE}.")
-def down_(session: Session, store: str | None) -> None:
+def down_(session: CommandSession, store: str | None) -> None:
     """End the broker of a folder, and wait until it has ended."""
     from holdfast.apps.cli.commands.up import end_daemon
     from holdfast.storage.files.home import HomePaths
@@ -162,7 +162,7 @@ def down_(session: Session, store: str | None) -> None:
 
 @verb(broker_, "status", mesh=False)
 @_stored
-def status_(session: Session, store: str | None, postgres: str | None) -> None:
+def status_(session: CommandSession, store: str | None, postgres: str | None) -> None:
     """How the broker is: its card, its meshes, what it holds."""
     from holdfast.broker.operator import Operator
 
@@ -180,7 +180,7 @@ def status_(session: Session, store: str | None, postgres: str | None) -> None:
 
 @verb(broker_, "sweep", mesh=False)
 @_stored
-def sweep_(session: Session, store: str | None, postgres: str | None) -> None:
+def sweep_(session: CommandSession, store: str | None, postgres: str | None) -> None:
     """Remove what is past its time, now. A running broker does it every hour."""
     from holdfast.broker.operator import Operator
 
@@ -190,7 +190,7 @@ def sweep_(session: Session, store: str | None, postgres: str | None) -> None:
 
 @verb(broker_, "orphans", mesh=False)
 @_stored
-def orphans_(session: Session, store: str | None, postgres: str | None) -> None:
+def orphans_(session: CommandSession, store: str | None, postgres: str | None) -> None:
     """Look for ids without their message, and messages without their id. There should be none.
 
     A running broker does it every day. Ends with an error if there are any.
@@ -206,7 +206,9 @@ def orphans_(session: Session, store: str | None, postgres: str | None) -> None:
 @verb(broker_, "new-epoch")
 @click.option("--reason", default="asked for by the operator", help="Kept with it.")
 @_stored
-def new_epoch_(session: Session, store: str | None, postgres: str | None, reason: str) -> None:
+def new_epoch_(
+    session: CommandSession, store: str | None, postgres: str | None, reason: str
+) -> None:
     """Begin a new epoch, in one mesh or in all: every node looks what the broker may have lost.
 
     Do this after a restore that the broker could not notice by itself.
@@ -229,7 +231,7 @@ def _settings(store: str | None, postgres: str | None, **given: Any) -> BrokerSe
     return BrokerSettings(store=Path(folder).absolute(), dsn=dsn, **given).check()
 
 
-def _tell(session: Session, event: str, document: dict[str, Any]) -> None:
+def _tell(session: CommandSession, event: str, document: dict[str, Any]) -> None:
     if session.as_json:
         output.out(f"{tables.encode({'event': event, **document}).decode()}\n")
         output.flush()

@@ -15,13 +15,13 @@ import click
 
 from holdfast.apps.cli import output, tables, times
 from holdfast.apps.cli.declare import noun, verb
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 from holdfast.node.recovery.backup import JOB
 from holdfast.rules.errors import BadInput, HoldfastError
-from holdfast.service.clock import RealSource
+from holdfast.service.clock import SystemClock
 from holdfast.storage.files import home as homes
 from holdfast.storage.sqlite.integrity import integrity
-from holdfast.storage.sqlite.snapshot_copy import looking
+from holdfast.storage.sqlite.snapshot_copy import open_read_only
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 _WORDS = ("ok", "warning", "critical", "unknown")
@@ -39,7 +39,7 @@ check_ = noun(
 )
 
 
-class Finding(NamedTuple):
+class CheckFinding(NamedTuple):
     """What was found: how bad, in words, and the number behind it."""
 
     level: int
@@ -55,10 +55,10 @@ class Finding(NamedTuple):
 @click.option("--warn", type=int, default=10_000, show_default=True, metavar="ENTRIES")
 @click.option("--critical", type=int, default=100_000, show_default=True, metavar="ENTRIES")
 @FORMAT
-def lag(session: Session, consumer: str | None, warn: int, critical: int, form: str) -> int:
+def lag(session: CommandSession, consumer: str | None, warn: int, critical: int, form: str) -> int:
     """How many log entries the readers have not confirmed."""
 
-    def find() -> Finding:
+    def find() -> CheckFinding:
         with session.node() as node:
             found = [
                 reader
@@ -67,8 +67,8 @@ def lag(session: Session, consumer: str | None, warn: int, critical: int, form: 
             ]
         if not found:
             if consumer is not None:
-                return Finding(UNKNOWN, f"there is no consumer {consumer!r}")
-            return Finding(OK, "the log has no reader", 0, "", warn, critical)
+                return CheckFinding(UNKNOWN, f"there is no consumer {consumer!r}")
+            return CheckFinding(OK, "the log has no reader", 0, "", warn, critical)
         slowest = max(found, key=lambda reader: reader.lag)
         return _above(
             f"{slowest.name} lags by {slowest.lag} entries", slowest.lag, "", warn, critical
@@ -81,33 +81,33 @@ def lag(session: Session, consumer: str | None, warn: int, critical: int, form: 
 @click.option("--warn", default="1GiB", show_default=True, metavar="SIZE")
 @click.option("--critical", default="100MiB", show_default=True, metavar="SIZE")
 @FORMAT
-def disk(session: Session, warn: str, critical: str, form: str) -> int:
+def disk(session: CommandSession, warn: str, critical: str, form: str) -> int:
     """How much space is left on the disk of the home."""
     least_warn, least_critical = times.parse_size(warn), times.parse_size(critical)
     if least_warn < least_critical:
         raise BadInput("--warn must not be below --critical: both are the least that is enough")
 
-    def find() -> Finding:
+    def find() -> CheckFinding:
         root = homes.require_home(homes.resolve_home(session.home, os.environ)).root
         free = shutil.disk_usage(root).free
         level = CRITICAL if free < least_critical else WARNING if free < least_warn else OK
         said = f"{times.size(free)} free for {root}"
-        return Finding(level, said, free, "B", least_warn, least_critical)
+        return CheckFinding(level, said, free, "B", least_warn, least_critical)
 
     return _report(session, "disk", form, find)
 
 
 @verb(check_, "integrity", mesh=False)
 @FORMAT
-def integrity_(session: Session, form: str) -> int:
+def integrity_(session: CommandSession, form: str) -> int:
     """Does the database hold together? Reads all of it."""
 
-    def find() -> Finding:
+    def find() -> CheckFinding:
         paths = homes.require_home(homes.resolve_home(session.home, os.environ))
         problems = integrity(paths.database, ours=True)
         if problems:
-            return Finding(CRITICAL, f"{len(problems)} problems: {problems[0]}", len(problems))
-        return Finding(OK, "the database holds together", 0)
+            return CheckFinding(CRITICAL, f"{len(problems)} problems: {problems[0]}", len(problems))
+        return CheckFinding(OK, "the database holds together", 0)
 
     return _report(session, "integrity", form, find)
 
@@ -116,17 +116,17 @@ def integrity_(session: Session, form: str) -> int:
 @click.option("--warn", default="2d", show_default=True, metavar="SPAN")
 @click.option("--critical", default="7d", show_default=True, metavar="SPAN")
 @FORMAT
-def backup(session: Session, warn: str, critical: str, form: str) -> int:
+def backup(session: CommandSession, warn: str, critical: str, form: str) -> int:
     """How long ago the last backup was made."""
     most_warn, most_critical = times.parse_span(warn), times.parse_span(critical)
 
-    def find() -> Finding:
+    def find() -> CheckFinding:
         paths = homes.require_home(homes.resolve_home(session.home, os.environ))
-        with looking(paths.database) as reader:
+        with open_read_only(paths.database) as reader:
             job = reader.job_get(JOB)
         if job is None:
-            return Finding(CRITICAL, "no backup was ever made", None)
-        age = max(0, RealSource().now_ms() - job.updated_at)
+            return CheckFinding(CRITICAL, "no backup was ever made", None)
+        age = max(0, SystemClock().now_ms() - job.updated_at)
         said = f"the last backup is {times.span(age)} old"
         return _above(said, age / 1000, "s", most_warn / 1000, most_critical / 1000)
 
@@ -137,13 +137,13 @@ def backup(session: Session, warn: str, critical: str, form: str) -> int:
 @click.option("--warn", default="10m", show_default=True, metavar="SPAN")
 @click.option("--critical", default="1d", show_default=True, metavar="SPAN")
 @FORMAT
-def outbox(session: Session, warn: str, critical: str, form: str) -> int:
+def outbox(session: CommandSession, warn: str, critical: str, form: str) -> int:
     """How long the first that no broker has got has waited, and whether anything was refused."""
     most_warn, most_critical = times.parse_span(warn), times.parse_span(critical)
 
-    def find() -> Finding:
+    def find() -> CheckFinding:
         with session.node() as node:
-            lanes, now = node.outbox.lanes(), RealSource().now_ms()
+            lanes, now = node.outbox.lanes(), SystemClock().now_ms()
         waits = [lane for lane in lanes if lane.oldest_at is not None]
         slowest = min(waits, key=lambda lane: lane.oldest_at or 0, default=None)
         age = 0 if slowest is None else max(0, now - (slowest.oldest_at or 0))
@@ -161,27 +161,27 @@ def outbox(session: Session, warn: str, critical: str, form: str) -> int:
     return _report(session, "outbox", form, find)
 
 
-def _above(message: str, value: float, unit: str, warn: float, critical: float) -> Finding:
+def _above(message: str, value: float, unit: str, warn: float, critical: float) -> CheckFinding:
     level = CRITICAL if value >= critical else WARNING if value >= warn else OK
-    return Finding(level, message, value, unit, warn, critical)
+    return CheckFinding(level, message, value, unit, warn, critical)
 
 
-def _report(session: Session, name: str, form: str, find: Callable[[], Finding]) -> int:
+def _report(session: CommandSession, name: str, form: str, find: Callable[[], CheckFinding]) -> int:
     try:
         found = find()
     except HoldfastError as error:
         # Not critical: nothing could be found out, and whoever is called should know that.
-        found = Finding(UNKNOWN, error.message)
+        found = CheckFinding(UNKNOWN, error.message)
     chosen = "json" if session.as_json else form
     output.out(_FORMS[chosen](name, found))
     return found.level
 
 
-def _as_text(name: str, found: Finding) -> str:
+def _as_text(name: str, found: CheckFinding) -> str:
     return f"{_WORDS[found.level]}: {found.message}\n"
 
 
-def _as_json(name: str, found: Finding) -> str:
+def _as_json(name: str, found: CheckFinding) -> str:
     document: dict[str, Any] = {
         "check": name,
         "status": _WORDS[found.level],
@@ -194,7 +194,7 @@ def _as_json(name: str, found: Finding) -> str:
     return f"{tables.encode(document).decode()}\n"
 
 
-def _as_nagios(name: str, found: Finding) -> str:
+def _as_nagios(name: str, found: CheckFinding) -> str:
     level = _WORDS[found.level].upper()
     line = f"HOLDFAST {name.upper()} {level} - {tables.visible(found.message)}"
     if found.value is None:
@@ -204,7 +204,7 @@ def _as_nagios(name: str, found: Finding) -> str:
     return f"{line} | {name}={found.value}{found.unit};{limits}\n"
 
 
-def _as_prometheus(name: str, found: Finding) -> str:
+def _as_prometheus(name: str, found: CheckFinding) -> str:
     lines = [
         f"# HELP holdfast_check_{name}_level 0 ok, 1 warning, 2 critical, 3 unknown",
         f"# TYPE holdfast_check_{name}_level gauge",
@@ -218,7 +218,7 @@ def _as_prometheus(name: str, found: Finding) -> str:
     return "\n".join(lines) + "\n"
 
 
-_FORMS: dict[str, Callable[[str, Finding], str]] = {
+_FORMS: dict[str, Callable[[str, CheckFinding], str]] = {
     "text": _as_text,
     "json": _as_json,
     "nagios": _as_nagios,

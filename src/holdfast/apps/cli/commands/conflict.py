@@ -6,14 +6,14 @@ import click
 
 from holdfast.apps.cli import documents
 from holdfast.apps.cli.declare import FILTER, noun, verb
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 
 conflict_ = noun("conflict", "What merges discarded; any of it can be written again.")
 
 
 @verb(conflict_, "list", mesh=FILTER)
 @click.option("--all", "everything", is_flag=True, help="Also those that are settled.")
-def list_(session: Session, everything: bool) -> None:
+def list_(session: CommandSession, everything: bool) -> None:
     """List what was discarded, oldest first."""
     with session.node() as node, session.telling(node):
         session.rows(
@@ -28,7 +28,7 @@ def list_(session: Session, everything: bool) -> None:
 
 @verb(conflict_, "show", mesh=False)
 @click.argument("number", type=int)
-def show(session: Session, number: int) -> None:
+def show(session: CommandSession, number: int) -> None:
     """Show one conflict with what it discarded."""
     with session.node() as node, session.telling(node):
         session.show(
@@ -40,7 +40,7 @@ def show(session: Session, number: int) -> None:
 
 @verb(conflict_, "restore", mesh=False, writes=True)
 @click.argument("number", type=int)
-def restore(session: Session, number: int) -> None:
+def restore(session: CommandSession, number: int) -> None:
     """Write the discarded version again, as a new change that wins."""
     with session.node() as node, session.telling(node):
         mesh = node.conflict(number).mesh
@@ -53,7 +53,7 @@ def restore(session: Session, number: int) -> None:
 
 @verb(conflict_, "dismiss", mesh=False)
 @click.argument("number", type=int)
-def dismiss(session: Session, number: int) -> None:
+def dismiss(session: CommandSession, number: int) -> None:
     """Keep the outcome as it is and close the conflict."""
     with session.node() as node, session.telling(node):
         node.dismiss_conflict(number)

@@ -8,12 +8,12 @@ import click
 
 from holdfast.apps.cli import documents
 from holdfast.apps.cli.declare import command_of
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 
 
 @command_of("demo")
 @click.argument("folder", required=False)
-def demo_(session: Session, folder: str | None) -> None:
+def demo_(session: CommandSession, folder: str | None) -> None:
     """Watch two peers part, meet, die and come back, and Spark read their logs.
 
     In FOLDER, or a temporary one. Without the extra `spark` that last part is left out.

@@ -10,7 +10,7 @@ import click
 from holdfast.apps.cli import documents, own_daemon, tables
 from holdfast.apps.cli.commands.backup import back_up
 from holdfast.apps.cli.declare import command_of
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 from holdfast.node.recovery import doctor
 from holdfast.node.recovery.doctor import RepairReport, Report, RollbackReport
 from holdfast.rules.errors import BadInput
@@ -36,7 +36,7 @@ _SIGNS = {"ok": "[OK]", "warn": "[WARN]", "fail": "[FAIL]"}
 )
 @click.option("--backup", metavar="FOLDER", help="Make a backup, as `holdfast backup` does.")
 def doctor_(
-    session: Session,
+    session: CommandSession,
     full: bool,
     repair: bool,
     peer: str | None,
@@ -64,7 +64,7 @@ def doctor_(
     return 0
 
 
-def _resume_sync(session: Session) -> None:
+def _resume_sync(session: CommandSession) -> None:
     from holdfast.node.sync.pause import resume_all
 
     with session.node() as node:
@@ -82,7 +82,7 @@ def _resume_sync(session: Session) -> None:
         )
 
 
-def _show(session: Session, report: Report) -> int:
+def _show(session: CommandSession, report: Report) -> int:
     document: dict[str, Any] = {
         "home": documents.path(report.home),
         "status": report.worst,
@@ -106,7 +106,7 @@ def _text(report: Report) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _show_repair(session: Session, report: RepairReport) -> None:
+def _show_repair(session: CommandSession, report: RepairReport) -> None:
     lost = {name: saved.lost for name, saved in report.tables.items() if saved.lost}
     if lost:
         told = ", ".join(f"{count} of {name}" for name, count in lost.items())
@@ -117,7 +117,7 @@ def _show_repair(session: Session, report: RepairReport) -> None:
     session.show(documents.plain(report), f"{documents.path(report.home)}\n")
 
 
-def _show_rollback(session: Session, report: RollbackReport) -> None:
+def _show_rollback(session: CommandSession, report: RollbackReport) -> None:
     session.talk(f"the schema is at version {report.schema}; opening the home moves it on again")
     session.talk(f"kept: {documents.path(report.kept)}")
     session.show(documents.plain(report), f"{report.schema}\n")

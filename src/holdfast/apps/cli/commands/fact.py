@@ -8,7 +8,7 @@ from holdfast.apps.cli import documents, inputs
 from holdfast.apps.cli.commands.log import FIELDS
 from holdfast.apps.cli.commands.state import JSON_VALUE
 from holdfast.apps.cli.declare import noun, verb
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 from holdfast.rules.errors import BadInput
 from holdfast.rules.limits import DAY_MS, FETCH_ROWS_DEFAULT
 
@@ -21,7 +21,9 @@ consumer_ = noun("consumer", "Named readers of the log. Nothing goes that they h
 @click.argument("predicate")
 @click.argument("object")
 @JSON_VALUE
-def append(session: Session, subject: str, predicate: str, object: str, json_value: bool) -> None:
+def append(
+    session: CommandSession, subject: str, predicate: str, object: str, json_value: bool
+) -> None:
     """Append a fact. An OBJECT of - reads stdin; with --json-value it is JSON."""
     with session.mesh() as mesh:
         value = inputs.value_of(object, json_value)
@@ -37,7 +39,7 @@ def append(session: Session, subject: str, predicate: str, object: str, json_val
 @verb(fact_, "fetch", mesh=False)
 @click.argument("consumer")
 @click.option("--limit", type=int, default=FETCH_ROWS_DEFAULT, show_default=True)
-def fetch(session: Session, consumer: str, limit: int) -> None:
+def fetch(session: CommandSession, consumer: str, limit: int) -> None:
     """Show what comes next for CONSUMER. It is the same until it is confirmed."""
     with session.node() as node:
         session.rows(
@@ -53,7 +55,9 @@ def fetch(session: Session, consumer: str, limit: int) -> None:
 @click.option(
     "--range", "ranges", multiple=True, metavar="START:END", help="Instead: START <= offset < END."
 )
-def confirm(session: Session, consumer: str, offset: int | None, ranges: tuple[str, ...]) -> None:
+def confirm(
+    session: CommandSession, consumer: str, offset: int | None, ranges: tuple[str, ...]
+) -> None:
     """Confirm what was taken over: up to OFFSET, or by ranges."""
     spans = [_span(text) for text in ranges] if ranges else None
     with session.node() as node:
@@ -77,7 +81,7 @@ def confirm(session: Session, consumer: str, offset: int | None, ranges: tuple[s
     help="A sweep retires it when more entries than this wait for it.",
 )
 def add(
-    session: Session, name: str, start: str, retire_days: int | None, retire_lag: int | None
+    session: CommandSession, name: str, start: str, retire_days: int | None, retire_lag: int | None
 ) -> None:
     """Register a reader of the log."""
     retire_ms = None if retire_days is None else retire_days * DAY_MS
@@ -89,7 +93,7 @@ def add(
 
 
 @verb(consumer_, "list", mesh=False)
-def list_(session: Session) -> None:
+def list_(session: CommandSession) -> None:
     """List the readers of the log and how far they are."""
     with session.node() as node:
         session.rows(
@@ -101,7 +105,7 @@ def list_(session: Session) -> None:
 
 @verb(consumer_, "retire", mesh=False)
 @click.argument("name")
-def retire(session: Session, name: str) -> None:
+def retire(session: CommandSession, name: str) -> None:
     """Forget a reader: the log no longer waits for it."""
     with session.node() as node:
         node.log.retire(name)

@@ -16,7 +16,7 @@ import click
 
 from holdfast.apps.cli import documents, inputs
 from holdfast.apps.cli.declare import noun, verb
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 from holdfast.apps.cli.times import size
 from holdfast.rules.errors import BadInput
 from holdfast.rules.limits import BLOB_CHUNK_BYTES
@@ -33,7 +33,7 @@ file_ = noun("file", "Files that peers share, by path.")
 @click.option(
     "--from", "source", metavar="FILE", help="The content; else the file named PATH; - is stdin."
 )
-def share(session: Session, path: str, source: str | None) -> None:
+def share(session: CommandSession, path: str, source: str | None) -> None:
     """Share content under PATH, a relative path with / between folders."""
     check_path(path)
     with session.mesh() as mesh, _content(path, source) as content:
@@ -49,7 +49,7 @@ def share(session: Session, path: str, source: str | None) -> None:
 
 @verb(file_, "list")
 @click.option("--peer", metavar="ID", help="Only files of this peer.")
-def list_(session: Session, peer: str | None) -> None:
+def list_(session: CommandSession, peer: str | None) -> None:
     """List shared files. HERE says whether the content is on this machine."""
     with session.mesh() as mesh:
         session.rows(
@@ -67,7 +67,7 @@ def list_(session: Session, peer: str | None) -> None:
     "--last-known", is_flag=True, help="Where the newest content is not here yet, an older one."
 )
 def read(
-    session: Session, path: str, peer: str | None, output: str | None, last_known: bool
+    session: CommandSession, path: str, peer: str | None, output: str | None, last_known: bool
 ) -> None:
     """Write the content to stdout or to a file. It is checked against its hash first."""
     with session.mesh() as mesh:
@@ -93,7 +93,7 @@ def read(
 
 @verb(file_, "delete", writes=True)
 @click.argument("path")
-def delete(session: Session, path: str) -> None:
+def delete(session: CommandSession, path: str) -> None:
     """Stop sharing PATH; its content goes when nobody needs it any more."""
     with session.mesh() as mesh:
         done = mesh.files.delete(path, id=session.id)

@@ -8,7 +8,7 @@ from click.shell_completion import ShellComplete, get_completion_class
 from holdfast.apps.cli import output
 from holdfast.apps.cli.app import COMPLETE, PROGRAM
 from holdfast.apps.cli.declare import command_of
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 from holdfast.rules.errors import BadInput
 
 EXIT_CODES = {
@@ -31,7 +31,7 @@ _TOPIC = "exit-codes"
 @command_of("help")
 @click.argument("words", nargs=-1, metavar="[COMMAND]...")
 @click.pass_context
-def help_(ctx: click.Context, session: Session, words: tuple[str, ...]) -> None:
+def help_(ctx: click.Context, session: CommandSession, words: tuple[str, ...]) -> None:
     """Show the help of a command, or of exit-codes."""
     if words == (_TOPIC,):
         documents = [
@@ -55,7 +55,7 @@ def help_(ctx: click.Context, session: Session, words: tuple[str, ...]) -> None:
 @command_of("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
-def completion_(ctx: click.Context, session: Session, shell: str) -> None:
+def completion_(ctx: click.Context, session: CommandSession, shell: str) -> None:
     """Print the completion script of a shell.
 
     For example, in ~/.bashrc: eval "$(holdfast completion bash)"

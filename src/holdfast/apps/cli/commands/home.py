@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.apps.cli import documents, own_daemon, tables, times
 from holdfast.apps.cli.declare import command_of
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 from holdfast.node.library.node import Node
 from holdfast.rules.errors import HoldfastError, NoDaemon, NoHome
 from holdfast.service.instance_lock import daemon_note
@@ -23,7 +23,7 @@ from holdfast.storage.files.home import HomePaths
 @command_of("init")
 @click.option("--peer", required=True, metavar="NAME", help="This node's name, fixed for good.")
 @click.option("--mesh", "slug", metavar="NAME", help="Also make this mesh.")
-def init_(session: Session, peer: str, slug: str | None) -> None:
+def init_(session: CommandSession, peer: str, slug: str | None) -> None:
     """Make a home for a peer, and with --mesh a first mesh in it."""
     root = session.check_home()
     new = not HomePaths(root).database.exists()
@@ -45,14 +45,14 @@ def init_(session: Session, peer: str, slug: str | None) -> None:
 
 
 @command_of("status")
-def status_(session: Session) -> None:
+def status_(session: CommandSession) -> None:
     """Say how the home stands, and what to do next."""
     with session.node() as node, session.telling(node):
         _show_status(session, node)
 
 
 @command_of("paths")
-def paths_(session: Session) -> None:
+def paths_(session: CommandSession) -> None:
     """Say where everything of the home lies, or would."""
     paths = HomePaths(homes.resolve_home(session.home, os.environ))
     places = {
@@ -71,7 +71,7 @@ def paths_(session: Session) -> None:
 
 def overview(home: str | None, as_json: bool) -> None:
     """What `holdfast` alone says: the status, or how to begin."""
-    session = Session(home=home, as_json=as_json)
+    session = CommandSession(home=home, as_json=as_json)
     try:
         with session.node() as node, session.telling(node):
             _show_status(session, node)
@@ -84,13 +84,13 @@ def overview(home: str | None, as_json: bool) -> None:
         session.talk("next: holdfast init --peer NAME --mesh NAME; see also: holdfast --help")
 
 
-def _show_status(session: Session, node: Node) -> None:
+def _show_status(session: CommandSession, node: Node) -> None:
     found = _status(session, node)
     session.show(found, "".join(_status_text(found)))
     session.talk(f"next: {found['next']}")
 
 
-def _status(session: Session, node: Node) -> dict[str, Any]:
+def _status(session: CommandSession, node: Node) -> dict[str, Any]:
     paths = HomePaths(node.home)
     head = node.log.head()
     served = daemon_note(paths)
@@ -127,7 +127,7 @@ def _lanes(node: Node) -> list[dict[str, Any]]:
     return [msgspec.structs.asdict(lane) for lane in outbox_of(node).lanes()]
 
 
-def _links(session: Session, node: Node) -> list[dict[str, Any]]:
+def _links(session: CommandSession, node: Node) -> list[dict[str, Any]]:
     """How the links stand, as the daemon says, or as they are stored where there is none."""
     if not node._core.read("link.list", lambda tx: tx.link_list()):
         return []
@@ -141,7 +141,7 @@ def _links(session: Session, node: Node) -> list[dict[str, Any]]:
     return [link.standing(view, live) for view in links.list()]
 
 
-def _brokers(session: Session, node: Node) -> list[dict[str, Any]]:
+def _brokers(session: CommandSession, node: Node) -> list[dict[str, Any]]:
     """How this node stands with its brokers, as the daemon says, or as it is stored."""
     rows = [row for row in node.meshes() if row.shared]
     if not rows:

@@ -14,7 +14,7 @@ from holdfast.apps.cli import tables
 from holdfast.apps.cli.commands.send import CONTENT_TYPE, FROM, META, PRIORITY, content_of, meta_of
 from holdfast.apps.cli.commands.send import told as told_of
 from holdfast.apps.cli.declare import FILTER, noun, verb
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 from holdfast.node.messages.messages import Message
 
 inbox_ = noun("inbox", "Messages that came for this node.")
@@ -24,7 +24,7 @@ inbox_ = noun("inbox", "Messages that came for this node.")
 @click.option("--unread", is_flag=True, help="Only those that nobody has read.")
 @click.option("--after", type=int, default=0, metavar="NUMBER", help="Only those after this one.")
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
-def list_(session: Session, unread: bool, after: int, limit: int | None) -> None:
+def list_(session: CommandSession, unread: bool, after: int, limit: int | None) -> None:
     """List messages in the order in which they came."""
     with session.node() as node, session.telling(node):
         inbox = node.inbox if session.named_mesh is None else node.mesh(session.named_mesh).inbox
@@ -39,7 +39,7 @@ def list_(session: Session, unread: bool, after: int, limit: int | None) -> None
 @verb(inbox_, "read", mesh=False)
 @click.argument("id_", metavar="ID")
 @click.option("--keep-unread", is_flag=True, help="Only look: it stays as unread as it was.")
-def read(session: Session, id_: str, keep_unread: bool) -> None:
+def read(session: CommandSession, id_: str, keep_unread: bool) -> None:
     """Write the content of a message to stdout; it is read from then on."""
     with session.node() as node, session.telling(node):
         message = node.inbox.get(id_) if keep_unread else node.inbox.read(id_)
@@ -61,7 +61,7 @@ def read(session: Session, id_: str, keep_unread: bool) -> None:
 @META
 @PRIORITY
 def reply(
-    session: Session,
+    session: CommandSession,
     id_: str,
     body: str | None,
     source: str | None,

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.apps.cli import documents, own_daemon
 from holdfast.apps.cli.declare import noun, verb
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 from holdfast.node.library.node import Node
 from holdfast.node.links.registry import Links, LinkView
 from holdfast.node.trust.trust import Trust
@@ -57,7 +57,7 @@ link_ = noun("link", "Logs of other zones that this node pulls.")
 )
 @click.option("--paused", is_flag=True, help="Store it; it begins with: holdfast link resume.")
 def add(
-    session: Session,
+    session: CommandSession,
     url: str,
     zone: str,
     name: str | None,
@@ -84,7 +84,7 @@ def add(
 
 
 @verb(link_, "list", mesh=False)
-def list_(session: Session) -> None:
+def list_(session: CommandSession) -> None:
     """List the links and how they stand."""
     with _links(session) as (node, links):
         live = live_status(session, node)
@@ -97,7 +97,7 @@ def list_(session: Session) -> None:
 
 @verb(link_, "show", mesh=False)
 @click.argument("name")
-def show(session: Session, name: str) -> None:
+def show(session: CommandSession, name: str) -> None:
     """Show one link: what it pulls, how far it is, what went wrong last."""
     with _links(session) as (node, links):
         view = links.get(name)
@@ -107,7 +107,7 @@ def show(session: Session, name: str) -> None:
 
 @verb(link_, "pause", mesh=False)
 @click.argument("name")
-def pause(session: Session, name: str) -> None:
+def pause(session: CommandSession, name: str) -> None:
     """Stop pulling until it is resumed. The source keeps what is new."""
     with _links(session) as (node, links):
         view = links.pause(name)
@@ -122,7 +122,7 @@ def pause(session: Session, name: str) -> None:
     is_flag=True,
     help="Go on behind what the source no longer holds: it is never read.",
 )
-def resume(session: Session, name: str, skip_missing: bool) -> None:
+def resume(session: CommandSession, name: str, skip_missing: bool) -> None:
     """Go on pulling."""
     with _links(session) as (node, links):
         before = links.get(name)
@@ -138,7 +138,7 @@ def resume(session: Session, name: str, skip_missing: bool) -> None:
 
 @verb(link_, "remove", mesh=False)
 @click.argument("name")
-def remove(session: Session, name: str) -> None:
+def remove(session: CommandSession, name: str) -> None:
     """Forget a link. What it brought stays here."""
     with _links(session) as (node, links):
         removed = links.remove(name)
@@ -156,7 +156,7 @@ def remove(session: Session, name: str) -> None:
 
 @verb(link_, "objects", mesh=False)
 @click.argument("name")
-def objects(session: Session, name: str) -> None:
+def objects(session: CommandSession, name: str) -> None:
     """Bring the content of files that is named here and not here, as after a snapshot."""
     with _links(session) as (_, links):
         pulled = links.bring_objects(name)
@@ -170,7 +170,7 @@ def objects(session: Session, name: str) -> None:
 
 @verb(link_, "quarantine", mesh=False)
 @click.argument("name")
-def quarantine(session: Session, name: str) -> None:
+def quarantine(session: CommandSession, name: str) -> None:
     """List envelopes that a link brought and this node refused, with the reason."""
     with _links(session) as (_, links):
         links.quarantine(name, 0, 1)
@@ -183,7 +183,7 @@ def quarantine(session: Session, name: str) -> None:
 
 @verb(link_, "retry", mesh=False)
 @click.argument("name")
-def retry(session: Session, name: str) -> None:
+def retry(session: CommandSession, name: str) -> None:
     """Try quarantined envelopes again: what passes now is taken in."""
     with _links(session) as (node, links):
         retried = links.retry_quarantined(name)
@@ -195,7 +195,7 @@ def retry(session: Session, name: str) -> None:
 @click.argument("name")
 @click.argument("numbers", nargs=-1, type=int, metavar="[NUMBER]...")
 @click.option("--all", "everything", is_flag=True, help="All of the link's.")
-def drop(session: Session, name: str, numbers: tuple[int, ...], everything: bool) -> None:
+def drop(session: CommandSession, name: str, numbers: tuple[int, ...], everything: bool) -> None:
     """Give up quarantined envelopes for good."""
     if bool(numbers) is everything:
         raise BadInput("say which by their numbers, or --all")
@@ -217,12 +217,12 @@ def drop(session: Session, name: str, numbers: tuple[int, ...], everything: bool
 
 
 @contextmanager
-def _links(session: Session) -> Iterator[tuple[Node, Links]]:
+def _links(session: CommandSession) -> Iterator[tuple[Node, Links]]:
     with session.node() as node:
         yield node, Links(node._core, Trust(node._core, HomePaths(node.home)))
 
 
-def _mesh_meant(session: Session, node: Node) -> tuple[str, ...]:
+def _mesh_meant(session: CommandSession, node: Node) -> tuple[str, ...]:
     if session.named_mesh is not None:
         return (session.named_mesh,)
     slugs = [row.slug for row in node.meshes()]
@@ -238,7 +238,9 @@ def _carried(view: LinkView) -> str:
     return said_of_origins(view.zone, Filter(origins=origins_of(view.zone, view.carries)))
 
 
-def _changed(session: Session, node: Node, view: LinkView, *, begins: bool, **more: object) -> None:
+def _changed(
+    session: CommandSession, node: Node, view: LinkView, *, begins: bool, **more: object
+) -> None:
     """Tells the daemon, and people what comes of it."""
     runs = own_daemon.refresh(node.home)
     if begins and not runs:
@@ -246,7 +248,7 @@ def _changed(session: Session, node: Node, view: LinkView, *, begins: bool, **mo
     session.show({**documents.plain(view), **more, "daemon": runs}, f"{view.name}\n")
 
 
-def _mended(session: Session, node: Node, links: Links, name: str, **more: object) -> None:
+def _mended(session: CommandSession, node: Node, links: Links, name: str, **more: object) -> None:
     """The quarantine of a link, or of a shared mesh's lane, has changed."""
     if not is_lane(name):
         _changed(session, node, links.get(name), begins=True, **more)
@@ -295,7 +297,7 @@ def _all_quarantined(links: Links, name: str) -> Iterator[QuarantineRow]:
         after = rows[-1].number
 
 
-def live_status(session: Session, node: Node) -> dict[str, Mapping[str, Any]] | None:
+def live_status(session: CommandSession, node: Node) -> dict[str, Mapping[str, Any]] | None:
     """How the links stand, by name; None if nobody pulls."""
     try:
         answer = own_daemon.ask(node.home, "GET", "/v1/links")

@@ -10,7 +10,7 @@ import click
 from holdfast.apps.cli import documents as forms
 from holdfast.apps.cli import output, tables
 from holdfast.apps.cli.declare import FILTER, noun, verb
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 from holdfast.node.library.node import Node
 from holdfast.rules.rows import Entry
 
@@ -23,7 +23,7 @@ log_ = noun("log", "Every change that this node knows, as it took them in.")
 @verb(log_, "tail", mesh=FILTER)
 @click.option("-n", "--count", type=click.IntRange(0), default=20, show_default=True)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes; JSON lines with --json.")
-def tail(session: Session, count: int, follow: bool) -> None:
+def tail(session: CommandSession, count: int, follow: bool) -> None:
     """Show the newest entries, oldest of them first."""
     with session.node() as node:
         entries: Iterable[Entry] = node.log.tail(count)
@@ -42,19 +42,19 @@ def tail(session: Session, count: int, follow: bool) -> None:
 @verb(log_, "range", mesh=FILTER)
 @click.argument("start", type=int, default=1)
 @click.argument("end", type=int, required=False)
-def range_(session: Session, start: int, end: int | None) -> None:
+def range_(session: CommandSession, start: int, end: int | None) -> None:
     """Show the entries with START <= offset < END. Without END, all from START on."""
     with session.node() as node:
         _show(session, node.log.range(start, end))
 
 
-def _show(session: Session, entries: Iterable[Entry]) -> None:
+def _show(session: CommandSession, entries: Iterable[Entry]) -> None:
     session.rows(
         (forms.entry(found) for found in _of_mesh(session, entries)), FIELDS, empty="no entries"
     )
 
 
-def _of_mesh(session: Session, entries: Iterable[Entry]) -> Iterator[Entry]:
+def _of_mesh(session: CommandSession, entries: Iterable[Entry]) -> Iterator[Entry]:
     wanted = session.named_mesh
     return (found for found in entries if wanted is None or found.mesh == wanted)
 

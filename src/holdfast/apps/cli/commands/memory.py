@@ -7,7 +7,7 @@ import click
 from holdfast.apps.cli import documents, inputs, output
 from holdfast.apps.cli.commands.state import AS_OF, JSON_VALUE, value_text
 from holdfast.apps.cli.declare import noun, verb
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 from holdfast.apps.cli.times import parse_as_of
 from holdfast.node.core.views import Memory
 from holdfast.node.library.node import Mesh
@@ -26,7 +26,9 @@ memory_ = noun("memory", "What each peer remembers, under its own name.")
 @click.argument("value")
 @JSON_VALUE
 @click.option("--tag", "tags", multiple=True, metavar="TEXT", help="May be given several times.")
-def set_(session: Session, key: str, value: str, json_value: bool, tags: tuple[str, ...]) -> None:
+def set_(
+    session: CommandSession, key: str, value: str, json_value: bool, tags: tuple[str, ...]
+) -> None:
     """Remember VALUE under KEY; with --json-value any JSON. A VALUE of - reads stdin."""
     with session.mesh() as mesh:
         stored = inputs.value_of(value, json_value)
@@ -41,7 +43,7 @@ def set_(session: Session, key: str, value: str, json_value: bool, tags: tuple[s
 @click.argument("key")
 @SCOPE
 @AS_OF
-def get(session: Session, key: str, scope: str, as_of: str | None) -> None:
+def get(session: CommandSession, key: str, scope: str, as_of: str | None) -> None:
     """Print what is remembered under KEY. With --scope all it is a table, newest first."""
     with session.mesh() as mesh:
         if as_of is None:
@@ -62,7 +64,7 @@ def get(session: Session, key: str, scope: str, as_of: str | None) -> None:
 
 @verb(memory_, "forget", writes=True)
 @click.argument("key")
-def forget(session: Session, key: str) -> None:
+def forget(session: CommandSession, key: str) -> None:
     """Forget what this peer remembers under KEY."""
     with session.mesh() as mesh:
         done = mesh.memory.forget(key, id=session.id)
@@ -76,7 +78,7 @@ def forget(session: Session, key: str) -> None:
 @SCOPE
 @click.option("--tag", metavar="TEXT", help="Only memories with this tag.")
 @AS_OF
-def list_(session: Session, scope: str, tag: str | None, as_of: str | None) -> None:
+def list_(session: CommandSession, scope: str, tag: str | None, as_of: str | None) -> None:
     """List memories. Long values are cut; `get` and --json show them whole."""
     with session.mesh() as mesh:
         if as_of is None:
@@ -91,7 +93,7 @@ def list_(session: Session, scope: str, tag: str | None, as_of: str | None) -> N
 
 
 def _past(
-    session: Session, mesh: Mesh, scope: str, as_of: str, key: str | None = None
+    session: CommandSession, mesh: Mesh, scope: str, as_of: str, key: str | None = None
 ) -> list[Memory]:
     owner = _owner(session, scope)
     found = [
@@ -104,7 +106,7 @@ def _past(
     return found
 
 
-def _owner(session: Session, scope: str) -> str | None:
+def _owner(session: CommandSession, scope: str) -> str | None:
     if scope == "all":
         return None
     if scope == "self":
@@ -114,5 +116,5 @@ def _owner(session: Session, scope: str) -> str | None:
     raise BadInput(f"scope {scope!r} is not known", hint="use self, all or peer:<id>")
 
 
-def _whose(session: Session, scope: str) -> str:
+def _whose(session: CommandSession, scope: str) -> str:
     return _owner(session, scope) or "nobody"

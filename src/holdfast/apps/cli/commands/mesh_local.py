@@ -6,7 +6,7 @@ import click
 
 from holdfast.apps.cli import documents
 from holdfast.apps.cli.declare import noun, verb
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 
 mesh_ = noun("mesh", "Circles of peers that share state, each with its clock.")
 
@@ -14,7 +14,7 @@ mesh_ = noun("mesh", "Circles of peers that share state, each with its clock.")
 @verb(mesh_, "create", mesh=False)
 @click.argument("name")
 @click.option("--title", metavar="TEXT", help="A name for people; else NAME itself.")
-def create(session: Session, name: str, title: str | None) -> None:
+def create(session: CommandSession, name: str, title: str | None) -> None:
     """Create the mesh NAME: lower-case letters, digits and . _ -"""
     with session.node() as node:
         mesh = node.create_mesh(name, name=title)
@@ -23,7 +23,7 @@ def create(session: Session, name: str, title: str | None) -> None:
 
 
 @verb(mesh_, "list", mesh=False)
-def list_(session: Session) -> None:
+def list_(session: CommandSession) -> None:
     """List the meshes of this home."""
     with session.node() as node:
         session.rows(
@@ -35,7 +35,7 @@ def list_(session: Session) -> None:
 
 @verb(mesh_, "info")
 @click.argument("name", required=False)
-def info(session: Session, name: str | None) -> None:
+def info(session: CommandSession, name: str | None) -> None:
     """Show one mesh: its kind, its clock, how much it holds."""
     session.named_mesh = name or session.named_mesh
     with session.mesh() as mesh:
@@ -48,7 +48,7 @@ def info(session: Session, name: str | None) -> None:
 
 @verb(mesh_, "clock")
 @click.argument("name", required=False)
-def clock(session: Session, name: str | None) -> None:
+def clock(session: CommandSession, name: str | None) -> None:
     """Show a mesh's Lamport clock and whether others have been heard of."""
     session.named_mesh = name or session.named_mesh
     with session.mesh() as mesh:

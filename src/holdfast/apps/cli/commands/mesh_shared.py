@@ -19,7 +19,7 @@ from holdfast.apps.cli import inputs
 from holdfast.apps.cli.commands.mesh_local import mesh_
 from holdfast.apps.cli.declare import verb
 from holdfast.apps.cli.progress import Progress
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 from holdfast.rules.errors import UnknownKey, Unreachable
 from holdfast.rules.limits import INVITE_HOURS, INVITE_HOURS_MAX, INVITE_USES_MAX, SECOND_MS
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.node.library.node import Mesh, Node
     from holdfast.node.sharing.publish import Published
     from holdfast.node.sharing.sharing import Sharing
-    from holdfast.node.sync.run_once import Settled
+    from holdfast.node.sync.run_once import SyncOutcome
 
 TOKEN = "HOLDFAST_BROKER_TOKEN"
 GRANT = click.option(
@@ -40,16 +40,16 @@ GRANT = click.option(
 
 
 @contextmanager
-def shared(session: Session, name: str | None = None) -> Iterator[tuple[Mesh, Sharing]]:
+def shared(session: CommandSession, name: str | None = None) -> Iterator[tuple[Mesh, Sharing]]:
     """The mesh that is meant, and what asks its broker."""
     session.named_mesh = name or session.named_mesh
     with session.mesh() as mesh:
         yield mesh, session.opened.sharing
 
 
-def _settle(session: Session, node: Node, mesh: str, patience_s: int | None) -> Settled:
+def _settle(session: CommandSession, node: Node, mesh: str, patience_s: int | None) -> SyncOutcome:
     from holdfast.node.settings import load
-    from holdfast.node.sync.run_once import settle
+    from holdfast.node.sync.run_once import wait_until_synced
     from holdfast.node.trust.trust import Trust
     from holdfast.rules.limits import SYNC_WAIT_MS
     from holdfast.storage.files.home import HomePaths
@@ -57,7 +57,7 @@ def _settle(session: Session, node: Node, mesh: str, patience_s: int | None) -> 
     paths = HomePaths(node.home)
     patience_ms = SYNC_WAIT_MS if patience_s is None else patience_s * SECOND_MS
     with Progress(session, "changes that wait:") as progress:
-        return settle(
+        return wait_until_synced(
             node._core,
             Trust(node._core, paths),
             paths,
@@ -78,7 +78,7 @@ def _settle(session: Session, node: Node, mesh: str, patience_s: int | None) -> 
 @click.option("--title", metavar="TEXT", help="A name for people, at the broker.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until the broker has everything.")
 def publish(
-    session: Session,
+    session: CommandSession,
     name: str | None,
     broker: str | None,
     card: str | None,
@@ -106,7 +106,7 @@ def publish(
         _tell_published(session, done)
 
 
-def _tell_published(session: Session, done: Published) -> None:
+def _tell_published(session: CommandSession, done: Published) -> None:
     if done.way == "before":
         session.talk(f"{done.mesh} is shared already, at {done.broker_url}")
     else:
@@ -124,7 +124,7 @@ def _tell_published(session: Session, done: Published) -> None:
 
 @verb(mesh_, "join", mesh=False)
 @click.argument("invite")
-def join(session: Session, invite: str) -> None:
+def join(session: CommandSession, invite: str) -> None:
     """Join the mesh that INVITE is for; - reads the invite from stdin."""
     with session.node() as node:
         with Progress(session, "taking") as bar:
@@ -146,7 +146,7 @@ def join(session: Session, invite: str) -> None:
     metavar="SECONDS",
     help="Give up if nothing moves for so long.",
 )
-def sync(session: Session, name: str | None, patience: int | None) -> None:
+def sync(session: CommandSession, name: str | None, patience: int | None) -> None:
     """Exchange everything with the broker now, and wait for it."""
     session.named_mesh = name or session.named_mesh
     with session.mesh() as mesh:
@@ -166,7 +166,7 @@ def sync(session: Session, name: str | None, patience: int | None) -> None:
 @click.argument("name", required=False)
 @click.option("--remove", is_flag=True, help="It is yours: it goes from the broker, for everybody.")
 @click.option("--forget", is_flag=True, help="Without telling the broker, if that is gone.")
-def leave(session: Session, name: str | None, remove: bool, forget: bool) -> None:
+def leave(session: CommandSession, name: str | None, remove: bool, forget: bool) -> None:
     """Share the mesh NAME no more. All that is in it stays, as a mesh of your own."""
     with shared(session, name) as (mesh, sharing):
         left = sharing.leave(mesh.slug, remove=remove, forget=forget)
@@ -178,7 +178,7 @@ def leave(session: Session, name: str | None, remove: bool, forget: bool) -> Non
 
 @verb(mesh_, "move")
 @click.argument("url")
-def move(session: Session, url: str) -> None:
+def move(session: CommandSession, url: str) -> None:
     """The broker of a mesh is at URL from now on: the same broker, by its key."""
     with shared(session) as (mesh, sharing):
         row = sharing.move(mesh.slug, url)
@@ -200,7 +200,7 @@ def move(session: Session, url: str) -> None:
     "--at", metavar="URL", help="Where they reach the broker, if not where this node does."
 )
 def invite_(
-    session: Session,
+    session: CommandSession,
     name: str | None,
     uses: int,
     hours: int,
@@ -220,7 +220,7 @@ def invite_(
 @verb(mesh_, "invites")
 @click.argument("name", required=False)
 @click.option("--drop", metavar="ID", help="Take this one back; its first digits are enough.")
-def invites(session: Session, name: str | None, drop: str | None) -> None:
+def invites(session: CommandSession, name: str | None, drop: str | None) -> None:
     """List the invites of the mesh NAME that are still good, or take one back."""
     with shared(session, name) as (mesh, sharing):
         found = sharing.invites(mesh.slug)
@@ -244,7 +244,7 @@ def invites(session: Session, name: str | None, drop: str | None) -> None:
 
 @verb(mesh_, "members")
 @click.argument("name", required=False)
-def members(session: Session, name: str | None) -> None:
+def members(session: CommandSession, name: str | None) -> None:
     """List who shares the mesh NAME, as its broker tells."""
     with shared(session, name) as (mesh, sharing):
         found = sharing.members(mesh.slug)
@@ -258,7 +258,7 @@ def members(session: Session, name: str | None) -> None:
 @verb(mesh_, "grant")
 @click.argument("member")
 @GRANT
-def grant(session: Session, member: str, grants: tuple[str, ...]) -> None:
+def grant(session: CommandSession, member: str, grants: tuple[str, ...]) -> None:
     """Change what MEMBER, a name or a key, may do in a mesh that is yours."""
     with shared(session) as (mesh, sharing):
         given = grants or ("read", "write", "send")
@@ -269,7 +269,7 @@ def grant(session: Session, member: str, grants: tuple[str, ...]) -> None:
 
 @verb(mesh_, "remove-member")
 @click.argument("member")
-def remove_member(session: Session, member: str) -> None:
+def remove_member(session: CommandSession, member: str) -> None:
     """Remove MEMBER, a name or a key, from a mesh. It keeps what it has, and gets no more."""
     with shared(session) as (mesh, sharing):
         removed = sharing.remove_member(mesh.slug, member)
@@ -285,7 +285,7 @@ DROP = click.option("--drop", is_flag=True, help="It is there no more.")
 @verb(mesh_, "topic")
 @click.argument("topic")
 @DROP
-def topic(session: Session, topic: str, drop: bool) -> None:
+def topic(session: CommandSession, topic: str, drop: bool) -> None:
     """Declare TOPIC: what is sent to it goes to everybody who has subscribed."""
     _declare(session, "topic", topic, drop)
 
@@ -306,7 +306,7 @@ def topic(session: Session, topic: str, drop: bool) -> None:
 )
 @DROP
 def queue(
-    session: Session, queue: str, visibility: int | None, deliveries: int | None, drop: bool
+    session: CommandSession, queue: str, visibility: int | None, deliveries: int | None, drop: bool
 ) -> None:
     """Declare QUEUE: what is sent to it goes to one of those who take from it."""
     visibility_ms = None if visibility is None else visibility * SECOND_MS
@@ -314,7 +314,7 @@ def queue(
 
 
 def _declare(
-    session: Session,
+    session: CommandSession,
     kind: str,
     ref: str,
     drop: bool,
@@ -336,7 +336,7 @@ def _declare(
 
 @verb(mesh_, "destinations")
 @click.argument("name", required=False)
-def destinations(session: Session, name: str | None) -> None:
+def destinations(session: CommandSession, name: str | None) -> None:
     """List the topics and queues of the mesh NAME, and what this node has subscribed to."""
     with shared(session, name) as (mesh, sharing):
         since = sharing.subscriptions(mesh.slug)
@@ -356,7 +356,7 @@ def destinations(session: Session, name: str | None) -> None:
 
 @verb(mesh_, "subscribe")
 @click.argument("topic")
-def subscribe(session: Session, topic: str) -> None:
+def subscribe(session: CommandSession, topic: str) -> None:
     """Get what is sent to TOPIC, from now on."""
     with shared(session) as (mesh, sharing):
         since = sharing.subscribe(mesh.slug, topic)
@@ -366,7 +366,7 @@ def subscribe(session: Session, topic: str) -> None:
 
 @verb(mesh_, "unsubscribe")
 @click.argument("topic")
-def unsubscribe(session: Session, topic: str) -> None:
+def unsubscribe(session: CommandSession, topic: str) -> None:
     """Get no more of what is sent to TOPIC."""
     with shared(session) as (mesh, sharing):
         ended = sharing.unsubscribe(mesh.slug, topic)

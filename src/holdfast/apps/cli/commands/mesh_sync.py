@@ -7,12 +7,12 @@ import click
 from holdfast.apps.cli import own_daemon
 from holdfast.apps.cli.commands.mesh_local import mesh_
 from holdfast.apps.cli.declare import verb
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 
 
 @verb(mesh_, "pause")
 @click.argument("name", required=False)
-def pause(session: Session, name: str | None) -> None:
+def pause(session: CommandSession, name: str | None) -> None:
     """Send nothing of a shared mesh until it is resumed; what others send still comes."""
     from holdfast.node.sync.pause import pause
 
@@ -26,7 +26,7 @@ def pause(session: Session, name: str | None) -> None:
 
 @verb(mesh_, "resume")
 @click.argument("name", required=False)
-def resume(session: Session, name: str | None) -> None:
+def resume(session: CommandSession, name: str | None) -> None:
     """Let a shared mesh go on, and try again what the broker refused."""
     from holdfast.node.sync.pause import resume
 

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.apps.cli.commands.send import told
 from holdfast.apps.cli.declare import noun, verb
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 from holdfast.node.library.node import Node
 from holdfast.node.messages.outbox import Outbox, OutboxItem
 from holdfast.node.settings import load
@@ -28,7 +28,7 @@ _ITEM = (
 @click.option("--failed", is_flag=True, help="Only what the broker will not take.")
 @click.option("--lane", metavar="LANE", help="Only of this lane, or of this mesh.")
 @click.option("--all", "everything", is_flag=True, help="Also what is done.")
-def list_(session: Session, failed: bool, lane: str | None, everything: bool) -> None:
+def list_(session: CommandSession, failed: bool, lane: str | None, everything: bool) -> None:
     """List what waits, what failed and why, and what waits for what."""
     with session.node() as node, session.telling(node):
         outbox = outbox_of(node)
@@ -45,7 +45,7 @@ def list_(session: Session, failed: bool, lane: str | None, everything: bool) ->
 
 
 @verb(outbox_, "lanes", mesh=False)
-def lanes(session: Session) -> None:
+def lanes(session: CommandSession) -> None:
     """Show each lane: how much is where, and what holds it up."""
     with session.node() as node, session.telling(node):
         session.rows(
@@ -57,7 +57,7 @@ def lanes(session: Session) -> None:
 
 @verb(outbox_, "show", mesh=False)
 @click.argument("id_", metavar="ID")
-def show(session: Session, id_: str) -> None:
+def show(session: CommandSession, id_: str) -> None:
     """Show how far one of them has got."""
     with session.node() as node, session.telling(node):
         session.show(form(outbox_of(node).get(id_)), fields=_ITEM)
@@ -65,7 +65,7 @@ def show(session: Session, id_: str) -> None:
 
 @verb(outbox_, "retry", mesh=False)
 @click.argument("id_", metavar="ID")
-def retry(session: Session, id_: str) -> None:
+def retry(session: CommandSession, id_: str) -> None:
     """Try it again at once, now that what was wrong is put right."""
     with session.node() as node, session.telling(node):
         _changed(session, outbox_of(node).retry(id_))
@@ -74,7 +74,7 @@ def retry(session: Session, id_: str) -> None:
 @verb(outbox_, "requeue", mesh=False, writes=True)
 @click.argument("id_", metavar="ID")
 @click.option("--new-id", is_flag=True, help="Yes: as a new message. --id says under which id.")
-def requeue(session: Session, id_: str, new_id: bool) -> None:
+def requeue(session: CommandSession, id_: str, new_id: bool) -> None:
     """Send a message that failed again as a new one, to the same destination."""
     if not new_id:
         raise BadInput(
@@ -88,7 +88,7 @@ def requeue(session: Session, id_: str, new_id: bool) -> None:
 
 @verb(outbox_, "drop", mesh=False)
 @click.argument("id_", metavar="ID")
-def drop(session: Session, id_: str) -> None:
+def drop(session: CommandSession, id_: str) -> None:
     """Give it up: the broker will not get it from us."""
     with session.node() as node, session.telling(node):
         _changed(session, outbox_of(node).drop(id_))
@@ -99,7 +99,7 @@ def form(item: OutboxItem) -> dict[str, Any]:
     return fields
 
 
-def _changed(session: Session, item: OutboxItem) -> None:
+def _changed(session: CommandSession, item: OutboxItem) -> None:
     session.talk(f"{item.op or 'it'} is {item.state}")
     session.show(form(item), f"{item.id}\n")
 

@@ -14,7 +14,7 @@ import click
 
 from holdfast.apps.cli import documents, own_daemon
 from holdfast.apps.cli.declare import noun, verb
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 from holdfast.node.library.node import Node
 from holdfast.node.trust.trust import Trust
 from holdfast.rules.keys import is_good, text_of
@@ -35,7 +35,7 @@ DAYS = click.option(
 
 
 @contextmanager
-def trusting(session: Session) -> Iterator[tuple[Node, Trust]]:
+def trusting(session: CommandSession) -> Iterator[tuple[Node, Trust]]:
     with session.node() as node:
         yield node, Trust(node._core, HomePaths(node.home))
 
@@ -44,7 +44,7 @@ def trusting(session: Session) -> Iterator[tuple[Node, Trust]]:
 
 
 @verb(peer_, "list")
-def list_peers(session: Session) -> None:
+def list_peers(session: CommandSession) -> None:
     """List the peers of a mesh, with when they were last heard of."""
     with session.mesh() as mesh:
         session.rows(
@@ -55,7 +55,7 @@ def list_peers(session: Session) -> None:
 
 
 @verb(peer_, "zones", mesh=False)
-def zones(session: Session) -> None:
+def zones(session: CommandSession) -> None:
     """List the zones that are trusted, or were: their keys, and what they may read."""
     with trusting(session) as (node, trust):
         now = node._core.ctx.now_ms()
@@ -67,7 +67,7 @@ def zones(session: Session) -> None:
 
 
 @verb(peer_, "card", mesh=False)
-def card(session: Session) -> None:
+def card(session: CommandSession) -> None:
     """Show this node's card: its name and public key, for others to trust."""
     with trusting(session) as (_, trust):
         text = trust.card()
@@ -81,7 +81,7 @@ def card(session: Session) -> None:
 @click.argument("card")
 @READS
 @DAYS
-def trust_(session: Session, card: str, reads: tuple[str, ...], days: int | None) -> None:
+def trust_(session: CommandSession, card: str, reads: tuple[str, ...], days: int | None) -> None:
     """Trust the zone on CARD by the key on it. Again with another key: both are good."""
     with trusting(session) as (node, trust):
         row = trust.trust(card, reads=reads, days=days)
@@ -96,7 +96,7 @@ def trust_(session: Session, card: str, reads: tuple[str, ...], days: int | None
 @click.argument("name")
 @click.option("--reads", multiple=True, metavar="MESH", help="It may no longer read this mesh.")
 @click.option("--key", metavar="KEY", help="A key, or the card with it, that is good no more.")
-def revoke(session: Session, name: str, reads: tuple[str, ...], key: str | None) -> None:
+def revoke(session: CommandSession, name: str, reads: tuple[str, ...], key: str | None) -> None:
     """Take back from the zone NAME what it may read, or one of its keys."""
     with trusting(session) as (node, trust):
         row = trust.revoke(name, reads=reads, key=key)
@@ -107,7 +107,7 @@ def revoke(session: Session, name: str, reads: tuple[str, ...], key: str | None)
 
 @verb(peer_, "block", mesh=False)
 @click.argument("name")
-def block(session: Session, name: str) -> None:
+def block(session: CommandSession, name: str) -> None:
     """Speak with the zone NAME no more, from now on."""
     with trusting(session) as (node, trust):
         row = trust.block(name)
@@ -121,7 +121,7 @@ def block(session: Session, name: str) -> None:
 
 @verb(peer_, "rotate", mesh=False)
 @click.option("--switch", is_flag=True, help="The next key becomes the key of this node.")
-def rotate(session: Session, switch: bool) -> None:
+def rotate(session: CommandSession, switch: bool) -> None:
     """Make the next key of this node and show its card; then --switch to it."""
     with trusting(session) as (node, trust):
         old = trust.card()
@@ -141,14 +141,14 @@ def rotate(session: Session, switch: bool) -> None:
 # --- what they share -------------------------------------------------------------------------
 
 
-def warn_of_unknown(session: Session, node: Node, reads: Iterable[str]) -> None:
+def warn_of_unknown(session: CommandSession, node: Node, reads: Iterable[str]) -> None:
     """A name that is misspelt would grant nothing, and nobody would know why."""
     known = {row.slug for row in node.meshes()}
     for mesh in sorted(set(reads) - known - {"*"}):
         session.warn("unknown_mesh", f"there is no mesh {mesh!r} here yet", mesh=mesh)
 
 
-def _show(session: Session, node: Node, row: ZoneRow) -> None:
+def _show(session: CommandSession, node: Node, row: ZoneRow) -> None:
     session.show(_zone(row, node._core.ctx.now_ms()), f"{row.name}\n")
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.pipeline.audits.gold import AuditReport
     from holdfast.pipeline.audits.live_facts import LiveFacts
     from holdfast.pipeline.lake.lake import Lake
-    from holdfast.pipeline.verify.verify import Difference, LogReport
+    from holdfast.pipeline.verify.verify import Difference, VerifiedLog
 
 DIFFERS = 1
 FOUND = 1
@@ -53,7 +53,7 @@ def verify(work: Work, logs: tuple[str, ...], as_read: bool, **how: Any) -> int:
     return DIFFERS if report.differs or failures else 0
 
 
-def tell_verified(work: Work, logs: tuple[LogReport, ...]) -> None:
+def tell_verified(work: Work, logs: tuple[VerifiedLog, ...]) -> None:
     if work.session.as_json:
         work.session.show(
             {

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.apps.cli.declare import noun, verb
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 from holdfast.rules.errors import BadInput, JobFailed, NoLake, NoSpark
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Work:
 
     def __init__(
         self,
-        session: Session,
+        session: CommandSession,
         lake: str | None,
         master: str | None = None,
         remote: str | None = None,
@@ -135,7 +135,7 @@ def job(name: str, *, spark: bool = True, mesh: bool | str = False) -> Callable[
     def declare(function: Callable[..., Any]) -> Any:
         @wraps(function)
         def run(
-            session: Session,
+            session: CommandSession,
             lake: str | None,
             master: str | None = None,
             remote: str | None = None,
@@ -173,14 +173,14 @@ def needs_packages() -> None:
         raise NoSpark(f"the pipeline needs packages that are not here: {missing}") from None
 
 
-def progress(session: Session, text: str | None) -> None:
+def progress(session: CommandSession, text: str | None) -> None:
     """What is being done, on a line that is written over; None clears it."""
     if sys.stderr.isatty() and not session.as_json:
         sys.stderr.buffer.write(f"\r\x1b[K{text or ''}".encode("utf-8", "backslashreplace"))
         sys.stderr.buffer.flush()
 
 
-def told(session: Session) -> Callable[..., None]:
+def told(session: CommandSession) -> Callable[..., None]:
     """Progress of the library, for whoever watches: what is done, and how far that is."""
 
     def tell(what: str, done: int | None = None, total: int | None = None) -> None:

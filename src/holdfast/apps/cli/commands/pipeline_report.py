@@ -8,7 +8,7 @@ from holdfast.apps.cli import documents, output, tables
 from holdfast.apps.cli.commands.pipeline_job import Work
 
 if TYPE_CHECKING:
-    from holdfast.pipeline.ingest.ingest import LogReport
+    from holdfast.pipeline.ingest.ingest import IngestedLog
     from holdfast.pipeline.jobs.run import RunReport
     from holdfast.pipeline.jobs.stream import Step
     from holdfast.pipeline.lake.lake import Lake
@@ -71,7 +71,7 @@ def tell_step(work: Work, step: Step) -> None:
     )
 
 
-def _log(log: LogReport) -> dict[str, Any]:
+def _log(log: IngestedLog) -> dict[str, Any]:
     return {
         "log": log.log,
         "epoch": log.epoch,

@@ -17,9 +17,9 @@ from holdfast.rules.errors import BadInput, UnknownKey
 
 if TYPE_CHECKING:
     from holdfast.pipeline.jobs.run import RunReport
-    from holdfast.pipeline.jobs.sources import Source
+    from holdfast.pipeline.jobs.sources import LogSource
     from holdfast.pipeline.lake.lake import Lake
-    from holdfast.pipeline.logs.log import Log
+    from holdfast.pipeline.logs.log import ReadableLog
 
 FAILED = 1
 
@@ -145,7 +145,7 @@ def status(work: Work, offline: bool) -> None:
 # --- which logs are meant ------------------------------------------------------------------------
 
 
-def _meant(work: Work, logs: tuple[str, ...], **how: Any) -> tuple[Lake, list[Source]]:
+def _meant(work: Work, logs: tuple[str, ...], **how: Any) -> tuple[Lake, list[LogSource]]:
     """The lake, made if it is to be, and the logs to read, remembered."""
     words = (*logs, *([work.session.home] if work.session.home else []))
     named = named_sources(words, **how)
@@ -165,7 +165,7 @@ def named_sources(
     *,
     names: tuple[str, ...] = (),
     **reached: str | None,
-) -> list[Source]:
+) -> list[LogSource]:
     """The logs that were named, reached by these options of `source`. What is on this disk has to
     be there.
     """
@@ -182,7 +182,7 @@ def named_sources(
     return given
 
 
-def sources_of(lake: Lake, named: list[Source]) -> list[Source]:
+def sources_of(lake: Lake, named: list[LogSource]) -> list[LogSource]:
     """Those that were named, else all that the lake remembers."""
     from holdfast.pipeline.jobs.sources import remembered
 
@@ -202,7 +202,7 @@ def _called(text: str) -> tuple[str, str]:
     return log, name
 
 
-def _note_names(lake: Lake, given: list[Source], report: RunReport) -> None:
+def _note_names(lake: Lake, given: list[LogSource], report: RunReport) -> None:
     """What logs are called, so that one which is away later can still be told of."""
     from holdfast.pipeline.jobs import sources
     from holdfast.pipeline.logs.log import open_log
@@ -215,7 +215,7 @@ def _note_names(lake: Lake, given: list[Source], report: RunReport) -> None:
 
 
 @contextmanager
-def opened(given: list[Source]) -> Iterator[list[Log]]:
+def opened(given: list[LogSource]) -> Iterator[list[ReadableLog]]:
     from holdfast.pipeline.logs.log import open_log
 
     with ExitStack() as stack:

@@ -11,7 +11,7 @@ import msgspec
 from holdfast.apps.cli import output
 from holdfast.apps.cli.commands.mesh_shared import shared
 from holdfast.apps.cli.declare import noun, verb
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 
 if TYPE_CHECKING:
     from holdfast.node.broker_client.queues import TakenMessage
@@ -22,7 +22,7 @@ _REASON_CHARS = 200
 
 
 @verb(queue_, "list")
-def list_(session: Session) -> None:
+def list_(session: CommandSession) -> None:
     """List the queues of a mesh: what can be taken, what is taken, what has died."""
     with shared(session) as (mesh, sharing):
         session.rows(
@@ -35,7 +35,7 @@ def list_(session: Session) -> None:
 @verb(queue_, "take")
 @click.argument("queue")
 @click.option("--most", type=click.IntRange(1, 1000), default=1, show_default=True)
-def take(session: Session, queue: str, most: int) -> None:
+def take(session: CommandSession, queue: str, most: int) -> None:
     """Take messages that nobody has from QUEUE. Settle each by its handle."""
     with shared(session) as (mesh, sharing):
         session.rows(
@@ -54,7 +54,7 @@ def take(session: Session, queue: str, most: int) -> None:
     "--extend", "how", flag_value="extend", help="It takes longer: hide it for more time."
 )
 @click.option("--reason", default="", help="Kept with a dead letter.")
-def settle(session: Session, queue: str, handle: str, how: str | None, reason: str) -> None:
+def settle(session: CommandSession, queue: str, handle: str, how: str | None, reason: str) -> None:
     """Say that the message with this HANDLE is done, or what else is to become of it."""
     with shared(session) as (mesh, sharing):
         end = how or "done"
@@ -66,7 +66,7 @@ def settle(session: Session, queue: str, handle: str, how: str | None, reason: s
 @verb(queue_, "run")
 @click.argument("queue")
 @click.argument("command", nargs=-1, required=True)
-def run(session: Session, queue: str, command: tuple[str, ...]) -> int:
+def run(session: CommandSession, queue: str, command: tuple[str, ...]) -> int:
     """Run COMMAND for every message of QUEUE, with the content on its stdin, until none is left.
 
     A message is done if the command ends well; otherwise it is given back, and the run ends.
@@ -92,7 +92,7 @@ def run(session: Session, queue: str, command: tuple[str, ...]) -> int:
 @verb(queue_, "letters")
 @click.argument("queue")
 @click.option("--revive", type=int, metavar="SEQ", help="This one can be taken again.")
-def letters(session: Session, queue: str, revive: int | None) -> None:
+def letters(session: CommandSession, queue: str, revive: int | None) -> None:
     """List the dead letters of QUEUE, or take one up again."""
     with shared(session) as (mesh, sharing):
         if revive is not None:

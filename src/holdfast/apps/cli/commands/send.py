@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.apps.cli import inputs
 from holdfast.apps.cli.declare import command_of
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 from holdfast.node.messages.messages import Sent
 from holdfast.rules.destinations import PRIORITIES
 from holdfast.rules.errors import BadInput
@@ -39,7 +39,7 @@ FROM = click.option("--from", "source", metavar="FILE", help="Take the content f
 @META
 @PRIORITY
 def send_(
-    session: Session,
+    session: CommandSession,
     body: str | None,
     topic: str | None,
     dm: str | None,
@@ -71,7 +71,7 @@ def send_(
         told(session, sent)
 
 
-def told(session: Session, sent: Sent) -> None:
+def told(session: CommandSession, sent: Sent) -> None:
     document: dict[str, Any] = msgspec.structs.asdict(sent)
     session.wrote(document, f"{sent.state} for {sent.kind} {sent.ref} in {sent.mesh}")
 

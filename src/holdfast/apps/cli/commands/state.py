@@ -6,7 +6,7 @@ import click
 
 from holdfast.apps.cli import documents, inputs, output, tables
 from holdfast.apps.cli.declare import noun, verb
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 from holdfast.apps.cli.times import parse_as_of
 
 AS_OF = click.option(
@@ -21,7 +21,7 @@ state_ = noun("state", "One value per key, shared by the whole mesh. The last wr
 @click.argument("key")
 @click.argument("value")
 @JSON_VALUE
-def set_(session: Session, key: str, value: str, json_value: bool) -> None:
+def set_(session: CommandSession, key: str, value: str, json_value: bool) -> None:
     """Set KEY to VALUE: text, or with --json-value any JSON. A VALUE of - reads stdin."""
     with session.mesh() as mesh:
         done = mesh.state.set(key, inputs.value_of(value, json_value), id=session.id)
@@ -34,7 +34,7 @@ def set_(session: Session, key: str, value: str, json_value: bool) -> None:
 @verb(state_, "get")
 @click.argument("key")
 @AS_OF
-def get(session: Session, key: str, as_of: str | None) -> None:
+def get(session: CommandSession, key: str, as_of: str | None) -> None:
     """Print the value of KEY: text as it is, anything else as JSON."""
     with session.mesh() as mesh:
         if as_of is None:
@@ -48,7 +48,7 @@ def get(session: Session, key: str, as_of: str | None) -> None:
 
 @verb(state_, "delete", writes=True)
 @click.argument("key")
-def delete(session: Session, key: str) -> None:
+def delete(session: CommandSession, key: str) -> None:
     """Delete KEY."""
     with session.mesh() as mesh:
         done = mesh.state.delete(key, id=session.id)
@@ -61,7 +61,7 @@ def delete(session: Session, key: str) -> None:
 @verb(state_, "list")
 @click.option("--prefix", default="", metavar="TEXT", help="Only keys that begin with it.")
 @AS_OF
-def list_(session: Session, prefix: str, as_of: str | None) -> None:
+def list_(session: CommandSession, prefix: str, as_of: str | None) -> None:
     """List keys and values. Long ones are cut; `get` and --json show them whole."""
     with session.mesh() as mesh:
         if as_of is None:

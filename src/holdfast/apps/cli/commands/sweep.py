@@ -6,7 +6,7 @@ import click
 
 from holdfast.apps.cli import documents
 from holdfast.apps.cli.declare import command_of
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 from holdfast.node.upkeep.sweep import Ttl
 from holdfast.rules import limits
 
@@ -28,7 +28,7 @@ _DAYS = click.IntRange(min=0)
     show_default=True,
     help="Keep the marks of deletions for so long at least.",
 )
-def sweep_(session: Session, log_days: int, tombstone_days: int) -> None:
+def sweep_(session: CommandSession, log_days: int, tombstone_days: int) -> None:
     """Forget what is old enough and past every consumer of the log.
 
     Removes old log entries, the marks of old deletions, ids that need no longer be known, and the

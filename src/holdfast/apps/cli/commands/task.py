@@ -6,7 +6,7 @@ import click
 
 from holdfast.apps.cli import documents
 from holdfast.apps.cli.declare import noun, verb
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 
 task_ = noun("task", "Work that one peer at a time takes on.")
 
@@ -21,7 +21,7 @@ _DONE = {
 @verb(task_, "create", writes=True)
 @click.argument("title")
 @click.option("--description", default="", metavar="TEXT", help="What is to be done.")
-def create(session: Session, title: str, description: str) -> None:
+def create(session: CommandSession, title: str, description: str) -> None:
     """Create a task; its id is the id of this write."""
     with session.mesh() as mesh:
         row = mesh.tasks.create(title, description=description, id=session.id)
@@ -32,7 +32,7 @@ def create(session: Session, title: str, description: str) -> None:
 
 @verb(task_, "list")
 @click.option("--status", metavar="STATUS", help="open, claimed, completed or cancelled.")
-def list_(session: Session, status: str | None) -> None:
+def list_(session: CommandSession, status: str | None) -> None:
     """List tasks, oldest first."""
     with session.mesh() as mesh:
         session.rows(
@@ -44,7 +44,7 @@ def list_(session: Session, status: str | None) -> None:
 
 @verb(task_, "show")
 @click.argument("task")
-def show(session: Session, task: str) -> None:
+def show(session: CommandSession, task: str) -> None:
     """Show one task."""
     with session.mesh() as mesh:
         session.show(
@@ -56,7 +56,7 @@ def show(session: Session, task: str) -> None:
 
 @verb(task_, "events")
 @click.argument("task")
-def events(session: Session, task: str) -> None:
+def events(session: CommandSession, task: str) -> None:
     """List every turn on a task with what it came to. The order is the one that decides."""
     with session.mesh() as mesh:
         session.rows(
@@ -68,33 +68,33 @@ def events(session: Session, task: str) -> None:
 
 @verb(task_, "claim", writes=True)
 @click.argument("task")
-def claim(session: Session, task: str) -> None:
+def claim(session: CommandSession, task: str) -> None:
     """Take a task on."""
     _move(session, "claim", task)
 
 
 @verb(task_, "release", writes=True)
 @click.argument("task")
-def release(session: Session, task: str) -> None:
+def release(session: CommandSession, task: str) -> None:
     """Give a claimed task back, for others to claim."""
     _move(session, "release", task)
 
 
 @verb(task_, "complete", writes=True)
 @click.argument("task")
-def complete(session: Session, task: str) -> None:
+def complete(session: CommandSession, task: str) -> None:
     """Mark a task that you claimed as done."""
     _move(session, "complete", task)
 
 
 @verb(task_, "cancel", writes=True)
 @click.argument("task")
-def cancel(session: Session, task: str) -> None:
+def cancel(session: CommandSession, task: str) -> None:
     """Cancel a task, whoever holds it."""
     _move(session, "cancel", task)
 
 
-def _move(session: Session, turn: str, task: str) -> None:
+def _move(session: CommandSession, turn: str, task: str) -> None:
     with session.mesh() as mesh:
         row = getattr(mesh.tasks, turn)(task, id=session.id)
         session.wrote({"id": session.id, **documents.task(row)}, f"{_DONE[turn]} {row.title!r}")

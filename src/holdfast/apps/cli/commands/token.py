@@ -9,7 +9,7 @@ import click
 from holdfast.apps.cli import own_daemon
 from holdfast.apps.cli.commands.peer import DAYS, READS, trusting, warn_of_unknown
 from holdfast.apps.cli.declare import noun, verb
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 from holdfast.rules.rows import TokenRow
 
 token_ = noun("token", "What people and programs show to be let in. Several may be good at once.")
@@ -19,7 +19,7 @@ token_ = noun("token", "What people and programs show to be let in. Several may 
 @click.argument("name")
 @READS
 @DAYS
-def add(session: Session, name: str, reads: tuple[str, ...], days: int | None) -> None:
+def add(session: CommandSession, name: str, reads: tuple[str, ...], days: int | None) -> None:
     """Make a token and show it, this once. With --reads it only reads, from anywhere; without, it
     may do everything, on this machine.
     """
@@ -34,7 +34,7 @@ def add(session: Session, name: str, reads: tuple[str, ...], days: int | None) -
 
 
 @verb(token_, "list", mesh=False)
-def list_(session: Session) -> None:
+def list_(session: CommandSession) -> None:
     """List the tokens, without their secrets."""
     with trusting(session) as (node, trust):
         now = node._core.ctx.now_ms()
@@ -47,7 +47,7 @@ def list_(session: Session) -> None:
 
 @verb(token_, "revoke", mesh=False)
 @click.argument("name")
-def revoke(session: Session, name: str) -> None:
+def revoke(session: CommandSession, name: str) -> None:
     """Take a token back: it is good no more, from now on."""
     with trusting(session) as (node, trust):
         trust.revoke_token(name)

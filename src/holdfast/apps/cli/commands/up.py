@@ -14,7 +14,7 @@ import click
 
 from holdfast.apps.cli import output, tables
 from holdfast.apps.cli.declare import command_of
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 from holdfast.rules.errors import NoDaemon, StoreBusy
 from holdfast.rules.limits import SHUTDOWN_MS_MAX
 from holdfast.storage.files.home import HomePaths, require_home
@@ -28,7 +28,7 @@ from holdfast.storage.files.home import HomePaths, require_home
 @click.option("--tls-key", metavar="FILE", help="Its key.")
 @click.option("--disk-limit", metavar="SIZE", help="How much the home may hold, as 20GiB.")
 @click.option("--detach", is_flag=True, help="Return when it is ready; print where it listens.")
-def up_(session: Session, no_socket: bool, detach: bool, **flags: str | None) -> int:
+def up_(session: CommandSession, no_socket: bool, detach: bool, **flags: str | None) -> int:
     """Serve the home: its API, its links, its upkeep. Port 0 takes a free one.
 
     Settings that are not given here are taken from the TOML file that $HOLDFAST_CONFIG names. Ends
@@ -64,12 +64,12 @@ def up_(session: Session, no_socket: bool, detach: bool, **flags: str | None) ->
 
 
 @command_of("down")
-def down_(session: Session) -> None:
+def down_(session: CommandSession) -> None:
     """End the daemon of the home, and wait until it has ended."""
     end_daemon(session, require_home(session.check_home()), "home")
 
 
-def end_daemon(session: Session, paths: HomePaths, what: str) -> None:
+def end_daemon(session: CommandSession, paths: HomePaths, what: str) -> None:
     """Ends what serves a folder: the `home` of a node, or the `store` of a broker."""
     from holdfast.service.instance_lock import daemon_note, wait_until_free
 
@@ -85,7 +85,7 @@ def end_daemon(session: Session, paths: HomePaths, what: str) -> None:
         session.show({what: str(paths.root), "pid": note.pid})
 
 
-def _tell(session: Session, event: str, document: dict[str, Any]) -> None:
+def _tell(session: CommandSession, event: str, document: dict[str, Any]) -> None:
     if session.as_json:
         output.out(f"{tables.encode({'event': event, **document}).decode()}\n")
         output.flush()
@@ -109,7 +109,7 @@ def _lines(event: str, document: dict[str, Any]) -> Iterator[str]:
 
 
 @contextmanager
-def logging_to(session: Session) -> Iterator[None]:
+def logging_to(session: CommandSession) -> Iterator[None]:
     """What the daemon logs, with its time and, for a fault of ours, its trace."""
     handler = _Log(session.as_json)
     loggers = [logging.getLogger(name) for name in ("holdfast", "uvicorn.error", "asyncio")]

@@ -13,7 +13,7 @@ import msgspec
 from holdfast.apps.cli import documents, inputs, tables
 from holdfast.apps.cli.declare import noun, verb
 from holdfast.apps.cli.progress import Progress
-from holdfast.apps.cli.session import Session
+from holdfast.apps.cli.session import CommandSession
 from holdfast.rules.errors import BadVector
 
 MODEL = click.option(
@@ -42,7 +42,7 @@ vector_ = noun("vector", "Embeddings, searched by nearness within one model.")
 )
 @click.option("--metadata", metavar="JSON", help="Anything to keep with it.")
 def store(
-    session: Session,
+    session: CommandSession,
     key: str,
     vector: str | None,
     source: str | None,
@@ -80,7 +80,7 @@ def store(
 @click.option("--limit", type=int, default=10, show_default=True)
 @click.option("--exact", is_flag=True, help="Compare with every vector, without the index.")
 def search(
-    session: Session,
+    session: CommandSession,
     vector: str | None,
     source: str | None,
     model: str,
@@ -101,7 +101,7 @@ def search(
 
 
 @verb(vector_, "models")
-def models(session: Session) -> None:
+def models(session: CommandSession) -> None:
     """List the models that vectors are stored under."""
     with session.mesh() as mesh:
         session.rows(
@@ -115,7 +115,7 @@ def models(session: Session) -> None:
 @click.argument("key")
 @MODEL
 @DIM
-def delete(session: Session, key: str, model: str, dim: int | None) -> None:
+def delete(session: CommandSession, key: str, model: str, dim: int | None) -> None:
     """Delete this peer's vector KEY of a model."""
     with session.mesh() as mesh:
         identity = inputs.model_for(mesh, model, None, dim)
@@ -140,7 +140,7 @@ def delete(session: Session, key: str, model: str, dim: int | None) -> None:
     help="Reads a JSON list of texts on stdin, writes a JSON list of vectors to stdout.",
 )
 def reembed(
-    session: Session, old: str, new: str, dim: int, old_dim: int | None, command: str
+    session: CommandSession, old: str, new: str, dim: int, old_dim: int | None, command: str
 ) -> None:
     """Move this peer's vectors from the model OLD to the model NEW.
 

@@ -1,4 +1,5 @@
-"""The broker's desk in PostgreSQL, for several broker processes at once; see `desk.PostgresDesk`.
+"""The broker's desk in PostgreSQL, for several broker processes at once; see
+`desk.PostgresBrokerStore`.
 
 The package that talks to it, asyncpg, is optional: only what is in here imports it, and NoPostgres
 says so if it is missing.
@@ -6,6 +7,6 @@ says so if it is missing.
 
 from __future__ import annotations
 
-from holdfast.storage.broker.postgres.store import PostgresDesk
+from holdfast.storage.broker.postgres.store import PostgresBrokerStore
 
-__all__ = ["PostgresDesk"]
+__all__ = ["PostgresBrokerStore"]

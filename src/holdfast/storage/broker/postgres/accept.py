@@ -10,20 +10,20 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final
 
-from holdfast.rules.broker_rows import Accepted, Arriving, Verdict
+from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, PushedEnvelope
 from holdfast.rules.destinations import rank
 from holdfast.rules.errors import BadInput
-from holdfast.storage.broker.postgres.base import Part
+from holdfast.storage.broker.postgres.base import PostgresPart
 
 VERDICTS: Final = (
-    Verdict.CREATED,
-    Verdict.DUPLICATE,
-    Verdict.REUSED,
-    Verdict.UNKNOWN_MESH,
-    Verdict.NOT_A_MEMBER,
-    Verdict.NOT_GRANTED,
-    Verdict.EPOCH_MISMATCH,
-    Verdict.UNKNOWN_DESTINATION,
+    AcceptVerdict.CREATED,
+    AcceptVerdict.DUPLICATE,
+    AcceptVerdict.REUSED,
+    AcceptVerdict.UNKNOWN_MESH,
+    AcceptVerdict.NOT_A_MEMBER,
+    AcceptVerdict.NOT_GRANTED,
+    AcceptVerdict.EPOCH_MISMATCH,
+    AcceptVerdict.UNKNOWN_DESTINATION,
 )
 """By the number that the function gives them."""
 _CREATED: Final = 0
@@ -50,10 +50,10 @@ WHERE m.slug = $1
 """
 
 
-class Accepting(Part):
+class PostgresAccept(PostgresPart):
     async def accept(
-        self, batch: Sequence[Arriving], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
-    ) -> list[Accepted]:
+        self, batch: Sequence[PushedEnvelope], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
+    ) -> list[AcceptResult]:
         if not batch:
             return []
         slugs = sorted({arriving.mesh for arriving in batch})
@@ -73,15 +73,17 @@ class Accepting(Part):
             self._news.grew(slug, seq)
         return answers
 
-    async def known(self, mesh: str, asked: Sequence[tuple[bytes, bytes]]) -> list[Accepted | None]:
+    async def known(
+        self, mesh: str, asked: Sequence[tuple[bytes, bytes]]
+    ) -> list[AcceptResult | None]:
         ids = [id for id, _ in asked]
         rows = await self._connections.asked(lambda con: con.fetch(_KNOWN_IDS, mesh, ids))
-        answers: list[Accepted | None] = [None] * len(asked)
+        answers: list[AcceptResult | None] = [None] * len(asked)
         for row in rows:
             at = row["n"] - 1
             same = row["fingerprint"] == asked[at][1]
-            answers[at] = Accepted(
-                verdict=Verdict.DUPLICATE if same else Verdict.REUSED,
+            answers[at] = AcceptResult(
+                verdict=AcceptVerdict.DUPLICATE if same else AcceptVerdict.REUSED,
                 epoch=row["now_epoch"],
                 message_epoch=row["epoch"],
                 seq=row["seq"],
@@ -93,7 +95,7 @@ class Accepting(Part):
         return answers
 
 
-def _routes(batch: Sequence[Arriving]) -> list[list[Any]]:
+def _routes(batch: Sequence[PushedEnvelope]) -> list[list[Any]]:
     """The columns of all that envelopes have in common, each combination once, and a last one that
     says which of them each envelope has; empty if there is only one.
     """
@@ -104,7 +106,7 @@ def _routes(batch: Sequence[Arriving]) -> list[list[Any]]:
     return [*columns, [places[route] for route in routes] if len(places) > 1 else []]
 
 
-def _twins(batch: Sequence[Arriving]) -> list[int]:
+def _twins(batch: Sequence[PushedEnvelope]) -> list[int]:
     """For each the place of the first with the same mesh and id; empty if all are different."""
     if len({arriving.id for arriving in batch}) == len(batch):
         return []  # as nearly always
@@ -116,7 +118,7 @@ def _twins(batch: Sequence[Arriving]) -> list[int]:
     return twins if len(first) < len(batch) else []
 
 
-def _heads(batch: Sequence[Arriving]) -> bytes:
+def _heads(batch: Sequence[PushedEnvelope]) -> bytes:
     """Id, fingerprint and broker id of each, one behind the other: much cheaper than arrays."""
     heads = [part for one in batch for part in (one.id, one.fingerprint, one.broker_id)]
     for place, size in enumerate(_HEAD_BYTES):
@@ -125,10 +127,12 @@ def _heads(batch: Sequence[Arriving]) -> bytes:
     return b"".join(heads)
 
 
-def _all_created(batch: Sequence[Arriving], epoch: int, first: int, now_ms: int) -> list[Accepted]:
+def _all_created(
+    batch: Sequence[PushedEnvelope], epoch: int, first: int, now_ms: int
+) -> list[AcceptResult]:
     return [
-        Accepted(
-            verdict=Verdict.CREATED,
+        AcceptResult(
+            verdict=AcceptVerdict.CREATED,
             epoch=epoch,
             message_epoch=epoch,
             seq=seq,
@@ -140,16 +144,16 @@ def _all_created(batch: Sequence[Arriving], epoch: int, first: int, now_ms: int)
 
 
 def _answers(
-    batch: Sequence[Arriving], rows: Sequence[Any], now_ms: int, grown: dict[str, int]
-) -> list[Accepted]:
+    batch: Sequence[PushedEnvelope], rows: Sequence[Any], now_ms: int, grown: dict[str, int]
+) -> list[AcceptResult]:
     """In the order of the batch. `grown` gets the last seq of each mesh that has grown."""
-    answers: list[Accepted] = []
+    answers: list[AcceptResult] = []
     for arriving, row in zip(batch, rows, strict=True):
         code, epoch, at_epoch, at_seq, *seen = row
         if code == _CREATED:
             grown[arriving.mesh] = at_seq
-            answer = Accepted(
-                verdict=Verdict.CREATED,
+            answer = AcceptResult(
+                verdict=AcceptVerdict.CREATED,
                 epoch=epoch,
                 message_epoch=at_epoch,
                 seq=at_seq,
@@ -160,7 +164,7 @@ def _answers(
             leader = at_seq - 1  # the server counts from 1
             answer = _of_twin(arriving, batch[leader], answers[leader])
         elif code in _KNOWN:
-            answer = Accepted(
+            answer = AcceptResult(
                 verdict=VERDICTS[code],
                 epoch=epoch,
                 message_epoch=at_epoch,
@@ -171,15 +175,17 @@ def _answers(
                 history_available=seen[3],
             )
         else:
-            answer = Accepted(verdict=VERDICTS[code], epoch=epoch or 0)
+            answer = AcceptResult(verdict=VERDICTS[code], epoch=epoch or 0)
         answers.append(answer)
     return answers
 
 
-def _of_twin(arriving: Arriving, first: Arriving, created: Accepted) -> Accepted:
+def _of_twin(
+    arriving: PushedEnvelope, first: PushedEnvelope, created: AcceptResult
+) -> AcceptResult:
     same = arriving.fingerprint == first.fingerprint
-    return Accepted(
-        verdict=Verdict.DUPLICATE if same else Verdict.REUSED,
+    return AcceptResult(
+        verdict=AcceptVerdict.DUPLICATE if same else AcceptVerdict.REUSED,
         epoch=created.epoch,
         message_epoch=created.message_epoch,
         seq=created.seq,

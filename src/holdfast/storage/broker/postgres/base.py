@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 from holdfast.rules.errors import UnknownMesh
 
 if TYPE_CHECKING:
-    from holdfast.storage.broker.postgres.connections import Connections
-    from holdfast.storage.broker.postgres.notify import News
+    from holdfast.storage.broker.postgres.connections import PostgresConnections
+    from holdfast.storage.broker.postgres.notify import PostgresNotify
 
 
-class Part:
+class PostgresPart:
     """A desk is made of these; each has its own calls."""
 
-    _connections: Connections
-    _news: News
+    _connections: PostgresConnections
+    _news: PostgresNotify
 
 
 async def number_of(con: Any, slug: str, *, lock: bool = False) -> int:

@@ -39,7 +39,7 @@ _AT_HAND_MAX: Final = 2
 log = logging.getLogger("holdfast")
 
 
-class Connections:
+class PostgresConnections:
     """A pool of them, and transactions on it that speak in our errors."""
 
     def __init__(self, dsn: str, most: int, wall_ms: Callable[[], int]) -> None:
@@ -64,7 +64,7 @@ class Connections:
             async with con.transaction():
                 await migrations.take_turn(con)
                 applied = await migrations.migrate(con)
-                await timeline.settle(con, now_ms)
+                await timeline.renew_identity(con, now_ms)
                 self._stands_on = await timeline.noted(con)
         except Exception as error:
             raise typed(error, changing=False) from error

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from holdfast.rules.broker_rows import DeskConsumer, LogPage, LogRow
+from holdfast.rules.broker_rows import BrokerConsumer, LogPage, LogRow
 from holdfast.rules.errors import EpochChanged, PastEnd, Truncated, UnknownConsumer
 from holdfast.rules.limits import SEQ_MAX
-from holdfast.storage.broker.postgres.base import Part, no_mesh, touched
+from holdfast.storage.broker.postgres.base import PostgresPart, no_mesh, touched
 
 _STANDS: Final = "SELECT number, epoch, seq AS last, first FROM mesh WHERE slug = $1"
 # One statement, so that all of a page is of one moment.
@@ -68,7 +68,7 @@ def awaited_behind(mesh: str) -> str:
     )
 
 
-class Consumers(Part):
+class PostgresConsumers(PostgresPart):
     async def log_page(
         self, mesh: str, after: int, upto: int, limit: int, bytes_max: int
     ) -> LogPage:
@@ -90,8 +90,8 @@ class Consumers(Part):
 
     async def consumer_add(
         self, mesh: str, key: bytes, name: str, after: int, known: int, now_ms: int
-    ) -> DeskConsumer:
-        async def work(con: Any) -> DeskConsumer:
+    ) -> BrokerConsumer:
+        async def work(con: Any) -> BrokerConsumer:
             here = await _stands(con, mesh)
             who = (here["number"], key, name)
             there = await con.fetchval(f"SELECT 1 FROM consumer WHERE {_ONE}", *who)
@@ -108,8 +108,8 @@ class Consumers(Part):
 
     async def consumer_confirm(
         self, mesh: str, key: bytes, name: str, epoch: int, seq: int, now_ms: int
-    ) -> DeskConsumer:
-        async def work(con: Any) -> DeskConsumer:
+    ) -> BrokerConsumer:
+        async def work(con: Any) -> BrokerConsumer:
             here = await _stands(con, mesh)
             who = (here["number"], key, name)
             if await con.fetchval(f"SELECT 1 FROM consumer WHERE {_ONE}", *who) is None:
@@ -127,13 +127,13 @@ class Consumers(Part):
 
         return await self._connections.changed(work)
 
-    async def consumer_list(self, mesh: str) -> list[DeskConsumer]:
-        async def work(con: Any) -> list[DeskConsumer]:
+    async def consumer_list(self, mesh: str) -> list[BrokerConsumer]:
+        async def work(con: Any) -> list[BrokerConsumer]:
             number = (await _stands(con, mesh))["number"]
             rows = await con.fetch(
                 f"SELECT {_COLUMNS} FROM consumer WHERE mesh = $1 ORDER BY name, key", number
             )
-            return [DeskConsumer(**row) for row in rows]
+            return [BrokerConsumer(**row) for row in rows]
 
         return await self._connections.asked(work)
 
@@ -155,6 +155,6 @@ async def _stands(con: Any, mesh: str) -> Any:
     return row
 
 
-async def _settled(con: Any, who: tuple[int, bytes, str], known: int, row: Any) -> DeskConsumer:
+async def _settled(con: Any, who: tuple[int, bytes, str], known: int, row: Any) -> BrokerConsumer:
     """The reader, after it said that of what it lost up to a seq it has or knows all."""
-    return DeskConsumer(**(await con.fetchrow(_SETTLE, *who, known) or row))
+    return BrokerConsumer(**(await con.fetchrow(_SETTLE, *who, known) or row))

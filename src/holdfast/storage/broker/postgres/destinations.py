@@ -6,10 +6,10 @@ from typing import Any
 
 from holdfast.rules.broker_rows import DestinationRow
 from holdfast.rules.errors import BadInput, NotAMember, UnknownDestination
-from holdfast.storage.broker.postgres.base import Part, number_of, touched
+from holdfast.storage.broker.postgres.base import PostgresPart, number_of, touched
 
 
-class Destinations(Part):
+class PostgresDestinations(PostgresPart):
     async def destination_put(self, mesh: str, row: DestinationRow) -> None:
         async def work(con: Any) -> None:
             await con.execute(

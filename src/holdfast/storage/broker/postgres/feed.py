@@ -11,7 +11,7 @@ from typing import Any, Final
 from holdfast.rules.broker_rows import FeedPage, FeedRow
 from holdfast.rules.errors import NotAMember, NotGranted, Truncated
 from holdfast.rules.limits import FEED_BYTES, SCAN_ROWS_MAX, SEQ_MAX
-from holdfast.storage.broker.postgres.base import Part, no_mesh
+from holdfast.storage.broker.postgres.base import PostgresPart, no_mesh
 
 _PAGE: Final = """
 WITH here AS (
@@ -49,7 +49,7 @@ _FEED: Final = _PAGE.format(
 _EXPRESS: Final = _PAGE.format(which=f"p.rank = 0 AND p.kind IN ('topic', 'dm') AND {_TO_ME}")
 
 
-class Feeding(Part):
+class PostgresFeed(PostgresPart):
     async def feed(
         self, mesh: str, key: bytes, after: int, limit: int, bytes_max: int, *, own: bool
     ) -> FeedPage:

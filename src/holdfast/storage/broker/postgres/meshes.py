@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from holdfast.rules import limits
-from holdfast.rules.broker_rows import OWNER_GRANTS, DeskMesh, EpochRow, InviteRow, MemberRow
+from holdfast.rules.broker_rows import OWNER_GRANTS, BrokerMesh, EpochRow, InviteRow, MemberRow
 from holdfast.rules.errors import AlreadyExists, InviteEnded
 from holdfast.storage.broker.postgres import timeline
-from holdfast.storage.broker.postgres.base import Part, no_mesh, number_of, touched
+from holdfast.storage.broker.postgres.base import PostgresPart, no_mesh, number_of, touched
 from holdfast.storage.broker.postgres.driver import asyncpg
 from holdfast.storage.broker.postgres.migrations import take_turn
 
@@ -30,11 +30,11 @@ _OF_MESH: Final = ("message", "dedupe", "queue")
 """Tables without a reference to their mesh."""
 
 
-class Meshes(Part):
+class PostgresMeshes(PostgresPart):
     async def mesh_register(
         self, slug: str, name: str, owner: bytes, owner_name: str, server_id: str, now_ms: int
-    ) -> DeskMesh:
-        async def work(con: Any) -> DeskMesh:
+    ) -> BrokerMesh:
+        async def work(con: Any) -> BrokerMesh:
             number = await con.fetchval(
                 "INSERT INTO mesh (slug, server_id, name, owner, epoch, base, seq, created_at) "
                 "VALUES ($1, $2, $3, $4, 1, 0, 0, $5) ON CONFLICT (slug) DO NOTHING "
@@ -50,19 +50,19 @@ class Meshes(Part):
             found = await con.fetchrow(f"{_MESH} WHERE slug = $1", slug)
             if found is None or found["owner"] != owner:
                 raise AlreadyExists(f"there is a mesh {slug} of another owner")
-            return DeskMesh(**found)
+            return BrokerMesh(**found)
 
         return await self._connections.changed(work)
 
-    async def mesh_get(self, slug: str) -> DeskMesh | None:
+    async def mesh_get(self, slug: str) -> BrokerMesh | None:
         row = await self._connections.asked(
             lambda con: con.fetchrow(f"{_MESH} WHERE slug = $1", slug)
         )
-        return None if row is None else DeskMesh(**row)
+        return None if row is None else BrokerMesh(**row)
 
-    async def mesh_list(self) -> list[DeskMesh]:
+    async def mesh_list(self) -> list[BrokerMesh]:
         rows = await self._connections.asked(lambda con: con.fetch(f"{_MESH} ORDER BY slug"))
-        return [DeskMesh(**row) for row in rows]
+        return [BrokerMesh(**row) for row in rows]
 
     async def mesh_remove(self, slug: str) -> bool:
         async def work(con: Any) -> bool:
@@ -92,14 +92,14 @@ class Meshes(Part):
         )
         return [EpochRow(**row) for row in rows]
 
-    async def new_epoch(self, slug: str | None, reason: str, now_ms: int) -> list[DeskMesh]:
-        async def work(con: Any) -> list[DeskMesh]:
+    async def new_epoch(self, slug: str | None, reason: str, now_ms: int) -> list[BrokerMesh]:
+        async def work(con: Any) -> list[BrokerMesh]:
             await take_turn(con)
             slugs = await timeline.begin(con, slug, reason, now_ms)
             if slug is not None and not slugs:
                 raise no_mesh(slug)
             rows = await con.fetch(f"{_MESH} WHERE slug = ANY ($1) ORDER BY slug", slugs)
-            return [DeskMesh(**row) for row in rows]
+            return [BrokerMesh(**row) for row in rows]
 
         moved = await self._connections.changed(work)
         for mesh in moved:

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from holdfast.rules.backoff import backoff_ms
 from holdfast.storage.broker.postgres import timeline
-from holdfast.storage.broker.postgres.connections import Connections, shut
+from holdfast.storage.broker.postgres.connections import PostgresConnections, shut
 from holdfast.storage.broker.postgres.driver import asyncpg
 from holdfast.storage.broker.postgres.migrations import take_turn
 
@@ -36,11 +36,11 @@ _HOW_FAR: Final = "SELECT slug, epoch, seq FROM mesh"
 log = logging.getLogger("holdfast")
 
 
-class News:
+class PostgresNotify:
     """One process's ear and mouth."""
 
     def __init__(
-        self, connections: Connections, wall_ms: Callable[[], int], *, look_ms: int
+        self, connections: PostgresConnections, wall_ms: Callable[[], int], *, look_ms: int
     ) -> None:
         self._connections, self._wall_ms, self._look_ms = connections, wall_ms, look_ms
         self._told: list[Callable[[str, int], None]] = []

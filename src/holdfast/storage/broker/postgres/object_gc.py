@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.storage.broker.postgres.base import number_of, touched
-from holdfast.storage.broker.postgres.objects import Objects
+from holdfast.storage.broker.postgres.objects import PostgresObjects
 
 
-class Unnamed(Objects):
+class PostgresObjectGc(PostgresObjects):
     async def object_asked(self, mesh: str, sha256: str) -> int | None:
         size = await self.object_size(mesh, sha256)
         if size is not None:

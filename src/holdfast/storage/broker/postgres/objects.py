@@ -13,7 +13,7 @@ from typing import Any, Final
 from holdfast.rules.broker_rows import SnapshotRow
 from holdfast.rules.errors import BadInput, BadValue, EpochMismatch, OverLimit, UnknownObject
 from holdfast.rules.limits import BROKER_PART_BYTES_MAX, DESK_PIECE_BYTES
-from holdfast.storage.broker.postgres.base import Part, number_of
+from holdfast.storage.broker.postgres.base import PostgresPart, number_of
 
 _SNAPSHOT: Final = "id, epoch, seq, parts, rows, ready, made_by, began_at, digest"
 _PIECE: Final = (
@@ -23,7 +23,7 @@ _PIECE: Final = (
 )
 
 
-class Objects(Part):
+class PostgresObjects(PostgresPart):
     async def object_size(self, mesh: str, sha256: str) -> int | None:
         size: int | None = await self._connections.asked(
             lambda con: con.fetchval(
@@ -109,7 +109,7 @@ class Objects(Part):
         return piece
 
 
-class Snapshots(Part):
+class PostgresSnapshots(PostgresPart):
     async def snapshot_begin(self, mesh: str, row: SnapshotRow) -> SnapshotRow:
         async def work(con: Any) -> SnapshotRow:
             of = await number_of(con, mesh, lock=True)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from holdfast.rules.broker_rows import DeadLetter, QueueCounts, Taken
+from holdfast.rules.broker_rows import DeadLetter, QueueCounts, TakenRow
 from holdfast.rules.errors import BadInput, UnknownDestination
 from holdfast.rules.limits import TAKE_BYTES
-from holdfast.storage.broker.postgres.base import Part, number_of
+from holdfast.storage.broker.postgres.base import PostgresPart, number_of
 
 DELIVERED_TOO_OFTEN: Final = "delivered too often"
 
@@ -52,13 +52,13 @@ _MINE: Final = (
 )
 
 
-class Queues(Part):
+class PostgresQueues(PostgresPart):
     async def take(
         self, mesh: str, queue: str, holder: bytes, most: int, leases: Sequence[bytes], now_ms: int
-    ) -> list[Taken]:
+    ) -> list[TakenRow]:
         most = min(most, len(leases))
 
-        async def work(con: Any) -> list[Taken]:
+        async def work(con: Any) -> list[TakenRow]:
             number = await number_of(con, mesh)
             settings = await con.fetchrow(
                 "SELECT visibility_ms, deliveries_max FROM destination "
@@ -70,7 +70,7 @@ class Queues(Part):
             seqs = await self._free(con, number, queue, most, settings["deliveries_max"], now_ms)
             until = now_ms + settings["visibility_ms"]
             rows = await con.fetch(_HAND_OUT, number, seqs, leases[: len(seqs)], holder, until)
-            return [Taken(queue=queue, until=until, **_without(row, "ref")) for row in rows]
+            return [TakenRow(queue=queue, until=until, **_without(row, "ref")) for row in rows]
 
         return await self._connections.changed(work)
 

@@ -16,25 +16,33 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from holdfast.rules.limits import DESK_CONNECTIONS_MAX, DESK_LOOK_MS
-from holdfast.storage.broker.postgres.accept import Accepting
-from holdfast.storage.broker.postgres.connections import Connections
-from holdfast.storage.broker.postgres.consumers import Consumers
-from holdfast.storage.broker.postgres.destinations import Destinations
-from holdfast.storage.broker.postgres.feed import Feeding
-from holdfast.storage.broker.postgres.meshes import Meshes
-from holdfast.storage.broker.postgres.notify import News
-from holdfast.storage.broker.postgres.object_gc import Unnamed
-from holdfast.storage.broker.postgres.objects import Snapshots
-from holdfast.storage.broker.postgres.queues import Queues
-from holdfast.storage.broker.postgres.sweep import Upkeep
+from holdfast.storage.broker.postgres.accept import PostgresAccept
+from holdfast.storage.broker.postgres.connections import PostgresConnections
+from holdfast.storage.broker.postgres.consumers import PostgresConsumers
+from holdfast.storage.broker.postgres.destinations import PostgresDestinations
+from holdfast.storage.broker.postgres.feed import PostgresFeed
+from holdfast.storage.broker.postgres.meshes import PostgresMeshes
+from holdfast.storage.broker.postgres.notify import PostgresNotify
+from holdfast.storage.broker.postgres.object_gc import PostgresObjectGc
+from holdfast.storage.broker.postgres.objects import PostgresSnapshots
+from holdfast.storage.broker.postgres.queues import PostgresQueues
+from holdfast.storage.broker.postgres.sweep import PostgresSweep
 
 
 def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class PostgresDesk(
-    Meshes, Destinations, Accepting, Consumers, Feeding, Queues, Unnamed, Snapshots, Upkeep
+class PostgresBrokerStore(
+    PostgresMeshes,
+    PostgresDestinations,
+    PostgresAccept,
+    PostgresConsumers,
+    PostgresFeed,
+    PostgresQueues,
+    PostgresObjectGc,
+    PostgresSnapshots,
+    PostgresSweep,
 ):
     """A `Desk`, see there. `dsn`: postgresql://user:password@host:port/database?sslmode=…"""
 
@@ -48,8 +56,8 @@ class PostgresDesk(
         look_ms: int = DESK_LOOK_MS,
         wall_ms: Callable[[], int] = _wall_ms,
     ) -> None:
-        self._connections = Connections(dsn, connections, wall_ms)
-        self._news = News(self._connections, wall_ms, look_ms=look_ms)
+        self._connections = PostgresConnections(dsn, connections, wall_ms)
+        self._news = PostgresNotify(self._connections, wall_ms, look_ms=look_ms)
         self._connections.on_moved = self._moved
 
     async def open(self, now_ms: int) -> None:

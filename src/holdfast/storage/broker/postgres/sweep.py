@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.rules.broker_rows import Mode, Orphan, Swept
+from holdfast.rules.broker_rows import BrokerSwept, Mode, Orphan
 from holdfast.rules.limits import (
     CONSUMER_KEEP_MS_MAX,
     DAY_MS,
     DESK_COUNT_ROWS_MAX,
     DESK_DEDUPE_GRACE_MS,
 )
-from holdfast.storage.broker.postgres.base import Part, touched
+from holdfast.storage.broker.postgres.base import PostgresPart, touched
 from holdfast.storage.broker.postgres.consumers import NOTE_LOST, awaited_behind
 from holdfast.storage.broker.postgres.queues import DELIVERED_TOO_OFTEN
 
@@ -134,8 +134,8 @@ _COUNT: Final = (
 )
 
 
-class Upkeep(Part):
-    async def sweep(self, now_ms: int, most: int) -> Swept:
+class PostgresSweep(PostgresPart):
+    async def sweep(self, now_ms: int, most: int) -> BrokerSwept:
         late = now_ms - CONSUMER_KEEP_MS_MAX
         messages = await self._count(_MESSAGES, now_ms, most, late)
         for mesh in await self._connections.asked(lambda con: con.fetch(_COVERED)):
@@ -150,7 +150,7 @@ class Upkeep(Part):
         released, died = await self._release(now_ms, most)
         invites = await self._count(_INVITES, now_ms, most)
         snapshots = await self._uploads(now_ms, most)
-        return Swept(
+        return BrokerSwept(
             dedupe=dedupe,
             messages=messages,
             released=released,

@@ -62,7 +62,7 @@ async def noted(con: Any) -> str | None:
     return found
 
 
-async def settle(con: Any, now_ms: int) -> list[str]:
+async def renew_identity(con: Any, now_ms: int) -> list[str]:
     """Compares, and begins the new epoch if it must: the meshes in which it did. Inside the
     caller's transaction, after `take_turn`.
     """
@@ -90,7 +90,7 @@ async def begin(con: Any, slug: str | None, reason: str, now_ms: int) -> list[st
 
 
 async def renew(con: Any, now_ms: int) -> list[str]:
-    """`settle` as a transaction of its own."""
+    """`renew_identity` as a transaction of its own."""
     async with con.transaction():
         await take_turn(con)
-        return await settle(con, now_ms)
+        return await renew_identity(con, now_ms)

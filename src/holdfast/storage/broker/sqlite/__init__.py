@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.storage.broker.sqlite.store import SqliteDesk
-from holdfast.storage.broker.sqlite.threaded import ThreadedDesk
+from holdfast.storage.broker.sqlite.store import SqliteBrokerStore
+from holdfast.storage.broker.sqlite.threaded import ThreadedBrokerStore
 
-__all__ = ["SqliteDesk", "ThreadedDesk"]
+__all__ = ["SqliteBrokerStore", "ThreadedBrokerStore"]

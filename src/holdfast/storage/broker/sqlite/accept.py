@@ -15,10 +15,10 @@ from typing import Any, Final
 import apsw
 import msgspec
 
-from holdfast.rules.broker_rows import Accepted, Arriving, Verdict
+from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, PushedEnvelope
 from holdfast.rules.destinations import rank
 from holdfast.rules.message import CHANGE
-from holdfast.storage.broker.sqlite.database import SEQ_BITS, DeskBase
+from holdfast.storage.broker.sqlite.database import SEQ_BITS, BrokerDatabase
 
 KINDS: Final = ("change", "topic", "dm", "queue")
 """By the number that stands for each in the table."""
@@ -56,10 +56,10 @@ class Known(msgspec.Struct, frozen=True, gc=False):
     first_seen_at: int
     history: bool
 
-    def answer(self, fingerprint: bytes, epoch: int) -> Accepted:
+    def answer(self, fingerprint: bytes, epoch: int) -> AcceptResult:
         same = fingerprint == self.fingerprint
-        return Accepted(
-            verdict=Verdict.DUPLICATE if same else Verdict.REUSED,
+        return AcceptResult(
+            verdict=AcceptVerdict.DUPLICATE if same else AcceptVerdict.REUSED,
             epoch=epoch,
             message_epoch=self.epoch,
             seq=self.seq,
@@ -75,7 +75,9 @@ class _Gate:
 
     __slots__ = ("closed", "kind", "rank", "ref", "refused", "sender")
 
-    def __init__(self, one: Arriving, refused: Verdict | None, closed: Verdict | None) -> None:
+    def __init__(
+        self, one: PushedEnvelope, refused: AcceptVerdict | None, closed: AcceptVerdict | None
+    ) -> None:
         self.refused = refused
         """Why none of these is let in, known or not."""
         self.closed = closed
@@ -93,13 +95,13 @@ class _Growing:
         self.slug, self.number, self.epoch, self.seq = slug, number, epoch, seq
         self.known: dict[bytes, Known] = {}
         self.gates: dict[tuple[bytes, str, str, str, str, int], _Gate] = {}
-        self.created: list[Arriving] = []
+        self.created: list[PushedEnvelope] = []
         self.made: dict[bytes, int] = {}
         """By id: the place of what was created in this batch."""
         self.runs: list[tuple[_Gate, int]] = []
         """What was created, in runs of the same gate: where each begins."""
 
-    def create(self, one: Arriving, gate: _Gate) -> int:
+    def create(self, one: PushedEnvelope, gate: _Gate) -> int:
         """Its seq."""
         created = self.created
         if not self.runs or self.runs[-1][0] is not gate:
@@ -121,14 +123,14 @@ class _Growing:
         return self.seq + len(self.created)
 
 
-class Accepting(DeskBase):
+class SqliteAccept(BrokerDatabase):
     """`accept` and `known` of a desk."""
 
     groups_max: Final = 1
 
     async def accept(
-        self, batch: Sequence[Arriving], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
-    ) -> list[Accepted]:
+        self, batch: Sequence[PushedEnvelope], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
+    ) -> list[AcceptResult]:
         if not batch:
             return []
         self.mark_if_due()
@@ -147,13 +149,13 @@ class Accepting(DeskBase):
         return answers
 
     def _judge(
-        self, batch: Sequence[Arriving], meshes: dict[str, _Growing], now_ms: int
-    ) -> list[Accepted]:
-        answers: list[Accepted] = []
+        self, batch: Sequence[PushedEnvelope], meshes: dict[str, _Growing], now_ms: int
+    ) -> list[AcceptResult]:
+        answers: list[AcceptResult] = []
         for one in batch:
             mesh = meshes.get(one.mesh)
             if mesh is None:
-                answers.append(Accepted(verdict=Verdict.UNKNOWN_MESH))
+                answers.append(AcceptResult(verdict=AcceptVerdict.UNKNOWN_MESH))
                 continue
             key = (one.sender, one.kind, one.ref, one.origin, one.priority, one.epoch)
             gate = mesh.gates.get(key)
@@ -168,11 +170,11 @@ class Accepting(DeskBase):
                     continue
                 refused = gate.closed
             if refused is not None:
-                answers.append(Accepted(verdict=refused, epoch=epoch))
+                answers.append(AcceptResult(verdict=refused, epoch=epoch))
                 continue
             answers.append(
-                Accepted(
-                    verdict=Verdict.CREATED,
+                AcceptResult(
+                    verdict=AcceptVerdict.CREATED,
                     epoch=epoch,
                     message_epoch=epoch,
                     seq=mesh.create(one, gate),
@@ -182,27 +184,27 @@ class Accepting(DeskBase):
             )
         return answers
 
-    def _gate(self, mesh: _Growing, one: Arriving) -> _Gate:
+    def _gate(self, mesh: _Growing, one: PushedEnvelope) -> _Gate:
         refused = self._refused(mesh.number, one.sender, one.kind, one.origin)
         closed = None
         if refused is None:
             if one.epoch not in (0, mesh.epoch):
-                closed = Verdict.EPOCH_MISMATCH
+                closed = AcceptVerdict.EPOCH_MISMATCH
             elif one.kind != CHANGE and not self._is_there(mesh.number, one.kind, one.ref):
-                closed = Verdict.UNKNOWN_DESTINATION
+                closed = AcceptVerdict.UNKNOWN_DESTINATION
         return _Gate(one, refused, closed)
 
-    def _refused(self, mesh: int, sender: bytes, kind: str, origin: str) -> Verdict | None:
+    def _refused(self, mesh: int, sender: bytes, kind: str, origin: str) -> AcceptVerdict | None:
         row = self.connection.execute(
             "SELECT name, grants FROM member WHERE mesh = ? AND key = ? AND removed_at IS NULL",
             (mesh, sender),
         ).get
         if row is None:
-            return Verdict.NOT_A_MEMBER
+            return AcceptVerdict.NOT_A_MEMBER
         name, grants = row[0], row[1].split()
         if ("write" if kind == CHANGE else "send") not in grants:
-            return Verdict.NOT_GRANTED
-        return None if origin == name or "relay" in grants else Verdict.NOT_GRANTED
+            return AcceptVerdict.NOT_GRANTED
+        return None if origin == name or "relay" in grants else AcceptVerdict.NOT_GRANTED
 
     def _is_there(self, mesh: int, kind: str, ref: str) -> bool:
         if kind == "dm":
@@ -213,7 +215,9 @@ class Accepting(DeskBase):
             values = (mesh, kind, ref)
         return self.connection.execute(f"SELECT 1 FROM {asked}", values).get is not None
 
-    async def known(self, mesh: str, asked: Sequence[tuple[bytes, bytes]]) -> list[Accepted | None]:
+    async def known(
+        self, mesh: str, asked: Sequence[tuple[bytes, bytes]]
+    ) -> list[AcceptResult | None]:
         with self.reading() as con:
             row = con.execute("SELECT number, epoch FROM mesh WHERE slug = ?", (mesh,)).get
             if row is None:
@@ -226,7 +230,7 @@ class Accepting(DeskBase):
         ]
 
 
-def _meshes(con: apsw.Connection, batch: Sequence[Arriving]) -> dict[str, _Growing]:
+def _meshes(con: apsw.Connection, batch: Sequence[PushedEnvelope]) -> dict[str, _Growing]:
     """Those that occur, each with what is known of the ids that are handed in."""
     ids: dict[str, list[bytes]] = {}
     for one in batch:

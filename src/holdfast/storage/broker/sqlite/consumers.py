@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import apsw
 
-from holdfast.rules.broker_rows import DeskConsumer, LogPage, LogRow
+from holdfast.rules.broker_rows import BrokerConsumer, LogPage, LogRow
 from holdfast.rules.errors import EpochChanged, PastEnd, Truncated, UnknownConsumer
 from holdfast.rules.limits import SEQ_MAX
-from holdfast.storage.broker.sqlite.database import SEQ_BITS, DeskBase
+from holdfast.storage.broker.sqlite.database import SEQ_BITS, BrokerDatabase
 
 _SEQ_MASK: Final = (1 << SEQ_BITS) - 1
 _CONSUMER: Final = "key, name, seq, added_at, seen_at, lost, lost_first, lost_last"
@@ -49,7 +49,7 @@ def note_lost(con: apsw.Connection, places: Sequence[int]) -> None:
             con.execute(_LOST, {"mesh": mesh, "key": key, "name": name, **about})
 
 
-class Consumers(DeskBase):
+class SqliteConsumers(BrokerDatabase):
     """`log_page` and the `consumer_` calls of a desk."""
 
     async def log_page(
@@ -76,7 +76,7 @@ class Consumers(DeskBase):
 
     async def consumer_add(
         self, mesh: str, key: bytes, name: str, after: int, known: int, now_ms: int
-    ) -> DeskConsumer:
+    ) -> BrokerConsumer:
         with self.writing() as con:
             number, _, last, first = self._stands(mesh)
             if self._consumer(number, key, name) is None:
@@ -96,7 +96,7 @@ class Consumers(DeskBase):
 
     async def consumer_confirm(
         self, mesh: str, key: bytes, name: str, epoch: int, seq: int, now_ms: int
-    ) -> DeskConsumer:
+    ) -> BrokerConsumer:
         with self.writing() as con:
             number, current, last, _ = self._stands(mesh)
             if self._consumer(number, key, name) is None:
@@ -113,7 +113,7 @@ class Consumers(DeskBase):
             )
             return self._settled(number, key, name, seq)
 
-    async def consumer_list(self, mesh: str) -> list[DeskConsumer]:
+    async def consumer_list(self, mesh: str) -> list[BrokerConsumer]:
         with self.reading() as con:
             rows = con.execute(
                 f"SELECT {_CONSUMER} FROM consumer WHERE mesh = ? ORDER BY name, key",
@@ -136,13 +136,13 @@ class Consumers(DeskBase):
         number, epoch, last, first = row
         return number, epoch, last, first
 
-    def _consumer(self, number: int, key: bytes, name: str) -> DeskConsumer | None:
+    def _consumer(self, number: int, key: bytes, name: str) -> BrokerConsumer | None:
         row = self.connection.execute(
             f"SELECT {_CONSUMER} FROM consumer WHERE {_ONE}", (number, key, name)
         ).get
         return None if row is None else _consumer_of(row)
 
-    def _settled(self, number: int, key: bytes, name: str, known: int) -> DeskConsumer:
+    def _settled(self, number: int, key: bytes, name: str, known: int) -> BrokerConsumer:
         """The reader, after it said that of what it lost up to a seq it has or knows all."""
         self.connection.execute(
             "UPDATE consumer SET lost = 0, lost_first = 0, lost_last = 0 "
@@ -154,9 +154,9 @@ class Consumers(DeskBase):
         return found
 
 
-def _consumer_of(row: Any) -> DeskConsumer:
+def _consumer_of(row: Any) -> BrokerConsumer:
     key, name, seq, added_at, seen_at, lost, lost_first, lost_last = row
-    return DeskConsumer(
+    return BrokerConsumer(
         key=key,
         name=name,
         seq=seq,

@@ -1,8 +1,8 @@
 """The database of a desk: its connection, its transactions, its epochs.
 
 One connection does everything, one transaction at a time; a second one may read beside it. The
-methods are coroutines that never suspend: a simulator may step them, and `ThreadedDesk` runs them
-in threads.
+methods are coroutines that never suspend: a simulator may step them, and `ThreadedBrokerStore` runs
+them in threads.
 
 If the disk fails during a commit, nobody can say what survives: the caller is told that the outcome
 is unknown, and the desk does nothing more until it is opened anew.
@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 
 import apsw
 
-from holdfast.rules.broker_rows import DeskMesh, Mode
+from holdfast.rules.broker_rows import BrokerMesh, Mode
 from holdfast.rules.errors import StoreClosed, StoreFailed, Unknown, UnknownMesh
 from holdfast.rules.limits import DESK_CACHE_KIB, DESK_MARK_ROWS
 from holdfast.storage.broker.sqlite.folder import prepare
@@ -27,7 +27,7 @@ from holdfast.storage.broker.sqlite.mark import Mark, doubts, read_mark, write_m
 from holdfast.storage.broker.sqlite.migrations import migrate
 from holdfast.storage.files.home import alone_in
 from holdfast.storage.sqlite.connection import connect, shut, typed
-from holdfast.storage.sqlite.recovery.wal import settle
+from holdfast.storage.sqlite.recovery.wal import rewrite_wal
 
 log = logging.getLogger("holdfast")
 
@@ -37,12 +37,12 @@ MESH_COLUMNS: Final = "server_id, slug, name, owner, epoch, base, seq, first, cr
 _DEFAULT_MODE: Final[tuple[Mode, int]] = ("retention_scoped", 30)
 
 
-def mesh_of(row: Any) -> DeskMesh:
+def mesh_of(row: Any) -> BrokerMesh:
     names = ("server_id", "slug", "name", "owner", "epoch", "base", "seq", "first", "created_at")
-    return DeskMesh(**dict(zip(names, row, strict=True)))
+    return BrokerMesh(**dict(zip(names, row, strict=True)))
 
 
-class DeskBase:
+class BrokerDatabase:
     """Opening, closing, and one transaction after the other."""
 
     def __init__(
@@ -116,7 +116,7 @@ class DeskBase:
         """
         wal = self.folder / "broker.db-wal"
         if self._sync != "off" and wal.exists() and wal.stat().st_size:
-            settle(self.database, wal, vfs=self._vfs)
+            rewrite_wal(self.database, wal, vfs=self._vfs)
 
     async def open_beside(self) -> None:
         """Opens, only to read, what another desk has opened: what is committed there is seen."""
@@ -233,7 +233,7 @@ class DeskBase:
 
     # --- epochs --------------------------------------------------------------------------------
 
-    def begin_epoch(self, number: int, reason: str, now_ms: int, above: int = 0) -> DeskMesh:
+    def begin_epoch(self, number: int, reason: str, now_ms: int, above: int = 0) -> BrokerMesh:
         """The next epoch of a mesh, above any that it is known to have had."""
         con = self.connection
         con.execute(

@@ -9,7 +9,7 @@ from holdfast.rules.errors import BadInput, NotAMember, NotGranted, Truncated, U
 from holdfast.rules.limits import DESK_SCAN_ROWS, FEED_BYTES
 from holdfast.storage.broker.sqlite.accept import KINDS
 from holdfast.storage.broker.sqlite.database import SEQ_BITS
-from holdfast.storage.broker.sqlite.meshes import Members
+from holdfast.storage.broker.sqlite.meshes import SqliteMembers
 
 _ADMITTED: Final = (
     "SELECT number, epoch, seq, first, member.name, grants FROM mesh LEFT JOIN member "
@@ -23,7 +23,7 @@ _SEEN: Final = f"kind = 0 AND (:own OR sender <> :key) OR kind = 2 AND ref = :he
 _URGENT: Final = f"rank = 0 AND kind IN (1, 2) AND (kind = 2 AND ref = :hex OR {_SUBSCRIBED})"
 
 
-class Destinations(Members):
+class SqliteDestinations(SqliteMembers):
     """Topics, queues, and who has subscribed to what."""
 
     async def destination_put(self, mesh: str, row: DestinationRow) -> None:
@@ -113,7 +113,7 @@ class Destinations(Members):
             return dict(list(rows))
 
 
-class Feeding(Destinations):
+class SqliteFeed(SqliteDestinations):
     """Pages of what was accepted, each for one member."""
 
     async def feed(

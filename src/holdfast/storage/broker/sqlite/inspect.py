@@ -6,13 +6,13 @@ Everything here only looks. The broker itself never needs a mesh as a whole.
 from __future__ import annotations
 
 from holdfast.storage.broker.sqlite.accept import KINDS
-from holdfast.storage.broker.sqlite.database import SEQ_BITS, DeskBase
+from holdfast.storage.broker.sqlite.database import SEQ_BITS, BrokerDatabase
 
 Held = tuple[int, str, str, bytes, bytes, bytes]
 """A message: seq, kind, ref, sender, id, raw."""
 
 
-def messages(desk: DeskBase, mesh: str, after: int = 0) -> list[Held]:
+def messages(desk: BrokerDatabase, mesh: str, after: int = 0) -> list[Held]:
     """All messages of a mesh behind a seq, in order."""
     number = desk.number_of(mesh)
     base = number << SEQ_BITS
@@ -27,7 +27,7 @@ def messages(desk: DeskBase, mesh: str, after: int = 0) -> list[Held]:
     ]
 
 
-def known_ids(desk: DeskBase, mesh: str) -> dict[int, bytes]:
+def known_ids(desk: BrokerDatabase, mesh: str) -> dict[int, bytes]:
     """The ids that a mesh remembers, by seq."""
     rows = desk.connection.execute(
         "SELECT seq, id FROM dedupe WHERE mesh = ?", (desk.number_of(mesh),)
@@ -35,7 +35,7 @@ def known_ids(desk: DeskBase, mesh: str) -> dict[int, bytes]:
     return dict(rows)
 
 
-def subscribers(desk: DeskBase, mesh: str, topic: str, seq: int) -> list[bytes]:
+def subscribers(desk: BrokerDatabase, mesh: str, topic: str, seq: int) -> list[bytes]:
     """The keys of those who get the message at a seq of a topic."""
     rows = desk.connection.execute(
         "SELECT key FROM subscription WHERE mesh = ? AND topic = ? AND since < ?",
@@ -44,7 +44,7 @@ def subscribers(desk: DeskBase, mesh: str, topic: str, seq: int) -> list[bytes]:
     return [key for (key,) in rows]
 
 
-def queued(desk: DeskBase, mesh: str) -> dict[int, bytes | None]:
+def queued(desk: BrokerDatabase, mesh: str) -> dict[int, bytes | None]:
     """What stands in the queues of a mesh, by seq: the lease of each that is taken."""
     number = desk.number_of(mesh)
     rows = desk.connection.execute(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from holdfast.rules.broker_rows import OWNER_GRANTS, DeskMesh, EpochRow, InviteRow, MemberRow
+from holdfast.rules.broker_rows import OWNER_GRANTS, BrokerMesh, EpochRow, InviteRow, MemberRow
 from holdfast.rules.errors import AlreadyExists, InviteEnded
-from holdfast.storage.broker.sqlite.database import MESH_COLUMNS, SEQ_BITS, DeskBase, mesh_of
+from holdfast.storage.broker.sqlite.database import MESH_COLUMNS, SEQ_BITS, BrokerDatabase, mesh_of
 
 _MEMBER_COLUMNS: Final = "key, name, grants, added_at, removed_at, got_epoch, got_seq, seen_at"
 _INVITE: Final = "mesh.slug, digest, grants, uses_left, expires_at, made_by, made_at"
@@ -30,12 +30,12 @@ def _member(row: Any) -> MemberRow:
     )
 
 
-class Meshes(DeskBase):
+class SqliteMeshes(BrokerDatabase):
     """Which meshes there are, and how they count."""
 
     async def mesh_register(
         self, slug: str, name: str, owner: bytes, owner_name: str, server_id: str, now_ms: int
-    ) -> DeskMesh:
+    ) -> BrokerMesh:
         with self.writing() as con:
             found = self._mesh(slug)
             if found is not None:
@@ -61,11 +61,11 @@ class Meshes(DeskBase):
         self.write_mark()
         return made
 
-    async def mesh_get(self, slug: str) -> DeskMesh | None:
+    async def mesh_get(self, slug: str) -> BrokerMesh | None:
         with self.reading():
             return self._mesh(slug)
 
-    async def mesh_list(self) -> list[DeskMesh]:
+    async def mesh_list(self) -> list[BrokerMesh]:
         with self.reading() as con:
             return [mesh_of(r) for r in con.execute(f"SELECT {MESH_COLUMNS} FROM mesh ORDER BY 2")]
 
@@ -93,7 +93,7 @@ class Meshes(DeskBase):
                 for epoch, base, began_at, reason in rows
             ]
 
-    async def new_epoch(self, slug: str | None, reason: str, now_ms: int) -> list[DeskMesh]:
+    async def new_epoch(self, slug: str | None, reason: str, now_ms: int) -> list[BrokerMesh]:
         with self.writing() as con:
             if slug is None:
                 numbers = [row[0] for row in con.execute("SELECT number FROM mesh ORDER BY slug")]
@@ -104,13 +104,13 @@ class Meshes(DeskBase):
         self.write_mark()
         return begun
 
-    def _mesh(self, slug: str) -> DeskMesh | None:
+    def _mesh(self, slug: str) -> BrokerMesh | None:
         sql = f"SELECT {MESH_COLUMNS} FROM mesh WHERE slug = ?"
         row = self.connection.execute(sql, (slug,)).get
         return None if row is None else mesh_of(row)
 
 
-class Members(DeskBase):
+class SqliteMembers(BrokerDatabase):
     """Who belongs to a mesh."""
 
     async def member_get(self, mesh: str, key: bytes) -> MemberRow | None:
@@ -214,7 +214,7 @@ class Members(DeskBase):
             )
 
 
-class Invites(Members):
+class SqliteInvites(SqliteMembers):
     """How one becomes a member."""
 
     async def invite_put(self, row: InviteRow) -> None:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.storage.broker.sqlite.objects import Objects
+from holdfast.storage.broker.sqlite.objects import SqliteObjects
 
 
-class Unnamed(Objects):
+class SqliteObjectGc(SqliteObjects):
     async def object_asked(self, mesh: str, sha256: str) -> int | None:
         size = await self.object_size(mesh, sha256)
         if size is not None:

@@ -14,13 +14,13 @@ from typing import Any, Final
 from holdfast.rules.broker_rows import SnapshotRow
 from holdfast.rules.errors import BadInput, BadValue, EpochMismatch, OverLimit, UnknownObject
 from holdfast.rules.limits import BROKER_PART_BYTES_MAX, DESK_PIECE_BYTES
-from holdfast.storage.broker.sqlite.database import DeskBase
+from holdfast.storage.broker.sqlite.database import BrokerDatabase
 
 _HASHES_MAX: Final = 64
 _SNAPSHOT: Final = "id, epoch, seq, parts, rows, ready, made_by, began_at, digest"
 
 
-class Objects(DeskBase):
+class SqliteObjects(BrokerDatabase):
     @cached_property
     def _hashes(self) -> dict[tuple[int, str], tuple[int, Any]]:
         """By mesh and name: the pieces that are in a hash, and the hash."""
@@ -137,7 +137,7 @@ class Objects(DeskBase):
         return str(running.hexdigest())
 
 
-class Snapshots(DeskBase):
+class SqliteSnapshots(BrokerDatabase):
     async def snapshot_begin(self, mesh: str, row: SnapshotRow) -> SnapshotRow:
         with self.writing() as con:
             at = self.number_of(mesh)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from holdfast.rules.broker_rows import DeadLetter, QueueCounts, Taken
+from holdfast.rules.broker_rows import DeadLetter, QueueCounts, TakenRow
 from holdfast.rules.errors import BadInput, UnknownDestination
 from holdfast.rules.limits import SEQ_MAX, TAKE_BYTES
-from holdfast.storage.broker.sqlite.database import SEQ_BITS, DeskBase
+from holdfast.storage.broker.sqlite.database import SEQ_BITS, BrokerDatabase
 
 READY: Final = 0
 TAKEN: Final = 1
@@ -17,10 +17,10 @@ _RELEASE: Final = "state = 0, lease = NULL, holder = NULL, until = NULL"
 _BURY: Final = "state = 2, lease = NULL, holder = NULL, until = NULL, reason = ?, died_at = ?"
 
 
-class Queues(DeskBase):
+class SqliteQueues(BrokerDatabase):
     async def take(
         self, mesh: str, queue: str, holder: bytes, most: int, leases: Sequence[bytes], now_ms: int
-    ) -> list[Taken]:
+    ) -> list[TakenRow]:
         with self.writing() as con:
             number = self.number_of(mesh)
             visibility_ms, deliveries_max = self._queue(number, queue)
@@ -36,7 +36,7 @@ class Queues(DeskBase):
                 [(f"delivered {deliveries_max} times", now_ms, place) for place in worn],
             )
             taken = [
-                Taken(
+                TakenRow(
                     queue=queue,
                     seq=place - base,
                     lease=lease,

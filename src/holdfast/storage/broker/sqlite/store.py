@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from holdfast.storage.broker.sqlite.accept import Accepting
-from holdfast.storage.broker.sqlite.consumers import Consumers
-from holdfast.storage.broker.sqlite.feed import Feeding
-from holdfast.storage.broker.sqlite.meshes import Invites, Meshes
-from holdfast.storage.broker.sqlite.queues import Queues
-from holdfast.storage.broker.sqlite.sweep import Upkeep
+from holdfast.storage.broker.sqlite.accept import SqliteAccept
+from holdfast.storage.broker.sqlite.consumers import SqliteConsumers
+from holdfast.storage.broker.sqlite.feed import SqliteFeed
+from holdfast.storage.broker.sqlite.meshes import SqliteInvites, SqliteMeshes
+from holdfast.storage.broker.sqlite.queues import SqliteQueues
+from holdfast.storage.broker.sqlite.sweep import SqliteSweep
 
 
-class SqliteDesk(Accepting, Consumers, Feeding, Invites, Meshes, Queues, Upkeep):
+class SqliteBrokerStore(
+    SqliteAccept,
+    SqliteConsumers,
+    SqliteFeed,
+    SqliteInvites,
+    SqliteMeshes,
+    SqliteQueues,
+    SqliteSweep,
+):
     """A broker's store in a folder, for one broker process; see `storage.desk.Desk`.
 
-    No method suspends: what is awaited has happened. In a server, use `ThreadedDesk`.
+    No method suspends: what is awaited has happened. In a server, use `ThreadedBrokerStore`.
     """

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import apsw
 
-from holdfast.rules.broker_rows import Mode, Orphan, Swept
+from holdfast.rules.broker_rows import BrokerSwept, Mode, Orphan
 from holdfast.rules.limits import (
     CONSUMER_KEEP_MS_MAX,
     DAY_MS,
@@ -20,8 +20,8 @@ from holdfast.rules.limits import (
 )
 from holdfast.storage.broker.sqlite.consumers import awaited_behind, note_lost
 from holdfast.storage.broker.sqlite.database import SEQ_BITS
-from holdfast.storage.broker.sqlite.object_gc import Unnamed
-from holdfast.storage.broker.sqlite.objects import Snapshots
+from holdfast.storage.broker.sqlite.object_gc import SqliteObjectGc
+from holdfast.storage.broker.sqlite.objects import SqliteSnapshots
 
 _SEQ_MASK: Final = (1 << SEQ_BITS) - 1
 _OLD_MESSAGES: Final = (
@@ -57,8 +57,8 @@ _COUNTED: Final = (
 )
 
 
-class Upkeep(Unnamed, Snapshots):
-    async def sweep(self, now_ms: int, most: int) -> Swept:
+class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
+    async def sweep(self, now_ms: int, most: int) -> BrokerSwept:
         with self.writing() as con:
             late = now_ms - CONSUMER_KEEP_MS_MAX
             gone = list(con.execute(_OLD_MESSAGES, (now_ms, late, most)))
@@ -66,7 +66,7 @@ class Upkeep(Unnamed, Snapshots):
             self._remove_messages(gone)
             note_lost(con, [place for place, _ in gone])
             released, died = self._end_leases(now_ms, most)
-            swept = Swept(
+            swept = BrokerSwept(
                 messages=len(gone),
                 dedupe=self._forget_ids(now_ms, most),
                 released=released,

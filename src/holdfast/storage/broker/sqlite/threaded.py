@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 from holdfast.rules.broker_rows import (
-    Accepted,
-    Arriving,
+    AcceptResult,
+    BrokerConsumer,
+    BrokerMesh,
+    BrokerSwept,
     DeadLetter,
-    DeskConsumer,
-    DeskMesh,
     DestinationRow,
     EpochRow,
     FeedPage,
@@ -20,18 +20,18 @@ from holdfast.rules.broker_rows import (
     MemberRow,
     Mode,
     Orphan,
+    PushedEnvelope,
     QueueCounts,
     SnapshotRow,
-    Swept,
-    Taken,
+    TakenRow,
 )
-from holdfast.storage.broker.sqlite.store import SqliteDesk
+from holdfast.storage.broker.sqlite.store import SqliteBrokerStore
 from holdfast.storage.broker.sqlite.worker import Worker
 
 T = TypeVar("T")
 
 
-class ThreadedDesk:
+class ThreadedBrokerStore:
     """The same desk. What changes something runs in one thread, one after the other; what only
     looks runs in another, so that nobody waits for a sync of the disk to see what is there.
 
@@ -39,13 +39,13 @@ class ThreadedDesk:
     its work does not happen, happens, or has happened.
     """
 
-    def __init__(self, inner: SqliteDesk) -> None:
+    def __init__(self, inner: SqliteBrokerStore) -> None:
         self.inner = inner
         self._beside = inner.another()
         self._writer, self._reader = Worker("holdfast-desk"), Worker("holdfast-desk-reads")
         self._do = self._writer.do
 
-    async def _look(self, begin: Callable[[SqliteDesk], Coroutine[Any, Any, T]]) -> T:
+    async def _look(self, begin: Callable[[SqliteBrokerStore], Coroutine[Any, Any, T]]) -> T:
         if self.inner.failed is not None:
             # Nobody is shown what may be gone after the next start.
             return await self._do(lambda: begin(self.inner))
@@ -82,15 +82,15 @@ class ThreadedDesk:
 
     async def mesh_register(
         self, slug: str, name: str, owner: bytes, owner_name: str, server_id: str, now_ms: int
-    ) -> DeskMesh:
+    ) -> BrokerMesh:
         return await self._do(
             lambda: self.inner.mesh_register(slug, name, owner, owner_name, server_id, now_ms)
         )
 
-    async def mesh_get(self, slug: str) -> DeskMesh | None:
+    async def mesh_get(self, slug: str) -> BrokerMesh | None:
         return await self._look(lambda desk: desk.mesh_get(slug))
 
-    async def mesh_list(self) -> list[DeskMesh]:
+    async def mesh_list(self) -> list[BrokerMesh]:
         return await self._look(lambda desk: desk.mesh_list())
 
     async def mesh_remove(self, slug: str) -> bool:
@@ -99,7 +99,7 @@ class ThreadedDesk:
     async def epochs(self, slug: str) -> list[EpochRow]:
         return await self._look(lambda desk: desk.epochs(slug))
 
-    async def new_epoch(self, slug: str | None, reason: str, now_ms: int) -> list[DeskMesh]:
+    async def new_epoch(self, slug: str | None, reason: str, now_ms: int) -> list[BrokerMesh]:
         return await self._do(lambda: self.inner.new_epoch(slug, reason, now_ms))
 
     async def member_get(self, mesh: str, key: bytes) -> MemberRow | None:
@@ -157,13 +157,15 @@ class ThreadedDesk:
     """One is written, the next one waits for the thread and not for the loop."""
 
     def accept(
-        self, batch: Sequence[Arriving], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
-    ) -> asyncio.Future[list[Accepted]]:
+        self, batch: Sequence[PushedEnvelope], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
+    ) -> asyncio.Future[list[AcceptResult]]:
         return self._writer.begin(
             lambda: self.inner.accept(batch, now_ms, keep_ms=keep_ms, dedupe_ms=dedupe_ms)
         )
 
-    async def known(self, mesh: str, asked: Sequence[tuple[bytes, bytes]]) -> list[Accepted | None]:
+    async def known(
+        self, mesh: str, asked: Sequence[tuple[bytes, bytes]]
+    ) -> list[AcceptResult | None]:
         return await self._look(lambda desk: desk.known(mesh, asked))
 
     async def feed(
@@ -181,19 +183,19 @@ class ThreadedDesk:
 
     async def consumer_add(
         self, mesh: str, key: bytes, name: str, after: int, known: int, now_ms: int
-    ) -> DeskConsumer:
+    ) -> BrokerConsumer:
         return await self._do(
             lambda: self.inner.consumer_add(mesh, key, name, after, known, now_ms)
         )
 
     async def consumer_confirm(
         self, mesh: str, key: bytes, name: str, epoch: int, seq: int, now_ms: int
-    ) -> DeskConsumer:
+    ) -> BrokerConsumer:
         return await self._do(
             lambda: self.inner.consumer_confirm(mesh, key, name, epoch, seq, now_ms)
         )
 
-    async def consumer_list(self, mesh: str) -> list[DeskConsumer]:
+    async def consumer_list(self, mesh: str) -> list[BrokerConsumer]:
         return await self._look(lambda desk: desk.consumer_list(mesh))
 
     async def consumer_drop(self, mesh: str, key: bytes, name: str) -> bool:
@@ -201,7 +203,7 @@ class ThreadedDesk:
 
     async def take(
         self, mesh: str, queue: str, holder: bytes, most: int, leases: Sequence[bytes], now_ms: int
-    ) -> list[Taken]:
+    ) -> list[TakenRow]:
         return await self._do(lambda: self.inner.take(mesh, queue, holder, most, leases, now_ms))
 
     async def settle(
@@ -266,7 +268,7 @@ class ThreadedDesk:
     async def snapshot_part(self, mesh: str, id: str, number: int) -> bytes | None:
         return await self._look(lambda desk: desk.snapshot_part(mesh, id, number))
 
-    async def sweep(self, now_ms: int, most: int) -> Swept:
+    async def sweep(self, now_ms: int, most: int) -> BrokerSwept:
         return await self._do(lambda: self.inner.sweep(now_ms, most))
 
     async def orphans(self, limit: int) -> list[Orphan]:

@@ -15,9 +15,9 @@ import msgspec
 
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.limits import CHUNK_ROWS
-from holdfast.rules.outbox import lane_of, spool_row
-from holdfast.rules.rows import SpoolRow
-from holdfast.storage.sqlite.outbox import SpoolWrites
+from holdfast.rules.outbox import lane_of, outbox_row
+from holdfast.rules.rows import OutboxRow
+from holdfast.storage.sqlite.outbox import OutboxWrites
 
 Fields = dict[str, Any]
 
@@ -29,7 +29,7 @@ _BYTES: Final = {"spool": ("id", 16), "inbox": ("id", 16), "mate": ("key", 32)}
 _names = msgspec.json.Decoder(tuple[str, ...])
 
 
-def sound(table: str, fields: Fields) -> bool:
+def is_valid(table: str, fields: Fields) -> bool:
     """Whether a row can be what it says."""
     name, size = _BYTES.get(table, ("", 0))
     if name and not (isinstance(fields.get(name), bytes) and len(fields[name]) == size):
@@ -42,13 +42,13 @@ def sound(table: str, fields: Fields) -> bool:
     return True
 
 
-class _Spool(SpoolWrites):
+class _Spool(OutboxWrites):
     def __init__(self, connection: apsw.Connection) -> None:
         self._con = connection
         self._once = connection.cursor()
 
 
-def settle(
+def settle_rows(
     connection: apsw.Connection,
     peer: str | None,
     *,
@@ -94,8 +94,8 @@ def _send_again(connection: apsw.Connection, peer: str | None, now_ms: int) -> N
         after = page[-1][0]
 
 
-def _row(offset: int, raw: bytes, now_ms: int) -> SpoolRow:
+def _row(offset: int, raw: bytes, now_ms: int) -> OutboxRow:
     envelope = decode_trusted(raw)
-    row = spool_row(lane_of(envelope.mesh), envelope, offset, now_ms)
+    row = outbox_row(lane_of(envelope.mesh), envelope, offset, now_ms)
     # As old as it is: a message that the broker may have forgotten must not go as if it were new.
     return msgspec.structs.replace(row, created_at=min(now_ms, envelope.created_at))

@@ -29,7 +29,7 @@ class _NotARow(Exception):
     """These bytes are something else."""
 
 
-def carve(path: Path, columns: Container[int]) -> Iterator[tuple[int, list[Any]]]:
+def scan_pages(path: Path, columns: Container[int]) -> Iterator[tuple[int, list[Any]]]:
     """Row number and values of every row with so many columns. The row number's own column is None.
 
     Several numbers may be right: a row that is older than a column of its table ends before it.

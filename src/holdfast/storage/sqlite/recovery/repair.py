@@ -32,7 +32,7 @@ from holdfast.storage.files.durable import drafting
 from holdfast.storage.sqlite import migrations, vector_index
 from holdfast.storage.sqlite.connection import connect
 from holdfast.storage.sqlite.recovery import delivery_rows, trust_rows
-from holdfast.storage.sqlite.recovery.pages import absorb, carve
+from holdfast.storage.sqlite.recovery.pages import absorb, scan_pages
 from holdfast.storage.sqlite.recovery.salvage import Salvage, copy_with_wal, damaged
 from holdfast.storage.sqlite.recovery.swap import remove_companions
 
@@ -134,7 +134,7 @@ class _Repair:
         self._count_lost(self._known_head)
         with _transaction(self._target):
             saved = self.result.tables["log"]
-            trust_rows.settle(self._target, lost=saved.damaged or saved.lost > 0)
+            trust_rows.settle_rows(self._target, lost=saved.damaged or saved.lost > 0)
         self._tell()
         with _transaction(self._target):
             self._deliver()
@@ -173,7 +173,7 @@ class _Repair:
             try:
                 absorb(draft.path)
                 # Entries from before zones end at `raw`; where they have more, that is `via`.
-                for number, values in carve(draft.path, (len(columns) - 1, len(columns))):
+                for number, values in scan_pages(draft.path, (len(columns) - 1, len(columns))):
                     fields = dict(zip(columns, values, strict=False)) | {"offset": number}
                     if fields["id"] not in gone:
                         yield fields
@@ -259,7 +259,7 @@ class _Repair:
 
     def _neighbour(self, table: str) -> Callable[[Fields], Fields | None]:
         def fit(fields: Fields) -> Fields | None:
-            if trust_rows.sound(fields):
+            if trust_rows.is_valid(fields):
                 return fields
             self.result.tables[table].lost += 1
             return None
@@ -270,7 +270,7 @@ class _Repair:
         def fit(fields: Fields) -> Fields | None:
             # A place at the broker names its entry by nothing but the offset.
             known = table != "heard" or self._is_saved(fields.get("offset"))
-            if known and delivery_rows.sound(table, fields):
+            if known and delivery_rows.is_valid(table, fields):
                 return self._at_new_offset(fields)
             self.result.tables[table].lost += 1
             return None
@@ -286,7 +286,7 @@ class _Repair:
     def _deliver(self) -> None:
         tables = self.result.tables
         log, spool = tables["log"], tables["spool"]
-        lost = delivery_rows.settle(
+        lost = delivery_rows.settle_rows(
             self._target,
             self.result.peer,
             log_lost=log.damaged or log.lost > 0,

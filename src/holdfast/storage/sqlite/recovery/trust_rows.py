@@ -31,7 +31,7 @@ _names = msgspec.json.Decoder(tuple[str, ...])
 _filter = msgspec.json.Decoder(Filter)
 
 
-def sound(fields: Fields) -> bool:
+def is_valid(fields: Fields) -> bool:
     """Whether a row can be what it says."""
     try:
         if "reads" in fields:
@@ -54,7 +54,7 @@ def filter_or_all(text: Any) -> str:
     return str(text)
 
 
-def settle(connection: apsw.Connection, *, lost: bool) -> None:
+def settle_rows(connection: apsw.Connection, *, lost: bool) -> None:
     """Keys have their zones, numbers are never given again, and what was lost is pulled again."""
     connection.execute("DELETE FROM zone_key WHERE zone NOT IN (SELECT name FROM zone)")
     for table, elsewhere in _NUMBERED.items():

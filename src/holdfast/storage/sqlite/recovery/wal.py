@@ -23,7 +23,7 @@ from holdfast.storage.files.durable import disk_errors, flush
 from holdfast.storage.sqlite.connection import connect, shut, typed
 
 
-def settle(database: Path, wal: Path, *, vfs: str | None = None) -> None:
+def rewrite_wal(database: Path, wal: Path, *, vfs: str | None = None) -> None:
     """Call it when a log was left behind and no other process has the database open."""
     connection = connect(database, vfs=vfs)
     try:
