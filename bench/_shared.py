@@ -52,10 +52,10 @@ def send_many(node: Node, many: int) -> None:
 
     def work(tx: Transaction) -> None:
         for _ in range(CHUNK):
-            prepare(node._core, MESH, "topic", TOPIC, content)(tx)
+            prepare(node._engine, MESH, "topic", TOPIC, content)(tx)
 
     for _ in range(many // CHUNK):
-        node._core.write("message.send", work)
+        node._engine.write("message.send", work)
 
 
 def status(client: Client) -> Any:

@@ -46,16 +46,16 @@ def append(node: Node, facts: int) -> None:
     def work(tx: Transaction) -> None:
         for number in range(CHUNK):
             subject = f"line{number % 40}/pump{number % 7}"
-            operations.fact_append(node._core.ctx, MESH, subject, "pressure", value)(tx)
+            operations.fact_append(node._engine.ctx, MESH, subject, "pressure", value)(tx)
 
     for _ in range(facts // CHUNK):
-        node._core.write("bench", work)
+        node._engine.write("bench", work)
 
 
 def befriend(reader: Path, source: Path) -> None:
     """The source lets the reader read, the reader knows the source."""
     with holdfast.open(reader) as one, holdfast.open(source) as other:
-        hers, his = (Trust(node._core, node._opened.paths) for node in (one, other))
+        hers, his = (Trust(node._engine, node._opened.paths) for node in (one, other))
         his.trust(hers.card(), reads=[MESH])
         hers.trust(his.card())
 

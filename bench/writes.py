@@ -113,9 +113,9 @@ def bare(home: Path, group: int, count: int, sync: str) -> float:
     (value,) = connection.execute("SELECT value FROM state").fetchall()[0]
     connection.execute("DELETE FROM log")
     connection.execute("DELETE FROM state")
-    mint = SystemClock().mint
+    new_id = SystemClock().new_id
     rows = [
-        (mint(), f"key-{number}-{turn}")
+        (new_id(), f"key-{number}-{turn}")
         for turn in range(count // group)
         for number in range(group)
     ]

@@ -83,7 +83,7 @@ def pulled(folder: Path, facts: int, before: int = 0) -> float:
     _zones.befriend(office, plant)
     with _zones.up(plant) as source, _zones.up(office) as reader:
         with holdfast.open(office) as node:
-            links = Links(node._core, Trust(node._core, node._opened.paths))
+            links = Links(node._engine, Trust(node._engine, node._opened.paths))
             links.add("plant", source.tls, "plant", meshes=[_zones.MESH])
         client = Client(reader.unix)
         used = _zones.cpu_s(source.pid), _zones.cpu_s(reader.pid)
@@ -134,7 +134,7 @@ def latency(folder: Path) -> Iterator[tuple[str, float, str]]:
     _zones.befriend(office, plant)
     with _zones.up(plant) as source, _zones.up(office) as reader:
         with holdfast.open(office) as node:
-            links = Links(node._core, Trust(node._core, node._opened.paths))
+            links = Links(node._engine, Trust(node._engine, node._opened.paths))
             links.add("plant", source.tls, "plant", meshes=[_zones.MESH])
         here, there = Client(source.unix), Client(reader.unix)
         _zones.ask(there, "POST", "/v1/refresh")

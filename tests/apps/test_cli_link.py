@@ -51,9 +51,9 @@ def waited(up: UpInThread, so: Callable[[], Any]) -> Any:
             moved.notify_all()
 
     api = up.daemon.api
-    api.core.store.on_commit(tell)
-    assert api.pullers is not None
-    api.pullers._on_change = tell
+    api.engine.store.on_commit(tell)
+    assert api.link_manager is not None
+    api.link_manager._on_change = tell
     with moved:
         assert moved.wait_for(so, PATIENCE_S)
 
@@ -168,7 +168,7 @@ def test_Z7_what_a_link_set_aside_is_shown_tried_again_and_given_up(
     good = fact_append("s", "is", 1, origin="bob", lamport=2**60)
     with holdfast.open(cli.home, sync="normal") as node:
         batch = Batch(1, 1, 3, 1, 3, [1, 2, 3], [b"\xc1", good, b"\xc1\xc1"])
-        assert receive.receive_batch(node._core, "bob", batch).quarantined == 3
+        assert receive.receive_batch(node._engine, "bob", batch).quarantined == 3
     rows = cli("link", "quarantine", "bob", "--json").json
     assert [row["code"] for row in rows] == ["bad_envelope", "bad_stamp", "bad_envelope"]
     assert [row["entity"] for row in rows] == [None, "s", None]
@@ -250,8 +250,8 @@ def test_U2_a_link_that_is_refused_says_why(cli: Cli, bob: UpInThread) -> None:
 def _status(up: UpInThread) -> dict[str, Any]:
     import msgspec
 
-    pullers = up.daemon.api.pullers
-    assert pullers is not None
-    (found,) = pullers.status()
+    link_manager = up.daemon.api.link_manager
+    assert link_manager is not None
+    (found,) = link_manager.status()
     said: dict[str, Any] = msgspec.to_builtins(found)
     return said

@@ -245,8 +245,8 @@ async def _fill(home: Path) -> None:
 
 def _hold(hub: BrokerUp, after: int) -> tuple[threading.Event, Callable[[], object]]:
     """The broker stores so many parts of a snapshot, then does not answer until it is let go."""
-    desk: Any = hub.daemon.broker.desk
-    kept: Callable[..., Any] = desk.snapshot_add
+    store: Any = hub.daemon.broker.store
+    kept: Callable[..., Any] = store.snapshot_add
     held, gone = threading.Event(), asyncio.Event()
 
     async def add(mesh: str, id: str, number: int, rows: int, part: bytes) -> Any:
@@ -256,7 +256,7 @@ def _hold(hub: BrokerUp, after: int) -> tuple[threading.Event, Callable[[], obje
             await gone.wait()
         return following
 
-    desk.snapshot_add = add
+    store.snapshot_add = add
     return held, lambda: hub.loop.call_soon_threadsafe(gone.set)
 
 
@@ -286,7 +286,7 @@ def test_S14_R2_a_publish_that_was_killed_half_way_goes_on(
     bob("mesh", "sync")
     assert bob("state", "get", "meanwhile").out == "works\n"
     with holdfast.open(cli.home) as one, holdfast.open(bob.home) as other:
-        mine, theirs = (snapshot(node._core.store)["team"] for node in (one, other))
+        mine, theirs = (snapshot(node._engine.store)["team"] for node in (one, other))
         assert mine == theirs
 
 

@@ -16,7 +16,7 @@ from holdfast.node.library.node import Node
 from holdfast.rules.limits import MESSAGE_BYTES_MAX
 from support import envelopes as e
 from support.nodes import share
-from support.stores import mate_row
+from support.stores import known_member
 
 ID = "01890a5d-ac96-774b-bcce-b302099a8057"
 OTHER_ID = "01890a5d-ac96-774b-bcce-b302099a8058"
@@ -31,23 +31,23 @@ def shared(cli: Cli) -> Cli:
     """The mesh `team` is shared, and bob is in it. No daemon runs."""
     with inside(cli) as node:
         share(node)
-        mates = [mate_row("b", name="bob")]
-        node._core.store.write(lambda tx: tx.mates_put("team", mates))
+        known_members = [known_member("b", name="bob")]
+        node._engine.store.write(lambda tx: tx.known_members_put("team", known_members))
     return cli
 
 
 def bring(cli: Cli, *raws: bytes) -> None:
     with inside(cli) as node:
-        work = Intake(node._core.ctx, raws, delivered=dict.fromkeys(raws, b"B" * 16))
-        node._core.store.write(work)
+        work = Intake(node._engine.ctx, raws, delivered=dict.fromkeys(raws, b"B" * 16))
+        node._engine.store.write(work)
 
 
 def change(cli: Cli, id: str, **fields: Any) -> None:
     raw = bytes.fromhex(id.replace("-", ""))
     with inside(cli) as node:
-        (row,) = node._core.read("test", lambda tx: tx.spool_find(raw))
+        (row,) = node._engine.read("test", lambda tx: tx.outbox_find(raw))
         changed = msgspec.structs.replace(row, **fields)
-        node._core.store.write(lambda tx: tx.spool_put(changed))
+        node._engine.store.write(lambda tx: tx.outbox_put(changed))
 
 
 def kill(cli: Cli, id: str) -> None:

@@ -36,7 +36,7 @@ def shared(cli: Cli) -> Cli:
             server_id="server-1",
             broker_epoch=1,
         )
-        node._core.write("test", lambda tx: tx.mesh_change(row))
+        node._engine.write("test", lambda tx: tx.mesh_change(row))
     return cli
 
 
@@ -84,7 +84,7 @@ def test_D12_doctor_tells_of_a_paused_mesh_and_lets_it_go_on(shared: Cli) -> Non
     assert not done["daemon"]
     assert shared("doctor", "--resume-sync", "--json").json["resumed"] == []
     with holdfast.open(shared.home) as node:
-        (row,) = node._core.read("test", lambda tx: tx.spool_list(LANE, (), 0, 9))
+        (row,) = node._engine.read("test", lambda tx: tx.outbox_list(LANE, (), 0, 9))
         assert (row.state, row.attempts, row.not_before) == (OutboxState.PENDING, 0, 0)
 
 
@@ -101,7 +101,7 @@ def test_D13_what_a_broker_brought_and_was_set_aside_is_tried_again_or_given_up(
             row = QuarantineRow(
                 link=LANE, epoch=1, offset=number, code="x", message="y", raw=found, found_at=1
             )
-            node._core.write("test", partial(_add, row))
+            node._engine.write("test", partial(_add, row))
     assert "[WARN] sync: 2 envelopes of team" in shared("doctor", code=None).out
     assert len(shared("link", "quarantine", LANE, "--json").json) == 2
     done = shared("link", "retry", LANE, "--json").json
@@ -116,16 +116,16 @@ def test_U2_a_daemon_tells_how_it_stands_with_its_broker(cli: Cli, tmp_path: Pat
         share(cli.home, broker)
         with running(cli.home) as up:
             cli("state", "set", "a", "1")
-            until(lambda: broker.run(broker.desk.mesh_get("team")).seq == 1)
-            syncs = up.daemon.api.syncs
-            assert syncs is not None
-            until(lambda: not syncs.status()[0].meshes[0].inflight)
+            until(lambda: broker.run(broker.store.mesh_get("team")).seq == 1)
+            sync_manager = up.daemon.api.sync_manager
+            assert sync_manager is not None
+            until(lambda: not sync_manager.status()[0].meshes[0].inflight)
             assert "shared     team is active: all is sent\n" in cli("status").out
             cli("mesh", "pause")
             cli("state", "set", "b", "1")
-            until(lambda: syncs.status()[0].meshes[0].pending == 1)
+            until(lambda: sync_manager.status()[0].meshes[0].pending == 1)
             cli("doctor", "--resume-sync")
-            until(lambda: broker.run(broker.desk.mesh_get("team")).seq == 2)
+            until(lambda: broker.run(broker.store.mesh_get("team")).seq == 2)
 
 
 def _add(row: QuarantineRow, tx: Transaction) -> None:
@@ -134,6 +134,6 @@ def _add(row: QuarantineRow, tx: Transaction) -> None:
 
 def _refuse(home: Path) -> None:
     with holdfast.open(home) as node:
-        (row,) = node._core.read("test", lambda tx: tx.spool_list(LANE, (), 0, 9))
+        (row,) = node._engine.read("test", lambda tx: tx.outbox_list(LANE, (), 0, 9))
         refused = msgspec.structs.replace(row, attempts=3, not_before=1 << 50, code="not_granted")
-        node._core.write("test", lambda tx: tx.spool_put(refused))
+        node._engine.write("test", lambda tx: tx.outbox_put(refused))

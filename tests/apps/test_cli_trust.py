@@ -137,7 +137,7 @@ def test_D10_tokens_are_replaced_without_a_pause(cli: Cli) -> None:
     assert cli("token", "add", "op-2", "--json", code=5).error["code"] == "already_exists"
     cli("token", "revoke", "op-1")
     with open_node(cli.home) as node:
-        trust = Trust(node._core, HomePaths(cli.home))
+        trust = Trust(node._engine, HomePaths(cli.home))
         assert trust.caller_of_token(new, local=True).name == "op-2"
         assert [row.name for row in trust.tokens()] == ["op-2"]
     assert old != new
@@ -160,10 +160,10 @@ def test_Z8_a_daemon_that_runs_notices_every_change_of_trust_at_once(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running(cli.home) as up:
-        pullers = up.daemon.api.pullers
-        assert pullers is not None
+        link_manager = up.daemon.api.link_manager
+        assert link_manager is not None
         looked: list[None] = []
-        monkeypatch.setattr(pullers, "refresh", lambda: looked.append(None))
+        monkeypatch.setattr(link_manager, "refresh", lambda: looked.append(None))
         for number, words in enumerate(
             [
                 ("peer", "trust", BO, "--reads", "team"),

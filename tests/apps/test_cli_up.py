@@ -164,8 +164,8 @@ def test_U2_status_says_who_serves_the_home_and_how_its_links_stand(
         assert f"daemon     process {os.getpid()}: {', '.join(up.addresses)}\n" in text
         cli("link", "resume", "bob")
         api = up.daemon.api
-        assert api.pullers is not None
-        until(lambda: api.pullers is not None and api.pullers.status()[0].attempts > 0)
+        assert api.link_manager is not None
+        until(lambda: api.link_manager is not None and api.link_manager.status()[0].attempts > 0)
         assert "link       bob is waiting (unreachable: " in cli("status").out
 
 

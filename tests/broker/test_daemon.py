@@ -107,7 +107,7 @@ def test_S16_what_was_pushed_is_answered_before_the_broker_ends(tmp_path: Path) 
                     answered += len(answers)
                 assert (await wire.closed())[0] == 1001
         async with broker_up(tmp_path) as up:
-            mesh = await up.broker.desk.mesh_get("team")
+            mesh = await up.broker.store.mesh_get("team")
             assert mesh is not None
             assert mesh.seq == 500
 
@@ -127,7 +127,7 @@ def test_S16_a_stopping_broker_answers_503_and_writes_nothing(tmp_path: Path) ->
                 await up.broker.accepting.close()
                 answers = await wire.push("team", ana.change("team", "k", 1))
                 assert answers[0].status == 503
-            assert (await up.broker.desk.counts())["messages"] == 0
+            assert (await up.broker.store.counts())["messages"] == 0
 
     asyncio.run(run())
 
@@ -314,7 +314,7 @@ def test_D7_a_clock_that_leapt_ahead_sweeps_nothing_until_somebody_says_so(
             broker.source.now_ms = lambda: ahead  # type: ignore[method-assign]
             upkeep = BrokerUpkeep(broker)
             assert await upkeep.sweep() == BrokerSwept()
-            assert (await broker.desk.counts())["messages"] == 1
+            assert (await broker.store.counts())["messages"] == 1
             text = (await ask(up, "GET", "/metrics", unix=True)).body.decode()
             assert "holdfast_broker_sweeps_put_off_total 1.0" in text.splitlines()
             broker.source.now_ms = real  # type: ignore[method-assign]
@@ -338,7 +338,7 @@ def test_D7_a_broker_that_was_down_for_long_does_not_sweep_at_once(tmp_path: Pat
             later = broker.source.now_ms() + 3 * limits.DAY_MS
             broker.source.now_ms = lambda: later  # type: ignore[method-assign]
             assert await upkeep.look_at_clock() is False, "it leapt"
-            broker.pace = None  # as at the start of a process
+            broker.clock_check = None  # as at the start of a process
             assert not await upkeep.look_at_clock()
             ticks = broker.ticks_ms() + limits.CLOCK_STEADY_MS
             broker.ticks_ms = lambda: ticks  # type: ignore[method-assign]
@@ -387,7 +387,7 @@ def test_D1_a_member_that_goes_away_in_the_middle_harms_nobody(tmp_path: Path) -
             async with asyncio.timeout(30):
                 while up.broker.connections or up.broker.accepting.busy:
                     await asyncio.sleep(0.01)
-            assert await up.broker.desk.orphans(10) == []
-            assert up.broker.hub._ears == {}
+            assert await up.broker.store.orphans(10) == []
+            assert up.broker.wakeups._ears == {}
 
     asyncio.run(run())

@@ -109,13 +109,13 @@ def test_D5_a_dm_wakes_only_whom_it_concerns(
                 await b.entries("team", 2)
                 await e.quiet()
                 asked: list[bytes] = []
-                feed = up.broker.desk.feed
+                feed = up.broker.store.feed
 
                 async def watched(mesh: str, key: bytes, *args: int, own: bool) -> object:
                     asked.append(key)
                     return await feed(mesh, key, *args, own=own)
 
-                up.broker.desk.feed = watched  # type: ignore[method-assign, assignment]
+                up.broker.store.feed = watched  # type: ignore[method-assign, assignment]
                 for _ in range(5):
                     await a.push("team", ana.message("team", "dm", bob.key.hex()))
                 await b.entries("team", 7)
@@ -237,7 +237,7 @@ def test_D6_a_member_that_has_seen_more_makes_the_broker_begin_a_new_epoch_once(
                 assert (place.epoch, place.base) == (2, 1)
                 await b.follow("team", after=9, epoch=2)
                 assert (await b.get(MeshMoved)).place.epoch == 2  # not again and again
-            rows = await up.broker.desk.epochs("team")
+            rows = await up.broker.store.epochs("team")
             assert "has seen seq 5" in rows[-1].reason
 
     asyncio.run(run())
@@ -248,18 +248,18 @@ def test_D6_who_fell_behind_is_sent_to_the_snapshot(tmp_path: Path) -> None:
         async with broker_up(tmp_path, keep_days=1) as up:
             ana = Person("ana")
             await ana.register(up, "team")
-            desk, now = up.broker.desk, up.broker.source.now_ms()
+            store, now = up.broker.store, up.broker.source.now_ms()
             async with ana.connect(up) as wire:
                 await wire.push("team", *(ana.change("team", f"k{n}", n) for n in range(5)))
                 row = SnapshotRow(
                     *(), id="01a1dfde-e2e9-7132-974a-2603dc0d1095", epoch=1, seq=3, parts=0,
                     rows=0, ready=False, made_by=ana.key, began_at=now,
                 )  # fmt: skip
-                await desk.snapshot_begin("team", row)
+                await store.snapshot_begin("team", row)
                 from hashlib import sha256
 
-                await desk.snapshot_commit("team", row.id, sha256(b"").digest(), now)
-                await desk.sweep(now + 2 * limits.DAY_MS, 100)
+                await store.snapshot_commit("team", row.id, sha256(b"").digest(), now)
+                await store.sweep(now + 2 * limits.DAY_MS, 100)
                 await wire.follow("team", own=True)
                 behind = await wire.get(SnapshotNeeded)
                 assert (behind.first, behind.snapshot, behind.snapshot_seq) == (4, row.id, 3)
@@ -306,8 +306,8 @@ def test_D5_a_subscription_counts_from_now_on_and_ends_at_once(
             ana, bob = Person("ana"), Person("bob")
             await ana.register(up, "team")
             await ana.invite(up, "team", bob)
-            desk = up.broker.desk
-            await desk.destination_put("team", DestinationRow(kind="topic", ref="a/b", made_at=1))
+            store = up.broker.store
+            await store.destination_put("team", DestinationRow(kind="topic", ref="a/b", made_at=1))
             async with ana.connect(up) as a, bob.connect(up) as b:
                 await b.follow("team")
                 texts = [ana.message("team", "topic", "a/b", b"%d" % n) for n in range(3)]
@@ -335,7 +335,7 @@ def test_D15_how_far_a_member_is_survives_its_connection(tmp_path: Path) -> None
                 await b.entries("team", 1)
                 await b.send(Unfollow("team"))
                 await b.quiet()
-            row = await up.broker.desk.member_get("team", bob.key)
+            row = await up.broker.store.member_get("team", bob.key)
             assert row is not None
             assert (row.got_epoch, row.got_seq) == (1, 1)
 

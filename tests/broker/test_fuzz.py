@@ -93,7 +93,7 @@ def test_R4_frames_that_make_no_sense_are_refused_or_end_the_connection(
             async with ana.connect(up) as wire:
                 answers = await wire.push("team", ana.change("team", "still", "here"))
                 assert answers[0].status == 201
-            assert await up.broker.desk.orphans(10) == []
+            assert await up.broker.store.orphans(10) == []
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(run())

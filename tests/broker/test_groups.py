@@ -17,7 +17,7 @@ from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, PushedEnvelo
 from holdfast.rules.errors import DiskFull, HoldfastError, OutcomeUnknown, StoreClosed
 from holdfast.storage.broker.sqlite.store import SqliteBrokerStore
 from holdfast.storage.broker.sqlite.threaded import ThreadedBrokerStore
-from support.desks import ANA, BOB, NOW, TEAM, arriving, with_team
+from support.broker_stores import ANA, BOB, NOW, TEAM, arriving, with_team
 
 KEEPING = RetentionPolicy(keep_ms=10**9, dedupe_ms=10**10)
 
@@ -65,27 +65,27 @@ class Counter:
     def __init__(self, folder: Path, fails: int = 0, rate_per_s: float = 10**9) -> None:
         self.inner = Full(folder)
         self.inner.fails, self.inner.groups = fails, []
-        self.desk = ThreadedBrokerStore(self.inner)
+        self.store = ThreadedBrokerStore(self.inner)
         self.hub = Wakeups(alone=True)
         self.accepting = Acceptor(
-            self.desk,
+            self.store,
             KEEPING,
             clock=lambda: NOW,
             ticks=monotonic,
             counts=BrokerCounts(),
-            hub=self.hub,
+            wakeups=self.hub,
             rate_per_s=rate_per_s,
         )
 
     async def __aenter__(self) -> Counter:
-        await self.desk.open(NOW)
-        await with_team(self.desk)
-        self.desk.on_news(self.hub.news)
+        await self.store.open(NOW)
+        await with_team(self.store)
+        self.store.on_news(self.hub.news)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.accepting.close()
-        await self.desk.close()
+        await self.store.close()
 
 
 def seqs_of(outcomes: Sequence[Outcome]) -> list[int]:

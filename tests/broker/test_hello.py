@@ -156,7 +156,7 @@ def test_D15_a_stranger_gets_in_and_nowhere(tmp_path: Path) -> None:
             for path in ("", *(f"/{what}" for what in CLOSED)):
                 answer = await eve.ask(up, "GET", f"/api/my/meshes/team{path}")
                 assert (answer.status, answer.code) == (403, "not_a_member"), path
-            mesh = await up.broker.desk.mesh_get("team")
+            mesh = await up.broker.store.mesh_get("team")
             assert mesh is not None
             assert mesh.seq == 0
 

@@ -209,12 +209,12 @@ def test_D15_what_ails_the_store_is_for_the_log_and_not_for_members(tmp_path: Pa
         async with broker_up(tmp_path) as up:
             ana = Person("ana")
             await ana.register(up, "team")
-            desk: Any = up.broker.desk
+            store: Any = up.broker.store
 
             async def fails(*args: Any, **named: Any) -> Any:
                 raise StoreFailed("/srv/secret/broker.db at 10.0.0.5")
 
-            desk.accept = desk.member_list = desk.subscriptions = fails
+            store.accept = store.member_list = store.subscriptions = fails
             raw = ana.change("team", "k", 1)
             async with ana.connect(up) as a:
                 pushed = (await a.push("team", raw))[0].problem

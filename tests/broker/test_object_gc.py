@@ -22,7 +22,7 @@ LARGE = 100_000
 
 def sync(node: Node) -> None:
     paths = HomePaths(node.home)
-    assert wait_until_synced(node._core, Trust(node._core, paths), paths, MESH).done
+    assert wait_until_synced(node._engine, Trust(node._engine, paths), paths, MESH).done
 
 
 def name_of(content: bytes) -> str:
@@ -34,18 +34,18 @@ def test_D7_content_goes_when_neither_a_change_nor_the_snapshot_names_it(tmp_pat
     home = make_home(tmp_path / "ana")
     with LiveBroker(tmp_path / "hub") as broker:
         share(home, broker)
-        desk = broker.desk
+        store = broker.store
 
         def collect(at_ms: int) -> int:
-            gone: int = broker.run(collect_all(desk, at_ms))
+            gone: int = broker.run(collect_all(store, at_ms))
             return gone
 
         def held() -> list[bool]:
             names = map(name_of, (old, new, other))
-            return [broker.run(desk.object_size(MESH, name)) is not None for name in names]
+            return [broker.run(store.object_size(MESH, name)) is not None for name in names]
 
         with holdfast.open(home, sync="normal") as node, closing(calls_of(node, broker)) as calls:
-            now = node._core.ctx.now_ms()
+            now = node._engine.ctx.now_ms()
             files = node.mesh(MESH).files
             files.share("a.bin", old)
             files.share("b.bin", other)
@@ -54,9 +54,9 @@ def test_D7_content_goes_when_neither_a_change_nor_the_snapshot_names_it(tmp_pat
             sync(node)
             assert collect(now) + collect(now + 2 * DAY_MS) == 0, "changes that are held name them"
 
-            upload_snapshot(node._core, calls, MESH)
+            upload_snapshot(node._engine, calls, MESH)
             late = now + 60 * DAY_MS
-            assert broker.run(desk.sweep(late, 1000)).messages == 3
+            assert broker.run(store.sweep(late, 1000)).messages == 3
             assert collect(late) == 0, "for now it is noted"
             assert held() == [True, True, True]
             assert calls.object_size(MESH, name_of(old)) == LARGE, (

@@ -119,7 +119,7 @@ def test_D4_a_flood_is_refused_but_a_retry_of_what_was_accepted_never_is(tmp_pat
             over_http = [await ana.hand_in(up, "team", raw) for raw in [*accepted, raws[-1]]]
             assert [one.status for one in over_http] == [*([200] * len(accepted)), 429]
             assert over_http[-1].headers["retry-after"] == "1"
-            mesh = await up.broker.desk.mesh_get("team")
+            mesh = await up.broker.store.mesh_get("team")
             assert mesh is not None
             assert mesh.seq == len(accepted)
             assert up.broker.counts.refused["too_many"] == len(refused) + 1
@@ -214,7 +214,7 @@ def test_D5_what_cannot_be_an_envelope_is_refused_before_anything_is_written(
             assert answer.status == status
             assert answer.code
             assert (await ask(up, "POST", "/v1/meshes/team/envelopes", body or b"x")).status == 401
-            assert (await up.broker.desk.counts())["messages"] == 0
+            assert (await up.broker.store.counts())["messages"] == 0
 
     asyncio.run(run())
 

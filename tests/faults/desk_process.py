@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, PushedEnvelope
 from holdfast.storage.broker.sqlite import SqliteBrokerStore, ThreadedBrokerStore, database
-from support.desks import NOW, accept, arriving, queued, topic, with_team
+from support.broker_stores import NOW, accept, arriving, queued, topic, with_team
 
 POINTS: dict[str, tuple[Any, str]] = {
     "commit": (SqliteBrokerStore, "_commit"),
@@ -60,7 +60,7 @@ def tell(numbers: list[int], answers: list[AcceptResult]) -> None:
     os.write(1, f"{pairs}\n".encode())
 
 
-async def hand_in(desk: ThreadedBrokerStore, rng: random.Random, first: int) -> None:
+async def hand_in(store: ThreadedBrokerStore, rng: random.Random, first: int) -> None:
     makers: tuple[Callable[[int], PushedEnvelope], ...] = (arriving, topic, queued)
     number = first
     while True:
@@ -69,7 +69,7 @@ async def hand_in(desk: ThreadedBrokerStore, rng: random.Random, first: int) -> 
         number += size
         # Repeats of what is known, and of what the last life may have written.
         numbers += [rng.randrange(number) for _ in range(3)]
-        tell(numbers, await accept(desk, *(makers[n % 3](n) for n in numbers)))
+        tell(numbers, await accept(store, *(makers[n % 3](n) for n in numbers)))
 
 
 async def main() -> None:
@@ -79,12 +79,12 @@ async def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--die-at", nargs=2, metavar=("POINT", "NTH"))
     given = parser.parse_args()
-    desk = ThreadedBrokerStore(SqliteBrokerStore(given.folder, mark_rows=50))
-    await desk.open(NOW)
-    await with_team(desk)
+    store = ThreadedBrokerStore(SqliteBrokerStore(given.folder, mark_rows=50))
+    await store.open(NOW)
+    await with_team(store)
     if given.die_at:
         lay(given.die_at[0], int(given.die_at[1]))
-    await hand_in(desk, random.Random(given.seed), given.first)
+    await hand_in(store, random.Random(given.seed), given.first)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import pytest
 
 from faults import planted_delivery, planted_sharing
 from holdfast.node.core import change, intake, operations
-from holdfast.node.core import engine as core
+from holdfast.node.core import engine as engine
 from holdfast.node.home import opening
 from holdfast.node.library import conflicts
 from holdfast.node.links import receive
@@ -154,7 +154,7 @@ def _dedupe_skipped(patch: pytest.MonkeyPatch) -> None:
 
 
 def _blob_after_row(patch: pytest.MonkeyPatch) -> None:
-    def share(self: core.NodeEngine, mesh: str, path: str, content: bytes, id: str | None) -> Any:
+    def share(self: engine.NodeEngine, mesh: str, path: str, content: bytes, id: str | None) -> Any:
         digest = sha256(content).hexdigest()
         change = operations.file_share(self.ctx, mesh, path, digest, len(content), None, id)
         receipt = self.write("file.share", change)
@@ -162,7 +162,7 @@ def _blob_after_row(patch: pytest.MonkeyPatch) -> None:
         return receipt
 
     patch.setattr(operations.FileSharing, "carry_out", change.Change.carry_out)
-    patch.setattr(core.NodeEngine, "share", share)
+    patch.setattr(engine.NodeEngine, "share", share)
 
 
 def _blob_not_synced(patch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ def _cursor_before_rows(patch: pytest.MonkeyPatch) -> None:
     """The checkpoint is written when news is seen, not when it is stored."""
     real = receive.receive_batch
 
-    def hasty(core: core.NodeEngine, link: str, batch: Batch) -> receive.BatchReceived:
+    def hasty(engine: engine.NodeEngine, link: str, batch: Batch) -> receive.BatchReceived:
         def move(tx: Transaction) -> LinkRow | None:
             row = tx.link_get(link)
             if row is None or row.epoch != batch.epoch or batch.start > row.cursor + 1:
@@ -191,12 +191,12 @@ def _cursor_before_rows(patch: pytest.MonkeyPatch) -> None:
             tx.link_put(msgspec.structs.replace(row, cursor=max(row.cursor, batch.upto)))
             return row
 
-        row = core.write("link.cursor", move)
+        row = engine.write("link.cursor", move)
         if row is None:
-            return real(core, link, batch)
-        zone = core.read("zone", lambda tx: tx.zone_get(row.zone))
+            return real(engine, link, batch)
+        zone = engine.read("zone", lambda tx: tx.zone_get(row.zone))
         assert zone is not None
-        new = core.write("link.take", intake.Intake(core.ctx, batch.raws, zone.number))
+        new = engine.write("link.take", intake.Intake(engine.ctx, batch.raws, zone.number))
         return receive.BatchReceived(msgspec.structs.replace(row, cursor=batch.upto), len(new))
 
     patch.setattr(receive, "receive_batch", hasty)
@@ -221,8 +221,8 @@ def _filtered_not_counted(patch: pytest.MonkeyPatch) -> None:
     """What a filter leaves out at the end of a batch is not read: the frontier stays behind it."""
     real = serve.serve_batch
 
-    def stingy(core: core.NodeEngine, caller: Caller, f: Fetch) -> Batch:
-        batch = real(core, caller, f)
+    def stingy(engine: engine.NodeEngine, caller: Caller, f: Fetch) -> Batch:
+        batch = real(engine, caller, f)
         upto = batch.offsets[-1] if batch.offsets else batch.start - 1
         return msgspec.structs.replace(batch, upto=upto)
 
@@ -233,8 +233,8 @@ def _counted_too_early(patch: pytest.MonkeyPatch) -> None:
     """A batch says that it reaches the end of the log, although its limit has cut it short."""
     real = serve.serve_batch
 
-    def generous(core: core.NodeEngine, caller: Caller, f: Fetch) -> Batch:
-        batch = real(core, caller, f)
+    def generous(engine: engine.NodeEngine, caller: Caller, f: Fetch) -> Batch:
+        batch = real(engine, caller, f)
         return msgspec.structs.replace(batch, upto=batch.head)
 
     patch.setattr(serve, "serve_batch", generous)
@@ -255,10 +255,10 @@ def _confirmed_when_read(patch: pytest.MonkeyPatch) -> None:
     """Whoever asks from an offset on is taken to have stored everything before it."""
     real = serve.serve_batch
 
-    def hasty(core: core.NodeEngine, caller: Caller, f: Fetch) -> Batch:
+    def hasty(engine: engine.NodeEngine, caller: Caller, f: Fetch) -> Batch:
         if f.confirm is not None and f.start is not None:
             f = msgspec.structs.replace(f, confirm=f.start - 1)
-        return real(core, caller, f)
+        return real(engine, caller, f)
 
     patch.setattr(serve, "serve_batch", hasty)
 
@@ -292,7 +292,7 @@ def _facts_before_objects(patch: pytest.MonkeyPatch) -> None:
 def _tombstones_swept_at_once(patch: pytest.MonkeyPatch) -> None:
     """Age and readers are not asked, and nothing remembers what was deleted."""
 
-    def sweep_all(tx: Transaction, core: core.NodeEngine, ttl: sweep.Ttl, mesh: str) -> int:
+    def sweep_all(tx: Transaction, engine: engine.NodeEngine, ttl: sweep.Ttl, mesh: str) -> int:
         return tx.tombstones_sweep(mesh, tx.log_bounds()[1] + 1, 200)[0]
 
     patch.setattr(sweep, "_tombstones", sweep_all)
@@ -302,9 +302,11 @@ def _blobs_swept_past_readers(patch: pytest.MonkeyPatch) -> None:
     """Content goes although a reader of the log has yet to fetch it."""
     real = sweep._unlink_orphans
 
-    def greedy(tx: Transaction, core: core.NodeEngine, found: Any) -> int:
+    def greedy(tx: Transaction, engine: engine.NodeEngine, found: Any) -> int:
         named = [item for item in found if isinstance(item, blobs.BlobFile)]
-        return sum(core.blobs.unlink(item.sha) for item in named) + real(tx, core=core, found=[])
+        return sum(engine.blobs.unlink(item.sha) for item in named) + real(
+            tx, engine=engine, found=[]
+        )
 
     patch.setattr(sweep, "_unlink_orphans", greedy)
 

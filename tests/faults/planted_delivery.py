@@ -26,8 +26,8 @@ def _not_synced(patch: pytest.MonkeyPatch) -> None:
     """The broker answers before the disk has it."""
     init = BrokerDatabase.__init__
 
-    def hasty(desk: BrokerDatabase, *args: Any, **kwargs: Any) -> None:
-        init(desk, *args, **{**kwargs, "sync": "normal"})
+    def hasty(store: BrokerDatabase, *args: Any, **kwargs: Any) -> None:
+        init(store, *args, **{**kwargs, "sync": "normal"})
 
     patch.setattr(BrokerDatabase, "__init__", hasty)
 
@@ -35,11 +35,11 @@ def _not_synced(patch: pytest.MonkeyPatch) -> None:
 def _answered_before_commit(patch: pytest.MonkeyPatch) -> None:
     """The broker answers as if a commit could not fail."""
 
-    def careless(desk: BrokerDatabase, con: apsw.Connection) -> None:
+    def careless(store: BrokerDatabase, con: apsw.Connection) -> None:
         try:
             con.execute("COMMIT")
         except apsw.Error:
-            desk._undo(con)
+            store._undo(con)
 
     patch.setattr(BrokerDatabase, "_commit", careless)
 
@@ -60,7 +60,7 @@ def _cursor_before_rows(patch: pytest.MonkeyPatch) -> None:
     """The cursor is moved when a page is seen, not when it is stored."""
 
     def hasty(
-        core: NodeEngine,
+        engine: NodeEngine,
         mesh: MeshState,
         incoming: receive.DecodedPage,
         absent: Collection[str] | None = None,
@@ -77,8 +77,10 @@ def _cursor_before_rows(patch: pytest.MonkeyPatch) -> None:
             tx.mesh_change(msgspec.structs.replace(row, broker_seq=to))
             return to
 
-        to = core.write("sync.cursor", move)
-        core.write("sync.take", lambda tx: receive._apply(core, mesh, entries.rows, arrivals, tx))
+        to = engine.write("sync.cursor", move)
+        engine.write(
+            "sync.take", lambda tx: receive._apply(engine, mesh, entries.rows, arrivals, tx)
+        )
         return receive.PageReceived(Cursor(entries.epoch, to), 0, 0, 0)
 
     patch.setattr(receive, "receive_page", hasty)
@@ -95,12 +97,12 @@ def _epoch_ignored(patch: pytest.MonkeyPatch) -> None:
 
 def _forgotten_not_put_back(patch: pytest.MonkeyPatch) -> None:
     """What a broker forgot is for others to bring."""
-    patch.setattr(sync_epoch, "put_back", lambda core, mesh, lost, age: 0)
+    patch.setattr(sync_epoch, "put_back", lambda engine, mesh, lost, age: 0)
 
 
 def _inflight_for_ever(patch: pytest.MonkeyPatch) -> None:
     """What was under way when the line broke stays so."""
-    patch.setattr(outbox.OutboxWrites, "spool_recover", lambda tx, lane=None: 0)
+    patch.setattr(outbox.OutboxWrites, "outbox_recover", lambda tx, lane=None: 0)
 
 
 def _lease_not_asked_for(patch: pytest.MonkeyPatch) -> None:
@@ -108,11 +110,11 @@ def _lease_not_asked_for(patch: pytest.MonkeyPatch) -> None:
     real = queues.SqliteQueues.settle
 
     async def careless(
-        desk: queues.SqliteQueues, mesh: str, queue: str, seq: int, lease: bytes, *rest: Any
+        store: queues.SqliteQueues, mesh: str, queue: str, seq: int, lease: bytes, *rest: Any
     ) -> bool:
-        place = (desk.number_of(mesh) << SEQ_BITS) + seq
-        found = desk.connection.execute("SELECT lease FROM queued WHERE place = ?", (place,)).get
-        return await real(desk, mesh, queue, seq, found or lease, *rest)
+        place = (store.number_of(mesh) << SEQ_BITS) + seq
+        found = store.connection.execute("SELECT lease FROM queued WHERE place = ?", (place,)).get
+        return await real(store, mesh, queue, seq, found or lease, *rest)
 
     patch.setattr(queues.SqliteQueues, "settle", careless)
 

@@ -30,8 +30,8 @@ def _backfill_in_two_steps(patch: pytest.MonkeyPatch) -> None:
     bring = Publishing._bring
 
     def hasty(publishing: Publishing, job: Any) -> Any:
-        core, mesh = publishing._core, publishing._mesh
-        way = job.way or core.read("mesh.publish", partial(publishing._choose, job))
+        engine, mesh = publishing._engine, publishing._mesh
+        way = job.way or engine.read("mesh.publish", partial(publishing._choose, job))
         if way == "snapshot":
             return bring(publishing, job)
 
@@ -43,9 +43,9 @@ def _backfill_in_two_steps(patch: pytest.MonkeyPatch) -> None:
                 for entry in told
             ]
 
-        rows = core.read("mesh.publish", read)
+        rows = engine.read("mesh.publish", read)
         done = publishing._note(job, msgspec.structs.replace(job, phase="wait", way=way))
-        core.write("mesh.publish", lambda tx: tx.spool_add(rows))
+        engine.write("mesh.publish", lambda tx: tx.outbox_add(rows))
         return done
 
     patch.setattr(Publishing, "_bring", hasty)
@@ -69,13 +69,13 @@ def _ids_forgotten_with_their_messages(patch: pytest.MonkeyPatch) -> None:
         insert(con, mesh, now_ms, now_ms)
 
     patch.setattr(accept, "insert_ids", brief)
-    patch.setattr(sweep, "DESK_DEDUPE_GRACE_MS", 0)
+    patch.setattr(sweep, "BROKER_DEDUPE_GRACE_MS", 0)
     patch.setattr(sweep, "DAY_MS", 0)
 
 
 def _messages_sent_however_old(patch: pytest.MonkeyPatch) -> None:
     """The outbox sends what it has, also if the broker may have had it and forgotten."""
-    patch.setattr(session, "expire", lambda core, lane, hours: 0)
+    patch.setattr(session, "expire", lambda engine, lane, hours: 0)
 
 
 def _swept_by_any_clock(patch: pytest.MonkeyPatch) -> None:

@@ -111,9 +111,9 @@ class Pair:
                 mesh.state.set(f"k{rng.randrange(20)}", text)
 
     def spool(self, at: int, *states: str) -> list[OutboxRow]:
-        core = self.up[at].daemon.api.node._core
+        engine = self.up[at].daemon.api.node._engine
         lane = f"broker:{MESH}"
-        return core.read("test", lambda tx: tx.spool_list(lane, states, 0, ALL))
+        return engine.read("test", lambda tx: tx.outbox_list(lane, states, 0, ALL))
 
     def look(self) -> int:
         """Notes what was done since; how much that is. As much may be written anew."""
@@ -164,7 +164,7 @@ class Pair:
                 and entry.origin == other.peer
                 and entry.entity == f"topic/{TOPIC}"
             ]
-            came = nodes[at]._core.read("test", lambda tx: tx.inbox_list(None, False, 0, ALL))
+            came = nodes[at]._engine.read("test", lambda tx: tx.inbox_list(None, False, 0, ALL))
             assert Counter(row.id for row in came) == Counter(sent)
         one, two = (_rows(node) for node in nodes)
         assert not differences(one, two)
@@ -178,37 +178,37 @@ class Pair:
         asyncio.run(self._check_store(written))
 
     async def _check_store(self, written: dict[bytes, Any]) -> None:
-        desk = open_store(self.broker.settings)
-        await desk.open(SystemClock().now_ms())
+        store = open_store(self.broker.settings)
+        await store.open(SystemClock().now_ms())
         try:
-            mesh = await desk.mesh_get(MESH)
+            mesh = await store.mesh_get(MESH)
             assert mesh is not None
             assert mesh.epoch == 1, "a kill is no step back"
             asked = [(id, decode_trusted(entry.raw).fingerprint) for id, entry in written.items()]
             seqs: dict[bytes, int] = {}
             for start in range(0, len(asked), OUTBOX_PAGE_ROWS):
                 page = asked[start : start + OUTBOX_PAGE_ROWS]
-                for (id, _), found in zip(page, await desk.known(MESH, page), strict=True):
+                for (id, _), found in zip(page, await store.known(MESH, page), strict=True):
                     assert found is not None, "written, said to be done, and not there"
                     assert found.verdict is AcceptVerdict.DUPLICATE
                     seqs[id] = found.seq
             assert sorted(seqs.values()) == list(range(1, mesh.seq + 1)), "once each, no gap"
             assert {id: (1, seqs[id]) for id in self.told} == self.told
-            assert (await desk.counts())["messages"] == mesh.seq
-            (queue,) = await desk.queue_counts(MESH)
+            assert (await store.counts())["messages"] == mesh.seq
+            (queue,) = await store.queue_counts(MESH)
             queued = [e for e in written.values() if e.entity == f"queue/{QUEUE}"]
             assert (queue.ready, queue.taken, queue.dead) == (len(queued), 0, 0)
         finally:
-            await desk.close()
+            await store.close()
 
 
 def _log(node: Any) -> list[Any]:
-    found: list[Any] = node._core.read("test", lambda tx: tx.log_range(1, ALL, ALL))
+    found: list[Any] = node._engine.read("test", lambda tx: tx.log_range(1, ALL, ALL))
     return found
 
 
 def _rows(node: Any) -> Any:
-    return node._core.read("test", lambda tx: rows(tx, MESH))
+    return node._engine.read("test", lambda tx: rows(tx, MESH))
 
 
 @pytest.fixture

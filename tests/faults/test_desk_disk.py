@@ -17,7 +17,7 @@ from holdfast.simulate.disk.faults import FailAt
 from holdfast.simulate.disk.powerloss import cut_power, record
 from holdfast.simulate.disk.workload import Acknowledge
 from holdfast.storage.broker.sqlite import SqliteBrokerStore
-from support.desks import NOW, TEAM, accept, arriving, queued, topic, with_team
+from support.broker_stores import NOW, TEAM, accept, arriving, queued, topic, with_team
 
 pytestmark = pytest.mark.faults
 
@@ -26,27 +26,27 @@ GROUPS = ([arriving(1), topic(2), queued(3)], [arriving(3, fingerprint=b"x"), ar
 
 def prepare(directory: Path) -> None:
     async def make() -> None:
-        desk = SqliteBrokerStore(directory / "b", tell_copies=False)
-        await desk.open(NOW)
-        await with_team(desk)
-        await desk.close()
+        store = SqliteBrokerStore(directory / "b", tell_copies=False)
+        await store.open(NOW)
+        await with_team(store)
+        await store.close()
 
     asyncio.run(make())
 
 
 def workload(directory: Path, vfs: str, acknowledge: Acknowledge, sync: str = "full") -> None:
     async def work() -> None:
-        desk = SqliteBrokerStore(
+        store = SqliteBrokerStore(
             directory / "b", sync=sync, vfs=vfs, mark_rows=2, tell_copies=False
         )
-        await desk.open(NOW)
+        await store.open(NOW)
         try:
             for group in GROUPS:
-                for one, answer in zip(group, await accept(desk, *group), strict=True):
+                for one, answer in zip(group, await accept(store, *group), strict=True):
                     if answer.verdict is AcceptVerdict.CREATED:
                         acknowledge((one, answer.seq))
         finally:
-            await desk.close()
+            await store.close()
 
     asyncio.run(work())
 
@@ -55,28 +55,28 @@ def check(directory: Path, acknowledged: Sequence[object], error: BaseException 
     assert error is None or isinstance(error, HoldfastError), repr(error)
 
     async def look() -> None:
-        desk = SqliteBrokerStore(directory / "b", tell_copies=False)
-        await desk.open(NOW)
+        store = SqliteBrokerStore(directory / "b", tell_copies=False)
+        await store.open(NOW)
         try:
-            mesh = await desk.mesh_get(TEAM)
+            mesh = await store.mesh_get(TEAM)
             assert mesh is not None
             assert mesh.epoch == 1
             for told in acknowledged:
                 assert isinstance(told, tuple)
                 one, seq = told
-                (known,) = await desk.known(TEAM, [(one.id, one.fingerprint)])
+                (known,) = await store.known(TEAM, [(one.id, one.fingerprint)])
                 assert known is not None
                 assert (known.verdict, known.seq) == (AcceptVerdict.DUPLICATE, seq)
-            assert await desk.orphans(10) == []
-            assert (await desk.counts())["messages"] == mesh.seq
+            assert await store.orphans(10) == []
+            assert (await store.counts())["messages"] == mesh.seq
             # Whoever got no answer asks again, and it is there once.
             for group in GROUPS:
-                await accept(desk, *group)
-            after = await desk.mesh_get(TEAM)
+                await accept(store, *group)
+            after = await store.mesh_get(TEAM)
             assert after is not None
             assert after.seq == 4
         finally:
-            await desk.close()
+            await store.close()
 
     asyncio.run(look())
 
@@ -120,20 +120,20 @@ def test_R2_after_a_commit_that_nobody_knows_the_end_of_the_desk_does_nothing_mo
 
 
 async def _refuses_after_unknown(folder: Path, vfs: str) -> bool:
-    desk = SqliteBrokerStore(folder / "b", vfs=vfs, tell_copies=False)
+    store = SqliteBrokerStore(folder / "b", vfs=vfs, tell_copies=False)
     try:
-        await desk.open(NOW)
-        await accept(desk, arriving(1))
+        await store.open(NOW)
+        await accept(store, arriving(1))
     except OutcomeUnknown:
-        if desk._con is None:
+        if store._con is None:
             return False  # while it was opened
         with pytest.raises(StoreFailed):
-            await accept(desk, arriving(1))
+            await accept(store, arriving(1))
         with pytest.raises(StoreFailed):
-            await desk.mesh_get(TEAM)
+            await store.mesh_get(TEAM)
         return True
     except HoldfastError:
         return False
     finally:
-        await desk.close()
+        await store.close()
     return False

@@ -17,7 +17,7 @@ from holdfast.simulate.disk.faults import DiskCall, Kind
 from holdfast.simulate.disk.powerloss import PowerReport, cut_power, record
 from holdfast.simulate.disk.workload import Acknowledge
 from holdfast.storage.broker.sqlite import SqliteBrokerStore, database
-from support.desks import NOW, TEAM, accept, arriving, with_team
+from support.broker_stores import NOW, TEAM, accept, arriving, with_team
 
 pytestmark = pytest.mark.faults
 
@@ -42,16 +42,16 @@ class FailedSync:
         return "ioerr" if self._closing and call.file.startswith("broker.db") else None
 
 
-def _desk(directory: Path, vfs: str | None = None) -> SqliteBrokerStore:
+def _store(directory: Path, vfs: str | None = None) -> SqliteBrokerStore:
     return SqliteBrokerStore(directory / "b", vfs=vfs, tell_copies=False)
 
 
 def prepare(directory: Path) -> None:
     async def make() -> None:
-        desk = _desk(directory)
-        await desk.open(NOW)
-        await with_team(desk)
-        await desk.close()
+        store = _store(directory)
+        await store.open(NOW)
+        await with_team(store)
+        await store.close()
 
     asyncio.run(make())
 
@@ -60,18 +60,18 @@ def workload(directory: Path, vfs: str, acknowledge: Acknowledge) -> None:
     """After an unknown outcome the broker starts again, and is asked again."""
 
     async def work() -> None:
-        desk = _desk(directory, vfs)
-        await desk.open(NOW)
+        store = _store(directory, vfs)
+        await store.open(NOW)
         unknown = 0
         for number in range(1, ENVELOPES + 1):
             while True:
                 try:
-                    (answer,) = await accept(desk, arriving(number))
+                    (answer,) = await accept(store, arriving(number))
                 except HoldfastError as error:
                     unknown += isinstance(error, Unknown)
-                    await desk.close()
-                    desk = _desk(directory, vfs)
-                    await desk.open(NOW)
+                    await store.close()
+                    store = _store(directory, vfs)
+                    await store.open(NOW)
                 else:
                     acknowledge((arriving(number), answer.seq))
                     break
@@ -83,17 +83,17 @@ def workload(directory: Path, vfs: str, acknowledge: Acknowledge) -> None:
 
 def check(directory: Path, acknowledged: object) -> None:
     async def look() -> None:
-        desk = _desk(directory)
-        await desk.open(NOW)
+        store = _store(directory)
+        await store.open(NOW)
         try:
             assert isinstance(acknowledged, list | tuple)
             for one, seq in acknowledged:
-                (known,) = await desk.known(TEAM, [(one.id, one.fingerprint)])
+                (known,) = await store.known(TEAM, [(one.id, one.fingerprint)])
                 assert known is not None, f"{seq} is lost"
                 assert (known.verdict, known.seq) == (AcceptVerdict.DUPLICATE, seq)
-            assert await desk.orphans(10) == []
+            assert await store.orphans(10) == []
         finally:
-            await desk.close()
+            await store.close()
 
     asyncio.run(look())
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.storage.broker.sqlite import SqliteBrokerStore
-from support.desks import NOW, OWNER, TEAM, TOPIC
+from support.broker_stores import NOW, OWNER, TEAM, TOPIC
 from support.envelopes import make_id
 from support.seeds import seeds
 
@@ -45,28 +45,28 @@ def check(folder: Path, heard: dict[int, int]) -> None:
     """Opens the desk as the next process would."""
 
     async def look() -> None:
-        desk = SqliteBrokerStore(folder)
-        await desk.open(NOW)
+        store = SqliteBrokerStore(folder)
+        await store.open(NOW)
         try:
-            mesh = await desk.mesh_get(TEAM)
+            mesh = await store.mesh_get(TEAM)
             if mesh is None:
                 assert heard == {}
                 return
             assert mesh.epoch == 1, "a crash is no step back"
-            assert await desk.orphans(10) == []
+            assert await store.orphans(10) == []
             places = dict(
-                desk.connection.execute("SELECT id, place & ((1 << 40) - 1) FROM message")
+                store.connection.execute("SELECT id, place & ((1 << 40) - 1) FROM message")
             )
             assert sorted(places.values()) == list(range(1, mesh.seq + 1))
             assert {n: places.get(make_id(n)) for n in heard} == heard
-            assert (await desk.counts())["messages"] == mesh.seq
-            page = await desk.feed(TEAM, OWNER, 0, 10**6, 10**9, own=True)
+            assert (await store.counts())["messages"] == mesh.seq
+            page = await store.feed(TEAM, OWNER, 0, 10**6, 10**9, own=True)
             changes = sum(1 for n in range(len(places) * 2) if n % 3 == 0 and make_id(n) in places)
             assert len(page.rows) == changes
-            assert await desk.subscribe(TEAM, OWNER, TOPIC) == mesh.seq
-            await desk.unsubscribe(TEAM, OWNER, TOPIC)
+            assert await store.subscribe(TEAM, OWNER, TOPIC) == mesh.seq
+            await store.unsubscribe(TEAM, OWNER, TOPIC)
         finally:
-            await desk.close()
+            await store.close()
 
     asyncio.run(look())
 

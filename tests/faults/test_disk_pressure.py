@@ -54,7 +54,7 @@ class Stage:
     def open(self) -> None:
         home = self.place / "home"
         self.node = open_node(home, peer="ana", create=True, source=self.clock)
-        self.watch = DiskWatch(self.node._core, HomePaths(home), bounds=SHARE)
+        self.watch = DiskWatch(self.node._engine, HomePaths(home), bounds=SHARE)
         self.watch.watch()
 
     def restart(self) -> None:

@@ -85,15 +85,15 @@ def _missing(node: Node, acknowledged: list[str]) -> list[str]:
             if tx.log_find(parse_id(id)) is None and tx.forgotten(parse_id(id)) is None
         ]
 
-    return node._core.read("promises", look)
+    return node._engine.read("promises", look)
 
 
 def _blob_files(node: Node) -> set[str]:
-    return {found.sha for found in node._core.blobs.scan() if isinstance(found, BlobFile)}
+    return {found.sha for found in node._engine.blobs.scan() if isinstance(found, BlobFile)}
 
 
 def _blob_rows(node: Node) -> set[str]:
-    return {row.sha256 for row in node._core.read("blobs", lambda tx: tx.blob_scan("", 1000))}
+    return {row.sha256 for row in node._engine.read("blobs", lambda tx: tx.blob_scan("", 1000))}
 
 
 @pytest.fixture

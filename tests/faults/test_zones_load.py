@@ -77,7 +77,7 @@ class Field:
         note = daemon_note(HomePaths(zone.home))
         assert note is not None
         with holdfast.open(zone.home) as node:
-            token = Trust(node._core, HomePaths(zone.home)).add_token("load", reads=[MESH])
+            token = Trust(node._engine, HomePaths(zone.home)).add_token("load", reads=[MESH])
         unix, tls = note.addresses
         return Target(zone.name, zone.home, note.pid, unix, tls, token)
 
@@ -85,11 +85,11 @@ class Field:
         """While both are up, as an operator does it."""
         reader, source = self.zones[here], self.zones[there]
         with holdfast.open(source.home) as node:
-            Trust(node._core, HomePaths(source.home)).trust(reader.card, reads=[MESH])
+            Trust(node._engine, HomePaths(source.home)).trust(reader.card, reads=[MESH])
         with holdfast.open(reader.home) as node:
-            trust = Trust(node._core, HomePaths(reader.home))
+            trust = Trust(node._engine, HomePaths(reader.home))
             trust.trust(source.card)
-            links = Links(node._core, trust)
+            links = Links(node._engine, trust)
             links.add(LINK, self.targets[there].tls, there, meshes=[MESH])
         reader.post("/v1/refresh", {})
 

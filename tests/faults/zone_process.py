@@ -97,7 +97,7 @@ class Zone:
         self._up = threading.Event()
         with holdfast.open(home, peer=name, create=True, sync=sync) as node:
             node.create_mesh(MESH)
-            self.card = Trust(node._core, HomePaths(home)).card()
+            self.card = Trust(node._engine, HomePaths(home)).card()
 
     # --- the process -------------------------------------------------------------------------
 
@@ -382,12 +382,12 @@ class Zones:
     def _join(self, reader: str, source: str, proxy: FaultProxy, carries: str, sync: str) -> None:
         here, there = self.zones[reader], self.zones[source]
         with holdfast.open(there.home, sync=sync) as node:
-            Trust(node._core, HomePaths(there.home)).trust(here.card, reads=[MESH])
+            Trust(node._engine, HomePaths(there.home)).trust(here.card, reads=[MESH])
         with holdfast.open(here.home, sync=sync) as node:
-            trust = Trust(node._core, HomePaths(here.home))
+            trust = Trust(node._engine, HomePaths(here.home))
             trust.trust(there.card)
             url = f"https://127.0.0.1:{proxy.address[1]}"
-            links = Links(node._core, trust)
+            links = Links(node._engine, trust)
             links.add(f"from-{source}", url, source, meshes=[MESH], carries=[carries])
 
     def __getitem__(self, name: str) -> Zone:

@@ -50,7 +50,7 @@ def live(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
 
 def held_then(node: Node, mesh: str, point: AsOf) -> list[tuple[Any, ...]]:
-    found = node_state_as_of(node._core.store, mesh, None, point)
+    found = node_state_as_of(node._engine.store, mesh, None, point)
     return sorted((entry.key, entry.lamport, entry.peer) for entry in found)
 
 
@@ -74,10 +74,10 @@ def test_P9_the_past_is_what_the_node_says_it_was(
         memory = state_as_of(spark, lake, "memory", mesh, lamport=middle.lamport)
         point = AsOf(lamport=middle.lamport)
         assert memory.where("NOT tombstone").count() == len(
-            node_memory_as_of(node._core.store, mesh, None, point)
+            node_memory_as_of(node._engine.store, mesh, None, point)
         )
         # At the end it is the present, and anywhere at all something is known sooner or later.
-        now = [row for row in held(node._core.store)["tasks"] if row[0] == mesh]
+        now = [row for row in held(node._engine.store)["tasks"] if row[0] == mesh]
         end = datetime.fromtimestamp(max(entry.recorded_at for entry in entries) / 1000, UTC)
         assert silver_rows("tasks", state_as_of(spark, lake, "tasks", mesh, at=end)) == now
 

@@ -76,7 +76,7 @@ def test_D3_an_id_has_sixteen_bytes(length: int) -> None:
 
 def test_D3_the_real_source_mints_ids_that_grow() -> None:
     source = SystemClock()
-    minted = [source.mint() for _ in range(2000)]
+    minted = [source.new_id() for _ in range(2000)]
     assert minted == sorted(minted)
     assert len(set(minted)) == 2000
     for raw in minted[:5]:

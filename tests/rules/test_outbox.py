@@ -27,13 +27,13 @@ from holdfast.rules.outbox import (
     plan,
 )
 from holdfast.rules.rows import OutboxRow
-from support.stores import spool_row
+from support.stores import outbox_row
 
 ORDERED = (Policy.PARK, Policy.HALT)
 
 
 def row(number: int, entity: str = "", **fields: Any) -> OutboxRow:
-    return spool_row(number, number=number, entity=entity, **fields)
+    return outbox_row(number, number=number, entity=entity, **fields)
 
 
 def numbers(found: LanePlan) -> list[int]:

@@ -75,11 +75,11 @@ class Audited:
         for at in which or (0, 1, 0):
             with self.node(at) as node:
                 paths = HomePaths(node.home)
-                assert wait_until_synced(node._core, Trust(node._core, paths), paths, MESH).done
+                assert wait_until_synced(node._engine, Trust(node._engine, paths), paths, MESH).done
 
     def sweep_later(self, later_ms: int) -> int:
         now = self.broker.daemon.broker.source.now_ms()  # type: ignore[union-attr]
-        swept: int = self.broker.run(self.broker.desk.sweep(now + later_ms, 1000)).messages
+        swept: int = self.broker.run(self.broker.store.sweep(now + later_ms, 1000)).messages
         return swept
 
     def log(self, **options: str) -> BrokerLog:

@@ -37,14 +37,14 @@ def dump(tx: Reader) -> dict[str, Any]:
         "links": tx.link_list(),
         "quarantine": tx.quarantine_list(None, 0, _ALL),
         "objects": tx.fact_objects(_ALL, _ALL),
-        "spool": tx.spool_list(None, (), 0, _ALL),
+        "spool": tx.outbox_list(None, (), 0, _ALL),
         "inbox": tx.inbox_list(None, False, 0, _ALL),
         "heard": {
-            (row.slug, epoch): tx.heard_above(row.slug, epoch, 0, 0, _ALL)
+            (row.slug, epoch): tx.broker_positions_above(row.slug, epoch, 0, 0, _ALL)
             for row in meshes
             for epoch in range(3)
         },
-        "mates": {row.slug: tx.mate_list(row.slug) for row in meshes},
+        "mates": {row.slug: tx.known_members_list(row.slug) for row in meshes},
         "through zones": {
             zone.name: tx.log_page(0, _ALL, _ALL, _ALL, Filter(beyond=zone.name))
             for zone in tx.zone_list()

@@ -190,7 +190,7 @@ class _Growth:
         to = at.clock.at_ms + self.rng.choice((-100_000, -50, 50, HOUR_MS))
         at.clock.at_ms = min(to, START_MS + _DAYS_MAX * 24 * HOUR_MS)
 
-    def mail(self, count: int) -> None:
+    def message_watch(self, count: int) -> None:
         """Messages of everybody, some of them answers, to all that a message can go to. The meshes
         are shared for as long as that takes.
         """
@@ -260,10 +260,10 @@ def grow(
     meshes: int = 20,
     ops: int = 1000,
     settled: bool = True,
-    mail: int = 0,
+    message_watch: int = 0,
 ) -> Histories:
-    """`settled`: at the end every node has everything. Without it each knows only a part. `mail`:
-    so many messages are sent in the end.
+    """`settled`: at the end every node has everything. Without it each knows only a part.
+    `message_watch`: so many messages are sent in the end.
     """
     growth = _Growth(seed, folder, nodes, meshes)
     restart = growth.rng.randint(ops // 4, ops // 2)
@@ -271,7 +271,7 @@ def grow(
         if number == restart:
             growth.rng.choice(growth.nodes).restart()
         growth.step()
-    growth.mail(mail)
+    growth.message_watch(message_watch)
     if settled:
         growth.settle()
     heads = {at.name: at.head() for at in growth.nodes}

@@ -83,9 +83,9 @@ class LiveBroker:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
 
     @property
-    def desk(self) -> Any:
+    def store(self) -> Any:
         assert self.daemon is not None
-        return self.daemon.broker.desk
+        return self.daemon.broker.store
 
     def copy(self, to: Path) -> None:
         """A backup of all that it has; it must not run."""
@@ -119,7 +119,7 @@ def _free_port() -> int:
 
 
 def calls_of(node: Node, broker: LiveBroker, card: str | None = None) -> BrokerClient:
-    trust = Trust(node._core, HomePaths(node.home))
+    trust = Trust(node._engine, HomePaths(node.home))
     shown = card or card_shown(broker.url, (trust.name, trust.seed))
     return BrokerClient.of(trust, broker.url, shown)
 
@@ -154,4 +154,4 @@ def _become(node: Node, calls: BrokerClient, kind: str, server_id: str, epoch: i
         server_id=server_id,
         broker_epoch=epoch,
     )
-    node._core.write("test", lambda tx: tx.mesh_change(row))
+    node._engine.write("test", lambda tx: tx.mesh_change(row))

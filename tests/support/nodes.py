@@ -37,7 +37,7 @@ class MemoryHome(Opened):
         self.paths = HomePaths(Path("in-memory"))
         # The library only drives it through the port and the writer, which both kinds have.
         self.store = cast(SqliteStore, store)
-        self.core = NodeEngine(store, NodeContext(peer, 1, source, blobs), Metrics())
+        self.engine = NodeEngine(store, NodeContext(peer, 1, source, blobs), Metrics())
         self.blobs = blobs
         self.open_ms = 0.0
 
@@ -101,12 +101,12 @@ def share(node: Node, slug: str = MESH) -> Mesh:
     """The mesh as it is after it was published, with a broker that nobody has reached yet."""
     mesh = node.mesh(slug)
     row = msgspec.structs.replace(mesh.info(), **SHARED)
-    node._core.store.write(lambda tx: tx.mesh_change(row))
+    node._engine.store.write(lambda tx: tx.mesh_change(row))
     return mesh
 
 
 def store_of(node: Node) -> Store:
-    return node._core.store
+    return node._engine.store
 
 
 def team(node: Node) -> Mesh:
@@ -128,18 +128,18 @@ def carry_blob(source: Node, target: Node, raw: bytes) -> None:
     body = decode_body(decode(raw))
     if isinstance(body, FileShare) and body.content is None:
         sha = body.sha256.hex()
-        if source._core.blobs.exists(sha):
-            target.receive_blob(source._core.blobs.read(sha))
+        if source._engine.blobs.exists(sha):
+            target.receive_blob(source._engine.blobs.read(sha))
 
 
 def blob_names(node: Node) -> set[str]:
     """The blobs whose content is there."""
-    return {found.sha for found in node._core.blobs.scan() if hasattr(found, "sha")}
+    return {found.sha for found in node._engine.blobs.scan() if hasattr(found, "sha")}
 
 
 def grow_old(node: Node, sha: str, at_ms: int) -> None:
     """Makes a blob look as if it had been written at that time."""
-    blobs = node._core.blobs
+    blobs = node._engine.blobs
     if isinstance(blobs, MemoryBlobs):
         blobs.mtimes_ms[sha] = at_ms
     else:

@@ -80,13 +80,13 @@ def _turn(rng: random.Random, mesh: Any) -> None:
     task = rng.choice(tasks)
     if task.status == "open":
         (mesh.tasks.claim if rng.random() < 0.8 else mesh.tasks.cancel)(task.task)
-    elif task.status == "claimed" and task.claimed_by == mesh._core.ctx.peer:
+    elif task.status == "claimed" and task.claimed_by == mesh._engine.ctx.peer:
         (mesh.tasks.complete if rng.random() < 0.5 else mesh.tasks.release)(task.task)
 
 
 def table_digests(node: Node, meshes: Iterable[str] = ("team",)) -> dict[str, Any]:
     """What the tables of a node come to; its log is its own."""
-    with node._core.store.read() as reader:
+    with node._engine.store.read() as reader:
         found = digests(reader, node.peer, tuple(meshes))
     return {
         mesh: {name: table for name, table in said.tables.items() if name != "log"}

@@ -111,9 +111,9 @@ class Server:
         if self._has_template:
             return
         await con.execute(f"CREATE DATABASE {_TEMPLATE}")
-        desk = PostgresBrokerStore(self.dsn(_TEMPLATE))
-        await desk.open(0)
-        await desk.close()
+        store = PostgresBrokerStore(self.dsn(_TEMPLATE))
+        await store.open(0)
+        await store.close()
         self._has_template = True
 
 

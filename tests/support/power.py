@@ -41,7 +41,7 @@ def check(directory: Path, acknowledged: tuple[object, ...]) -> None:
         assert not problems, f"damaged: {problems[0]}"
         problems = audit(node)
         assert not problems, f"wrong: {problems[0]}"
-        lost = node._core.read("promises", lambda tx: _lost(tx, acknowledged))
+        lost = node._engine.read("promises", lambda tx: _lost(tx, acknowledged))
         assert not lost, f"lost {len(lost)} of {len(acknowledged)}"
 
 
@@ -89,7 +89,7 @@ def stubborn(seed: int, writes: int = 8) -> Workload:
         node = start(directory, vfs, world)
         unknown = 0
         for number in range(writes):
-            id = id_text(world.mint())
+            id = id_text(world.new_id())
             while True:
                 try:
                     receipt = node.mesh(MESH).state.set(f"key {number % 5}", number, id=id)

@@ -19,7 +19,7 @@ class HandClock:
     def now_ms(self) -> int:
         return self.at_ms
 
-    def mint(self) -> bytes:
+    def new_id(self) -> bytes:
         return uuid7(self.at_ms, self._rng.randbytes(10))
 
     def advance(self, ms: int) -> None:

@@ -234,7 +234,7 @@ def append(
     )
 
 
-def spool_row(at: int, /, **fields: Any) -> OutboxRow:
+def outbox_row(at: int, /, **fields: Any) -> OutboxRow:
     """A row about the envelope with this number, at the offset of that number."""
     row = {"lane": f"broker:{MESH}", "id": make_id(at), "mesh": MESH, "offset": at}
     return OutboxRow(**{**row, "created_at": 1000 + at, **fields})
@@ -245,6 +245,6 @@ def inbox_row(at: int, /, **fields: Any) -> InboxRow:
     return InboxRow(**{**row, "offset": at, "received_at": 1000 + at, **fields})
 
 
-def mate_row(digit: str, **fields: Any) -> KnownMember:
+def known_member(digit: str, **fields: Any) -> KnownMember:
     row = {"mesh": MESH, "key": bytes.fromhex(digit * 64), "name": f"peer-{digit}"}
     return KnownMember(**{**row, "grants": ("read", "send"), "seen_at": 7, **fields})

@@ -55,7 +55,7 @@ class Peer:
 
     @property
     def mesh(self) -> Mesh:
-        return Mesh(self.node._core, "team")
+        return Mesh(self.node._engine, "team")
 
     def restart(self) -> None:
         self.node = self._nodes.reopen(self.node, clock=self.clock)
@@ -124,7 +124,7 @@ class Story:
         return [self.rng.randint(-3, 3), self.rng.randint(-3, 3)]
 
     def _set_state(self, peer: Peer) -> None:
-        id = id_text(peer.clock.mint()) if self.rng.random() < 0.2 else None
+        id = id_text(peer.clock.new_id()) if self.rng.random() < 0.2 else None
         key, value = self._key(), self.rng.choice([self.done, None, {"n": [self.done]}])
         peer.mesh.state.set(key, value, id=id)
         if id is not None:
@@ -158,7 +158,7 @@ class Story:
         peer.clock.at_ms = peer.latest_ms + 1
         for sha in blob_names(peer.node):
             grow_old(peer.node, sha, peer.latest_ms)
-        collect_blobs(peer.node._core, SWEEP)
+        collect_blobs(peer.node._engine, SWEEP)
         self.check_blobs(peer)
 
     # --- the network -----------------------------------------------------------------------------

@@ -66,39 +66,39 @@ class Brokerage:
         self.folder = folder
         self.clock = clock
         self.supported = features.offered("retention_scoped", 30)
-        self.desk = SqliteBrokerStore(folder, sync="off")
-        now(self.desk.open(clock.now_ms()))
+        self.store = SqliteBrokerStore(folder, sync="off")
+        now(self.store.open(clock.now_ms()))
 
     def reopen(self) -> None:
-        now(self.desk.close())
-        self.desk = SqliteBrokerStore(self.folder, sync="off")
-        now(self.desk.open(self.clock.now_ms()))
+        now(self.store.close())
+        self.store = SqliteBrokerStore(self.folder, sync="off")
+        now(self.store.open(self.clock.now_ms()))
 
     def close(self) -> None:
-        now(self.desk.close())
+        now(self.store.close())
 
     def talk(self, seed: bytes = SEED, name: str = "hub") -> Session:
-        keeping = RetentionPolicy(keep_ms=30 * DAY_MS, dedupe_ms=30 * DAY_MS)
+        retention = RetentionPolicy(keep_ms=30 * DAY_MS, dedupe_ms=30 * DAY_MS)
         return Session(
-            self.desk,
-            DirectAcceptor(self.desk, keeping, self.clock.now_ms),
+            self.store,
+            DirectAcceptor(self.store, retention, self.clock.now_ms),
             BrokerInfo(name=name, seed=seed, supported=self.supported),
             bytes(32),
             self.clock.now_ms,
             lambda size: b"n" * size,
-            mint=self.clock.mint,
+            new_id=self.clock.new_id,
         )
 
     def mesh(self) -> BrokerMesh:
-        found = now(self.desk.mesh_get(MESH))
+        found = now(self.store.mesh_get(MESH))
         assert found is not None
         return found
 
     def topic(self, ref: str, *keys: bytes) -> None:
         row = DestinationRow(kind="topic", ref=ref, made_at=self.clock.now_ms())
-        now(self.desk.destination_put(MESH, row))
+        now(self.store.destination_put(MESH, row))
         for key in keys:
-            now(self.desk.subscribe(MESH, key, ref))
+            now(self.store.subscribe(MESH, key, ref))
 
 
 class Laptop:
@@ -109,15 +109,15 @@ class Laptop:
     ) -> None:
         self.node = node
         self.broker = broker
-        self.core = node._core
+        self.engine = node._engine
         paths = HomePaths(folder)
         folder.mkdir(parents=True, exist_ok=True)
         if not paths.identity.exists():
             paths.identity.write_bytes(node.peer.encode().ljust(32, b"."))
-        self.trust = Trust(self.core, paths)
+        self.trust = Trust(self.engine, paths)
         self.key = public_key(self.trust.seed())
         self.sync = SyncSession(
-            self.core,
+            self.engine,
             self.trust,
             BrokerAddress(URL, CARD),
             policies=Policies(policy),
@@ -136,7 +136,7 @@ class Laptop:
     def share(self) -> None:
         """The mesh is shared, as publishing does it; what was written before stays here."""
         made = now(
-            self.broker.desk.mesh_register(
+            self.broker.store.mesh_register(
                 MESH, "Team", self.key, self.node.peer, "server-1", self.broker.clock.now_ms()
             )
         )
@@ -155,7 +155,7 @@ class Laptop:
             grants=frozenset(grants) or MEMBER_GRANTS,
             added_at=self.broker.clock.now_ms(),
         )
-        now(self.broker.desk.member_put(MESH, row))
+        now(self.broker.store.member_put(MESH, row))
         mesh = self.broker.mesh()
         self.change(
             kind="shared_guest",
@@ -167,13 +167,13 @@ class Laptop:
 
     @property
     def row(self) -> MeshRow:
-        found = self.core.read("test", lambda tx: tx.mesh_get(MESH))
+        found = self.engine.read("test", lambda tx: tx.mesh_get(MESH))
         assert found is not None
         return found
 
     def change(self, **fields: Any) -> None:
         row = msgspec.structs.replace(self.row, **fields)
-        self.core.write("test", lambda tx: tx.mesh_change(row))
+        self.engine.write("test", lambda tx: tx.mesh_change(row))
 
     # --- the line ----------------------------------------------------------------------------
 

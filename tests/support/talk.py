@@ -26,8 +26,8 @@ class Talk:
         return self.up.daemon.api
 
     @property
-    def core(self) -> NodeEngine:
-        return self.api.core
+    def engine(self) -> NodeEngine:
+        return self.api.engine
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Plain:
         """Sends bytes as they are and anything else as JSON."""
@@ -76,12 +76,12 @@ class Talk:
 
     def truncate(self, below: int) -> None:
         """Forgets what is below an offset, as a sweep would."""
-        now = self.core.ctx.now_ms()
-        self.core.write("sweep.log", lambda tx: tx.log_truncate(below, below, now))
+        now = self.engine.ctx.now_ms()
+        self.engine.write("sweep.log", lambda tx: tx.log_truncate(below, below, now))
 
     def state(self) -> dict[str, Any]:
         """All that a call could have changed."""
-        with self.core.store.read() as reader:
+        with self.engine.store.read() as reader:
             found = dump(reader)
         found["files"] = sorted(
             str(path) for path in self.up.daemon.api.node._opened.paths.blobs.rglob("*")

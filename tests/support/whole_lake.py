@@ -83,7 +83,7 @@ def check_compacted(lake: Lake, histories: Histories) -> None:
     for peer in histories.peers:
         expected: Rows
         with histories.open(peer) as node:
-            expected = held(node._core.store)
+            expected = held(node._engine.store)
         for name in SILVER:
             assert found[name] == expected[name], name
 

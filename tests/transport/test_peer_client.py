@@ -124,7 +124,7 @@ def clock() -> HandClock:
 @pytest.fixture
 def ana(tmp_path: Path, clock: HandClock, certificate: Path) -> Ana:
     node = Nodes("memory", tmp_path, clock).open("ana")
-    trust = Trust(node._core, homes.create_home(tmp_path / "keys", "ana"))
+    trust = Trust(node._engine, homes.create_home(tmp_path / "keys", "ana"))
     trust.trust(card_of("bo", public_key(BO)), reads=["team"])
     return Ana(trust, certificate)
 
@@ -368,7 +368,7 @@ def test_Z8_a_session_is_not_shown_to_another_certificate(
     remote = reach(honest, ana)
     remote.confirm(CONFIRM)
     hijacked = talking(answering(attacker), context=other_context)
-    for client in (remote._reading, remote._telling):
+    for client in (remote._reading, remote._export):
         client.close()
         client.address = msgspec.structs.replace(client.address, port=hijacked.port)
     for call in (lambda: remote.confirm(CONFIRM), lambda: remote.fetch(Fetch(consumer="c"))):
@@ -390,7 +390,7 @@ def test_Z8_a_node_with_a_new_certificate_is_believed_after_a_new_hello(
     remote.confirm(CONFIRM)
     ana.certificate = certificate_digest(other_certificate)
     moved = talking(answering(ana.answer), context=other_context)
-    for client in (remote._reading, remote._telling):
+    for client in (remote._reading, remote._export):
         client.close()
         client.address = msgspec.structs.replace(client.address, port=moved.port)
     remote.confirm(CONFIRM)

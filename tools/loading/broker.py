@@ -36,20 +36,20 @@ NEVER_MS = 1000 * DAY_MS
 
 def shorten(keep_ms: int, postgres: bool) -> None:
     """Makes moments of days, here in the child: no setting allows it."""
-    keeping = RetentionPolicy(keep_ms=keep_ms, dedupe_ms=IDS_KEPT * keep_ms)
-    vars(broker_module)["keeping_of"] = lambda *_: keeping
-    vars(sqlite_upkeep)["DESK_DEDUPE_GRACE_MS"] = 0
+    retention = RetentionPolicy(keep_ms=keep_ms, dedupe_ms=IDS_KEPT * keep_ms)
+    vars(broker_module)["keeping_of"] = lambda *_: retention
+    vars(sqlite_upkeep)["BROKER_DEDUPE_GRACE_MS"] = 0
     vars(limits)["OBJECT_UNNAMED_MS"] = keep_ms
     if postgres:
         from holdfast.storage.broker.postgres import sweep as postgres_upkeep
 
-        vars(postgres_upkeep)["DESK_DEDUPE_GRACE_MS"] = 0
+        vars(postgres_upkeep)["BROKER_DEDUPE_GRACE_MS"] = 0
 
 
 async def standing(daemon: BrokerDaemon) -> dict[str, Any]:
-    desk = daemon.broker.desk
-    meshes = [msgspec.structs.asdict(one) for one in await standings(desk)]
-    return {"counts": await desk.counts(), "meshes": meshes}
+    store = daemon.broker.store
+    meshes = [msgspec.structs.asdict(one) for one in await standings(store)]
+    return {"counts": await store.counts(), "meshes": meshes}
 
 
 async def obey(daemon: BrokerDaemon) -> None:
@@ -59,7 +59,7 @@ async def obey(daemon: BrokerDaemon) -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(words), sys.stdin)
     await daemon.ready.wait()
     # What the nodes were told stays what it was: they keep things for longer than they have to.
-    await daemon.broker.desk.set_mode("retention_scoped", 0)
+    await daemon.broker.store.set_mode("retention_scoped", 0)
     say({"event": "ready", "pid": os.getpid()})
     while word := (await words.readline()).decode().strip():
         done = {}

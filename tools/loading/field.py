@@ -272,7 +272,7 @@ class Field:
         seen: list[Any] = []
         for home in self.homes.values():
             with holdfast.open(home) as node:
-                seen.append(node._core.read("load", lambda tx: rows(tx, MESH, dead=False)))
+                seen.append(node._engine.read("load", lambda tx: rows(tx, MESH, dead=False)))
         return [
             f"{PEERS[0]} and {peer}: {line}"
             for peer, found in zip(PEERS[1:], seen[1:], strict=True)

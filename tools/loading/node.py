@@ -55,7 +55,7 @@ def brief(keep_ms: int) -> Ttl:
         dedupe_ms=8 * keep_ms,
         blob_ms=keep_ms,
         orphan_ms=keep_ms,
-        spool_ms=keep_ms,
+        outbox_ms=keep_ms,
         unread_ms=keep_ms,
     )
 
@@ -182,9 +182,9 @@ class Party:
 
     def _journal(self, node: Node) -> None:
         """What is new goes into the journals; what stands there may be forgotten."""
-        while page := node._core.read("load", self._new_entries):
+        while page := node._engine.read("load", self._new_entries):
             self._log.add_all(page)
-        while page := node._core.read("load", self._new_messages):
+        while page := node._engine.read("load", self._new_messages):
             self._inbox.add_all(page)
             for line in page:
                 with suppress(NotFound):  # a sweep was here between the kill and now
@@ -203,9 +203,9 @@ class Party:
         def read(tx: Reader) -> dict[str, Any]:
             first, head = tx.log_bounds()
             lane = f"broker:{MESH}"
-            oldest = tx.spool_oldest(lane)
-            now = node._core.ctx.now_ms()
-            counts = tx.spool_counts()
+            oldest = tx.outbox_oldest(lane)
+            now = node._engine.ctx.now_ms()
+            counts = tx.outbox_counts()
             mesh = tx.mesh_get(MESH)
             return {
                 "cursor": 0 if mesh is None else mesh.broker_seq,
@@ -218,7 +218,7 @@ class Party:
                 "inbox": tx.inbox_counts()[0],
             }
 
-        return node._core.read("load", read)
+        return node._engine.read("load", read)
 
     def _work_off(self) -> None:
         """Takes from the queue. A message is settled for good, once, by whoever hears so."""

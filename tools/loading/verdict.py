@@ -55,9 +55,9 @@ def judge(folder: Path, keys: Mapping[str, str]) -> Verdict:
         came = {words[1] for words in lines_of(folder / f"{peer}.log") if words[2] != peer}
         _compare(problems, f"{peer} has never got", due.keys() - came)
         _compare(problems, f"{peer} has, and should not", came - due.keys())
-        mail = {id for id, one in due.items() if one.op == "message.send"}
-        messages += len(mail)
-        problems += _inbox(folder, peer, mail)
+        message_watch = {id for id, one in due.items() if one.op == "message.send"}
+        messages += len(message_watch)
+        problems += _inbox(folder, peer, message_watch)
     problems += _queue(folder, keys, written)
     finished = sum(one.entity == f"queue/{QUEUE}" for one in written.values())
     return Verdict(problems, len(written), messages, finished)
@@ -79,11 +79,11 @@ def _own(folder: Path, peer: str, problems: list[str]) -> dict[str, Written]:
     return own
 
 
-def _inbox(folder: Path, peer: str, mail: set[str]) -> list[str]:
+def _inbox(folder: Path, peer: str, message_watch: set[str]) -> list[str]:
     came = Counter(words[1] for words in lines_of(folder / f"{peer}.inbox"))
     problems: list[str] = []
-    _compare(problems, f"the inbox of {peer} lacks", mail - came.keys())
-    _compare(problems, f"the inbox of {peer} has, and should not", came.keys() - mail)
+    _compare(problems, f"the inbox of {peer} lacks", message_watch - came.keys())
+    _compare(problems, f"the inbox of {peer} has, and should not", came.keys() - message_watch)
     twice = {id for id, times in came.items() if times > 1}
     _compare(problems, f"the inbox of {peer} had twice", twice)
     return problems

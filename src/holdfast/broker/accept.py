@@ -59,18 +59,18 @@ class DirectAcceptor:
 
     def __init__(
         self,
-        desk: BrokerStore,
-        keeping: RetentionPolicy,
+        store: BrokerStore,
+        retention: RetentionPolicy,
         clock: Callable[[], int],
         told: Told | None = None,
     ) -> None:
-        self._desk, self._keeping, self._clock, self._told = desk, keeping, clock, told
+        self._store, self._retention, self._clock, self._told = store, retention, clock, told
 
     async def hand_in(self, batch: Sequence[PushedEnvelope]) -> list[Outcome]:
-        keeping = self._keeping
+        retention = self._retention
         try:
-            answers = await self._desk.accept(
-                batch, self._clock(), keep_ms=keeping.keep_ms, dedupe_ms=keeping.dedupe_ms
+            answers = await self._store.accept(
+                batch, self._clock(), keep_ms=retention.keep_ms, dedupe_ms=retention.dedupe_ms
             )
         except HoldfastError as error:
             return [error] * len(batch)
@@ -105,19 +105,19 @@ class Acceptor:
 
     def __init__(
         self,
-        desk: BrokerStore,
-        keeping: RetentionPolicy,
+        store: BrokerStore,
+        retention: RetentionPolicy,
         *,
         clock: Callable[[], int],
         ticks: Callable[[], float],
         counts: BrokerCounts,
-        hub: Wakeups,
+        wakeups: Wakeups,
         rate_per_s: float = limits.ACCEPT_RATE_PER_S,
     ) -> None:
         """`clock` is wall-clock time in ms; `ticks` are seconds that never go back."""
-        self._desk, self._keeping = desk, keeping
+        self._store, self._retention = store, retention
         self._clock, self._ticks = clock, ticks
-        self._counts, self._hub = counts, hub
+        self._counts, self._wakeups = counts, wakeups
         self._rates = Rates(rate_per_s)
         self._queue: deque[_Waiting] = deque()
         self._under_way = 0
@@ -189,10 +189,10 @@ class Acceptor:
 
     async def _known_only(self, batch: Sequence[PushedEnvelope], why: str) -> list[Outcome]:
         try:
-            known = await self._desk.known(
+            known = await self._store.known(
                 batch[0].mesh, [(one.id, one.fingerprint) for one in batch]
             )
-            if any(known) and await self._desk.member_get(batch[0].mesh, batch[0].sender) is None:
+            if any(known) and await self._store.member_get(batch[0].mesh, batch[0].sender) is None:
                 # What is known is told to members only.
                 stranger = AcceptResult(verdict=AcceptVerdict.NOT_A_MEMBER)
                 known = [stranger if answer is not None else None for answer in known]
@@ -217,7 +217,7 @@ class Acceptor:
         self._queue.append(_Waiting(batch, told))
         self.rows += len(batch)
         self.bytes += _size(batch)
-        if not self._woken and self._under_way < self._desk.groups_max:
+        if not self._woken and self._under_way < self._store.groups_max:
             # With the next turn: all that arrives in this one joins the group.
             self._woken = True
             asyncio.get_running_loop().call_soon(self._go)
@@ -225,18 +225,18 @@ class Acceptor:
     def _go(self) -> None:
         """Has the store begin what it has room for."""
         self._woken = False
-        while self._queue and self._under_way < self._desk.groups_max:
+        while self._queue and self._under_way < self._store.groups_max:
             parts, group = self._next_group()
             self._under_way += 1
             self._counts.groups += 1
-            ended = partial(self._done, parts, group, self._hub.hold(), self._ticks())
+            ended = partial(self._done, parts, group, self._wakeups.hold(), self._ticks())
             asyncio.ensure_future(self._begin(group)).add_done_callback(ended)
 
     def _begin(self, group: Sequence[PushedEnvelope]) -> Awaitable[list[AcceptResult]]:
-        keeping = self._keeping
+        retention = self._retention
         try:
-            return self._desk.accept(
-                group, self._clock(), keep_ms=keeping.keep_ms, dedupe_ms=keeping.dedupe_ms
+            return self._store.accept(
+                group, self._clock(), keep_ms=retention.keep_ms, dedupe_ms=retention.dedupe_ms
             )
         except HoldfastError as error:
             failed: asyncio.Future[list[AcceptResult]] = asyncio.get_running_loop().create_future()
@@ -257,7 +257,7 @@ class Acceptor:
         self.bytes -= _size(group)
         self._go()  # first: the store writes while we answer
         answers = self._outcomes(group, work)
-        self._hub.release(held)
+        self._wakeups.release(held)
         at = 0
         for waiting, count in parts:
             waiting.settle(answers[at : at + count])
@@ -289,7 +289,7 @@ class Acceptor:
     ) -> Sequence[Outcome]:
         try:
             answers = work.result()
-            self._hub.accepted(group, answers)
+            self._wakeups.accepted(group, answers)
         except HoldfastError as error:
             log.warning("a group of %d was not accepted: %s", len(group), error.message)
             return [error] * len(group)

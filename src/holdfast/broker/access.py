@@ -10,9 +10,9 @@ from holdfast.storage.broker.port import BrokerStore
 _NO_SUCH_MESH = "ask whoever shared it; names at a broker are its own"
 
 
-async def require_member(desk: BrokerStore, mesh: str, key: bytes, *grants: str) -> MemberRow:
+async def require_member(store: BrokerStore, mesh: str, key: bytes, *grants: str) -> MemberRow:
     """The member, with all of these grants. Strangers are not told which meshes there are."""
-    found = await desk.member_get(mesh, key)
+    found = await store.member_get(mesh, key)
     if found is None:
         raise NotAMember(f"this key is no member of mesh {mesh!r}")
     lacks = [grant for grant in grants if grant not in found.grants]
@@ -24,14 +24,14 @@ async def require_member(desk: BrokerStore, mesh: str, key: bytes, *grants: str)
     return found
 
 
-async def require_mesh(desk: BrokerStore, slug: str) -> BrokerMesh:
-    found = await desk.mesh_get(slug)
+async def require_mesh(store: BrokerStore, slug: str) -> BrokerMesh:
+    found = await store.mesh_get(slug)
     if found is None:
         raise UnknownMesh(f"this broker has no mesh {slug!r}", hint=_NO_SUCH_MESH)
     return found
 
 
-async def mesh_position(desk: BrokerStore, mesh: BrokerMesh, member: MemberRow) -> MeshPosition:
+async def mesh_position(store: BrokerStore, mesh: BrokerMesh, member: MemberRow) -> MeshPosition:
     """Where a mesh stands, for one of its members."""
     return MeshPosition(
         mesh=mesh.slug,
@@ -41,16 +41,16 @@ async def mesh_position(desk: BrokerStore, mesh: BrokerMesh, member: MemberRow) 
         first=mesh.first,
         seq=mesh.seq,
         grants=tuple(sorted(member.grants)),
-        epochs=tuple((row.epoch, row.base) for row in await desk.epochs(mesh.slug)),
+        epochs=tuple((row.epoch, row.base) for row in await store.epochs(mesh.slug)),
     )
 
 
-async def mesh_positions(desk: BrokerStore, key: bytes) -> list[MeshPosition]:
+async def mesh_positions(store: BrokerStore, key: bytes) -> list[MeshPosition]:
     """Every mesh that a key is a member of."""
     found = []
-    for slug in await desk.meshes_of(key):
-        mesh = await desk.mesh_get(slug)
-        member = await desk.member_get(slug, key)
+    for slug in await store.meshes_of(key):
+        mesh = await store.mesh_get(slug)
+        member = await store.member_get(slug, key)
         if mesh is not None and member is not None:
-            found.append(await mesh_position(desk, mesh, member))
+            found.append(await mesh_position(store, mesh, member))
     return found

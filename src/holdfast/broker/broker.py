@@ -37,7 +37,7 @@ class Broker:
 
     def __init__(
         self,
-        desk: BrokerStore,
+        store: BrokerStore,
         identity: Identity,
         settings: BrokerSettings,
         mode: tuple[Mode, int],
@@ -45,32 +45,32 @@ class Broker:
         threads: Executor | None = None,
         source: Clock | None = None,
     ) -> None:
-        self.desk, self.identity, self.settings = desk, identity, settings
+        self.store, self.identity, self.settings = store, identity, settings
         self.threads = threads
         self.source = source or SystemClock()
         self.mode = mode
         self.me = BrokerInfo(
             name=identity.name, seed=identity.seed(), supported=features.offered(*self.mode)
         )
-        self.keeping = retention_of(*self.mode, settings.keep_days)
+        self.retention = retention_of(*self.mode, settings.keep_days)
         self.counts = BrokerCounts()
-        self.hub = Wakeups(alone=settings.dsn is None)
+        self.wakeups = Wakeups(alone=settings.dsn is None)
         self.apart = settings.dsn is not None
         """The store is a process of its own, that may write while this one reads and answers."""
         self.accepting = Acceptor(
-            desk,
-            self.keeping,
+            store,
+            self.retention,
             clock=self.source.now_ms,
             ticks=monotonic,
             counts=self.counts,
-            hub=self.hub,
+            wakeups=self.wakeups,
             rate_per_s=settings.rate_per_s,
         )
         self.sessions = Sessions(identity, clock=monotonic, random=os.urandom)
         self.certificate = b""
         """The digest of the one that the TLS listener shows."""
         self.connections: set[Connection] = set()
-        self.pace: ClockCheck | None = None
+        self.clock_check: ClockCheck | None = None
         """Whether its clock is believed; None before the first look."""
         self._epoch_at: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -83,15 +83,15 @@ class Broker:
     def certificate_of(self, listener: str) -> bytes:
         return self.certificate if listener == "tls" else NO_CERTIFICATE
 
-    def talk(self, listener: str) -> Session:
+    def session(self, listener: str) -> Session:
         return Session(
-            self.desk,
+            self.store,
             self.accepting,
             self.me,
             self.certificate_of(listener),
             self.source.now_ms,
             os.urandom,
-            mint=self.source.mint,
+            new_id=self.source.new_id,
             open_session=self._open_session,
             by_word=self._by_word,
         )
@@ -145,10 +145,10 @@ class MeshStanding(msgspec.Struct, frozen=True):
     """What the member that is furthest behind has not confirmed."""
 
 
-async def standings(desk: BrokerStore) -> list[MeshStanding]:
+async def standings(store: BrokerStore) -> list[MeshStanding]:
     found = []
-    for mesh in await desk.mesh_list():
-        members = await desk.member_list(mesh.slug)
+    for mesh in await store.mesh_list():
+        members = await store.member_list(mesh.slug)
         behind = [
             mesh.seq - row.got_seq if row.got_epoch == mesh.epoch else mesh.seq
             for row in members

@@ -1,4 +1,5 @@
-"""`broker.clock` in a broker's folder: when its wall clock was last believed (see `rules.pace`).
+"""`broker.clock` in a broker's folder: when its wall clock was last believed (see
+`rules.clock_check`).
 
 One that cannot be read says that it never was: doubt costs a day without sweeps. One that cannot be
 written ends nothing, because a full disk needs sweeps more than anything else.

@@ -62,7 +62,7 @@ class Connection:
 
     def __init__(self, broker: Broker, listener: str) -> None:
         self._broker = broker
-        self._talk = broker.talk(listener)
+        self._session = broker.session(listener)
         self._frames: deque[tuple[FromNode, int]] = deque()
         self._out: list[FromBroker] = []
         self._items = self._bytes = 0
@@ -86,10 +86,10 @@ class Connection:
         self._hello_timer = self._loop.call_later(
             limits.HELLO_MS_MAX / limits.SECOND_MS, self._hello_late
         )
-        socket.send([encode_frame(self._talk.opening())])
+        socket.send([encode_frame(self._session.opening())])
 
     def _hello_late(self) -> None:
-        if not self._talk.key:
+        if not self._session.key:
             self._socket.close(features.TOO_SLOW, "no hello came")
 
     def message(self, raw: bytes) -> None:
@@ -127,31 +127,31 @@ class Connection:
 
     async def _ended(self) -> None:
         try:
-            await self._talk.ended()
+            await self._session.ended()
         except Exception as error:
             # How far it got is told for people; it says so itself when it is back.
-            log.warning("could not note how far %r is: %s", self._talk.name, error)
+            log.warning("could not note how far %r is: %s", self._session.name, error)
 
     # --- the ear -------------------------------------------------------------------------------
 
     @property
     def key(self) -> bytes:
-        return self._talk.key
+        return self._session.key
 
     def topics(self, mesh: str) -> Collection[str] | None:
-        return self._talk.topics(mesh)
+        return self._session.topics(mesh)
 
     def subscribed(self, mesh: str, topic: str, *, on: bool) -> None:
-        feed = self._talk.feeds.by_mesh.get(mesh)
+        feed = self._session.feeds.by_mesh.get(mesh)
         if feed is not None:
             (feed.topics.add if on else feed.topics.discard)(topic)
 
     def wake(self, mesh: str, *, urgent: bool) -> None:
-        self._talk.feeds.news(mesh, urgent=urgent)
+        self._session.feeds.news(mesh, urgent=urgent)
         self._go()
 
     def wake_queue(self, mesh: str, queue: str) -> None:
-        self._talk.handing.news(mesh, queue)
+        self._session.queue_delivery.news(mesh, queue)
         self._go()
 
     def want_snapshot(self, mesh: str) -> None:
@@ -163,18 +163,18 @@ class Connection:
 
     def tick(self) -> None:
         """About once a second."""
-        talk = self._talk
-        if not talk.key or not self._socket.has_room:
+        session = self._session
+        if not session.key or not self._socket.has_room:
             return
-        self._send(talk.feeds.passed_over())
-        talk.handing.look()
+        self._send(session.feeds.passed_over())
+        session.queue_delivery.look()
         now = self._loop.time()
         if (now - self._looked) * limits.SECOND_MS >= limits.FEED_LOOK_MS:
             self._looked = self._caught_up = now
-            talk.feeds.look()
+            session.feeds.look()
         elif (now - self._caught_up) * limits.SECOND_MS >= limits.FEED_CATCH_UP_MS:
             self._caught_up = now
-            talk.feeds.look(self._broker.hub.last)
+            session.feeds.look(self._broker.wakeups.last)
         self._go()
 
     # --- at work -------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class Connection:
             self._task = self._loop.create_task(self._work())
 
     def _may_page(self) -> bool:
-        return self._socket.is_open and self._socket.has_room and self._talk.eager
+        return self._socket.is_open and self._socket.has_room and self._session.eager
 
     async def _work(self) -> None:
         try:
@@ -192,16 +192,16 @@ class Connection:
                 if self._frames:
                     await self._take_in()
                 elif self._may_page():
-                    out = await self._talk.pages(limits.CONNECTION_UNREAD_BYTES)
+                    out = await self._session.pages(limits.CONNECTION_UNREAD_BYTES)
                     self._send(out)
                     self._note_following(None, out)
                 else:
                     break
-                if self._talk.closing is not None:
+                if self._session.closing is not None:
                     self._flush()
-                    self._socket.close(*self._talk.closing)
+                    self._socket.close(*self._session.closing)
         except Exception:
-            log.exception("a fault of ours while talking with %r", self._talk.name)
+            log.exception("a fault of ours while talking with %r", self._session.name)
             self._socket.close(features.INTERNAL, "something went wrong in this broker")
         finally:
             self._task = None
@@ -209,14 +209,14 @@ class Connection:
 
     async def _take_in(self) -> None:
         frame, size = self._frames.popleft()
-        if isinstance(frame, Push) and self._talk.key:
+        if isinstance(frame, Push) and self._session.key:
             await self._take_push(frame, size)
             return
         try:
-            out = await self._talk.on_frame(frame)
+            out = await self._session.on_frame(frame)
         finally:
             self._answered(1, size)
-        if isinstance(frame, Hello) and self._talk.key:
+        if isinstance(frame, Hello) and self._session.key:
             self._socket.proved()
         self._send(out)
         self._note_following(frame, out)
@@ -235,7 +235,7 @@ class Connection:
             items = [*items, *after.items]
             size += more
         if len(items) > limits.PUSH_ITEMS_MAX:
-            self._talk.closing = (features.TOO_LARGE, "so many items are too many for one push")
+            self._session.closing = (features.TOO_LARGE, "so many items are too many for one push")
             return
         broker = self._broker
         quick = broker.apart and broker.accepting.took_s < _QUICK_S
@@ -247,7 +247,7 @@ class Connection:
             self._push(frame.mesh, frame.epoch, items[at : at + most], 0 if at else size)
 
     def _push(self, mesh: str, epoch: int, items: list[Item], size: int) -> None:
-        pushed = self._talk.read_push(mesh, epoch, items)
+        pushed = self._session.read_push(mesh, epoch, items)
         self._pushes += 1
         self._broker.accepting.take(pushed.good, partial(self._answer, pushed, size))
 
@@ -255,7 +255,7 @@ class Connection:
         try:
             self._send([pushed.answered(outcomes)])
         except Exception:
-            log.exception("a fault of ours while %r handed in", self._talk.name)
+            log.exception("a fault of ours while %r handed in", self._session.name)
             self._socket.close(features.INTERNAL, "something went wrong in this broker")
         finally:
             self._pushes -= 1
@@ -310,19 +310,19 @@ class Connection:
         if isinstance(frame, _CHANGES_FOLLOWING) or any(
             isinstance(one, _ENDS_FOLLOWING) for one in out
         ):
-            talk = self._talk
-            self._follow_exactly(set(talk.feeds.by_mesh), set(talk.handing.by_queue))
+            session = self._session
+            self._follow_exactly(set(session.feeds.by_mesh), set(session.queue_delivery.by_queue))
 
     def _follow_exactly(self, meshes: set[str], queues: set[tuple[str, str]]) -> None:
-        hub = self._broker.hub
+        wakeups = self._broker.wakeups
         for mesh in self._meshes - meshes:
-            hub.unfollow(mesh, self)
+            wakeups.unfollow(mesh, self)
         for mesh in meshes - self._meshes:
-            hub.follow(mesh, self, self._talk.feeds.by_mesh[mesh].last)
+            wakeups.follow(mesh, self, self._session.feeds.by_mesh[mesh].last)
         for at in self._queues - queues:
-            hub.leave_queue(*at, self)
+            wakeups.leave_queue(*at, self)
         for at in queues - self._queues:
-            hub.take_from(*at, self)
+            wakeups.take_from(*at, self)
         self._meshes, self._queues = meshes, queues
 
 

@@ -83,16 +83,16 @@ class BrokerDaemon(Service):
         ending.callback(lock.close)
         ending.callback(self._tell_stopped)
         source = SystemClock()
-        desk = open_store(settings)
-        await desk.open(source.now_ms())
-        ending.push_async_callback(desk.close)
-        await desk.set_mode(*settings.mode)
+        store = open_store(settings)
+        await store.open(source.now_ms())
+        ending.push_async_callback(store.close)
+        await store.set_mode(*settings.mode)
         threads = ThreadPoolExecutor(limits.SERVER_THREADS, "holdfast-broker")
         ending.callback(threads.shutdown, wait=False)
         broker = self._broker = Broker(
-            desk, identity, settings, settings.mode, threads=threads, source=source
+            store, identity, settings, settings.mode, threads=threads, source=source
         )
-        desk.on_news(broker.hub.news)
+        store.on_news(broker.wakeups.news)
         api = self._api = BrokerApi(broker)
         listeners = self._bind(paths, ending)
         server = Server(

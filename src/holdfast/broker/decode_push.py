@@ -15,11 +15,11 @@ from holdfast.rules.envelope import decode
 from holdfast.rules.errors import BadEnvelope
 from holdfast.rules.message import CHANGE, check_arriving
 
-Mint = Callable[[], bytes]
+NewId = Callable[[], bytes]
 """Makes UUIDs of version 7."""
 
 
-def decode_push(raw: bytes, mesh: str, sender: bytes, epoch: int, mint: Mint) -> PushedEnvelope:
+def decode_push(raw: bytes, mesh: str, sender: bytes, epoch: int, new_id: NewId) -> PushedEnvelope:
     if not 0 <= epoch <= limits.LAMPORT_MAX:
         # A store that cannot count so far would refuse all that shares its transaction.
         raise BadEnvelope(f"{epoch} is no epoch of a mesh")
@@ -39,6 +39,6 @@ def decode_push(raw: bytes, mesh: str, sender: bytes, epoch: int, mint: Mint) ->
         sender=sender,
         priority=envelope.priority,
         raw=raw,
-        broker_id=mint(),
+        broker_id=new_id(),
         epoch=epoch,
     )

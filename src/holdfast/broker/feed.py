@@ -64,13 +64,13 @@ class Feeds:
 
     def __init__(
         self,
-        desk: BrokerStore,
+        store: BrokerStore,
         name: str,
         key: bytes,
         clock: Callable[[], int],
         by_word: Callable[[str], bool],
     ) -> None:
-        self._desk, self._name, self._key, self._clock = desk, name, key, clock
+        self._store, self._name, self._key, self._clock = store, name, key, clock
         self._by_word = by_word
         self.by_mesh: dict[str, Feed] = {}
 
@@ -79,14 +79,14 @@ class Feeds:
     async def follow(self, frame: Follow) -> list[FromBroker]:
         if frame.mesh not in self.by_mesh and len(self.by_mesh) >= limits.FOLLOWS_MAX:
             raise OverLimit(f"a connection follows {limits.FOLLOWS_MAX} meshes at most")
-        member = await require_member(self._desk, frame.mesh, self._key, "read")
-        mesh = await require_mesh(self._desk, frame.mesh)
+        member = await require_member(self._store, frame.mesh, self._key, "read")
+        mesh = await require_mesh(self._store, frame.mesh)
         if frame.epoch == mesh.epoch and frame.after > mesh.seq:
             mesh = await self._gone_back(mesh, frame.after)
         if frame.epoch != mesh.epoch or not 0 <= frame.after <= mesh.seq:
             self.by_mesh.pop(frame.mesh, None)
-            return [MeshMoved(await mesh_position(self._desk, mesh, member))]
-        topics = await self._desk.subscriptions(frame.mesh, self._key)
+            return [MeshMoved(await mesh_position(self._store, mesh, member))]
+        topics = await self._store.subscriptions(frame.mesh, self._key)
         feed = Feed(mesh.epoch, frame.after, frame.own, topics, self._clock())
         feed.last = mesh.seq
         self.by_mesh[frame.mesh] = feed
@@ -103,7 +103,7 @@ class Feeds:
             *(mesh.slug, mesh.seq, self._name, seen),
         )
         reason = f"a member has seen seq {seen}, this store ends at {mesh.seq}"
-        made = await self._desk.new_epoch(mesh.slug, reason, self._clock())
+        made = await self._store.new_epoch(mesh.slug, reason, self._clock())
         return made[0] if made else mesh
 
     async def unfollow(self, mesh: str) -> None:
@@ -126,7 +126,7 @@ class Feeds:
         feed = self.by_mesh.get(mesh)
         if feed is not None and feed.got > feed.saved:
             feed.saved, feed.saved_at = feed.got, self._clock()
-            await self._desk.member_got(mesh, self._key, feed.epoch, feed.got, feed.saved_at)
+            await self._store.member_got(mesh, self._key, feed.epoch, feed.got, feed.saved_at)
 
     async def ended(self) -> None:
         """The connection is gone: what was confirmed is written down."""
@@ -185,7 +185,7 @@ class Feeds:
         # Before the look: what comes during it is news again.
         feed.news = False
         try:
-            page = await self._desk.feed(
+            page = await self._store.feed(
                 mesh, self._key, feed.read, limits.FEED_ROWS, limits.FEED_BYTES, own=feed.own
             )
         except Truncated as error:
@@ -219,7 +219,7 @@ class Feeds:
 
     async def _express(self, mesh: str, feed: Feed) -> list[FromBroker]:
         """Urgent messages, ahead of their turn, for one that has not got to them yet."""
-        page = await self._desk.express(mesh, self._key, feed.express, limits.FEED_ROWS)
+        page = await self._store.express(mesh, self._key, feed.express, limits.FEED_ROWS)
         if page.epoch != feed.epoch or page.to <= feed.express:
             return []
         feed.express = page.to
@@ -228,14 +228,16 @@ class Feeds:
 
     async def _moved(self, mesh: str) -> list[FromBroker]:
         self.by_mesh.pop(mesh, None)
-        member = await require_member(self._desk, mesh, self._key)
+        member = await require_member(self._store, mesh, self._key)
         return [
-            MeshMoved(await mesh_position(self._desk, await require_mesh(self._desk, mesh), member))
+            MeshMoved(
+                await mesh_position(self._store, await require_mesh(self._store, mesh), member)
+            )
         ]
 
     async def _fell_behind(self, mesh: str, error: Truncated) -> list[FromBroker]:
         self.by_mesh.pop(mesh, None)
-        found = await self._desk.snapshot_get(mesh)
+        found = await self._store.snapshot_get(mesh)
         if found is None:
             return [SnapshotNeeded(mesh, error.first_available, "", 0)]
         return [SnapshotNeeded(mesh, error.first_available, found.id, found.seq)]

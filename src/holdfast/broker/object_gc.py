@@ -23,42 +23,42 @@ from holdfast.storage.broker.port import BrokerStore
 log = logging.getLogger("holdfast")
 
 
-async def collect_all(desk: BrokerStore, now_ms: int) -> int:
+async def collect_all(store: BrokerStore, now_ms: int) -> int:
     """Removes what no mesh names any more; how many went."""
     total = 0
-    for mesh in await desk.mesh_list():
+    for mesh in await store.mesh_list():
         try:
-            total += await _collect(desk, mesh, now_ms)
+            total += await _collect(store, mesh, now_ms)
         except (UnknownMesh, Truncated) as error:
             # Removed, or swept by another broker of the same store, in between: another time.
             log.info("the objects of mesh %r were not looked through: %s", mesh.slug, error.message)
     return total
 
 
-async def _collect(desk: BrokerStore, mesh: BrokerMesh, now_ms: int) -> int:
-    page = await desk.objects_after(mesh.slug, "", limits.OBJECT_PAGE_ROWS)
+async def _collect(store: BrokerStore, mesh: BrokerMesh, now_ms: int) -> int:
+    page = await store.objects_after(mesh.slug, "", limits.OBJECT_PAGE_ROWS)
     if not page:
         return 0
-    named = await _named(desk, mesh)
+    named = await _named(store, mesh)
     gone = 0
     while page:
-        gone += await desk.objects_settle(
+        gone += await store.objects_settle(
             mesh.slug,
             [name for name in page if name in named],
             [name for name in page if name not in named],
             now_ms,
             now_ms - limits.OBJECT_UNNAMED_MS,
         )
-        page = await desk.objects_after(mesh.slug, page[-1], limits.OBJECT_PAGE_ROWS)
+        page = await store.objects_after(mesh.slug, page[-1], limits.OBJECT_PAGE_ROWS)
     return gone
 
 
-async def _named(desk: BrokerStore, mesh: BrokerMesh) -> set[str]:
+async def _named(store: BrokerStore, mesh: BrokerMesh) -> set[str]:
     """Whatever the changes that are held name, and the snapshot."""
     found: set[str] = set()
     after = mesh.first - 1
     while True:
-        page = await desk.log_page(
+        page = await store.log_page(
             mesh.slug, after, limits.SEQ_MAX, limits.FEED_ROWS, limits.FEED_BYTES
         )
         found |= _names([row.raw for row in page.rows])
@@ -66,13 +66,13 @@ async def _named(desk: BrokerStore, mesh: BrokerMesh) -> set[str]:
             break
         after = page.to
         await asyncio.sleep(0)
-    snapshot = await desk.snapshot_get(mesh.slug)
+    snapshot = await store.snapshot_get(mesh.slug)
     for number in range(0 if snapshot is None else snapshot.parts):
         assert snapshot is not None
-        part = await desk.snapshot_part(mesh.slug, snapshot.id, number)
+        part = await store.snapshot_part(mesh.slug, snapshot.id, number)
         if part is None:
             # Another has taken its place: what that one names was asked for a moment ago.
-            return found | await _named(desk, mesh)
+            return found | await _named(store, mesh)
         found |= _names(unpack_part(part, mesh.slug).raws)
         await asyncio.sleep(0)
     return found

@@ -55,10 +55,10 @@ class Operator:
     def new_epoch(self, mesh: str | None, reason: str) -> list[Document]:
         asked = {"mesh": mesh, "reason": reason}
 
-        async def work(desk: BrokerStore) -> Document:
-            if mesh is not None and await desk.mesh_get(mesh) is None:
+        async def work(store: BrokerStore) -> Document:
+            if mesh is not None and await store.mesh_get(mesh) is None:
                 raise UnknownMesh(f"this broker has no mesh {mesh!r}", hint="see: broker status")
-            made = await desk.new_epoch(mesh, reason, SystemClock().now_ms())
+            made = await store.new_epoch(mesh, reason, SystemClock().now_ms())
             return {
                 "epochs": [{"mesh": one.slug, "epoch": one.epoch, "base": one.base} for one in made]
             }
@@ -88,29 +88,29 @@ class Operator:
 
     def _do(self, work: Callable[[BrokerStore], Awaitable[Document]]) -> Document:
         async def done() -> Document:
-            async with self._desk() as desk:
-                return await work(desk)
+            async with self._store() as store:
+                return await work(store)
 
         return asyncio.run(done())
 
     @asynccontextmanager
-    async def _desk(self) -> AsyncIterator[BrokerStore]:
+    async def _store(self) -> AsyncIterator[BrokerStore]:
         # While it is held no broker starts here; others of the same PostgreSQL may run.
         lock = DaemonLock(self._paths, what="a broker", end="end it first")
         try:
-            desk = open_store(self._settings)
-            await desk.open(SystemClock().now_ms())
+            store = open_store(self._settings)
+            await store.open(SystemClock().now_ms())
             try:
-                yield desk
+                yield store
             finally:
-                await desk.close()
+                await store.close()
         finally:
             lock.close()
 
-    async def _status(self, desk: BrokerStore) -> Document:
+    async def _status(self, store: BrokerStore) -> Document:
         identity = Identity(self._settings.store)
-        mode, days = await desk.mode()
-        stands = await standings(desk)
+        mode, days = await store.mode()
+        stands = await standings(store)
         return {
             "name": identity.name,
             "card": identity.card(),
@@ -120,19 +120,19 @@ class Operator:
             "dedupe_mode": mode,
             "dedupe_days": days,
             "connections": 0,
-            "counts": await desk.counts(),
+            "counts": await store.counts(),
             "meshes": [msgspec.to_builtins(one) for one in stands],
         }
 
 
-async def _sweep(desk: BrokerStore) -> Document:
-    done = await sweep_asked(desk, SystemClock().now_ms())
+async def _sweep(store: BrokerStore) -> Document:
+    done = await sweep_asked(store, SystemClock().now_ms())
     found: Document = msgspec.to_builtins(UpkeepDone.of(done))
     return found
 
 
-async def _orphans(desk: BrokerStore) -> Document:
-    found = await check_orphans(desk)
+async def _orphans(store: BrokerStore) -> Document:
+    found = await check_orphans(store)
     return {
         "orphans": [
             {"mesh": one.mesh, "id": id_text(one.id), "seq": one.seq, "what": one.what}

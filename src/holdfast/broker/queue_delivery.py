@@ -45,12 +45,12 @@ class QueueDelivery:
 
     def __init__(
         self,
-        desk: BrokerStore,
+        store: BrokerStore,
         key: bytes,
         clock: Callable[[], int],
         random: Callable[[int], bytes],
     ) -> None:
-        self._desk, self._key, self._clock, self._random = desk, key, clock, random
+        self._store, self._key, self._clock, self._random = store, key, clock, random
         self.by_queue: dict[tuple[str, str], QueueWindow] = {}
 
     async def take(self, frame: Take) -> None:
@@ -62,16 +62,16 @@ class QueueDelivery:
             raise OverLimit(f"a taker has {limits.TAKE_MAX} messages in hand at most")
         if at not in self.by_queue and len(self.by_queue) >= limits.FOLLOWS_MAX:
             raise OverLimit(f"a connection takes from {limits.FOLLOWS_MAX} queues at most")
-        await require_member(self._desk, frame.mesh, self._key, "read")
-        await require_queue(self._desk, frame.mesh, frame.queue)
-        hands = self.by_queue.setdefault(at, QueueWindow(frame.most))
-        hands.most, hands.news = frame.most, True
+        await require_member(self._store, frame.mesh, self._key, "read")
+        await require_queue(self._store, frame.mesh, frame.queue)
+        window = self.by_queue.setdefault(at, QueueWindow(frame.most))
+        window.most, window.news = frame.most, True
 
     async def settle(self, frame: Settle) -> None:
-        await require_member(self._desk, frame.mesh, self._key, "read")
+        await require_member(self._store, frame.mesh, self._key, "read")
         now = self._clock()
         held = await settle_messages(
-            self._desk,
+            self._store,
             frame.mesh,
             frame.queue,
             frame.seq,
@@ -80,70 +80,70 @@ class QueueDelivery:
             frame.reason,
             now,
         )
-        hands = self.by_queue.get((frame.mesh, frame.queue))
-        if hands is None:
+        window = self.by_queue.get((frame.mesh, frame.queue))
+        if window is None:
             return
-        had = hands.held.pop(frame.seq, None)
+        had = window.held.pop(frame.seq, None)
         if held and had is not None and frame.how == "extend":
-            hands.held[frame.seq] = (now + had[1], had[1])
-        hands.news = True
+            window.held[frame.seq] = (now + had[1], had[1])
+        window.news = True
 
     def news(self, mesh: str, queue: str) -> None:
-        hands = self.by_queue.get((mesh, queue))
-        if hands is not None:
-            hands.news = True
+        window = self.by_queue.get((mesh, queue))
+        if window is not None:
+            window.news = True
 
     def look(self) -> None:
-        for hands in self.by_queue.values():
-            hands.news = True
+        for window in self.by_queue.values():
+            window.news = True
 
     @property
     def eager(self) -> bool:
-        return any(hands.news for hands in self.by_queue.values())
+        return any(window.news for window in self.by_queue.values())
 
     async def pages(self) -> list[FromBroker]:
         """What there is to hand out now."""
         out: list[FromBroker] = []
-        for (mesh, queue), hands in list(self.by_queue.items()):
-            if not hands.news:
+        for (mesh, queue), window in list(self.by_queue.items()):
+            if not window.news:
                 continue
-            hands.news = False
+            window.news = False
             try:
-                out += await self._hand_out(mesh, queue, hands)
+                out += await self._hand_out(mesh, queue, window)
             except HoldfastError as error:
                 if isinstance(error, Refused) and error.http_status < 500:
                     self.by_queue.pop((mesh, queue), None)
                     out.append(Refusal(mesh, problem_of(error)))
         return out
 
-    async def _hand_out(self, mesh: str, queue: str, hands: QueueWindow) -> list[FromBroker]:
+    async def _hand_out(self, mesh: str, queue: str, window: QueueWindow) -> list[FromBroker]:
         now = self._clock()
-        hands.held = {seq: held for seq, held in hands.held.items() if held[0] > now}
-        room = hands.most - len(hands.held)
+        window.held = {seq: held for seq, held in window.held.items() if held[0] > now}
+        room = window.most - len(window.held)
         if room <= 0:
             return []
-        await require_member(self._desk, mesh, self._key, "read")
+        await require_member(self._store, mesh, self._key, "read")
         leases = [self._random(LEASE_BYTES) for _ in range(room)]
         out: list[FromBroker] = []
-        taken = await self._desk.take(mesh, queue, self._key, room, leases, now)
+        taken = await self._store.take(mesh, queue, self._key, room, leases, now)
         # So much is no whole queue, perhaps: the rest goes out when there is room for it.
-        hands.news = hands.news or sum(len(one.raw) for one in taken) > limits.TAKE_BYTES // 2
+        window.news = window.news or sum(len(one.raw) for one in taken) > limits.TAKE_BYTES // 2
         for one in taken:
             span = max(0, one.until - now)
-            hands.held[one.seq] = (one.until, span)
+            window.held[one.seq] = (one.until, span)
             told = (one.lease, one.deliveries, span, one.broker_id, one.raw)
             out.append(QueueMessage(mesh, queue, one.seq, *told))
         return out
 
 
-async def require_queue(desk: BrokerStore, mesh: str, queue: str) -> None:
-    rows = await desk.destination_list(mesh)
+async def require_queue(store: BrokerStore, mesh: str, queue: str) -> None:
+    rows = await store.destination_list(mesh)
     if not any((row.kind, row.ref) == ("queue", queue) for row in rows):
         raise UnknownDestination(f"mesh {mesh!r} has no queue {queue!r}")
 
 
 async def settle_messages(
-    desk: BrokerStore,
+    store: BrokerStore,
     mesh: str,
     queue: str,
     seq: int,
@@ -158,6 +158,6 @@ async def settle_messages(
     if not 0 < seq <= limits.LAMPORT_MAX or len(lease) != LEASE_BYTES:
         raise BadValue("a message in hand is named by its seq and its lease of 16 bytes")
     reason = reason[: limits.REASON_CHARS_MAX].replace("\0", "")
-    if not await desk.settle(mesh, queue, seq, lease, how, reason, now):
+    if not await store.settle(mesh, queue, seq, lease, how, reason, now):
         raise LeaseEnded(f"message {seq} of queue {queue!r} is not in these hands any more")
     return True

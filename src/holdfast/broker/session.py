@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.broker.accept import AcceptPort, Outcome
 from holdfast.broker.access import mesh_positions
-from holdfast.broker.decode_push import Mint, decode_push
+from holdfast.broker.decode_push import NewId, decode_push
 from holdfast.broker.feed import Feeds
 from holdfast.broker.queue_delivery import QueueDelivery
 from holdfast.broker.verdicts import answer_of, problem_of
@@ -93,14 +93,14 @@ class Session:
 
     def __init__(
         self,
-        desk: BrokerStore,
+        store: BrokerStore,
         accepting: AcceptPort,
         me: BrokerInfo,
         certificate: bytes,
         clock: Callable[[], int],
         random: Callable[[int], bytes],
         *,
-        mint: Mint,
+        new_id: NewId,
         open_session: Callable[[str, bytes], tuple[str, int]] | None = None,
         by_word: Callable[[str], bool] | None = None,
     ) -> None:
@@ -108,17 +108,17 @@ class Session:
         long it lasts. `by_word` says whether a new epoch may be begun for a mesh because a member
         has seen more than there is.
         """
-        self._desk, self._accepting, self._me = desk, accepting, me
+        self._store, self._accepting, self._me = store, accepting, me
         self._certificate, self._clock, self._random = certificate, clock, random
-        self._mint = mint
+        self._new_id = new_id
         self._open_session = open_session or (lambda name, key: ("", 0))
         self._by_word = by_word or (lambda mesh: True)
         self._nonce = random(keys.NONCE_BYTES)
         self.name = ""
         self.key = b""
         """The member's, once it has proved it."""
-        self.feeds = Feeds(desk, "", b"", clock, self._by_word)
-        self.handing = QueueDelivery(desk, b"", clock, random)
+        self.feeds = Feeds(store, "", b"", clock, self._by_word)
+        self.queue_delivery = QueueDelivery(store, b"", clock, random)
         self.closing: tuple[int, str] | None = None
         """How the connection is to be closed, if it is."""
 
@@ -157,9 +157,9 @@ class Session:
             case Confirmed():
                 await self.feeds.got(frame)
             case Take():
-                await self.handing.take(frame)
+                await self.queue_delivery.take(frame)
             case Settle():
-                await self.handing.settle(frame)
+                await self.queue_delivery.settle(frame)
             case _:
                 raise AssertionError(f"{type(frame).__name__} is looked at before")
         return []
@@ -182,15 +182,15 @@ class Session:
             self.closing = (code, error.message)
             return []
         try:
-            places = await mesh_positions(self._desk, frame.key)
+            places = await mesh_positions(self._store, frame.key)
         except HoldfastError as error:
             log.warning("no welcome for %r: %s", frame.name, error.message)
             self.closing = (features.INTERNAL, "the broker's store does not answer")
             return []
         session, expires_in_ms = self._open_session(frame.name, frame.key)
         self.name, self.key = frame.name, frame.key
-        self.feeds = Feeds(self._desk, self.name, self.key, self._clock, self._by_word)
-        self.handing = QueueDelivery(self._desk, self.key, self._clock, self._random)
+        self.feeds = Feeds(self._store, self.name, self.key, self._clock, self._by_word)
+        self.queue_delivery = QueueDelivery(self._store, self.key, self._clock, self._random)
         return [Welcome(proof, session, expires_in_ms, places)]
 
     def _check_hello(self, frame: Hello) -> bytes:
@@ -224,12 +224,12 @@ class Session:
 
     def read_push(self, mesh: str, epoch: int, items: Sequence[Item]) -> Pushed:
         """Reads what is to be handed in."""
-        key, mint = self.key, self._mint
+        key, new_id = self.key, self._new_id
         good: list[PushedEnvelope] = []
         bad: dict[int, HoldfastError] = {}
         for at, item in enumerate(items):
             try:
-                good.append(decode_push(item.raw, mesh, key, epoch, mint))
+                good.append(decode_push(item.raw, mesh, key, epoch, new_id))
             except HoldfastError as error:
                 bad[at] = error
         return Pushed(mesh, items, good, bad)
@@ -243,13 +243,13 @@ class Session:
     @property
     def eager(self) -> bool:
         """Is there something that `pages` should look at?"""
-        return self.closing is None and (self.feeds.eager or self.handing.eager)
+        return self.closing is None and (self.feeds.eager or self.queue_delivery.eager)
 
     async def pages(self, room: int) -> list[FromBroker]:
         """What is to be sent now, of about so many bytes at most."""
         if self.closing is not None:
             return []
-        return [*await self.handing.pages(), *await self.feeds.pages(room)]
+        return [*await self.queue_delivery.pages(), *await self.feeds.pages(room)]
 
     async def ended(self) -> None:
         """The connection is gone."""

@@ -2,8 +2,8 @@
 snapshots.
 
 Each is also a command. Chunks are small and the loop is let go between them: nobody waits long for
-a sweep. A sweep goes by the wall clock, so it waits while that is not believed (`rules.pace`); the
-command is somebody's word, and does not.
+a sweep. A sweep goes by the wall clock, so it waits while that is not believed
+(`rules.clock_check`); the command is somebody's word, and does not.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _TICK_S: Final = 1.0
 
 
 async def sweep_all(
-    desk: BrokerStore, now_ms: int, counts: BrokerCounts | None = None
+    store: BrokerStore, now_ms: int, counts: BrokerCounts | None = None
 ) -> BrokerSwept:
     """Sweeps until nothing is left to sweep."""
     total = BrokerSwept()
     while True:
-        done = await desk.sweep(now_ms, limits.SWEEP_ROWS)
+        done = await store.sweep(now_ms, limits.SWEEP_ROWS)
         total = BrokerSwept(
             **{name: getattr(total, name) + getattr(done, name) for name in _FIELDS}
         )
@@ -55,27 +55,27 @@ _FIELDS: Final = BrokerSwept.__struct_fields__
 
 
 async def collect(
-    desk: BrokerStore, now_ms: int, counts: BrokerCounts | None = None
+    store: BrokerStore, now_ms: int, counts: BrokerCounts | None = None
 ) -> BrokerSwept:
     """Removes contents that nothing names any more."""
-    done = BrokerSwept(objects=await collect_all(desk, now_ms))
+    done = BrokerSwept(objects=await collect_all(store, now_ms))
     if counts is not None:
         counts.sweep(done)
     return done
 
 
 async def sweep_asked(
-    desk: BrokerStore, now_ms: int, counts: BrokerCounts | None = None
+    store: BrokerStore, now_ms: int, counts: BrokerCounts | None = None
 ) -> BrokerSwept:
     """All of it, because somebody says so."""
-    done = await sweep_all(desk, now_ms, counts)
-    found = await collect(desk, now_ms, counts)
+    done = await sweep_all(store, now_ms, counts)
+    found = await collect(store, now_ms, counts)
     return msgspec.structs.replace(done, objects=found.objects)
 
 
-async def check_orphans(desk: BrokerStore, counts: BrokerCounts | None = None) -> list[Orphan]:
+async def check_orphans(store: BrokerStore, counts: BrokerCounts | None = None) -> list[Orphan]:
     """Dedupe rows without their message, and the other way round. There should be none."""
-    found = await desk.orphans(limits.ORPHANS_SHOWN_MAX)
+    found = await store.orphans(limits.ORPHANS_SHOWN_MAX)
     if counts is not None:
         counts.orphan_checks += 1
         counts.orphans.clear()
@@ -130,11 +130,15 @@ class BrokerUpkeep:
         broker = self._broker
         times = {"wall_ms": broker.source.now_ms(), "ticks_ms": broker.ticks_ms()}
         note = await broker.run(read_clock_note, broker.settings.store)
-        pace = broker.pace
-        pace = start(**times, note=note) if pace is None else observe(pace, **times)
-        broker.pace = pace
-        await broker.run(write_clock_note, broker.settings.store, note_after(pace, note, **times))
-        return pace.is_believed
+        clock_check = broker.clock_check
+        clock_check = (
+            start(**times, note=note) if clock_check is None else observe(clock_check, **times)
+        )
+        broker.clock_check = clock_check
+        await broker.run(
+            write_clock_note, broker.settings.store, note_after(clock_check, note, **times)
+        )
+        return clock_check.is_believed
 
     async def sweep(self) -> BrokerSwept:
         """What is due, if the clock is believed."""
@@ -146,7 +150,7 @@ class BrokerUpkeep:
                 "has been steady for a day; if it is right: holdfast broker sweep"
             )
             return BrokerSwept()
-        done = await sweep_all(broker.desk, broker.source.now_ms(), broker.counts)
+        done = await sweep_all(broker.store, broker.source.now_ms(), broker.counts)
         await self._want_snapshots()
         return done
 
@@ -157,10 +161,10 @@ class BrokerUpkeep:
         broker = self._broker
         if not await self.look_at_clock():
             return BrokerSwept()
-        return await collect(broker.desk, broker.source.now_ms(), broker.counts)
+        return await collect(broker.store, broker.source.now_ms(), broker.counts)
 
     async def orphans(self) -> list[Orphan]:
-        return await check_orphans(self._broker.desk, self._broker.counts)
+        return await check_orphans(self._broker.store, self._broker.counts)
 
     async def _want_snapshots(self) -> None:
         """Changes that are old enough to go stay until a snapshot covers them: a member that could
@@ -172,7 +176,7 @@ class BrokerUpkeep:
             for connection in list(broker.connections):
                 if slug not in connection.follows:
                     continue
-                member = await broker.desk.member_get(slug, connection.key)
+                member = await broker.store.member_get(slug, connection.key)
                 if member is None or not {"read", "relay"} <= member.grants:
                     continue
                 if await self._has_old_changes(slug, connection.key):
@@ -182,17 +186,17 @@ class BrokerUpkeep:
     async def _has_old_changes(self, slug: str, key: bytes) -> bool:
         """Is the first change behind the newest snapshot past its time?"""
         broker = self._broker
-        mesh = await broker.desk.mesh_get(slug)
+        mesh = await broker.store.mesh_get(slug)
         if mesh is None:
             return False
-        snapshot = await broker.desk.snapshot_get(slug)
+        snapshot = await broker.store.snapshot_get(slug)
         after = mesh.first - 1 if snapshot is None else max(mesh.first - 1, snapshot.seq)
-        page = await broker.desk.feed(slug, key, min(after, mesh.seq), 1, 1, own=True)
+        page = await broker.store.feed(slug, key, min(after, mesh.seq), 1, 1, own=True)
         changes = [row for row in page.rows if row.kind == "change"]
         if not changes:
             return False
         age = broker.source.now_ms() - id_time_ms(changes[0].broker_id)
-        return age > broker.keeping.keep_ms
+        return age > broker.retention.keep_ms
 
 
 class UpkeepDone(msgspec.Struct, frozen=True):

@@ -321,37 +321,37 @@ CONSUMER_KEEP_MS_MAX: Final = 30 * DAY_MS
 """So much longer than its time a broker keeps what a reader of the whole mesh has not confirmed."""
 
 # The broker's desk on SQLite
-DESK_MARK_ROWS: Final = 10_000
+BROKER_MARK_ROWS: Final = 10_000
 """After so many envelopes of a mesh it is noted outside the database how far the mesh is."""
-DESK_CACHE_KIB: Final = 64 * KIB
-DESK_SCAN_ROWS: Final = 20_000
+BROKER_CACHE_KIB: Final = 64 * KIB
+BROKER_SCAN_ROWS: Final = 20_000
 """A page of a feed looks at so many envelopes at most, and then says how far it got."""
-DESK_PIECE_BYTES: Final = 1 * MIB
+BROKER_PIECE_BYTES: Final = 1 * MIB
 """Of an object, in one row of the desk, on whichever store."""
-DESK_UPLOAD_MS_MAX: Final = 1 * DAY_MS
+BROKER_UPLOAD_MS_MAX: Final = 1 * DAY_MS
 """An upload that nobody has gone on with for so long is given up."""
 OBJECT_UNNAMED_MS: Final = 30 * DAY_MS
 """Content that nothing at a broker names any more is kept for so long: who is about to name it asks
 for it first, and that begins the time anew."""
 OBJECT_PAGE_ROWS: Final = 200
-DESK_DEDUPE_GRACE_MS: Final = 1 * DAY_MS
+BROKER_DEDUPE_GRACE_MS: Final = 1 * DAY_MS
 """An id is remembered so much longer than is promised: the oldest outbox row may be just as old."""
 
 # The broker's desk on PostgreSQL
-DESK_CONNECTIONS_MAX: Final = 8
+POSTGRES_CONNECTIONS_MAX: Final = 8
 """Of one broker process, besides the one that listens."""
-DESK_CONNECT_MS_MAX: Final = 5 * SECOND_MS
+POSTGRES_CONNECT_MS_MAX: Final = 5 * SECOND_MS
 """So long is waited for a connection, a new one or one that others use."""
-DESK_LOCK_MS_MAX: Final = 5 * SECOND_MS
-DESK_STATEMENT_MS_MAX: Final = 15 * SECOND_MS
-DESK_ANSWER_MS_MAX: Final = 20 * SECOND_MS
+POSTGRES_LOCK_MS_MAX: Final = 5 * SECOND_MS
+POSTGRES_STATEMENT_MS_MAX: Final = 15 * SECOND_MS
+POSTGRES_ANSWER_MS_MAX: Final = 20 * SECOND_MS
 """The server gives a statement up before this; after it, the line is held to be dead."""
-DESK_MIGRATE_MS_MAX: Final = 600 * SECOND_MS
-DESK_TRIES_MAX: Final = 5
+POSTGRES_MIGRATE_MS_MAX: Final = 600 * SECOND_MS
+POSTGRES_TRIES_MAX: Final = 5
 """So often work is done that the server undid because of other work."""
-DESK_LOOK_MS: Final = 2 * SECOND_MS
+POSTGRES_LOOK_MS: Final = 2 * SECOND_MS
 """How often a broker looks how far the meshes are, should a notification have got lost."""
-DESK_COUNT_ROWS_MAX: Final = 100_000
+POSTGRES_COUNT_ROWS_MAX: Final = 100_000
 """Of a larger table the metrics tell what the server believes: counting would read all of it."""
 
 # Sharing a mesh

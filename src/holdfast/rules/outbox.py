@@ -130,8 +130,8 @@ def plan(
     """What to send of the rows that are due, at most `room` of them.
 
     `due` comes by rank and number. `failing` are the first that fail, of each entity among them or
-    of the lane (see the store's `spool_failing`). A row that is tried again also waits for those of
-    its entity that were `inflight` when it was refused: they were sent after it.
+    of the lane (see the store's `outbox_failing`). A row that is tried again also waits for those
+    of its entity that were `inflight` when it was refused: they were sent after it.
     """
     first = _first_failing(failing, policy)
     later = _last_of_each(inflight)

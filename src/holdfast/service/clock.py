@@ -22,7 +22,7 @@ class Clock(Protocol):
         it.
         """
 
-    def mint(self) -> bytes:
+    def new_id(self) -> bytes:
         """A new message id."""
 
 
@@ -32,5 +32,5 @@ class SystemClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    def mint(self) -> bytes:
+    def new_id(self) -> bytes:
         return _uuid7().bytes

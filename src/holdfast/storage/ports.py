@@ -334,64 +334,64 @@ class ZoneWriter(ZoneReader, Protocol):
 
 
 class OutboxReader(Protocol):
-    def spool_get(self, lane: str, id: bytes) -> OutboxRow | None: ...
-    def spool_find(self, id: bytes) -> list[OutboxRow]:
+    def outbox_get(self, lane: str, id: bytes) -> OutboxRow | None: ...
+    def outbox_find(self, id: bytes) -> list[OutboxRow]:
         """In every lane, by number."""
 
-    def spool_due(
+    def outbox_due(
         self, lane: str, now_ms: int, limit: int, after: tuple[int, int] = (-1, 0)
     ) -> list[OutboxRow]:
         """Pending rows whose time has come, by (rank, number), those after a place."""
 
-    def spool_next_at(self, lane: str) -> int | None:
+    def outbox_next_at(self, lane: str) -> int | None:
         """When the first pending row may go; None if none is pending."""
 
-    def spool_failing(self, lane: str, entities: Collection[str] | None) -> list[OutboxRow]:
+    def outbox_failing(self, lane: str, entities: Collection[str] | None) -> list[OutboxRow]:
         """Rows that were refused and still wait, or are dead: the first of each of these entities,
         or, with None, the first of all. By number.
         """
 
-    def spool_list(
+    def outbox_list(
         self, lane: str | None, states: Collection[str], after: int, limit: int
     ) -> list[OutboxRow]:
         """By number, those after one; without states all of them."""
 
-    def spool_counts(self) -> dict[tuple[str, str], int]:
+    def outbox_counts(self) -> dict[tuple[str, str], int]:
         """How many rows by lane and state. Those that are done, dead or aborted have ended at a
         time.
         """
 
-    def spool_oldest(self, lane: str) -> int | None:
+    def outbox_oldest(self, lane: str) -> int | None:
         """When the first row that is pending or in flight was added."""
 
-    def spool_old(self, lane: str, before_ms: int, limit: int) -> list[OutboxRow]:
+    def outbox_old(self, lane: str, before_ms: int, limit: int) -> list[OutboxRow]:
         """Messages of a lane that are pending and were added before a time, by number. Changes,
         which may wait for ever, are not among them.
         """
 
-    def spool_floor(self) -> int | None:
+    def outbox_floor(self) -> int | None:
         """The lowest offset of the log that a pending, inflight or dead row still needs."""
 
 
 class OutboxWriter(OutboxReader, Protocol):
-    def spool_add(self, rows: Sequence[OutboxRow]) -> int:
+    def outbox_add(self, rows: Sequence[OutboxRow]) -> int:
         """Adds those whose lane and id are not known; how many that were. Numbers grow and are
         never given twice.
         """
 
-    def spool_put(self, row: OutboxRow) -> None:
+    def outbox_put(self, row: OutboxRow) -> None:
         """Changes the row with this number."""
 
-    def spool_inflight(self, lane: str, numbers: Sequence[int]) -> None:
+    def outbox_inflight(self, lane: str, numbers: Sequence[int]) -> None:
         """Those of them that are pending are in flight now."""
 
-    def spool_recover(self, lane: str | None = None) -> int:
+    def outbox_recover(self, lane: str | None = None) -> int:
         """What is in flight is pending again: its answer will not come. In all lanes, or in one."""
 
-    def spool_done(self, rows: Sequence[tuple[int, bytes, int, int]], now_ms: int) -> None:
+    def outbox_done(self, rows: Sequence[tuple[int, bytes, int, int]], now_ms: int) -> None:
         """The broker has them: number, id at the broker, epoch and seq of each."""
 
-    def spool_sweep(self, before_ms: int, most: int) -> int:
+    def outbox_sweep(self, before_ms: int, most: int) -> int:
         """Removes done and aborted rows that ended before, by number, up to the first that ended
         later; how many went.
         """
@@ -430,26 +430,26 @@ class InboxWriter(InboxReader, Protocol):
 
 
 class BrokerPositionReader(Protocol):
-    def heard_above(
+    def broker_positions_above(
         self, mesh: str, epoch: int, seq: int, after_seq: int, limit: int
     ) -> list[tuple[int, int]]:
         """Seq and offset of what stood above a seq of an epoch, by seq, those after `after_seq`."""
 
-    def mate_list(self, mesh: str) -> list[KnownMember]:
+    def known_members_list(self, mesh: str) -> list[KnownMember]:
         """By key."""
 
 
 class BrokerPositionWriter(BrokerPositionReader, Protocol):
-    def heard_add(self, mesh: str, epoch: int, rows: Sequence[tuple[int, int]]) -> None:
+    def broker_positions_add(self, mesh: str, epoch: int, rows: Sequence[tuple[int, int]]) -> None:
         """Seq and offset of each; what is known stays."""
 
-    def heard_sweep(self, below_offset: int, most: int) -> int:
+    def broker_positions_sweep(self, below_offset: int, most: int) -> int:
         """Forgets where entries stood that are gone from the log."""
 
-    def heard_drop(self, mesh: str, most: int) -> int:
+    def broker_positions_drop(self, mesh: str, most: int) -> int:
         """Forgets where so many entries of a mesh stood: another broker counts anew."""
 
-    def mates_put(self, mesh: str, rows: Sequence[KnownMember]) -> None:
+    def known_members_put(self, mesh: str, rows: Sequence[KnownMember]) -> None:
         """These are the members now, and nobody else."""
 
 

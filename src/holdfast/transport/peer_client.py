@@ -88,8 +88,8 @@ class PeerClient:
         """
         context = client_context()
         self._reading = Client(url, connect_ms=connect_ms, read_ms=read_ms, context=context)
-        self._telling = Client(url, connect_ms=connect_ms, read_ms=read_ms, context=context)
-        address = self._telling.address
+        self._export = Client(url, connect_ms=connect_ms, read_ms=read_ms, context=context)
+        address = self._export.address
         if token is None and address.scheme != "https":
             raise BadInput(f"{address} is not encrypted", hint="use an https address")
         if token is not None and (address.scheme == "https" or not address.is_secret):
@@ -113,7 +113,7 @@ class PeerClient:
 
     def register(self, registration: Registration) -> None:
         body = msgspec.json.encode(registration)
-        self._call(self._telling, "POST", "/v1/consumers", body=body)
+        self._call(self._export, "POST", "/v1/consumers", body=body)
 
     def fetch(self, fetch: Fetch) -> Batch:
         """Waits up to `fetch.wait_ms` for news, on a connection of its own. A line that turns out
@@ -136,20 +136,20 @@ class PeerClient:
 
     def confirm(self, confirmation: Confirmation) -> None:
         body = msgspec.json.encode(confirmation)
-        self._call(self._telling, "POST", "/v1/facts/confirm", body=body)
+        self._call(self._export, "POST", "/v1/facts/confirm", body=body)
 
     def retire(self, consumer: str) -> None:
-        self._call(self._telling, "DELETE", f"/v1/consumers/{quote(consumer, safe='')}")
+        self._call(self._export, "DELETE", f"/v1/consumers/{quote(consumer, safe='')}")
 
     def object_size(self, sha: str) -> int | None:
         """None if the other node does not have it."""
         try:
-            answer = self._call(self._telling, "HEAD", f"/v1/objects/{sha}")
+            answer = self._call(self._export, "HEAD", f"/v1/objects/{sha}")
         except NotFound:
             return None
         said = answer.headers.get("content-length", "")
         if not said.isascii() or not said.isdecimal() or len(said) > _DIGITS_MAX:
-            raise BadAnswer(f"{self._telling.address} does not say how large {sha} is")
+            raise BadAnswer(f"{self._export.address} does not say how large {sha} is")
         return int(said)
 
     def object(self, sha: str, start: int, size: int) -> bytes:
@@ -161,7 +161,7 @@ class PeerClient:
         wanted = f"bytes={start}-{start + size - 1}"
         try:
             answer = self._call(
-                self._telling,
+                self._export,
                 "GET",
                 f"/v1/objects/{sha}",
                 headers={"Range": wanted},
@@ -172,19 +172,19 @@ class PeerClient:
         if answer.status == 206:
             given = answer.headers.get("content-range", "").partition("/")[0]
             if given != f"bytes {start}-{start + len(answer.body) - 1}":
-                raise BadAnswer(f"{self._telling.address} gives another piece than asked for")
+                raise BadAnswer(f"{self._export.address} gives another piece than asked for")
         elif start:
-            raise BadAnswer(f"{self._telling.address} gives no pieces of objects")
+            raise BadAnswer(f"{self._export.address} gives no pieces of objects")
         return answer.body
 
     def abort(self) -> None:
         """From any thread: whoever waits here wakes at once, and nothing more is asked."""
         self._reading.abort()
-        self._telling.abort()
+        self._export.abort()
 
     def close(self) -> None:
         self._reading.close()
-        self._telling.close()
+        self._export.close()
 
     # --- sessions ------------------------------------------------------------------------------
 
@@ -249,11 +249,11 @@ class PeerClient:
         def check(hello: HelloTranscript, proof: bytes) -> None:
             self._check(row, hello, proof)
 
-        return handshake(self._telling, self._us, self._seed, check, plain=False)
+        return handshake(self._export, self._us, self._seed, check, plain=False)
 
     def _check(self, row: ZoneRow, hello: HelloTranscript, proof: bytes) -> None:
         """Is it the zone that is pinned, by one of its keys, on this very connection?"""
-        who = f"{self._telling.address} says that it is {hello.server_zone!r}"
+        who = f"{self._export.address} says that it is {hello.server_zone!r}"
         if hello.server_zone != row.name:
             raise ZoneNotTrusted(f"{who}, but the link is to {row.name!r}", hint=_COMPARE)
         now = self._now_ms()
@@ -266,4 +266,4 @@ class PeerClient:
             )
 
     def _away(self, error: HoldfastError) -> Unreachable:
-        return Unreachable(f"{self._telling.address} has trouble of its own: {error.message}")
+        return Unreachable(f"{self._export.address} has trouble of its own: {error.message}")

@@ -74,8 +74,8 @@ class Team:
         return await self.eve.ask(self.up, "POST", path, asked)
 
     async def sweep_later(self, later_ms: int) -> None:
-        desk, now = self.up.broker.desk, self.up.broker.source.now_ms()
-        await desk.sweep(now + later_ms, 1000)
+        store, now = self.up.broker.store, self.up.broker.source.now_ms()
+        await store.sweep(now + later_ms, 1000)
 
 
 def table(reply: Reply) -> pa.Table:
@@ -237,8 +237,8 @@ def test_P1_what_goes_while_a_range_is_read_cuts_it_off(
     async def work(team: Team) -> None:
         await team.hand_in(*["topic"] * 6)
         await team.register()
-        desk = team.up.broker.desk
-        plain, pages = desk.log_page, 0
+        store = team.up.broker.store
+        plain, pages = store.log_page, 0
 
         async def page(*args: Any) -> Any:
             nonlocal pages
@@ -247,7 +247,7 @@ def test_P1_what_goes_while_a_range_is_read_cuts_it_off(
                 await team.sweep_later(FOR_EVER_MS)
             return await plain(*args)
 
-        monkeypatch.setattr(desk, "log_page", page)
+        monkeypatch.setattr(store, "log_page", page)
         cut = await team.range("?from=1&consumer=lake")
         assert table(cut).num_rows == 2
         assert not cut.body.endswith(END_MARK)

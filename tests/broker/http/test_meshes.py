@@ -188,7 +188,7 @@ def test_S9_objects_are_brought_and_fetched_whole(tmp_path: Path) -> None:
             ana, bob, eve = Person("ana"), Person("bob"), Person("eve")
             await ana.register(up, "team")
             await ana.invite(up, "team", bob, grants=["read"])
-            content = os.urandom(2 * limits.DESK_PIECE_BYTES + 7)
+            content = os.urandom(2 * limits.BROKER_PIECE_BYTES + 7)
             name = sha256(content).hexdigest()
             at = f"/v1/meshes/team/objects/{name}"
             assert (await ana.ask(up, "HEAD", at)).status == 404

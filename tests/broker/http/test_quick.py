@@ -186,7 +186,7 @@ def test_D2_a_fault_of_the_store_is_told_and_one_of_ours_shows_nothing(
 
             errors = [StoreFailed("the disk failed"), KeyError("secret")]
             async with line_to(up) as line:
-                monkeypatch.setattr(up.broker.desk, "accept", failing)
+                monkeypatch.setattr(up.broker.store, "accept", failing)
                 for code in ("store_failed", "outcome_unknown"):
                     line.send("POST", AT, session, ana.change("team", "k", 1))
                     status, _, body = await line.answer()

@@ -13,18 +13,18 @@ from pathlib import Path
 import pytest
 
 from holdfast.storage.broker.port import BrokerStore
-from support.desks import DESKS, VANDALS, DeskMaker, Vandal
+from support.broker_stores import STORES, VANDALS, StoreMaker, Vandal
 
 
-@pytest.fixture(params=list(DESKS))
+@pytest.fixture(params=list(STORES))
 def kind(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
 
 
 @pytest.fixture
-def make_desk(kind: str) -> DeskMaker:
-    return DESKS[kind]
+def make_store(kind: str) -> StoreMaker:
+    return STORES[kind]
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def runner() -> Iterator[asyncio.Runner]:
 
 
 @pytest.fixture
-def desk(make_desk: DeskMaker, runner: asyncio.Runner, tmp_path: Path) -> Iterator[BrokerStore]:
-    opening = make_desk(tmp_path)
+def store(make_store: StoreMaker, runner: asyncio.Runner, tmp_path: Path) -> Iterator[BrokerStore]:
+    opening = make_store(tmp_path)
     yield runner.run(opening.__aenter__())
     runner.run(opening.__aexit__(None, None, None))
 

@@ -16,14 +16,14 @@ from holdfast.rules.broker_rows import (
     PushedEnvelope,
 )
 from holdfast.storage.broker.port import BrokerStore
-from support.desks import (
+from support.broker_stores import (
     ANA,
     BOB,
     EVE,
     NOW,
     OWNER,
     TEAM,
-    DeskMaker,
+    StoreMaker,
     accept,
     arriving,
     dm,
@@ -38,9 +38,11 @@ from support.desks import (
 from support.envelopes import make_id
 
 
-async def test_D2_the_first_is_created_and_the_same_again_is_a_duplicate(desk: BrokerStore) -> None:
-    await with_team(desk)
-    (first,) = await accept(desk, topic(1))
+async def test_D2_the_first_is_created_and_the_same_again_is_a_duplicate(
+    store: BrokerStore,
+) -> None:
+    await with_team(store)
+    (first,) = await accept(store, topic(1))
     assert first == AcceptResult(
         verdict=AcceptVerdict.CREATED,
         epoch=1,
@@ -49,7 +51,7 @@ async def test_D2_the_first_is_created_and_the_same_again_is_a_duplicate(desk: B
         broker_id=make_id(1, NOW),
         first_seen_at=NOW,
     )
-    (again,) = await accept(desk, topic(1, broker_id=make_id(99)), now_ms=NOW + 5)
+    (again,) = await accept(store, topic(1, broker_id=make_id(99)), now_ms=NOW + 5)
     assert again == AcceptResult(
         verdict=AcceptVerdict.DUPLICATE,
         epoch=1,
@@ -58,26 +60,26 @@ async def test_D2_the_first_is_created_and_the_same_again_is_a_duplicate(desk: B
         broker_id=make_id(1, NOW),
         first_seen_at=NOW,
     )
-    mesh = await desk.mesh_get(TEAM)
+    mesh = await store.mesh_get(TEAM)
     assert mesh is not None
     assert mesh.seq == 1
 
 
 async def test_D2_another_request_under_the_same_id_is_told_the_first_fingerprint(
-    desk: BrokerStore,
+    store: BrokerStore,
 ) -> None:
-    await with_team(desk)
-    await accept(desk, topic(1))
-    (answer,) = await accept(desk, topic(1, fingerprint=b"x" * 32))
+    await with_team(store)
+    await accept(store, topic(1))
+    (answer,) = await accept(store, topic(1, fingerprint=b"x" * 32))
     assert answer.verdict is AcceptVerdict.REUSED
     assert answer.fingerprint == topic(1).fingerprint
     assert (answer.epoch, answer.message_epoch, answer.seq) == (1, 1, 1)
 
 
-async def test_D2_ids_that_repeat_within_a_batch_are_judged_in_order(desk: BrokerStore) -> None:
-    await with_team(desk)
+async def test_D2_ids_that_repeat_within_a_batch_are_judged_in_order(store: BrokerStore) -> None:
+    await with_team(store)
     answers = await accept(
-        desk,
+        store,
         topic(1),
         topic(2),
         topic(1),
@@ -102,12 +104,12 @@ async def test_D2_ids_that_repeat_within_a_batch_are_judged_in_order(desk: Broke
     ]
 
 
-async def test_D2_several_meshes_in_one_batch_count_by_themselves(desk: BrokerStore) -> None:
-    await with_team(desk)
-    await desk.mesh_register("other", "Other", OWNER, "olga", "server-2", NOW)
-    await desk.member_put("other", member(ANA, "ana"))
+async def test_D2_several_meshes_in_one_batch_count_by_themselves(store: BrokerStore) -> None:
+    await with_team(store)
+    await store.mesh_register("other", "Other", OWNER, "olga", "server-2", NOW)
+    await store.member_put("other", member(ANA, "ana"))
     answers = await accept(
-        desk,
+        store,
         arriving(1),
         arriving(2, mesh="other"),
         arriving(3),
@@ -116,41 +118,41 @@ async def test_D2_several_meshes_in_one_batch_count_by_themselves(desk: BrokerSt
     )
     assert verdicts(answers) == ["created"] * 4 + ["unknown_mesh"]
     assert [answer.seq for answer in answers] == [1, 1, 2, 2, 0]
-    assert seqs(await feed(desk, OWNER, mesh="other")) == [1, 2]
+    assert seqs(await feed(store, OWNER, mesh="other")) == [1, 2]
 
 
-async def test_D2_a_failure_between_dedupe_and_message_leaves_neither(desk: BrokerStore) -> None:
-    await with_team(desk)
-    await accept(desk, queued(1))
+async def test_D2_a_failure_between_dedupe_and_message_leaves_neither(store: BrokerStore) -> None:
+    await with_team(store)
+    await accept(store, queued(1))
     # A message without its bytes is what only the table of the messages refuses.
     bad = queued(3, raw=cast(bytes, None))
     with pytest.raises(Exception, match=r"."):
-        await accept(desk, queued(2), bad, queued(4))
+        await accept(store, queued(2), bad, queued(4))
     asked = [(make_id(n), queued(n).fingerprint) for n in (2, 3, 4)]
-    assert await desk.known(TEAM, asked) == [None, None, None]
-    assert await desk.orphans(10) == []
-    assert (await desk.counts())["messages"] == 1
-    assert (await desk.counts())["dedupe"] == 1
-    (answer,) = await accept(desk, queued(2))
+    assert await store.known(TEAM, asked) == [None, None, None]
+    assert await store.orphans(10) == []
+    assert (await store.counts())["messages"] == 1
+    assert (await store.counts())["dedupe"] == 1
+    (answer,) = await accept(store, queued(2))
     assert (answer.verdict, answer.seq) == (AcceptVerdict.CREATED, 2)
-    assert [count.ready for count in await desk.queue_counts(TEAM)] == [2]
+    assert [count.ready for count in await store.queue_counts(TEAM)] == [2]
 
 
 async def test_D2_what_was_accepted_is_there_after_the_desk_was_opened_anew(
-    make_desk: DeskMaker, tmp_path: Path
+    make_store: StoreMaker, tmp_path: Path
 ) -> None:
-    async with make_desk(tmp_path) as desk:
-        await with_team(desk)
-        await accept(desk, *(topic(n) for n in range(100)))
-    async with make_desk(tmp_path) as desk:
-        answers = await accept(desk, *(topic(n) for n in range(101)))
+    async with make_store(tmp_path) as store:
+        await with_team(store)
+        await accept(store, *(topic(n) for n in range(100)))
+    async with make_store(tmp_path) as store:
+        answers = await accept(store, *(topic(n) for n in range(101)))
         assert verdicts(answers) == ["duplicate"] * 100 + ["created"]
         assert answers[-1].seq == 101
         assert answers[-1].epoch == 1
 
 
-async def test_D4_a_refused_request_consumes_no_key(desk: BrokerStore) -> None:
-    await with_team(desk)
+async def test_D4_a_refused_request_consumes_no_key(store: BrokerStore) -> None:
+    await with_team(store)
     tried: list[PushedEnvelope] = [
         arriving(1, mesh="nowhere"),
         arriving(2, sender=EVE),
@@ -162,7 +164,7 @@ async def test_D4_a_refused_request_consumes_no_key(desk: BrokerStore) -> None:
         arriving(8, "topic", "undeclared", sender=EVE, epoch=7),
         arriving(9, "topic", "undeclared", epoch=7),
     ]
-    assert verdicts(await accept(desk, *tried)) == [
+    assert verdicts(await accept(store, *tried)) == [
         "unknown_mesh",
         "not_a_member",
         "not_granted",
@@ -173,27 +175,29 @@ async def test_D4_a_refused_request_consumes_no_key(desk: BrokerStore) -> None:
         "not_a_member",
         "epoch_mismatch",
     ]
-    counts = await desk.counts()
+    counts = await store.counts()
     assert (counts["messages"], counts["dedupe"]) == (0, 0)
     corrected = [arriving(n, fingerprint=bytes([n]) * 32) for n in range(1, 8)]
-    answers = await accept(desk, *corrected)
+    answers = await accept(store, *corrected)
     assert verdicts(answers) == ["created"] * 7
     assert [answer.seq for answer in answers] == [1, 2, 3, 4, 5, 6, 7]
 
 
-async def test_D4_a_refused_one_and_its_correction_may_come_in_one_batch(desk: BrokerStore) -> None:
-    await with_team(desk)
-    answers = await accept(desk, arriving(1, "topic", "undeclared"), topic(1), topic(1))
+async def test_D4_a_refused_one_and_its_correction_may_come_in_one_batch(
+    store: BrokerStore,
+) -> None:
+    await with_team(store)
+    answers = await accept(store, arriving(1, "topic", "undeclared"), topic(1), topic(1))
     assert verdicts(answers) == ["unknown_destination", "created", "duplicate"]
     assert [answer.seq for answer in answers] == [0, 1, 1]
 
 
 async def test_D4_known_answers_for_what_was_accepted_and_for_nothing_else(
-    desk: BrokerStore,
+    store: BrokerStore,
 ) -> None:
-    await with_team(desk)
-    await accept(desk, topic(1), topic(2))
-    found = await desk.known(
+    await with_team(store)
+    await accept(store, topic(1), topic(2))
+    found = await store.known(
         TEAM,
         [
             (make_id(2), topic(2).fingerprint),
@@ -213,19 +217,19 @@ async def test_D4_known_answers_for_what_was_accepted_and_for_nothing_else(
     assert found[0].epoch == 1
     assert found[2] is not None
     assert found[2].fingerprint == topic(1).fingerprint
-    assert await desk.known("nowhere", [(make_id(2), b"")]) == [None]
-    assert await desk.known(TEAM, []) == []
+    assert await store.known("nowhere", [(make_id(2), b"")]) == [None]
+    assert await store.known(TEAM, []) == []
 
 
 async def test_D4_a_duplicate_is_answered_before_epoch_and_destination_are_looked_at(
-    desk: BrokerStore,
+    store: BrokerStore,
 ) -> None:
-    await with_team(desk)
-    await accept(desk, topic(1), dm(2))
-    await desk.destination_drop(TEAM, "topic", "news")
-    await desk.member_remove(TEAM, BOB, NOW)
-    await desk.new_epoch(TEAM, "a test", NOW)
-    answers = await accept(desk, topic(1, epoch=1), dm(2, epoch=1), arriving(3, epoch=1))
+    await with_team(store)
+    await accept(store, topic(1), dm(2))
+    await store.destination_drop(TEAM, "topic", "news")
+    await store.member_remove(TEAM, BOB, NOW)
+    await store.new_epoch(TEAM, "a test", NOW)
+    answers = await accept(store, topic(1, epoch=1), dm(2, epoch=1), arriving(3, epoch=1))
     assert verdicts(answers) == ["duplicate", "duplicate", "epoch_mismatch"]
     assert [(one.epoch, one.message_epoch) for one in answers] == [(2, 1), (2, 1), (2, 0)]
 
@@ -244,31 +248,33 @@ async def test_D4_a_duplicate_is_answered_before_epoch_and_destination_are_looke
     ],
 )
 async def test_D15_grants_say_who_may_hand_in_what(
-    desk: BrokerStore, grants: tuple[str, ...], envelope: PushedEnvelope, verdict: str
+    store: BrokerStore, grants: tuple[str, ...], envelope: PushedEnvelope, verdict: str
 ) -> None:
-    await with_team(desk)
-    await desk.member_put(TEAM, member(ANA, "ana", *grants))
-    assert verdicts(await accept(desk, envelope)) == [verdict]
+    await with_team(store)
+    await store.member_put(TEAM, member(ANA, "ana", *grants))
+    assert verdicts(await accept(store, envelope)) == [verdict]
 
 
 async def test_D15_a_removed_member_is_a_stranger_at_once_and_may_come_back(
-    desk: BrokerStore,
+    store: BrokerStore,
 ) -> None:
-    await with_team(desk)
-    assert verdicts(await accept(desk, arriving(1))) == ["created"]
-    assert await desk.member_remove(TEAM, ANA, NOW + 1)
-    assert not await desk.member_remove(TEAM, ANA, NOW + 2)
-    assert await desk.member_get(TEAM, ANA) is None
+    await with_team(store)
+    assert verdicts(await accept(store, arriving(1))) == ["created"]
+    assert await store.member_remove(TEAM, ANA, NOW + 1)
+    assert not await store.member_remove(TEAM, ANA, NOW + 2)
+    assert await store.member_get(TEAM, ANA) is None
     # Also for what it handed in before: a stranger learns nothing.
-    assert verdicts(await accept(desk, arriving(1), arriving(2))) == ["not_a_member"] * 2
-    await desk.member_put(
+    assert verdicts(await accept(store, arriving(1), arriving(2))) == ["not_a_member"] * 2
+    await store.member_put(
         TEAM, MemberRow(key=ANA, name="ana", grants=frozenset({"write"}), added_at=NOW)
     )
-    assert verdicts(await accept(desk, arriving(1), arriving(2))) == ["duplicate", "created"]
+    assert verdicts(await accept(store, arriving(1), arriving(2))) == ["duplicate", "created"]
 
 
-async def test_D6_seqs_have_no_gaps_and_show_in_order_while_many_hand_in(desk: BrokerStore) -> None:
-    await with_team(desk)
+async def test_D6_seqs_have_no_gaps_and_show_in_order_while_many_hand_in(
+    store: BrokerStore,
+) -> None:
+    await with_team(store)
     seen: list[int] = []
     done = False
 
@@ -277,7 +283,7 @@ async def test_D6_seqs_have_no_gaps_and_show_in_order_while_many_hand_in(desk: B
         for turn in range(5):
             first = number * 1000 + turn * 10
             answers += await accept(
-                desk,
+                store,
                 *(arriving(first + n) for n in range(7)),
                 arriving(first + 8, "topic", "undeclared"),
                 arriving(first),
@@ -287,7 +293,7 @@ async def test_D6_seqs_have_no_gaps_and_show_in_order_while_many_hand_in(desk: B
     async def follow() -> None:
         after = 0
         while not done or after < 8 * 5 * 7:
-            page = await feed(desk, BOB, after)
+            page = await feed(store, BOB, after)
             # Nothing that is missing here may come later: the page covers all up to `to`.
             assert seqs(page) == list(range(after + 1, page.to + 1))
             seen.extend(seqs(page))
@@ -310,31 +316,31 @@ async def test_D6_seqs_have_no_gaps_and_show_in_order_while_many_hand_in(desk: B
 
 
 async def test_D6_the_same_ids_handed_in_by_many_at_once_are_created_once(
-    desk: BrokerStore,
+    store: BrokerStore,
 ) -> None:
-    await with_team(desk)
+    await with_team(store)
     batch = [topic(n) for n in range(30)]
     tries = await asyncio.gather(
-        *(accept(desk, *(batch if turn % 2 else batch[::-1])) for turn in range(6))
+        *(accept(store, *(batch if turn % 2 else batch[::-1])) for turn in range(6))
     )
     all_verdicts = [one.verdict for each in tries for one in each]
     assert all_verdicts.count(AcceptVerdict.CREATED) == 30
     assert all_verdicts.count(AcceptVerdict.DUPLICATE) == 150
-    mesh = await desk.mesh_get(TEAM)
+    mesh = await store.mesh_get(TEAM)
     assert mesh is not None
     assert mesh.seq == 30
-    assert await desk.orphans(10) == []
+    assert await store.orphans(10) == []
 
 
-async def test_D5_a_batch_may_declare_nothing_and_be_empty(desk: BrokerStore) -> None:
-    await with_team(desk)
-    assert await accept(desk) == []
-    await desk.destination_put(TEAM, DestinationRow(kind="topic", ref="later", made_at=NOW))
-    assert verdicts(await accept(desk, arriving(1, "topic", "later"))) == ["created"]
+async def test_D5_a_batch_may_declare_nothing_and_be_empty(store: BrokerStore) -> None:
+    await with_team(store)
+    assert await accept(store) == []
+    await store.destination_put(TEAM, DestinationRow(kind="topic", ref="later", made_at=NOW))
+    assert verdicts(await accept(store, arriving(1, "topic", "later"))) == ["created"]
 
 
-async def test_D14_whoever_listens_is_told_how_far_a_mesh_has_grown(desk: BrokerStore) -> None:
-    await with_team(desk)
+async def test_D14_whoever_listens_is_told_how_far_a_mesh_has_grown(store: BrokerStore) -> None:
+    await with_team(store)
     told: list[tuple[str, int]] = []
     heard = asyncio.Event()
 
@@ -342,8 +348,8 @@ async def test_D14_whoever_listens_is_told_how_far_a_mesh_has_grown(desk: Broker
         told.append((mesh, seq))
         heard.set()
 
-    desk.on_news(listen)
-    await accept(desk, arriving(1), arriving(2), arriving(3, sender=EVE))
+    store.on_news(listen)
+    await accept(store, arriving(1), arriving(2), arriving(3, sender=EVE))
     await asyncio.wait_for(heard.wait(), 10)
     assert {mesh for mesh, _ in told} == {TEAM}
     assert {seq for _, seq in told} <= {0, 2}

@@ -10,14 +10,14 @@ import pytest
 from holdfast.rules.broker_rows import OWNER_GRANTS, InviteRow
 from holdfast.rules.errors import AlreadyExists, InviteEnded, UnknownMesh
 from holdfast.storage.broker.port import BrokerStore
-from support.desks import (
+from support.broker_stores import (
     ANA,
     BOB,
     EVE,
     NOW,
     OWNER,
     TEAM,
-    DeskMaker,
+    StoreMaker,
     accept,
     arriving,
     feed,
@@ -43,202 +43,204 @@ def invite(uses: int = 1, expires_at: int = NOW + 1000, digest: bytes = SECRET) 
     )
 
 
-async def test_D1_a_mesh_is_registered_once_and_belongs_to_its_owner(desk: BrokerStore) -> None:
-    first = await with_team(desk)
+async def test_D1_a_mesh_is_registered_once_and_belongs_to_its_owner(store: BrokerStore) -> None:
+    first = await with_team(store)
     assert (first.epoch, first.base, first.seq, first.first) == (1, 0, 0, 1)
     assert (first.slug, first.name, first.owner, first.created_at) == (TEAM, "The team", OWNER, NOW)
-    again = await desk.mesh_register(TEAM, "Another", OWNER, "olga", "server-9", NOW + 5)
+    again = await store.mesh_register(TEAM, "Another", OWNER, "olga", "server-9", NOW + 5)
     assert again == first
     with pytest.raises(AlreadyExists):
-        await desk.mesh_register(TEAM, "Theirs", EVE, "eve", "server-3", NOW)
-    assert await desk.mesh_list() == [first]
-    owner = await desk.member_get(TEAM, OWNER)
+        await store.mesh_register(TEAM, "Theirs", EVE, "eve", "server-3", NOW)
+    assert await store.mesh_list() == [first]
+    owner = await store.member_get(TEAM, OWNER)
     assert owner is not None
     assert owner.grants == OWNER_GRANTS
-    assert [row.epoch for row in await desk.epochs(TEAM)] == [1]
+    assert [row.epoch for row in await store.epochs(TEAM)] == [1]
 
 
-async def test_D1_a_mesh_that_is_removed_leaves_nothing_behind(desk: BrokerStore) -> None:
-    await with_team(desk)
-    await desk.mesh_register("other", "Other", OWNER, "olga", "server-2", NOW)
+async def test_D1_a_mesh_that_is_removed_leaves_nothing_behind(store: BrokerStore) -> None:
+    await with_team(store)
+    await store.mesh_register("other", "Other", OWNER, "olga", "server-2", NOW)
     await accept(
-        desk,
+        store,
         topic(1),
         queued(2),
         arriving(3),
         arriving(4, mesh="other", sender=OWNER, origin="olga"),
     )
-    await desk.object_add(TEAM, "ab" * 32, 0, b"piece")
-    await desk.invite_put(invite())
-    assert await desk.mesh_remove(TEAM)
-    assert not await desk.mesh_remove(TEAM)
-    assert await desk.mesh_get(TEAM) is None
-    counts = await desk.counts()
+    await store.object_add(TEAM, "ab" * 32, 0, b"piece")
+    await store.invite_put(invite())
+    assert await store.mesh_remove(TEAM)
+    assert not await store.mesh_remove(TEAM)
+    assert await store.mesh_get(TEAM) is None
+    counts = await store.counts()
     assert (counts["meshes"], counts["messages"], counts["dedupe"], counts["ready"]) == (1, 1, 1, 0)
-    assert await desk.meshes_of(ANA) == []
+    assert await store.meshes_of(ANA) == []
     # The name is free again, and the new mesh is another one: it knows nothing of the old ids.
-    await with_team(desk)
-    (answer,) = await accept(desk, arriving(3))
+    await with_team(store)
+    (answer,) = await accept(store, arriving(3))
     assert (answer.verdict.value, answer.seq) == ("created", 1)
     with pytest.raises(InviteEnded):
-        await desk.invite_use(SECRET, EVE, "eve", NOW)
+        await store.invite_use(SECRET, EVE, "eve", NOW)
 
 
-async def test_D1_what_concerns_a_mesh_that_is_not_there_is_refused(desk: BrokerStore) -> None:
+async def test_D1_what_concerns_a_mesh_that_is_not_there_is_refused(store: BrokerStore) -> None:
     with pytest.raises(UnknownMesh):
-        await desk.member_put(TEAM, member(ANA, "ana"))
+        await store.member_put(TEAM, member(ANA, "ana"))
     with pytest.raises(UnknownMesh):
-        await desk.new_epoch(TEAM, "why", NOW)
+        await store.new_epoch(TEAM, "why", NOW)
     with pytest.raises(UnknownMesh):
-        await feed(desk)
+        await feed(store)
     with pytest.raises(UnknownMesh):
-        await desk.invite_put(invite())
+        await store.invite_put(invite())
     with pytest.raises(UnknownMesh):
-        await desk.subscribe(TEAM, ANA, "news")
-    assert await desk.mesh_get(TEAM) is None
-    assert await desk.member_get(TEAM, ANA) is None
-    assert await desk.snapshot_get(TEAM) is None
-    assert await desk.object_size(TEAM, "ab" * 32) is None
+        await store.subscribe(TEAM, ANA, "news")
+    assert await store.mesh_get(TEAM) is None
+    assert await store.member_get(TEAM, ANA) is None
+    assert await store.snapshot_get(TEAM) is None
+    assert await store.object_size(TEAM, "ab" * 32) is None
 
 
-async def test_D6_a_new_epoch_counts_on_from_what_is_known(desk: BrokerStore) -> None:
-    await with_team(desk)
-    await desk.mesh_register("other", "Other", OWNER, "olga", "server-2", NOW)
-    await accept(desk, arriving(1), arriving(2))
-    (moved,) = await desk.new_epoch(TEAM, "a test", NOW + 7)
+async def test_D6_a_new_epoch_counts_on_from_what_is_known(store: BrokerStore) -> None:
+    await with_team(store)
+    await store.mesh_register("other", "Other", OWNER, "olga", "server-2", NOW)
+    await accept(store, arriving(1), arriving(2))
+    (moved,) = await store.new_epoch(TEAM, "a test", NOW + 7)
     assert (moved.slug, moved.epoch, moved.base, moved.seq) == (TEAM, 2, 2, 2)
-    answers = await accept(desk, arriving(3, epoch=2), arriving(4, epoch=1), arriving(5))
+    answers = await accept(store, arriving(3, epoch=2), arriving(4, epoch=1), arriving(5))
     assert [one.verdict.value for one in answers] == ["created", "epoch_mismatch", "created"]
     assert [(one.epoch, one.message_epoch, one.seq) for one in answers] == [
         (2, 2, 3),
         (2, 0, 0),
         (2, 2, 4),
     ]
-    page = await feed(desk)
+    page = await feed(store)
     assert (page.epoch, seqs(page), page.last) == (2, [1, 2, 3, 4], 4)
-    assert [(row.epoch, row.base, row.began_at) for row in await desk.epochs(TEAM)] == [
+    assert [(row.epoch, row.base, row.began_at) for row in await store.epochs(TEAM)] == [
         (1, 0, NOW),
         (2, 2, NOW + 7),
     ]
-    assert (await desk.epochs(TEAM))[1].reason == "a test"
-    other = await desk.mesh_get("other")
+    assert (await store.epochs(TEAM))[1].reason == "a test"
+    other = await store.mesh_get("other")
     assert other is not None
     assert other.epoch == 1
-    both = await desk.new_epoch(None, "all", NOW + 8)
+    both = await store.new_epoch(None, "all", NOW + 8)
     assert sorted((mesh.slug, mesh.epoch, mesh.base) for mesh in both) == [
         ("other", 2, 0),
         (TEAM, 3, 4),
     ]
 
 
-async def test_D6_opening_again_begins_no_epoch(make_desk: DeskMaker, tmp_path: Path) -> None:
+async def test_D6_opening_again_begins_no_epoch(make_store: StoreMaker, tmp_path: Path) -> None:
     for turn in range(3):
-        async with make_desk(tmp_path) as desk:
-            await with_team(desk)
-            (answer,) = await accept(desk, arriving(turn))
+        async with make_store(tmp_path) as store:
+            await with_team(store)
+            (answer,) = await accept(store, arriving(turn))
             assert (answer.epoch, answer.seq) == (1, turn + 1)
 
 
-async def test_D15_members_have_names_of_their_own(desk: BrokerStore) -> None:
-    await with_team(desk)
+async def test_D15_members_have_names_of_their_own(store: BrokerStore) -> None:
+    await with_team(store)
     with pytest.raises(AlreadyExists):
-        await desk.member_put(TEAM, member(EVE, "ana"))
-    assert await desk.member_get(TEAM, EVE) is None
-    assert [row.name for row in await desk.member_list(TEAM)] == ["ana", "bob", "olga"]
-    await desk.member_put(TEAM, member(ANA, "anna", "read"))
-    found = await desk.member_get(TEAM, ANA)
+        await store.member_put(TEAM, member(EVE, "ana"))
+    assert await store.member_get(TEAM, EVE) is None
+    assert [row.name for row in await store.member_list(TEAM)] == ["ana", "bob", "olga"]
+    await store.member_put(TEAM, member(ANA, "anna", "read"))
+    found = await store.member_get(TEAM, ANA)
     assert found == member(ANA, "anna", "read")
     # The name of one who left is free.
-    await desk.member_remove(TEAM, BOB, NOW)
-    await desk.member_put(TEAM, member(EVE, "bob"))
-    assert [row.key for row in await desk.member_list(TEAM)] == [ANA, EVE, OWNER]
-    assert await desk.meshes_of(EVE) == [TEAM]
-    assert await desk.meshes_of(BOB) == []
+    await store.member_remove(TEAM, BOB, NOW)
+    await store.member_put(TEAM, member(EVE, "bob"))
+    assert [row.key for row in await store.member_list(TEAM)] == [ANA, EVE, OWNER]
+    assert await store.meshes_of(EVE) == [TEAM]
+    assert await store.meshes_of(BOB) == []
 
 
 async def test_D6_what_a_member_has_got_never_goes_backwards_within_an_epoch(
-    desk: BrokerStore,
+    store: BrokerStore,
 ) -> None:
-    await with_team(desk)
+    await with_team(store)
     for epoch, seq in ((1, 5), (1, 3), (2, 4), (1, 9)):
-        await desk.member_got(TEAM, BOB, epoch, seq, NOW + seq)
-    found = await desk.member_get(TEAM, BOB)
+        await store.member_got(TEAM, BOB, epoch, seq, NOW + seq)
+    found = await store.member_get(TEAM, BOB)
     assert found is not None
     assert (found.got_epoch, found.got_seq) == (2, 4)
     assert found.seen_at is not None
-    await desk.member_got(TEAM, EVE, 1, 1, NOW)
-    assert await desk.member_get(TEAM, EVE) is None
+    await store.member_got(TEAM, EVE, 1, 1, NOW)
+    assert await store.member_get(TEAM, EVE) is None
 
 
-async def test_D15_a_single_use_invite_makes_one_member_however_many_try(desk: BrokerStore) -> None:
-    await with_team(desk)
-    await desk.invite_put(invite())
+async def test_D15_a_single_use_invite_makes_one_member_however_many_try(
+    store: BrokerStore,
+) -> None:
+    await with_team(store)
+    await store.invite_put(invite())
     keys = [bytes([n]) * 32 for n in range(50, 60)]
     tries = await asyncio.gather(
-        *(desk.invite_use(SECRET, key, f"peer-{key[0]}", NOW) for key in keys),
+        *(store.invite_use(SECRET, key, f"peer-{key[0]}", NOW) for key in keys),
         return_exceptions=True,
     )
     assert tries.count(TEAM) == 1
     assert all(isinstance(one, InviteEnded) for one in tries if one != TEAM)
-    joined = [key for key in keys if await desk.member_get(TEAM, key)]
+    joined = [key for key in keys if await store.member_get(TEAM, key)]
     assert len(joined) == 1
-    row = await desk.member_get(TEAM, joined[0])
+    row = await store.member_get(TEAM, joined[0])
     assert row is not None
     assert (row.grants, row.added_at) == (frozenset({"read", "send"}), NOW)
 
 
-async def test_D15_a_counted_invite_ends_after_its_uses(desk: BrokerStore) -> None:
-    await with_team(desk)
-    await desk.invite_put(invite(3))
+async def test_D15_a_counted_invite_ends_after_its_uses(store: BrokerStore) -> None:
+    await with_team(store)
+    await store.invite_put(invite(3))
     keys = [bytes([n]) * 32 for n in range(50, 58)]
     tries = await asyncio.gather(
-        *(desk.invite_use(SECRET, key, f"peer-{key[0]}", NOW) for key in keys),
+        *(store.invite_use(SECRET, key, f"peer-{key[0]}", NOW) for key in keys),
         return_exceptions=True,
     )
     assert tries.count(TEAM) == 3
-    assert len(await desk.member_list(TEAM)) == 3 + 3
-    assert [row.uses_left for row in await desk.invite_list(TEAM)] in ([0], [])
+    assert len(await store.member_list(TEAM)) == 3 + 3
+    assert [row.uses_left for row in await store.invite_list(TEAM)] in ([0], [])
 
 
-async def test_D15_whoever_lost_the_answer_may_use_the_invite_again(desk: BrokerStore) -> None:
-    await with_team(desk)
-    await desk.invite_put(invite())
-    assert await desk.invite_use(SECRET, EVE, "eve", NOW) == TEAM
-    assert await desk.invite_use(SECRET, EVE, "eve", NOW) == TEAM
+async def test_D15_whoever_lost_the_answer_may_use_the_invite_again(store: BrokerStore) -> None:
+    await with_team(store)
+    await store.invite_put(invite())
+    assert await store.invite_use(SECRET, EVE, "eve", NOW) == TEAM
+    assert await store.invite_use(SECRET, EVE, "eve", NOW) == TEAM
     # A member needs none, and uses none.
-    await desk.invite_put(invite(1, digest=b"e" * 32))
-    assert await desk.invite_use(b"e" * 32, ANA, "ana", NOW) == TEAM
-    assert await desk.invite_use(b"e" * 32, b"f" * 32, "frank", NOW) == TEAM
+    await store.invite_put(invite(1, digest=b"e" * 32))
+    assert await store.invite_use(b"e" * 32, ANA, "ana", NOW) == TEAM
+    assert await store.invite_use(b"e" * 32, b"f" * 32, "frank", NOW) == TEAM
 
 
 async def test_D15_an_invite_that_is_over_unknown_or_dropped_lets_nobody_in(
-    desk: BrokerStore,
+    store: BrokerStore,
 ) -> None:
-    await with_team(desk)
-    await desk.invite_put(invite(5, NOW + 10))
+    await with_team(store)
+    await store.invite_put(invite(5, NOW + 10))
     for secret, now_ms in ((b"?" * 32, NOW), (SECRET, NOW + 10), (SECRET, NOW + 11)):
         with pytest.raises(InviteEnded):
-            await desk.invite_use(secret, EVE, "eve", now_ms)
-    assert await desk.invite_list(TEAM) == [invite(5, NOW + 10)]
-    assert await desk.invite_drop(TEAM, SECRET)
-    assert not await desk.invite_drop(TEAM, SECRET)
+            await store.invite_use(secret, EVE, "eve", now_ms)
+    assert await store.invite_list(TEAM) == [invite(5, NOW + 10)]
+    assert await store.invite_drop(TEAM, SECRET)
+    assert not await store.invite_drop(TEAM, SECRET)
     with pytest.raises(InviteEnded):
-        await desk.invite_use(SECRET, EVE, "eve", NOW)
-    assert await desk.member_get(TEAM, EVE) is None
+        await store.invite_use(SECRET, EVE, "eve", NOW)
+    assert await store.member_get(TEAM, EVE) is None
 
 
-async def test_D15_a_name_that_is_taken_costs_the_invite_nothing(desk: BrokerStore) -> None:
-    await with_team(desk)
-    await desk.invite_put(invite())
+async def test_D15_a_name_that_is_taken_costs_the_invite_nothing(store: BrokerStore) -> None:
+    await with_team(store)
+    await store.invite_put(invite())
     with pytest.raises(AlreadyExists):
-        await desk.invite_use(SECRET, EVE, "ana", NOW)
-    assert await desk.invite_use(SECRET, EVE, "eve", NOW) == TEAM
+        await store.invite_use(SECRET, EVE, "ana", NOW)
+    assert await store.invite_use(SECRET, EVE, "eve", NOW) == TEAM
 
 
-async def test_D7_the_mode_is_noted_in_the_store(make_desk: DeskMaker, tmp_path: Path) -> None:
-    async with make_desk(tmp_path) as desk:
-        assert await desk.mode() == ("retention_scoped", 30)
-        await desk.set_mode("permanent", 7)
-        await desk.ping()
-    async with make_desk(tmp_path) as desk:
-        assert await desk.mode() == ("permanent", 7)
+async def test_D7_the_mode_is_noted_in_the_store(make_store: StoreMaker, tmp_path: Path) -> None:
+    async with make_store(tmp_path) as store:
+        assert await store.mode() == ("retention_scoped", 30)
+        await store.set_mode("permanent", 7)
+        await store.ping()
+    async with make_store(tmp_path) as store:
+        assert await store.mode() == ("permanent", 7)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, DestinationRow, PushedEnvelope
 from holdfast.rules.limits import DAY_MS
 from holdfast.storage.broker.port import BrokerStore
-from support.desks import (
+from support.broker_stores import (
     ANA,
     BOB,
     DEDUPE_MS,
@@ -127,24 +127,24 @@ def told(answer: AcceptResult) -> tuple[object, ...]:
     )
 
 
-async def run(desk: BrokerStore, slugs: list[str], story: list[object]) -> None:
+async def run(store: BrokerStore, slugs: list[str], story: list[object]) -> None:
     models: dict[str, Model] = {}
     for slug in slugs[:2]:
         models[slug] = Model()
-        await desk.mesh_register(slug, slug, OWNER, "olga", f"server-{slug}", NOW)
-        await desk.member_put(slug, member(ANA, "ana"))
-        await desk.member_put(slug, member(BOB, "bob"))
-        await desk.destination_put(slug, DestinationRow(kind="topic", ref=TOPIC, made_at=NOW))
-        await desk.subscribe(slug, OWNER, TOPIC)
+        await store.mesh_register(slug, slug, OWNER, "olga", f"server-{slug}", NOW)
+        await store.member_put(slug, member(ANA, "ana"))
+        await store.member_put(slug, member(BOB, "bob"))
+        await store.destination_put(slug, DestinationRow(kind="topic", ref=TOPIC, made_at=NOW))
+        await store.subscribe(slug, OWNER, TOPIC)
     now = NOW
     for step in story:
         now += 1
         if isinstance(step, NewEpoch):
-            await desk.new_epoch(slugs[step.mesh], "a test", now)
+            await store.new_epoch(slugs[step.mesh], "a test", now)
             models[slugs[step.mesh]].epoch += 1
         elif isinstance(step, Sweep):
             now += step.days * DAY_MS
-            await desk.sweep(now, 1000)
+            await store.sweep(now, 1000)
             for model in models.values():
                 model.sweep(now)
         elif isinstance(step, list):
@@ -155,14 +155,14 @@ async def run(desk: BrokerStore, slugs: list[str], story: list[object]) -> None:
                 else (AcceptVerdict.UNKNOWN_MESH, 0, 0, 0, 0, True)
                 for one in batch
             ]
-            assert [told(one) for one in await accept(desk, *batch, now_ms=now)] == expected
+            assert [told(one) for one in await accept(store, *batch, now_ms=now)] == expected
     for slug, model in models.items():
-        page = await feed(desk, OWNER, mesh=slug, own=True)
+        page = await feed(store, OWNER, mesh=slug, own=True)
         assert [row.seq for row in page.rows] == model.seen()
         assert (page.last, page.epoch) == (model.seq, model.epoch)
-    assert await desk.orphans(10) == []
+    assert await store.orphans(10) == []
     for slug in models:
-        await desk.mesh_remove(slug)
+        await store.mesh_remove(slug)
 
 
 def _arriving(slugs: list[str], one: Tried) -> PushedEnvelope:
@@ -179,14 +179,14 @@ def _arriving(slugs: list[str], one: Tried) -> PushedEnvelope:
     )
 
 
-def test_D2_a_desk_answers_as_a_dict_would(desk: BrokerStore, runner: asyncio.Runner) -> None:
+def test_D2_a_desk_answers_as_a_dict_would(store: BrokerStore, runner: asyncio.Runner) -> None:
     numbers = count()
 
     @settings(max_examples=40)
     @given(story=steps)
     def check(story: list[object]) -> None:
         number = next(numbers)
-        runner.run(run(desk, [f"m{number}", f"n{number}", "nowhere"], story))
+        runner.run(run(store, [f"m{number}", f"n{number}", "nowhere"], story))
 
     run_all: Callable[[], None] = check
     run_all()

@@ -10,7 +10,7 @@ from holdfast.rules.broker_rows import AcceptVerdict, BrokerSwept, InviteRow, Sn
 from holdfast.rules.errors import Truncated
 from holdfast.rules.limits import DAY_MS
 from holdfast.storage.broker.port import BrokerStore
-from support.desks import (
+from support.broker_stores import (
     ANA,
     BOB,
     DEDUPE_MS,
@@ -34,7 +34,7 @@ from support.desks import (
 from support.envelopes import make_id
 
 
-async def with_snapshot(desk: BrokerStore, seq: int) -> None:
+async def with_snapshot(store: BrokerStore, seq: int) -> None:
     row = SnapshotRow(
         id=f"at-{seq}",
         epoch=1,
@@ -45,142 +45,142 @@ async def with_snapshot(desk: BrokerStore, seq: int) -> None:
         made_by=ANA,
         began_at=NOW,
     )
-    await desk.snapshot_begin(TEAM, row)
-    await desk.snapshot_commit(TEAM, row.id, sha256().digest(), NOW)
+    await store.snapshot_begin(TEAM, row)
+    await store.snapshot_commit(TEAM, row.id, sha256().digest(), NOW)
 
 
-async def test_D7_messages_past_their_time_go_and_their_ids_stay(desk: BrokerStore) -> None:
-    await with_team(desk)
-    await desk.subscribe(TEAM, BOB, TOPIC)
-    await accept(desk, topic(1), dm(2))
-    await accept(desk, topic(3), now_ms=NOW + 1)
-    assert await desk.sweep(NOW + KEEP_MS - 1, 100) == BrokerSwept()
-    assert (await desk.sweep(NOW + KEEP_MS, 100)).messages == 2
-    assert seqs(await feed(desk)) == [3]
-    assert await desk.orphans(10) == []
-    answers = await accept(desk, topic(1), topic(2, fingerprint=b"x" * 32), topic(3))
+async def test_D7_messages_past_their_time_go_and_their_ids_stay(store: BrokerStore) -> None:
+    await with_team(store)
+    await store.subscribe(TEAM, BOB, TOPIC)
+    await accept(store, topic(1), dm(2))
+    await accept(store, topic(3), now_ms=NOW + 1)
+    assert await store.sweep(NOW + KEEP_MS - 1, 100) == BrokerSwept()
+    assert (await store.sweep(NOW + KEEP_MS, 100)).messages == 2
+    assert seqs(await feed(store)) == [3]
+    assert await store.orphans(10) == []
+    answers = await accept(store, topic(1), topic(2, fingerprint=b"x" * 32), topic(3))
     assert [(one.verdict.value, one.seq, one.history_available) for one in answers] == [
         ("duplicate", 1, False),
         ("idempotency_key_reused", 2, False),
         ("duplicate", 3, True),
     ]
-    counts = await desk.counts()
+    counts = await store.counts()
     assert (counts["messages"], counts["dedupe"]) == (1, 3)
 
 
-async def test_D7_ids_are_known_one_day_longer_than_promised(desk: BrokerStore) -> None:
-    await with_team(desk)
-    await accept(desk, topic(1))
-    await desk.sweep(NOW + KEEP_MS, 100)
+async def test_D7_ids_are_known_one_day_longer_than_promised(store: BrokerStore) -> None:
+    await with_team(store)
+    await accept(store, topic(1))
+    await store.sweep(NOW + KEEP_MS, 100)
     late = NOW + DEDUPE_MS + DAY_MS
-    assert (await desk.sweep(late - 1, 100)).dedupe == 0
-    assert verdicts(await accept(desk, topic(1), now_ms=late - 1)) == ["duplicate"]
-    assert (await desk.sweep(late, 100)).dedupe == 1
-    (answer,) = await accept(desk, topic(1), now_ms=late)
+    assert (await store.sweep(late - 1, 100)).dedupe == 0
+    assert verdicts(await accept(store, topic(1), now_ms=late - 1)) == ["duplicate"]
+    assert (await store.sweep(late, 100)).dedupe == 1
+    (answer,) = await accept(store, topic(1), now_ms=late)
     assert (answer.verdict, answer.seq) == (AcceptVerdict.CREATED, 2)
-    assert await desk.orphans(10) == []
+    assert await store.orphans(10) == []
 
 
-async def test_D7_in_permanent_mode_no_id_is_ever_forgotten(desk: BrokerStore) -> None:
-    await with_team(desk)
+async def test_D7_in_permanent_mode_no_id_is_ever_forgotten(store: BrokerStore) -> None:
+    await with_team(store)
     far = NOW + 100 * DEDUPE_MS
-    await accept(desk, topic(1), dedupe_ms=None)
-    await accept(desk, topic(2))
-    await desk.set_mode("permanent", 30)
-    swept = await desk.sweep(far, 100)
+    await accept(store, topic(1), dedupe_ms=None)
+    await accept(store, topic(2))
+    await store.set_mode("permanent", 30)
+    swept = await store.sweep(far, 100)
     assert (swept.messages, swept.dedupe) == (2, 0)
-    assert verdicts(await accept(desk, topic(1), topic(2), now_ms=far)) == ["duplicate"] * 2
+    assert verdicts(await accept(store, topic(1), topic(2), now_ms=far)) == ["duplicate"] * 2
     # What was accepted for ever stays so when the mode is changed.
-    await desk.set_mode("retention_scoped", 30)
-    assert (await desk.sweep(far, 100)).dedupe == 1
-    assert verdicts(await accept(desk, topic(1), now_ms=far)) == ["duplicate"]
+    await store.set_mode("retention_scoped", 30)
+    assert (await store.sweep(far, 100)).dedupe == 1
+    assert verdicts(await accept(store, topic(1), now_ms=far)) == ["duplicate"]
 
 
-async def test_D7_the_id_of_what_is_still_held_is_never_forgotten(desk: BrokerStore) -> None:
-    await with_team(desk)
-    await accept(desk, arriving(1))
+async def test_D7_the_id_of_what_is_still_held_is_never_forgotten(store: BrokerStore) -> None:
+    await with_team(store)
+    await accept(store, arriving(1))
     far = NOW + 100 * DEDUPE_MS
-    assert await desk.sweep(far, 100) == BrokerSwept()
-    assert verdicts(await accept(desk, arriving(1), now_ms=far)) == ["duplicate"]
-    assert await desk.orphans(10) == []
+    assert await store.sweep(far, 100) == BrokerSwept()
+    assert verdicts(await accept(store, arriving(1), now_ms=far)) == ["duplicate"]
+    assert await store.orphans(10) == []
 
 
-async def test_D7_changes_go_only_as_far_as_a_snapshot_holds_them(desk: BrokerStore) -> None:
-    await with_team(desk)
-    await accept(desk, *(arriving(n) for n in range(1, 7)), topic(7))
+async def test_D7_changes_go_only_as_far_as_a_snapshot_holds_them(store: BrokerStore) -> None:
+    await with_team(store)
+    await accept(store, *(arriving(n) for n in range(1, 7)), topic(7))
     far = NOW + KEEP_MS
-    assert (await desk.sweep(far, 100)).messages == 1
-    mesh = await desk.mesh_get(TEAM)
+    assert (await store.sweep(far, 100)).messages == 1
+    mesh = await store.mesh_get(TEAM)
     assert mesh is not None
     assert (mesh.first, mesh.seq) == (1, 7)
-    assert seqs(await feed(desk)) == [1, 2, 3, 4, 5, 6]
-    await with_snapshot(desk, 4)
-    assert (await desk.sweep(far - 1, 100)).messages == 0
-    assert (await desk.sweep(far, 100)).messages == 4
-    assert (await desk.sweep(far, 100)).messages == 0
-    mesh = await desk.mesh_get(TEAM)
+    assert seqs(await feed(store)) == [1, 2, 3, 4, 5, 6]
+    await with_snapshot(store, 4)
+    assert (await store.sweep(far - 1, 100)).messages == 0
+    assert (await store.sweep(far, 100)).messages == 4
+    assert (await store.sweep(far, 100)).messages == 0
+    mesh = await store.mesh_get(TEAM)
     assert mesh is not None
     assert (mesh.first, mesh.seq) == (5, 7)
     for after in (0, 3):
         with pytest.raises(Truncated) as caught:
-            await feed(desk, BOB, after)
+            await feed(store, BOB, after)
         assert caught.value.first_available == 5
-    assert seqs(await feed(desk, BOB, 4)) == [5, 6]
-    (again,) = await accept(desk, arriving(2))
+    assert seqs(await feed(store, BOB, 4)) == [5, 6]
+    (again,) = await accept(store, arriving(2))
     assert (again.verdict, again.seq, again.history_available) == (
         AcceptVerdict.DUPLICATE,
         2,
         False,
     )
-    assert await desk.orphans(10) == []
+    assert await store.orphans(10) == []
 
 
-async def test_D7_a_young_change_keeps_the_ones_behind_it(desk: BrokerStore) -> None:
-    await with_team(desk)
-    await accept(desk, arriving(1))
-    await accept(desk, arriving(2), now_ms=NOW + 1000)
+async def test_D7_a_young_change_keeps_the_ones_behind_it(store: BrokerStore) -> None:
+    await with_team(store)
+    await accept(store, arriving(1))
+    await accept(store, arriving(2), now_ms=NOW + 1000)
     # The wall clock went back: the third one is older by its time than the second.
-    await accept(desk, arriving(3))
-    await with_snapshot(desk, 3)
-    assert (await desk.sweep(NOW + KEEP_MS, 100)).messages == 1
-    assert seqs(await feed(desk, BOB, 1)) == [2, 3]
-    assert (await desk.sweep(NOW + KEEP_MS + 1000, 100)).messages == 2
-    mesh = await desk.mesh_get(TEAM)
+    await accept(store, arriving(3))
+    await with_snapshot(store, 3)
+    assert (await store.sweep(NOW + KEEP_MS, 100)).messages == 1
+    assert seqs(await feed(store, BOB, 1)) == [2, 3]
+    assert (await store.sweep(NOW + KEEP_MS + 1000, 100)).messages == 2
+    mesh = await store.mesh_get(TEAM)
     assert mesh is not None
     assert (mesh.first, mesh.seq) == (4, 3)
-    assert seqs(await feed(desk, BOB, 3)) == []
+    assert seqs(await feed(store, BOB, 3)) == []
 
 
-async def test_D7_a_message_that_waits_in_a_queue_outlives_its_time(desk: BrokerStore) -> None:
-    await with_team(desk)
-    await accept(desk, *(queued(n) for n in range(1, 5)))
+async def test_D7_a_message_that_waits_in_a_queue_outlives_its_time(store: BrokerStore) -> None:
+    await with_team(store)
+    await accept(store, *(queued(n) for n in range(1, 5)))
     leases = [bytes([n]) * 16 for n in range(3)]
     far = NOW + KEEP_MS
-    done, dead, held = await desk.take(TEAM, QUEUE, ANA, 3, leases, far - 10)
-    await desk.settle(TEAM, QUEUE, done.seq, done.lease, "done", "", far)
-    await desk.settle(TEAM, QUEUE, dead.seq, dead.lease, "dead", "why", far)
-    assert (await desk.sweep(far, 100)).messages == 2
-    assert await desk.dead_letters(TEAM, QUEUE, 10) == []
-    assert await desk.settle(TEAM, QUEUE, held.seq, held.lease, "done", "", far)
-    (waiting,) = await desk.take(TEAM, QUEUE, ANA, 1, leases, far)
+    done, dead, held = await store.take(TEAM, QUEUE, ANA, 3, leases, far - 10)
+    await store.settle(TEAM, QUEUE, done.seq, done.lease, "done", "", far)
+    await store.settle(TEAM, QUEUE, dead.seq, dead.lease, "dead", "why", far)
+    assert (await store.sweep(far, 100)).messages == 2
+    assert await store.dead_letters(TEAM, QUEUE, 10) == []
+    assert await store.settle(TEAM, QUEUE, held.seq, held.lease, "done", "", far)
+    (waiting,) = await store.take(TEAM, QUEUE, ANA, 1, leases, far)
     assert (waiting.seq, waiting.raw) == (4, b"envelope 4")
-    assert await desk.orphans(10) == []
+    assert await store.orphans(10) == []
 
 
-async def test_D7_a_sweep_takes_no_more_than_it_is_told_and_gets_there(desk: BrokerStore) -> None:
-    await with_team(desk)
-    await accept(desk, *(topic(n) for n in range(25)))
+async def test_D7_a_sweep_takes_no_more_than_it_is_told_and_gets_there(store: BrokerStore) -> None:
+    await with_team(store)
+    await accept(store, *(topic(n) for n in range(25)))
     far = NOW + KEEP_MS + DEDUPE_MS + DAY_MS
-    swept = [await desk.sweep(far, 10) for _ in range(4)]
+    swept = [await store.sweep(far, 10) for _ in range(4)]
     assert [one.messages for one in swept] == [10, 10, 5, 0]
     assert sum(one.dedupe for one in swept) == 25
     assert max(one.dedupe for one in swept) <= 10
-    counts = await desk.counts()
+    counts = await store.counts()
     assert (counts["messages"], counts["dedupe"]) == (0, 0)
 
 
-async def test_D7_invites_that_are_over_are_swept(desk: BrokerStore) -> None:
-    await with_team(desk)
+async def test_D7_invites_that_are_over_are_swept(store: BrokerStore) -> None:
+    await with_team(store)
     for number in (1, 2):
         row = InviteRow(
             mesh=TEAM,
@@ -191,25 +191,27 @@ async def test_D7_invites_that_are_over_are_swept(desk: BrokerStore) -> None:
             made_by=OWNER,
             made_at=NOW,
         )
-        await desk.invite_put(row)
-    assert (await desk.sweep(NOW, 100)).invites == 0
-    assert (await desk.sweep(NOW + 1, 100)).invites == 1
-    assert [row.digest for row in await desk.invite_list(TEAM)] == [b"\2" * 32]
+        await store.invite_put(row)
+    assert (await store.sweep(NOW, 100)).invites == 0
+    assert (await store.sweep(NOW + 1, 100)).invites == 1
+    assert [row.digest for row in await store.invite_list(TEAM)] == [b"\2" * 32]
 
 
 async def test_D7_the_orphan_check_finds_both_kinds_and_nothing_else(
-    desk: BrokerStore, vandal: Vandal
+    store: BrokerStore, vandal: Vandal
 ) -> None:
-    await with_team(desk)
-    await desk.mesh_register("other", "Other", ANA, "ana", "server-2", NOW)
-    await accept(desk, *(topic(n) for n in range(1, 6)), *(arriving(n, mesh="other") for n in (1,)))
-    assert await desk.orphans(10) == []
-    await vandal.lose_message(desk, TEAM, 2)
-    await vandal.lose_dedupe(desk, TEAM, make_id(4))
-    found = await desk.orphans(10)
+    await with_team(store)
+    await store.mesh_register("other", "Other", ANA, "ana", "server-2", NOW)
+    await accept(
+        store, *(topic(n) for n in range(1, 6)), *(arriving(n, mesh="other") for n in (1,))
+    )
+    assert await store.orphans(10) == []
+    await vandal.lose_message(store, TEAM, 2)
+    await vandal.lose_dedupe(store, TEAM, make_id(4))
+    found = await store.orphans(10)
     assert sorted((one.mesh, one.seq, one.id) for one in found) == [
         (TEAM, 2, make_id(2)),
         (TEAM, 4, make_id(4)),
     ]
     assert len({one.what for one in found}) == 2
-    assert len(await desk.orphans(1)) == 1
+    assert len(await store.orphans(1)) == 1

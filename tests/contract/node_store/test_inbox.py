@@ -7,7 +7,7 @@ import msgspec
 from holdfast.rules.rows import InboxRow
 from holdfast.storage.ports import Store
 from support.envelopes import MESH, make_id
-from support.stores import inbox_row, mate_row, read
+from support.stores import inbox_row, known_member, read
 
 
 def numbers(rows: list[InboxRow]) -> list[int]:
@@ -97,43 +97,45 @@ def test_D13_the_sweep_takes_messages_with_their_place_in_the_log(store: Store) 
 
 
 def test_D6_what_stood_above_a_seq_of_an_epoch_is_found_in_pages(store: Store) -> None:
-    store.write(lambda tx: tx.heard_add(MESH, 1, [(3, 30), (1, 10), (2, 20), (4, 25)]))
-    store.write(lambda tx: tx.heard_add(MESH, 2, [(4, 40)]))
-    store.write(lambda tx: tx.heard_add("other", 1, [(9, 90)]))
+    store.write(lambda tx: tx.broker_positions_add(MESH, 1, [(3, 30), (1, 10), (2, 20), (4, 25)]))
+    store.write(lambda tx: tx.broker_positions_add(MESH, 2, [(4, 40)]))
+    store.write(lambda tx: tx.broker_positions_add("other", 1, [(9, 90)]))
     with store.read() as tx:
-        assert tx.heard_above(MESH, 1, 1, 0, 9) == [(2, 20), (3, 30), (4, 25)]
-        assert tx.heard_above(MESH, 1, 1, 0, 2) == [(2, 20), (3, 30)]
-        assert tx.heard_above(MESH, 1, 1, 3, 9) == [(4, 25)]
-        assert tx.heard_above(MESH, 3, 0, 0, 9) == []
+        assert tx.broker_positions_above(MESH, 1, 1, 0, 9) == [(2, 20), (3, 30), (4, 25)]
+        assert tx.broker_positions_above(MESH, 1, 1, 0, 2) == [(2, 20), (3, 30)]
+        assert tx.broker_positions_above(MESH, 1, 1, 3, 9) == [(4, 25)]
+        assert tx.broker_positions_above(MESH, 3, 0, 0, 9) == []
 
 
 def test_D6_a_place_that_is_known_stays_as_it_was(store: Store) -> None:
-    store.write(lambda tx: tx.heard_add(MESH, 1, [(3, 30)]))
-    store.write(lambda tx: tx.heard_add(MESH, 1, [(3, 31), (4, 40), (4, 41)]))
-    assert read(store, lambda tx: tx.heard_above(MESH, 1, 0, 0, 9)) == [(3, 30), (4, 40)]
+    store.write(lambda tx: tx.broker_positions_add(MESH, 1, [(3, 30)]))
+    store.write(lambda tx: tx.broker_positions_add(MESH, 1, [(3, 31), (4, 40), (4, 41)]))
+    assert read(store, lambda tx: tx.broker_positions_above(MESH, 1, 0, 0, 9)) == [(3, 30), (4, 40)]
 
 
 def test_D6_places_of_entries_that_are_gone_are_swept_in_chunks(store: Store) -> None:
-    store.write(lambda tx: tx.heard_add(MESH, 1, [(1, 30), (2, 10), (3, 20), (4, 40)]))
-    assert store.write(lambda tx: tx.heard_sweep(31, 2)) == 2
-    assert read(store, lambda tx: tx.heard_above(MESH, 1, 0, 0, 9)) == [(1, 30), (4, 40)]
-    assert store.write(lambda tx: tx.heard_sweep(31, 2)) == 1
-    assert store.write(lambda tx: tx.heard_sweep(31, 2)) == 0
+    store.write(lambda tx: tx.broker_positions_add(MESH, 1, [(1, 30), (2, 10), (3, 20), (4, 40)]))
+    assert store.write(lambda tx: tx.broker_positions_sweep(31, 2)) == 2
+    assert read(store, lambda tx: tx.broker_positions_above(MESH, 1, 0, 0, 9)) == [(1, 30), (4, 40)]
+    assert store.write(lambda tx: tx.broker_positions_sweep(31, 2)) == 1
+    assert store.write(lambda tx: tx.broker_positions_sweep(31, 2)) == 0
 
 
 # --- mates ---------------------------------------------------------------------------------------
 
 
 def test_D15_the_members_are_those_that_were_told_last(store: Store) -> None:
-    store.write(lambda tx: tx.mates_put(MESH, [mate_row("b"), mate_row("a", seen_at=None)]))
-    store.write(lambda tx: tx.mates_put("other", [mate_row("a", mesh="other")]))
-    assert read(store, lambda tx: tx.mate_list(MESH)) == [
-        mate_row("a", seen_at=None),
-        mate_row("b"),
+    store.write(lambda tx: tx.known_members_put(MESH, [known_member("b"), known_member("a", seen_at=None)]))
+    store.write(lambda tx: tx.known_members_put("other", [known_member("a", mesh="other")]))
+    assert read(store, lambda tx: tx.known_members_list(MESH)) == [
+        known_member("a", seen_at=None),
+        known_member("b"),
     ]
-    store.write(lambda tx: tx.mates_put(MESH, [mate_row("c", grants=()), mate_row("b", name="bo")]))
-    assert read(store, lambda tx: tx.mate_list(MESH)) == [
-        mate_row("b", name="bo"),
-        mate_row("c", grants=()),
+    store.write(
+        lambda tx: tx.known_members_put(MESH, [known_member("c", grants=()), known_member("b", name="bo")])
+    )
+    assert read(store, lambda tx: tx.known_members_list(MESH)) == [
+        known_member("b", name="bo"),
+        known_member("c", grants=()),
     ]
-    assert read(store, lambda tx: tx.mate_list("other")) == [mate_row("a", mesh="other")]
+    assert read(store, lambda tx: tx.known_members_list("other")) == [known_member("a", mesh="other")]

@@ -25,12 +25,12 @@ from support.stores import (
     file_row,
     inbox_row,
     link_row,
-    mate_row,
+    known_member,
     memory_row,
     mesh_row,
+    outbox_row,
     quarantine_row,
     read,
-    spool_row,
     state_row,
     task_row,
     token_row,
@@ -70,12 +70,12 @@ def ground(tx: Transaction) -> None:
     tx.link_put(link_row())
     tx.quarantine_add(quarantine_row())
     tx.fact_objects_put(3, ["b" * 64])
-    tx.spool_add([spool_row(1), spool_row(2, state="inflight"), spool_row(3)])
-    tx.spool_done([(1, b"b" * 16, 1, 7)], 50)
+    tx.outbox_add([outbox_row(1), outbox_row(2, state="inflight"), outbox_row(3)])
+    tx.outbox_done([(1, b"b" * 16, 1, 7)], 50)
     tx.inbox_add(inbox_row(3, read_at=5))
     tx.inbox_add(inbox_row(4))
-    tx.heard_add(MESH, 1, [(7, 1), (8, 3)])
-    tx.mates_put(MESH, [mate_row("a")])
+    tx.broker_positions_add(MESH, 1, [(7, 1), (8, 3)])
+    tx.known_members_put(MESH, [known_member("a")])
 
 
 STEPS: dict[str, Callable[[Transaction], object]] = {
@@ -146,20 +146,20 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "quarantine_add": lambda tx: tx.quarantine_add(quarantine_row(offset=2)),
     "quarantine_drop": lambda tx: tx.quarantine_drop(1),
     "mesh_change": lambda tx: tx.mesh_change(mesh_row(kind="shared_owner", broker_seq=3)),
-    "spool_add": lambda tx: tx.spool_add([spool_row(4), spool_row(5)]),
-    "spool_put": lambda tx: tx.spool_put(spool_row(3, number=3, state="dead", attempts=4)),
-    "spool_inflight": lambda tx: tx.spool_inflight(spool_row(3).lane, [3]),
-    "spool_recover": lambda tx: tx.spool_recover(),
-    "spool_done": lambda tx: tx.spool_done([(2, b"c" * 16, 1, 9)], 60),
-    "spool_sweep": lambda tx: tx.spool_sweep(51, 10),
+    "outbox_add": lambda tx: tx.outbox_add([outbox_row(4), outbox_row(5)]),
+    "outbox_put": lambda tx: tx.outbox_put(outbox_row(3, number=3, state="dead", attempts=4)),
+    "outbox_inflight": lambda tx: tx.outbox_inflight(outbox_row(3).lane, [3]),
+    "outbox_recover": lambda tx: tx.outbox_recover(),
+    "outbox_done": lambda tx: tx.outbox_done([(2, b"c" * 16, 1, 9)], 60),
+    "outbox_sweep": lambda tx: tx.outbox_sweep(51, 10),
     "inbox_add": lambda tx: tx.inbox_add(inbox_row(5)),
     "inbox_read": lambda tx: tx.inbox_read(make_id(4), 9),
     "inbox_hooked": lambda tx: tx.inbox_hooked([2], 9),
     "inbox_sweep": lambda tx: tx.inbox_sweep(4, 10),
-    "heard_add": lambda tx: tx.heard_add(MESH, 1, [(9, 4)]),
-    "heard_sweep": lambda tx: tx.heard_sweep(2, 10),
-    "heard_drop": lambda tx: tx.heard_drop("team", 10),
-    "mates_put": lambda tx: tx.mates_put(MESH, [mate_row("b")]),
+    "broker_positions_add": lambda tx: tx.broker_positions_add(MESH, 1, [(9, 4)]),
+    "broker_positions_sweep": lambda tx: tx.broker_positions_sweep(2, 10),
+    "broker_positions_drop": lambda tx: tx.broker_positions_drop("team", 10),
+    "known_members_put": lambda tx: tx.known_members_put(MESH, [known_member("b")]),
 }
 
 AnyStore = MemoryStore | SqliteStore

@@ -227,7 +227,7 @@ def test_S6_an_unknown_mesh_is_a_typed_error(node: Node) -> None:
     with pytest.raises(UnknownMesh):
         node.mesh("nowhere")
     with pytest.raises(UnknownMesh):
-        Mesh(node._core, "nowhere").state.set("k", 1)
+        Mesh(node._engine, "nowhere").state.set("k", 1)
     with pytest.raises(BadInput):
         node.mesh("No Such")
 

@@ -94,11 +94,11 @@ BAD_PATHS = [
 
 
 def refs(node: Node, sha: str = SHA) -> int:
-    return node._core.read("x", lambda tx: tx.blob_refs(sha))
+    return node._engine.read("x", lambda tx: tx.blob_refs(sha))
 
 
 def released(node: Node, sha: str = SHA) -> bool:
-    row = node._core.read("x", lambda tx: tx.blob_get(sha))
+    row = node._engine.read("x", lambda tx: tx.blob_get(sha))
     return row is not None and row.released_at is not None
 
 
@@ -170,7 +170,7 @@ def test_S9_content_below_64_kib_stays_in_its_row(
     }[given]
     (tmp_path / "source").write_bytes(content)
     team(node).files.share("f", source)
-    row = node._core.find_file("team", "f", None)
+    row = node._engine.find_file("team", "f", None)
     assert row.in_blob is in_blob
     assert (row.size, row.sha256) == (size, sha256(content).hexdigest())
     assert team(node).files.read("f") == content
@@ -198,7 +198,7 @@ def test_S9_a_stream_is_shared_from_where_it_stands(node: Node) -> None:
 
 
 def _damage(node: Node, sha: str, content: bytes) -> None:
-    blobs = node._core.blobs
+    blobs = node._engine.blobs
     if isinstance(blobs, MemoryBlobs):
         blobs.contents[sha] = content
     else:
@@ -228,7 +228,7 @@ def test_S9_damaged_content_in_a_row_is_never_handed_out(node: Node) -> None:
 def test_S9_a_row_whose_blob_is_missing_says_so(node: Node) -> None:
     files = team(node).files
     files.share("f", BIG)
-    node._core.blobs.unlink(SHA)
+    node._engine.blobs.unlink(SHA)
     for act in (files.read, files.open):
         with pytest.raises(BlobMissing):
             act("f")
@@ -309,13 +309,13 @@ class Meddling:
 
     def __init__(self, node: Node, times: int) -> None:
         self.node, self.times, self.seen = node, times, 0
-        self._write = node._core.write
+        self._write = node._engine.write
 
     def __call__(self, name: str, work: Any) -> Any:
         if name == "file.share" and self.seen < self.times:
             self.seen += 1
             for sha in blob_names(self.node):
-                self.node._core.blobs.unlink(sha)
+                self.node._engine.blobs.unlink(sha)
         return self._write(name, work)
 
 
@@ -328,7 +328,7 @@ def test_S9_a_share_whose_blob_is_swept_away_writes_it_again(
     stream.seek(3)
     source: Any = {"bytes": BIG, "path": tmp_path / "source", "stream": stream}[given]
     meddling = Meddling(node, 2)
-    monkeypatch.setattr(node._core, "write", meddling)
+    monkeypatch.setattr(node._engine, "write", meddling)
     team(node).files.share("f", source)
     assert meddling.seen == 2
     assert team(node).files.read("f") == BIG
@@ -338,7 +338,7 @@ def test_S9_a_share_whose_blob_is_swept_away_writes_it_again(
 def test_S9_a_share_gives_up_rather_than_name_nothing(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node._core, "write", Meddling(node, 99))
+    monkeypatch.setattr(node._engine, "write", Meddling(node, 99))
     with pytest.raises(BlobMissing):
         team(node).files.share("f", BIG)
     assert node.log.head().offset == 0
@@ -362,7 +362,7 @@ def test_S9_a_stream_that_is_used_up_is_not_shared_as_an_empty_file(
         def readinto(self, buffer: Any) -> int:
             return self._rest.readinto(buffer)
 
-    monkeypatch.setattr(node._core, "write", Meddling(node, 1))
+    monkeypatch.setattr(node._engine, "write", Meddling(node, 1))
     with pytest.raises(BlobMissing, match="used up"):
         team(node).files.share("f", Pipe())  # type: ignore[arg-type]
     with pytest.raises(UnknownFile):

@@ -213,7 +213,7 @@ def test_S6_facts_are_in_the_log_and_nowhere_else(nodes: Nodes) -> None:
     ana, bob = nodes.open("ana"), nodes.open("bob")
     receipt = team(ana).facts.append("sky", "is", "blue", meta={"seen": 1})
     deliver(ana, bob)
-    entry = bob._core.read("x", lambda tx: tx.log_find(receipt.raw_id))
+    entry = bob._engine.read("x", lambda tx: tx.log_find(receipt.raw_id))
     assert entry is not None
     assert (entry.op, entry.entity, entry.origin) == ("fact.append", "sky", "ana")
     assert team(bob).counts() == {"state": 0, "memory": 0, "file": 0, "vector": 0, "task": 0}

@@ -212,15 +212,15 @@ def test_R4_nothing_but_bytes_is_an_envelope(node: Node) -> None:
 
 
 def memory_core(peer: str = "ana") -> NodeEngine:
-    core = NodeEngine(MemoryStore(), NodeContext(peer, 1, HandClock(), MemoryBlobs()), Metrics())
+    engine = NodeEngine(MemoryStore(), NodeContext(peer, 1, HandClock(), MemoryBlobs()), Metrics())
     rows = [MeshRow(slug=slug, name="", created_at=0, updated_at=0) for slug in ("team", "other")]
 
     def work(tx: Transaction) -> None:
         for row in rows:
             tx.mesh_add(row)
 
-    core.store.write(work)
-    return core
+    engine.store.write(work)
+    return engine
 
 
 def told(results: list[Applied]) -> list[object]:
@@ -296,7 +296,7 @@ def test_Z7_a_run_of_facts_is_appended_at_once(node: Node) -> None:
     node.apply([known])
 
     def work(tx: Transaction) -> list[Applied]:
-        return Intake(node._core.ctx, raws[:64])(cast(Transaction, Watched(tx, asked)))
+        return Intake(node._engine.ctx, raws[:64])(cast(Transaction, Watched(tx, asked)))
 
     results = store_of(node).write(work)
     assert sorted(asked) == ["log_append_new", "mesh_get", "peer_seen", "tick_merged_run"]
@@ -318,7 +318,7 @@ def test_Z6_what_a_zone_brought_bears_its_number(nodes: Nodes) -> None:
     node = nodes.open("ana")
     zone = store_of(node).write(lambda tx: tx.zone_put(ZoneRow(name="zoe", added_at=0)))
     raws = [e.fact_append("s", "n", 1, lamport=1), state_set("k", 1, lamport=2)]
-    store_of(node).write(Intake(node._core.ctx, raws, zone.number))
+    store_of(node).write(Intake(node._engine.ctx, raws, zone.number))
     node.apply([e.fact_append("s", "n", 2, lamport=3), state_set("k", 2, lamport=4)])
     team(node).facts.append("s", "n", 3)
     with store_of(node).read() as tx:

@@ -116,9 +116,9 @@ def test_S9_many_threads_share_one_content(node: Node) -> None:
     mesh = team(node)
     together(*(lambda n=n: mesh.files.share(f"f{n}", content) for n in range(THREADS)))
     sha = mesh.files.info("f0").sha256
-    assert node._core.read("x", lambda tx: tx.blob_refs(sha)) == THREADS
+    assert node._engine.read("x", lambda tx: tx.blob_refs(sha)) == THREADS
     together(*(lambda n=n: mesh.files.delete(f"f{n}") for n in range(THREADS)))
-    assert node._core.read("x", lambda tx: tx.blob_refs(sha)) == 0
+    assert node._engine.read("x", lambda tx: tx.blob_refs(sha)) == 0
 
 
 def test_S16_closing_while_others_write_loses_nothing_that_was_answered(
@@ -165,7 +165,7 @@ def test_S9_sharing_while_a_sweep_runs_leaves_no_row_without_its_content(nodes: 
     def sweep() -> int:
         rounds = 0
         while not done.is_set() or not rounds:
-            collect_blobs(node._core, Ttl(blob_ms=0))
+            collect_blobs(node._engine, Ttl(blob_ms=0))
             rounds += 1
         return rounds
 

@@ -97,23 +97,23 @@ def test_Z2_only_those_are_woken_who_wait_for_less() -> None:
             reads += 1
             return head
 
-        pulse = LogWatch(read_head)
-        assert await pulse.wait(4, 0)
-        assert not await pulse.wait(5, 0)
-        near = asyncio.create_task(pulse.wait(5, PATIENCE_S))
-        far = asyncio.create_task(pulse.wait(7, PATIENCE_S))
+        log_watch = LogWatch(read_head)
+        assert await log_watch.wait(4, 0)
+        assert not await log_watch.wait(5, 0)
+        near = asyncio.create_task(log_watch.wait(5, PATIENCE_S))
+        far = asyncio.create_task(log_watch.wait(7, PATIENCE_S))
         await asyncio.sleep(0)
         before = reads
         head = 7
         for _ in range(100):
-            pulse.ring()
+            log_watch.ring()
         assert await near
         assert not far.done()
         assert reads == before + 1, "a hundred commits in one turn of the loop are one look"
-        assert not await pulse.wait(7, 0.01), "time is up"
-        pulse.close()
+        assert not await log_watch.wait(7, 0.01), "time is up"
+        log_watch.close()
         assert not await far
-        assert not await pulse.wait(7, PATIENCE_S), "nobody waits at a node that closes"
+        assert not await log_watch.wait(7, PATIENCE_S), "nobody waits at a node that closes"
 
     asyncio.run(main())
 
@@ -127,13 +127,13 @@ def test_Z2_a_commit_while_the_end_is_being_read_is_not_missed() -> None:
             seen = head
             if head == 2:
                 head = 3  # committed just after it was read, by another thread
-                pulse.ring()
+                log_watch.ring()
             return seen
 
-        pulse = LogWatch(read_head)
+        log_watch = LogWatch(read_head)
         head = 2
-        pulse.ring()
-        assert await pulse.wait(2, PATIENCE_S)
+        log_watch.ring()
+        assert await log_watch.wait(2, PATIENCE_S)
 
     asyncio.run(main())
 
@@ -141,7 +141,7 @@ def test_Z2_a_commit_while_the_end_is_being_read_is_not_missed() -> None:
 def test_Z2_every_commit_wakes_however_they_fall() -> None:
     async def main() -> None:
         head = 1
-        pulse = LogWatch(lambda: head)
+        log_watch = LogWatch(lambda: head)
         go = threading.Semaphore(0)
 
         def writer() -> None:
@@ -149,13 +149,13 @@ def test_Z2_every_commit_wakes_however_they_fall() -> None:
             for _ in range(500):
                 go.acquire()
                 head += 1
-                pulse.ring()
+                log_watch.ring()
 
         thread = threading.Thread(target=writer)
         thread.start()
         for seen in range(1, 501):
             go.release()
-            assert await pulse.wait(seen, PATIENCE_S)
+            assert await log_watch.wait(seen, PATIENCE_S)
         thread.join()
 
     asyncio.run(main())
@@ -170,28 +170,31 @@ def test_Z2_a_store_that_cannot_be_read_wakes_nobody_and_harms_nothing() -> None
                 raise StoreClosed("closed")
             return 1
 
-        pulse = LogWatch(read_head)
+        log_watch = LogWatch(read_head)
         closed = True
-        pulse.look()
-        assert pulse.head == 1
+        log_watch.look()
+        assert log_watch.head == 1
 
     asyncio.run(main())
 
 
 def test_Z2_news_are_kept_for_a_moment_and_bounded() -> None:
     async def main() -> None:
-        pulse = LogWatch(lambda: 1)
-        waiting = asyncio.create_task(pulse.wait(1, PATIENCE_S, after=0))
-        deaf = asyncio.create_task(pulse.wait(1, PATIENCE_S))
+        log_watch = LogWatch(lambda: 1)
+        waiting = asyncio.create_task(log_watch.wait(1, PATIENCE_S, after=0))
+        deaf = asyncio.create_task(log_watch.wait(1, PATIENCE_S))
         await asyncio.sleep(0)
         for number in range(limits.NEWS_KEPT_MAX + 10):
-            pulse.post("link", {"number": number})
+            log_watch.post("link", {"number": number})
         assert await waiting
         assert not deaf.done()
         deaf.cancel()
-        kept = pulse.news(0)
+        kept = log_watch.news(0)
         assert len(kept) == limits.NEWS_KEPT_MAX
-        assert [news.number for news in pulse.news(pulse.told - 2)] == [pulse.told - 1, pulse.told]
+        assert [news.number for news in log_watch.news(log_watch.told - 2)] == [
+            log_watch.told - 1,
+            log_watch.told,
+        ]
 
     asyncio.run(main())
 
@@ -200,18 +203,18 @@ def test_Z2_a_ring_after_the_loops_end_is_harmless() -> None:
     async def main() -> LogWatch:
         return LogWatch(lambda: 1)
 
-    pulse = asyncio.run(main())
-    pulse.ring()
-    pulse.post("link", {})
+    log_watch = asyncio.run(main())
+    log_watch.ring()
+    log_watch.post("link", {})
 
 
 def test_Z2_a_nudge_wakes_and_many_nudges_do_not_pile_up(tmp_path: Path) -> None:
     async def main() -> None:
         head = 1
-        pulse = LogWatch(lambda: head)
-        wake = WakeSocket(tmp_path / "wake.sock", pulse)
+        log_watch = LogWatch(lambda: head)
+        wake = WakeSocket(tmp_path / "wake.sock", log_watch)
         assert stat.S_IMODE((tmp_path / "wake.sock").stat().st_mode) == 0o600
-        waiting = asyncio.create_task(pulse.wait(1, PATIENCE_S))
+        waiting = asyncio.create_task(log_watch.wait(1, PATIENCE_S))
         await asyncio.sleep(0)
         head = 2
         for _ in range(5000):
@@ -468,7 +471,7 @@ def test_S16_ending_that_takes_too_long_is_cut_short(
         assert go.wait(PATIENCE_S)
 
     with running(home) as up:
-        store = up.daemon.api.core.store
+        store = up.daemon.api.engine.store
         hanging = threading.Thread(target=store.write, args=(hang,))
         hanging.start()
         assert inside.wait(PATIENCE_S)
@@ -520,14 +523,14 @@ def test_U4_of_a_link_out_of_reach_is_told_once(home: Path) -> None:
         daemon = Daemon(
             home, Settings(), told=lambda kind, document: told.append((kind, document["state"]))
         )
-        pulse = LogWatch(lambda: 1)
+        log_watch = LogWatch(lambda: 1)
         for talkative in (False, True):
             daemon._talkative = talkative
             for state in ("connecting", "live", *["waiting", "connecting"] * 5, "live"):
-                daemon._news(pulse, "link", {"name": "l", "state": state})
+                daemon._news(log_watch, "link", {"name": "l", "state": state})
         assert told == [("link", "live"), ("link", "waiting"), ("link", "live")]
         await asyncio.sleep(0)
-        assert len(pulse.news(0)) == 26, "those who listen hear of every step"
+        assert len(log_watch.news(0)) == 26, "those who listen hear of every step"
 
     asyncio.run(main())
 

@@ -98,12 +98,12 @@ def full_for(home: Path) -> Callable[[HomePaths], tuple[int, int]]:
 def join(reader: Path, source: Path, url: str) -> None:
     """One zone reads another."""
     with holdfast.open(source, sync="normal") as node:
-        there = Trust(node._core, HomePaths(source))
+        there = Trust(node._engine, HomePaths(source))
         with holdfast.open(reader, sync="normal") as node:
-            here = Trust(node._core, HomePaths(reader))
+            here = Trust(node._engine, HomePaths(reader))
             there.trust(here.card(), reads=["team"])
             here.trust(there.card())
-            Links(node._core, here).add("from-ana", url, "ana", meshes=["team"])
+            Links(node._engine, here).add("from-ana", url, "ana", meshes=["team"])
 
 
 def test_Z7_a_link_into_a_full_disk_waits_and_goes_on_when_there_is_room(

@@ -38,7 +38,7 @@ def node(tmp_path: Path, clock: HandClock) -> Iterator[Node]:
 def watch(node: Node, limit: int | None = None) -> DiskWatch:
     paths = node._opened.paths
     return DiskWatch(
-        node._core, paths, limit, bounds=SHARE, ballast=Ballast(paths.root, size=65536)
+        node._engine, paths, limit, bounds=SHARE, ballast=Ballast(paths.root, size=65536)
     )
 
 
@@ -169,11 +169,11 @@ def test_Z7_the_thread_sweeps_when_a_write_meets_the_end_and_stops_when_told(nod
     upkeep = NodeUpkeep(node, disk, ttl=NOW, on_sweep=lambda _: swept.set())
     upkeep.start()
     assert disk.ballast.present(), "looked at before anything is let in"
-    assert node._core.admit is not None
+    assert node._engine.admit is not None
     disk.relieve()
     assert swept.wait(PATIENCE_S)
     assert upkeep.stop(PATIENCE_S)
-    assert node._core.admit is None
+    assert node._engine.admit is None
     assert upkeep.stop(PATIENCE_S), "twice is once"
 
 

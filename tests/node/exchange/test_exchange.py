@@ -240,7 +240,7 @@ def objects_of(node: Node) -> dict[str, tuple[bytes, ...]]:
     for entry in node.log.range():
         body = decode_trusted_body(decode_trusted(entry.raw))
         if isinstance(body, Fact) and body.objects:
-            blobs = node._core.blobs
+            blobs = node._engine.blobs
             found[entry.entity] = tuple(blobs.read(digest.hex()) for digest in body.objects)
     return found
 
@@ -279,8 +279,8 @@ class Interrupted(Exception):
     """The process ended here."""
 
 
-def interrupt_after(monkeypatch: pytest.MonkeyPatch, core: NodeEngine, writes: int) -> None:
-    real, left = core.write, [writes]
+def interrupt_after(monkeypatch: pytest.MonkeyPatch, engine: NodeEngine, writes: int) -> None:
+    real, left = engine.write, [writes]
 
     def write(name: str, work: Any) -> Any:
         if left[0] == 0:
@@ -288,7 +288,7 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch, core: NodeEngine, writes: i
         left[0] -= 1
         return real(name, work)
 
-    monkeypatch.setattr(core, "write", write)
+    monkeypatch.setattr(engine, "write", write)
 
 
 @pytest.mark.parametrize("writes", [0, 1, 3, 6])
@@ -298,7 +298,7 @@ def test_S13_an_interrupted_import_goes_on_and_doubles_nothing(
     monkeypatch.setattr(limits, "CHUNK_ROWS", 4)
     file = exported(ana)
     with monkeypatch.context() as patch:
-        interrupt_after(patch, bob._core, writes)
+        interrupt_after(patch, bob._engine, writes)
         with pytest.raises(Interrupted):
             import_(bob, file)
     report = import_(bob, file)
@@ -309,7 +309,7 @@ def test_S13_an_interrupted_import_goes_on_and_doubles_nothing(
     assert contents(bob)["files"] == contents(ana)["files"]
     # It is done, so nothing waits any more.
     digest = lines(file)[-1]["sha256"]
-    assert bob._core.read("job", lambda tx: tx.job_get(f"import:{digest}")) is None
+    assert bob._engine.read("job", lambda tx: tx.job_get(f"import:{digest}")) is None
 
 
 def test_S13_a_half_imported_file_is_not_finished_under_other_names(
@@ -318,7 +318,7 @@ def test_S13_a_half_imported_file_is_not_finished_under_other_names(
     monkeypatch.setattr(limits, "CHUNK_ROWS", 4)
     file = exported(ana)
     with monkeypatch.context() as patch:
-        interrupt_after(patch, bob._core, 2)
+        interrupt_after(patch, bob._engine, 2)
         with pytest.raises(Interrupted):
             import_(bob, file)
     with pytest.raises(BadValue, match="other mesh names"):
@@ -335,7 +335,7 @@ def test_S13_two_who_import_the_same_file_do_not_write_it_twice(
     def other(done: int, total: int) -> None:
         cursor = {"line": 1000, "counts": {}, "mesh_map": {}}
         row = JobRow(name=f"import:{digest}", cursor=cursor, updated_at=0)
-        bob._core.write("other", lambda tx: tx.job_put(row))
+        bob._engine.write("other", lambda tx: tx.job_put(row))
 
     with pytest.raises(StoreBusy):
         import_(bob, file, progress=other)
@@ -485,7 +485,7 @@ def test_S13_two_homes_exchange_their_logs_by_file(ana: Node, bob: Node) -> None
     first, second = exported(ana), exported(bob)
     assert import_log(bob, first).refused == ()
     assert import_log(ana, second).refused == ()
-    one, other = snapshot(ana._core.store), snapshot(bob._core.store)
+    one, other = snapshot(ana._engine.store), snapshot(bob._engine.store)
     assert differences(one, other) == []
     assert team(bob).files.read("large.bin", peer="ana") == LARGE
     again = import_log(bob, first)

@@ -360,10 +360,10 @@ def test_S16_what_waits_is_written_before_the_store_closes(home: Path) -> None:
             busy.wait(0.001)
 
     answered: list[Ticket] = []
-    thread = threading.Thread(target=lambda: node._core.write("slow", slow))
+    thread = threading.Thread(target=lambda: node._engine.write("slow", slow))
     thread.start()
     assert busy.wait(30)
-    works = [state_set(node._core.ctx, "team", f"waits-{n}", n) for n in range(5)]
+    works = [state_set(node._engine.ctx, "team", f"waits-{n}", n) for n in range(5)]
     writer.submit([Ticket(work, answered.extend) for work in works])
     node.close()
     thread.join(30)

@@ -273,14 +273,14 @@ def test_P8_while_the_disk_is_full_only_deletions_get_in(talk: Talk) -> None:
     def full() -> None:
         raise DiskFull("the disk is full")
 
-    talk.core.admit = full
+    talk.engine.admit = full
     results = send(talk, change(2, "state.set", "other", value=1), change(3, "state.delete"))
     assert became(results) == ["disk_full", 201]
 
 
 def test_P8_many_changes_share_a_few_commits(talk: Talk) -> None:
     commits: list[None] = []
-    talk.core.store.on_commit(lambda: commits.append(None))
+    talk.engine.store.on_commit(lambda: commits.append(None))
     results = send(talk, *(change(n, "memory.set", f"k{n}", value=n) for n in range(2500)))
     assert became(results) == [201] * 2500
     assert len(commits) < 100

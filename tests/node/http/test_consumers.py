@@ -148,8 +148,8 @@ def test_Z8_a_zone_sees_only_consumers_that_it_registered_itself(talk: Talk) -> 
     from holdfast.protocol.log_wire import Registration
 
     one, other = Caller("zone", "a"), Caller("zone", "a/b")
-    serve.register(talk.core, other, Registration(consumer="zone:a/b/c"))
-    with talk.core.store.read() as reader:
+    serve.register(talk.engine, other, Registration(consumer="zone:a/b/c"))
+    with talk.engine.store.read() as reader:
         (row,) = reader.consumer_list()
     assert (_is_own(one, row), _is_own(other, row)) == (False, True)
     assert _is_own(Caller("local"), row)

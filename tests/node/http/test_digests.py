@@ -35,7 +35,7 @@ def test_P3_a_daemon_gives_the_digests_of_its_tables(talk: Talk) -> None:
     answer = talk.ask("GET", "/v1/digests")
     assert answer.status == 200
     said = msgspec.json.decode(answer.body, type=Digests)
-    with talk.core.store.read() as reader:
+    with talk.engine.store.read() as reader:
         assert said == digests(reader, "ana")
     assert set(said.meshes) == {"team", "other"}
     assert set(said.meshes["team"].tables) == set(TABLES)

@@ -169,7 +169,7 @@ def test_Z1_a_line_that_is_not_json_does_not_hold_up_the_others(talk: Talk) -> N
 
 def test_Z1_many_facts_share_a_few_commits_and_keep_their_order(talk: Talk) -> None:
     commits: list[None] = []
-    talk.core.store.on_commit(lambda: commits.append(None))
+    talk.engine.store.on_commit(lambda: commits.append(None))
     talk.append_many(2500)
     assert len(commits) < 100  # of 1024 facts or 50 ms each: about five
     subjects = [entry.entity for entry in talk.api.node.log.range()]
@@ -454,9 +454,9 @@ def test_Z2_a_confirmation_by_a_fetch_is_made_once_however_long_it_waits(
     real = serve.serve_batch
     confirms: list[int | None] = []
 
-    def give(core: NodeEngine, caller: Caller, fetch: Fetch) -> Batch:
+    def give(engine: NodeEngine, caller: Caller, fetch: Fetch) -> Batch:
         confirms.append(fetch.confirm)
-        return real(core, caller, fetch)
+        return real(engine, caller, fetch)
 
     monkeypatch.setattr(serve, "serve_batch", give)
     with ThreadPoolExecutor() as pool:

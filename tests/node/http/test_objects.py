@@ -73,7 +73,7 @@ def test_Z2_content_that_is_not_what_its_name_says_is_refused_and_not_kept(talk:
     answer = talk.ask("PUT", f"/v1/objects/{sha_of(b'other')}", CONTENT)
     assert (answer.status, answer.code) == (400, "bad_value")
     assert {**talk.state(), "files": None} == {**before, "files": None}
-    assert list(talk.core.blobs.scan()) == []
+    assert list(talk.engine.blobs.scan()) == []
 
 
 @pytest.mark.parametrize("name", ["AB" * 32, "ab", "g" * 64, "..%2f..%2fetc%2fpasswd", "a" * 65])
@@ -82,7 +82,7 @@ def test_Z2_only_a_hash_is_the_name_of_an_object(talk: Talk, name: str) -> None:
         answer = talk.ask(method, f"/v1/objects/{name}", b"x" if method == "PUT" else None)
         # A name with slashes in it is no place of ours at all.
         assert answer.status in (400, 404)
-    assert list(talk.core.blobs.scan()) == []
+    assert list(talk.engine.blobs.scan()) == []
 
 
 def test_Z2_an_object_over_the_limit_is_refused_before_and_while_it_comes(
@@ -95,14 +95,14 @@ def test_Z2_an_object_over_the_limit_is_refused_before_and_while_it_comes(
     connection.request("PUT", "/v1/objects", iter([b"x" * 500] * 3), encode_chunked=True)
     assert connection.getresponse().status == 413
     connection.close()
-    until(lambda: list(talk.core.blobs.scan()) == [])
+    until(lambda: list(talk.engine.blobs.scan()) == [])
 
 
 def test_Z2_the_store_has_a_limit_of_its_own(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(talk.core.blobs, "bytes_max", 1000)
+    monkeypatch.setattr(talk.engine.blobs, "bytes_max", 1000)
     answer = talk.ask("PUT", "/v1/objects", b"x" * 1001)
     assert (answer.status, answer.code) == (OverLimit.http_status, "over_limit")
-    assert list(talk.core.blobs.scan()) == []
+    assert list(talk.engine.blobs.scan()) == []
 
 
 def test_Z7_a_caller_that_goes_away_leaves_nothing_of_its_object(talk: Talk) -> None:
@@ -110,8 +110,8 @@ def test_Z7_a_caller_that_goes_away_leaves_nothing_of_its_object(talk: Talk) -> 
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(talk.up.unix.removeprefix("unix:"))
         line.sendall(head + LARGE[: 2 * BLOB_CHUNK_BYTES])
-        until(lambda: list(talk.core.blobs.scan()) != [])
-    until(lambda: list(talk.core.blobs.scan()) == [])
+        until(lambda: list(talk.engine.blobs.scan()) != [])
+    until(lambda: list(talk.engine.blobs.scan()) == [])
     assert talk.ask("PUT", "/v1/objects", LARGE).status == 201
 
 
@@ -121,10 +121,10 @@ def test_Z7_a_full_disk_refuses_an_object_and_leaves_nothing_of_it(
     def full() -> None:
         raise DiskFull("the disk is full")
 
-    monkeypatch.setattr(talk.core, "admit", full)
+    monkeypatch.setattr(talk.engine, "admit", full)
     answer = talk.ask("PUT", "/v1/objects", CONTENT)
     assert (answer.status, answer.code) == (507, "disk_full")
-    assert list(talk.core.blobs.scan()) == []
+    assert list(talk.engine.blobs.scan()) == []
 
 
 @pytest.mark.faults
@@ -256,7 +256,7 @@ def test_Z2_an_object_that_is_read_slowly_costs_a_piece_of_memory(
     content = os.urandom(4096) * 2048
     talk.ask("PUT", "/v1/objects", content)
     read: list[int] = []
-    real = talk.core.blobs.open_unchecked
+    real = talk.engine.blobs.open_unchecked
 
     def counted(sha: str) -> object:
         stream = real(sha)
@@ -271,7 +271,7 @@ def test_Z2_an_object_that_is_read_slowly_costs_a_piece_of_memory(
 
         return Counted()
 
-    monkeypatch.setattr(talk.core.blobs, "open_unchecked", counted)
+    monkeypatch.setattr(talk.engine.blobs, "open_unchecked", counted)
     connection = connect(talk.address)
     connection.request("GET", f"/v1/objects/{sha_of(content)}")
     answer = connection.getresponse()

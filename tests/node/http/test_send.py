@@ -21,7 +21,7 @@ from support import envelopes as e
 from support.daemon import make_home, running
 from support.events import Events
 from support.nodes import share
-from support.stores import mate_row
+from support.stores import known_member
 from support.talk import Talk
 from support.waiting import until
 
@@ -38,8 +38,8 @@ def shared_home(folder: Path, *meshes: str) -> Path:
     make_home(folder, "ana", *meshes)
     with open_node(folder, sync="normal") as node:
         share(node)
-        mates = [mate_row("b", name="bob")]
-        node._core.store.write(lambda tx: tx.mates_put("team", mates))
+        known_members = [known_member("b", name="bob")]
+        node._engine.store.write(lambda tx: tx.known_members_put("team", known_members))
     return folder
 
 
@@ -51,19 +51,19 @@ def talk(tmp_path: Path) -> Iterator[Talk]:
 
 
 def bring(talk: Talk, *raws: bytes) -> None:
-    work = Intake(talk.core.ctx, raws, delivered=dict.fromkeys(raws, b"B" * 16))
-    talk.core.store.write(work)
+    work = Intake(talk.engine.ctx, raws, delivered=dict.fromkeys(raws, b"B" * 16))
+    talk.engine.store.write(work)
 
 
 def kill(talk: Talk, id: str) -> None:
     import msgspec
 
     raw = bytes.fromhex(id.replace("-", ""))
-    (row,) = talk.core.read("test", lambda tx: tx.spool_find(raw))
+    (row,) = talk.engine.read("test", lambda tx: tx.outbox_find(raw))
     dead = msgspec.structs.replace(
         row, state="dead", attempts=1, ended_at=9, code="not_granted", error="no"
     )
-    talk.core.write("test", lambda tx: tx.spool_put(dead))
+    talk.engine.write("test", lambda tx: tx.outbox_put(dead))
 
 
 # --- sending -------------------------------------------------------------------------------------
@@ -192,10 +192,10 @@ def test_D10_a_full_disk_takes_no_messages_and_says_so(talk: Talk) -> None:
     def full() -> None:
         raise DiskFull("no room")
 
-    talk.core.admit = full
+    talk.engine.admit = full
     answer = talk.ask("POST", SEND, NEWS)
     assert (answer.status, answer.code) == (507, "disk_full")
-    talk.core.admit = None
+    talk.engine.admit = None
     assert talk.ask("POST", SEND, NEWS).status == 201
 
 
@@ -355,14 +355,16 @@ def test_D13_the_hook_sees_each_new_message_once(tmp_path: Path) -> None:
     again = e.message_send("topic", "t", b"one", lamport=2)
     with running(home, settings) as up:
         talk = Talk(up, up.unix)
-        until(lambda: talk.core.read("test", _hook_is_set_up))
+        until(lambda: talk.engine.read("test", _hook_is_set_up))
         bring(talk, again, e.message_send("topic", "t", b"bad", lamport=3))
         bring(talk, again, e.message_send("topic", "t", b"two", lamport=4))
         until(lambda: len(lines()) == 3)
         assert lines() == ["one bob", "bad bob", "two bob"], "in order, and nothing of before"
-        until(lambda: talk.api.mail is not None and talk.api.mail.hooks.total() == 3)
-        assert talk.api.mail is not None
-        assert talk.api.mail.hooks == {"done": 2, "failed": 1}
+        until(
+            lambda: talk.api.message_watch is not None and talk.api.message_watch.hooks.total() == 3
+        )
+        assert talk.api.message_watch is not None
+        assert talk.api.message_watch.hooks == {"done": 2, "failed": 1}
     with running(home, settings) as up:
         bring(Talk(up, up.unix), again, e.message_send("topic", "t", b"three", lamport=5))
         until(lambda: len(lines()) == 4)
@@ -373,7 +375,11 @@ def test_D13_a_hook_that_cannot_run_harms_nobody(tmp_path: Path) -> None:
     home = shared_home(tmp_path / "home")
     with running(home, Settings(hook_message=["/nowhere/hook"])) as up:
         talk = Talk(up, up.unix)
-        until(lambda: talk.core.read("test", _hook_is_set_up))
+        until(lambda: talk.engine.read("test", _hook_is_set_up))
         bring(talk, e.message_send("topic", "t", b"one", lamport=1))
-        until(lambda: talk.api.mail is not None and talk.api.mail.hooks["failed"] == 1)
+        until(
+            lambda: (
+                talk.api.message_watch is not None and talk.api.message_watch.hooks["failed"] == 1
+            )
+        )
         assert talk.ask("GET", INBOX).json["unread"] == 1

@@ -220,15 +220,15 @@ def test_S18_a_lost_blob_that_is_gone_is_not_restored_as_a_hole(
     node.apply([e.file_share("k", lost, lamport=4, origin="bob", owner="own")])
     node.apply([e.file_share("k", b"won", lamport=7, origin="cyd", owner="own")])
     row = the_conflict(node)
-    write = node._core.write
+    write = node._engine.write
 
     def swept_first(name: str, work: Any) -> Any:
         """A sweep of another process comes before the transaction."""
-        node._core.blobs.unlink(sha)
+        node._engine.blobs.unlink(sha)
         return write(name, work)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node._core, "write", swept_first)
+        patch.setattr(node._engine, "write", swept_first)
         with pytest.raises(BlobMissing):
             node.restore_conflict(row.number)
     assert blob_names(node) == set()

@@ -124,7 +124,7 @@ def cut_off(alone: Node) -> Node:
     return alone
 
 
-def spooled(node: Node) -> list[tuple[str, str]]:
+def in_outbox(node: Node) -> list[tuple[str, str]]:
     """What waits for the broker, and how."""
     return [(item.op, item.state) for item in node.outbox.list()]
 
@@ -132,7 +132,7 @@ def spooled(node: Node) -> list[tuple[str, str]]:
 def test_S15_a_message_is_queued_offline(cut_off: Node) -> None:
     sent = team(cut_off).send("later", topic="news")
     assert sent.state == "pending"
-    assert spooled(cut_off) == [("message.send", "pending")]
+    assert in_outbox(cut_off) == [("message.send", "pending")]
     assert cut_off.outbox.get(sent.id).entity == "topic/news"
 
 
@@ -150,7 +150,7 @@ def test_S15_every_verb_that_changes_something_waits_in_the_outbox(cut_off: Node
     mesh.tasks.claim("t")
     mesh.tasks.complete("t")
     written = [entry.op for entry in cut_off.log.range(7)]
-    assert spooled(cut_off) == [(op, "pending") for op in written]
+    assert in_outbox(cut_off) == [(op, "pending") for op in written]
     assert len(written) == 11
 
 
@@ -164,7 +164,7 @@ def test_S15_reading_leaves_nothing_in_the_outbox(cut_off: Node) -> None:
     clock = mesh.clock()
     assert (clock.sync_state, clock.last_sync_at) == ("offline", None)
     assert list(cut_off.inbox.list()) == []
-    assert spooled(cut_off) == []
+    assert in_outbox(cut_off) == []
 
 
 def test_S15_a_tentative_claim_waits_and_reverts_when_another_was_first(
@@ -175,7 +175,7 @@ def test_S15_a_tentative_claim_waits_and_reverts_when_another_was_first(
     team(bob).tasks.claim("t")
     team(cut_off).state.set("busy", True)
     assert team(cut_off).tasks.claim("t").claimed_by == "ana"
-    assert spooled(cut_off)[-1] == ("task.claim", "pending")
+    assert in_outbox(cut_off)[-1] == ("task.claim", "pending")
     deliver(bob, cut_off)
     assert team(cut_off).tasks.get("t").claimed_by == "bob"
-    assert spooled(cut_off)[-1] == ("task.claim", "pending"), "the others still hear of it"
+    assert in_outbox(cut_off)[-1] == ("task.claim", "pending"), "the others still hear of it"

@@ -33,17 +33,17 @@ class Zone:
 
     def watch(self, up: UpInThread) -> None:
         self.up, self.api = up, up.daemon.api
-        self.api.core.store.on_commit(self._map.tell)
-        pullers = self.api.pullers
-        assert pullers is not None
-        told = pullers._on_change
+        self.api.engine.store.on_commit(self._map.tell)
+        link_manager = self.api.link_manager
+        assert link_manager is not None
+        told = link_manager._on_change
         assert told is not None
 
         def tell(status: LinkStatus) -> None:
             told(status)
             self._map.tell()
 
-        pullers._on_change = tell
+        link_manager._on_change = tell
 
     @property
     def node(self) -> Node:
@@ -55,7 +55,7 @@ class Zone:
 
     @property
     def links(self) -> Links:
-        return Links(self.api.core, self.api.trust)
+        return Links(self.api.engine, self.api.trust)
 
     def trusts(self, other: Zone, *reads: str) -> None:
         self.api.trust.trust(other.api.trust.card(), reads=reads)
@@ -68,8 +68,8 @@ class Zone:
         self.refresh()
 
     def refresh(self) -> None:
-        assert self.api.pullers is not None
-        self.api.pullers.refresh()
+        assert self.api.link_manager is not None
+        self.api.link_manager.refresh()
 
     def write(self, *subjects: str) -> None:
         for subject in subjects:
@@ -79,8 +79,8 @@ class Zone:
         return [entry.entity for entry in self.node.log.range()]
 
     def status(self, link: str) -> LinkStatus:
-        assert self.api.pullers is not None
-        return next(found for found in self.api.pullers.status() if found.name == link)
+        assert self.api.link_manager is not None
+        return next(found for found in self.api.link_manager.status() if found.name == link)
 
     def counts(self, link: str) -> tuple[int, int, int]:
         """What it received, and what of that was new, or known."""

@@ -112,7 +112,7 @@ def counts(taken: BatchReceived) -> tuple[int, int, int]:
 def test_Z7_a_batch_and_its_cursor_are_stored_together(node: Node, clock: HandClock) -> None:
     link(node)
     clock.advance(9)
-    taken = receive_batch(node._core, LINK, batch(facts(3)))
+    taken = receive_batch(node._engine, LINK, batch(facts(3)))
     assert counts(taken) == (3, 0, 0)
     assert taken.link == stored(node)
     assert (taken.link.epoch, taken.link.cursor) == (1, 3)
@@ -123,34 +123,34 @@ def test_Z7_a_batch_and_its_cursor_are_stored_together(node: Node, clock: HandCl
 
 def test_Z7_what_the_filter_passed_over_moves_the_cursor_too(node: Node) -> None:
     link(node)
-    receive_batch(node._core, LINK, batch(facts(2), offsets=[2, 5], upto=9))
+    receive_batch(node._engine, LINK, batch(facts(2), offsets=[2, 5], upto=9))
     assert stored(node).cursor == 9
-    assert counts(receive_batch(node._core, LINK, batch([], 10, upto=20))) == (0, 0, 0)
+    assert counts(receive_batch(node._engine, LINK, batch([], 10, upto=20))) == (0, 0, 0)
     assert stored(node).cursor == 20
     assert node.log.head().offset == 2
 
 
 def test_Z7_a_batch_that_comes_again_is_stored_once(node: Node, clock: HandClock) -> None:
     link(node)
-    receive_batch(node._core, LINK, batch(facts(4)))
+    receive_batch(node._engine, LINK, batch(facts(4)))
     before = everything(node)
     clock.advance(1)
-    assert counts(receive_batch(node._core, LINK, batch(facts(4)))) == (0, 0, 0), (
+    assert counts(receive_batch(node._engine, LINK, batch(facts(4)))) == (0, 0, 0), (
         "before the cursor"
     )
-    assert counts(receive_batch(node._core, LINK, batch([], 2, upto=3))) == (0, 0, 0)
+    assert counts(receive_batch(node._engine, LINK, batch([], 2, upto=3))) == (0, 0, 0)
     assert everything(node) == before
-    taken = receive_batch(node._core, LINK, batch(facts(6)))
+    taken = receive_batch(node._engine, LINK, batch(facts(6)))
     assert (counts(taken), taken.link.cursor) == ((2, 0, 0), 6), "the part beyond it"
-    receive.start_over(node._core, LINK, 1, 1)
-    taken = receive_batch(node._core, LINK, batch(facts(7)))
+    receive.start_over(node._engine, LINK, 1, 1)
+    taken = receive_batch(node._engine, LINK, batch(facts(7)))
     assert (counts(taken), taken.link.cursor) == ((1, 6, 0), 7), "by another way: known by its id"
     assert node.log.head().offset == 7
 
 
 def test_Z7_a_crash_leaves_entries_and_cursor_or_neither(node: Node) -> None:
     link(node)
-    receive_batch(node._core, LINK, batch(facts(2)))
+    receive_batch(node._engine, LINK, batch(facts(2)))
     before = everything(node)
 
     def fails(tx: Transaction) -> None:
@@ -161,11 +161,11 @@ def test_Z7_a_crash_leaves_entries_and_cursor_or_neither(node: Node) -> None:
     pieces: list[Callable[[Transaction], object]] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(NodeEngine, "write", lambda self, name, work: pieces.append(work))
-        receive_batch(node._core, LINK, batch(facts(5)))
+        receive_batch(node._engine, LINK, batch(facts(5)))
     with pytest.raises(RuntimeError):
         store_of(node).write(fails)
     assert everything(node) == before
-    receive_batch(node._core, LINK, batch(facts(5)))
+    receive_batch(node._engine, LINK, batch(facts(5)))
     assert (stored(node).cursor, node.log.head().offset) == (5, 5)
 
 
@@ -179,7 +179,7 @@ def test_Z7_order_is_kept_and_families_mix(node: Node) -> None:
         e.state_set("k", "new", lamport=5, base=(2, "bob")),
         e.raw("later.thing", "x", lamport=6),
     ]
-    assert counts(receive_batch(node._core, LINK, batch(raws))) == (6, 0, 0)
+    assert counts(receive_batch(node._engine, LINK, batch(raws))) == (6, 0, 0)
     assert [entry.raw for entry in node.log.range()] == raws
     assert team(node).state.get("k") == "new"
     assert list(node.conflicts()) == []
@@ -188,12 +188,14 @@ def test_Z7_order_is_kept_and_families_mix(node: Node) -> None:
 def test_Z6_what_came_through_a_zone_is_not_given_back_to_it(nodes: Nodes) -> None:
     ana = nodes.open("ana")
     link(ana)
-    receive_batch(ana._core, LINK, batch([*facts(2, origin="eva"), e.state_set("k", 1, lamport=9)]))
+    receive_batch(
+        ana._engine, LINK, batch([*facts(2, origin="eva"), e.state_set("k", 1, lamport=9)])
+    )
     team(ana).facts.append("own", "is", 1)
     for zone, expected in (("bob", [4]), ("zoe", [1, 2, 3, 4])):
         caller, name = Caller("zone", zone), f"zone:{zone}/x"
-        serve.register(ana._core, caller, Registration(consumer=name))
-        assert serve.serve_batch(ana._core, caller, Fetch(consumer=name)).offsets == expected
+        serve.register(ana._engine, caller, Registration(consumer=name))
+        assert serve.serve_batch(ana._engine, caller, Fetch(consumer=name)).offsets == expected
 
 
 # --- where a batch belongs ------------------------------------------------------------------------
@@ -201,86 +203,86 @@ def test_Z6_what_came_through_a_zone_is_not_given_back_to_it(nodes: Nodes) -> No
 
 def test_Z7_a_hole_is_never_skipped(node: Node) -> None:
     link(node)
-    receive_batch(node._core, LINK, batch(facts(3)))
-    refused(node, BadAnswer, lambda: receive_batch(node._core, LINK, batch(facts(2, 5), 5)))
-    refused(node, BadAnswer, lambda: receive_batch(node._core, LINK, batch([], 5, upto=9)))
-    assert counts(receive_batch(node._core, LINK, batch(facts(2, 4), 4))) == (2, 0, 0)
+    receive_batch(node._engine, LINK, batch(facts(3)))
+    refused(node, BadAnswer, lambda: receive_batch(node._engine, LINK, batch(facts(2, 5), 5)))
+    refused(node, BadAnswer, lambda: receive_batch(node._engine, LINK, batch([], 5, upto=9)))
+    assert counts(receive_batch(node._engine, LINK, batch(facts(2, 4), 4))) == (2, 0, 0)
 
 
 def test_Z7_a_batch_of_another_epoch_is_not_taken(node: Node) -> None:
     link(node)
-    receive_batch(node._core, LINK, batch(facts(3)))
+    receive_batch(node._engine, LINK, batch(facts(3)))
     ask = batch(facts(2, 4), 4, epoch=2)
-    told = refused(node, EpochChanged, lambda: receive_batch(node._core, LINK, ask))
+    told = refused(node, EpochChanged, lambda: receive_batch(node._engine, LINK, ask))
     assert isinstance(told, EpochChanged)
     assert told.epoch == 2
-    row = receive.start_over(node._core, LINK, 2, 1)
+    row = receive.start_over(node._engine, LINK, 2, 1)
     assert (row.epoch, row.cursor) == (2, 0)
-    refused(node, EpochChanged, lambda: receive_batch(node._core, LINK, batch(facts(3))))
-    taken = receive_batch(node._core, LINK, batch(facts(5), epoch=2))
+    refused(node, EpochChanged, lambda: receive_batch(node._engine, LINK, batch(facts(3))))
+    taken = receive_batch(node._engine, LINK, batch(facts(5), epoch=2))
     assert (counts(taken), taken.link.cursor) == ((2, 3, 0), 5)
 
 
 def test_Z7_a_link_that_never_read_begins_where_the_log_does(node: Node) -> None:
     link(node, epoch=0)
-    refused(node, BadAnswer, lambda: receive_batch(node._core, LINK, batch(facts(2), 8, first=7)))
-    taken = receive_batch(node._core, LINK, batch(facts(2), 7, first=7, epoch=3))
+    refused(node, BadAnswer, lambda: receive_batch(node._engine, LINK, batch(facts(2), 8, first=7)))
+    taken = receive_batch(node._engine, LINK, batch(facts(2), 7, first=7, epoch=3))
     assert (taken.link.epoch, taken.link.cursor) == (3, 8)
     link(node, epoch=0)
-    taken = receive_batch(node._core, LINK, batch([], 7, first=7, epoch=4))
+    taken = receive_batch(node._engine, LINK, batch([], 7, first=7, epoch=4))
     assert (taken.link.epoch, taken.link.cursor) == (4, 6), "the epoch is news"
 
 
 def test_Z5_going_on_after_what_is_gone_is_somebodys_decision(node: Node) -> None:
     link(node)
-    receive_batch(node._core, LINK, batch(facts(3)))
+    receive_batch(node._engine, LINK, batch(facts(3)))
     refused(
-        node, BadAnswer, lambda: receive_batch(node._core, LINK, batch(facts(1, 9), 9, first=9))
+        node, BadAnswer, lambda: receive_batch(node._engine, LINK, batch(facts(1, 9), 9, first=9))
     )
-    assert receive.skip_to(node._core, LINK, 9).cursor == 8
+    assert receive.skip_to(node._engine, LINK, 9).cursor == 8
     assert stored(node).epoch == 1
-    assert counts(receive_batch(node._core, LINK, batch(facts(1, 9), 9, first=9))) == (1, 0, 0)
-    assert receive.skip_to(node._core, LINK, 2).cursor == 9, "never backwards"
+    assert counts(receive_batch(node._engine, LINK, batch(facts(1, 9), 9, first=9))) == (1, 0, 0)
+    assert receive.skip_to(node._engine, LINK, 2).cursor == 9, "never backwards"
 
 
 def test_Z6_a_link_that_is_not_there_is_a_typed_error(node: Node) -> None:
     for ask in (
-        lambda: receive_batch(node._core, LINK, batch(facts(1))),
-        lambda: receive.start_over(node._core, LINK, 1, 1),
-        lambda: receive.skip_to(node._core, LINK, 1),
+        lambda: receive_batch(node._engine, LINK, batch(facts(1))),
+        lambda: receive.start_over(node._engine, LINK, 1, 1),
+        lambda: receive.skip_to(node._engine, LINK, 1),
     ):
         refused(node, UnknownLink, ask)
     row = link(node)
-    refused(node, BadInput, lambda: receive.start_over(node._core, LINK, 0, 1))
-    refused(node, BadInput, lambda: receive.start_over(node._core, LINK, 1, 0))
-    refused(node, BadInput, lambda: receive.skip_to(node._core, LINK, 0))
+    refused(node, BadInput, lambda: receive.start_over(node._engine, LINK, 0, 1))
+    refused(node, BadInput, lambda: receive.start_over(node._engine, LINK, 1, 0))
+    refused(node, BadInput, lambda: receive.skip_to(node._engine, LINK, 0))
     store_of(node).write(lambda tx: tx.link_put(msgspec.structs.replace(row, zone="nobody")))
-    refused(node, UnknownZone, lambda: receive_batch(node._core, LINK, batch(facts(1))))
+    refused(node, UnknownZone, lambda: receive_batch(node._engine, LINK, batch(facts(1))))
 
 
 def test_Z6_a_link_that_was_moved_meanwhile_is_looked_at_again(node: Node) -> None:
     """Between the look and the transaction somebody else may have stored, or started over."""
     link(node)
-    core = node._core
-    write = core.write
+    engine = node._engine
+    write = engine.write
 
     def raced(move: Callable[[], object]) -> Callable[..., Any]:
         def slow(name: str, work: Any) -> Any:
-            core.__dict__.pop("write", None)
+            engine.__dict__.pop("write", None)
             move()
             return write(name, work)
 
         return slow
 
-    core.__dict__["write"] = raced(lambda: receive_batch(core, LINK, batch(facts(2))))
-    assert counts(receive_batch(core, LINK, batch(facts(3)))) == (1, 0, 0)
+    engine.__dict__["write"] = raced(lambda: receive_batch(engine, LINK, batch(facts(2))))
+    assert counts(receive_batch(engine, LINK, batch(facts(3)))) == (1, 0, 0)
     assert (stored(node).cursor, node.log.head().offset) == (3, 3)
-    core.__dict__["write"] = raced(lambda: receive.start_over(core, LINK, 1, 1))
+    engine.__dict__["write"] = raced(lambda: receive.start_over(engine, LINK, 1, 1))
     with pytest.raises(BadAnswer):
-        receive_batch(core, LINK, batch(facts(1, 4), 4))
-    core.__dict__["write"] = raced(lambda: receive.start_over(core, LINK, 2, 1))
+        receive_batch(engine, LINK, batch(facts(1, 4), 4))
+    engine.__dict__["write"] = raced(lambda: receive.start_over(engine, LINK, 2, 1))
     with pytest.raises(EpochChanged):
-        receive_batch(core, LINK, batch(facts(4)))
+        receive_batch(engine, LINK, batch(facts(4)))
     assert (stored(node).epoch, stored(node).cursor) == (2, 0)
 
 
@@ -302,16 +304,16 @@ def test_Z8_an_origin_that_a_link_may_not_carry_refuses_the_batch_whole(
     told = refused(
         node,
         ForgedOrigin,
-        lambda: receive_batch(node._core, LINK, batch([*good, make("zoe"), make("bob")])),
+        lambda: receive_batch(node._engine, LINK, batch([*good, make("zoe"), make("bob")])),
     )
     assert "zoe" in told.message
-    assert counts(receive_batch(node._core, LINK, batch([*good, make("bob")]))) == (4, 0, 0)
+    assert counts(receive_batch(node._engine, LINK, batch([*good, make("bob")]))) == (4, 0, 0)
 
 
 def test_Z8_a_forged_origin_is_seen_in_an_envelope_that_is_bad_besides(node: Node) -> None:
     link(node, filter=Filter(origins=("bob",)))
     wrong = e.raw("fact.append", "s", Fact("is", b"nope"), origin="zoe")
-    refused(node, ForgedOrigin, lambda: receive_batch(node._core, LINK, batch([wrong])))
+    refused(node, ForgedOrigin, lambda: receive_batch(node._engine, LINK, batch([wrong])))
 
 
 def test_Z8_nobody_brings_an_entry_in_our_own_name_that_we_do_not_have(
@@ -323,15 +325,19 @@ def test_Z8_nobody_brings_an_entry_in_our_own_name_that_we_do_not_have(
     (own,) = (entry.raw for entry in node.log.range())
     forged = e.fact_append("own", "is", 2, lamport=5, origin="ana")
     worse = e.state_set("k", 1, lamport=5, origin="ana")
-    refused(node, ForgedOrigin, lambda: receive_batch(node._core, LINK, batch([*facts(2), forged])))
-    refused(node, ForgedOrigin, lambda: receive_batch(node._core, LINK, batch([*facts(2), worse])))
-    taken = receive_batch(node._core, LINK, batch([*facts(2), own]))
+    refused(
+        node, ForgedOrigin, lambda: receive_batch(node._engine, LINK, batch([*facts(2), forged]))
+    )
+    refused(
+        node, ForgedOrigin, lambda: receive_batch(node._engine, LINK, batch([*facts(2), worse]))
+    )
+    taken = receive_batch(node._engine, LINK, batch([*facts(2), own]))
     assert counts(taken) == (2, 1, 0), "our own that comes back is known"
     clock.advance(1)
     node.sweep(Ttl(log_ms=0))
     assert node.log.head().first > receipt.offset
-    receive.start_over(node._core, LINK, 1, 1)
-    assert counts(receive_batch(node._core, LINK, batch([own]))) == (0, 1, 0), (
+    receive.start_over(node._engine, LINK, 1, 1)
+    assert counts(receive_batch(node._engine, LINK, batch([own]))) == (0, 1, 0), (
         "also when it is forgotten"
     )
 
@@ -351,16 +357,16 @@ def test_Z8_a_source_that_sends_what_was_not_asked_for_is_not_believed(
     refused(
         node,
         BadAnswer,
-        lambda: receive_batch(node._core, LINK, batch([*facts(2), odd, *facts(1, 9)])),
+        lambda: receive_batch(node._engine, LINK, batch([*facts(2), odd, *facts(1, 9)])),
     )
-    assert counts(receive_batch(node._core, LINK, batch(facts(2)))) == (2, 0, 0)
+    assert counts(receive_batch(node._engine, LINK, batch(facts(2)))) == (2, 0, 0)
 
 
 def test_Z8_a_blocked_zone_brings_nothing_more(node: Node) -> None:
     link(node)
-    receive_batch(node._core, LINK, batch(facts(1)))
+    receive_batch(node._engine, LINK, batch(facts(1)))
     store_of(node).write(lambda tx: tx.zone_put(ZoneRow(name="bob", added_at=0, blocked_at=5)))
-    refused(node, ZoneNotTrusted, lambda: receive_batch(node._core, LINK, batch(facts(2))))
+    refused(node, ZoneNotTrusted, lambda: receive_batch(node._engine, LINK, batch(facts(2))))
 
 
 # --- quarantine -----------------------------------------------------------------------------------
@@ -383,7 +389,7 @@ def test_Z7_what_is_refused_is_set_aside_and_the_rest_goes_on(node: Node, clock:
     bad = bad_ones()
     good = facts(len(bad))
     mixed = [raw for one, (other, _) in zip(good, bad, strict=True) for raw in (one, other)]
-    taken = receive_batch(node._core, LINK, batch(mixed, 1))
+    taken = receive_batch(node._engine, LINK, batch(mixed, 1))
     assert counts(taken) == (len(good), 0, len(bad))
     assert [entry.raw for entry in node.log.range()] == good
     assert stored(node).cursor == len(mixed)
@@ -392,7 +398,7 @@ def test_Z7_what_is_refused_is_set_aside_and_the_rest_goes_on(node: Node, clock:
     assert [row.offset for row in rows] == list(range(2, len(mixed) + 1, 2))
     assert {(row.link, row.epoch, row.found_at) for row in rows} == {(LINK, 1, clock.at_ms)}
     assert all(row.message for row in rows)
-    receive_batch(node._core, LINK, batch(mixed, 1))
+    receive_batch(node._engine, LINK, batch(mixed, 1))
     assert len(quarantine(node)) == len(bad), "it does not come twice"
 
 
@@ -401,7 +407,7 @@ def test_Z7_what_is_too_old_is_set_aside(node: Node, clock: HandClock) -> None:
     node.apply([e.raw("state.delete", "k", lamport=9), e.state_set("last", 1, lamport=10)])
     clock.advance(1)
     node.sweep(Ttl(log_ms=0, tombstone_ms=0))
-    assert counts(receive_batch(node._core, LINK, batch([e.state_set("k", 1, lamport=3)]))) == (
+    assert counts(receive_batch(node._engine, LINK, batch([e.state_set("k", 1, lamport=3)]))) == (
         0,
         0,
         1,
@@ -411,7 +417,7 @@ def test_Z7_what_is_too_old_is_set_aside(node: Node, clock: HandClock) -> None:
 
 def test_Z7_a_reason_is_kept_short(node: Node) -> None:
     link(node)
-    receive_batch(node._core, LINK, batch([changed(e.state_set("k", 1), version="2" * 50_000)]))
+    receive_batch(node._engine, LINK, batch([changed(e.state_set("k", 1), version="2" * 50_000)]))
     (row,) = quarantine(node)
     assert len(row.message) <= REASON_CHARS_MAX
 
@@ -419,13 +425,13 @@ def test_Z7_a_reason_is_kept_short(node: Node) -> None:
 def test_Z7_a_full_quarantine_takes_no_more(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     link(node)
     monkeypatch.setattr(receive, "QUARANTINE_ROWS_MAX", 2)
-    receive_batch(node._core, LINK, batch([b"a", *facts(1)]))
-    receive_batch(node._core, LINK, batch([b"b", b"c"], 3))
+    receive_batch(node._engine, LINK, batch([b"a", *facts(1)]))
+    receive_batch(node._engine, LINK, batch([b"b", b"c"], 3))
     assert len(quarantine(node)) == 3, "no batch is torn apart for it"
     refused(
-        node, OverLimit, lambda: receive_batch(node._core, LINK, batch([*facts(1, 5), b"d"], 5))
+        node, OverLimit, lambda: receive_batch(node._engine, LINK, batch([*facts(1, 5), b"d"], 5))
     )
-    assert counts(receive_batch(node._core, LINK, batch(facts(2, 5), 5))) == (2, 0, 0), (
+    assert counts(receive_batch(node._engine, LINK, batch(facts(2, 5), 5))) == (2, 0, 0), (
         "good ones pass"
     )
 
@@ -439,10 +445,10 @@ def test_Z7_no_room_is_said_before_anything_else(node: Node) -> None:
     def full() -> None:
         raise DiskFull("no room")
 
-    node._core.admit = full
-    refused(node, DiskFull, lambda: receive_batch(node._core, LINK, batch([b"nonsense"], 50)))
-    node._core.admit = None
-    assert counts(receive_batch(node._core, LINK, batch(facts(2)))) == (2, 0, 0)
+    node._engine.admit = full
+    refused(node, DiskFull, lambda: receive_batch(node._engine, LINK, batch([b"nonsense"], 50)))
+    node._engine.admit = None
+    assert counts(receive_batch(node._engine, LINK, batch(facts(2)))) == (2, 0, 0)
 
 
 def sizes_of_writes(node: Node, asked: Batch) -> list[tuple[int, int]]:
@@ -459,7 +465,7 @@ def sizes_of_writes(node: Node, asked: Batch) -> list[tuple[int, int]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "write", counted)
-        receive_batch(node._core, LINK, asked)
+        receive_batch(node._engine, LINK, asked)
     return found
 
 
@@ -514,9 +520,9 @@ def test_Z7_a_large_batch_that_is_cut_goes_on_where_it_was_cut(node: Node) -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "write", once)
         with pytest.raises(DiskFull):
-            receive_batch(node._core, LINK, batch(raws))
+            receive_batch(node._engine, LINK, batch(raws))
     assert (stored(node).cursor, node.log.head().offset) == (LINK_BATCH_ROWS, LINK_BATCH_ROWS)
-    assert counts(receive_batch(node._core, LINK, batch(raws))) == (5, 0, 0)
+    assert counts(receive_batch(node._engine, LINK, batch(raws))) == (5, 0, 0)
     assert [entry.raw for entry in node.log.range()] == raws
 
 
@@ -550,7 +556,7 @@ def test_Z2_a_batch_that_was_read_is_taken_as_it_is(node: Node) -> None:
     link(node)
     incoming = receive.decode_batch(batch([*facts(2), b"nonsense"]))
     assert receive.objects_named(incoming) == []
-    assert counts(receive_batch(node._core, LINK, incoming)) == (2, 0, 1)
+    assert counts(receive_batch(node._engine, LINK, incoming)) == (2, 0, 1)
 
 
 # --- two nodes ------------------------------------------------------------------------------------
@@ -568,17 +574,17 @@ def test_Z7_whatever_is_lost_on_the_way_everything_arrives_once_and_in_order(
     bob, ana = nodes.open("bob"), nodes.open("ana")
     link(ana, filter=Filter(origins=("bob",)))
     caller, name = Caller("zone", "ana"), "zone:ana/x"
-    serve.register(bob._core, caller, Registration(consumer=name))
+    serve.register(bob._engine, caller, Registration(consumer=name))
     old: list[Batch] = []
 
     def pull(*, keep: bool) -> None:
         row = stored(ana)
         confirm = row.cursor or None
         ask = Fetch(consumer=name, start=row.cursor + 1, confirm=confirm, limit=limit, epoch=1)
-        got = serve.serve_batch(bob._core, caller, ask)
+        got = serve.serve_batch(bob._engine, caller, ask)
         old.append(got)
         if keep:
-            receive_batch(ana._core, LINK, got)
+            receive_batch(ana._engine, LINK, got)
 
     for n, step in enumerate(steps):
         if step == "write":
@@ -587,9 +593,9 @@ def test_Z7_whatever_is_lost_on_the_way_everything_arrives_once_and_in_order(
         elif step in ("pull", "crash"):
             pull(keep=step == "pull")
         elif step == "again" and old:
-            receive_batch(ana._core, LINK, old[-1])
+            receive_batch(ana._engine, LINK, old[-1])
         elif step == "old" and old:
-            receive_batch(ana._core, LINK, old[0])
+            receive_batch(ana._engine, LINK, old[0])
         received = [entry.raw for entry in ana.log.range()]
         assert received == [entry.raw for entry in bob.log.range()][: len(received)]
         assert stored(ana).cursor == len(received)
@@ -609,7 +615,7 @@ def test_Z6_relations_both_ways_have_no_loops(nodes: Nodes) -> None:
     for to, source in ways:
         link(pair[to], name=source, zone=source)
         asked = Registration(consumer=f"zone:{to}/l")
-        serve.register(pair[source]._core, Caller("zone", to), asked)
+        serve.register(pair[source]._engine, Caller("zone", to), asked)
     for n, name in enumerate(("ana", "bob", "ana")):
         team(pair[name]).facts.append("s", "n", n)
         team(pair[name]).state.set(f"k{n}", n)
@@ -620,9 +626,9 @@ def test_Z6_relations_both_ways_have_no_loops(nodes: Nodes) -> None:
                 cursor = tx.link_get(source)
             assert cursor is not None
             ask = Fetch(consumer=f"zone:{to}/l", start=cursor.cursor + 1)
-            got = serve.serve_batch(pair[source]._core, Caller("zone", to), ask)
+            got = serve.serve_batch(pair[source]._engine, Caller("zone", to), ask)
             sent += len(got.raws)
-            receive_batch(pair[to]._core, source, got)
+            receive_batch(pair[to]._engine, source, got)
     assert sent == 6, "each entry once over the wire, and nothing back"
     logs = [sorted(entry.raw for entry in node.log.range()) for node in pair.values()]
     assert logs[0] == logs[1]
@@ -632,6 +638,6 @@ def test_Z6_intake_by_hand_and_by_a_link_meet(node: Node) -> None:
     """A fact that came by hand first is known when the link brings it, and stays where it is."""
     link(node)
     raws = facts(5)
-    store_of(node).write(Intake(node._core.ctx, raws[1:3]))
-    assert counts(receive_batch(node._core, LINK, batch(raws))) == (3, 2, 0)
+    store_of(node).write(Intake(node._engine.ctx, raws[1:3]))
+    assert counts(receive_batch(node._engine, LINK, batch(raws))) == (3, 2, 0)
     assert [entry.raw for entry in node.log.range()] == [raws[1], raws[2], raws[0], *raws[3:]]

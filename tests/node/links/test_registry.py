@@ -42,9 +42,9 @@ class Here:
     """A node that trusts bob."""
 
     def __init__(self, node: Node) -> None:
-        self.node, self.core = node, node._core
+        self.node, self.engine = node, node._engine
         self.far = FarNode()
-        self.links = Links(self.core, Trust(self.core, HomePaths(node.home)), self.far.reach)
+        self.links = Links(self.engine, Trust(self.engine, HomePaths(node.home)), self.far.reach)
         self.trust("bob")
 
     def trust(self, name: str, *, blocked: bool = False, keys: int = 1) -> None:
@@ -52,20 +52,20 @@ class Here:
             ZoneKey(key=name.encode().ljust(31, b"-") + bytes([n]), added_at=1) for n in range(keys)
         )
         row = ZoneRow(name=name, keys=made, added_at=1, blocked_at=5 if blocked else None)
-        self.core.write("test", lambda tx: tx.zone_put(row))
+        self.engine.write("test", lambda tx: tx.zone_put(row))
 
     def add(self, name: str = "bob", url: str = URL, zone: str = "bob", **settings: Any) -> Any:
         return self.links.add(name, url, zone, **{"meshes": [MESH], **settings})
 
     def row(self, name: str = "bob") -> LinkRow:
-        found = self.core.read("test", lambda tx: tx.link_get(name))
+        found = self.engine.read("test", lambda tx: tx.link_get(name))
         assert found is not None
         return found
 
     def take(self, *raws: bytes, start: int = 1) -> None:
         end = start + len(raws) - 1
         offsets = list(range(start, end + 1))
-        receive.receive_batch(self.core, "bob", Batch(1, 1, end, start, end, offsets, list(raws)))
+        receive.receive_batch(self.engine, "bob", Batch(1, 1, end, start, end, offsets, list(raws)))
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_Z6_the_longest_names_of_all_make_a_reader_that_a_source_takes(nodes: No
     us = here.node.peer
     asked = registration_of(here.row("b" * limits.LINK_NAME_CHARS_MAX), us)
     source = nodes.open("bob")
-    assert serve.register(source._core, Caller("zone", us), asked).name == asked.consumer
+    assert serve.register(source._engine, Caller("zone", us), asked).name == asked.consumer
 
 
 def test_Z6_a_link_that_is_not_there_is_told_by_name(here: Here) -> None:
@@ -236,7 +236,7 @@ def test_Z6_a_link_is_removed_even_if_the_source_cannot_be_told(here: Here) -> N
 
 
 def test_Z7_what_was_refused_can_be_tried_again(here: Here) -> None:
-    here.core.write("test", lambda tx: tx.forget_below(MESH, 50))
+    here.engine.write("test", lambda tx: tx.forget_below(MESH, 50))
     here.add()
     here.take(state_set("old", 1, lamport=3), b"\xc1", fact_append("s", "is", 1, lamport=4))
     assert here.links.get("bob").quarantined == 2
@@ -252,7 +252,7 @@ def test_Z7_what_was_refused_can_be_tried_again(here: Here) -> None:
 
 
 def test_Z6_what_passes_later_came_through_the_zone_all_the_same(here: Here) -> None:
-    here.core.write("test", lambda tx: tx.forget_below(MESH, 50))
+    here.engine.write("test", lambda tx: tx.forget_below(MESH, 50))
     here.add(carries=["any"])
     here.take(state_set("old", 1, lamport=3, origin="cyn"))
     here.node.apply([state_set("old", 2, lamport=60, origin="dave")])
@@ -265,7 +265,7 @@ def test_Z6_what_passes_later_came_through_the_zone_all_the_same(here: Here) -> 
         return list(page.offsets)
 
     # dave's came from elsewhere; cyn's came from bob, who is not sent it back.
-    assert here.core.read("test", sent_to_bob) == [1]
+    assert here.engine.read("test", sent_to_bob) == [1]
 
 
 def test_Z7_quarantined_envelopes_are_paged_and_tried_in_chunks(
@@ -298,7 +298,7 @@ def test_Z2_what_is_tried_again_gets_its_objects_first(here: Here) -> None:
     assert here.links.get("bob").quarantined == 2
     sha = here.far.share(content)
     assert here.links.retry_quarantined("bob").passed == 2
-    assert here.core.blobs.read(sha) == content
+    assert here.engine.blobs.read(sha) == content
     assert all(line.closed for line in here.far.lines)
 
 

@@ -55,14 +55,14 @@ class Pulling:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.core = node._core
+        self.engine = node._engine
         self.far = FarNode()
-        trust = Trust(self.core, HomePaths(node.home))
-        self.core.write("test", lambda tx: tx.zone_put(_zone(KEY)))
-        self.links = Links(self.core, trust, self.far.reach)
+        trust = Trust(self.engine, HomePaths(node.home))
+        self.engine.write("test", lambda tx: tx.zone_put(_zone(KEY)))
+        self.links = Links(self.engine, trust, self.far.reach)
         self.seen: list[LinkStatus] = []
-        self.pullers = LinkManager(
-            self.core, trust, reach=self.far.reach, on_change=self._changed, chance=lambda: 0.0
+        self.link_manager = LinkManager(
+            self.engine, trust, reach=self.far.reach, on_change=self._changed, chance=lambda: 0.0
         )
 
     def _changed(self, status: LinkStatus) -> None:
@@ -74,11 +74,11 @@ class Pulling:
 
     def start(self, **settings: Any) -> None:
         self.add(**settings)
-        self.pullers.start()
+        self.link_manager.start()
 
     @property
     def status(self) -> LinkStatus:
-        (found,) = self.pullers.status()
+        (found,) = self.link_manager.status()
         return found
 
     def until(self, state: LinkState) -> LinkStatus:
@@ -106,7 +106,7 @@ def _zone(*keys: bytes) -> ZoneRow:
 def pulling(nodes: Nodes) -> Iterator[Pulling]:
     made = Pulling(nodes.open("ana"))
     yield made
-    assert made.pullers.stop(20), "its threads do not end"
+    assert made.link_manager.stop(20), "its threads do not end"
     left = [thread.name for thread in threading.enumerate() if "holdfast-link" in thread.name]
     left += [thread.name for thread in threading.enumerate() if "holdfast-take" in thread.name]
     assert not left
@@ -258,7 +258,7 @@ def test_Z7_a_source_that_hangs_is_left_at_once_when_the_node_ends(
     pulling.far.write(file_share("a.bin", content))
     pulling.start()
     pulling.far.until(lambda: pulling.far.calls(call))
-    assert pulling.pullers.stop(10)
+    assert pulling.link_manager.stop(10)
     assert pulling.status.state is LinkState.STOPPED
     assert all(line.closed for line in pulling.far.lines)
 
@@ -302,7 +302,7 @@ def test_Z8_an_origin_that_the_link_does_not_carry_is_refused_with_its_batch(
     assert status.retry_at is not None
     assert status.retry_at - status.last_error.at == BACKOFF_MS_MAX
     # The operator looks, the source is honest again: it goes on at once.
-    pulling.pullers.refresh()
+    pulling.link_manager.refresh()
     pulling.until_confirmed(2)
 
 
@@ -346,7 +346,7 @@ def test_Z8_who_is_refused_says_so_and_tries_again_when_told(pulling: Pulling, e
     status = pulling.until(LinkState.REFUSED)
     assert status.last_error is not None
     assert (status.last_error.code, status.last_error.message) == (error.code, error.message)
-    pulling.pullers.refresh()
+    pulling.link_manager.refresh()
     pulling.until_confirmed(1)
     pulling.until(LinkState.LIVE)
 
@@ -383,12 +383,12 @@ def test_Z7_a_full_quarantine_stops_the_link_until_somebody_looks(
     status = pulling.until(LinkState.QUARANTINE_FULL)
     assert (status.quarantined, status.retry_at) == (2, None)
     tried = len(pulling.far.lines)
-    pulling.pullers.refresh()
+    pulling.link_manager.refresh()
     pulling.far.until(lambda: len(pulling.far.lines) > tried)
     pulling.until(LinkState.QUARANTINE_FULL)
     assert pulling.links.drop_all_quarantined("bob") == 2
     pulling.far.write(*facts(1, 2))
-    pulling.pullers.refresh()
+    pulling.link_manager.refresh()
     pulling.until_confirmed(4)
     assert pulling.until(LinkState.LIVE).quarantined == 0
 
@@ -444,19 +444,19 @@ def test_Z5_what_is_gone_is_never_skipped_by_itself(pulling: Pulling) -> None:
     pulling.start()
     pulling.until_confirmed(2)
     pulling.links.pause("bob")
-    pulling.pullers.refresh()
+    pulling.link_manager.refresh()
     pulling.until(LinkState.PAUSED)
     pulling.far.write(*facts(3, 3))
     pulling.far.truncate(5)
     pulling.links.resume("bob")
-    pulling.pullers.refresh()
+    pulling.link_manager.refresh()
     status = pulling.until(LinkState.TRUNCATED)
     assert status.retry_at is None
     assert status.last_error is not None
     assert status.last_error.code == "truncated"
     assert pulling.cursor == (1, 2)
     assert pulling.links.resume("bob", skip_missing=True).cursor == 4
-    pulling.pullers.refresh()
+    pulling.link_manager.refresh()
     pulling.until_confirmed(5)
     assert [entry.entity for entry in pulling.node.log.range()] == ["s1", "s2", "s5"]
 
@@ -476,7 +476,7 @@ def test_Z5_a_restored_source_that_lacks_what_was_never_read_is_truncated(
     pulling.until(LinkState.TRUNCATED)
     assert pulling.cursor == (2, 0)
     assert pulling.links.resume("bob", skip_missing=True).cursor == 4
-    pulling.pullers.refresh()
+    pulling.link_manager.refresh()
     pulling.until_confirmed(6)
 
 
@@ -545,14 +545,14 @@ def _replaced(pulling: Pulling, *raws: bytes, kept: int = 0) -> None:
     """The source is another one under the old name, or was set back without knowing it."""
     pulling.far.until(lambda: pulling.far.waiting)
     pulling.links.pause("bob")
-    pulling.pullers.refresh()
+    pulling.link_manager.refresh()
     pulling.until(LinkState.PAUSED)
     with pulling.far.moved:
         pulling.far.raws[kept:] = raws
         pulling.far.filters.clear()
         pulling.far.frontiers.clear()
     pulling.links.resume("bob")
-    pulling.pullers.refresh()
+    pulling.link_manager.refresh()
 
 
 @pytest.mark.parametrize("regrown", [1, 2, 3, 4, 6])
@@ -580,7 +580,7 @@ def test_Z5_another_log_that_begins_later_is_truncated(pulling: Pulling) -> None
     _replaced(pulling, *facts(9, 11))
     pulling.until(LinkState.TRUNCATED)
     assert pulling.links.resume("bob", skip_missing=True).cursor == 2
-    pulling.pullers.refresh()
+    pulling.link_manager.refresh()
     pulling.until_confirmed(11)
     assert pulling.node.log.head().offset == 14
 
@@ -675,7 +675,7 @@ def test_Z7_a_large_object_goes_on_where_it_was_cut(pulling: Pulling, monkeypatc
     pulling.until_confirmed(1)
     asked = [(start, size) for _, start, size in pulling.far.calls("object")]
     assert asked == [(0, 40_000), (40_000, 40_000), (40_000, 40_000), (80_000, 22_400)]
-    assert pulling.node._core.blobs.read(sha) == content
+    assert pulling.node._engine.blobs.read(sha) == content
     assert OBJECT_RANGE_BYTES > 40_000
 
 
@@ -685,12 +685,12 @@ def test_Z7_an_object_that_a_sweep_takes_before_its_entry_is_applied_is_brought_
     """It lay here already, as one that nothing named any more."""
     content = b"x" * 70_000
     sha = pulling.far.share(content)
-    pulling.core.blobs.put(content)
+    pulling.engine.blobs.put(content)
     take = receive.receive_batch
 
     def after_a_sweep(*args: Any, **kwargs: Any) -> Any:
         if not pulling.far.calls("object"):
-            pulling.core.blobs.unlink(sha)
+            pulling.engine.blobs.unlink(sha)
         return take(*args, **kwargs)
 
     monkeypatch.setattr(receive, "receive_batch", after_a_sweep)
@@ -707,7 +707,7 @@ def test_Z7_an_object_that_another_link_finishes_meanwhile_is_no_trouble(
     monkeypatch.setattr("holdfast.node.core.object_transfer.OBJECT_RANGE_BYTES", 40_000)
     content = bytes(range(256)) * 400
     sha = pulling.far.share(content)
-    blobs = pulling.core.blobs
+    blobs = pulling.engine.blobs
 
     def give(line: FarLine, what: tuple[str, int, int]) -> bytes:
         return content[what[1] : what[1] + what[2]]
@@ -740,7 +740,7 @@ def test_Z8_an_object_that_is_another_is_thrown_away(pulling: Pulling) -> None:
     assert status.last_error is not None
     assert status.last_error.code == "bad_answer"
     assert pulling.cursor == (1, 0)
-    pulling.pullers.refresh()
+    pulling.link_manager.refresh()
     pulling.until_confirmed(1)
     assert team(pulling.node).files.read("a.bin", peer="bob") == content
 
@@ -779,7 +779,7 @@ def test_Z7_a_full_disk_is_told_and_tried_again(pulling: Pulling) -> None:
         if full:
             raise full.pop()
 
-    pulling.core.admit = admit
+    pulling.engine.admit = admit
     pulling.far.write(*facts(1))
     pulling.start()
     pulling.until_confirmed(1)
@@ -810,7 +810,7 @@ def test_Z6_a_listener_that_fails_does_not_end_the_link(pulling: Pulling) -> Non
         pulling.far.tell()
         raise ZeroDivisionError("not listening")
 
-    pulling.pullers._on_change = deaf
+    pulling.link_manager._on_change = deaf
     pulling.far.write(*facts(1))
     pulling.start()
     pulling.until_confirmed(1)
@@ -837,15 +837,15 @@ def test_Z6_a_link_is_paused_at_once_and_resumed_where_it_was(pulling: Pulling) 
     pulling.until_confirmed(1)
     pulling.far.until(lambda: pulling.far.waiting)
     pulling.links.pause("bob")
-    pulling.pullers.refresh()
+    pulling.link_manager.refresh()
     status = pulling.until(LinkState.PAUSED)
     assert (status.attempts, status.retry_at) == (0, None)
     asked = len(pulling.far.asked)
     pulling.far.write(*facts(1, 2))
-    pulling.pullers.refresh()
+    pulling.link_manager.refresh()
     assert len(pulling.far.asked) == asked
     pulling.links.resume("bob")
-    pulling.pullers.refresh()
+    pulling.link_manager.refresh()
     pulling.until_confirmed(2)
     assert pulling.until(LinkState.LIVE).new == 2
 
@@ -862,8 +862,8 @@ def test_Z6_a_removed_link_ends_and_its_source_is_told(pulling: Pulling) -> None
     pulling.until_confirmed(1)
     removed = pulling.links.remove("bob")
     assert removed.told
-    pulling.pullers.refresh()
-    assert pulling.pullers.status() == []
+    pulling.link_manager.refresh()
+    assert pulling.link_manager.status() == []
     assert CONSUMER not in pulling.far.filters
     assert pulling.node.log.head().offset == 1
 
@@ -874,7 +874,7 @@ def test_Z6_a_link_of_the_same_name_begins_anew(pulling: Pulling) -> None:
     pulling.until_confirmed(2)
     pulling.links.remove("bob")
     pulling.add()
-    pulling.pullers.refresh()
+    pulling.link_manager.refresh()
     pulling.far.until(lambda: pulling.status.new + pulling.status.known == 3)
     assert pulling.node.log.head().offset == 2
 
@@ -903,11 +903,11 @@ def test_Z6_a_batch_that_was_asked_for_by_another_link_of_the_name_is_not_taken(
 
 
 def test_Z6_a_new_link_is_found_while_others_work(pulling: Pulling) -> None:
-    pulling.pullers.start()
-    assert pulling.pullers.status() == []
+    pulling.link_manager.start()
+    assert pulling.link_manager.status() == []
     pulling.far.write(*facts(1))
     pulling.add()
-    pulling.pullers.refresh()
+    pulling.link_manager.refresh()
     pulling.until_confirmed(1)
 
 
@@ -915,16 +915,16 @@ def test_Z6_two_links_to_one_source_have_their_own_state(pulling: Pulling) -> No
     pulling.far.write(*facts(4))
     pulling.add(subjects=["s1"])
     pulling.links.add("bob-2", "https://bob:7411", "bob", meshes=[MESH], subjects=["s2"])
-    pulling.pullers.start()
+    pulling.link_manager.start()
     both = (CONSUMER, "zone:ana/bob-2")
     pulling.far.until(lambda: all(pulling.far.frontiers.get(name) == 4 for name in both))
     pulling.links.pause("bob")
-    pulling.pullers.refresh()
-    pulling.far.until(lambda: pulling.pullers.status()[0].state is LinkState.PAUSED)
+    pulling.link_manager.refresh()
+    pulling.far.until(lambda: pulling.link_manager.status()[0].state is LinkState.PAUSED)
     pulling.far.write(fact_append("s2", "is", 5, lamport=5))
     pulling.far.until(lambda: pulling.far.frontiers[both[1]] == 5)
     assert pulling.far.frontiers[CONSUMER] == 4
-    assert [status.name for status in pulling.pullers.status()] == ["bob", "bob-2"]
+    assert [status.name for status in pulling.link_manager.status()] == ["bob", "bob-2"]
 
 
 def test_Z8_when_the_keys_of_a_zone_change_it_has_to_prove_itself_again(
@@ -933,22 +933,22 @@ def test_Z8_when_the_keys_of_a_zone_change_it_has_to_prove_itself_again(
     pulling.start()
     pulling.far.until(lambda: pulling.far.waiting)
     before = len(pulling.far.lines)
-    pulling.pullers.refresh()
+    pulling.link_manager.refresh()
     assert len(pulling.far.lines) == before
-    pulling.core.write("test", lambda tx: tx.zone_put(_zone(KEY, public_key(b"c" * 32))))
-    pulling.pullers.refresh()
+    pulling.engine.write("test", lambda tx: tx.zone_put(_zone(KEY, public_key(b"c" * 32))))
+    pulling.link_manager.refresh()
     pulling.far.until(lambda: len(pulling.far.lines) > before and pulling.far.waiting)
 
 
 def test_Z6_nothing_begins_before_the_start_or_after_the_end(pulling: Pulling) -> None:
     pulling.add()
-    pulling.pullers.refresh()
-    assert pulling.pullers.status() == []
-    pulling.pullers.start()
+    pulling.link_manager.refresh()
+    assert pulling.link_manager.status() == []
+    pulling.link_manager.start()
     pulling.far.until(lambda: pulling.far.waiting)
-    assert pulling.pullers.stop(10)
+    assert pulling.link_manager.stop(10)
     lines = len(pulling.far.lines)
-    pulling.pullers.refresh()
+    pulling.link_manager.refresh()
     assert len(pulling.far.lines) == lines
 
 
@@ -975,4 +975,4 @@ def test_Z7_a_closed_store_stops_the_link(nodes: Nodes) -> None:
     status = pulling.until(LinkState.STOPPED)
     assert status.last_error is not None
     assert status.last_error.code == "store_closed"
-    assert pulling.pullers.stop(10)
+    assert pulling.link_manager.stop(10)

@@ -164,7 +164,7 @@ def test_S19_one_point_and_a_sound_one(node: Node) -> None:
     from holdfast.node.library.node import Mesh
 
     with pytest.raises(UnknownMesh):
-        Mesh(node._core, "nowhere").state.as_of(offset=1)
+        Mesh(node._engine, "nowhere").state.as_of(offset=1)
 
 
 def test_S19_a_past_with_great_leaps_of_the_clock_can_be_read(node: Node) -> None:

@@ -63,18 +63,18 @@ def fill(node: Node, count: int) -> None:
 
 
 def register(node: Node, caller: Caller = BOB, consumer: str = READER, **asked: Any) -> None:
-    serve.register(node._core, caller, Registration(consumer=consumer, **asked))
+    serve.register(node._engine, caller, Registration(consumer=consumer, **asked))
 
 
 def give(node: Node, caller: Caller = BOB, consumer: str = READER, **asked: Any) -> Batch:
-    batch = serve.serve_batch(node._core, caller, Fetch(consumer=consumer, **asked))
+    batch = serve.serve_batch(node._engine, caller, Fetch(consumer=consumer, **asked))
     assert decode_batch(encode_batch(batch)) == batch, "it hangs together on the wire"
     return batch
 
 
 def confirm(node: Node, caller: Caller = BOB, consumer: str = READER, **told: Any) -> int:
     told_ = Confirmation(consumer=consumer, **told)
-    return serve.confirm(node._core, caller, told_).frontier
+    return serve.confirm(node._engine, caller, told_).frontier
 
 
 def row_of(node: Node, consumer: str = READER) -> ConsumerRow:
@@ -213,7 +213,7 @@ def test_Z4_an_unknown_consumer_is_a_typed_error(node: Node) -> None:
     refused(node, UnknownConsumer, lambda: give(node))
     refused(node, UnknownConsumer, lambda: give(node, confirm=1))
     refused(node, UnknownConsumer, lambda: confirm(node, offset=1))
-    refused(node, UnknownConsumer, lambda: serve.retire(node._core, BOB, READER))
+    refused(node, UnknownConsumer, lambda: serve.retire(node._engine, BOB, READER))
 
 
 def test_Z4_what_was_never_written_cannot_be_confirmed_or_asked_for(node: Node) -> None:
@@ -311,8 +311,8 @@ def test_Z6_nobody_from_outside_adds_consumers_without_end(node: Node) -> None:
     register(node, consumer="zone:bob/7", filter=Filter(subjects=("s",)))
     register(node, Caller("zone", "zoe", None), "zone:zoe/1")
     register(node, LOCAL, "zone:bob/more")
-    serve.retire(node._core, BOB, "zone:bob/7")
-    serve.retire(node._core, BOB, "zone:bob/8")
+    serve.retire(node._engine, BOB, "zone:bob/7")
+    serve.retire(node._engine, BOB, "zone:bob/8")
     register(node, consumer="zone:bob/another")
 
 
@@ -355,7 +355,7 @@ def test_Z8_a_zone_cannot_use_the_consumer_of_another(node: Node) -> None:
         lambda: give(node, consumer="zone:bob/link/x", confirm=1),
         lambda: confirm(node, consumer="zone:bob/link/x", offset=1),
         lambda: register(node, consumer="zone:bob/link/x", filter=Filter(meshes=("team",))),
-        lambda: serve.retire(node._core, BOB, "zone:bob/link/x"),
+        lambda: serve.retire(node._engine, BOB, "zone:bob/link/x"),
         lambda: register(node, consumer="reader"),
         lambda: give(node, Caller("zone", "zoe", None), "zone:bob/link/x"),
         lambda: confirm(node, Caller("token", "t"), "zone:bob/link/x", offset=1),
@@ -432,7 +432,7 @@ def test_Z6_a_zone_is_never_sent_what_it_wrote_or_brought(node: Node, asked: Fil
         [("bob", "bob"), ("bob", "eva"), ("zoe", "bob"), ("zoe", "eva")]
     ):
         raw = e.fact_append("s", "n", n, lamport=n + 5, origin=origin)
-        store_of(node).write(Intake(node._core.ctx, [raw], zones[name]))
+        store_of(node).write(Intake(node._engine.ctx, [raw], zones[name]))
     register(node, filter=asked)
     assert span(give(node)) == (1, 5, [1, 5])
     assert row_of(node).filter.beyond == "bob"
@@ -530,7 +530,7 @@ def test_Z6_batches_that_follow_each_other_give_everything_once(
     position = start
     for _ in range(30):
         fetch = Fetch(consumer="reader", limit=limit, start=position)
-        batch = serve.serve_batch(node._core, LOCAL, fetch)
+        batch = serve.serve_batch(node._engine, LOCAL, fetch)
         assert len(batch.offsets) <= limit
         found += batch.offsets
         if start is None:

@@ -39,7 +39,7 @@ from support import envelopes as e
 from support.envelopes import MESH, make_id
 from support.nodes import Nodes, share, store_of, team
 from support.source import HandClock
-from support.stores import mate_row, read
+from support.stores import known_member, read
 
 LANE = lane_of(MESH)
 ID = "0197f2a0-0000-7000-8000-000000000001"
@@ -51,18 +51,18 @@ KEY = "b" * 64
 def ana(node: Node) -> Node:
     """A node whose mesh is shared, with two mates."""
     share(node)
-    mates = [mate_row("b", name="bob"), mate_row("c", name="cyd")]
-    store_of(node).write(lambda tx: tx.mates_put(MESH, mates))
+    known_members = [known_member("b", name="bob"), known_member("c", name="cyd")]
+    store_of(node).write(lambda tx: tx.known_members_put(MESH, known_members))
     return node
 
 
 def spool(node: Node) -> list[OutboxRow]:
-    return read(store_of(node), lambda tx: tx.spool_list(None, (), 0, 999))
+    return read(store_of(node), lambda tx: tx.outbox_list(None, (), 0, 999))
 
 
 def put(node: Node, row: OutboxRow, **fields: Any) -> None:
     changed = msgspec.structs.replace(row, **fields)
-    store_of(node).write(lambda tx: tx.spool_put(changed))
+    store_of(node).write(lambda tx: tx.outbox_put(changed))
 
 
 def kill(node: Node, id: str, **fields: Any) -> None:
@@ -78,7 +78,7 @@ def e_id(text: str) -> bytes:
 def bring(node: Node, *raws: bytes) -> list[Applied]:
     """As the sync does with what the broker feeds."""
     delivered = {raw: b"B" * 16 for raw in raws}
-    return store_of(node).write(Intake(node._core.ctx, raws, delivered=delivered))
+    return store_of(node).write(Intake(node._engine.ctx, raws, delivered=delivered))
 
 
 # --- sending -------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def test_D10_the_same_id_again_is_answered_from_the_outbox(ana: Node) -> None:
     again = mesh.send(b"hello", topic="news", id=ID)
     assert again == msgspec.structs.replace(first, duplicate=True)
     (row,) = spool(ana)
-    store_of(ana).write(lambda tx: tx.spool_done([(row.number, b"B" * 16, 1, 7)], 5))
+    store_of(ana).write(lambda tx: tx.outbox_done([(row.number, b"B" * 16, 1, 7)], 5))
     assert mesh.send("hello", topic="news", id=ID).state == "done"
     assert len(spool(ana)) == 1
 
@@ -155,13 +155,13 @@ def test_D10_a_personal_mesh_sends_nothing(node: Node) -> None:
         team(node).send("hello", topic="news")
     assert node.log.head().offset == 0
     with pytest.raises(UnknownMesh):
-        node._core.write("message.send", _sending_to_nowhere(node))
+        node._engine.write("message.send", _sending_to_nowhere(node))
 
 
 def _sending_to_nowhere(node: Node) -> Any:
     from holdfast.node.messages.messages import MessageChange
 
-    return MessageChange(node._core.ctx, "nowhere", "topic", "news", b"")
+    return MessageChange(node._engine.ctx, "nowhere", "topic", "news", b"")
 
 
 @pytest.mark.parametrize(
@@ -204,8 +204,8 @@ def test_D5_a_dm_goes_to_a_key_or_to_a_member_by_name(ana: Node) -> None:
 
 
 def test_D5_two_members_of_one_name_are_told_apart_by_their_keys(ana: Node) -> None:
-    mates = [mate_row("b", name="bob"), mate_row("c", name="bob")]
-    store_of(ana).write(lambda tx: tx.mates_put(MESH, mates))
+    known_members = [known_member("b", name="bob"), known_member("c", name="bob")]
+    store_of(ana).write(lambda tx: tx.known_members_put(MESH, known_members))
     with pytest.raises(UnknownDestination, match="several"):
         team(ana).send("psst", dm="bob")
 
@@ -366,13 +366,13 @@ def test_D12_the_outbox_says_what_blocks_what(ana: Node) -> None:
     kill(ana, first)
 
     def blocked(policy: Policy) -> list[str | None]:
-        outbox = Outbox(ana._core, Policies(policy))
+        outbox = Outbox(ana._engine, Policies(policy))
         return [item.blocked_by for item in outbox.list()]
 
     assert blocked(Policy.PARK) == [None, first, None, None]
     assert blocked(Policy.HALT) == [None, first, first, first]
     assert blocked(Policy.QUARANTINE) == [None] * 4
-    (lane,) = Outbox(ana._core, Policies(Policy.PARK, {MESH: Policy.HALT})).lanes()
+    (lane,) = Outbox(ana._engine, Policies(Policy.PARK, {MESH: Policy.HALT})).lanes()
     assert (lane.policy, lane.failing, lane.problem) == ("halt", first, "not_granted: no")
     assert (lane.pending, lane.dead, lane.blocks) == (3, 1, "everything after it")
 
@@ -461,9 +461,9 @@ def test_D8_messages_that_have_waited_too_long_are_dead_and_changes_are_not(
     team(ana).state.set("k", 1)
     clock.advance(72 * HOUR_MS)
     young = team(ana).send("hello", topic="news")
-    assert expire(ana._core, LANE, 72) == 0, "to the millisecond"
+    assert expire(ana._engine, LANE, 72) == 0, "to the millisecond"
     clock.advance(1)
-    assert expire(ana._core, LANE, 72) == 1
+    assert expire(ana._engine, LANE, 72) == 1
     assert [item.state for item in ana.outbox.list()] == ["dead", "pending", "pending"]
     assert ana.outbox.get(old.id).code == "outbox_expired"
     with pytest.raises(Conflict) as refused:
@@ -471,7 +471,7 @@ def test_D8_messages_that_have_waited_too_long_are_dead_and_changes_are_not(
     assert "requeue --new-id" in str(refused.value.hint)
     assert ana.outbox.requeue(old.id).state == "pending"
     clock.advance(72 * HOUR_MS)
-    assert expire(ana._core, LANE, 72) == 1
+    assert expire(ana._engine, LANE, 72) == 1
     assert ana.outbox.get(young.id).state == "dead"
 
 
@@ -481,10 +481,10 @@ def test_D8_a_row_that_was_put_back_lately_does_not_hide_an_old_message(
     team(ana).state.set("k", 1)
     old = team(ana).send("hello", topic="news")
     clock.advance(72 * HOUR_MS + 1)
-    (first, _) = ana._core.read("test", lambda tx: tx.spool_list(LANE, (), 0, 9))
+    (first, _) = ana._engine.read("test", lambda tx: tx.outbox_list(LANE, (), 0, 9))
     put_back = msgspec.structs.replace(first, created_at=clock.now_ms())
-    ana._core.write("test", lambda tx: tx.spool_put(put_back))
-    assert expire(ana._core, LANE, 72) == 1
+    ana._engine.write("test", lambda tx: tx.outbox_put(put_back))
+    assert expire(ana._engine, LANE, 72) == 1
     assert ana.outbox.get(old.id).state == "dead"
 
 
@@ -495,8 +495,8 @@ def test_D8_old_changes_without_number_hold_up_no_writer(
     team(ana).state.set("k", 1)
     clock.advance(99 * HOUR_MS)
     written: list[str] = []
-    monkeypatch.setattr(ana._core, "write", lambda name, work: written.append(name))
-    assert expire(ana._core, LANE, 72) == 0
+    monkeypatch.setattr(ana._engine, "write", lambda name, work: written.append(name))
+    assert expire(ana._engine, LANE, 72) == 0
     assert written == []
 
 
@@ -513,7 +513,7 @@ def test_S17_the_log_keeps_what_the_broker_has_not_got(ana: Node, clock: HandClo
     mesh.state.delete("b")
     rows = spool(ana)
     store_of(ana).write(
-        lambda tx: tx.spool_done(
+        lambda tx: tx.outbox_done(
             [(row.number, b"", 1, row.number) for row in rows if row.entity], 5
         )
     )
@@ -537,11 +537,11 @@ def test_D7_what_has_ended_is_listed_for_a_day(ana: Node, clock: HandClock) -> N
         team(ana).send("hello", topic="news")
     rows = spool(ana)
     done = [(row.number, b"", 1, row.number) for row in rows[:2]]
-    store_of(ana).write(lambda tx: tx.spool_done(done, clock.now_ms()))
+    store_of(ana).write(lambda tx: tx.outbox_done(done, clock.now_ms()))
     clock.advance(OUTBOX_DONE_MS - 1)
-    assert ana.sweep().spool_rows == 0
+    assert ana.sweep().outbox_rows == 0
     clock.advance(1)
-    assert ana.sweep().spool_rows == 2
+    assert ana.sweep().outbox_rows == 2
     assert [row.number for row in spool(ana)] == [3]
 
 
@@ -549,13 +549,13 @@ def test_S17_an_unread_message_keeps_its_content_and_a_read_one_goes_with_the_lo
     ana: Node, clock: HandClock
 ) -> None:
     bring(ana, *(e.message_send("topic", "t", b"%d" % n, lamport=n) for n in (1, 2, 3)))
-    store_of(ana).write(lambda tx: tx.heard_add(MESH, 1, [(1, 1), (2, 2), (3, 3)]))
+    store_of(ana).write(lambda tx: tx.broker_positions_add(MESH, 1, [(1, 1), (2, 2), (3, 3)]))
     first, second, third = (found.id for found in ana.inbox.list())
     ana.inbox.read(first)
     ana.inbox.read(third)
     clock.advance(1000)
     swept = ana.sweep(NOW)
-    assert (swept.log_entries, swept.inbox_rows, swept.heard_rows) == (1, 1, 1)
+    assert (swept.log_entries, swept.inbox_rows, swept.broker_position_rows) == (1, 1, 1)
     assert [found.id for found in ana.inbox.list()] == [second, third]
     assert ana.inbox.get(second).text == "2"
     clock.advance(91 * DAY_MS)

@@ -74,14 +74,14 @@ def read(home: Path, key: str) -> object:
 
 
 def test_S13_a_backup_holds_all_that_the_home_held(node: Node, tmp_path: Path) -> None:
-    before = snapshot(node._core.store)
+    before = snapshot(node._engine.store)
     report = backup(node, tmp_path / "backup")
     node.close()
     assert (report.peer, report.epoch, report.blobs, report.missing) == ("ana", 1, 1, ())
     restored = restore(tmp_path / "backup", tmp_path / "again")
     assert (restored.peer, restored.head, restored.blobs) == ("ana", report.head, 1)
     with open_node(tmp_path / "again") as again:
-        assert differences(before, snapshot(again._core.store)) == []
+        assert differences(before, snapshot(again._engine.store)) == []
         assert team(again).files.read("large.bin") == LARGE
         assert len(team(again).vectors.search([0, 1, 2], model=MODEL, limit=5)) == 5
     key = (tmp_path / "again" / "identity.key").read_bytes()

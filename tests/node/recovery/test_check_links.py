@@ -32,7 +32,7 @@ def home(tmp_path: Path) -> Path:
 def store(home: Path, *works: Callable[[Transaction], object]) -> None:
     with open_node(home, sync="normal") as node:
         for work in works:
-            node._core.write("test", work)
+            node._engine.write("test", work)
 
 
 def found(home: Path, name: str) -> list[Check]:

@@ -78,7 +78,7 @@ def home(grown: Path, tmp_path: Path) -> Path:
 
 def contents(home: Path) -> dict[str, Any]:
     with open_node(home) as node:
-        return snapshot(node._core.store, dead=False)
+        return snapshot(node._engine.store, dead=False)
 
 
 def root_page(home: Path, name: str) -> int:
@@ -315,7 +315,7 @@ def test_S17_a_reader_that_lags_or_is_ahead_of_the_log_is_told(
         ahead = ConsumerRow(
             name="reader", frontier=Frontier(10_000).encode(), created_at=0, seen_at=0
         )
-        node._core.write("test", lambda tx: tx.consumer_put(ahead))
+        node._engine.write("test", lambda tx: tx.consumer_put(ahead))
     assert worst_of(home, "consumers").status == "fail"
 
 
@@ -630,7 +630,7 @@ def test_S12_only_the_rows_of_damaged_pages_are_lost(
 def befriend(home: Path) -> dict[str, Any]:
     """Trust, links, a fact that names an object, entries that came through a zone."""
     with open_node(home) as node:
-        sha = node._core.blobs.put(LARGE[1:]).sha256
+        sha = node._engine.blobs.put(LARGE[1:]).sha256
 
         def work(tx: Transaction) -> None:
             tx.zone_put(zone_row("yan"))
@@ -659,12 +659,12 @@ def befriend(home: Path) -> dict[str, Any]:
                 )
             )
 
-        node._core.store.write(work)
+        node._engine.store.write(work)
     return neighbours_of(home)
 
 
 def neighbours_of(home: Path) -> dict[str, Any]:
-    with open_node(home) as node, node._core.store.read() as tx:
+    with open_node(home) as node, node._engine.store.read() as tx:
         objects = tx.fact_objects(1 << 40, 99)
         return {
             "zones": tx.zone_list(),
@@ -686,7 +686,7 @@ def test_S12_a_repair_keeps_whom_we_trust_and_how_far_we_have_read(home: Path) -
     assert neighbours_of(home) == before
     assert (report.tables["zone"].rows, report.tables["zone"].damaged) == (2, False)
     with open_node(home) as node:
-        write = node._core.store.write
+        write = node._engine.store.write
         assert write(lambda tx: tx.zone_put(zone_row("new"))).number == 3
         assert write(lambda tx: tx.quarantine_add(quarantine_row())) == 3
     assert integrity(home / "data.db", ours=True) == []
@@ -708,7 +708,7 @@ def test_S12_what_came_through_a_zone_and_what_facts_name_outlives_damage(
     assert {**after, "blobs": 0} == {**before, "blobs": 0, "links": links}
     assert report.tables["fact_object"].from_log == 1
     with open_node(home) as node:
-        assert node._core.blobs.exists(before["blobs"][0].sha256)
+        assert node._engine.blobs.exists(before["blobs"][0].sha256)
 
 
 def test_Z6_the_number_of_a_zone_that_is_lost_is_not_given_to_another(home: Path) -> None:
@@ -720,8 +720,8 @@ def test_Z6_the_number_of_a_zone_that_is_lost_is_not_given_to_another(home: Path
     after = neighbours_of(home)
     assert (after["zones"], after["tokens"]) == ([], before["tokens"])
     with open_node(home) as node:
-        assert node._core.store.write(lambda tx: tx.zone_put(zone_row("new"))).number == 3
-        found = node._core.store.write(lambda tx: tx.zone_put(zone_row("zoe", zone_key("a"))))
+        assert node._engine.store.write(lambda tx: tx.zone_put(zone_row("new"))).number == 3
+        found = node._engine.store.write(lambda tx: tx.zone_put(zone_row("zoe", zone_key("a"))))
         assert (found.number, found.keys) == (4, (zone_key("a"),)), "its keys went with it"
     assert integrity(home / "data.db", ours=True) == []
 
@@ -730,7 +730,7 @@ def test_Z6_what_a_damaged_log_lost_of_a_link_is_pulled_again(home: Path) -> Non
     befriend(home)
     change(home, "DELETE FROM log WHERE offset IN (10, 20)")
     assert repair(home).tables["log"].lost == 2
-    with open_node(home) as node, node._core.store.read() as tx:
+    with open_node(home) as node, node._engine.store.read() as tx:
         assert tx.link_list() == [link_row(moved_at=5)], "epoch and cursor are at the beginning"
         # Facts moved with their log, and what they name with them.
         ((offset, _),) = tx.fact_objects(1 << 40, 9)

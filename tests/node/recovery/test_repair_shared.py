@@ -20,7 +20,7 @@ from holdfast.storage.sqlite.snapshot_copy import open_immutable
 from support.envelopes import message_send
 from support.keeping import MESH, fill, garbage, make_home, overwrite, team
 from support.nodes import share
-from support.stores import mate_row
+from support.stores import known_member
 
 
 @pytest.fixture(scope="module")
@@ -57,35 +57,35 @@ def correspond(home: Path) -> dict[str, Any]:
         mesh = share(node)
         ids = [mesh.send(f"m{n}", topic="news").id for n in range(4)]
         mesh.state.set("shared", 1)
-        rows = node._core.read("test", lambda tx: tx.spool_list(None, (), 0, 99))
+        rows = node._engine.read("test", lambda tx: tx.outbox_list(None, (), 0, 99))
         came = message_send("topic", "news", b"hi", lamport=9_000)
-        intake = Intake(node._core.ctx, [came], delivered={came: b"B" * 16})
+        intake = Intake(node._engine.ctx, [came], delivered={came: b"B" * 16})
 
         def work(tx: Transaction) -> None:
-            tx.spool_done([(rows[0].number, b"B" * 16, 1, 7)], 5)
-            tx.spool_put(msgspec.structs.replace(rows[1], state="dead", attempts=1, ended_at=5))
-            tx.spool_inflight(rows[2].lane, [rows[2].number])
+            tx.outbox_done([(rows[0].number, b"B" * 16, 1, 7)], 5)
+            tx.outbox_put(msgspec.structs.replace(rows[1], state="dead", attempts=1, ended_at=5))
+            tx.outbox_inflight(rows[2].lane, [rows[2].number])
             intake(tx)
-            tx.heard_add(MESH, 1, [(7, rows[0].offset), (8, rows[1].offset)])
-            tx.mates_put(MESH, [mate_row("a"), mate_row("b")])
+            tx.broker_positions_add(MESH, 1, [(7, rows[0].offset), (8, rows[1].offset)])
+            tx.known_members_put(MESH, [known_member("a"), known_member("b")])
             row = tx.mesh_get(MESH)
             assert row is not None
             tx.mesh_change(msgspec.structs.replace(row, broker_seq=8))
 
-        node._core.store.write(work)
+        node._engine.store.write(work)
         assert len(ids) == 4
     return correspondence_of(home)
 
 
 def correspondence_of(home: Path) -> dict[str, Any]:
-    with open_node(home) as node, node._core.store.read() as tx:
+    with open_node(home) as node, node._engine.store.read() as tx:
         mesh = tx.mesh_get(MESH)
         assert mesh is not None
         return {
-            "spool": tx.spool_list(None, (), 0, 999),
+            "spool": tx.outbox_list(None, (), 0, 999),
             "inbox": tx.inbox_list(None, False, 0, 999),
-            "heard": tx.heard_above(MESH, 1, 0, 0, 99),
-            "mates": tx.mate_list(MESH),
+            "heard": tx.broker_positions_above(MESH, 1, 0, 0, 99),
+            "mates": tx.known_members_list(MESH),
             "cursor": (mesh.kind, mesh.broker_url, mesh.broker_epoch, mesh.broker_seq),
         }
 

@@ -101,7 +101,7 @@ def test_P6_a_home_from_a_snapshot_has_the_tables_of_the_others(
         )
         lost = {row.family for row in node.conflicts()}
         assert lost <= {"task"}, "but for turns on tasks, a snapshot holds no losers"
-        assert node._core.read("test", lambda tx: tx.job_get(JOB)) is None
+        assert node._engine.read("test", lambda tx: tx.job_get(JOB)) is None
         # Nothing is minted: what it holds are the bytes that everybody has.
         known = {entry.id: entry.raw for entry in nodes[0].log.range()}
         assert all(known[entry.id] == entry.raw for entry in node.log.range())
@@ -148,7 +148,7 @@ def test_P6_content_that_is_not_in_a_snapshot_is_named(homes: Nodes, tmp_path: P
     ana.mesh("team").files.share("small.txt", b"here")
     plain_snapshot(tmp_path / "snap", _logs(ana))
     report = restore_snapshot(tmp_path / "home", tmp_path / "snap", "new", sync="normal")
-    with ana._core.store.read() as reader:
+    with ana._engine.store.read() as reader:
         (blob,) = reader.blob_scan("", 10)
     assert (report.missing, report.missing_objects) == (1, (blob.sha256,))
 
@@ -256,7 +256,7 @@ def test_P6_a_restore_that_was_killed_goes_on_where_it_stopped(
             assert not home.exists(), "what is not complete does not bear the name of a home"
         else:
             with open_node(home, sync="normal") as node:
-                job = node._core.read("test", lambda tx: tx.job_get(JOB))
+                job = node._engine.read("test", lambda tx: tx.job_get(JOB))
                 assert job is not None
                 seen.append(job.cursor["rows"])
     report = restore_snapshot(home, tmp_path / "snap", "new", sync="normal")
@@ -374,7 +374,7 @@ def test_P6_a_signature_is_checked_against_a_key_that_is_known(
     ana = _filled(homes)
     signer = signer_of(ana.home)
     plain_snapshot(tmp_path / "snap", _logs(ana), signer=signer)
-    card = Trust(ana._core, HomePaths(ana.home)).card()
+    card = Trust(ana._engine, HomePaths(ana.home)).card()
     assert signer.card == card
     stranger = Signer("ana", b"s" * 32)
     _refuses(tmp_path, ZoneNotTrusted, "another key", signed_by=stranger.card)
@@ -413,7 +413,7 @@ def test_P6_a_link_begins_where_all_its_meshes_are_covered(homes: Nodes, tmp_pat
     plain_snapshot(tmp_path / "snap", logs)
     with _restored(tmp_path / "home", tmp_path / "snap") as node:
         node.create_mesh("other")
-        with node._core.store.read() as tx:
+        with node._engine.store.read() as tx:
             assert place_of(tx, "ana", ["team"]) == (1, 1)
             assert place_of(tx, "bob", ["team"]) == (0, 0)
             assert place_of(tx, "ana", ["team", "other"]) == (0, 0), "it would miss some of other"
@@ -423,7 +423,7 @@ def test_P6_a_link_begins_where_all_its_meshes_are_covered(homes: Nodes, tmp_pat
         cai = homes.open("cai", "own")
         for name in ("snap", "second"):
             restore_snapshot(cai.home, tmp_path / name)
-        with cai._core.store.read() as tx:
+        with cai._engine.store.read() as tx:
             assert place_of(tx, "ana", ["team", "other"]) == (1, 1), "the lower of the two"
 
 
@@ -436,17 +436,17 @@ class Watched:
 
     def up(self, home: Path) -> UpInThread:
         up = self._ending.enter_context(running(home, Settings(listen="127.0.0.1:0")))
-        up.daemon.api.core.store.on_commit(self._tell)
-        pullers = up.daemon.api.pullers
-        assert pullers is not None
-        told = pullers._on_change
+        up.daemon.api.engine.store.on_commit(self._tell)
+        link_manager = up.daemon.api.link_manager
+        assert link_manager is not None
+        told = link_manager._on_change
         assert told is not None
 
         def tell(status: LinkStatus) -> None:
             told(status)
             self._tell()
 
-        pullers._on_change = tell
+        link_manager._on_change = tell
         return up
 
     def _tell(self) -> None:
@@ -468,16 +468,16 @@ def _link(up: UpInThread, to: UpInThread) -> Links:
     api, source = up.daemon.api, to.daemon.api
     source.trust.trust(api.trust.card(), reads=["team"])
     api.trust.trust(source.trust.card())
-    links = Links(api.core, api.trust)
+    links = Links(api.engine, api.trust)
     links.add("ana", to.tls, "ana", meshes=["team"], carries=["any"])
-    assert api.pullers is not None
-    api.pullers.refresh()
+    assert api.link_manager is not None
+    api.link_manager.refresh()
     return links
 
 
 def _status(daemon: Daemon) -> LinkStatus:
-    assert daemon.api.pullers is not None
-    return daemon.api.pullers.status()[0]
+    assert daemon.api.link_manager is not None
+    return daemon.api.link_manager.status()[0]
 
 
 @pytest.mark.parametrize("facts", [True, False], ids=["with facts", "without facts"])

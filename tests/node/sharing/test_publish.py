@@ -92,14 +92,14 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sharing(node: Node) -> Sharing:
-    return Sharing(node._core, Trust(node._core, HomePaths(node.home)))
+    return Sharing(node._engine, Trust(node._engine, HomePaths(node.home)))
 
 
 def calls_of(node: Node, mesh: str) -> BrokerClient:
     row = node.mesh(mesh).info()
     assert row.broker_url is not None
     assert row.broker_card is not None
-    trust = Trust(node._core, HomePaths(node.home))
+    trust = Trust(node._engine, HomePaths(node.home))
     return BrokerClient.of(trust, row.broker_url, row.broker_card)
 
 
@@ -116,17 +116,17 @@ def fill(mesh: Mesh, rows: int = 3) -> None:
 
 
 def tables(node: Node, slug: str) -> Any:
-    return snapshot(node._core.store)[slug]
+    return snapshot(node._engine.store)[slug]
 
 
-def spooled(node: Node, mesh: str) -> list[bytes]:
-    with node._core.store.read() as tx:
-        return [row.id for row in tx.spool_list(lane_of(mesh), (), 0, 1000)]
+def queued(node: Node, mesh: str) -> list[bytes]:
+    with node._engine.store.read() as tx:
+        return [row.id for row in tx.outbox_list(lane_of(mesh), (), 0, 1000)]
 
 
 def current(node: Node, mesh: str) -> list[bytes]:
     """Ids of what others need, in the order of the log."""
-    with node._core.store.read() as tx:
+    with node._engine.store.read() as tx:
         return [
             entry.id
             for entry in tx.log_range(1, 10_000, 10_000)
@@ -145,7 +145,7 @@ def test_S14_a_small_mesh_goes_through_the_spool_in_the_order_of_its_log(
     told = current(ana, "small")
     done = sharing(ana).publish("small", broker=hub.url)
     assert (done.way, done.rows, done.waiting) == ("backfill", len(told), len(told))
-    assert spooled(ana, "small") == told
+    assert queued(ana, "small") == told
     row = ana.mesh("small").info()
     assert (row.kind, row.broker_url, row.broker_card) == ("shared_owner", hub.url, hub.card)
     assert (row.server_id, row.broker_epoch, row.broker_seq) == (done.server_id, 1, 0)
@@ -160,7 +160,7 @@ def test_S14_what_is_written_after_the_transition_leaves_by_itself(
     mesh = ana.create_mesh("after")
     sharing(ana).publish("after", broker=hub.url)
     receipt = mesh.state.set("k", 1)
-    assert spooled(ana, "after") == [receipt.raw_id]
+    assert queued(ana, "after") == [receipt.raw_id]
 
 
 def test_S14_publishing_again_says_that_it_is_done(
@@ -172,7 +172,7 @@ def test_S14_publishing_again_says_that_it_is_done(
     again = sharing(ana).publish("again")
     assert (again.way, again.rows, again.invite) == ("before", 0, None)
     assert again.server_id == first.server_id
-    assert len(spooled(ana, "again")) == first.rows
+    assert len(queued(ana, "again")) == first.rows
 
 
 def test_S14_messages_and_superseded_changes_stay_at_home(
@@ -203,7 +203,7 @@ def test_S14_a_large_mesh_goes_as_a_snapshot_which_a_guest_takes(
     assert bob.mesh("large").files.read("b.bin", peer="ana") == BIG
     row = bob.mesh("large").info()
     assert (row.kind, row.broker_epoch, row.broker_seq) == ("shared_guest", 1, 0)
-    assert spooled(bob, "large") == []
+    assert queued(bob, "large") == []
 
 
 @pytest.mark.usefixtures("small")
@@ -261,7 +261,7 @@ def test_S14_a_log_that_is_truncated_while_it_is_read_is_made_up_for(
 
     def racing(self: publish.Publishing, job: Any, tx: Any) -> Any:
         if job.rows:
-            tx.log_truncate(8, 100, ana._core.ctx.now_ms())
+            tx.log_truncate(8, 100, ana._engine.ctx.now_ms())
         return kept(self, job, tx)
 
     monkeypatch.setattr(publish.Publishing, "_backfill", racing)
@@ -346,12 +346,12 @@ def test_S14_dying_at_any_step_and_going_on_publishes_all_of_it_once(
 def _expect_published(ana: Node, guest: Node, told: list[bytes], way: str, done: Published) -> None:
     slug = done.mesh
     assert ana.mesh(slug).info().kind == "shared_owner"
-    with ana._core.store.read() as tx:
+    with ana._engine.store.read() as tx:
         assert publish.begun(tx, slug) is None
     if way == "backfill":
-        assert spooled(ana, slug) == told
+        assert queued(ana, slug) == told
         return
-    assert spooled(ana, slug) == []
+    assert queued(ana, slug) == []
     invite = done.invite or sharing(ana).invite(slug).text
     assert sharing(guest).join(invite).rows == len(told)
     assert tables(guest, slug) == tables(ana, slug)
@@ -382,7 +382,7 @@ def test_S14_dying_at_any_step_and_joining_again_takes_all_of_it(
                         died = True
                 sharing(bob).join(invite)
                 assert tables(bob, slug) == tables(ana, slug)
-                with bob._core.store.read() as tx:
+                with bob._engine.store.read() as tx:
                     assert tx.job_get(f"join:{slug}") is None
                     assert tx.job_get(f"mesh-snapshot-down:{slug}") is None
     assert last > 6
@@ -402,7 +402,7 @@ def test_S14_a_name_that_is_taken_at_the_broker_is_refused_with_another_one(
         sharing(bob).publish("taken", broker=hub.url)
     assert "taken=taken-bob" in refused.value.hint
     assert bob.mesh("taken").info().kind == "personal"
-    with bob._core.store.read() as tx:
+    with bob._engine.store.read() as tx:
         assert publish.begun(tx, "taken") is None
 
 
@@ -476,7 +476,7 @@ def test_D15_a_broker_on_another_machine_must_be_known_by_its_card(
         with pytest.raises(BadInput, match="by its card") as refused:
             sharing(ana).publish("secret", broker=up.url)
         assert up.card in refused.value.hint
-        wrong = card_of("hub", Trust(ana._core, HomePaths(ana.home)).seed())
+        wrong = card_of("hub", Trust(ana._engine, HomePaths(ana.home)).seed())
         with pytest.raises((ZoneNotTrusted, BadInput)):
             sharing(ana).publish("secret", broker=up.url, card=wrong)
         assert ana.mesh("secret").info().kind == "personal"
@@ -568,8 +568,8 @@ def test_D15_members_are_seen_and_removed_by_their_names(
     invite = sharing(ana).publish("people", broker=hub.url).invite
     assert invite is not None
     sharing(bob).join(invite)
-    with bob._core.store.read() as tx:
-        assert sorted(row.name for row in tx.mate_list("people")) == ["ana", "bob"]
+    with bob._engine.store.read() as tx:
+        assert sorted(row.name for row in tx.known_members_list("people")) == ["ana", "bob"]
     assert bob.mesh("people").send("hello", dm="ana").state == "pending"
     assert [one.name for one in sharing(bob).members("people")] == ["ana", "bob"]
     assert sharing(ana).grant("people", "bob", ["read"]).grants == ("read",)
@@ -609,7 +609,7 @@ def test_S14_a_guest_that_leaves_keeps_all_of_it_as_its_own(
     assert (row.kind, row.broker_url, row.broker_epoch) == ("personal", None, 0)
     assert bob.mesh("parting").state.get("k") == 1
     bob.mesh("parting").state.set("k", 2)
-    assert len(spooled(bob, "parting")) == 1, "nothing leaves any more"
+    assert len(queued(bob, "parting")) == 1, "nothing leaves any more"
     assert [one.name for one in sharing(ana).members("parting")] == ["ana"]
     with pytest.raises(NotShared):
         sharing(bob).leave("parting")
@@ -621,16 +621,16 @@ def test_S14_an_owner_that_leaves_may_publish_all_of_it_elsewhere(
     ana, bob = homes("ana"), homes("bob")
     fill(ana.create_mesh("moved-out"))
     sharing(ana).publish("moved-out", broker=hub.url)
-    with ana._core.store.read() as tx:
-        rows = tx.spool_list(lane_of("moved-out"), (), 0, 100)
+    with ana._engine.store.read() as tx:
+        rows = tx.outbox_list(lane_of("moved-out"), (), 0, 100)
     done = [(row.number, bytes(16), 1, seq) for seq, row in enumerate(rows, 1)]
-    ana._core.write("test", lambda tx: tx.spool_done(done, 1))
-    ana._core.write("test", lambda tx: tx.heard_add("moved-out", 1, [(1, 1), (2, 2)]))
+    ana._engine.write("test", lambda tx: tx.outbox_done(done, 1))
+    ana._engine.write("test", lambda tx: tx.broker_positions_add("moved-out", 1, [(1, 1), (2, 2)]))
     with pytest.raises(Conflict, match="for everybody"):
         sharing(ana).leave("moved-out")
     assert sharing(ana).leave("moved-out", remove=True).given_up == 0
-    with ana._core.store.read() as tx:
-        assert tx.heard_above("moved-out", 1, 0, 0, 10) == []
+    with ana._engine.store.read() as tx:
+        assert tx.broker_positions_above("moved-out", 1, 0, 0, 10) == []
     with broker_at(tmp_path / "elsewhere") as other:
         again = sharing(ana).publish("moved-out", broker=other.url)
         assert again.invite is not None
@@ -666,12 +666,12 @@ def test_S14_two_processes_do_not_mix_the_parts_of_a_snapshot(
         found = kept(self, *args)
         if not others:
             others.append(self)
-            others.append(upload_snapshot(ana._core, calls, "two-makers"))
+            others.append(upload_snapshot(ana._engine, calls, "two-makers"))
         return found
 
     monkeypatch.setattr(BrokerClient, "snapshot_chunk", chunk)
     with pytest.raises(StoreBusy):
-        upload_snapshot(ana._core, calls, "two-makers")
+        upload_snapshot(ana._engine, calls, "two-makers")
     assert len(others) == 2, "the other one got through"
     calls.close()
 
@@ -779,11 +779,11 @@ def test_D5_a_snapshot_holds_no_messages(hub: BrokerUp, homes: Callable[[str], N
     sharing(ana).publish("private", broker=hub.url)
     sharing(ana).members("private")
     mesh.send("for ana alone", dm="ana")
-    with ana._core.store.read() as tx:
-        [row] = tx.spool_list(lane_of("private"), (), 0, 10)
-    ana._core.write("test", lambda tx: tx.spool_done([(row.number, bytes(16), 1, 1)], 1))
+    with ana._engine.store.read() as tx:
+        [row] = tx.outbox_list(lane_of("private"), (), 0, 10)
+    ana._engine.write("test", lambda tx: tx.outbox_done([(row.number, bytes(16), 1, 1)], 1))
     calls = calls_of(ana, "private")
-    made = upload_snapshot(ana._core, calls, "private")
+    made = upload_snapshot(ana._engine, calls, "private")
     parts = [calls.snapshot_part("private", made.id, number) for number in range(made.parts)]
     calls.close()
     raws = [raw for part in parts for raw in mesh_parts.unpack_part(part, "private").raws]
@@ -800,18 +800,18 @@ def test_D6_a_snapshot_holds_what_may_have_been_accepted_and_not_what_was_refuse
     mesh = ana.create_mesh("accepted")
     mesh.state.set("k", "accepted")
     sharing(ana).publish("accepted", broker=hub.url)
-    with ana._core.store.read() as tx:
-        [row] = tx.spool_list(lane_of("accepted"), (), 0, 10)
-    ana._core.write("test", lambda tx: tx.spool_done([(row.number, bytes(16), 1, 1)], 1))
+    with ana._engine.store.read() as tx:
+        [row] = tx.outbox_list(lane_of("accepted"), (), 0, 10)
+    ana._engine.write("test", lambda tx: tx.outbox_done([(row.number, bytes(16), 1, 1)], 1))
     refused = mesh.state.set("k", "refused")
     waiting = mesh.state.set("new", "waiting")
-    with ana._core.store.read() as tx:
-        found = tx.spool_get(lane_of("accepted"), refused.raw_id)
+    with ana._engine.store.read() as tx:
+        found = tx.outbox_get(lane_of("accepted"), refused.raw_id)
     assert found is not None
     dead = msgspec.structs.replace(found, state="dead", attempts=1, code="not_granted")
-    ana._core.write("test", lambda tx: tx.spool_put(dead))
+    ana._engine.write("test", lambda tx: tx.outbox_put(dead))
     with closing(calls_of(ana, "accepted")) as calls:
-        made = upload_snapshot(ana._core, calls, "accepted")
+        made = upload_snapshot(ana._engine, calls, "accepted")
         part = calls.snapshot_part("accepted", made.id, 0)
     raws = mesh_parts.unpack_part(part, "accepted").raws
     assert [decode(raw).id for raw in raws] == [row.id, waiting.raw_id]
@@ -825,12 +825,12 @@ def test_D6_a_snapshot_does_not_move_the_cursor_into_a_new_epoch(
     ana.create_mesh("epochs").state.set("k", 1)
     invite = sharing(ana).publish("epochs", broker=hub.url).invite
     assert invite is not None
-    desk = hub.daemon.broker.desk
+    store = hub.daemon.broker.store
     sharing(bob).join(invite)
     with closing(calls_of(ana, "epochs")) as mine, closing(calls_of(bob, "epochs")) as theirs:
-        upload_snapshot(ana._core, mine, "epochs")
-        hub.ask(lambda: desk.new_epoch("epochs", "a test", 1))
-        took = take_snapshot(bob._core, theirs, "epochs")
+        upload_snapshot(ana._engine, mine, "epochs")
+        hub.ask(lambda: store.new_epoch("epochs", "a test", 1))
+        took = take_snapshot(bob._engine, theirs, "epochs")
     assert took is not None
     assert took.epoch == 2
     assert bob.mesh("epochs").info().broker_epoch == 1
@@ -877,16 +877,16 @@ def test_D6_a_snapshot_that_the_broker_lost_is_made_again(
     fill(ana.create_mesh("lost"), rows=9)
     sharing(ana).publish("lost", broker=hub.url)
     calls = calls_of(ana, "lost")
-    assert not keep_snapshot(ana._core, calls, "lost"), "it is there"
+    assert not keep_snapshot(ana._engine, calls, "lost"), "it is there"
     before = calls.snapshot("lost")
     with monkeypatch.context() as patched:
         patched.setattr(BrokerClient, "snapshot", lambda self, mesh: None)
-        assert keep_snapshot(ana._core, calls, "lost")
+        assert keep_snapshot(ana._engine, calls, "lost")
     after = calls.snapshot("lost")
     assert before is not None
     assert after is not None
     assert after.rows == before.rows
-    again = upload_snapshot(ana._core, calls, "lost")
+    again = upload_snapshot(ana._engine, calls, "lost")
     assert again.rows == before.rows
     calls.close()
 
@@ -899,18 +899,18 @@ def test_D6_who_was_cut_off_looks_after_its_snapshot_another_time(
     ana = homes("ana")
     fill(ana.create_mesh("kept"), rows=9)
     sharing(ana).publish("kept", broker=hub.url)
-    core = ana._core
+    engine = ana._engine
 
     def kept() -> bool:
         row = ana.mesh("kept").info()
-        return core.read("test", lambda tx: is_kept(tx, "kept", row.broker_epoch))
+        return engine.read("test", lambda tx: is_kept(tx, "kept", row.broker_epoch))
 
     assert kept()
     moved = msgspec.structs.replace(ana.mesh("kept").info(), broker_epoch=2)
-    core.write("test", lambda tx: tx.mesh_change(moved))
+    engine.write("test", lambda tx: tx.mesh_change(moved))
     assert not kept(), "as often as it is asked, until it was done"
     calls = calls_of(ana, "kept")
-    assert not keep_snapshot(core, calls, "kept"), "it is there"
+    assert not keep_snapshot(engine, calls, "kept"), "it is there"
     assert kept()
     calls.close()
 

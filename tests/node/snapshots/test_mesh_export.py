@@ -57,11 +57,11 @@ def forget(nodes: Nodes, node: Node) -> None:
 def told(node: Node) -> list[bytes]:
     raws: list[bytes] = []
     place: Place | None = START
-    with node._core.store.read() as tx:
+    with node._engine.store.read() as tx:
         head = tx.log_bounds()[1]
-        telling = MeshExport(tx, "team", head)
+        export = MeshExport(tx, "team", head)
         while place is not None:
-            more, place = telling.piece(place)
+            more, place = export.piece(place)
             raws += more
     return raws
 
@@ -135,10 +135,10 @@ def test_S14_superseded_changes_and_messages_are_not_told(nodes: Nodes) -> None:
 def test_S14_a_log_that_has_forgotten_what_its_tables_show_is_known(nodes: Nodes) -> None:
     ana = nodes.open("ana")
     fill(ana)
-    with ana._core.store.read() as tx:
+    with ana._engine.store.read() as tx:
         assert not has_forgotten(tx, "team")
     forget(nodes, ana)
-    with ana._core.store.read() as tx:
+    with ana._engine.store.read() as tx:
         assert has_forgotten(tx, "team")
 
 
@@ -147,7 +147,7 @@ def test_S14_a_log_that_has_forgotten_only_facts_lacks_nothing(nodes: Nodes) -> 
     for number in range(12):
         team(ana).facts.append("s", "p", number)
     forget(nodes, ana)
-    with ana._core.store.read() as tx:
+    with ana._engine.store.read() as tx:
         assert not has_forgotten(tx, "team")
 
 

@@ -54,7 +54,7 @@ def ana(nodes: Nodes, broker: Brokerage, tmp_path: Path) -> Laptop:
 
 
 def states(laptop: Laptop) -> dict[str, int]:
-    counts = laptop.core.read("test", lambda tx: tx.spool_counts())
+    counts = laptop.engine.read("test", lambda tx: tx.outbox_counts())
     return {state: count for (_, state), count in counts.items() if count}
 
 
@@ -64,7 +64,7 @@ def states(laptop: Laptop) -> dict[str, int]:
 def test_D6_a_broker_that_fell_into_an_older_epoch_is_not_pushed_at_without_end(
     ana: Laptop, broker: Brokerage
 ) -> None:
-    now(broker.desk.new_epoch(MESH, "test", broker.clock.now_ms()))
+    now(broker.store.new_epoch(MESH, "test", broker.clock.now_ms()))
     ana.change(broker_epoch=2)
     ana.connect()
     ana.settle()
@@ -81,7 +81,7 @@ def test_D6_a_broker_that_fell_into_an_older_epoch_is_not_pushed_at_without_end(
 def test_D6_a_new_epoch_that_is_taken_up_ends_the_wait(ana: Laptop, broker: Brokerage) -> None:
     ana.connect()
     ana.settle()
-    now(broker.desk.new_epoch(MESH, "test", broker.clock.now_ms()))
+    now(broker.store.new_epoch(MESH, "test", broker.clock.now_ms()))
     team(ana.node).state.set("a", 1)
     ana.settle()  # no clock moves here
     assert states(ana) == {"done": 1}
@@ -117,7 +117,7 @@ def test_D6_an_answer_that_comes_while_the_epoch_is_left_is_not_believed(
         ("read",),
         ((1, 0), (2, 0)),  # all of epoch 1 is gone
     )
-    epoch.take_up(ana.core, ana.sync.meshes[MESH], place, 48)
+    epoch.take_up(ana.engine, ana.sync.meshes[MESH], place, 48)
     assert states(ana) == {"pending": 1}
 
 
@@ -126,7 +126,7 @@ def test_D6_a_message_that_the_broker_may_have_had_and_forgotten_is_not_put_back
 ) -> None:
     """It went back to a copy from before our epoch: nobody knows what of it came again since."""
     topic = DestinationRow(kind="topic", ref="news", made_at=clock.now_ms())
-    now(broker.desk.destination_put(MESH, topic))
+    now(broker.store.destination_put(MESH, topic))
     ana.connect()
     ana.settle()
     team(ana.node).send("old", topic="news")
@@ -140,8 +140,8 @@ def test_D6_a_message_that_the_broker_may_have_had_and_forgotten_is_not_put_back
     clock.advance(2 * HOUR_MS)
     epochs = ((1, 0), (3, 0))
     place = MeshPosition(MESH, broker.mesh().server_id, 3, 0, 1, 0, ("read",), epochs)
-    epoch.take_up(ana.core, ana.sync.meshes[MESH], place, 48)
-    waiting = ana.core.read("test", lambda tx: tx.spool_list(LANE, ("pending",), 0, 10))
+    epoch.take_up(ana.engine, ana.sync.meshes[MESH], place, 48)
+    waiting = ana.engine.read("test", lambda tx: tx.outbox_list(LANE, ("pending",), 0, 10))
     assert [row.entity for row in waiting if row.entity] == ["state//a"], "known by its id"
     assert [id_text(row.id) for row in waiting if not row.entity] == [young.id]
 
@@ -270,7 +270,7 @@ def test_D13_what_was_set_aside_does_not_get_into_another_mesh_by_a_second_try(
     raw = state_set("k", 1, origin="mallory", mesh="private")
     row = FeedRow(1, "change", b"b" * 16, raw)
     ana.sync.on_frame(Entries(MESH, 1, 0, 1, [row], 1))
-    links = Links(ana.core, ana.trust)
+    links = Links(ana.engine, ana.trust)
     links.retry_quarantined(LANE)
     assert len(links.quarantine(LANE)) == 1
     assert list(ana.node.mesh("private").state.list()) == []
@@ -289,9 +289,9 @@ def delays(ana: Laptop, *errors: Exception) -> list[int]:
     """How long it is waited after each, of connections that each began well."""
 
     async def main(threads: ThreadPoolExecutor) -> list[int]:
-        board = BrokerStatusTracker(ana.sync.broker, ana.core.ctx.now_ms, lambda board: None)
+        board = BrokerStatusTracker(ana.sync.broker, ana.engine.ctx.now_ms, lambda board: None)
         link = BrokerConnection(
-            *(ana.core, ana.trust, ana.sync.broker, board),
+            *(ana.engine, ana.trust, ana.sync.broker, board),
             threads=threads,
             callers=threads,
             chance=lambda: 0.99,
@@ -302,7 +302,7 @@ def delays(ana: Laptop, *errors: Exception) -> list[int]:
             board.connected()
             await link._wait(error)
             assert board.retry_at is not None
-            found.append(board.retry_at - ana.core.ctx.now_ms())
+            found.append(board.retry_at - ana.engine.ctx.now_ms())
         return found
 
     with ThreadPoolExecutor(1) as threads:

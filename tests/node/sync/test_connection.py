@@ -42,15 +42,15 @@ def meets(ana: Laptop, script: Script, until: Callable[[BrokerStatus], bool]) ->
         async with serve(serve_one, "127.0.0.1", 0) as up:
             url = f"http://127.0.0.1:{up.sockets[0].getsockname()[1]}"
             ana.change(broker_url=url, broker_card=CARD)
-            syncs = SyncManager(ana.core, ana.trust, chance=lambda: 0.0)
-            await syncs.start()
+            sync_manager = SyncManager(ana.engine, ana.trust, chance=lambda: 0.0)
+            await sync_manager.start()
             try:
                 async with asyncio.timeout(PATIENCE_S):
-                    while not until(syncs.status()[0]):
+                    while not until(sync_manager.status()[0]):
                         await asyncio.sleep(0.005)
-                return syncs.status()[0]
+                return sync_manager.status()[0]
             finally:
-                await syncs.stop()
+                await sync_manager.stop()
 
     return asyncio.run(main())
 

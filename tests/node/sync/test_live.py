@@ -64,9 +64,9 @@ class Pair:
         return {entry.key: entry.value for entry in self.mesh(at).state.list()}
 
     def broker_status(self, at: int) -> BrokerStatus:
-        syncs = self.up[at].daemon.api.syncs
-        assert syncs is not None
-        (found,) = syncs.status()
+        sync_manager = self.up[at].daemon.api.sync_manager
+        assert sync_manager is not None
+        (found,) = sync_manager.status()
         return found
 
     def status(self, at: int) -> MeshStatus:
@@ -133,9 +133,9 @@ def test_D2_a_broker_that_is_restarted_again_and_again_has_everything_once(pair:
         pair.broker.stop()
         pair.broker.start()
     until(lambda: len(pair.state(1)) == 300 and pair.agree())
-    mesh = pair.broker.run(pair.broker.desk.mesh_get(MESH))
+    mesh = pair.broker.run(pair.broker.store.mesh_get(MESH))
     assert mesh.seq == 300
-    assert pair.broker.run(pair.broker.desk.orphans(10)) == []
+    assert pair.broker.run(pair.broker.store.orphans(10)) == []
 
 
 def test_D6_a_broker_restored_from_an_older_copy_gets_back_what_it_forgot(pair: Pair) -> None:
@@ -155,10 +155,10 @@ def test_D6_a_broker_restored_from_an_older_copy_gets_back_what_it_forgot(pair: 
     pair.broker.start()
     until(lambda: pair.agree() and len(pair.state(0)) == 42)
     until(lambda: pair.status(0).epoch == pair.status(1).epoch == 2)
-    until(lambda: pair.broker.run(pair.broker.desk.mesh_get(MESH)).seq == 42)
+    until(lambda: pair.broker.run(pair.broker.store.mesh_get(MESH)).seq == 42)
     # All of it is at the broker again: somebody who comes now gets it from there.
     rows = pair.broker.run(
-        pair.broker.desk.feed(MESH, _key_of(pair, 1), 0, 1000, 10_000_000, own=True)
+        pair.broker.store.feed(MESH, _key_of(pair, 1), 0, 1000, 10_000_000, own=True)
     ).rows
     assert len(rows) == 42
 
@@ -179,7 +179,7 @@ def test_D6_a_broker_that_went_back_unseen_is_told_so_by_its_members(pair: Pair)
     for name in [path.name for path in copy.iterdir() if path.is_file()]:
         pair.broker.restore(copy, name)
     pair.broker.start()
-    until(lambda: pair.broker.run(pair.broker.desk.mesh_get(MESH)).seq == 21)
+    until(lambda: pair.broker.run(pair.broker.store.mesh_get(MESH)).seq == 21)
     until(lambda: pair.status(0).epoch == pair.status(1).epoch == 2 and pair.agree())
 
 
@@ -187,13 +187,13 @@ def test_D15_a_member_that_is_removed_is_told_and_one_that_is_back_goes_on(pair:
     pair.mesh(0).state.set("a", 1)
     until(lambda: pair.agree() and bool(pair.state(1)))
     key = _key_of(pair, 1)
-    member = pair.broker.run(pair.broker.desk.member_get(MESH, key))
-    pair.broker.run(pair.broker.desk.member_remove(MESH, key, 1))
+    member = pair.broker.run(pair.broker.store.member_get(MESH, key))
+    pair.broker.run(pair.broker.store.member_remove(MESH, key, 1))
     pair.mesh(1).state.set("b", 1)
     until(lambda: pair.status(1).state == "not_a_member")
     until(lambda: pair.status(1).pending == 1)
     assert pair.mesh(1).clock().sync_state == "not_a_member"
-    pair.broker.run(pair.broker.desk.member_put(MESH, member))
+    pair.broker.run(pair.broker.store.member_put(MESH, member))
     pair.stop_node(1)
     pair.start_node(1)
     until(lambda: pair.agree() and pair.state(0) == {"a": 1, "b": 1})
@@ -257,7 +257,7 @@ def _key_of(pair: Pair, at: int) -> bytes:
 def test_D5_a_topic_a_dm_and_an_urgent_one_arrive_in_the_inbox(pair: Pair) -> None:
     with_calls(pair, 0, lambda calls: calls.declare(MESH, "topic", "news"))
     with_calls(pair, 1, lambda calls: calls.subscribe(MESH, "news"))
-    until(lambda: len(mates(pair, 0)) == 2)
+    until(lambda: len(known_members(pair, 0)) == 2)
     pair.mesh(0).send("to all", topic="news")
     pair.mesh(0).send("to bob", dm="bob")
     pair.mesh(0).send("at once", topic="news", priority="now")
@@ -288,10 +288,10 @@ def test_D6_a_node_that_stayed_away_too_long_takes_a_snapshot(pair: Pair) -> Non
     until(lambda: not (pair.status(0).pending or pair.status(0).inflight))
     until(lambda: pair.status(0).cursor == 301)
     node = pair.up[0].daemon.api.node
-    with_calls(pair, 0, lambda calls: upload_snapshot(node._core, calls, MESH))
-    late = node._core.ctx.now_ms() + 400 * DAY_MS
-    pair.broker.run(pair.broker.desk.sweep(late, 100_000))
-    assert pair.broker.run(pair.broker.desk.mesh_get(MESH)).first == 302
+    with_calls(pair, 0, lambda calls: upload_snapshot(node._engine, calls, MESH))
+    late = node._engine.ctx.now_ms() + 400 * DAY_MS
+    pair.broker.run(pair.broker.store.sweep(late, 100_000))
+    assert pair.broker.run(pair.broker.store.mesh_get(MESH)).first == 302
     pair.mesh(0).state.set("after", 1)
     pair.start_node(1)
     until(lambda: len(pair.state(1)) == 301)
@@ -353,7 +353,7 @@ def test_S16_a_daemon_that_ends_leaves_nothing_in_flight(pair: Pair) -> None:
         pair.mesh(0).state.set(f"k{number}", number)
     pair.stop_node(0)
     with holdfast.open(pair.homes[0], sync="normal") as node:
-        counts = node._core.read("test", lambda tx: tx.spool_counts())
+        counts = node._engine.read("test", lambda tx: tx.outbox_counts())
         assert ("broker:team", "inflight") not in counts
         assert node.mesh(MESH).clock().sync_state in ("idle", "offline")
     pair.start_node(0)
@@ -368,14 +368,14 @@ def test_D11_a_daemon_that_is_killed_in_the_middle_sends_everything_once(tmp_pat
             for number in range(600):
                 node.mesh(MESH).state.set(f"k{number}", number)
                 if number == 300:
-                    until(lambda: broker.run(broker.desk.mesh_get(MESH)).seq > 100)
+                    until(lambda: broker.run(broker.store.mesh_get(MESH)).seq > 100)
                     up.kill()
         with running(home) as again:
-            syncs = again.daemon.api.syncs
-            assert syncs is not None
-            until(lambda: [s.pending + s.inflight for s in syncs.status()[0].meshes] == [0])
-        assert broker.run(broker.desk.mesh_get(MESH)).seq == 600
-        assert broker.run(broker.desk.orphans(10)) == []
+            sync_manager = again.daemon.api.sync_manager
+            assert sync_manager is not None
+            until(lambda: [s.pending + s.inflight for s in sync_manager.status()[0].meshes] == [0])
+        assert broker.run(broker.store.mesh_get(MESH)).seq == 600
+        assert broker.run(broker.store.orphans(10)) == []
 
 
 def test_D14_a_mesh_that_another_process_shares_is_followed_at_once(tmp_path: Path) -> None:
@@ -383,13 +383,13 @@ def test_D14_a_mesh_that_another_process_shares_is_followed_at_once(tmp_path: Pa
     with LiveBroker(tmp_path / "hub") as broker:
         home = make_home(tmp_path / "ana", "ana")
         with running(home) as up:
-            syncs = up.daemon.api.syncs
-            assert syncs is not None
-            assert syncs.status() == []
+            sync_manager = up.daemon.api.sync_manager
+            assert sync_manager is not None
+            assert sync_manager.status() == []
             share(home, broker)
-            until(lambda: [found.state for found in syncs.status()] == [SyncState.ACTIVE])
+            until(lambda: [found.state for found in sync_manager.status()] == [SyncState.ACTIVE])
             up.daemon.api.node.mesh(MESH).state.set("a", 1)
-            until(lambda: broker.run(broker.desk.mesh_get(MESH)).seq == 1)
+            until(lambda: broker.run(broker.store.mesh_get(MESH)).seq == 1)
 
 
 def test_D9_a_broker_that_forgets_ids_too_soon_stops_the_sync(
@@ -415,14 +415,14 @@ def test_D9_a_broker_that_forgets_ids_too_soon_stops_the_sync(
     assert "'dedupe_retention_days': 1" in caplog.text
 
 
-def mates(pair: Pair, at: int) -> list[str]:
-    core = pair.up[at].daemon.api.core
-    return [mate.name for mate in core.read("test", lambda tx: tx.mate_list(MESH))]
+def known_members(pair: Pair, at: int) -> list[str]:
+    engine = pair.up[at].daemon.api.engine
+    return [mate.name for mate in engine.read("test", lambda tx: tx.known_members_list(MESH))]
 
 
 def with_calls(pair: Pair, at: int, work: Callable[[BrokerClient], object]) -> None:
     api = pair.up[at].daemon.api
-    row = api.core.require_mesh(MESH)
+    row = api.engine.require_mesh(MESH)
     assert row.broker_url is not None
     assert row.broker_card is not None
     with closing(BrokerClient.of(api.trust, row.broker_url, row.broker_card)) as calls:

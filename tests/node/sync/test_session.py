@@ -74,12 +74,12 @@ def two(nodes: Nodes, tmp_path: Path, clock: HandClock) -> Iterator[Two]:
 
 
 def states(laptop: Laptop) -> dict[str, int]:
-    counts = laptop.core.read("test", lambda tx: tx.spool_counts())
+    counts = laptop.engine.read("test", lambda tx: tx.outbox_counts())
     return {state: count for (_, state), count in counts.items() if count}
 
 
 def spool(laptop: Laptop) -> list[OutboxRow]:
-    return laptop.core.read("test", lambda tx: tx.spool_list(LANE, (), 0, 1000))
+    return laptop.engine.read("test", lambda tx: tx.outbox_list(LANE, (), 0, 1000))
 
 
 def state_of(node: Node) -> dict[str, object]:
@@ -288,7 +288,7 @@ def test_D6_a_newer_epoch_in_an_answer_makes_the_node_ask_where_the_mesh_stands(
     two.settle()
     team(two.ana.node).state.set("a", 1)
     two.settle()
-    now(two.broker.desk.new_epoch(MESH, "test", two.clock.now_ms()))
+    now(two.broker.store.new_epoch(MESH, "test", two.clock.now_ms()))
     team(two.ana.node).state.set("b", 1)
     two.settle()
     assert states(two.ana) == {"done": 2}
@@ -300,7 +300,7 @@ def test_D6_a_lower_epoch_in_an_answer_is_passed_over(
     two: Two, caplog: pytest.LogCaptureFixture
 ) -> None:
     two.ana.change(broker_epoch=2)
-    now(two.broker.desk.new_epoch(MESH, "test", two.clock.now_ms()))
+    now(two.broker.store.new_epoch(MESH, "test", two.clock.now_ms()))
     two.ana.connect()
     two.ana.settle()
     team(two.ana.node).state.set("a", 1)
@@ -379,7 +379,7 @@ def test_D12_what_was_refused_holds_others_up_also_while_it_is_tried_again(
 def test_D15_a_member_that_is_removed_keeps_what_it_has_to_say(two: Two) -> None:
     two.connect()
     two.settle()
-    now(two.broker.desk.member_remove(MESH, two.bob.key, two.clock.now_ms()))
+    now(two.broker.store.member_remove(MESH, two.bob.key, two.clock.now_ms()))
     team(two.bob.node).state.set("b", 1)
     two.bob.settle()
     mesh = two.bob.sync.meshes[MESH]
@@ -461,7 +461,7 @@ def test_D13_a_bad_envelope_is_set_aside_and_the_rest_goes_on(two: Two) -> None:
         msgspec.structs.replace(page, to=4, last=4, rows=[good, bad, strange])
     )
     assert told == [Confirmed(MESH, 1, 4)]
-    rows = two.bob.core.read("test", lambda tx: tx.quarantine_list(LANE, 0, 10))
+    rows = two.bob.engine.read("test", lambda tx: tx.quarantine_list(LANE, 0, 10))
     assert sorted((row.offset, row.code) for row in rows) == [
         (2, "bad_envelope"),
         (3, "bad_envelope"),
@@ -494,7 +494,7 @@ def test_D13_what_this_node_lost_in_a_restore_comes_back(
     team(two.ana.node).state.set("hers", 1)
     two.settle()
     restored = nodes.open("bob")
-    restored._core.write("test", lambda tx: tx.set_epoch(2))
+    restored._engine.write("test", lambda tx: tx.set_epoch(2))
     again = Laptop(restored, two.broker, tmp_path / "bob")
     again.join()
     again.connect()
@@ -528,7 +528,7 @@ def test_D13_an_entry_in_our_name_that_is_not_ours_is_set_aside(two: Two) -> Non
     forged = state_set("mine", 1, origin="bob")
     row = msgspec.structs.replace(page.rows[0], raw=forged)
     two.bob.sync.on_frame(msgspec.structs.replace(page, rows=[row]))
-    (kept,) = two.bob.core.read("test", lambda tx: tx.quarantine_list(LANE, 0, 10))
+    (kept,) = two.bob.engine.read("test", lambda tx: tx.quarantine_list(LANE, 0, 10))
     assert kept.code == "forged_origin"
     assert state_of(two.bob.node) == {}
 
@@ -587,12 +587,12 @@ def test_D6_a_broker_that_does_not_believe_our_cursor_is_not_asked_for_ever(two:
 
 def forget(two: Two, above: int) -> None:
     """The broker begins a new epoch from an older copy of itself."""
-    two.broker.desk.connection.execute(
+    two.broker.store.connection.execute(
         "DELETE FROM message WHERE place & ((1 << 40) - 1) > ?", (above,)
     )
-    two.broker.desk.connection.execute("DELETE FROM dedupe WHERE seq > ?", (above,))
-    two.broker.desk.connection.execute("UPDATE mesh SET seq = ?", (above,))
-    now(two.broker.desk.new_epoch(MESH, "restored", two.clock.now_ms()))
+    two.broker.store.connection.execute("DELETE FROM dedupe WHERE seq > ?", (above,))
+    two.broker.store.connection.execute("UPDATE mesh SET seq = ?", (above,))
+    now(two.broker.store.new_epoch(MESH, "restored", two.clock.now_ms()))
 
 
 def test_D6_without_the_grant_to_relay_a_node_brings_back_only_its_own(two: Two) -> None:
@@ -621,7 +621,7 @@ def test_D6_a_relayed_row_that_is_not_granted_is_given_up_quietly(two: Two) -> N
     two.settle()
     (entry,) = two.bob.node.log.range()
     row = OutboxRow(lane=LANE, id=entry.id, mesh=MESH, offset=entry.offset, created_at=1)
-    two.bob.core.write("test", lambda tx: tx.spool_add((row,)))
+    two.bob.engine.write("test", lambda tx: tx.outbox_add((row,)))
     two.bob.push()
     answer(two.bob, 403, "not_granted")
     assert states(two.bob) == {"aborted": 1}
@@ -690,8 +690,8 @@ def test_D12_resuming_tries_what_was_refused_at_once(two: Two) -> None:
     team(two.ana.node).state.set("a", 1)
     two.ana.push()
     answer(two.ana, 403, "not_granted")
-    pause.pause(two.ana.core, MESH)
-    assert [row.mesh for row in pause.resume_all(two.ana.core)] == [MESH]
+    pause.pause(two.ana.engine, MESH)
+    assert [row.mesh for row in pause.resume_all(two.ana.engine)] == [MESH]
     assert not two.ana.row.sync_paused
     two.ana.sync.look()
     two.settle()
@@ -701,7 +701,7 @@ def test_D12_resuming_tries_what_was_refused_at_once(two: Two) -> None:
 def test_D12_a_personal_mesh_cannot_be_paused(nodes: Nodes) -> None:
     node = nodes.open("ana")
     with pytest.raises(NotShared):
-        pause.pause(node._core, MESH)
+        pause.pause(node._engine, MESH)
 
 
 def test_D15_who_may_only_write_still_writes(two: Two, nodes: Nodes, tmp_path: Path) -> None:

@@ -76,12 +76,12 @@ class Storm:
         at = self.rng.randrange(len(self.laptops))
         old = self.laptops[at]
         fresh = Laptop(self.nodes.reopen(old.node), self.broker, old.trust._paths.root)
-        fresh.core.write("test", lambda tx: tx.spool_recover())
+        fresh.engine.write("test", lambda tx: tx.outbox_recover())
         self.laptops[at] = fresh
 
     def copy_broker(self) -> None:
         self._hang_up()
-        now(self.broker.desk.close())
+        now(self.broker.store.close())
         copy = self.folder / f"copy-{len(self.copies)}"
         shutil.copytree(self.broker.folder, copy)
         self.copies.append(copy)
@@ -91,7 +91,7 @@ class Storm:
         if not self.copies:
             return
         self._hang_up()
-        now(self.broker.desk.close())
+        now(self.broker.store.close())
         copy = self.rng.choice(self.copies)
         for old in self.broker.folder.glob("broker.db*"):
             old.unlink()
@@ -100,7 +100,7 @@ class Storm:
         self._open()
 
     def new_epoch(self) -> None:
-        now(self.broker.desk.new_epoch(MESH, "by hand", self.clock.now_ms()))
+        now(self.broker.store.new_epoch(MESH, "by hand", self.clock.now_ms()))
 
     def _hang_up(self) -> None:
         for laptop in self.laptops:
@@ -110,8 +110,8 @@ class Storm:
     def _open(self) -> None:
         from holdfast.storage.broker.sqlite import SqliteBrokerStore
 
-        self.broker.desk = SqliteBrokerStore(self.broker.folder, sync="off")
-        now(self.broker.desk.open(self.clock.now_ms()))
+        self.broker.store = SqliteBrokerStore(self.broker.folder, sync="off")
+        now(self.broker.store.open(self.clock.now_ms()))
 
     # --- a history -----------------------------------------------------------------------------
 
@@ -141,14 +141,14 @@ class Storm:
         ]
         assert states[0] == states[1] == states[2]
         for laptop in self.laptops:
-            counts = laptop.core.read("test", lambda tx: tx.spool_counts())
+            counts = laptop.engine.read("test", lambda tx: tx.outbox_counts())
             assert {state for _, state in counts} <= {"done"}, counts
-            assert laptop.core.read("test", lambda tx: tx.quarantine_count(LANE)) == 0
+            assert laptop.engine.read("test", lambda tx: tx.quarantine_count(LANE)) == 0
             assert laptop.node.log.head().offset == self.written
         mesh = self.broker.mesh()
-        page = now(self.broker.desk.feed(MESH, self.laptops[0].key, 0, 10_000, 1 << 30, own=True))
+        page = now(self.broker.store.feed(MESH, self.laptops[0].key, 0, 10_000, 1 << 30, own=True))
         assert len(page.rows) == mesh.seq == self.written
-        assert now(self.broker.desk.orphans(10)) == []
+        assert now(self.broker.store.orphans(10)) == []
         self.nodes.close()
         self.broker.close()
 

@@ -54,7 +54,7 @@ def paths(tmp_path: Path) -> HomePaths:
 
 @pytest.fixture
 def trust(node: Node, paths: HomePaths) -> Trust:
-    return Trust(node._core, paths)
+    return Trust(node._engine, paths)
 
 
 def seed_of(number: int) -> bytes:

@@ -38,7 +38,7 @@ def node(tmp_path: Path, clock: HandClock) -> Iterator[Node]:
 def watch(node: Node, limit: int | None = None) -> DiskWatch:
     paths = node._opened.paths
     ballast = Ballast(paths.root, size=BALLAST)
-    made = DiskWatch(node._core, paths, limit, bounds=SHARE, ballast=ballast)
+    made = DiskWatch(node._engine, paths, limit, bounds=SHARE, ballast=ballast)
     made.watch()
     return made
 
@@ -79,7 +79,7 @@ def test_Z7_the_limit_is_announced_ahead_and_refuses_at_the_end(
     with pytest.raises(DiskFull, match="nothing new is taken in") as refusal:
         node.mesh(MESH).facts.append("s", "p", 1)
     assert "holdfast consumer retire" in refusal.value.hint
-    assert node._core.metrics.errors["disk_full"] == 1
+    assert node._engine.metrics.errors["disk_full"] == 1
 
 
 def fill_up(disk: DiskWatch) -> None:

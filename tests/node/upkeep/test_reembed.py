@@ -167,7 +167,7 @@ def test_S8_a_new_vector_of_a_key_replaces_the_one_before(node: Node) -> None:
     assert contents(team(node), OLD) == []
     vectors.store("k", [3, 0], model=OLD, content="three")
     assert contents(team(node), OLD) == ["three"]
-    rows = node._core.read(
+    rows = node._engine.read(
         "x", lambda tx: tx.vector_scan("team", OLD.fingerprint, 0, 99, live_only=False)
     )
     assert [(row.content, row.live, row.tombstone) for _, row in rows] == [

@@ -66,7 +66,7 @@ def _made(node: Node, model: Model = NEW) -> dict[tuple[str, str], bytes]:
     def read(tx: Any) -> Any:
         return tx.vector_scan("team", model.fingerprint, 0, 100, live_only=True)
 
-    found = node._core.read("test", read)
+    found = node._engine.read("test", read)
     return {(row.owner, row.key): row.embedding for _, row in found}
 
 

@@ -68,7 +68,9 @@ def crowd(rng: random.Random) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def histories(tmp_path_factory: pytest.TempPathFactory) -> Histories:
-    histories = grow(11, tmp_path_factory.mktemp("homes"), nodes=3, meshes=8, ops=600, mail=40)
+    histories = grow(
+        11, tmp_path_factory.mktemp("homes"), nodes=3, meshes=8, ops=600, message_watch=40
+    )
     rng = random.Random(12)
     raws = crowd(rng)
     for peer in histories.peers:
@@ -88,7 +90,7 @@ def nodes(histories: Histories) -> list[Rows]:
     rows = []
     for peer in histories.peers:
         with histories.open(peer) as node:
-            rows.append(held(node._core.store))
+            rows.append(held(node._engine.store))
     return rows
 
 

@@ -113,7 +113,7 @@ def histories(tmp_path_factory: pytest.TempPathFactory) -> Histories:
 @pytest.fixture(scope="module")
 def node_rows(histories: Histories) -> Rows:
     with histories.open(histories.peers[0]) as node:
-        return held(node._core.store)
+        return held(node._engine.store)
 
 
 @pytest.fixture(scope="module")

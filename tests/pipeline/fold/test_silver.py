@@ -35,13 +35,13 @@ SPLITS = 3
 
 @pytest.fixture(scope="module")
 def histories(tmp_path_factory: pytest.TempPathFactory) -> Histories:
-    return grow(23, tmp_path_factory.mktemp("homes"), nodes=3, meshes=12, ops=900, mail=60)
+    return grow(23, tmp_path_factory.mktemp("homes"), nodes=3, meshes=12, ops=900, message_watch=60)
 
 
 @pytest.fixture(scope="module")
 def node_rows(histories: Histories) -> Rows:
     with histories.open(histories.peers[1]) as node:
-        return held(node._core.store)
+        return held(node._engine.store)
 
 
 @pytest.fixture(scope="module")

@@ -98,7 +98,7 @@ def test_R2_a_fold_or_compaction_that_is_killed_between_any_two_commits_is_finis
     monkeypatch.setattr(silver, "SILVER_BEHIND_PERCENT_MAX", 10_000)
     histories = grow(31, tmp_path, nodes=2, meshes=2, ops=220)
     with histories.open(histories.peers[0]) as node:
-        rows = held(node._core.store)
+        rows = held(node._engine.store)
     # Three families are enough: the others are folded by the same steps.
     kept = F.col("family").isin("state", "memory", "task")
     bronze = bronze_of(spark, histories.homes.values()).where(kept).cache()

@@ -166,7 +166,7 @@ def test_P1_a_restored_broker_is_read_anew_in_its_new_epoch(on_sqlite: Audited) 
     there.write(0, a=1, b=2)
     with closing(there.log()) as log:
         assert log.place() == LogBounds(NAME, 1, 1, 2)
-        there.broker.run(there.broker.desk.new_epoch(MESH, "a test", 1))
+        there.broker.run(there.broker.store.new_epoch(MESH, "a test", 1))
         assert log.place() == LogBounds(NAME, 2, 1, 2)
         with pytest.raises(EpochChanged):
             list(log.batches(1, 1, 2))
@@ -371,7 +371,7 @@ def test_P1_a_stream_confirms_what_spark_committed_and_is_told_what_went(
         with pytest.raises(Truncated, match="offsets 2 to 2"):
             list(reader.read(part))
     # And the next one that goes on from there, also if the broker has a new epoch.
-    there.broker.run(there.broker.desk.new_epoch(MESH, "a test", 1))
+    there.broker.run(there.broker.store.new_epoch(MESH, "a test", 1))
     with reading(there, consumer="lake") as reader:
         with pytest.raises(Truncated, match="1 of the offsets 2 to 2"):
             reader.latestOffset(end, limit)

@@ -231,11 +231,11 @@ def test_P1_a_log_that_is_truncated_under_a_reader_tells_it(tmp_path: Path, serv
             team(node).state.set("k", [n, BULK])
     with running(tmp_path / "home") as up:
         log = open_log(up.unix if served else str(tmp_path / "home"))
-        core = up.daemon.api.core
+        engine = up.daemon.api.engine
         batches = log.batches(1, 1, 201)
         given = next(batches).column("offset").to_pylist()
-        now = core.ctx.now_ms()
-        core.write("sweep.log", lambda tx: tx.log_truncate(195, 195, now))
+        now = engine.ctx.now_ms()
+        engine.write("sweep.log", lambda tx: tx.log_truncate(195, 195, now))
         with pytest.raises(Truncated, match=r"in epoch 1 of log 'ana' at") as error:
             given.extend(n for batch in batches for n in batch.column("offset").to_pylist())
         assert error.value.first_available == 195
@@ -270,7 +270,7 @@ def test_P1_a_token_and_a_pinned_certificate_reach_a_node_from_anywhere(tmp_path
         team(node).state.set("k", 1)
         node.mesh("other").state.set("k", 2)
     with running(tmp_path / "home", Settings(listen="127.0.0.1:0", tcp="127.0.0.1:0")) as up:
-        token = Trust(up.daemon.api.core, HomePaths(up.home)).add_token("report", reads=["other"])
+        token = Trust(up.daemon.api.engine, HomePaths(up.home)).add_token("report", reads=["other"])
         certificate = tmp_path / "home" / "tls.crt"
         pin = certificate_digest(certificate).hex()
         (tmp_path / "token").write_text(f"{token}\n")

@@ -127,5 +127,5 @@ def test_P8_a_stream_that_is_restarted_writes_nothing_twice(
     assert second["b"] == first["b"]
     # The time of a batch stands in the checkpoint, so even the clock may be a part of an id.
     times = {key: id_time_ms(id) for key, id in second.items()}
-    assert times["b"] < times["a"] == times["c"] <= up.daemon.api.core.ctx.now_ms()
-    assert times["b"] == id_time_ms(first["a"]) > up.daemon.api.core.ctx.now_ms() - 3_600_000
+    assert times["b"] < times["a"] == times["c"] <= up.daemon.api.engine.ctx.now_ms()
+    assert times["b"] == id_time_ms(first["a"]) > up.daemon.api.engine.ctx.now_ms() - 3_600_000

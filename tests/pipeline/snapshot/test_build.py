@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture(scope="module")
 def histories(tmp_path_factory: pytest.TempPathFactory) -> Histories:
     folder = tmp_path_factory.mktemp("homes")
-    return grow(seed=11, folder=folder, nodes=3, meshes=6, ops=900, mail=20)
+    return grow(seed=11, folder=folder, nodes=3, meshes=6, ops=900, message_watch=20)
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,7 @@ def members(there: Audited) -> list[Rows]:
     found = []
     for at in (0, 1):
         with there.node(at) as node:
-            found.append(held(node._core.store))
+            found.append(held(node._engine.store))
     return found
 
 

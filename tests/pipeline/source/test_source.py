@@ -216,8 +216,8 @@ def test_P1_a_truncated_range_is_an_error_that_names_what_is_missing(tmp_path: P
         for n in range(20):
             team(node).state.set("k", n)
         reader, parts = plan(path=node.home, rowsPerPartition=10)
-        core, now = node._core, node._core.ctx.now_ms()
-        core.write("sweep.log", lambda tx: tx.log_truncate(8, 8, now))
+        engine, now = node._engine, node._engine.ctx.now_ms()
+        engine.write("sweep.log", lambda tx: tx.log_truncate(8, 8, now))
         with pytest.raises(Truncated, match=r"offsets 1 to 10 in epoch 1 of log 'ana' at .*is 8"):
             offsets(reader, parts)
         assert offsets(reader, parts[1:]) == [("ana", n) for n in range(11, 21)]

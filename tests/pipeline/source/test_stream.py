@@ -115,7 +115,7 @@ def test_P1_a_stream_restarts_from_its_checkpoint_without_loss_or_duplicate(
         # Batch 0 was committed and is confirmed; batch 1 was not.
         assert [number for number, _ in sink.batches] == [0, 1]
         assert node.log.consumers()[0].frontier == 6
-        assert sweep(up.daemon.api.core, Ttl(log_ms=0)).log_entries <= 6
+        assert sweep(up.daemon.api.engine, Ttl(log_ms=0)).log_entries <= 6
         run(spark, sink, checkpoint, **options)
         batches = dict(sink.batches)
         assert [batch for number, batch in sink.batches if number == 1] == [batches[1]] * 2
@@ -174,14 +174,14 @@ def test_P1_available_now_ends_whatever_is_written_meanwhile(tmp_path: Path) -> 
 def test_P1_a_log_keeps_what_is_planned_and_goes_on_after_the_commit(tmp_path: Path) -> None:
     with make_home(tmp_path / "home") as node, reading(path=node.home, consumer="lake") as reader:
         grow(node, 10)
-        core = node._core
+        engine = node._engine
         start = reader.initialOffset()
         end = reader.latestOffset(start, ReadMaxRows(6))
-        assert sweep(core, Ttl(log_ms=0)).log_entries == 0
+        assert sweep(engine, Ttl(log_ms=0)).log_entries == 0
         assert len(rows(reader, start, end)) == 6
-        assert sweep(core, Ttl(log_ms=0)).log_entries == 0
+        assert sweep(engine, Ttl(log_ms=0)).log_entries == 0
         reader.commit(end)
-        assert sweep(core, Ttl(log_ms=0)).log_entries == 6
+        assert sweep(engine, Ttl(log_ms=0)).log_entries == 6
         reader.commit(end)
         with pytest.raises(Truncated, match=r"offsets 1 to 6 in epoch 1 of log 'ana' at .* is 7"):
             reader.partitions(start, end)
@@ -200,7 +200,7 @@ def test_P1_what_was_truncated_before_it_was_read_stops_the_stream(tmp_path: Pat
     with make_home(tmp_path / "home") as node, reading(path=node.home) as reader:
         grow(node, 10)
         start = reader.initialOffset()
-        sweep(node._core, Ttl(log_ms=0))
+        sweep(node._engine, Ttl(log_ms=0))
         with pytest.raises(Truncated, match=r"offsets 1 to 9 .* of log 'ana'") as error:
             reader.latestOffset(start, ALL)
         assert error.value.first_available == 10

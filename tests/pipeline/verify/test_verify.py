@@ -113,7 +113,7 @@ def send_back(spark: SparkSession, lake: Lake, histories: Histories, folder: Pat
 @pytest.fixture(scope="module")
 def scene(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Scene:
     folder = tmp_path_factory.mktemp("verify")
-    histories = grow(5, folder / "homes", nodes=3, meshes=3, ops=300, mail=20)
+    histories = grow(5, folder / "homes", nodes=3, meshes=3, ops=300, message_watch=20)
     lake = Lake.open(folder / "lake", create=True)
     pour(spark, lake, *histories.homes.values())
     send_back(spark, lake.fresh(), histories, folder)

@@ -163,7 +163,7 @@ def test_D10_a_wrong_a_revoked_and_an_expired_token_are_refused(
     up: UpInThread, tokens: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert ask(up.tcp, "GET", "/v1/log", token="hf_" + "A" * 43).code == "bad_token"
-    trust, ctx = up.daemon.api.trust, up.daemon.api.core.ctx
+    trust, ctx = up.daemon.api.trust, up.daemon.api.engine.ctx
     lost = trust.add_token("lost")
     assert ask(up.tcp, "GET", "/v1/log", token=lost).status == 200
     trust.revoke_token("lost")
@@ -344,7 +344,7 @@ def waiting_route(inside: threading.Semaphore) -> Route:
     async def wait(call: NodeRequest) -> Any:
         await call.body()
         inside.release()
-        grown = await call.wait(call.api.pulse.head, limits.LONG_POLL_MS_MAX)
+        grown = await call.wait(call.api.log_watch.head, limits.LONG_POLL_MS_MAX)
         return call.answer({"grown": grown})
 
     return Route("GET", "/v1/wait", wait, "Waits.", public=True)
@@ -366,7 +366,7 @@ def test_D10_calls_that_only_wait_are_counted_apart(serving: Callable[..., UpInT
         until(up, lambda wanted=count: gate.now["poll"] == wanted)  # type: ignore[misc]
     assert ask(up.unix, "GET", "/v1/log").status == 200
     assert ask(up.unix, "GET", "/v1/wait").code == "too_many"
-    up.run(up.daemon.api.pulse.close)
+    up.run(up.daemon.api.log_watch.close)
     for waiter in waiters:
         waiter.join(PATIENCE_S)
     assert [answer.json for answer in answers] == [{"grown": False}] * 2
@@ -639,7 +639,7 @@ def test_Z8_a_reader_hears_only_of_what_it_may_read(up: UpInThread, tokens: dict
     seen = node.mesh("team").state.set("open", 1)
     bearer = {"authorization": f"Bearer {tokens['read']}"}
     events = Events(up, f"?from={start}", address=up.tls, **bearer)
-    up.daemon.api.pulse.post("link", {"name": "not for them"})
+    up.daemon.api.log_watch.post("link", {"name": "not for them"})
     assert events.offsets(1) == [seen.offset]
     again = node.mesh("team").state.set("open", 2)
     assert events.offsets(1) == [again.offset]
@@ -650,8 +650,8 @@ def test_Z8_a_reader_hears_only_of_what_it_may_read(up: UpInThread, tokens: dict
 
 def test_U4_news_that_stand_in_no_log_are_told_too(up: UpInThread) -> None:
     events = Events(up)
-    up.daemon.api.pulse.post("link", {"name": "l", "state": "live"})
-    up.daemon.api.pulse.post("disk", {"level": "high"})
+    up.daemon.api.log_watch.post("link", {"name": "l", "state": "live"})
+    up.daemon.api.log_watch.post("disk", {"level": "high"})
     assert events.next() == {"event": "link", "data": {"name": "l", "state": "live"}}
     assert events.next() == {"event": "disk", "data": {"level": "high"}}
     events.close()
@@ -667,7 +667,7 @@ def test_U4_a_place_that_is_not_there_is_refused_before_the_stream_begins(
     node = up.daemon.api.node
     for number in range(5):
         node.mesh("team").state.set("k", number)
-    node._core.write("truncate", lambda tx: tx.log_truncate(3, 100, 0))
+    node._engine.write("truncate", lambda tx: tx.log_truncate(3, 100, 0))
     gone = ask(up.unix, "GET", "/v1/events?from=1")
     assert (gone.status, gone.json["error"]["first_available"]) == (410, 3)
 

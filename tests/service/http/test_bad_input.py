@@ -303,9 +303,9 @@ def test_U4_an_expired_key_is_refused(talk: Talk, monkeypatch: pytest.MonkeyPatc
     bearer = Talk(talk.up, talk.up.tcp, secret)
     assert bearer.ask("GET", CONSUMERS).status == 200
     before = talk.state()
-    later = talk.core.ctx.now_ms() + 2 * 24 * 3600 * 1000
+    later = talk.engine.ctx.now_ms() + 2 * 24 * 3600 * 1000
     with monkeypatch.context() as patch:
-        patch.setattr(type(talk.core.ctx), "now_ms", lambda self: later)
+        patch.setattr(type(talk.engine.ctx), "now_ms", lambda self: later)
         for method, path, body in CALLS:
             refused(bearer.ask(method, path, body), 401, "key_expired")
     assert talk.state() == before

@@ -156,7 +156,7 @@ def test_D10_a_stranger_is_not_told_where_the_store_lies(
     def fail(*args: Any) -> Any:
         raise StoreFailed(f"could not read {up.home}/data.db")
 
-    monkeypatch.setattr(up.daemon.api.core, "read", fail)
+    monkeypatch.setattr(up.daemon.api.engine, "read", fail)
     for path in ("/healthz", "/readyz"):
         assert ask(up.unix, "GET", path).json["error"]["message"].endswith("data.db")
         told = ask(up.tls, "GET", path)

@@ -79,7 +79,7 @@ def test_R1_a_broken_promise_of_delivery_names_the_command_that_plays_it_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def forget(
-        core: NodeEngine, mesh: MeshState, rows: object, arrivals: object, tx: object
+        engine: NodeEngine, mesh: MeshState, rows: object, arrivals: object, tx: object
     ) -> object:
         return [], []
 

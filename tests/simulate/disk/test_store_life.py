@@ -53,7 +53,7 @@ class Group:
         self.errors: list[BaseException | None] = []
 
     def __call__(self, node: Node) -> None:
-        ctx, writer = node._core.ctx, node._opened.store.writer
+        ctx, writer = node._engine.ctx, node._opened.store.writer
         changes = [
             operations.state_set(ctx, MESH, "first", 1, self.IDS[0]),
             operations.state_delete(ctx, MESH, "never-set", self.IDS[1]),

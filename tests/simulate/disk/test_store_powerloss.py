@@ -56,7 +56,7 @@ def team(node: Node) -> Mesh:
 
 def groups(node: Node, rng: random.Random, acknowledge: Acknowledge) -> None:
     """Writes that share commits, as those of many threads do."""
-    ctx, writer = node._core.ctx, node._opened.store.writer
+    ctx, writer = node._engine.ctx, node._opened.store.writer
     for _ in range(6):
         tickets = []
         for _ in range(rng.randrange(1, 6)):
@@ -75,8 +75,8 @@ def groups(node: Node, rng: random.Random, acknowledge: Acknowledge) -> None:
 
 
 def _any_change(node: Node, rng: random.Random) -> Change:
-    ctx, key, value = node._core.ctx, rng.choice(KEYS), rng.randrange(1000)
-    id = id_text(ctx.mint())
+    ctx, key, value = node._engine.ctx, rng.choice(KEYS), rng.randrange(1000)
+    id = id_text(ctx.new_id())
     makers: list[Callable[[], Change]] = [
         lambda: operations.state_set(ctx, MESH, key, value, id),
         lambda: operations.state_set(ctx, MESH, key, "x" * value, id),

@@ -117,8 +117,8 @@ def test_S2_the_world_finds_that_normal_sync_loses_acknowledged_writes() -> None
 def test_R1_a_broken_promise_names_the_command_that_plays_it_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def forget(core: NodeEngine, link: str, batch: Batch) -> receive.BatchReceived:
-        row = core.read("link.get", lambda tx: tx.link_get(link))
+    def forget(engine: NodeEngine, link: str, batch: Batch) -> receive.BatchReceived:
+        row = engine.read("link.get", lambda tx: tx.link_get(link))
         assert row is not None
         return receive.BatchReceived(row)
 

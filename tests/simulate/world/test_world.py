@@ -17,7 +17,7 @@ def _story(seed: int) -> tuple[str, list[bytes]]:
     minted: list[bytes] = []
 
     def arrive(hops: int) -> None:
-        minted.append(world.mint())
+        minted.append(world.new_id())
         if hops:
             for _ in range(world.rng.randrange(1, 3)):
                 world.at(world.rng.randrange(200), arrive, hops - 1, name=f"hop {hops - 1}")
@@ -103,11 +103,11 @@ def test_R1_ids_come_from_the_simulated_clock_and_the_seed() -> None:
     world, twin = World(3), World(3)
     world.run(until=77)
     twin.run(until=77)
-    minted = [check_id(world.mint()) for _ in range(100)]
-    assert minted == [twin.mint() for _ in range(100)]
+    minted = [check_id(world.new_id()) for _ in range(100)]
+    assert minted == [twin.new_id() for _ in range(100)]
     assert len(set(minted)) == 100
     assert {id_time_ms(raw) for raw in minted} == {START_MS + 77}
-    assert World(4).mint()[6:] != World(3).mint()[6:]
+    assert World(4).new_id()[6:] != World(3).new_id()[6:]
 
 
 def test_R1_a_forked_source_of_chance_is_not_disturbed_by_others() -> None:

@@ -84,8 +84,8 @@ def test_R1_a_seed_tells_the_same_story_of_zones_in_another_process() -> None:
 def test_R1_a_broken_promise_of_a_link_names_the_command_that_plays_it_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def forget(core: NodeEngine, link: str, batch: Batch) -> receive.BatchReceived:
-        row = core.read("link.get", lambda tx: tx.link_get(link))
+    def forget(engine: NodeEngine, link: str, batch: Batch) -> receive.BatchReceived:
+        row = engine.read("link.get", lambda tx: tx.link_get(link))
         assert row is not None
         return receive.BatchReceived(row)
 

@@ -225,18 +225,18 @@ def test_Z7_pieces_of_a_process_that_was_killed_are_there(files: FileBlobs) -> N
 def test_Z7_a_sweep_takes_pieces_only_when_nobody_brought_any_for_long(tmp_path: Path) -> None:
     clock = HandClock()
     with open_node(tmp_path / "home", peer="ana", create=True, source=clock) as node:
-        core: NodeEngine = node._core
-        blobs = core.blobs
+        engine: NodeEngine = node._engine
+        blobs = engine.blobs
         assert isinstance(blobs, FileBlobs)
         blobs.put_piece(SHA, 0, CONTENT[:PIECE])
         (path,) = (p for p in blobs.root.iterdir() if p.is_file())
         written = clock.now_ms() / 1000
         os.utime(path, (written, written))
         clock.advance(BLOB_ORPHAN_AGE_MS)
-        assert collect_blobs(core) == (0, 0)
+        assert collect_blobs(engine) == (0, 0)
         assert blobs.partial(SHA) == PIECE
         clock.advance(1)
-        assert collect_blobs(core) == (0, 1)
+        assert collect_blobs(engine) == (0, 1)
         assert blobs.partial(SHA) == 0
 
 

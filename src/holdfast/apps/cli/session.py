@@ -52,7 +52,9 @@ class CommandSession:
         from holdfast.rules.ids import id_text, parse_id
         from holdfast.service.clock import SystemClock
 
-        return id_text(SystemClock().mint() if self._asked_id is None else parse_id(self._asked_id))
+        return id_text(
+            SystemClock().new_id() if self._asked_id is None else parse_id(self._asked_id)
+        )
 
     @contextmanager
     def node(self, *, peer: str | None = None, create: bool = False) -> Iterator[Node]:
@@ -77,11 +79,11 @@ class CommandSession:
         """The mesh that was asked for; what its peer must be told is told by the end."""
         with self.node() as node:
             mesh = node.mesh(self.named_mesh or _only_mesh(node))
-            with self.telling(node, mesh.slug):
+            with self.export(node, mesh.slug):
                 yield mesh
 
     @contextmanager
-    def telling(self, node: Node, mesh: str | None = None) -> Iterator[None]:
+    def export(self, node: Node, mesh: str | None = None) -> Iterator[None]:
         """By the end of the block this peer is told what it must be told of a mesh, or of all."""
         self._open = (node, mesh)
         try:

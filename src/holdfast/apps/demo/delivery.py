@@ -94,6 +94,6 @@ class _Broker:
 def _settle(*nodes: Node) -> None:
     for node in nodes:
         paths = HomePaths(node.home)
-        found = wait_until_synced(node._core, Trust(node._core, paths), paths, MESH)
+        found = wait_until_synced(node._engine, Trust(node._engine, paths), paths, MESH)
         if not found.done:
             raise SystemExit(f"{node.peer} could not exchange everything: {found.trouble}")

@@ -124,7 +124,7 @@ class FastAccept:
             if name == _EPOCH:
                 epoch = envelopes.epoch_of(value.decode("latin-1"))
         try:
-            return decode_push(body, mesh, key, epoch, api.broker.source.mint)
+            return decode_push(body, mesh, key, epoch, api.broker.source.new_id)
         except HoldfastError as error:
             api.broker.counts.refused[error.code] += 1
             raise

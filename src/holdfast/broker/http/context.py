@@ -37,7 +37,7 @@ class BrokerApi:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.desk = broker.desk
+        self.store = broker.store
         self.sessions = broker.sessions
         self.gate = ConcurrencyLimits()
         self.gate.most["call"] = limits.BROKER_CALLS_MAX
@@ -98,7 +98,7 @@ class BrokerRequest(Request[BrokerApi]):
 
     async def member(self, *grants: str) -> MemberRow:
         """Who asks, as a member of the mesh in the path, with all of these grants."""
-        return await require_member(self.api.desk, self.mesh, self.key, *grants)
+        return await require_member(self.api.store, self.mesh, self.key, *grants)
 
 
 class MeshResponse(msgspec.Struct, frozen=True):
@@ -130,7 +130,7 @@ async def told(api: BrokerApi, mesh: BrokerMesh, member: MemberRow) -> MeshRespo
         first=mesh.first,
         seq=mesh.seq,
         grants=sorted(member.grants),
-        epochs=[(row.epoch, row.base) for row in await api.desk.epochs(mesh.slug)],
+        epochs=[(row.epoch, row.base) for row in await api.store.epochs(mesh.slug)],
     )
 
 

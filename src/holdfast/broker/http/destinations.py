@@ -77,7 +77,7 @@ def routes() -> list[Route]:
 
 async def _list(call: BrokerRequest) -> Response:
     await call.member()
-    rows = await call.api.desk.destination_list(call.mesh)
+    rows = await call.api.store.destination_list(call.mesh)
     return call.answer(Destinations([_told(row) for row in rows]))
 
 
@@ -98,29 +98,29 @@ async def _declare(call: BrokerRequest) -> Response:
         visibility_ms=given.visibility_ms,
         deliveries_max=given.deliveries_max,
     )
-    await call.api.desk.destination_put(call.mesh, row)
+    await call.api.store.destination_put(call.mesh, row)
     return call.answer(_told(row))
 
 
 async def _drop(call: BrokerRequest) -> Response:
     await call.member("invite")
     kind, ref = check_destination(call.path["kind"], call.path["ref"])
-    dropped = await call.api.desk.destination_drop(call.mesh, kind, ref)
+    dropped = await call.api.store.destination_drop(call.mesh, kind, ref)
     if dropped:
-        call.api.broker.hub.wake_all(call.mesh)
+        call.api.broker.wakeups.wake_all(call.mesh)
     return call.answer(Dropped(dropped))
 
 
 async def _subscriptions(call: BrokerRequest) -> Response:
     await call.member("read")
-    found = await call.api.desk.subscriptions(call.mesh, call.key)
+    found = await call.api.store.subscriptions(call.mesh, call.key)
     return call.answer(Subscriptions([Subscription(*each) for each in sorted(found.items())]))
 
 
 async def _subscribe(call: BrokerRequest) -> Response:
     await call.member("read")
     _, topic = check_destination("topic", call.path["topic"])
-    since = await call.api.desk.subscribe(call.mesh, call.key, topic)
+    since = await call.api.store.subscribe(call.mesh, call.key, topic)
     call.api.broker.subscribed(call.mesh, call.key, topic, on=True)
     return call.answer(Subscription(topic, since))
 
@@ -128,7 +128,7 @@ async def _subscribe(call: BrokerRequest) -> Response:
 async def _unsubscribe(call: BrokerRequest) -> Response:
     await call.member("read")
     _, topic = check_destination("topic", call.path["topic"])
-    dropped = await call.api.desk.unsubscribe(call.mesh, call.key, topic)
+    dropped = await call.api.store.unsubscribe(call.mesh, call.key, topic)
     call.api.broker.subscribed(call.mesh, call.key, topic, on=False)
     return call.answer(Dropped(dropped))
 

@@ -137,7 +137,7 @@ async def hand_in(
 ) -> tuple[int, bytes, int]:
     """Status and body of the answer, and the epoch that the mesh counts in."""
     try:
-        one = decode_push(raw, mesh, key, epoch, broker.source.mint)
+        one = decode_push(raw, mesh, key, epoch, broker.source.new_id)
     except HoldfastError as error:
         broker.counts.refused[error.code] += 1
         raise
@@ -184,7 +184,7 @@ async def _feed(call: BrokerRequest) -> Response:
     if own not in ("true", "false"):
         raise BadInput(f"own is {own!r}", hint="give true or false")
     await call.member("read")
-    page = await call.api.desk.feed(
+    page = await call.api.store.feed(
         call.mesh, call.key, after, limit, limits.FETCH_BYTES_MAX, own=own == "true"
     )
     rows = [

@@ -131,7 +131,7 @@ def routes() -> list[Route]:
 async def _log(call: BrokerRequest) -> Response:
     await call.member(AUDIT)
     reader = await _reader(call, call.one("consumer"))
-    mesh = await require_mesh(call.api.desk, call.mesh)
+    mesh = await require_mesh(call.api.store, call.mesh)
     name = f"{call.api.broker.identity.name}/{mesh.slug}"
     return call.answer(LogResponse(name, mesh.epoch, mesh.first, mesh.seq, _lost(reader)))
 
@@ -142,7 +142,7 @@ async def _log(call: BrokerRequest) -> Response:
 async def _range(call: BrokerRequest) -> Response:
     await call.member(AUDIT)
     consumer = call.one("consumer")
-    mesh = await require_mesh(call.api.desk, call.mesh)
+    mesh = await require_mesh(call.api.store, call.mesh)
     place = _place(mesh, call.number("from"), call.number("to"), call.number("epoch"))
     known = call.number("known") or 0
     _check_kept(await _reader(call, consumer), max(place.start, known + 1), place.stop)
@@ -174,7 +174,7 @@ async def _parts(
         yield begun
     at = place.start
     while at < place.stop:
-        page = await call.api.desk.log_page(
+        page = await call.api.store.log_page(
             call.mesh, at - 1, place.stop - 1, limits.BROKER_RANGE_ROWS, limits.BROKER_RANGE_BYTES
         )
         # Looked at after the page: what went before it was read shows now.
@@ -243,7 +243,7 @@ async def _reader(call: BrokerRequest, name: str | None) -> BrokerConsumer | Non
     """Whoever asks under this name, if it is registered."""
     if name is None:
         return None
-    for one in await call.api.desk.consumer_list(call.mesh):
+    for one in await call.api.store.consumer_list(call.mesh):
         if (one.key, one.name) == (call.key, name):
             return one
     return None
@@ -251,8 +251,8 @@ async def _reader(call: BrokerRequest, name: str | None) -> BrokerConsumer | Non
 
 async def _list(call: BrokerRequest) -> Response:
     await call.member(AUDIT)
-    mesh = await require_mesh(call.api.desk, call.mesh)
-    rows = await call.api.desk.consumer_list(call.mesh)
+    mesh = await require_mesh(call.api.store, call.mesh)
+    rows = await call.api.store.consumer_list(call.mesh)
     return call.answer(ConsumersResponse([_told(row, mesh.seq) for row in rows]))
 
 
@@ -262,21 +262,21 @@ async def _add(call: BrokerRequest) -> Response:
     check_key(given.consumer, "consumer name", limits.CONSUMER_NAME_BYTES_MAX)
     if not (1 <= given.start <= _NUMBER_MAX and 0 <= given.known <= _NUMBER_MAX):
         raise BadInput("from and known are not offsets of a log")
-    desk = call.api.desk
-    mine = [one.name for one in await desk.consumer_list(call.mesh) if one.key == call.key]
+    store = call.api.store
+    mine = [one.name for one in await store.consumer_list(call.mesh) if one.key == call.key]
     if given.consumer not in mine and len(mine) >= limits.CONSUMERS_OF_CALLER_MAX:
         raise TooMany(
             f"this key has {len(mine)} readers already", hint="drop those that read no more"
         )
-    row = await desk.consumer_add(
+    row = await store.consumer_add(
         call.mesh, call.key, given.consumer, given.start - 1, given.known, call.api.now_ms()
     )
-    return call.answer(_told(row, (await require_mesh(desk, call.mesh)).seq))
+    return call.answer(_told(row, (await require_mesh(store, call.mesh)).seq))
 
 
 async def _drop(call: BrokerRequest) -> Response:
     await call.member(AUDIT)
-    dropped = await call.api.desk.consumer_drop(call.mesh, call.key, call.path["name"])
+    dropped = await call.api.store.consumer_drop(call.mesh, call.key, call.path["name"])
     return call.answer(Dropped(dropped))
 
 
@@ -285,11 +285,11 @@ async def _confirm(call: BrokerRequest) -> Response:
     await call.member(AUDIT)
     if not (0 <= given.offset <= _NUMBER_MAX and 1 <= given.epoch <= _NUMBER_MAX):
         raise BadInput("epoch and offset are not those of a log")
-    desk = call.api.desk
-    row = await desk.consumer_confirm(
+    store = call.api.store
+    row = await store.consumer_confirm(
         *(call.mesh, call.key, given.consumer, given.epoch, given.offset), call.api.now_ms()
     )
-    return call.answer(_told(row, (await require_mesh(desk, call.mesh)).seq))
+    return call.answer(_told(row, (await require_mesh(store, call.mesh)).seq))
 
 
 def _told(row: BrokerConsumer, head: int) -> ConsumerResponse:

@@ -181,15 +181,17 @@ def _invites() -> list[Route]:
 
 async def _register(call: BrokerRequest) -> Response:
     given = await json_body(call, Register)
-    desk, key = call.api.desk, call.key
+    store, key = call.api.store, call.key
     slug = check_mesh(given.slug)
     name = check_key(given.name or slug, "name of the mesh")
-    known = await desk.mesh_get(slug)
+    known = await store.mesh_get(slug)
     if known is None or known.owner != key:
         _check_registration(call, given.token)
-    server_id = id_text(call.api.broker.source.mint())
-    mesh = await desk.mesh_register(slug, name, key, call.caller.name, server_id, call.api.now_ms())
-    member = await require_member(desk, slug, key)
+    server_id = id_text(call.api.broker.source.new_id())
+    mesh = await store.mesh_register(
+        slug, name, key, call.caller.name, server_id, call.api.now_ms()
+    )
+    member = await require_member(store, slug, key)
     status = 201 if mesh.server_id == server_id else 200
     return call.answer(await told(call.api, mesh, member), status)
 
@@ -206,11 +208,11 @@ def _check_registration(call: BrokerRequest, token: str) -> None:
 
 
 async def _list(call: BrokerRequest) -> Response:
-    desk = call.api.desk
+    store = call.api.store
     found = []
-    for slug in await desk.meshes_of(call.key):
-        mesh = await desk.mesh_get(slug)
-        member = await desk.member_get(slug, call.key)
+    for slug in await store.meshes_of(call.key):
+        mesh = await store.mesh_get(slug)
+        member = await store.member_get(slug, call.key)
         if mesh is not None and member is not None:
             found.append(await told(call.api, mesh, member))
     return call.answer(found)
@@ -218,20 +220,20 @@ async def _list(call: BrokerRequest) -> Response:
 
 async def _get(call: BrokerRequest) -> Response:
     member = await call.member()
-    mesh = await require_mesh(call.api.desk, call.mesh)
+    mesh = await require_mesh(call.api.store, call.mesh)
     return call.answer(await told(call.api, mesh, member))
 
 
 async def _remove(call: BrokerRequest) -> Response:
     await call.member()
     await _require_owner(call)
-    removed = await call.api.desk.mesh_remove(call.mesh)
-    call.api.broker.hub.wake_all(call.mesh)
+    removed = await call.api.store.mesh_remove(call.mesh)
+    call.api.broker.wakeups.wake_all(call.mesh)
     return call.answer(Removed(removed))
 
 
 async def _require_owner(call: BrokerRequest) -> None:
-    mesh = await call.api.desk.mesh_get(call.mesh)
+    mesh = await call.api.store.mesh_get(call.mesh)
     if mesh is None:
         raise UnknownMesh(f"this broker has no mesh {call.mesh!r}", hint="")
     if mesh.owner != call.key:
@@ -241,10 +243,10 @@ async def _require_owner(call: BrokerRequest) -> None:
 async def _join(call: BrokerRequest) -> Response:
     given = await json_body(call, Join, limits.HELLO_BYTES_MAX)
     secret = bytes_of(given.secret, SECRET_BYTES, "the secret")
-    desk, key = call.api.desk, call.key
-    slug = await desk.invite_use(digest(secret), key, call.caller.name, call.api.now_ms())
-    member = await require_member(desk, slug, key)
-    return call.answer(await told(call.api, await require_mesh(desk, slug), member))
+    store, key = call.api.store, call.key
+    slug = await store.invite_use(digest(secret), key, call.caller.name, call.api.now_ms())
+    member = await require_member(store, slug, key)
+    return call.answer(await told(call.api, await require_mesh(store, slug), member))
 
 
 # --- members -------------------------------------------------------------------------------------
@@ -252,7 +254,7 @@ async def _join(call: BrokerRequest) -> Response:
 
 async def _member_list(call: BrokerRequest) -> Response:
     await call.member("read")
-    rows = await call.api.desk.member_list(call.mesh)
+    rows = await call.api.store.member_list(call.mesh)
     return call.answer(Members([_member(row) for row in rows]))
 
 
@@ -260,8 +262,8 @@ async def _grant(call: BrokerRequest) -> Response:
     given = await json_body(call, Grants)
     await call.member("invite")
     await _require_owner(call)
-    desk, key = call.api.desk, key_of(call.path["key"])
-    changed = await desk.member_grant(call.mesh, key, _grants(given.grants))
+    store, key = call.api.store, key_of(call.path["key"])
+    changed = await store.member_grant(call.mesh, key, _grants(given.grants))
     if changed is None:
         raise UnknownKey(f"no member of mesh {call.mesh!r} has this key")
     return call.answer(_member(changed))
@@ -273,12 +275,12 @@ async def _member_remove(call: BrokerRequest) -> Response:
         await call.member()
     else:
         await call.member("invite")
-    mesh = await require_mesh(call.api.desk, call.mesh)
+    mesh = await require_mesh(call.api.store, call.mesh)
     if mesh.owner == key:
         raise NotGranted("the owner of a mesh stays in it", hint="remove the mesh instead")
-    removed = await call.api.desk.member_remove(call.mesh, key, call.api.now_ms())
+    removed = await call.api.store.member_remove(call.mesh, key, call.api.now_ms())
     # Whoever follows it notices with its next page.
-    call.api.broker.hub.wake_all(call.mesh)
+    call.api.broker.wakeups.wake_all(call.mesh)
     return call.answer(Removed(removed))
 
 
@@ -331,14 +333,14 @@ async def _invite(call: BrokerRequest) -> Response:
         made_by=call.key,
         made_at=now,
     )
-    await call.api.desk.invite_put(row)
+    await call.api.store.invite_put(row)
     made = MadeInvite(text_of(secret), row.digest.hex(), given.uses, row.expires_at)
     return call.answer(made, 201)
 
 
 async def _invite_list(call: BrokerRequest) -> Response:
     await call.member("invite")
-    rows = await call.api.desk.invite_list(call.mesh)
+    rows = await call.api.store.invite_list(call.mesh)
     return call.answer(
         Invites(
             [
@@ -358,5 +360,5 @@ async def _invite_list(call: BrokerRequest) -> Response:
 
 async def _invite_drop(call: BrokerRequest) -> Response:
     await call.member("invite")
-    dropped = await call.api.desk.invite_drop(call.mesh, key_of(call.path["id"]))
+    dropped = await call.api.store.invite_drop(call.mesh, key_of(call.path["id"]))
     return call.answer(Removed(dropped))

@@ -6,7 +6,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 from starlette.responses import Response
@@ -40,11 +45,11 @@ def routes() -> list[Route]:
 
 
 async def _scrape(call: BrokerRequest) -> Response:
-    desk = call.api.desk
-    stands = await standings(desk)
-    queues = {one.mesh: await desk.queue_counts(one.mesh) for one in stands}
+    store = call.api.store
+    stands = await standings(store)
+    queues = {one.mesh: await store.queue_counts(one.mesh) for one in stands}
     figures = CollectorRegistry(auto_describe=False)
-    figures.register(BrokerMetrics(call.api, await desk.counts(), stands, queues))
+    figures.register(BrokerMetrics(call.api, await store.counts(), stands, queues))
     body: bytes = await call.api.run(generate_latest, figures)
     return Response(body, media_type=CONTENT_TYPE_LATEST)
 
@@ -163,14 +168,14 @@ class BrokerMetrics(Collector):
         lag = family("mesh_lag", "What the member that is furthest behind has not confirmed")
         following = family("mesh_followers", "Connections that follow it")
         depth = family("queue_depth", "Messages in a queue", "queue", "state")
-        hub = self._api.broker.hub
+        wakeups = self._api.broker.wakeups
         for one in self._stands:
             epoch.add_metric([one.mesh], one.epoch)
             seq.add_metric([one.mesh], one.seq)
             first.add_metric([one.mesh], one.first)
             members.add_metric([one.mesh], one.members)
             lag.add_metric([one.mesh], one.lag)
-            following.add_metric([one.mesh], hub.followers(one.mesh))
+            following.add_metric([one.mesh], wakeups.followers(one.mesh))
             for queue in self._queues[one.mesh]:
                 for state in ("ready", "taken", "dead"):
                     depth.add_metric([one.mesh, queue.queue, state], getattr(queue, state))

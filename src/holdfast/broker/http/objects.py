@@ -55,8 +55,8 @@ def routes() -> list[Route]:
 async def _put(call: BrokerRequest) -> Response:
     await call.member("write")
     sha = check_sha(call.path["sha256"])
-    desk, mesh = call.api.desk, call.mesh
-    known = await desk.object_asked(mesh, sha)
+    store, mesh = call.api.store, call.mesh
+    known = await store.object_asked(mesh, sha)
     if known is not None:
         return call.answer(ObjectPut(sha, known))
     waiting = bytearray()
@@ -65,26 +65,26 @@ async def _put(call: BrokerRequest) -> Response:
     async def keep(piece: bytes) -> None:
         # Pieces that an earlier try has left are there already: they are passed over.
         nonlocal number
-        await desk.object_add(mesh, sha, number, piece)
+        await store.object_add(mesh, sha, number, piece)
         number += 1
 
     async for part in call.chunks(limits.FILE_BYTES_MAX):
         waiting += part
         size += len(part)
-        while len(waiting) >= limits.DESK_PIECE_BYTES:
-            await keep(bytes(waiting[: limits.DESK_PIECE_BYTES]))
-            del waiting[: limits.DESK_PIECE_BYTES]
+        while len(waiting) >= limits.BROKER_PIECE_BYTES:
+            await keep(bytes(waiting[: limits.BROKER_PIECE_BYTES]))
+            del waiting[: limits.BROKER_PIECE_BYTES]
     if waiting:
         await keep(bytes(waiting))
-    await desk.object_finish(mesh, sha, size)
+    await store.object_finish(mesh, sha, size)
     return call.answer(ObjectPut(sha, size), 201)
 
 
 async def _get(call: BrokerRequest) -> Response:
     await call.member("read")
     sha = check_sha(call.path["sha256"])
-    desk, asks = call.api.desk, call.scope["method"] == "HEAD"
-    size = await (desk.object_asked if asks else desk.object_size)(call.mesh, sha)
+    store, asks = call.api.store, call.scope["method"] == "HEAD"
+    size = await (store.object_asked if asks else store.object_size)(call.mesh, sha)
     if size is None:
         raise UnknownObject(f"this broker has no object {sha}", hint="it was not brought yet")
     headers = {"content-length": str(size), "etag": f'"{sha}"'}
@@ -94,5 +94,5 @@ async def _get(call: BrokerRequest) -> Response:
 
 
 async def _pieces(api: BrokerApi, mesh: str, sha: str) -> AsyncGenerator[bytes, None]:
-    async for piece in api.desk.object_read(mesh, sha):
+    async for piece in api.store.object_read(mesh, sha):
         yield piece

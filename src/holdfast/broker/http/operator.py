@@ -115,7 +115,7 @@ async def _ready(call: BrokerRequest) -> Response:
 
 async def _health(call: BrokerRequest) -> Response:
     try:
-        await call.api.desk.ping()
+        await call.api.store.ping()
     except HoldfastError as error:
         # Words may name what lies where on this machine, and from elsewhere anybody may ask.
         words = Told(error.code, error.message, error.hint) if is_own(call.scope) else None
@@ -147,19 +147,19 @@ async def _status(call: BrokerRequest) -> Response:
             registration=broker.settings.registration,
             connections=len(broker.connections),
             waiting=broker.accepting.rows,
-            counts=await api.desk.counts(),
-            meshes=await standings(api.desk),
+            counts=await api.store.counts(),
+            meshes=await standings(api.store),
         )
     )
 
 
 async def _sweep(call: BrokerRequest) -> Response:
-    done = await sweep_asked(call.api.desk, call.api.now_ms(), call.api.broker.counts)
+    done = await sweep_asked(call.api.store, call.api.now_ms(), call.api.broker.counts)
     return call.answer(UpkeepDone.of(done))
 
 
 async def _orphans(call: BrokerRequest) -> Response:
-    found = await check_orphans(call.api.desk, call.api.broker.counts)
+    found = await check_orphans(call.api.store, call.api.broker.counts)
     return call.answer(
         Orphans([OrphanResponse(one.mesh, id_text(one.id), one.seq, one.what) for one in found])
     )
@@ -169,9 +169,9 @@ async def _new_epoch(call: BrokerRequest) -> Response:
     given = await json_body(call, NewEpoch)
     api = call.api
     slug = None if given.mesh is None else check_mesh(given.mesh)
-    if slug is not None and await api.desk.mesh_get(slug) is None:
+    if slug is not None and await api.store.mesh_get(slug) is None:
         raise UnknownMesh(f"this broker has no mesh {slug!r}", hint="see: holdfast broker status")
-    made = await api.desk.new_epoch(slug, given.reason, api.now_ms())
+    made = await api.store.new_epoch(slug, given.reason, api.now_ms())
     for mesh in made:
-        api.broker.hub.wake_all(mesh.slug)
+        api.broker.wakeups.wake_all(mesh.slug)
     return call.answer(Epochs([EpochResponse(one.slug, one.epoch, one.base) for one in made]))

@@ -101,7 +101,7 @@ def routes() -> list[Route]:
 
 async def _counts(call: BrokerRequest) -> Response:
     await call.member("read")
-    rows = await call.api.desk.queue_counts(call.mesh)
+    rows = await call.api.store.queue_counts(call.mesh)
     return call.answer(
         QueueList([QueueResponse(row.queue, row.ready, row.taken, row.dead) for row in rows])
     )
@@ -114,7 +114,7 @@ async def _take(call: BrokerRequest) -> Response:
         raise OverLimit(f"1 to {limits.TAKE_MAX} messages are taken at a time")
     queue = await _queue(call)
     leases = [urandom(LEASE_BYTES) for _ in range(given.most)]
-    taken = await call.api.desk.take(
+    taken = await call.api.store.take(
         call.mesh, queue, call.key, given.most, leases, call.api.now_ms()
     )
     return call.answer(
@@ -140,7 +140,7 @@ async def _settle(call: BrokerRequest) -> Response:
     lease = bytes_of(given.lease, LEASE_BYTES, "the lease")
     queue = await _queue(call)
     done = await settle_messages(
-        *(call.api.desk, call.mesh, queue, given.seq, lease, given.how, given.reason),
+        *(call.api.store, call.mesh, queue, given.seq, lease, given.how, given.reason),
         call.api.now_ms(),
     )
     return call.answer(SettleResponse(done))
@@ -151,20 +151,20 @@ async def _dead(call: BrokerRequest) -> Response:
     limit = call.number("limit", 100) or 0
     if not 1 <= limit <= limits.TAKE_MAX:
         raise OverLimit(f"1 to {limits.TAKE_MAX} are shown at a time")
-    rows = await call.api.desk.dead_letters(call.mesh, await _queue(call), limit)
+    rows = await call.api.store.dead_letters(call.mesh, await _queue(call), limit)
     return call.answer(Dead([_dead_told(row) for row in rows]))
 
 
 async def _revive(call: BrokerRequest) -> Response:
     await call.member("invite")
     queue = await _queue(call)
-    revived = await call.api.desk.revive(call.mesh, queue, parse_int("seq", call.path["seq"]))
+    revived = await call.api.store.revive(call.mesh, queue, parse_int("seq", call.path["seq"]))
     return call.answer(Revived(revived))
 
 
 async def _queue(call: BrokerRequest) -> str:
     _, queue = check_destination("queue", call.path["queue"])
-    await require_queue(call.api.desk, call.mesh, queue)
+    await require_queue(call.api.store, call.mesh, queue)
     return queue
 
 

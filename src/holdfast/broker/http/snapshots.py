@@ -98,7 +98,7 @@ async def _begin(call: BrokerRequest) -> Response:
     if not (0 <= given.seq <= limits.LAMPORT_MAX and 1 <= given.epoch <= limits.LAMPORT_MAX):
         raise BadInput("epoch and seq are not those of a mesh")
     row = SnapshotRow(
-        id=id_text(call.api.broker.source.mint()),
+        id=id_text(call.api.broker.source.new_id()),
         epoch=given.epoch,
         seq=given.seq,
         parts=0,
@@ -107,7 +107,7 @@ async def _begin(call: BrokerRequest) -> Response:
         made_by=call.key,
         began_at=call.api.now_ms(),
     )
-    found = await call.api.desk.snapshot_begin(call.mesh, row)
+    found = await call.api.store.snapshot_begin(call.mesh, row)
     return call.answer(Begun(found.id, found.parts))
 
 
@@ -119,7 +119,7 @@ async def _chunk(call: BrokerRequest) -> Response:
     if rows > limits.BROKER_PART_BYTES_MAX:
         raise BadInput(f"no part of a snapshot holds {rows} envelopes")
     part = await call.body(limits.BROKER_PART_BYTES_MAX)
-    following = await call.api.desk.snapshot_add(call.mesh, _id(call), number, rows, part)
+    following = await call.api.store.snapshot_add(call.mesh, _id(call), number, rows, part)
     return call.answer(Chunk(following))
 
 
@@ -129,13 +129,13 @@ async def _commit(call: BrokerRequest) -> Response:
     if len(given.digest) != _DIGEST_DIGITS or given.digest.strip("0123456789abcdef"):
         raise BadInput("a digest is 64 lower-case hex digits")
     digest = bytes.fromhex(given.digest)
-    row = await call.api.desk.snapshot_commit(call.mesh, _id(call), digest, call.api.now_ms())
+    row = await call.api.store.snapshot_commit(call.mesh, _id(call), digest, call.api.now_ms())
     return call.answer(_told(row))
 
 
 async def _get(call: BrokerRequest) -> Response:
     await call.member("read")
-    row = await call.api.desk.snapshot_get(call.mesh)
+    row = await call.api.store.snapshot_get(call.mesh)
     if row is None:
         raise UnknownObject(f"mesh {call.mesh!r} has no snapshot here", hint="")
     return call.answer(_told(row))
@@ -146,7 +146,7 @@ async def _part(call: BrokerRequest) -> Response:
     number = parse_int("number", call.path["number"])
     part = None
     if number <= _NUMBER_MAX:
-        part = await call.api.desk.snapshot_part(call.mesh, _id(call), number)
+        part = await call.api.store.snapshot_part(call.mesh, _id(call), number)
     if part is None:
         raise UnknownObject("there is no such part of a snapshot here", hint=_NO_PART)
     return Response(part, media_type=BINARY)

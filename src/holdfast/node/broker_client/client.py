@@ -249,14 +249,14 @@ class BrokerClient:
             raise BadAnswer(f"{self.url} does not say how large {sha} is")
         return int(said)
 
-    def put_object(self, core: NodeEngine, mesh: str, sha: str) -> bool:
+    def put_object(self, engine: NodeEngine, mesh: str, sha: str) -> bool:
         """Brings an object of ours; False if the broker has it already. BlobMissing if we have
         not.
         """
         if self.object_size(mesh, sha) is not None:
             return False
-        with core.blobs.open(sha) as source:
-            content = Content(source, core.blobs.size(sha))
+        with engine.blobs.open(sha) as source:
+            content = Content(source, engine.blobs.size(sha))
             headers = {"Content-Type": _BINARY}
             self._call("PUT", self.object_path(mesh, sha), headers=headers, content=content)
         return True

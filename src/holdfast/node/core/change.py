@@ -93,7 +93,7 @@ class Change:
         self.body = body
         self.encoded = encode_body(body)
         self.given = id is not None
-        self.id = ctx.mint() if id is None else parse_id(id)
+        self.id = ctx.new_id() if id is None else parse_id(id)
         self.meta = b"" if meta is None else canonical_meta(meta)
         self.fingerprint = fingerprint(
             kind=op, ref=entity, meta=self.meta, body=self.encoded if asked is None else asked
@@ -141,7 +141,7 @@ class Change:
         if apply is not None:
             outcome = apply(tx, ctx, envelope, self.body, offset, current)
         if lane is not None:
-            tx.spool_add((outbox_row(lane, envelope, offset, now),))
+            tx.outbox_add((outbox_row(lane, envelope, offset, now),))
         return Receipt(self.id, offset, lamport, ctx.peer, False, outcome)
 
 

@@ -324,7 +324,7 @@ def _check_not_forgotten(
 
 
 def objection(
-    core: NodeEngine, slug: str, arrival: Arrived | Arrival, tx: Reader
+    engine: NodeEngine, slug: str, arrival: Arrived | Arrival, tx: Reader
 ) -> HoldfastError | None:
     """What only one who knows where it came from can say against an envelope."""
     if isinstance(arrival, tuple):
@@ -336,7 +336,7 @@ def objection(
         return None  # the intake says what is wrong with it
     if mesh != slug:
         return BadEnvelope(f"an envelope of the mesh {mesh!r} came with those of {slug!r}")
-    if origin != core.ctx.peer or tx.log_find(id) is not None or tx.forgotten(id) is not None:
+    if origin != engine.ctx.peer or tx.log_find(id) is not None or tx.forgotten(id) is not None:
         return None
     found = Arrival(arrival[-1]) if isinstance(arrival, tuple) else arrival
     assert found.envelope is not None

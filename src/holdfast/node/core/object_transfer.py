@@ -41,7 +41,7 @@ class ObjectSource(Protocol):
 
 
 def pull_objects(
-    core: NodeEngine,
+    engine: NodeEngine,
     source: ObjectSource,
     wanted: Iterable[str],
     count: Callable[[Pulled], None],
@@ -55,22 +55,22 @@ def pull_objects(
     absent: set[str] = set()
     while names and not ended():
         for sha in names:
-            if not _pull(core, source, sha, count, ended):
+            if not _pull(engine, source, sha, count, ended):
                 absent.add(sha)
         # A sweep takes what nobody names yet once it is old, and a long list takes long.
-        names = [sha for sha in names if sha not in absent and not core.blobs.exists(sha)]
+        names = [sha for sha in names if sha not in absent and not engine.blobs.exists(sha)]
     return absent
 
 
 def _pull(
-    core: NodeEngine,
+    engine: NodeEngine,
     source: ObjectSource,
     sha: str,
     count: Callable[[Pulled], None],
     ended: Callable[[], bool],
 ) -> bool:
     """False if the source does not have it."""
-    blobs = core.blobs
+    blobs = engine.blobs
     if ended() or blobs.exists(sha):
         return True
     size = source.object_size(sha)
@@ -83,7 +83,7 @@ def _pull(
     while here < size:
         if ended():
             return True
-        core.check_room()
+        engine.check_room()
         asked = min(OBJECT_RANGE_BYTES, size - here)
         piece = source.object(sha, here, asked)
         if len(piece) != asked:

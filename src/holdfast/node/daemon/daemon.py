@@ -85,7 +85,7 @@ class Daemon(Service):
         self._api = api = self._make_api(node, paths, ending)
         listeners = self._bind(paths, ending)
         self._start_upkeep(api, ending)
-        self._start_pullers(api, ending)
+        self._start_links(api, ending)
         await self._start_syncs(api, ending)
         server = Server(HttpApp(api, node_routes()), listeners)
         await server.start()
@@ -93,29 +93,29 @@ class Daemon(Service):
         self.addresses = [listener.address for listener in listeners]
         lock.write(DaemonNote(os.getpid(), self.addresses))
         self._start_waking(api, paths, ending)
-        self._start_mail(api, ending)
+        self._start_messages(api, ending)
         api.phase = "ready"
 
     def _make_api(self, node: Node, paths: HomePaths, ending: AsyncExitStack) -> NodeApi:
-        core = node._core
+        engine = node._engine
         threads = ThreadPoolExecutor(limits.SERVER_THREADS, "holdfast-serve")
         ending.callback(threads.shutdown, wait=False)
-        trust = Trust(core, paths)
-        pulse = LogWatch(lambda: core.read("log.head", lambda tx: tx.log_bounds()[1]))
-        disk = DiskWatch(core, paths, self._settings.disk_limit_bytes)
-        disk.on_change(lambda found: self._news(pulse, "disk", _disk_news(found)))
+        trust = Trust(engine, paths)
+        log_watch = LogWatch(lambda: engine.read("log.head", lambda tx: tx.log_bounds()[1]))
+        disk = DiskWatch(engine, paths, self._settings.disk_limit_bytes)
+        disk.on_change(lambda found: self._news(log_watch, "disk", _disk_news(found)))
         return NodeApi(
             node=node,
             trust=trust,
             sessions=Sessions(trust, clock=monotonic, random=os.urandom),
             settings=self._settings,
-            pulse=pulse,
+            log_watch=log_watch,
             gate=ConcurrencyLimits(),
             counts=RequestCounts(),
             threads=threads,
-            writer=LoopWriter(core, node._opened.store.writer),
+            writer=LoopWriter(engine, node._opened.store.writer),
             disk=disk,
-            started_at=core.ctx.now_ms() / 1000,
+            started_at=engine.ctx.now_ms() / 1000,
         )
 
     def _bind(self, paths: HomePaths, ending: AsyncExitStack) -> list[Listener]:
@@ -146,48 +146,50 @@ class Daemon(Service):
             asyncio.to_thread, upkeep.stop, limits.SHUTDOWN_SWEEP_MS_MAX / 1000
         )
 
-    def _start_pullers(self, api: NodeApi, ending: AsyncExitStack) -> None:
+    def _start_links(self, api: NodeApi, ending: AsyncExitStack) -> None:
         def changed(status: LinkStatus) -> None:
-            self._news(api.pulse, "link", _link_news(status))
+            self._news(api.log_watch, "link", _link_news(status))
 
-        pullers = api.pullers = LinkManager(api.core, api.trust, on_change=changed)
-        pullers.start()
+        link_manager = api.link_manager = LinkManager(api.engine, api.trust, on_change=changed)
+        link_manager.start()
         ending.push_async_callback(
-            asyncio.to_thread, pullers.stop, limits.SHUTDOWN_DRAIN_MS_MAX / 1000
+            asyncio.to_thread, link_manager.stop, limits.SHUTDOWN_DRAIN_MS_MAX / 1000
         )
 
     async def _start_syncs(self, api: NodeApi, ending: AsyncExitStack) -> None:
         def changed(board: BrokerStatusTracker) -> None:
-            self._news(api.pulse, "broker", _broker_news(board))
+            self._news(api.log_watch, "broker", _broker_news(board))
 
         outbox = self._settings.outbox
-        syncs = api.syncs = SyncManager(
-            api.core,
+        sync_manager = api.sync_manager = SyncManager(
+            api.engine,
             api.trust,
             policies=outbox.policies,
             max_age_hours=outbox.max_age_hours,
             on_change=changed,
         )
-        await syncs.start()
-        ending.push_async_callback(syncs.stop)
-        api.pulse.on_look = syncs.ring
+        await sync_manager.start()
+        ending.push_async_callback(sync_manager.stop)
+        api.log_watch.on_look = sync_manager.ring
 
     def _start_waking(self, api: NodeApi, paths: HomePaths, ending: AsyncExitStack) -> None:
-        api.core.store.on_commit(api.pulse.ring)
-        wake = WakeSocket(homes.wake_path(paths, make=True), api.pulse)
+        api.engine.store.on_commit(api.log_watch.ring)
+        wake = WakeSocket(homes.wake_path(paths, make=True), api.log_watch)
         ending.callback(wake.close)
-        self._in_background(api.pulse.watch(), ending)
+        self._in_background(api.log_watch.watch(), ending)
         self._start_watchdog(ending)
         # What was written between opening the home and now.
-        api.pulse.look()
+        api.log_watch.look()
 
-    def _start_mail(self, api: NodeApi, ending: AsyncExitStack) -> None:
-        mail = api.mail = MessageWatch(api.core, api.pulse, self._settings.hook_message, api.run)
-        self._in_background(mail.watch(), ending)
+    def _start_messages(self, api: NodeApi, ending: AsyncExitStack) -> None:
+        message_watch = api.message_watch = MessageWatch(
+            api.engine, api.log_watch, self._settings.hook_message, api.run
+        )
+        self._in_background(message_watch.watch(), ending)
 
-    def _news(self, pulse: LogWatch, kind: str, document: dict[str, Any]) -> None:
+    def _news(self, log_watch: LogWatch, kind: str, document: dict[str, Any]) -> None:
         """In the thread of whoever found it out."""
-        pulse.post(kind, document)
+        log_watch.post(kind, document)
         # The first that is told is that we are ready, and after `stopping` all of this is expected.
         # Of a link that is out of reach, one line: it tries again and again, perhaps for weeks.
         about, state = (kind, document.get("name", "")), document.get("state")
@@ -216,7 +218,7 @@ class Daemon(Service):
     async def _end_calls(self, server: Server) -> None:
         """Waiting calls are answered with what there is, streams end, the rest may finish."""
         self.api.phase = "stopping"
-        self.api.pulse.close()
+        self.api.log_watch.close()
         await server.stop()
 
 

@@ -43,13 +43,13 @@ class MessageWatch:
 
     def __init__(
         self,
-        core: NodeEngine,
-        pulse: LogWatch,
+        engine: NodeEngine,
+        log_watch: LogWatch,
         hook: list[str],
         run: Callable[..., Coroutine[Any, Any, Any]],
     ) -> None:
         """`run` runs what may block in a thread."""
-        self._core, self._pulse, self._hook, self._run = core, pulse, hook, run
+        self._engine, self._log_watch, self._hook, self._run = engine, log_watch, hook, run
         self._last: int | None = None
         self._failing: dict[str, str] = {}
         self.hooks: Counter[str] = Counter()
@@ -57,8 +57,8 @@ class MessageWatch:
 
     async def watch(self) -> None:
         """Runs until it is cancelled."""
-        while not self._pulse.closing:
-            head = self._pulse.head
+        while not self._log_watch.closing:
+            head = self._log_watch.head
             try:
                 if self._last is None:
                     self._last = await self._run(self._begin)
@@ -66,28 +66,28 @@ class MessageWatch:
             except HoldfastError as error:
                 # The store is closing or its disk failed: others say so, and we look again.
                 log.info("the inbox could not be looked at: %s", error.message)
-            await self._pulse.wait(head, _LOOK_S)
+            await self._log_watch.wait(head, _LOOK_S)
 
     # --- the beginning -----------------------------------------------------------------------
 
     def _begin(self) -> int:
         """The number of the last message that needs no telling."""
-        known = self._core.read("hook", lambda tx: tx.job_get(_JOB))
+        known = self._engine.read("hook", lambda tx: tx.job_get(_JOB))
         if known is not None and not self._hook:
-            self._core.write("hook", lambda tx: tx.job_drop(_JOB))
+            self._engine.write("hook", lambda tx: tx.job_drop(_JOB))
         elif known is None and self._hook:
-            while self._core.write("hook", self._pass_over):
+            while self._engine.write("hook", self._pass_over):
                 pass
-            self._core.write("hook", self._set_up)
-        return self._core.read("hook", lambda tx: tx.inbox_last())
+            self._engine.write("hook", self._set_up)
+        return self._engine.read("hook", lambda tx: tx.inbox_last())
 
     def _pass_over(self, tx: Transaction) -> int:
         rows = tx.inbox_unhooked(CHUNK_ROWS)
-        tx.inbox_hooked([row.number for row in rows], self._core.ctx.now_ms())
+        tx.inbox_hooked([row.number for row in rows], self._engine.ctx.now_ms())
         return len(rows)
 
     def _set_up(self, tx: Transaction) -> None:
-        now = self._core.ctx.now_ms()
+        now = self._engine.ctx.now_ms()
         tx.job_put(JobRow(name=_JOB, cursor={"command": self._hook}, updated_at=now))
 
     # --- each look ---------------------------------------------------------------------------
@@ -96,12 +96,12 @@ class MessageWatch:
         new, failing = await self._run(self._news)
         for row in new:
             self._last = row.number
-            self._pulse.post("message", _told(row))
+            self._log_watch.post("message", _told(row))
         for lane, problem in failing.items():
             if self._failing.get(lane) != problem["id"]:
-                self._pulse.post("outbox", problem)
+                self._log_watch.post("outbox", problem)
         for lane in self._failing.keys() - failing.keys():
-            self._pulse.post("outbox", {"lane": lane, "id": None, "state": None})
+            self._log_watch.post("outbox", {"lane": lane, "id": None, "state": None})
         self._failing = {lane: problem["id"] for lane, problem in failing.items()}
         if self._hook:
             for row in await self._run(self._unhooked):
@@ -111,20 +111,20 @@ class MessageWatch:
         def read(tx: Reader) -> tuple[list[InboxRow], dict[str, dict[str, Any]]]:
             failing: dict[str, dict[str, Any]] = {}
             for mesh in tx.mesh_list():
-                first = tx.spool_failing(lane_of(mesh.slug), None) if mesh.shared else ()
+                first = tx.outbox_failing(lane_of(mesh.slug), None) if mesh.shared else ()
                 failing |= {row.lane: _problem(row) for row in first}
             return tx.inbox_list(None, False, self._last or 0, CHUNK_ROWS), failing
 
-        return self._core.read("inbox.watch", read)
+        return self._engine.read("inbox.watch", read)
 
     def _unhooked(self) -> list[InboxRow]:
-        return self._core.read("hook", lambda tx: tx.inbox_unhooked(HOOK_ROWS))
+        return self._engine.read("hook", lambda tx: tx.inbox_unhooked(HOOK_ROWS))
 
     # --- the hook ----------------------------------------------------------------------------
 
     async def _tell_hook(self, row: InboxRow) -> None:
         try:
-            message = await self._run(Inbox(self._core).get, id_text(row.id))
+            message = await self._run(Inbox(self._engine).get, id_text(row.id))
         except UnknownMessage as error:
             log.warning("the hook is not told of a message: %s", error.message)
             message = None
@@ -134,8 +134,8 @@ class MessageWatch:
             self.hooks[how] += 1
 
     def _mark(self, row: InboxRow) -> None:
-        now = self._core.ctx.now_ms()
-        self._core.write("hook", partial(_hooked, row.number, now))
+        now = self._engine.ctx.now_ms()
+        self._engine.write("hook", partial(_hooked, row.number, now))
 
     async def _call(self, document: bytes, about: str) -> str:
         try:

@@ -89,22 +89,22 @@ def export(
     progress: Progress | None = None,
 ) -> dict[str, int]:
     """Writes all families, the ledger and the log; returns how many lines of each kind."""
-    core = node._core
-    with backup_lock.holding(HomePaths(node.home)), core.store.read() as reader:
+    engine = node._engine
+    with backup_lock.holding(HomePaths(node.home)), engine.store.read() as reader:
         chosen = _chosen(reader, meshes)
         writer = LineWriter(out)
         first, head = reader.log_bounds()
         header = Header(
-            peer=core.ctx.peer,
+            peer=engine.ctx.peer,
             epoch=reader.epoch(),
             first=first,
             head=head,
-            created_at=core.ctx.now_ms(),
+            created_at=engine.ctx.now_ms(),
         )
         writer.header(header)
         live = sum(sum(reader.family_counts(mesh.slug).values()) for mesh in chosen)
         total = live + (head - first + 1 if log else 0)
-        source = _Source(reader, chosen, core.blobs if blobs else None, log)
+        source = _Source(reader, chosen, engine.blobs if blobs else None, log)
         for number, (kind, line) in enumerate(source.lines()):
             writer.line(kind, line)
             if progress is not None and number % CHUNK_ROWS == 0:

@@ -121,7 +121,7 @@ def import_(
     checked = _checked(source)
     renamed = {old: check_mesh(new) for old, new in (mesh_map or {}).items()}
     with backup_lock.holding(HomePaths(node.home)):
-        return _Import(node._core, checked, renamed, skip_bad).run(source, progress)
+        return _Import(node._engine, checked, renamed, skip_bad).run(source, progress)
 
 
 def import_log(node: Node, source: BinaryIO, *, progress: Progress | None = None) -> ImportedLog:
@@ -144,9 +144,9 @@ def import_log(node: Node, source: BinaryIO, *, progress: Progress | None = None
         for number, raw in lines:
             line = _decoded(number, raw)
             if isinstance(line, MeshLine):
-                node._core.write("import", partial(_ensure_mesh, core=node._core, line=line))
+                node._engine.write("import", partial(_ensure_mesh, engine=node._engine, line=line))
             elif isinstance(line, BlobLine):
-                _put_blob(node._core, number, line, lines)
+                _put_blob(node._engine, number, line, lines)
             elif isinstance(line, LogLine):
                 batch.append((number, line.raw))
                 if len(batch) == limits.CHUNK_ROWS:
@@ -160,9 +160,9 @@ class _Import:
     """One import on its way."""
 
     def __init__(
-        self, core: NodeEngine, checked: Checked, mesh_map: dict[str, str], skip_bad: bool
+        self, engine: NodeEngine, checked: Checked, mesh_map: dict[str, str], skip_bad: bool
     ) -> None:
-        self._core, self._checked, self._skip_bad = core, checked, skip_bad
+        self._engine, self._checked, self._skip_bad = engine, checked, skip_bad
         self._mesh_map = mesh_map
         self._job = f"import:{checked.digest}"
         self._line = 0
@@ -196,7 +196,7 @@ class _Import:
         return ImportReport(counts=self._counts, bad=tuple(self._bad), resumed_after=resumed_after)
 
     def _take_up(self) -> None:
-        job = self._core.read("import", lambda tx: tx.job_get(self._job))
+        job = self._engine.read("import", lambda tx: tx.job_get(self._job))
         if job is None:
             return
         if job.cursor["mesh_map"] != self._mesh_map:
@@ -216,7 +216,7 @@ class _Import:
             for name, count in self._passed.items():
                 counts[name] = counts.get(name, 0) + count
             try:
-                self._core.write("import", partial(self._carry_out, chunk, counts, last))
+                self._engine.write("import", partial(self._carry_out, chunk, counts, last))
             except _Refused as refused:
                 self._note_bad(_at_line(refused.line, refused.error), refused.line)
                 chunk = [(number, step) for number, step in chunk if number != refused.line]
@@ -245,7 +245,7 @@ class _Import:
             tx.job_drop(self._job)
         elif chunk:
             cursor = {"line": chunk[-1][0], "counts": counts, "mesh_map": self._mesh_map}
-            now_ms = self._core.ctx.now_ms()
+            now_ms = self._engine.ctx.now_ms()
             tx.job_put(JobRow(name=self._job, cursor=cursor, updated_at=now_ms))
 
     def _note_bad(self, error: HoldfastError, number: int) -> None:
@@ -261,18 +261,18 @@ class _Import:
         """Checks a line and prepares its write; what needs no transaction is done at once."""
         line = decode_line(raw)
         if isinstance(line, BlobLine):
-            _put_blob(self._core, number, line, lines)
+            _put_blob(self._engine, number, line, lines)
             return None
         if isinstance(line, MeshLine):
             renamed = msgspec.structs.replace(line, slug=self._mesh(line.slug))
             check_mesh(renamed.slug)
-            return partial(_ensure_mesh, core=self._core, line=renamed)
+            return partial(_ensure_mesh, engine=self._engine, line=renamed)
         if isinstance(line, StateLine | MemoryLine | VectorLine | FileLine) and line.deleted:
             self._pass(DELETED)
             return None
         if isinstance(line, StateLine):
             value = _value(line.value)
-            change = operations.state_set(self._core.ctx, self._mesh(line.mesh), line.key, value)
+            change = operations.state_set(self._engine.ctx, self._mesh(line.mesh), line.key, value)
             return _changed("state", change)
         if isinstance(line, MemoryLine):
             return _changed("memory", self._memory(line))
@@ -281,7 +281,9 @@ class _Import:
         if isinstance(line, FileLine):
             return self._file(line)
         if isinstance(line, TaskLine):
-            return partial(_put_task, self._core, self._mesh(line.mesh), line, _task_id(line.task))
+            return partial(
+                _put_task, self._engine, self._mesh(line.mesh), line, _task_id(line.task)
+            )
         if isinstance(line, FactLine):
             return self._fact(line)
         self._pass(NOT_IMPORTED)
@@ -296,7 +298,9 @@ class _Import:
     def _memory(self, line: MemoryLine) -> Change:
         owner = check_peer(line.owner)
         mesh, value = self._mesh(line.mesh), _value(line.value)
-        return operations.memory_set(self._core.ctx, mesh, line.key, value, line.tags, owner=owner)
+        return operations.memory_set(
+            self._engine.ctx, mesh, line.key, value, line.tags, owner=owner
+        )
 
     def _vector(self, line: VectorLine) -> Change:
         if line.model is None:
@@ -309,7 +313,7 @@ class _Import:
             quantization=line.model.quantization,
         )
         return operations.vector_store(
-            self._core.ctx,
+            self._engine.ctx,
             self._mesh(line.mesh),
             line.key,
             line.embedding,
@@ -328,7 +332,7 @@ class _Import:
                 raise BadValue(f"the content of {line.path!r} is not what its hash says")
         if (line.size < limits.INLINE_BYTES_MAX) != (content is not None):
             raise BadValue(f"the content of {line.path!r} does not fit its size")
-        ctx, mesh = self._core.ctx, self._mesh(line.mesh)
+        ctx, mesh = self._engine.ctx, self._mesh(line.mesh)
         change = operations.file_share(
             ctx, mesh, line.path, _sha(line.sha256), line.size, content, owner=owner
         )
@@ -345,12 +349,12 @@ class _Import:
         original = parse_id(line.id)
         mesh = self._mesh(line.mesh)
         change = operations.fact_append(
-            self._core.ctx,
+            self._engine.ctx,
             mesh,
             line.subject,
             line.predicate,
             _value(line.object),
-            id=_derived(self._core.ctx.peer, mesh, original),
+            id=_derived(self._engine.ctx.peer, mesh, original),
             meta=_value(line.meta),
             objects=line.objects,
         )
@@ -358,7 +362,7 @@ class _Import:
         def step(tx: Transaction) -> str:
             if tx.log_find(original) is not None or tx.forgotten(original) is not None:
                 return HERE
-            if not all(self._core.blobs.exists(sha) for sha in map(str.lower, line.objects)):
+            if not all(self._engine.blobs.exists(sha) for sha in map(str.lower, line.objects)):
                 return NO_CONTENT
             return HERE if change(tx).duplicate else "fact"
 
@@ -381,26 +385,28 @@ def _changed(name: str, change: Change) -> Step:
     return step
 
 
-def _ensure_mesh(tx: Transaction, *, core: NodeEngine, line: MeshLine) -> str:
+def _ensure_mesh(tx: Transaction, *, engine: NodeEngine, line: MeshLine) -> str:
     if tx.mesh_get(line.slug) is not None:
         return HERE
-    now = core.ctx.now_ms()
+    now = engine.ctx.now_ms()
     tx.mesh_add(MeshRow(slug=line.slug, name=line.name, created_at=now, updated_at=now))
     return "mesh"
 
 
-def _put_task(core: NodeEngine, mesh: str, line: TaskLine, original: bytes, tx: Transaction) -> str:
+def _put_task(
+    engine: NodeEngine, mesh: str, line: TaskLine, original: bytes, tx: Transaction
+) -> str:
     """The task under an id of ours, moved towards the status that it had there."""
     there = tx.task_get(mesh, line.task)
     if there is not None and there.known:
         return HERE
     status = operations.check_status(line.status)
-    id = _derived(core.ctx.peer, mesh, original)
-    created = operations.task_create(core.ctx, mesh, line.title, line.description, id)(tx)
-    for verb in _turns(status, line.claimed_by == core.ctx.peer):
+    id = _derived(engine.ctx.peer, mesh, original)
+    created = operations.task_create(engine.ctx, mesh, line.title, line.description, id)(tx)
+    for verb in _turns(status, line.claimed_by == engine.ctx.peer):
         row = operations.require_task(tx, mesh, id)
-        if _still_possible(row.status, row.claimed_by == core.ctx.peer, verb):
-            operations.task_move(core.ctx, mesh, verb, id)(tx)
+        if _still_possible(row.status, row.claimed_by == engine.ctx.peer, verb):
+            operations.task_move(engine.ctx, mesh, verb, id)(tx)
     return HERE if created.duplicate else "task"
 
 
@@ -444,9 +450,9 @@ def _sha(text: str) -> str:
 # --- blobs: parts that become one stream ---------------------------------------------------------
 
 
-def _put_blob(core: NodeEngine, number: int, first: BlobLine, lines: NumberedLines) -> None:
+def _put_blob(engine: NodeEngine, number: int, first: BlobLine, lines: NumberedLines) -> None:
     _sha(first.sha256)
-    put = core.blobs.put(io.BufferedReader(_Parts(first, lines)))
+    put = engine.blobs.put(io.BufferedReader(_Parts(first, lines)))
     if put.sha256 != first.sha256:
         # It is nobody's content then; the sweep removes it.
         raise BadValue(f"the content from line {number} on does not hash to {first.sha256}")

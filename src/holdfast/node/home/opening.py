@@ -54,9 +54,9 @@ class Opened:
     """A home that is open: its core, and what closing needs."""
 
     def __init__(
-        self, paths: HomePaths, store: SqliteStore, core: NodeEngine, presence: Presence
+        self, paths: HomePaths, store: SqliteStore, engine: NodeEngine, presence: Presence
     ) -> None:
-        self.paths, self.store, self.core = paths, store, core
+        self.paths, self.store, self.engine = paths, store, engine
         self._presence = presence
         self.open_ms = 0.0
         self._closed = False
@@ -103,21 +103,21 @@ class Opened:
         self.store.abort()
 
     def _last_sweep(self) -> None:
-        if not self.core.read("sweep", lambda tx: tx.blob_released(1)):
+        if not self.engine.read("sweep", lambda tx: tx.blob_released(1)):
             return
         patience_s = limits.SHUTDOWN_SWEEP_MS_MAX / 1000
         with self.store.writer.between_groups(patience_s) as quiet:
             pass  # a write that hangs: behind it the sweep would wait without end
         if quiet:
-            collect_blobs(self.core, deadline_s=monotonic() + patience_s)
+            collect_blobs(self.engine, deadline_s=monotonic() + patience_s)
 
     def _mark(self) -> None:
-        mark = self.core.read("log.head", _position)
+        mark = self.engine.read("log.head", _position)
         if _names(self.paths, self._presence):
             known = _read_mark(self.paths)  # others go on, perhaps with normal sync
             mark = LogMark(mark.epoch, mark.offset, known is not None and known.volatile)
         _write_mark(self.paths, mark)
-        self.core.metrics.save(self.paths.metrics, self.core.ctx.now_ms(), self.open_ms)
+        self.engine.metrics.save(self.paths.metrics, self.engine.ctx.now_ms(), self.open_ms)
 
 
 def open_home(
@@ -219,8 +219,8 @@ def _open_store(
         if mode == "normal":
             _write_mark(paths, LogMark(mark.epoch, mark.offset, volatile=True))
         ctx = NodeContext(name, mark.epoch, source, FileBlobs(paths.blobs))
-        core = NodeEngine(store, ctx, Metrics(), lambda: backup_lock.free(paths))
-        return Opened(paths, store, core, presence)
+        engine = NodeEngine(store, ctx, Metrics(), lambda: backup_lock.free(paths))
+        return Opened(paths, store, engine, presence)
     except BaseException:
         store.abort()
         raise

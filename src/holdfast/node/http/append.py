@@ -120,7 +120,7 @@ async def _append(call: NodeRequest) -> Response:
 def _prepare(api: NodeApi, raw: bytes, key: str | None, lines: bool) -> Change | list[Prepared]:
     """One fact by itself, or many, each checked and encoded or with what is wrong with it."""
     only_mesh = cache(partial(_only_mesh, api))  # looked up once, and only if a fact needs it
-    change = partial(_change, api.core.ctx, only_mesh)
+    change = partial(_change, api.engine.ctx, only_mesh)
     if lines:
         return _each(change, key, lines_of(raw), _of_line)
     value = strict_json(raw)
@@ -159,7 +159,7 @@ def _change(
 
 
 def _only_mesh(api: NodeApi) -> str:
-    meshes = api.core.read("mesh.list", lambda tx: tx.mesh_list())
+    meshes = api.engine.read("mesh.list", lambda tx: tx.mesh_list())
     if len(meshes) != 1:
         raise BadInput(
             f"this node has {len(meshes)} meshes, and the fact does not say which",
@@ -173,10 +173,10 @@ async def _write(api: NodeApi, change: Change) -> Receipt:
     try:
         return await api.writer.add(change)
     except HoldfastError as error:
-        api.core.metrics.failed(error)
+        api.engine.metrics.failed(error)
         raise
     finally:
-        api.core.metrics.add("fact.append", perf_counter_ns() - begun)
+        api.engine.metrics.add("fact.append", perf_counter_ns() - begun)
 
 
 def _result(api: NodeApi, one: Receipt | HoldfastError) -> Result:
@@ -188,7 +188,7 @@ def _result(api: NodeApi, one: Receipt | HoldfastError) -> Result:
 def _told(api: NodeApi, receipt: Receipt) -> Appended:
     return Appended(
         id=receipt.id,
-        epoch=api.core.ctx.epoch,
+        epoch=api.engine.ctx.epoch,
         offset=receipt.offset,
         lamport=receipt.lamport,
         origin=receipt.peer,

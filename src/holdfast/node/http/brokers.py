@@ -56,23 +56,23 @@ def routes() -> list[Route]:
 
 async def _list(call: NodeRequest) -> Response:
     call.require_trusted()
-    syncs = call.api.syncs
-    found = [] if syncs is None else await call.api.run(syncs.status)
+    sync_manager = call.api.sync_manager
+    found = [] if sync_manager is None else await call.api.run(sync_manager.status)
     return call.answer(BrokerList(found))
 
 
 async def _pause(call: NodeRequest) -> Response:
-    row = await call.api.run(pause, call.api.core, call.path["mesh"])
+    row = await call.api.run(pause, call.api.engine, call.path["mesh"])
     await _refresh(call)
     return call.answer(Paused(row.slug, row.sync_paused))
 
 
 async def _resume(call: NodeRequest) -> Response:
-    resumed = await call.api.run(resume, call.api.core, call.path["mesh"])
+    resumed = await call.api.run(resume, call.api.engine, call.path["mesh"])
     await _refresh(call)
     return call.answer(resumed)
 
 
 async def _refresh(call: NodeRequest) -> None:
-    if call.api.syncs is not None:
-        await call.api.syncs.refresh(try_now=True)
+    if call.api.sync_manager is not None:
+        await call.api.sync_manager.refresh(try_now=True)

@@ -107,7 +107,7 @@ class _Listed(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _prepared(api: NodeApi, raw: bytes, lines: bool) -> list[Prepared]:
-    ctx = api.core.ctx
+    ctx = api.engine.ctx
     if lines:
         return each(lines_of(raw), partial(_of_line, ctx), "changes")
     value = strict_json(raw)

@@ -79,8 +79,8 @@ async def _list(call: NodeRequest) -> Response:
         head = tx.log_bounds()[1]
         return [Consumer.of(row, head) for row in tx.consumer_list() if _is_own(call.caller, row)]
 
-    core = call.api.core
-    return call.answer(ConsumerList(await call.api.run(core.read, "consumer.list", read)))
+    engine = call.api.engine
+    return call.answer(ConsumerList(await call.api.run(engine.read, "consumer.list", read)))
 
 
 async def _register(call: NodeRequest) -> Response:
@@ -88,12 +88,12 @@ async def _register(call: NodeRequest) -> Response:
     given["filter"] = Filter(**msgspec.structs.asdict(given["filter"]))
     registration = Registration(**given)
     api = call.api
-    return call.answer(await api.run(serve.register, api.core, call.caller, registration))
+    return call.answer(await api.run(serve.register, api.engine, call.caller, registration))
 
 
 async def _retire(call: NodeRequest) -> Response:
     api = call.api
-    await api.run(serve.retire, api.core, call.caller, call.path["name"])
+    await api.run(serve.retire, api.engine, call.caller, call.path["name"])
     return Response(status_code=204)
 
 

@@ -56,15 +56,15 @@ class NodeApi:
     trust: Trust
     sessions: Sessions
     settings: Settings
-    pulse: LogWatch
+    log_watch: LogWatch
     gate: ConcurrencyLimits
     counts: RequestCounts
     threads: Executor
     writer: LoopWriter
     disk: DiskWatch | None = None
-    pullers: LinkManager | None = None
-    mail: MessageWatch | None = None
-    syncs: SyncManager | None = None
+    link_manager: LinkManager | None = None
+    message_watch: MessageWatch | None = None
+    sync_manager: SyncManager | None = None
     phase: Phase = "starting"
     started_at: float = 0.0
     """Seconds since 1970."""
@@ -96,8 +96,8 @@ class NodeApi:
         return self.certificate
 
     @property
-    def core(self) -> NodeEngine:
-        return self.node._core
+    def engine(self) -> NodeEngine:
+        return self.node._engine
 
     async def run(self, work: Callable[..., T], *args: Any) -> T:
         """Runs what may block in a thread of this daemon's own."""
@@ -110,10 +110,10 @@ class NodeApi:
         try:
             return await self.writer.write(work)
         except HoldfastError as error:
-            self.core.metrics.failed(error)
+            self.engine.metrics.failed(error)
             raise
         finally:
-            self.core.metrics.add(name, perf_counter_ns() - begun)
+            self.engine.metrics.add(name, perf_counter_ns() - begun)
 
 
 class NodeRequest(Request[NodeApi]):
@@ -126,7 +126,7 @@ class NodeRequest(Request[NodeApi]):
         stopping.
         """
         timeout_s = timeout_ms / limits.SECOND_MS
-        return await self.wait_for(lambda: self.api.pulse.wait(beyond, timeout_s))
+        return await self.wait_for(lambda: self.api.log_watch.wait(beyond, timeout_s))
 
 
 def check_still(call: NodeRequest) -> None:

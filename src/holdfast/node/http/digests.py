@@ -56,7 +56,7 @@ async def _digests(call: NodeRequest) -> Response:
         _check_known(tx, asked)
         return digests.digests(tx, peer, meshes)
 
-    return await _answer(call, partial(call.api.core.read, "digests", read))
+    return await _answer(call, partial(call.api.engine.read, "digests", read))
 
 
 async def _rows(call: NodeRequest) -> Response:
@@ -69,7 +69,7 @@ async def _rows(call: NodeRequest) -> Response:
     def read(tx: Reader) -> BucketRows:
         return digests.bucket_rows(tx, peer, mesh, table, number)
 
-    return await _answer(call, partial(call.api.core.read, "digests", read))
+    return await _answer(call, partial(call.api.engine.read, "digests", read))
 
 
 async def _answer(call: NodeRequest, make: partial[Digests] | partial[BucketRows]) -> Response:

@@ -83,7 +83,7 @@ async def _events(call: NodeRequest) -> Response:
 
 
 def _bounds(api: NodeApi) -> tuple[int, int]:
-    return api.core.read("log.head", lambda tx: tx.log_bounds())
+    return api.engine.read("log.head", lambda tx: tx.log_bounds())
 
 
 def _check_place(start: int, first: int, head: int) -> None:
@@ -97,7 +97,7 @@ async def _stream(
     call: NodeRequest, filter: Filter, ops: frozenset[str], start: int
 ) -> AsyncIterator[bytes]:
     api = call.api
-    told = api.pulse.told
+    told = api.log_watch.told
     patience_s = limits.HEARTBEAT_MS / limits.SECOND_MS
     yield _RETRY
     while api.phase != "stopping":
@@ -111,14 +111,14 @@ async def _stream(
         start = page.upto + 1
         found = _entries(page, ops)
         if call.caller.is_local:
-            news = api.pulse.news(told)
+            news = api.log_watch.news(told)
             told = news[-1].number if news else told
             found += b"".join(_news(each) for each in news)
         if found:
             yield found
-        elif page.upto >= api.pulse.head:
+        elif page.upto >= api.log_watch.head:
             after = told if call.caller.is_local else None
-            if not await api.pulse.wait(page.upto, patience_s, after=after):
+            if not await api.log_watch.wait(page.upto, patience_s, after=after):
                 yield _HEARTBEAT
 
 
@@ -131,7 +131,7 @@ def _page(api: NodeApi, start: int, filter: Filter) -> Columns:
         )
         return page
 
-    return api.core.read("events", read)
+    return api.engine.read("events", read)
 
 
 def _entries(page: Columns, ops: frozenset[str]) -> bytes:

@@ -131,7 +131,7 @@ async def _next_batch(call: NodeRequest, fetch: Fetch) -> Batch:
     clock = asyncio.get_running_loop().time
     deadline = clock() + fetch.wait_ms / limits.SECOND_MS
     caller = call.caller
-    batch = await api.run(serve.serve_batch, api.core, caller, fetch)
+    batch = await api.run(serve.serve_batch, api.engine, caller, fetch)
     start = batch.start
     passed_over = False
     while not batch.offsets and batch.upto - start + 1 < limits.SCAN_ROWS_MAX:
@@ -150,7 +150,7 @@ async def _next_batch(call: NodeRequest, fetch: Fetch) -> Batch:
         fetch = msgspec.structs.replace(
             fetch, start=batch.upto + 1, confirm=None, epoch=batch.epoch
         )
-        batch = await api.run(serve.serve_batch, api.core, caller, fetch)
+        batch = await api.run(serve.serve_batch, api.engine, caller, fetch)
     return msgspec.structs.replace(batch, start=start)
 
 
@@ -183,4 +183,4 @@ async def _confirm(call: NodeRequest) -> Response:
             hint="join those that touch, and send the rest in another request",
         )
     api = call.api
-    return call.answer(await api.run(serve.confirm, api.core, call.caller, confirmation))
+    return call.answer(await api.run(serve.confirm, api.engine, call.caller, confirmation))

@@ -66,7 +66,7 @@ async def _ready(call: NodeRequest) -> Response:
 def _store_trouble(api: NodeApi) -> Told | None:
     # Read here, not in a thread: all threads may be busy, and that is no reason to be restarted.
     try:
-        api.core.read("health", lambda tx: tx.epoch())
+        api.engine.read("health", lambda tx: tx.epoch())
     except HoldfastError as error:
         return Told(error.code, error.message, error.hint)
     return None

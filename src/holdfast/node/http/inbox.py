@@ -112,7 +112,7 @@ def routes() -> list[Route]:
 
 
 async def _list(call: NodeRequest) -> Response:
-    inbox = Inbox(call.api.core, call.one("mesh"))
+    inbox = Inbox(call.api.engine, call.one("mesh"))
     limit = call.number("limit", INBOX_PAGE_ROWS) or 0
     if not 1 <= limit <= INBOX_PAGE_ROWS:
         raise BadInput(f"limit is {limit}", hint=f"ask for 1 to {INBOX_PAGE_ROWS} at a time")
@@ -158,7 +158,7 @@ async def _reply(call: NodeRequest) -> Response:
 
 
 def _inbox(call: NodeRequest) -> Inbox:
-    return Inbox(call.api.core)
+    return Inbox(call.api.engine)
 
 
 def flag(call: NodeRequest, name: str) -> bool:

@@ -93,7 +93,7 @@ async def _get(call: NodeRequest) -> Response:
 
 
 async def _pause(call: NodeRequest) -> Response:
-    links = Links(call.api.core, call.api.trust)
+    links = Links(call.api.engine, call.api.trust)
     view = await call.api.run(links.pause, call.path["name"])
     await call.api.run(_look_again, call.api)
     return call.answer(view)
@@ -101,7 +101,7 @@ async def _pause(call: NodeRequest) -> Response:
 
 async def _resume(call: NodeRequest) -> Response:
     given = await json_body(call, Resume)
-    links = Links(call.api.core, call.api.trust)
+    links = Links(call.api.engine, call.api.trust)
 
     def work() -> LinkView:
         return links.resume(call.path["name"], skip_missing=given.skip_missing)
@@ -113,15 +113,15 @@ async def _resume(call: NodeRequest) -> Response:
 
 async def _refresh(call: NodeRequest) -> Response:
     await call.api.run(_look_again, call.api)
-    if call.api.syncs is not None:
-        await call.api.syncs.refresh(try_now=True)
+    if call.api.sync_manager is not None:
+        await call.api.sync_manager.refresh(try_now=True)
     return call.answer(Refreshed(len(_status(call.api))))
 
 
 def _look_again(api: NodeApi) -> None:
-    if api.pullers is not None:
-        api.pullers.refresh()
+    if api.link_manager is not None:
+        api.link_manager.refresh()
 
 
 def _status(api: NodeApi) -> list[LinkStatus]:
-    return [] if api.pullers is None else api.pullers.status()
+    return [] if api.link_manager is None else api.link_manager.status()

@@ -13,17 +13,17 @@ from holdfast.storage.ports import Reader
 
 
 def message_metrics(api: NodeApi) -> Iterator[Metric]:
-    yield from api.core.read("metrics", lambda tx: _standing(tx, api.core.ctx.now_ms()))
+    yield from api.engine.read("metrics", lambda tx: _standing(tx, api.engine.ctx.now_ms()))
     hooks = CounterMetricFamily(
         "holdfast_hook_runs", "Times that the hook for messages ran, by how it went", labels=["how"]
     )
     for how in ("done", "failed", "late"):
-        hooks.add_metric([how], 0 if api.mail is None else api.mail.hooks[how])
+        hooks.add_metric([how], 0 if api.message_watch is None else api.message_watch.hooks[how])
     yield hooks
 
 
 def _standing(tx: Reader, now_ms: int) -> list[Metric]:
-    counts = tx.spool_counts()
+    counts = tx.outbox_counts()
     lanes = {lane for lane, _ in counts}
     lanes |= {lane_of(row.slug) for row in tx.mesh_list() if row.shared}
     rows = GaugeMetricFamily(
@@ -37,7 +37,7 @@ def _standing(tx: Reader, now_ms: int) -> list[Metric]:
     for lane in sorted(lanes):
         for state in OutboxState:
             rows.add_metric([lane, state.value], counts.get((lane, state.value), 0))
-        oldest = tx.spool_oldest(lane)
+        oldest = tx.outbox_oldest(lane)
         age.add_metric([lane], 0 if oldest is None else max(0, now_ms - oldest) / 1000)
     total, unread = tx.inbox_counts()
     inbox = GaugeMetricFamily("holdfast_inbox_messages", "Messages that came", value=total)

@@ -79,14 +79,14 @@ class DaemonMetrics(Collector):
         info.add_metric([], {"version": __version__, "peer": api.node.peer})
         yield info
         yield _gauge("holdfast_start_time_seconds", "When this daemon started", api.started_at)
-        standing = api.core.read("metrics", _stand)
+        standing = api.engine.read("metrics", _stand)
         yield from _log(standing)
-        yield from _consumers(standing, api.core.ctx.now_ms())
+        yield from _consumers(standing, api.engine.ctx.now_ms())
         yield from self._disk()
-        if api.pullers is not None:
-            yield from _links(api.pullers.status())
-        if api.syncs is not None:
-            yield from _brokers(api.syncs.status(), api.core.ctx.now_ms())
+        if api.link_manager is not None:
+            yield from _links(api.link_manager.status())
+        if api.sync_manager is not None:
+            yield from _brokers(api.sync_manager.status(), api.engine.ctx.now_ms())
         yield from message_metrics(api)
         yield from self._work()
         yield from self._calls()
@@ -109,7 +109,7 @@ class DaemonMetrics(Collector):
         spent = CounterMetricFamily(
             "holdfast_operation_seconds", "The time they took together", labels=["name"]
         )
-        metrics = self._api.core.metrics
+        metrics = self._api.engine.metrics
         for name, verb in sorted(list(metrics.verbs.items())):
             done.add_metric([name], verb.count)
             spent.add_metric([name], verb.total_ns / 1e9)

@@ -106,10 +106,10 @@ async def _put_named(call: NodeRequest) -> Response:
 async def _take(call: NodeRequest, expected: str | None) -> Response:
     """To the disk as it comes, piece by piece: no thread waits for a slow caller."""
     api = call.api
-    incoming = await api.run(api.core.blobs.receive)
+    incoming = await api.run(api.engine.blobs.receive)
 
     def write(piece: bytes) -> None:
-        api.core.check_room()
+        api.engine.check_room()
         incoming.write(piece)
 
     try:
@@ -134,7 +134,7 @@ async def _get(call: NodeRequest) -> Response:
     call.caller.narrow(EVERYTHING)  # refuses who may read nothing
     tag = f'"{sha}"'
     try:
-        size = await call.api.run(call.api.core.blobs.size, sha)
+        size = await call.api.run(call.api.engine.blobs.size, sha)
     except BlobMissing:
         raise UnknownObject(f"the object {sha} is not on this node") from None
     headers = {"etag": tag, "accept-ranges": "bytes"}
@@ -189,7 +189,7 @@ async def _part(
     api: NodeApi, sha: str, start: int, stop: int, look: Callable[[bytes], None] | None = None
 ) -> AsyncGenerator[bytes, None]:
     """A part of a blob, piece by piece; each is shown to `look` in the thread that read it."""
-    stream: BinaryIO = await api.run(api.core.blobs.open_unchecked, sha)
+    stream: BinaryIO = await api.run(api.engine.blobs.open_unchecked, sha)
 
     def read(size: int) -> bytes:
         piece = stream.read(size)

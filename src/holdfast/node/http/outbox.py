@@ -137,9 +137,9 @@ async def _requeue(call: NodeRequest) -> Response:
 
 
 def _changed(call: NodeRequest, item: OutboxItem) -> Response:
-    call.api.pulse.post("outbox", {"lane": item.lane, "id": item.id, "state": item.state})
+    call.api.log_watch.post("outbox", {"lane": item.lane, "id": item.id, "state": item.state})
     return call.answer(item)
 
 
 def _outbox(call: NodeRequest) -> Outbox:
-    return Outbox(call.api.core, call.api.settings.outbox.policies)
+    return Outbox(call.api.engine, call.api.settings.outbox.policies)

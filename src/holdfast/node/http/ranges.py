@@ -53,8 +53,8 @@ def routes() -> list[Route]:
 class Ranged:
     """A range on its way, one batch at a time; used by one thread at a time."""
 
-    def __init__(self, core: NodeEngine, filter: Filter) -> None:
-        self._core = core
+    def __init__(self, engine: NodeEngine, filter: Filter) -> None:
+        self._engine = engine
         self._filter = filter
         self._next = 0
         self._stop = 0
@@ -75,7 +75,7 @@ class Ranged:
             consumers.check_there(begin, end, first)
             return RangeBounds(tx.epoch(), first, head, begin, end)
 
-        place = self._core.read("log.range", read)
+        place = self._engine.read("log.range", read)
         self._next, self._stop = place.start, place.stop
         return place
 
@@ -92,7 +92,7 @@ class Ranged:
                 self._next, self._stop, RANGE_BATCH_ROWS, RANGE_BATCH_BYTES, self._filter
             )
 
-        columns = self._core.read("log.range", read)
+        columns = self._engine.read("log.range", read)
         self._next = columns.upto + 1
         return columns
 
@@ -105,7 +105,7 @@ async def _range(call: NodeRequest) -> Response:
         origins=call.all("origin"),
     ).check()
     api = call.api
-    ranged = Ranged(api.core, call.caller.narrow(asked))
+    ranged = Ranged(api.engine, call.caller.narrow(asked))
     start, stop = call.number("from"), call.number("to")
     place = await api.run(ranged.begin, start, stop, call.number("epoch"))
     wants_arrow = ARROW in call.headers.get("accept", "")

@@ -101,10 +101,10 @@ async def _write(api: NodeApi, send: SendMessage) -> Sent:
     try:
         return await api.writer.add(send)
     except HoldfastError as error:
-        api.core.metrics.failed(error)
+        api.engine.metrics.failed(error)
         raise
     finally:
-        api.core.metrics.add("message.send", perf_counter_ns() - begun)
+        api.engine.metrics.add("message.send", perf_counter_ns() - begun)
 
 
 def _prepared(api: NodeApi, raw: bytes, key: str | None) -> SendMessage:
@@ -118,7 +118,7 @@ def _prepared(api: NodeApi, raw: bytes, key: str | None) -> SendMessage:
     assert content is not None
     meta = bytes(asked.meta)
     return prepare(
-        api.core,
+        api.engine,
         asked.mesh or only_shared(api),
         *one_destination(asked.to.topic, asked.to.dm, asked.to.queue),
         content,
@@ -131,7 +131,7 @@ def _prepared(api: NodeApi, raw: bytes, key: str | None) -> SendMessage:
 
 
 def only_shared(api: NodeApi) -> str:
-    rows = api.core.read("mesh.list", lambda tx: tx.mesh_list())
+    rows = api.engine.read("mesh.list", lambda tx: tx.mesh_list())
     shared = [row.slug for row in rows if row.shared]
     if not shared:
         raise NotShared("this node shares no mesh with anybody")

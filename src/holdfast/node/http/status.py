@@ -81,7 +81,7 @@ async def _status(call: NodeRequest) -> Response:
 
 def _place(api: NodeApi) -> LogStatusResponse:
     peer = api.node.peer
-    return api.core.read(
+    return api.engine.read(
         "log.head", lambda tx: LogStatusResponse(peer, tx.epoch(), *tx.log_bounds())
     )
 
@@ -100,9 +100,9 @@ def _stand(api: NodeApi) -> NodeStatus:
         log=_place(api),
         disk=None if api.disk is None else api.disk.last,
         calls=CallsInFlight(now["call"], now["poll"], now["stream"]),
-        consumers=api.core.read("consumer.list", read),
-        links=[] if api.pullers is None else api.pullers.status(),
-        brokers=[] if api.syncs is None else api.syncs.status(),
-        outbox=Outbox(api.core, api.settings.outbox.policies).lanes(),
+        consumers=api.engine.read("consumer.list", read),
+        links=[] if api.link_manager is None else api.link_manager.status(),
+        brokers=[] if api.sync_manager is None else api.sync_manager.status(),
+        outbox=Outbox(api.engine, api.settings.outbox.policies).lanes(),
         unread=api.node.inbox.counts()[1],
     )

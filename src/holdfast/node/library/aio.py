@@ -79,8 +79,8 @@ class _AsyncTicket(Ticket):
 class LoopWriter:
     """The group writer, as one event loop uses it."""
 
-    def __init__(self, core: NodeEngine, writer: GroupWriter) -> None:
-        self.core = core
+    def __init__(self, engine: NodeEngine, writer: GroupWriter) -> None:
+        self.engine = engine
         self._writer = writer
         self._loop = asyncio.get_running_loop()
         self._waiting: list[Ticket] = []
@@ -95,7 +95,7 @@ class LoopWriter:
 
     def add(self, work: Work[T]) -> asyncio.Future[T]:
         """A write that brings something new: refused while there is no room for it."""
-        self.core.check_room()
+        self.engine.check_room()
         return self.write(work)
 
     def _hand_over(self) -> None:
@@ -118,8 +118,8 @@ class LoopWriter:
     def _answer(self, tickets: list[Ticket]) -> None:
         for ticket in tickets:
             assert isinstance(ticket, _AsyncTicket)
-            if isinstance(ticket.error, DiskFull) and self.core.relieve is not None:
-                self.core.relieve()
+            if isinstance(ticket.error, DiskFull) and self.engine.relieve is not None:
+                self.engine.relieve()
             future = ticket.future
             if future.done():  # cancelled while the writer was at work
                 continue
@@ -132,7 +132,7 @@ class LoopWriter:
 class _Family:
     def __init__(self, writer: LoopWriter, sync: Mesh) -> None:
         self._writer = writer
-        self._ctx = writer.core.ctx
+        self._ctx = writer.engine.ctx
         self._sync = sync
         self._mesh = sync.slug
 
@@ -368,7 +368,7 @@ class AsyncMesh:
         id: str | None = None,
     ) -> Sent:
         send = prepare(
-            self._writer.core,
+            self._writer.engine,
             self.slug,
             *one_destination(topic, dm, queue),
             content,
@@ -442,7 +442,7 @@ class AsyncNode:
     def __init__(self, node: Node) -> None:
         self.sync = node
         """The same node for callers that wait; safe to use from threads at the same time."""
-        self._writer = LoopWriter(node._core, node._opened.store.writer)
+        self._writer = LoopWriter(node._engine, node._opened.store.writer)
         self.log = AsyncLog(node.log)
         self.inbox = AsyncInbox(node.inbox)
         self.outbox = AsyncOutbox(node.outbox)
@@ -475,7 +475,7 @@ class AsyncNode:
     async def apply(self, envelopes: Iterable[bytes]) -> Rows[Applied]:
         results: list[Applied] = []
         for batch in _batches(envelopes):
-            results += await self._writer.add(Intake(self._writer.core.ctx, batch))
+            results += await self._writer.add(Intake(self._writer.engine.ctx, batch))
         return results
 
     async def receive_blob(self, content: Content) -> str:

@@ -15,7 +15,7 @@ from holdfast.rules.rows import ConflictRow
 from holdfast.storage.ports import Reader, Transaction
 
 
-def list_all(core: NodeEngine, mesh: str | None, *, open_only: bool) -> Iterator[ConflictRow]:
+def list_all(engine: NodeEngine, mesh: str | None, *, open_only: bool) -> Iterator[ConflictRow]:
     after = 0
 
     def page(tx: Reader) -> Sequence[ConflictRow]:
@@ -24,17 +24,17 @@ def list_all(core: NodeEngine, mesh: str | None, *, open_only: bool) -> Iterator
         after = rows[-1].number if rows else after
         return rows
 
-    return core.pages(page)
+    return engine.pages(page)
 
 
-def get(core: NodeEngine, number: int) -> ConflictRow:
-    return core.read("conflict.get", lambda tx: _require(tx, number))
+def get(engine: NodeEngine, number: int) -> ConflictRow:
+    return engine.read("conflict.get", lambda tx: _require(tx, number))
 
 
-def restore(core: NodeEngine, number: int, id: str | None) -> Receipt:
+def restore(engine: NodeEngine, number: int, id: str | None) -> Receipt:
     """The loser as a new write: it gets a new stamp, so it wins, and the ledger says so."""
-    row = get(core, number)
-    change = _rewrite(core, row, id)
+    row = get(engine, number)
+    change = _rewrite(engine, row, id)
 
     def work(tx: Transaction) -> Receipt:
         if id is not None and (known := known_receipt(tx, change.id, change.fingerprint, row.mesh)):
@@ -43,35 +43,35 @@ def restore(core: NodeEngine, number: int, id: str | None) -> Receipt:
         if found.resolved_at is not None:
             raise AlreadyResolved(f"conflict {number} was resolved before: {found.resolution}")
         receipt = change(tx)
-        tx.conflict_resolve(number, f"restored as {id_text(change.id)}", core.ctx.now_ms())
+        tx.conflict_resolve(number, f"restored as {id_text(change.id)}", engine.ctx.now_ms())
         return receipt
 
     try:
-        return core.write("conflict.restore", work)
+        return engine.write("conflict.restore", work)
     except operations.BlobGone:
         raise BlobMissing(
             f"the content of the discarded version of {row.entity!r} is no longer on the disk"
         ) from None
 
 
-def dismiss(core: NodeEngine, number: int) -> None:
+def dismiss(engine: NodeEngine, number: int) -> None:
     def work(tx: Transaction) -> None:
         if _require(tx, number).resolved_at is None:
-            tx.conflict_resolve(number, "dismissed", core.ctx.now_ms())
+            tx.conflict_resolve(number, "dismissed", engine.ctx.now_ms())
 
-    core.write("conflict.dismiss", work)
+    engine.write("conflict.dismiss", work)
 
 
-def _rewrite(core: NodeEngine, row: ConflictRow, id: str | None) -> Change:
+def _rewrite(engine: NodeEngine, row: ConflictRow, id: str | None) -> Change:
     if row.family == "task":
         # Not the old turn but a new attempt: the task may have moved on since.
         return operations.task_move(
-            core.ctx, row.mesh, row.loser_op.partition(".")[2], row.entity, id
+            engine.ctx, row.mesh, row.loser_op.partition(".")[2], row.entity, id
         )
     body: Body = decode_loose(row.loser_op, row.loser_body)
     # A share looks for its blob inside the transaction: a sweep may remove it until then.
     kind = operations.FileSharing if isinstance(body, FileShare) else Change
-    return kind(core.ctx, row.mesh, row.loser_op, row.entity, body, owner=row.owner, id=id)
+    return kind(engine.ctx, row.mesh, row.loser_op, row.entity, body, owner=row.owner, id=id)
 
 
 def _require(tx: Reader, number: int) -> ConflictRow:

@@ -25,8 +25,8 @@ Rows: TypeAlias = list
 
 
 class _Family:
-    def __init__(self, core: NodeEngine, mesh: str) -> None:
-        self._core = core
+    def __init__(self, engine: NodeEngine, mesh: str) -> None:
+        self._engine = engine
         self._mesh = mesh
 
 
@@ -41,8 +41,8 @@ class State(_Family):
         id: str | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Receipt:
-        change = operations.state_set(self._core.ctx, self._mesh, key, value, id, meta)
-        return self._core.write("state.set", change)
+        change = operations.state_set(self._engine.ctx, self._mesh, key, value, id, meta)
+        return self._engine.write("state.set", change)
 
     def get(self, key: str, default: Any = None) -> Any:
         entry = self.entry(key)
@@ -50,11 +50,11 @@ class State(_Family):
 
     def entry(self, key: str) -> StateEntry | None:
         """The value with who wrote it, and when."""
-        return self._core.read("state.get", operations.state_entry(self._mesh, key))
+        return self._engine.read("state.get", operations.state_entry(self._mesh, key))
 
     def delete(self, key: str, *, id: str | None = None) -> Receipt:
-        change = operations.state_delete(self._core.ctx, self._mesh, key, id)
-        return self._core.write("state.delete", change)
+        change = operations.state_delete(self._engine.ctx, self._mesh, key, id)
+        return self._engine.write("state.delete", change)
 
     def list(self, prefix: str = "") -> Iterator[StateEntry]:
         after = ""
@@ -65,7 +65,7 @@ class State(_Family):
             after = rows[-1].key if rows else after
             return rows
 
-        for row in self._core.pages(page):
+        for row in self._engine.pages(page):
             if not row.tombstone:
                 yield StateEntry.of(row)
 
@@ -78,7 +78,7 @@ class State(_Family):
         at_ms: int | None = None,
     ) -> Rows[StateEntry]:
         """The state as it was at an offset of our log, a Lamport time or a wall-clock time."""
-        return state_as_of(self._core.store, self._mesh, key, AsOf(offset, lamport, at_ms))
+        return state_as_of(self._engine.store, self._mesh, key, AsOf(offset, lamport, at_ms))
 
 
 class Memories(_Family):
@@ -87,8 +87,8 @@ class Memories(_Family):
     def set(
         self, key: str, value: object, *, tags: Iterable[str] = (), id: str | None = None
     ) -> Receipt:
-        change = operations.memory_set(self._core.ctx, self._mesh, key, value, tags, id)
-        return self._core.write("memory.set", change)
+        change = operations.memory_set(self._engine.ctx, self._mesh, key, value, tags, id)
+        return self._engine.write("memory.set", change)
 
     def get(self, key: str, *, peer: str | None = None) -> Memory | None:
         """Our own memory, or that of one peer."""
@@ -97,15 +97,15 @@ class Memories(_Family):
 
     def recall(self, key: str, *, scope: str = "self") -> Rows[Memory]:
         """By scope: `self`, `peer:<id>`, or `all`, newest first."""
-        owner = operations.owner_of(self._core.ctx, scope)
-        return self._core.read("memory.get", operations.memory_recall(self._mesh, key, owner))
+        owner = operations.owner_of(self._engine.ctx, scope)
+        return self._engine.read("memory.get", operations.memory_recall(self._mesh, key, owner))
 
     def forget(self, key: str, *, id: str | None = None) -> Receipt:
-        change = operations.memory_forget(self._core.ctx, self._mesh, key, id)
-        return self._core.write("memory.forget", change)
+        change = operations.memory_forget(self._engine.ctx, self._mesh, key, id)
+        return self._engine.write("memory.forget", change)
 
     def list(self, *, scope: str = "self") -> Iterator[Memory]:
-        owner = operations.owner_of(self._core.ctx, scope)
+        owner = operations.owner_of(self._engine.ctx, scope)
         after = ("", "")
 
         def page(tx: Reader) -> Sequence[MemoryRow]:
@@ -114,7 +114,7 @@ class Memories(_Family):
             after = (rows[-1].owner, rows[-1].key) if rows else after
             return rows
 
-        for row in self._core.pages(page):
+        for row in self._engine.pages(page):
             if not row.tombstone:
                 yield Memory.of(row)
 
@@ -127,7 +127,7 @@ class Memories(_Family):
         at_ms: int | None = None,
     ) -> Rows[Memory]:
         """All peers' memories as they were."""
-        return memory_as_of(self._core.store, self._mesh, key, AsOf(offset, lamport, at_ms))
+        return memory_as_of(self._engine.store, self._mesh, key, AsOf(offset, lamport, at_ms))
 
 
 class Vectors(_Family):
@@ -144,25 +144,25 @@ class Vectors(_Family):
         id: str | None = None,
     ) -> Receipt:
         change = operations.vector_store(
-            self._core.ctx, self._mesh, key, embedding, model, content, metadata, id
+            self._engine.ctx, self._mesh, key, embedding, model, content, metadata, id
         )
-        return self._core.write("vector.store", change)
+        return self._engine.write("vector.store", change)
 
     def search(
         self, query: Any, *, model: Model, limit: int = 10, exact: bool = False
     ) -> Rows[Hit]:
         """The nearest live vectors of this mesh; empty for a model that nobody has used."""
         read = operations.vector_search(self._mesh, query, model, limit, exact)
-        hits = self._core.read("vector.search", read)
-        reembed.note_read(self._core, model)
+        hits = self._engine.read("vector.search", read)
+        reembed.note_read(self._engine, model)
         return hits
 
     def delete(self, key: str, *, model: Model, id: str | None = None) -> Receipt:
-        change = operations.vector_delete(self._core.ctx, self._mesh, key, model, id)
-        return self._core.write("vector.delete", change)
+        change = operations.vector_delete(self._engine.ctx, self._mesh, key, model, id)
+        return self._engine.write("vector.delete", change)
 
     def models(self) -> Rows[ModelRow]:
-        return self._core.read("vector.models", lambda tx: tx.model_list())
+        return self._engine.read("vector.models", lambda tx: tx.model_list())
 
     def reembed(
         self,
@@ -173,32 +173,32 @@ class Vectors(_Family):
         progress: Callable[[int, int], None] | None = None,
     ) -> int:
         """Moves this peer's vectors to another model, in chunks; safe to stop and start again."""
-        return reembed.reembed(self._core, self._mesh, old, new, embed, progress)
+        return reembed.reembed(self._engine, self._mesh, old, new, embed, progress)
 
 
 class Files(_Family):
     """Files that a peer shares, by path; large ones are kept as content-addressed blobs."""
 
     def share(self, path: str, content: Content, *, id: str | None = None) -> Receipt:
-        return self._core.share(self._mesh, path, content, id)
+        return self._engine.share(self._mesh, path, content, id)
 
     def read(self, path: str, *, peer: str | None = None) -> bytes:
-        return self._core.read_file(self._mesh, path, peer)
+        return self._engine.read_file(self._mesh, path, peer)
 
     def open(self, path: str, *, peer: str | None = None) -> BinaryIO:
         """A stream of verified content, for what should not be in memory at once."""
-        return self._core.open_file(self._mesh, path, peer)
+        return self._engine.open_file(self._mesh, path, peer)
 
     def last_known(self, path: str, *, peer: str | None = None) -> LastKnown:
         """The content if it is here, else that of the newest older version that is."""
-        return last_known(self._core, self._mesh, path, peer)
+        return last_known(self._engine, self._mesh, path, peer)
 
     def info(self, path: str, *, peer: str | None = None) -> FileInfo:
-        return self._core.file_info(self._core.find_file(self._mesh, path, peer))
+        return self._engine.file_info(self._engine.find_file(self._mesh, path, peer))
 
     def delete(self, path: str, *, id: str | None = None) -> Receipt:
-        change = operations.file_delete(self._core.ctx, self._mesh, path, id)
-        return self._core.write("file.delete", change)
+        change = operations.file_delete(self._engine.ctx, self._mesh, path, id)
+        return self._engine.write("file.delete", change)
 
     def list(self, *, peer: str | None = None) -> Iterator[FileInfo]:
         """Files of one peer, or of all."""
@@ -210,17 +210,17 @@ class Files(_Family):
             after = (rows[-1].owner, rows[-1].path) if rows else after
             return rows
 
-        for row in self._core.pages(page):
+        for row in self._engine.pages(page):
             if not row.tombstone:
-                yield self._core.file_info(row)
+                yield self._engine.file_info(row)
 
 
 class Tasks(_Family):
     """Work that one peer at a time takes on."""
 
     def create(self, title: str, *, description: str = "", id: str | None = None) -> TaskRow:
-        change = operations.task_create(self._core.ctx, self._mesh, title, description, id)
-        return self._core.write("task.create", operations.then_task(change))
+        change = operations.task_create(self._engine.ctx, self._mesh, title, description, id)
+        return self._engine.write("task.create", operations.then_task(change))
 
     def claim(self, task: str, *, id: str | None = None) -> TaskRow:
         return self._move("claim", task, id)
@@ -235,7 +235,9 @@ class Tasks(_Family):
         return self._move("cancel", task, id)
 
     def get(self, task: str) -> TaskRow:
-        return self._core.read("task.get", lambda tx: operations.require_task(tx, self._mesh, task))
+        return self._engine.read(
+            "task.get", lambda tx: operations.require_task(tx, self._mesh, task)
+        )
 
     def list(self, *, status: TaskStatus | str | None = None) -> Iterator[TaskRow]:
         chosen = None if status is None else operations.check_status(status)
@@ -247,15 +249,15 @@ class Tasks(_Family):
             after = rows[-1].task if rows else after
             return rows
 
-        yield from self._core.pages(page)
+        yield from self._engine.pages(page)
 
     def events(self, task: str) -> Rows[TaskEventRow]:
         """Every turn on the task in stamp order, with what it came to."""
-        return self._core.read("task.events", operations.task_events(self._mesh, task))
+        return self._engine.read("task.events", operations.task_events(self._mesh, task))
 
     def _move(self, verb: str, task: str, id: str | None) -> TaskRow:
-        change = operations.task_move(self._core.ctx, self._mesh, verb, task, id)
-        return self._core.write(f"task.{verb}", operations.then_task(change))
+        change = operations.task_move(self._engine.ctx, self._mesh, verb, task, id)
+        return self._engine.write(f"task.{verb}", operations.then_task(change))
 
 
 class Facts(_Family):
@@ -275,6 +277,6 @@ class Facts(_Family):
         kept for as long as the fact.
         """
         change = operations.fact_append(
-            self._core.ctx, self._mesh, subject, predicate, object, id, meta, objects
+            self._engine.ctx, self._mesh, subject, predicate, object, id, meta, objects
         )
-        return self._core.write("fact.append", change)
+        return self._engine.write("fact.append", change)

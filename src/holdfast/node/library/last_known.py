@@ -16,16 +16,16 @@ from holdfast.rules.order import order_key
 from holdfast.storage.ports import Reader
 
 
-def last_known(core: NodeEngine, mesh: str, path: str, peer: str | None) -> LastKnown:
-    row = core.find_file(mesh, path, peer)
+def last_known(engine: NodeEngine, mesh: str, path: str, peer: str | None) -> LastKnown:
+    row = engine.find_file(mesh, path, peer)
     try:
-        content = core.read_file(mesh, path, peer)
+        content = engine.read_file(mesh, path, peer)
         return LastKnown("fresh", content, row.sha256, row.lamport, row.updated_at)
     except (BlobElsewhere, BlobMissing, BlobCorrupt):
-        for envelope, share in core.read(
+        for envelope, share in engine.read(
             "file.get", lambda tx: _versions(tx, row.owner, mesh, path)
         ):
-            found = _content(core, share)
+            found = _content(engine, share)
             if found is not None:
                 sha256 = share.sha256.hex()
                 at = envelope.created_at
@@ -45,10 +45,10 @@ def _versions(tx: Reader, owner: str, mesh: str, path: str) -> list[tuple[Envelo
     return sorted(found, key=lambda pair: order_key(version_of(pair[0])), reverse=True)
 
 
-def _content(core: NodeEngine, share: FileShare) -> bytes | None:
+def _content(engine: NodeEngine, share: FileShare) -> bytes | None:
     if share.content is not None:
         return share.content
     try:
-        return core.blobs.read(share.sha256.hex())
+        return engine.blobs.read(share.sha256.hex())
     except (BlobMissing, BlobCorrupt):
         return None

@@ -12,9 +12,9 @@ from holdfast.rules.limits import SEEN_MS
 from holdfast.rules.rows import MeshRow
 
 
-def mesh_status(core: NodeEngine, row: MeshRow) -> str:
-    if core.sync_word is not None:
-        return core.sync_word(row.slug, row.kind, row.sync_paused)
+def mesh_status(engine: NodeEngine, row: MeshRow) -> str:
+    if engine.sync_word is not None:
+        return engine.sync_word(row.slug, row.kind, row.sync_paused)
     at = row.last_sync_at
-    there = at is not None and core.ctx.now_ms() - at < 2 * SEEN_MS
+    there = at is not None and engine.ctx.now_ms() - at < 2 * SEEN_MS
     return status_name(row.kind, row.sync_paused, SyncState.IDLE if there else None)

@@ -33,32 +33,32 @@ if TYPE_CHECKING:
 class Mesh:
     """One mesh, seen from one node."""
 
-    def __init__(self, core: NodeEngine, slug: str) -> None:
-        self._core = core
+    def __init__(self, engine: NodeEngine, slug: str) -> None:
+        self._engine = engine
         self.slug = slug
-        self.state = State(core, slug)
-        self.memory = Memories(core, slug)
-        self.vectors = Vectors(core, slug)
-        self.files = Files(core, slug)
-        self.tasks = Tasks(core, slug)
-        self.facts = Facts(core, slug)
-        self.inbox = Inbox(core, slug)
+        self.state = State(engine, slug)
+        self.memory = Memories(engine, slug)
+        self.vectors = Vectors(engine, slug)
+        self.files = Files(engine, slug)
+        self.tasks = Tasks(engine, slug)
+        self.facts = Facts(engine, slug)
+        self.inbox = Inbox(engine, slug)
 
     def info(self) -> MeshRow:
-        return self._core.require_mesh(self.slug)
+        return self._engine.require_mesh(self.slug)
 
     def counts(self) -> dict[str, int]:
         """Live rows per family."""
-        return self._core.read("mesh.info", lambda tx: tx.family_counts(self.slug))
+        return self._engine.read("mesh.info", lambda tx: tx.family_counts(self.slug))
 
     def clock(self) -> MeshClock:
         row = self.info()
-        return MeshClock(row.lamport, mesh_status(self._core, row), row.last_sync_at)
+        return MeshClock(row.lamport, mesh_status(self._engine, row), row.last_sync_at)
 
     def peers(self) -> list[PeerInfo]:
         """Peers that were heard of, with a flag for those that have been silent for a while."""
-        now = self._core.ctx.now_ms()
-        rows = self._core.read("peer.list", lambda tx: tx.peer_list(self.slug))
+        now = self._engine.ctx.now_ms()
+        rows = self._engine.read("peer.list", lambda tx: tx.peer_list(self.slug))
         return [
             PeerInfo(
                 row.peer, row.last_seen_at, row.last_lamport, now - row.last_seen_at > PEER_STALE_MS
@@ -83,7 +83,7 @@ class Mesh:
         when this returns, and goes to the broker when that can be reached.
         """
         send = prepare(
-            self._core,
+            self._engine,
             self.slug,
             *one_destination(topic, dm, queue),
             content,
@@ -93,7 +93,7 @@ class Mesh:
             reply_to=reply_to,
             id=id,
         )
-        return self._core.write("message.send", send)
+        return self._engine.write("message.send", send)
 
 
 class Node:
@@ -101,10 +101,10 @@ class Node:
 
     def __init__(self, opened: Opened) -> None:
         self._opened = opened
-        self._core = opened.core
-        self.log = Log(self._core)
-        self.inbox = Inbox(self._core)
-        self.outbox = Outbox(self._core)
+        self._engine = opened.engine
+        self.log = Log(self._engine)
+        self.inbox = Inbox(self._engine)
+        self.outbox = Outbox(self._engine)
 
     @property
     def home(self) -> Path:
@@ -112,7 +112,7 @@ class Node:
 
     @property
     def peer(self) -> str:
-        return self._core.ctx.peer
+        return self._engine.ctx.peer
 
     # --- meshes ------------------------------------------------------------------------------
 
@@ -120,10 +120,10 @@ class Node:
         check_mesh(slug)
         if name:
             check_key(name, "name of the mesh")
-        now = self._core.ctx.now_ms()
+        now = self._engine.ctx.now_ms()
         row = MeshRow(slug=slug, name=name or slug, created_at=now, updated_at=now)
-        self._core.write("mesh.create", lambda tx: tx.mesh_add(row))
-        return Mesh(self._core, slug)
+        self._engine.write("mesh.create", lambda tx: tx.mesh_add(row))
+        return Mesh(self._engine, slug)
 
     def mesh(self, slug: str, *, create: bool = False) -> Mesh:
         """A mesh by name; `create` makes it if it is not there yet."""
@@ -132,11 +132,11 @@ class Node:
             # Another thread or process may be faster, and then it is there, as was asked for.
             with suppress(AlreadyExists):
                 return self.create_mesh(slug)
-        self._core.require_mesh(slug)
-        return Mesh(self._core, slug)
+        self._engine.require_mesh(slug)
+        return Mesh(self._engine, slug)
 
     def meshes(self) -> list[MeshRow]:
-        return self._core.read("mesh.list", lambda tx: tx.mesh_list())
+        return self._engine.read("mesh.list", lambda tx: tx.mesh_list())
 
     @property
     def sharing(self) -> Sharing:
@@ -145,7 +145,7 @@ class Node:
         from holdfast.node.sharing.sharing import Sharing
         from holdfast.node.trust.trust import Trust
 
-        return Sharing(self._core, Trust(self._core, self._opened.paths))
+        return Sharing(self._engine, Trust(self._engine, self._opened.paths))
 
     # --- the door in -------------------------------------------------------------------------
 
@@ -153,51 +153,51 @@ class Node:
         """Takes in envelopes from elsewhere, each once, in any order; says what became of each."""
         results: list[Applied] = []
         for batch in _batches(envelopes):
-            results += self._core.write("intake", Intake(self._core.ctx, batch))
+            results += self._engine.write("intake", Intake(self._engine.ctx, batch))
         return results
 
     def receive_blob(self, content: Content) -> str:
         """Stores the content of a file before the envelope that names it; returns its hash."""
-        return self._core.blobs.put(content).sha256
+        return self._engine.blobs.put(content).sha256
 
     def open_blob(self, sha256: str) -> BinaryIO:
         """The verified content that a file's envelope names, to be sent ahead of it."""
-        return self._core.blobs.open(sha256)
+        return self._engine.blobs.open(sha256)
 
     # --- what people must know -----------------------------------------------------------------
 
     def take_warnings(self, mesh: str | None = None) -> list[WarningRow]:
         """What this peer has not been told yet; each is told once."""
-        if not self._core.read("warnings", lambda tx: tx.warning_list(mesh)):
+        if not self._engine.read("warnings", lambda tx: tx.warning_list(mesh)):
             return []
 
         def work(tx: Transaction) -> list[WarningRow]:
             return tx.warnings_take(mesh)
 
-        return self._core.write("warnings", work)
+        return self._engine.write("warnings", work)
 
     def conflicts(
         self, mesh: str | None = None, *, open_only: bool = True
     ) -> Iterator[ConflictRow]:
         """What merges discarded, oldest first."""
-        return conflicts.list_all(self._core, mesh, open_only=open_only)
+        return conflicts.list_all(self._engine, mesh, open_only=open_only)
 
     def conflict(self, number: int) -> ConflictRow:
-        return conflicts.get(self._core, number)
+        return conflicts.get(self._engine, number)
 
     def restore_conflict(self, number: int, *, id: str | None = None) -> Receipt:
         """Writes a discarded version again, as a new change that wins."""
-        return conflicts.restore(self._core, number, id)
+        return conflicts.restore(self._engine, number, id)
 
     def dismiss_conflict(self, number: int) -> None:
         """Keeps the outcome as it is and closes the entry."""
-        conflicts.dismiss(self._core, number)
+        conflicts.dismiss(self._engine, number)
 
     # --- upkeep ------------------------------------------------------------------------------
 
     def sweep(self, ttl: Ttl = DEFAULT_TTL) -> SweepReport:
         """Forgets what is old enough and past every reader of the log."""
-        return sweep(self._core, ttl)
+        return sweep(self._engine, ttl)
 
     def close(self) -> None:
         self._opened.close()

@@ -68,19 +68,19 @@ class LinkConnection:
 
     def __init__(
         self,
-        core: NodeEngine,
+        engine: NodeEngine,
         row: LinkRow,
         reach: Reach,
         board: LinkStatusTracker,
         new_epoch: int | None = None,
     ) -> None:
         """`new_epoch` is what the source said it counts in now, if that is why we are here."""
-        self._core = core
+        self._engine = engine
         self._row = row
         self._reach = reach
         self._board = board
         self._new_epoch = new_epoch
-        self._consumer = consumer_name(core.ctx.peer, row.name)
+        self._consumer = consumer_name(engine.ctx.peer, row.name)
         self._turn = threading.Condition()
         self._source: LinkSource | None = None
         self._fetched: Batch | None = None
@@ -167,10 +167,10 @@ class LinkConnection:
             # A reader of that name may be left from an earlier link, and stand past its beginning.
             with suppress(UnknownConsumer):
                 source.retire(self._consumer)
-        source.register(registration_of(row, self._core.ctx.peer))
+        source.register(registration_of(row, self._engine.ctx.peer))
         if row.epoch == 0 or self._new_epoch not in (None, row.epoch):
             return self._begin(source)
-        if not is_same_log(self._core, source, row, self._consumer):
+        if not is_same_log(self._engine, source, row, self._consumer):
             log.warning(
                 "link %s: the log of %s is not the one that was read up to offset %d, and counts "
                 "in the same epoch %d; it is read from its beginning",
@@ -187,9 +187,9 @@ class LinkConnection:
         row = self._row
         found = self._beginning(source)
         start = start_of(row.epoch, row.cursor, found.epoch, found.first)
-        if row.epoch and found.first > 1 and not begins_as_read(self._core, row, found):
+        if row.epoch and found.first > 1 and not begins_as_read(self._engine, row, found):
             start = None
-        begun = receive.start_over(self._core, row.name, found.epoch, start or 1)
+        begun = receive.start_over(self._engine, row.name, found.epoch, start or 1)
         self._board.show(begun)
         if start is None:
             raise Truncated(
@@ -337,12 +337,12 @@ class LinkConnection:
     ) -> receive.BatchReceived | None:
         """None if it is to be tried again, or is over."""
         wanted = [named.sha256 for named in receive.objects_named(incoming)]
-        absent = pull_objects(self._core, source, wanted, self._board.pulled, self._is_over)
+        absent = pull_objects(self._engine, source, wanted, self._board.pulled, self._is_over)
         if self._is_over():
             return None
         row = self._row
         try:
-            return receive.receive_batch(self._core, row.name, incoming, asked=row, absent=absent)
+            return receive.receive_batch(self._engine, row.name, incoming, asked=row, absent=absent)
         except ObjectGone:
             return None  # a sweep was faster
         except receive.LinkReplaced:
@@ -354,7 +354,7 @@ class LinkConnection:
 
     def _check_quarantine(self) -> None:
         name = self._row.name
-        count = self._core.read("link.quarantine", lambda tx: tx.quarantine_count(name))
+        count = self._engine.read("link.quarantine", lambda tx: tx.quarantine_count(name))
         self._board.recount(count)
         plan = after_quarantine(count)
         if plan is not None:

@@ -86,7 +86,7 @@ def objects_named(batch: Batch | DecodedBatch) -> list[Named]:
 
 
 def receive_batch(
-    core: NodeEngine,
+    engine: NodeEngine,
     link: str,
     batch: Batch | DecodedBatch,
     *,
@@ -100,44 +100,46 @@ def receive_batch(
     nothing of it (LinkReplaced). `absent` are the objects that the source does not have; that the
     others are still here is looked at again where no sweep can take them (ObjectGone).
     """
-    core.check_room()
+    engine.check_room()
     incoming = batch if isinstance(batch, DecodedBatch) else decode_batch(batch)
-    row, via = core.read("link.take", partial(_judge, core, link, asked, incoming))
+    row, via = engine.read("link.take", partial(_judge, engine, link, asked, incoming))
     taken = BatchReceived(row)
     for piece in _pieces(incoming, row):
-        taken = core.write("link.take", partial(_store, core, piece, via, taken, absent))
+        taken = engine.write("link.take", partial(_store, engine, piece, via, taken, absent))
     return taken
 
 
-def start_over(core: NodeEngine, link: str, epoch: int, first: int) -> LinkRow:
+def start_over(engine: NodeEngine, link: str, epoch: int, first: int) -> LinkRow:
     """Reads the source's log again from its first offset, which is one of another epoch. What is
     known already is met as known.
     """
     if epoch < 1 or first < 1:
         raise BadInput(f"offset {first} of epoch {epoch} is no place in a log")
-    return _move(core, "link.start_over", link, lambda row: (epoch, first - 1))
+    return _move(engine, "link.start_over", link, lambda row: (epoch, first - 1))
 
 
-def skip_to(core: NodeEngine, link: str, first_available: int) -> LinkRow:
+def skip_to(engine: NodeEngine, link: str, first_available: int) -> LinkRow:
     """Goes on after what the source no longer has, as an operator decided. Never backwards."""
     if first_available < 1:
         raise BadInput(f"offset {first_available} is no place in a log")
     return _move(
-        core, "link.skip", link, lambda row: (row.epoch, max(row.cursor, first_available - 1))
+        engine, "link.skip", link, lambda row: (row.epoch, max(row.cursor, first_available - 1))
     )
 
 
 def _move(
-    core: NodeEngine, name: str, link: str, place: Callable[[LinkRow], tuple[int, int]]
+    engine: NodeEngine, name: str, link: str, place: Callable[[LinkRow], tuple[int, int]]
 ) -> LinkRow:
     def work(tx: Transaction) -> LinkRow:
         row = _require_link(tx, link)
         epoch, cursor = place(row)
-        moved = msgspec.structs.replace(row, epoch=epoch, cursor=cursor, moved_at=core.ctx.now_ms())
+        moved = msgspec.structs.replace(
+            row, epoch=epoch, cursor=cursor, moved_at=engine.ctx.now_ms()
+        )
         tx.link_put(moved)
         return moved
 
-    return core.write(name, work)
+    return engine.write(name, work)
 
 
 def _require_link(tx: Reader, name: str) -> LinkRow:
@@ -158,7 +160,7 @@ def _require_same(tx: Reader, asked: LinkRow) -> LinkRow:
 
 
 def _judge(
-    core: NodeEngine, link: str, asked: LinkRow | None, incoming: DecodedBatch, tx: Reader
+    engine: NodeEngine, link: str, asked: LinkRow | None, incoming: DecodedBatch, tx: Reader
 ) -> tuple[LinkRow, int]:
     """Refuses a batch that no honest source sends. Returns the link and the number of its zone."""
     batch, arrivals = incoming
@@ -170,7 +172,7 @@ def _judge(
         raise ZoneNotTrusted(f"zone {zone.name!r} is blocked", hint="see: holdfast peer list")
     _check_place(row, batch.epoch, batch.start, batch.first)
     said = _said(arrivals)
-    _check_origins(core.ctx.peer, row, said, tx)
+    _check_origins(engine.ctx.peer, row, said, tx)
     _check_asked_for(row, said)
     return row, zone.number
 
@@ -282,7 +284,7 @@ def _cost(arrival: Arrived | Arrival) -> int:
 
 
 def _store(
-    core: NodeEngine,
+    engine: NodeEngine,
     piece: _Piece,
     via: int,
     before: BatchReceived,
@@ -295,9 +297,9 @@ def _store(
     _check_place(row, piece.epoch, piece.start, piece.first)
     skipped = bisect_right(piece.offsets, row.cursor)
     arrivals, offsets = piece.arrivals[skipped:], piece.offsets[skipped:]
-    _check_objects(core, arrivals, absent)
-    applied = Intake.of(core.ctx, arrivals, via)(tx)
-    now = core.ctx.now_ms()
+    _check_objects(engine, arrivals, absent)
+    applied = Intake.of(engine.ctx, arrivals, via)(tx)
+    now = engine.ctx.now_ms()
     refused = [
         QuarantineRow(
             link=link,
@@ -325,12 +327,12 @@ def _store(
     )
 
 
-def _check_objects(core: NodeEngine, arrivals: Arrivals, absent: Collection[str] | None) -> None:
+def _check_objects(engine: NodeEngine, arrivals: Arrivals, absent: Collection[str] | None) -> None:
     """In the transaction: a sweep removes files in one, too."""
     if absent is None:
         return
     for named in objects_of(arrivals):
-        if named.sha256 not in absent and not core.blobs.exists(named.sha256):
+        if named.sha256 not in absent and not engine.blobs.exists(named.sha256):
             raise ObjectGone
 
 

@@ -103,8 +103,8 @@ class Retried(msgspec.Struct, frozen=True):
 class Links:
     """The links of one node. Safe to use from any thread."""
 
-    def __init__(self, core: NodeEngine, trust: Trust, reach: Reach | None = None) -> None:
-        self._core = core
+    def __init__(self, engine: NodeEngine, trust: Trust, reach: Reach | None = None) -> None:
+        self._engine = engine
         self._reach = reach_by(trust) if reach is None else reach
 
     # --- looking -----------------------------------------------------------------------------
@@ -113,13 +113,13 @@ class Links:
         def read(tx: Reader) -> list[LinkView]:
             return [LinkView.of(row, tx.quarantine_count(row.name)) for row in tx.link_list()]
 
-        return self._core.read("link.list", read)
+        return self._engine.read("link.list", read)
 
     def get(self, name: str) -> LinkView:
         def read(tx: Reader) -> LinkView:
             return LinkView.of(_require(tx, name), tx.quarantine_count(name))
 
-        return self._core.read("link.get", read)
+        return self._engine.read("link.get", read)
 
     # --- changing ----------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class Links:
         `carries` names others, or `any`. It begins at the beginning, or, in a home that was made
         from a snapshot, where the snapshot ends.
         """
-        ctx = self._core.ctx
+        ctx = self._engine.ctx
         check_link_name(name)
         consumer_name(ctx.peer, name)
         if zone == ctx.peer:
@@ -181,7 +181,7 @@ class Links:
             tx.link_put(placed)
             return LinkView.of(placed, 0)
 
-        return self._core.write("link.add", work)
+        return self._engine.write("link.add", work)
 
     def pause(self, name: str) -> LinkView:
         return self._set_paused(name, True)
@@ -204,8 +204,8 @@ class Links:
             tx.link_drop(name)
             return row
 
-        row = self._core.write("link.remove", work)
-        consumer = consumer_name(self._core.ctx.peer, name)
+        row = self._engine.write("link.remove", work)
+        consumer = consumer_name(self._engine.ctx.peer, name)
         try:
             with closing(self._reach(row)) as source:
                 source.retire(consumer)
@@ -221,23 +221,23 @@ class Links:
             tx.link_put(row)
             return LinkView.of(row, tx.quarantine_count(name))
 
-        return self._core.write("link.pause", work)
+        return self._engine.write("link.pause", work)
 
     def _skip_missing(self, name: str) -> None:
-        row = self._core.read("link.get", lambda tx: _require(tx, name))
+        row = self._engine.read("link.get", lambda tx: _require(tx, name))
         ask = Fetch(
-            consumer=consumer_name(self._core.ctx.peer, name),
+            consumer=consumer_name(self._engine.ctx.peer, name),
             limit=1,
             start=row.cursor + 1,
             epoch=row.epoch or None,
         )
         with closing(self._reach(row)) as source:
             # It may have been retired, which is how entries come to be missing.
-            source.register(registration_of(row, self._core.ctx.peer))
+            source.register(registration_of(row, self._engine.ctx.peer))
             try:
                 source.fetch(ask)
             except Truncated as gone:
-                receive.skip_to(self._core, name, gone.first_available)
+                receive.skip_to(self._engine, name, gone.first_available)
 
     # --- quarantine --------------------------------------------------------------------------
 
@@ -252,29 +252,29 @@ class Links:
             _bringing(tx, name)
             return tx.quarantine_list(name, after, limit)
 
-        return self._core.read("link.quarantine", read)
+        return self._engine.read("link.quarantine", read)
 
     def retry_quarantined(self, name: str) -> Retried:
         """Tries them again: what passes now is taken in and leaves the quarantine. If they name
         objects that are not here, the source is asked for those first.
         """
-        link = self._core.read("link.get", lambda tx: _bringing(tx, name))
+        link = self._engine.read("link.get", lambda tx: _bringing(tx, name))
         passed = refused = after = 0
         while rows := self.quarantine(name, after):
             after = rows[-1].number
             if link is not None:
                 self._bring_objects(link, [kept.raw for kept in rows])
-            taken = self._core.write("intake", _Retry(self._core, name, rows))
+            taken = self._engine.write("intake", _Retry(self._engine, name, rows))
             passed += taken
             refused += len(rows) - taken
         return Retried(passed, refused)
 
     def _bring_objects(self, link: LinkRow, raws: Sequence[bytes]) -> None:
         named = [found.sha256 for found in objects_of(read_arrivals(raws))]
-        wanted = [sha for sha in named if not self._core.blobs.exists(sha)]
+        wanted = [sha for sha in named if not self._engine.blobs.exists(sha)]
         if wanted:
             with closing(self._reach(link)) as source:
-                pull_objects(self._core, source, wanted, lambda pulled: None, lambda: False)
+                pull_objects(self._engine, source, wanted, lambda pulled: None, lambda: False)
 
     # --- objects -----------------------------------------------------------------------------
 
@@ -283,7 +283,7 @@ class Links:
         a restore from a snapshot, which has none. Says what it took, and how many are still
         missing.
         """
-        link = self._core.read("link.get", lambda tx: _require(tx, name))
+        link = self._engine.read("link.get", lambda tx: _require(tx, name))
         total = Pulled()
 
         def count(some: Pulled) -> None:
@@ -293,15 +293,15 @@ class Links:
 
         with closing(self._reach(link)) as source:
             for wanted in self._missing_objects():
-                pull_objects(self._core, source, wanted, count, lambda: False)
+                pull_objects(self._engine, source, wanted, count, lambda: False)
         return total
 
     def _missing_objects(self) -> Iterator[Sequence[str]]:
         after = ""
-        while page := self._core.read("blobs", partial(_blobs_after, after)):
+        while page := self._engine.read("blobs", partial(_blobs_after, after)):
             after = page[-1].sha256
             named = [row.sha256 for row in page if row.released_at is None]
-            wanted = [sha for sha in named if not self._core.blobs.exists(sha)]
+            wanted = [sha for sha in named if not self._engine.blobs.exists(sha)]
             if wanted:
                 yield wanted
 
@@ -315,7 +315,7 @@ class Links:
                     hint="see: holdfast link quarantine NAME",
                 )
 
-        self._core.write("link.quarantine", work)
+        self._engine.write("link.quarantine", work)
 
     def drop_all_quarantined(self, name: str) -> int:
         """Gives up all of a link's; says how many."""
@@ -325,8 +325,8 @@ class Links:
             rows = tx.quarantine_list(name, 0, CHUNK_ROWS)
             return sum(tx.quarantine_drop(row.number) for row in rows)
 
-        self._core.read("link.get", lambda tx: _bringing(tx, name))
-        while some := self._core.write("link.quarantine", work):
+        self._engine.read("link.get", lambda tx: _bringing(tx, name))
+        while some := self._engine.write("link.quarantine", work):
             dropped += some
         return dropped
 
@@ -334,8 +334,8 @@ class Links:
 class _Retry:
     """Some quarantined envelopes on their second way in, with their rows, in one transaction."""
 
-    def __init__(self, core: NodeEngine, link: str, rows: Sequence[QuarantineRow]) -> None:
-        self._core, self._link, self._rows = core, link, rows
+    def __init__(self, engine: NodeEngine, link: str, rows: Sequence[QuarantineRow]) -> None:
+        self._engine, self._link, self._rows = engine, link, rows
 
     def __call__(self, tx: Transaction) -> int:
         rows, row = self._rows, _bringing(tx, self._link)
@@ -344,12 +344,12 @@ class _Retry:
         raws = [kept.raw for kept in rows]
         if row is None:
             # As when it came: a message among them is for us.
-            results = Intake(self._core.ctx, raws, delivered=dict.fromkeys(raws, b""))(tx)
+            results = Intake(self._engine.ctx, raws, delivered=dict.fromkeys(raws, b""))(tx)
         else:
             zone = tx.zone_get(row.zone)
             if zone is None:
                 raise UnknownZone(f"the zone {row.zone!r} of link {row.name!r} is not known here")
-            results = Intake(self._core.ctx, raws, via=zone.number)(tx)
+            results = Intake(self._engine.ctx, raws, via=zone.number)(tx)
         passed = 0
         for kept, result in zip(rows, results, strict=True):
             if result.error is None:
@@ -360,7 +360,7 @@ class _Retry:
     def _is_of_mesh(self, kept: QuarantineRow, tx: Reader) -> bool:
         """Who brings one mesh has nothing to say in another, nor in our own name."""
         (arrival,) = read_arrivals((kept.raw,))
-        return objection(self._core, mesh_of(self._link), arrival, tx) is None
+        return objection(self._engine, mesh_of(self._link), arrival, tx) is None
 
 
 def _blobs_after(after: str, tx: Reader) -> list[BlobRow]:

@@ -34,7 +34,7 @@ _CLOCKS_MS: Final = DAY_MS
 """So far the clock of whoever wrote an entry may be ahead of ours."""
 
 
-def is_same_log(core: NodeEngine, source: LinkSource, row: LinkRow, consumer: str) -> bool:
+def is_same_log(engine: NodeEngine, source: LinkSource, row: LinkRow, consumer: str) -> bool:
     """False if the source's log is surely not the one that the link has read up to its cursor."""
     if not row.cursor:
         return True
@@ -48,10 +48,10 @@ def is_same_log(core: NodeEngine, source: LinkSource, row: LinkRow, consumer: st
         return True
     if found.head < row.cursor:
         return False
-    return core.read("link.look_back", partial(_was_read, core, row, found))
+    return engine.read("link.look_back", partial(_was_read, engine, row, found))
 
 
-def begins_as_read(core: NodeEngine, row: LinkRow, found: Batch) -> bool:
+def begins_as_read(engine: NodeEngine, row: LinkRow, found: Batch) -> bool:
     """Whether a log of another epoch, which no longer holds its beginning, surely agrees with the
     one that the link has read at least up to its first entries: then what came before them was read
     too. `found` is what it begins with.
@@ -60,12 +60,12 @@ def begins_as_read(core: NodeEngine, row: LinkRow, found: Batch) -> bool:
     we have it and our cursor is past it, we have read everything before it. What others wrote tells
     nothing: it may have come to the source, and to us, at any time.
     """
-    return core.read("link.look_back", partial(_has_proof, core, row, found))
+    return engine.read("link.look_back", partial(_has_proof, engine, row, found))
 
 
-def _has_proof(core: NodeEngine, row: LinkRow, found: Batch, tx: Reader) -> bool:
+def _has_proof(engine: NodeEngine, row: LinkRow, found: Batch, tx: Reader) -> bool:
     for offset, raw in zip(found.offsets, found.raws, strict=True):
-        if offset <= row.cursor and is_news(core.ctx, raw, tx) is False:
+        if offset <= row.cursor and is_news(engine.ctx, raw, tx) is False:
             envelope = decode_trusted(raw)
             if envelope.origin == row.zone and envelope.epoch <= row.epoch:
                 return True
@@ -86,12 +86,12 @@ def _fetch(source: LinkSource, ask: Fetch, row: LinkRow) -> Batch | None:
         return None  # it is being truncated: the next fetch of the link tells what is missing
 
 
-def _was_read(core: NodeEngine, row: LinkRow, found: Batch, tx: Reader) -> bool:
+def _was_read(engine: NodeEngine, row: LinkRow, found: Batch, tx: Reader) -> bool:
     """Whether the last entry up to the cursor that tells anything is one that the link has met."""
     for offset, raw in reversed(list(zip(found.offsets, found.raws, strict=True))):
         if offset > row.cursor:
             continue
-        news = is_news(core.ctx, raw, tx)
+        news = is_news(engine.ctx, raw, tx)
         if news is None:
             continue  # it was refused then, too, and perhaps given up since: so it tells nothing
         return not news or _may_be_forgotten(tx, raw) or _is_set_aside(tx, row, offset)

@@ -40,14 +40,14 @@ class LinkWorker:
 
     def __init__(
         self,
-        core: NodeEngine,
+        engine: NodeEngine,
         name: str,
         reach: Reach,
         board: LinkStatusTracker,
         chance: Callable[[], float] = random.random,
     ) -> None:
         """`chance` draws lots from [0, 1): how long to wait is partly left to them."""
-        self._core = core
+        self._engine = engine
         self._name = name
         self._reach = reach
         self._board = board
@@ -122,7 +122,7 @@ class LinkWorker:
                     return None
                 # Forgotten before the link is read: whoever changes it after that wakes us again.
                 self._woken = False
-            row = self._core.read("link.get", lambda tx: tx.link_get(self._name))
+            row = self._engine.read("link.get", lambda tx: tx.link_get(self._name))
             if row is not None:
                 self._board.show(row)
                 if not row.paused:
@@ -132,7 +132,7 @@ class LinkWorker:
 
     def _pull(self, row: LinkRow) -> ConnectionFailure | None:
         self._board.enter(LinkState.CONNECTING)
-        run = LinkConnection(self._core, row, self._reach, self._board, self._new_epoch)
+        run = LinkConnection(self._engine, row, self._reach, self._board, self._new_epoch)
         with self._turn:
             if self._stopping or self._woken:
                 return None
@@ -207,7 +207,7 @@ class LinkManager:
 
     def __init__(
         self,
-        core: NodeEngine,
+        engine: NodeEngine,
         trust: Trust,
         *,
         on_change: Changed | None = None,
@@ -217,12 +217,12 @@ class LinkManager:
         """`on_change` is told of every new state of a link, in the thread that brought it about: it
         must be quick.
         """
-        self._core = core
+        self._engine = engine
         self._reach = reach_by(trust) if reach is None else reach
         self._on_change = on_change
         self._chance = chance
         self._lock = threading.Lock()
-        self._pullers: dict[str, tuple[LinkWorker, _Asked]] = {}
+        self._link_manager: dict[str, tuple[LinkWorker, _Asked]] = {}
         self._leaving: list[LinkWorker] = []
         self._open = False
 
@@ -237,12 +237,14 @@ class LinkManager:
         with self._lock:
             if not self._open:
                 return
-            found = {each.row.name: each for each in self._core.read("link.list", _read)}
-            for name in self._pullers.keys() - found.keys():
-                puller, _ = self._pullers.pop(name)
-                puller.stop()
-                self._leaving.append(puller)
-            self._leaving = [puller for puller in self._leaving if not puller.join(0)]
+            found = {each.row.name: each for each in self._engine.read("link.list", _read)}
+            for name in self._link_manager.keys() - found.keys():
+                link_worker, _ = self._link_manager.pop(name)
+                link_worker.stop()
+                self._leaving.append(link_worker)
+            self._leaving = [
+                link_worker for link_worker in self._leaving if not link_worker.join(0)
+            ]
             for each in found.values():
                 self._look(each)
 
@@ -251,36 +253,40 @@ class LinkManager:
         until = None if timeout_s is None else monotonic() + timeout_s
         with self._lock:
             self._open = False
-            pullers = [puller for puller, _ in self._pullers.values()] + self._leaving
-            for puller in pullers:
-                puller.stop()
+            link_manager = [
+                link_worker for link_worker, _ in self._link_manager.values()
+            ] + self._leaving
+            for link_worker in link_manager:
+                link_worker.stop()
         left = [
-            puller
-            for puller in pullers
-            if not puller.join(None if until is None else max(0.0, until - monotonic()))
+            link_worker
+            for link_worker in link_manager
+            if not link_worker.join(None if until is None else max(0.0, until - monotonic()))
         ]
         return not left
 
     def status(self) -> list[LinkStatus]:
         """Every link as it stands, by name."""
         with self._lock:
-            pullers = [puller for _, (puller, _) in sorted(self._pullers.items())]
-        return [puller.status for puller in pullers]
+            link_manager = [
+                link_worker for _, (link_worker, _) in sorted(self._link_manager.items())
+            ]
+        return [link_worker.status for link_worker in link_manager]
 
     def _look(self, found: _Found) -> None:
         name = found.row.name
-        known = self._pullers.get(name)
+        known = self._link_manager.get(name)
         if known is not None:
-            puller, asked = known
-            puller.recount(found.quarantined)
-            puller.look(anew=asked != found.asked)
+            link_worker, asked = known
+            link_worker.recount(found.quarantined)
+            link_worker.look(anew=asked != found.asked)
         else:
             board = LinkStatusTracker(
-                found.row, found.quarantined, self._core.ctx.now_ms, self._changed
+                found.row, found.quarantined, self._engine.ctx.now_ms, self._changed
             )
-            puller = LinkWorker(self._core, name, self._reach, board, self._chance)
-            puller.start()
-        self._pullers[name] = (puller, found.asked)
+            link_worker = LinkWorker(self._engine, name, self._reach, board, self._chance)
+            link_worker.start()
+        self._link_manager[name] = (link_worker, found.asked)
 
     def _changed(self, status: LinkStatus) -> None:
         if self._on_change is not None:

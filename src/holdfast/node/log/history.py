@@ -49,7 +49,7 @@ class _Replay:
     def now_ms(self) -> int:
         return 0
 
-    def mint(self) -> bytes:
+    def new_id(self) -> bytes:
         raise AssertionError("a replay writes nothing of its own")
 
 

@@ -32,11 +32,11 @@ class Head(NamedTuple):
 class Log:
     """Append-only; every envelope once, own and received, in the order this node took them in."""
 
-    def __init__(self, core: NodeEngine) -> None:
-        self._core = core
+    def __init__(self, engine: NodeEngine) -> None:
+        self._engine = engine
 
     def head(self) -> Head:
-        return self._core.read("log.head", lambda tx: Head(tx.epoch(), *tx.log_bounds()))
+        return self._engine.read("log.head", lambda tx: Head(tx.epoch(), *tx.log_bounds()))
 
     def range(self, start: int = 1, end: int | None = None) -> Iterator[Entry]:
         """Entries with start <= offset < end, without moving anybody's cursor; a page in memory at
@@ -57,14 +57,14 @@ class Log:
             return rows
 
         readers.check_there(start, stop, first)
-        return self._core.pages(page)
+        return self._engine.pages(page)
 
     def tail(self, count: int = 20) -> list[Entry]:
         def read(tx: Reader) -> list[Entry]:
             first, last = tx.log_bounds()
             return tx.log_range(max(first, last - count + 1), last + 1, count)
 
-        return self._core.read("log.tail", read)
+        return self._engine.read("log.tail", read)
 
     # --- consumers ---------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ class Log:
             head = tx.log_bounds()[1]
             return [Consumer.of(row, head) for row in tx.consumer_list()]
 
-        return self._core.read("consumer.list", read)
+        return self._engine.read("consumer.list", read)
 
     def add_consumer(
         self,
@@ -93,7 +93,7 @@ class Log:
         """
         readers.check_reader(name, retire_ms, retire_lag)
         filter.check()
-        now = self._core.ctx.now_ms()
+        now = self._engine.ctx.now_ms()
 
         def work(tx: Transaction) -> Consumer:
             if tx.consumer_get(name) is not None:
@@ -107,7 +107,7 @@ class Log:
             tx.consumer_put(row)
             return Consumer.of(row, tx.log_bounds()[1])
 
-        return self._core.write("consumer.add", work)
+        return self._engine.write("consumer.add", work)
 
     def fetch(self, consumer: str, limit: int = limits.FETCH_ROWS_DEFAULT) -> list[Entry]:
         """What a consumer has not confirmed, oldest first: the same again until it confirms."""
@@ -126,13 +126,13 @@ class Log:
                 spans = [(max(start, upto + 1), end) for start, end in spans if end > upto + 1]
             return found
 
-        return self._core.read("fact.fetch", read)
+        return self._engine.read("fact.fetch", read)
 
     def batch(self, consumer: str, limit: int = limits.FETCH_ROWS_DEFAULT) -> Batch:
         """The same as it travels, with its bounds. A reader with a filter confirms up to `upto`,
         and with it everything before that it was not given.
         """
-        return serve.serve_batch(self._core, LOCAL, Fetch(consumer=consumer, limit=limit))
+        return serve.serve_batch(self._engine, LOCAL, Fetch(consumer=consumer, limit=limit))
 
     def confirm(
         self,
@@ -146,14 +146,14 @@ class Log:
         """
         spans = None if ranges is None else list(ranges)
         told = Confirmation(consumer=consumer, offset=offset, ranges=spans)
-        return serve.confirm(self._core, LOCAL, told)
+        return serve.confirm(self._engine, LOCAL, told)
 
     def retire(self, consumer: str) -> None:
         """Forgets a reader: the log no longer waits for it."""
-        serve.retire(self._core, LOCAL, consumer)
+        serve.retire(self._engine, LOCAL, consumer)
 
     def _bounds(self) -> tuple[int, int]:
-        return self._core.read("log.range", lambda tx: tx.log_bounds())
+        return self._engine.read("log.range", lambda tx: tx.log_bounds())
 
 
 def _look(tx: Reader, filter: Filter, start: int, end: int, limit: int, bytes_max: int) -> Columns:

@@ -26,7 +26,7 @@ from holdfast.service.caller import Caller
 from holdfast.storage.ports import Reader, Transaction
 
 
-def register(core: NodeEngine, caller: Caller, r: Registration) -> Consumer:
+def register(engine: NodeEngine, caller: Caller, r: Registration) -> Consumer:
     """Registers a consumer, or finds it as it is. Another filter replaces the one before and keeps
     what is confirmed: what the old one left out up to there is not given any more. A reader that
     wants it reads from an offset of its own, or retires and registers anew.
@@ -39,7 +39,7 @@ def register(core: NodeEngine, caller: Caller, r: Registration) -> Consumer:
     caller.check_consumer(r.consumer)
     filter = _sent_to(caller, r.filter.check())
     caller.narrow(filter)  # stored as it was asked for: a grant that grows later is part of it
-    now = core.ctx.now_ms()
+    now = engine.ctx.now_ms()
 
     def work(tx: Transaction) -> Consumer:
         row = tx.consumer_get(r.consumer)
@@ -54,14 +54,14 @@ def register(core: NodeEngine, caller: Caller, r: Registration) -> Consumer:
         tx.consumer_put(row)
         return Consumer.of(row, tx.log_bounds()[1])
 
-    return core.write("consumer.add", work)
+    return engine.write("consumer.add", work)
 
 
-def serve_batch(core: NodeEngine, caller: Caller, f: Fetch) -> Batch:
+def serve_batch(engine: NodeEngine, caller: Caller, f: Fetch) -> Batch:
     """What comes next for a consumer; confirms first if that is asked for too."""
     consumers.check_limit(f.limit)
-    if f.confirm is not None and core.read("fact.confirm", partial(_has_news, core, caller, f)):
-        core.write("fact.confirm", partial(_confirm_first, core, caller, f))
+    if f.confirm is not None and engine.read("fact.confirm", partial(_has_news, engine, caller, f)):
+        engine.write("fact.confirm", partial(_confirm_first, engine, caller, f))
 
     def read(tx: Reader) -> Batch:
         row, start, spans = _asked(tx, caller, f)
@@ -79,31 +79,31 @@ def serve_batch(core: NodeEngine, caller: Caller, f: Fetch) -> Batch:
             upto = head
         return Batch(tx.epoch(), first, head, start, max(upto, start - 1), offsets, raws)
 
-    return core.read("fact.fetch", read)
+    return engine.read("fact.fetch", read)
 
 
-def confirm(core: NodeEngine, caller: Caller, c: Confirmation) -> Consumer:
+def confirm(engine: NodeEngine, caller: Caller, c: Confirmation) -> Consumer:
     """Confirms what a consumer has taken over: up to an offset, or ranges."""
     consumers.check_confirmation(c.offset, c.ranges)
 
     def work(tx: Transaction) -> Consumer:
         row = _require_own(tx, caller, c.consumer)
         consumers.check_epoch(tx, c.epoch)
-        row = consumers.confirmed(tx, row, c.offset, c.ranges, core.ctx.now_ms())
+        row = consumers.confirmed(tx, row, c.offset, c.ranges, engine.ctx.now_ms())
         tx.consumer_put(row)
         return Consumer.of(row, tx.log_bounds()[1])
 
-    return core.write("fact.confirm", work)
+    return engine.write("fact.confirm", work)
 
 
-def retire(core: NodeEngine, caller: Caller, consumer: str) -> None:
+def retire(engine: NodeEngine, caller: Caller, consumer: str) -> None:
     """Forgets a consumer: the log no longer waits for it."""
 
     def work(tx: Transaction) -> None:
         _require_own(tx, caller, consumer)
         tx.consumer_drop(consumer)
 
-    core.write("consumer.retire", work)
+    engine.write("consumer.retire", work)
 
 
 # --- who asks ------------------------------------------------------------------------------------
@@ -153,18 +153,18 @@ def _asked(tx: Reader, caller: Caller, f: Fetch) -> tuple[ConsumerRow, int, list
     return row, *consumers.unread(tx, row, f.start)
 
 
-def _has_news(core: NodeEngine, caller: Caller, f: Fetch, tx: Reader) -> bool:
+def _has_news(engine: NodeEngine, caller: Caller, f: Fetch, tx: Reader) -> bool:
     """Whether a confirmation is worth a write: one that only says "still here" is now and then."""
     row, _, _ = _asked(tx, caller, f)
-    now = core.ctx.now_ms()
+    now = engine.ctx.now_ms()
     after = consumers.confirmed(tx, row, f.confirm, None, now)
     seen_ms = SEEN_MS if row.retire_ms is None else min(SEEN_MS, row.retire_ms // 4)
     return after.frontier != row.frontier or not 0 <= now - row.seen_at < seen_ms
 
 
-def _confirm_first(core: NodeEngine, caller: Caller, f: Fetch, tx: Transaction) -> None:
+def _confirm_first(engine: NodeEngine, caller: Caller, f: Fetch, tx: Transaction) -> None:
     row, _, _ = _asked(tx, caller, f)
-    tx.consumer_put(consumers.confirmed(tx, row, f.confirm, None, core.ctx.now_ms()))
+    tx.consumer_put(consumers.confirmed(tx, row, f.confirm, None, engine.ctx.now_ms()))
 
 
 def _look(tx: Reader, filter: Filter, start: int, end: int, limit: int, bytes_max: int) -> Page:

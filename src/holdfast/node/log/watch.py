@@ -138,9 +138,9 @@ class LogWatch:
 class WakeSocket:
     """Where other processes that write to this home nudge us."""
 
-    def __init__(self, path: Path, pulse: LogWatch) -> None:
+    def __init__(self, path: Path, log_watch: LogWatch) -> None:
         self._path = path
-        self._pulse = pulse
+        self._log_watch = log_watch
         self._socket = bound(path, socket.SOCK_DGRAM)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket.fileno(), self._nudged)
@@ -151,7 +151,7 @@ class WakeSocket:
                 self._socket.recv(1)
             except BlockingIOError:
                 break
-        self._pulse.ring()
+        self._log_watch.ring()
 
     def close(self) -> None:
         self._loop.remove_reader(self._socket.fileno())

@@ -15,17 +15,17 @@ from holdfast.rules.outbox import after_expiry, is_expired
 from holdfast.storage.ports import Transaction
 
 
-def expire(core: NodeEngine, lane: str, max_age_hours: int) -> int:
+def expire(engine: NodeEngine, lane: str, max_age_hours: int) -> int:
     """Messages of a lane that are older are dead from now on; how many that were. To be called
     before anything of the lane is sent, since only then it is known how long this broker remembers
     (see `retention.outbox_max_age_hours`).
     """
-    now = core.ctx.now_ms()
+    now = engine.ctx.now_ms()
     before = now - max_age_hours * HOUR_MS
     total = 0
     # A look first, as nearly always nothing is old: and then the writers are not held up.
-    while core.read("outbox.expire", lambda tx: tx.spool_old(lane, before, 1)):
-        count = core.write("outbox.expire", partial(_expire_page, lane, now, max_age_hours))
+    while engine.read("outbox.expire", lambda tx: tx.outbox_old(lane, before, 1)):
+        count = engine.write("outbox.expire", partial(_expire_page, lane, now, max_age_hours))
         if not count:
             break  # somebody else was faster
         total += count
@@ -33,8 +33,8 @@ def expire(core: NodeEngine, lane: str, max_age_hours: int) -> int:
 
 
 def _expire_page(lane: str, now_ms: int, max_age_hours: int, tx: Transaction) -> int:
-    found = tx.spool_old(lane, now_ms - max_age_hours * HOUR_MS, OUTBOX_PAGE_ROWS)
+    found = tx.outbox_old(lane, now_ms - max_age_hours * HOUR_MS, OUTBOX_PAGE_ROWS)
     old = [row for row in found if is_expired(row, now_ms, max_age_hours)]
     for row in old:
-        tx.spool_put(after_expiry(row, now_ms, max_age_hours))
+        tx.outbox_put(after_expiry(row, now_ms, max_age_hours))
     return len(old)

@@ -133,7 +133,7 @@ class MessageChange(Change):
         self.body = MessageSend(content, content_type)
         self.encoded = encode_body(self.body)
         self.given = id is not None
-        self.id = ctx.mint() if id is None else parse_id(id)
+        self.id = ctx.new_id() if id is None else parse_id(id)
         self.meta, self.priority = meta, check_priority(priority)
         self.reply_to = id_text(parse_id(reply_to)) if reply_to else ""
         self.fingerprint = fingerprint(
@@ -163,7 +163,7 @@ class SendMessage:
         change = self.change
         receipt = change(tx)
         assert change.to is not None
-        row = tx.spool_get(lane_of(change.mesh), change.id)
+        row = tx.outbox_get(lane_of(change.mesh), change.id)
         return Sent(
             id=receipt.id,
             mesh=change.mesh,
@@ -177,7 +177,7 @@ class SendMessage:
 
 
 def prepare(
-    core: NodeEngine,
+    engine: NodeEngine,
     mesh: str,
     kind: str,
     ref: str,
@@ -205,10 +205,10 @@ def prepare(
         names.check_key(content_type, "content type")
     check_priority(priority)
     names.check_mesh(mesh)
-    ref = core.read("send", lambda tx: resolve(tx, mesh, kind, ref))
+    ref = engine.read("send", lambda tx: resolve(tx, mesh, kind, ref))
     return SendMessage(
         MessageChange(
-            core.ctx,
+            engine.ctx,
             mesh,
             kind,
             ref,
@@ -238,7 +238,7 @@ def resolve(tx: Reader, mesh: str, kind: str, ref: str) -> str:
     require_shared(tx, mesh)
     if kind != "dm" or _is_key(ref):
         return ref
-    found = [row.key.hex() for row in tx.mate_list(mesh) if row.name == ref]
+    found = [row.key.hex() for row in tx.known_members_list(mesh) if row.name == ref]
     if len(found) != 1:
         problem = "several members are" if found else "no member is known to be"
         raise UnknownDestination(
@@ -273,8 +273,8 @@ def _encoded(text: str) -> bytes:
 class Inbox:
     """Messages for us, of one mesh or of all."""
 
-    def __init__(self, core: NodeEngine, mesh: str | None = None) -> None:
-        self._core = core
+    def __init__(self, engine: NodeEngine, mesh: str | None = None) -> None:
+        self._engine = engine
         self._mesh = mesh
 
     def list(self, *, unread: bool = False, after: int = 0) -> Iterator[Received]:
@@ -291,15 +291,15 @@ class Inbox:
         def read(tx: Reader) -> Sequence[Received]:
             return [_received(tx, row) for row in tx.inbox_list(self._mesh, unread, after, limit)]
 
-        return self._core.read("inbox.list", read)
+        return self._engine.read("inbox.list", read)
 
     def get(self, id: str) -> Message:
         """One message; it stays as unread as it was."""
-        return self._core.read("inbox.get", lambda tx: self._message(tx, parse_id(id)))
+        return self._engine.read("inbox.get", lambda tx: self._message(tx, parse_id(id)))
 
     def read(self, id: str) -> Message:
         """One message, which is read from now on."""
-        raw_id, now = parse_id(id), self._core.ctx.now_ms()
+        raw_id, now = parse_id(id), self._engine.ctx.now_ms()
 
         def work(tx: Transaction) -> Message:
             found = self._message(tx, raw_id)
@@ -308,7 +308,7 @@ class Inbox:
                 found = msgspec.structs.replace(found, read_at=now)
             return found
 
-        return self._core.write("inbox.read", work)
+        return self._engine.write("inbox.read", work)
 
     def reply(
         self,
@@ -323,7 +323,7 @@ class Inbox:
         """Answers whoever sent a message, and nobody else."""
         message = self.get(id)
         send = prepare(
-            self._core,
+            self._engine,
             message.mesh,
             "dm",
             message.sender,
@@ -334,11 +334,11 @@ class Inbox:
             reply_to=message.id,
             id=new_id,
         )
-        return self._core.write("message.send", send)
+        return self._engine.write("message.send", send)
 
     def counts(self) -> tuple[int, int]:
         """How many there are in all meshes, and how many of them are unread."""
-        return self._core.read("inbox.counts", lambda tx: tx.inbox_counts())
+        return self._engine.read("inbox.counts", lambda tx: tx.inbox_counts())
 
     def _message(self, tx: Reader, id: bytes) -> Message:
         row = tx.inbox_get(id)

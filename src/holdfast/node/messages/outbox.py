@@ -102,8 +102,8 @@ _BLOCKS = {
 class Outbox:
     """What this node has to send, of all meshes."""
 
-    def __init__(self, core: NodeEngine, policies: Policies = PARK) -> None:
-        self._core = core
+    def __init__(self, engine: NodeEngine, policies: Policies = PARK) -> None:
+        self._engine = engine
         self._policies = policies
 
     # --- looking -----------------------------------------------------------------------------
@@ -127,29 +127,29 @@ class Outbox:
         wanted = {_state(one) for one in states}
 
         def read(tx: Reader) -> Sequence[OutboxItem]:
-            rows = tx.spool_list(_lane(lane), wanted, after, limit)
+            rows = tx.outbox_list(_lane(lane), wanted, after, limit)
             blocked = self._blocked(tx, rows)
             return [_item(tx, row, blocked.get(row.number)) for row in rows]
 
-        return self._core.read("outbox.list", read)
+        return self._engine.read("outbox.list", read)
 
     def get(self, id: str) -> OutboxItem:
         def read(tx: Reader) -> OutboxItem:
             row = _require(tx, parse_id(id))
             return _item(tx, row, self._blocked(tx, [row]).get(row.number))
 
-        return self._core.read("outbox.get", read)
+        return self._engine.read("outbox.get", read)
 
     def lanes(self) -> Sequence[LaneInfo]:
         """Every lane of a shared mesh, and every other one that something stands in."""
 
         def read(tx: Reader) -> Sequence[LaneInfo]:
-            counts = tx.spool_counts()
+            counts = tx.outbox_counts()
             lanes = {lane for lane, _ in counts}
             lanes |= {lane_of(row.slug) for row in tx.mesh_list() if row.shared}
             return [self._lane_info(tx, lane, counts) for lane in sorted(lanes)]
 
-        return self._core.read("outbox.lanes", read)
+        return self._engine.read("outbox.lanes", read)
 
     # --- caring ------------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ class Outbox:
         return self._change("outbox.retry", id, change)
 
     def drop(self, id: str) -> OutboxItem:
-        now = self._core.ctx.now_ms()
+        now = self._engine.ctx.now_ms()
 
         def change(tx: Transaction, row: OutboxRow) -> OutboxRow:
             if row.state == OutboxState.ABORTED:
@@ -186,9 +186,9 @@ class Outbox:
 
     def requeue(self, id: str, *, new_id: str | None = None) -> Sent:
         """Sends a message that failed again, as a new one."""
-        core, now = self._core, self._core.ctx.now_ms()
+        engine, now = self._engine, self._engine.ctx.now_ms()
         old_id = parse_id(id)
-        minted = core.ctx.mint() if new_id is None else parse_id(new_id)
+        minted = engine.ctx.new_id() if new_id is None else parse_id(new_id)
 
         def work(tx: Transaction) -> Sent:
             old = _require(tx, old_id)
@@ -199,16 +199,16 @@ class Outbox:
                     f"{id_text(old_id)} is {old.state}: it may yet arrive, and then twice",
                     hint="drop it first if it is pending; wait for its answer if it is in flight",
                 )
-            sending = _again(core, tx, old, minted)
+            sending = _again(engine, tx, old, minted)
             receipt = sending(tx)
-            new = tx.spool_get(old.lane, minted)
+            new = tx.outbox_get(old.lane, minted)
             if receipt.duplicate or new is None:
                 raise IdReused(f"id {receipt.id} was used before")
-            tx.spool_put(msgspec.structs.replace(new, replaces=old_id))
-            tx.spool_put(after_abort(old, now, f"sent again as {receipt.id}", REPLACED))
+            tx.outbox_put(msgspec.structs.replace(new, replaces=old_id))
+            tx.outbox_put(after_abort(old, now, f"sent again as {receipt.id}", REPLACED))
             return _sent(tx, new, duplicate=False)
 
-        return core.write("message.send", work)
+        return engine.write("message.send", work)
 
     # --- inside ------------------------------------------------------------------------------
 
@@ -219,10 +219,10 @@ class Outbox:
 
         def work(tx: Transaction) -> OutboxItem:
             row = change(tx, _require(tx, raw_id))
-            tx.spool_put(row)
+            tx.outbox_put(row)
             return _item(tx, row, self._blocked(tx, [row]).get(row.number))
 
-        return self._core.write(name, work)
+        return self._engine.write(name, work)
 
     def _blocked(self, tx: Reader, rows: Sequence[OutboxRow]) -> dict[int, bytes]:
         """By number: the id of what each of them waits for."""
@@ -233,7 +233,7 @@ class Outbox:
                 continue
             policy = self._policies.of(waiting[0].mesh)
             entities = None if policy is Policy.HALT else {r.entity for r in waiting if r.entity}
-            failing = {row.number: row for row in tx.spool_failing(lane, entities)}
+            failing = {row.number: row for row in tx.outbox_failing(lane, entities)}
             planned = plan(waiting, failing.values(), policy, len(waiting))
             found |= {number: failing[by].id for number, by in planned.blocked.items()}
         return found
@@ -241,14 +241,14 @@ class Outbox:
     def _lane_info(self, tx: Reader, lane: str, counts: dict[tuple[str, str], int]) -> LaneInfo:
         mesh = lane.partition(":")[2]
         policy = self._policies.of(mesh)
-        first = next(iter(tx.spool_failing(lane, None)), None)
+        first = next(iter(tx.outbox_failing(lane, None)), None)
         by_state = {str(state): counts.get((lane, str(state)), 0) for state in OutboxState}
         return LaneInfo(
             lane=lane,
             mesh=mesh,
             policy=str(policy),
             **by_state,
-            oldest_at=tx.spool_oldest(lane),
+            oldest_at=tx.outbox_oldest(lane),
             failing=None if first is None else id_text(first.id),
             problem=None if first is None else f"{first.code}: {first.error}",
             blocks="" if first is None else _BLOCKS[policy],
@@ -256,13 +256,13 @@ class Outbox:
 
 
 def _require(tx: Reader, id: bytes) -> OutboxRow:
-    rows = tx.spool_find(id)
+    rows = tx.outbox_find(id)
     if not rows:
         raise UnknownMessage(f"nothing with the id {id_text(id)} is in the outbox")
     return rows[0]
 
 
-def _again(core: NodeEngine, tx: Reader, old: OutboxRow, new_id: bytes) -> MessageChange:
+def _again(engine: NodeEngine, tx: Reader, old: OutboxRow, new_id: bytes) -> MessageChange:
     envelope = _envelope(tx, old)
     if envelope is None:
         raise UnknownMessage(f"the content of {id_text(old.id)} is gone with the old log")
@@ -274,7 +274,7 @@ def _again(core: NodeEngine, tx: Reader, old: OutboxRow, new_id: bytes) -> Messa
         )
     kind, ref = envelope.to
     return MessageChange(
-        core.ctx,
+        engine.ctx,
         envelope.mesh,
         kind,
         ref,
@@ -289,7 +289,7 @@ def _again(core: NodeEngine, tx: Reader, old: OutboxRow, new_id: bytes) -> Messa
 
 def _replaced(tx: Reader, old: OutboxRow, new_id: bytes) -> Sent:
     """It was sent again before: under this very id, as whoever did not hear the answer asks."""
-    new = tx.spool_get(old.lane, new_id)
+    new = tx.outbox_get(old.lane, new_id)
     if new is None or new.replaces != old.id:
         raise Conflict(f"{id_text(old.id)} was {old.error}")
     return _sent(tx, new, duplicate=True)

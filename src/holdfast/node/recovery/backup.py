@@ -117,7 +117,7 @@ def backup(node: Node, target: Path, progress: Progress | None = None) -> Backup
     target = target.absolute()
     _check_target(target, paths)
     staging = target.parent / f"{TEMPORARY_PREFIX}{target.name}-{os.urandom(4).hex()}"
-    now_ms = node._core.ctx.now_ms()
+    now_ms = node._engine.ctx.now_ms()
     try:
         make_folder(staging)
         with backup_lock.holding(paths):
@@ -227,7 +227,7 @@ def _note(node: Node, report: BackupReport, now_ms: int) -> None:
     cursor = {"path": str(report.target), "bytes": report.bytes, "head": report.head}
     row = JobRow(name=JOB, cursor=cursor, updated_at=now_ms)
     try:
-        node._core.write("backup", lambda tx: tx.job_put(row))
+        node._engine.write("backup", lambda tx: tx.job_put(row))
     except HoldfastError as error:
         # The backup is made; only the note of its age is not.
         log.warning("the backup in %s could not be noted: %s", report.target, error.message)

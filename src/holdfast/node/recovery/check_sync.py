@@ -19,7 +19,7 @@ def check_sync(reader: Reader, now_ms: int) -> Checks:
     rows = [row for row in reader.mesh_list() if row.shared]
     if not rows:
         return
-    counts = reader.spool_counts()
+    counts = reader.outbox_counts()
     for row in rows:
         yield from _mesh(reader, row, counts, now_ms)
     yield ok("sync", f"{len(rows)} {'meshes are' if len(rows) > 1 else 'mesh is'} shared")
@@ -37,7 +37,7 @@ def _mesh(reader: Reader, row: MeshRow, counts: dict[tuple[str, str], int], now_
     if dead := counts.get((lane, str(OutboxState.DEAD)), 0):
         what = f"{dead} changes and messages of {row.slug} were refused by the broker"
         yield warn("sync", what, "holdfast outbox list --failed")
-    oldest = reader.spool_oldest(lane)
+    oldest = reader.outbox_oldest(lane)
     if oldest is not None and now_ms - oldest > SYNC_SILENT_WARN_MS:
         days = (now_ms - oldest) // DAY_MS
         what = f"changes of {row.slug} have waited for {days} days; {waiting} wait"

@@ -118,7 +118,7 @@ def restore_snapshot(
     verify_parts(folder, manifest)
     work = _staging(home, manifest) if new else home
     with open_node(work, peer=peer, create=new, sync=sync) as node:
-        restore = _Restore(node._core, folder, manifest, new=new, take_over=take_over)
+        restore = _Restore(node._engine, folder, manifest, new=new, take_over=take_over)
         report = restore.run(home, signed_by is not None, progress)
     if new:
         rename_folder(work, home)
@@ -166,28 +166,28 @@ class _Restore:
 
     def __init__(
         self,
-        core: NodeEngine,
+        engine: NodeEngine,
         folder: Path,
         manifest: SnapshotManifest,
         *,
         new: bool,
         take_over: bool,
     ) -> None:
-        self._core, self._folder, self._manifest = core, folder, manifest
+        self._engine, self._folder, self._manifest = engine, folder, manifest
         self._new, self._take_over = new, new and take_over
         self._place = _Place(digest=manifest.digest)
 
     def run(self, home: Path, checked: bool, progress: Progress | None) -> SnapshotRestored:
         resumed_after = 0
-        if not self._core.read("restore", self._is_done):
-            self._place = self._core.write("restore", self._begin)
+        if not self._engine.read("restore", self._is_done):
+            self._place = self._engine.write("restore", self._begin)
             resumed_after = self._place.rows
             for chunk, after in self._chunks():
-                self._place = self._core.write("intake", partial(self._take, chunk, after))
+                self._place = self._engine.write("intake", partial(self._take, chunk, after))
                 if progress is not None:
                     progress(self._place.rows, self._manifest.rows)
-            self._core.write("restore", self._end)
-        return self._core.read("restore", partial(self._report, home, checked, resumed_after))
+            self._engine.write("restore", self._end)
+        return self._engine.read("restore", partial(self._report, home, checked, resumed_after))
 
     def _is_done(self, tx: Reader) -> bool:
         digests = {restored_from(tx, mesh) for mesh in self._manifest.meshes}
@@ -207,7 +207,7 @@ class _Restore:
                 )
             return place
         self._check_free(tx)
-        now = self._core.ctx.now_ms()
+        now = self._engine.ctx.now_ms()
         for mesh, point in sorted(self._manifest.meshes.items()):
             tx.mesh_add(MeshRow(slug=mesh, name=mesh, created_at=now, updated_at=now))
             skip = limits.RESTORE_LAMPORT_SKIP if self._take_over else 0
@@ -216,7 +216,7 @@ class _Restore:
                 tx.tick_merged(mesh, point.clock + skip)
         if self._take_over:
             # The old home counted its own writes; ours must not bear the same numbers.
-            seen = self._manifest.origins.get(self._core.ctx.peer, 0)
+            seen = self._manifest.origins.get(self._engine.ctx.peer, 0)
             tx.set_epoch(max(tx.epoch(), seen) + 1)
         self._note(tx, self._place)
         return self._place
@@ -228,7 +228,7 @@ class _Restore:
                 f"this home has the mesh {', '.join(there)} already",
                 hint="restore into another home; an old one is best kept aside",
             )
-        peer = self._core.ctx.peer
+        peer = self._engine.ctx.peer
         if peer in self._manifest.origins and not self._take_over:
             raise AlreadyExists(
                 f"the snapshot holds what {peer!r} itself wrote in another home",
@@ -266,7 +266,7 @@ class _Restore:
                 "the same snapshot is being restored by another process",
                 hint="let it finish; a restore that was interrupted goes on where it stopped",
             )
-        applied = Intake(self._core.ctx, chunk)(tx)
+        applied = Intake(self._engine.ctx, chunk)(tx)
         place = _Place(
             digest=before.digest,
             part=after[0],
@@ -281,7 +281,7 @@ class _Restore:
 
     def _note(self, tx: Transaction, place: _Place) -> None:
         cursor: dict[str, Any] = msgspec.to_builtins(place)
-        tx.job_put(JobRow(name=JOB, cursor=cursor, updated_at=self._core.ctx.now_ms()))
+        tx.job_put(JobRow(name=JOB, cursor=cursor, updated_at=self._engine.ctx.now_ms()))
 
     # --- the end -----------------------------------------------------------------------------
 
@@ -303,7 +303,7 @@ class _Restore:
         for mesh, point in manifest.meshes.items():
             if point.forgotten:
                 tx.forget_below(mesh, point.forgotten)
-        remember(tx, manifest, self._core.ctx.now_ms())
+        remember(tx, manifest, self._engine.ctx.now_ms())
         tx.job_drop(JOB)
 
     def _report(
@@ -314,13 +314,13 @@ class _Restore:
         while page := tx.blob_scan(after, limits.CHUNK_ROWS):
             after = page[-1].sha256
             named = [row.sha256 for row in page if row.released_at is None]
-            gone = [sha for sha in named if not self._core.blobs.exists(sha)]
+            gone = [sha for sha in named if not self._engine.blobs.exists(sha)]
             missing += len(gone)
             first += gone[: _NAMED_MAX - len(first)]
         manifest = self._manifest
         return SnapshotRestored(
             home=home,
-            peer=self._core.ctx.peer,
+            peer=self._engine.ctx.peer,
             meshes=tuple(sorted(manifest.meshes)),
             rows=manifest.rows,
             counts=self._place.counts,

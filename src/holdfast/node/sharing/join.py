@@ -46,15 +46,15 @@ class JoinedMesh(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def join(
-    core: NodeEngine, calls: BrokerClient, invite: Invite, progress: Progress = no_progress
+    engine: NodeEngine, calls: BrokerClient, invite: Invite, progress: Progress = no_progress
 ) -> JoinedMesh:
     """Makes this node a member, and the mesh one of its own."""
     mesh = invite.mesh
     # Looked at before the invite is used up in vain.
-    before = core.read("mesh.join", lambda tx: _check_free(tx, invite, None))
+    before = engine.read("mesh.join", lambda tx: _check_free(tx, invite, None))
     there = calls.join(invite)
-    core.write("mesh.join", lambda tx: _add(tx, core, invite, there))
-    took = _take(core, calls, mesh, progress)
+    engine.write("mesh.join", lambda tx: _add(tx, engine, invite, there))
+    took = _take(engine, calls, mesh, progress)
     return JoinedMesh(
         mesh=mesh,
         name=there.name,
@@ -67,10 +67,10 @@ def join(
     )
 
 
-def go_on(core: NodeEngine, calls: BrokerClient, mesh: str, ended: Callable[[], bool]) -> None:
+def go_on(engine: NodeEngine, calls: BrokerClient, mesh: str, ended: Callable[[], bool]) -> None:
     """Finishes a join whose mesh is here and whose snapshot is not; does nothing otherwise."""
-    if core.read("mesh.join", lambda tx: is_joining(tx, mesh)):
-        _take(core, calls, mesh, no_progress, ended)
+    if engine.read("mesh.join", lambda tx: is_joining(tx, mesh)):
+        _take(engine, calls, mesh, no_progress, ended)
 
 
 def is_joining(tx: Reader, mesh: str) -> bool:
@@ -78,18 +78,18 @@ def is_joining(tx: Reader, mesh: str) -> bool:
 
 
 def _take(
-    core: NodeEngine,
+    engine: NodeEngine,
     calls: BrokerClient,
     mesh: str,
     progress: Progress,
     ended: Callable[[], bool] = lambda: False,
 ) -> SnapshotTaken | None:
-    job = core.read("mesh.join", lambda tx: tx.job_get(_job(mesh)))
+    job = engine.read("mesh.join", lambda tx: tx.job_get(_job(mesh)))
     cursor = {} if job is None else job.cursor
     joined = (int(cursor.get("epoch", 0)), int(cursor.get("seq", 0)))
-    took = take_snapshot(core, calls, mesh, progress, ended, joined=joined)
+    took = take_snapshot(engine, calls, mesh, progress, ended, joined=joined)
     if not ended():
-        core.write("mesh.join", lambda tx: tx.job_drop(_job(mesh)))
+        engine.write("mesh.join", lambda tx: tx.job_drop(_job(mesh)))
     return took
 
 
@@ -112,8 +112,8 @@ def _check_free(tx: Reader, invite: Invite, server_id: str | None) -> MeshRow | 
     return row
 
 
-def _add(tx: Transaction, core: NodeEngine, invite: Invite, there: Standing) -> None:
-    now = core.ctx.now_ms()
+def _add(tx: Transaction, engine: NodeEngine, invite: Invite, there: Standing) -> None:
+    now = engine.ctx.now_ms()
     if _check_free(tx, invite, there.server_id) is not None:
         return
     tx.mesh_add(

@@ -48,7 +48,7 @@ def tell_broker(calls: BrokerClient, row: MeshRow, key: str, *, remove: bool) ->
         return
 
 
-def make_personal(core: NodeEngine, mesh: str) -> Left:
+def make_personal(engine: NodeEngine, mesh: str) -> Left:
     """The part that happens here. Cut off in the middle, it is gone on with by the next call."""
 
     def turn(tx: Transaction) -> None:
@@ -64,39 +64,39 @@ def make_personal(core: NodeEngine, mesh: str) -> Left:
                 broker_epoch=0,
                 broker_seq=0,
                 sync_paused=False,
-                updated_at=core.ctx.now_ms(),
+                updated_at=engine.ctx.now_ms(),
             )
         )
-        tx.mates_put(mesh, [])
+        tx.known_members_put(mesh, [])
         for module in (publish, join, mesh_snapshot):
             for job in module.jobs_of(mesh):
                 tx.job_drop(job)
 
-    core.write("mesh.leave", turn)
-    while core.write("mesh.leave", lambda tx: tx.heard_drop(mesh, CHUNK_ROWS)):
+    engine.write("mesh.leave", turn)
+    while engine.write("mesh.leave", lambda tx: tx.broker_positions_drop(mesh, CHUNK_ROWS)):
         pass
     given_up = after = 0
     while True:
-        step = partial(_give_up, core=core, mesh=mesh, after=after)
-        count, last = core.write("mesh.leave", step)
+        step = partial(_give_up, engine=engine, mesh=mesh, after=after)
+        count, last = engine.write("mesh.leave", step)
         given_up += count
         if last == after:
             return Left(mesh, given_up)
         after = last
 
 
-def _give_up(tx: Transaction, core: NodeEngine, mesh: str, after: int) -> tuple[int, int]:
+def _give_up(tx: Transaction, engine: NodeEngine, mesh: str, after: int) -> tuple[int, int]:
     """How many of a chunk the broker never got, and the number of its last row. What somebody had
     dropped is marked too, so that another broker may get it one day.
     """
     never = (OutboxState.PENDING, OutboxState.INFLIGHT, OutboxState.DEAD, OutboxState.ABORTED)
-    rows = tx.spool_list(lane_of(mesh), never, after, CHUNK_ROWS)
+    rows = tx.outbox_list(lane_of(mesh), never, after, CHUNK_ROWS)
     for row in rows:
-        tx.spool_put(
+        tx.outbox_put(
             msgspec.structs.replace(
                 row,
                 state=OutboxState.ABORTED,
-                ended_at=core.ctx.now_ms(),
+                ended_at=engine.ctx.now_ms(),
                 code=GIVEN_UP,
                 error="this node has left the mesh",
             )

@@ -84,7 +84,7 @@ class Publishing:
 
     def __init__(
         self,
-        core: NodeEngine,
+        engine: NodeEngine,
         calls: BrokerClient,
         mesh: str,
         *,
@@ -96,14 +96,14 @@ class Publishing:
         """`token` is what a broker may ask for before it takes new meshes. `wait` brings what the
         spool holds, or waits for whoever does, and says how much is left.
         """
-        self._core, self._calls, self._mesh = core, calls, mesh
+        self._engine, self._calls, self._mesh = engine, calls, mesh
         self._name, self._token, self._progress = name, token, progress
-        self._wait = wait or (lambda: waiting_in(core, mesh))
+        self._wait = wait or (lambda: waiting_in(engine, mesh))
         check_broker_url(calls.url)
 
     def run(self) -> Published:
-        row = self._core.require_mesh(self._mesh)
-        job = self._core.read("mesh.publish", partial(_job_of, mesh=self._mesh))
+        row = self._engine.require_mesh(self._mesh)
+        job = self._engine.read("mesh.publish", partial(_job_of, mesh=self._mesh))
         before = job
         if job is None or self._is_other(job):
             if row.shared:
@@ -113,7 +113,7 @@ class Publishing:
         if job.phase == "register":
             job = self._register(job, row)
         if job.phase == "transition":
-            job = self._core.write("mesh.publish", partial(self._transition, job))
+            job = self._engine.write("mesh.publish", partial(self._transition, job))
         if job.phase == "bring":
             job = self._bring(job)
         left = 0
@@ -121,7 +121,7 @@ class Publishing:
             left = self._wait()
             job = self._note(job, _on(job, phase="invite"))
         invite = self._calls.invite(self._mesh)
-        self._core.write("mesh.publish", partial(self._finish, job))
+        self._engine.write("mesh.publish", partial(self._finish, job))
         return _published(self._mesh, job, left, invite.text, resumed=before is not None)
 
     # --- the phases --------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class Publishing:
         try:
             there = self._calls.register(self._mesh, self._name or row.name, self._token)
         except AlreadyExists as error:
-            self._core.write("mesh.publish", partial(self._finish, job))
+            self._engine.write("mesh.publish", partial(self._finish, job))
             raise AlreadyExists(
                 error.message, hint=_other_name(self._mesh, self._calls.us)
             ) from None
@@ -144,7 +144,7 @@ class Publishing:
         assert row is not None
         if row.shared:
             raise Conflict(f"{self._mesh!r} was shared elsewhere in between")
-        now = self._core.ctx.now_ms()
+        now = self._engine.ctx.now_ms()
         tx.mesh_change(
             msgspec.structs.replace(
                 row,
@@ -165,13 +165,13 @@ class Publishing:
 
     def _bring(self, job: _Job) -> _Job:
         if job.way is None:
-            way = self._core.read("mesh.publish", partial(self._choose, job))
+            way = self._engine.read("mesh.publish", partial(self._choose, job))
             job = self._note(job, _on(job, way=way))
         while job.phase == "bring" and job.way == "backfill":
-            job = self._core.write("mesh.publish", partial(self._backfill, job))
+            job = self._engine.write("mesh.publish", partial(self._backfill, job))
             self._progress("changes", job.rows, None)
         if job.phase == "bring":
-            done = upload_snapshot(self._core, self._calls, self._mesh, self._progress)
+            done = upload_snapshot(self._engine, self._calls, self._mesh, self._progress)
             job = self._note(job, _on(job, phase="wait", rows=done.rows))
         return job
 
@@ -184,7 +184,7 @@ class Publishing:
             if count > BACKFILL_ROWS_MAX:
                 return "snapshot"
         ended = (OutboxState.DONE, OutboxState.DEAD, OutboxState.ABORTED)
-        if tx.spool_list(lane_of(self._mesh), ended, 0, 1):
+        if tx.outbox_list(lane_of(self._mesh), ended, 0, 1):
             return "snapshot"  # it was shared before: the spool knows these ids, this broker not
         row = tx.mesh_get(self._mesh)
         if row is not None and row.forgotten_lamport:
@@ -199,13 +199,13 @@ class Publishing:
             after = _on(job, way="snapshot", rows=0)
         else:
             page, following = entries(tx, self._mesh, job.cursor, job.upto)
-            lane, now = lane_of(self._mesh), self._core.ctx.now_ms()
+            lane, now = lane_of(self._mesh), self._engine.ctx.now_ms()
             rows = [
                 outbox_row(lane, decode_trusted(entry.raw), entry.offset, now)
                 for entry in page
                 if is_exported(tx, entry)
             ]
-            tx.spool_add(rows)
+            tx.outbox_add(rows)
             following = None if following is None or following > job.upto else following
             after = _on(
                 job,
@@ -223,7 +223,7 @@ class Publishing:
             self._require(tx, before)
             self._put(tx, after)
 
-        self._core.write("mesh.publish", work)
+        self._engine.write("mesh.publish", work)
         return after
 
     def _require(self, tx: Reader, job: _Job | None) -> None:
@@ -235,7 +235,7 @@ class Publishing:
             )
 
     def _put(self, tx: Transaction, job: _Job) -> None:
-        now = self._core.ctx.now_ms()
+        now = self._engine.ctx.now_ms()
         cursor: dict[str, Any] = msgspec.to_builtins(job)
         tx.job_put(JobRow(name=_name_of(self._mesh), cursor=cursor, updated_at=now))
 
@@ -271,7 +271,7 @@ class Publishing:
             epoch=row.broker_epoch,
             rows=0,
             way="before",
-            waiting=waiting_in(self._core, self._mesh),
+            waiting=waiting_in(self._engine, self._mesh),
             invite=None,
             resumed=False,
         )
@@ -308,9 +308,9 @@ def check_published(tx: Reader, mesh: str) -> MeshRow:
     return row
 
 
-def waiting_in(core: NodeEngine, mesh: str) -> int:
+def waiting_in(engine: NodeEngine, mesh: str) -> int:
     """Changes of a mesh that its broker does not have yet."""
-    counts = core.read("outbox.counts", lambda tx: tx.spool_counts())
+    counts = engine.read("outbox.counts", lambda tx: tx.outbox_counts())
     lane = lane_of(mesh)
     return counts.get((lane, OutboxState.PENDING), 0) + counts.get((lane, OutboxState.INFLIGHT), 0)
 

@@ -41,8 +41,8 @@ from holdfast.storage.ports import Transaction
 class Sharing:
     """What one node shares, and with whom."""
 
-    def __init__(self, core: NodeEngine, trust: Trust) -> None:
-        self._core, self._trust = core, trust
+    def __init__(self, engine: NodeEngine, trust: Trust) -> None:
+        self._engine, self._trust = engine, trust
 
     # --- making and joining ---------------------------------------------------------------------
 
@@ -62,18 +62,18 @@ class Sharing:
         this machine. `token` is for brokers that ask for one. `wait` is called while changes leave,
         and says how many are left; without it nobody waits.
         """
-        row = self._core.require_mesh(mesh)
+        row = self._engine.require_mesh(mesh)
         url, pinned = self._broker_of(mesh, row, broker, card)
         with self._calls(url, pinned) as calls:
             publishing = Publishing(
-                self._core, calls, mesh, name=name, token=token, progress=progress, wait=wait
+                self._engine, calls, mesh, name=name, token=token, progress=progress, wait=wait
             )
             return publishing.run()
 
     def _broker_of(
         self, mesh: str, row: MeshRow, broker: str | None, card: str | None
     ) -> tuple[str, str]:
-        begun = self._core.read("mesh.publish", lambda tx: publish.begun(tx, mesh))
+        begun = self._engine.read("mesh.publish", lambda tx: publish.begun(tx, mesh))
         known = None if begun is None else (begun.url, begun.card)
         if row.broker_url is not None and row.broker_card is not None:
             known = row.broker_url, row.broker_card
@@ -103,7 +103,7 @@ class Sharing:
         """Becomes a member of the mesh that an invite names; it is then one of this node's own."""
         parsed = parse_invite(invite)
         with self._calls(parsed.url, parsed.card) as calls:
-            joined = joining.join(self._core, calls, parsed, progress)
+            joined = joining.join(self._engine, calls, parsed, progress)
             if "read" in joined.grants:
                 # So that messages to members by their names can be written at once.
                 self._remember(joined.mesh, calls.members(joined.mesh))
@@ -114,20 +114,20 @@ class Sharing:
         `remove`: the mesh is gone at the broker then. `forget` leaves the broker out of it, for one
         that is not there any more.
         """
-        row = self._core.require_mesh(mesh)
+        row = self._engine.require_mesh(mesh)
         if row.broker_url is None or row.broker_card is None:
             raise NotShared(f"{mesh!r} is not shared")
         if not forget:
             key = public_key(self._trust.seed()).hex()
             with self._calls(row.broker_url, row.broker_card) as calls:
                 leaving.tell_broker(calls, row, key, remove=remove)
-        return leaving.make_personal(self._core, mesh)
+        return leaving.make_personal(self._engine, mesh)
 
     def move(self, mesh: str, url: str) -> MeshRow:
         """The broker of a mesh can be reached elsewhere from now on. It must prove the same key
         and know the same mesh.
         """
-        row = self._core.require_mesh(mesh)
+        row = self._engine.require_mesh(mesh)
         if row.broker_card is None:
             raise NotShared(f"{mesh!r} is not shared")
         there = check_broker_url(url).rstrip("/")
@@ -142,12 +142,12 @@ class Sharing:
             now = tx.mesh_get(mesh)
             assert now is not None
             moved = msgspec.structs.replace(
-                now, broker_url=there, updated_at=self._core.ctx.now_ms()
+                now, broker_url=there, updated_at=self._engine.ctx.now_ms()
             )
             tx.mesh_change(moved)
             return moved
 
-        return self._core.write("mesh.move", work)
+        return self._engine.write("mesh.move", work)
 
     # --- members -------------------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ class Sharing:
         """A text by which others join. Who has it may join, so it is handed on like a key. `at` is
         where they reach the broker, if that is not where we do.
         """
-        self._core.read("mesh.invite", lambda tx: publish.check_published(tx, mesh))
+        self._engine.read("mesh.invite", lambda tx: publish.check_published(tx, mesh))
         with self._at(mesh) as calls:
             return calls.invite(mesh, uses=uses, hours=hours, grants=grants, at=at)
 
@@ -184,7 +184,7 @@ class Sharing:
         return found
 
     def _remember(self, mesh: str, found: Iterable[Member]) -> None:
-        mates = [
+        known_members = [
             KnownMember(
                 mesh=mesh,
                 key=bytes.fromhex(one.key),
@@ -194,7 +194,7 @@ class Sharing:
             )
             for one in found
         ]
-        self._core.write("mesh.members", lambda tx: tx.mates_put(mesh, mates))
+        self._engine.write("mesh.members", lambda tx: tx.known_members_put(mesh, known_members))
 
     def grant(self, mesh: str, member: str, grants: Iterable[str]) -> Member:
         """Changes what a member may do; `member` is a name or a key."""
@@ -280,7 +280,7 @@ class Sharing:
 
     @contextmanager
     def _at(self, mesh: str) -> Iterator[BrokerClient]:
-        row = self._core.require_mesh(mesh)
+        row = self._engine.require_mesh(mesh)
         if row.broker_url is None or row.broker_card is None:
             raise NotShared(f"{mesh!r} is not shared")
         with self._calls(row.broker_url, row.broker_card) as calls:

@@ -132,12 +132,12 @@ def is_exported(tx: Reader, entry: Entry) -> bool:
     newest = find(tx, entry)
     if newest is None or newest.id == entry.id:
         return True
-    row = tx.spool_get(lane_of(entry.mesh), newest.id)
+    row = tx.outbox_get(lane_of(entry.mesh), newest.id)
     return row is not None and row.state != OutboxState.DONE and row.code != GIVEN_UP
 
 
 def _was_refused(tx: Reader, entry: Entry) -> bool:
-    row = tx.spool_get(lane_of(entry.mesh), entry.id)
+    row = tx.outbox_get(lane_of(entry.mesh), entry.id)
     if row is None or row.code == GIVEN_UP:
         return False
     return row.state == OutboxState.DEAD or (row.state == OutboxState.ABORTED and row.attempts > 0)
@@ -146,9 +146,9 @@ def _was_refused(tx: Reader, entry: Entry) -> bool:
 def has_forgotten(tx: Reader, mesh: str) -> bool:
     """Whether the log lacks anything that a table of the mesh still shows."""
     place: Place | None = [1, _BEGINNINGS[1]]
-    telling = MeshExport(tx, mesh, 0)
+    export = MeshExport(tx, mesh, 0)
     while place is not None and tx.log_bounds()[0] > 1:
-        raws, place = telling.piece(place)
+        raws, place = export.piece(place)
         if raws:
             return True
     return False

@@ -79,22 +79,22 @@ class _Making(msgspec.Struct, frozen=True):
 
 
 def upload_snapshot(
-    core: NodeEngine, calls: BrokerClient, mesh: str, progress: Progress = no_progress
+    engine: NodeEngine, calls: BrokerClient, mesh: str, progress: Progress = no_progress
 ) -> Snapshot:
     """Makes a snapshot of a mesh at its broker, or goes on with one that was begun. It covers what
     the broker has accepted up to where this node has got.
     """
     try:
-        return _upload(core, calls, mesh, progress)
+        return _upload(engine, calls, mesh, progress)
     except (BadValue, EpochMismatch, UnknownObject):
         # What was begun belongs to an epoch that is over, or the broker has thrown it away, or has
         # other parts than we think.
-        core.write("snapshot.up", lambda tx: tx.job_drop(_up(mesh)))
-        return _upload(core, calls, mesh, progress)
+        engine.write("snapshot.up", lambda tx: tx.job_drop(_up(mesh)))
+        return _upload(engine, calls, mesh, progress)
 
 
-def _upload(core: NodeEngine, calls: BrokerClient, mesh: str, progress: Progress) -> Snapshot:
-    known, making, number = _begin(core, calls, mesh)
+def _upload(engine: NodeEngine, calls: BrokerClient, mesh: str, progress: Progress) -> Snapshot:
+    known, making, number = _begin(engine, calls, mesh)
     while True:
         if number < len(making.places):
             place: Place | None = making.places[number]
@@ -102,11 +102,11 @@ def _upload(core: NodeEngine, calls: BrokerClient, mesh: str, progress: Progress
             place = making.end if making.places else START
         if place is None:
             break
-        making, packed, rows = _make(core, mesh, making, number, place)
+        making, packed, rows = _make(engine, mesh, making, number, place)
         if packed is not None:
-            _bring_objects(core, calls, mesh, packed)
+            _bring_objects(engine, calls, mesh, packed)
             # Written down before it is sent.
-            _note(core, mesh, known, making)
+            _note(engine, mesh, known, making)
             known = making
             number = calls.snapshot_chunk(mesh, making.id, number, rows, packed)
             progress("rows", making.rows, None)
@@ -116,14 +116,16 @@ def _upload(core: NodeEngine, calls: BrokerClient, mesh: str, progress: Progress
     def finish(tx: Transaction) -> None:
         tx.job_drop(_up(mesh))
         cursor = {"id": done.id, "epoch": making.epoch, "seq": making.seq}
-        now = core.ctx.now_ms()
+        now = engine.ctx.now_ms()
         tx.job_put(JobRow(name=_made(mesh), cursor=cursor, updated_at=now))
 
-    core.write("snapshot.up", finish)
+    engine.write("snapshot.up", finish)
     return done
 
 
-def _begin(core: NodeEngine, calls: BrokerClient, mesh: str) -> tuple[_Making | None, _Making, int]:
+def _begin(
+    engine: NodeEngine, calls: BrokerClient, mesh: str
+) -> tuple[_Making | None, _Making, int]:
     """What is written down, what is being made, and the number of the part that the broker lacks
     next.
     """
@@ -131,7 +133,7 @@ def _begin(core: NodeEngine, calls: BrokerClient, mesh: str) -> tuple[_Making | 
     def read(tx: Reader) -> tuple[JobRow | None, MeshRow | None, int]:
         return tx.job_get(_up(mesh)), tx.mesh_get(mesh), tx.log_bounds()[1]
 
-    job, row, head = core.read("snapshot.up", read)
+    job, row, head = engine.read("snapshot.up", read)
     assert row is not None
     known = None if job is None else msgspec.convert(job.cursor, _Making)
     epoch, seq = (row.broker_epoch, row.broker_seq) if known is None else (known.epoch, known.seq)
@@ -145,24 +147,24 @@ def _begin(core: NodeEngine, calls: BrokerClient, mesh: str) -> tuple[_Making | 
 
 
 def _make(
-    core: NodeEngine, mesh: str, making: _Making, number: int, place: Place
+    engine: NodeEngine, mesh: str, making: _Making, number: int, place: Place
 ) -> tuple[_Making, bytes | None, int]:
     """The part from a place on; None if nothing is left to tell."""
 
     def read(tx: Reader) -> tuple[list[bytes], Place | None, int]:
-        telling = MeshExport(tx, mesh, making.upto)
+        export = MeshExport(tx, mesh, making.upto)
         row = tx.mesh_get(mesh)
         raws: list[bytes] = []
         size, at = 0, place
         following: Place | None = place
         while following is not None and size < MESH_PART_BYTES:
             at = following
-            more, following = telling.piece(at)
+            more, following = export.piece(at)
             raws += more
             size += sum(map(len, more))
         return raws, following, 0 if row is None else row.forgotten_lamport
 
-    raws, end, forgotten = core.read("snapshot.up", read)
+    raws, end, forgotten = engine.read("snapshot.up", read)
     packed = pack_part(mesh, forgotten, raws)
     if not raws and number:
         return msgspec.structs.replace(making, end=end), None, 0
@@ -173,17 +175,17 @@ def _make(
     return made, packed, len(raws)
 
 
-def _bring_objects(core: NodeEngine, calls: BrokerClient, mesh: str, packed: bytes) -> None:
+def _bring_objects(engine: NodeEngine, calls: BrokerClient, mesh: str, packed: bytes) -> None:
     """Content travels before what names it; what is not here stays where it is."""
     for named in objects_of(read_arrivals(unpack_part(packed, mesh).raws)):
         sha = named.sha256
-        if core.blobs.exists(sha):
-            calls.put_object(core, mesh, sha)
+        if engine.blobs.exists(sha):
+            calls.put_object(engine, mesh, sha)
 
 
-def _note(core: NodeEngine, mesh: str, before: _Making | None, making: _Making) -> None:
+def _note(engine: NodeEngine, mesh: str, before: _Making | None, making: _Making) -> None:
     cursor: dict[str, Any] = msgspec.to_builtins(making)
-    row = JobRow(name=_up(mesh), cursor=cursor, updated_at=core.ctx.now_ms())
+    row = JobRow(name=_up(mesh), cursor=cursor, updated_at=engine.ctx.now_ms())
 
     def work(tx: Transaction) -> None:
         job = tx.job_get(_up(mesh))
@@ -192,7 +194,7 @@ def _note(core: NodeEngine, mesh: str, before: _Making | None, making: _Making) 
             raise StoreBusy(f"another process is making a snapshot of {mesh!r}")
         tx.job_put(row)
 
-    core.write("snapshot.up", work)
+    engine.write("snapshot.up", work)
 
 
 def made_here(tx: Reader, mesh: str) -> str | None:
@@ -210,27 +212,27 @@ def is_kept(tx: Reader, mesh: str, epoch: int) -> bool:
 
 
 def keep_snapshot(
-    core: NodeEngine, calls: BrokerClient, mesh: str, progress: Progress = no_progress
+    engine: NodeEngine, calls: BrokerClient, mesh: str, progress: Progress = no_progress
 ) -> bool:
     """After a broker went back in time: makes the snapshot again that this node had made, if the
     broker has none any more. What it held was never sent in another way. That it was looked after
     is written down: who is cut off before does it another time.
     """
-    made = core.read("snapshot.up", lambda tx: made_here(tx, mesh))
+    made = engine.read("snapshot.up", lambda tx: made_here(tx, mesh))
     if made is None:
         return False
     if calls.snapshot(mesh) is None:
-        upload_snapshot(core, calls, mesh, progress)
+        upload_snapshot(engine, calls, mesh, progress)
         return True
-    core.write("snapshot.up", lambda tx: _note_kept(tx, core, mesh))
+    engine.write("snapshot.up", lambda tx: _note_kept(tx, engine, mesh))
     return False
 
 
-def _note_kept(tx: Transaction, core: NodeEngine, mesh: str) -> None:
+def _note_kept(tx: Transaction, engine: NodeEngine, mesh: str) -> None:
     job, row = tx.job_get(_made(mesh)), tx.mesh_get(mesh)
     if job is not None and row is not None:
         cursor = {**job.cursor, "kept": row.broker_epoch}
-        tx.job_put(JobRow(name=_made(mesh), cursor=cursor, updated_at=core.ctx.now_ms()))
+        tx.job_put(JobRow(name=_made(mesh), cursor=cursor, updated_at=engine.ctx.now_ms()))
 
 
 # --- down ----------------------------------------------------------------------------------------
@@ -256,7 +258,7 @@ class _Taking(msgspec.Struct, frozen=True):
 
 
 def take_snapshot(
-    core: NodeEngine,
+    engine: NodeEngine,
     calls: BrokerClient,
     mesh: str,
     progress: Progress = no_progress,
@@ -273,7 +275,7 @@ def take_snapshot(
     there = calls.snapshot(mesh)
     if there is None:
         return None
-    job = core.read("snapshot.down", lambda tx: tx.job_get(_down(mesh)))
+    job = engine.read("snapshot.down", lambda tx: tx.job_get(_down(mesh)))
     taking = _Taking(there.id, []) if job is None else msgspec.convert(job.cursor, _Taking)
     if taking.id != there.id:
         taking = _Taking(there.id, [])  # a newer one has taken its place
@@ -284,13 +286,13 @@ def take_snapshot(
         part = unpack_part(packed, mesh)
         arrivals = _checked(part)
         names = [named.sha256 for named in objects_of(arrivals)]
-        pull_objects(core, calls.objects(mesh), names, lambda _: None, ended)
+        pull_objects(engine, calls.objects(mesh), names, lambda _: None, ended)
         if ended():
             return None
-        taking = _take_part(core, mesh, taking, part, arrivals, part_digest(packed))
+        taking = _take_part(engine, mesh, taking, part, arrivals, part_digest(packed))
         progress("rows", taking.rows, there.rows)
     if whole_digest([bytes.fromhex(text) for text in taking.digests]) != there.digest:
-        core.write("snapshot.down", lambda tx: tx.job_drop(_down(mesh)))
+        engine.write("snapshot.down", lambda tx: tx.job_drop(_down(mesh)))
         raise BadAnswer(
             f"the snapshot of {mesh!r} is not what its maker uploaded",
             hint="nothing is lost: it is taken again from the start",
@@ -298,7 +300,7 @@ def take_snapshot(
     now = calls.standing(mesh)
     epoch, seq = now.epoch, now.seq_now(there.epoch, there.seq)
     seq = min(seq, max(now.first - 1, now.seq_now(*joined)))
-    core.write("snapshot.down", lambda tx: _arrive(tx, core, mesh, epoch, seq))
+    engine.write("snapshot.down", lambda tx: _arrive(tx, engine, mesh, epoch, seq))
     return SnapshotTaken(there.id, epoch, seq, taking.rows, taking.new, taking.quarantined)
 
 
@@ -318,7 +320,7 @@ def _checked(part: MeshPart) -> Arrivals:
 
 
 def _take_part(
-    core: NodeEngine,
+    engine: NodeEngine,
     mesh: str,
     taking: _Taking,
     part: MeshPart,
@@ -338,8 +340,8 @@ def _take_part(
             before: _Taking = before,
             last: bool = last,
         ) -> _Taking:
-            applied = Intake.of(core.ctx, some)(tx)
-            aside = _set_aside(tx, core, mesh, applied, raws)
+            applied = Intake.of(engine.ctx, some)(tx)
+            aside = _set_aside(tx, engine, mesh, applied, raws)
             counted = _Taking(
                 before.id,
                 [*before.digests, digest.hex()] if last else before.digests,
@@ -354,11 +356,11 @@ def _take_part(
                     tx.tick_merged(mesh, part.forgotten)
                 tx.forget_below(mesh, part.forgotten)
                 cursor = msgspec.to_builtins(counted)
-                now = core.ctx.now_ms()
+                now = engine.ctx.now_ms()
                 tx.job_put(JobRow(name=_down(mesh), cursor=cursor, updated_at=now))
             return counted
 
-        after = core.write("intake", work)
+        after = engine.write("intake", work)
     return after
 
 
@@ -377,10 +379,10 @@ def _chunks(arrivals: Arrivals, raws: list[bytes]) -> list[tuple[Arrivals, list[
 
 
 def _set_aside(
-    tx: Transaction, core: NodeEngine, mesh: str, applied: list[Applied], raws: Sequence[bytes]
+    tx: Transaction, engine: NodeEngine, mesh: str, applied: list[Applied], raws: Sequence[bytes]
 ) -> int:
     """What is refused is kept with the reason, as with everything that a broker brings."""
-    link, now = f"broker:{mesh}", core.ctx.now_ms()
+    link, now = f"broker:{mesh}", engine.ctx.now_ms()
     refused = [(one.error, raw) for one, raw in zip(applied, raws, strict=True) if one.error]
     room = QUARANTINE_ROWS_MAX - tx.quarantine_count(link) if refused else 0
     for error, raw in refused[: max(0, room)]:
@@ -393,7 +395,7 @@ def _set_aside(
     return len(refused)
 
 
-def _arrive(tx: Transaction, core: NodeEngine, mesh: str, epoch: int, seq: int) -> None:
+def _arrive(tx: Transaction, engine: NodeEngine, mesh: str, epoch: int, seq: int) -> None:
     """The cursor moves on, never back: what came by the feed meanwhile stays confirmed. Into a new
     epoch it is moved by the sync alone, which then brings again what the broker has forgotten.
     """
@@ -401,7 +403,7 @@ def _arrive(tx: Transaction, core: NodeEngine, mesh: str, epoch: int, seq: int) 
     row = tx.mesh_get(mesh)
     assert row is not None
     if row.broker_epoch == epoch and row.broker_seq < seq:
-        now = core.ctx.now_ms()
+        now = engine.ctx.now_ms()
         tx.mesh_change(msgspec.structs.replace(row, broker_seq=seq, updated_at=now))
 
 

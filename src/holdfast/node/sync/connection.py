@@ -68,7 +68,7 @@ class BrokerConnection:
 
     def __init__(
         self,
-        core: NodeEngine,
+        engine: NodeEngine,
         trust: Trust,
         broker: BrokerAddress,
         board: BrokerStatusTracker,
@@ -79,11 +79,11 @@ class BrokerConnection:
         max_age_hours: int | None = None,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._core, self._trust, self._chance = core, trust, chance
+        self._engine, self._trust, self._chance = engine, trust, chance
         self._threads, self._callers = threads, callers
         self.board = board
         self.sync = SyncSession(
-            core, trust, broker, policies=policies, max_age_hours=max_age_hours, chance=chance
+            engine, trust, broker, policies=policies, max_age_hours=max_age_hours, chance=chance
         )
         self._broker = broker
         self._turn = asyncio.Event()
@@ -203,7 +203,7 @@ class BrokerConnection:
     async def _talk(self) -> None:
         if self.board.state is SyncState.ACTIVE or self.board.state is SyncState.IDLE:
             self.board.enter(SyncState.RECONNECTING)
-        self._side = BrokerHttpRequests(self._core, self._trust, self._broker)
+        self._side = BrokerHttpRequests(self._engine, self._trust, self._broker)
         self._socket = socket = await WebSocketClient.open(self._broker.url, PATH)
         try:
             await self._greet(socket)
@@ -297,7 +297,7 @@ class BrokerConnection:
         patience_s = longest_ms(self._chance()) / SECOND_MS
         while True:
             await asyncio.sleep(SYNC_LOOK_MS / SECOND_MS)
-            silent = self._core.ctx.now_ms() - self.board.active_at
+            silent = self._engine.ctx.now_ms() - self.board.active_at
             self.board.enter(settled(self.board.state, silent, self.sync.waiting()))
             if monotonic() - seen_at >= SEEN_MS / SECOND_MS:
                 seen_at = monotonic()
@@ -316,15 +316,15 @@ class BrokerConnection:
     def _note_seen(self) -> None:
         """The broker is there, even if it has nothing to say."""
         slugs = [mesh.slug for mesh in self.meshes.values() if mesh.trouble is None]
-        now = self._core.ctx.now_ms()
-        self._core.write("sync.seen", lambda tx: _seen(tx, slugs, now))
+        now = self._engine.ctx.now_ms()
+        self._engine.write("sync.seen", lambda tx: _seen(tx, slugs, now))
 
     async def _meet(self, slug: str) -> None:
         """Reads anew who takes part. It is a cache: that it fails is no reason to stop."""
         assert self._side is not None
         try:
             members = await self._call(self._side.members, slug)
-            await self._run(self.sync.mates, slug, members)
+            await self._run(self.sync.known_members, slug, members)
         except HoldfastError as error:
             log.info("the members of %s could not be read: %s", slug, error.message)
 

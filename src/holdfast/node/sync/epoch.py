@@ -35,12 +35,12 @@ log = logging.getLogger("holdfast")
 _JOB = "sync:"
 
 
-def take_up(core: NodeEngine, mesh: MeshState, place: MeshPosition, max_age_hours: int) -> bool:
+def take_up(engine: NodeEngine, mesh: MeshState, place: MeshPosition, max_age_hours: int) -> bool:
     """Brings the cursor to a place. True if it was moved, or stands for the first time. A message
     that may be at the broker is told again up to `max_age_hours`.
     """
     _check_same(mesh, place)
-    row = core.read("sync.place", partial(_require, mesh.slug))
+    row = engine.read("sync.place", partial(_require, mesh.slug))
     mesh.cursor = Cursor(row.broker_epoch, row.broker_seq)
     mesh.grants = frozenset(place.grants)
     mesh.last = place.seq
@@ -48,7 +48,7 @@ def take_up(core: NodeEngine, mesh: MeshState, place: MeshPosition, max_age_hour
     move = epoch_moved(mesh.cursor, place.epoch, bases, place.seq)
     if move is None:
         # Who was cut off after the last move may not have come to it.
-        mesh.went_back = not _is_kept(core, mesh)
+        mesh.went_back = not _is_kept(engine, mesh)
         return False
     if move.lost:
         log.warning(
@@ -60,18 +60,18 @@ def take_up(core: NodeEngine, mesh: MeshState, place: MeshPosition, max_age_hour
     mesh.ahead = place.epoch
     if move.lost:
         # Whoever is storing an answer of the epoch before is done with it after this.
-        core.write("sync.epoch", lambda tx: None)
+        engine.write("sync.epoch", lambda tx: None)
     for lost in move.lost:
-        put_back(core, mesh, lost, max_age_hours)
-    core.write("sync.epoch", partial(_move, core, mesh.slug, move))
+        put_back(engine, mesh, lost, max_age_hours)
+    engine.write("sync.epoch", partial(_move, engine, mesh.slug, move))
     mesh.cursor = move.cursor
-    mesh.went_back = not _is_kept(core, mesh)
+    mesh.went_back = not _is_kept(engine, mesh)
     mesh.own = mesh.own or move.own
     return True
 
 
-def _is_kept(core: NodeEngine, mesh: MeshState) -> bool:
-    return core.read("sync.place", lambda tx: is_kept(tx, mesh.slug, mesh.cursor.epoch))
+def _is_kept(engine: NodeEngine, mesh: MeshState) -> bool:
+    return engine.read("sync.place", lambda tx: is_kept(tx, mesh.slug, mesh.cursor.epoch))
 
 
 def _check_same(mesh: MeshState, place: MeshPosition) -> None:
@@ -89,49 +89,49 @@ def _require(slug: str, tx: Reader) -> MeshRow:
     return row
 
 
-def _move(core: NodeEngine, slug: str, move: Move, tx: Transaction) -> None:
+def _move(engine: NodeEngine, slug: str, move: Move, tx: Transaction) -> None:
     row = _require(slug, tx)
     epoch, seq = move.cursor
-    now = core.ctx.now_ms()
+    now = engine.ctx.now_ms()
     tx.mesh_change(msgspec.structs.replace(row, broker_epoch=epoch, broker_seq=seq, updated_at=now))
 
 
 # --- what the broker forgot ----------------------------------------------------------------------
 
 
-def put_back(core: NodeEngine, mesh: MeshState, lost: LostAtBroker, max_age_hours: int) -> int:
+def put_back(engine: NodeEngine, mesh: MeshState, lost: LostAtBroker, max_age_hours: int) -> int:
     """Everything that is known to have stood there waits in the spool again; says how much. Without
     the grant to relay only what is ours: the others have their own.
     """
     after, total = lost.above, 0
-    oldest_ms = 0 if lost.certain else core.ctx.now_ms() - max_age_hours * HOUR_MS
-    while found := core.read("sync.heard", partial(_heard, mesh.slug, lost, after)):
+    oldest_ms = 0 if lost.certain else engine.ctx.now_ms() - max_age_hours * HOUR_MS
+    while found := engine.read("sync.heard", partial(_heard, mesh.slug, lost, after)):
         offsets = [offset for _, offset in found]
-        total += core.write("sync.put_back", partial(_put_back, core, mesh, offsets, oldest_ms))
+        total += engine.write("sync.put_back", partial(_put_back, engine, mesh, offsets, oldest_ms))
         after = found[-1][0]
     return total
 
 
 def _heard(slug: str, lost: LostAtBroker, after: int, tx: Reader) -> list[tuple[int, int]]:
-    found = tx.heard_above(slug, lost.epoch, lost.above, after, CHUNK_ROWS)
+    found = tx.broker_positions_above(slug, lost.epoch, lost.above, after, CHUNK_ROWS)
     return [(seq, offset) for seq, offset in found if lost.upto is None or seq <= lost.upto]
 
 
 def _put_back(
-    core: NodeEngine, mesh: MeshState, offsets: list[int], oldest_ms: int, tx: Transaction
+    engine: NodeEngine, mesh: MeshState, offsets: list[int], oldest_ms: int, tx: Transaction
 ) -> int:
     """Messages only from a time on; changes are known to whoever meets one twice."""
-    now = core.ctx.now_ms()
+    now = engine.ctx.now_ms()
     relays = "relay" in mesh.grants
     count = 0
     for offset in offsets:
         entry = tx.log_get(offset)
         if entry is None or entry.mesh != mesh.slug:
             continue  # truncated since: the broker's snapshot, or nobody, has it
-        if entry.origin != core.ctx.peer and not relays:
+        if entry.origin != engine.ctx.peer and not relays:
             continue
         if entry.op == MESSAGE and min(entry.recorded_at, id_time_ms(entry.id)) < oldest_ms:
-            if entry.origin == core.ctx.peer:
+            if entry.origin == engine.ctx.peer:
                 log.warning(
                     "message %s to %s is not sent again: nobody can tell whether the broker has "
                     "lost it, or had it and forgot its id in time",
@@ -139,12 +139,12 @@ def _put_back(
                     mesh.slug,
                 )
             continue
-        known = tx.spool_get(mesh.lane, entry.id)
+        known = tx.outbox_get(mesh.lane, entry.id)
         if known is None:
             row = outbox_row(mesh.lane, decode_trusted(entry.raw), offset, now)
-            count += tx.spool_add((row,))
+            count += tx.outbox_add((row,))
         elif known.state == OutboxState.DONE:
-            tx.spool_put(
+            tx.outbox_put(
                 # Its age begins anew: what a broker forgot, it does not know by its id either.
                 msgspec.structs.replace(after_retry(known), created_at=now)
             )
@@ -155,7 +155,7 @@ def _put_back(
 # --- our own past --------------------------------------------------------------------------------
 
 
-def lost_own(core: NodeEngine, slug: str) -> bool:
+def lost_own(engine: NodeEngine, slug: str) -> bool:
     """May we have handed in what we no longer know? So it is in an epoch of our log in which this
     mesh has not been read to its end yet: the first one, or one that a restore began.
     """
@@ -164,14 +164,14 @@ def lost_own(core: NodeEngine, slug: str) -> bool:
         job = tx.job_get(_JOB + slug)
         return job is None or job.cursor.get("log_epoch") != tx.epoch()
 
-    return core.read("sync.own", read)
+    return engine.read("sync.own", read)
 
 
-def found_own(core: NodeEngine, slug: str) -> None:
+def found_own(engine: NodeEngine, slug: str) -> None:
     """The mesh was read to its end, what we handed in ourselves included."""
-    now = core.ctx.now_ms()
+    now = engine.ctx.now_ms()
 
     def work(tx: Transaction) -> None:
         tx.job_put(JobRow(name=_JOB + slug, cursor={"log_epoch": tx.epoch()}, updated_at=now))
 
-    core.write("sync.own", work)
+    engine.write("sync.own", work)

@@ -24,8 +24,8 @@ log = logging.getLogger("holdfast")
 class BrokerHttpRequests:
     """The HTTP side of one connection with a broker."""
 
-    def __init__(self, core: NodeEngine, trust: Trust, broker: BrokerAddress) -> None:
-        self._core = core
+    def __init__(self, engine: NodeEngine, trust: Trust, broker: BrokerAddress) -> None:
+        self._engine = engine
         self._over = False
         # Objects may be large: what is small must not wait behind them.
         self._asking = BrokerClient.of(trust, broker.url, broker.card)
@@ -49,7 +49,7 @@ class BrokerHttpRequests:
         done = []
         for sha in objects:
             try:
-                self._carrying.put_object(self._core, mesh, sha)
+                self._carrying.put_object(self._engine, mesh, sha)
             except (BlobMissing, BlobCorrupt, BodyTooLarge, NotAllowed) as error:
                 log.warning("object %s was not brought to the broker: %s", sha, error.message)
             done.append(sha)
@@ -58,23 +58,23 @@ class BrokerHttpRequests:
     def fetch(self, mesh: str, objects: Iterable[str]) -> set[str]:
         """Brings objects from the broker; returns those that it does not have."""
         source = self._carrying.objects(mesh)
-        return pull_objects(self._core, source, objects, lambda pulled: None, lambda: self._over)
+        return pull_objects(self._engine, source, objects, lambda pulled: None, lambda: self._over)
 
     def take_snapshot(self, mesh: str) -> bool:
         """False if the broker has none."""
-        took = take_snapshot(self._core, self._carrying, mesh, ended=lambda: self._over)
+        took = take_snapshot(self._engine, self._carrying, mesh, ended=lambda: self._over)
         return took is not None
 
     def upload_snapshot(self, mesh: str) -> None:
-        upload_snapshot(self._core, self._carrying, mesh)
+        upload_snapshot(self._engine, self._carrying, mesh)
 
     def keep_snapshot(self, mesh: str) -> None:
         """The broker may have lost the one that we made: then it gets it again."""
-        keep_snapshot(self._core, self._carrying, mesh)
+        keep_snapshot(self._engine, self._carrying, mesh)
 
     def finish_join(self, mesh: str) -> None:
         """Takes the snapshot of a mesh whose joining was cut off before it had."""
-        join.go_on(self._core, self._carrying, mesh, ended=lambda: self._over)
+        join.go_on(self._engine, self._carrying, mesh, ended=lambda: self._over)
 
     def members(self, mesh: str) -> list[KnownMember]:
         """Who takes part in a mesh, as the broker tells now."""

@@ -37,7 +37,7 @@ class SyncManager:
 
     def __init__(
         self,
-        core: NodeEngine,
+        engine: NodeEngine,
         trust: Trust,
         *,
         policies: Policies = PARK,
@@ -45,7 +45,7 @@ class SyncManager:
         on_change: Changed = lambda board: None,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._core, self._trust = core, trust
+        self._engine, self._trust = engine, trust
         self._policies, self._max_age_hours = policies, max_age_hours
         self._on_change, self._chance = on_change, chance
         self._threads = ThreadPoolExecutor(SYNC_THREADS, "holdfast-sync")
@@ -59,8 +59,8 @@ class SyncManager:
     async def start(self) -> None:
         """What was in flight when the last process ended has no answer coming."""
         self._open = True
-        await asyncio.to_thread(self._core.write, "sync.recover", lambda tx: tx.spool_recover())
-        self._core.sync_word = self.word
+        await asyncio.to_thread(self._engine.write, "sync.recover", lambda tx: tx.outbox_recover())
+        self._engine.sync_word = self.word
         await self.refresh()
         self._watching = asyncio.create_task(self._watch_on())
 
@@ -72,7 +72,7 @@ class SyncManager:
 
     async def refresh(self, *, try_now: bool = False) -> None:
         """Reads again what is shared where, and does as it says."""
-        asked = self._core.read("sync.meshes", _read)
+        asked = self._engine.read("sync.meshes", _read)
         for broker in self._links.keys() - asked.keys():
             link, task = self._links.pop(broker)
             await self._end(link, task)
@@ -96,7 +96,7 @@ class SyncManager:
         links = list(self._links.values())
         await asyncio.gather(*(self._end(link, task) for link, task in links))
         self._links = {}
-        self._core.sync_word = None
+        self._engine.sync_word = None
         self._threads.shutdown(wait=False)
         self._callers.shutdown(wait=False)
 
@@ -104,7 +104,7 @@ class SyncManager:
 
     def status(self) -> list[BrokerStatus]:
         links = [link for link, _ in list(self._links.values())]
-        return broker_status(self._core, [(link.board, dict(link.meshes)) for link in links])
+        return broker_status(self._engine, [(link.board, dict(link.meshes)) for link in links])
 
     def word(self, mesh: str, kind: str, paused: bool) -> str:
         """How a mesh stands, in one word; from any thread."""
@@ -117,9 +117,9 @@ class SyncManager:
     # --- links -----------------------------------------------------------------------------------
 
     def _begin(self, broker: BrokerAddress) -> None:
-        board = BrokerStatusTracker(broker, self._core.ctx.now_ms, self._on_change)
+        board = BrokerStatusTracker(broker, self._engine.ctx.now_ms, self._on_change)
         link = BrokerConnection(
-            self._core,
+            self._engine,
             self._trust,
             broker,
             board,

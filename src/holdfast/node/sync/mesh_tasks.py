@@ -148,7 +148,7 @@ class MeshTasks:
         at = self._sync.next_at(self._slug)
         wait_ms = SYNC_LOOK_MS
         if at is not None:
-            wait_ms = min(wait_ms, max(1, at - self._sync.core.ctx.now_ms()))
+            wait_ms = min(wait_ms, max(1, at - self._sync.engine.ctx.now_ms()))
         try:
             async with asyncio.timeout(wait_ms / SECOND_MS):
                 await self._due.wait()
@@ -215,7 +215,7 @@ class MeshTasks:
         log.warning("the snapshot of %s could not be taken: %s", self._slug, error.message)
         mesh = self._sync.meshes.get(self._slug)
         if mesh is not None:
-            mesh.refuse(error, self._sync.core.ctx.now_ms())
+            mesh.refuse(error, self._sync.engine.ctx.now_ms())
 
     async def _take_on(self) -> None:
         after: FromBroker | None = None
@@ -277,7 +277,7 @@ class MeshTasks:
 
     async def _take_piece(self, piece: receive.DecodedPage) -> list[FromNode] | None:
         """None if it is to be tried again: a sweep was faster."""
-        wanted = receive.objects_wanted(self._sync.core, piece)
+        wanted = receive.objects_wanted(self._sync.engine, piece)
         absent: set[str] = set()
         if wanted:
             absent = await self._call(self._calls.fetch, self._slug, wanted)

@@ -28,45 +28,45 @@ class Resumed(msgspec.Struct, frozen=True):
     """Items that were refused before and are tried again at once."""
 
 
-def pause(core: NodeEngine, mesh: str) -> MeshRow:
-    return core.write("sync.pause", partial(_set_paused, core, mesh, True))
+def pause(engine: NodeEngine, mesh: str) -> MeshRow:
+    return engine.write("sync.pause", partial(_set_paused, engine, mesh, True))
 
 
-def resume(core: NodeEngine, mesh: str) -> Resumed:
+def resume(engine: NodeEngine, mesh: str) -> Resumed:
     """Lets one mesh go on. Items that wait for a later try go at once; dead ones stay dead."""
-    before = core.require_mesh(mesh)
+    before = engine.require_mesh(mesh)
     retried = after = 0
     while True:
-        count, last = core.write("sync.resume", partial(_retry, lane_of(mesh), after))
+        count, last = engine.write("sync.resume", partial(_retry, lane_of(mesh), after))
         retried += count
         if last is None:
             break
         after = last
-    core.write("sync.resume", partial(_set_paused, core, mesh, False))
+    engine.write("sync.resume", partial(_set_paused, engine, mesh, False))
     return Resumed(mesh, before.sync_paused, retried)
 
 
-def resume_all(core: NodeEngine) -> list[Resumed]:
+def resume_all(engine: NodeEngine) -> list[Resumed]:
     """Every mesh that is paused."""
-    rows = core.read("mesh.list", lambda tx: tx.mesh_list())
-    return [resume(core, row.slug) for row in rows if row.shared and row.sync_paused]
+    rows = engine.read("mesh.list", lambda tx: tx.mesh_list())
+    return [resume(engine, row.slug) for row in rows if row.shared and row.sync_paused]
 
 
-def _set_paused(core: NodeEngine, mesh: str, paused: bool, tx: Transaction) -> MeshRow:
+def _set_paused(engine: NodeEngine, mesh: str, paused: bool, tx: Transaction) -> MeshRow:
     row = tx.mesh_get(mesh)
     if row is None:
         raise UnknownMesh(f"there is no mesh {mesh!r}")
     if not row.shared:
         raise NotShared(f"{mesh!r} is not shared, so nothing of it is sent")
-    now = core.ctx.now_ms()
+    now = engine.ctx.now_ms()
     changed = msgspec.structs.replace(row, sync_paused=paused, updated_at=now)
     tx.mesh_change(changed)
     return changed
 
 
 def _retry(lane: str, after: int, tx: Transaction) -> tuple[int, int | None]:
-    rows = tx.spool_list(lane, (OutboxState.PENDING,), after, CHUNK_ROWS)
+    rows = tx.outbox_list(lane, (OutboxState.PENDING,), after, CHUNK_ROWS)
     refused = [row for row in rows if row.attempts]
     for row in refused:
-        tx.spool_put(after_retry(row))
+        tx.outbox_put(after_retry(row))
     return len(refused), rows[-1].number if len(rows) == CHUNK_ROWS else None

@@ -53,18 +53,18 @@ class _Chosen(msgspec.Struct):
     held: list[Held]
 
 
-def next_push(core: NodeEngine, mesh: MeshState, policy: Policy, room: int) -> Push | None:
+def next_push(engine: NodeEngine, mesh: MeshState, policy: Policy, room: int) -> Push | None:
     """What is due and fits, marked as in flight; None if there is nothing, or no room."""
     room = min(room, SYNC_PUSH_ITEMS, SYNC_WINDOW_ITEMS - len(mesh.inflight))
-    now = core.ctx.now_ms()
+    now = engine.ctx.now_ms()
     if room <= 0 or not mesh.may_send or now < mesh.not_before:
         return None
     if mesh.retry_at is not None and mesh.retry_at <= now:
         mesh.retry_at = None
-    first = core.read("sync.due", lambda tx: tx.spool_next_at(mesh.lane))
+    first = engine.read("sync.due", lambda tx: tx.outbox_next_at(mesh.lane))
     if first is None or first > now:
         return None
-    chosen = core.write("sync.push", partial(_choose, core, mesh, policy, room, now))
+    chosen = engine.write("sync.push", partial(_choose, engine, mesh, policy, room, now))
     for held in chosen.held:
         mesh.held[held.row.number] = held
     if not chosen.rows:
@@ -76,27 +76,27 @@ def next_push(core: NodeEngine, mesh: MeshState, policy: Policy, room: int) -> P
 
 
 def _choose(
-    core: NodeEngine, mesh: MeshState, policy: Policy, room: int, now: int, tx: Transaction
+    engine: NodeEngine, mesh: MeshState, policy: Policy, room: int, now: int, tx: Transaction
 ) -> _Chosen:
     chosen = _Chosen([], [], [])
     after, page = mesh.looked_to, max(room, _PAGE_ROWS_MIN)
     for _ in range(_PAGES):
-        due = tx.spool_due(mesh.lane, now, page, after)
+        due = tx.outbox_due(mesh.lane, now, page, after)
         free = [row for row in due if row.number not in mesh.held]
         failing = _failing(mesh, policy, free, tx)
         rows = plan(free, failing, policy, room, list(mesh.inflight.values())).go
-        _fill(core, mesh, chosen, rows, now, tx)
+        _fill(engine, mesh, chosen, rows, now, tx)
         after = (due[-1].rank, due[-1].number) if len(due) == page else FIRST
         if chosen.rows or after == FIRST:
             break
     # Where all that was looked at has to wait, the next look begins behind it.
     mesh.looked_to = FIRST if chosen.rows else after
-    tx.spool_inflight(mesh.lane, [row.number for row in chosen.rows])
+    tx.outbox_inflight(mesh.lane, [row.number for row in chosen.rows])
     return chosen
 
 
 def _fill(
-    core: NodeEngine,
+    engine: NodeEngine,
     mesh: MeshState,
     chosen: _Chosen,
     rows: Sequence[OutboxRow],
@@ -111,11 +111,11 @@ def _fill(
         for row in some:
             entry = entries.get(row.offset)
             if entry is None:
-                tx.spool_put(_lost(row, now))
+                tx.outbox_put(_lost(row, now))
                 continue
             if row.entity and row.entity in stuck:
                 continue
-            missing = _objects(core, mesh, entry)
+            missing = _objects(engine, mesh, entry)
             if missing:
                 chosen.held.append(Held(row, frozenset(missing)))
                 stuck.add(row.entity)
@@ -136,8 +136,8 @@ def _failing(
     held = [one.row for one in list(mesh.held.values())]
     held += [row for row in list(mesh.inflight.values()) if row.attempts]
     if policy is Policy.HALT:
-        return [*tx.spool_failing(mesh.lane, None), *held]
-    return [*tx.spool_failing(mesh.lane, {row.entity for row in due if row.entity}), *held]
+        return [*tx.outbox_failing(mesh.lane, None), *held]
+    return [*tx.outbox_failing(mesh.lane, {row.entity for row in due if row.entity}), *held]
 
 
 def _entries(rows: Sequence[OutboxRow], tx: Reader) -> dict[int, Entry]:
@@ -154,12 +154,12 @@ def _entries(rows: Sequence[OutboxRow], tx: Reader) -> dict[int, Entry]:
     return {entry.offset: entry for entry in found if entry is not None}
 
 
-def _objects(core: NodeEngine, mesh: MeshState, entry: Entry) -> list[str]:
+def _objects(engine: NodeEngine, mesh: MeshState, entry: Entry) -> list[str]:
     """Objects that an envelope names, that are here, and that the broker may not have."""
     if entry.op not in _NAMING:
         return []
     named = [found.sha256 for found in objects_of(read_arrivals((entry.raw,)))]
-    return [sha for sha in named if sha not in mesh.brought and core.blobs.exists(sha)]
+    return [sha for sha in named if sha not in mesh.brought and engine.blobs.exists(sha)]
 
 
 def release(mesh: MeshState, objects: Iterable[str]) -> None:
@@ -185,7 +185,7 @@ def _lost(row: OutboxRow, now: int) -> OutboxRow:
 
 
 def ack_rows(
-    core: NodeEngine, mesh: MeshState, acks: Acks, policy: Policy, chance: Callable[[], float]
+    engine: NodeEngine, mesh: MeshState, acks: Acks, policy: Policy, chance: Callable[[], float]
 ) -> None:
     """What a broker says of rows that it was sent becomes their state, in one transaction.
 
@@ -199,14 +199,14 @@ def ack_rows(
     if not found:
         return
     told = [(row, answer, meaning_of(answer.status, _code(answer))) for row, answer in found]
-    settling = _Settling(core, mesh, acks.epoch, told, policy, chance)
-    core.write("sync.acks", settling)
+    settling = _Settling(engine, mesh, acks.epoch, told, policy, chance)
+    engine.write("sync.acks", settling)
     told = settling.told
     meanings = {meaning for _, _, meaning in told}
     if meanings & {Meaning.LATER, Meaning.AGAIN}:
         # Again, too: an epoch that is not taken up would refuse them as fast as they are sent.
         mesh.busy += 1
-        mesh.not_before = core.ctx.now_ms() + backoff_ms(mesh.busy, chance())
+        mesh.not_before = engine.ctx.now_ms() + backoff_ms(mesh.busy, chance())
     elif Meaning.DONE in meanings:
         mesh.busy = 0
     if 0 < acks.epoch < mesh.cursor.epoch:
@@ -220,7 +220,7 @@ def ack_rows(
     mesh.advance(settling.cursor)
     for row, _ in found:
         mesh.inflight.pop(row.number, None)
-    _count(mesh, told, core.ctx.now_ms())
+    _count(mesh, told, engine.ctx.now_ms())
 
 
 def _code(answer: PushAnswer) -> str:
@@ -243,34 +243,34 @@ class _Settling:
 
     def __init__(
         self,
-        core: NodeEngine,
+        engine: NodeEngine,
         mesh: MeshState,
         epoch: int,
         told: list[tuple[OutboxRow, PushAnswer, Meaning]],
         policy: Policy,
         chance: Callable[[], float],
     ) -> None:
-        self._core, self._mesh, self._epoch = core, mesh, epoch
+        self._engine, self._mesh, self._epoch = engine, mesh, epoch
         self.told, self._policy, self._chance = told, policy, chance
         self.paused, self.cursor = mesh.paused, mesh.cursor
 
     def __call__(self, tx: Transaction) -> None:
-        now = self._core.ctx.now_ms()
+        now = self._engine.ctx.now_ms()
         lane = self._mesh.lane
         # Looked at here and not before: another thread may be putting back what an epoch lost,
         # and would not see what is written down as done in it behind its back.
         if 0 < self._epoch < max(self._mesh.ahead, self._mesh.cursor.epoch):
             self.told = [(row, answer, Meaning.AGAIN) for row, answer, _ in self.told]
         done = [(row, answer) for row, answer, meaning in self.told if meaning is Meaning.DONE]
-        tx.spool_done([(row.number, a.broker_id, a.message_epoch, a.seq) for row, a in done], now)
+        tx.outbox_done([(row.number, a.broker_id, a.message_epoch, a.seq) for row, a in done], now)
         heard = [(a.seq, row.offset) for row, a in done if a.history_available]
-        tx.heard_add(self._mesh.slug, self._epoch, heard)
+        tx.broker_positions_add(self._mesh.slug, self._epoch, heard)
         seqs = {seq for seq, _ in heard}
         halted = False
         for row, answer, meaning in self.told:
             if meaning is Meaning.DONE:
                 continue
-            known = tx.spool_get(lane, row.id)
+            known = tx.outbox_get(lane, row.id)
             if known is None or known.state != OutboxState.INFLIGHT:
                 continue  # an operator was faster
             if meaning is Meaning.REFUSED:
@@ -283,13 +283,13 @@ class _Settling:
                 )
             else:
                 after = msgspec.structs.replace(known, state=str(OutboxState.PENDING), tried_at=now)
-            tx.spool_put(after)
+            tx.outbox_put(after)
         self._note(tx, now, seqs, halted=halted)
 
     def _refused(self, row: OutboxRow, answer: PushAnswer, now: int, tx: Reader) -> OutboxRow:
         problem = answer.problem or Problem("refused", f"the broker answers {answer.status}")
         entry = tx.log_get(row.offset)
-        ours = entry is None or entry.origin == self._core.ctx.peer
+        ours = entry is None or entry.origin == self._engine.ctx.peer
         if problem.code == NotGranted.code and not ours:
             # Brought again because the broker had lost it, and not ours to bring: no one's fault.
             return after_abort(row, now, f"{problem.code}: {problem.message}")

@@ -83,9 +83,9 @@ def decode_page(entries: Entries) -> DecodedPage:
     return DecodedPage(entries, read_arrivals(row.raw for row in entries.rows))
 
 
-def objects_wanted(core: NodeEngine, incoming: DecodedPage) -> list[str]:
+def objects_wanted(engine: NodeEngine, incoming: DecodedPage) -> list[str]:
     """Objects that the page names and that are not here."""
-    return [o.sha256 for o in objects_of(incoming.arrivals) if not core.blobs.exists(o.sha256)]
+    return [o.sha256 for o in objects_of(incoming.arrivals) if not engine.blobs.exists(o.sha256)]
 
 
 def pieces(incoming: DecodedPage) -> Iterator[DecodedPage]:
@@ -119,30 +119,33 @@ def _cost(arrival: Arrived | Arrival) -> int:
 
 
 def receive_page(
-    core: NodeEngine, mesh: MeshState, incoming: DecodedPage, absent: Collection[str] | None = None
+    engine: NodeEngine,
+    mesh: MeshState,
+    incoming: DecodedPage,
+    absent: Collection[str] | None = None,
 ) -> PageReceived:
     """Stores one page and moves the cursor to its end, in one transaction. Moved if the cursor is
     elsewhere. `absent` are objects that the broker does not have; that the others are still here is
     looked at where no sweep can take them (ObjectGone).
     """
-    return core.write("sync.take", partial(_store, core, mesh, incoming, absent))
+    return engine.write("sync.take", partial(_store, engine, mesh, incoming, absent))
 
 
-def receive_urgent(core: NodeEngine, mesh: MeshState, rows: Sequence[FeedRow]) -> int:
+def receive_urgent(engine: NodeEngine, mesh: MeshState, rows: Sequence[FeedRow]) -> int:
     """Urgent messages ahead of their turn: into the inbox, and the cursor stays. What is refused
     comes again with its page, and is set aside then. Says how many were new.
     """
     arrivals = read_arrivals(row.raw for row in rows)
 
     def work(tx: Transaction) -> int:
-        applied, _ = _apply(core, mesh, rows, arrivals, tx)
+        applied, _ = _apply(engine, mesh, rows, arrivals, tx)
         return sum(one.outcome is not Outcome.NOOP_ALREADY_APPLIED for one in applied)
 
-    return core.write("sync.express", work)
+    return engine.write("sync.express", work)
 
 
 def _store(
-    core: NodeEngine,
+    engine: NodeEngine,
     mesh: MeshState,
     incoming: DecodedPage,
     absent: Collection[str] | None,
@@ -160,30 +163,34 @@ def _store(
     arrivals = [arrivals[at] for at in fresh]
     if absent is not None:
         for named in objects_of(arrivals):
-            if named.sha256 not in absent and not core.blobs.exists(named.sha256):
+            if named.sha256 not in absent and not engine.blobs.exists(named.sha256):
                 raise ObjectGone
-    applied, places = _apply(core, mesh, rows, arrivals, tx)
+    applied, places = _apply(engine, mesh, rows, arrivals, tx)
     refused = [
         (found, one.error)
         for found, one in zip(places, applied, strict=True)
         if one.error is not None
     ]
-    _set_aside(core, mesh, entries.epoch, refused, tx)
+    _set_aside(engine, mesh, entries.epoch, refused, tx)
     heard = [
         (found.seq, one.offset)
         for found, one in zip(places, applied, strict=True)
         if one.offset  # 0: known, but no longer in our log
     ]
-    tx.heard_add(mesh.slug, entries.epoch, heard)
+    tx.broker_positions_add(mesh.slug, entries.epoch, heard)
     moved = Cursor(entries.epoch, max(cursor.seq, entries.to))
-    now = core.ctx.now_ms()
+    now = engine.ctx.now_ms()
     tx.mesh_change(msgspec.structs.replace(row, broker_seq=moved.seq, last_sync_at=now))
     known = [one.outcome for one in applied].count(Outcome.NOOP_ALREADY_APPLIED)
     return PageReceived(moved, len(applied) - known - len(refused), known, len(refused))
 
 
 def _apply(
-    core: NodeEngine, mesh: MeshState, rows: Sequence[FeedRow], arrivals: Arrivals, tx: Transaction
+    engine: NodeEngine,
+    mesh: MeshState,
+    rows: Sequence[FeedRow],
+    arrivals: Arrivals,
+    tx: Transaction,
 ) -> tuple[list[Applied], list[FeedRow]]:
     """What became of each, with the row that it came in: first those that are refused out of
     hand.
@@ -193,7 +200,7 @@ def _apply(
     good: Arrivals = []
     good_rows: list[FeedRow] = []
     for row, arrival in zip(rows, arrivals, strict=True):
-        error = objection(core, mesh.slug, arrival, tx)
+        error = objection(engine, mesh.slug, arrival, tx)
         if error is None:
             good.append(arrival)
             good_rows.append(row)
@@ -201,12 +208,12 @@ def _apply(
             out.append(Applied(None, None, error=error))
             out_rows.append(row)
     delivered = {row.raw: row.broker_id for row in good_rows}
-    applied = Intake.of(core.ctx, good, delivered=delivered)(tx) if good else []
+    applied = Intake.of(engine.ctx, good, delivered=delivered)(tx) if good else []
     return out + applied, out_rows + good_rows
 
 
 def _set_aside(
-    core: NodeEngine,
+    engine: NodeEngine,
     mesh: MeshState,
     epoch: int,
     refused: Sequence[tuple[FeedRow, HoldfastError]],
@@ -219,7 +226,7 @@ def _set_aside(
             f"{QUARANTINE_ROWS_MAX} envelopes of the mesh {mesh.slug!r} were set aside already",
             hint=f"look at them: holdfast link quarantine {mesh.lane}",
         )
-    now = core.ctx.now_ms()
+    now = engine.ctx.now_ms()
     for row, error in refused:
         tx.quarantine_add(
             QuarantineRow(

@@ -54,7 +54,7 @@ class SyncOutcome(msgspec.Struct, frozen=True):
 
 
 def wait_until_synced(
-    core: NodeEngine,
+    engine: NodeEngine,
     trust: Trust,
     paths: HomePaths,
     mesh: str,
@@ -66,14 +66,14 @@ def wait_until_synced(
     """Works, or waits for the daemon, until a mesh is settled. Gives up when nothing has moved for
     `patience_ms`. Unreachable if the broker does not answer at all.
     """
-    row = core.require_mesh(mesh)
+    row = engine.require_mesh(mesh)
     if row.broker_url is None or row.broker_card is None:
         raise NotShared(f"{mesh!r} is not shared")
     by_daemon = daemon_note(paths) is not None
     with closing(BrokerClient.of(trust, row.broker_url, row.broker_card)) as calls:
-        progress = _Progress(core, calls, mesh, by_daemon, patience_ms, told)
+        progress = _Progress(engine, calls, mesh, by_daemon, patience_ms, told)
         return asyncio.run(
-            _look_on(progress) if by_daemon else _work(core, trust, progress, outbox)
+            _look_on(progress) if by_daemon else _work(engine, trust, progress, outbox)
         )
 
 
@@ -82,14 +82,14 @@ class _Progress:
 
     def __init__(
         self,
-        core: NodeEngine,
+        engine: NodeEngine,
         calls: BrokerClient,
         mesh: str,
         by_daemon: bool,
         patience_ms: int,
         told: Told,
     ) -> None:
-        self._core, self._calls, self._mesh, self._by_daemon = core, calls, mesh, by_daemon
+        self._engine, self._calls, self._mesh, self._by_daemon = engine, calls, mesh, by_daemon
         self._patience_s, self._told = patience_ms / SECOND_MS, told
         self._goal = calls.standing(mesh)
         self._asked_at = 0.0
@@ -100,8 +100,8 @@ class _Progress:
     def look(self, trouble: str = "") -> SyncOutcome | None:
         """How it ended; None while it goes on."""
         begun = monotonic()
-        row = self._core.require_mesh(self._mesh)
-        waiting = waiting_in(self._core, self._mesh)
+        row = self._engine.require_mesh(self._mesh)
+        waiting = waiting_in(self._engine, self._mesh)
         self._told(waiting)
         lag = self._lag(row, waiting)
         now = monotonic()
@@ -119,7 +119,7 @@ class _Progress:
         None if what lies there is our own, or for others: the cursor passes over it in its time.
         """
         goal = self._goal
-        joining = self._core.read("mesh.join", lambda tx: is_joining(tx, self._mesh))
+        joining = self._engine.read("mesh.join", lambda tx: is_joining(tx, self._mesh))
         if joining or row.broker_epoch < goal.epoch:
             return goal.seq or 1
         lag = max(0, goal.seq - row.broker_seq)
@@ -137,22 +137,24 @@ async def _look_on(progress: _Progress) -> SyncOutcome:
 
 
 async def _work(
-    core: NodeEngine, trust: Trust, progress: _Progress, outbox: OutboxSettings | None
+    engine: NodeEngine, trust: Trust, progress: _Progress, outbox: OutboxSettings | None
 ) -> SyncOutcome:
     chosen = outbox or OutboxSettings()
-    syncs = SyncManager(core, trust, policies=chosen.policies, max_age_hours=chosen.max_age_hours)
-    await syncs.start()
+    sync_manager = SyncManager(
+        engine, trust, policies=chosen.policies, max_age_hours=chosen.max_age_hours
+    )
+    await sync_manager.start()
     try:
-        while (found := progress.look(_trouble(syncs))) is None:
+        while (found := progress.look(_trouble(sync_manager))) is None:
             await asyncio.sleep(progress.pause_s)
         return found
     finally:
-        await syncs.stop()
+        await sync_manager.stop()
 
 
-def _trouble(syncs: SyncManager) -> str:
+def _trouble(sync_manager: SyncManager) -> str:
     def told() -> Iterator[str]:
-        for broker in syncs.status():
+        for broker in sync_manager.status():
             if broker.last_error is not None:
                 yield broker.last_error.message
             yield from (mesh.trouble.message for mesh in broker.meshes if mesh.trouble is not None)

@@ -89,7 +89,7 @@ class SyncSession:
 
     def __init__(
         self,
-        core: NodeEngine,
+        engine: NodeEngine,
         trust: Trust,
         broker: BrokerAddress,
         *,
@@ -101,7 +101,7 @@ class SyncSession:
         """`max_age_hours` is how long a message may wait, where that is not left to the broker.
         `chance` draws lots from [0, 1): how long to wait is partly left to them.
         """
-        self.core = core
+        self.engine = engine
         self.broker = broker
         self.policies = policies
         self._asked_age = max_age_hours
@@ -160,7 +160,7 @@ class SyncSession:
         for row in self._shared():
             mesh = self.meshes[row.slug] = MeshState(row)
             self._recover(mesh.lane)
-            expire(self.core, mesh.lane, self._age_hours)
+            expire(self.engine, mesh.lane, self._age_hours)
             told += self._begin(mesh, places.get(row.slug))
         return told
 
@@ -169,7 +169,7 @@ class SyncSession:
         any more.
         """
         for mesh in list(self.meshes.values()):
-            expire(self.core, mesh.lane, self._age_hours)
+            expire(self.engine, mesh.lane, self._age_hours)
 
     def look(self) -> list[FromNode]:
         """Reads the meshes again: those that were shared since are followed, those that are no
@@ -202,7 +202,7 @@ class SyncSession:
             found = [row for row in tx.mesh_list() if row.shared]
             return [row for row in found if (row.broker_url, row.broker_card) == ours]
 
-        return self.core.read("sync.meshes", read)
+        return self.engine.read("sync.meshes", read)
 
     def _begin(self, mesh: MeshState, place: MeshPosition | None) -> list[FromNode]:
         if place is None:
@@ -213,7 +213,7 @@ class SyncSession:
     def _take_up(self, mesh: MeshState, place: MeshPosition, *, asked: bool) -> list[FromNode]:
         """Follows a mesh from where it stands. `asked`: the broker does not know our cursor yet."""
         try:
-            moved = epoch.take_up(self.core, mesh, place, self._age_hours)
+            moved = epoch.take_up(self.engine, mesh, place, self._age_hours)
             if not asked and not moved and place.seq < mesh.cursor.seq:
                 raise EpochMismatch(
                     f"the broker ends at seq {place.seq} of {mesh.slug!r}, and {mesh.cursor.seq} "
@@ -226,10 +226,10 @@ class SyncSession:
         mesh.ready, mesh.trouble, mesh.gaps = True, None, 0
         if moved:
             mesh.busy = mesh.not_before = 0  # what was refused for its epoch may go
-        if epoch.lost_own(self.core, mesh.slug):
+        if epoch.lost_own(self.engine, mesh.slug):
             mesh.own = mesh.last > mesh.cursor.seq
             if not mesh.own:
-                epoch.found_own(self.core, mesh.slug)
+                epoch.found_own(self.engine, mesh.slug)
         return [self._follow(mesh)]
 
     def _follow(self, mesh: MeshState) -> Follow:
@@ -242,14 +242,14 @@ class SyncSession:
         mesh = self.meshes.get(slug)
         if mesh is None:
             return None
-        return sync_push.next_push(self.core, mesh, self.policies.of(slug), room)
+        return sync_push.next_push(self.engine, mesh, self.policies.of(slug), room)
 
     def next_at(self, slug: str) -> int | None:
         """When there is something to push again, by our clock; None: when somebody writes."""
         mesh = self.meshes.get(slug)
         if mesh is None or not mesh.may_send:
             return None
-        due = self.core.read("sync.due", lambda tx: tx.spool_next_at(mesh.lane))
+        due = self.engine.read("sync.due", lambda tx: tx.outbox_next_at(mesh.lane))
         now = self._now()
         if due is None or max(due, mesh.not_before) > now or mesh.looked_to != FIRST:
             return None if due is None else max(due, mesh.not_before)
@@ -261,7 +261,7 @@ class SyncSession:
         mesh = self.meshes.get(slug)
         if mesh is None or not mesh.may_send or len(mesh.inflight) >= SYNC_WINDOW_ITEMS:
             return False
-        due = self.core.read("sync.due", lambda tx: tx.spool_next_at(mesh.lane))
+        due = self.engine.read("sync.due", lambda tx: tx.outbox_next_at(mesh.lane))
         return due is not None and max(due, mesh.not_before) <= self._now()
 
     def on_acks(self, acks: Acks) -> list[FromNode]:
@@ -270,7 +270,7 @@ class SyncSession:
         if mesh is None:
             return []
         policy = self.policies.of(acks.mesh)
-        sync_push.ack_rows(self.core, mesh, acks, policy, self._chance)
+        sync_push.ack_rows(self.engine, mesh, acks, policy, self._chance)
         if acks.epoch > mesh.cursor.epoch:
             return [self._follow(mesh)]
         codes = {answer.problem.code for answer in acks.answers if answer.problem is not None}
@@ -335,7 +335,7 @@ class SyncSession:
         if entries.epoch > mesh.cursor.epoch or is_gap(mesh.cursor, entries.epoch, entries.after):
             return self._ask_again(mesh, entries)
         try:
-            taken = receive.receive_page(self.core, mesh, incoming, absent)
+            taken = receive.receive_page(self.engine, mesh, incoming, absent)
         except receive.CursorMoved as moved:
             mesh.cursor = moved.cursor
             return self._ask_again(mesh, entries)
@@ -353,7 +353,7 @@ class SyncSession:
         told: list[FromNode] = [Confirmed(mesh.slug, entries.epoch, entries.to)]
         if mesh.own and entries.to >= entries.last:
             # All that we may have lost is here again: from now on it need not be sent to us.
-            epoch.found_own(self.core, mesh.slug)
+            epoch.found_own(self.engine, mesh.slug)
             mesh.own = False
             told.append(self._follow(mesh))
         return told
@@ -373,7 +373,7 @@ class SyncSession:
         mesh = self.meshes.get(express.mesh)
         if mesh is None or not express.rows:
             return 0
-        return receive.receive_urgent(self.core, mesh, express.rows)
+        return receive.receive_urgent(self.engine, mesh, express.rows)
 
     def on_moved(self, moved: MeshMoved) -> list[FromNode]:
         mesh = self.meshes.get(moved.place.mesh)
@@ -407,16 +407,16 @@ class SyncSession:
         mesh = self.meshes.get(slug)
         if mesh is None:
             return []
-        row = self.core.read("sync.place", lambda tx: tx.mesh_get(slug))
+        row = self.engine.read("sync.place", lambda tx: tx.mesh_get(slug))
         if row is None:
             raise UnknownMesh(f"there is no mesh {slug!r} any more")
         mesh.cursor = Cursor(row.broker_epoch, row.broker_seq)
         mesh.snapshot, mesh.gaps = None, 0
         return [self._follow(mesh)]
 
-    def mates(self, slug: str, members: Sequence[KnownMember]) -> None:
+    def known_members(self, slug: str, members: Sequence[KnownMember]) -> None:
         """Who takes part, as the broker told."""
-        self.core.write("sync.mates", lambda tx: tx.mates_put(slug, members))
+        self.engine.write("sync.mates", lambda tx: tx.known_members_put(slug, members))
 
     # --- the end -----------------------------------------------------------------------------
 
@@ -428,19 +428,19 @@ class SyncSession:
 
         def work(tx: Transaction) -> None:
             for lane in lanes:
-                tx.spool_recover(lane)
+                tx.outbox_recover(lane)
 
         if lanes:
-            self.core.write("sync.dropped", work)
+            self.engine.write("sync.dropped", work)
 
     def _recover(self, lane: str) -> None:
         """What a connection before this one left in flight, if the disk failed when it ended."""
         left = (str(OutboxState.INFLIGHT),)
-        if self.core.read("sync.recover", lambda tx: tx.spool_list(lane, left, 0, 1)):
-            self.core.write("sync.recover", lambda tx: tx.spool_recover(lane))
+        if self.engine.read("sync.recover", lambda tx: tx.outbox_list(lane, left, 0, 1)):
+            self.engine.write("sync.recover", lambda tx: tx.outbox_recover(lane))
 
     def _now(self) -> int:
-        return self.core.ctx.now_ms()
+        return self.engine.ctx.now_ms()
 
 
 def _ask_where(mesh: MeshState) -> Follow:
@@ -449,7 +449,7 @@ def _ask_where(mesh: MeshState) -> Follow:
     return Follow(mesh.slug, 0, 0)
 
 
-def brokers(core: NodeEngine) -> list[BrokerAddress]:
+def brokers(engine: NodeEngine) -> list[BrokerAddress]:
     """Every broker that a mesh of this node is shared through."""
 
     def read(tx: Reader) -> list[BrokerAddress]:
@@ -460,4 +460,4 @@ def brokers(core: NodeEngine) -> list[BrokerAddress]:
         }
         return sorted(found, key=lambda broker: (broker.url, broker.card))
 
-    return core.read("sync.meshes", read)
+    return engine.read("sync.meshes", read)

@@ -140,29 +140,29 @@ def _read(tx: Reader) -> _Stored:
     lanes = [lane_of(slug) for slug in rows]
     return _Stored(
         rows,
-        tx.spool_counts(),
-        {lane: tx.spool_oldest(lane) for lane in lanes},
+        tx.outbox_counts(),
+        {lane: tx.outbox_oldest(lane) for lane in lanes},
         {lane: tx.quarantine_count(lane) for lane in lanes},
     )
 
 
 def broker_status(
-    core: NodeEngine, boards: list[tuple[BrokerStatusTracker, dict[str, MeshState]]]
+    engine: NodeEngine, boards: list[tuple[BrokerStatusTracker, dict[str, MeshState]]]
 ) -> list[BrokerStatus]:
     """All brokers with their meshes, as they are now."""
-    stored = core.read("sync.status", _read)
+    stored = engine.read("sync.status", _read)
     return [_broker(board, meshes, stored) for board, meshes in boards]
 
 
-def stored(core: NodeEngine) -> list[BrokerStatus]:
+def stored(engine: NodeEngine) -> list[BrokerStatus]:
     """The same where no daemon runs: nobody is connected, and the store says how far it got."""
-    now = core.ctx.now_ms()
+    now = engine.ctx.now_ms()
     boards = [
-        BrokerStatusTracker(broker, lambda: now, lambda board: None) for broker in brokers(core)
+        BrokerStatusTracker(broker, lambda: now, lambda board: None) for broker in brokers(engine)
     ]
     for board in boards:
         board.state = SyncState.STOPPED
-    return broker_status(core, [(board, {}) for board in boards])
+    return broker_status(engine, [(board, {}) for board in boards])
 
 
 def _broker(

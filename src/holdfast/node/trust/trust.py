@@ -58,15 +58,15 @@ READ: Final = "read"
 class Trust:
     """The trust of one node. Thread-safe: it keeps nothing in memory."""
 
-    def __init__(self, core: NodeEngine, paths: HomePaths) -> None:
-        self._core = core
+    def __init__(self, engine: NodeEngine, paths: HomePaths) -> None:
+        self._engine = engine
         self._paths = paths
 
     # --- this node -----------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        return self._core.ctx.peer
+        return self._engine.ctx.peer
 
     def seed(self) -> bytes:
         """The secret that this node signs with; read anew, so that a switch needs no restart."""
@@ -128,7 +128,7 @@ class Trust:
                 hint="give the card of the other node; every node needs a name of its own",
             )
         granted_now = _check_reads(reads)
-        now = self._core.ctx.now_ms()
+        now = self._engine.ctx.now_ms()
         fresh = ZoneKey(key=key, added_at=now, expires_at=_expiry(now, days))
 
         def work(tx: Transaction) -> ZoneRow:
@@ -140,7 +140,7 @@ class Trust:
                 )
             )
 
-        return self._core.write("peer.trust", work)
+        return self._engine.write("peer.trust", work)
 
     def revoke(self, name: str, *, reads: Iterable[str] = (), key: str | None = None) -> ZoneRow:
         """Takes back meshes, or a key (by its card, or by the text of the key on it)."""
@@ -166,13 +166,13 @@ class Trust:
             meshes = tuple(mesh for mesh in row.reads if mesh not in gone)
             return tx.zone_put(msgspec.structs.replace(row, keys=kept, reads=meshes))
 
-        return self._core.write("peer.revoke", work)
+        return self._engine.write("peer.revoke", work)
 
     def block(self, name: str) -> ZoneRow:
         """The zone is not spoken with any more; its keys stay known, for the day it is trusted
         again.
         """
-        now = self._core.ctx.now_ms()
+        now = self._engine.ctx.now_ms()
 
         def work(tx: Transaction) -> ZoneRow:
             row = _require(tx, name)
@@ -180,19 +180,19 @@ class Trust:
                 return row
             return tx.zone_put(msgspec.structs.replace(row, blocked_at=now))
 
-        return self._core.write("peer.block", work)
+        return self._engine.write("peer.block", work)
 
     def zones(self) -> list[ZoneRow]:
-        return self._core.read("peer.zones", lambda tx: tx.zone_list())
+        return self._engine.read("peer.zones", lambda tx: tx.zone_list())
 
     def zone(self, name: str) -> ZoneRow:
         """UnknownZone if there is none: what a link is pinned to."""
-        return self._core.read("peer.zone", lambda tx: _require(tx, name))
+        return self._engine.read("peer.zone", lambda tx: _require(tx, name))
 
     def caller_of_zone(self, name: str, key: bytes) -> Caller:
         """A zone that has proved that it owns this key, as it may be trusted now."""
-        row = self._core.read("peer.zone", lambda tx: tx.zone_get(name))
-        check_zone_key(row, name, key, self._core.ctx.now_ms())
+        row = self._engine.read("peer.zone", lambda tx: tx.zone_get(name))
+        check_zone_key(row, name, key, self._engine.ctx.now_ms())
         assert row is not None
         return Caller("zone", name, granted(row.reads))
 
@@ -213,7 +213,7 @@ class Trust:
         meshes = () if reads is None else _check_reads(reads)
         if reads is not None and not meshes:
             raise BadInput("a token that reads needs a mesh", hint="name one, or * for all")
-        now = self._core.ctx.now_ms()
+        now = self._engine.ctx.now_ms()
         text = token_text(os.urandom(TOKEN_BYTES))
         row = TokenRow(
             name=name,
@@ -223,7 +223,7 @@ class Trust:
             created_at=now,
             expires_at=_expiry(now, days),
         )
-        self._core.write("token.add", lambda tx: tx.token_put(row))
+        self._engine.write("token.add", lambda tx: tx.token_put(row))
         return text
 
     def revoke_token(self, name: str) -> None:
@@ -231,18 +231,18 @@ class Trust:
             if not tx.token_drop(name):
                 raise UnknownToken(f"there is no token {name!r}")
 
-        self._core.write("token.revoke", work)
+        self._engine.write("token.revoke", work)
 
     def tokens(self) -> list[TokenRow]:
-        return self._core.read("token.list", lambda tx: tx.token_list())
+        return self._engine.read("token.list", lambda tx: tx.token_list())
 
     def caller_of_token(self, text: str, *, local: bool) -> Caller:
         """Who bears this token. `local` says whether the call came in on this machine."""
         digest = token_digest(text)
-        row = self._core.read("token.find", lambda tx: tx.token_find(digest))
+        row = self._engine.read("token.find", lambda tx: tx.token_find(digest))
         if row is None or not compare_digest(row.digest, digest):
             raise BadToken("no such token is known here")
-        if row.expires_at is not None and self._core.ctx.now_ms() >= row.expires_at:
+        if row.expires_at is not None and self._engine.ctx.now_ms() >= row.expires_at:
             raise KeyExpired(f"the token {row.name!r} has expired")
         if row.scope == READ:
             return Caller("token", row.name, granted(row.reads))

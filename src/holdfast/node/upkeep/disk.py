@@ -43,7 +43,7 @@ class DiskWatch:
 
     def __init__(
         self,
-        core: NodeEngine,
+        engine: NodeEngine,
         paths: HomePaths,
         limit_bytes: int | None = None,
         *,
@@ -52,7 +52,7 @@ class DiskWatch:
         on_change: Callable[[Pressure], None] | None = None,
     ) -> None:
         """`on_change` is called with every new level, in the thread that found it."""
-        self._core = core
+        self._engine = engine
         self._paths = paths
         self._limit = limit_bytes
         self._bounds = bounds
@@ -66,11 +66,11 @@ class DiskWatch:
 
     def watch(self) -> None:
         """From now on the writes of this process ask us, and tell us of a full disk."""
-        self._core.admit = self.admit
-        self._core.relieve = self.relieve
+        self._engine.admit = self.admit
+        self._engine.relieve = self.relieve
 
     def unwatch(self) -> None:
-        self._core.admit = self._core.relieve = None
+        self._engine.admit = self._engine.relieve = None
 
     def on_change(self, told: Callable[[Pressure], None]) -> None:
         self._told.append(told)

@@ -27,7 +27,7 @@ Progress = Callable[[int, int], None]
 
 
 def reembed(
-    core: NodeEngine,
+    engine: NodeEngine,
     mesh: str,
     old: Model,
     new: Model,
@@ -37,21 +37,21 @@ def reembed(
     """Returns how many vectors were moved by this run. Only our own: other peers move theirs."""
     if old == new:
         raise BadVector("the old and the new model are the same")
-    known = {row.id for row in core.read("vector.models", lambda tx: tx.model_list())}
+    known = {row.id for row in engine.read("vector.models", lambda tx: tx.model_list())}
     if old.fingerprint not in known:
         raise UnknownModel(f"nothing is stored under {old.provider}:{old.name}")
-    now = core.ctx.now_ms()
-    core.write("vector.reembed", lambda tx: tx.model_mark(old.fingerprint, deprecated_at=now))
-    total = core.read("vector.reembed", lambda tx: _count(tx, mesh, old, core.ctx.peer))
+    now = engine.ctx.now_ms()
+    engine.write("vector.reembed", lambda tx: tx.model_mark(old.fingerprint, deprecated_at=now))
+    total = engine.read("vector.reembed", lambda tx: _count(tx, mesh, old, engine.ctx.peer))
     moved = after = 0
     while True:
-        page = core.read("vector.reembed", partial(_page, mesh=mesh, model=old, after=after))
+        page = engine.read("vector.reembed", partial(_page, mesh=mesh, model=old, after=after))
         if not page:
             return moved
         after = page[-1][0]
-        mine = [row for _, row in page if row.owner == core.ctx.peer]
+        mine = [row for _, row in page if row.owner == engine.ctx.peer]
         if mine:
-            moved += _move(core, mesh, old, new, mine, embed([row.content for row in mine]))
+            moved += _move(engine, mesh, old, new, mine, embed([row.content for row in mine]))
         if progress is not None:
             progress(moved, total)
 
@@ -69,7 +69,7 @@ def _count(tx: Reader, mesh: str, model: Model, peer: str) -> int:
 
 
 def _move(
-    core: NodeEngine,
+    engine: NodeEngine,
     mesh: str,
     old: Model,
     new: Model,
@@ -81,9 +81,9 @@ def _move(
     changes = []
     for row, embedding in zip(rows, embeddings, strict=True):
         store = operations.vector_store(
-            core.ctx, mesh, row.key, embedding, new, row.content, decode_value(row.metadata)
+            engine.ctx, mesh, row.key, embedding, new, row.content, decode_value(row.metadata)
         )
-        changes.append((row, store, operations.vector_delete(core.ctx, mesh, row.key, old)))
+        changes.append((row, store, operations.vector_delete(engine.ctx, mesh, row.key, old)))
 
     def work(tx: Transaction) -> int:
         moved = 0
@@ -97,25 +97,25 @@ def _move(
                 moved += 1
         return moved
 
-    return core.write("vector.reembed", work)
+    return engine.write("vector.reembed", work)
 
 
-def note_read(core: NodeEngine, model: Model) -> None:
+def note_read(engine: NodeEngine, model: Model) -> None:
     """Remembers, to the day, that a deprecated model is still searched."""
-    rows = core.read("vector.models", lambda tx: tx.model_list())
-    now = core.ctx.now_ms()
+    rows = engine.read("vector.models", lambda tx: tx.model_list())
+    now = engine.ctx.now_ms()
     known = next((row for row in rows if row.id == model.fingerprint), None)
     if known is None or known.deprecated_at is None or now - (known.last_read_at or 0) <= DAY_MS:
         return
-    core.write("vector.search", lambda tx: tx.model_mark(known.id, last_read_at=now))
+    engine.write("vector.search", lambda tx: tx.model_mark(known.id, last_read_at=now))
 
 
-def drop_unread(core: NodeEngine) -> list[str]:
+def drop_unread(engine: NodeEngine) -> list[str]:
     """Drops the index of deprecated models that nobody has searched for thirty days."""
-    limit = core.ctx.now_ms() - VECTOR_MODEL_UNREAD_DAYS * DAY_MS
+    limit = engine.ctx.now_ms() - VECTOR_MODEL_UNREAD_DAYS * DAY_MS
     doomed = [
         row.id
-        for row in core.read("vector.models", lambda tx: tx.model_list())
+        for row in engine.read("vector.models", lambda tx: tx.model_list())
         if row.deprecated_at is not None and max(row.deprecated_at, row.last_read_at or 0) < limit
     ]
 
@@ -128,4 +128,4 @@ def drop_unread(core: NodeEngine) -> list[str]:
                 dropped.append(model)
         return dropped
 
-    return core.write("vector.drop", work) if doomed else []
+    return engine.write("vector.drop", work) if doomed else []

@@ -38,7 +38,7 @@ class Ttl(msgspec.Struct, frozen=True, kw_only=True):
     dedupe_ms: int = limits.DEDUPE_TTL_MS
     blob_ms: int = limits.BLOB_RELEASE_AGE_MS
     orphan_ms: int = limits.BLOB_ORPHAN_AGE_MS
-    spool_ms: int = limits.OUTBOX_DONE_MS
+    outbox_ms: int = limits.OUTBOX_DONE_MS
     unread_ms: int = limits.INBOX_UNREAD_MS
 
 
@@ -47,14 +47,14 @@ class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
 
     consumers: tuple[str, ...] = ()
     """Readers that were absent for longer than they had declared, or that too much waited for."""
-    spool_rows: int = 0
+    outbox_rows: int = 0
     """What the broker has had for a while, or what was given up."""
     log_entries: int = 0
     tombstones: int = 0
     dedupe_rows: int = 0
     inbox_rows: int = 0
     """Messages that have gone with the log."""
-    heard_rows: int = 0
+    broker_position_rows: int = 0
     """Where they and others stood at the broker."""
     blobs: int = 0
     orphans: int = 0
@@ -64,73 +64,79 @@ class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
 DEFAULT_TTL = Ttl()
 
 
-def sweep(core: NodeEngine, ttl: Ttl = DEFAULT_TTL) -> SweepReport:
+def sweep(engine: NodeEngine, ttl: Ttl = DEFAULT_TTL) -> SweepReport:
     """One pass over everything that may be forgotten."""
-    retired = core.write("sweep.consumers", partial(_retire_absent, core=core))
-    meshes = [row.slug for row in core.read("sweep", lambda tx: tx.mesh_list())]
+    retired = engine.write("sweep.consumers", partial(_retire_absent, engine=engine))
+    meshes = [row.slug for row in engine.read("sweep", lambda tx: tx.mesh_list())]
     # Before the log: its entries tell how old the tombstones are.
     tombstones = sum(
-        _repeat(core, "sweep.tombstones", partial(_tombstones, core=core, ttl=ttl, mesh=mesh))
+        _repeat(engine, "sweep.tombstones", partial(_tombstones, engine=engine, ttl=ttl, mesh=mesh))
         for mesh in meshes
     )
-    ended = oldest_kept_ms(now_ms=core.ctx.now_ms(), ttl_ms=ttl.spool_ms)
-    spool = _repeat(core, "sweep.spool", lambda tx: tx.spool_sweep(ended, limits.CHUNK_ROWS))
-    truncated = _repeat(core, "sweep.log", partial(_truncate, core=core, ttl=ttl))
+    ended = oldest_kept_ms(now_ms=engine.ctx.now_ms(), ttl_ms=ttl.outbox_ms)
+    outbox = _repeat(engine, "sweep.spool", lambda tx: tx.outbox_sweep(ended, limits.CHUNK_ROWS))
+    truncated = _repeat(engine, "sweep.log", partial(_truncate, engine=engine, ttl=ttl))
     inbox = _repeat(
-        core, "sweep.inbox", lambda tx: tx.inbox_sweep(tx.log_bounds()[0], limits.CHUNK_ROWS)
+        engine, "sweep.inbox", lambda tx: tx.inbox_sweep(tx.log_bounds()[0], limits.CHUNK_ROWS)
     )
     heard = _repeat(
-        core, "sweep.heard", lambda tx: tx.heard_sweep(tx.log_bounds()[0], limits.CHUNK_ROWS)
+        engine,
+        "sweep.heard",
+        lambda tx: tx.broker_positions_sweep(tx.log_bounds()[0], limits.CHUNK_ROWS),
     )
-    before = oldest_kept_ms(now_ms=core.ctx.now_ms(), ttl_ms=ttl.dedupe_ms)
-    dedupe = _repeat(core, "sweep.dedupe", lambda tx: tx.forgotten_sweep(before, limits.CHUNK_ROWS))
-    removed, orphans = collect_blobs(core, ttl)
+    before = oldest_kept_ms(now_ms=engine.ctx.now_ms(), ttl_ms=ttl.dedupe_ms)
+    dedupe = _repeat(
+        engine, "sweep.dedupe", lambda tx: tx.forgotten_sweep(before, limits.CHUNK_ROWS)
+    )
+    removed, orphans = collect_blobs(engine, ttl)
     return SweepReport(
         consumers=retired,
-        spool_rows=spool,
+        outbox_rows=outbox,
         log_entries=truncated,
         tombstones=tombstones,
         dedupe_rows=dedupe,
         inbox_rows=inbox,
-        heard_rows=heard,
+        broker_position_rows=heard,
         blobs=removed,
         orphans=orphans,
-        models=len(reembed.drop_unread(core)),
+        models=len(reembed.drop_unread(engine)),
     )
 
 
 def collect_blobs(
-    core: NodeEngine, ttl: Ttl = DEFAULT_TTL, *, deadline_s: float | None = None
+    engine: NodeEngine, ttl: Ttl = DEFAULT_TTL, *, deadline_s: float | None = None
 ) -> tuple[int, int]:
     """Removes the files of released blobs, then those that no row names: how many of each."""
-    with core.blobs_free() as free:
+    with engine.blobs_free() as free:
         if not free:  # a backup is copying them; the next sweep comes
             return 0, 0
         released = _repeat(
-            core,
+            engine,
             "sweep.blobs",
-            partial(_unlink_released, core=core, ttl=ttl),
+            partial(_unlink_released, engine=engine, ttl=ttl),
             deadline_s=deadline_s,
         )
-        return released, _collect_orphans(core, ttl, deadline_s)
+        return released, _collect_orphans(engine, ttl, deadline_s)
 
 
-def _collect_orphans(core: NodeEngine, ttl: Ttl, deadline_s: float | None) -> int:
+def _collect_orphans(engine: NodeEngine, ttl: Ttl, deadline_s: float | None) -> int:
     orphans = 0
-    oldest = core.ctx.now_ms() - ttl.orphan_ms
-    stale = (found for found in core.blobs.scan() if _is_stale(found, oldest))
+    oldest = engine.ctx.now_ms() - ttl.orphan_ms
+    stale = (found for found in engine.blobs.scan() if _is_stale(found, oldest))
     while chunk := list(islice(stale, limits.CHUNK_ROWS)):
-        orphans += core.write("sweep.orphans", partial(_unlink_orphans, core=core, found=chunk))
+        orphans += engine.write(
+            "sweep.orphans", partial(_unlink_orphans, engine=engine, found=chunk)
+        )
         if deadline_s is not None and monotonic() > deadline_s:
             break
     return orphans
 
 
-def _retire_absent(tx: Transaction, core: NodeEngine) -> tuple[str, ...]:
+def _retire_absent(tx: Transaction, engine: NodeEngine) -> tuple[str, ...]:
     """A reader may declare for how long it is waited for, and for how many entries. Past that, it
     holds nothing back.
     """
-    now, head = core.ctx.now_ms(), tx.log_bounds()[1]
+    now, head = engine.ctx.now_ms(), tx.log_bounds()[1]
     retired = []
     for row in tx.consumer_list():
         why = _given_up(row, now, head)
@@ -162,7 +168,7 @@ def lowest_frontier(tx: Reader) -> int | None:
 
 def _frontiers(tx: Reader) -> list[int]:
     found = [Frontier.decode(row.frontier).prefix for row in tx.consumer_list()]
-    floor = tx.spool_floor()
+    floor = tx.outbox_floor()
     return found if floor is None else [*found, floor - 1]
 
 
@@ -173,10 +179,10 @@ def _kept_from(tx: Reader, now_ms: int, ttl_ms: int) -> int:
     return tx.log_at(oldest_kept_ms(now_ms=now_ms, ttl_ms=ttl_ms) - 1) + 1
 
 
-def _truncate(tx: Transaction, core: NodeEngine, ttl: Ttl) -> int:
+def _truncate(tx: Transaction, engine: NodeEngine, ttl: Ttl) -> int:
     """With the entries go their holds on objects, so that none is held for ever."""
     first, head = tx.log_bounds()
-    now = core.ctx.now_ms()
+    now = engine.ctx.now_ms()
     frontiers = _frontiers(tx)
     unread = tx.inbox_floor(now - ttl.unread_ms)
     if unread is not None:
@@ -207,8 +213,8 @@ def _release_objects(tx: Transaction, named: Sequence[tuple[int, str]], now_ms: 
             tx.blob_put(msgspec.structs.replace(blob, released_at=now_ms, released_offset=last))
 
 
-def _tombstones(tx: Transaction, core: NodeEngine, ttl: Ttl, mesh: str) -> int:
-    bound = _kept_from(tx, core.ctx.now_ms(), ttl.tombstone_ms)
+def _tombstones(tx: Transaction, engine: NodeEngine, ttl: Ttl, mesh: str) -> int:
+    bound = _kept_from(tx, engine.ctx.now_ms(), ttl.tombstone_ms)
     lowest = lowest_frontier(tx)
     if lowest is not None:
         bound = min(bound, lowest + 1)
@@ -218,10 +224,10 @@ def _tombstones(tx: Transaction, core: NodeEngine, ttl: Ttl, mesh: str) -> int:
     return removed
 
 
-def _unlink_released(tx: Transaction, core: NodeEngine, ttl: Ttl) -> int:
+def _unlink_released(tx: Transaction, engine: NodeEngine, ttl: Ttl) -> int:
     """In the transaction, so that no share can name a blob between the look and the removal."""
     lowest = lowest_frontier(tx)
-    oldest = oldest_kept_ms(now_ms=core.ctx.now_ms(), ttl_ms=ttl.blob_ms)
+    oldest = oldest_kept_ms(now_ms=engine.ctx.now_ms(), ttl_ms=ttl.blob_ms)
     removed = 0
     for blob in tx.blob_released(limits.CHUNK_ROWS):
         assert blob.released_offset is not None
@@ -229,19 +235,19 @@ def _unlink_released(tx: Transaction, core: NodeEngine, ttl: Ttl) -> int:
         if (lowest is not None and blob.released_offset > lowest) or blob.released_at >= oldest:
             break
         assert tx.blob_refs(blob.sha256) == 0, "a released blob has no references"
-        core.blobs.unlink(blob.sha256)
+        engine.blobs.unlink(blob.sha256)
         tx.blob_drop(blob.sha256)
         removed += 1
     return removed
 
 
-def _unlink_orphans(tx: Transaction, core: NodeEngine, found: Iterable[Found]) -> int:
+def _unlink_orphans(tx: Transaction, engine: NodeEngine, found: Iterable[Found]) -> int:
     removed = 0
     for item in found:
         if isinstance(item, DraftFile):
-            removed += core.blobs.remove_draft(item)
+            removed += engine.blobs.remove_draft(item)
         elif isinstance(item, BlobFile) and tx.blob_get(item.sha) is None:
-            removed += core.blobs.unlink(item.sha)
+            removed += engine.blobs.unlink(item.sha)
     return removed
 
 
@@ -250,7 +256,7 @@ def _is_stale(found: Found, oldest_ms: int) -> bool:
 
 
 def _repeat(
-    core: NodeEngine,
+    engine: NodeEngine,
     name: str,
     step: Callable[[Transaction], int],
     *,
@@ -258,7 +264,7 @@ def _repeat(
 ) -> int:
     """Runs a chunked step until it finds nothing more, or time is up."""
     total = 0
-    while count := core.write(name, step):
+    while count := engine.write(name, step):
         total += count
         if deadline_s is not None and monotonic() > deadline_s:
             break

@@ -103,19 +103,21 @@ class HomeLog(DiskLog):
         super().__init__(location, options, lambda: open_read_only(database))
 
     def register(self, consumer: str, start: int) -> None:
-        with self._core() as core:
-            serve.register(core, LOCAL, Registration(consumer=consumer, start=start))
+        with self._engine() as engine:
+            serve.register(engine, LOCAL, Registration(consumer=consumer, start=start))
 
     def confirm(self, consumer: str, epoch: int, offset: int) -> None:
-        with self._core() as core:
-            serve.confirm(core, LOCAL, Confirmation(consumer=consumer, offset=offset, epoch=epoch))
+        with self._engine() as engine:
+            serve.confirm(
+                engine, LOCAL, Confirmation(consumer=consumer, offset=offset, epoch=epoch)
+            )
 
     @contextmanager
-    def _core(self) -> Iterator[NodeEngine]:
+    def _engine(self) -> Iterator[NodeEngine]:
         # For a moment only: a job that ends badly must not look like a home that was not closed.
         opened = open_home(self._root, nudges=False)
         try:
-            yield opened.core
+            yield opened.engine
         finally:
             opened.close()
 

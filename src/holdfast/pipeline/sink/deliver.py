@@ -176,7 +176,7 @@ class HomeTarget:
 
     def send(self, lines: Sequence[bytes]) -> list[RowOutcome]:
         node = self._open()
-        prepared = each(lines, partial(_wish, node._core.ctx), "changes")
+        prepared = each(lines, partial(_wish, node._engine.ctx), "changes")
         outcomes = self._loop.run(_write(node, prepared))
         if any(isinstance(one, Broken | Unknown) for one in outcomes):
             self._shut()  # the store takes nothing more until it is opened anew
@@ -198,7 +198,7 @@ class HomeTarget:
 
 
 async def _write(node: Node, prepared: Sequence[Prepared]) -> list[Receipt | HoldfastError]:
-    return await write_all(LoopWriter(node._core, node._opened.store.writer), prepared)
+    return await write_all(LoopWriter(node._engine, node._opened.store.writer), prepared)
 
 
 def _wish(ctx: NodeContext, line: bytes) -> PreparedChange:

@@ -126,32 +126,35 @@ class Books:
 
     # --- the broker ---------------------------------------------------------------------------
 
-    def look(self, hub: BrokerMachine) -> list[str]:
+    def look(self, broker_machine: BrokerMachine) -> list[str]:
         """What is new at the broker; says what is wrong with it."""
         problems: list[str] = []
         for slug in self.to_come:
-            if slug not in self.meshes and hub.peek(SqliteBrokerStore.mesh_get, slug) is not None:
+            if (
+                slug not in self.meshes
+                and broker_machine.peek(SqliteBrokerStore.mesh_get, slug) is not None
+            ):
                 self.meshes[slug] = MeshBook(slug)
         for book in self.meshes.values():
-            problems += hub.peek(_look, book, self.names, hub.world.now_ms)
+            problems += broker_machine.peek(_look, book, self.names, broker_machine.world.now_ms)
         return problems
 
-    def audit(self, hub: BrokerMachine) -> list[str]:
+    def audit(self, broker_machine: BrokerMachine) -> list[str]:
         """Everything that the broker holds, against the books."""
         problems: list[str] = []
         for book in self.meshes.values():
-            problems += hub.peek(_audit, book)
-        found = hub.peek(lambda desk: desk.orphans(10))
+            problems += broker_machine.peek(_audit, book)
+        found = broker_machine.peek(lambda store: store.orphans(10))
         return problems + [f"orphan: {one.what}, seq {one.seq} of {one.mesh}" for one in found]
 
-    def swept(self, hub: BrokerMachine, *, early: bool = False) -> list[str]:
+    def swept(self, broker_machine: BrokerMachine, *, early: bool = False) -> list[str]:
         """After a sweep: what is gone is noted. Nothing may be if it was by a clock far ahead."""
         problems: list[str] = []
         for book in self.meshes.values():
             gone = len(book.gone)
-            problems += hub.peek(_swept, book)
-            known = hub.peek(_known, book)
-            problems += book.ids_lost(known, hub.world.now_ms)
+            problems += broker_machine.peek(_swept, book)
+            known = broker_machine.peek(_known, book)
+            problems += book.ids_lost(known, broker_machine.world.now_ms)
             if early and len(book.gone) > gone:
                 problems.append(
                     f"{len(book.gone) - gone} of {book.slug} are swept before their time"
@@ -218,7 +221,7 @@ class Books:
         """What its outbox calls done the broker has taken, there and then."""
         lane = f"broker:{book.slug}"
         problems = []
-        for row in tx.spool_list(lane, ("done",), 0, ALL):
+        for row in tx.outbox_list(lane, ("done",), 0, ALL):
             assert row.broker_epoch is not None
             assert row.broker_seq is not None
             if book.ever.get((row.broker_epoch, row.broker_seq)) != row.id:
@@ -255,10 +258,10 @@ class Books:
 
 
 async def _look(
-    desk: SqliteBrokerStore, book: MeshBook, names: dict[bytes, str], now_ms: int
+    store: SqliteBrokerStore, book: MeshBook, names: dict[bytes, str], now_ms: int
 ) -> list[str]:
     before, book.looked_at = book.looked_at or now_ms, now_ms
-    mesh = await desk.mesh_get(book.slug)
+    mesh = await store.mesh_get(book.slug)
     if mesh is None:
         return [f"the mesh {book.slug} is gone"]
     problems = []
@@ -270,13 +273,13 @@ async def _look(
         return [*problems, f"{book.slug} is at {mesh.seq} and was at {book.seq}"]
     if mesh.seq == book.seq:
         return problems
-    for seq, kind, ref, sender, id, raw in messages(desk, book.slug, book.seq):
+    for seq, kind, ref, sender, id, raw in messages(store, book.slug, book.seq):
         if seq != book.seq + 1:
             problems.append(f"{book.slug} has {seq} after {book.seq}")
             break
         if not book.may_come(id, kind):
             problems.append(f"{id_text(id)} is {book.seqs[id]} and {seq} of {book.slug}")
-        entitled = frozenset(_entitled(desk, book.slug, kind, ref, seq, names))
+        entitled = frozenset(_entitled(store, book.slug, kind, ref, seq, names))
         origin = decode_trusted(raw).origin  # who knows it without getting it
         book.rows.append(BookRow(id, kind, ref, names[sender], entitled - {origin}))
         book.seqs[id] = seq
@@ -289,22 +292,22 @@ async def _look(
 
 
 def _entitled(
-    desk: SqliteBrokerStore, mesh: str, kind: str, ref: str, seq: int, names: dict[bytes, str]
+    store: SqliteBrokerStore, mesh: str, kind: str, ref: str, seq: int, names: dict[bytes, str]
 ) -> Iterable[str]:
     if kind == "dm":
         return [names[bytes.fromhex(ref)]]
     if kind == "topic":
-        return [names[key] for key in subscribers(desk, mesh, ref, seq)]
+        return [names[key] for key in subscribers(store, mesh, ref, seq)]
     return []
 
 
-async def _audit(desk: SqliteBrokerStore, book: MeshBook) -> list[str]:
-    known = known_ids(desk, book.slug)
+async def _audit(store: SqliteBrokerStore, book: MeshBook) -> list[str]:
+    known = known_ids(store, book.slug)
     problems = []
     rows = dict(enumerate(book.rows, 1))
     if known != {seq: row.id for seq, row in rows.items() if seq not in book.forgotten}:
         problems.append(f"{book.slug} knows {len(known)} ids, and took {book.seq}")
-    there = {seq: id for seq, _, _, _, id, _ in messages(desk, book.slug)}
+    there = {seq: id for seq, _, _, _, id, _ in messages(store, book.slug)}
     owed = {seq: id for id, seq in book.seqs.items() if id not in book.gone}
     if there != owed:
         lost = sorted(owed.keys() - there.keys())[:5]
@@ -313,9 +316,9 @@ async def _audit(desk: SqliteBrokerStore, book: MeshBook) -> list[str]:
     return problems
 
 
-async def _swept(desk: SqliteBrokerStore, book: MeshBook) -> list[str]:
-    there = {seq for seq, *_ in messages(desk, book.slug)}
-    snapshot = await desk.snapshot_get(book.slug)
+async def _swept(store: SqliteBrokerStore, book: MeshBook) -> list[str]:
+    there = {seq for seq, *_ in messages(store, book.slug)}
+    snapshot = await store.snapshot_get(book.slug)
     covered = 0 if snapshot is None else snapshot.seq
     problems = []
     for seq, row in enumerate(book.rows, 1):
@@ -327,5 +330,5 @@ async def _swept(desk: SqliteBrokerStore, book: MeshBook) -> list[str]:
     return problems
 
 
-async def _known(desk: SqliteBrokerStore, book: MeshBook) -> dict[int, bytes]:
-    return known_ids(desk, book.slug)
+async def _known(store: SqliteBrokerStore, book: MeshBook) -> dict[int, bytes]:
+    return known_ids(store, book.slug)

@@ -74,19 +74,19 @@ class WireEnd:
 
     has_room = True
 
-    def __init__(self, hub: BrokerMachine, wire: Any) -> None:
-        self._hub, self.wire = hub, wire
+    def __init__(self, broker_machine: BrokerMachine, wire: Any) -> None:
+        self._broker_machine, self.wire = broker_machine, wire
         self.is_open = True
         self.connection: Connection | None = None
 
     def send(self, frames: Iterable[bytes]) -> None:
         if self.is_open:
-            self._hub.leaving.extend((self.wire, raw) for raw in frames)
+            self._broker_machine.leaving.extend((self.wire, raw) for raw in frames)
 
     def close(self, code: int, reason: str = "") -> None:
         if self.is_open:
             self.is_open = False
-            self._hub.leaving.append((self.wire, code))
+            self._broker_machine.leaving.append((self.wire, code))
             assert self.connection is not None
             self.connection.closed(code)
 
@@ -114,25 +114,29 @@ class _Broker(Broker):
     """A broker process whose time and chance are the world's."""
 
     def __init__(
-        self, hub: BrokerMachine, desk: SqliteBrokerStore, identity: Identity, rng: random.Random
+        self,
+        broker_machine: BrokerMachine,
+        store: SqliteBrokerStore,
+        identity: Identity,
+        rng: random.Random,
     ) -> None:
         mode = ("retention_scoped", ID_DAYS)
-        settings = BrokerSettings(store=hub.home)
-        super().__init__(desk, identity, settings, cast(Any, mode), source=hub.clock)
-        self._world = hub.world
-        self.keeping = KEEPING
+        settings = BrokerSettings(store=broker_machine.home)
+        super().__init__(store, identity, settings, cast(Any, mode), source=broker_machine.clock)
+        self._world = broker_machine.world
+        self.retention = KEEPING
         self.connections = cast(Any, _InOrder())
         self._rng = rng
         self.accepting = Acceptor(
-            desk,
+            store,
             KEEPING,
             clock=self.source.now_ms,
-            ticks=hub.seconds,
+            ticks=broker_machine.seconds,
             counts=self.counts,
-            hub=self.hub,
+            wakeups=self.wakeups,
             rate_per_s=1000,
         )
-        desk.on_news(self.hub.news)
+        store.on_news(self.wakeups.news)
 
     def ticks_ms(self) -> int:
         return self._world.ticks
@@ -141,15 +145,15 @@ class _Broker(Broker):
         """Here and now: another thread would have a time of its own."""
         return work(*args)
 
-    def talk(self, listener: str) -> Session:
+    def session(self, listener: str) -> Session:
         return Session(
-            self.desk,
+            self.store,
             self.accepting,
             self.me,
             NO_CERTIFICATE,
             self.source.now_ms,
             self._rng.randbytes,
-            mint=self.source.mint,
+            new_id=self.source.new_id,
             by_word=lambda mesh: True,
         )
 
@@ -167,12 +171,12 @@ class Faults(logging.Handler):
 
 
 class BrokerMachine(Machine):
-    """The broker's machine. `desk` is None while it is down."""
+    """The broker's machine. `store` is None while it is down."""
 
     def __init__(self, world: World, folder: Path) -> None:
         super().__init__(world, HUB, folder)
         self.home = self.home.parent / "desk"
-        self.desk: SqliteBrokerStore | None = None
+        self.store: SqliteBrokerStore | None = None
         self.broker: _Broker | None = None
         self.loop: Loop | None = None
         self.leaving: list[tuple[Any, bytes | int]] = []
@@ -186,12 +190,12 @@ class BrokerMachine(Machine):
 
     @property
     def up(self) -> bool:
-        return self.desk is not None
+        return self.store is not None
 
     @property
     def is_well(self) -> bool:
         """It runs, and its disk has not failed since it was started."""
-        return self.desk is not None and self.desk.failed is None
+        return self.store is not None and self.store.failed is None
 
     def seconds(self) -> float:
         return self._world.ticks / SECOND_MS
@@ -199,45 +203,45 @@ class BrokerMachine(Machine):
     # --- life ---------------------------------------------------------------------------------
 
     def start(self) -> Any:
-        assert self.desk is None, "it runs already"
-        desk = SqliteBrokerStore(
+        assert self.store is None, "it runs already"
+        store = SqliteBrokerStore(
             self.home, vfs=self.disk.name, mark_rows=MARK_ROWS, tell_copies=False
         )
         loop = Loop(self._world)
         try:
             with self.activity():
-                loop.settle(self._open(desk))
+                loop.settle(self._open(store))
         except BaseException:
             loop.close()
             raise
-        self.desk, self.loop, self.clean = desk, loop, False
+        self.store, self.loop, self.clean = store, loop, False
         self.ends, self.leaving = {}, []
         self.since_start.clear()
 
-    async def _open(self, desk: SqliteBrokerStore) -> None:
+    async def _open(self, store: SqliteBrokerStore) -> None:
         """In the order of `serve`."""
-        await desk.open(self.clock.now_ms())
-        await desk.set_mode("retention_scoped", ID_DAYS)
-        self.broker = _Broker(self, desk, self._identity, self._chance)
+        await store.open(self.clock.now_ms())
+        await store.set_mode("retention_scoped", ID_DAYS)
+        self.broker = _Broker(self, store, self._identity, self._chance)
         await BrokerUpkeep(self.broker).look_at_clock()
 
     def stop(self) -> None:
-        assert self.desk is not None
+        assert self.store is not None
         assert self.loop is not None
         try:
             with self.activity():
-                self.loop.settle(self.desk.close())
+                self.loop.settle(self.store.close())
         except Exception:
-            if self.desk is not None:
+            if self.store is not None:
                 self.crash("kill")
             raise
-        self.clean = self.desk.failed is None
+        self.clean = self.store.failed is None
         if self.disk.handles:
             self.crash("kill")
         self._forget()
 
     def crash(self, death: Death) -> None:
-        con = None if self.desk is None else self.desk._con
+        con = None if self.store is None else self.store._con
         super().crash(death)
         if con is not None:
             con.close(True)
@@ -246,12 +250,12 @@ class BrokerMachine(Machine):
     def _forget(self) -> None:
         if self.loop is not None:
             self.loop.close()
-        self.desk = self.broker = self.loop = None
+        self.store = self.broker = self.loop = None
         self.ends, self.leaving = {}, []
 
     def close(self) -> None:
         self.weather.clear()
-        if self.desk is not None:
+        if self.store is not None:
             self.crash("kill")
         super().close()
 
@@ -259,19 +263,19 @@ class BrokerMachine(Machine):
 
     def work(self, begin: Callable[[SqliteBrokerStore], Coroutine[Any, Any, T]]) -> T:
         """One call of the desk and what follows from it; raises `Died`, or what the call does."""
-        desk, loop = self.desk, self.loop
-        assert desk is not None
+        store, loop = self.store, self.loop
+        assert store is not None
         assert loop is not None
         with self.activity():
-            result = loop.settle(begin(desk))
+            result = loop.settle(begin(store))
         return cast(T, result)
 
     def peek(self, begin: Callable[..., Coroutine[Any, Any, T]], *args: object) -> T:
         """A look behind the scenes, past the weather."""
-        assert self.desk is not None
+        assert self.store is not None
         with self.weather.fine():
             try:
-                begin(self.desk, *args).send(None)
+                begin(self.store, *args).send(None)
             except StopIteration as done:
                 return cast(T, done.value)
         raise AssertionError("a desk never waits")
@@ -312,7 +316,7 @@ class BrokerMachine(Machine):
 
     def sweep_asked(self) -> None:
         """As the command does it."""
-        self.work(lambda desk: sweep_asked(desk, self.clock.now_ms()))
+        self.work(lambda store: sweep_asked(store, self.clock.now_ms()))
 
     @property
     def is_far_ahead(self) -> bool:
@@ -333,11 +337,11 @@ class BrokerMachine(Machine):
 
     def copy_to(self, target: Path) -> None:
         """As a backup of a running database is made."""
-        assert self.desk is not None
+        assert self.store is not None
         target.mkdir()
         with self.weather.fine():
             copy = apsw.Connection(str(target / "broker.db"))
-            with copy.backup("main", self.desk.connection, "main") as job:
+            with copy.backup("main", self.store.connection, "main") as job:
                 while not job.done:
                     job.step(1000)
             copy.close()

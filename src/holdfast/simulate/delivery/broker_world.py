@@ -24,7 +24,7 @@ T = TypeVar("T")
 class BrokerWorld(NodeWorld):
     """Nodes, and a broker that lives and dies."""
 
-    hub: BrokerMachine
+    broker_machine: BrokerMachine
     books: Books
     queues: QueueTakers
     ends: dict[str, NodeEnd]
@@ -44,40 +44,42 @@ class BrokerWorld(NodeWorld):
         return Wire(self, self._wires, end)
 
     def hub_opens(self, wire: Wire) -> None:
-        self._on_hub("connect", lambda: self.hub.open_wire(wire))
+        self._on_hub("connect", lambda: self.broker_machine.open_wire(wire))
 
     def hub_hears(self, wire: Wire, raw: bytes) -> None:
-        self._on_hub("frame", lambda: self.hub.hear(wire, raw))
+        self._on_hub("frame", lambda: self.broker_machine.hear(wire, raw))
 
     def hub_hung_up(self, wire: Wire) -> None:
-        self._on_hub("hang up", lambda: self.hub.hung_up(wire))
+        self._on_hub("hang up", lambda: self.broker_machine.hung_up(wire))
 
     def hub_ticks(self) -> None:
-        self._on_hub("tick", self.hub.tick)
+        self._on_hub("tick", self.broker_machine.tick)
 
     def hub_sweeps(self, *, asked: bool = False) -> None:
         """By its clockwork, or because somebody says so."""
-        if self.hub.is_well:
+        if self.broker_machine.is_well:
             self.queues.look()
             self._sweeping = True
-            self._swept_early = self._swept_early or self.hub.is_far_ahead
-            self._on_hub("sweep", self.hub.sweep_asked if asked else self.hub.sweep)
+            self._swept_early = self._swept_early or self.broker_machine.is_far_ahead
+            self._on_hub(
+                "sweep", self.broker_machine.sweep_asked if asked else self.broker_machine.sweep
+            )
         self.note_swept()
 
     def note_swept(self) -> None:
         """Also when it died of it, half-way."""
-        if self._sweeping and self.hub.is_well:
+        if self._sweeping and self.broker_machine.is_well:
             early, self._sweeping, self._swept_early = self._swept_early, False, False
-            self.expect(self.books.swept(self.hub, early=early))
+            self.expect(self.books.swept(self.broker_machine, early=early))
 
     def hub_does(self, what: str, work: Callable[[SqliteBrokerStore], Coroutine[Any, Any, T]]) -> T:
         """One call of the desk; raises what it does, `Died`, or Unreachable if it is down."""
-        if not self.hub.up:
+        if not self.broker_machine.up:
             raise Unreachable("the broker is down")
         try:
-            found = self.hub.work(work)
+            found = self.broker_machine.work(work)
         except Died:
-            self.mark_death(self.hub, what)
+            self.mark_death(self.broker_machine, what)
             raise
         except HoldfastError as error:
             self._hub_trouble(what, error)
@@ -87,13 +89,13 @@ class BrokerWorld(NodeWorld):
         return found
 
     def _on_hub(self, what: str, act: Callable[[], None]) -> None:
-        if not self.hub.up:
+        if not self.broker_machine.up:
             return
-        self.hub.since_start.add(what)
+        self.broker_machine.since_start.add(what)
         try:
             act()
         except Died:
-            self.mark_death(self.hub, what)
+            self.mark_death(self.broker_machine, what)
             return
         except HoldfastError as error:
             self._hub_trouble(what, error)
@@ -105,19 +107,22 @@ class BrokerWorld(NodeWorld):
 
     def after_hub(self) -> None:
         """What the broker said leaves, and what it did is looked at."""
-        hub = self.hub
+        broker_machine = self.broker_machine
         if self._faults.heard:
             self.break_off(f"a fault of the broker: {self._faults.heard[0]}")
-        if not hub.up:
+        if not broker_machine.up:
             return
-        assert hub.desk is not None
-        if hub.desk.failed is None:
-            self.expect(self.books.look(hub))
+        assert broker_machine.store is not None
+        if broker_machine.store.failed is None:
+            self.expect(self.books.look(broker_machine))
         elif not self._restarting:
             self._restarting = True
-            self.at(SECOND_MS, self.reopen, hub, name="the broker starts again")
+            self.at(SECOND_MS, self.reopen, broker_machine, name="the broker starts again")
         # Connections are woken in an order that differs from run to run.
-        leaving, hub.leaving = sorted(hub.leaving, key=lambda one: one[0].number), []
+        leaving, broker_machine.leaving = (
+            sorted(broker_machine.leaving, key=lambda one: one[0].number),
+            [],
+        )
         for wire, said in leaving:
             if isinstance(said, bytes):
                 wire.down(said)
@@ -125,13 +130,13 @@ class BrokerWorld(NodeWorld):
                 wire.broker_hangs_up(said)
 
     def reopen(self, machine: Machine) -> None:
-        if machine is self.hub:
+        if machine is self.broker_machine:
             self._restarting = False
             self.hang_up_all()
         super().reopen(machine)
 
     def mark_death(self, machine: Machine, op: str) -> None:
-        if machine is self.hub:
+        if machine is self.broker_machine:
             self._faults.heard.clear()  # whatever it said while it died
             self._restarting = False
             self.hang_up_all()
@@ -144,7 +149,7 @@ class BrokerWorld(NodeWorld):
                 end.wire.broker_hangs_up(1006)
 
     def start(self, machine: Machine) -> bool:
-        if machine is not self.hub:
+        if machine is not self.broker_machine:
             started = super().start(machine)
             end = self.ends.get(machine.peer)
             if started and end is not None:
@@ -166,8 +171,8 @@ class BrokerWorld(NodeWorld):
         return True
 
     def look_into_hub(self) -> None:
-        if self.hub.is_well:
-            self.expect([*self.books.audit(self.hub), *self.queues.lost()])
+        if self.broker_machine.is_well:
+            self.expect([*self.books.audit(self.broker_machine), *self.queues.lost()])
 
     def expect(self, problems: Sequence[str]) -> None:
         if problems:

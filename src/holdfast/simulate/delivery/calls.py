@@ -72,7 +72,7 @@ class SimulatedBrokerRequests(BrokerClient):
         return found
 
     def member(self, mesh: str, *grants: str) -> None:
-        self.call(lambda desk: require_member(desk, mesh, self._me, *grants))
+        self.call(lambda store: require_member(store, mesh, self._me, *grants))
 
     # --- publishing and joining ---------------------------------------------------------------
 
@@ -80,17 +80,17 @@ class SimulatedBrokerRequests(BrokerClient):
         self.call(_nothing)
 
     def register(self, mesh: str, name: str, token: str | None = None) -> Standing:
-        server_id, now = id_text(self._world.mint()), self._world.hub.clock.now_ms()
+        server_id, now = id_text(self._world.new_id()), self._world.broker_machine.clock.now_ms()
 
-        async def work(desk: SqliteBrokerStore) -> None:
-            await desk.mesh_register(mesh, name, self._me, self._peer, server_id, now)
+        async def work(store: SqliteBrokerStore) -> None:
+            await store.mesh_register(mesh, name, self._me, self._peer, server_id, now)
 
         self.call(work)
         return self.standing(mesh)
 
     def invite(self, mesh: str, **_: object) -> MadeInvite:
         secret = self._rng.randbytes(SECRET_BYTES)
-        now = self._world.hub.clock.now_ms()
+        now = self._world.broker_machine.clock.now_ms()
         relay = {"relay"} if self._world.traits.relay else set()
         row = InviteRow(
             mesh=mesh,
@@ -102,22 +102,22 @@ class SimulatedBrokerRequests(BrokerClient):
             made_at=now,
         )
         self.member(mesh, "invite")
-        self.call(lambda desk: desk.invite_put(row))
+        self.call(lambda store: store.invite_put(row))
         text = format_invite(Invite(self.url, self.card, mesh, secret))
         return MadeInvite(text, row.digest.hex(), row.expires_at, row.uses_left)
 
     def join(self, invite: Invite) -> Standing:
-        now = self._world.hub.clock.now_ms()
+        now = self._world.broker_machine.clock.now_ms()
         use = partial(SqliteBrokerStore.invite_use, key=self._me, name=self._peer, now_ms=now)
-        return self.standing(self.call(lambda desk: use(desk, digest(invite.secret))))
+        return self.standing(self.call(lambda store: use(store, digest(invite.secret))))
 
     # --- meshes -------------------------------------------------------------------------------
 
     def standing(self, mesh: str) -> Standing:
-        async def work(desk: BrokerStore) -> Standing:
-            member = await require_member(desk, mesh, self._me)
-            row = await require_mesh(desk, mesh)
-            place = await mesh_position(desk, row, member)
+        async def work(store: BrokerStore) -> Standing:
+            member = await require_member(store, mesh, self._me)
+            row = await require_mesh(store, mesh)
+            place = await mesh_position(store, row, member)
             return Standing(
                 *(row.slug, row.name, row.server_id, row.epoch, row.base, row.first, row.seq),
                 place.grants,
@@ -126,12 +126,12 @@ class SimulatedBrokerRequests(BrokerClient):
 
         return self.call(work)
 
-    def mates(self, mesh: str) -> list[KnownMember]:
-        async def work(desk: BrokerStore) -> list[KnownMember]:
-            await require_member(desk, mesh, self._me)
+    def known_members(self, mesh: str) -> list[KnownMember]:
+        async def work(store: BrokerStore) -> list[KnownMember]:
+            await require_member(store, mesh, self._me)
             return [
                 KnownMember(mesh=mesh, key=row.key, name=row.name, grants=tuple(sorted(row.grants)))
-                for row in await desk.member_list(mesh)
+                for row in await store.member_list(mesh)
             ]
 
         return self.call(work)
@@ -139,16 +139,16 @@ class SimulatedBrokerRequests(BrokerClient):
     # --- objects ------------------------------------------------------------------------------
 
     def object_size(self, mesh: str, sha: str) -> int | None:
-        async def work(desk: BrokerStore) -> int | None:
-            await require_member(desk, mesh, self._me, "read")
-            return await desk.object_asked(mesh, sha)
+        async def work(store: BrokerStore) -> int | None:
+            await require_member(store, mesh, self._me, "read")
+            return await store.object_asked(mesh, sha)
 
         return self.call(work)
 
-    def put_object(self, core: NodeEngine, mesh: str, sha: str) -> bool:
+    def put_object(self, engine: NodeEngine, mesh: str, sha: str) -> bool:
         if self.object_size(mesh, sha) is not None:
             return False
-        with core.blobs.open(sha) as source:
+        with engine.blobs.open(sha) as source:
             content = source.read()
         self.member(mesh, "write")
         for number, at in enumerate(range(0, len(content), PIECE_BYTES)):
@@ -157,7 +157,7 @@ class SimulatedBrokerRequests(BrokerClient):
                 SqliteBrokerStore.object_add, mesh=mesh, sha256=sha, number=number, piece=piece
             )
             self.call(add)
-        self.call(lambda desk: desk.object_finish(mesh, sha, len(content)))
+        self.call(lambda store: store.object_finish(mesh, sha, len(content)))
         return True
 
     def objects(self, mesh: str) -> BrokerObjects:
@@ -166,9 +166,9 @@ class SimulatedBrokerRequests(BrokerClient):
     # --- snapshots ----------------------------------------------------------------------------
 
     def snapshot(self, mesh: str) -> Snapshot | None:
-        async def work(desk: BrokerStore) -> SnapshotRow | None:
-            await require_member(desk, mesh, self._me, "read")
-            return await desk.snapshot_get(mesh)
+        async def work(store: BrokerStore) -> SnapshotRow | None:
+            await require_member(store, mesh, self._me, "read")
+            return await store.snapshot_get(mesh)
 
         row = self.call(work)
         return None if row is None else _told(row)
@@ -176,28 +176,28 @@ class SimulatedBrokerRequests(BrokerClient):
     def snapshot_begin(self, mesh: str, epoch: int, seq: int) -> SnapshotBegun:
         world = self._world
         row = SnapshotRow(
-            id=id_text(world.mint()),
+            id=id_text(world.new_id()),
             epoch=epoch,
             seq=seq,
             parts=0,
             rows=0,
             ready=False,
             made_by=self._me,
-            began_at=world.hub.clock.now_ms(),
+            began_at=world.broker_machine.clock.now_ms(),
         )
         self.member(mesh, "read", "relay")
-        found = self.call(lambda desk: desk.snapshot_begin(mesh, row))
+        found = self.call(lambda store: store.snapshot_begin(mesh, row))
         return SnapshotBegun(found.id, found.parts)
 
     def snapshot_chunk(self, mesh: str, id: str, number: int, rows: int, part: bytes) -> int:
-        return self.call(lambda desk: desk.snapshot_add(mesh, id, number, rows, part))
+        return self.call(lambda store: store.snapshot_add(mesh, id, number, rows, part))
 
     def snapshot_commit(self, mesh: str, id: str, digest: bytes) -> Snapshot:
-        now = self._world.hub.clock.now_ms()
-        return _told(self.call(lambda desk: desk.snapshot_commit(mesh, id, digest, now)))
+        now = self._world.broker_machine.clock.now_ms()
+        return _told(self.call(lambda store: store.snapshot_commit(mesh, id, digest, now)))
 
     def snapshot_part(self, mesh: str, id: str, number: int) -> bytes:
-        part = self.call(lambda desk: desk.snapshot_part(mesh, id, number))
+        part = self.call(lambda store: store.snapshot_part(mesh, id, number))
         if part is None:
             raise UnknownObject("there is no such part of a snapshot here")
         return part
@@ -213,13 +213,13 @@ class _Objects(BrokerObjects):
         return self._asked.object_size(self._of, sha)
 
     def object(self, sha: str, start: int, size: int) -> bytes:
-        async def work(desk: BrokerStore) -> bytes:
-            return b"".join([piece async for piece in desk.object_read(self._of, sha)])
+        async def work(store: BrokerStore) -> bytes:
+            return b"".join([piece async for piece in store.object_read(self._of, sha)])
 
         return self._asked.call(work)[start : start + size]
 
 
-async def _nothing(desk: SqliteBrokerStore) -> None:
+async def _nothing(store: SqliteBrokerStore) -> None:
     """Whoever says hello asks for nothing yet."""
 
 

@@ -34,11 +34,11 @@ def left(world: DeliveryWorld, peer: str) -> list[str]:
             here, there = (row.broker_epoch, row.broker_seq), (book.epoch, book.seq)
             if here != there:
                 problems.append(f"{peer} is at {here} of {mesh}, the broker at {there}")
-            waits = tx.spool_list(f"broker:{mesh}", ("pending", "inflight"), 0, 5)
+            waits = tx.outbox_list(f"broker:{mesh}", ("pending", "inflight"), 0, 5)
             problems += [f"{peer} still has {_told(row)}" for row in waits]
         return problems
 
-    return running(world.machines[peer])._core.read("left", look)
+    return running(world.machines[peer])._engine.read("left", look)
 
 
 def compare(world: DeliveryWorld) -> None:
@@ -67,7 +67,7 @@ def _unsent(world: DeliveryWorld, peer: str) -> list[str]:
         problems = []
         ended: dict[bytes, OutboxRow] = {}
         for mesh in world.books.meshes:
-            rows = tx.spool_list(f"broker:{mesh}", ("dead", "aborted"), 0, ALL)
+            rows = tx.outbox_list(f"broker:{mesh}", ("dead", "aborted"), 0, ALL)
             ended |= {row.id: row for row in rows}
         problems += [
             f"{peer} gave up {_told(row)}"
@@ -86,7 +86,7 @@ def _unsent(world: DeliveryWorld, peer: str) -> list[str]:
                 )
         return problems
 
-    return running(world.machines[peer])._core.read("unsent", look)
+    return running(world.machines[peer])._engine.read("unsent", look)
 
 
 def _told(row: OutboxRow) -> str:

@@ -33,73 +33,73 @@ class Copies:
 
     def __init__(self, world: DeliveryWorld) -> None:
         self._world = world
-        self._hub: list[tuple[int, Path, dict[str, list[BookRow]]]] = []
+        self._broker_machine: list[tuple[int, Path, dict[str, list[BookRow]]]] = []
         """When it was made, where it is, what each mesh held."""
         self._nodes: dict[str, list[tuple[Path, list[Seen]]]] = {}
 
     def _place(self, what: str) -> Path:
         world = self._world
         world.happened["copy"] += 1
-        return world.hub.home.parent.parent / f"{what}-copy-{world.happened['copy']}"
+        return world.broker_machine.home.parent.parent / f"{what}-copy-{world.happened['copy']}"
 
     def forget(self) -> None:
         """They have become older than what the logs of nodes still hold."""
-        self._hub.clear()
+        self._broker_machine.clear()
         self._nodes.clear()
 
     # --- the broker -----------------------------------------------------------------------------
 
     def copy_hub(self) -> None:
         world = self._world
-        if not world.hub.is_well:
+        if not world.broker_machine.is_well:
             return
         target = self._place("hub")
-        world.hub.copy_to(target)
+        world.broker_machine.copy_to(target)
         held = {slug: list(book.rows) for slug, book in world.books.meshes.items()}
-        self._hub.append((world.ticks, target, held))
-        del self._hub[:-KEPT_MAX]
+        self._broker_machine.append((world.ticks, target, held))
+        del self._broker_machine[:-KEPT_MAX]
 
     def hub_goes_back(self, rng: random.Random) -> None:
         """Somebody puts a copy in the place of the broker's files."""
-        world, hub = self._world, self._world.hub
+        world, broker_machine = self._world, self._world.broker_machine
         young = [
             one
-            for one in self._hub
+            for one in self._broker_machine
             # One from before a mesh was made there: its owner would have to publish it again.
             if world.ticks - one[0] <= COPY_AGE_MS_MAX
             and one[2].keys() == world.books.meshes.keys()
         ]
-        if not hub.is_well or not young:
+        if not broker_machine.is_well or not young:
             return
         _, source, held = rng.choice(young)
         world.look_into_hub()
-        if not self._stops(hub):
+        if not self._stops(broker_machine):
             return
         world.hang_up_all()
-        alone = rng.random() < 0.5 and hub.clean
-        with hub.offline():
+        alone = rng.random() < 0.5 and broker_machine.clean
+        with broker_machine.offline():
             for name in ("broker.db", "broker.db-wal", "broker.db-shm"):
-                (hub.home / name).unlink(missing_ok=True)
+                (broker_machine.home / name).unlink(missing_ok=True)
             if not alone:  # the mark is as old as the database, and cannot tell
-                shutil.copy(source / "broker.mark", hub.home / "broker.mark")
-            shutil.copy(source / "broker.db", hub.home / "broker.db")
-            (hub.home / "broker.db").chmod(0o600)
+                shutil.copy(source / "broker.mark", broker_machine.home / "broker.mark")
+            shutil.copy(source / "broker.db", broker_machine.home / "broker.db")
+            (broker_machine.home / "broker.db").chmod(0o600)
         world.happened["noticed" if alone else "told by its operator"] += 1
         before = {slug: book.epoch for slug, book in world.books.meshes.items()}
-        with hub.weather.fine():
-            hub.start()
+        with broker_machine.weather.fine():
+            broker_machine.start()
             if not alone:
                 for slug in world.books.meshes:
-                    hub.peek(_ahead, slug, before[slug])
+                    broker_machine.peek(_ahead, slug, before[slug])
         for slug, book in world.books.meshes.items():
             world.note(f"{slug} goes back from {book.seq} to {len(held[slug])}")
             world.happened["forgotten"] += max(0, book.seq - len(held[slug]))
             book.went_back(held[slug])
-            mesh = hub.peek(SqliteBrokerStore.mesh_get, slug)
+            mesh = broker_machine.peek(SqliteBrokerStore.mesh_get, slug)
             if mesh is None or mesh.epoch <= before[slug]:
                 world.break_off(f"the broker went back unseen: {slug} is in {before[slug]}")
         world.queues.went_back()
-        world.books.swept(hub)
+        world.books.swept(broker_machine)
         world.after_hub()
         world.look_into_hub()
 
@@ -139,7 +139,7 @@ class Copies:
             report = restore(source, machine.home, force=True)
         with machine.weather.fine():
             node = machine.start()
-            with node._core.store.read() as tx:
+            with node._engine.store.read() as tx:
                 problems = world.chronicles[machine.peer].went_back(tx, then)
             world.promises[machine.peer].went_back(node)
         world.expect(problems)
@@ -152,9 +152,9 @@ class Copies:
         world.ends[machine.peer].connect()
 
 
-async def _ahead(desk: SqliteBrokerStore, slug: str, epoch: int) -> None:
+async def _ahead(store: SqliteBrokerStore, slug: str, epoch: int) -> None:
     """What an operator does who knows that the broker was restored."""
     while True:
-        (made,) = await desk.new_epoch(slug, "restored", 0)
+        (made,) = await store.new_epoch(slug, "restored", 0)
         if made.epoch > epoch:
             return

@@ -80,7 +80,7 @@ TTL: Final = Ttl(
     dedupe_ms=9 * DAY_MS,
     blob_ms=HOUR_MS,
     orphan_ms=HOUR_MS,
-    spool_ms=2 * HOUR_MS,
+    outbox_ms=2 * HOUR_MS,
     unread_ms=4 * HOUR_MS,
 )
 """Logs reach further back than the copies of the broker: what it forgets is still in them."""
@@ -104,10 +104,10 @@ class DeliveryWorld(BrokerWorld):
         self.books = Books(self.meshes, {key: peer for peer, key in self.keys.items()})
         self.queues = QueueTakers(self)
         self.copies = Copies(self)
-        self.chores = self.mail = DeliveryWorkload(
-            self.fork("chores"), self.mint, self.meshes, self.ttl
+        self.chores = self.message_watch = DeliveryWorkload(
+            self.fork("chores"), self.new_id, self.meshes, self.ttl
         )
-        self.mail.keys = self.keys
+        self.message_watch.keys = self.keys
         self.publication = Publication(self)
         self.slept_at: int | None = None
         """When everybody fell asleep. Since then somebody looks after the broker, and sweeps."""
@@ -128,13 +128,13 @@ class DeliveryWorld(BrokerWorld):
         logging.getLogger("holdfast").addHandler(self._faults)
         super().__enter__()
         folder = next(iter(self.machines.values())).home.parent.parent
-        self.hub = BrokerMachine(self, folder)
-        self._stack.callback(self.hub.close)
-        self.hub.start()
-        self.hub.work(self._register)
+        self.broker_machine = BrokerMachine(self, folder)
+        self._stack.callback(self.broker_machine.close)
+        self.broker_machine.start()
+        self.broker_machine.work(self._register)
         for peer, machine in self.machines.items():
             durable_replace(HomePaths(machine.home).identity, _seed_of(peer))
-            running(machine)._core.write("share", partial(self._share, peer=peer))
+            running(machine)._engine.write("share", partial(self._share, peer=peer))
             self.ends[peer] = NodeEnd(self, machine, self.keys[peer])
             self.ends[peer].connect()
         self.publication.prepare()
@@ -151,11 +151,11 @@ class DeliveryWorld(BrokerWorld):
         logging.getLogger("holdfast").removeHandler(self._faults)
         super().__exit__(kind, error, traceback)
 
-    async def _register(self, desk: SqliteBrokerStore) -> None:
+    async def _register(self, store: SqliteBrokerStore) -> None:
         owner, *others = self._peers
         now = self.now_ms
         for mesh in self.meshes:
-            await desk.mesh_register(mesh, mesh, self.keys[owner], owner, f"server {mesh}", now)
+            await store.mesh_register(mesh, mesh, self.keys[owner], owner, f"server {mesh}", now)
             topic = DestinationRow(kind="topic", ref=TOPIC, made_at=now)
             queue = DestinationRow(
                 kind="queue",
@@ -164,18 +164,18 @@ class DeliveryWorld(BrokerWorld):
                 visibility_ms=VISIBILITY_MS,
                 deliveries_max=DELIVERIES_MAX,
             )
-            await desk.destination_put(mesh, topic)
-            await desk.destination_put(mesh, queue)
+            await store.destination_put(mesh, topic)
+            await store.destination_put(mesh, queue)
             for peer in others:
-                await self._admit(desk, mesh, peer)
-            await desk.subscribe(mesh, self.keys[owner], TOPIC)
+                await self._admit(store, mesh, peer)
+            await store.subscribe(mesh, self.keys[owner], TOPIC)
 
-    async def _admit(self, desk: SqliteBrokerStore, mesh: str, peer: str) -> None:
+    async def _admit(self, store: SqliteBrokerStore, mesh: str, peer: str) -> None:
         grants = MEMBER_GRANTS | {"relay"} if self.traits.relay else MEMBER_GRANTS
         key = self.keys[peer]
         row = MemberRow(key=key, name=peer, grants=grants, added_at=self.now_ms)
-        await desk.member_put(mesh, row)
-        await desk.subscribe(mesh, key, TOPIC)
+        await store.member_put(mesh, row)
+        await store.subscribe(mesh, key, TOPIC)
 
     def _share(self, tx: Transaction, peer: str) -> None:
         kind = "shared_owner" if peer == self._peers[0] else "shared_guest"
@@ -200,7 +200,7 @@ class DeliveryWorld(BrokerWorld):
         if not machine.up:
             return None
         try:
-            return self._act(machine, lambda node: act(node._core))
+            return self._act(machine, lambda node: act(node._engine))
         except Died:
             self.mark_death(machine, "sync")
         except PATIENCE as error:
@@ -212,7 +212,7 @@ class DeliveryWorld(BrokerWorld):
 
     def took_snapshot(self, peer: str, mesh: str) -> None:
         """A node has a snapshot in place of the changes that it holds."""
-        found = self.hub.peek(lambda desk: desk.snapshot_get(mesh))
+        found = self.broker_machine.peek(lambda store: store.snapshot_get(mesh))
         assert found is not None
         if mesh not in self.books.meshes:
             self.after_hub()
@@ -233,14 +233,14 @@ class DeliveryWorld(BrokerWorld):
             node = running(machine)
             problems = [line for line in audit(node) if not _of_past(line)]
             problems += self.promises[machine.peer].broken(node)
-            problems += node._core.read("quarantine", set_aside)
+            problems += node._engine.read("quarantine", set_aside)
         if problems:
             self.break_off(f"{machine.peer}: {'; '.join(problems[:5])}")
 
     # --- people ---------------------------------------------------------------------------------
 
     def remove_member(self, peer: str, mesh: str) -> bool:
-        now = self.hub.clock.now_ms()
+        now = self.broker_machine.clock.now_ms()
         book = self.books.meshes[mesh]
 
         def excuse() -> None:
@@ -250,16 +250,16 @@ class DeliveryWorld(BrokerWorld):
                     book.rows[at] = row._replace(entitled=row.entitled - {peer})
 
         try:
-            self.hub_does("remove", lambda desk: desk.member_remove(mesh, self.keys[peer], now))
+            self.hub_does("remove", lambda store: store.member_remove(mesh, self.keys[peer], now))
         except (Died, *PATIENCE):
-            if self.hub.up:
+            if self.broker_machine.up:
                 return False
         excuse()
         return True
 
     def admit(self, peer: str, mesh: str) -> bool:
         try:
-            self.hub_does("admit", lambda desk: self._admit(desk, mesh, peer))
+            self.hub_does("admit", lambda store: self._admit(store, mesh, peer))
         except (Died, *PATIENCE):
             return False
         return True
@@ -267,14 +267,14 @@ class DeliveryWorld(BrokerWorld):
     # --- calm -----------------------------------------------------------------------------------
 
     def calm(self) -> None:
-        self.hub.weather.clear()
-        self.hub.clock.frozen_ms = None
+        self.broker_machine.weather.clear()
+        self.broker_machine.clock.frozen_ms = None
         back_in_time(self)
         self.is_calm = True
         super().calm()
 
     def _settle(self) -> None:
-        if not self.hub.up:
+        if not self.broker_machine.up:
             self.break_off("the broker does not start")
         for mesh in self.meshes:
             for peer in self._peers[1:]:

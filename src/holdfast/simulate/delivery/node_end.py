@@ -80,14 +80,14 @@ class NodeEnd:
             self.wire.node_hangs_up()
             self.wire = None
         world = self._world
-        if not world.hub.up or world.is_apart(self.peer):
+        if not world.broker_machine.up or world.is_apart(self.peer):
             self.later()
             return
         node = self._node = self._machine.node
         assert node is not None
-        trust = Trust(node._core, HomePaths(node.home))
+        trust = Trust(node._engine, HomePaths(node.home))
         self._sync = SyncSession(
-            node._core,
+            node._engine,
             trust,
             BrokerAddress(URL, CARD),
             entropy=self._rng.randbytes,
@@ -121,7 +121,7 @@ class NodeEnd:
         if wire is not None:
             wire.node_hangs_up()
         if sync is not None and self._machine.node is self._node:
-            self._do(lambda core: _dropped(sync))
+            self._do(lambda engine: _dropped(sync))
         self.later()
 
     # --- frames -------------------------------------------------------------------------------
@@ -130,14 +130,14 @@ class NodeEnd:
         if wire is not self.wire or not self.is_ours:
             return
         frame = read_from_broker(raw)
-        told = self._do(lambda core: self._heard(core, frame))
+        told = self._do(lambda engine: self._heard(engine, frame))
         if told is None:
             self._broke()
             return
         self._send(told)
         self.push()
 
-    def _heard(self, core: NodeEngine, frame: FromBroker) -> list[FromNode]:
+    def _heard(self, engine: NodeEngine, frame: FromBroker) -> list[FromNode]:
         sync = self._sync
         assert sync is not None
         if isinstance(frame, Challenge):
@@ -148,43 +148,43 @@ class NodeEnd:
             for slug, mesh in list(sync.meshes.items()):
                 if mesh.trouble is None:
                     self._patiently(partial(self._meet, sync, slug))
-                    self._patiently(partial(self._finish_join, core, slug))
-            self._keep_snapshots(core, sync)
+                    self._patiently(partial(self._finish_join, engine, slug))
+            self._keep_snapshots(engine, sync)
             return told
         if isinstance(frame, Entries):
-            return self._take(core, sync, frame)
+            return self._take(engine, sync, frame)
         if isinstance(frame, SnapshotWanted):
             self._world.happened["snapshot wanted"] += 1
-            self._patiently(lambda: upload_snapshot(core, self._calls(), frame.mesh))
+            self._patiently(lambda: upload_snapshot(engine, self._calls(), frame.mesh))
             return []
         told = sync.on_frame(frame)
         if isinstance(frame, SnapshotNeeded):
-            told += self._take_snapshot(core, sync, frame)
-        self._keep_snapshots(core, sync)
+            told += self._take_snapshot(engine, sync, frame)
+        self._keep_snapshots(engine, sync)
         return told
 
-    def _keep_snapshots(self, core: NodeEngine, sync: SyncSession) -> None:
+    def _keep_snapshots(self, engine: NodeEngine, sync: SyncSession) -> None:
         for slug, mesh in list(sync.meshes.items()):
             if mesh.went_back and mesh.trouble is None:
                 mesh.went_back = False
-                self._patiently(partial(keep_snapshot, core, self._calls(), slug))
+                self._patiently(partial(keep_snapshot, engine, self._calls(), slug))
 
-    def _finish_join(self, core: NodeEngine, slug: str) -> None:
+    def _finish_join(self, engine: NodeEngine, slug: str) -> None:
         """Before anything else of the mesh, as a daemon does."""
-        if core.read("mesh.join", lambda tx: join.is_joining(tx, slug)):
-            join.go_on(core, self._calls(), slug, lambda: False)
+        if engine.read("mesh.join", lambda tx: join.is_joining(tx, slug)):
+            join.go_on(engine, self._calls(), slug, lambda: False)
             self._world.publication.took(self.peer)
 
     def _meet(self, sync: SyncSession, slug: str) -> None:
-        sync.mates(slug, self._calls().mates(slug))
+        sync.known_members(slug, self._calls().known_members(slug))
 
-    def _take(self, core: NodeEngine, sync: SyncSession, entries: Entries) -> list[FromNode]:
+    def _take(self, engine: NodeEngine, sync: SyncSession, entries: Entries) -> list[FromNode]:
         told: list[FromNode] = []
         for piece in receive.pieces(receive.decode_page(entries)):
             while True:
-                wanted = receive.objects_wanted(core, piece)
+                wanted = receive.objects_wanted(engine, piece)
                 source = self._calls().objects(entries.mesh)
-                absent = pull_objects(core, source, wanted, lambda _: None, lambda: False)
+                absent = pull_objects(engine, source, wanted, lambda _: None, lambda: False)
                 self._world.happened["object absent"] += len(absent)
                 try:
                     told += sync.on_entries(piece, absent)
@@ -194,12 +194,12 @@ class NodeEnd:
         return told
 
     def _take_snapshot(
-        self, core: NodeEngine, sync: SyncSession, behind: SnapshotNeeded
+        self, engine: NodeEngine, sync: SyncSession, behind: SnapshotNeeded
     ) -> list[FromNode]:
         self._world.happened["behind"] += 1
         if not behind.snapshot:
             return []
-        took = take_snapshot(core, self._calls(), behind.mesh)
+        took = take_snapshot(engine, self._calls(), behind.mesh)
         if took is None:
             return []
         self._world.took_snapshot(self.peer, behind.mesh)
@@ -228,7 +228,7 @@ class NodeEnd:
         sync = self._sync
         if not self.is_ours or not self._greeted or sync is None:
             return
-        told = self._do(lambda core: self._all_due(core, sync))
+        told = self._do(lambda engine: self._all_due(engine, sync))
         if told is None:
             self._broke()
             return
@@ -241,7 +241,7 @@ class NodeEnd:
         self._send(told)
         self._plan(sync)
 
-    def _all_due(self, core: NodeEngine, sync: SyncSession) -> list[FromNode]:
+    def _all_due(self, engine: NodeEngine, sync: SyncSession) -> list[FromNode]:
         told: list[FromNode] = []
         for slug in list(sync.meshes):
             while True:
@@ -252,13 +252,13 @@ class NodeEnd:
                 wanted = sync.objects_to_bring(slug)[:1]
                 if not wanted:
                     break
-                self._bring(core, slug, wanted[0])
+                self._bring(engine, slug, wanted[0])
                 sync.brought(slug, wanted)
         return told
 
-    def _bring(self, core: NodeEngine, slug: str, sha: str) -> None:
+    def _bring(self, engine: NodeEngine, slug: str, sha: str) -> None:
         try:
-            self._calls().put_object(core, slug, sha)
+            self._calls().put_object(engine, slug, sha)
         except (BlobMissing, NotAllowed) as error:
             self._world.note(f"{self.peer} does not bring an object: {error.message}")
 
@@ -293,7 +293,7 @@ class NodeEnd:
         if sync is None or not self._greeted:
             return
 
-        def work(core: NodeEngine) -> list[FromNode]:
+        def work(engine: NodeEngine) -> list[FromNode]:
             sync.expire()
             return [*sync.look(), *sync.retry()]
 

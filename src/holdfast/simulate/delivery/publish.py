@@ -50,7 +50,7 @@ class Publication:
         self._way = world.traits.publishing
         self._rng = world.fork("publishing")
         self._owner, *self._others = world.keys
-        self._chores = Workload(world.fork("notes"), world.mint, (NOTES,), world.ttl)
+        self._chores = Workload(world.fork("notes"), world.new_id, (NOTES,), world.ttl)
         self._shared_at: int | None = None
         """Where the owner's log was when the mesh became a shared one."""
         self._published = False
@@ -86,9 +86,9 @@ class Publication:
         need another invite.
         """
         world = self._world
-        if not world.hub.is_well:
+        if not world.broker_machine.is_well:
             return []
-        keys = {row.key for row in world.hub.peek(SqliteBrokerStore.member_list, NOTES)}
+        keys = {row.key for row in world.broker_machine.peek(SqliteBrokerStore.member_list, NOTES)}
         return [
             peer
             for peer in self._others
@@ -108,9 +108,9 @@ class Publication:
     def _publish(self) -> None:
         calls = self._calls(self._owner)
 
-        def act(core: NodeEngine) -> bool:
+        def act(engine: NodeEngine) -> bool:
             try:
-                done = Publishing(core, calls, NOTES).run()
+                done = Publishing(engine, calls, NOTES).run()
             except EpochMismatch:
                 return False  # the broker went back: when the sync has heard of it, it goes on
             text = done.invite or calls.invite(NOTES).text
@@ -127,9 +127,9 @@ class Publication:
             self._invite_again()
             return
 
-        def act(core: NodeEngine) -> bool:
+        def act(engine: NodeEngine) -> bool:
             try:
-                join.join(core, calls, invite)
+                join.join(engine, calls, invite)
             except InviteEnded:
                 self._invite = None  # it was for one, or its time is over
                 return False
@@ -143,7 +143,7 @@ class Publication:
     def _invite_again(self) -> None:
         calls = self._calls(self._owner)
 
-        def act(core: NodeEngine) -> bool:
+        def act(engine: NodeEngine) -> bool:
             self._invite = parse_invite(calls.invite(NOTES).text)
             return True
 
@@ -151,7 +151,7 @@ class Publication:
 
     def _attempt(self, machine: Machine, act: Callable[[NodeEngine], bool]) -> bool:
         world = self._world
-        if not machine.up or not world.hub.up:
+        if not machine.up or not world.broker_machine.up:
             return False
         if not world.is_calm and self._rng.random() < DEATHS:
             death = self._rng.choice(DEATH_KINDS)
@@ -167,7 +167,10 @@ class Publication:
     def took(self, peer: str) -> None:
         """It has the broker's snapshot, if there is one."""
         world = self._world
-        if world.hub.up and world.hub.peek(SqliteBrokerStore.snapshot_get, NOTES) is not None:
+        if (
+            world.broker_machine.up
+            and world.broker_machine.peek(SqliteBrokerStore.snapshot_get, NOTES) is not None
+        ):
             world.took_snapshot(peer, NOTES)
 
     def _calls(self, peer: str) -> SimulatedBrokerRequests:
@@ -196,11 +199,11 @@ class Publication:
             return []
         world = self._world
         problems = [f"{peer} is no member of {NOTES}" for peer in self._outside()]
-        core = running(world.machines[self._owner])._core
-        if core.read("left", lambda tx: begun(tx, NOTES)) is not None:
+        engine = running(world.machines[self._owner])._engine
+        if engine.read("left", lambda tx: begun(tx, NOTES)) is not None:
             problems.append("publishing has not ended")
-        row = core.require_mesh(NOTES)
-        mesh = world.hub.peek(SqliteBrokerStore.mesh_get, NOTES)
+        row = engine.require_mesh(NOTES)
+        mesh = world.broker_machine.peek(SqliteBrokerStore.mesh_get, NOTES)
         if mesh is None or (mesh.server_id, mesh.owner) != (row.server_id, world.keys[self._owner]):
             problems.append(f"the broker has {mesh}, and its owner {row.server_id}")
         return problems

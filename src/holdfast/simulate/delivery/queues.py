@@ -51,9 +51,11 @@ class QueueTakers:
         leases = [self._rng.randbytes(LEASE_BYTES) for _ in range(MOST)]
         key = world.ends[peer].key
 
-        async def work(desk: SqliteBrokerStore) -> list[TakenRow]:
-            await require_member(desk, mesh, key, "read")
-            return await desk.take(mesh, QUEUE, key, MOST, leases, world.hub.clock.now_ms())
+        async def work(store: SqliteBrokerStore) -> list[TakenRow]:
+            await require_member(store, mesh, key, "read")
+            return await store.take(
+                mesh, QUEUE, key, MOST, leases, world.broker_machine.clock.now_ms()
+            )
 
         try:
             taken = SimulatedBrokerRequests(world, peer, key).call(work)
@@ -67,16 +69,16 @@ class QueueTakers:
 
     def _settle(self, peer: str, mesh: str, one: TakenRow, how: str) -> None:
         world = self._world
-        if not world.hub.is_well:
+        if not world.broker_machine.is_well:
             return
         id = decode_trusted(one.raw).id
         key = world.ends[peer].key
-        theirs = world.hub.peek(lambda desk: _in_hand(desk, mesh, one))
+        theirs = world.broker_machine.peek(lambda store: _in_hand(store, mesh, one))
 
-        async def work(desk: SqliteBrokerStore) -> bool:
-            await require_member(desk, mesh, key, "read")
-            now = world.hub.clock.now_ms()
-            return await settle_messages(desk, mesh, QUEUE, one.seq, one.lease, how, "no", now)
+        async def work(store: SqliteBrokerStore) -> bool:
+            await require_member(store, mesh, key, "read")
+            now = world.broker_machine.clock.now_ms()
+            return await settle_messages(store, mesh, QUEUE, one.seq, one.lease, how, "no", now)
 
         try:
             SimulatedBrokerRequests(world, peer, key).call(work)
@@ -100,7 +102,9 @@ class QueueTakers:
     def look(self) -> None:
         """Notes the dead letters, which go in their time."""
         for mesh in self._world.meshes:
-            found = self._world.hub.peek(SqliteBrokerStore.dead_letters, mesh, QUEUE, 1000)
+            found = self._world.broker_machine.peek(
+                SqliteBrokerStore.dead_letters, mesh, QUEUE, 1000
+            )
             self.dead |= {letter.id: None for letter in found}
 
     def lost(self) -> list[str]:
@@ -109,7 +113,7 @@ class QueueTakers:
         ended = self.finished.keys() | self.perhaps.keys() | self.dead.keys()
         problems = []
         for slug, book in self._world.books.meshes.items():
-            waiting = self._world.hub.peek(_waiting, slug)
+            waiting = self._world.broker_machine.peek(_waiting, slug)
             problems += [
                 f"queue message {id_text(row.id)} is lost"
                 for seq, row in enumerate(book.rows, 1)
@@ -123,9 +127,9 @@ class QueueTakers:
         return problems
 
 
-async def _in_hand(desk: SqliteBrokerStore, mesh: str, one: TakenRow) -> bool:
-    return queued(desk, mesh).get(one.seq) == one.lease
+async def _in_hand(store: SqliteBrokerStore, mesh: str, one: TakenRow) -> bool:
+    return queued(store, mesh).get(one.seq) == one.lease
 
 
-async def _waiting(desk: SqliteBrokerStore, mesh: str) -> set[int]:
-    return set(queued(desk, mesh))
+async def _waiting(store: SqliteBrokerStore, mesh: str) -> set[int]:
+    return set(queued(store, mesh))

@@ -89,10 +89,10 @@ class DeliveryStorm(Storm):
         kind = self._rng.choices(list(self._weights), list(self._weights.values()))[0]
         self._world.note(f"fault: {kind} for the broker")
         self._world.happened[f"hub {kind}"] += 1
-        self._faults[kind](self._world.hub)
+        self._faults[kind](self._world.broker_machine)
 
     def _busy_time(self, machine: Machine) -> None:
-        if machine is not self._world.hub:
+        if machine is not self._world.broker_machine:
             super()._busy_time(machine)
             return
         # What reaches the broker meets its disk.
@@ -129,13 +129,13 @@ class DeliveryStorm(Storm):
     def _remove(self) -> None:
         mesh = self._rng.choice(self._world.meshes)
         peer = self._rng.choice(list(self._world.ends)[1:])
-        if self._world.hub.up and self._world.remove_member(peer, mesh):
+        if self._world.broker_machine.up and self._world.remove_member(peer, mesh):
             self._soon(OUTAGE_MS_MAX * 2, partial(self._admit, peer, mesh), f"{peer} comes back")
 
     def _admit(self, peer: str, mesh: str) -> None:
-        if not self._world.hub.up or not self._world.admit(peer, mesh):
+        if not self._world.broker_machine.up or not self._world.admit(peer, mesh):
             self._soon(OUTAGE_MS_MAX, partial(self._admit, peer, mesh), f"{peer} comes back")
 
     def _take(self, peer: str) -> None:
-        if self._world.hub.up:
+        if self._world.broker_machine.up:
             self._world.queues.take(peer, self._rng.choice(self._world.meshes))

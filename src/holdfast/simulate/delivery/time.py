@@ -38,7 +38,7 @@ def evening(world: DeliveryWorld, rng: random.Random) -> None:
     """
     sent: list[bytes] = []
     for peer, machine in world.machines.items():
-        chore = world.mail.message()
+        chore = world.message_watch.message()
         if machine.up and world.perform(machine, chore):
             sent += chore.ids
             world.ends[peer].wake()
@@ -58,7 +58,7 @@ def sleep(world: DeliveryWorld, rng: random.Random) -> None:
     for end in world.ends.values():
         if end.wire is not None:
             end.wire.cut()
-    for machine in (*world.machines.values(), world.hub):
+    for machine in (*world.machines.values(), world.broker_machine):
         machine.clock.frozen_ms = None
     world.happened["sleep"] += 1
     world.slept_at = world.now_ms
@@ -70,21 +70,21 @@ def sleep(world: DeliveryWorld, rng: random.Random) -> None:
 
 def sweep(world: DeliveryWorld) -> None:
     """The clockwork does it; after a sleep it waits, and whoever looks after the broker does."""
-    asked = world.slept_at is not None and not world.hub.is_far_ahead
+    asked = world.slept_at is not None and not world.broker_machine.is_far_ahead
     world.hub_sweeps(asked=asked)
 
 
 def run_ahead(world: DeliveryWorld, rng: random.Random) -> None:
     """The broker's clock alone."""
     world.happened["far ahead"] += 1
-    world.hub.clock.frozen_ms = None
-    world.hub.clock.skew_ms = AHEAD_MS
+    world.broker_machine.clock.frozen_ms = None
+    world.broker_machine.clock.skew_ms = AHEAD_MS
     world.at(rng.randrange(1, AHEAD_FOR_MS_MAX), back_in_time, world, name="the clock is set right")
 
 
 def back_in_time(world: DeliveryWorld) -> None:
-    if world.hub.is_far_ahead:
-        world.hub.clock.skew_ms = 0
+    if world.broker_machine.is_far_ahead:
+        world.broker_machine.clock.skew_ms = 0
 
 
 def is_old(world: DeliveryWorld, entry: Entry) -> bool:

@@ -32,14 +32,14 @@ class DeliveryWorkload(Workload):
     def message(self) -> WorkItem:
         rng = self._rng
         self._count += 1
-        mesh, id = rng.choice(self._meshes), self._mint()
+        mesh, id = rng.choice(self._meshes), self._new_id()
         kind, ref = rng.choice(self._destinations())
         priority, text = rng.choice(PRIORITIES), f"message {self._count}"
 
         def do(node: Node) -> Answers:
-            core = node._core
-            send = prepare(core, mesh, kind, ref, text, priority=priority, id=id_text(id))
-            core.write(SEND, send)
+            engine = node._engine
+            send = prepare(engine, mesh, kind, ref, text, priority=priority, id=id_text(id))
+            engine.write(SEND, send)
             return [None]
 
         return WorkItem(SEND, (id,), do)

@@ -132,19 +132,19 @@ class SimulatedLink:
 
 def serve(node: Node, relation: SimulatedLink, question: Question) -> tuple[Answer]:
     """What a node answers; what is wrong with its own disk, the other side does not hear."""
-    core, caller = node._core, relation.caller
+    engine, caller = node._engine, relation.caller
     try:
         match question:
             case Retirement():
-                giving.retire(core, caller, question.consumer)
+                giving.retire(engine, caller, question.consumer)
             case Registration():
-                giving.register(core, caller, question)
+                giving.register(engine, caller, question)
             case Confirmation():
-                giving.confirm(core, caller, question)
+                giving.confirm(engine, caller, question)
             case Fetch():
-                return (giving.serve_batch(core, caller, question),)
+                return (giving.serve_batch(engine, caller, question),)
             case Piece():
-                return (_piece(core, question),)
+                return (_piece(engine, question),)
     except OWN_TROUBLE:
         raise
     except HoldfastError as error:
@@ -152,10 +152,10 @@ def serve(node: Node, relation: SimulatedLink, question: Question) -> tuple[Answ
     return (None,)
 
 
-def _piece(core: NodeEngine, asked: Piece) -> Object:
-    if not core.blobs.exists(asked.sha256):
+def _piece(engine: NodeEngine, asked: Piece) -> Object:
+    if not engine.blobs.exists(asked.sha256):
         return Object(None)
-    with core.blobs.open_unchecked(asked.sha256) as content:
+    with engine.blobs.open_unchecked(asked.sha256) as content:
         size = content.seek(0, SEEK_END)
         content.seek(asked.start)
         return Object(size, content.read(PIECE_BYTES))
@@ -164,16 +164,16 @@ def _piece(core: NodeEngine, asked: Piece) -> Object:
 # --- at the reader -------------------------------------------------------------------------------
 
 
-def take_in(core: NodeEngine, link: str, batch: Batch) -> receive.BatchReceived | HoldfastError:
+def take_in(engine: NodeEngine, link: str, batch: Batch) -> receive.BatchReceived | HoldfastError:
     try:
-        return receive.receive_batch(core, link, batch)
+        return receive.receive_batch(engine, link, batch)
     except (BadAnswer, ForgedOrigin, EpochChanged) as error:
         return error
 
 
-def lacking_of(core: NodeEngine, batch: Batch, absent: Collection[str]) -> list[Piece]:
+def lacking_of(engine: NodeEngine, batch: Batch, absent: Collection[str]) -> list[Piece]:
     """What has to be asked for before the batch may be taken in."""
-    blobs = core.blobs
+    blobs = engine.blobs
     return [
         Piece(named.sha256, blobs.partial(named.sha256))
         for named in receive.objects_named(batch)
@@ -181,21 +181,21 @@ def lacking_of(core: NodeEngine, batch: Batch, absent: Collection[str]) -> list[
     ]
 
 
-def store_piece(core: NodeEngine, asked: Piece, found: Object) -> bool:
+def store_piece(engine: NodeEngine, asked: Piece, found: Object) -> bool:
     assert found.size is not None
-    here = core.blobs.put_piece(asked.sha256, asked.start, found.content)
+    here = engine.blobs.put_piece(asked.sha256, asked.start, found.content)
     if here >= found.size:
-        core.blobs.finish(asked.sha256, found.size)
+        engine.blobs.finish(asked.sha256, found.size)
     return True
 
 
 def row_of(node: Node, link: str) -> LinkRow | None:
-    return node._core.read("link.get", lambda tx: tx.link_get(link))
+    return node._engine.read("link.get", lambda tx: tx.link_get(link))
 
 
 def add_link(node: Node, relation: SimulatedLink) -> None:
     """As a person would: trust the zone, then add the link."""
-    now = relation.added_at = node._core.ctx.now_ms()
+    now = relation.added_at = node._engine.ctx.now_ms()
     key = ZoneKey(key=sha256(relation.source.encode()).digest(), added_at=now)
     zone = ZoneRow(name=relation.source, keys=(key,), added_at=now)
     row = LinkRow(
@@ -210,13 +210,13 @@ def add_link(node: Node, relation: SimulatedLink) -> None:
         tx.zone_put(zone)
         tx.link_put(row)
 
-    node._core.write("link.add", work)
+    node._engine.write("link.add", work)
 
 
 def place_of(reader: Node, source: Node, relation: SimulatedLink) -> tuple[int, int, int]:
     """Epoch and cursor of a link, and the frontier of its consumer; zeros where there is none."""
     row = row_of(reader, relation.name)
-    consumer = source._core.read("consumer", lambda tx: tx.consumer_get(relation.consumer))
+    consumer = source._engine.read("consumer", lambda tx: tx.consumer_get(relation.consumer))
     return (
         0 if row is None else row.epoch,
         0 if row is None else row.cursor,

@@ -118,7 +118,7 @@ class NodeWorld(World):
         """How often each node was restored from a backup."""
         self._peers = tuple(peers)
         self.relations = self.topology()
-        self.chores = Workload(self.fork("chores"), self.mint, self.meshes, self.ttl)
+        self.chores = Workload(self.fork("chores"), self.new_id, self.meshes, self.ttl)
         self.pulling = Pulling(self)
         self._sync = sync
         self._handlers: list[Handler] = []
@@ -301,7 +301,7 @@ class NodeWorld(World):
         """Looks what a node's log has gained since the last time, if it can be asked."""
         if not machine.up or not self._has_changed(machine):
             return
-        with machine.weather.fine(), running(machine)._core.store.read() as tx:
+        with machine.weather.fine(), running(machine)._engine.store.read() as tx:
             via = self._taking_from.get(machine.peer, "")
             new, problems = self.chronicles[machine.peer].look(tx, via)
             problems += self.observed(machine, tx)
@@ -317,7 +317,7 @@ class NodeWorld(World):
         if self._watched.get(peer) is not node:
             self._watched[peer] = node
             self._changed.add(peer)
-            node._core.store.on_commit(lambda: self._changed.add(peer))
+            node._engine.store.on_commit(lambda: self._changed.add(peer))
         changed = peer in self._changed
         self._changed.discard(peer)
         return changed
@@ -381,7 +381,7 @@ class NodeWorld(World):
         with machine.weather.fine():
             node = running(machine)
             problems = [*audit(node), *self.promises[machine.peer].broken(node)]
-            problems += node._core.read("quarantine", set_aside)
+            problems += node._engine.read("quarantine", set_aside)
         if problems:
             self.break_off(f"{machine.peer}: {'; '.join(problems[:5])}")
 
@@ -399,7 +399,7 @@ class NodeWorld(World):
                 self.break_off(f"{machine.peer} never got the content of {missing}")
 
     def rows_of(self, machine: Machine, mesh: str) -> dict[str, list[dict[str, object]]]:
-        with running(machine)._core.store.read() as reader:
+        with running(machine)._engine.store.read() as reader:
             # Each node forgets what is dead in its own time.
             return rows(reader, mesh, dead=not self._swept)
 

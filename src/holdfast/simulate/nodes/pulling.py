@@ -115,7 +115,9 @@ class Pulling:
 
         def look(node: Node) -> tuple[bool, Question | None]:
             try:
-                return is_same_log(node._core, RecordedAnswers(told), row, relation.consumer), None
+                return is_same_log(
+                    node._engine, RecordedAnswers(told), row, relation.consumer
+                ), None
             except Ask as ask:
                 return True, ask.question
 
@@ -157,13 +159,13 @@ class Pulling:
             return
         start = start_of(row.epoch, row.cursor, found.epoch, found.first)
         if row.epoch and found.first > 1:
-            as_read = self._on(relation, "begin", lambda n: begins_as_read(n._core, row, found))
+            as_read = self._on(relation, "begin", lambda n: begins_as_read(n._engine, row, found))
             if as_read is None:
                 return
             start = start if as_read else None
 
         def begin(node: Node) -> LinkRow:
-            return receive.start_over(node._core, relation.name, found.epoch, start or 1)
+            return receive.start_over(node._engine, relation.name, found.epoch, start or 1)
 
         self._world.begins(relation, row.epoch, found, start)
         begun = self._on(relation, "begin", begin)
@@ -263,7 +265,7 @@ class Pulling:
         if batch is None:
             return
         lacking = self._on(
-            relation, "objects", lambda node: lacking_of(node._core, batch, mind.absent)
+            relation, "objects", lambda node: lacking_of(node._engine, batch, mind.absent)
         )
         if lacking is None:
             return
@@ -285,7 +287,7 @@ class Pulling:
             self._world.happened["object absent"] += 1
             relation.mind.absent.add(asked.sha256)
             self._go_on(relation)
-        elif self._on(relation, "objects", lambda node: store_piece(node._core, asked, found)):
+        elif self._on(relation, "objects", lambda node: store_piece(node._engine, asked, found)):
             self._world.happened["object resumed" if asked.start else "object begun"] += 1
             self._go_on(relation)
 
@@ -297,7 +299,7 @@ class Pulling:
         if more and before.epoch == batch.epoch and self._rng.random() < READ_AHEAD:
             self._world.happened["read ahead"] += 1
             self._fetch(relation, before, batch.upto + 1)
-        taken = self._world.take(relation, lambda node: take_in(node._core, relation.name, batch))
+        taken = self._world.take(relation, lambda node: take_in(node._engine, relation.name, batch))
         if taken is None:
             return
         if isinstance(taken, HoldfastError):
@@ -330,10 +332,10 @@ class Pulling:
         if not isinstance(answer, Batch):
             return
         batch = answer
-        lacking = self._on(relation, "objects", lambda node: lacking_of(node._core, batch, set()))
+        lacking = self._on(relation, "objects", lambda node: lacking_of(node._engine, batch, set()))
         if lacking is None or lacking:
             return
-        taken = self._world.take(relation, lambda node: take_in(node._core, relation.name, batch))
+        taken = self._world.take(relation, lambda node: take_in(node._engine, relation.name, batch))
         if taken is not None:
             refused = isinstance(taken, HoldfastError)
             self._world.happened["late and refused" if refused else "late"] += 1

@@ -41,12 +41,12 @@ Rows = dict[str, list[dict[str, Any]]]
 
 def audit(node: Node) -> list[str]:
     """Everything that is wrong with one node, as sentences; empty if nothing is."""
-    with node._core.store.read() as reader:
+    with node._engine.store.read() as reader:
         entries = reader.log_range(1, ALL, ALL)
         return [
             *_log(entries, reader, node.peer),
             *_fold(entries, reader, node.peer),
-            *_blobs(entries, reader, node._core.blobs, node.peer),
+            *_blobs(entries, reader, node._engine.blobs, node.peer),
             *_vectors(reader),
             *_tasks(reader),
         ]
@@ -162,14 +162,14 @@ def _fold(entries: list[Entry], reader: Reader, peer: str) -> list[str]:
 
 def missing_content(node: Node) -> list[str]:
     """Files, and objects that facts name, whose content is not here."""
-    with node._core.store.read() as reader:
+    with node._engine.store.read() as reader:
         files = [f"{row.owner}/{row.path}" for row in _blob_files(reader) if not _here(node, row)]
         objects = reader.fact_objects(ALL, ALL)
-    return [*files, *(sha for _, sha in objects if not node._core.blobs.exists(sha))]
+    return [*files, *(sha for _, sha in objects if not node._engine.blobs.exists(sha))]
 
 
 def _here(node: Node, row: FileRow) -> bool:
-    return node._core.blobs.exists(row.sha256)
+    return node._engine.blobs.exists(row.sha256)
 
 
 def _blob_files(reader: Reader) -> list[FileRow]:

@@ -46,8 +46,8 @@ class MachineClock:
             return self.frozen_ms
         return self._world.now_ms + self.skew_ms
 
-    def mint(self) -> bytes:
-        return self._world.mint()
+    def new_id(self) -> bytes:
+        return self._world.new_id()
 
 
 class Weather:
@@ -207,8 +207,8 @@ class Machine:
 
     def _tame(self, opened: Opened) -> Opened:
         """Takes real time and real chance out of the node, so that a seed always tells the same."""
-        opened.core.ctx.blobs = _MachineBlobs(opened.paths.blobs, self.clock)
-        opened.core.metrics = _Untimed()
+        opened.engine.ctx.blobs = _MachineBlobs(opened.paths.blobs, self.clock)
+        opened.engine.metrics = _Untimed()
         opened.store.writer._clock = lambda: 0.0
         return opened
 

@@ -37,7 +37,7 @@ class Promises:
         def look(tx: Reader) -> list[bytes]:
             return [id for id in self.kept if not _is_known(tx, id)]
 
-        for id in node._core.read("promises", look):
+        for id in node._engine.read("promises", look):
             del self.kept[id]
             self.unknown[id] = None
 
@@ -50,7 +50,7 @@ class Promises:
                 *(f"{id_text(id)} was refused" for id in self.refused if _is_known(tx, id)),
             ]
 
-        return node._core.read("promises", look)
+        return node._engine.read("promises", look)
 
 
 def _is_known(tx: Reader, id: bytes) -> bool:

@@ -67,12 +67,12 @@ class Workload:
     def __init__(
         self,
         rng: random.Random,
-        mint: Callable[[], bytes],
+        new_id: Callable[[], bytes],
         meshes: Sequence[str],
         ttl: Ttl = TTL,
     ) -> None:
         self._rng = rng
-        self._mint = mint
+        self._new_id = new_id
         self._meshes = meshes
         self._mesh = meshes[0]
         self._ttl = ttl
@@ -88,7 +88,7 @@ class Workload:
             return self._group()
         if op == "sweep" or op in _UPKEEP:
             return WorkItem(op, (), self._upkeep(op))
-        id = self._mint()
+        id = self._new_id()
         if op == "conflict.restore":
             return WorkItem(op, (id,), _restore(id_text(id)))
         if op == "file.share":
@@ -106,12 +106,12 @@ class Workload:
 
     def _claim_first(self, op: str, id: bytes) -> WorkItem:
         """Only the holder may do it, so mostly it becomes the holder right before."""
-        task, claim_id, verb = self._task(op, id_text(id)), self._mint(), op.partition(".")[2]
+        task, claim_id, verb = self._task(op, id_text(id)), self._new_id(), op.partition(".")[2]
         moves = (("claim", claim_id), (verb, id)) if self._rng.random() < 0.7 else ((verb, id),)
         mesh = self._mesh
 
         def do(node: Node) -> Answers:
-            ctx = node._core.ctx
+            ctx = node._engine.ctx
             changes = (
                 operations.task_move(ctx, mesh, name, task, id_text(own)) for name, own in moves
             )
@@ -122,7 +122,7 @@ class Workload:
     def _group(self) -> WorkItem:
         """Several writes that share a commit."""
         ops = self._rng.choices(OPS[: OPS.index("file.share")], k=self._rng.randrange(2, 6))
-        ids = tuple(self._mint() for _ in ops)
+        ids = tuple(self._new_id() for _ in ops)
         changes = [self._change(op, id) for op, id in zip(ops, ids, strict=True)]
         return WorkItem("group", ids, lambda node: _carry_out(node, changes))
 
@@ -133,28 +133,30 @@ class Workload:
         point = (rng.random(), rng.random())
         task = self._task(op, name)
         makers: dict[str, Callable[[Node], Change]] = {
-            "state.set": lambda n: operations.state_set(n._core.ctx, mesh, key, value, name),
-            "state.delete": lambda n: operations.state_delete(n._core.ctx, mesh, key, name),
-            "memory.set": lambda n: operations.memory_set(n._core.ctx, mesh, key, value, (), name),
-            "memory.forget": lambda n: operations.memory_forget(n._core.ctx, mesh, key, name),
+            "state.set": lambda n: operations.state_set(n._engine.ctx, mesh, key, value, name),
+            "state.delete": lambda n: operations.state_delete(n._engine.ctx, mesh, key, name),
+            "memory.set": lambda n: operations.memory_set(
+                n._engine.ctx, mesh, key, value, (), name
+            ),
+            "memory.forget": lambda n: operations.memory_forget(n._engine.ctx, mesh, key, name),
             "vector.store": lambda n: operations.vector_store(
-                n._core.ctx, mesh, key, point, MODEL, f"text {value}", value, name
+                n._engine.ctx, mesh, key, point, MODEL, f"text {value}", value, name
             ),
             "vector.delete": lambda n: operations.vector_delete(
-                n._core.ctx, mesh, key, MODEL, name
+                n._engine.ctx, mesh, key, MODEL, name
             ),
-            "file.delete": lambda n: operations.file_delete(n._core.ctx, mesh, path, name),
+            "file.delete": lambda n: operations.file_delete(n._engine.ctx, mesh, path, name),
             "task.create": lambda n: operations.task_create(
-                n._core.ctx, mesh, f"task {value}", "", name
+                n._engine.ctx, mesh, f"task {value}", "", name
             ),
             "fact.append": lambda n: operations.fact_append(
-                n._core.ctx, mesh, key, "is", value, name
+                n._engine.ctx, mesh, key, "is", value, name
             ),
         }
         if op in makers:
             return makers[op]
         verb = op.partition(".")[2]
-        return lambda n: operations.task_move(n._core.ctx, mesh, verb, task, name)
+        return lambda n: operations.task_move(n._engine.ctx, mesh, verb, task, name)
 
     def _task(self, op: str, name: str) -> str:
         tasks = self._tasks[self._mesh]
@@ -204,7 +206,7 @@ def _carry_out(node: Node, changes: list[Callable[[Node], Change]]) -> Answers:
     writer = node._opened.store.writer
     tickets = [Ticket(prepare(node), lambda group: None) for prepare in changes]
     if len(tickets) == 1:
-        node._core.write("chore", tickets[0].work)
+        node._engine.write("chore", tickets[0].work)
         return [None]
     for ticket in tickets:
         writer.enqueue(ticket)
@@ -215,7 +217,7 @@ def _carry_out(node: Node, changes: list[Callable[[Node], Change]]) -> Answers:
 
 def _answer(node: Node, change: Change) -> HoldfastError | None:
     try:
-        node._core.write("chore", change)
+        node._engine.write("chore", change)
     except HoldfastError as error:
         return error
     return None

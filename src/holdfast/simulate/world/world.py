@@ -22,10 +22,10 @@ the same seed gives the same story. The digest of the event log shows that it di
 
 There are two clocks, as in life. `ticks` are milliseconds that only go forward: delays, timeouts
 and leases count in them. `now_ms` is what the wall clock shows; a test may set it, forward or back,
-at any moment. Code under test gets its time from `world.clock()`, its ids from `world.mint` and its
-randomness from `world.rng` or `world.fork(...)`. It must not ask the real clock, use threads, or go
-through a set whose order differs from run to run. The digest tells such runs apart only where they
-differ in the log, so `note` what matters.
+at any moment. Code under test gets its time from `world.clock()`, its ids from `world.new_id` and
+its randomness from `world.rng` or `world.fork(...)`. It must not ask the real clock, use threads,
+or go through a set whose order differs from run to run. The digest tells such runs apart only where
+they differ in the log, so `note` what matters.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class World:
         """A source of chance for one part of the world, which others' draws do not disturb."""
         return random.Random(f"world {self.seed} {name}")
 
-    def mint(self) -> bytes:
+    def new_id(self) -> bytes:
         """A UUID of version 7, from the wall clock and the seed."""
         return uuid7(self.now_ms, self.rng.randbytes(10))
 

@@ -180,8 +180,8 @@ class ZoneWorld(NodeWorld):
         self.note(f"{relation.label} is added with {relation.filter}")
 
     def _links(self, node: Node) -> Links:
-        trust = Trust(node._core, HomePaths(node.home))
-        return Links(node._core, trust, partial(reach_in, self, node.peer))
+        trust = Trust(node._engine, HomePaths(node.home))
+        return Links(node._engine, trust, partial(reach_in, self, node.peer))
 
     # --- backups --------------------------------------------------------------------------------
 
@@ -217,7 +217,7 @@ class ZoneWorld(NodeWorld):
             report = restore(source, machine.home, force=True)
         with machine.weather.fine():
             node = machine.start()
-            with node._core.store.read() as tx:
+            with node._engine.store.read() as tx:
                 problems = self.chronicles[machine.peer].went_back(tx, then)
         self._expect(problems)
         self.went_back[machine.peer] += 1
@@ -250,7 +250,7 @@ class ZoneWorld(NodeWorld):
                     tx.link_drop(row.name)
             return kept
 
-        for name in node._core.write("link.remove", remove_others):
+        for name in node._engine.write("link.remove", remove_others):
             del mine[name]
         for relation in mine.values():
             self.relations.remove(relation)

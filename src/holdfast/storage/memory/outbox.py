@@ -18,14 +18,14 @@ class MemoryOutbox(UndoTables):
 
     # --- the spool ---------------------------------------------------------------------------
 
-    def spool_get(self, lane: str, id: bytes) -> OutboxRow | None:
+    def outbox_get(self, lane: str, id: bytes) -> OutboxRow | None:
         number = self._table("spool_id").get((lane, id))
         return None if number is None else self._table("spool")[number]
 
-    def spool_find(self, id: bytes) -> list[OutboxRow]:
+    def outbox_find(self, id: bytes) -> list[OutboxRow]:
         return [row for row in self._spool() if row.id == id]
 
-    def spool_due(
+    def outbox_due(
         self, lane: str, now_ms: int, limit: int, after: tuple[int, int] = (-1, 0)
     ) -> list[OutboxRow]:
         due = [
@@ -35,10 +35,10 @@ class MemoryOutbox(UndoTables):
         ]
         return sorted(due, key=lambda row: (row.rank, row.number))[:limit]
 
-    def spool_next_at(self, lane: str) -> int | None:
+    def outbox_next_at(self, lane: str) -> int | None:
         return min((row.not_before for row in self._spool(lane, "pending")), default=None)
 
-    def spool_failing(self, lane: str, entities: Collection[str] | None) -> list[OutboxRow]:
+    def outbox_failing(self, lane: str, entities: Collection[str] | None) -> list[OutboxRow]:
         failing = [
             row
             for row in self._spool(lane, "pending", "dead")
@@ -52,30 +52,30 @@ class MemoryOutbox(UndoTables):
                 first.setdefault(row.entity, row)
         return list(first.values())
 
-    def spool_list(
+    def outbox_list(
         self, lane: str | None, states: Collection[str], after: int, limit: int
     ) -> list[OutboxRow]:
         rows = [row for row in self._spool(lane, *map(str, states)) if row.number > after]
         return rows[:limit]
 
-    def spool_counts(self) -> dict[tuple[str, str], int]:
+    def outbox_counts(self) -> dict[tuple[str, str], int]:
         counts: dict[tuple[str, str], int] = {}
         for row in self._spool():
             key = row.lane, str(row.state)
             counts[key] = counts.get(key, 0) + 1
         return counts
 
-    def spool_oldest(self, lane: str) -> int | None:
+    def outbox_oldest(self, lane: str) -> int | None:
         return next((row.created_at for row in self._spool(lane, "pending", "inflight")), None)
 
-    def spool_old(self, lane: str, before_ms: int, limit: int) -> list[OutboxRow]:
+    def outbox_old(self, lane: str, before_ms: int, limit: int) -> list[OutboxRow]:
         waiting = (row for row in self._spool(lane, "pending") if not row.entity)
         return list(islice((row for row in waiting if row.created_at < before_ms), limit))
 
-    def spool_floor(self) -> int | None:
+    def outbox_floor(self) -> int | None:
         return min((row.offset for row in self._spool(None, *_NEEDED)), default=None)
 
-    def spool_add(self, rows: Sequence[OutboxRow]) -> int:
+    def outbox_add(self, rows: Sequence[OutboxRow]) -> int:
         new = 0
         for row in rows:
             if (row.lane, row.id) in self._table("spool_id"):
@@ -86,26 +86,26 @@ class MemoryOutbox(UndoTables):
             new += 1
         return new
 
-    def spool_put(self, row: OutboxRow) -> None:
+    def outbox_put(self, row: OutboxRow) -> None:
         before = self._table("spool").get(row.number)
         if before is not None:
             self._drop("spool_id", (before.lane, before.id))
             self._put("spool", row.number, row)
             self._put("spool_id", (row.lane, row.id), row.number)
 
-    def spool_inflight(self, lane: str, numbers: Sequence[int]) -> None:
+    def outbox_inflight(self, lane: str, numbers: Sequence[int]) -> None:
         for number in numbers:
             row = self._table("spool").get(number)
             if row is not None and row.lane == lane and row.state == "pending":
                 self._put("spool", number, msgspec.structs.replace(row, state="inflight"))
 
-    def spool_recover(self, lane: str | None = None) -> int:
+    def outbox_recover(self, lane: str | None = None) -> int:
         rows = list(self._spool(lane, "inflight"))
         for row in rows:
             self._put("spool", row.number, msgspec.structs.replace(row, state="pending"))
         return len(rows)
 
-    def spool_done(self, rows: Sequence[tuple[int, bytes, int, int]], now_ms: int) -> None:
+    def outbox_done(self, rows: Sequence[tuple[int, bytes, int, int]], now_ms: int) -> None:
         for number, id, epoch, seq in rows:
             row = self._table("spool").get(number)
             if row is not None:
@@ -122,7 +122,7 @@ class MemoryOutbox(UndoTables):
                 )
                 self._put("spool", number, done)
 
-    def spool_sweep(self, before_ms: int, most: int) -> int:
+    def outbox_sweep(self, before_ms: int, most: int) -> int:
         last = max(self._table("spool"), default=0)
         ended = (row for row in self._spool(None, "done", "aborted") if row.number < last)
         old = list(islice(takewhile(lambda row: (row.ended_at or 0) < before_ms, ended), most))
@@ -209,7 +209,7 @@ class MemoryOutbox(UndoTables):
 
     # --- what was heard, and mates -----------------------------------------------------------
 
-    def heard_above(
+    def broker_positions_above(
         self, mesh: str, epoch: int, seq: int, after_seq: int, limit: int
     ) -> list[tuple[int, int]]:
         above = [
@@ -219,12 +219,12 @@ class MemoryOutbox(UndoTables):
         ]
         return sorted(above)[:limit]
 
-    def heard_add(self, mesh: str, epoch: int, rows: Sequence[tuple[int, int]]) -> None:
+    def broker_positions_add(self, mesh: str, epoch: int, rows: Sequence[tuple[int, int]]) -> None:
         for seq, offset in rows:
             if (mesh, epoch, seq) not in self._table("heard"):
                 self._put("heard", (mesh, epoch, seq), offset)
 
-    def heard_sweep(self, below_offset: int, most: int) -> int:
+    def broker_positions_sweep(self, below_offset: int, most: int) -> int:
         old = sorted(
             (offset, key) for key, offset in self._table("heard").items() if offset < below_offset
         )[:most]
@@ -232,16 +232,16 @@ class MemoryOutbox(UndoTables):
             self._drop("heard", key)
         return len(old)
 
-    def mate_list(self, mesh: str) -> list[KnownMember]:
+    def known_members_list(self, mesh: str) -> list[KnownMember]:
         return sorted(self._rows("mate", mesh), key=lambda row: row.key)
 
-    def heard_drop(self, mesh: str, most: int) -> int:
+    def broker_positions_drop(self, mesh: str, most: int) -> int:
         gone = sorted(key for key in self._table("heard") if key[0] == mesh)[:most]
         for key in gone:
             self._drop("heard", key)
         return len(gone)
 
-    def mates_put(self, mesh: str, rows: Sequence[KnownMember]) -> None:
+    def known_members_put(self, mesh: str, rows: Sequence[KnownMember]) -> None:
         for row in self._rows("mate", mesh):
             self._drop("mate", (mesh, row.key))
         for row in rows:

@@ -76,7 +76,7 @@ class InboxReads:
         ).get
         return floor
 
-    def heard_above(
+    def broker_positions_above(
         self, mesh: str, epoch: int, seq: int, after_seq: int, limit: int
     ) -> list[tuple[int, int]]:
         rows: list[Any] = self._con.execute(
@@ -86,7 +86,7 @@ class InboxReads:
         ).fetchall()
         return [(row[0], row[1]) for row in rows]
 
-    def mate_list(self, mesh: str) -> list[KnownMember]:
+    def known_members_list(self, mesh: str) -> list[KnownMember]:
         rows = self._con.execute(
             "SELECT mesh, key, name, grants, seen_at FROM mate WHERE mesh = ? ORDER BY key", (mesh,)
         )
@@ -144,14 +144,14 @@ class InboxWrites(InboxReads):
         )
         return self._con.changes()
 
-    def heard_add(self, mesh: str, epoch: int, rows: Sequence[tuple[int, int]]) -> None:
+    def broker_positions_add(self, mesh: str, epoch: int, rows: Sequence[tuple[int, int]]) -> None:
         self._con.executemany(
             "INSERT INTO heard (mesh, epoch, seq, offset) VALUES (?, ?, ?, ?) "
             "ON CONFLICT DO NOTHING",
             ((mesh, epoch, seq, offset) for seq, offset in rows),
         )
 
-    def heard_sweep(self, below_offset: int, most: int) -> int:
+    def broker_positions_sweep(self, below_offset: int, most: int) -> int:
         self._con.execute(
             "DELETE FROM heard WHERE (mesh, epoch, seq) IN (SELECT mesh, epoch, seq FROM heard "
             "WHERE offset < ? ORDER BY offset, mesh, epoch, seq LIMIT ?)",
@@ -159,7 +159,7 @@ class InboxWrites(InboxReads):
         )
         return self._con.changes()
 
-    def heard_drop(self, mesh: str, most: int) -> int:
+    def broker_positions_drop(self, mesh: str, most: int) -> int:
         self._con.execute(
             "DELETE FROM heard WHERE (mesh, epoch, seq) IN (SELECT mesh, epoch, seq FROM heard "
             "WHERE mesh = ? ORDER BY epoch, seq LIMIT ?)",
@@ -167,7 +167,7 @@ class InboxWrites(InboxReads):
         )
         return self._con.changes()
 
-    def mates_put(self, mesh: str, rows: Sequence[KnownMember]) -> None:
+    def known_members_put(self, mesh: str, rows: Sequence[KnownMember]) -> None:
         self._con.execute("DELETE FROM mate WHERE mesh = ?", (mesh,))
         self._con.executemany(
             "INSERT INTO mate (mesh, key, name, grants, seen_at) VALUES (?, ?, ?, ?, ?)",

@@ -111,19 +111,19 @@ class OutboxReads:
     _con: apsw.Connection
     _once: apsw.Cursor
 
-    def spool_get(self, lane: str, id: bytes) -> OutboxRow | None:
+    def outbox_get(self, lane: str, id: bytes) -> OutboxRow | None:
         row = self._con.execute(
             f"SELECT {_COLUMNS} FROM spool WHERE lane = ? AND id = ?", (lane, id)
         ).get
         return None if row is None else _row(row)
 
-    def spool_find(self, id: bytes) -> list[OutboxRow]:
+    def outbox_find(self, id: bytes) -> list[OutboxRow]:
         rows = self._con.execute(
             f"SELECT {_COLUMNS} FROM spool WHERE id = ? ORDER BY number", (id,)
         )
         return [_row(row) for row in rows]
 
-    def spool_due(
+    def outbox_due(
         self, lane: str, now_ms: int, limit: int, after: tuple[int, int] = (-1, 0)
     ) -> list[OutboxRow]:
         rows = self._con.execute(
@@ -133,7 +133,7 @@ class OutboxReads:
         )
         return [_row(row) for row in rows]
 
-    def spool_next_at(self, lane: str) -> int | None:
+    def outbox_next_at(self, lane: str) -> int | None:
         # Nearly all of them may go at once, and the first one found tells so.
         if self._con.execute(
             "SELECT EXISTS (SELECT 1 FROM spool WHERE lane = ? AND state = 'pending' "
@@ -146,7 +146,7 @@ class OutboxReads:
         ).get
         return first
 
-    def spool_failing(self, lane: str, entities: Collection[str] | None) -> list[OutboxRow]:
+    def outbox_failing(self, lane: str, entities: Collection[str] | None) -> list[OutboxRow]:
         if entities is None:
             row = self._con.execute(
                 f"SELECT {_COLUMNS} FROM spool WHERE lane = ? AND {_FAILING} "
@@ -169,7 +169,7 @@ class OutboxReads:
                 found.append(_row(row))
         return sorted(found, key=lambda row: row.number)
 
-    def spool_list(
+    def outbox_list(
         self, lane: str | None, states: Collection[str], after: int, limit: int
     ) -> list[OutboxRow]:
         wanted = sorted(map(str, states))
@@ -182,7 +182,7 @@ class OutboxReads:
         )
         return [_row(row) for row in rows]
 
-    def spool_counts(self) -> dict[tuple[str, str], int]:
+    def outbox_counts(self) -> dict[tuple[str, str], int]:
         # Rows that are done stand in no index but that of the ids, so they are what is left over.
         counts = {
             (lane, state): count
@@ -212,7 +212,7 @@ class OutboxReads:
         total: int = self._con.execute("SELECT count(*) FROM spool").get
         return [(first, total - sum(count for _, count in others)), *others]
 
-    def spool_oldest(self, lane: str) -> int | None:
+    def outbox_oldest(self, lane: str) -> int | None:
         first: list[int] = [
             number
             for (number,) in self._con.execute(
@@ -230,7 +230,7 @@ class OutboxReads:
         ).get
         return at
 
-    def spool_old(self, lane: str, before_ms: int, limit: int) -> list[OutboxRow]:
+    def outbox_old(self, lane: str, before_ms: int, limit: int) -> list[OutboxRow]:
         rows = self._con.execute(
             f"SELECT {_COLUMNS} FROM spool WHERE lane = ? AND state = 'pending' AND entity = '' "
             "AND created_at < ? ORDER BY number LIMIT ?",
@@ -238,7 +238,7 @@ class OutboxReads:
         )
         return [_row(row) for row in rows]
 
-    def spool_floor(self) -> int | None:
+    def outbox_floor(self) -> int | None:
         needed = [
             self._con.execute(f"SELECT min(offset) FROM spool WHERE {which}").get
             for which in ("state = 'pending'", "state = 'inflight'", _FAILING)
@@ -247,7 +247,7 @@ class OutboxReads:
 
 
 class OutboxWrites(OutboxReads):
-    def spool_add(self, rows: Sequence[OutboxRow]) -> int:
+    def outbox_add(self, rows: Sequence[OutboxRow]) -> int:
         if len(rows) == 1:  # one for every local write
             self._once.execute(_INSERT, _values(rows[0]))
             return self._con.changes()
@@ -255,7 +255,7 @@ class OutboxWrites(OutboxReads):
         self._con.executemany(_INSERT, map(_values, rows))
         return self._con.total_changes() - before
 
-    def spool_put(self, row: OutboxRow) -> None:
+    def outbox_put(self, row: OutboxRow) -> None:
         self._con.execute(
             "UPDATE spool SET (lane, id, mesh, entity, rank, offset, state, attempts, not_before, "
             "tried_at, ended_at, created_at, code, error, broker_id, broker_epoch, broker_seq, "
@@ -263,7 +263,7 @@ class OutboxWrites(OutboxReads):
             (*_values(row), row.number),
         )
 
-    def spool_inflight(self, lane: str, numbers: Sequence[int]) -> None:
+    def outbox_inflight(self, lane: str, numbers: Sequence[int]) -> None:
         # As few statements as can be: it is run for everything that leaves.
         rest: list[int] = []
         for first, last in _spans(numbers):
@@ -284,7 +284,7 @@ class OutboxWrites(OutboxReads):
                 (msgspec.json.encode(rest).decode(), lane),
             )
 
-    def spool_recover(self, lane: str | None = None) -> int:
+    def outbox_recover(self, lane: str | None = None) -> int:
         of_lane = "" if lane is None else "AND lane = ?"
         self._con.execute(
             f"UPDATE spool SET state = 'pending' WHERE state = 'inflight' {of_lane}",
@@ -292,7 +292,7 @@ class OutboxWrites(OutboxReads):
         )
         return self._con.changes()
 
-    def spool_done(self, rows: Sequence[_Done], now_ms: int) -> None:
+    def outbox_done(self, rows: Sequence[_Done], now_ms: int) -> None:
         for run in _runs(rows):
             first, _, epoch, seq = run[0]
             if len(run) < _RUN_MIN:
@@ -318,7 +318,7 @@ class OutboxWrites(OutboxReads):
                 ),
             )
 
-    def spool_sweep(self, before_ms: int, most: int) -> int:
+    def outbox_sweep(self, before_ms: int, most: int) -> int:
         doomed: list[tuple[int]] = []
         # The row with the highest number stays, so that it is not given again.
         rows = self._con.execute(

@@ -14,10 +14,10 @@ import pytest
 
 from holdfast.rules.broker_rows import AcceptVerdict
 from holdfast.rules.errors import OutcomeUnknown, StoreBusy, Unreachable
-from holdfast.rules.limits import DESK_TRIES_MAX
+from holdfast.rules.limits import POSTGRES_TRIES_MAX
 from holdfast.storage.broker.port import BrokerStore
 from holdfast.storage.broker.postgres import PostgresBrokerStore, connections
-from support.desks import BOB, NOW, TEAM, accept, arriving, feed, queued, seqs, with_team
+from support.broker_stores import BOB, NOW, TEAM, accept, arriving, feed, queued, seqs, with_team
 from support.postgres import server
 
 _numbers = count(1)
@@ -32,16 +32,16 @@ async def new_database() -> tuple[str, str]:
 
 @asynccontextmanager
 async def opened(dsn: str, **settings: Any) -> AsyncIterator[PostgresBrokerStore]:
-    desk = PostgresBrokerStore(dsn, **settings)
-    await desk.open(NOW)
+    store = PostgresBrokerStore(dsn, **settings)
+    await store.open(NOW)
     try:
-        yield desk
+        yield store
     finally:
-        await desk.close()
+        await store.close()
 
 
 @asynccontextmanager
-async def two_desks(
+async def two_stores(
     **settings: Any,
 ) -> AsyncIterator[tuple[PostgresBrokerStore, PostgresBrokerStore]]:
     """Two processes would see no more of each other than these."""
@@ -57,8 +57,8 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.002)
 
 
-async def epoch(desk: BrokerStore) -> int:
-    mesh = await desk.mesh_get(TEAM)
+async def epoch(store: BrokerStore) -> int:
+    mesh = await store.mesh_get(TEAM)
     assert mesh is not None
     return mesh.epoch
 
@@ -89,21 +89,21 @@ def test_D2_a_line_that_breaks_in_accept_leaves_the_outcome_unknown_and_a_retry_
 ):
     async def main() -> None:
         _, dsn = await new_database()
-        async with opened(dsn) as desk:
-            await with_team(desk)
+        async with opened(dsn) as store:
+            await with_team(store)
             holder = await asyncpg.connect(dsn)
             async with holder.transaction():
                 await holder.execute("SELECT FROM holdfast.mesh FOR UPDATE")
-                asked = asyncio.create_task(accept(desk, arriving(1), arriving(2)))
+                asked = asyncio.create_task(accept(store, arriving(1), arriving(2)))
                 async with asyncio.timeout(PATIENCE_S):
                     while not await cut_off(dsn, WAITING):
                         await asyncio.sleep(0.01)
                 with pytest.raises(OutcomeUnknown):
                     await asked
             await holder.close()
-            answers = await accept(desk, arriving(1), arriving(2))
+            answers = await accept(store, arriving(1), arriving(2))
             assert [answer.seq for answer in answers] == [1, 2]
-            assert await desk.orphans(10) == []
+            assert await store.orphans(10) == []
 
     asyncio.run(main())
 
@@ -115,15 +115,15 @@ def test_D2_a_mesh_that_stays_locked_is_busy_and_nothing_is_written(
 
     async def main() -> None:
         _, dsn = await new_database()
-        async with opened(dsn) as desk:
-            await with_team(desk)
+        async with opened(dsn) as store:
+            await with_team(store)
             holder = await asyncpg.connect(dsn)
             async with holder.transaction():
                 await holder.execute("SELECT FROM holdfast.mesh FOR UPDATE")
                 with pytest.raises(StoreBusy):
-                    await accept(desk, arriving(1))
+                    await accept(store, arriving(1))
             await holder.close()
-            assert (await accept(desk, arriving(1)))[0].verdict == AcceptVerdict.CREATED
+            assert (await accept(store, arriving(1)))[0].verdict == AcceptVerdict.CREATED
 
     asyncio.run(main())
 
@@ -133,7 +133,7 @@ def test_D2_work_that_the_server_undid_for_other_work_is_done_again_and_not_for_
 
     async def main() -> None:
         _, dsn = await new_database()
-        async with opened(dsn) as desk:
+        async with opened(dsn) as store:
             tries = 0
 
             async def work(con: Any) -> int:
@@ -144,11 +144,11 @@ def test_D2_work_that_the_server_undid_for_other_work_is_done_again_and_not_for_
                 return tries
 
             failing = 3
-            assert await desk._connections.changed(work) == 3
+            assert await store._connections.changed(work) == 3
             tries, failing = 0, 1000
             with pytest.raises(StoreBusy):
-                await desk._connections.changed(work)
-            assert tries == DESK_TRIES_MAX
+                await store._connections.changed(work)
+            assert tries == POSTGRES_TRIES_MAX
 
     asyncio.run(main())
 
@@ -161,14 +161,14 @@ def has(found: dict[int, int], enough: int) -> bool:
 def test_D2_a_server_that_goes_down_under_load_has_all_that_was_acknowledged_once() -> None:
     async def main() -> None:
         _, dsn = await new_database()
-        async with opened(dsn) as desk:
-            await with_team(desk)
+        async with opened(dsn) as store:
+            await with_team(store)
             going, acknowledged = True, dict[int, int]()
 
             async def write(number: int) -> None:
                 while going:
                     try:
-                        (answer,) = await accept(desk, arriving(number))
+                        (answer,) = await accept(store, arriving(number))
                     except (OutcomeUnknown, Unreachable):
                         await asyncio.sleep(0.05)  # the same again, when the server is back
                         continue
@@ -184,14 +184,14 @@ def test_D2_a_server_that_goes_down_under_load_has_all_that_was_acknowledged_onc
             await until(partial(has, acknowledged, len(acknowledged) + 50))
             going = False
             await asyncio.gather(*writers)
-            page = await desk.feed(TEAM, BOB, 0, 100_000, 10_000_000, own=True)
+            page = await store.feed(TEAM, BOB, 0, 100_000, 10_000_000, own=True)
             held = {row.seq: row.raw for row in page.rows}
             assert list(held) == list(range(1, page.last + 1))
             for number, seq in acknowledged.items():
                 assert held[seq] == arriving(number).raw
             assert len(set(held.values())) == len(held)
-            assert await desk.orphans(10) == []
-            assert await epoch(desk) == 1
+            assert await store.orphans(10) == []
+            assert await epoch(store) == 1
 
     asyncio.run(main())
 
@@ -202,14 +202,14 @@ def test_D2_a_server_that_goes_down_under_load_has_all_that_was_acknowledged_onc
 def test_D6_a_database_that_was_copied_begins_one_new_epoch() -> None:
     async def main() -> None:
         name, dsn = await new_database()
-        async with opened(dsn) as desk:
-            await with_team(desk)
-            await accept(desk, arriving(1), arriving(2))
+        async with opened(dsn) as store:
+            await with_team(store)
+            await accept(store, arriving(1), arriving(2))
         await server().execute(f"CREATE DATABASE {name}_back TEMPLATE {name}")
         copy = server().dsn(f"{name}_back")
-        desks = [PostgresBrokerStore(copy) for _ in range(5)]
-        await asyncio.gather(*(desk.open(NOW) for desk in desks))
-        await asyncio.gather(*(desk.close() for desk in desks))
+        stores = [PostgresBrokerStore(copy) for _ in range(5)]
+        await asyncio.gather(*(store.open(NOW) for store in stores))
+        await asyncio.gather(*(store.close() for store in stores))
         async with opened(copy) as one, opened(copy) as other:
             mesh = await other.mesh_get(TEAM)
             assert mesh is not None
@@ -217,8 +217,8 @@ def test_D6_a_database_that_was_copied_begins_one_new_epoch() -> None:
             (answer,) = await accept(one, arriving(3))
             assert (answer.epoch, answer.seq) == (2, 3)
             assert [row.base for row in await one.epochs(TEAM)] == [0, 2]
-        async with opened(dsn) as desk:
-            assert await epoch(desk) == 1
+        async with opened(dsn) as store:
+            assert await epoch(store) == 1
 
     asyncio.run(main())
 
@@ -226,21 +226,21 @@ def test_D6_a_database_that_was_copied_begins_one_new_epoch() -> None:
 @pytest.mark.faults
 def test_D6_a_server_restored_under_running_brokers_counts_nothing_in_the_old_epoch() -> None:
     async def main() -> None:
-        async with two_desks() as (one, other):
+        async with two_stores() as (one, other):
             await accept(one, arriving(1))
             await accept(other, arriving(2))
             await asyncio.to_thread(server().recover_from_archive)
             answers = await asyncio.gather(
-                *(retried(desk, number) for desk, number in ((one, 3), (other, 4)))
+                *(retried(store, number) for store, number in ((one, 3), (other, 4)))
             )
             assert [answer.epoch for answer in answers] == [2, 2]
             assert sorted(answer.seq for answer in answers) == [3, 4]
             assert [row.base for row in await one.epochs(TEAM)] == [0, 2]
 
-    async def retried(desk: BrokerStore, number: int) -> Any:
+    async def retried(store: BrokerStore, number: int) -> Any:
         while True:
             try:
-                return (await accept(desk, arriving(number)))[0]
+                return (await accept(store, arriving(number)))[0]
             except (OutcomeUnknown, Unreachable):
                 await asyncio.sleep(0.05)
 
@@ -249,7 +249,7 @@ def test_D6_a_server_restored_under_running_brokers_counts_nothing_in_the_old_ep
 
 def test_D6_a_mesh_that_shrinks_under_running_brokers_begins_one_new_epoch() -> None:
     async def main() -> None:
-        async with two_desks(look_ms=20) as (one, other):
+        async with two_stores(look_ms=20) as (one, other):
             told: list[int] = []
             await accept(one, arriving(1), arriving(2), arriving(3))
             await until(lambda: min(one._news.looks, other._news.looks) > 2)
@@ -270,7 +270,7 @@ def test_D6_a_mesh_that_shrinks_under_running_brokers_begins_one_new_epoch() -> 
 
 def test_D14_the_other_broker_hears_of_it_by_a_notification() -> None:
     async def main() -> None:
-        async with two_desks(look_ms=NEVER_MS) as (one, other):
+        async with two_stores(look_ms=NEVER_MS) as (one, other):
             here: list[tuple[str, int]] = []
             there: list[tuple[str, int]] = []
             await until(lambda: min(one._news.looks, other._news.looks) > 0)
@@ -310,7 +310,7 @@ def test_D14_what_was_missed_is_looked_for_on_every_new_connection() -> None:
 
 def test_D14_the_word_of_a_broker_that_died_after_its_commit_is_not_missed() -> None:
     async def main() -> None:
-        async with two_desks(look_ms=20) as (one, other):
+        async with two_stores(look_ms=20) as (one, other):
             there: list[int] = []
             other.on_news(lambda mesh, seq: there.append(seq))
             await one._news.close()
@@ -322,7 +322,7 @@ def test_D14_the_word_of_a_broker_that_died_after_its_commit_is_not_missed() -> 
 
 def test_D14_a_listener_that_fails_hurts_nobody() -> None:
     async def main() -> None:
-        async with two_desks() as (one, _):
+        async with two_stores() as (one, _):
             told: list[int] = []
             one.on_news(lambda mesh, seq: [][seq])
             one.on_news(lambda mesh, seq: told.append(seq))
@@ -337,14 +337,14 @@ def test_D14_a_listener_that_fails_hurts_nobody() -> None:
 
 def test_D5_takers_at_several_brokers_never_get_the_same_message() -> None:
     async def main() -> None:
-        async with two_desks() as (one, other):
+        async with two_stores() as (one, other):
             await accept(one, *(queued(n) for n in range(1, 61)))
 
-            async def work(desk: BrokerStore, name: int) -> list[int]:
+            async def work(store: BrokerStore, name: int) -> list[int]:
                 got: list[int] = []
                 for step in range(100):
                     leases = [bytes([name, step, n]) * 5 for n in range(4)]
-                    taken = await desk.take(TEAM, "work", BOB, 4, leases, NOW)
+                    taken = await store.take(TEAM, "work", BOB, 4, leases, NOW)
                     if not taken:
                         return got
                     got += [one.seq for one in taken]

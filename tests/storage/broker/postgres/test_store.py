@@ -26,7 +26,7 @@ from holdfast.rules.errors import (
 )
 from holdfast.storage.broker.port import BrokerStore
 from holdfast.storage.broker.postgres import PostgresBrokerStore, connections, migrations
-from support.desks import (
+from support.broker_stores import (
     NOW,
     OWNER,
     TEAM,
@@ -50,16 +50,16 @@ def new_name() -> str:
 
 @asynccontextmanager
 async def opened(dsn: str, **settings: Any) -> AsyncIterator[PostgresBrokerStore]:
-    desk = PostgresBrokerStore(dsn, **settings)
-    await desk.open(NOW)
+    store = PostgresBrokerStore(dsn, **settings)
+    await store.open(NOW)
     try:
-        yield desk
+        yield store
     finally:
-        await desk.close()
+        await store.close()
 
 
 @asynccontextmanager
-async def two_desks(
+async def two_stores(
     **settings: Any,
 ) -> AsyncIterator[tuple[PostgresBrokerStore, PostgresBrokerStore]]:
     """Two processes would see no more of each other than these."""
@@ -69,8 +69,8 @@ async def two_desks(
         yield one, other
 
 
-async def epoch(desk: BrokerStore) -> int:
-    mesh = await desk.mesh_get(TEAM)
+async def epoch(store: BrokerStore) -> int:
+    mesh = await store.mesh_get(TEAM)
     assert mesh is not None
     return mesh.epoch
 
@@ -86,11 +86,11 @@ def test_D1_the_version_is_that_of_the_scripts() -> None:
 def test_D1_of_many_that_start_at_once_one_migrates() -> None:
     async def main() -> None:
         dsn = await server().empty(new_name())
-        desks = [PostgresBrokerStore(dsn) for _ in range(5)]
-        await asyncio.gather(*(desk.open(NOW) for desk in desks))
-        await with_team(desks[0])
-        assert [await epoch(desk) for desk in desks] == [1] * 5
-        await asyncio.gather(*(desk.close() for desk in desks))
+        stores = [PostgresBrokerStore(dsn) for _ in range(5)]
+        await asyncio.gather(*(store.open(NOW) for store in stores))
+        await with_team(stores[0])
+        assert [await epoch(store) for store in stores] == [1] * 5
+        await asyncio.gather(*(store.close() for store in stores))
 
     asyncio.run(main())
 
@@ -164,10 +164,10 @@ def test_D1_without_the_package_it_is_said_what_to_install() -> None:
 
 def test_D6_no_reader_sees_a_seq_before_all_lower_ones() -> None:
     async def main() -> None:
-        async with two_desks() as (one, other):
+        async with two_stores() as (one, other):
             writers = [
-                asyncio.create_task(write(desk, 1000 * number))
-                for number, desk in enumerate((one, other, one, other), 1)
+                asyncio.create_task(write(store, 1000 * number))
+                for number, store in enumerate((one, other, one, other), 1)
             ]
             seen: list[int] = []
             while not all(writer.done() for writer in writers) or len(seen) < 240:
@@ -179,11 +179,11 @@ def test_D6_no_reader_sees_a_seq_before_all_lower_ones() -> None:
             given = [seq for writer in writers for seq in writer.result()]
             assert sorted(given) == seen == list(range(1, 241))
 
-    async def write(desk: BrokerStore, number: int) -> list[int]:
+    async def write(store: BrokerStore, number: int) -> list[int]:
         given = []
         for step in range(20):
             batch = [arriving(number + 10 * step + n) for n in range(3)]
-            given += [answer.seq for answer in await accept(desk, *batch)]
+            given += [answer.seq for answer in await accept(store, *batch)]
         return given
 
     asyncio.run(main())
@@ -191,18 +191,18 @@ def test_D6_no_reader_sees_a_seq_before_all_lower_ones() -> None:
 
 def test_D6_groups_over_the_same_meshes_never_wait_in_a_circle() -> None:
     async def main() -> None:
-        async with two_desks() as (one, other):
+        async with two_stores() as (one, other):
             await one.mesh_register("other", "Other", OWNER, "olga", "server-2", NOW)
             await one.new_epoch(None, "a lock of all", NOW)
             fields: dict[str, Any] = {"sender": OWNER, "origin": "olga"}
 
-            async def write(desk: BrokerStore, number: int, *meshes: str) -> None:
+            async def write(store: BrokerStore, number: int, *meshes: str) -> None:
                 for step in range(20):
                     batch = [
                         arriving(number + 10 * step + n, mesh=mesh, **fields)
                         for n, mesh in enumerate(meshes)
                     ]
-                    answers = await accept(desk, *batch)
+                    answers = await accept(store, *batch)
                     assert {answer.verdict for answer in answers} == {AcceptVerdict.CREATED}
 
             await asyncio.gather(
@@ -217,7 +217,7 @@ def test_D6_groups_over_the_same_meshes_never_wait_in_a_circle() -> None:
 
 def test_D2_the_same_envelopes_through_two_brokers_are_there_once() -> None:
     async def main() -> None:
-        async with two_desks() as (one, other):
+        async with two_stores() as (one, other):
             batch = [arriving(n) for n in range(1, 51)]
             first, second = await asyncio.gather(accept(one, *batch), accept(other, *batch))
             assert {first[0].verdict, second[0].verdict} == {
@@ -232,18 +232,18 @@ def test_D2_the_same_envelopes_through_two_brokers_are_there_once() -> None:
 def test_D2_what_is_alike_is_kept_like_what_goes_the_long_way() -> None:
     async def main() -> None:
         dsn = await server().database(new_name())
-        async with opened(dsn) as desk:
-            await with_team(desk)
+        async with opened(dsn) as store:
+            await with_team(store)
             con = await asyncpg.connect(dsn, server_settings=connections.SETTINGS)
             for step, (kind, make) in enumerate(
                 {"topic": topic, "dm": dm, "queue": queued, "change": arriving}.items(), 1
             ):
                 number = step * 100
                 alike = [make(number + n, priority="now") for n in range(3)]
-                first = await accept(desk, *alike)
+                first = await accept(store, *alike)
                 # One of another kind sends the whole group the long way.
                 mixed = [make(number + n, priority="now") for n in range(10, 13)]
-                second = await accept(desk, *mixed, topic(number + 20, priority="low"))
+                second = await accept(store, *mixed, topic(number + 20, priority="low"))
                 assert [one.seq for one in (*first, *second)] == list(
                     range(step * 7 - 6, step * 7 + 1)
                 )
@@ -286,22 +286,22 @@ def test_D2_what_is_alike_is_kept_like_what_goes_the_long_way() -> None:
 def test_D2_one_connection_is_enough_for_many_who_wait() -> None:
     async def main() -> None:
         dsn = await server().database(new_name())
-        async with opened(dsn, connections=1) as desk:
-            await with_team(desk)
+        async with opened(dsn, connections=1) as store:
+            await with_team(store)
 
             async def write(number: int) -> list[AcceptVerdict]:
                 answers = []
                 for step in range(5):
-                    answers += await accept(desk, arriving(number * 10 + step))
-                    assert await desk.member_get(TEAM, OWNER) is not None
+                    answers += await accept(store, arriving(number * 10 + step))
+                    assert await store.member_get(TEAM, OWNER) is not None
                 return [answer.verdict for answer in answers]
 
             for verdicts in await asyncio.gather(*(write(number) for number in range(1, 9))):
                 assert verdicts == [AcceptVerdict.CREATED] * 5
             with pytest.raises(StoreFailed):
-                await desk.execute("SELECT nonsense")
-            await desk.ping()
-            assert len(desk._connections._at_hand) == 1
+                await store.execute("SELECT nonsense")
+            await store.ping()
+            assert len(store._connections._at_hand) == 1
             con = await asyncpg.connect(dsn)
             await con.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
@@ -309,7 +309,7 @@ def test_D2_one_connection_is_enough_for_many_who_wait() -> None:
                 connections.SETTINGS["application_name"],
             )
             await con.close()
-            while any(one._con and not one.is_closed() for one in desk._connections._at_hand):
+            while any(one._con and not one.is_closed() for one in store._connections._at_hand):
                 await asyncio.sleep(0.01)
             # A line that broke while nobody used it is not lent again.
             assert await write(9) == [AcceptVerdict.CREATED] * 5
@@ -323,13 +323,13 @@ def test_D7_what_goes_through_everything_may_take_longer_than_other_statements(
     async def run() -> None:
         dsn = await server().database(new_name())
         monkeypatch.setitem(connections.SETTINGS, "statement_timeout", "200")
-        async with opened(dsn) as desk:
-            await with_team(desk)
+        async with opened(dsn) as store:
+            await with_team(store)
             other = await asyncpg.connect(dsn)
             async with other.transaction():
                 await other.execute("LOCK TABLE holdfast.dedupe IN ACCESS EXCLUSIVE MODE")
-                looking = asyncio.ensure_future(desk.orphans(10))
-                removing = asyncio.ensure_future(desk.mesh_remove(TEAM))
+                looking = asyncio.ensure_future(store.orphans(10))
+                removing = asyncio.ensure_future(store.mesh_remove(TEAM))
                 await asyncio.wait({looking, removing}, timeout=0.6)
             assert await looking == []
             assert await removing

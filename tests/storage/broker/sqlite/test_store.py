@@ -25,7 +25,17 @@ from holdfast.storage.broker.sqlite import migrations as schema_version
 from holdfast.storage.broker.sqlite.mark import Mark, doubts, read_mark, write_mark
 from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.connection import connect, shut
-from support.desks import NOW, TEAM, accept, arriving, feed, seqs, topic, verdicts, with_team
+from support.broker_stores import (
+    NOW,
+    TEAM,
+    accept,
+    arriving,
+    feed,
+    seqs,
+    topic,
+    verdicts,
+    with_team,
+)
 
 T = TypeVar("T")
 
@@ -42,20 +52,20 @@ def step(work: Coroutine[Any, Any, T]) -> T:
 
 @asynccontextmanager
 async def opened(folder: Path, **options: Any) -> AsyncIterator[SqliteBrokerStore]:
-    desk = SqliteBrokerStore(folder, sync="off", **options)
-    await desk.open(NOW)
+    store = SqliteBrokerStore(folder, sync="off", **options)
+    await store.open(NOW)
     try:
-        yield desk
+        yield store
     finally:
-        await desk.close()
+        await store.close()
 
 
 async def grow(folder: Path, *numbers: int) -> BrokerMesh:
     """Opens the desk, hands in, closes it; how it stood after the opening."""
-    async with opened(folder) as desk:
-        await with_team(desk)
-        mesh = await desk.mesh_get(TEAM)
-        await accept(desk, *(arriving(n) for n in numbers))
+    async with opened(folder) as store:
+        await with_team(store)
+        mesh = await store.mesh_get(TEAM)
+        await accept(store, *(arriving(n) for n in numbers))
     assert mesh is not None
     return mesh
 
@@ -66,35 +76,35 @@ def copy_database(source: Path, target: Path) -> None:
 
 
 def test_D1_a_desk_on_sqlite_never_suspends_and_needs_no_loop(tmp_path: Path) -> None:
-    desk = SqliteBrokerStore(tmp_path / "b", sync="off")
-    step(desk.open(NOW))
-    step(with_team(desk))
-    assert verdicts(step(accept(desk, arriving(1), topic(2)))) == ["created", "created"]
-    step(desk.sweep(NOW, 10))
-    step(desk.close())
+    store = SqliteBrokerStore(tmp_path / "b", sync="off")
+    step(store.open(NOW))
+    step(with_team(store))
+    assert verdicts(step(accept(store, arriving(1), topic(2)))) == ["created", "created"]
+    step(store.sweep(NOW, 10))
+    step(store.close())
 
 
 def test_D1_every_desk_is_one() -> None:
-    desks: list[type[BrokerStore]] = [SqliteBrokerStore, ThreadedBrokerStore]
-    assert len(desks) == 2
+    stores: list[type[BrokerStore]] = [SqliteBrokerStore, ThreadedBrokerStore]
+    assert len(stores) == 2
 
 
 def test_S2_the_folder_is_ours_alone_and_commits_are_synced(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "b"
     old = os.umask(0)
     try:
-        desk = SqliteBrokerStore(folder)
-        step(desk.open(NOW))
-        step(with_team(desk))
+        store = SqliteBrokerStore(folder)
+        step(store.open(NOW))
+        step(with_team(store))
     finally:
         os.umask(old)
     modes = {name: stat.S_IMODE(os.stat(folder / name).st_mode) for name in os.listdir(folder)}
     assert set(modes) == {"broker.db", "broker.db-wal", "broker.db-shm", "broker.mark"}
     assert set(modes.values()) == {0o600}
     assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
-    assert desk.connection.pragma("journal_mode") == "wal"
-    assert desk.connection.pragma("synchronous") == 2
-    step(desk.close())
+    assert store.connection.pragma("journal_mode") == "wal"
+    assert store.connection.pragma("synchronous") == 2
+    step(store.close())
 
 
 def test_S2_a_link_or_a_closed_desk_is_refused(tmp_path: Path) -> None:
@@ -159,11 +169,11 @@ def test_D6_a_copy_from_the_same_opening_is_noticed_after_a_clean_end(tmp_path: 
     folder, saved = tmp_path / "b", tmp_path / "saved.db"
 
     async def story() -> None:
-        async with opened(folder) as desk:
-            await with_team(desk)
-            await accept(desk, arriving(1))
-            desk.connection.execute(f"VACUUM INTO '{saved}'")
-            await accept(desk, arriving(2))
+        async with opened(folder) as store:
+            await with_team(store)
+            await accept(store, arriving(1))
+            store.connection.execute(f"VACUUM INTO '{saved}'")
+            await accept(store, arriving(2))
 
     asyncio.run(story())
     copy_database(saved, folder / "broker.db")
@@ -175,12 +185,12 @@ def test_D6_a_crash_is_no_step_back_but_an_old_copy_after_a_crash_is(tmp_path: P
     folder, crashed, saved = tmp_path / "b", tmp_path / "crashed", tmp_path / "saved.db"
 
     async def story() -> None:
-        async with opened(folder, mark_rows=10) as desk:
-            await with_team(desk)
-            await accept(desk, *(arriving(n) for n in range(5)))
-            desk.connection.execute(f"VACUUM INTO '{saved}'")
+        async with opened(folder, mark_rows=10) as store:
+            await with_team(store)
+            await accept(store, *(arriving(n) for n in range(5)))
+            store.connection.execute(f"VACUUM INTO '{saved}'")
             for turn in range(1, 5):
-                await accept(desk, *(arriving(10 * turn + n) for n in range(10)))
+                await accept(store, *(arriving(10 * turn + n) for n in range(10)))
             mark = read_mark(folder / "broker.mark")
             assert mark is not None
             # It may be behind, by one group and one step at most.
@@ -219,8 +229,8 @@ def test_D6_where_files_get_new_numbers_they_are_not_looked_at(tmp_path: Path) -
     folder = tmp_path / "b"
 
     async def look(place: Path) -> int:
-        async with opened(place, tell_copies=False) as desk:
-            mesh = await with_team(desk)
+        async with opened(place, tell_copies=False) as store:
+            mesh = await with_team(store)
             return mesh.epoch
 
     asyncio.run(look(folder))
@@ -250,9 +260,9 @@ def test_D6_the_new_epoch_is_above_the_one_that_was_lost(tmp_path: Path) -> None
     shutil.copy(folder / "broker.db", saved)
 
     async def move_on() -> None:
-        async with opened(folder) as desk:
-            await desk.new_epoch(None, "one", NOW)
-            await desk.new_epoch(None, "two", NOW)
+        async with opened(folder) as store:
+            await store.new_epoch(None, "one", NOW)
+            await store.new_epoch(None, "two", NOW)
 
     asyncio.run(move_on())
     copy_database(saved, folder / "broker.db")
@@ -284,13 +294,13 @@ def test_D6_the_mark_costs_an_accept_nothing_most_of_the_time(
         write_mark(path, mark)
 
     async def story() -> None:
-        async with opened(tmp_path / "b") as desk:
-            await with_team(desk)
+        async with opened(tmp_path / "b") as store:
+            await with_team(store)
             monkeypatch.setattr(base, "write_mark", note)
             for turn in range(25):
-                await accept(desk, *(arriving(turn * 1000 + n) for n in range(1000)))
+                await accept(store, *(arriving(turn * 1000 + n) for n in range(1000)))
             assert len(written) == 2
-            assert written[-1].meshes["server-1"] == (1, 2 * limits.DESK_MARK_ROWS)
+            assert written[-1].meshes["server-1"] == (1, 2 * limits.BROKER_MARK_ROWS)
 
     asyncio.run(story())
 
@@ -304,17 +314,19 @@ def test_D14_news_are_told_in_the_loop_and_only_after_a_commit(tmp_path: Path) -
     async def story() -> None:
         import threading
 
-        desk = ThreadedBrokerStore(SqliteBrokerStore(tmp_path / "b", sync="off"))
-        await desk.open(NOW)
+        store = ThreadedBrokerStore(SqliteBrokerStore(tmp_path / "b", sync="off"))
+        await store.open(NOW)
         main = threading.current_thread()
-        desk.on_news(lambda mesh, seq: told.append((mesh, seq, threading.current_thread() is main)))
-        await with_team(desk)
+        store.on_news(
+            lambda mesh, seq: told.append((mesh, seq, threading.current_thread() is main))
+        )
+        await with_team(store)
         with pytest.raises(TypeError, match="bytes"):
-            await accept(desk, arriving(1), arriving(2, raw=None))
-        await accept(desk, arriving(3), arriving(4))
-        await accept(desk, arriving(3))
+            await accept(store, arriving(1), arriving(2, raw=None))
+        await accept(store, arriving(3), arriving(4))
+        await accept(store, arriving(3))
         await asyncio.sleep(0)
-        await desk.close()
+        await store.close()
 
     asyncio.run(story())
     assert told == [(TEAM, 2, True)]
@@ -322,17 +334,17 @@ def test_D14_news_are_told_in_the_loop_and_only_after_a_commit(tmp_path: Path) -
 
 def test_D2_a_caller_that_is_cancelled_does_not_break_the_desk(tmp_path: Path) -> None:
     async def story() -> None:
-        desk = ThreadedBrokerStore(SqliteBrokerStore(tmp_path / "b", sync="off"))
-        await desk.open(NOW)
-        await with_team(desk)
-        tasks = [asyncio.ensure_future(accept(desk, arriving(n))) for n in range(20)]
+        store = ThreadedBrokerStore(SqliteBrokerStore(tmp_path / "b", sync="off"))
+        await store.open(NOW)
+        await with_team(store)
+        tasks = [asyncio.ensure_future(accept(store, arriving(n))) for n in range(20)]
         await asyncio.sleep(0)
         for task in tasks[::2]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        answers = await accept(desk, *(arriving(n) for n in range(20)))
+        answers = await accept(store, *(arriving(n) for n in range(20)))
         assert sorted(one.seq for one in answers) == list(range(1, 21))
-        await desk.close()
+        await store.close()
 
     asyncio.run(story())
 
@@ -341,22 +353,22 @@ def test_D1_a_desk_in_a_thread_can_be_closed_twice_opened_again_and_is_refused_b
     tmp_path: Path,
 ) -> None:
     async def story() -> None:
-        desk = ThreadedBrokerStore(SqliteBrokerStore(tmp_path / "b", sync="off"))
+        store = ThreadedBrokerStore(SqliteBrokerStore(tmp_path / "b", sync="off"))
         with pytest.raises(StoreClosed):
-            await desk.ping()
-        await desk.open(NOW)
-        await with_team(desk)
-        waiting = [asyncio.ensure_future(accept(desk, arriving(n))) for n in range(5)]
+            await store.ping()
+        await store.open(NOW)
+        await with_team(store)
+        waiting = [asyncio.ensure_future(accept(store, arriving(n))) for n in range(5)]
         await asyncio.sleep(0)
-        await desk.close()
-        await desk.close()
+        await store.close()
+        await store.close()
         # What was asked for before the end was done.
         assert [(await one)[0].seq for one in waiting] == [1, 2, 3, 4, 5]
         with pytest.raises(StoreClosed):
-            await accept(desk, arriving(9))
-        await desk.open(NOW)
-        assert verdicts(await accept(desk, arriving(1), arriving(9))) == ["duplicate", "created"]
-        await desk.close()
+            await accept(store, arriving(9))
+        await store.open(NOW)
+        assert verdicts(await accept(store, arriving(1), arriving(9))) == ["duplicate", "created"]
+        await store.close()
 
     asyncio.run(story())
 
@@ -366,32 +378,32 @@ def test_D1_a_desk_that_does_not_open_leaves_no_thread(tmp_path: Path) -> None:
     (tmp_path / "b" / "broker.db").write_bytes(b"no database at all" * 1000)
 
     async def story() -> None:
-        desk = ThreadedBrokerStore(SqliteBrokerStore(tmp_path / "b"))
+        store = ThreadedBrokerStore(SqliteBrokerStore(tmp_path / "b"))
         with pytest.raises(StoreCorrupt):
-            await desk.open(NOW)
+            await store.open(NOW)
         with pytest.raises(StoreClosed):
-            await desk.ping()
+            await store.ping()
 
     asyncio.run(story())
 
 
 def test_D14_who_only_looks_does_not_wait_for_who_writes(tmp_path: Path) -> None:
     async def story() -> None:
-        desk = ThreadedBrokerStore(SqliteBrokerStore(tmp_path / "b", sync="off"))
-        await desk.open(NOW)
-        await with_team(desk)
-        await accept(desk, arriving(1))
+        store = ThreadedBrokerStore(SqliteBrokerStore(tmp_path / "b", sync="off"))
+        await store.open(NOW)
+        await with_team(store)
+        await accept(store, arriving(1))
         other = connect(tmp_path / "b" / "broker.db")
         other.execute("BEGIN IMMEDIATE")
-        writing = asyncio.ensure_future(accept(desk, arriving(2)))
-        assert seqs(await feed(desk)) == [1]
-        assert await desk.orphans(10) == []
+        writing = asyncio.ensure_future(accept(store, arriving(2)))
+        assert seqs(await feed(store)) == [1]
+        assert await store.orphans(10) == []
         assert not writing.done()
         other.execute("ROLLBACK")
         assert verdicts(await writing) == ["created"]
-        assert seqs(await feed(desk)) == [1, 2]
+        assert seqs(await feed(store)) == [1, 2]
         shut(other)
-        await desk.close()
+        await store.close()
 
     asyncio.run(story())
 
@@ -402,27 +414,27 @@ def test_D7_nobody_waits_while_orphans_are_looked_for(
     go_on, began = threading.Event(), threading.Event()
     real = SqliteBrokerStore.orphans
 
-    async def slow(desk: SqliteBrokerStore, limit: int) -> Any:
+    async def slow(store: SqliteBrokerStore, limit: int) -> Any:
         began.set()
         assert go_on.wait(20)
-        return await real(desk, limit)
+        return await real(store, limit)
 
     async def run() -> None:
-        desk = ThreadedBrokerStore(SqliteBrokerStore(tmp_path / "b", sync="off"))
-        await desk.open(NOW)
+        store = ThreadedBrokerStore(SqliteBrokerStore(tmp_path / "b", sync="off"))
+        await store.open(NOW)
         try:
-            await with_team(desk)
+            await with_team(store)
             monkeypatch.setattr(SqliteBrokerStore, "orphans", slow)
-            looking = asyncio.ensure_future(desk.orphans(10))
+            looking = asyncio.ensure_future(store.orphans(10))
             await asyncio.to_thread(began.wait, 20)
             try:
                 async with asyncio.timeout(10):
-                    assert await desk.mesh_get(TEAM) is not None
-                    assert verdicts(await accept(desk, arriving(1))) == ["created"]
+                    assert await store.mesh_get(TEAM) is not None
+                    assert verdicts(await accept(store, arriving(1))) == ["created"]
             finally:
                 go_on.set()
             assert await looking == []
         finally:
-            await desk.close()
+            await store.close()
 
     asyncio.run(run())

@@ -68,7 +68,7 @@ def _resume_sync(session: CommandSession) -> None:
     from holdfast.node.sync.pause import resume_all
 
     with session.node() as node:
-        resumed = resume_all(node._core)
+        resumed = resume_all(node._engine)
         runs = own_daemon.refresh(node.home)
         for found in resumed:
             session.talk(f"{found.mesh} goes on; {found.retried} that were refused are tried again")

@@ -47,7 +47,7 @@ def init_(session: CommandSession, peer: str, slug: str | None) -> None:
 @command_of("status")
 def status_(session: CommandSession) -> None:
     """Say how the home stands, and what to do next."""
-    with session.node() as node, session.telling(node):
+    with session.node() as node, session.export(node):
         _show_status(session, node)
 
 
@@ -73,7 +73,7 @@ def overview(home: str | None, as_json: bool) -> None:
     """What `holdfast` alone says: the status, or how to begin."""
     session = CommandSession(home=home, as_json=as_json)
     try:
-        with session.node() as node, session.telling(node):
+        with session.node() as node, session.export(node):
             _show_status(session, node)
     except NoHome as error:
         root = documents.path(homes.resolve_home(home, os.environ))
@@ -129,7 +129,7 @@ def _lanes(node: Node) -> list[dict[str, Any]]:
 
 def _links(session: CommandSession, node: Node) -> list[dict[str, Any]]:
     """How the links stand, as the daemon says, or as they are stored where there is none."""
-    if not node._core.read("link.list", lambda tx: tx.link_list()):
+    if not node._engine.read("link.list", lambda tx: tx.link_list()):
         return []
     # It brings keys and TLS with it, which most homes have no use for.
     from holdfast.apps.cli.commands import link
@@ -137,7 +137,7 @@ def _links(session: CommandSession, node: Node) -> list[dict[str, Any]]:
     from holdfast.node.trust.trust import Trust
 
     live = link.live_status(session, node)
-    links = Links(node._core, Trust(node._core, HomePaths(node.home)))
+    links = Links(node._engine, Trust(node._engine, HomePaths(node.home)))
     return [link.standing(view, live) for view in links.list()]
 
 
@@ -156,7 +156,7 @@ def _brokers(session: CommandSession, node: Node) -> list[dict[str, Any]]:
         session.warn("daemon", f"the daemon does not say how its brokers stand: {error.message}")
     from holdfast.node.sync.status import stored
 
-    return [msgspec.to_builtins(broker) for broker in stored(node._core)]
+    return [msgspec.to_builtins(broker) for broker in stored(node._engine)]
 
 
 def _status_text(found: Mapping[str, Any]) -> Iterator[str]:

@@ -26,7 +26,7 @@ inbox_ = noun("inbox", "Messages that came for this node.")
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
 def list_(session: CommandSession, unread: bool, after: int, limit: int | None) -> None:
     """List messages in the order in which they came."""
-    with session.node() as node, session.telling(node):
+    with session.node() as node, session.export(node):
         inbox = node.inbox if session.named_mesh is None else node.mesh(session.named_mesh).inbox
         found = islice(inbox.list(unread=unread, after=after), limit)
         session.rows(
@@ -41,7 +41,7 @@ def list_(session: CommandSession, unread: bool, after: int, limit: int | None) 
 @click.option("--keep-unread", is_flag=True, help="Only look: it stays as unread as it was.")
 def read(session: CommandSession, id_: str, keep_unread: bool) -> None:
     """Write the content of a message to stdout; it is read from then on."""
-    with session.node() as node, session.telling(node):
+    with session.node() as node, session.export(node):
         message = node.inbox.get(id_) if keep_unread else node.inbox.read(id_)
         if session.as_json:
             session.show(form(message))
@@ -71,7 +71,7 @@ def reply(
 ) -> None:
     """Answer whoever sent message ID. A BODY of - reads stdin."""
     content = content_of(body, source)
-    with session.node() as node, session.telling(node):
+    with session.node() as node, session.export(node):
         sent = node.inbox.reply(
             id_,
             content,

@@ -219,7 +219,7 @@ def drop(session: CommandSession, name: str, numbers: tuple[int, ...], everythin
 @contextmanager
 def _links(session: CommandSession) -> Iterator[tuple[Node, Links]]:
     with session.node() as node:
-        yield node, Links(node._core, Trust(node._core, HomePaths(node.home)))
+        yield node, Links(node._engine, Trust(node._engine, HomePaths(node.home)))
 
 
 def _mesh_meant(session: CommandSession, node: Node) -> tuple[str, ...]:

@@ -58,8 +58,8 @@ def _settle(session: CommandSession, node: Node, mesh: str, patience_s: int | No
     patience_ms = SYNC_WAIT_MS if patience_s is None else patience_s * SECOND_MS
     with Progress(session, "changes that wait:") as progress:
         return wait_until_synced(
-            node._core,
-            Trust(node._core, paths),
+            node._engine,
+            Trust(node._engine, paths),
             paths,
             mesh,
             patience_ms=patience_ms,

@@ -18,7 +18,7 @@ def pause(session: CommandSession, name: str | None) -> None:
 
     session.named_mesh = name or session.named_mesh
     with session.mesh() as mesh:
-        row = pause(session.opened._core, mesh.slug)
+        row = pause(session.opened._engine, mesh.slug)
         own_daemon.refresh(session.opened.home)
         session.talk(f"nothing of {row.slug} is sent now; go on with: holdfast mesh resume")
         session.show({"mesh": row.slug, "sync_paused": row.sync_paused}, f"{row.slug}\n")
@@ -32,7 +32,7 @@ def resume(session: CommandSession, name: str | None) -> None:
 
     session.named_mesh = name or session.named_mesh
     with session.mesh() as mesh:
-        found = resume(session.opened._core, mesh.slug)
+        found = resume(session.opened._engine, mesh.slug)
         runs = own_daemon.refresh(session.opened.home)
         if found.retried:
             session.talk(f"{found.retried} that were refused are tried again")

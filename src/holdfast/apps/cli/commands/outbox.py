@@ -30,7 +30,7 @@ _ITEM = (
 @click.option("--all", "everything", is_flag=True, help="Also what is done.")
 def list_(session: CommandSession, failed: bool, lane: str | None, everything: bool) -> None:
     """List what waits, what failed and why, and what waits for what."""
-    with session.node() as node, session.telling(node):
+    with session.node() as node, session.export(node):
         outbox = outbox_of(node)
         items = outbox.list(failed=failed, lane=lane)
         wanted = (form(item) for item in items if failed or everything or item.state != "done")
@@ -47,7 +47,7 @@ def list_(session: CommandSession, failed: bool, lane: str | None, everything: b
 @verb(outbox_, "lanes", mesh=False)
 def lanes(session: CommandSession) -> None:
     """Show each lane: how much is where, and what holds it up."""
-    with session.node() as node, session.telling(node):
+    with session.node() as node, session.export(node):
         session.rows(
             (msgspec.structs.asdict(lane) for lane in outbox_of(node).lanes()),
             "lane policy pending inflight done dead aborted oldest_at failing problem blocks",
@@ -59,7 +59,7 @@ def lanes(session: CommandSession) -> None:
 @click.argument("id_", metavar="ID")
 def show(session: CommandSession, id_: str) -> None:
     """Show how far one of them has got."""
-    with session.node() as node, session.telling(node):
+    with session.node() as node, session.export(node):
         session.show(form(outbox_of(node).get(id_)), fields=_ITEM)
 
 
@@ -67,7 +67,7 @@ def show(session: CommandSession, id_: str) -> None:
 @click.argument("id_", metavar="ID")
 def retry(session: CommandSession, id_: str) -> None:
     """Try it again at once, now that what was wrong is put right."""
-    with session.node() as node, session.telling(node):
+    with session.node() as node, session.export(node):
         _changed(session, outbox_of(node).retry(id_))
 
 
@@ -82,7 +82,7 @@ def requeue(session: CommandSession, id_: str, new_id: bool) -> None:
             hint=f"if that is what you want: holdfast outbox requeue --new-id {id_}; "
             "if it may go as it was: holdfast outbox retry",
         )
-    with session.node() as node, session.telling(node):
+    with session.node() as node, session.export(node):
         told(session, outbox_of(node).requeue(id_, new_id=session.id))
 
 
@@ -90,7 +90,7 @@ def requeue(session: CommandSession, id_: str, new_id: bool) -> None:
 @click.argument("id_", metavar="ID")
 def drop(session: CommandSession, id_: str) -> None:
     """Give it up: the broker will not get it from us."""
-    with session.node() as node, session.telling(node):
+    with session.node() as node, session.export(node):
         _changed(session, outbox_of(node).drop(id_))
 
 
@@ -106,4 +106,4 @@ def _changed(session: CommandSession, item: OutboxItem) -> None:
 
 def outbox_of(node: Node) -> Outbox:
     """With the policies that the daemon of this home is told by its file."""
-    return Outbox(node._core, load(os.environ, {}).outbox.policies)
+    return Outbox(node._engine, load(os.environ, {}).outbox.policies)

@@ -37,7 +37,7 @@ DAYS = click.option(
 @contextmanager
 def trusting(session: CommandSession) -> Iterator[tuple[Node, Trust]]:
     with session.node() as node:
-        yield node, Trust(node._core, HomePaths(node.home))
+        yield node, Trust(node._engine, HomePaths(node.home))
 
 
 # --- who is there ----------------------------------------------------------------------------
@@ -58,7 +58,7 @@ def list_peers(session: CommandSession) -> None:
 def zones(session: CommandSession) -> None:
     """List the zones that are trusted, or were: their keys, and what they may read."""
     with trusting(session) as (node, trust):
-        now = node._core.ctx.now_ms()
+        now = node._engine.ctx.now_ms()
         session.rows(
             (_zone(row, now) for row in trust.zones()),
             "zone trust keys reads added_at blocked_at",
@@ -149,7 +149,7 @@ def warn_of_unknown(session: CommandSession, node: Node, reads: Iterable[str]) -
 
 
 def _show(session: CommandSession, node: Node, row: ZoneRow) -> None:
-    session.show(_zone(row, node._core.ctx.now_ms()), f"{row.name}\n")
+    session.show(_zone(row, node._engine.ctx.now_ms()), f"{row.name}\n")
 
 
 def _zone(row: ZoneRow, now_ms: int) -> dict[str, Any]:

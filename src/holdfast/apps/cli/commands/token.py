@@ -37,7 +37,7 @@ def add(session: CommandSession, name: str, reads: tuple[str, ...], days: int | 
 def list_(session: CommandSession) -> None:
     """List the tokens, without their secrets."""
     with trusting(session) as (node, trust):
-        now = node._core.ctx.now_ms()
+        now = node._engine.ctx.now_ms()
         session.rows(
             (_token(row, now) for row in trust.tokens()),
             "token scope reads created_at expires_at expired",

@@ -1,5 +1,5 @@
 """The broker's desk in PostgreSQL, for several broker processes at once; see
-`desk.PostgresBrokerStore`.
+`store.PostgresBrokerStore`.
 
 The package that talks to it, asyncpg, is optional: only what is in here imports it, and NoPostgres
 says so if it is missing.

@@ -26,10 +26,10 @@ SETTINGS: Final = {
     "search_path": migrations.SCHEMA,
     "client_encoding": "UTF8",
     "default_transaction_isolation": "read committed",
-    "statement_timeout": str(limits.DESK_STATEMENT_MS_MAX),
-    "lock_timeout": str(limits.DESK_LOCK_MS_MAX),
+    "statement_timeout": str(limits.POSTGRES_STATEMENT_MS_MAX),
+    "lock_timeout": str(limits.POSTGRES_LOCK_MS_MAX),
     # A broker that vanishes in the middle of a transaction must not keep a mesh locked.
-    "idle_in_transaction_session_timeout": str(limits.DESK_LOCK_MS_MAX),
+    "idle_in_transaction_session_timeout": str(limits.POSTGRES_LOCK_MS_MAX),
     # Statements here are short; compiling them takes longer than running them.
     "jit": "off",
 }
@@ -56,7 +56,7 @@ class PostgresConnections:
     async def open(self, now_ms: int) -> list[int]:
         """Migrates, and settles the epoch. The numbers of the migrations that were applied."""
         try:
-            con = await self.connect(statement_ms=limits.DESK_MIGRATE_MS_MAX)
+            con = await self.connect(statement_ms=limits.POSTGRES_MIGRATE_MS_MAX)
         except Exception as error:
             raise typed(error, changing=False) from error
         try:
@@ -74,8 +74,8 @@ class PostgresConnections:
             self._dsn,
             min_size=0,
             max_size=self._most,
-            timeout=limits.DESK_CONNECT_MS_MAX / 1000,
-            command_timeout=limits.DESK_ANSWER_MS_MAX / 1000,
+            timeout=limits.POSTGRES_CONNECT_MS_MAX / 1000,
+            command_timeout=limits.POSTGRES_ANSWER_MS_MAX / 1000,
             server_settings=SETTINGS,
             init=self._greet,
             # Nothing here changes a connection's settings, and to clean it would be a round trip.
@@ -87,13 +87,13 @@ class PostgresConnections:
         """A connection outside the pool."""
         settings = dict(SETTINGS)
         settings["application_name"] += named
-        answer_ms = limits.DESK_ANSWER_MS_MAX
+        answer_ms = limits.POSTGRES_ANSWER_MS_MAX
         if statement_ms is not None:
             answer_ms = statement_ms
             settings["statement_timeout"] = settings["lock_timeout"] = str(statement_ms)
         return await asyncpg.connect(
             self._dsn,
-            timeout=limits.DESK_CONNECT_MS_MAX / 1000,
+            timeout=limits.POSTGRES_CONNECT_MS_MAX / 1000,
             command_timeout=answer_ms / 1000,
             server_settings=settings,
         )
@@ -106,7 +106,7 @@ class PostgresConnections:
         try:
             for con in at_hand:
                 await self._give_back(pool, con)
-            async with asyncio.timeout(limits.DESK_CONNECT_MS_MAX / 1000):
+            async with asyncio.timeout(limits.POSTGRES_CONNECT_MS_MAX / 1000):
                 await pool.close()
         except TimeoutError:
             log.warning("PostgreSQL: connections were still in use and are cut off")
@@ -147,14 +147,14 @@ class PostgresConnections:
             await self._give_back(pool, con)
         self._waiting += 1
         try:
-            return await pool.acquire(timeout=limits.DESK_CONNECT_MS_MAX / 1000)
+            return await pool.acquire(timeout=limits.POSTGRES_CONNECT_MS_MAX / 1000)
         except Exception as error:
             raise typed(error, changing=False) from error
         finally:
             self._waiting -= 1
 
     async def _give_back(self, pool: Any, con: Any) -> None:
-        await pool.release(con, timeout=limits.DESK_CONNECT_MS_MAX / 1000)
+        await pool.release(con, timeout=limits.POSTGRES_CONNECT_MS_MAX / 1000)
 
     async def asked(self, work: Callable[[Any], Awaitable[T]]) -> T:
         """Runs one statement that only reads."""
@@ -166,7 +166,7 @@ class PostgresConnections:
 
     async def asked_at_length(self, statement: str, *values: Any) -> list[Any]:
         """Runs one statement that reads so much that it may take its time."""
-        patience = limits.DESK_MIGRATE_MS_MAX
+        patience = limits.POSTGRES_MIGRATE_MS_MAX
 
         async def work(con: Any) -> list[Any]:
             async with con.transaction(readonly=True):
@@ -190,7 +190,7 @@ class PostgresConnections:
         return await self._tried(whole)
 
     async def _tried(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        for last in (*[False] * (limits.DESK_TRIES_MAX - 1), True):
+        for last in (*[False] * (limits.POSTGRES_TRIES_MAX - 1), True):
             async with self._lent() as con:
                 try:
                     return await work(con)
@@ -216,7 +216,7 @@ async def _leave_as_it_is(con: Any) -> None:
 async def shut(con: Any) -> None:
     """Closes a connection outside the pool; one that does not answer is cut off."""
     try:
-        await con.close(timeout=limits.DESK_CONNECT_MS_MAX / 1000)
+        await con.close(timeout=limits.POSTGRES_CONNECT_MS_MAX / 1000)
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         log.debug("closing a connection to PostgreSQL: %s", error)
         con.terminate()

@@ -67,7 +67,7 @@ class PostgresMeshes(PostgresPart):
     async def mesh_remove(self, slug: str) -> bool:
         async def work(con: Any) -> bool:
             # A large one takes its time; what is given up would never be done.
-            patience = limits.DESK_MIGRATE_MS_MAX
+            patience = limits.POSTGRES_MIGRATE_MS_MAX
             await con.execute(f"SET LOCAL statement_timeout = {patience}")
             number = await con.fetchval(
                 "DELETE FROM mesh WHERE slug = $1 RETURNING number", slug, timeout=patience / 1000

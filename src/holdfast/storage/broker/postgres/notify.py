@@ -6,7 +6,7 @@ notification inside a transaction makes all that notify commit one after another
 flush. What is waiting to be told goes out together, only the newest seq of each mesh.
 
 Notifications get lost: with the connection, or with a process that ends between its commit and the
-word about it. So whenever the connection is new, and every `DESK_LOOK_MS`, it is looked how far
+word about it. So whenever the connection is new, and every `POSTGRES_LOOK_MS`, it is looked how far
 each mesh is. That also shows a mesh that has shrunk, which no mesh does unless the whole database
 was put back to an older state under a running broker: then a new epoch begins.
 """

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from holdfast.rules.broker_rows import SnapshotRow
 from holdfast.rules.errors import BadInput, BadValue, EpochMismatch, OverLimit, UnknownObject
-from holdfast.rules.limits import BROKER_PART_BYTES_MAX, DESK_PIECE_BYTES
+from holdfast.rules.limits import BROKER_PART_BYTES_MAX, BROKER_PIECE_BYTES
 from holdfast.storage.broker.postgres.base import PostgresPart, number_of
 
 _SNAPSHOT: Final = "id, epoch, seq, parts, rows, ready, made_by, began_at, digest"
@@ -35,8 +35,8 @@ class PostgresObjects(PostgresPart):
         return size
 
     async def object_add(self, mesh: str, sha256: str, number: int, piece: bytes) -> int:
-        if len(piece) > DESK_PIECE_BYTES:
-            raise OverLimit(f"a piece has {len(piece)} bytes; {DESK_PIECE_BYTES} is the limit")
+        if len(piece) > BROKER_PIECE_BYTES:
+            raise OverLimit(f"a piece has {len(piece)} bytes; {BROKER_PIECE_BYTES} is the limit")
 
         async def work(con: Any) -> int:
             of = await number_of(con, mesh)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from holdfast.rules.limits import DESK_CONNECTIONS_MAX, DESK_LOOK_MS
+from holdfast.rules.limits import POSTGRES_CONNECTIONS_MAX, POSTGRES_LOOK_MS
 from holdfast.storage.broker.postgres.accept import PostgresAccept
 from holdfast.storage.broker.postgres.connections import PostgresConnections
 from holdfast.storage.broker.postgres.consumers import PostgresConsumers
@@ -52,8 +52,8 @@ class PostgresBrokerStore(
         self,
         dsn: str,
         *,
-        connections: int = DESK_CONNECTIONS_MAX,
-        look_ms: int = DESK_LOOK_MS,
+        connections: int = POSTGRES_CONNECTIONS_MAX,
+        look_ms: int = POSTGRES_LOOK_MS,
         wall_ms: Callable[[], int] = _wall_ms,
     ) -> None:
         self._connections = PostgresConnections(dsn, connections, wall_ms)

@@ -10,10 +10,10 @@ from typing import Final
 
 from holdfast.rules.broker_rows import BrokerSwept, Mode, Orphan
 from holdfast.rules.limits import (
+    BROKER_DEDUPE_GRACE_MS,
     CONSUMER_KEEP_MS_MAX,
     DAY_MS,
-    DESK_COUNT_ROWS_MAX,
-    DESK_DEDUPE_GRACE_MS,
+    POSTGRES_COUNT_ROWS_MAX,
 )
 from holdfast.storage.broker.postgres.base import PostgresPart, touched
 from holdfast.storage.broker.postgres.consumers import NOTE_LOST, awaited_behind
@@ -145,7 +145,7 @@ class PostgresSweep(PostgresPart):
         mode, days = await self.mode()
         dedupe = 0
         if mode != "permanent":
-            kept = now_ms - DESK_DEDUPE_GRACE_MS
+            kept = now_ms - BROKER_DEDUPE_GRACE_MS
             dedupe = await self._count(_DEDUPE, kept, most, kept - days * DAY_MS)
         released, died = await self._release(now_ms, most)
         invites = await self._count(_INVITES, now_ms, most)
@@ -186,7 +186,7 @@ class PostgresSweep(PostgresPart):
         return [Orphan(**row) for row in rows]
 
     async def counts(self) -> dict[str, int]:
-        exact = {"most": DESK_COUNT_ROWS_MAX}
+        exact = {"most": POSTGRES_COUNT_ROWS_MAX}
         statement = _COUNTS.format(
             messages=_COUNT.format(table="message", **exact),
             dedupe=_COUNT.format(table="dedupe", **exact),

@@ -21,7 +21,7 @@ import apsw
 
 from holdfast.rules.broker_rows import BrokerMesh, Mode
 from holdfast.rules.errors import StoreClosed, StoreFailed, Unknown, UnknownMesh
-from holdfast.rules.limits import DESK_CACHE_KIB, DESK_MARK_ROWS
+from holdfast.rules.limits import BROKER_CACHE_KIB, BROKER_MARK_ROWS
 from holdfast.storage.broker.sqlite.folder import prepare
 from holdfast.storage.broker.sqlite.mark import Mark, doubts, read_mark, write_mark
 from holdfast.storage.broker.sqlite.migrations import migrate
@@ -51,7 +51,7 @@ class BrokerDatabase:
         *,
         sync: str = "full",
         vfs: str | None = None,
-        mark_rows: int = DESK_MARK_ROWS,
+        mark_rows: int = BROKER_MARK_ROWS,
         tell_copies: bool = True,
     ) -> None:
         """`tell_copies` False: the file system gives its files new numbers now and then, so that
@@ -101,7 +101,7 @@ class BrokerDatabase:
             self._settle_log()
             con = connect(self.database, sync=self._sync, vfs=self._vfs)
             try:
-                con.pragma("cache_size", -DESK_CACHE_KIB)
+                con.pragma("cache_size", -BROKER_CACHE_KIB)
                 migrate(con)
                 self._con = con
                 self._check_age(now_ms)
@@ -122,7 +122,7 @@ class BrokerDatabase:
         """Opens, only to read, what another desk has opened: what is committed there is seen."""
         assert self._con is None, "opened once"
         con = connect(self.database, sync=self._sync, vfs=self._vfs, read_only=True)
-        con.pragma("cache_size", -DESK_CACHE_KIB)
+        con.pragma("cache_size", -BROKER_CACHE_KIB)
         self._con, self._failed, self._only_reads = con, None, True
 
     async def close(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from holdfast.rules.broker_rows import DestinationRow, FeedPage, FeedRow
 from holdfast.rules.errors import BadInput, NotAMember, NotGranted, Truncated, UnknownDestination
-from holdfast.rules.limits import DESK_SCAN_ROWS, FEED_BYTES
+from holdfast.rules.limits import BROKER_SCAN_ROWS, FEED_BYTES
 from holdfast.storage.broker.sqlite.accept import KINDS
 from holdfast.storage.broker.sqlite.database import SEQ_BITS
 from holdfast.storage.broker.sqlite.meshes import SqliteMembers
@@ -128,7 +128,7 @@ class SqliteFeed(SqliteDestinations):
                     hint="load the snapshot of the mesh, then follow from there",
                 )
             # Whoever sees little of a large mesh is told how far the broker has looked.
-            reach = min(seq, after + DESK_SCAN_ROWS)
+            reach = min(seq, after + BROKER_SCAN_ROWS)
             values = {"own": own, **_who(number, key)}
             rows, to = self._page(_SEEN, values, (after, reach), limit, bytes_max)
         return FeedPage(epoch=epoch, after=after, to=max(to, after), rows=rows, last=seq)

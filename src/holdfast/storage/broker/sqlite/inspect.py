@@ -12,11 +12,11 @@ Held = tuple[int, str, str, bytes, bytes, bytes]
 """A message: seq, kind, ref, sender, id, raw."""
 
 
-def messages(desk: BrokerDatabase, mesh: str, after: int = 0) -> list[Held]:
+def messages(store: BrokerDatabase, mesh: str, after: int = 0) -> list[Held]:
     """All messages of a mesh behind a seq, in order."""
-    number = desk.number_of(mesh)
+    number = store.number_of(mesh)
     base = number << SEQ_BITS
-    rows = desk.connection.execute(
+    rows = store.connection.execute(
         "SELECT place, kind, ref, sender, id, raw FROM message WHERE place > ? AND place < ? "
         "ORDER BY place",
         (base + after, (number + 1) << SEQ_BITS),
@@ -27,27 +27,27 @@ def messages(desk: BrokerDatabase, mesh: str, after: int = 0) -> list[Held]:
     ]
 
 
-def known_ids(desk: BrokerDatabase, mesh: str) -> dict[int, bytes]:
+def known_ids(store: BrokerDatabase, mesh: str) -> dict[int, bytes]:
     """The ids that a mesh remembers, by seq."""
-    rows = desk.connection.execute(
-        "SELECT seq, id FROM dedupe WHERE mesh = ?", (desk.number_of(mesh),)
+    rows = store.connection.execute(
+        "SELECT seq, id FROM dedupe WHERE mesh = ?", (store.number_of(mesh),)
     )
     return dict(rows)
 
 
-def subscribers(desk: BrokerDatabase, mesh: str, topic: str, seq: int) -> list[bytes]:
+def subscribers(store: BrokerDatabase, mesh: str, topic: str, seq: int) -> list[bytes]:
     """The keys of those who get the message at a seq of a topic."""
-    rows = desk.connection.execute(
+    rows = store.connection.execute(
         "SELECT key FROM subscription WHERE mesh = ? AND topic = ? AND since < ?",
-        (desk.number_of(mesh), topic, seq),
+        (store.number_of(mesh), topic, seq),
     )
     return [key for (key,) in rows]
 
 
-def queued(desk: BrokerDatabase, mesh: str) -> dict[int, bytes | None]:
+def queued(store: BrokerDatabase, mesh: str) -> dict[int, bytes | None]:
     """What stands in the queues of a mesh, by seq: the lease of each that is taken."""
-    number = desk.number_of(mesh)
-    rows = desk.connection.execute(
+    number = store.number_of(mesh)
+    rows = store.connection.execute(
         "SELECT place, CASE state WHEN 1 THEN lease END FROM queued WHERE mesh = ?", (number,)
     )
     return {place - (number << SEQ_BITS): lease for place, lease in rows}

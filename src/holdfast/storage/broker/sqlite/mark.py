@@ -1,8 +1,8 @@
 """What is known outside the database about how far it was, so that one that went back is noticed.
 
 `broker.mark` says: the database has reached at least this. It is written after the database has
-committed what it says, so it never claims too much, and after every `DESK_MARK_ROWS` envelopes of a
-mesh, at each opening and at the close, so it is never far behind.
+committed what it says, so it never claims too much, and after every `BROKER_MARK_ROWS` envelopes of
+a mesh, at each opening and at the close, so it is never far behind.
 
 - A database that shows less than its mark was restored from an older copy.
 - A database that comes without its mark, or with the mark of another, was copied here by itself.
@@ -11,7 +11,7 @@ mesh, at each opening and at the close, so it is never far behind.
   what they hold.
 
 What stays unnoticed: after a crash (a clean end is exact), a copy put over the database in place
-that was made in the same opening, less than `DESK_MARK_ROWS` envelopes before the end. A member
+that was made in the same opening, less than `BROKER_MARK_ROWS` envelopes before the end. A member
 that has seen more than the broker has will tell it then.
 
 A new epoch costs little if nothing was lost: it begins behind the last seq, and nobody stands

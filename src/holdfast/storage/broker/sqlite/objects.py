@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from holdfast.rules.broker_rows import SnapshotRow
 from holdfast.rules.errors import BadInput, BadValue, EpochMismatch, OverLimit, UnknownObject
-from holdfast.rules.limits import BROKER_PART_BYTES_MAX, DESK_PIECE_BYTES
+from holdfast.rules.limits import BROKER_PART_BYTES_MAX, BROKER_PIECE_BYTES
 from holdfast.storage.broker.sqlite.database import BrokerDatabase
 
 _HASHES_MAX: Final = 64
@@ -36,8 +36,8 @@ class SqliteObjects(BrokerDatabase):
             return None if size is None else int(size)
 
     async def object_add(self, mesh: str, sha256: str, number: int, piece: bytes) -> int:
-        if len(piece) > DESK_PIECE_BYTES:
-            raise OverLimit(f"a piece has {len(piece)} bytes; {DESK_PIECE_BYTES} is the limit")
+        if len(piece) > BROKER_PIECE_BYTES:
+            raise OverLimit(f"a piece has {len(piece)} bytes; {BROKER_PIECE_BYTES} is the limit")
         with self.writing() as con:
             at = self.number_of(mesh)
             whole, pieces = self._object(at, sha256) or (0, 0)

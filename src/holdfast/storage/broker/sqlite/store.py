@@ -19,7 +19,7 @@ class SqliteBrokerStore(
     SqliteQueues,
     SqliteSweep,
 ):
-    """A broker's store in a folder, for one broker process; see `storage.desk.Desk`.
+    """A broker's store in a folder, for one broker process; see `storage.store.Desk`.
 
     No method suspends: what is awaited has happened. In a server, use `ThreadedBrokerStore`.
     """

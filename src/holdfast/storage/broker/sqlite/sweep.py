@@ -13,10 +13,10 @@ import apsw
 
 from holdfast.rules.broker_rows import BrokerSwept, Mode, Orphan
 from holdfast.rules.limits import (
+    BROKER_DEDUPE_GRACE_MS,
+    BROKER_UPLOAD_MS_MAX,
     CONSUMER_KEEP_MS_MAX,
     DAY_MS,
-    DESK_DEDUPE_GRACE_MS,
-    DESK_UPLOAD_MS_MAX,
 )
 from holdfast.storage.broker.sqlite.consumers import awaited_behind, note_lost
 from holdfast.storage.broker.sqlite.database import SEQ_BITS
@@ -117,7 +117,7 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
         if mode == "permanent":
             return 0
         # Also those that were promised less when they came: nodes go by what they are told now.
-        kept = now_ms - DESK_DEDUPE_GRACE_MS
+        kept = now_ms - BROKER_DEDUPE_GRACE_MS
         con = self.connection
         gone = list(
             con.execute(
@@ -165,7 +165,7 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
     def _give_up_uploads(self, now_ms: int, most: int) -> int:
         """Those that had a day since a sweep found them idle; the next piece resets that."""
         con = self.connection
-        before = now_ms - DESK_UPLOAD_MS_MAX
+        before = now_ms - BROKER_UPLOAD_MS_MAX
         objects = "SELECT mesh, sha256 FROM object WHERE whole = 0 AND idle_since <= ? LIMIT ?"
         uploads = "SELECT mesh, id FROM snapshot WHERE NOT ready AND idle_since <= ? LIMIT ?"
         old = list(con.execute(objects, (before, most)))

@@ -74,7 +74,7 @@ class ThreadedBrokerStore:
             self._writer.stop()
 
     async def ping(self) -> None:
-        await self._look(lambda desk: desk.ping())
+        await self._look(lambda store: store.ping())
 
     def on_news(self, told: Callable[[str, int], None]) -> None:
         loop = asyncio.get_running_loop()
@@ -88,25 +88,25 @@ class ThreadedBrokerStore:
         )
 
     async def mesh_get(self, slug: str) -> BrokerMesh | None:
-        return await self._look(lambda desk: desk.mesh_get(slug))
+        return await self._look(lambda store: store.mesh_get(slug))
 
     async def mesh_list(self) -> list[BrokerMesh]:
-        return await self._look(lambda desk: desk.mesh_list())
+        return await self._look(lambda store: store.mesh_list())
 
     async def mesh_remove(self, slug: str) -> bool:
         return await self._do(lambda: self.inner.mesh_remove(slug))
 
     async def epochs(self, slug: str) -> list[EpochRow]:
-        return await self._look(lambda desk: desk.epochs(slug))
+        return await self._look(lambda store: store.epochs(slug))
 
     async def new_epoch(self, slug: str | None, reason: str, now_ms: int) -> list[BrokerMesh]:
         return await self._do(lambda: self.inner.new_epoch(slug, reason, now_ms))
 
     async def member_get(self, mesh: str, key: bytes) -> MemberRow | None:
-        return await self._look(lambda desk: desk.member_get(mesh, key))
+        return await self._look(lambda store: store.member_get(mesh, key))
 
     async def member_list(self, mesh: str) -> list[MemberRow]:
-        return await self._look(lambda desk: desk.member_list(mesh))
+        return await self._look(lambda store: store.member_list(mesh))
 
     async def member_put(self, mesh: str, row: MemberRow) -> None:
         await self._do(lambda: self.inner.member_put(mesh, row))
@@ -118,7 +118,7 @@ class ThreadedBrokerStore:
         return await self._do(lambda: self.inner.member_remove(mesh, key, now_ms))
 
     async def meshes_of(self, key: bytes) -> list[str]:
-        return await self._look(lambda desk: desk.meshes_of(key))
+        return await self._look(lambda store: store.meshes_of(key))
 
     async def member_got(self, mesh: str, key: bytes, epoch: int, seq: int, now_ms: int) -> None:
         await self._do(lambda: self.inner.member_got(mesh, key, epoch, seq, now_ms))
@@ -127,7 +127,7 @@ class ThreadedBrokerStore:
         await self._do(lambda: self.inner.invite_put(row))
 
     async def invite_list(self, mesh: str) -> list[InviteRow]:
-        return await self._look(lambda desk: desk.invite_list(mesh))
+        return await self._look(lambda store: store.invite_list(mesh))
 
     async def invite_drop(self, mesh: str, digest: bytes) -> bool:
         return await self._do(lambda: self.inner.invite_drop(mesh, digest))
@@ -139,7 +139,7 @@ class ThreadedBrokerStore:
         await self._do(lambda: self.inner.destination_put(mesh, row))
 
     async def destination_list(self, mesh: str) -> list[DestinationRow]:
-        return await self._look(lambda desk: desk.destination_list(mesh))
+        return await self._look(lambda store: store.destination_list(mesh))
 
     async def destination_drop(self, mesh: str, kind: str, ref: str) -> bool:
         return await self._do(lambda: self.inner.destination_drop(mesh, kind, ref))
@@ -151,7 +151,7 @@ class ThreadedBrokerStore:
         return await self._do(lambda: self.inner.unsubscribe(mesh, key, topic))
 
     async def subscriptions(self, mesh: str, key: bytes) -> dict[str, int]:
-        return await self._look(lambda desk: desk.subscriptions(mesh, key))
+        return await self._look(lambda store: store.subscriptions(mesh, key))
 
     groups_max: Final = 2
     """One is written, the next one waits for the thread and not for the loop."""
@@ -166,20 +166,22 @@ class ThreadedBrokerStore:
     async def known(
         self, mesh: str, asked: Sequence[tuple[bytes, bytes]]
     ) -> list[AcceptResult | None]:
-        return await self._look(lambda desk: desk.known(mesh, asked))
+        return await self._look(lambda store: store.known(mesh, asked))
 
     async def feed(
         self, mesh: str, key: bytes, after: int, limit: int, bytes_max: int, *, own: bool
     ) -> FeedPage:
-        return await self._look(lambda desk: desk.feed(mesh, key, after, limit, bytes_max, own=own))
+        return await self._look(
+            lambda store: store.feed(mesh, key, after, limit, bytes_max, own=own)
+        )
 
     async def express(self, mesh: str, key: bytes, after: int, limit: int) -> FeedPage:
-        return await self._look(lambda desk: desk.express(mesh, key, after, limit))
+        return await self._look(lambda store: store.express(mesh, key, after, limit))
 
     async def log_page(
         self, mesh: str, after: int, upto: int, limit: int, bytes_max: int
     ) -> LogPage:
-        return await self._look(lambda desk: desk.log_page(mesh, after, upto, limit, bytes_max))
+        return await self._look(lambda store: store.log_page(mesh, after, upto, limit, bytes_max))
 
     async def consumer_add(
         self, mesh: str, key: bytes, name: str, after: int, known: int, now_ms: int
@@ -196,7 +198,7 @@ class ThreadedBrokerStore:
         )
 
     async def consumer_list(self, mesh: str) -> list[BrokerConsumer]:
-        return await self._look(lambda desk: desk.consumer_list(mesh))
+        return await self._look(lambda store: store.consumer_list(mesh))
 
     async def consumer_drop(self, mesh: str, key: bytes, name: str) -> bool:
         return await self._do(lambda: self.inner.consumer_drop(mesh, key, name))
@@ -214,16 +216,16 @@ class ThreadedBrokerStore:
         )
 
     async def queue_counts(self, mesh: str) -> list[QueueCounts]:
-        return await self._look(lambda desk: desk.queue_counts(mesh))
+        return await self._look(lambda store: store.queue_counts(mesh))
 
     async def dead_letters(self, mesh: str, queue: str, limit: int) -> list[DeadLetter]:
-        return await self._look(lambda desk: desk.dead_letters(mesh, queue, limit))
+        return await self._look(lambda store: store.dead_letters(mesh, queue, limit))
 
     async def revive(self, mesh: str, queue: str, seq: int) -> bool:
         return await self._do(lambda: self.inner.revive(mesh, queue, seq))
 
     async def object_size(self, mesh: str, sha256: str) -> int | None:
-        return await self._look(lambda desk: desk.object_size(mesh, sha256))
+        return await self._look(lambda store: store.object_size(mesh, sha256))
 
     async def object_add(self, mesh: str, sha256: str, number: int, piece: bytes) -> int:
         return await self._do(lambda: self.inner.object_add(mesh, sha256, number, piece))
@@ -235,7 +237,7 @@ class ThreadedBrokerStore:
         return await self._do(lambda: self.inner.object_asked(mesh, sha256))
 
     async def objects_after(self, mesh: str, sha256: str, limit: int) -> list[str]:
-        return await self._look(lambda desk: desk.objects_after(mesh, sha256, limit))
+        return await self._look(lambda store: store.objects_after(mesh, sha256, limit))
 
     async def objects_settle(
         self, mesh: str, named: Sequence[str], unnamed: Sequence[str], now_ms: int, before_ms: int
@@ -245,7 +247,7 @@ class ThreadedBrokerStore:
         )
 
     async def object_piece(self, mesh: str, sha256: str, number: int) -> bytes | None:
-        return await self._look(lambda desk: desk.object_piece(mesh, sha256, number))
+        return await self._look(lambda store: store.object_piece(mesh, sha256, number))
 
     async def object_read(self, mesh: str, sha256: str) -> AsyncIterator[bytes]:
         number = 0
@@ -263,10 +265,10 @@ class ThreadedBrokerStore:
         return await self._do(lambda: self.inner.snapshot_commit(mesh, id, digest, now_ms))
 
     async def snapshot_get(self, mesh: str) -> SnapshotRow | None:
-        return await self._look(lambda desk: desk.snapshot_get(mesh))
+        return await self._look(lambda store: store.snapshot_get(mesh))
 
     async def snapshot_part(self, mesh: str, id: str, number: int) -> bytes | None:
-        return await self._look(lambda desk: desk.snapshot_part(mesh, id, number))
+        return await self._look(lambda store: store.snapshot_part(mesh, id, number))
 
     async def sweep(self, now_ms: int, most: int) -> BrokerSwept:
         return await self._do(lambda: self.inner.sweep(now_ms, most))
@@ -274,7 +276,7 @@ class ThreadedBrokerStore:
     async def orphans(self, limit: int) -> list[Orphan]:
         # It reads all there is: nobody waits behind it.
         if self.inner.failed is not None or not self._writer.runs:
-            return await self._look(lambda desk: desk.orphans(limit))
+            return await self._look(lambda store: store.orphans(limit))
         aside, thread = self.inner.another(), Worker("holdfast-desk-orphans")
         thread.start(asyncio.get_running_loop())
         try:
@@ -287,10 +289,10 @@ class ThreadedBrokerStore:
                 thread.stop()
 
     async def counts(self) -> dict[str, int]:
-        return await self._look(lambda desk: desk.counts())
+        return await self._look(lambda store: store.counts())
 
     async def mode(self) -> tuple[Mode, int]:
-        return await self._look(lambda desk: desk.mode())
+        return await self._look(lambda store: store.mode())
 
     async def set_mode(self, mode: Mode, days: int) -> None:
         await self._do(lambda: self.inner.set_mode(mode, days))

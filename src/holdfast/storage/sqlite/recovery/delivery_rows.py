@@ -42,7 +42,7 @@ def is_valid(table: str, fields: Fields) -> bool:
     return True
 
 
-class _Spool(OutboxWrites):
+class _Outbox(OutboxWrites):
     def __init__(self, connection: apsw.Connection) -> None:
         self._con = connection
         self._once = connection.cursor()
@@ -53,7 +53,7 @@ def settle_rows(
     peer: str | None,
     *,
     log_lost: bool,
-    spool_lost: bool,
+    outbox_lost: bool,
     now_ms: int,
 ) -> dict[str, int]:
     """Brings rows and log together; `peer` is whose home it is. Says how many rows of each table
@@ -74,7 +74,7 @@ def settle_rows(
     connection.execute("UPDATE spool SET state = 'pending' WHERE state = 'inflight'")
     if log_lost:
         connection.execute("UPDATE mesh SET broker_seq = 0 WHERE kind <> 'personal'")
-    if spool_lost:
+    if outbox_lost:
         _send_again(connection, peer, now_ms)
     return lost
 
@@ -90,7 +90,7 @@ def _send_again(connection: apsw.Connection, peer: str | None, now_ms: int) -> N
         ).fetchall()
         if not page:
             return
-        _Spool(connection).spool_add([_row(offset, raw, now_ms) for offset, raw in page])
+        _Outbox(connection).outbox_add([_row(offset, raw, now_ms) for offset, raw in page])
         after = page[-1][0]
 
 

@@ -285,12 +285,12 @@ class _Repair:
 
     def _deliver(self) -> None:
         tables = self.result.tables
-        log, spool = tables["log"], tables["spool"]
+        log, outbox = tables["log"], tables["spool"]
         lost = delivery_rows.settle_rows(
             self._target,
             self.result.peer,
             log_lost=log.damaged or log.lost > 0,
-            spool_lost=spool.damaged or spool.lost > 0,
+            outbox_lost=outbox.damaged or outbox.lost > 0,
             now_ms=self._now_ms,
         )
         for table, count in lost.items():

@@ -1,6 +1,6 @@
 """Desks of every kind, and things to put on them.
 
-A new kind of store adds its maker to `DESKS` and its vandal to `VANDALS`; the suite in
+A new kind of store adds its maker to `STORES` and its vandal to `VANDALS`; the suite in
 tests/contract_desk then runs on it too.
 """
 
@@ -35,7 +35,7 @@ TEAM = "team"
 OWNER, ANA, BOB, EVE = (bytes([n]) * 32 for n in range(1, 5))
 TOPIC, QUEUE = "news", "work"
 
-DeskMaker = Callable[[Path], AbstractAsyncContextManager[BrokerStore]]
+StoreMaker = Callable[[Path], AbstractAsyncContextManager[BrokerStore]]
 """An opened desk that keeps what it holds in (or by the name of) the folder: made again for the
 same folder it is the same desk, opened anew."""
 
@@ -43,73 +43,73 @@ same folder it is the same desk, opened anew."""
 class Vandal(Protocol):
     """Somebody who damages a store behind the desk's back."""
 
-    async def lose_message(self, desk: BrokerStore, mesh: str, seq: int) -> None: ...
-    async def lose_dedupe(self, desk: BrokerStore, mesh: str, id: bytes) -> None: ...
+    async def lose_message(self, store: BrokerStore, mesh: str, seq: int) -> None: ...
+    async def lose_dedupe(self, store: BrokerStore, mesh: str, id: bytes) -> None: ...
 
 
 @asynccontextmanager
-async def sqlite_desk(folder: Path) -> AsyncIterator[BrokerStore]:
+async def sqlite_store(folder: Path) -> AsyncIterator[BrokerStore]:
     # Not for the disk, whose syncs would be most of the time: tests/faults looks at those.
-    desk = SqliteBrokerStore(folder / "broker", sync="off")
-    await desk.open(NOW)
+    store = SqliteBrokerStore(folder / "broker", sync="off")
+    await store.open(NOW)
     try:
-        yield desk
+        yield store
     finally:
-        await desk.close()
+        await store.close()
 
 
 @asynccontextmanager
-async def threaded_desk(folder: Path) -> AsyncIterator[BrokerStore]:
-    desk = ThreadedBrokerStore(SqliteBrokerStore(folder / "broker", sync="off"))
-    await desk.open(NOW)
+async def threaded_store(folder: Path) -> AsyncIterator[BrokerStore]:
+    store = ThreadedBrokerStore(SqliteBrokerStore(folder / "broker", sync="off"))
+    await store.open(NOW)
     try:
-        yield desk
+        yield store
     finally:
-        await desk.close()
+        await store.close()
 
 
 @asynccontextmanager
-async def postgres_desk(folder: Path) -> AsyncIterator[BrokerStore]:
-    desk = PostgresBrokerStore(await server().database(name_for(folder)))
-    await desk.open(NOW)
+async def postgres_store(folder: Path) -> AsyncIterator[BrokerStore]:
+    store = PostgresBrokerStore(await server().database(name_for(folder)))
+    await store.open(NOW)
     try:
-        yield desk
+        yield store
     finally:
-        await desk.close()
+        await store.close()
 
 
 class SqliteVandal:
-    async def lose_message(self, desk: BrokerStore, mesh: str, seq: int) -> None:
+    async def lose_message(self, store: BrokerStore, mesh: str, seq: int) -> None:
         where = "place = ((SELECT number FROM mesh WHERE slug = ?) << 40) + ?"
-        self._do(desk, f"DELETE FROM message WHERE {where}", (mesh, seq))
+        self._do(store, f"DELETE FROM message WHERE {where}", (mesh, seq))
 
-    async def lose_dedupe(self, desk: BrokerStore, mesh: str, id: bytes) -> None:
+    async def lose_dedupe(self, store: BrokerStore, mesh: str, id: bytes) -> None:
         where = "mesh = (SELECT number FROM mesh WHERE slug = ?) AND id = ?"
-        self._do(desk, f"DELETE FROM dedupe WHERE {where}", (mesh, id))
+        self._do(store, f"DELETE FROM dedupe WHERE {where}", (mesh, id))
 
-    def _do(self, desk: BrokerStore, sql: str, values: tuple[str, int | bytes]) -> None:
-        inner = desk.inner if isinstance(desk, ThreadedBrokerStore) else desk
+    def _do(self, store: BrokerStore, sql: str, values: tuple[str, int | bytes]) -> None:
+        inner = store.inner if isinstance(store, ThreadedBrokerStore) else store
         assert isinstance(inner, SqliteBrokerStore)
         inner.connection.execute(sql, values)
 
 
 class PostgresVandal:
-    async def lose_message(self, desk: BrokerStore, mesh: str, seq: int) -> None:
-        await self._do(desk, "DELETE FROM message WHERE {mesh} AND seq = $2", mesh, seq)
+    async def lose_message(self, store: BrokerStore, mesh: str, seq: int) -> None:
+        await self._do(store, "DELETE FROM message WHERE {mesh} AND seq = $2", mesh, seq)
 
-    async def lose_dedupe(self, desk: BrokerStore, mesh: str, id: bytes) -> None:
-        await self._do(desk, "DELETE FROM dedupe WHERE {mesh} AND id = $2", mesh, id)
+    async def lose_dedupe(self, store: BrokerStore, mesh: str, id: bytes) -> None:
+        await self._do(store, "DELETE FROM dedupe WHERE {mesh} AND id = $2", mesh, id)
 
-    async def _do(self, desk: BrokerStore, sql: str, *values: str | int | bytes) -> None:
-        assert isinstance(desk, PostgresBrokerStore)
+    async def _do(self, store: BrokerStore, sql: str, *values: str | int | bytes) -> None:
+        assert isinstance(store, PostgresBrokerStore)
         where = sql.format(mesh="mesh = (SELECT number FROM mesh WHERE slug = $1)")
-        await desk.execute(where, *values)
+        await store.execute(where, *values)
 
 
-DESKS: dict[str, DeskMaker] = {
-    "sqlite": sqlite_desk,
-    "threaded": threaded_desk,
-    "postgres": postgres_desk,
+STORES: dict[str, StoreMaker] = {
+    "sqlite": sqlite_store,
+    "threaded": threaded_store,
+    "postgres": postgres_store,
 }
 VANDALS: dict[str, Vandal] = {
     "sqlite": SqliteVandal(),
@@ -118,13 +118,13 @@ VANDALS: dict[str, Vandal] = {
 }
 
 
-async def with_team(desk: BrokerStore) -> BrokerMesh:
+async def with_team(store: BrokerStore) -> BrokerMesh:
     """A mesh with an owner and two members, a topic and a queue."""
-    mesh = await desk.mesh_register(TEAM, "The team", OWNER, "olga", "server-1", NOW)
-    await desk.member_put(TEAM, member(ANA, "ana"))
-    await desk.member_put(TEAM, member(BOB, "bob"))
-    await desk.destination_put(TEAM, DestinationRow(kind="topic", ref=TOPIC, made_at=NOW))
-    await desk.destination_put(TEAM, DestinationRow(kind="queue", ref=QUEUE, made_at=NOW))
+    mesh = await store.mesh_register(TEAM, "The team", OWNER, "olga", "server-1", NOW)
+    await store.member_put(TEAM, member(ANA, "ana"))
+    await store.member_put(TEAM, member(BOB, "bob"))
+    await store.destination_put(TEAM, DestinationRow(kind="topic", ref=TOPIC, made_at=NOW))
+    await store.destination_put(TEAM, DestinationRow(kind="queue", ref=QUEUE, made_at=NOW))
     return mesh
 
 
@@ -164,15 +164,15 @@ def queued(number: int, **fields: Any) -> PushedEnvelope:
 
 
 async def accept(
-    desk: BrokerStore, *batch: PushedEnvelope, now_ms: int = NOW, dedupe_ms: int | None = DEDUPE_MS
+    store: BrokerStore, *batch: PushedEnvelope, now_ms: int = NOW, dedupe_ms: int | None = DEDUPE_MS
 ) -> list[AcceptResult]:
-    return await desk.accept(batch, now_ms, keep_ms=KEEP_MS, dedupe_ms=dedupe_ms)
+    return await store.accept(batch, now_ms, keep_ms=KEEP_MS, dedupe_ms=dedupe_ms)
 
 
 async def feed(
-    desk: BrokerStore, key: bytes = BOB, after: int = 0, *, mesh: str = TEAM, own: bool = False
+    store: BrokerStore, key: bytes = BOB, after: int = 0, *, mesh: str = TEAM, own: bool = False
 ) -> FeedPage:
-    return await desk.feed(mesh, key, after, 1000, 1_000_000, own=own)
+    return await store.feed(mesh, key, after, 1000, 1_000_000, own=own)
 
 
 def seqs(page: FeedPage) -> list[int]:
