@@ -125,17 +125,23 @@ def test_D6_places_of_entries_that_are_gone_are_swept_in_chunks(store: Store) ->
 
 
 def test_D15_the_members_are_those_that_were_told_last(store: Store) -> None:
-    store.write(lambda tx: tx.known_members_put(MESH, [known_member("b"), known_member("a", seen_at=None)]))
+    store.write(
+        lambda tx: tx.known_members_put(MESH, [known_member("b"), known_member("a", seen_at=None)])
+    )
     store.write(lambda tx: tx.known_members_put("other", [known_member("a", mesh="other")]))
     assert read(store, lambda tx: tx.known_members_list(MESH)) == [
         known_member("a", seen_at=None),
         known_member("b"),
     ]
     store.write(
-        lambda tx: tx.known_members_put(MESH, [known_member("c", grants=()), known_member("b", name="bo")])
+        lambda tx: tx.known_members_put(
+            MESH, [known_member("c", grants=()), known_member("b", name="bo")]
+        )
     )
     assert read(store, lambda tx: tx.known_members_list(MESH)) == [
         known_member("b", name="bo"),
         known_member("c", grants=()),
     ]
-    assert read(store, lambda tx: tx.known_members_list("other")) == [known_member("a", mesh="other")]
+    assert read(store, lambda tx: tx.known_members_list("other")) == [
+        known_member("a", mesh="other")
+    ]

@@ -19,11 +19,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from holdfast.node.core.loop_writer import LoopWriter
 from holdfast.node.daemon.message_hook import MessageWatch
 from holdfast.node.daemon.upkeep import NodeUpkeep
 from holdfast.node.http.app import node_routes
 from holdfast.node.http.context import NodeApi
-from holdfast.node.library.aio import LoopWriter
 from holdfast.node.library.node import Node, open_node
 from holdfast.node.links.status import LinkStatus
 from holdfast.node.links.worker import LinkManager

@@ -33,8 +33,8 @@ from holdfast.transport.http_server import LISTENER
 
 if TYPE_CHECKING:
     from holdfast.node.core.engine import NodeEngine
+    from holdfast.node.core.loop_writer import LoopWriter
     from holdfast.node.daemon.message_hook import MessageWatch
-    from holdfast.node.library.aio import LoopWriter
     from holdfast.node.library.node import Node
     from holdfast.node.links.worker import LinkManager
     from holdfast.node.log.watch import LogWatch

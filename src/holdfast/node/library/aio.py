@@ -1,8 +1,7 @@
 """The library for coroutines: `holdfast.aopen(home)` gives an `AsyncNode` with the same verbs.
 
-Writes of one turn of the event loop go to the writer together, and a group's answers come back
-together, so that many coroutines share one commit and two hand-overs. Reads that may take long run
-in a thread.
+Writes go through `LoopWriter`, so that many coroutines share one commit. Reads that may take long
+run in a thread.
 
 A write that was handed to the writer happens even if its coroutine is cancelled meanwhile. Whoever
 must know gives it an id, and asks again with the same id.
@@ -24,8 +23,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from holdfast.node.core import operations
 from holdfast.node.core.change import Receipt
-from holdfast.node.core.engine import Content, NodeEngine
+from holdfast.node.core.engine import Content
 from holdfast.node.core.intake import Applied, Intake
+from holdfast.node.core.loop_writer import LoopWriter
 from holdfast.node.core.views import (
     Consumer,
     FileInfo,
@@ -43,7 +43,6 @@ from holdfast.node.log.log import Head, Log
 from holdfast.node.messages.messages import Sent, one_destination, prepare
 from holdfast.node.upkeep.sweep import DEFAULT_TTL, SweepReport, Ttl
 from holdfast.protocol.log_wire import Batch
-from holdfast.rules.errors import DiskFull
 from holdfast.rules.filters import EVERYTHING, Filter
 from holdfast.rules.limits import FETCH_ROWS_DEFAULT
 from holdfast.rules.rows import (
@@ -57,76 +56,11 @@ from holdfast.rules.rows import (
 )
 from holdfast.rules.tasks import TaskStatus
 from holdfast.rules.vectors import Model
-from holdfast.storage.group_commit import GroupWriter, Ticket
-from holdfast.storage.ports import Work
 
 if TYPE_CHECKING:
     from holdfast.node.library.aio_sharing import AsyncSharing
 
 T = TypeVar("T")
-
-
-class _AsyncTicket(Ticket):
-    __slots__ = ("future",)
-
-    def __init__(
-        self, work: Work[Any], sink: Callable[[list[Ticket]], None], future: asyncio.Future[Any]
-    ) -> None:
-        super().__init__(work, sink)
-        self.future = future
-
-
-class LoopWriter:
-    """The group writer, as one event loop uses it."""
-
-    def __init__(self, engine: NodeEngine, writer: GroupWriter) -> None:
-        self.engine = engine
-        self._writer = writer
-        self._loop = asyncio.get_running_loop()
-        self._waiting: list[Ticket] = []
-        self._sink = self._finished  # one object, so that the writer can group by it
-
-    def write(self, work: Work[T]) -> asyncio.Future[T]:
-        future: asyncio.Future[T] = self._loop.create_future()
-        if not self._waiting:
-            self._loop.call_soon(self._hand_over)
-        self._waiting.append(_AsyncTicket(work, self._sink, future))
-        return future
-
-    def add(self, work: Work[T]) -> asyncio.Future[T]:
-        """A write that brings something new: refused while there is no room for it."""
-        self.engine.check_room()
-        return self.write(work)
-
-    def _hand_over(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        try:
-            self._writer.submit(waiting)
-        except BaseException as error:
-            for ticket in waiting:
-                ticket.error = error
-            self._answer(waiting)
-
-    def _finished(self, tickets: list[Ticket]) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._answer, tickets)
-        except RuntimeError:
-            if not self._loop.is_closed():
-                raise
-            # The loop ended while the writer was at work: nobody is left to hear of it.
-
-    def _answer(self, tickets: list[Ticket]) -> None:
-        for ticket in tickets:
-            assert isinstance(ticket, _AsyncTicket)
-            if isinstance(ticket.error, DiskFull) and self.engine.relieve is not None:
-                self.engine.relieve()
-            future = ticket.future
-            if future.done():  # cancelled while the writer was at work
-                continue
-            if ticket.error is None:
-                future.set_result(ticket.result)
-            else:
-                future.set_exception(ticket.error)
 
 
 class _Family:

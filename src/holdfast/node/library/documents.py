@@ -22,7 +22,7 @@ from msgspec import UNSET
 from holdfast.node.core import operations
 from holdfast.node.core.change import Change, Receipt
 from holdfast.node.core.context import NodeContext
-from holdfast.node.library.aio import LoopWriter
+from holdfast.node.core.loop_writer import LoopWriter
 from holdfast.rules.bodies import OWNED, family_of
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import BadInput, HoldfastError, IdReused, OverLimit

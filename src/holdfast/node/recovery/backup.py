@@ -83,7 +83,7 @@ JOB: Final = "backup"
 """The row of the job table that tells doctor when the last backup was made."""
 
 
-class BackupReport(msgspec.Struct, open_immutable=True, kw_only=True):
+class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a backup holds."""
 
     target: Path
@@ -96,7 +96,7 @@ class BackupReport(msgspec.Struct, open_immutable=True, kw_only=True):
     """Content that the database names and that is not in the backup: it was missing or damaged."""
 
 
-class RestoreReport(msgspec.Struct, open_immutable=True, kw_only=True):
+class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a restored home holds, and where what was there before is now."""
 
     home: Path

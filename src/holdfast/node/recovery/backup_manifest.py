@@ -21,7 +21,7 @@ IDENTITY: Final = "identity.key"
 _OTHER: Final = "use another backup; nothing was changed"
 
 
-class BackedFile(msgspec.Struct, open_immutable=True):
+class BackedFile(msgspec.Struct, frozen=True):
     """One file of a backup, by its path within."""
 
     path: str
@@ -33,7 +33,7 @@ class BackedFile(msgspec.Struct, open_immutable=True):
         return self.path.startswith("blobs/")
 
 
-class BackupManifest(msgspec.Struct, open_immutable=True, kw_only=True):
+class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     """The first thing to read in a backup, and the last that is written."""
 
     holdfast: str = "backup"

@@ -22,8 +22,8 @@ import msgspec
 
 from holdfast.node.core.change import Receipt
 from holdfast.node.core.context import NodeContext
+from holdfast.node.core.loop_writer import LoopWriter
 from holdfast.node.http.many import each
-from holdfast.node.library.aio import LoopWriter
 from holdfast.node.library.documents import (
     ChangeDocument,
     Prepared,
