@@ -11,6 +11,9 @@ import sys
 from holdfast.rules import errors, limits
 from support.project import ROOT, SOURCE, expect_none, parse, python_files
 
+# The first part of a path that is meant to be one of the project's own.
+KNOWN_TOPS = {path.name for base in (ROOT, SOURCE) for path in base.iterdir()}
+
 # Limits that a later part of the contract will use. Each entry: the name, and what waits for it.
 RESERVED: dict[str, str] = {}
 
@@ -38,6 +41,22 @@ def test_the_reference_pages_say_what_the_code_says() -> None:
     check = [sys.executable, str(ROOT / "tools" / "reference.py"), "--check"]
     done = subprocess.run(check, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout}{done.stderr}run: make docs"
+
+
+def test_the_pages_name_files_that_exist() -> None:
+    """A path in backticks is below the sources, or below the root of the project."""
+    path = re.compile(r"`((?:[\w.-]+/)*[\w.-]+\.(?:py|sql|md|toml)|(?:[\w-]+/)+)`")
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    lost = [
+        f"{page.relative_to(ROOT)}: {named}"
+        for page in pages
+        if page.parent.name != "reference"
+        for named in path.findall(page.read_text(encoding="utf-8"))
+        if "/" in named
+        and not any((base / named).exists() for base in (ROOT, SOURCE, ROOT / "docs"))
+        and named.split("/")[0] in KNOWN_TOPS
+    ]
+    expect_none(sorted(set(lost)), "the file has moved: name it where it is now")
 
 
 def test_every_limit_is_used() -> None:
