@@ -3,6 +3,13 @@ beside this one."""
 
 from __future__ import annotations
 
+from holdfast.apps.cli.commands import (  # noqa: F401 - each adds its verbs
+    pipeline_check,
+    pipeline_export,
+    pipeline_query,
+    pipeline_run,
+    pipeline_upkeep,
+)
 from holdfast.apps.cli.commands.pipeline_job import pipeline_
 
 __all__ = ["pipeline_"]
