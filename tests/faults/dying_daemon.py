@@ -22,11 +22,11 @@ from holdfast.storage.sqlite import log, zones
 POINTS: dict[str, tuple[Any, str]] = {
     # at the source
     "register": (serve, "register"),
-    "give": (serve, "give"),
+    "give": (serve, "serve_batch"),
     "confirm": (serve, "confirm"),
     "confirm on the way": (serve, "_confirm_first"),
     # at the receiver
-    "take": (receive, "take"),
+    "take": (receive, "receive_batch"),
     "store": (receive, "_store"),
     "log append": (log.LogWrites, "log_append_new"),
     "cursor": (zones.ZoneWrites, "link_put"),

@@ -176,7 +176,7 @@ def _folder_not_synced(patch: pytest.MonkeyPatch) -> None:
 
 def _left_log_trusted(patch: pytest.MonkeyPatch) -> None:
     """What a bad end left in the write-ahead log is taken for durable."""
-    patch.setattr(opening, "settle", lambda *args, **kwargs: None)
+    patch.setattr(opening, "rewrite_wal", lambda *args, **kwargs: None)
 
 
 def _cursor_before_rows(patch: pytest.MonkeyPatch) -> None:

@@ -111,5 +111,5 @@ def test_R2_what_a_failed_sync_left_in_the_log_of_a_desk_is_made_sure_of_first()
 
 
 def test_R2_a_desk_that_trusts_that_log_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "settle", lambda *args, **kwargs: None)
+    monkeypatch.setattr(database, "rewrite_wal", lambda *args, **kwargs: None)
     assert _cut().failures

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parents[1] / "contract" / "golden"
+FOLDER = Path(__file__).resolve().parents[1] / "contract" / "node_store" / "golden"
 
 
 @cache

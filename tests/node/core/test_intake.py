@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.node.core import intake
+from holdfast.rules import arrivals
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.intake import Applied, Intake
@@ -270,7 +270,7 @@ def test_Z7_many_at_once_and_one_by_one_come_to_the_same(batches: list[list[byte
     for batch in batches:
         at_once = quick.store.write(Intake(quick.ctx, batch, 3))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(intake, "read_fact", lambda raw: None)
+            patch.setattr(arrivals, "read_fact", lambda raw: None)
             one_by_one = slow.store.write(Intake(slow.ctx, batch, 3))
         assert told(at_once) == told(one_by_one)
         with quick.store.read() as one, slow.store.read() as other:
