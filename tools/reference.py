@@ -102,8 +102,8 @@ def limits_page() -> str:
         NOTE.format(source="src/holdfast/rules/limits.py"),
         "# Limits and defaults",
         "",
-        "What is beyond a `_MAX` or `_MIN` is refused unless its line says otherwise. Anything else",
-        "is a default or a fixed size.",
+        "What is beyond a `_MAX` or `_MIN` is refused unless its line says otherwise. The rest",
+        "are defaults and fixed sizes.",
     ]
     section = ""
     for limit in read_limits():
