@@ -14,7 +14,7 @@ from typing import Any
 import holdfast
 from bench import _broker, _nats, _zones
 from holdfast.node.library.node import Node
-from holdfast.node.messages.messages import prepare
+from holdfast.node.messages.send import prepare
 from holdfast.storage.ports import Transaction
 from holdfast.transport.http_client import Client
 

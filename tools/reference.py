@@ -68,13 +68,9 @@ def error_row(kind: type[HoldfastError]) -> str:
 
 
 def meaning(kind: type[HoldfastError]) -> str:
-    """What the tree at the top of the module says beside the name, then the class's own words."""
-    assert errors.__doc__ is not None
-    beside = re.search(rf"── {kind.__name__} {{2,}}(.+)", errors.__doc__)
-    own = kind.__doc__ if "__doc__" in vars(kind) else None
-    told = [beside[1]] if beside and kind not in children_of(HoldfastError) else []
-    told += [" ".join(inspect.cleandoc(own).split())] if own else []
-    return ". ".join(told) or kind.code.replace("_", " ")
+    """The docstring of the class, on one line."""
+    assert kind.__doc__ is not None
+    return " ".join(inspect.cleandoc(kind.__doc__).split())
 
 
 def children_of(parent: type[HoldfastError]) -> list[type[HoldfastError]]:
@@ -106,7 +102,8 @@ def limits_page() -> str:
         NOTE.format(source="src/holdfast/rules/limits.py"),
         "# Limits and defaults",
         "",
-        "What is beyond a `_MAX` or `_MIN` is refused; anything else is a default or a fixed size.",
+        "What is beyond a `_MAX` or `_MIN` is refused unless its line says otherwise. The rest",
+        "are defaults and fixed sizes.",
     ]
     section = ""
     for limit in read_limits():

@@ -34,9 +34,9 @@ from holdfast.rules.errors import DiskFull, OutcomeUnknown, StoreClosed, TooMany
 from holdfast.rules.ids import id_text, uuid7
 from holdfast.storage.files import home as homes
 from holdfast.storage.files.home import HomePaths
-from holdfast.transport.fault_proxy import FaultProxy
 from holdfast.transport.http_client import Client
 from support.daemon import start
+from support.fault_proxy import FaultProxy
 
 DYING = Path(__file__).with_name("dying_daemon.py")
 MESH = "team"

@@ -25,15 +25,14 @@ def of(base: int, *ranges: tuple[int, int]) -> Frontier:
 
 
 def test_Z4_a_confirmation_through_an_offset_is_cumulative() -> None:
-    assert Frontier().confirm_through(3) == Frontier(3)
-    assert Frontier(3).confirm_through(7).prefix == 7
+    assert Frontier().confirm_range(1, 4) == Frontier(3)
+    assert Frontier(3).confirm_range(1, 8).prefix == 7
 
 
-@pytest.mark.parametrize("offset", [-1, 0, 4, 5])
+@pytest.mark.parametrize("offset", [0, 4, 5])
 def test_Z4_confirming_backwards_is_a_no_op(offset: int) -> None:
     frontier = of(5, (8, 10))
-    assert frontier.confirm_through(offset) is frontier
-    assert frontier.confirm_range(1, max(offset, 0) + 1) is frontier
+    assert frontier.confirm_range(1, offset + 1) is frontier
 
 
 def test_Z4_an_empty_range_confirms_nothing() -> None:
@@ -46,12 +45,11 @@ def test_Z4_the_frontier_waits_for_the_hole_before_a_range() -> None:
     frontier = of(0, (3, 5))
     assert frontier == Frontier(0, ((3, 5),))
     assert frontier.confirm_range(2, 3) == Frontier(0, ((2, 5),))
-    assert frontier.confirm_through(1) == Frontier(1, ((3, 5),))
-    assert frontier.confirm_through(1).confirm_range(2, 3) == Frontier(4)
-    assert frontier.confirm_through(2) == Frontier(4)
-    assert frontier.confirm_through(3) == Frontier(4)
-    assert frontier.confirm_through(9) == Frontier(9)
+    assert frontier.confirm_range(1, 2) == Frontier(1, ((3, 5),))
+    assert frontier.confirm_range(1, 2).confirm_range(2, 3) == Frontier(4)
     assert frontier.confirm_range(1, 3) == Frontier(4)
+    assert frontier.confirm_range(1, 4) == Frontier(4)
+    assert frontier.confirm_range(1, 10) == Frontier(9)
 
 
 def test_Z4_ranges_that_touch_or_overlap_become_one() -> None:
@@ -95,7 +93,7 @@ def test_Z4_a_frontier_is_the_set_of_its_confirmed_offsets(
     for verb, offset, length in steps:
         before = frontier
         if verb == "through":
-            frontier = frontier.confirm_through(offset)
+            frontier = frontier.confirm_range(1, offset + 1)
             model |= set(range(1, offset + 1))
         else:
             frontier = frontier.confirm_range(offset, offset + length)
@@ -216,7 +214,10 @@ def test_Z4_a_consumer_may_leave_so_many_holes_and_no_more() -> None:
     assert "from offset 1 on" in caught.value.hint
     # What fills a hole or extends a range still goes through.
     assert full.confirm_range(full.last + 1, full.last + 2).last == full.last + 1
-    assert len(full.confirm_through(1).confirm_range(past, past + 1).ranges) == FRONTIER_RANGES_MAX
+    assert (
+        len(full.confirm_range(1, 2).confirm_range(past, past + 1).ranges)
+        == FRONTIER_RANGES_MAX
+    )
 
 
 def test_Z4_a_frontier_cannot_be_changed_or_made_wrong() -> None:

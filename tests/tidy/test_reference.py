@@ -10,6 +10,7 @@ import sys
 
 from holdfast.rules import errors, limits
 from support.project import ROOT, SOURCE, expect_none, parse, python_files
+from tools.reference import read_limits
 
 # The first part of a path that is meant to be one of the project's own.
 KNOWN_TOPS = {path.name for base in (ROOT, SOURCE) for path in base.iterdir()}
@@ -35,6 +36,16 @@ def test_the_printed_tree_names_no_error_that_is_gone() -> None:
 def test_every_error_has_a_code_of_its_own() -> None:
     codes = [kind.code for _, kind in _error_classes()]
     assert sorted(codes) == sorted(set(codes))
+
+
+def test_every_error_and_every_limit_has_a_sentence() -> None:
+    silent = [name for name, kind in _error_classes() if not _is_sentence(kind.__dict__["__doc__"])]
+    silent += [limit.name for limit in read_limits() if not _is_sentence(limit.note)]
+    expect_none(silent, "say in its docstring what it is about, and whose")
+
+
+def _is_sentence(text: str | None) -> bool:
+    return text is not None and text[:1].isupper() and text.rstrip().endswith(".")
 
 
 def test_the_reference_pages_say_what_the_code_says() -> None:

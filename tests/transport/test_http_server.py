@@ -17,14 +17,8 @@ import pytest
 
 from holdfast.rules import limits
 from holdfast.rules.errors import AlreadyExists, BadInput, NotOurs
-from holdfast.transport.http_server import (
-    ABORT,
-    LISTENER,
-    Listener,
-    Server,
-    tcp_listener,
-    unix_listener,
-)
+from holdfast.transport.http_server import ABORT, LISTENER, Server
+from holdfast.transport.listeners import Listener, tcp_listener, unix_listener
 from holdfast.transport.tls import make_certificate, server_context
 from holdfast.transport.unix_socket import bound
 

@@ -16,7 +16,8 @@ from holdfast.protocol.log_wire import Batch, decode_batch, encode_batch
 from holdfast.rules import limits
 from holdfast.rules.errors import BadAnswer, EpochChanged, StoreFailed, Truncated
 from holdfast.transport import http_server as serving
-from holdfast.transport.http_server import Listener, Server, tcp_listener, unix_listener
+from holdfast.transport.http_server import Server
+from holdfast.transport.listeners import Listener, tcp_listener, unix_listener
 from holdfast.transport.remote_errors import error_of
 from holdfast.transport.tls import make_certificate, server_context
 

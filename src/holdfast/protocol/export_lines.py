@@ -264,8 +264,10 @@ class LineWriter:
     def header(self, header: Header) -> None:
         self._add(header)
 
-    def line(self, kind: str, line: AnyLine) -> None:
+    def line(self, line: AnyLine) -> None:
         self._add(line)
+        kind = line.__struct_config__.tag
+        assert isinstance(kind, str), "every line has its kind as tag"
         self.counts[kind] = self.counts.get(kind, 0) + 1
 
     def end(self) -> None:

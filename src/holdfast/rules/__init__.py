@@ -1,6 +1,10 @@
 """What follows from what: values in, values out.
 
-Ids, clock, order, envelope, fingerprint, merge, frontier, errors and limits live here. Nothing here
-reads a file, a clock or a random number, and nothing here logs; whoever calls hands those in and
-carries out what comes back.
+Ids, clock, order, envelope, bodies, fingerprint, merge, frontier, errors and limits are here, and
+one module for each decision that a node or a broker makes: what a link does next, what leaves the
+outbox, what a sweep may forget, whether a clock is believed. The rows of all stores are here too,
+because decisions are about them. The room is flat: a module is found by the name of its decision.
+
+Nothing here reads a file, a clock or a random number, and nothing here logs. Callers hand those in
+as values and carry out what comes back. A rule asks other rules only.
 """

@@ -12,7 +12,7 @@ different major version is refused.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -31,11 +31,6 @@ WriteClass = Literal["strong", "append-only", "queued", "local"]
 Destination = Literal["topic", "dm", "queue"]
 _Count = Annotated[int, Meta(ge=1, lt=limits.LAMPORT_MAX)]
 _Time = Annotated[int, Meta(ge=0, lt=limits.LAMPORT_MAX)]
-
-PRIORITIES: Final = frozenset(get_args(Priority))
-STATES: Final = frozenset(get_args(State))
-WRITE_CLASSES: Final = frozenset(get_args(WriteClass))
-DESTINATIONS: Final = frozenset(get_args(Destination))
 
 
 class Base(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -11,42 +11,20 @@
     │   ├── Conflict         IdReused TaskTaken TaskEnded AlreadyExists AlreadyResolved LogForked
     │   │                    IdempotencyKeyReused EpochMismatch NotShared LeaseEnded
     │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin NotAMember InviteEnded
-    │   ├── NotTrusted       no key, a wrong or an expired one: BadToken KeyExpired ZoneNotTrusted
-    │   ├── TooMany          more at once than this node takes on
-    │   ├── TooSlow          a request that does not come to its end
-    │   ├── Unreachable      the other side does not answer, and was asked for nothing that changes
-    │   ├── BadAnswer        the other side answers, but not as a Holdfast node does
-    │   ├── EpochChanged     the log that a cursor points into counts in another epoch
-    │   ├── NoDaemon         no daemon runs for this home
-    │   ├── NoSpark          the packages of the pipeline are not installed
-    │   ├── NoJava           nothing here that Spark could run on
-    │   ├── NoPostgres       the package that talks to PostgreSQL is not installed
-    │   ├── LakeBusy         another job works on this lake
-    │   ├── LakeMoved        another job changed the table first; the work is done anew
-    │   ├── JobFailed        a Spark job gave up; a rerun goes on where it stopped
-    │   ├── Truncated        the log no longer holds what was asked for
-    │   ├── PastEnd          a confirmation of what was never written
-    │   ├── TooOld           a write from before what this node has safely forgotten
-    │   ├── NewerSchema      the database belongs to a newer Holdfast
-    │   ├── DiskFull         the transaction was rolled back whole
-    │   ├── StoreBusy        another process holds the write lock
-    │   ├── BlobElsewhere    the content of a peer's file has not arrived here yet
-    │   ├── FeatureUnavailable      the broker lacks what this node needs
-    │   ├── FeatureParamInvalid     the broker has it, but not as it must be
-    │   ├── FeatureParamBelowFloor  the broker offers less than this node needs
-    │   ├── OutboxAgeAboveWindow    messages would outlive the broker's memory of their ids
-    │   └── StoreClosed      the store is stopping or stopped
-    ├── Unknown            may have happened; retry with the same id
-    │   └── OutcomeUnknown
+    │   ├── NotTrusted       BadToken KeyExpired ZoneNotTrusted
+    │   └── directly         TooMany TooSlow Unreachable BadAnswer EpochChanged NoDaemon NoSpark
+    │                        NoJava NoPostgres LakeBusy LakeMoved JobFailed Truncated PastEnd
+    │                        TooOld NewerSchema DiskFull StoreBusy StoreClosed BlobElsewhere
+    │                        FeatureUnavailable FeatureParamInvalid FeatureParamBelowFloor
+    │                        OutboxAgeAboveWindow
+    ├── Unknown            it may have happened; retry with the same id
+    │   └── directly         OutcomeUnknown
     └── Broken             stop, look, repair
-        ├── StoreFailed      the disk failed under us; reopen before the next write
-        ├── StoreCorrupt     the database does not pass its check
-        ├── MigrationFailed  the schema stayed at the last good version
-        ├── BlobMissing      a row names content that is not on the disk
-        └── BlobCorrupt      content does not hash to its name
+        └── directly         StoreFailed StoreCorrupt MigrationFailed BlobMissing BlobCorrupt
 
 Every error has a `code` for programs, a message that says what happened and a `hint` that says what
-to do. Only the leaves are raised.
+to do. Only the leaves are raised. The docstring of a class says when it is raised; `make docs`
+writes docs/reference/errors.md from these docstrings.
 """
 
 from __future__ import annotations
@@ -62,480 +40,559 @@ class HoldfastError(Exception):
     http_status: ClassVar[int] = 500
     default_hint: ClassVar[str] = ""
 
+    def __init_subclass__(
+        cls,
+        *,
+        code: str,
+        exit_code: int | None = None,
+        http_status: int | None = None,
+        hint: str = "",
+    ) -> None:
+        """What is not given is that of the parent; `hint` is what to do if a message says nothing
+        better.
+        """
+        super().__init_subclass__()
+        cls.code, cls.default_hint = code, hint or cls.default_hint
+        cls.exit_code = cls.exit_code if exit_code is None else exit_code
+        cls.http_status = cls.http_status if http_status is None else http_status
+
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.hint = self.default_hint if hint is None else hint
 
 
-class Refused(HoldfastError):
+class Refused(HoldfastError, code="refused", http_status=400):
     """Nothing happened. Asking again in the same way gets the same answer."""
 
-    code = "refused"
-    http_status = 400
 
-
-class Unknown(HoldfastError):
+class Unknown(HoldfastError, code="unknown", exit_code=124):
     """It may have happened. Retrying with the same message id is safe and settles it."""
 
-    code = "unknown"
-    exit_code = 124
 
-
-class Broken(HoldfastError):
+class Broken(HoldfastError, code="broken"):
     """Something that must hold does not. Reads go on where they can; writes stop."""
-
-    code = "broken"
 
 
 # --- Refused: the input ------------------------------------------------------------------------
 
 
-class BadInput(Refused):
-    code = "bad_input"
-    http_status = 400
-    exit_code = 2
+class BadInput(Refused, code="bad_input", exit_code=2):
+    """What the caller handed in cannot be used; the message says what is wrong with it."""
 
 
-class BadPeerId(BadInput):
-    code = "bad_peer_id"
-    default_hint = "use 1 to 128 bytes of NFC-normalised text without control characters"
+class BadPeerId(
+    BadInput,
+    code="bad_peer_id",
+    hint="use 1 to 128 bytes of NFC-normalised text without control characters",
+):
+    """A peer name is empty, too long, not NFC-normalised or has control characters."""
 
 
-class BadKey(BadInput):
-    code = "bad_key"
+class BadKey(BadInput, code="bad_key"):
+    """A key, subject, predicate or other name is empty, not text or contains a NUL."""
 
 
-class BadValue(BadInput):
-    code = "bad_value"
+class BadValue(BadInput, code="bad_value"):
+    """A value is not JSON, or is outside what its field allows."""
 
 
-class BadPath(BadInput):
-    code = "bad_path"
-    default_hint = "use a relative path of letters, digits, spaces and . _ - + ( ) between slashes"
+class BadPath(
+    BadInput,
+    code="bad_path",
+    hint="use a relative path of letters, digits, spaces and . _ - + ( ) between slashes",
+):
+    """The path of a shared file, or of a folder for a backup, cannot be used."""
 
 
-class BadVector(BadInput):
-    code = "bad_vector"
+class BadVector(BadInput, code="bad_vector"):
+    """An embedding or its model cannot be stored or compared."""
 
 
-class BadEnvelope(BadInput):
-    code = "bad_envelope"
+class BadEnvelope(BadInput, code="bad_envelope"):
+    """An envelope that came from outside cannot be read, or breaks a rule of its op."""
 
 
-class BadStamp(BadInput):
-    code = "bad_stamp"
-    default_hint = "the sender's clock is damaged or hostile; nothing was merged"
+class BadStamp(
+    BadInput, code="bad_stamp", hint="the sender's clock is damaged or hostile; nothing was merged"
+):
+    """A stamp from outside is one that no honest clock can show."""
 
 
-class BadId(BadInput):
-    code = "bad_id"
-    default_hint = "message ids are UUIDs of version 7; leave the id out to have one minted"
+class BadId(
+    BadInput,
+    code="bad_id",
+    hint="message ids are UUIDs of version 7; leave the id out to have one minted",
+):
+    """A message id is not a UUID of version 7."""
 
 
-class OverLimit(BadInput):
-    code = "over_limit"
+class OverLimit(BadInput, code="over_limit"):
+    """Something is larger or more than a limit allows; the message names both."""
 
 
-class BodyTooLarge(OverLimit):
-    code = "body_too_large"
-    http_status = 413
+class BodyTooLarge(OverLimit, code="body_too_large", http_status=413):
+    """The body of a request, or the content of a message, is too large."""
 
 
-class BadRange(BadInput):
-    code = "bad_range"
-    http_status = 416
-    default_hint = "ask for its size first: HEAD"
+class BadRange(BadInput, code="bad_range", http_status=416, hint="ask for its size first: HEAD"):
+    """A Range header asks for bytes that the object does not have."""
 
 
-class UnsupportedProtocol(BadInput):
-    code = "unsupported_protocol"
-    default_hint = "upgrade the older of the two nodes"
+class UnsupportedProtocol(
+    BadInput, code="unsupported_protocol", hint="upgrade the older of the two nodes"
+):
+    """An envelope, export or backup is of a version that this Holdfast does not read."""
 
 
 # --- Refused: the state ------------------------------------------------------------------------
 
 
-class NotFound(Refused):
-    code = "not_found"
-    http_status = 404
-    exit_code = 4
+class NotFound(Refused, code="not_found", exit_code=4, http_status=404):
+    """What the caller named does not exist here."""
 
 
-class NoHome(NotFound):
-    code = "no_home"
-    default_hint = "create one with: holdfast init --peer NAME"
+class NoHome(NotFound, code="no_home", hint="create one with: holdfast init --peer NAME"):
+    """There is no home in the folder that was named or found."""
 
 
-class UnknownMesh(NotFound):
-    code = "unknown_mesh"
-    default_hint = "see: holdfast mesh list; create it with: holdfast mesh create NAME"
+class UnknownMesh(
+    NotFound,
+    code="unknown_mesh",
+    hint="see: holdfast mesh list; create it with: holdfast mesh create NAME",
+):
+    """This node, or this broker, has no mesh of that name."""
 
 
-class UnknownKey(NotFound):
-    code = "unknown_key"
+class UnknownKey(NotFound, code="unknown_key"):
+    """There is nothing under this key; also a zone's key that is not known."""
 
 
-class UnknownTask(NotFound):
-    code = "unknown_task"
-    default_hint = "see: holdfast task list"
+class UnknownTask(NotFound, code="unknown_task", hint="see: holdfast task list"):
+    """There is no task with this id in the mesh."""
 
 
-class UnknownFile(NotFound):
-    code = "unknown_file"
-    default_hint = "see: holdfast file list"
+class UnknownFile(NotFound, code="unknown_file", hint="see: holdfast file list"):
+    """There is no shared file of this path and owner."""
 
 
-class UnknownConsumer(NotFound):
-    code = "unknown_consumer"
-    default_hint = "register it with: holdfast consumer add NAME"
+class UnknownConsumer(
+    NotFound, code="unknown_consumer", hint="register it with: holdfast consumer add NAME"
+):
+    """No consumer of this name is registered."""
 
 
-class UnknownConflict(NotFound):
-    code = "unknown_conflict"
-    default_hint = "see: holdfast conflict list"
+class UnknownConflict(NotFound, code="unknown_conflict", hint="see: holdfast conflict list"):
+    """The conflict ledger has no entry of this number."""
 
 
-class UnknownModel(NotFound):
-    code = "unknown_model"
-    default_hint = "see: holdfast vector models"
+class UnknownModel(NotFound, code="unknown_model", hint="see: holdfast vector models"):
+    """No vector was ever stored under this embedding model."""
 
 
-class UnknownZone(NotFound):
-    code = "unknown_zone"
-    default_hint = "see: holdfast peer zones; trust it with: holdfast peer trust CARD"
+class UnknownZone(
+    NotFound,
+    code="unknown_zone",
+    hint="see: holdfast peer zones; trust it with: holdfast peer trust CARD",
+):
+    """This node knows no zone of that name."""
 
 
-class UnknownLink(NotFound):
-    code = "unknown_link"
-    default_hint = "see: holdfast link list"
+class UnknownLink(NotFound, code="unknown_link", hint="see: holdfast link list"):
+    """There is no link of this name."""
 
 
-class UnknownToken(NotFound):
-    code = "unknown_token"
-    default_hint = "see: holdfast token list"
+class UnknownToken(NotFound, code="unknown_token", hint="see: holdfast token list"):
+    """There is no token of this name."""
 
 
-class NoLake(NotFound):
-    code = "no_lake"
-    default_hint = "make one with: holdfast pipeline run --lake FOLDER LOG..."
+class NoLake(
+    NotFound, code="no_lake", hint="make one with: holdfast pipeline run --lake FOLDER LOG..."
+):
+    """There is no lake in the folder that was named."""
 
 
-class UnknownObject(NotFound):
-    code = "unknown_object"
-    default_hint = "put the object first: PUT /v1/objects, then append what names it"
+class UnknownObject(
+    NotFound,
+    code="unknown_object",
+    hint="put the object first (PUT /v1/objects), then append the fact that names it",
+):
+    """The content of this hash is not here."""
 
 
-class NoRoute(NotFound):
-    code = "no_route"
-    default_hint = "see /openapi.json or /docs for what this node answers"
+class NoRoute(
+    NotFound, code="no_route", hint="see /openapi.json or /docs for what this node answers"
+):
+    """Nothing is served at this path."""
 
 
-class WrongMethod(NoRoute):
-    code = "wrong_method"
-    http_status = 405
+class WrongMethod(NoRoute, code="wrong_method", http_status=405):
+    """The path is served, but not for this HTTP method."""
 
 
-class UnknownMessage(NotFound):
-    code = "unknown_message"
-    default_hint = "see: holdfast inbox list, holdfast outbox list"
+class UnknownMessage(
+    NotFound, code="unknown_message", hint="see: holdfast inbox list, holdfast outbox list"
+):
+    """Neither the inbox nor the outbox has a message with this id, or its content is gone."""
 
 
-class UnknownDestination(NotFound):
-    code = "unknown_destination"
-    default_hint = "declare the topic or queue first; a dm needs the key of a member"
+class UnknownDestination(
+    NotFound,
+    code="unknown_destination",
+    hint="declare the topic or queue at the broker first; a dm needs the name or key of a member",
+):
+    """The topic or queue is not declared, or no member has this name or key."""
 
 
-class Conflict(Refused):
-    code = "conflict"
-    http_status = 409
-    exit_code = 5
+class Conflict(Refused, code="conflict", exit_code=5, http_status=409):
+    """The state that is there does not allow it."""
 
 
-class IdReused(Conflict):
-    code = "id_reused"
-    default_hint = "the id belongs to another request; mint a new one for this request"
+class IdReused(
+    Conflict,
+    code="id_reused",
+    hint="the id belongs to another request; mint a new one for this request",
+):
+    """This node has this message id already, for a request with other content."""
 
 
-class IdempotencyKeyReused(Conflict):
-    """The broker knows this message id with another request."""
+class IdempotencyKeyReused(
+    Conflict,
+    code="idempotency_key_reused",
+    hint="send it under a new id: holdfast outbox requeue --new-id ID",
+):
+    """The broker has this message id already, for a request with other content."""
 
-    code = "idempotency_key_reused"
-    default_hint = "send it under a new id: holdfast outbox requeue --new-id ID"
 
+class EpochMismatch(
+    Conflict,
+    code="epoch_mismatch",
+    hint="retry: the node takes up the broker's current epoch with its next connection",
+):
+    """The broker counts a mesh in another epoch than the sender believes."""
 
-class EpochMismatch(Conflict):
-    code = "epoch_mismatch"
-    default_hint = "take up the broker's current epoch, then retry"
 
+class LeaseEnded(
+    Conflict,
+    code="lease_ended",
+    hint="take it again; another taker may have done it already, so it must be safe to repeat",
+):
+    """A message that was taken from a queue is no longer held by the caller."""
 
-class LeaseEnded(Conflict):
-    """What was taken from a queue is not in these hands any more."""
 
-    code = "lease_ended"
-    default_hint = "it was kept too long and went to another; what was done must bear repetition"
+class NotShared(
+    Conflict,
+    code="not_shared",
+    hint="share the mesh first: holdfast mesh publish MESH --broker URL",
+):
+    """The mesh is personal: it has no broker, so nothing can be sent or synced."""
 
 
-class NotShared(Conflict):
-    code = "not_shared"
-    default_hint = "share the mesh first: holdfast mesh publish MESH --broker URL"
+class TaskTaken(Conflict, code="task_taken"):
+    """Another peer holds the task."""
 
 
-class TaskTaken(Conflict):
-    code = "task_taken"
+class TaskEnded(Conflict, code="task_ended"):
+    """The task is completed or cancelled."""
 
 
-class TaskEnded(Conflict):
-    code = "task_ended"
+class LogForked(Conflict, code="log_forked"):
+    """Two logs have one name: the lake has read entries that this log does not hold."""
 
 
-class LogForked(Conflict):
-    """Two logs go by one name: what the lake has read is not what this one holds."""
+class AlreadyExists(Conflict, code="already_exists"):
+    """What the caller wants to create is there already."""
 
-    code = "log_forked"
 
+class AlreadyResolved(Conflict, code="already_resolved"):
+    """The conflict was resolved before."""
 
-class AlreadyExists(Conflict):
-    code = "already_exists"
 
+class NotAllowed(Refused, code="not_allowed", exit_code=7, http_status=403):
+    """The caller is known, but may not do this."""
 
-class AlreadyResolved(Conflict):
-    code = "already_resolved"
 
+class NotOurs(NotAllowed, code="not_ours"):
+    """It belongs to another peer or another user of the machine."""
 
-class NotAllowed(Refused):
-    code = "not_allowed"
-    http_status = 403
-    exit_code = 7
 
+class NotGranted(
+    NotAllowed,
+    code="not_granted",
+    hint="ask the owner of that node: holdfast peer trust CARD --reads MESH",
+):
+    """The caller lacks the grant that this call needs."""
 
-class NotOurs(NotAllowed):
-    code = "not_ours"
 
+class ForgedOrigin(
+    NotAllowed,
+    code="forged_origin",
+    hint="if the source may relay this origin, say so: holdfast link add … --carries ORIGIN",
+):
+    """A source sent an envelope of an origin that it may not carry."""
 
-class NotGranted(NotAllowed):
-    code = "not_granted"
-    default_hint = "ask the owner of that node: holdfast peer trust CARD --reads MESH"
 
+class NotAMember(
+    NotAllowed, code="not_a_member", hint="ask for an invite, then: holdfast mesh join INVITE"
+):
+    """The key is not a member of the mesh at the broker."""
 
-class ForgedOrigin(NotAllowed):
-    code = "forged_origin"
-    default_hint = (
-        "if the source may relay this origin, say so: holdfast link add … --carries ORIGIN"
-    )
 
+class InviteEnded(
+    NotAllowed, code="invite_ended", hint="ask for a new one: holdfast mesh invite MESH"
+):
+    """The invite has been used up, has expired or was taken back."""
 
-class NotAMember(NotAllowed):
-    code = "not_a_member"
-    default_hint = "ask for an invite, then: holdfast mesh join INVITE"
 
+class NotTrusted(Refused, code="not_trusted", exit_code=7, http_status=401):
+    """The caller has no key or token, or a wrong or an expired one."""
 
-class InviteEnded(NotAllowed):
-    code = "invite_ended"
-    default_hint = "ask for a new one: holdfast mesh invite MESH"
 
+class BadToken(
+    NotTrusted,
+    code="bad_token",
+    hint="send it as: Authorization: Bearer TOKEN; make one with: holdfast token add NAME",
+):
+    """A token or session is missing, unknown or not good for this listener."""
 
-class NotTrusted(Refused):
-    code = "not_trusted"
-    exit_code = 7
-    http_status = 401
 
+class KeyExpired(
+    NotTrusted,
+    code="key_expired",
+    hint="renew it: holdfast token add NAME, or holdfast peer trust CARD",
+):
+    """The key or token was good until a date that has passed."""
 
-class BadToken(NotTrusted):
-    code = "bad_token"
-    default_hint = "send it as: Authorization: Bearer TOKEN; make one with: holdfast token add NAME"
 
+class ZoneNotTrusted(
+    NotTrusted,
+    code="zone_not_trusted",
+    hint="on that node run: holdfast peer trust CARD, with the card of this one",
+):
+    """The zone and the key that it has proved are not trusted here, or not any more."""
 
-class KeyExpired(NotTrusted):
-    code = "key_expired"
-    default_hint = "renew it: holdfast token add NAME, or holdfast peer trust CARD"
 
+class TooMany(Refused, code="too_many", http_status=429, hint="wait a moment, then ask again"):
+    """More calls, consumers or envelopes at once than this node or broker takes on."""
 
-class ZoneNotTrusted(NotTrusted):
-    code = "zone_not_trusted"
-    default_hint = "on that node run: holdfast peer trust CARD, with the card of this one"
 
+class TooSlow(
+    Refused, code="too_slow", http_status=408, hint="send the whole request without pauses"
+):
+    """The body of a request did not arrive in time."""
 
-class TooMany(Refused):
-    code = "too_many"
-    http_status = 429
-    default_hint = "wait a moment, then ask again"
 
+class Unreachable(
+    Refused,
+    code="unreachable",
+    http_status=502,
+    hint="check the address and the network; Holdfast tries again by itself",
+):
+    """The other side does not answer; the call was one that changes nothing or may be repeated."""
 
-class TooSlow(Refused):
-    code = "too_slow"
-    http_status = 408
-    default_hint = "send the request in one go"
 
+class BadAnswer(
+    Refused,
+    code="bad_answer",
+    http_status=502,
+    hint="check that the address leads to a Holdfast node",
+):
+    """The other side answers, but not as Holdfast does."""
 
-class Unreachable(Refused):
-    code = "unreachable"
-    http_status = 502
-    default_hint = "check the address and the network; it is tried again"
 
-
-class BadAnswer(Refused):
-    code = "bad_answer"
-    http_status = 502
-    default_hint = "check that the address leads to a Holdfast node"
-
-
-class EpochChanged(Refused):
-    """The epoch that the log counts in now is in `epoch`."""
-
-    code = "epoch_changed"
-    http_status = 409
+class EpochChanged(Refused, code="epoch_changed", http_status=409):
+    """A cursor counts in an old epoch of the log; the one that the log counts in now is in
+    `epoch`.
+    """
 
     def __init__(self, message: str, *, epoch: int, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.epoch = epoch
 
 
-class NoDaemon(Refused):
-    code = "no_daemon"
-    exit_code = 3
-    http_status = 503
-    default_hint = "start it with: holdfast up"
+class NoDaemon(
+    Refused, code="no_daemon", exit_code=3, http_status=503, hint="start it with: holdfast up"
+):
+    """No daemon runs for this home, and the command needs one."""
 
 
-class NoSpark(Refused):
-    code = "no_spark"
-    default_hint = "pip install 'holdfast[spark]'"
+class NoSpark(Refused, code="no_spark", hint="pip install 'holdfast[spark]'"):
+    """The packages of the pipeline are not installed."""
 
 
-class NoJava(Refused):
-    code = "no_java"
+class NoJava(Refused, code="no_java"):
+    """There is no Java on this machine that Spark could run on."""
 
 
-class NoPostgres(Refused):
-    code = "no_postgres"
-    default_hint = "pip install 'holdfast[postgres]'"
+class NoPostgres(Refused, code="no_postgres", hint="pip install 'holdfast[postgres]'"):
+    """The package that connects to PostgreSQL is not installed."""
 
 
-class LakeBusy(Refused):
-    code = "lake_busy"
-    http_status = 503
-    default_hint = "wait for the other job, or end it: nothing is lost, a rerun goes on"
+class LakeBusy(
+    Refused,
+    code="lake_busy",
+    http_status=503,
+    hint="wait for the other job, or end it and run this one again: it goes on where it stopped",
+):
+    """Another job works on this lake."""
 
 
-class LakeMoved(Refused):
-    code = "lake_moved"
-    http_status = 409
-    default_hint = "run it again: it goes on from what is there now"
+class LakeMoved(
+    Refused,
+    code="lake_moved",
+    http_status=409,
+    hint="run it again: it goes on from what is there now",
+):
+    """Another job changed the table first; this one did nothing."""
 
 
-class JobFailed(Refused):
-    code = "job_failed"
-    default_hint = "put the cause right and run it again: it goes on where it stopped"
+class JobFailed(
+    Refused,
+    code="job_failed",
+    hint="remove the cause and run it again: it goes on where it stopped",
+):
+    """A Spark job gave up."""
 
 
-class Truncated(Refused):
-    """The first offset that is still there is in `first_available`."""
-
-    code = "truncated"
-    http_status = 410
+class Truncated(Refused, code="truncated", http_status=410):
+    """The log no longer holds what was asked for; the first offset that it holds is in
+    `first_available`.
+    """
 
     def __init__(self, message: str, *, first_available: int, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.first_available = first_available
 
 
-class PastEnd(Refused):
-    code = "past_end"
-    http_status = 409
-    exit_code = 2
+class PastEnd(Refused, code="past_end", exit_code=2, http_status=409):
+    """An offset is beyond the end of the log, which was never written."""
 
 
-class TooOld(Refused):
-    code = "too_old"
-    http_status = 409
-    default_hint = "start the sender from a snapshot or backup, then write the change again there"
+class TooOld(
+    Refused,
+    code="too_old",
+    http_status=409,
+    hint="start the sender from a snapshot or backup, then write the change again there",
+):
+    """A write from outside is older than the deletions that this node has forgotten."""
 
 
-class NewerSchema(Refused):
-    code = "newer_schema"
-    http_status = 500
-    default_hint = "upgrade Holdfast on this machine; the database was left untouched"
+class NewerSchema(
+    Refused,
+    code="newer_schema",
+    http_status=500,
+    hint="upgrade Holdfast on this machine; the database was left untouched",
+):
+    """The database was made by a newer Holdfast."""
 
 
-class DiskFull(Refused):
-    code = "disk_full"
-    http_status = 507
-    default_hint = "free some space and retry; reads still work and nothing was half-written"
+class DiskFull(
+    Refused,
+    code="disk_full",
+    http_status=507,
+    hint="free some space and retry; reads still work and nothing was half-written",
+):
+    """There is no room on the disk, or the home's own limit is reached."""
 
 
-class StoreBusy(Refused):
-    code = "store_busy"
-    http_status = 503
-    default_hint = "wait for the other process or end it, then retry"
+class StoreBusy(
+    Refused,
+    code="store_busy",
+    http_status=503,
+    hint="wait for the other process or end it, then retry",
+):
+    """Another process holds the write lock, or too many writes wait already."""
 
 
-class BlobElsewhere(Refused):
-    code = "blob_elsewhere"
-    http_status = 404
-    exit_code = 4
-    default_hint = "the content is still on the machine that shared it; sync with it and retry"
+class BlobElsewhere(
+    Refused,
+    code="blob_elsewhere",
+    exit_code=4,
+    http_status=404,
+    hint="the content is still on the machine that shared it; sync with it and retry",
+):
+    """The content of a peer's file has not arrived here yet."""
 
 
-class FeatureUnavailable(Refused):
-    code = "feature_unavailable"
-    default_hint = "use a broker of the same or a newer version"
+class FeatureUnavailable(
+    Refused, code="feature_unavailable", hint="use a broker of the same or a newer version"
+):
+    """The broker lacks a feature that this node needs."""
 
 
-class FeatureParamInvalid(Refused):
-    code = "feature_param_invalid"
-    default_hint = "mend the settings of the broker, or use one of the same version"
+class FeatureParamInvalid(
+    Refused,
+    code="feature_param_invalid",
+    hint="correct the settings of the broker, or use a broker of this node's version",
+):
+    """The broker has the feature, but with a parameter or version that does not fit."""
 
 
-class FeatureParamBelowFloor(Refused):
-    code = "feature_param_below_floor"
-    default_hint = "raise dedupe_retention_days on the broker to 3 or more, then start again"
+class FeatureParamBelowFloor(
+    Refused,
+    code="feature_param_below_floor",
+    hint="raise dedupe_retention_days on the broker to 3 or more, then start again",
+):
+    """The broker offers less of a feature than this node needs."""
 
 
-class OutboxAgeAboveWindow(Refused):
-    code = "outbox_max_age_above_dedupe_window"
-    default_hint = "lower the outbox age below the broker's dedupe window, or leave it out"
+class OutboxAgeAboveWindow(
+    Refused,
+    code="outbox_max_age_above_dedupe_window",
+    hint="lower the outbox age below the broker's dedupe window, or leave it out",
+):
+    """The outbox is set to keep messages for longer than the broker remembers their ids."""
 
 
-class StoreClosed(Refused):
-    code = "store_closed"
-    http_status = 503
-    default_hint = "open the home again"
+class StoreClosed(Refused, code="store_closed", http_status=503, hint="open the home again"):
+    """The store is stopping or stopped."""
 
 
 # --- Unknown -----------------------------------------------------------------------------------
 
 
-class OutcomeUnknown(Unknown):
-    code = "outcome_unknown"
-    default_hint = "reopen the home and retry with the same id: it is applied once at most"
+class OutcomeUnknown(
+    Unknown,
+    code="outcome_unknown",
+    hint="reopen the home and retry with the same id: it is applied once at most",
+):
+    """The connection or the disk failed while a write was on its way."""
 
 
 # --- Broken ------------------------------------------------------------------------------------
 
 
-class StoreFailed(Broken):
-    code = "store_failed"
-    default_hint = "check the disk, then reopen the home; run: holdfast doctor"
+class StoreFailed(
+    Broken, code="store_failed", hint="check the disk, then reopen the home; run: holdfast doctor"
+):
+    """The disk failed under the store; the home has to be reopened before the next write."""
 
 
-class StoreCorrupt(Broken):
-    code = "store_corrupt"
-    default_hint = "run: holdfast doctor --repair (the damaged file is kept)"
+class StoreCorrupt(
+    Broken, code="store_corrupt", hint="run: holdfast doctor --repair (the damaged file is kept)"
+):
+    """A database, backup or snapshot does not pass its check."""
 
 
-class MigrationFailed(Broken):
-    code = "migration_failed"
-    default_hint = (
-        "fix what the message names and start again; it goes on from the last good version"
-    )
+class MigrationFailed(
+    Broken,
+    code="migration_failed",
+    hint="fix what the message names and start again; it goes on from the last good version",
+):
+    """A schema migration failed; the schema stayed at the last good version."""
 
 
-class BlobMissing(Broken):
-    code = "blob_missing"
-    default_hint = "share the file again, or restore it from a backup; run: holdfast doctor"
+class BlobMissing(
+    Broken,
+    code="blob_missing",
+    hint="share the file again, or restore it from a backup; run: holdfast doctor",
+):
+    """A row names content that is not on the disk."""
 
 
-class BlobCorrupt(Broken):
-    code = "blob_corrupt"
-    default_hint = "share the file again, or restore it from a backup; run: holdfast doctor"
+class BlobCorrupt(
+    Broken,
+    code="blob_corrupt",
+    hint="share the file again, or restore it from a backup; run: holdfast doctor",
+):
+    """Content on the disk does not hash to its name."""

@@ -1,7 +1,8 @@
 """Every limit and default, by name, in one place.
 
-Units stand last in the name. A limit is what is refused beyond; a default is what holds unless told
-otherwise.
+Units stand last in the name. What is beyond a `_MAX` or `_MIN` is refused unless its docstring says
+otherwise; everything else is a default or a fixed size. `make docs` writes docs/reference/limits.md
+from these docstrings.
 """
 
 from __future__ import annotations
@@ -17,470 +18,579 @@ DAY_MS: Final = 24 * HOUR_MS
 
 # Names and values
 PEER_ID_BYTES_MAX: Final = 128
+"""The longest peer name; a longer one is refused (OverLimit)."""
 MESH_SLUG_CHARS_MAX: Final = 64
+"""The longest name of a mesh or a token; a longer one is refused."""
 KEY_BYTES_MAX: Final = 1 * KIB
+"""The longest key of memory, state or vectors; a longer one is refused."""
 VALUE_BYTES_MAX: Final = 1 * MIB
+"""The largest JSON value of memory, state or facts; a larger one is refused."""
 VALUE_DEPTH_MAX: Final = 64
+"""The deepest nesting of such a value; a deeper one is refused."""
 TAGS_MAX: Final = 64
+"""Tags on one memory; more are refused."""
 TAG_BYTES_MAX: Final = 128
+"""The longest tag; a longer one is refused."""
 META_BYTES_MAX: Final = 64 * KIB
+"""The largest `meta` that a caller attaches to a change, as JSON; a larger one is refused."""
 META_DEPTH_MAX: Final = 64
+"""The deepest nesting of `meta`; a deeper one is refused."""
 TITLE_BYTES_MAX: Final = 1 * KIB
+"""The longest title of a task; a longer one is refused."""
 DESCRIPTION_BYTES_MAX: Final = 64 * KIB
+"""The longest description of a task; a longer one is refused."""
 SUBJECT_BYTES_MAX: Final = 1 * KIB
+"""The longest subject of a fact; a longer one is refused."""
 PREDICATE_BYTES_MAX: Final = 256
+"""The longest predicate of a fact; a longer one is refused."""
 FACT_OBJECTS_MAX: Final = 64
-"""Objects that one fact may name."""
+"""Objects that one fact may name; more are refused."""
 CONSUMER_NAME_BYTES_MAX: Final = 512
-"""Room for the longest name of a zone and of its link."""
+"""The longest name of a consumer; it has room for the longest name of a zone and of its link."""
 MESSAGE_BYTES_MAX: Final = 1 * MIB
+"""The largest content of a message; a larger one is refused (BodyTooLarge)."""
 ENVELOPE_BYTES_MAX: Final = 2 * MIB
+"""The largest envelope; every receiver refuses a larger one."""
 
 # Clock
 LAMPORT_MAX: Final = 2**63 - 1
+"""The end of the Lamport clock; also the largest offset, epoch and time that is accepted."""
 LAMPORT_LEAP_MAX: Final = 2**48
-"""A stamp further ahead of ours than this is refused: no peer may wear out the clock."""
+"""A stamp that is further ahead of this node's clock is refused: no peer may wear the clock out."""
 
 # Files and blobs
 PATH_CHARS_MAX: Final = 1024
+"""The longest path of a shared file; a longer one is refused."""
 INLINE_BYTES_MAX: Final = 64 * KIB
-"""Content of this size and more becomes a blob; below it stays in its row."""
+"""Content of this size and more becomes a blob; smaller content stays in its row."""
 FILE_BYTES_MAX: Final = 4 * 1024 * MIB
+"""The largest file or object; a larger one is refused."""
 BLOB_CHUNK_BYTES: Final = 1 * MIB
+"""Blobs are read, hashed and copied in pieces of this size."""
 BLOB_ORPHAN_AGE_MS: Final = 1 * HOUR_MS
-"""A blob file that no row names is left alone for so long: its transaction may be on the way."""
-
+"""A sweep leaves a blob file that no row names alone for this long: its transaction may follow."""
 BLOB_RELEASE_AGE_MS: Final = 1 * DAY_MS
-"""A blob that nothing names any more stays for so long: a peer's newer version may still be on its
-way, and until then this is the last that is known."""
+"""A sweep keeps a blob that no row names any more for this long: a newer one may be on its way."""
 
 # Vectors
 VECTOR_DIM_MAX: Final = 8192
+"""The most dimensions of a model; a model with more is refused."""
 VECTOR_CONTENT_BYTES_MAX: Final = 256 * KIB
+"""The longest text that is kept with a vector; a longer one is refused."""
 SEARCH_LIMIT_MAX: Final = 1000
+"""Results of one search; a caller that asks for more is refused."""
 VECTOR_MODEL_UNREAD_DAYS: Final = 30
+"""A sweep drops the index of a deprecated model that nobody has searched for this long."""
 VECTOR_MODEL_NAME_BYTES_MAX: Final = 256
+"""The longest provider, name or version of a model; a longer one is refused."""
 VECTOR_NORM_MAX: Final = 1e18
-"""The square of any distance between vectors that are no longer than this fits float32."""
+"""The longest vector; the square of any distance between two such vectors still fits float32."""
 VECTOR_SKETCH_FLOATS: Final = 384 * KIB
-"""A mesh's vectors of a model get sign sketches once they hold so many numbers. Making them takes
-some 30 ms of the transaction in which that happens."""
+"""A mesh's vectors of one model get sign sketches once they hold this many numbers."""
 VECTOR_SKETCH_DIM_MIN: Final = 192
-"""Of shorter vectors a sketch costs more to look at than it saves."""
+"""Vectors with fewer dimensions get no sketches: reading a sketch would cost more than it saves."""
 VECTOR_PREFILTER_FLOATS: Final = 8 * 384 * KIB
-"""Vectors with fewer numbers than this are all measured in each search, in 7 ms or less."""
+"""A search measures every vector if together they hold fewer numbers; that takes 7 ms at most."""
 VECTOR_PREFILTER_LIMIT: Final = 32
 """A search for more results than this measures every vector."""
 
 # Writer
 GROUP_OPS_MAX: Final = 1024
+"""Writes that share one commit; the next ones wait for the next group."""
 GROUP_MS_MAX: Final = 50
-"""No new member joins a group after so long, so that a transaction stays well below 100 ms."""
+"""No write joins a group after this time, so that a transaction stays well below 100 ms."""
 CHUNK_ROWS: Final = 200
-"""Rows per transaction of long work: backfill, import, sweeps, re-embedding."""
+"""Rows per transaction, or per page, of long work: imports, sweeps, re-embedding, scans."""
 INTAKE_BATCH_BYTES: Final = 1 * MIB
-"""Envelopes that arrive are written together up to about this size."""
+"""Arriving envelopes are written together up to about this size."""
 QUEUE_OPS_MAX: Final = 65_536
+"""Writes that may wait for the writer; a caller beyond it is refused (StoreBusy)."""
 
 # SQLite
 BUSY_TIMEOUT_MS: Final = 5 * SECOND_MS
+"""How long a write waits for another process's write lock before it is refused (StoreBusy)."""
 CACHE_KIB: Final = 8_000
+"""Page cache of one connection to a node's database."""
 MMAP_BYTES: Final = 30_000_000
+"""How much of a node's database a connection maps into memory."""
 WAL_BYTES_MAX: Final = 64 * MIB
+"""The WAL is cut back to this size after a checkpoint; the doctor warns at twice the size."""
 WAL_CHECKPOINT_PAGES: Final = 2000
+"""Pages in the WAL after which the writer makes a checkpoint."""
 SQLITE_VERSION_MIN: Final = 3_051_003
+"""The oldest SQLite that a store opens with; older ones can damage a WAL."""
 
 # Log, consumers and forgetting
 FETCH_ROWS_MAX: Final = 10_000
+"""Entries of one fetch; a caller that asks for more is refused."""
 FETCH_ROWS_DEFAULT: Final = 100
+"""Entries of one fetch if the caller does not say how many."""
 FRONTIER_RANGES_MAX: Final = 4096
-"""Separate ranges that a consumer may have confirmed beyond its first hole."""
+"""Separate ranges that a consumer may have confirmed beyond its first hole; another is refused."""
 CONSUMERS_OF_CALLER_MAX: Final = 64
-"""Consumers that one zone, or the bearer of one token, may have."""
+"""Consumers that one zone, or the bearer of one token, may register; another is refused."""
 SEEN_MS: Final = 60 * SECOND_MS
-"""A reader that goes on without anything to confirm is noted as seen this often."""
+"""How often a node notes that a consumer without anything to confirm still reads."""
 LOG_TTL_MS: Final = 90 * DAY_MS
+"""How long a log entry is kept at least, before a sweep may truncate it."""
 TOMBSTONE_TTL_MS: Final = 90 * DAY_MS
+"""How long the mark of a deletion is kept at least, before a sweep may remove it."""
 DEDUPE_TTL_MS: Final = 180 * DAY_MS
-"""How long the id of a truncated log entry is still known."""
+"""How long a node knows the id of a truncated log entry."""
 
 # Serving
 BODY_BYTES_MAX: Final = 8 * MIB
-"""Of one request. Objects are not bound by it: they are streamed."""
+"""The largest body of one request; a larger one is refused. Objects may be larger."""
 APPEND_FACTS_MAX: Final = 10_000
-"""Facts in one request."""
+"""Facts or changes in one request; more are refused."""
 ASKED_BYTES_MAX: Final = 1 * MIB
-"""Of a request that only asks or confirms: more than any such request needs."""
+"""The largest body of a request that only asks or confirms; a larger one is refused."""
 HELLO_BYTES_MAX: Final = 4 * KIB
-"""Of a request that anybody may make."""
+"""The largest body of a request that needs no token; a larger one is refused."""
 CALLS_IN_FLIGHT_MAX: Final = 512
+"""Calls that a node works on at once; another is refused (TooMany)."""
 CALLS_OF_ANYBODY_MAX: Final = 64
-"""Of them, those that need no key and no token."""
+"""Calls without a key or token that a node works on at once; another is refused."""
 OWN_SHARE: Final = 4
-"""One part in so many of everything that is bounded is kept for this machine's own user."""
+"""One part in this many of each limit on calls is kept for the node's own user."""
 LONG_POLLS_MAX: Final = 1024
+"""Calls that wait for the log to grow; another is refused."""
 EVENT_STREAMS_MAX: Final = 64
+"""Open event streams of a node; another is refused."""
 NEWS_KEPT_MAX: Final = 256
+"""Notices about links and the disk that a daemon keeps for its event streams; the oldest goes."""
 HEARTBEAT_MS: Final = 15 * SECOND_MS
-"""A stream on which nothing happens says so this often: those between would close it."""
+"""A silent event stream sends a sign of life this often, or proxies between would close it."""
 REQUEST_MS_MAX: Final = 30 * SECOND_MS
-"""A request whose body has not arrived in so long is given up."""
+"""How long the body of a request, or the next piece of an answer, may take; then the call ends."""
 HEAD_BYTES_MAX: Final = 64 * KIB
-"""Of the first line and the headers of a request."""
+"""The longest first line and headers of a request; longer ones are refused with 431."""
 HEAD_MS_MAX: Final = 10 * SECOND_MS
+"""How long the head of a request, or a TLS handshake, may take; then the connection is closed."""
 KEEP_ALIVE_MS: Final = 75 * SECOND_MS
+"""A connection without a request is closed after this time."""
 CONNECTIONS_MAX: Final = 4096
+"""Open connections of a node, over all its listeners; the node closes others at once."""
 LINGER_MS_MAX: Final = 1 * SECOND_MS
-"""So long is read on and thrown away after a refusal, for the refusal to reach who still sends."""
+"""After a refusal the server reads and drops the rest of the body for this long, so that the
+refusal reaches a caller that is still sending."""
 LINGER_BYTES_MAX: Final = 4 * BODY_BYTES_MAX
-"""And so much: well above the largest body, or whoever sends one that is just too large is cut off
-a few bytes before its end."""
+"""The most that it reads and drops: well above the largest body."""
 SERVER_THREADS: Final = 16
+"""Threads of a daemon or broker for work that may block."""
 LONG_POLL_MS_MAX: Final = 60 * SECOND_MS
+"""The longest `wait_ms` of a fetch; a longer one is refused."""
 LONG_POLL_MS_DEFAULT: Final = 25 * SECOND_MS
+"""How long a link's fetch waits for new entries."""
 PASSED_OVER_MS_MAX: Final = 1 * SECOND_MS
-"""A reader is told after so long that entries were passed over that are not for it."""
+"""A waiting fetch answers this long after its filter passed over entries: they can be confirmed."""
 FETCH_BYTES_MAX: Final = 4 * MIB
-"""A fetch ends after about so much, whatever its limit is; one entry always fits."""
+"""A fetch ends after about this much, whatever its limit on entries; one entry always fits."""
 RANGE_BATCH_ROWS: Final = 8192
+"""Entries that a ranged read takes from the store at a time."""
 RANGE_BATCH_BYTES: Final = 4 * MIB
+"""Bytes that a ranged read takes from the store at a time; one entry always fits."""
 SCAN_ROWS_MAX: Final = 100_000
-"""A filtered read looks at so many entries at most, and then says how far it got."""
+"""Entries that one filtered read looks at; then it answers how far it got."""
 COMPRESS_BYTES_MIN: Final = 4 * KIB
+"""Smaller answers are never compressed."""
 SESSION_MS: Final = 1 * HOUR_MS
+"""How long a session lasts; then the zone says hello again."""
 SESSIONS_OF_ZONE_MAX: Final = 16
-"""One more ends the oldest: a zone that keeps saying hello only troubles itself."""
+"""Sessions of one zone; another hello ends the oldest."""
 SESSIONS_MAX: Final = 65_536
-"""Of all together: at a broker anybody with a key gets one."""
+"""Sessions of all callers together; another hello ends the oldest. At a broker any key gets one."""
 HELLO_MS_MAX: Final = 30 * SECOND_MS
+"""How long a hello that was begun may take; then it is forgotten."""
 HELLOS_OPEN_MAX: Final = 1024
+"""Hellos that are begun and not ended; another pushes out one of the zone that has the most."""
 TOKEN_BYTES: Final = 32
+"""Random bytes in a token."""
 KEYS_OF_ZONE_MAX: Final = 8
+"""Keys that a node knows of one zone; another is refused until one is revoked or has ended."""
 WATCH_MS: Final = 1 * SECOND_MS
-"""How often the daemon looks for what other processes wrote, should their nudge have got lost."""
+"""How often the daemon looks for writes of other processes, in case their datagram got lost."""
 UPKEEP_MS: Final = 1 * HOUR_MS
 """How often the daemon sweeps."""
 
 # Links
 LINKS_MAX: Final = 64
+"""Links of one node; another is refused."""
 LINK_NAME_CHARS_MAX: Final = 64
+"""The longest name of a link; a longer one is refused."""
 LINK_URL_BYTES_MAX: Final = 1 * KIB
+"""The longest address of a link or a broker; a longer one is refused."""
 LINK_BATCH_ROWS: Final = 2000
+"""Entries that a link asks for at a time; also the most that one transaction takes in."""
 LINK_BATCH_BYTES: Final = 2 * MIB
+"""Bytes of arriving envelopes that one transaction takes in; one envelope always fits."""
 COMPRESS_JUDGED_BYTES: Final = 256 * KIB
+"""A link judges by batches of at least this size how fast its connection is."""
 COMPRESS_BYTES_PER_S: Final = 8 * MIB
-"""A link asks for compressed batches once one of that size came more slowly than this. Packing
-costs the source about 20 ms for each megabyte."""
+"""A link asks for compressed batches once one came more slowly. It costs the source 20 ms per
+MB.
+"""
 LINK_CONNECT_MS_MAX: Final = 5 * SECOND_MS
+"""How long a node waits for a connection to another node or a broker; then it is unreachable."""
 LINK_READ_MS_MAX: Final = 15 * SECOND_MS
-"""On top of what a long poll may take."""
+"""How long a node waits for an answer, on top of what a long poll may take."""
 LINK_CONFIRM_MS: Final = 50
-"""So long a link waits for the next batch, to confirm by the fetch that follows it, before it
-spends a call on a confirmation."""
+"""How long a link waits for a next fetch to confirm by, before it makes a call to confirm."""
 LINE_BYTES_PER_S_MIN: Final = 16 * KIB
-"""A peer that keeps this pace is never cut off for being slow; one that drips is."""
+"""A connection that keeps this pace is never cut off for being slow; one that is slower may be."""
 BACKOFF_MS_MIN: Final = 200
+"""The first wait before a failed connection is tried again; each failure doubles it."""
 BACKOFF_MS_MAX: Final = 30 * SECOND_MS
+"""The longest wait before a failed connection is tried again."""
 REFUSALS_BRIEF_MAX: Final = 3
-"""So many refusals in a row may be accidents: a garbled line, a restart in the middle of a hello.
-After that the longest wait is kept."""
+"""Refusals in a row that may be accidents; after them a node waits BACKOFF_MS_MAX each time."""
 REASON_CHARS_MAX: Final = 1000
-"""Of the reason that is kept with a refused entry: it may quote what was wrong."""
+"""How much of a reason is kept with a refused entry or item; the rest is cut off."""
 QUARANTINE_ROWS_MAX: Final = 10_000
-"""Refused entries that one link may set aside before it stops."""
+"""Refused entries in the quarantine of one link or shared mesh; then it stops."""
 OBJECT_RANGE_BYTES: Final = 4 * MIB
-"""An object is pulled in pieces of this size, so that a cut costs one piece."""
+"""An object is pulled in pieces of this size, so that a broken connection costs one piece."""
 
 # Sync with a broker
 SYNC_IDLE_MS: Final = 30 * SECOND_MS
-"""After so long without a word, and with nothing to send, a connection is called idle."""
+"""After this long without a frame, and with nothing to send, a connection is shown as idle."""
 SYNC_PUSH_ITEMS: Final = 1024
-"""Envelopes in one frame that is pushed."""
+"""Envelopes that a node pushes in one frame."""
 SYNC_PUSH_BYTES: Final = 1 * MIB
-"""And so much of them; one always fits."""
+"""Bytes of envelopes that a node pushes in one frame; one envelope always fits."""
 SYNC_WINDOW_ITEMS: Final = 4 * SYNC_PUSH_ITEMS
-"""Envelopes of a mesh that may be on their way before the first of them is answered."""
+"""Envelopes of a mesh that a node has pushed and not got an answer for; then it waits."""
 SYNC_LOOK_MS: Final = 5 * SECOND_MS
-"""A sender that nobody wakes looks by itself this often."""
+"""How often a sender looks into the outbox by itself, if no write wakes it."""
 SYNC_ANSWER_MS_MAX: Final = 30 * SECOND_MS
-"""A broker that has not answered a push in so long is taken for lost."""
+"""A broker that has not answered a push in this time is taken for lost: the node connects anew."""
 SYNC_CLOSE_MS_MAX: Final = 1 * SECOND_MS
-"""At the end, answers that are on their way are waited for so long."""
+"""How long a node that disconnects waits for answers that are on their way."""
 SYNC_GAPS_MAX: Final = 64
-"""So many pages behind a gap are passed over, while what is missing was asked for; then the
-connection is made anew."""
+"""Pages that a node drops while pages before them are missing; then it connects anew."""
 SYNC_PING_MS: Final = 15 * SECOND_MS
+"""How often a node pings its broker, and how long it waits for the answer."""
 SYNC_MESHES_MS: Final = 100
-"""However much is written, it is looked no more often which meshes are shared."""
+"""A node looks no more often than this which of its meshes are shared, however much is written."""
 SYNC_THREADS: Final = 4
+"""Threads of a node for calls to its brokers."""
 SYNC_SILENT_WARN_MS: Final = 1 * DAY_MS
-"""What waits for a broker for longer is mentioned by the doctor."""
+"""The doctor warns about changes that have waited longer for their broker."""
 
 # Disk pressure
 DISK_HIGH_PERCENT: Final = 80
+"""From this fill on a node warns."""
 DISK_FULL_PERCENT: Final = 95
+"""From this fill on a node refuses what adds data (DiskFull)."""
 DISK_LOOK_MS: Final = 5 * SECOND_MS
+"""How often the daemon measures its disk."""
 DISK_SLACK_PERCENT: Final = 2
-"""A level is left so far below where it was entered, so that it does not flutter."""
+"""A level is left this far below the fill at which it was entered, so that it does not flutter."""
 DISK_SLACK_BYTES: Final = 16 * MIB
-"""The same, for the room that has to be left."""
+"""The same for the free space that has to be left."""
 BALLAST_BYTES: Final = 16 * MIB
+"""Space that a daemon keeps occupied, and frees when a write meets a full disk."""
 BALLAST_ROOM_FACTOR: Final = 4
-"""It is laid only where so many times its size is free: it must not be what fills the disk."""
+"""The ballast is laid only where this many times its size is free: it must not fill the disk."""
 UPKEEP_PRESSED_MS: Final = 60 * SECOND_MS
-"""How often the daemon sweeps while the disk is filling up."""
+"""How often the daemon sweeps while the disk is above DISK_HIGH_PERCENT."""
 
 # Delivery (the outbox's age against the broker's dedupe window)
 DEDUPE_RETENTION_DAYS_MIN: Final = 3
+"""The shortest time for which a broker may remember ids; nodes refuse to work with less."""
 OUTBOX_AGE_HOURS_MIN: Final = 72
+"""The least age at which a node gives up a message that waits, unless its settings say less."""
 OUTBOX_AGE_HOURS_PERMANENT: Final = 168
+"""The age at which it does so with a broker that remembers ids for ever."""
 OUTBOX_AGE_HOURS_PERMANENT_MAX: Final = 720
+"""The most that settings may give for that; a higher number counts as this one."""
 OUTBOX_MARGIN_HOURS_MIN: Final = 24
+"""A message is given up at least this long before the broker forgets ids of its age."""
 OUTBOX_MARGIN_PERCENT: Final = 10
+"""The same margin as a share of the broker's dedupe window; the larger of the two counts."""
 OUTBOX_ATTEMPTS_MAX: Final = 10
-"""After so many refusals that might have passed, an item is dead."""
+"""Refusals that might pass later, after which an item of the outbox is dead."""
 OUTBOX_DONE_MS: Final = 1 * DAY_MS
-"""What the broker has, or what was given up, is listed for so long."""
+"""How long the outbox lists what the broker has, or what was given up."""
 OUTBOX_PAGE_ROWS: Final = 500
+"""Items of the outbox in one answer; a caller that asks for more is refused."""
 INBOX_UNREAD_MS: Final = 90 * DAY_MS
-"""An unread message keeps its place in the log for so long, however short the log is kept."""
+"""How long an unread message keeps its place in the log, however short the log is kept."""
 INBOX_PAGE_ROWS: Final = 500
+"""Messages of the inbox in one answer; a caller that asks for more is refused."""
 HOOK_MS_MAX: Final = 30 * SECOND_MS
-"""A hook that takes longer is ended."""
+"""The daemon ends a message hook that runs longer."""
 HOOK_ROWS: Final = 64
-"""Messages that a hook is told of before others get in."""
+"""Messages that the hook gets in a row before the daemon does something else."""
 
 # The broker
 DEDUPE_RETENTION_DAYS_MAX: Final = 36_500
+"""The longest time for which a broker can be set to remember ids; more is refused."""
 DEDUPE_RETENTION_DAYS_DEFAULT: Final = 30
+"""How long a broker remembers ids unless its settings say otherwise."""
 BROKER_KEEP_DAYS: Final = 30
 """How long a broker keeps messages, and changes that a snapshot covers."""
 ACCEPT_GROUP_MAX: Final = 1024
+"""Envelopes that a broker accepts in one transaction."""
 ACCEPT_GROUP_BYTES: Final = 4 * MIB
-"""Envelopes that are accepted in one transaction; one always fits."""
+"""Bytes of envelopes that a broker accepts in one transaction; one envelope always fits."""
 ACCEPT_WAITING_MAX: Final = 100_000
+"""Envelopes of all members that wait for their transaction; more are refused with 429."""
 ACCEPT_WAITING_BYTES: Final = 256 * MIB
-"""What may wait for that, of all members together; more is refused with 429."""
+"""Bytes of envelopes that wait for their transaction; more are refused with 429."""
 ACCEPT_RATE_PER_S: Final = 200_000
-"""New envelopes that one member may hand in each second, on average; twice that in a burst."""
+"""New envelopes that one member may push each second, twice that in a burst; others get 429."""
 BROKER_CONNECTIONS_MAX: Final = 16_384
+"""Open connections of a broker; it closes others at once."""
 BROKER_CALLS_MAX: Final = 4096
-"""Calls over HTTP under way: most of them wait for the disk, together."""
+"""HTTP calls that a broker works on at once; another is refused."""
 PUSH_ITEMS_MAX: Final = 10_000
-"""Envelopes in one frame."""
+"""Envelopes in one push frame; a broker closes the connection on more."""
 FRAME_BYTES_MAX: Final = 8 * MIB
+"""The largest WebSocket frame; both sides close the connection on a larger one."""
 UNPROVED_BYTES_MAX: Final = 64 * KIB
-"""What a broker takes from a connection on which nobody has proved who it is."""
+"""What a broker reads from a connection before the hello has proved its key; then it closes it."""
 CONNECTION_ITEMS_MAX: Final = 4096
+"""Envelopes of one connection that wait for their answers; then the broker stops reading."""
 CONNECTION_BYTES_MAX: Final = 8 * MIB
-"""What one connection may have handed in and not got an answer for; then nothing more is read."""
+"""Bytes of envelopes that wait for their answers; then the broker stops reading."""
 CONNECTION_UNREAD_BYTES: Final = 1 * MIB
-"""What may wait to be taken by the other side before no more is made for it."""
+"""Bytes that wait to be read by a member; then the broker makes no more frames for it."""
 FEED_FRAMES_MAX: Final = 4
-"""Frames of one mesh that a member has been sent and not confirmed."""
+"""Frames of one mesh that a member has been sent and not confirmed; then the feed waits."""
 FEED_ROWS: Final = 1000
+"""Envelopes in one frame of a feed."""
 FEED_BYTES: Final = 1 * MIB
+"""Bytes of envelopes in one frame of a feed; one envelope always fits."""
 FOLLOWS_MAX: Final = 1024
-"""Meshes and queues that one connection may follow and take from."""
+"""Meshes that one connection may follow, and queues that it may take from; another is refused."""
 TAKE_MAX: Final = 1000
-"""Messages of a queue in the hands of one taker."""
+"""Messages of a queue that one taker may hold at once; a higher number is refused."""
 TAKE_BYTES: Final = 4 * MIB
-"""Of messages that are taken at a time; one always fits."""
+"""Bytes of messages that a broker hands to a taker at a time; one message always fits."""
 SEQ_MAX: Final = 2**40 - 1
-"""Of a mesh at a broker."""
+"""The last seq of a mesh at a broker."""
 SOCKET_PING_MS: Final = 20 * SECOND_MS
+"""How often a broker pings a connection."""
 SOCKET_SILENT_MS: Final = 60 * SECOND_MS
-"""A connection is cut off that was silent, or took nothing of what it was sent, for so long."""
+"""A broker cuts off a connection that was silent, or did not read, for this long."""
 GOT_SAVED_MS: Final = 30 * SECOND_MS
-"""How often it is written down up to where a member has what it was sent."""
+"""How often a broker saves up to where a member has confirmed its feed."""
 FEED_LOOK_MS: Final = 30 * SECOND_MS
-"""How often every feed is looked at, should the news have got lost."""
+"""How often a broker looks at every feed, in case a wake-up got lost."""
 FEED_CATCH_UP_MS: Final = 5 * SECOND_MS
-"""How often a member is told how far the mesh is, if nothing there was for it."""
+"""How often a broker sends a member the position of a mesh in which nothing was for it."""
 EPOCH_BY_WORD_MS: Final = 60 * SECOND_MS
-"""A member that has seen more than the broker has is believed this often, for each mesh."""
+"""How often a broker begins a new epoch because a member has seen more than the broker has."""
 INVITE_HOURS: Final = 72
+"""How long an invite is good for unless its maker says otherwise."""
 INVITE_HOURS_MAX: Final = 24 * 365
+"""The longest time that an invite can be good for; more is refused."""
 INVITE_USES_MAX: Final = 10_000
+"""The most members that one invite can bring; more is refused."""
 BROKER_PART_BYTES_MAX: Final = 8 * MIB
-"""Of one part of a snapshot on its way to a broker."""
+"""The largest part of a snapshot that a broker stores; a larger one is refused."""
 SWEEP_EVERY_MS: Final = 1 * HOUR_MS
+"""How often a broker sweeps."""
 CLOCK_LEAP_MS: Final = 4 * HOUR_MS
-"""A broker's clock that goes ahead by more at once is not believed, and nothing is swept by it."""
+"""A broker stops believing a wall clock that goes ahead by more at once, and sweeps nothing by
+it.
+"""
 CLOCK_STEADY_MS: Final = 24 * HOUR_MS
-"""Until it has kept pace for so long."""
+"""It believes the clock again after the clock has kept pace for this long."""
 CLOCK_ABSENCE_MS: Final = 24 * HOUR_MS
-"""Nor at the start, if it is so much ahead of when it was last believed."""
+"""A starting broker does not believe a clock that is further ahead of its last belief."""
 ORPHANS_EVERY_MS: Final = 24 * HOUR_MS
+"""How often a broker checks for orphans and for objects that nothing names."""
 SWEEP_ROWS: Final = 2000
+"""Rows that a broker's sweep removes in one transaction."""
 ORPHANS_SHOWN_MAX: Final = 1000
+"""Orphans that one check lists; the rest is left out."""
 BROKER_RANGE_ROWS: Final = 2000
+"""Envelopes in one page of a mesh's whole log."""
 BROKER_RANGE_BYTES: Final = 1 * MIB
-"""Of one page of a mesh's whole log: members who look for their part wait for no more than one."""
+"""Bytes in one page of a mesh's whole log: other members wait for no more than one page."""
 CONSUMER_KEEP_MS_MAX: Final = 30 * DAY_MS
-"""So much longer than its time a broker keeps what a reader of the whole mesh has not confirmed."""
+"""How much longer a broker keeps what a named reader of the whole mesh has not confirmed."""
 
-# The broker's desk on SQLite
+# The broker's store on SQLite
 BROKER_MARK_ROWS: Final = 10_000
-"""After so many envelopes of a mesh it is noted outside the database how far the mesh is."""
+"""After this many envelopes of a mesh the broker notes its seq outside the database."""
 BROKER_CACHE_KIB: Final = 64 * KIB
+"""Page cache of a connection to a broker's database."""
 BROKER_SCAN_ROWS: Final = 20_000
-"""A page of a feed looks at so many envelopes at most, and then says how far it got."""
+"""Envelopes that one page of a feed looks at; then it says how far it got."""
 BROKER_PIECE_BYTES: Final = 1 * MIB
-"""Of an object, in one row of the desk, on whichever store."""
+"""A broker stores an object in rows of this size, on SQLite and on PostgreSQL."""
 BROKER_UPLOAD_MS_MAX: Final = 1 * DAY_MS
-"""An upload that nobody has gone on with for so long is given up."""
+"""A broker gives up an upload that has not gone on for this long."""
 OBJECT_UNNAMED_MS: Final = 30 * DAY_MS
-"""Content that nothing at a broker names any more is kept for so long: who is about to name it asks
-for it first, and that begins the time anew."""
+"""How long a broker keeps content that nothing names, since a member last asked for it."""
 OBJECT_PAGE_ROWS: Final = 200
+"""Objects that the search for unnamed content looks at in one transaction."""
 BROKER_DEDUPE_GRACE_MS: Final = 1 * DAY_MS
-"""An id is remembered so much longer than is promised: the oldest outbox row may be just as old."""
+"""A broker remembers ids this much longer than it promises: the oldest outbox row may be as old."""
 
-# The broker's desk on PostgreSQL
+# The broker's store on PostgreSQL
 POSTGRES_CONNECTIONS_MAX: Final = 8
-"""Of one broker process, besides the one that listens."""
+"""Connections of one broker process to the server, besides the one that listens."""
 POSTGRES_CONNECT_MS_MAX: Final = 5 * SECOND_MS
-"""So long is waited for a connection, a new one or one that others use."""
+"""How long a broker waits for a new or a busy connection; then the call fails."""
 POSTGRES_LOCK_MS_MAX: Final = 5 * SECOND_MS
+"""How long a statement waits for a lock; then the server ends it."""
 POSTGRES_STATEMENT_MS_MAX: Final = 15 * SECOND_MS
+"""How long a statement may run; then the server ends it."""
 POSTGRES_ANSWER_MS_MAX: Final = 20 * SECOND_MS
-"""The server gives a statement up before this; after it, the line is held to be dead."""
+"""A connection that has not answered in this time is dead: the server ends statements before."""
 POSTGRES_MIGRATE_MS_MAX: Final = 600 * SECOND_MS
+"""How long a statement of a migration may run."""
 POSTGRES_TRIES_MAX: Final = 5
-"""So often work is done that the server undid because of other work."""
+"""How many times a broker tries work that the server undid because of other work; then it fails."""
 POSTGRES_LOOK_MS: Final = 2 * SECOND_MS
-"""How often a broker looks how far the meshes are, should a notification have got lost."""
+"""How often a broker looks how far the meshes are, in case a notification got lost."""
 POSTGRES_COUNT_ROWS_MAX: Final = 100_000
-"""Of a larger table the metrics tell what the server believes: counting would read all of it."""
+"""For larger tables the metrics show the server's estimate instead of a count."""
 
 # Sharing a mesh
 BACKFILL_ROWS_MAX: Final = 10_000
-"""A mesh with more changes than this is brought to its broker as a snapshot."""
+"""A mesh with more changes is brought to its broker as a snapshot."""
 MESH_PART_BYTES: Final = 2 * MIB
-"""Of envelopes in one part of it, before they are packed; one always fits."""
+"""Bytes of envelopes in one part of that snapshot, before compression; one envelope always fits."""
 SYNC_WAIT_MS: Final = 30 * SECOND_MS
-"""A command that waits for its changes to arrive gives up when nothing has moved for so long."""
+"""A command that waits for its changes to arrive gives up when nothing has moved for this long."""
 
 # Backup, restore and repair
 BACKUP_STEP_PAGES: Final = 1024
-"""Pages of the database that are copied between two looks at the progress."""
+"""Pages of the database that a backup copies between two reports of its progress."""
 BACKUP_AGE_WARN_MS: Final = 7 * DAY_MS
+"""The doctor warns if the last backup is older."""
 RESTORE_LAMPORT_SKIP: Final = 2**32
-"""A clock that may have gone back skips so far ahead, past every stamp of the lost time."""
+"""How far a clock that may have gone back skips ahead, past every stamp of the lost time."""
 REPAIR_PROBES_MAX: Final = 20_000
-"""Looks into the damaged parts of one table, each for fewer rows than the one before."""
+"""Reads that a repair spends on the damaged parts of one table; the rest counts as lost."""
 
 # Export and import
 EXPORT_PART_BYTES: Final = 768 * KIB
-"""Content of a blob in one line: 1 MiB as base64."""
+"""Content of a blob in one line of an export: 1 MiB as base64."""
 EXPORT_LINE_BYTES_MAX: Final = 64 * MIB
+"""The longest line of an export; a file with a longer one is refused."""
 IMPORT_BAD_LINES_MAX: Final = 1000
+"""Bad lines that an import skips and reports; with more it stops."""
 
 # Doctor
 DISK_FREE_WARN_BYTES: Final = 1024 * MIB
+"""The doctor warns if less is free on the disk."""
 DISK_FREE_MIN_BYTES: Final = 64 * MIB
+"""With less free on the disk a node refuses what adds data; with twice as much it warns."""
 CONSUMER_LAG_WARN: Final = 100_000
+"""The doctor warns about a consumer that is more entries behind."""
 KEY_EXPIRY_WARN_MS: Final = 14 * DAY_MS
-"""So long before a key or a token ends, the doctor says so."""
+"""The doctor warns this long before a key or a token ends."""
 LINK_SILENT_WARN_MS: Final = 1 * DAY_MS
-"""A link that has brought nothing for so long since it was added is mentioned."""
+"""The doctor warns about a link that has brought nothing this long after it was added."""
 DOCTOR_SAMPLE_ROWS: Final = 200
-"""Rows of each family that are compared with the log, unless all are asked for."""
+"""Rows of each family that the doctor compares with the log, unless it is asked for all."""
 DOCTOR_REPLAY_ROWS: Final = 100_000
-"""Log entries that are folded in memory at a time when all are compared."""
+"""Log entries that the doctor folds in memory at a time when it compares all rows."""
 
 # Digests
 DIGESTS_AT_ONCE_MAX: Final = 8
-"""Each reads all that a node holds, so only so many are made at a time."""
+"""Calls for digests at once; another is refused. Each reads all that the node holds."""
 DIGEST_ROWS_MAX: Final = 20_000
-"""Rows of one bucket that are told apart one by one, the first by their keys."""
+"""Rows of one bucket that an answer lists, the first by their keys; the rest is left out."""
 DIGEST_SHOWN_BYTES_MAX: Final = 4 * KIB
-"""Of a longer value the length and the hash are shown in its place."""
+"""A longer value is shown as its length and hash."""
 DIGEST_ANSWER_BYTES_MAX: Final = 256 * MIB
+"""The largest answer with digests that a caller accepts."""
 DIGEST_MS_MAX: Final = 1800 * SECOND_MS
-"""So long whoever asks waits for the digests of a large node."""
+"""How long a caller waits for the digests of a large node."""
 VERIFY_KEPT_ROWS_MAX: Final = 1_000_000
-"""So many envelopes are kept aside between the tables that are folded of them; more are read again
-for each."""
+"""Envelopes that a verification keeps between tables; with more it reads them again for each."""
 
 # Shutdown
 SHUTDOWN_MS_MAX: Final = 10 * SECOND_MS
+"""How long a daemon or broker takes to stop; then the process ends as a crash would end it."""
 SHUTDOWN_DRAIN_MS_MAX: Final = 3 * SECOND_MS
-"""Of it, for the answers that are on their way."""
+"""The part of it for answers that are on their way."""
 SHUTDOWN_SWEEP_MS_MAX: Final = 2 * SECOND_MS
+"""The part of it for a sweep of blobs."""
 ABORT_MS_MAX: Final = 1 * SECOND_MS
 """How long an abort waits for the group that is being committed."""
 
 # Local metrics
 METRICS_BYTES_MAX: Final = 4 * MIB
+"""The largest file of metrics in a home; then it begins anew."""
 PEER_STALE_MS: Final = 300 * SECOND_MS
+"""A peer that was not heard of for longer is shown as stale."""
 
 # Pipeline: reading logs
 SOURCE_PARTITION_ROWS: Final = 200_000
 """Entries of one log that one task of Spark reads."""
 SOURCE_BATCH_ROWS: Final = 16_384
+"""Rows in one Arrow batch that the source makes."""
 SOURCE_BATCH_BYTES: Final = 8 * MIB
-"""Of the envelopes in one Arrow batch that is made here; one always fits."""
+"""Bytes of envelopes in such a batch; one envelope always fits."""
 SOURCE_RETRIES: Final = 4
-"""So often in a row a node that does not answer is asked again before a task fails."""
+"""How many times in a row a task asks a node that does not answer again, before it fails."""
 SOURCE_TIME_MS_MAX: Final = 253_402_300_800_000
-"""The end of the year 9999: beyond it a time is no stamp that a clock can have given."""
+"""The end of the year 9999; no clock can have given a later time."""
 
 # Pipeline: writing back
 SINK_CHUNK_ROWS: Final = 2000
-"""Rows that are sent to a node in one request."""
+"""Rows that the sink sends to a node in one request."""
 SINK_CHUNK_BYTES: Final = 2 * MIB
-"""And so much of them; one row always fits."""
+"""Bytes that the sink sends to a node in one request; one row always fits."""
 
 # Pipeline: filling the lake
 LAKE_BATCH_ROWS: Final = 1_000_000
 """Entries of all logs together that one commit to the lake adds."""
 LAKE_FILE_ROWS: Final = 20_000
-"""So many or fewer become one file for each day."""
+"""Up to this many entries of a day become one file."""
 LAKE_FILE_BYTES: Final = 64 * MIB
+"""The size that files of the lake are written for."""
 LAKE_TRIES_MAX: Final = 5
-"""So often a batch is done again because another job changed the lake first."""
+"""How many times a batch is done again because another job changed the lake; then it fails."""
 LAKE_LOOK_MS: Final = 10 * SECOND_MS
-"""How often a stream looks for what is new."""
+"""How often a stream looks for new entries."""
 
 # Pipeline: audits
 AUDIT_SAMPLE_ROWS: Final = 20
-"""Of what each audit finds, so much is shown; all of it is in the lake."""
+"""Rows of each audit's findings that the report shows; all of them are in the lake."""
 HOT_SPOT_OVERRIDES: Final = 10
-"""A key that was overridden unseen so often is worth a word."""
+"""A key that was overridden unseen this many times is reported."""
 
 # Pipeline: snapshots
 SNAPSHOT_PART_BYTES: Final = 64 * MIB
-"""Of envelopes in one part of a snapshot, before they are packed; one envelope always fits."""
+"""Bytes of envelopes in one part of a snapshot, before compression; one envelope always fits."""
 
 # Pipeline: folding
 FOLD_BUCKETS: Final = 64
-"""Parts that the keys of a silver table fall into: compaction rewrites those that were touched."""
+"""Buckets that the keys of a silver table fall into; compaction rewrites those that changed."""
 FOLD_FILE_ROWS: Final = 500_000
-"""Of a silver table, in one file."""
+"""Rows of a silver table in one file."""
 FOLD_TWO_SCANS_ROWS_MIN: Final = 500_000
-"""From so many changes on, winners are found on narrow columns before their bytes are read."""
+"""From this many changes on the fold finds winners on narrow columns before it reads bytes."""
 FOLD_KEYS_AT_ONCE_ROWS_MAX: Final = 100_000_000
-"""Up to so many changes every task may hold the set of all winners; beyond, Spark shuffles."""
+"""Up to this many changes every task may hold the set of all winners; beyond it Spark shuffles."""
 FOLD_SHARE_ROWS_MAX: Final = 5_000_000
 """Changes whose winners one task finds by itself, where it reads them."""
 FOLD_SIEVE_ROWS_MAX: Final = 100_000_000
-"""Beyond, too many pass all tasks: Spark scans twice instead."""
+"""Beyond this many changes too many would pass all tasks: Spark scans twice instead."""
 FOLD_SIEVE_BYTES_MAX: Final = 512 * MIB
-"""Of keys and times that such a task holds."""
+"""Bytes of keys and times that such a task holds."""
 FOLD_SIEVE_ROWS_AT_ONCE: Final = 65_536
-"""Changes whose bytes it reads together, unless they are large."""
+"""Changes whose bytes such a task reads together, unless they are large."""
 FOLD_PORTION_BYTES: Final = 64 * MIB
-"""Of whole rows that a task of the fold holds, where it reads, moves or writes them."""
+"""Bytes of whole rows that a task of the fold holds, where it reads, moves or writes them."""
 SILVER_SMALL_ROWS: Final = 200_000
-"""A silver table up to this size is rewritten with every fold: it is always current as it is."""
+"""A silver table up to this size is rewritten with every fold, so it is always current."""
 SILVER_BEHIND_PERCENT_MAX: Final = 10
 """Increments beyond this share of a larger table are merged into it."""
 SILVER_BEHIND_ROWS_MAX: Final = 1_000_000
+"""Increments beyond this many rows are merged into it as well."""
 
 # Pipeline: re-embedding
 REEMBED_TEXTS_MAX: Final = 256
-"""Texts that an embedding model is given at a time."""
+"""Texts that an embedding model gets at a time."""
 REEMBED_ROUND_ROWS: Final = 50_000
-"""At least about so many vectors are made and written before it is noted that they are."""
+"""About this many vectors are made and written before the job notes that they are."""

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.rules.filters import Filter
 from holdfast.rules.order import Version
-from holdfast.rules.tasks import TaskStatus
+from holdfast.rules.tasks import TaskStatus, Turn
 
 
 class VersionedRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,8 +127,21 @@ class TaskEventRow(msgspec.Struct, frozen=True, kw_only=True):
     applied_at: int
     """By ours, for people who look into what happened here."""
     against: Version | None = None
+    """The version that it lost against."""
     title: str = ""
     description: str = ""
+
+    @property
+    def turn(self) -> Turn:
+        """The turn as its origin made it."""
+        return Turn(
+            self.version,
+            self.kind,
+            self.generation,
+            self.event_time,
+            self.title,
+            self.description,
+        )
 
 
 class MeshRow(msgspec.Struct, frozen=True, kw_only=True):

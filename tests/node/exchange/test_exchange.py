@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from holdfast.node.core.engine import NodeEngine
-from holdfast.node.exchange.export import export, import_, import_log
+from holdfast.node.exchange.export import export
+from holdfast.node.exchange.import_rows import import_, import_log
 from holdfast.node.library.node import Node, open_node
 from holdfast.node.upkeep.sweep import Ttl
 from holdfast.rules import limits

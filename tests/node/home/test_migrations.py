@@ -11,7 +11,8 @@ import apsw
 import pytest
 
 from holdfast.node.library.node import open_node
-from holdfast.node.recovery.doctor import diagnose, rollback_migration
+from holdfast.node.recovery.doctor import diagnose
+from holdfast.node.recovery.repair import rollback_migration
 from holdfast.rules.errors import BadInput, MigrationFailed, NewerSchema, NoHome, StoreBusy
 from holdfast.rules.filters import Filter
 from holdfast.rules.rows import ConsumerRow

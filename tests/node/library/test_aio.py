@@ -20,7 +20,7 @@ from holdfast.node.library import node as sync_node
 from holdfast.node.library.aio import AsyncNode
 from holdfast.node.library.aio_sharing import AsyncSharing
 from holdfast.node.log import log
-from holdfast.node.messages import messages, outbox
+from holdfast.node.messages import inbox, outbox
 from holdfast.node.sharing.sharing import Sharing
 from holdfast.rules.errors import BadKey, IdReused, StoreClosed, UnknownMesh
 from holdfast.rules.vectors import Model
@@ -43,7 +43,7 @@ PAIRS = [
     (families.Files, aio.AsyncFiles),
     (families.Tasks, aio.AsyncTasks),
     (families.Facts, aio.AsyncFacts),
-    (messages.Inbox, aio_messages.AsyncInbox),
+    (inbox.Inbox, aio_messages.AsyncInbox),
     (outbox.Outbox, aio_messages.AsyncOutbox),
     (Sharing, AsyncSharing),
 ]

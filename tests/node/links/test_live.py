@@ -18,8 +18,8 @@ from holdfast.node.settings import Settings
 from holdfast.node.upkeep.sweep import Ttl
 from holdfast.rules.limits import OBJECT_RANGE_BYTES
 from holdfast.rules.links import LinkState
-from holdfast.transport.fault_proxy import FaultProxy
 from support.daemon import PATIENCE_S, UpInThread, make_home, running
+from support.fault_proxy import FaultProxy
 
 MESH = "team"
 

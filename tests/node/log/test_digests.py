@@ -125,7 +125,7 @@ def test_P3_rows_come_in_pages_and_none_is_passed_over(
         team(node).tasks.create(f"task {n}")
         team(node).vectors.store(f"v/{n}", [1.0, n], model=MODEL)
     whole = look(node)
-    monkeypatch.setattr("holdfast.node.log.digests.CHUNK_ROWS", 2)
+    monkeypatch.setattr("holdfast.storage.scans.CHUNK_ROWS", 2)
     monkeypatch.setattr("holdfast.node.log.digests.RANGE_BATCH_ROWS", 2)
     assert look(node) == whole
 

@@ -159,7 +159,7 @@ def test_D10_a_personal_mesh_sends_nothing(node: Node) -> None:
 
 
 def _sending_to_nowhere(node: Node) -> Any:
-    from holdfast.node.messages.messages import MessageChange
+    from holdfast.node.messages.send import MessageChange
 
     return MessageChange(node._engine.ctx, "nowhere", "topic", "news", b"")
 
@@ -330,7 +330,7 @@ def test_D5_a_reply_goes_to_the_sender_and_names_what_it_answers(ana: Node) -> N
     ],
 )
 def test_U2_a_preview_is_one_clean_line(content: bytes, shown: str) -> None:
-    from holdfast.node.messages.messages import preview
+    from holdfast.node.messages.inbox import preview
 
     assert preview(content) == shown
 

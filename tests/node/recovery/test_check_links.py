@@ -10,7 +10,8 @@ import pytest
 
 from holdfast.node.library.node import open_node
 from holdfast.node.recovery import check_links
-from holdfast.node.recovery.doctor import Check, diagnose
+from holdfast.node.recovery.checks import Check
+from holdfast.node.recovery.doctor import diagnose
 from holdfast.rules import limits
 from holdfast.rules.filters import Filter
 from holdfast.rules.limits import DAY_MS, MIB

@@ -17,7 +17,9 @@ import pytest
 from holdfast.node.library.node import open_node
 from holdfast.node.recovery import repair as mending
 from holdfast.node.recovery.backup import backup
-from holdfast.node.recovery.doctor import Check, diagnose, repair
+from holdfast.node.recovery.checks import Check
+from holdfast.node.recovery.doctor import diagnose
+from holdfast.node.recovery.repair import repair_home
 from holdfast.node.upkeep.sweep import Ttl
 from holdfast.rules import limits
 from holdfast.rules.bodies import Fact
@@ -390,7 +392,7 @@ def test_S12_a_file_that_is_no_database_any_more_is_told(home: Path) -> None:
 def test_S12_a_home_outlives_the_loss_of_any_tables_first_page(home: Path, table: str) -> None:
     before = contents(home)
     overwrite(home / "data.db", root_page(home, table), garbage(7))
-    report = repair(home)
+    report = repair_home(home)
     assert integrity(home / "data.db", ours=True) == []
     assert report.peer == "ana"
     assert differences(before, contents(home)) == []
@@ -409,7 +411,7 @@ def test_S12_a_repair_saves_all_that_is_not_in_damaged_pages(home: Path, seed: i
     for page in rng.sample(range(1, pages + 1), rng.choice([1, 2, 5])):
         overwrite(database, page, garbage(seed) if seed % 3 else bytes(PAGE))
     harmed = database.read_bytes()
-    report = repair(home)
+    report = repair_home(home)
     assert integrity(database, ours=True) == []
     assert report.kept[0].read_bytes() == harmed
     assert report.kept[0].name.startswith("data.db.corrupt-")
@@ -432,7 +434,7 @@ def test_S12_a_repair_saves_all_that_is_not_in_damaged_pages(home: Path, seed: i
 def test_S12_a_database_that_was_cut_gives_what_is_left_of_it(home: Path) -> None:
     database = home / "data.db"
     os.truncate(database, database.stat().st_size * 3 // 4 // PAGE * PAGE)
-    report = repair(home)
+    report = repair_home(home)
     assert integrity(database, ours=True) == []
     assert report.tables["log"].rows > 20
     assert report.tables["log"].lost > 20
@@ -458,7 +460,7 @@ def test_S12_a_database_that_was_cut_under_its_wal_gives_what_is_left_of_it(
 ) -> None:
     paths = leave_wal(home, tmp_path)
     os.truncate(paths.database, paths.database.stat().st_size * 3 // 4 // PAGE * PAGE)
-    repair(home)
+    repair_home(home)
     assert integrity(paths.database, ours=True) == []
     with open_node(home) as node:
         assert team(node).state.get("late-29") == 29
@@ -467,7 +469,7 @@ def test_S12_a_database_that_was_cut_under_its_wal_gives_what_is_left_of_it(
 def test_S12_what_is_only_in_the_wal_is_saved_too(home: Path, tmp_path: Path) -> None:
     paths = leave_wal(home, tmp_path)
     overwrite(paths.database, root_page(paths.root, "memory"), garbage(3))
-    report = repair(paths.root)
+    report = repair_home(paths.root)
     assert sorted(path.suffix.partition("Z")[2] for path in report.kept) == ["", "-shm", "-wal"]
     with open_node(paths.root) as node:
         assert team(node).state.get("late-29") == 29
@@ -478,7 +480,7 @@ def test_S12_where_nothing_can_be_read_nothing_is_done(home: Path) -> None:
     (home / "data.db").write_bytes(bytes(PAGE * 50))
     names = sorted(os.listdir(home))
     with pytest.raises(StoreCorrupt) as caught:
-        repair(home)
+        repair_home(home)
     assert "restore" in caught.value.hint
     assert (home / "data.db").read_bytes() == bytes(PAGE * 50)
     assert sorted(os.listdir(home)) == names
@@ -486,9 +488,9 @@ def test_S12_where_nothing_can_be_read_nothing_is_done(home: Path) -> None:
 
 def test_S12_nobody_repairs_under_a_process_that_has_the_home_open(home: Path) -> None:
     with open_node(home), pytest.raises(StoreBusy):
-        repair(home)
+        repair_home(home)
     with pytest.raises(NoHome):
-        repair(home / "nowhere")
+        repair_home(home / "nowhere")
 
 
 def test_S12_a_healthy_home_comes_out_of_a_repair_as_it_went_in(home: Path) -> None:
@@ -498,7 +500,7 @@ def test_S12_a_healthy_home_comes_out_of_a_repair_as_it_went_in(home: Path) -> N
         node.apply([state_set("key-2", "bob's", lamport=10_001)])
         kept = list(node.conflicts(open_only=False))
     before = contents(home)
-    report = repair(home)
+    report = repair_home(home)
     assert report.whole_log
     assert differences(before, contents(home)) == []
     with open_node(home) as node:
@@ -523,13 +525,13 @@ def test_S12_a_crash_while_repairing_leaves_the_damaged_home_or_the_repaired_one
             sound = integrity(home / "data.db") == []
             seen.add(sound)
             if not sound:
-                repair(home)
+                repair_home(home)
             with open_node(home) as node:
                 assert len(list(team(node).memory.list())) == 5
             shutil.rmtree(home)
         shutil.copytree(kept, home)
 
-    assert crash_at_each_step(judge, lambda: repair(home)) > 10
+    assert crash_at_each_step(judge, lambda: repair_home(home)) > 10
     judge()
     assert seen == {True, False}
 
@@ -681,7 +683,7 @@ def neighbours_of(home: Path) -> dict[str, Any]:
 def test_S12_a_repair_keeps_whom_we_trust_and_how_far_we_have_read(home: Path) -> None:
     before = befriend(home)
     overwrite(home / "data.db", root_page(home, "memory"), garbage(3))
-    report = repair(home)
+    report = repair_home(home)
     assert report.whole_log
     assert neighbours_of(home) == before
     assert (report.tables["zone"].rows, report.tables["zone"].damaged) == (2, False)
@@ -698,7 +700,7 @@ def test_S12_what_came_through_a_zone_and_what_facts_name_outlives_damage(
 ) -> None:
     before = befriend(home)
     overwrite(home / "data.db", root_page(home, table), garbage(4))
-    report = repair(home)
+    report = repair_home(home)
     assert report.whole_log
     after = neighbours_of(home)
     # The log was searched for in its pages: whatever may be missing of it is pulled again.
@@ -715,7 +717,7 @@ def test_Z6_the_number_of_a_zone_that_is_lost_is_not_given_to_another(home: Path
     before = befriend(home)
     overwrite(home / "data.db", root_page(home, "zone"), garbage(5))
     overwrite(home / "data.db", root_page(home, "meta"), garbage(5))
-    report = repair(home, peer="ana")
+    report = repair_home(home, peer="ana")
     assert report.tables["zone"].damaged
     after = neighbours_of(home)
     assert (after["zones"], after["tokens"]) == ([], before["tokens"])
@@ -729,7 +731,7 @@ def test_Z6_the_number_of_a_zone_that_is_lost_is_not_given_to_another(home: Path
 def test_Z6_what_a_damaged_log_lost_of_a_link_is_pulled_again(home: Path) -> None:
     befriend(home)
     change(home, "DELETE FROM log WHERE offset IN (10, 20)")
-    assert repair(home).tables["log"].lost == 2
+    assert repair_home(home).tables["log"].lost == 2
     with open_node(home) as node, node._engine.store.read() as tx:
         assert tx.link_list() == [link_row(moved_at=5)], "epoch and cursor are at the beginning"
         # Facts moved with their log, and what they name with them.
@@ -754,7 +756,7 @@ def test_S12_trust_that_makes_no_sense_is_not_kept(home: Path, spoiled: str) -> 
     limit = " WHERE rowid = 1" if table == "zone" else ""
     keys = " WHERE expires_at IS NULL" if table == "zone_key" else ""
     change(home, spoiled + limit + keys)
-    report = repair(home)
+    report = repair_home(home)
     assert report.tables[table].lost == 1
     assert integrity(home / "data.db", ours=True) == []
 
@@ -762,7 +764,7 @@ def test_S12_trust_that_makes_no_sense_is_not_kept(home: Path, spoiled: str) -> 
 def test_S12_a_filter_that_is_lost_lets_everything_pass(home: Path) -> None:
     befriend(home)
     change(home, "UPDATE consumer SET filter = 'x' WHERE name LIKE 'zone:%'")
-    repair(home)
+    repair_home(home)
     rows = {row.name: row for row in neighbours_of(home)["consumers"]}
     assert (rows["zone:zoe/x"].filter, rows["zone:zoe/x"].zone) == (Filter(), "zoe")
 
@@ -772,7 +774,7 @@ def test_S11_a_home_from_before_zones_is_repaired_into_one_with_them(home: Path,
     before = contents(home)
     mending.rollback_migration(home, 6)
     overwrite(home / "data.db", page or root_page(home, "memory"), garbage(6))
-    report = repair(home)
+    report = repair_home(home)
     assert report.whole_log
     assert differences(before, contents(home)) == []
     if not page:
@@ -789,7 +791,7 @@ def test_S11_a_home_that_grew_zones_later_is_repaired_without_its_list_of_tables
     mending.rollback_migration(home, 6)
     befriend(home)
     overwrite(home / "data.db", 1, garbage(6))
-    report = repair(home)
+    report = repair_home(home)
     assert report.tables["log"].lost == 0
     assert differences(before, contents(home)) == []
     after = neighbours_of(home)
@@ -809,7 +811,7 @@ def test_S12_a_log_with_holes_is_counted_anew_and_its_readers_miss_nothing(home:
         head = node.log.head().offset
         ids = {entry.offset: entry.id for entry in node.log.range()}
     change(home, "DELETE FROM log WHERE offset IN (10, 20, 40, 55, 70)")
-    report = repair(home)
+    report = repair_home(home)
     assert report.tables["log"].lost == 5
     assert not report.whole_log
     gone = {10, 20, 40, 55, 70}
@@ -829,7 +831,7 @@ def test_S12_a_log_with_holes_is_counted_anew_and_its_readers_miss_nothing(home:
 def test_S12_rows_whose_entries_are_lost_are_kept(home: Path) -> None:
     before = contents(home)
     change(home, "DELETE FROM log WHERE offset % 3 = 0")
-    report = repair(home)
+    report = repair_home(home)
     assert not report.whole_log
     assert differences(before, contents(home)) == []
     with open_node(home) as node:
@@ -847,7 +849,7 @@ def test_S17_a_repair_does_not_bring_back_what_was_deleted(tmp_path: Path) -> No
         mesh.state.set("other", 1)
         assert node.sweep(Ttl(log_ms=limits.LOG_TTL_MS * 9)).tombstones == 1
     change(home, "DELETE FROM log WHERE op = 'state.delete'")
-    repair(home)
+    repair_home(home)
     with open_node(home) as node:
         assert team(node).state.get("secret") is None
 
@@ -858,7 +860,7 @@ def test_S17_entries_that_were_truncated_stay_so(tmp_path: Path) -> None:
         first = node.log.head().first
     before = contents(home)
     overwrite(home / "data.db", root_page(home, "log"), garbage(5))
-    report = repair(home)
+    report = repair_home(home)
     with open_node(home) as node:
         head = node.log.head()
         assert all(entry.op == "state.set" for entry in node.log.range(head.first))
@@ -870,7 +872,7 @@ def test_S17_entries_that_were_truncated_stay_so(tmp_path: Path) -> None:
 def test_S10_tasks_are_made_again_from_their_turns(home: Path) -> None:
     before = contents(home)
     change(home, "DELETE FROM task", "DELETE FROM log WHERE offset = 3")
-    report = repair(home)
+    report = repair_home(home)
     assert report.tables["task"].from_log == ROWS
     assert differences(before, contents(home)) == []
 
@@ -878,7 +880,7 @@ def test_S10_tasks_are_made_again_from_their_turns(home: Path) -> None:
 def test_S10_a_task_that_was_saved_is_not_worsened_by_turns_that_are_lost(home: Path) -> None:
     before = contents(home)["team"]["task"]
     change(home, "DELETE FROM task_event", "DELETE FROM log WHERE op = 'task.create'")
-    repair(home)
+    repair_home(home)
     assert contents(home)["team"]["task"] == before
 
 
@@ -887,12 +889,12 @@ def test_S12_whose_home_it_is_is_known_from_the_log_or_must_be_said(
 ) -> None:
     change(home, "DELETE FROM meta")
     shutil.copytree(home, tmp_path / "second")
-    assert repair(home).peer == "ana"
+    assert repair_home(home).peer == "ana"
     second = tmp_path / "second"
     change(second, "UPDATE log SET origin = 'bob' WHERE offset = 1", "DELETE FROM log")
     with pytest.raises(StoreCorrupt, match="whose home"):
-        repair(second)
-    assert repair(second, peer="ana").peer == "ana"
+        repair_home(second)
+    assert repair_home(second, peer="ana").peer == "ana"
     with open_node(second) as node:
         assert node.peer == "ana"
 
@@ -907,6 +909,6 @@ def test_S12_a_repair_that_does_not_pass_its_own_check_is_not_put_in_place(
 
     monkeypatch.setattr(mending, "_refuse_damage", spoil)
     with pytest.raises(StoreCorrupt):
-        repair(home)
+        repair_home(home)
     assert (home / "data.db").read_bytes() == before
     assert not [name for name in os.listdir(home) if name.startswith(".tmp-")]

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.node.core.intake import Intake
 from holdfast.node.library.node import open_node
-from holdfast.node.recovery.doctor import repair
+from holdfast.node.recovery.repair import repair_home
 from holdfast.storage.ports import Transaction
 from holdfast.storage.sqlite.connection import connect
 from holdfast.storage.sqlite.integrity import integrity
@@ -93,7 +93,7 @@ def correspondence_of(home: Path) -> dict[str, Any]:
 def test_S12_a_repair_keeps_what_is_to_be_sent_and_what_came(home: Path) -> None:
     before = correspond(home)
     overwrite(home / "data.db", root_page(home, "memory"), garbage(3))
-    assert repair(home).whole_log
+    assert repair_home(home).whole_log
     after = correspondence_of(home)
     before["spool"][2] = msgspec.structs.replace(before["spool"][2], state="pending")
     assert after == before, "and what was in flight has no answer coming"
@@ -105,7 +105,7 @@ def test_D6_rows_find_their_entries_and_a_damaged_log_is_read_again_from_the_bro
 ) -> None:
     before = correspond(home)
     change(home, "DELETE FROM log WHERE offset IN (10, 20)")
-    assert repair(home).tables["log"].lost == 2
+    assert repair_home(home).tables["log"].lost == 2
     after = correspondence_of(home)
     assert [row.offset for row in after["spool"]] == [row.offset - 2 for row in before["spool"]]
     assert [row.offset for row in after["inbox"]] == [row.offset - 2 for row in before["inbox"]]
@@ -118,7 +118,7 @@ def test_D11_what_lost_its_envelope_is_sent_no_more(home: Path) -> None:
     before = correspond(home)
     gone = before["spool"][3].offset
     change(home, f"DELETE FROM log WHERE offset IN ({gone}, {before['inbox'][0].offset})")
-    report = repair(home)
+    report = repair_home(home)
     after = correspondence_of(home)
     assert [row.number for row in after["spool"]] == [1, 2, 3, 5]
     assert after["inbox"] == []
@@ -129,7 +129,7 @@ def test_D11_what_lost_its_envelope_is_sent_no_more(home: Path) -> None:
 def test_D11_where_the_spool_is_lost_everything_of_ours_is_sent_once_more(home: Path) -> None:
     before = correspond(home)
     overwrite(home / "data.db", root_page(home, "spool"), garbage(5))
-    assert repair(home).tables["spool"].damaged
+    assert repair_home(home).tables["spool"].damaged
     after = correspondence_of(home)
     sent = {row.id for row in after["spool"] if row.state == "pending"}
     assert {row.id for row in before["spool"]} <= sent

@@ -43,7 +43,8 @@ from holdfast.service.lifecycle import Service, Told, silent
 from holdfast.service.sessions import Sessions
 from holdfast.storage.files import home as homes
 from holdfast.storage.files.home import HomePaths
-from holdfast.transport.http_server import Listener, Server, tcp_listener, unix_listener
+from holdfast.transport.http_server import Server
+from holdfast.transport.listeners import Listener, tcp_listener, unix_listener
 from holdfast.transport.tls import certificate_digest, certificate_in, server_context
 
 log = logging.getLogger("holdfast")

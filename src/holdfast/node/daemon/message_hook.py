@@ -22,7 +22,7 @@ import msgspec
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.http.inbox import opened
 from holdfast.node.log.watch import LogWatch
-from holdfast.node.messages.messages import Inbox
+from holdfast.node.messages.inbox import Inbox
 from holdfast.rules.errors import HoldfastError, UnknownMessage
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import CHUNK_ROWS, HOOK_MS_MAX, HOOK_ROWS, SECOND_MS

@@ -1,15 +1,7 @@
-"""A home as text, and text into a home.
+"""A home as text: `export` writes everything as JSON lines (see `protocol.export_lines`).
 
-`export` writes everything as JSON lines (see `exchange_lines`), from one consistent state, a page
-in memory at a time. The state is held for as long as the export runs, and so long the WAL cannot be
-reset: a slow receiver makes it grow.
-
-What comes back, comes back in one of two ways:
-
-- `import_` takes the rows as if somebody wrote them here now: each live row becomes a new local
-  write with a stamp of its own. What was deleted there is not deleted here.
-- `import_log` takes the envelopes as they are, with the stamps of their origins, through the same
-  door as from any other way. So two homes exchange their logs by file.
+The lines show one consistent state, read a page at a time. The export holds that state for as long
+as it runs, and so long SQLite cannot reset the WAL: a slow receiver makes it grow.
 """
 
 from __future__ import annotations
@@ -19,13 +11,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.node.exchange.import_rows import (
-    BadLine,
-    ImportedLog,
-    ImportReport,
-    import_,
-    import_log,
-)
 from holdfast.node.library.node import Node
 from holdfast.protocol.export_lines import (
     AnyLine,
@@ -44,6 +29,7 @@ from holdfast.protocol.export_lines import (
     ModelLine,
     Out,
     PeerLine,
+    Stamped,
     StateLine,
     TaskLine,
     TurnFields,
@@ -57,26 +43,30 @@ from holdfast.rules.limits import CHUNK_ROWS, EXPORT_PART_BYTES
 from holdfast.rules.order import Version
 from holdfast.rules.rows import (
     Entry,
-    FileRow,
-    MemoryRow,
     MeshRow,
     ModelRow,
-    StateRow,
     TaskEventRow,
     TaskRow,
     VectorRow,
     VersionedRow,
 )
+from holdfast.rules.structs import copy_to
 from holdfast.storage.files import backup_lock
 from holdfast.storage.files.blobs import BlobStore
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.ports import Reader
-
-__all__ = ["BadLine", "ImportReport", "ImportedLog", "export", "import_", "import_log"]
+from holdfast.storage.scans import (
+    file_rows,
+    log_entries,
+    memory_rows,
+    paged,
+    state_rows,
+    task_rows,
+    vector_rows,
+)
 
 Progress = Callable[[int, int], None]
-"""Told how many lines are done, of about how many."""
-T = TypeVar("T")
+"""Called with the number of lines that are done, and with about how many there are."""
 
 
 def export(
@@ -94,19 +84,15 @@ def export(
         chosen = _chosen(reader, meshes)
         writer = LineWriter(out)
         first, head = reader.log_bounds()
-        header = Header(
-            peer=engine.ctx.peer,
-            epoch=reader.epoch(),
-            first=first,
-            head=head,
-            created_at=engine.ctx.now_ms(),
+        epoch, now = reader.epoch(), engine.ctx.now_ms()
+        writer.header(
+            Header(peer=engine.ctx.peer, epoch=epoch, first=first, head=head, created_at=now)
         )
-        writer.header(header)
         live = sum(sum(reader.family_counts(mesh.slug).values()) for mesh in chosen)
         total = live + (head - first + 1 if log else 0)
-        source = _Source(reader, chosen, engine.blobs if blobs else None, log)
-        for number, (kind, line) in enumerate(source.lines()):
-            writer.line(kind, line)
+        exported = _Export(reader, chosen, engine.blobs if blobs else None, log)
+        for number, line in enumerate(exported.lines()):
+            writer.line(line)
             if progress is not None and number % CHUNK_ROWS == 0:
                 progress(min(number, total), total)
         writer.end()
@@ -126,8 +112,8 @@ def _chosen(reader: Reader, meshes: Iterable[str] | None) -> list[MeshRow]:
     return [row for row in rows if row.slug in wanted]
 
 
-class _Source:
-    """Everything that one state of a store holds, line by line."""
+class _Export:
+    """Everything that one state of a store holds, as lines."""
 
     def __init__(
         self, reader: Reader, meshes: list[MeshRow], blobs: BlobStore | None, log: bool
@@ -138,14 +124,13 @@ class _Source:
         self._written: set[bytes] = set()
         """Blobs whose content has been written: one copy serves all files that name it."""
 
-    def lines(self) -> Iterator[tuple[str, AnyLine]]:
+    def lines(self) -> Iterator[AnyLine]:
         for mesh in self._meshes:
-            yield "mesh", _mesh_line(mesh)
+            yield copy_to(MeshLine, mesh, type=mesh.kind)
         for model in self._models.values():
-            yield "model", _model_line(model)
+            yield copy_to(ModelLine, model)
         for consumer in self._reader.consumer_list():
-            line = ConsumerLine(name=consumer.name, frontier=consumer.frontier)
-            yield "consumer", line
+            yield copy_to(ConsumerLine, consumer)
         for mesh in self._meshes:
             yield from self._of_mesh(mesh.slug)
         for entry in self._entries():
@@ -153,57 +138,35 @@ class _Source:
                 fact = _fact_line(entry)
                 for sha in fact.objects:
                     yield from self._parts(sha)
-                yield "fact", fact
+                yield fact
         if self._log:
             for entry in self._entries():
-                yield "log", _log_line(entry)
+                yield _log_line(entry)
 
-    def _of_mesh(self, mesh: str) -> Iterator[tuple[str, AnyLine]]:
+    def _of_mesh(self, mesh: str) -> Iterator[AnyLine]:
         reader = self._reader
         for peer in reader.peer_list(mesh):
-            yield (
-                "peer",
-                PeerLine(
-                    mesh=mesh,
-                    peer=peer.peer,
-                    last_seen_at=peer.last_seen_at,
-                    last_lamport=peer.last_lamport,
-                ),
-            )
-        for state in _pages(
-            lambda at: reader.state_scan(mesh, "", at, CHUNK_ROWS), lambda row: row.key, ""
-        ):
-            yield "state", _state_line(state)
-        for memory in _pages(
-            lambda at: reader.memory_scan(mesh, None, at, CHUNK_ROWS),
-            lambda row: (row.owner, row.key),
-            ("", ""),
-        ):
-            yield "memory", _memory_line(memory)
-        for _, vector in _pages(
-            lambda at: reader.vector_scan(mesh, None, at, CHUNK_ROWS, live_only=False),
-            lambda row: row[0],
+            yield copy_to(PeerLine, peer)
+        for state in state_rows(reader, mesh):
+            yield _stamped(StateLine, state, value=msgspec.Raw(state.value))
+        for memory in memory_rows(reader, mesh):
+            yield _stamped(MemoryLine, memory, value=msgspec.Raw(memory.value))
+        for vector in vector_rows(reader, mesh):
+            yield _vector_line(vector, self._models.get(vector.model))
+        for file in file_rows(reader, mesh):
+            if file.in_blob:
+                yield from self._parts(file.sha256)
+            yield _stamped(FileLine, file)
+        for task in task_rows(reader, mesh):
+            yield _task_line(task, reader.task_events(mesh, task.task))
+        for row in paged(
+            lambda at: reader.conflict_list(mesh, open_only=False, after=at, limit=CHUNK_ROWS),
+            lambda row: row.number,
             0,
         ):
-            yield "vector", _vector_line(vector, self._models.get(vector.model))
-        yield from self._files(mesh)
-        for task in _pages(
-            lambda at: reader.task_scan(mesh, None, at, CHUNK_ROWS), lambda row: row.task, ""
-        ):
-            yield "task", _task_line(task, reader.task_events(mesh, task.task))
-        yield from self._conflicts(mesh)
+            yield copy_to(ConflictLine, row, winner=_text(row.winner), loser=_text(row.loser))
 
-    def _files(self, mesh: str) -> Iterator[tuple[str, AnyLine]]:
-        for row in _pages(
-            lambda at: self._reader.file_scan(mesh, None, at, CHUNK_ROWS),
-            lambda row: (row.owner, row.path),
-            ("", ""),
-        ):
-            if row.in_blob:
-                yield from self._parts(row.sha256)
-            yield "file", _file_line(row)
-
-    def _parts(self, sha256: str) -> Iterator[tuple[str, AnyLine]]:
+    def _parts(self, sha256: str) -> Iterator[BlobLine]:
         sha = bytes.fromhex(sha256)
         if self._blobs is None or sha in self._written:
             return
@@ -212,161 +175,59 @@ class _Source:
             size = self._blobs.size(sha256)
             stream = self._blobs.open(sha256)
         except (BlobMissing, BlobCorrupt):
-            return  # a peer's file that has not arrived; if it is ours, doctor tells of it
+            return  # a peer's file that has not arrived; if it is ours, doctor reports it
         with stream:
             done, part, last = 0, 0, False
-            while not last:  # at least once: nothing at all is content, too
+            while not last:  # at least once: an empty blob has one empty part
                 data = stream.read(EXPORT_PART_BYTES)
                 done += len(data)
                 last = done >= size or not data
-                line = BlobLine(sha256=sha256, size=size, part=part, last=last, data=data)
-                yield "blob", line
+                yield BlobLine(sha256=sha256, size=size, part=part, last=last, data=data)
                 part += 1
-
-    def _conflicts(self, mesh: str) -> Iterator[tuple[str, AnyLine]]:
-        for row in _pages(
-            lambda at: self._reader.conflict_list(
-                mesh, open_only=False, after=at, limit=CHUNK_ROWS
-            ),
-            lambda row: row.number,
-            0,
-        ):
-            line = ConflictLine(
-                number=row.number,
-                mesh=row.mesh,
-                family=row.family,
-                owner=row.owner,
-                entity=row.entity,
-                reason=row.reason,
-                winner=_named(row.winner),
-                loser=_named(row.loser),
-                loser_op=row.loser_op,
-                loser_body=row.loser_body,
-                found_at=row.found_at,
-                resolution=row.resolution,
-            )
-            yield "conflict", line
 
     def _entries(self) -> Iterator[Entry]:
         first, head = self._reader.log_bounds()
-        for entry in _pages(
-            lambda at: self._reader.log_range(at + 1, head + 1, CHUNK_ROWS),
-            lambda row: row.offset,
-            first - 1,
-        ):
+        for entry in log_entries(self._reader, first, head + 1):
             if entry.mesh in self._slugs:
                 yield entry
 
 
-def _pages(page: Callable[[Any], list[T]], key: Callable[[T], Any], at: Any) -> Iterator[T]:
-    """All rows of a paged read: `page` after a place, `key` the place of a row."""
-    while rows := page(at):
-        yield from rows
-        at = key(rows[-1])
+L = TypeVar("L", bound=Stamped)
 
 
-def _named(version: Version) -> tuple[int, str, str]:
+def _stamped(kind: type[L], row: VersionedRow, **given: Any) -> L:
+    return copy_to(kind, row, **{"id": id_text(row.id), "deleted": row.tombstone, **given})
+
+
+def _text(version: Version) -> tuple[int, str, str]:
     return version.lamport, version.peer, id_text(version.id)
 
 
-def _stamp(row: VersionedRow) -> dict[str, Any]:
-    return {
-        "mesh": row.mesh,
-        "lamport": row.lamport,
-        "peer": row.peer,
-        "id": id_text(row.id),
-        "updated_at": row.updated_at,
-        "deleted": row.tombstone,
-    }
-
-
-def _mesh_line(row: MeshRow) -> MeshLine:
-    return MeshLine(
-        slug=row.slug,
-        name=row.name,
-        type=row.kind,
-        created_at=row.created_at,
-        lamport=row.lamport,
-    )
-
-
-def _state_line(row: StateRow) -> StateLine:
-    return StateLine(key=row.key, value=msgspec.Raw(row.value), **_stamp(row))
-
-
-def _memory_line(row: MemoryRow) -> MemoryLine:
-    return MemoryLine(
-        owner=row.owner,
-        key=row.key,
-        value=msgspec.Raw(row.value),
-        tags=row.tags,
-        **_stamp(row),
-    )
-
-
-def _model_line(row: ModelRow) -> ModelLine:
-    return ModelLine(
-        id=row.id,
-        provider=row.provider,
-        name=row.name,
-        version=row.version,
-        dim=row.dim,
-        quantization=row.quantization,
-        created_at=row.created_at,
-        deprecated_at=row.deprecated_at,
-    )
-
-
 def _vector_line(row: VectorRow, model: ModelRow | None) -> VectorLine:
-    fields = None
-    if model is not None:
-        fields = ModelFields(
-            model.provider, model.name, model.version, model.dim, model.quantization
-        )
-    return VectorLine(
-        owner=row.owner,
-        key=row.key,
-        model=fields,
+    return _stamped(
+        VectorLine,
+        row,
+        model=None if model is None else copy_to(ModelFields, model),
         model_id=row.model,
-        content=row.content,
         metadata=msgspec.Raw(row.metadata),
-        embedding=row.embedding,
-        **{**_stamp(row), "deleted": not row.live},
-    )
-
-
-def _file_line(row: FileRow) -> FileLine:
-    return FileLine(
-        owner=row.owner,
-        path=row.path,
-        sha256=row.sha256,
-        size=row.size,
-        content=row.content,
-        **_stamp(row),
+        deleted=not row.live,
     )
 
 
 def _task_line(row: TaskRow, events: list[TaskEventRow]) -> TaskLine:
-    return TaskLine(
-        mesh=row.mesh,
-        task=row.task,
-        title=row.title,
-        description=row.description,
+    return copy_to(
+        TaskLine,
+        row,
         status=row.status.value,
-        created_by=row.created_by,
-        created_at=row.created_at,
-        claimed_by=row.claimed_by,
         ended_by=None if row.ended is None else row.ended.peer,
-        generation=row.generation,
         turns=tuple(
-            TurnFields(
-                event.kind,
-                event.event,
-                event.generation,
-                event.version.lamport,
-                event.version.peer,
-                id_text(event.version.id),
-                event.event_time,
+            copy_to(
+                TurnFields,
+                event,
+                lamport=event.version.lamport,
+                peer=event.version.peer,
+                id=id_text(event.version.id),
+                at=event.event_time,
             )
             for event in events
         ),
@@ -377,32 +238,20 @@ def _fact_line(entry: Entry) -> FactLine:
     envelope = decode_trusted(entry.raw)
     body = decode_trusted_body(envelope)
     assert isinstance(body, Fact), "fact.append has this body"
-    return FactLine(
-        mesh=entry.mesh,
+    return copy_to(
+        FactLine,
+        entry,
         subject=entry.entity,
         predicate=body.predicate,
         object=msgspec.Raw(body.object),
         objects=tuple(digest.hex() for digest in body.objects),
         meta=msgspec.Raw(envelope.meta or b"null"),
         id=id_text(entry.id),
-        lamport=entry.lamport,
         peer=entry.origin,
         created_at=envelope.created_at,
     )
 
 
 def _log_line(entry: Entry) -> LogLine:
-    envelope = decode_trusted(entry.raw)
-    says = EnvelopeFields(
-        id_text(entry.id),
-        entry.mesh,
-        entry.op,
-        entry.entity,
-        envelope.owner,
-        entry.origin,
-        envelope.epoch,
-        envelope.seq,
-        entry.lamport,
-        envelope.created_at,
-    )
-    return LogLine(offset=entry.offset, recorded_at=entry.recorded_at, says=says, raw=entry.raw)
+    fields = copy_to(EnvelopeFields, decode_trusted(entry.raw), id=id_text(entry.id))
+    return copy_to(LogLine, entry, says=fields)

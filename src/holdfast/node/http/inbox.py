@@ -11,7 +11,8 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast.node.http.context import NodeRequest
-from holdfast.node.messages.messages import Inbox, Message, Received, Sent
+from holdfast.node.messages.inbox import Inbox, Message, Received
+from holdfast.node.messages.send import Sent
 from holdfast.rules.errors import BadInput, DiskFull, IdReused, UnknownDestination, UnknownMessage
 from holdfast.rules.limits import BODY_BYTES_MAX, INBOX_PAGE_ROWS
 from holdfast.service.http.route import Param, Route

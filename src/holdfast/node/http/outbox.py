@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from holdfast.node.http.context import NodeRequest
 from holdfast.node.http.inbox import flag
-from holdfast.node.messages.messages import Sent
 from holdfast.node.messages.outbox import FAILED, LaneInfo, Outbox, OutboxItem
+from holdfast.node.messages.send import Sent
 from holdfast.rules.errors import BadInput, Conflict, DiskFull, IdReused, UnknownMessage
 from holdfast.rules.limits import OUTBOX_PAGE_ROWS
 from holdfast.service.http.route import Param, Route

@@ -14,7 +14,7 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast.node.http.context import NodeApi, NodeRequest
-from holdfast.node.messages.messages import SendMessage, Sent, one_destination, prepare
+from holdfast.node.messages.send import SendMessage, Sent, one_destination, prepare
 from holdfast.rules.errors import (
     BadInput,
     BodyTooLarge,

@@ -40,7 +40,7 @@ from holdfast.node.library.aio_messages import AsyncInbox, AsyncOutbox, stream
 from holdfast.node.library.families import Rows
 from holdfast.node.library.node import Mesh, Node, _batches, open_node
 from holdfast.node.log.log import Head, Log
-from holdfast.node.messages.messages import Sent, one_destination, prepare
+from holdfast.node.messages.send import Sent, one_destination, prepare
 from holdfast.node.upkeep.sweep import DEFAULT_TTL, SweepReport, Ttl
 from holdfast.protocol.log_wire import Batch
 from holdfast.rules.filters import EVERYTHING, Filter

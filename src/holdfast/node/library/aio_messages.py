@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequen
 from itertools import islice
 from typing import Any, TypeVar
 
-from holdfast.node.messages.messages import Inbox, Message, Received, Sent
+from holdfast.node.messages.inbox import Inbox, Message, Received
 from holdfast.node.messages.outbox import LaneInfo, Outbox, OutboxItem
+from holdfast.node.messages.send import Sent
 from holdfast.rules.limits import CHUNK_ROWS
 
 T = TypeVar("T")

@@ -17,8 +17,9 @@ from holdfast.node.library import conflicts
 from holdfast.node.library.families import Facts, Files, Memories, State, Tasks, Vectors
 from holdfast.node.library.mesh_status import mesh_status
 from holdfast.node.log.log import Log
-from holdfast.node.messages.messages import Inbox, Sent, one_destination, prepare
+from holdfast.node.messages.inbox import Inbox
 from holdfast.node.messages.outbox import Outbox
+from holdfast.node.messages.send import Sent, one_destination, prepare
 from holdfast.node.upkeep.sweep import DEFAULT_TTL, SweepReport, Ttl, sweep
 from holdfast.rules.errors import AlreadyExists
 from holdfast.rules.limits import CHUNK_ROWS, INTAKE_BATCH_BYTES, PEER_STALE_MS

@@ -8,7 +8,7 @@ number per bucket.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from heapq import nsmallest
 from typing import Any, Final
 
@@ -16,12 +16,13 @@ import msgspec
 
 from holdfast.node.log.history import repaired_to
 from holdfast.rules import digests as rules
-from holdfast.rules.digests import DigestTally, Values, values_of
+from holdfast.rules.digests import AnyRow, DigestTally, Values, values_of
 from holdfast.rules.errors import UnknownMesh
 from holdfast.rules.filters import Filter
-from holdfast.rules.limits import CHUNK_ROWS, DIGEST_ROWS_MAX, RANGE_BATCH_BYTES, RANGE_BATCH_ROWS
-from holdfast.rules.rows import MeshRow, TaskRow
+from holdfast.rules.limits import DIGEST_ROWS_MAX, RANGE_BATCH_BYTES, RANGE_BATCH_ROWS
+from holdfast.rules.rows import MeshRow
 from holdfast.storage.ports import Reader
+from holdfast.storage.scans import file_rows, memory_rows, state_rows, task_rows, vector_rows
 
 _LOG: Final = "log"
 
@@ -175,54 +176,23 @@ def _covered(reader: Reader, mesh: MeshRow, wanted: str, first: int, head: int) 
 
 
 def _rows(reader: Reader, mesh: str, wanted: str = "") -> Iterator[tuple[str, Values]]:
-    if wanted in ("", "state"):
-        yield from _state(reader, mesh)
-    if wanted in ("", "memory"):
-        yield from _memory(reader, mesh)
-    if wanted in ("", "files"):
-        yield from _files(reader, mesh)
-    if wanted in ("", "vectors"):
-        yield from _vectors(reader, mesh)
+    """The rows of one table, or of all tables of families, as digests take them."""
+    for table, scan in _SCANS.items():
+        if wanted in ("", table):
+            yield from map(values_of, scan(reader, mesh))
     if wanted in ("", "tasks", "task_events"):
-        for task in _tasks(reader, mesh):
+        for task in task_rows(reader, mesh, known_only=False):
             yield values_of(task)
             if wanted != "tasks":
                 yield from map(values_of, reader.task_events(mesh, task.task))
 
 
-def _state(reader: Reader, mesh: str) -> Iterator[tuple[str, Values]]:
-    after = ""
-    while page := reader.state_scan(mesh, "", after, CHUNK_ROWS):
-        yield from map(values_of, page)
-        after = page[-1].key
-
-
-def _memory(reader: Reader, mesh: str) -> Iterator[tuple[str, Values]]:
-    after = ("", "")
-    while page := reader.memory_scan(mesh, None, after, CHUNK_ROWS):
-        yield from map(values_of, page)
-        after = (page[-1].owner, page[-1].key)
-
-
-def _files(reader: Reader, mesh: str) -> Iterator[tuple[str, Values]]:
-    after = ("", "")
-    while page := reader.file_scan(mesh, None, after, CHUNK_ROWS):
-        yield from map(values_of, page)
-        after = (page[-1].owner, page[-1].path)
-
-
-def _vectors(reader: Reader, mesh: str) -> Iterator[tuple[str, Values]]:
-    after = 0
-    while page := reader.vector_scan(mesh, None, after, CHUNK_ROWS, live_only=False):
-        yield from (values_of(row) for _, row in page)
-        after = page[-1][0]
-
-
-def _tasks(reader: Reader, mesh: str) -> Iterator[TaskRow]:
-    after = ""
-    while page := reader.task_scan(mesh, None, after, CHUNK_ROWS, known_only=False):
-        yield from page
-        after = page[-1].task
+_SCANS: Final[dict[str, Callable[[Reader, str], Iterator[AnyRow]]]] = {
+    "state": state_rows,
+    "memory": memory_rows,
+    "files": file_rows,
+    "vectors": vector_rows,
+}
 
 
 def _log(reader: Reader, meshes: Collection[str], first: int, head: int) -> Iterator[Values]:

@@ -21,6 +21,7 @@ from holdfast.rules.rows import Entry, MemoryRow, MeshRow, StateRow
 from holdfast.storage.files.blobs import MemoryBlobs
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.ports import Reader, Store, Transaction
+from holdfast.storage.scans import log_entries
 
 REPAIR_JOB = "repair"
 """The row of the job table that tells how far the log has holes that a repair closed."""
@@ -140,7 +141,9 @@ def _past(store: Store, mesh: str, key: str | None, point: AsOf, ops: str) -> Me
             raise UnknownMesh(f"there is no mesh {mesh!r}")
         end = _end(reader, point)
         found: Iterator[Entry] = (
-            iter(reader.log_of(mesh, key, end)) if key is not None else _entries(reader, end)
+            iter(reader.log_of(mesh, key, end))
+            if key is not None
+            else log_entries(reader, reader.log_bounds()[0], end)
         )
         wanted = (
             entry
@@ -181,10 +184,3 @@ def repaired_to(reader: Reader) -> int | None:
     """The offset up to which entries of the log are missing for good; None if none are."""
     job = reader.job_get(REPAIR_JOB)
     return None if job is None else int(job.cursor["head"])
-
-
-def _entries(reader: Reader, end: int) -> Iterator[Entry]:
-    start = reader.log_bounds()[0]
-    while batch := reader.log_range(start, end, CHUNK_ROWS):
-        yield from batch
-        start = batch[-1].offset + 1

@@ -1,8 +1,8 @@
 """Messages that have waited for too long.
 
 A broker knows the ids of what it accepted for a while only. A message that waited for longer might
-have arrived before, and nobody could tell: it is not sent again but set aside as dead, where people
-see it and decide. Changes of state never expire: a node that meets one twice knows it.
+have arrived before, and nobody could tell: it is not sent again but marked as dead, where operators
+see it and decide. Changes of state never expire: a node that receives one twice knows it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from holdfast.storage.ports import Transaction
 
 
 def expire(engine: NodeEngine, lane: str, max_age_hours: int) -> int:
-    """Messages of a lane that are older are dead from now on; how many that were. To be called
-    before anything of the lane is sent, since only then it is known how long this broker remembers
+    """Marks the messages of a lane that are older than this as dead; returns how many. Called
+    before anything of the lane is sent: only then this node knows how long the broker remembers ids
     (see `retention.outbox_max_age_hours`).
     """
     now = engine.ctx.now_ms()
     before = now - max_age_hours * HOUR_MS
     total = 0
-    # A look first, as nearly always nothing is old: and then the writers are not held up.
+    # Nearly always nothing is old: a read finds that out without holding up the writers.
     while engine.read("outbox.expire", lambda tx: tx.outbox_old(lane, before, 1)):
         count = engine.write("outbox.expire", partial(_expire_page, lane, now, max_age_hours))
         if not count:
-            break  # somebody else was faster
+            break  # another process was faster
         total += count
     return total
 

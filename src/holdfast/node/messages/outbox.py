@@ -1,11 +1,11 @@
-"""The outbox, for those who care for it: what waits, what failed and why, what waits for what.
+"""The outbox for operators: what waits for the broker, what failed and why, what waits for what.
 
-    retry    try it again at once, now that what was wrong is put right
-    requeue  send a message again as a new one, to the same destination; the old one is given up
+    retry    try it again at once, after the operator has removed the cause
+    requeue  send a message again under a new id, to the same destination; the old one is given up
     drop     give it up
 
-A change is known everywhere by its id, so it cannot be sent as a new one: write it again instead.
-Dropping one means that the others will not hear of it from us.
+Every node knows a change by its id, so a change cannot be requeued under a new one: write it again
+instead. Dropping a change means that other nodes will not get it from this one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import msgspec
 
 from holdfast.node.core.engine import NodeEngine
-from holdfast.node.messages.messages import MessageChange, Sent
+from holdfast.node.messages.send import MessageChange, Sent
 from holdfast.rules.bodies import MessageSend, decode_trusted_body
 from holdfast.rules.destinations import PRIORITIES
 from holdfast.rules.envelope import Envelope, decode_trusted
@@ -36,6 +36,7 @@ from holdfast.rules.outbox import (
     plan,
 )
 from holdfast.rules.rows import OutboxRow
+from holdfast.rules.structs import copy_to
 from holdfast.storage.ports import Reader, Transaction
 
 FAILED = (OutboxState.DEAD,)
@@ -49,15 +50,15 @@ class OutboxItem(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     mesh: str
     op: str
-    """Empty where the log has forgotten it."""
+    """Empty if the log no longer holds the envelope."""
     entity: str
-    """What it is about; of a message its destination, as `topic/news`."""
+    """The key, path or task that it changes; for a message its destination, as `topic/news`."""
     priority: str
     state: str
     attempts: int
     created_at: int
     retry_at: int | None
-    """When it is tried again."""
+    """When this node tries it again, by its own clock."""
     tried_at: int | None
     ended_at: int | None
     code: str
@@ -66,13 +67,13 @@ class OutboxItem(msgspec.Struct, frozen=True, kw_only=True):
     broker_epoch: int
     broker_seq: int
     replaces: str | None
-    """The message that this one was sent for again."""
+    """The id of the failed message that this one was requeued for."""
     blocked_by: str | None = None
-    """The one that it waits for."""
+    """The id of the failed item that it waits for."""
 
 
 class LaneInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One lane: how much is where, and what holds it up."""
+    """One lane: how many items are in which state, and what holds it up."""
 
     lane: str
     mesh: str
@@ -83,13 +84,13 @@ class LaneInfo(msgspec.Struct, frozen=True, kw_only=True):
     dead: int
     aborted: int
     oldest_at: int | None
-    """When the first that the broker has not got was written."""
+    """When the oldest item that the broker does not have yet was written."""
     failing: str | None
-    """The first that the broker refused, if there is one."""
+    """The id of the first item that the broker refused; None if it refused none."""
     problem: str | None
-    """Why."""
+    """Why the broker refused it."""
     blocks: str
-    """What waits for it: `everything after it`, `the same entity`, or nothing."""
+    """What waits behind it: `everything after it`, `what is about the same entity`, or nothing."""
 
 
 _BLOCKS = {
@@ -111,7 +112,7 @@ class Outbox:
     def list(
         self, *, failed: bool = False, lane: str | None = None, after: int = 0
     ) -> Iterator[OutboxItem]:
-        """By number; `failed`: only what is dead."""
+        """The items after a number, in order; reads a page at a time. `failed`: only dead ones."""
         states = FAILED if failed else ()
         place = after
         while True:
@@ -124,7 +125,7 @@ class Outbox:
     def page(
         self, *, states: Collection[str], lane: str | None, after: int, limit: int
     ) -> Sequence[OutboxItem]:
-        wanted = {_state(one) for one in states}
+        wanted = {_state(name) for name in states}
 
         def read(tx: Reader) -> Sequence[OutboxItem]:
             rows = tx.outbox_list(_lane(lane), wanted, after, limit)
@@ -141,7 +142,7 @@ class Outbox:
         return self._engine.read("outbox.get", read)
 
     def lanes(self) -> Sequence[LaneInfo]:
-        """Every lane of a shared mesh, and every other one that something stands in."""
+        """The lane of every shared mesh, and every other lane that holds an item."""
 
         def read(tx: Reader) -> Sequence[LaneInfo]:
             counts = tx.outbox_counts()
@@ -151,7 +152,7 @@ class Outbox:
 
         return self._engine.read("outbox.lanes", read)
 
-    # --- caring ------------------------------------------------------------------------------
+    # --- acting ------------------------------------------------------------------------------
 
     def retry(self, id: str) -> OutboxItem:
         def change(tx: Transaction, row: OutboxRow) -> OutboxRow:
@@ -162,8 +163,8 @@ class Outbox:
                     hint=f"holdfast outbox requeue --new-id {id_text(row.id)}",
                 )
             if row.code == REPLACED or row.state in (OutboxState.DONE, OutboxState.INFLIGHT):
-                told = row.error if row.code == REPLACED else f"is {row.state}"
-                raise Conflict(f"{id_text(row.id)} {told}: there is nothing to try again")
+                why = row.error if row.code == REPLACED else f"is {row.state}"
+                raise Conflict(f"{id_text(row.id)} {why}: there is nothing to try again")
             return after_retry(row)
 
         return self._change("outbox.retry", id, change)
@@ -185,7 +186,7 @@ class Outbox:
         return self._change("outbox.drop", id, change)
 
     def requeue(self, id: str, *, new_id: str | None = None) -> Sent:
-        """Sends a message that failed again, as a new one."""
+        """Sends a failed message again under a new id, and gives the old one up."""
         engine, now = self._engine, self._engine.ctx.now_ms()
         old_id = parse_id(id)
         minted = engine.ctx.new_id() if new_id is None else parse_id(new_id)
@@ -199,8 +200,7 @@ class Outbox:
                     f"{id_text(old_id)} is {old.state}: it may yet arrive, and then twice",
                     hint="drop it first if it is pending; wait for its answer if it is in flight",
                 )
-            sending = _again(engine, tx, old, minted)
-            receipt = sending(tx)
+            receipt = _again(engine, tx, old, minted)(tx)
             new = tx.outbox_get(old.lane, minted)
             if receipt.duplicate or new is None:
                 raise IdReused(f"id {receipt.id} was used before")
@@ -225,7 +225,7 @@ class Outbox:
         return self._engine.write(name, work)
 
     def _blocked(self, tx: Reader, rows: Sequence[OutboxRow]) -> dict[int, bytes]:
-        """By number: the id of what each of them waits for."""
+        """By the number of a pending row: the id of the failed item that it waits for."""
         found: dict[int, bytes] = {}
         for lane in {row.lane for row in rows}:
             waiting = [row for row in rows if row.lane == lane and row.state == OutboxState.PENDING]
@@ -288,7 +288,9 @@ def _again(engine: NodeEngine, tx: Reader, old: OutboxRow, new_id: bytes) -> Mes
 
 
 def _replaced(tx: Reader, old: OutboxRow, new_id: bytes) -> Sent:
-    """It was sent again before: under this very id, as whoever did not hear the answer asks."""
+    """The answer to a requeue that was done before: a caller that missed the answer asks again with
+    the same new id.
+    """
     new = tx.outbox_get(old.lane, new_id)
     if new is None or new.replaces != old.id:
         raise Conflict(f"{id_text(old.id)} was {old.error}")
@@ -298,15 +300,8 @@ def _replaced(tx: Reader, old: OutboxRow, new_id: bytes) -> Sent:
 def _sent(tx: Reader, row: OutboxRow, *, duplicate: bool) -> Sent:
     envelope = _envelope(tx, row)
     kind, ref = ("", "") if envelope is None or envelope.to is None else envelope.to
-    return Sent(
-        id=id_text(row.id),
-        mesh=row.mesh,
-        kind=kind,
-        ref=ref,
-        state=str(row.state),
-        offset=row.offset,
-        duplicate=duplicate,
-    )
+    given = {"id": id_text(row.id), "kind": kind, "ref": ref, "state": str(row.state)}
+    return copy_to(Sent, row, **given, duplicate=duplicate)
 
 
 def _envelope(tx: Reader, row: OutboxRow) -> Envelope | None:
@@ -316,33 +311,24 @@ def _envelope(tx: Reader, row: OutboxRow) -> Envelope | None:
 
 def _item(tx: Reader, row: OutboxRow, blocked_by: bytes | None) -> OutboxItem:
     entry = tx.log_get(row.offset)
-    known = entry is not None and entry.id == row.id
-    return OutboxItem(
-        number=row.number,
-        lane=row.lane,
+    known = entry if entry is not None and entry.id == row.id else None
+    return copy_to(
+        OutboxItem,
+        row,
         id=id_text(row.id),
-        mesh=row.mesh,
-        op=entry.op if entry is not None and known else "",
-        entity=entry.entity if entry is not None and known else "",
+        op="" if known is None else known.op,
+        entity="" if known is None else known.entity,
         priority=PRIORITIES[row.rank],
         state=str(row.state),
-        attempts=row.attempts,
-        created_at=row.created_at,
         retry_at=row.not_before or None,
-        tried_at=row.tried_at,
-        ended_at=row.ended_at,
-        code=row.code,
-        error=row.error,
         broker_id=None if row.broker_id is None else row.broker_id.hex(),
-        broker_epoch=row.broker_epoch,
-        broker_seq=row.broker_seq,
         replaces=None if row.replaces is None else id_text(row.replaces),
         blocked_by=None if blocked_by is None else id_text(blocked_by),
     )
 
 
 def _lane(lane: str | None) -> str | None:
-    """As it is written in full, or by the name of the mesh."""
+    """The full name of a lane, which may be given by the name of its mesh."""
     return lane if lane is None or ":" in lane else lane_of(lane)
 
 

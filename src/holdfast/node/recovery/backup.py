@@ -22,7 +22,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -50,7 +49,7 @@ from holdfast.rules.errors import (
     HoldfastError,
     StoreCorrupt,
 )
-from holdfast.rules.rows import BlobRow, JobRow
+from holdfast.rules.rows import JobRow
 from holdfast.service.clock import SystemClock
 from holdfast.storage.files import backup_lock
 from holdfast.storage.files import home as homes
@@ -66,7 +65,8 @@ from holdfast.storage.files.durable import (
     rename_folder,
 )
 from holdfast.storage.files.home import HomePaths
-from holdfast.storage.ports import Reader, Transaction
+from holdfast.storage.ports import Transaction
+from holdfast.storage.scans import blob_rows
 from holdfast.storage.sqlite.recovery import swap
 from holdfast.storage.sqlite.snapshot_copy import (
     Progress,
@@ -194,8 +194,8 @@ def _copy_blobs(
     missing: list[str] = []
     folders = {staging / "blobs"}
     make_folder(staging / "blobs")
-    done, total = 0, sum(blob.size for blob in _blobs(reader))
-    for blob in _blobs(reader):
+    done, total = 0, sum(blob.size for blob in blob_rows(reader))
+    for blob in blob_rows(reader):
         path = blob_path(blob.sha256)
         target = staging / path
         if target.parent not in folders:
@@ -214,13 +214,6 @@ def _copy_blobs(
     for folder in folders:
         fsync_dir(folder)
     return copied, missing
-
-
-def _blobs(reader: Reader) -> Iterator[BlobRow]:
-    after = ""
-    while page := reader.blob_scan(after, limits.CHUNK_ROWS):
-        yield from page
-        after = page[-1].sha256
 
 
 def _note(node: Node, report: BackupReport, now_ms: int) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from holdfast.node.recovery.checks import Check, fail, joined_names, ok, warn
 from holdfast.rules import limits
 from holdfast.rules.errors import BlobCorrupt, BlobMissing
-from holdfast.rules.rows import FileRow
 from holdfast.storage.files.blobs import BlobFile, DraftFile, FileBlobs, StrangeFile
 from holdfast.storage.ports import Reader
+from holdfast.storage.scans import file_rows
 
 _AGAIN = "share the file again, or restore it from a backup"
 
@@ -27,7 +28,10 @@ def _named(reader: Reader, blobs: FileBlobs, peer: str, full: bool) -> Iterator[
     elsewhere: list[str] = []
     damaged: list[str] = []
     count = 0
-    for row in _files(reader):
+    files = chain.from_iterable(file_rows(reader, mesh.slug) for mesh in reader.mesh_list())
+    for row in files:
+        if not row.in_blob:
+            continue
         count += 1
         try:
             blobs.verify(row.sha256) if full else blobs.check(row.sha256, row.size)
@@ -66,11 +70,3 @@ def _found(reader: Reader, blobs: FileBlobs, now_ms: int) -> Iterator[Check]:
     if strange:
         what = f"{joined_names(strange)} in the folder of blobs is not ours and is left alone"
         yield warn("strange", what, "move it elsewhere")
-
-
-def _files(reader: Reader) -> Iterator[FileRow]:
-    for mesh in reader.mesh_list():
-        after = ("", "")
-        while page := reader.file_scan(mesh.slug, None, after, limits.CHUNK_ROWS):
-            yield from (row for row in page if row.in_blob)
-            after = (page[-1].owner, page[-1].path)

@@ -31,8 +31,14 @@ from holdfast.rules.merge import version_of
 from holdfast.rules.order import is_newer
 from holdfast.rules.rows import Entry, FileRow, MemoryRow, StateRow, TaskRow, VectorRow
 from holdfast.storage.ports import Reader
-
-_ALL = 1 << 62
+from holdfast.storage.scans import (
+    file_rows,
+    log_entries,
+    memory_rows,
+    state_rows,
+    task_rows,
+    vector_rows,
+)
 
 FamilyRow = StateRow | MemoryRow | FileRow | VectorRow
 
@@ -74,7 +80,7 @@ def compare_all(reader: Reader, peer: str) -> Compared:
         def ours(entity: str, part: int = part) -> bool:
             return crc32(entity.encode()) % parts == part
 
-        entries = (entry for entry in _entries(reader, head) if ours(entry.entity))
+        entries = (entry for entry in log_entries(reader, 1, head + 1) if ours(entry.entity))
         with replay(entries, reader.mesh_list(), peer).read() as folded:
             compared = _compare(reader, folded, ours)
         count += compared.number
@@ -116,10 +122,7 @@ def _entry_against_row(reader: Reader, entry: Entry) -> list[str]:
 
 
 def _task_against_turns(reader: Reader, row: TaskRow) -> list[str]:
-    turns = (
-        tasks.Turn(e.version, e.kind, e.generation, e.event_time, e.title, e.description)
-        for e in reader.task_events(row.mesh, row.task)
-    )
+    turns = [event.turn for event in reader.task_events(row.mesh, row.task)]
     if tasks.fold(turns)[0] != task_of(row):
         return [f"task {row.task} in {row.mesh!r} is not what its turns make of it"]
     return []
@@ -158,57 +161,31 @@ def _name(row: FamilyRow) -> str:
 # --- all -----------------------------------------------------------------------------------------
 
 
-def _entries(reader: Reader, head: int) -> Iterator[Entry]:
-    at = 1
-    while page := reader.log_range(at, head + 1, limits.CHUNK_ROWS):
-        yield from page
-        at = page[-1].offset + 1
-
-
 def _compare(reader: Reader, folded: Reader, ours: Callable[[str], bool]) -> Compared:
     count, found = 0, []
     for mesh in reader.mesh_list():
-        expected = {_key(row): row for row in _rows(folded, mesh.slug, _ALL)}
-        for row in _rows(reader, mesh.slug, limits.CHUNK_ROWS):
+        expected = {_key(row): row for row in _rows(folded, mesh.slug)}
+        for row in _rows(reader, mesh.slug):
             if ours(_entity(row)):
                 count += 1
                 found += _differs(row, expected.pop(_key(row), None))
         # A tombstone may have been forgotten; something live may not.
         found += [f"{_name(row)} is missing" for row in expected.values() if _is_live(row)]
-        for task in _tasks(reader, mesh.slug):
+        for task in task_rows(reader, mesh.slug):
             if ours(task.task):
                 count += 1
                 found += _task_differs(reader, folded, task)
-        for task in _tasks(folded, mesh.slug):
+        for task in task_rows(folded, mesh.slug):
             if reader.task_get(mesh.slug, task.task) is None:
                 found.append(f"task {task.task} in {mesh.slug!r} is missing")
     return Compared(count, found)
 
 
-def _rows(reader: Reader, mesh: str, page: int) -> Iterator[FamilyRow]:
-    at: Any = ""
-    while state := reader.state_scan(mesh, "", at, page):
-        yield from state
-        at = state[-1].key
-    at = ("", "")
-    while memory := reader.memory_scan(mesh, None, at, page):
-        yield from memory
-        at = (memory[-1].owner, memory[-1].key)
-    at = ("", "")
-    while files := reader.file_scan(mesh, None, at, page):
-        yield from files
-        at = (files[-1].owner, files[-1].path)
-    at = 0
-    while vectors := reader.vector_scan(mesh, None, at, page, live_only=False):
-        yield from (row for _, row in vectors)
-        at = vectors[-1][0]
-
-
-def _tasks(reader: Reader, mesh: str) -> Iterator[TaskRow]:
-    at = ""
-    while page := reader.task_scan(mesh, None, at, limits.CHUNK_ROWS):
-        yield from page
-        at = page[-1].task
+def _rows(reader: Reader, mesh: str) -> Iterator[FamilyRow]:
+    yield from state_rows(reader, mesh)
+    yield from memory_rows(reader, mesh)
+    yield from file_rows(reader, mesh)
+    yield from vector_rows(reader, mesh)
 
 
 def _entity(row: FamilyRow) -> str:

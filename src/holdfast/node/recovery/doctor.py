@@ -5,7 +5,7 @@ nothing except modes that drifted, which it tells. Each check says ok, warn or f
 with a line that says what to do. It looks through its own reader and is itself in no list of
 processes.
 
-`repair` and `rollback_migration` are in `mending`.
+`repair_home` and `rollback_migration` are in `mending`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from holdfast.node.recovery.check_links import (
 )
 from holdfast.node.recovery.check_sync import check_sync
 from holdfast.node.recovery.checks import Check, fail, joined_names, ok, warn
-from holdfast.node.recovery.repair import RepairReport, RollbackReport, repair, rollback_migration
 from holdfast.rules import limits
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.frontier import Frontier
@@ -47,16 +46,6 @@ from holdfast.storage.files.home import HomePaths
 from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.snapshot_copy import ReadOnlyDatabase, open_read_only, read_errors
 from holdfast.storage.sqlite.versions import sqlite_version, vector_version
-
-__all__ = [
-    "Check",
-    "RepairReport",
-    "Report",
-    "RollbackReport",
-    "diagnose",
-    "repair",
-    "rollback_migration",
-]
 
 Checks = Iterator[Check]
 

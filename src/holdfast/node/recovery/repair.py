@@ -69,7 +69,7 @@ class RollbackReport(msgspec.Struct, frozen=True, kw_only=True):
     kept: Path
 
 
-def repair(home: Path, *, peer: str | None = None) -> RepairReport:
+def repair_home(home: Path, *, peer: str | None = None) -> RepairReport:
     """A new database from what is readable of the old one, which is kept.
 
     `peer` says whose home it is; it is needed only where the database can no longer tell.
@@ -193,10 +193,7 @@ def _tasks_of_turns(tx: Transaction, saved: Salvaged) -> None:
     """A task is the fold of its turns: where only those are left, they make it again."""
     for mesh, id in saved.headless:
         events = tx.task_events(mesh, id)
-        task, _ = tasks.fold(
-            tasks.Turn(e.version, e.kind, e.generation, e.event_time, e.title, e.description)
-            for e in events
-        )
+        task, _ = tasks.fold(event.turn for event in events)
         row = TaskRow(
             mesh=mesh,
             task=id,

@@ -43,6 +43,7 @@ from holdfast.rules.rows import JobRow, MeshRow
 from holdfast.storage.files.durable import TEMPORARY_PREFIX, make_folder, rename_folder
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.ports import Reader, Transaction
+from holdfast.storage.scans import blob_rows
 
 Progress = Callable[[int, int], None]
 """Told how many envelopes are in, of how many."""
@@ -309,14 +310,12 @@ class _Restore:
     def _report(
         self, home: Path, checked: bool, resumed_after: int, tx: Reader
     ) -> SnapshotRestored:
-        missing, after = 0, ""
+        missing = 0
         first: list[str] = []
-        while page := tx.blob_scan(after, limits.CHUNK_ROWS):
-            after = page[-1].sha256
-            named = [row.sha256 for row in page if row.released_at is None]
-            gone = [sha for sha in named if not self._engine.blobs.exists(sha)]
-            missing += len(gone)
-            first += gone[: _NAMED_MAX - len(first)]
+        for row in blob_rows(tx):
+            if row.released_at is None and not self._engine.blobs.exists(row.sha256):
+                missing += 1
+                first += [row.sha256] if missing <= _NAMED_MAX else []
         manifest = self._manifest
         return SnapshotRestored(
             home=home,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.node.library.node import Node
-from holdfast.node.messages.messages import prepare
+from holdfast.node.messages.send import prepare
 from holdfast.rules.destinations import PRIORITIES
 from holdfast.rules.ids import id_text
 from holdfast.simulate.delivery.queues import QUEUE

@@ -18,8 +18,8 @@ from holdfast.apps.cli.declare import FILTER, command_of
 from holdfast.apps.cli.progress import Progress
 from holdfast.apps.cli.session import CommandSession
 from holdfast.apps.cli.times import size
-from holdfast.node.exchange import export
-from holdfast.node.exchange.export import BadLine
+from holdfast.node.exchange import export, import_rows
+from holdfast.node.exchange.import_rows import BadLine
 from holdfast.node.recovery import backup
 from holdfast.rules.errors import BadInput
 from holdfast.rules.limits import BLOB_CHUNK_BYTES
@@ -179,10 +179,10 @@ def import_(
         Progress(session, "imported lines:") as progress,
     ):
         if as_log:
-            merged = export.import_log(node, source, progress=progress.to)
+            merged = import_rows.import_log(node, source, progress=progress.to)
             counts, bad, resumed = merged.counts, merged.refused, 0
         else:
-            report = export.import_(
+            report = import_rows.import_(
                 node, source, mesh_map=names, skip_bad=skip_bad, progress=progress.to
             )
             counts, bad, resumed = report.counts, report.bad, report.resumed_after

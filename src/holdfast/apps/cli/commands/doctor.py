@@ -12,7 +12,13 @@ from holdfast.apps.cli.commands.backup import back_up
 from holdfast.apps.cli.declare import command_of
 from holdfast.apps.cli.session import CommandSession
 from holdfast.node.recovery import doctor
-from holdfast.node.recovery.doctor import RepairReport, Report, RollbackReport
+from holdfast.node.recovery.doctor import Report
+from holdfast.node.recovery.repair import (
+    RepairReport,
+    RollbackReport,
+    repair_home,
+    rollback_migration,
+)
 from holdfast.rules.errors import BadInput
 
 _SIGNS = {"ok": "[OK]", "warn": "[WARN]", "fail": "[FAIL]"}
@@ -56,9 +62,9 @@ def doctor_(
     home = session.check_home()
     with session.relaying():
         if repair:
-            _show_repair(session, doctor.repair(home, peer=peer))
+            _show_repair(session, repair_home(home, peer=peer))
         elif version is not None:
-            _show_rollback(session, doctor.rollback_migration(home, version))
+            _show_rollback(session, rollback_migration(home, version))
         else:
             return _show(session, doctor.diagnose(home, full=full))
     return 0

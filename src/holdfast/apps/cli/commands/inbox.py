@@ -15,7 +15,7 @@ from holdfast.apps.cli.commands.send import CONTENT_TYPE, FROM, META, PRIORITY, 
 from holdfast.apps.cli.commands.send import told as told_of
 from holdfast.apps.cli.declare import FILTER, noun, verb
 from holdfast.apps.cli.session import CommandSession
-from holdfast.node.messages.messages import Message
+from holdfast.node.messages.inbox import Message
 
 inbox_ = noun("inbox", "Messages that came for this node.")
 

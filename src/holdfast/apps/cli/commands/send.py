@@ -12,7 +12,7 @@ import msgspec
 from holdfast.apps.cli import inputs
 from holdfast.apps.cli.declare import command_of
 from holdfast.apps.cli.session import CommandSession
-from holdfast.node.messages.messages import Sent
+from holdfast.node.messages.send import Sent
 from holdfast.rules.destinations import PRIORITIES
 from holdfast.rules.errors import BadInput
 from holdfast.rules.fingerprint import parse_meta

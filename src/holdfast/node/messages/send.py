@@ -1,0 +1,220 @@
+"""Sending messages.
+
+A message is a change like any other: it is in this node's log and in its outbox, on the disk,
+before the caller gets an answer. How far it has got since, its row in the outbox says (see
+`outbox`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.node.core.change import Change, Receipt
+from holdfast.node.core.context import NodeContext
+from holdfast.node.core.engine import NodeEngine
+from holdfast.rules import names
+from holdfast.rules.bodies import MessageSend, encode_body
+from holdfast.rules.destinations import KINDS, check_destination, check_priority, entity_of
+from holdfast.rules.errors import (
+    BadInput,
+    BadValue,
+    BodyTooLarge,
+    NotShared,
+    UnknownDestination,
+    UnknownMesh,
+)
+from holdfast.rules.fingerprint import canonical_meta, fingerprint, parse_meta
+from holdfast.rules.ids import id_text, parse_id
+from holdfast.rules.limits import MESSAGE_BYTES_MAX
+from holdfast.rules.message import MESSAGE
+from holdfast.rules.outbox import OutboxState, lane_of
+from holdfast.storage.ports import Reader, Transaction
+
+TEXT = "text/plain"
+
+
+class Sent(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that is on our disk, and how far it has got."""
+
+    id: str
+    mesh: str
+    kind: str
+    ref: str
+    state: str
+    """`pending`, `inflight`, `done` (the broker has it), `dead` or `aborted`."""
+    offset: int
+    duplicate: bool = False
+    """An earlier call with this id and content wrote it."""
+
+
+# --- sending -------------------------------------------------------------------------------------
+
+
+class MessageChange(Change):
+    """One message, checked and ready to be written. Its fingerprint is of what the caller asked
+    for; the broker computes it again.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        ctx: NodeContext,
+        mesh: str,
+        kind: str,
+        ref: str,
+        content: bytes,
+        *,
+        content_type: str = "",
+        meta: bytes = b"",
+        priority: str = "next",
+        reply_to: str = "",
+        id: str | None = None,
+    ) -> None:
+        """`meta` is canonical JSON already."""
+        self.ctx, self.mesh, self.op, self.owner = ctx, mesh, MESSAGE, ""
+        self.to = check_destination(kind, ref)
+        self.entity = entity_of(kind, ref)
+        self.body = MessageSend(content, content_type)
+        self.encoded = encode_body(self.body)
+        self.given = id is not None
+        self.id = ctx.new_id() if id is None else parse_id(id)
+        self.meta, self.priority = meta, check_priority(priority)
+        self.reply_to = id_text(parse_id(reply_to)) if reply_to else ""
+        self.fingerprint = fingerprint(
+            kind=kind,
+            ref=ref,
+            body=content,
+            reply_to=self.reply_to,
+            priority=priority,
+            meta=meta,
+        )
+
+    def carry_out(self, tx: Transaction) -> Receipt:
+        require_shared(tx, self.mesh)
+        return super().carry_out(tx)
+
+
+class SendMessage:
+    """The transaction that sends a message and returns how far it has got; a message that is sent
+    again stays where it was.
+    """
+
+    repeatable = True
+    __slots__ = ("change",)
+
+    def __init__(self, change: MessageChange) -> None:
+        self.change = change
+
+    def __call__(self, tx: Transaction) -> Sent:
+        change = self.change
+        receipt = change(tx)
+        assert change.to is not None
+        row = tx.outbox_get(lane_of(change.mesh), change.id)
+        return Sent(
+            id=receipt.id,
+            mesh=change.mesh,
+            kind=change.to[0],
+            ref=change.to[1],
+            # No row any more: the broker got it, or an operator gave it up, long ago.
+            state=str(OutboxState.DONE if row is None else row.state),
+            offset=receipt.offset,
+            duplicate=receipt.duplicate,
+        )
+
+
+def prepare(
+    engine: NodeEngine,
+    mesh: str,
+    kind: str,
+    ref: str,
+    content: bytes | str,
+    *,
+    content_type: str | None = None,
+    meta: Mapping[str, Any] | bytes | None = None,
+    priority: str = "next",
+    reply_to: str | None = None,
+    id: str | None = None,
+) -> SendMessage:
+    """Checks a message and returns the transaction that sends it. `meta` as raw JSON is read as
+    strictly as the fingerprint needs it. A `dm` may name a member instead of a key.
+    """
+    if isinstance(content, str):
+        content, content_type = _encoded(content), content_type or TEXT
+    if not isinstance(content, bytes):
+        raise BadValue(f"the content is {type(content).__name__}", hint="give text or bytes")
+    if len(content) > MESSAGE_BYTES_MAX:
+        raise BodyTooLarge(
+            f"the message has {len(content)} bytes; the most is {MESSAGE_BYTES_MAX}",
+            hint="share a file or put an object, and send its name",
+        )
+    if content_type:
+        names.check_key(content_type, "content type")
+    check_priority(priority)
+    names.check_mesh(mesh)
+    ref = engine.read("send", lambda tx: resolve(tx, mesh, kind, ref))
+    return SendMessage(
+        MessageChange(
+            engine.ctx,
+            mesh,
+            kind,
+            ref,
+            content,
+            content_type=content_type or "",
+            meta=canonical_meta(parse_meta(meta) if isinstance(meta, bytes) else meta),
+            priority=priority,
+            reply_to=reply_to or "",
+            id=id,
+        )
+    )
+
+
+def one_destination(topic: str | None, dm: str | None, queue: str | None) -> tuple[str, str]:
+    """Kind and reference of the one destination that the caller gave."""
+    given = [(kind, ref) for kind, ref in zip(KINDS, (topic, dm, queue), strict=True) if ref]
+    if len(given) != 1:
+        raise BadInput(
+            "a message goes to one topic, one member or one queue",
+            hint="give exactly one of topic, dm and queue",
+        )
+    return given[0]
+
+
+def resolve(tx: Reader, mesh: str, kind: str, ref: str) -> str:
+    """The reference of a destination as envelopes carry it: a member's name becomes its key."""
+    require_shared(tx, mesh)
+    if kind != "dm" or _is_key(ref):
+        return ref
+    found = [row.key.hex() for row in tx.known_members_list(mesh) if row.name == ref]
+    if len(found) != 1:
+        problem = "several members are" if found else "no member is known to be"
+        raise UnknownDestination(
+            f"{problem} called {ref!r} in the mesh {mesh!r}",
+            hint="give the key of the member: 64 hex digits; see: holdfast mesh members",
+        )
+    return found[0]
+
+
+def require_shared(tx: Reader, mesh: str) -> None:
+    row = tx.mesh_get(mesh)
+    if row is None:
+        raise UnknownMesh(f"there is no mesh {mesh!r}")
+    if not row.shared:
+        raise NotShared(f"the mesh {mesh!r} is personal: there is nobody to send to")
+
+
+def _is_key(ref: str) -> bool:
+    return len(ref) == 64 and not ref.strip("0123456789abcdef")
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise BadValue("the content contains half of a surrogate pair, which is not text") from None
+
+
+# --- what came -----------------------------------------------------------------------------------
