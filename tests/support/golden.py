@@ -1,6 +1,6 @@
 """Envelopes whose bytes were written down once, so that they stay readable for ever.
 
-The files in tests/contract/golden hold, per op, the bytes as hex and the fields that reading them
+The files in tests/contract/node_store/golden hold, per op, the bytes as hex and the fields that reading them
 must give. They are never rewritten: an op whose bytes change needs a new version and a new file.
 """
 
@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parents[1] / "contract" / "golden"
+FOLDER = Path(__file__).resolve().parents[1] / "contract" / "node_store" / "golden"
 
 
 @cache
