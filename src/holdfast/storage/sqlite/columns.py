@@ -27,8 +27,8 @@ class Codec(NamedTuple):
 
     encode: Callable[[Any], Any] | None
     """From the field to the column; None: as it is."""
-    decode: Callable[[Any], Any]
-    """From the column to the field."""
+    decode: Callable[..., Any]
+    """From the column, or the columns, to the field."""
 
 
 def _json(kind: Any) -> Codec:
@@ -73,13 +73,15 @@ class RowColumns(Generic[R]):
     def values(self) -> Callable[[R], tuple[Any, ...]]:
         """The values of a row's columns."""
         parts = ", ".join(self._encoded(name) for name in self._columns)
-        return self._compiled(f"lambda row: ({parts},)")
+        values: Callable[[R], tuple[Any, ...]] = self._compiled(f"lambda row: ({parts},)")
+        return values
 
     @cached_property
     def row(self) -> Callable[[Sequence[Any]], R]:
         """The row that these values of its columns make."""
         fields = ", ".join(f"{name}={self._decoded(name)}" for name in self._columns)
-        return self._compiled(f"lambda values: kind({fields})")
+        row: Callable[[Sequence[Any]], R] = self._compiled(f"lambda values: kind({fields})")
+        return row
 
     def rows(self, found: Iterable[Sequence[Any]]) -> list[R]:
         make = self.row

@@ -167,8 +167,8 @@ class SqliteStore:
         finally:
             self._give_back(connection)
 
-    def on_commit(self, told: Callable[[], None]) -> None:
-        self.writer.on_commit(told)
+    def on_commit(self, listener: Callable[[], None]) -> None:
+        self.writer.on_commit(listener)
 
     def stop(self, timeout_s: float | None = None) -> bool:
         done = self.writer.stop(timeout_s)
