@@ -45,8 +45,8 @@ from holdfast.rules.limits import DAY_MS, KEYS_OF_ZONE_MAX, MESH_SLUG_CHARS_MAX,
 from holdfast.rules.names import check_key, check_mesh
 from holdfast.rules.rows import TokenRow, ZoneKey, ZoneRow
 from holdfast.service.caller import ALL_MESHES, Caller, granted
-from holdfast.storage.files.durable import disk_errors, durable_replace, fsync_dir
-from holdfast.storage.files.home import IDENTITY_BYTES, HomePaths, alone_in
+from holdfast.storage.files.durable import alone_in, disk_errors, durable_replace, fsync_dir
+from holdfast.storage.files.home import IDENTITY_BYTES, HomePaths
 from holdfast.storage.ports import Reader, Transaction
 
 DAYS_MAX: Final = 36_500

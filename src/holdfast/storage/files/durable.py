@@ -211,3 +211,16 @@ def _flush(fd: int) -> None:
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
     else:
         os.fsync(fd)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """One at a time among the processes that change what lies in a folder."""
+    with disk_errors(f"lock {folder}"):
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with disk_errors(f"lock {folder}"):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

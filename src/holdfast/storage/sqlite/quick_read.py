@@ -132,7 +132,7 @@ def _is(status: os.stat_result, mode: int, user: int) -> bool:
 
 
 def _lives(root: str, name: str) -> bool:
-    """As `holdfast.storage.files.home` defines it: a living process holds a lock on its file."""
+    """As `storage.files.presence` defines it: a living process holds a lock on its file."""
     try:
         fd = os.open(f"{root}/{PROCESSES}/{name}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:

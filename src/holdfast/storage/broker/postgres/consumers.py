@@ -10,9 +10,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from holdfast.rules.broker_rows import BrokerConsumer, LogPage, LogRow
-from holdfast.rules.errors import EpochChanged, PastEnd, Truncated, UnknownConsumer
 from holdfast.rules.limits import SEQ_MAX
-from holdfast.storage.broker.postgres.base import PostgresPart, no_mesh, touched
+from holdfast.storage.broker.postgres.base import PostgresPart, columns, touched
+from holdfast.storage.broker.refusals import (
+    check_confirmed,
+    check_new_consumer,
+    no_consumer,
+    no_mesh,
+)
 
 _STANDS: Final = "SELECT number, epoch, seq AS last, first FROM mesh WHERE slug = $1"
 # One statement, so that all of a page is of one moment.
@@ -31,12 +36,12 @@ SELECT here.epoch, here.last, here.first, page.seq, page.id, page.broker_id, pag
 FROM here LEFT JOIN page ON page.bytes <= $5 OR page.place = 1
 ORDER BY page.seq
 """
-_COLUMNS: Final = "key, name, seq, added_at, seen_at, lost, lost_first, lost_last"
+_COLUMNS: Final = columns(BrokerConsumer)
 _ONE: Final = "mesh = $1 AND key = $2 AND name = $3"
 _ADD: Final = f"""
 INSERT INTO consumer AS c (mesh, key, name, seq, added_at, seen_at) VALUES ($1, $2, $3, $4, $5, $5)
 ON CONFLICT (mesh, key, name) DO UPDATE SET seen_at = excluded.seen_at
-RETURNING {", ".join(f"c.{column}" for column in _COLUMNS.split(", "))}
+RETURNING {columns(BrokerConsumer, "c.")}
 """
 _CONFIRM: Final = f"""
 UPDATE consumer SET seq = greatest(seq, $4), seen_at = $5 WHERE {_ONE} RETURNING {_COLUMNS}
@@ -95,12 +100,8 @@ class PostgresConsumers(PostgresPart):
             here = await _stands(con, mesh)
             who = (here["number"], key, name)
             there = await con.fetchval(f"SELECT 1 FROM consumer WHERE {_ONE}", *who)
-            if there is None and after > here["last"]:
-                raise PastEnd(f"seq {after} is past the end of {mesh} at {here['last']}")
-            if there is None and after + 1 < here["first"]:
-                raise Truncated(
-                    f"the log of {mesh} begins at {here['first']}", first_available=here["first"]
-                )
+            if there is None:
+                check_new_consumer(mesh, after, here["first"], here["last"])
             row = await con.fetchrow(_ADD, *who, after, now_ms)
             return await _settled(con, who, known, row)
 
@@ -113,16 +114,11 @@ class PostgresConsumers(PostgresPart):
             here = await _stands(con, mesh)
             who = (here["number"], key, name)
             if await con.fetchval(f"SELECT 1 FROM consumer WHERE {_ONE}", *who) is None:
-                raise UnknownConsumer(f"nobody reads {mesh} as {name!r}", hint="register first")
-            if epoch != here["epoch"]:
-                raise EpochChanged(
-                    f"{mesh} counts in epoch {here['epoch']}, not {epoch}", epoch=here["epoch"]
-                )
-            if seq > here["last"]:
-                raise PastEnd(f"seq {seq} is past the end of {mesh} at {here['last']}")
+                raise no_consumer(mesh, name)
+            check_confirmed(mesh, epoch, seq, current=here["epoch"], last=here["last"])
             row = await con.fetchrow(_CONFIRM, *who, seq, now_ms)
             if row is None:
-                raise UnknownConsumer(f"nobody reads {mesh} as {name!r}", hint="register first")
+                raise no_consumer(mesh, name)
             return await _settled(con, who, seq, row)
 
         return await self._connections.changed(work)

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
+
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import OWNER_GRANTS, BrokerMesh, EpochRow, InviteRow, MemberRow
-from holdfast.rules.errors import AlreadyExists, InviteEnded
 from holdfast.storage.broker.postgres import timeline
-from holdfast.storage.broker.postgres.base import PostgresPart, no_mesh, number_of, touched
+from holdfast.storage.broker.postgres.base import PostgresPart, columns, number_of, touched
 from holdfast.storage.broker.postgres.driver import asyncpg
 from holdfast.storage.broker.postgres.migrations import take_turn
+from holdfast.storage.broker.refusals import (
+    check_invite,
+    name_taken,
+    no_invite,
+    no_mesh,
+    slug_taken,
+)
 
-_MESH: Final = "SELECT server_id, slug, name, owner, epoch, base, seq, first, created_at FROM mesh"
+_MESH: Final = f"SELECT {columns(BrokerMesh)} FROM mesh"
+_OF_MEMBER: Final = columns(MemberRow, "b.")
 _MEMBER: Final = (
-    "SELECT key, b.name, grants, added_at, removed_at, got_epoch, got_seq, seen_at "
+    f"SELECT {_OF_MEMBER} "
     "FROM member b JOIN mesh m ON m.number = b.mesh WHERE m.slug = $1 AND removed_at IS NULL"
 )
-_PUT_MEMBER: Final = """
-INSERT INTO member
-    (mesh, key, name, grants, added_at, removed_at, got_epoch, got_seq, seen_at)
+_PUT_MEMBER: Final = f"""
+INSERT INTO member (mesh, {columns(MemberRow)})
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 ON CONFLICT (mesh, key) DO UPDATE SET
     name = excluded.name, grants = excluded.grants, added_at = excluded.added_at,
@@ -49,7 +57,7 @@ class PostgresMeshes(PostgresPart):
                 await _put_member(con, number, row)
             found = await con.fetchrow(f"{_MESH} WHERE slug = $1", slug)
             if found is None or found["owner"] != owner:
-                raise AlreadyExists(f"there is a mesh {slug} of another owner")
+                raise slug_taken(slug)
             return BrokerMesh(**found)
 
         return await self._connections.changed(work)
@@ -85,7 +93,7 @@ class PostgresMeshes(PostgresPart):
     async def epochs(self, slug: str) -> list[EpochRow]:
         rows = await self._connections.asked(
             lambda con: con.fetch(
-                "SELECT e.epoch, e.base, e.began_at, e.reason FROM epoch e "
+                f"SELECT {columns(EpochRow, 'e.')} FROM epoch e "
                 "JOIN mesh m ON m.number = e.mesh WHERE m.slug = $1 ORDER BY e.epoch",
                 slug,
             )
@@ -131,7 +139,7 @@ class PostgresMeshes(PostgresPart):
             lambda con: con.fetchrow(
                 "UPDATE member b SET grants = $3 FROM mesh m WHERE m.number = b.mesh "
                 "AND m.slug = $1 AND key = $2 AND removed_at IS NULL "
-                "RETURNING key, b.name, grants, added_at, removed_at, got_epoch, got_seq, seen_at",
+                f"RETURNING {_OF_MEMBER}",
                 *(mesh, key, sorted(grants)),
             )
         )
@@ -221,19 +229,16 @@ class PostgresMeshes(PostgresPart):
                 digest,
             )
             if invite is None:
-                raise InviteEnded("this invite is not known here, or it was taken back")
+                raise no_invite()
             slug: str = invite["slug"]
             if await _is_member(con, invite["mesh"], key):
                 return slug
-            if invite["expires_at"] <= now_ms:
-                raise InviteEnded("this invite is over")
-            if invite["uses_left"] < 1:
-                raise InviteEnded("this invite was used up")
             removed_at = await con.fetchval(
                 "SELECT removed_at FROM member WHERE mesh = $1 AND key = $2", invite["mesh"], key
             )
-            if removed_at is not None and invite["made_at"] <= removed_at:
-                raise InviteEnded("this key has left the mesh since the invite was made")
+            check_invite(
+                invite["uses_left"], invite["expires_at"], invite["made_at"], removed_at, now_ms
+            )
             grants = frozenset(invite["grants"])
             row = MemberRow(key=key, name=name, grants=grants, added_at=now_ms)
             await _put_member(con, invite["mesh"], row)
@@ -260,8 +265,8 @@ async def _put_member(con: Any, number: int, row: MemberRow) -> None:
     try:
         await con.execute(
             _PUT_MEMBER,
-            *(number, row.key, row.name, sorted(row.grants), row.added_at, row.removed_at),
-            *(row.got_epoch, row.got_seq, row.seen_at),
+            number,
+            *msgspec.structs.astuple(msgspec.structs.replace(row, grants=sorted(row.grants))),
         )
     except asyncpg.UniqueViolationError as error:
-        raise AlreadyExists(f"another member goes by the name {row.name}") from error
+        raise name_taken(row.name) from error

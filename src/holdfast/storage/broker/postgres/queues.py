@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from holdfast.rules.broker_rows import DeadLetter, QueueCounts, TakenRow
-from holdfast.rules.errors import BadInput, UnknownDestination
 from holdfast.rules.limits import TAKE_BYTES
 from holdfast.storage.broker.postgres.base import PostgresPart, number_of
+from holdfast.storage.broker.refusals import no_queue, no_settling
 
 DELIVERED_TOO_OFTEN: Final = "delivered too often"
 
@@ -32,9 +32,9 @@ WITH handed AS (
     UPDATE queue SET lease = t.lease, holder = $4, visible_at = $5, deliveries = deliveries + 1
     FROM unnest($2::bigint[], $3::bytea[]) AS t (seq, lease)
     WHERE queue.mesh = $1 AND queue.seq = t.seq
-    RETURNING queue.seq, queue.ref, queue.rank, queue.lease, queue.deliveries
+    RETURNING queue.seq, queue.rank, queue.lease, queue.deliveries
 )
-SELECT h.seq, h.ref, h.lease, h.deliveries, p.broker_id, p.raw
+SELECT h.seq, h.lease, h.deliveries, p.broker_id, p.raw
 FROM handed h JOIN message p ON p.mesh = $1 AND p.seq = h.seq ORDER BY h.rank, h.seq
 """
 _SETTLE: Final = {
@@ -66,11 +66,11 @@ class PostgresQueues(PostgresPart):
                 *(number, queue),
             )
             if settings is None:
-                raise UnknownDestination(f"{mesh} has no queue {queue}")
+                raise no_queue(queue)
             seqs = await self._free(con, number, queue, most, settings["deliveries_max"], now_ms)
             until = now_ms + settings["visibility_ms"]
             rows = await con.fetch(_HAND_OUT, number, seqs, leases[: len(seqs)], holder, until)
-            return [TakenRow(queue=queue, until=until, **_without(row, "ref")) for row in rows]
+            return [TakenRow(queue=queue, until=until, **row) for row in rows]
 
         return await self._connections.changed(work)
 
@@ -100,7 +100,7 @@ class PostgresQueues(PostgresPart):
         self, mesh: str, queue: str, seq: int, lease: bytes, how: str, reason: str, now_ms: int
     ) -> bool:
         if how not in _SETTLE:
-            raise BadInput(f"{how!r} settles nothing", hint=f"use one of: {', '.join(_SETTLE)}")
+            raise no_settling(how)
         statement = _SETTLE[how].format(mine=_MINE) + " RETURNING queue.seq"
 
         async def work(con: Any) -> bool:
@@ -154,7 +154,3 @@ class PostgresQueues(PostgresPart):
         if revived:
             self._news.grew(mesh, 0)
         return revived
-
-
-def _without(row: Any, name: str) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if key != name}

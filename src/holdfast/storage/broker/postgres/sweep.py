@@ -15,11 +15,10 @@ from holdfast.rules.limits import (
     DAY_MS,
     POSTGRES_COUNT_ROWS_MAX,
 )
+from holdfast.storage.broker.accepted import mode_of
 from holdfast.storage.broker.postgres.base import PostgresPart, touched
 from holdfast.storage.broker.postgres.consumers import NOTE_LOST, awaited_behind
 from holdfast.storage.broker.postgres.queues import DELIVERED_TOO_OFTEN
-
-_DEFAULT_MODE: Final[tuple[Mode, int]] = ("retention_scoped", 30)
 
 # One that waits in a queue stays; a dead letter goes with its message.
 _MESSAGES: Final = f"""
@@ -67,7 +66,7 @@ DELETE FROM message p USING doomed d WHERE p.mesh = d.mesh AND p.seq = d.seq
 """
 _DEDUPE: Final = """
 DELETE FROM dedupe WHERE (mesh, id) IN (
-    -- Also those that were promised less when they came: nodes go by what they are told now.
+    -- Also ids that came under a shorter promise: nodes go by the number of days that holds now.
     SELECT mesh, id FROM dedupe WHERE NOT history AND expires_at <= $1 AND first_seen_at <= $3
     ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED
 )
@@ -197,10 +196,7 @@ class PostgresSweep(PostgresPart):
         noted: str | None = await self._connections.asked(
             lambda con: con.fetchval("SELECT value FROM meta WHERE name = 'mode'")
         )
-        if noted is None:
-            return _DEFAULT_MODE
-        mode, days = noted.split()
-        return ("permanent" if mode == "permanent" else "retention_scoped"), int(days)
+        return mode_of(*(noted.split() if noted is not None else (None, None)))
 
     async def set_mode(self, mode: Mode, days: int) -> None:
         await self._connections.said(

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import apsw
-import msgspec
 
 from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, PushedEnvelope
 from holdfast.rules.destinations import rank
 from holdfast.rules.message import CHANGE
+from holdfast.storage.broker.accepted import Known
 from holdfast.storage.broker.sqlite.database import SEQ_BITS, BrokerDatabase
 
 KINDS: Final = ("change", "topic", "dm", "queue")
@@ -44,30 +44,6 @@ _KNOWN: Final = (
     "SELECT id, fingerprint, epoch, seq, broker_id, first_seen_at, history FROM dedupe "
     "WHERE mesh = ? AND id IN carray(?)"
 )
-
-
-class Known(msgspec.Struct, frozen=True, gc=False):
-    """A dedupe row."""
-
-    fingerprint: bytes
-    epoch: int
-    seq: int
-    broker_id: bytes
-    first_seen_at: int
-    history: bool
-
-    def answer(self, fingerprint: bytes, epoch: int) -> AcceptResult:
-        same = fingerprint == self.fingerprint
-        return AcceptResult(
-            verdict=AcceptVerdict.DUPLICATE if same else AcceptVerdict.REUSED,
-            epoch=epoch,
-            message_epoch=self.epoch,
-            seq=self.seq,
-            broker_id=self.broker_id,
-            first_seen_at=self.first_seen_at,
-            history_available=self.history,
-            fingerprint=b"" if same else self.fingerprint,
-        )
 
 
 class _Gate:
@@ -124,7 +100,7 @@ class _Growing:
 
 
 class SqliteAccept(BrokerDatabase):
-    """`accept` and `known` of a desk."""
+    """`accept` and `known` of the store."""
 
     groups_max: Final = 1
 
@@ -208,25 +184,24 @@ class SqliteAccept(BrokerDatabase):
 
     def _is_there(self, mesh: int, kind: str, ref: str) -> bool:
         if kind == "dm":
-            asked = "member WHERE mesh = ? AND key = ? AND removed_at IS NULL"
+            table = "member WHERE mesh = ? AND key = ? AND removed_at IS NULL"
             values: tuple[Any, ...] = (mesh, bytes.fromhex(ref))
         else:
-            asked = "destination WHERE mesh = ? AND kind = ? AND ref = ?"
+            table = "destination WHERE mesh = ? AND kind = ? AND ref = ?"
             values = (mesh, kind, ref)
-        return self.connection.execute(f"SELECT 1 FROM {asked}", values).get is not None
+        return self.connection.execute(f"SELECT 1 FROM {table}", values).get is not None
 
     async def known(
-        self, mesh: str, asked: Sequence[tuple[bytes, bytes]]
+        self, mesh: str, ids: Sequence[tuple[bytes, bytes]]
     ) -> list[AcceptResult | None]:
         with self.reading() as con:
             row = con.execute("SELECT number, epoch FROM mesh WHERE slug = ?", (mesh,)).get
             if row is None:
-                return [None] * len(asked)
+                return [None] * len(ids)
             number, epoch = row
-            found = _known(con, number, [id for id, _ in asked])
+            found = _known(con, number, [id for id, _ in ids])
         return [
-            found[id].answer(fingerprint, epoch) if id in found else None
-            for id, fingerprint in asked
+            found[id].answer(fingerprint, epoch) if id in found else None for id, fingerprint in ids
         ]
 
 

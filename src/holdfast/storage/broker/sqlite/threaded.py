@@ -83,12 +83,12 @@ class ThreadedBrokerStore:
             self._reader.stop()
             self._writer.stop()
 
-    def on_news(self, told: Callable[[str, int], None]) -> None:
+    def on_news(self, listener: Callable[[str, int], None]) -> None:
         loop = asyncio.get_running_loop()
 
         def tell(mesh: str, seq: int) -> None:
             if not loop.is_closed():
-                loop.call_soon_threadsafe(told, mesh, seq)
+                loop.call_soon_threadsafe(listener, mesh, seq)
 
         self.inner.on_news(tell)
 
