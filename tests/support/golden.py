@@ -1,8 +1,7 @@
 """Envelopes whose bytes were written down once, so that they stay readable for ever.
 
-The files in tests/contract/node_store/golden hold, per op, the bytes as hex and the fields that
-reading them must give. They are never rewritten: an op whose bytes change needs a new version and a
-new file.
+The files in tests/contract/golden hold, per op, the bytes as hex and the fields that reading them
+must give. They are never rewritten: an op whose bytes change needs a new version and a new file.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ def test_Z7_pieces_survive_a_restart_and_only_the_rest_is_pulled(files: FileBlob
 PULLER = """
 import signal, sys
 from pathlib import Path
-from holdfast.storage.blobs import FileBlobs
+from holdfast.storage.files.blobs import FileBlobs
 blobs = FileBlobs(Path(sys.argv[1]))
 sha, piece = sys.argv[2], bytes.fromhex(sys.argv[3])
 blobs.put_piece(sha, 0, piece)

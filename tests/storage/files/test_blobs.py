@@ -497,7 +497,7 @@ TINY_DISK = """
 import io, os, subprocess, sys
 from pathlib import Path
 from holdfast.rules.errors import DiskFull, StoreFailed
-from holdfast.storage.blobs import FileBlobs
+from holdfast.storage.files.blobs import FileBlobs
 disk = sys.argv[1]
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tiny", disk], check=True)
 blobs = FileBlobs(Path(disk) / "blobs")
@@ -540,7 +540,7 @@ def test_S9_a_full_and_then_read_only_disk_is_told_and_what_was_there_stays_read
 STALL = """
 import signal, sys
 from pathlib import Path
-from holdfast.storage.blobs import FileBlobs
+from holdfast.storage.files.blobs import FileBlobs
 class Stalls:
     reads = 0
     def read(self, size):

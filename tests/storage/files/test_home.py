@@ -354,7 +354,7 @@ def test_S1_a_file_whose_writer_gives_up_stays_as_it_was(tmp_path: Path) -> None
 ENTER = """
 import os, signal, sys, threading
 from pathlib import Path
-from holdfast.storage import home
+from holdfast.storage.files import home, presence as presences
 paths = home.HomePaths(Path(sys.argv[1]))
 presence = presences.Presence.enter(paths)
 """
@@ -546,7 +546,7 @@ def test_S12_a_forked_child_cannot_leave_for_its_parent_nor_keep_it_alive(
 COME_AND_GO = """
 import sys
 from pathlib import Path
-from holdfast.storage import home
+from holdfast.storage.files import home, presence as presences
 paths = home.HomePaths(Path(sys.argv[1]))
 print("up", flush=True)
 sys.stdin.readline()

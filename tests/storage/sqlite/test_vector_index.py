@@ -484,7 +484,7 @@ def test_S8_the_extension_is_loaded_once_and_the_door_is_closed_again(tmp_path: 
 def test_S8_the_extensions_slow_package_is_never_imported() -> None:
     program = (
         "import sys, apsw\n"
-        "from holdfast.storage.sqlite import vectors\n"
+        "from holdfast.storage.sqlite import vector_index as vectors\n"
         "vectors.load_extension(apsw.Connection(':memory:'))\n"
         "assert not {'sqlite_vec', 'numpy', 'sqlite3'} & set(sys.modules)\n"
     )

@@ -168,7 +168,7 @@ class Node:
     # --- what people must know -----------------------------------------------------------------
 
     def take_warnings(self, mesh: str | None = None) -> list[WarningRow]:
-        """What this peer has not been told yet; each is told once."""
+        """The warnings for this peer that were not taken before; each is given once."""
         if not self._engine.read("warnings", lambda tx: tx.warning_list(mesh)):
             return []
 

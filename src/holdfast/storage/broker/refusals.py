@@ -36,7 +36,7 @@ def no_mesh(slug: str) -> UnknownMesh:
 
 def slug_taken(slug: str) -> AlreadyExists:
     return AlreadyExists(
-        f"somebody else has a mesh {slug!r} at this broker", hint="choose another name for the mesh"
+        f"another owner has a mesh {slug!r} at this broker", hint="choose another name for the mesh"
     )
 
 

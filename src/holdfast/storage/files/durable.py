@@ -2,11 +2,11 @@
 
 A file appears under its name only when it is whole and safe: it is written under a temporary name
 in the same file system, flushed to the disk, renamed, and then the folder is flushed too, because a
-rename is a change of the folder. Whoever looks at the name, at any moment and after any crash, sees
-the old content or the new.
+rename is a change of the folder. A reader of the name, at any moment and after any crash, sees the
+old content or the new.
 
 A failed flush is final. The kernel may have dropped the pages, so a second flush would report a
-success that never happened; the temporary file goes away and the caller hears of it.
+success that never happened; the temporary file goes away and the caller gets the error.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     data.db  data.db-wal  data.db-shm     0600   the database (SQLite's own files)
     blobs/ab/<sha256>                     0600 in 0700 folders
     identity.key  identity.next.key       0600   32 random bytes, its signing seed, and the next one
-    tls.crt  tls.key                      0600   what its daemon shows to whoever connects
+    tls.crt  tls.key                      0600   what its daemon shows to clients
     api.sock  wake.sock                   0600   sockets of its daemon
     ballast                               0600   room that is given up when the disk is full
     log.mark                              0600
@@ -199,14 +199,14 @@ def check_modes(paths: HomePaths, *, full: bool = False) -> list[str]:
 def socket_path(paths: HomePaths) -> Path:
     """Where the daemon of a home listens: in the home, or near if its path is too long for that.
 
-    NotOurs if somebody else has laid a folder there.
+    NotOurs if another user has made a folder there.
     """
     return _safe(_reachable(paths, paths.socket), paths)
 
 
 def wake_path(paths: HomePaths, *, make: bool = False) -> Path:
-    """Where the daemon of a home is nudged. Whoever nudges only looks: this never fails, and a
-    nudge that falls into a trap says nothing. With `make`, for the daemon, see `socket_path`.
+    """Where other processes nudge the daemon of a home. For them this never fails: a nudge that
+    goes to a wrong place tells nothing. With `make`, for the daemon, see `socket_path`.
     """
     path = _reachable(paths, paths.wake)
     return _safe(path, paths) if make else path
@@ -329,7 +329,7 @@ def _reachable(paths: HomePaths, socket: Path) -> Path:
 def _safe(socket: Path, paths: HomePaths) -> Path:
     """The same, in a folder of ours.
 
-    A short name stands where everybody may write, so whoever comes first could set a trap there: a
+    A short name stands where every user may write, and another could have made the folder first. A
     folder that is not ours, or that others may enter, is not used.
     """
     folder = socket.parent

@@ -1,4 +1,4 @@
-"""What merges discarded, and what this node's peer must still be told."""
+"""What merges discarded, and the warnings that this node's peer has not seen yet."""
 
 from __future__ import annotations
 

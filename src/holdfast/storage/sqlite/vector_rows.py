@@ -1,4 +1,4 @@
-"""Vectors as rows, and their models. The search itself is in `vectors`."""
+"""Vectors as rows, and their models. The search itself is in `vector_index`."""
 
 from __future__ import annotations
 

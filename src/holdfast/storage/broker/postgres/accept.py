@@ -32,10 +32,10 @@ _REUSED: Final = 2
 _KNOWN: Final = (1, _REUSED)
 _HEAD_BYTES: Final = (16, 32, 16)
 _TWIN: Final = 8
-"""Has the id of one that was created before it in the same group."""
+"""The code for an envelope with the id of one that was created before it in the same group."""
 
 _ALL_CREATED: Final = 9
-"""One row for the whole group, with the first seq of it."""
+"""The code of a single row that answers for the whole group, with its first seq."""
 
 _ACCEPT: Final = f"SELECT * FROM accept_alike({', '.join(f'${n}' for n in range(1, 16))})"
 _ROUTE: Final = attrgetter("mesh", "sender", "origin", "kind", "ref", "priority", "epoch")
@@ -63,7 +63,7 @@ class PostgresAccept(PostgresPart):
             *(now_ms, keep_ms, dedupe_ms, slugs, *_routes(batch), _twins(batch), _heads(batch)),
             raws,
         )
-        rows = await self._connections.said(lambda con: con.fetch(_ACCEPT, *arguments))
+        rows = await self._connections.execute(lambda con: con.fetch(_ACCEPT, *arguments))
         if rows[0][0] == _ALL_CREATED:
             _, epoch, _, first, *_ = rows[0]
             self._news.grew(batch[0].mesh, first + len(batch) - 1)
@@ -78,7 +78,7 @@ class PostgresAccept(PostgresPart):
         self, mesh: str, ids: Sequence[tuple[bytes, bytes]]
     ) -> list[AcceptResult | None]:
         keys = [id for id, _ in ids]
-        rows = await self._connections.asked(lambda con: con.fetch(_KNOWN_IDS, mesh, keys))
+        rows = await self._connections.read(lambda con: con.fetch(_KNOWN_IDS, mesh, keys))
         answers: list[AcceptResult | None] = [None] * len(ids)
         for number, epoch, *known in rows:
             answers[number - 1] = Known(*known).answer(ids[number - 1][1], epoch)

@@ -1,6 +1,6 @@
 """The whole log of a mesh, and its named readers.
 
-A reader gets everything, whomever it is for. What has expired leaves holes in the seqs. Those that
+A reader gets everything, for every member. What has expired leaves holes in the seqs. Those that
 were there before the reader came are not its concern; those that come afterwards, before it has
 confirmed what stood there, are noted with it as lost, by the statement that removes them.
 """
@@ -61,11 +61,12 @@ NOTE_LOST: Final = """lost AS (
     ) x
     WHERE c.mesh = x.mesh AND c.key = x.key AND c.name = x.name
 )"""
-"""A part of the statement that removes `doomed`: tells every reader what it has not confirmed."""
+"""A part of the statement that removes `doomed`: notes with every reader what it had not confirmed.
+"""
 
 
 def awaited_behind(mesh: str) -> str:
-    """SQL: the seq of a mesh behind which somebody awaits everything; the last one if nobody."""
+    """SQL: the lowest seq that a reader of a mesh has confirmed; SEQ_MAX if it has no reader."""
     return (
         "coalesce((SELECT min(c.seq) FROM consumer c JOIN member b ON b.mesh = c.mesh "
         "AND b.key = c.key AND b.removed_at IS NULL AND 'audit' = ANY (b.grants) "
@@ -80,7 +81,7 @@ class PostgresConsumers(PostgresPart):
         span = (min(after, SEQ_MAX), min(upto, SEQ_MAX))
         # One more than is given: so it is known whether the page ends at its last row.
         values = (mesh, *span, limit + 1, bytes_max)
-        rows = await self._connections.asked(lambda con: con.fetch(_PAGE, *values))
+        rows = await self._connections.read(lambda con: con.fetch(_PAGE, *values))
         if not rows:
             raise no_mesh(mesh)
         shown = [
@@ -105,7 +106,7 @@ class PostgresConsumers(PostgresPart):
             row = await con.fetchrow(_ADD, *who, after, now_ms)
             return await _settled(con, who, known, row)
 
-        return await self._connections.changed(work)
+        return await self._connections.transact(work)
 
     async def consumer_confirm(
         self, mesh: str, key: bytes, name: str, epoch: int, seq: int, now_ms: int
@@ -121,7 +122,7 @@ class PostgresConsumers(PostgresPart):
                 raise no_consumer(mesh, name)
             return await _settled(con, who, seq, row)
 
-        return await self._connections.changed(work)
+        return await self._connections.transact(work)
 
     async def consumer_list(self, mesh: str) -> list[BrokerConsumer]:
         async def work(con: Any) -> list[BrokerConsumer]:
@@ -131,7 +132,7 @@ class PostgresConsumers(PostgresPart):
             )
             return [BrokerConsumer(**row) for row in rows]
 
-        return await self._connections.asked(work)
+        return await self._connections.read(work)
 
     async def consumer_drop(self, mesh: str, key: bytes, name: str) -> bool:
         async def work(con: Any) -> bool:
@@ -141,7 +142,7 @@ class PostgresConsumers(PostgresPart):
                 > 0
             )
 
-        return await self._connections.changed(work)
+        return await self._connections.transact(work)
 
 
 async def _stands(con: Any, mesh: str) -> Any:
@@ -152,5 +153,5 @@ async def _stands(con: Any, mesh: str) -> Any:
 
 
 async def _settled(con: Any, who: tuple[int, bytes, str], known: int, row: Any) -> BrokerConsumer:
-    """The reader, after it said that of what it lost up to a seq it has or knows all."""
+    """The reader, after what it has lost up to a seq that it knows of is forgotten."""
     return BrokerConsumer(**(await con.fetchrow(_SETTLE, *who, known) or row))

@@ -24,10 +24,10 @@ class PostgresDestinations(PostgresPart):
                 *msgspec.structs.astuple(row),
             )
 
-        await self._connections.changed(work)
+        await self._connections.transact(work)
 
     async def destination_list(self, mesh: str) -> list[DestinationRow]:
-        rows = await self._connections.asked(
+        rows = await self._connections.read(
             lambda con: con.fetch(
                 f"SELECT {_DESTINATION} FROM destination d "
                 "JOIN mesh m ON m.number = d.mesh WHERE m.slug = $1 ORDER BY kind, ref",
@@ -54,7 +54,7 @@ class PostgresDestinations(PostgresPart):
                 )
             return touched(status) > 0
 
-        return await self._connections.changed(work)
+        return await self._connections.transact(work)
 
     async def subscribe(self, mesh: str, key: bytes, topic: str) -> int:
         async def work(con: Any) -> int:
@@ -77,10 +77,10 @@ class PostgresDestinations(PostgresPart):
             )
             return since
 
-        return await self._connections.changed(work)
+        return await self._connections.transact(work)
 
     async def unsubscribe(self, mesh: str, key: bytes, topic: str) -> bool:
-        status = await self._connections.said(
+        status = await self._connections.execute(
             lambda con: con.execute(
                 "DELETE FROM subscription USING mesh m WHERE m.number = mesh AND m.slug = $1 "
                 "AND key = $2 AND topic = $3",
@@ -90,7 +90,7 @@ class PostgresDestinations(PostgresPart):
         return touched(status) > 0
 
     async def subscriptions(self, mesh: str, key: bytes) -> dict[str, int]:
-        rows = await self._connections.asked(
+        rows = await self._connections.read(
             lambda con: con.fetch(
                 "SELECT topic, since FROM subscription s JOIN mesh m ON m.number = s.mesh "
                 "WHERE m.slug = $1 AND key = $2 ORDER BY topic",

@@ -60,16 +60,16 @@ class PostgresMeshes(PostgresPart):
                 raise slug_taken(slug)
             return BrokerMesh(**found)
 
-        return await self._connections.changed(work)
+        return await self._connections.transact(work)
 
     async def mesh_get(self, slug: str) -> BrokerMesh | None:
-        row = await self._connections.asked(
+        row = await self._connections.read(
             lambda con: con.fetchrow(f"{_MESH} WHERE slug = $1", slug)
         )
         return None if row is None else BrokerMesh(**row)
 
     async def mesh_list(self) -> list[BrokerMesh]:
-        rows = await self._connections.asked(lambda con: con.fetch(f"{_MESH} ORDER BY slug"))
+        rows = await self._connections.read(lambda con: con.fetch(f"{_MESH} ORDER BY slug"))
         return [BrokerMesh(**row) for row in rows]
 
     async def mesh_remove(self, slug: str) -> bool:
@@ -88,10 +88,10 @@ class PostgresMeshes(PostgresPart):
                 )
             return True
 
-        return await self._connections.changed(work)
+        return await self._connections.transact(work)
 
     async def epochs(self, slug: str) -> list[EpochRow]:
-        rows = await self._connections.asked(
+        rows = await self._connections.read(
             lambda con: con.fetch(
                 f"SELECT {columns(EpochRow, 'e.')} FROM epoch e "
                 "JOIN mesh m ON m.number = e.mesh WHERE m.slug = $1 ORDER BY e.epoch",
@@ -109,7 +109,7 @@ class PostgresMeshes(PostgresPart):
             rows = await con.fetch(f"{_MESH} WHERE slug = ANY ($1) ORDER BY slug", slugs)
             return [BrokerMesh(**row) for row in rows]
 
-        moved = await self._connections.changed(work)
+        moved = await self._connections.transact(work)
         for mesh in moved:
             self._news.grew(mesh.slug, 0)
         return moved
@@ -117,13 +117,13 @@ class PostgresMeshes(PostgresPart):
     # --- members -------------------------------------------------------------------------------
 
     async def member_get(self, mesh: str, key: bytes) -> MemberRow | None:
-        row = await self._connections.asked(
+        row = await self._connections.read(
             lambda con: con.fetchrow(f"{_MEMBER} AND key = $2", mesh, key)
         )
         return None if row is None else _member(row)
 
     async def member_list(self, mesh: str) -> list[MemberRow]:
-        rows = await self._connections.asked(
+        rows = await self._connections.read(
             lambda con: con.fetch(f"{_MEMBER} ORDER BY b.name", mesh)
         )
         return [_member(row) for row in rows]
@@ -132,10 +132,10 @@ class PostgresMeshes(PostgresPart):
         async def work(con: Any) -> None:
             await _put_member(con, await number_of(con, mesh), row)
 
-        await self._connections.changed(work)
+        await self._connections.transact(work)
 
     async def member_grant(self, mesh: str, key: bytes, grants: frozenset[str]) -> MemberRow | None:
-        row = await self._connections.said(
+        row = await self._connections.execute(
             lambda con: con.fetchrow(
                 "UPDATE member b SET grants = $3 FROM mesh m WHERE m.number = b.mesh "
                 "AND m.slug = $1 AND key = $2 AND removed_at IS NULL "
@@ -159,10 +159,10 @@ class PostgresMeshes(PostgresPart):
             await con.execute("DELETE FROM invite WHERE mesh = $1 AND made_by = $2", number, key)
             return True
 
-        return await self._connections.changed(work)
+        return await self._connections.transact(work)
 
     async def meshes_of(self, key: bytes) -> list[str]:
-        rows = await self._connections.asked(
+        rows = await self._connections.read(
             lambda con: con.fetch(
                 "SELECT m.slug FROM member b JOIN mesh m ON m.number = b.mesh "
                 "WHERE b.key = $1 AND b.removed_at IS NULL ORDER BY m.slug",
@@ -172,7 +172,7 @@ class PostgresMeshes(PostgresPart):
         return [row["slug"] for row in rows]
 
     async def member_got(self, mesh: str, key: bytes, epoch: int, seq: int, now_ms: int) -> None:
-        await self._connections.said(
+        await self._connections.execute(
             lambda con: con.execute(
                 "UPDATE member SET seen_at = greatest(seen_at, $5), "
                 "(got_epoch, got_seq) = (SELECT * FROM (VALUES (got_epoch, got_seq), ($3, $4)) "
@@ -197,10 +197,10 @@ class PostgresMeshes(PostgresPart):
                 *(row.expires_at, row.made_by, row.made_at),
             )
 
-        await self._connections.changed(work)
+        await self._connections.transact(work)
 
     async def invite_list(self, mesh: str) -> list[InviteRow]:
-        rows = await self._connections.asked(
+        rows = await self._connections.read(
             lambda con: con.fetch(
                 "SELECT m.slug AS mesh, digest, grants, uses_left, expires_at, made_by, made_at "
                 "FROM invite i JOIN mesh m ON m.number = i.mesh WHERE m.slug = $1 "
@@ -211,7 +211,7 @@ class PostgresMeshes(PostgresPart):
         return [InviteRow(**{**row, "grants": frozenset(row["grants"])}) for row in rows]
 
     async def invite_drop(self, mesh: str, digest: bytes) -> bool:
-        status = await self._connections.said(
+        status = await self._connections.execute(
             lambda con: con.execute(
                 "DELETE FROM invite USING mesh m WHERE m.number = mesh AND m.slug = $1 "
                 "AND digest = $2",
@@ -247,7 +247,7 @@ class PostgresMeshes(PostgresPart):
             )
             return slug
 
-        return await self._connections.changed(work)
+        return await self._connections.transact(work)
 
 
 def _member(row: Any) -> MemberRow:

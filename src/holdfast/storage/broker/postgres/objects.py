@@ -32,7 +32,7 @@ _PIECE: Final = (
 
 class PostgresObjects(PostgresPart):
     async def object_size(self, mesh: str, sha256: str) -> int | None:
-        size: int | None = await self._connections.asked(
+        size: int | None = await self._connections.read(
             lambda con: con.fetchval(
                 "SELECT size FROM object o JOIN mesh m ON m.number = o.mesh "
                 "WHERE m.slug = $1 AND sha256 = $2 AND whole",
@@ -68,7 +68,7 @@ class PostgresObjects(PostgresPart):
             )
             return pieces + 1
 
-        return await self._connections.changed(work)
+        return await self._connections.transact(work)
 
     async def object_finish(self, mesh: str, sha256: str, size: int) -> None:
         async def work(con: Any) -> bool:
@@ -93,7 +93,7 @@ class PostgresObjects(PostgresPart):
             return same
 
         # Refused outside: what is thrown away must be committed.
-        if not await self._connections.changed(work):
+        if not await self._connections.transact(work):
             raise not_the_object(sha256)
 
     async def object_read(self, mesh: str, sha256: str) -> AsyncIterator[bytes]:
@@ -109,7 +109,7 @@ class PostgresObjects(PostgresPart):
             number += 1
 
     async def _piece(self, mesh: str, sha256: str, number: int) -> bytes | None:
-        piece: bytes | None = await self._connections.asked(
+        piece: bytes | None = await self._connections.read(
             lambda con: con.fetchval(_PIECE, mesh, sha256, number)
         )
         return piece
@@ -135,7 +135,7 @@ class PostgresSnapshots(PostgresPart):
                 )
             return SnapshotRow(**found)
 
-        return await self._connections.changed(work)
+        return await self._connections.transact(work)
 
     async def snapshot_add(self, mesh: str, id: str, number: int, rows: int, part: bytes) -> int:
         check_part(part)
@@ -162,7 +162,7 @@ class PostgresSnapshots(PostgresPart):
             )
             return parts + 1
 
-        return await self._connections.changed(work)
+        return await self._connections.transact(work)
 
     async def snapshot_commit(self, mesh: str, id: str, digest: bytes, now_ms: int) -> SnapshotRow:
         async def work(con: Any) -> SnapshotRow | None:
@@ -184,13 +184,13 @@ class PostgresSnapshots(PostgresPart):
                 return None
             return await _make_ready(con, of, SnapshotRow(**there), digest)
 
-        ready = await self._connections.changed(work)
+        ready = await self._connections.transact(work)
         if ready is None:
             raise not_the_snapshot(id)
         return ready
 
     async def snapshot_get(self, mesh: str) -> SnapshotRow | None:
-        row = await self._connections.asked(
+        row = await self._connections.read(
             lambda con: con.fetchrow(
                 f"SELECT {_SNAPSHOT} FROM snapshot WHERE ready "
                 "AND mesh = (SELECT number FROM mesh WHERE slug = $1)",
@@ -200,7 +200,7 @@ class PostgresSnapshots(PostgresPart):
         return None if row is None else SnapshotRow(**row)
 
     async def snapshot_part(self, mesh: str, id: str, number: int) -> bytes | None:
-        part: bytes | None = await self._connections.asked(
+        part: bytes | None = await self._connections.read(
             lambda con: con.fetchval(
                 "SELECT p.part FROM snapshot s JOIN snapshot_part p USING (mesh, id) "
                 "WHERE s.mesh = (SELECT number FROM mesh WHERE slug = $1) AND s.id = $2 "

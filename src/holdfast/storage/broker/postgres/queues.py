@@ -1,7 +1,7 @@
-"""Queues: many take, one gets each message, until one of them has finished with it.
+"""Queues: each message goes to one member at a time, until one has finished with it.
 
-Whoever takes locks the rows that it takes and steps over those that another is just taking, so
-takers never wait for each other and never get the same message.
+A call that takes messages locks their rows and skips rows that another call has locked, so two
+calls never wait for each other and never get the same message.
 """
 
 from __future__ import annotations
@@ -72,12 +72,14 @@ class PostgresQueues(PostgresPart):
             rows = await con.fetch(_HAND_OUT, number, seqs, leases[: len(seqs)], holder, until)
             return [TakenRow(queue=queue, until=until, **row) for row in rows]
 
-        return await self._connections.changed(work)
+        return await self._connections.transact(work)
 
     async def _free(
         self, con: Any, number: int, queue: str, most: int, deliveries_max: int, now_ms: int
     ) -> list[int]:
-        """Seqs that may be handed out, by rank and age. Those worn out die on the way."""
+        """The seqs of messages to hand out, by rank and age. Those that were delivered too often
+        become dead letters on the way.
+        """
         seqs: list[int] = []
         size = 0
         while len(seqs) < most:
@@ -108,13 +110,13 @@ class PostgresQueues(PostgresPart):
             found = await con.fetchval(statement, number, queue, seq, lease, reason, now_ms)
             return found is not None
 
-        settled = await self._connections.changed(work)
+        settled = await self._connections.transact(work)
         if settled and how == "again":
             self._news.grew(mesh, 0)
         return settled
 
     async def queue_counts(self, mesh: str) -> list[QueueCounts]:
-        rows = await self._connections.asked(
+        rows = await self._connections.read(
             lambda con: con.fetch(
                 "SELECT d.ref AS queue, "
                 "count(q.seq) FILTER (WHERE died_at IS NULL AND lease IS NULL) AS ready, "
@@ -129,7 +131,7 @@ class PostgresQueues(PostgresPart):
         return [QueueCounts(**row) for row in rows]
 
     async def dead_letters(self, mesh: str, queue: str, limit: int) -> list[DeadLetter]:
-        rows = await self._connections.asked(
+        rows = await self._connections.read(
             lambda con: con.fetch(
                 "SELECT q.ref AS queue, q.seq, q.deliveries, q.reason, q.died_at, p.id "
                 "FROM mesh m JOIN queue q ON q.mesh = m.number "
@@ -150,7 +152,7 @@ class PostgresQueues(PostgresPart):
             )
             return found is not None
 
-        revived = await self._connections.changed(work)
+        revived = await self._connections.transact(work)
         if revived:
             self._news.grew(mesh, 0)
         return revived

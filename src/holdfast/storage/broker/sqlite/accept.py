@@ -55,9 +55,9 @@ class _Gate:
         self, one: PushedEnvelope, refused: AcceptVerdict | None, closed: AcceptVerdict | None
     ) -> None:
         self.refused = refused
-        """Why none of these is let in, known or not."""
+        """Why none of these envelopes is answered with more than a refusal, known or not."""
         self.closed = closed
-        """Why none is let in that is not known yet."""
+        """Why none of them is accepted that is not known yet."""
         self.kind, self.rank = KIND_NUMBERS[one.kind], rank(one.priority)
         self.ref, self.sender = one.ref, one.sender
 
@@ -78,7 +78,7 @@ class _Growing:
         """What was created, in runs of the same gate: where each begins."""
 
     def create(self, one: PushedEnvelope, gate: _Gate) -> int:
-        """Its seq."""
+        """Adds an envelope, and returns its seq."""
         created = self.created
         if not self.runs or self.runs[-1][0] is not gate:
             self.runs.append((gate, len(created)))
@@ -206,7 +206,7 @@ class SqliteAccept(BrokerDatabase):
 
 
 def _meshes(con: apsw.Connection, batch: Sequence[PushedEnvelope]) -> dict[str, _Growing]:
-    """Those that occur, each with what is known of the ids that are handed in."""
+    """The meshes of a batch, each with what is known of the ids that it gets."""
     ids: dict[str, list[bytes]] = {}
     for one in batch:
         ids.setdefault(one.mesh, []).append(one.id)

@@ -1,6 +1,6 @@
 """The whole log of a mesh, and its named readers.
 
-A reader gets everything, whomever it is for. What has expired leaves holes in the seqs. Those that
+A reader gets everything, for every member. What has expired leaves holes in the seqs. Those that
 were there before the reader came are not its concern; those that come afterwards, before it has
 confirmed what stood there, are noted with it as lost, in the transaction that removes them.
 """
@@ -34,7 +34,7 @@ _LOST: Final = (
 
 
 def awaited_behind(mesh: str) -> str:
-    """SQL: the seq of a mesh behind which somebody awaits everything; the last one if nobody."""
+    """SQL: the lowest seq that a reader of a mesh has confirmed; SEQ_MAX if it has no reader."""
     return (
         "coalesce((SELECT min(c.seq) FROM consumer AS c JOIN member AS m "
         "ON m.mesh = c.mesh AND m.key = c.key AND m.removed_at IS NULL "
@@ -43,7 +43,7 @@ def awaited_behind(mesh: str) -> str:
 
 
 def note_lost(con: apsw.Connection, places: Sequence[int]) -> None:
-    """Tells every reader what is removed before it has confirmed it."""
+    """Notes with every reader what is removed before it has confirmed it."""
     by_mesh: dict[int, list[int]] = {}
     for place in places:
         by_mesh.setdefault(place >> SEQ_BITS, []).append(place & SEQ_MASK)
@@ -139,7 +139,7 @@ class SqliteConsumers(BrokerDatabase):
         return _CONSUMER.one(row)
 
     def _settled(self, number: int, key: bytes, name: str, known: int) -> BrokerConsumer:
-        """The reader, after it said that of what it lost up to a seq it has or knows all."""
+        """The reader, after what it has lost up to a seq that it knows of is forgotten."""
         self.connection.execute(
             "UPDATE consumer SET lost = 0, lost_first = 0, lost_last = 0 "
             f"WHERE {_ONE} AND lost_last <= ?",

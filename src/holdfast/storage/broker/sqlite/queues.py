@@ -1,4 +1,4 @@
-"""Queues: each message to one of those who take, until one of them has finished with it."""
+"""Queues: each message goes to one member at a time, until one has finished with it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SqliteQueues(BrokerDatabase):
     def _free(
         self, number: int, queue: str, most: int, deliveries_max: int
     ) -> tuple[list[tuple[int, int, bytes, bytes]], list[int]]:
-        """What may be handed out, by rank and age, and what on the way there is worn out."""
+        """The messages to hand out, by rank and age, and the worn-out ones on the way."""
         found = self.connection.execute(
             "SELECT place, deliveries, broker_id, raw FROM queued JOIN message USING (place) "
             "WHERE mesh = ? AND queue = ? AND state = 0 ORDER BY queued.rank, place",

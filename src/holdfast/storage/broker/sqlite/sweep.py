@@ -135,7 +135,7 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
             )
 
     def _end_leases(self, now_ms: int, most: int) -> tuple[int, int]:
-        """Taken messages whose time is over: how many others may take, how many died."""
+        """Ends leases whose time is over: how many messages others may take, how many died."""
         con = self.connection
         over = list(
             con.execute(
@@ -168,7 +168,7 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
         return self.connection.changes()
 
     def _give_up_uploads(self, now_ms: int, most: int) -> int:
-        """Those that had a day since a sweep found them idle; the next piece resets that."""
+        """Drops uploads that a sweep has found idle a day ago; a new piece resets that."""
         con = self.connection
         before = now_ms - BROKER_UPLOAD_MS_MAX
         objects = "SELECT mesh, sha256 FROM object WHERE whole = 0 AND idle_since <= ? LIMIT ?"
