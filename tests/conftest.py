@@ -56,7 +56,14 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 # Single tests that take as long as hundreds of others.
-LONG = ("compat", "faults", "simulate", "docs", "apps/test_pipeline_cli.py", "apps/test_cli_keeping.py")
+LONG = (
+    "compat",
+    "faults",
+    "simulate",
+    "docs",
+    "apps/test_pipeline_cli.py",
+    "apps/test_cli_keeping.py",
+)
 
 
 @pytest.hookimpl(trylast=True)

@@ -17,7 +17,7 @@ from holdfast.node.library.node import Node, open_node
 from holdfast.node.upkeep.sweep import Ttl
 from holdfast.rules.ids import parse_id
 from holdfast.simulate.world.invariants import audit
-from holdfast.storage.files import home as homes
+from holdfast.storage.files import presence as presences
 from holdfast.storage.files.blobs import BlobFile
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.ports import Reader
@@ -65,7 +65,7 @@ class Child:
 def check(home: Path, acknowledged: list[str], caplog: pytest.LogCaptureFixture) -> None:
     """Opens the home as the next process would."""
     paths = HomePaths(home)
-    crashed = homes.unclean(paths)
+    crashed = presences.unclean(paths)
     with caplog.at_level(logging.WARNING, logger="holdfast"), open_node(home) as node:
         if crashed:
             assert "was not closed cleanly; checking its database" in caplog.text
@@ -73,7 +73,7 @@ def check(home: Path, acknowledged: list[str], caplog: pytest.LogCaptureFixture)
         assert _missing(node, acknowledged) == []
         node.sweep(Ttl(blob_ms=0, orphan_ms=-(10**15)))
         assert _blob_files(node) == _blob_rows(node)
-    assert homes.unclean(paths) == []
+    assert presences.unclean(paths) == []
     caplog.clear()
 
 
@@ -156,7 +156,7 @@ def test_R2_a_writer_that_dies_at_a_named_point_loses_nothing_it_acknowledged(
     child = Child(tmp_path / "home", "--threads", "2", *writes, "--die-at", point, nth)
     children.append(child)
     assert child.end() == -signal.SIGKILL
-    noticed = bool(homes.unclean(HomePaths(tmp_path / "home")))
+    noticed = bool(presences.unclean(HomePaths(tmp_path / "home")))
     again = Child(tmp_path / "home", "--threads", "2", "--writes", "3")
     children.append(again)
     assert again.end() == 0
@@ -175,7 +175,7 @@ def test_S12_a_log_that_was_left_behind_tells_of_a_bad_end_by_itself(
     child.kill()
     child.end()
     paths = HomePaths(tmp_path / "home")
-    for holder in homes.unclean(paths):
+    for holder in presences.unclean(paths):
         (paths.processes / holder.name).unlink()
     assert paths.wal.stat().st_size > 0
     with caplog.at_level(logging.WARNING, logger="holdfast"), open_node(paths.root) as node:

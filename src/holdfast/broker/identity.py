@@ -16,8 +16,8 @@ from holdfast.rules.errors import BadInput, StoreFailed
 from holdfast.rules.keys import card_of, public_key
 from holdfast.rules.names import check_peer
 from holdfast.service.caller import Caller
-from holdfast.storage.files.durable import disk_errors, durable_replace, make_folder
-from holdfast.storage.files.home import HomePaths, alone_in
+from holdfast.storage.files.durable import alone_in, disk_errors, durable_replace, make_folder
+from holdfast.storage.files.home import HomePaths
 
 KEY: Final = "identity.key"
 NAME: Final = "broker.name"

@@ -52,24 +52,27 @@ T = TypeVar("T")
 
 class MeshReader(Protocol):
     def peer_name(self) -> str | None:
-        """Whose home this is; None before it is told."""
+        """Whose home this is; None before it was set."""
 
     def mesh_get(self, slug: str) -> MeshRow | None: ...
     def mesh_list(self) -> list[MeshRow]: ...
     def peer_list(self, mesh: str) -> list[PeerRow]: ...
+    def known_members_list(self, mesh: str) -> list[KnownMember]:
+        """The members of a shared mesh as its broker last listed them, by key."""
 
 
 class MeshWriter(MeshReader, Protocol):
     def set_peer_name(self, name: str) -> None: ...
     def mesh_add(self, row: MeshRow) -> None: ...
     def mesh_change(self, row: MeshRow) -> None:
-        """Changes all but the clocks: lamport, seq and what was forgotten. UnknownMesh if there is
-        none.
+        """Changes every column but the clocks: lamport, seq and what was forgotten. UnknownMesh if
+        there is no such mesh.
         """
 
     def tick(self, mesh: str) -> tuple[int, int, str | None]:
         """One local event: the stamp's lamport, the origin's sequence, and the lane by which the
-        mesh's changes leave; None for a mesh that is not shared. UnknownMesh if there is none.
+        mesh's changes leave; None for a mesh that is not shared. UnknownMesh if there is no such
+        mesh.
         """
 
     def tick_merged(self, mesh: str, incoming: int) -> int:
@@ -82,6 +85,8 @@ class MeshWriter(MeshReader, Protocol):
         """Remembers that tombstones up to this lamport may be gone."""
 
     def peer_seen(self, row: PeerRow) -> None: ...
+    def known_members_put(self, mesh: str, rows: Sequence[KnownMember]) -> None:
+        """Takes the place of all members that were known of this mesh."""
 
 
 class LogReader(Protocol):
@@ -102,7 +107,7 @@ class LogReader(Protocol):
     def log_columns(
         self, start: int, end: int, limit: int, bytes_max: int, filter: Filter
     ) -> Columns:
-        """The same, as whole columns."""
+        """What `log_page` gives, as whole columns."""
 
     def log_of(self, mesh: str, entity: str, before: int) -> list[Entry]:
         """All entries but facts about an entity with offset < before, in offset order."""
@@ -111,7 +116,7 @@ class LogReader(Protocol):
         """The last offset that was recorded at or before a time of our wall clock; 0 for none."""
 
     def forgotten(self, id: bytes) -> tuple[int, bytes] | None:
-        """Offset and fingerprint of a truncated entry that is still remembered."""
+        """Offset and fingerprint of an entry that was truncated and is still remembered."""
 
 
 class LogWriter(LogReader, Protocol):
@@ -137,9 +142,7 @@ class LogWriter(LogReader, Protocol):
         """
 
     def log_truncate(self, below: int, most: int, now_ms: int) -> int:
-        """Removes up to `most` entries below an offset, remembering their ids; returns how many
-        went.
-        """
+        """Removes up to `most` entries below an offset, keeping their ids; returns how many."""
 
     def forgotten_add(self, id: bytes, fingerprint: bytes, now_ms: int) -> None:
         """Remembers the id of an entry that never stood in this log, as if it had been truncated;
@@ -195,11 +198,13 @@ class FamilyWriter(FamilyReader, Protocol):
         """The fact at this offset names these objects."""
 
     def fact_objects_drop(self, below: int) -> None:
-        """Forgets what facts below an offset named: they are truncated."""
+        """Forgets which objects were named by facts below an offset: those are truncated."""
 
     def blob_drop(self, sha256: str) -> None: ...
     def tombstones_sweep(self, mesh: str, below_offset: int, most: int) -> tuple[int, int]:
-        """Removes dead rows written below an offset: how many went, and their highest lamport."""
+        """Removes dead rows that were written below an offset: how many, and their highest
+        lamport.
+        """
 
 
 class VectorReader(Protocol):
@@ -221,7 +226,7 @@ class VectorReader(Protocol):
 class VectorWriter(VectorReader, Protocol):
     def vector_add(self, row: VectorRow, model: Model) -> None: ...
     def vector_retire(self, mesh: str, owner: str, key: str, model: str) -> None:
-        """The live row of a key stays, but is live no more."""
+        """Keeps the live row of a key, but not as a live one."""
 
     def vector_bury(self, row: VectorRow) -> None:
         """Adds the tombstone of a key."""
@@ -252,7 +257,7 @@ class TaskReader(Protocol):
 class TaskWriter(TaskReader, Protocol):
     def task_put(self, row: TaskRow) -> None: ...
     def task_event_put(self, row: TaskEventRow) -> None:
-        """Adds a turn, or changes what it came to."""
+        """Adds a turn, or changes the outcome of one that is there."""
 
 
 class LedgerReader(Protocol):
@@ -276,7 +281,7 @@ class LedgerWriter(LedgerReader, Protocol):
     def conflict_resolve(self, number: int, resolution: str, now_ms: int) -> None: ...
     def warning_add(self, row: WarningRow) -> None: ...
     def warnings_take(self, mesh: str | None) -> list[WarningRow]:
-        """All that wait, which then wait no more."""
+        """All warnings of a mesh, or of all; they are removed."""
 
 
 class ConsumerReader(Protocol):
@@ -308,7 +313,7 @@ class ZoneReader(Protocol):
 
     def quarantine_get(self, number: int) -> QuarantineRow | None: ...
     def quarantine_list(self, link: str | None, after: int, limit: int) -> list[QuarantineRow]:
-        """By number, those after one."""
+        """Rows with number > after, by number."""
 
     def quarantine_count(self, link: str) -> int: ...
 
@@ -327,7 +332,7 @@ class ZoneWriter(ZoneReader, Protocol):
         """Adds or changes the link of this name."""
 
     def link_drop(self, name: str) -> bool:
-        """The link and its quarantine."""
+        """Removes the link and its quarantine."""
 
     def quarantine_add(self, row: QuarantineRow) -> int: ...
     def quarantine_drop(self, number: int) -> bool: ...
@@ -341,25 +346,23 @@ class OutboxReader(Protocol):
     def outbox_due(
         self, lane: str, now_ms: int, limit: int, after: tuple[int, int] = (-1, 0)
     ) -> list[OutboxRow]:
-        """Pending rows whose time has come, by (rank, number), those after a place."""
+        """Pending rows whose time has come, with (rank, number) > after, in that order."""
 
     def outbox_next_at(self, lane: str) -> int | None:
         """When the first pending row may go; None if none is pending."""
 
     def outbox_failing(self, lane: str, entities: Collection[str] | None) -> list[OutboxRow]:
-        """Rows that were refused and still wait, or are dead: the first of each of these entities,
-        or, with None, the first of all. By number.
+        """Rows that the broker has refused and that still wait, or are dead: the first row of each
+        of these entities, or, with None, the first of the lane. By number.
         """
 
     def outbox_list(
         self, lane: str | None, states: Collection[str], after: int, limit: int
     ) -> list[OutboxRow]:
-        """By number, those after one; without states all of them."""
+        """Rows with number > after, by number; without states, rows of every state."""
 
     def outbox_counts(self) -> dict[tuple[str, str], int]:
-        """How many rows by lane and state. Those that are done, dead or aborted have ended at a
-        time.
-        """
+        """How many rows there are by lane and state."""
 
     def outbox_oldest(self, lane: str) -> int | None:
         """When the first row that is pending or in flight was added."""
@@ -375,25 +378,27 @@ class OutboxReader(Protocol):
 
 class OutboxWriter(OutboxReader, Protocol):
     def outbox_add(self, rows: Sequence[OutboxRow]) -> int:
-        """Adds those whose lane and id are not known; how many that were. Numbers grow and are
-        never given twice.
+        """Adds the rows whose lane and id are not known, and returns how many. Numbers grow, and
+        none is given twice.
         """
 
     def outbox_put(self, row: OutboxRow) -> None:
         """Changes the row with this number."""
 
     def outbox_inflight(self, lane: str, numbers: Sequence[int]) -> None:
-        """Those of them that are pending are in flight now."""
+        """Marks the rows with these numbers that are pending as in flight."""
 
     def outbox_recover(self, lane: str | None = None) -> int:
-        """What is in flight is pending again: its answer will not come. In all lanes, or in one."""
+        """Marks what is in flight as pending again, because its answer will not come: in one lane,
+        or in all. Returns how many rows.
+        """
 
     def outbox_done(self, rows: Sequence[tuple[int, bytes, int, int]], now_ms: int) -> None:
-        """The broker has them: number, id at the broker, epoch and seq of each."""
+        """Marks rows as done: number, id at the broker, epoch and seq of each."""
 
     def outbox_sweep(self, before_ms: int, most: int) -> int:
-        """Removes done and aborted rows that ended before, by number, up to the first that ended
-        later; how many went.
+        """Removes done and aborted rows that ended before a time, by number, up to the first that
+        ended later; returns how many.
         """
 
 
@@ -402,19 +407,19 @@ class InboxReader(Protocol):
     def inbox_list(
         self, mesh: str | None, unread_only: bool, after: int, limit: int
     ) -> list[InboxRow]:
-        """By number, those after one."""
+        """Rows with number > after, by number."""
 
     def inbox_unhooked(self, limit: int) -> list[InboxRow]:
-        """By number, those that no hook was told of."""
+        """Messages that no hook was run for, by number."""
 
     def inbox_last(self) -> int:
-        """The number of the last that came; 0 for none."""
+        """The number of the newest message; 0 if there is none."""
 
     def inbox_counts(self) -> tuple[int, int]:
-        """How many there are, and how many of them are unread."""
+        """How many messages there are, and how many of them are unread."""
 
     def inbox_floor(self, received_after_ms: int) -> int | None:
-        """The lowest offset of the log that an unread message needs, if it came after a time."""
+        """The lowest offset in the log of an unread message that came after a time."""
 
 
 class InboxWriter(InboxReader, Protocol):
@@ -422,35 +427,31 @@ class InboxWriter(InboxReader, Protocol):
         """False, and nothing changes, if the id is known. Numbers grow, and none comes twice."""
 
     def inbox_read(self, id: bytes, now_ms: int) -> bool:
-        """Marks it as read; the first time counts. False if there is none."""
+        """Marks a message as read; the first time counts. False if there is no such message."""
 
     def inbox_hooked(self, numbers: Sequence[int], now_ms: int) -> None: ...
     def inbox_sweep(self, below_offset: int, most: int) -> int:
-        """Removes those whose envelopes are gone from the log; how many went."""
+        """Removes messages whose envelopes are gone from the log; returns how many."""
 
 
 class BrokerPositionReader(Protocol):
     def broker_positions_above(
         self, mesh: str, epoch: int, seq: int, after_seq: int, limit: int
     ) -> list[tuple[int, int]]:
-        """Seq and offset of what stood above a seq of an epoch, by seq, those after `after_seq`."""
-
-    def known_members_list(self, mesh: str) -> list[KnownMember]:
-        """By key."""
+        """Seq and offset of the entries above a seq of an epoch and above `after_seq`, by seq."""
 
 
 class BrokerPositionWriter(BrokerPositionReader, Protocol):
     def broker_positions_add(self, mesh: str, epoch: int, rows: Sequence[tuple[int, int]]) -> None:
-        """Seq and offset of each; what is known stays."""
+        """Adds seq and offset of entries; a seq that is known keeps its offset."""
 
     def broker_positions_sweep(self, below_offset: int, most: int) -> int:
-        """Forgets where entries stood that are gone from the log."""
+        """Forgets the positions of entries that are gone from the log; returns how many."""
 
     def broker_positions_drop(self, mesh: str, most: int) -> int:
-        """Forgets where so many entries of a mesh stood: another broker counts anew."""
-
-    def known_members_put(self, mesh: str, rows: Sequence[KnownMember]) -> None:
-        """These are the members now, and nobody else."""
+        """Forgets up to `most` positions of a mesh, because another broker counts anew; returns how
+        many.
+        """
 
 
 class Reader(
@@ -495,18 +496,20 @@ class Store(Protocol):
     """Where a node's envelopes and state rest."""
 
     def write(self, work: Work[T]) -> T:
-        """Runs `work` in a transaction shared with whoever else waits; returns after the commit."""
+        """Runs `work` in a transaction that it shares with other waiting writes; returns after the
+        commit.
+        """
 
     def read(self) -> AbstractContextManager[Reader]:
         """One consistent state, for as long as the context is held. Never waits for the writer."""
 
-    def on_commit(self, told: Callable[[], None]) -> None:
-        """Calls `told` after every commit, in the thread that committed: it must be quick and must
-        not raise.
+    def on_commit(self, listener: Callable[[], None]) -> None:
+        """Calls the listener after every commit, in the thread that committed: it must be quick and
+        must not raise.
         """
 
     def stop(self, timeout_s: float | None = None) -> bool:
-        """Finishes what waits, then closes. False if time ran out."""
+        """Finishes the writes that wait, then closes. False if time ran out."""
 
     def abort(self) -> None:
-        """Refuses what waits and closes at once."""
+        """Refuses the writes that wait, and closes at once."""

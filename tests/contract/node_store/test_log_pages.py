@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from holdfast.rules.filters import CLASSES, EVERYTHING, Filter
 from holdfast.rules.rows import Columns, Entry, Page
-from holdfast.storage.memory import zones as memory_zones
+from holdfast.storage.memory import log_pages as memory_pages
 from holdfast.storage.ports import Reader, Store, Transaction
 from holdfast.storage.sqlite import log_pages
 from support.envelopes import MESH, make_id
@@ -155,7 +155,7 @@ def test_Z1_a_piece_of_the_log_is_what_the_filter_lets_pass(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch, one_store(kind) as store:
         patch.setattr(log_pages, "SCAN_ROWS_MAX", SCAN)
-        patch.setattr(memory_zones, "SCAN_ROWS_MAX", SCAN)
+        patch.setattr(memory_pages, "SCAN_ROWS_MAX", SCAN)
         patch.setattr("holdfast.storage.sqlite.log.decode_trusted", lambda raw: FINGERPRINTED)
         patch.setattr("holdfast.storage.memory.log.decode_trusted", lambda raw: FINGERPRINTED)
         via = fill(store, log)

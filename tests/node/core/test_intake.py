@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.rules import arrivals
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.intake import Applied, Intake
 from holdfast.node.core.metrics import Metrics
 from holdfast.node.library.node import Node
+from holdfast.rules import arrivals
 from holdfast.rules.bodies import Fact
 from holdfast.rules.errors import (
     BadEnvelope,

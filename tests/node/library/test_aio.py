@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.node.library import aio, aio_messages, families
+from holdfast.node.library import aio, families
 from holdfast.node.library import node as sync_node
 from holdfast.node.library.aio import AsyncNode
 from holdfast.node.library.aio_sharing import AsyncSharing
@@ -43,8 +43,8 @@ PAIRS = [
     (families.Files, aio.AsyncFiles),
     (families.Tasks, aio.AsyncTasks),
     (families.Facts, aio.AsyncFacts),
-    (inbox.Inbox, aio_messages.AsyncInbox),
-    (outbox.Outbox, aio_messages.AsyncOutbox),
+    (inbox.Inbox, aio.AsyncInbox),
+    (outbox.Outbox, aio.AsyncOutbox),
     (Sharing, AsyncSharing),
 ]
 
@@ -79,6 +79,10 @@ def test_U1_both_faces_have_the_same_verbs_with_the_same_signatures(
         assert one.parameters == other.parameters, name
         waits = inspect.iscoroutinefunction(theirs[name])
         assert waits != str(other.return_annotation).startswith("AsyncIterator"), name
+        # What people read of the one holds for the other; only meshes and iterators are others.
+        returns = str(other.return_annotation).removeprefix("Async").replace("Rows[", "list[")
+        assert returns == str(one.return_annotation).replace("Rows[", "list["), name
+        assert inspect.getdoc(mine[name]) == inspect.getdoc(theirs[name]), name
 
 
 def test_U1_both_faces_are_opened_in_the_same_way() -> None:

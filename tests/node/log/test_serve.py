@@ -472,7 +472,7 @@ def test_Z6_a_filtered_fetch_says_how_far_it_looked(
     for n in range(12):
         team(node).facts.append("rare" if n == 10 else "common", "n", n)
     register(node, filter=Filter(subjects=("rare",)))
-    for module in ("holdfast.storage.sqlite.log_pages", "holdfast.storage.memory.zones"):
+    for module in ("holdfast.storage.sqlite.log_pages", "holdfast.storage.memory.log_pages"):
         monkeypatch.setattr(f"{module}.SCAN_ROWS_MAX", 4)
     monkeypatch.setattr(limits, "SCAN_ROWS_MAX", 4)
     assert span(give(node)) == (1, 4, [])

@@ -16,8 +16,10 @@ import pytest
 
 from holdfast.rules.errors import AlreadyExists, BadPath, NoHome, NotOurs
 from holdfast.storage.files import durable, home
+from holdfast.storage.files import presence as presences
 from holdfast.storage.files.blobs import FileBlobs
-from holdfast.storage.files.home import HomePaths, Presence
+from holdfast.storage.files.home import HomePaths
+from holdfast.storage.files.presence import Presence
 
 NOBODY = 65534
 
@@ -352,9 +354,9 @@ def test_S1_a_file_whose_writer_gives_up_stays_as_it_was(tmp_path: Path) -> None
 ENTER = """
 import os, signal, sys, threading
 from pathlib import Path
-from holdfast.storage.files import home
+from holdfast.storage.files import home, presence as presences
 paths = home.HomePaths(Path(sys.argv[1]))
-presence = home.Presence.enter(paths)
+presence = presences.Presence.enter(paths)
 """
 WAIT = "print(os.getpid(), flush=True); sys.stdin.readline()\n"
 LEAVE = "presence.leave()\n"
@@ -394,20 +396,20 @@ def wave(child: subprocess.Popen[str]) -> None:
     child.stdin.flush()
 
 
-def pids(holders: list[home.Holder]) -> list[int]:
+def pids(holders: list[presences.Holder]) -> list[int]:
     return sorted(holder.pid for holder in holders)
 
 
 def test_S1_a_living_process_is_named_with_its_command(paths: HomePaths, start: Start) -> None:
     before_ms = time.time_ns() // 1_000_000
     child = start(ENTER + WAIT + LEAVE)
-    (other,) = home.others(paths)
+    (other,) = presences.others(paths)
     assert (other.pid, other.command) == (child.pid, "-c")
     assert before_ms <= other.started_at <= time.time_ns() // 1_000_000
-    assert home.unclean(paths) == []
+    assert presences.unclean(paths) == []
     child.communicate("\n", timeout=60)
     assert child.returncode == 0
-    assert home.others(paths) == []
+    assert presences.others(paths) == []
     assert os.listdir(paths.processes) == []
 
 
@@ -415,16 +417,16 @@ def test_S12_a_killed_process_is_noticed_until_it_was_dealt_with(
     paths: HomePaths, start: Start
 ) -> None:
     living, dying = start(ENTER + WAIT), start(ENTER + WAIT)
-    assert pids(home.others(paths)) == sorted([living.pid, dying.pid])
+    assert pids(presences.others(paths)) == sorted([living.pid, dying.pid])
     kill(dying)
-    assert pids(home.others(paths)) == [living.pid]
-    seen = home.unclean(paths)
-    assert pids(seen) == pids(home.unclean(paths)) == [dying.pid]  # looking changes nothing
+    assert pids(presences.others(paths)) == [living.pid]
+    seen = presences.unclean(paths)
+    assert pids(seen) == pids(presences.unclean(paths)) == [dying.pid]  # looking changes nothing
     kill(living)
     for _ in range(2):  # forgetting twice is once
-        home.clear_unclean(paths, seen)
+        presences.clear_unclean(paths, seen)
     # The one that died after we looked is still to be dealt with.
-    assert pids(home.unclean(paths)) == [living.pid]
+    assert pids(presences.unclean(paths)) == [living.pid]
 
 
 def test_S12_an_exception_that_nobody_catches_is_an_unclean_end(
@@ -433,7 +435,7 @@ def test_S12_an_exception_that_nobody_catches_is_an_unclean_end(
     child = start(ENTER + WAIT + "os.abort()\n")
     child.communicate("\n", timeout=60)
     assert child.returncode == -signal.SIGABRT
-    assert pids(home.unclean(paths)) == [child.pid]
+    assert pids(presences.unclean(paths)) == [child.pid]
 
 
 def test_S12_a_reused_process_number_does_not_hide_a_crash(paths: HomePaths) -> None:
@@ -441,12 +443,12 @@ def test_S12_a_reused_process_number_does_not_hide_a_crash(paths: HomePaths) -> 
     left = paths.processes / f"{os.getpid()}-{'0' * 16}"
     left.write_bytes(b'{"pid":%d,"started_at_ms":1,"argv0":"old"}' % os.getpid())
     mine = Presence.enter(paths)
-    assert [holder.name for holder in home.unclean(paths)] == [left.name]
-    assert home.others(paths) == []
+    assert [holder.name for holder in presences.unclean(paths)] == [left.name]
+    assert presences.others(paths) == []
     mine.leave()
     with open(left) as asked_by_another:
         fcntl.flock(asked_by_another, fcntl.LOCK_SH)
-        assert [holder.command for holder in home.unclean(paths)] == ["old"]
+        assert [holder.command for holder in presences.unclean(paths)] == ["old"]
 
 
 def test_S12_who_leaves_while_we_look_has_not_crashed(
@@ -455,7 +457,7 @@ def test_S12_who_leaves_while_we_look_has_not_crashed(
     left = paths.processes / f"4711-{'a' * 16}"
     left.touch()
     monkeypatch.setattr(fcntl, "flock", lambda fd, how: left.unlink())
-    assert home.unclean(paths) == []
+    assert presences.unclean(paths) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"\0\0\0\0", b'{"pid":', b'{"pid":"x"}', b"\xff\xfe"])
@@ -464,38 +466,38 @@ def test_S12_a_sign_whose_content_a_power_cut_took_still_counts(
 ) -> None:
     left = paths.processes / f"4711-{'a' * 16}"
     left.write_bytes(content)
-    (holder,) = home.unclean(paths)
+    (holder,) = presences.unclean(paths)
     assert holder.pid == 4711
     assert holder.command
-    home.clear_unclean(paths, [holder])
-    assert home.unclean(paths) == []
+    presences.clear_unclean(paths, [holder])
+    assert presences.unclean(paths) == []
 
 
 @pytest.mark.parametrize("name", [".tmp-0123456789abcdef", "README", "12-short", "x-" + "0" * 16])
 def test_S12_a_stranger_among_the_signs_is_no_crash(paths: HomePaths, name: str) -> None:
     (paths.processes / name).touch()
-    assert home.unclean(paths) == []
-    assert home.others(paths) == []
+    assert presences.unclean(paths) == []
+    assert presences.others(paths) == []
 
 
 def test_S1_one_process_may_open_a_home_twice(paths: HomePaths, start: Start) -> None:
-    script = ENTER + "again = home.Presence.enter(paths)\n" + WAIT + LEAVE + WAIT
+    script = ENTER + "again = presences.Presence.enter(paths)\n" + WAIT + LEAVE + WAIT
     child = start(script)
-    assert pids(home.others(paths)) == [child.pid, child.pid]
+    assert pids(presences.others(paths)) == [child.pid, child.pid]
     wave(child)
     assert child.stdout is not None
     child.stdout.readline()
     # Leaving once leaves the other sign, its lock and its meaning alone.
-    assert pids(home.others(paths)) == [child.pid]
+    assert pids(presences.others(paths)) == [child.pid]
     kill(child)
-    assert pids(home.unclean(paths)) == [child.pid]
+    assert pids(presences.unclean(paths)) == [child.pid]
 
 
 def test_S1_we_are_not_among_the_others_and_leaving_twice_is_once(paths: HomePaths) -> None:
     first, second = Presence.enter(paths), Presence.enter(paths)
     assert first.path != second.path
     assert mode_of(first.path) == 0o600
-    assert home.others(paths) == home.unclean(paths) == []
+    assert presences.others(paths) == presences.unclean(paths) == []
     first.leave()
     first.leave()
     assert os.listdir(paths.processes) == [second.path.name]
@@ -505,7 +507,7 @@ def test_S1_we_are_not_among_the_others_and_leaving_twice_is_once(paths: HomePat
 
 def test_S1_a_missing_folder_of_signs_is_made(paths: HomePaths) -> None:
     paths.processes.rmdir()
-    assert home.others(paths) == home.unclean(paths) == []
+    assert presences.others(paths) == presences.unclean(paths) == []
     presence = Presence.enter(paths)
     assert mode_of(paths.processes) == 0o700
     presence.leave()
@@ -516,8 +518,8 @@ print("up")
 ready, told = os.pipe()
 if (child := os.fork()) == 0:
     presence.leave()
-    assert len(home.others(paths)) == 1
-    home.Presence.enter(paths)
+    assert len(presences.others(paths)) == 1
+    presences.Presence.enter(paths)
     os.write(told, b"x")
     signal.pause()
 os.read(ready, 1)
@@ -533,10 +535,10 @@ def test_S12_a_forked_child_cannot_leave_for_its_parent_nor_keep_it_alive(
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
     try:
-        assert pids(home.others(paths)) == sorted([parent.pid, child])
+        assert pids(presences.others(paths)) == sorted([parent.pid, child])
         kill(parent)
-        assert pids(home.others(paths)) == [child]
-        assert pids(home.unclean(paths)) == [parent.pid]
+        assert pids(presences.others(paths)) == [child]
+        assert pids(presences.unclean(paths)) == [parent.pid]
     finally:
         os.kill(child, signal.SIGKILL)
 
@@ -544,15 +546,15 @@ def test_S12_a_forked_child_cannot_leave_for_its_parent_nor_keep_it_alive(
 COME_AND_GO = """
 import sys
 from pathlib import Path
-from holdfast.storage.files import home
+from holdfast.storage.files import home, presence as presences
 paths = home.HomePaths(Path(sys.argv[1]))
 print("up", flush=True)
 sys.stdin.readline()
 wrong = 0
 for _ in range(300):
-    presence = home.Presence.enter(paths)
-    wrong += len(home.unclean(paths))
-    home.others(paths)
+    presence = presences.Presence.enter(paths)
+    wrong += len(presences.unclean(paths))
+    presences.others(paths)
     presence.leave()
 print(wrong)
 """
@@ -572,7 +574,7 @@ THREADS_FORK = """
 stop = threading.Event()
 def come_and_go():
     while not stop.is_set():
-        home.Presence.enter(paths).leave()
+        presences.Presence.enter(paths).leave()
 thread = threading.Thread(target=come_and_go)
 thread.start()
 children = []

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from holdfast.rules.errors import StoreBusy
-from holdfast.storage.files import home as homes
-from holdfast.storage.files.home import HomePaths, Presence
+from holdfast.storage.files import presence as presences
+from holdfast.storage.files.home import HomePaths
+from holdfast.storage.files.presence import Presence
 
 
 @contextmanager
@@ -33,7 +34,7 @@ def exclusive(paths: HomePaths, doing: str) -> Iterator[Callable[[], None]]:
 
 
 def _refuse(paths: HomePaths, doing: str, ours: Presence | None) -> None:
-    there = [f"process {other.pid} ({other.command})" for other in homes.others(paths)]
+    there = [f"process {other.pid} ({other.command})" for other in presences.others(paths)]
     if _open_here(paths, ours):
         there.append("this very process")
     if there:
@@ -49,7 +50,7 @@ def _open_here(paths: HomePaths, ours: Presence | None) -> bool:
         names = set(os.listdir(paths.processes))
     except FileNotFoundError:
         return False
-    ended = {holder.name for holder in homes.unclean(paths)}
+    ended = {holder.name for holder in presences.unclean(paths)}
     if ours is not None:
         ended.add(ours.path.name)
     return any(name.startswith(f"{os.getpid()}-") for name in names - ended)

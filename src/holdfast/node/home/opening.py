@@ -27,9 +27,11 @@ from holdfast.rules.names import check_peer
 from holdfast.service.clock import Clock, SystemClock
 from holdfast.storage.files import backup_lock
 from holdfast.storage.files import home as homes
+from holdfast.storage.files import presence as presences
 from holdfast.storage.files.blobs import FileBlobs
 from holdfast.storage.files.durable import disk_errors, durable_replace
-from holdfast.storage.files.home import HomePaths, Presence
+from holdfast.storage.files.home import HomePaths
+from holdfast.storage.files.presence import Presence
 from holdfast.storage.ports import Reader, Transaction
 from holdfast.storage.sqlite.connection import sync_mode
 from holdfast.storage.sqlite.integrity import integrity
@@ -138,8 +140,8 @@ def open_home(
     paths = _find(root, peer, create)
     for mended in homes.check_modes(paths):
         log.warning("%s", mended)
-    crashed = homes.unclean(paths)
-    left_log = homes.left_log(paths)
+    crashed = presences.unclean(paths)
+    left_log = presences.left_log(paths)
     presence = Presence.enter(paths)
     try:
         if left_log:
@@ -149,7 +151,7 @@ def open_home(
         unclean = bool(crashed) or left_log
         opened = _open_store(paths, peer, mode, source or SystemClock(), vfs, presence, unclean)
         try:
-            homes.clear_unclean(paths, crashed)
+            presences.clear_unclean(paths, crashed)
         except BaseException:
             opened.store.abort()
             raise
@@ -293,7 +295,7 @@ def _write_mark(paths: HomePaths, mark: LogMark) -> None:
 
 
 def _names(paths: HomePaths, presence: Presence) -> str:
-    others = [holder for holder in homes.others(paths) if holder.name != presence.path.name]
+    others = [holder for holder in presences.others(paths) if holder.name != presence.path.name]
     return ", ".join(f"process {holder.pid} ({holder.command})" for holder in others)
 
 

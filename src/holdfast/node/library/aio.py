@@ -1,382 +1,173 @@
 """The library for coroutines: `holdfast.aopen(home)` gives an `AsyncNode` with the same verbs.
 
-Writes go through `LoopWriter`, so that many coroutines share one commit. Reads that may take long
-run in a thread.
+Each class here lists the verbs of its twin for callers that wait, by the way in which they run
+(`aio_verbs`). Only what must be made for coroutines, such as an `AsyncMesh` for a `Mesh`, is
+written out.
 
-A write that was handed to the writer happens even if its coroutine is cancelled meanwhile. Whoever
-must know gives it an id, and asks again with the same id.
+A write that was handed to the writer happens even if its coroutine is cancelled meanwhile. A caller
+that must know gives the write an id, and asks again with the same id.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from holdfast.node.core import operations
-from holdfast.node.core.change import Receipt
-from holdfast.node.core.engine import Content
 from holdfast.node.core.intake import Applied, Intake
 from holdfast.node.core.loop_writer import LoopWriter
-from holdfast.node.core.views import (
-    Consumer,
-    FileInfo,
-    Hit,
-    LastKnown,
-    Memory,
-    MeshClock,
-    PeerInfo,
-    StateEntry,
+from holdfast.node.library.aio_verbs import (
+    AsyncFace,
+    AsyncWriter,
+    at_once,
+    in_thread,
+    streamed,
+    written,
 )
-from holdfast.node.library.aio_messages import AsyncInbox, AsyncOutbox, stream
-from holdfast.node.library.families import Rows
-from holdfast.node.library.node import Mesh, Node, _batches, open_node
-from holdfast.node.log.log import Head, Log
-from holdfast.node.messages.send import Sent, one_destination, prepare
-from holdfast.node.upkeep.sweep import DEFAULT_TTL, SweepReport, Ttl
-from holdfast.protocol.log_wire import Batch
-from holdfast.rules.filters import EVERYTHING, Filter
-from holdfast.rules.limits import FETCH_ROWS_DEFAULT
-from holdfast.rules.rows import (
-    ConflictRow,
-    Entry,
-    MeshRow,
-    ModelRow,
-    TaskEventRow,
-    TaskRow,
-    WarningRow,
-)
-from holdfast.rules.tasks import TaskStatus
-from holdfast.rules.vectors import Model
+from holdfast.node.library.families import Facts, Files, Memories, State, Tasks, Vectors
+from holdfast.node.library.node import Mesh, Node, batches, open_node
+from holdfast.node.log.log import Log
+from holdfast.node.messages.inbox import Inbox
+from holdfast.node.messages.outbox import Outbox
 
 if TYPE_CHECKING:
     from holdfast.node.library.aio_sharing import AsyncSharing
 
-T = TypeVar("T")
+
+class AsyncState(AsyncWriter[State]):
+    """`State`, for coroutines."""
+
+    set = written(State.set)
+    get = at_once(State.get)
+    entry = at_once(State.entry)
+    delete = written(State.delete, adds=False)
+    list = streamed(State.list)
+    as_of = in_thread(State.as_of)
 
 
-class _Family:
-    def __init__(self, writer: LoopWriter, sync: Mesh) -> None:
-        self._writer = writer
-        self._ctx = writer.engine.ctx
-        self._sync = sync
-        self._mesh = sync.slug
+class AsyncMemories(AsyncWriter[Memories]):
+    """`Memories`, for coroutines."""
+
+    set = written(Memories.set)
+    get = at_once(Memories.get)
+    recall = at_once(Memories.recall)
+    forget = written(Memories.forget, adds=False)
+    list = streamed(Memories.list)
+    as_of = in_thread(Memories.as_of)
 
 
-class AsyncState(_Family):
-    async def set(
-        self,
-        key: str,
-        value: object,
-        *,
-        id: str | None = None,
-        meta: Mapping[str, Any] | None = None,
-    ) -> Receipt:
-        return await self._writer.add(
-            operations.state_set(self._ctx, self._mesh, key, value, id, meta)
-        )
+class AsyncVectors(AsyncWriter[Vectors]):
+    """`Vectors`, for coroutines."""
 
-    async def get(self, key: str, default: Any = None) -> Any:
-        return self._sync.state.get(key, default)
-
-    async def entry(self, key: str) -> StateEntry | None:
-        return self._sync.state.entry(key)
-
-    async def delete(self, key: str, *, id: str | None = None) -> Receipt:
-        return await self._writer.write(operations.state_delete(self._ctx, self._mesh, key, id))
-
-    def list(self, prefix: str = "") -> AsyncIterator[StateEntry]:
-        return stream(self._sync.state.list(prefix))
-
-    async def as_of(
-        self,
-        key: str | None = None,
-        *,
-        offset: int | None = None,
-        lamport: int | None = None,
-        at_ms: int | None = None,
-    ) -> Rows[StateEntry]:
-        return await asyncio.to_thread(
-            self._sync.state.as_of, key, offset=offset, lamport=lamport, at_ms=at_ms
-        )
+    store = written(Vectors.store)
+    search = in_thread(Vectors.search)
+    delete = written(Vectors.delete, adds=False)
+    models = at_once(Vectors.models)
+    reembed = in_thread(Vectors.reembed)
 
 
-class AsyncMemories(_Family):
-    async def set(
-        self, key: str, value: object, *, tags: Iterable[str] = (), id: str | None = None
-    ) -> Receipt:
-        return await self._writer.add(
-            operations.memory_set(self._ctx, self._mesh, key, value, tags, id)
-        )
+class AsyncFiles(AsyncWriter[Files]):
+    """`Files`, for coroutines. What `open` returns is a plain stream, verified already: read it in
+    a thread if it is large.
+    """
 
-    async def get(self, key: str, *, peer: str | None = None) -> Memory | None:
-        return self._sync.memory.get(key, peer=peer)
-
-    async def recall(self, key: str, *, scope: str = "self") -> Rows[Memory]:
-        return self._sync.memory.recall(key, scope=scope)
-
-    async def forget(self, key: str, *, id: str | None = None) -> Receipt:
-        return await self._writer.write(operations.memory_forget(self._ctx, self._mesh, key, id))
-
-    def list(self, *, scope: str = "self") -> AsyncIterator[Memory]:
-        return stream(self._sync.memory.list(scope=scope))
-
-    async def as_of(
-        self,
-        key: str | None = None,
-        *,
-        offset: int | None = None,
-        lamport: int | None = None,
-        at_ms: int | None = None,
-    ) -> Rows[Memory]:
-        return await asyncio.to_thread(
-            self._sync.memory.as_of, key, offset=offset, lamport=lamport, at_ms=at_ms
-        )
+    share = in_thread(Files.share)
+    read = in_thread(Files.read)
+    last_known = in_thread(Files.last_known)
+    open = in_thread(Files.open)
+    info = in_thread(Files.info)
+    delete = written(Files.delete, adds=False)
+    list = streamed(Files.list)
 
 
-class AsyncVectors(_Family):
-    async def store(
-        self,
-        key: str,
-        embedding: Any,
-        *,
-        model: Model,
-        content: str = "",
-        metadata: object = None,
-        id: str | None = None,
-    ) -> Receipt:
-        return await self._writer.add(
-            operations.vector_store(
-                self._ctx, self._mesh, key, embedding, model, content, metadata, id
-            )
-        )
+class AsyncTasks(AsyncWriter[Tasks]):
+    """`Tasks`, for coroutines."""
 
-    async def search(
-        self, query: Any, *, model: Model, limit: int = 10, exact: bool = False
-    ) -> Rows[Hit]:
-        return await asyncio.to_thread(
-            self._sync.vectors.search, query, model=model, limit=limit, exact=exact
-        )
-
-    async def delete(self, key: str, *, model: Model, id: str | None = None) -> Receipt:
-        return await self._writer.write(
-            operations.vector_delete(self._ctx, self._mesh, key, model, id)
-        )
-
-    async def models(self) -> Rows[ModelRow]:
-        return self._sync.vectors.models()
-
-    async def reembed(
-        self,
-        old: Model,
-        new: Model,
-        embed: Callable[[list[str]], Sequence[Any]],
-        *,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> int:
-        return await asyncio.to_thread(
-            self._sync.vectors.reembed, old, new, embed, progress=progress
-        )
+    create = written(Tasks.create)
+    claim = written(Tasks.claim)
+    release = written(Tasks.release)
+    complete = written(Tasks.complete)
+    cancel = written(Tasks.cancel)
+    get = at_once(Tasks.get)
+    list = streamed(Tasks.list)
+    events = at_once(Tasks.events)
 
 
-class AsyncFiles(_Family):
-    async def share(self, path: str, content: Content, *, id: str | None = None) -> Receipt:
-        return await asyncio.to_thread(self._sync.files.share, path, content, id=id)
+class AsyncFacts(AsyncWriter[Facts]):
+    """`Facts`, for coroutines."""
 
-    async def read(self, path: str, *, peer: str | None = None) -> bytes:
-        return await asyncio.to_thread(self._sync.files.read, path, peer=peer)
-
-    async def last_known(self, path: str, *, peer: str | None = None) -> LastKnown:
-        return await asyncio.to_thread(self._sync.files.last_known, path, peer=peer)
-
-    async def open(self, path: str, *, peer: str | None = None) -> BinaryIO:
-        """A plain stream, verified already: read it in a thread if it is large."""
-        return await asyncio.to_thread(self._sync.files.open, path, peer=peer)
-
-    async def info(self, path: str, *, peer: str | None = None) -> FileInfo:
-        return await asyncio.to_thread(self._sync.files.info, path, peer=peer)
-
-    async def delete(self, path: str, *, id: str | None = None) -> Receipt:
-        return await self._writer.write(operations.file_delete(self._ctx, self._mesh, path, id))
-
-    def list(self, *, peer: str | None = None) -> AsyncIterator[FileInfo]:
-        return stream(self._sync.files.list(peer=peer))
+    append = written(Facts.append)
 
 
-class AsyncTasks(_Family):
-    async def create(self, title: str, *, description: str = "", id: str | None = None) -> TaskRow:
-        change = operations.task_create(self._ctx, self._mesh, title, description, id)
-        return await self._writer.add(operations.then_task(change))
+class AsyncInbox(AsyncFace[Inbox]):
+    """Messages that came for this node, for coroutines."""
 
-    async def claim(self, task: str, *, id: str | None = None) -> TaskRow:
-        return await self._move("claim", task, id)
-
-    async def release(self, task: str, *, id: str | None = None) -> TaskRow:
-        return await self._move("release", task, id)
-
-    async def complete(self, task: str, *, id: str | None = None) -> TaskRow:
-        return await self._move("complete", task, id)
-
-    async def cancel(self, task: str, *, id: str | None = None) -> TaskRow:
-        return await self._move("cancel", task, id)
-
-    async def get(self, task: str) -> TaskRow:
-        return self._sync.tasks.get(task)
-
-    def list(self, *, status: TaskStatus | str | None = None) -> AsyncIterator[TaskRow]:
-        return stream(self._sync.tasks.list(status=status))
-
-    async def events(self, task: str) -> Rows[TaskEventRow]:
-        return self._sync.tasks.events(task)
-
-    async def _move(self, verb: str, task: str, id: str | None) -> TaskRow:
-        change = operations.task_move(self._ctx, self._mesh, verb, task, id)
-        return await self._writer.add(operations.then_task(change))
+    list = streamed(Inbox.list)
+    page = in_thread(Inbox.page)
+    get = in_thread(Inbox.get)
+    read = in_thread(Inbox.read)
+    reply = in_thread(Inbox.reply)
+    counts = in_thread(Inbox.counts)
 
 
-class AsyncFacts(_Family):
-    async def append(
-        self,
-        subject: str,
-        predicate: str,
-        object: Any,
-        *,
-        id: str | None = None,
-        meta: Mapping[str, Any] | None = None,
-        objects: Iterable[str] = (),
-    ) -> Receipt:
-        return await self._writer.add(
-            operations.fact_append(
-                self._ctx, self._mesh, subject, predicate, object, id, meta, objects
-            )
-        )
+class AsyncOutbox(AsyncFace[Outbox]):
+    """What this node has to send, for coroutines."""
+
+    list = streamed(Outbox.list)
+    page = in_thread(Outbox.page)
+    get = in_thread(Outbox.get)
+    lanes = in_thread(Outbox.lanes)
+    retry = in_thread(Outbox.retry)
+    drop = in_thread(Outbox.drop)
+    requeue = in_thread(Outbox.requeue)
 
 
-class AsyncMesh:
+class AsyncLog(AsyncFace[Log]):
+    """The node's log for its readers, for coroutines."""
+
+    head = at_once(Log.head)
+    range = streamed(Log.range)
+    tail = in_thread(Log.tail)
+    consumers = at_once(Log.consumers)
+    add_consumer = in_thread(Log.add_consumer)
+    fetch = in_thread(Log.fetch)
+    batch = in_thread(Log.batch)
+    confirm = in_thread(Log.confirm)
+    retire = in_thread(Log.retire)
+
+
+class AsyncMesh(AsyncWriter[Mesh]):
     """One mesh, seen from one node, for coroutines."""
 
     def __init__(self, writer: LoopWriter, sync: Mesh) -> None:
+        super().__init__(writer, sync)
         self.slug = sync.slug
         self.sync = sync
         """The same mesh for callers that wait: for what takes microseconds, or for threads."""
-        self.state = AsyncState(writer, sync)
-        self.memory = AsyncMemories(writer, sync)
-        self.vectors = AsyncVectors(writer, sync)
-        self.files = AsyncFiles(writer, sync)
-        self.tasks = AsyncTasks(writer, sync)
-        self.facts = AsyncFacts(writer, sync)
+        self.state = AsyncState(writer, sync.state)
+        self.memory = AsyncMemories(writer, sync.memory)
+        self.vectors = AsyncVectors(writer, sync.vectors)
+        self.files = AsyncFiles(writer, sync.files)
+        self.tasks = AsyncTasks(writer, sync.tasks)
+        self.facts = AsyncFacts(writer, sync.facts)
         self.inbox = AsyncInbox(sync.inbox)
-        self._writer = writer
 
-    async def info(self) -> MeshRow:
-        return self.sync.info()
-
-    async def counts(self) -> dict[str, int]:
-        return await asyncio.to_thread(self.sync.counts)
-
-    async def clock(self) -> MeshClock:
-        return self.sync.clock()
-
-    async def peers(self) -> Rows[PeerInfo]:
-        return self.sync.peers()
-
-    async def send(
-        self,
-        content: bytes | str,
-        *,
-        topic: str | None = None,
-        dm: str | None = None,
-        queue: str | None = None,
-        content_type: str | None = None,
-        meta: Mapping[str, Any] | None = None,
-        priority: str = "next",
-        reply_to: str | None = None,
-        id: str | None = None,
-    ) -> Sent:
-        send = prepare(
-            self._writer.engine,
-            self.slug,
-            *one_destination(topic, dm, queue),
-            content,
-            content_type=content_type,
-            meta=meta,
-            priority=priority,
-            reply_to=reply_to,
-            id=id,
-        )
-        return await self._writer.add(send)
+    info = at_once(Mesh.info)
+    counts = in_thread(Mesh.counts)
+    clock = at_once(Mesh.clock)
+    peers = at_once(Mesh.peers)
+    send = written(Mesh.send)
 
 
-class AsyncLog:
-    """The node's log for its readers, for coroutines."""
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
-
-    async def head(self) -> Head:
-        return self._log.head()
-
-    def range(self, start: int = 1, end: int | None = None) -> AsyncIterator[Entry]:
-        return stream(self._log.range(start, end))
-
-    async def tail(self, count: int = 20) -> Rows[Entry]:
-        return await asyncio.to_thread(self._log.tail, count)
-
-    async def consumers(self) -> Rows[Consumer]:
-        return self._log.consumers()
-
-    async def add_consumer(
-        self,
-        name: str,
-        start: str | int = "start",
-        *,
-        retire_ms: int | None = None,
-        retire_lag: int | None = None,
-        filter: Filter = EVERYTHING,
-    ) -> Consumer:
-        return await asyncio.to_thread(
-            self._log.add_consumer,
-            name,
-            start,
-            retire_ms=retire_ms,
-            retire_lag=retire_lag,
-            filter=filter,
-        )
-
-    async def fetch(self, consumer: str, limit: int = FETCH_ROWS_DEFAULT) -> Rows[Entry]:
-        return await asyncio.to_thread(self._log.fetch, consumer, limit)
-
-    async def batch(self, consumer: str, limit: int = FETCH_ROWS_DEFAULT) -> Batch:
-        return await asyncio.to_thread(self._log.batch, consumer, limit)
-
-    async def confirm(
-        self,
-        consumer: str,
-        offset: int | None = None,
-        *,
-        ranges: Iterable[tuple[int, int]] | None = None,
-    ) -> Consumer:
-        return await asyncio.to_thread(self._log.confirm, consumer, offset, ranges=ranges)
-
-    async def retire(self, consumer: str) -> None:
-        await asyncio.to_thread(self._log.retire, consumer)
-
-
-class AsyncNode:
+class AsyncNode(AsyncWriter[Node]):
     """A home that is open, for coroutines. Use it as an async context manager."""
 
     def __init__(self, node: Node) -> None:
+        super().__init__(LoopWriter(node._engine, node._opened.store.writer), node)
         self.sync = node
         """The same node for callers that wait; safe to use from threads at the same time."""
-        self._writer = LoopWriter(node._engine, node._opened.store.writer)
         self.log = AsyncLog(node.log)
         self.inbox = AsyncInbox(node.inbox)
         self.outbox = AsyncOutbox(node.outbox)
@@ -400,46 +191,27 @@ class AsyncNode:
         return AsyncMesh(self._writer, mesh)
 
     async def mesh(self, slug: str, *, create: bool = False) -> AsyncMesh:
+        """A mesh by name; `create` makes it if it is not there yet."""
         mesh = await asyncio.to_thread(self.sync.mesh, slug, create=create)
         return AsyncMesh(self._writer, mesh)
 
-    async def meshes(self) -> Rows[MeshRow]:
-        return self.sync.meshes()
-
-    async def apply(self, envelopes: Iterable[bytes]) -> Rows[Applied]:
+    async def apply(self, envelopes: Iterable[bytes]) -> list[Applied]:
+        """Takes in envelopes from elsewhere, each once, in any order; says what became of each."""
         results: list[Applied] = []
-        for batch in _batches(envelopes):
+        for batch in batches(envelopes):
             results += await self._writer.add(Intake(self._writer.engine.ctx, batch))
         return results
 
-    async def receive_blob(self, content: Content) -> str:
-        return await asyncio.to_thread(self.sync.receive_blob, content)
-
-    async def open_blob(self, sha256: str) -> BinaryIO:
-        return await asyncio.to_thread(self.sync.open_blob, sha256)
-
-    async def take_warnings(self, mesh: str | None = None) -> Rows[WarningRow]:
-        return await asyncio.to_thread(self.sync.take_warnings, mesh)
-
-    def conflicts(
-        self, mesh: str | None = None, *, open_only: bool = True
-    ) -> AsyncIterator[ConflictRow]:
-        return stream(self.sync.conflicts(mesh, open_only=open_only))
-
-    async def conflict(self, number: int) -> ConflictRow:
-        return self.sync.conflict(number)
-
-    async def restore_conflict(self, number: int, *, id: str | None = None) -> Receipt:
-        return await asyncio.to_thread(self.sync.restore_conflict, number, id=id)
-
-    async def dismiss_conflict(self, number: int) -> None:
-        await asyncio.to_thread(self.sync.dismiss_conflict, number)
-
-    async def sweep(self, ttl: Ttl = DEFAULT_TTL) -> SweepReport:
-        return await asyncio.to_thread(self.sync.sweep, ttl)
-
-    async def close(self) -> None:
-        await asyncio.to_thread(self.sync.close)
+    meshes = at_once(Node.meshes)
+    receive_blob = in_thread(Node.receive_blob)
+    open_blob = in_thread(Node.open_blob)
+    take_warnings = in_thread(Node.take_warnings)
+    conflicts = streamed(Node.conflicts)
+    conflict = at_once(Node.conflict)
+    restore_conflict = in_thread(Node.restore_conflict)
+    dismiss_conflict = in_thread(Node.dismiss_conflict)
+    sweep = in_thread(Node.sweep)
+    close = in_thread(Node.close)
 
     async def __aenter__(self) -> AsyncNode:
         return self

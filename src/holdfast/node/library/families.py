@@ -5,23 +5,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias, TypeVar
 
 from holdfast.node.core import operations
 from holdfast.node.core.change import Receipt
 from holdfast.node.core.engine import Content, NodeEngine
 from holdfast.node.core.views import FileInfo, Hit, LastKnown, Memory, StateEntry
 from holdfast.node.library.last_known import last_known
+from holdfast.node.library.verbs import writes
 from holdfast.node.log.history import AsOf, memory_as_of, state_as_of
 from holdfast.node.upkeep import reembed
 from holdfast.rules.limits import CHUNK_ROWS
 from holdfast.rules.rows import FileRow, MemoryRow, ModelRow, StateRow, TaskEventRow, TaskRow
 from holdfast.rules.tasks import TaskStatus
 from holdfast.rules.vectors import Model
-from holdfast.storage.ports import Reader
+from holdfast.storage.ports import Reader, Work
 
 # The families have a verb `list`, which hides the type of that name inside their classes.
 Rows: TypeAlias = list
+
+K = TypeVar("K")
+R = TypeVar("R")
 
 
 class _Family:
@@ -29,10 +33,27 @@ class _Family:
         self._engine = engine
         self._mesh = mesh
 
+    def _rows(
+        self, scan: Callable[[Reader, K], Sequence[R]], place: Callable[[R], K], first: K
+    ) -> Iterator[R]:
+        """All rows, page by page: `scan` reads the page after a place, `place` tells where a row
+        stands, and `first` is before all of them.
+        """
+        after = first
+
+        def page(tx: Reader) -> Sequence[R]:
+            nonlocal after
+            rows = scan(tx, after)
+            after = place(rows[-1]) if rows else after
+            return rows
+
+        return self._engine.pages(page)
+
 
 class State(_Family):
     """One value per key, shared by the whole mesh; the last writer wins."""
 
+    @writes("state.set")
     def set(
         self,
         key: str,
@@ -40,11 +61,12 @@ class State(_Family):
         *,
         id: str | None = None,
         meta: Mapping[str, Any] | None = None,
-    ) -> Receipt:
-        change = operations.state_set(self._engine.ctx, self._mesh, key, value, id, meta)
-        return self._engine.write("state.set", change)
+    ) -> Work[Receipt]:
+        """Gives a key its value. The same `id` twice is one write."""
+        return operations.state_set(self._engine.ctx, self._mesh, key, value, id, meta)
 
     def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key, or `default`."""
         entry = self.entry(key)
         return default if entry is None else entry.value
 
@@ -52,20 +74,18 @@ class State(_Family):
         """The value with who wrote it, and when."""
         return self._engine.read("state.get", operations.state_entry(self._mesh, key))
 
-    def delete(self, key: str, *, id: str | None = None) -> Receipt:
-        change = operations.state_delete(self._engine.ctx, self._mesh, key, id)
-        return self._engine.write("state.delete", change)
+    @writes("state.delete")
+    def delete(self, key: str, *, id: str | None = None) -> Work[Receipt]:
+        """Removes a key for every member of the mesh."""
+        return operations.state_delete(self._engine.ctx, self._mesh, key, id)
 
     def list(self, prefix: str = "") -> Iterator[StateEntry]:
-        after = ""
+        """The keys that begin with a prefix, in order."""
 
-        def page(tx: Reader) -> Sequence[StateRow]:
-            nonlocal after
-            rows = tx.state_scan(self._mesh, prefix, after, CHUNK_ROWS)
-            after = rows[-1].key if rows else after
-            return rows
+        def scan(tx: Reader, after: str) -> Sequence[StateRow]:
+            return tx.state_scan(self._mesh, prefix, after, CHUNK_ROWS)
 
-        for row in self._engine.pages(page):
+        for row in self._rows(scan, lambda row: row.key, ""):
             if not row.tombstone:
                 yield StateEntry.of(row)
 
@@ -84,11 +104,12 @@ class State(_Family):
 class Memories(_Family):
     """What each peer remembers, under its own name."""
 
+    @writes("memory.set")
     def set(
         self, key: str, value: object, *, tags: Iterable[str] = (), id: str | None = None
-    ) -> Receipt:
-        change = operations.memory_set(self._engine.ctx, self._mesh, key, value, tags, id)
-        return self._engine.write("memory.set", change)
+    ) -> Work[Receipt]:
+        """Remembers a value under a key, as this node's peer."""
+        return operations.memory_set(self._engine.ctx, self._mesh, key, value, tags, id)
 
     def get(self, key: str, *, peer: str | None = None) -> Memory | None:
         """Our own memory, or that of one peer."""
@@ -100,21 +121,19 @@ class Memories(_Family):
         owner = operations.owner_of(self._engine.ctx, scope)
         return self._engine.read("memory.get", operations.memory_recall(self._mesh, key, owner))
 
-    def forget(self, key: str, *, id: str | None = None) -> Receipt:
-        change = operations.memory_forget(self._engine.ctx, self._mesh, key, id)
-        return self._engine.write("memory.forget", change)
+    @writes("memory.forget")
+    def forget(self, key: str, *, id: str | None = None) -> Work[Receipt]:
+        """Removes our own memory under a key."""
+        return operations.memory_forget(self._engine.ctx, self._mesh, key, id)
 
     def list(self, *, scope: str = "self") -> Iterator[Memory]:
+        """All memories of a scope, by owner and key."""
         owner = operations.owner_of(self._engine.ctx, scope)
-        after = ("", "")
 
-        def page(tx: Reader) -> Sequence[MemoryRow]:
-            nonlocal after
-            rows = tx.memory_scan(self._mesh, owner, after, CHUNK_ROWS)
-            after = (rows[-1].owner, rows[-1].key) if rows else after
-            return rows
+        def scan(tx: Reader, after: tuple[str, str]) -> Sequence[MemoryRow]:
+            return tx.memory_scan(self._mesh, owner, after, CHUNK_ROWS)
 
-        for row in self._engine.pages(page):
+        for row in self._rows(scan, lambda row: (row.owner, row.key), ("", "")):
             if not row.tombstone:
                 yield Memory.of(row)
 
@@ -133,6 +152,7 @@ class Memories(_Family):
 class Vectors(_Family):
     """Embeddings with their content, searched by nearness within one model."""
 
+    @writes("vector.store")
     def store(
         self,
         key: str,
@@ -142,11 +162,11 @@ class Vectors(_Family):
         content: str = "",
         metadata: object = None,
         id: str | None = None,
-    ) -> Receipt:
-        change = operations.vector_store(
+    ) -> Work[Receipt]:
+        """Stores an embedding under a key, in place of an older one of the same model."""
+        return operations.vector_store(
             self._engine.ctx, self._mesh, key, embedding, model, content, metadata, id
         )
-        return self._engine.write("vector.store", change)
 
     def search(
         self, query: Any, *, model: Model, limit: int = 10, exact: bool = False
@@ -157,11 +177,13 @@ class Vectors(_Family):
         reembed.note_read(self._engine, model)
         return hits
 
-    def delete(self, key: str, *, model: Model, id: str | None = None) -> Receipt:
-        change = operations.vector_delete(self._engine.ctx, self._mesh, key, model, id)
-        return self._engine.write("vector.delete", change)
+    @writes("vector.delete")
+    def delete(self, key: str, *, model: Model, id: str | None = None) -> Work[Receipt]:
+        """Removes our own embedding under a key."""
+        return operations.vector_delete(self._engine.ctx, self._mesh, key, model, id)
 
     def models(self) -> Rows[ModelRow]:
+        """Every model that vectors were stored with, oldest first."""
         return self._engine.read("vector.models", lambda tx: tx.model_list())
 
     def reembed(
@@ -180,9 +202,11 @@ class Files(_Family):
     """Files that a peer shares, by path; large ones are kept as content-addressed blobs."""
 
     def share(self, path: str, content: Content, *, id: str | None = None) -> Receipt:
+        """Shares content under a path, in place of what this peer has shared there before."""
         return self._engine.share(self._mesh, path, content, id)
 
     def read(self, path: str, *, peer: str | None = None) -> bytes:
+        """The verified content of our own file, or of that of one peer."""
         return self._engine.read_file(self._mesh, path, peer)
 
     def open(self, path: str, *, peer: str | None = None) -> BinaryIO:
@@ -194,23 +218,21 @@ class Files(_Family):
         return last_known(self._engine, self._mesh, path, peer)
 
     def info(self, path: str, *, peer: str | None = None) -> FileInfo:
+        """Size, hash and time of a file, and whether its content is on this machine."""
         return self._engine.file_info(self._engine.find_file(self._mesh, path, peer))
 
-    def delete(self, path: str, *, id: str | None = None) -> Receipt:
-        change = operations.file_delete(self._engine.ctx, self._mesh, path, id)
-        return self._engine.write("file.delete", change)
+    @writes("file.delete")
+    def delete(self, path: str, *, id: str | None = None) -> Work[Receipt]:
+        """Removes our own file; the content goes when nothing names it any more."""
+        return operations.file_delete(self._engine.ctx, self._mesh, path, id)
 
     def list(self, *, peer: str | None = None) -> Iterator[FileInfo]:
         """Files of one peer, or of all."""
-        after = ("", "")
 
-        def page(tx: Reader) -> Sequence[FileRow]:
-            nonlocal after
-            rows = tx.file_scan(self._mesh, peer, after, CHUNK_ROWS)
-            after = (rows[-1].owner, rows[-1].path) if rows else after
-            return rows
+        def scan(tx: Reader, after: tuple[str, str]) -> Sequence[FileRow]:
+            return tx.file_scan(self._mesh, peer, after, CHUNK_ROWS)
 
-        for row in self._engine.pages(page):
+        for row in self._rows(scan, lambda row: (row.owner, row.path), ("", "")):
             if not row.tombstone:
                 yield self._engine.file_info(row)
 
@@ -218,51 +240,60 @@ class Files(_Family):
 class Tasks(_Family):
     """Work that one peer at a time takes on."""
 
-    def create(self, title: str, *, description: str = "", id: str | None = None) -> TaskRow:
+    @writes("task.create")
+    def create(self, title: str, *, description: str = "", id: str | None = None) -> Work[TaskRow]:
+        """Adds a task that is open."""
         change = operations.task_create(self._engine.ctx, self._mesh, title, description, id)
-        return self._engine.write("task.create", operations.then_task(change))
+        return operations.then_task(change)
 
-    def claim(self, task: str, *, id: str | None = None) -> TaskRow:
+    @writes("task.claim")
+    def claim(self, task: str, *, id: str | None = None) -> Work[TaskRow]:
+        """Takes a task on; TaskTaken if another peer has it."""
         return self._move("claim", task, id)
 
-    def release(self, task: str, *, id: str | None = None) -> TaskRow:
+    @writes("task.release")
+    def release(self, task: str, *, id: str | None = None) -> Work[TaskRow]:
+        """Gives a task back, so that another peer may take it on."""
         return self._move("release", task, id)
 
-    def complete(self, task: str, *, id: str | None = None) -> TaskRow:
+    @writes("task.complete")
+    def complete(self, task: str, *, id: str | None = None) -> Work[TaskRow]:
+        """Ends a task that this peer has taken on."""
         return self._move("complete", task, id)
 
-    def cancel(self, task: str, *, id: str | None = None) -> TaskRow:
+    @writes("task.cancel")
+    def cancel(self, task: str, *, id: str | None = None) -> Work[TaskRow]:
+        """Ends a task without its work being done."""
         return self._move("cancel", task, id)
 
     def get(self, task: str) -> TaskRow:
+        """A task by its id; UnknownTask if there is none."""
         return self._engine.read(
             "task.get", lambda tx: operations.require_task(tx, self._mesh, task)
         )
 
     def list(self, *, status: TaskStatus | str | None = None) -> Iterator[TaskRow]:
+        """All tasks, or those of one status, by id."""
         chosen = None if status is None else operations.check_status(status)
-        after = ""
 
-        def page(tx: Reader) -> Sequence[TaskRow]:
-            nonlocal after
-            rows = tx.task_scan(self._mesh, chosen, after, CHUNK_ROWS)
-            after = rows[-1].task if rows else after
-            return rows
+        def scan(tx: Reader, after: str) -> Sequence[TaskRow]:
+            return tx.task_scan(self._mesh, chosen, after, CHUNK_ROWS)
 
-        yield from self._engine.pages(page)
+        yield from self._rows(scan, lambda row: row.task, "")
 
     def events(self, task: str) -> Rows[TaskEventRow]:
         """Every turn on the task in stamp order, with what it came to."""
         return self._engine.read("task.events", operations.task_events(self._mesh, task))
 
-    def _move(self, verb: str, task: str, id: str | None) -> TaskRow:
+    def _move(self, verb: str, task: str, id: str | None) -> Work[TaskRow]:
         change = operations.task_move(self._engine.ctx, self._mesh, verb, task, id)
-        return self._engine.write(f"task.{verb}", operations.then_task(change))
+        return operations.then_task(change)
 
 
 class Facts(_Family):
     """What is so: subject, predicate, object. Appended once by id, never changed."""
 
+    @writes("fact.append")
     def append(
         self,
         subject: str,
@@ -272,11 +303,10 @@ class Facts(_Family):
         id: str | None = None,
         meta: Mapping[str, Any] | None = None,
         objects: Iterable[str] = (),
-    ) -> Receipt:
+    ) -> Work[Receipt]:
         """`objects` are hashes of content that was put here before (`Node.receive_blob`): it is
         kept for as long as the fact.
         """
-        change = operations.fact_append(
+        return operations.fact_append(
             self._engine.ctx, self._mesh, subject, predicate, object, id, meta, objects
         )
-        return self._engine.write("fact.append", change)

@@ -1,7 +1,7 @@
-"""How a mesh stands with its broker, in one word, for whoever asks in whichever process.
+"""How a mesh stands with its broker, in one word.
 
-In the daemon its sync knows. Every other process goes by what the daemon left in the store: it
-notes now and then that the broker is there, also when there is nothing to say.
+In the daemon, its sync knows. Every other process goes by the store, where the daemon notes now and
+then that it has reached the broker, also when there was nothing to send.
 """
 
 from __future__ import annotations

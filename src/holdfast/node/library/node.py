@@ -16,6 +16,7 @@ from holdfast.node.home.opening import Opened, open_home
 from holdfast.node.library import conflicts
 from holdfast.node.library.families import Facts, Files, Memories, State, Tasks, Vectors
 from holdfast.node.library.mesh_status import mesh_status
+from holdfast.node.library.verbs import writes
 from holdfast.node.log.log import Log
 from holdfast.node.messages.inbox import Inbox
 from holdfast.node.messages.outbox import Outbox
@@ -25,7 +26,7 @@ from holdfast.rules.errors import AlreadyExists
 from holdfast.rules.limits import CHUNK_ROWS, INTAKE_BATCH_BYTES, PEER_STALE_MS
 from holdfast.rules.names import check_key, check_mesh
 from holdfast.rules.rows import ConflictRow, MeshRow, WarningRow
-from holdfast.storage.ports import Transaction
+from holdfast.storage.ports import Transaction, Work
 
 if TYPE_CHECKING:
     from holdfast.node.sharing.sharing import Sharing
@@ -67,6 +68,7 @@ class Mesh:
             for row in rows
         ]
 
+    @writes("message.send")
     def send(
         self,
         content: bytes | str,
@@ -79,11 +81,11 @@ class Mesh:
         priority: str = "next",
         reply_to: str | None = None,
         id: str | None = None,
-    ) -> Sent:
+    ) -> Work[Sent]:
         """Sends a message to one topic, one member (by name or key) or one queue. It is on the disk
         when this returns, and goes to the broker when that can be reached.
         """
-        send = prepare(
+        return prepare(
             self._engine,
             self.slug,
             *one_destination(topic, dm, queue),
@@ -94,7 +96,6 @@ class Mesh:
             reply_to=reply_to,
             id=id,
         )
-        return self._engine.write("message.send", send)
 
 
 class Node:
@@ -153,7 +154,7 @@ class Node:
     def apply(self, envelopes: Iterable[bytes]) -> list[Applied]:
         """Takes in envelopes from elsewhere, each once, in any order; says what became of each."""
         results: list[Applied] = []
-        for batch in _batches(envelopes):
+        for batch in batches(envelopes):
             results += self._engine.write("intake", Intake(self._engine.ctx, batch))
         return results
 
@@ -168,7 +169,7 @@ class Node:
     # --- what people must know -----------------------------------------------------------------
 
     def take_warnings(self, mesh: str | None = None) -> list[WarningRow]:
-        """What this peer has not been told yet; each is told once."""
+        """The warnings for this peer that were not taken before; each is given once."""
         if not self._engine.read("warnings", lambda tx: tx.warning_list(mesh)):
             return []
 
@@ -227,8 +228,8 @@ def open_node(
     return Node(open_home(home, peer=peer, create=create, sync=sync, **inner))
 
 
-def _batches(envelopes: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """So many at a time, and fewer where they are large: a batch is one transaction."""
+def batches(envelopes: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """At most CHUNK_ROWS at a time, and fewer where they are large: a batch is one transaction."""
     batch: list[bytes] = []
     size = 0
     for raw in envelopes:

@@ -40,6 +40,7 @@ from holdfast.rules.errors import HoldfastError
 from holdfast.rules.frontier import Frontier
 from holdfast.service.clock import SystemClock
 from holdfast.storage.files import home as homes
+from holdfast.storage.files import presence as presences
 from holdfast.storage.files.blobs import FileBlobs
 from holdfast.storage.files.durable import TEMPORARY_PREFIX
 from holdfast.storage.files.home import HomePaths
@@ -148,9 +149,9 @@ def _disk(paths: HomePaths) -> Checks:
 
 
 def _processes(paths: HomePaths) -> Checks:
-    there = [f"{other.pid} ({other.command})" for other in homes.others(paths)]
+    there = [f"{other.pid} ({other.command})" for other in presences.others(paths)]
     yield ok("processes", f"open in {joined_names(there)}" if there else "open in no other process")
-    for ended in homes.unclean(paths):
+    for ended in presences.unclean(paths):
         yield warn(
             "unclean",
             f"process {ended.pid} ({ended.command}) ended without closing the home",
@@ -166,7 +167,7 @@ def _kept(paths: HomePaths) -> Checks:
     if kept:
         yield ok("kept", f"{joined_names(kept)} from before: remove when no longer needed")
     left = [name for name in names if name.startswith(TEMPORARY_PREFIX)]
-    if left and not homes.others(paths):
+    if left and not presences.others(paths):
         yield warn("kept", f"{joined_names(left)} was left by work that was cut short", "remove it")
 
 

@@ -33,6 +33,7 @@ from holdfast.rules.order import is_newer
 from holdfast.rules.rows import ConflictRow, Entry, JobRow, TaskRow, WarningRow
 from holdfast.service.clock import SystemClock
 from holdfast.storage.files import home as homes
+from holdfast.storage.files import presence as presences
 from holdfast.storage.files.blobs import FileBlobs
 from holdfast.storage.files.durable import drafting, durable_replace
 from holdfast.storage.files.home import HomePaths
@@ -77,7 +78,7 @@ def repair_home(home: Path, *, peer: str | None = None) -> RepairReport:
     paths = homes.require_home(home)
     homes.check_modes(paths)
     with exclusive(paths, "repair") as still_alone:
-        crashed = homes.unclean(paths)
+        crashed = presences.unclean(paths)
         swap.undo_half_swap(paths)
         now_ms = SystemClock().now_ms()
         known = read_mark(paths) or LogMark(1, 0)
@@ -104,7 +105,7 @@ def repair_home(home: Path, *, peer: str | None = None) -> RepairReport:
             label = swap.fresh_label(paths.root, "corrupt", now_ms)
             kept = swap.swap_database(paths, draft, label)
         durable_replace(paths.mark, msgspec.json.encode(mark))
-        homes.clear_unclean(paths, crashed)
+        presences.clear_unclean(paths, crashed)
     return RepairReport(
         home=home,
         peer=name,

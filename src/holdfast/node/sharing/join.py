@@ -1,6 +1,6 @@
-"""Joining a mesh that somebody else has shared, by an invite.
+"""Joining a mesh that another node has shared, by an invite.
 
-The invite names the broker with its card, so the first word is said to the right one or to nobody.
+The invite names the broker with its card, so this node talks to the right broker or to none.
 The broker makes us a member and counts the invite as used; who lost the answer may ask again. Then
 the mesh is made here, with a cursor at the beginning, and the broker's snapshot is taken, if it has
 one. Everything after that is brought by the sync, as for any member.
@@ -50,7 +50,7 @@ def join(
 ) -> JoinedMesh:
     """Makes this node a member, and the mesh one of its own."""
     mesh = invite.mesh
-    # Looked at before the invite is used up in vain.
+    # Before the invite is used up in vain.
     before = engine.read("mesh.join", lambda tx: _check_free(tx, invite, None))
     there = calls.join(invite)
     engine.write("mesh.join", lambda tx: _add(tx, engine, invite, there))

@@ -1,6 +1,6 @@
 """A shared mesh becomes a personal one again: all that is in it stays, nothing leaves any more.
 
-The broker is told first. A guest ends its membership; the owner takes the mesh away from the
+The broker hears of it first. A guest ends its membership; the owner takes the mesh away from the
 broker, and from everybody who shares it there (they keep what they have). Then the mesh here is
 made personal, which ends its lane, and what still waited in it is given up.
 """
@@ -33,7 +33,7 @@ class Left(msgspec.Struct, frozen=True):
 
 
 def tell_broker(calls: BrokerClient, row: MeshRow, key: str, *, remove: bool) -> None:
-    """Ends our part there; who is no member any more has nothing to end."""
+    """Ends our membership at the broker, or the mesh if it is ours; nothing if we are no member."""
     if row.kind == OWNER and not remove:
         raise Conflict(
             f"{row.slug!r} is yours: if you leave, it is gone at the broker for everybody",
@@ -49,7 +49,7 @@ def tell_broker(calls: BrokerClient, row: MeshRow, key: str, *, remove: bool) ->
 
 
 def make_personal(engine: NodeEngine, mesh: str) -> Left:
-    """The part that happens here. Cut off in the middle, it is gone on with by the next call."""
+    """Changes the mesh in this home. If it is cut off in the middle, the next call goes on."""
 
     def turn(tx: Transaction) -> None:
         row = tx.mesh_get(mesh)
@@ -86,7 +86,7 @@ def make_personal(engine: NodeEngine, mesh: str) -> Left:
 
 
 def _give_up(tx: Transaction, engine: NodeEngine, mesh: str, after: int) -> tuple[int, int]:
-    """How many of a chunk the broker never got, and the number of its last row. What somebody had
+    """How many of a chunk the broker never got, and the number of its last row. What a person had
     dropped is marked too, so that another broker may get it one day.
     """
     never = (OutboxState.PENDING, OutboxState.INFLIGHT, OutboxState.DEAD, OutboxState.ABORTED)

@@ -3,18 +3,18 @@
     1 authenticate   the broker proves its key, and we ours
     2 register       the broker knows the mesh and its owner; the same again is the same mesh
     3 transition     here, in one transaction: from now on every write leaves for the broker
-    4 bring          what was written before goes there too: through the spool, or as a snapshot
-    5 wait           until the broker has what the spool holds, or for a while
-    6 invite         a first invite, for whoever is to join
+    4 bring          what was written before goes there too: through the outbox, or as a snapshot
+    5 wait           until the broker has what the outbox holds, or for a while
+    6 invite         a first invite, to be given to others
 
 Each is written down before the next begins, in one row of jobs. Whatever stops it, running it again
 goes on from there; nothing before phase 3 changes the mesh, and after it the mesh works as any
 shared one. Others may write meanwhile: what they write takes the way of every write.
 
-**What is brought.** Up to ten thousand changes go through the spool in chunks, from the log, in its
-order, without those that later ones have superseded. A larger mesh, or one whose log has forgotten
-what its tables still show, or that has forgotten deletions, goes as a snapshot, which whoever joins
-takes first.
+**What is brought.** Up to ten thousand changes go through the outbox in chunks, from the log, in
+its order, without those that later ones have superseded. A larger mesh, or one whose log has
+forgotten what its tables still show, or that has forgotten deletions, goes as a snapshot, which a
+node that joins takes first.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Way = Literal["backfill", "snapshot"]
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a mesh was published."""
+    """What publishing a mesh came to."""
 
     mesh: str
     server_id: str
@@ -54,17 +54,17 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     broker_card: str
     epoch: int
     rows: int
-    """Changes from before that were brought."""
+    """Changes from before the mesh was shared that were sent."""
     way: str
     waiting: int
-    """Changes that still wait for the broker: the daemon brings them."""
+    """Changes that still wait for the broker: the daemon sends them."""
     invite: str | None
     resumed: bool
-    """An earlier run had begun it."""
+    """True if an earlier run had begun it."""
 
 
 class _Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known so far."""
+    """How far publishing has come, as it stands in the jobs."""
 
     phase: Phase = "register"
     url: str
@@ -93,8 +93,8 @@ class Publishing:
         progress: Progress = no_progress,
         wait: Callable[[], int] | None = None,
     ) -> None:
-        """`token` is what a broker may ask for before it takes new meshes. `wait` brings what the
-        spool holds, or waits for whoever does, and says how much is left.
+        """`token` is what a broker may ask for before it takes new meshes. `wait` sends what the
+        outbox holds, or waits for the daemon to do it, and returns how many changes are left.
         """
         self._engine, self._calls, self._mesh = engine, calls, mesh
         self._name, self._token, self._progress = name, token, progress
@@ -185,14 +185,16 @@ class Publishing:
                 return "snapshot"
         ended = (OutboxState.DONE, OutboxState.DEAD, OutboxState.ABORTED)
         if tx.outbox_list(lane_of(self._mesh), ended, 0, 1):
-            return "snapshot"  # it was shared before: the spool knows these ids, this broker not
+            return (
+                "snapshot"  # it was shared before: the outbox knows these ids, this broker does not
+            )
         row = tx.mesh_get(self._mesh)
         if row is not None and row.forgotten_lamport:
-            return "snapshot"  # whoever joins must know what was forgotten, and only that tells it
+            return "snapshot"  # only a snapshot says to those who join what was forgotten
         return "snapshot" if has_forgotten(tx, self._mesh) else "backfill"
 
     def _backfill(self, job: _Job, tx: Transaction) -> _Job:
-        """One chunk, with where the next one begins."""
+        """Puts one chunk into the outbox, and notes where the next one begins."""
         self._require(tx, job)
         if tx.log_bounds()[0] > job.cursor:
             # Truncated before we got there: the tables still have what the log has lost.
@@ -227,7 +229,7 @@ class Publishing:
         return after
 
     def _require(self, tx: Reader, job: _Job | None) -> None:
-        """Two processes do not publish one mesh side by side."""
+        """Raises StoreBusy if another process has gone on with the job."""
         if _job_of(tx, self._mesh) != job:
             raise StoreBusy(
                 f"another process is publishing {self._mesh!r}",
@@ -244,7 +246,9 @@ class Publishing:
         tx.job_drop(_name_of(self._mesh))
 
     def _is_other(self, job: _Job) -> bool:
-        """Whether it was begun with another broker. One may choose until the mesh is shared."""
+        """True if the job was begun with another broker, which may change until the mesh is
+        shared.
+        """
         if (job.url, job.card) == (self._calls.url, self._calls.card):
             return False
         if job.phase not in ("register", "transition"):
@@ -255,7 +259,7 @@ class Publishing:
         return True
 
     def _done_before(self, row: MeshRow) -> Published:
-        """It is shared already, and nothing is left to do: said, not refused."""
+        """The answer for a mesh that is shared already, at this broker."""
         if row.kind != OWNER or row.broker_url != self._calls.url:
             raise AlreadyExists(
                 f"{self._mesh!r} is shared at {row.broker_url}",
@@ -309,7 +313,7 @@ def check_published(tx: Reader, mesh: str) -> MeshRow:
 
 
 def waiting_in(engine: NodeEngine, mesh: str) -> int:
-    """Changes of a mesh that its broker does not have yet."""
+    """How many changes of a mesh its broker does not have yet."""
     counts = engine.read("outbox.counts", lambda tx: tx.outbox_counts())
     lane = lane_of(mesh)
     return counts.get((lane, OutboxState.PENDING), 0) + counts.get((lane, OutboxState.INFLIGHT), 0)
@@ -349,7 +353,9 @@ def _published(mesh: str, job: _Job, waiting: int, invite: str, *, resumed: bool
 
 
 def _other_name(mesh: str, us: str) -> str:
-    """Every envelope bears the mesh's name, so it cannot just be called something else there."""
+    """A hint for a name that is taken at the broker. Every envelope bears the mesh's name, so it
+    cannot just have another one there.
+    """
     ending = "".join(
         char for char in us.lower() if char.isascii() and (char.isalnum() or char in "._-")
     )

@@ -60,7 +60,7 @@ class Sharing:
         """Makes a personal mesh a shared one, or goes on where an earlier run was cut off (then the
         broker need not be named again). `card` is the broker's; it may be left out for a broker on
         this machine. `token` is for brokers that ask for one. `wait` is called while changes leave,
-        and says how many are left; without it nobody waits.
+        and returns how many are left; without it, `publish` does not wait.
         """
         row = self._engine.require_mesh(mesh)
         url, pinned = self._broker_of(mesh, row, broker, card)
@@ -92,11 +92,11 @@ class Sharing:
             return known
         shown = card_shown(url, (self._trust.name, self._trust.seed))
         if url.startswith("http:"):
-            return url, shown  # on this machine, where nobody stands between
+            return url, shown  # on this machine, where no other machine stands between
         raise BadInput(
             "a broker on another machine must be known by its card",
-            hint=f"the one at {url} shows {shown}; compare it with what whoever runs the broker "
-            "says, then give it with --card",
+            hint=f"the one at {url} shows {shown}; compare it with the card that the "
+            "broker's operator gives you, then name it with --card",
         )
 
     def join(self, invite: str, *, progress: Progress = no_progress) -> JoinedMesh:
@@ -124,8 +124,8 @@ class Sharing:
         return leaving.make_personal(self._engine, mesh)
 
     def move(self, mesh: str, url: str) -> MeshRow:
-        """The broker of a mesh can be reached elsewhere from now on. It must prove the same key
-        and know the same mesh.
+        """Notes that the broker of a mesh has another address. It must prove the same key and know
+        the same mesh.
         """
         row = self._engine.require_mesh(mesh)
         if row.broker_card is None:
@@ -160,8 +160,8 @@ class Sharing:
         grants: Iterable[str] = (),
         at: str | None = None,
     ) -> MadeInvite:
-        """A text by which others join. Who has it may join, so it is handed on like a key. `at` is
-        where they reach the broker, if that is not where we do.
+        """Makes a text by which others join. Every holder of it may join, so it is handed on like a
+        key. `at` is where they reach the broker, if that is another address than ours.
         """
         self._engine.read("mesh.invite", lambda tx: publish.check_published(tx, mesh))
         with self._at(mesh) as calls:
@@ -177,22 +177,22 @@ class Sharing:
             return calls.drop_invite(mesh, id)
 
     def members(self, mesh: str) -> list[Member]:
-        """As the broker tells now; also kept here, for messages to members by their names."""
+        """The members as the broker lists them now; kept here, so that messages can name them."""
         with self._at(mesh) as calls:
-            found = calls.members(mesh)
-        self._remember(mesh, found)
-        return found
+            members = calls.members(mesh)
+        self._remember(mesh, members)
+        return members
 
-    def _remember(self, mesh: str, found: Iterable[Member]) -> None:
+    def _remember(self, mesh: str, members: Iterable[Member]) -> None:
         known_members = [
             KnownMember(
                 mesh=mesh,
-                key=bytes.fromhex(one.key),
-                name=one.name,
-                grants=one.grants,
-                seen_at=one.seen_at,
+                key=bytes.fromhex(member.key),
+                name=member.name,
+                grants=member.grants,
+                seen_at=member.seen_at,
             )
-            for one in found
+            for member in members
         ]
         self._engine.write("mesh.members", lambda tx: tx.known_members_put(mesh, known_members))
 
@@ -202,8 +202,8 @@ class Sharing:
             return calls.grant(mesh, _key_of(calls.members(mesh), mesh, member), grants)
 
     def remove_member(self, mesh: str, member: str) -> bool:
-        """From now on the broker takes nothing from it and gives it nothing. What it has, it
-        keeps.
+        """Ends a membership: the broker takes nothing from that node and gives it nothing any more.
+        The node keeps what it has.
         """
         with self._at(mesh) as calls:
             return calls.remove_member(mesh, _key_of(calls.members(mesh), mesh, member))
@@ -219,7 +219,7 @@ class Sharing:
         visibility_ms: int | None = None,
         deliveries_max: int | None = None,
     ) -> Destination:
-        """A topic or a queue, or other settings for one that is there."""
+        """Declares a topic or a queue, or changes the settings of one that is there."""
         with self._at(mesh) as calls:
             return calls.declare(
                 mesh, kind, ref, visibility_ms=visibility_ms, deliveries_max=deliveries_max
@@ -234,7 +234,7 @@ class Sharing:
             return calls.drop_destination(mesh, kind, ref)
 
     def subscribe(self, mesh: str, topic: str) -> int:
-        """From now on this node gets what is sent to a topic; the seq after which it does."""
+        """Makes this node get what is sent to a topic; returns the seq after which it does."""
         with self._at(mesh) as calls:
             return calls.subscribe(mesh, topic)
 
@@ -249,12 +249,12 @@ class Sharing:
     # --- queues --------------------------------------------------------------------------------
 
     def queues(self, mesh: str) -> list[QueueInfo]:
-        """What the queues of a mesh hold."""
+        """The queues of a mesh, with how much each holds."""
         with self._at(mesh) as calls:
             return queue_list(calls, mesh)
 
     def take(self, mesh: str, queue: str, most: int = 1) -> list[TakenMessage]:
-        """Messages that nobody else has, until they are settled or their time is over."""
+        """Takes messages that no other member has, until they are settled or their time is over."""
         with self._at(mesh) as calls:
             return QueueClient(calls, mesh, queue).take(most)
 
@@ -262,7 +262,7 @@ class Sharing:
         self, mesh: str, queue: str, handle: str, how: str = "done", reason: str = ""
     ) -> bool:
         """`done`, `again` (others may take it at once), `dead` (to the dead letters) or `extend`.
-        LeaseEnded if somebody else has got the message since.
+        LeaseEnded if another member has got the message since.
         """
         with self._at(mesh) as calls:
             return QueueClient(calls, mesh, queue).settle(handle, how, reason)
@@ -272,7 +272,7 @@ class Sharing:
             return QueueClient(calls, mesh, queue).letters(limit)
 
     def revive(self, mesh: str, queue: str, seq: int) -> bool:
-        """A dead letter can be taken again."""
+        """Puts a dead letter back into its queue."""
         with self._at(mesh) as calls:
             return QueueClient(calls, mesh, queue).revive(seq)
 
@@ -297,7 +297,7 @@ class Sharing:
 
 def _key_of(members: Iterable[Member], mesh: str, named: str) -> str:
     """A member by its key or its name."""
-    for one in members:
-        if named in (one.key, one.name):
-            return one.key
+    for member in members:
+        if named in (member.key, member.name):
+            return member.key
     raise UnknownKey(f"{mesh!r} has no member {named!r}", hint=f"see: holdfast mesh members {mesh}")

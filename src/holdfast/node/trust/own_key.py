@@ -15,8 +15,8 @@ from hmac import compare_digest
 from holdfast.node.core.engine import NodeEngine
 from holdfast.rules.errors import StoreFailed, UnknownKey
 from holdfast.rules.keys import card_of, public_key
-from holdfast.storage.files.durable import disk_errors, durable_replace, fsync_dir
-from holdfast.storage.files.home import IDENTITY_BYTES, HomePaths, alone_in
+from holdfast.storage.files.durable import alone_in, disk_errors, durable_replace, fsync_dir
+from holdfast.storage.files.home import IDENTITY_BYTES, HomePaths
 
 
 class OwnKey:

@@ -1,8 +1,8 @@
-"""Blobs stay while somebody copies them.
+"""Blobs stay while a process copies them.
 
 A backup copies the database first and the blobs that it names after that. Between the two a sweep
-could remove one of them. So whoever copies holds this lock with others, and whoever removes needs
-it alone, does not wait for it and comes back another time:
+could remove one of them. So a process that copies holds this lock with others, and a process that
+removes needs it alone, does not wait for it and tries again another time:
 
     copies    with holding(paths): …
     removes   with free(paths) as nobody_copies: if nobody_copies: …
@@ -24,7 +24,7 @@ from holdfast.storage.files.home import HomePaths
 
 @contextmanager
 def holding(paths: HomePaths) -> Iterator[None]:
-    """No blob is removed within the block. Waits for a removal that is under way: milliseconds."""
+    """Keeps all blobs within the block. Waits for a removal that is under way: milliseconds."""
     with _opened(paths) as fd:
         with disk_errors(f"lock {paths.backup_lock}"):
             fcntl.flock(fd, fcntl.LOCK_SH)
@@ -33,7 +33,7 @@ def holding(paths: HomePaths) -> Iterator[None]:
 
 @contextmanager
 def free(paths: HomePaths) -> Iterator[bool]:
-    """True if nobody copies now, and then nobody begins to within the block."""
+    """True if no process copies now; then none begins to within the block."""
     with _opened(paths) as fd:
         with disk_errors(f"lock {paths.backup_lock}"):
             try:

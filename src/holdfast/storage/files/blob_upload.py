@@ -38,7 +38,7 @@ class BlobUpload:
     """Content that a caller hands over piece by piece: finish it or discard it."""
 
     def __init__(self, draft: Drafted, bytes_max: int, keep: Callable[[str, int], Blob]) -> None:
-        """`keep` gives the draft its name and is durable on return."""
+        """`keep` gives the draft its name; it is durable on return."""
         self._draft, self._bytes_max, self._keep = draft, bytes_max, keep
         self._hashing = hasher()
 
@@ -72,7 +72,7 @@ class BlobUpload:
 @contextmanager
 def alone_with(path: Path, *, create: bool) -> Iterator[int | None]:
     """The descriptor of a file that several may write to, while nobody else does; None if it is
-    not there. Whoever waited may find another file under the name, or none, and looks again.
+    not there. After waiting, another file or none may have the name: then it looks again.
     """
     while True:
         fd = _open(path, create=create)

@@ -19,8 +19,8 @@ simply called again. `put` also makes an old file young, so that a sweep by age 
 Reading verifies. `open` reads the content once to check it before it hands out the first byte,
 because a reader that learns of damage at the end of the stream has acted on it already. The
 descriptor stays on the verified file even when the name is unlinked or replaced meanwhile. Only
-whoever checks the hash himself, or hands the bytes to someone who does, uses `open_unchecked`:
-large content is asked for in ranges, and each range would cost a look at all of it.
+a caller that checks the hash itself, or hands the bytes to a node that does, uses `open_unchecked`:
+large content is fetched in ranges, and each range would cost a read of all of it.
 """
 
 from __future__ import annotations
@@ -298,7 +298,7 @@ class FileBlobs:
         return blob
 
     def _finished_before(self, sha: str, size: int) -> Blob:
-        """Without pieces there are two ways to be finished: nothing to it, or by somebody else."""
+        """There are no pieces: the content is empty, or another process has finished it."""
         if size == 0 and sha == _sha256(b""):
             return self.put(b"")
         if not self._keep_existing(Blob(sha, size)):
@@ -332,7 +332,7 @@ class FileBlobs:
                 return False
             if found != blob.sha256:
                 return False
-            # Whoever renamed it here may not have come to flush the folder yet.
+            # The process that renamed it here may not have flushed the folder yet.
             fsync_dir(path.parent)
             self._settle(path.parent)
             now = self._status(blob.sha256)
@@ -343,7 +343,7 @@ class FileBlobs:
         draft.publish(self._path(sha))
 
     def _settle(self, folder: Path) -> None:
-        """The folder is there and will be after a power cut, whoever made it."""
+        """Makes sure that the folder is there, also after a power cut."""
         if folder not in self._settled or not os.path.isdir(folder):
             make_folder(folder)
             self._settled.add(folder)
@@ -496,7 +496,7 @@ class _MemoryDraft(io.BytesIO):
         return self.tell()
 
     def discard(self) -> None:
-        """Nothing is left of it but for whoever holds it."""
+        """Nothing to do: the memory goes with its last reference."""
 
 
 def check_sha(sha: str) -> str:

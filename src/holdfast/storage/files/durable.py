@@ -2,11 +2,11 @@
 
 A file appears under its name only when it is whole and safe: it is written under a temporary name
 in the same file system, flushed to the disk, renamed, and then the folder is flushed too, because a
-rename is a change of the folder. Whoever looks at the name, at any moment and after any crash, sees
-the old content or the new.
+rename is a change of the folder. A reader of the name, at any moment and after any crash, sees the
+old content or the new.
 
 A failed flush is final. The kernel may have dropped the pages, so a second flush would report a
-success that never happened; the temporary file goes away and the caller hears of it.
+success that never happened; the temporary file goes away and the caller gets the error.
 """
 
 from __future__ import annotations
@@ -211,3 +211,16 @@ def _flush(fd: int) -> None:
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
     else:
         os.fsync(fd)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """One at a time among the processes that change what lies in a folder."""
+    with disk_errors(f"lock {folder}"):
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with disk_errors(f"lock {folder}"):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

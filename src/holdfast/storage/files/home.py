@@ -1,42 +1,24 @@
-"""The home: the folder in which one node keeps everything, and who has it open.
+"""The home: the folder in which one node keeps everything.
 
     data.db  data.db-wal  data.db-shm     0600   the database (SQLite's own files)
     blobs/ab/<sha256>                     0600 in 0700 folders
     identity.key  identity.next.key       0600   32 random bytes, its signing seed, and the next one
-    tls.crt  tls.key                      0600   what its daemon shows to whoever connects
+    tls.crt  tls.key                      0600   what its daemon shows to clients
     api.sock  wake.sock                   0600   sockets of its daemon
     ballast                               0600   room that is given up when the disk is full
     log.mark                              0600
     logs/metrics.jsonl
-    processes/<pid>-<random>              one per process that has the home open
+    processes/<pid>-<random>              one per process that has the home open (`presence`)
 
 It is a home once `data.db` exists. The folder is ours alone: another owner, or a link where a file
 belongs, is refused; modes that drifted are mended, and the caller tells about it.
-
-**Who has it open.** Each process holds a lock on its file in `processes/` for as long as it lives
-and removes the file when it ends well. So a file with a lock is a living process, and a file
-without one is a process that ended badly. The kernel drops the lock with the process, whatever
-killed it, so process numbers, which are used again and repeat between containers, decide nothing.
-
-- The file is locked under a temporary name and renamed after that: nobody sees it without a lock.
-- Whoever asks takes a shared lock for a moment. Two who ask at once do not see each other.
-- A forked child gets a copy of the descriptor, which would keep a dead parent's lock alive, so the
-  child closes it first thing. A child that works on the home opens it anew.
-- The file is not flushed: that would cost more than opening the home. Most file systems keep the
-  order of changes, so it is on the disk once any later write is; where one does not, a leftover WAL
-  tells the same after a power cut.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
-import sys
-import threading
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -47,7 +29,7 @@ from holdfast.storage.files.durable import (
     FILE_MODE,
     FOLDER_MODE,
     TEMPORARY_PREFIX,
-    appear_locked,
+    alone_in,
     disk_errors,
     durable_replace,
     make_folder,
@@ -56,7 +38,6 @@ from holdfast.storage.files.durable import (
 IDENTITY_BYTES: Final = 32
 _BLOB_CHARS: Final = 64
 _BLOB_FOLDER_CHARS: Final = 2
-_PRESENCE_BYTES_MAX: Final = 8192
 _HEX: Final = frozenset("0123456789abcdef")
 _KINDS: Final = {stat.S_IFDIR: "folder", stat.S_IFREG: "file", stat.S_IFSOCK: "socket"}
 _SOCKET_PATH_BYTES_MAX: Final = 100
@@ -168,7 +149,7 @@ def resolve_home(explicit: str | Path | None, environ: Mapping[str, str]) -> Pat
 def require_home(root: Path) -> HomePaths:
     """The paths of a home that is there, or NoHome."""
     paths = HomePaths(root)
-    if _status(paths.database) is None:
+    if status_of(paths.database) is None:
         raise NoHome(f"there is no Holdfast home in {root}")
     return paths
 
@@ -198,7 +179,7 @@ def check_modes(paths: HomePaths, *, full: bool = False) -> list[str]:
     The cost does not grow with the number of blobs, unless `full` asks for each of them.
     """
     # The root itself may be a link: people put large folders on large disks.
-    status = _status(paths.root, follow=True)
+    status = status_of(paths.root, follow=True)
     if status is None:
         raise NoHome(f"there is no folder {paths.root}")
     mended = _guard(paths.root, status, stat.S_IFDIR)
@@ -218,106 +199,17 @@ def check_modes(paths: HomePaths, *, full: bool = False) -> list[str]:
 def socket_path(paths: HomePaths) -> Path:
     """Where the daemon of a home listens: in the home, or near if its path is too long for that.
 
-    NotOurs if somebody else has laid a folder there.
+    NotOurs if another user has made a folder there.
     """
     return _safe(_reachable(paths, paths.socket), paths)
 
 
 def wake_path(paths: HomePaths, *, make: bool = False) -> Path:
-    """Where the daemon of a home is nudged. Whoever nudges only looks: this never fails, and a
-    nudge that falls into a trap says nothing. With `make`, for the daemon, see `socket_path`.
+    """Where other processes nudge the daemon of a home. For them this never fails: a nudge that
+    goes to a wrong place tells nothing. With `make`, for the daemon, see `socket_path`.
     """
     path = _reachable(paths, paths.wake)
     return _safe(path, paths) if make else path
-
-
-class Holder(msgspec.Struct, frozen=True):
-    """A process that has the home open, or had when it ended badly."""
-
-    pid: int
-    command: str
-    started_at: int
-    """Milliseconds since 1970 on that process's clock."""
-    name: str
-    """Of its file in `processes/`; never used twice."""
-
-
-class _Note(msgspec.Struct):
-    """What is written in the file, for people and for error messages."""
-
-    pid: int
-    started_at_ms: int
-    argv0: str
-
-
-class Presence:
-    """This process's sign at the door of a home. Two in one process are fine."""
-
-    __slots__ = ("path",)
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @classmethod
-    def enter(cls, paths: HomePaths) -> Presence:
-        note = _Note(os.getpid(), time.time_ns() // 1_000_000, _argv0())
-        path = paths.processes / f"{note.pid}-{os.urandom(8).hex()}"
-        with disk_errors(f"enter {paths.root}"), _fork_waits:
-            try:
-                _held[path.name] = appear_locked(path, msgspec.json.encode(note))
-            except FileNotFoundError:
-                make_folder(paths.processes)
-                _held[path.name] = appear_locked(path, msgspec.json.encode(note))
-        return cls(path)
-
-    def leave(self) -> None:
-        """A good end. A forked child has nothing to leave, and twice is once."""
-        with disk_errors(f"leave {self.path}"), _fork_waits:
-            fd = _held.pop(self.path.name, None)
-            if fd is None:
-                return
-            try:
-                # Removed while it is locked: nobody sees it without a lock and thinks of a crash.
-                self.path.unlink(missing_ok=True)
-            finally:
-                os.close(fd)
-
-    def vanish(self) -> None:
-        """A bad end: the lock goes, as with a killed process, and the file stays."""
-        with _fork_waits:
-            fd = _held.pop(self.path.name, None)
-            if fd is not None:
-                os.close(fd)
-
-
-def others(paths: HomePaths) -> list[Holder]:
-    """The other processes that have the home open now."""
-    return [holder for holder, alive in _look(paths) if alive]
-
-
-def unclean(paths: HomePaths) -> list[Holder]:
-    """The processes that ended without leaving: killed, crashed, or the machine went down."""
-    return [holder for holder, alive in _look(paths) if not alive]
-
-
-def left_log(paths: HomePaths) -> bool:
-    """Has everybody gone and left a write-ahead log? The last one to leave well removes it."""
-    status = _status(paths.wal)
-    if status is None or not status.st_size or _status(paths.database) is None:
-        return False
-    here = any(_status(paths.processes / name) is not None for name in _held)
-    return not here and not others(paths)
-
-
-def clear_unclean(paths: HomePaths, holders: Iterable[Holder]) -> None:
-    """Forget these bad ends. Call it after what they ask for (the integrity check) was done.
-
-    Only what the caller saw is forgotten, so a process that dies meanwhile is noticed next time.
-    """
-    for holder in holders:
-        assert _pid_of(holder.name) is not None, "only a name that unclean() returned"
-        with disk_errors(f"remove {paths.processes / holder.name}"):
-            (paths.processes / holder.name).unlink(missing_ok=True)
 
 
 # --- The folder --------------------------------------------------------------------------------
@@ -352,19 +244,6 @@ def _make_root(root: Path, other: str) -> None:
         make_folder(folder)
 
 
-@contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """One at a time among the processes that change what lies in a folder."""
-    with disk_errors(f"lock {folder}"):
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        with disk_errors(f"lock {folder}"):
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
-
-
 def _refuse_used(paths: HomePaths, other: str) -> None:
     """An empty folder or the beginnings of a home may become one; nothing else is touched."""
     with disk_errors(f"list {paths.root}"):
@@ -388,7 +267,8 @@ def _refuse_used(paths: HomePaths, other: str) -> None:
 # --- Modes -------------------------------------------------------------------------------------
 
 
-def _status(path: str | Path, *, follow: bool = False) -> os.stat_result | None:
+def status_of(path: str | Path, *, follow: bool = False) -> os.stat_result | None:
+    """What the system knows of a file; None if there is none."""
     try:
         return os.stat(path, follow_symlinks=follow)
     except (FileNotFoundError, NotADirectoryError):
@@ -403,7 +283,7 @@ def _status(path: str | Path, *, follow: bool = False) -> os.stat_result | None:
 
 
 def _guard_if_there(path: str | Path, kind: int) -> list[str]:
-    status = _status(path)
+    status = status_of(path)
     return [] if status is None else _guard(path, status, kind)
 
 
@@ -449,12 +329,12 @@ def _reachable(paths: HomePaths, socket: Path) -> Path:
 def _safe(socket: Path, paths: HomePaths) -> Path:
     """The same, in a folder of ours.
 
-    A short name stands where everybody may write, so whoever comes first could set a trap there: a
+    A short name stands where every user may write, and another could have made the folder first. A
     folder that is not ours, or that others may enter, is not used.
     """
     folder = socket.parent
     if folder.parent == _SHORT_PLACE and folder != Path(os.path.realpath(paths.root)):
-        if _status(folder) is None:
+        if status_of(folder) is None:
             make_folder(folder)
         _guard_if_there(folder, stat.S_IFDIR)
     return socket
@@ -472,87 +352,7 @@ def _hex_names(folder: str | Path, chars: int) -> list[str]:
 
 
 def _guard_blobs(folder: str) -> list[str]:
-    """Each blob of a folder, told in one sentence: there may be very many."""
+    """Mends each blob of a folder; one sentence for all, because there may be very many."""
     blobs = _hex_names(folder, _BLOB_CHARS)
     count = sum(len(_guard_if_there(blob, stat.S_IFREG)) for blob in blobs)
     return [f"{count} blobs in {folder} had other modes; they are 0600 again"] if count else []
-
-
-# --- Presence ----------------------------------------------------------------------------------
-
-_held: Final[dict[str, int]] = {}
-"""What this process holds: the names of its files and the descriptors that carry the locks."""
-_fork_waits: Final = threading.RLock()
-"""A fork in another thread waits until a descriptor is in `_held`, so the child knows of it."""
-
-
-def _in_child() -> None:
-    try:
-        for fd in _held.values():
-            os.close(fd)
-    finally:
-        _held.clear()
-        _fork_waits.release()
-
-
-os.register_at_fork(
-    before=_fork_waits.acquire, after_in_parent=_fork_waits.release, after_in_child=_in_child
-)
-
-
-def _look(paths: HomePaths) -> Iterator[tuple[Holder, bool]]:
-    """Every process but this one, and whether it lives."""
-    with disk_errors(f"list {paths.processes}"):
-        try:
-            names = sorted(os.listdir(paths.processes))
-        except FileNotFoundError:
-            return
-    for name in names:
-        if _pid_of(name) is None or name in _held:
-            continue
-        with disk_errors(f"look at {paths.processes / name}"):
-            seen = _look_at(paths.processes / name)
-        if seen is not None:
-            yield seen
-
-
-def _look_at(path: Path) -> tuple[Holder, bool] | None:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return None
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            alive = False
-        except BlockingIOError:
-            alive = True
-        status = os.fstat(fd)
-        if status.st_nlink == 0:
-            return None  # it left well between our opening the file and our trying the lock
-        return _holder(path.name, status, os.read(fd, _PRESENCE_BYTES_MAX)), alive
-    finally:
-        os.close(fd)
-
-
-def _holder(name: str, status: os.stat_result, content: bytes) -> Holder:
-    try:
-        note = msgspec.json.decode(content, type=_Note)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        # A power cut may keep the name and lose the content; the name and the time are enough.
-        note = _Note(_pid_of(name) or 0, status.st_mtime_ns // 1_000_000, "")
-    return Holder(note.pid, note.argv0 or "an unknown command", note.started_at_ms, name)
-
-
-def _pid_of(name: str) -> int | None:
-    pid, _, random = name.partition("-")
-    if not (pid.isascii() and pid.isdecimal() and len(random) == 16 and _HEX.issuperset(random)):
-        return None
-    return int(pid)
-
-
-def _argv0() -> str:
-    """The command without its arguments: those may hold what nobody else should read."""
-    command = (sys.argv and sys.argv[0]) or sys.executable or "python"
-    # Names of files may hold any bytes; what is written must be text.
-    return os.fsencode(command).decode("utf-8", "replace")

@@ -1,92 +1,19 @@
-"""The log and the meshes' clocks in memory."""
+"""The log in memory: append, find, range, truncate. While an entry stands, its id dedupes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from holdfast.rules.arrivals import Arrived
 from holdfast.rules.envelope import decode_trusted
-from holdfast.rules.errors import AlreadyExists, UnknownMesh
-from holdfast.rules.lamport import merge_run, tick, worn_out
-from holdfast.rules.limits import LAMPORT_MAX
-from holdfast.rules.rows import ConsumerRow, Entry, JobRow, MeshRow, PeerRow
+from holdfast.rules.rows import Entry
 from holdfast.storage.memory.undo import UndoTables
 
 _FIRST, _LAST = "first", "last"
 
 
 class MemoryLog(UndoTables):
-    """Meshes, peers, log entries, consumers, jobs."""
-
-    # --- meshes ------------------------------------------------------------------------------
-
-    def peer_name(self) -> str | None:
-        return self._table("meta").get("peer")
-
-    def set_peer_name(self, name: str) -> None:
-        self._put("meta", "peer", name)
-
-    def mesh_get(self, slug: str) -> MeshRow | None:
-        return self._table("mesh").get(slug)
-
-    def mesh_list(self) -> list[MeshRow]:
-        return sorted(self._table("mesh").values(), key=lambda row: row.slug)
-
-    def mesh_add(self, row: MeshRow) -> None:
-        if row.slug in self._table("mesh"):
-            raise AlreadyExists(f"mesh {row.slug!r} exists already")
-        self._put("mesh", row.slug, row)
-
-    def mesh_change(self, row: MeshRow) -> None:
-        before = self._require_mesh(row.slug)
-        changed = msgspec.structs.replace(
-            row,
-            lamport=before.lamport,
-            seq=before.seq,
-            forgotten_lamport=before.forgotten_lamport,
-        )
-        self._put("mesh", row.slug, changed)
-
-    def tick(self, mesh: str) -> tuple[int, int, str | None]:
-        row = self._require_mesh(mesh)
-        if row.lamport >= LAMPORT_MAX:
-            raise worn_out(mesh)
-        ticked = msgspec.structs.replace(row, lamport=tick(row.lamport), seq=row.seq + 1)
-        self._put("mesh", mesh, ticked)
-        return ticked.lamport, ticked.seq, f"broker:{mesh}" if row.shared else None
-
-    def tick_merged(self, mesh: str, incoming: int) -> int:
-        return self.tick_merged_run(mesh, (incoming,))
-
-    def tick_merged_run(self, mesh: str, lamports: Sequence[int]) -> int:
-        row = self._require_mesh(mesh)
-        lamport = merge_run(row.lamport, lamports)
-        if lamport > LAMPORT_MAX:
-            raise worn_out(mesh)
-        self._put("mesh", mesh, msgspec.structs.replace(row, lamport=lamport))
-        return lamport
-
-    def forget_below(self, mesh: str, lamport: int) -> None:
-        row = self._require_mesh(mesh)
-        highest = max(row.forgotten_lamport, lamport)
-        self._put("mesh", mesh, msgspec.structs.replace(row, forgotten_lamport=highest))
-
-    def peer_list(self, mesh: str) -> list[PeerRow]:
-        return sorted(self._rows("peer", mesh), key=lambda row: row.peer.encode())
-
-    def peer_seen(self, row: PeerRow) -> None:
-        before = self._table("peer").get((row.mesh, row.peer))
-        if before is not None:
-            row = msgspec.structs.replace(
-                row,
-                last_seen_at=max(row.last_seen_at, before.last_seen_at),
-                last_lamport=max(row.last_lamport, before.last_lamport),
-            )
-        self._put("peer", (row.mesh, row.peer), row)
-
-    # --- the log -----------------------------------------------------------------------------
+    """Entries of the log, and the ids of those that were truncated."""
 
     def epoch(self) -> int:
         return int(self._table("meta").get("epoch", 1))
@@ -196,32 +123,3 @@ class MemoryLog(UndoTables):
         for _, id in old:
             self._drop("forgotten", id)
         return len(old)
-
-    # --- readers and jobs --------------------------------------------------------------------
-
-    def consumer_get(self, name: str) -> ConsumerRow | None:
-        return self._table("consumer").get(name)
-
-    def consumer_list(self) -> list[ConsumerRow]:
-        return sorted(self._table("consumer").values(), key=lambda row: row.name.encode())
-
-    def consumer_put(self, row: ConsumerRow) -> None:
-        self._put("consumer", row.name, row)
-
-    def consumer_drop(self, name: str) -> None:
-        self._drop("consumer", name)
-
-    def job_get(self, name: str) -> JobRow | None:
-        return self._table("job").get(name)
-
-    def job_put(self, row: JobRow) -> None:
-        self._put("job", row.name, row)
-
-    def job_drop(self, name: str) -> None:
-        self._drop("job", name)
-
-    def _require_mesh(self, slug: str) -> MeshRow:
-        row = self.mesh_get(slug)
-        if row is None:
-            raise UnknownMesh(f"there is no mesh {slug!r}")
-        return row

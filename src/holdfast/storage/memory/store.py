@@ -9,156 +9,40 @@ writer real savepoints.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from holdfast.rules.order import Version, is_newer
-from holdfast.rules.rows import BlobRow, FileRow, MemoryRow, StateRow, VersionedRow
 from holdfast.storage.group_commit import GroupWriter
+from holdfast.storage.memory.broker_positions import MemoryBrokerPositions
+from holdfast.storage.memory.conflicts import MemoryLedger
+from holdfast.storage.memory.consumers import MemoryConsumers
+from holdfast.storage.memory.families import MemoryFamilies
+from holdfast.storage.memory.inbox import MemoryInbox
+from holdfast.storage.memory.log_pages import MemoryLogPages
+from holdfast.storage.memory.meshes import MemoryMeshes
 from holdfast.storage.memory.outbox import MemoryOutbox
-from holdfast.storage.memory.tasks_and_vectors import MemoryWork
-from holdfast.storage.memory.undo import UndoTables
+from holdfast.storage.memory.tasks import MemoryTasks
+from holdfast.storage.memory.vector_rows import MemoryVectors
 from holdfast.storage.memory.zones import MemoryZones
 from holdfast.storage.ports import Reader, Transaction, Work
 
 T = TypeVar("T")
 
 
-class MemoryFamilies(UndoTables):
-    """Memory, state, files and blobs."""
-
-    def state_version(self, mesh: str, key: str) -> Version | None:
-        row = self.state_get(mesh, key)
-        return None if row is None else row.version
-
-    def state_get(self, mesh: str, key: str) -> StateRow | None:
-        return self._table("state").get((mesh, key))
-
-    def state_scan(self, mesh: str, prefix: str, after: str, limit: int) -> list[StateRow]:
-        rows = (
-            row
-            for row in self._rows("state", mesh)
-            if row.key.startswith(prefix) and row.key.encode() > after.encode()
-        )
-        return _page(rows, lambda row: row.key.encode(), limit)
-
-    def memory_get(self, mesh: str, owner: str, key: str) -> MemoryRow | None:
-        return self._table("memory").get((mesh, owner, key))
-
-    def memory_all(self, mesh: str, key: str) -> list[MemoryRow]:
-        rows = [row for row in self._rows("memory", mesh) if row.key == key and not row.tombstone]
-        return sorted(rows, key=lambda row: (-row.lamport, row.owner.encode()))
-
-    def memory_scan(
-        self, mesh: str, owner: str | None, after: tuple[str, str], limit: int
-    ) -> list[MemoryRow]:
-        return self._owned("memory", "key", mesh, owner, after, limit)
-
-    def file_get(self, mesh: str, owner: str, path: str) -> FileRow | None:
-        return self._table("file").get((mesh, owner, path))
-
-    def file_scan(
-        self, mesh: str, owner: str | None, after: tuple[str, str], limit: int
-    ) -> list[FileRow]:
-        return self._owned("file", "path", mesh, owner, after, limit)
-
-    def blob_get(self, sha256: str) -> BlobRow | None:
-        return self._table("blob").get(sha256)
-
-    def blob_scan(self, after: str, limit: int) -> list[BlobRow]:
-        rows = (row for row in self._table("blob").values() if row.sha256 > after)
-        return _page(rows, lambda row: row.sha256, limit)
-
-    def blob_released(self, limit: int) -> list[BlobRow]:
-        rows = (row for row in self._table("blob").values() if row.released_at is not None)
-        return _page(rows, lambda row: row.released_offset, limit)
-
-    def blob_refs(self, sha256: str) -> int:
-        files = self._table("file").values()
-        by_files = sum(row.in_blob and row.sha256 == sha256 for row in files)
-        by_facts = sum(named == sha256 for _, named in self._table("fact_object"))
-        return int(by_files + by_facts)
-
-    def fact_objects(self, below: int, limit: int) -> list[tuple[int, str]]:
-        return sorted(pair for pair in self._table("fact_object") if pair[0] < below)[:limit]
-
-    def fact_objects_put(self, offset: int, sha256s: Sequence[str]) -> None:
-        for sha256 in sha256s:
-            self._put("fact_object", (offset, sha256), None)
-
-    def fact_objects_drop(self, below: int) -> None:
-        for pair in [pair for pair in self._table("fact_object") if pair[0] < below]:
-            self._drop("fact_object", pair)
-
-    def family_counts(self, mesh: str) -> dict[str, int]:
-        live = {
-            name: sum(not row.tombstone for row in self._rows(name, mesh))
-            for name in ("state", "memory", "file")
-        }
-        vectors = sum(row.live for row in self._rows("vector", mesh))
-        tasks = sum(row.known for row in self._rows("task", mesh))
-        return {**live, "vector": vectors, "task": tasks}
-
-    def state_put(self, row: StateRow) -> None:
-        self._put_newer("state", (row.mesh, row.key), row)
-
-    def memory_put(self, row: MemoryRow) -> None:
-        self._put_newer("memory", (row.mesh, row.owner, row.key), row)
-
-    def file_put(self, row: FileRow) -> None:
-        self._put_newer("file", (row.mesh, row.owner, row.path), row)
-
-    def blob_put(self, row: BlobRow) -> None:
-        self._put("blob", row.sha256, row)
-
-    def blob_drop(self, sha256: str) -> None:
-        self._drop("blob", sha256)
-
-    def tombstones_sweep(self, mesh: str, below_offset: int, most: int) -> tuple[int, int]:
-        removed = highest = 0
-        for name in ("state", "memory", "file", "vector"):
-            table = self._table(name)
-            dead = [
-                key
-                for key, row in table.items()
-                if row.mesh == mesh
-                and row.offset < below_offset
-                and (not row.live if name == "vector" else row.tombstone)
-            ]
-            for key in sorted(dead, key=lambda key: table[key].offset)[: most - removed]:
-                highest = max(highest, table[key].lamport)
-                self._drop(name, key)
-                removed += 1
-        return removed, highest
-
-    def _put_newer(self, table: str, key: tuple[str, ...], row: VersionedRow) -> None:
-        current = self._table(table).get(key)
-        if current is None or is_newer(row.version, current.version):
-            self._put(table, key, row)
-
-    def _owned(
-        self,
-        table: str,
-        name: str,
-        mesh: str,
-        owner: str | None,
-        after: tuple[str, str],
-        limit: int,
-    ) -> list[Any]:
-        def key(row: Any) -> tuple[bytes, bytes]:
-            return row.owner.encode(), getattr(row, name).encode()
-
-        bound = (after[0].encode(), after[1].encode())
-        rows = (
-            row
-            for row in self._rows(table, mesh)
-            if (owner is None or row.owner == owner) and key(row) > bound
-        )
-        return _page(rows, key, limit)
-
-
-class MemoryTransaction(MemoryFamilies, MemoryZones, MemoryOutbox, MemoryWork):
+class MemoryTransaction(
+    MemoryMeshes,
+    MemoryLogPages,
+    MemoryFamilies,
+    MemoryVectors,
+    MemoryTasks,
+    MemoryLedger,
+    MemoryConsumers,
+    MemoryZones,
+    MemoryOutbox,
+    MemoryInbox,
+    MemoryBrokerPositions,
+):
     """Every table, with steps that can be undone."""
 
 
@@ -219,15 +103,11 @@ class MemoryStore:
         with self._engine.lock:
             yield self._engine.transaction
 
-    def on_commit(self, told: Callable[[], None]) -> None:
-        self.writer.on_commit(told)
+    def on_commit(self, listener: Callable[[], None]) -> None:
+        self.writer.on_commit(listener)
 
     def stop(self, timeout_s: float | None = None) -> bool:
         return self.writer.stop(timeout_s)
 
     def abort(self) -> None:
         self.writer.abort()
-
-
-def _page(rows: Iterable[T], key: Callable[[T], Any], limit: int) -> list[T]:
-    return sorted(rows, key=key)[:limit]

@@ -37,3 +37,7 @@ class UndoTables:
         if key in table:
             before = table.pop(key)
             self.undo.append(lambda: table.__setitem__(key, before))
+
+    def _next(self, name: str) -> int:
+        """The number of the next row of a table that is numbered."""
+        return max(self._table(name), default=0) + 1

@@ -1,5 +1,12 @@
-"""A home's database: schema, writer, families, log and spool on SQLite through apsw.
+"""A home's database on SQLite, through apsw.
 
-One thread writes, any number read. apsw is the only SQLite library in the process, because a second
-one would drop the first one's locks.
+One thread writes (`storage.group_commit`), any number read. apsw is the only SQLite library in the
+process, because a second one would drop the first one's locks.
+
+`connection` opens the file, `migrations` brings its tables up to date (`schema/`), `columns`
+translates rows. `store` puts the parts together; each part (`meshes`, `log`, `families`, `outbox`
+…) has its reads, its writes and its SQL in one file, whose twin in `storage.memory` has the same
+name. Vectors take three files: `vector_rows` (rows and models), `vector_index` (the search),
+`vector_sketches` (the shortcut for many vectors). For readers that need no store: `quick_read` (the
+command line), `log_columns` (the pipeline), `snapshot_copy`, `integrity` and `space`.
 """

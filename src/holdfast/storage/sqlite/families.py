@@ -11,32 +11,28 @@ from collections.abc import Sequence
 from typing import Any
 
 import apsw
-import msgspec
 
 from holdfast.rules.order import Version
 from holdfast.rules.rows import BlobRow, FileRow, MemoryRow, StateRow
+from holdfast.storage.sqlite.columns import FLAG, NAMES, TEXT, RowColumns
 
-_STAMP = "lamport, peer, id, offset, updated_at, tombstone"
-_STATE = f"mesh, key, value, {_STAMP}"
-_MEMORY = f"mesh, owner, key, value, tags, {_STAMP}"
-_FILE = f"mesh, owner, path, sha256, size, content, {_STAMP}"
-_BLOB = "sha256, size, created_at, released_at, released_offset"
-
-
-def _upsert(table: str, key: str, columns: str) -> str:
-    names = columns.split(", ")
-    changed = [name for name in names if name not in key.split(", ")]
-    return (
-        f"INSERT INTO {table} ({columns}) VALUES ({', '.join('?' * len(names))}) "
-        f"ON CONFLICT ({key}) DO UPDATE SET {', '.join(f'{n} = excluded.{n}' for n in changed)} "
-        f"WHERE (excluded.lamport, excluded.peer, excluded.id) "
-        f"> ({table}.lamport, {table}.peer, {table}.id)"
-    )
+_STATE = RowColumns(StateRow, value=TEXT, tombstone=FLAG)
+_MEMORY = RowColumns(MemoryRow, value=TEXT, tags=NAMES, tombstone=FLAG)
+_FILE = RowColumns(FileRow, tombstone=FLAG)
+_BLOB = RowColumns(BlobRow)
 
 
-_PUT_STATE = _upsert("state", "mesh, key", _STATE)
-_PUT_MEMORY = _upsert("memory", "mesh, owner, key", _MEMORY)
-_PUT_FILE = _upsert("file", "mesh, owner, path", _FILE)
+def _put_newer(columns: RowColumns[Any], table: str, key: str) -> str:
+    version = ("lamport", "peer", "id")
+    new = ", ".join(f"excluded.{name}" for name in version)
+    old = ", ".join(f"{table}.{name}" for name in version)
+    return f"{columns.upsert(table, key)} WHERE ({new}) > ({old})"
+
+
+_PUT_STATE = _put_newer(_STATE, "state", "mesh, key")
+_PUT_MEMORY = _put_newer(_MEMORY, "memory", "mesh, owner, key")
+_PUT_FILE = _put_newer(_FILE, "file", "mesh, owner, path")
+_PUT_BLOB = _BLOB.upsert("blob", "sha256", keep=("size", "created_at"))
 
 _LIVE_COUNTS = {
     "state": "SELECT count(*) FROM state WHERE mesh = ? AND tombstone = 0",
@@ -45,64 +41,6 @@ _LIVE_COUNTS = {
     "vector": "SELECT count(*) FROM vector WHERE mesh = ? AND live = 1",
     "task": "SELECT count(*) FROM task WHERE mesh = ? AND known = 1",
 }
-
-_tags = msgspec.json.Decoder(tuple[str, ...])
-
-
-def _state(row: Any) -> StateRow:
-    mesh, key, value, lamport, peer, id, offset, updated_at, tombstone = row
-    return StateRow(
-        mesh=mesh,
-        key=key,
-        value=value.encode(),
-        lamport=lamport,
-        peer=peer,
-        id=id,
-        offset=offset,
-        updated_at=updated_at,
-        tombstone=bool(tombstone),
-    )
-
-
-def _memory(row: Any) -> MemoryRow:
-    mesh, owner, key, value, tags, lamport, peer, id, offset, updated_at, tombstone = row
-    return MemoryRow(
-        mesh=mesh,
-        owner=owner,
-        key=key,
-        value=value.encode(),
-        tags=_tags.decode(tags),
-        lamport=lamport,
-        peer=peer,
-        id=id,
-        offset=offset,
-        updated_at=updated_at,
-        tombstone=bool(tombstone),
-    )
-
-
-def _file(row: Any) -> FileRow:
-    mesh, owner, path, sha256, size, content, lamport, peer, id, offset, updated_at, tombstone = row
-    return FileRow(
-        mesh=mesh,
-        owner=owner,
-        path=path,
-        sha256=sha256,
-        size=size,
-        content=content,
-        lamport=lamport,
-        peer=peer,
-        id=id,
-        offset=offset,
-        updated_at=updated_at,
-        tombstone=bool(tombstone),
-    )
-
-
-def _blob(row: Any) -> BlobRow:
-    return BlobRow(
-        sha256=row[0], size=row[1], created_at=row[2], released_at=row[3], released_offset=row[4]
-    )
 
 
 class FamilyReads:
@@ -117,70 +55,72 @@ class FamilyReads:
 
     def state_get(self, mesh: str, key: str) -> StateRow | None:
         row = self._con.execute(
-            f"SELECT {_STATE} FROM state WHERE mesh = ? AND key = ?", (mesh, key)
+            f"SELECT {_STATE.sql} FROM state WHERE mesh = ? AND key = ?", (mesh, key)
         ).get
-        return None if row is None else _state(row)
+        return _STATE.one(row)
 
     def state_scan(self, mesh: str, prefix: str, after: str, limit: int) -> list[StateRow]:
         above = above_prefix(prefix)
         rows = self._con.execute(
-            f"SELECT {_STATE} FROM state WHERE mesh = ?1 AND key > ?2 AND key >= ?3 "
+            f"SELECT {_STATE.sql} FROM state WHERE mesh = ?1 AND key > ?2 AND key >= ?3 "
             f"{'' if above is None else 'AND key < ?5 '}ORDER BY key LIMIT ?4",
             (mesh, after, prefix, limit, *(() if above is None else (above,))),
         )
-        return [_state(row) for row in rows]
+        return _STATE.rows(rows)
 
     def memory_get(self, mesh: str, owner: str, key: str) -> MemoryRow | None:
         row = self._con.execute(
-            f"SELECT {_MEMORY} FROM memory WHERE mesh = ? AND owner = ? AND key = ?",
+            f"SELECT {_MEMORY.sql} FROM memory WHERE mesh = ? AND owner = ? AND key = ?",
             (mesh, owner, key),
         ).get
-        return None if row is None else _memory(row)
+        return _MEMORY.one(row)
 
     def memory_all(self, mesh: str, key: str) -> list[MemoryRow]:
         rows = self._con.execute(
-            f"SELECT {_MEMORY} FROM memory WHERE mesh = ? AND key = ? AND tombstone = 0 "
+            f"SELECT {_MEMORY.sql} FROM memory WHERE mesh = ? AND key = ? AND tombstone = 0 "
             "ORDER BY lamport DESC, owner",
             (mesh, key),
         )
-        return [_memory(row) for row in rows]
+        return _MEMORY.rows(rows)
 
     def memory_scan(
         self, mesh: str, owner: str | None, after: tuple[str, str], limit: int
     ) -> list[MemoryRow]:
-        rows = self._con.execute(*_owned_page(_MEMORY, "memory", "key", mesh, owner, after, limit))
-        return [_memory(row) for row in rows]
+        rows = self._con.execute(
+            *_owned_page(_MEMORY.sql, "memory", "key", mesh, owner, after, limit)
+        )
+        return _MEMORY.rows(rows)
 
     def file_get(self, mesh: str, owner: str, path: str) -> FileRow | None:
         row = self._con.execute(
-            f"SELECT {_FILE} FROM file WHERE mesh = ? AND owner = ? AND path = ?",
+            f"SELECT {_FILE.sql} FROM file WHERE mesh = ? AND owner = ? AND path = ?",
             (mesh, owner, path),
         ).get
-        return None if row is None else _file(row)
+        return _FILE.one(row)
 
     def file_scan(
         self, mesh: str, owner: str | None, after: tuple[str, str], limit: int
     ) -> list[FileRow]:
-        rows = self._con.execute(*_owned_page(_FILE, "file", "path", mesh, owner, after, limit))
-        return [_file(row) for row in rows]
+        rows = self._con.execute(*_owned_page(_FILE.sql, "file", "path", mesh, owner, after, limit))
+        return _FILE.rows(rows)
 
     def blob_get(self, sha256: str) -> BlobRow | None:
-        row = self._con.execute(f"SELECT {_BLOB} FROM blob WHERE sha256 = ?", (sha256,)).get
-        return None if row is None else _blob(row)
+        row = self._con.execute(f"SELECT {_BLOB.sql} FROM blob WHERE sha256 = ?", (sha256,)).get
+        return _BLOB.one(row)
 
     def blob_scan(self, after: str, limit: int) -> list[BlobRow]:
         rows = self._con.execute(
-            f"SELECT {_BLOB} FROM blob WHERE sha256 > ? ORDER BY sha256 LIMIT ?", (after, limit)
+            f"SELECT {_BLOB.sql} FROM blob WHERE sha256 > ? ORDER BY sha256 LIMIT ?", (after, limit)
         )
-        return [_blob(row) for row in rows]
+        return _BLOB.rows(rows)
 
     def blob_released(self, limit: int) -> list[BlobRow]:
         rows = self._con.execute(
-            f"SELECT {_BLOB} FROM blob WHERE released_at IS NOT NULL "
+            f"SELECT {_BLOB.sql} FROM blob WHERE released_at IS NOT NULL "
             "ORDER BY released_offset, sha256 LIMIT ?",
             (limit,),
         )
-        return [_blob(row) for row in rows]
+        return _BLOB.rows(rows)
 
     def blob_refs(self, sha256: str) -> int:
         count = self._con.execute(
@@ -243,64 +183,16 @@ def _owned_page(
 
 class FamilyWrites(FamilyReads):
     def state_put(self, row: StateRow) -> None:
-        self._once.execute(
-            _PUT_STATE,
-            (
-                row.mesh,
-                row.key,
-                row.value.decode(),
-                row.lamport,
-                row.peer,
-                row.id,
-                row.offset,
-                row.updated_at,
-                row.tombstone,
-            ),
-        )
+        self._once.execute(_PUT_STATE, _STATE.values(row))
 
     def memory_put(self, row: MemoryRow) -> None:
-        self._con.execute(
-            _PUT_MEMORY,
-            (
-                row.mesh,
-                row.owner,
-                row.key,
-                row.value.decode(),
-                msgspec.json.encode(row.tags).decode(),
-                row.lamport,
-                row.peer,
-                row.id,
-                row.offset,
-                row.updated_at,
-                row.tombstone,
-            ),
-        )
+        self._con.execute(_PUT_MEMORY, _MEMORY.values(row))
 
     def file_put(self, row: FileRow) -> None:
-        self._con.execute(
-            _PUT_FILE,
-            (
-                row.mesh,
-                row.owner,
-                row.path,
-                row.sha256,
-                row.size,
-                row.content,
-                row.lamport,
-                row.peer,
-                row.id,
-                row.offset,
-                row.updated_at,
-                row.tombstone,
-            ),
-        )
+        self._con.execute(_PUT_FILE, _FILE.values(row))
 
     def blob_put(self, row: BlobRow) -> None:
-        self._con.execute(
-            f"INSERT INTO blob ({_BLOB}) VALUES (?, ?, ?, ?, ?) ON CONFLICT (sha256) DO UPDATE SET "
-            "released_at = excluded.released_at, released_offset = excluded.released_offset",
-            (row.sha256, row.size, row.created_at, row.released_at, row.released_offset),
-        )
+        self._con.execute(_PUT_BLOB, _BLOB.values(row))
 
     def fact_objects_put(self, offset: int, sha256s: Sequence[str]) -> None:
         self._con.executemany(

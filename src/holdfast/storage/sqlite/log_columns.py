@@ -1,12 +1,12 @@
 """A piece of the log with every column joined to one text: for readers of millions of entries.
 
 To make Python objects of nine values per row takes most of the time of such a read. So SQLite joins
-the values itself, column by column, and whoever reads takes them apart again with code that works
+the values itself, column by column, and the reader takes them apart again with code that works
 on whole columns. Names hold no NUL (see `rules.names`), so a NUL stands between them; a number and
 a comma need no more thought; bytes are cut by their lengths.
 
 How many entries fit into a number of bytes is known only when their sizes were looked at, which is
-a fifth of the work. Most logs are of small entries. So whoever reads may ask for a light read, that
+a fifth of the work. Most logs are of small entries. So a reader may ask for a light read, which
 joins at once and leaves out what is large: if nothing was, it was enough.
 """
 
@@ -22,7 +22,7 @@ import msgspec
 SEPARATOR: Final = "\0"
 
 # Along the table itself, and so by offset: a subquery with an ORDER BY says the same and takes a
-# quarter longer. Whoever takes the columns apart looks at the offsets all the same.
+# quarter longer. The reader checks the offsets all the same.
 _RANGE: Final = " FROM log NOT INDEXED WHERE offset >= ? AND offset < ?"
 _SIZE: Final = f"SELECT count(*), sum(length(raw)){_RANGE}"
 _LENGTHS: Final = f"SELECT group_concat(length(raw)){_RANGE}"
@@ -84,7 +84,7 @@ def log_joined(
 def log_joined_lightly(
     connection: apsw.Connection, start: int, stop: int, limit: int, bytes_max: int
 ) -> Joined | None:
-    """The same at one look; None also if they do not fit, or some are large: then ask the other."""
+    """The same by one query; None also where only `log_joined` can tell what fits."""
     stop = min(stop, start + limit)
     large = _LARGE * bytes_max // limit
     found: Any = connection.execute(_LIGHT, (large, start, stop)).get

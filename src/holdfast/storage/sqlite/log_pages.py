@@ -1,7 +1,7 @@
 """Pieces of the log as they leave it: filtered inside the query, cut by rows and bytes.
 
-Whoever serves the log to others reads most of it, most of the time, and sends it on as it is. So no
-`Entry` is made per row: rows are taken from the engine in small handfuls, which bounds what is in
+A node that serves its log reads most of it, most of the time, and sends it on as it is. So no
+`Entry` is made per row: rows are taken from SQLite in small handfuls, which bounds what is in
 memory beyond the cut, and are turned into columns at the end.
 """
 
@@ -18,7 +18,7 @@ from holdfast.rules.rows import Columns, Page
 from holdfast.storage.sqlite.families import above_prefix
 
 _HANDFUL: Final = 16
-"""Rows taken at once: so many of the largest may be read in vain."""
+"""Rows taken at once: at most so many are read in vain."""
 _ALL: Final = "offset, id, mesh, op, entity, origin, lamport, recorded_at, raw"
 
 

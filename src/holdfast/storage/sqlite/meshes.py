@@ -1,41 +1,26 @@
-"""Meshes, their clocks, and the peers heard of."""
+"""Meshes with their clocks, the peers that were heard of, and the members of shared meshes as their
+brokers last listed them (table `mate`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import apsw
+import msgspec
 
 from holdfast.rules.errors import AlreadyExists, UnknownMesh
 from holdfast.rules.lamport import merge_run, worn_out
 from holdfast.rules.limits import LAMPORT_MAX
-from holdfast.rules.rows import MeshRow, PeerRow
+from holdfast.rules.rows import KnownMember, MeshRow, PeerRow
+from holdfast.storage.sqlite.columns import FLAG, NAMES, RowColumns
 
-_COLUMNS = (
-    "slug, name, kind, created_at, updated_at, last_sync_at, sync_paused, lamport, seq, "
-    "forgotten_lamport, broker_url, broker_card, server_id, broker_epoch, broker_seq"
+_MESH = RowColumns(MeshRow, sync_paused=FLAG)
+_CHANGED = RowColumns(
+    MeshRow, without=("slug", "lamport", "seq", "forgotten_lamport"), sync_paused=FLAG
 )
-
-
-def _mesh(row: Any) -> MeshRow:
-    return MeshRow(
-        slug=row[0],
-        name=row[1],
-        kind=row[2],
-        created_at=row[3],
-        updated_at=row[4],
-        last_sync_at=row[5],
-        sync_paused=bool(row[6]),
-        lamport=row[7],
-        seq=row[8],
-        forgotten_lamport=row[9],
-        broker_url=row[10],
-        broker_card=row[11],
-        server_id=row[12],
-        broker_epoch=row[13],
-        broker_seq=row[14],
-    )
+_PEER = RowColumns(PeerRow)
+_MEMBER = RowColumns(KnownMember, grants=NAMES)
 
 
 class MeshReads:
@@ -47,23 +32,23 @@ class MeshReads:
         return None if name is None else str(name)
 
     def mesh_get(self, slug: str) -> MeshRow | None:
-        row = self._con.execute(f"SELECT {_COLUMNS} FROM mesh WHERE slug = ?", (slug,)).get
-        return None if row is None else _mesh(row)
+        row = self._con.execute(f"SELECT {_MESH.sql} FROM mesh WHERE slug = ?", (slug,)).get
+        return _MESH.one(row)
 
     def mesh_list(self) -> list[MeshRow]:
-        return [
-            _mesh(row) for row in self._con.execute(f"SELECT {_COLUMNS} FROM mesh ORDER BY slug")
-        ]
+        return _MESH.rows(self._con.execute(f"SELECT {_MESH.sql} FROM mesh ORDER BY slug"))
 
     def peer_list(self, mesh: str) -> list[PeerRow]:
-        rows = self._con.execute(
-            "SELECT mesh, peer, last_seen_at, last_lamport FROM peer WHERE mesh = ? ORDER BY peer",
-            (mesh,),
+        return _PEER.rows(
+            self._con.execute(f"SELECT {_PEER.sql} FROM peer WHERE mesh = ? ORDER BY peer", (mesh,))
         )
-        return [
-            PeerRow(mesh=row[0], peer=row[1], last_seen_at=row[2], last_lamport=row[3])
-            for row in rows
-        ]
+
+    def known_members_list(self, mesh: str) -> list[KnownMember]:
+        return _MEMBER.rows(
+            self._con.execute(
+                f"SELECT {_MEMBER.sql} FROM mate WHERE mesh = ? ORDER BY key", (mesh,)
+            )
+        )
 
 
 class MeshWrites(MeshReads):
@@ -76,49 +61,13 @@ class MeshWrites(MeshReads):
 
     def mesh_add(self, row: MeshRow) -> None:
         try:
-            self._con.execute(
-                f"INSERT INTO mesh ({_COLUMNS}) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    row.slug,
-                    row.name,
-                    row.kind,
-                    row.created_at,
-                    row.updated_at,
-                    row.last_sync_at,
-                    row.sync_paused,
-                    row.lamport,
-                    row.seq,
-                    row.forgotten_lamport,
-                    row.broker_url,
-                    row.broker_card,
-                    row.server_id,
-                    row.broker_epoch,
-                    row.broker_seq,
-                ),
-            )
+            self._con.execute(_MESH.insert("mesh"), _MESH.values(row))
         except apsw.ConstraintError:
             raise AlreadyExists(f"mesh {row.slug!r} exists already") from None
 
     def mesh_change(self, row: MeshRow) -> None:
         self._con.execute(
-            "UPDATE mesh SET name = ?, kind = ?, created_at = ?, updated_at = ?, last_sync_at = ?, "
-            "sync_paused = ?, broker_url = ?, broker_card = ?, server_id = ?, broker_epoch = ?, "
-            "broker_seq = ? WHERE slug = ?",
-            (
-                row.name,
-                row.kind,
-                row.created_at,
-                row.updated_at,
-                row.last_sync_at,
-                row.sync_paused,
-                row.broker_url,
-                row.broker_card,
-                row.server_id,
-                row.broker_epoch,
-                row.broker_seq,
-                row.slug,
-            ),
+            f"{_CHANGED.update('mesh')} WHERE slug = ?", (*_CHANGED.values(row), row.slug)
         )
         if not self._con.changes():
             raise UnknownMesh(f"there is no mesh {row.slug!r}")
@@ -157,9 +106,15 @@ class MeshWrites(MeshReads):
 
     def peer_seen(self, row: PeerRow) -> None:
         self._con.execute(
-            "INSERT INTO peer (mesh, peer, last_seen_at, last_lamport) VALUES (?, ?, ?, ?) "
-            "ON CONFLICT (mesh, peer) DO UPDATE SET "
+            f"{_PEER.insert('peer')} ON CONFLICT (mesh, peer) DO UPDATE SET "
             "last_seen_at = max(last_seen_at, excluded.last_seen_at), "
             "last_lamport = max(last_lamport, excluded.last_lamport)",
-            (row.mesh, row.peer, row.last_seen_at, row.last_lamport),
+            _PEER.values(row),
+        )
+
+    def known_members_put(self, mesh: str, rows: Sequence[KnownMember]) -> None:
+        self._con.execute("DELETE FROM mate WHERE mesh = ?", (mesh,))
+        self._con.executemany(
+            _MEMBER.insert("mate"),
+            (_MEMBER.values(msgspec.structs.replace(row, mesh=mesh)) for row in rows),
         )

@@ -11,20 +11,15 @@ import apsw
 import msgspec
 
 from holdfast.rules.rows import OutboxRow
+from holdfast.storage.sqlite.columns import RowColumns
 
-_FIELDS: Final = (
-    "lane, id, mesh, entity, rank, offset, state, attempts, not_before, tried_at, ended_at, "
-    "created_at, code, error, broker_id, broker_epoch, broker_seq, replaces"
-)
-_COLUMNS: Final = f"number, {_FIELDS}"
+_ROW: Final = RowColumns(OutboxRow)
+_NEW: Final = RowColumns(OutboxRow, without=("number",))
 _Done = tuple[int, bytes, int, int]
 """Number, broker's id, epoch and seq."""
 _FAILING: Final = "(state = 'dead' OR (state = 'pending' AND attempts > 0))"
 """As the index of that name says it: else the index would not be used."""
-_INSERT: Final = (
-    f"INSERT INTO spool ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
-    "ON CONFLICT (id, lane) DO NOTHING"
-)
+_INSERT: Final = f"{_NEW.insert('spool')} ON CONFLICT (id, lane) DO NOTHING"
 
 
 _RUN_MIN: Final = 8
@@ -60,78 +55,31 @@ def _runs(rows: Sequence[_Done]) -> Iterator[Sequence[_Done]]:
         yield rows[begin:]
 
 
-def _row(row: Any) -> OutboxRow:
-    return OutboxRow(
-        number=row[0],
-        lane=row[1],
-        id=row[2],
-        mesh=row[3],
-        entity=row[4],
-        rank=row[5],
-        offset=row[6],
-        state=row[7],
-        attempts=row[8],
-        not_before=row[9],
-        tried_at=row[10],
-        ended_at=row[11],
-        created_at=row[12],
-        code=row[13],
-        error=row[14],
-        broker_id=row[15],
-        broker_epoch=row[16],
-        broker_seq=row[17],
-        replaces=row[18],
-    )
-
-
-def _values(row: OutboxRow) -> tuple[Any, ...]:
-    return (
-        row.lane,
-        row.id,
-        row.mesh,
-        row.entity,
-        row.rank,
-        row.offset,
-        str(row.state),
-        row.attempts,
-        row.not_before,
-        row.tried_at,
-        row.ended_at,
-        row.created_at,
-        row.code,
-        row.error,
-        row.broker_id,
-        row.broker_epoch,
-        row.broker_seq,
-        row.replaces,
-    )
-
-
 class OutboxReads:
     _con: apsw.Connection
     _once: apsw.Cursor
 
     def outbox_get(self, lane: str, id: bytes) -> OutboxRow | None:
         row = self._con.execute(
-            f"SELECT {_COLUMNS} FROM spool WHERE lane = ? AND id = ?", (lane, id)
+            f"SELECT {_ROW.sql} FROM spool WHERE lane = ? AND id = ?", (lane, id)
         ).get
-        return None if row is None else _row(row)
+        return _ROW.one(row)
 
     def outbox_find(self, id: bytes) -> list[OutboxRow]:
         rows = self._con.execute(
-            f"SELECT {_COLUMNS} FROM spool WHERE id = ? ORDER BY number", (id,)
+            f"SELECT {_ROW.sql} FROM spool WHERE id = ? ORDER BY number", (id,)
         )
-        return [_row(row) for row in rows]
+        return _ROW.rows(rows)
 
     def outbox_due(
         self, lane: str, now_ms: int, limit: int, after: tuple[int, int] = (-1, 0)
     ) -> list[OutboxRow]:
         rows = self._con.execute(
-            f"SELECT {_COLUMNS} FROM spool WHERE lane = ?1 AND state = 'pending' "
+            f"SELECT {_ROW.sql} FROM spool WHERE lane = ?1 AND state = 'pending' "
             "AND (rank, number) > (?2, ?3) AND not_before <= ?4 ORDER BY rank, number LIMIT ?5",
             (lane, *after, now_ms, limit),
         )
-        return [_row(row) for row in rows]
+        return _ROW.rows(rows)
 
     def outbox_next_at(self, lane: str) -> int | None:
         # Nearly all of them may go at once, and the first one found tells so.
@@ -149,11 +97,11 @@ class OutboxReads:
     def outbox_failing(self, lane: str, entities: Collection[str] | None) -> list[OutboxRow]:
         if entities is None:
             row = self._con.execute(
-                f"SELECT {_COLUMNS} FROM spool WHERE lane = ? AND {_FAILING} "
+                f"SELECT {_ROW.sql} FROM spool WHERE lane = ? AND {_FAILING} "
                 "ORDER BY number LIMIT 1",
                 (lane,),
             ).get
-            return [] if row is None else [_row(row)]
+            return [] if row is None else [_ROW.row(row)]
         if not self._con.execute(
             f"SELECT EXISTS (SELECT 1 FROM spool WHERE lane = ? AND {_FAILING})", (lane,)
         ).get:
@@ -161,12 +109,12 @@ class OutboxReads:
         found = []
         for entity in set(entities):
             row = self._con.execute(
-                f"SELECT {_COLUMNS} FROM spool WHERE lane = ? AND entity = ? AND {_FAILING} "
+                f"SELECT {_ROW.sql} FROM spool WHERE lane = ? AND entity = ? AND {_FAILING} "
                 "ORDER BY number LIMIT 1",
                 (lane, entity),
             ).get
             if row is not None:
-                found.append(_row(row))
+                found.append(_ROW.row(row))
         return sorted(found, key=lambda row: row.number)
 
     def outbox_list(
@@ -176,11 +124,11 @@ class OutboxReads:
         places = ", ".join(f"?{number}" for number, _ in enumerate(wanted, 4))
         of_states = f"AND state IN ({places}) " if wanted else ""
         rows = self._con.execute(
-            f"SELECT {_COLUMNS} FROM spool WHERE number > ?1 AND (?2 IS NULL OR lane = ?2) "
+            f"SELECT {_ROW.sql} FROM spool WHERE number > ?1 AND (?2 IS NULL OR lane = ?2) "
             f"{of_states}ORDER BY number LIMIT ?3",
             (after, lane, limit, *wanted),
         )
-        return [_row(row) for row in rows]
+        return _ROW.rows(rows)
 
     def outbox_counts(self) -> dict[tuple[str, str], int]:
         # Rows that are done stand in no index but that of the ids, so they are what is left over.
@@ -232,11 +180,11 @@ class OutboxReads:
 
     def outbox_old(self, lane: str, before_ms: int, limit: int) -> list[OutboxRow]:
         rows = self._con.execute(
-            f"SELECT {_COLUMNS} FROM spool WHERE lane = ? AND state = 'pending' AND entity = '' "
+            f"SELECT {_ROW.sql} FROM spool WHERE lane = ? AND state = 'pending' AND entity = '' "
             "AND created_at < ? ORDER BY number LIMIT ?",
             (lane, before_ms, limit),
         )
-        return [_row(row) for row in rows]
+        return _ROW.rows(rows)
 
     def outbox_floor(self) -> int | None:
         needed = [
@@ -249,18 +197,15 @@ class OutboxReads:
 class OutboxWrites(OutboxReads):
     def outbox_add(self, rows: Sequence[OutboxRow]) -> int:
         if len(rows) == 1:  # one for every local write
-            self._once.execute(_INSERT, _values(rows[0]))
+            self._once.execute(_INSERT, _NEW.values(rows[0]))
             return self._con.changes()
         before = self._con.total_changes()
-        self._con.executemany(_INSERT, map(_values, rows))
+        self._con.executemany(_INSERT, map(_NEW.values, rows))
         return self._con.total_changes() - before
 
     def outbox_put(self, row: OutboxRow) -> None:
         self._con.execute(
-            "UPDATE spool SET (lane, id, mesh, entity, rank, offset, state, attempts, not_before, "
-            "tried_at, ended_at, created_at, code, error, broker_id, broker_epoch, broker_seq, "
-            "replaces) = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) WHERE number = ?",
-            (*_values(row), row.number),
+            f"{_NEW.update('spool')} WHERE number = ?", (*_NEW.values(row), row.number)
         )
 
     def outbox_inflight(self, lane: str, numbers: Sequence[int]) -> None:

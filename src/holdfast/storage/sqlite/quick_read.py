@@ -2,7 +2,7 @@
 
 Opening a home as a node costs several times what a single read does, and most of that is spent on
 what can only matter when something is unusual: modes that drifted, a process that ended badly, a
-schema to migrate, something the peer must be told. So this module asks whether anything is unusual,
+schema to migrate, a warning for the peer. So this module looks whether anything is unusual,
 by stat calls and four short queries. If it is, it gives no answer and the caller opens the home
 properly; only a home where opening would find nothing to do is read here.
 
@@ -132,7 +132,7 @@ def _is(status: os.stat_result, mode: int, user: int) -> bool:
 
 
 def _lives(root: str, name: str) -> bool:
-    """As `holdfast.storage.files.home` defines it: a living process holds a lock on its file."""
+    """As `storage.files.presence` defines it: a living process holds a lock on its file."""
     try:
         fd = os.open(f"{root}/{PROCESSES}/{name}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:

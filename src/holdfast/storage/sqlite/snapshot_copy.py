@@ -23,7 +23,7 @@ from holdfast.storage.sqlite.integrity import check
 from holdfast.storage.sqlite.store import SqliteReader
 
 Progress = Callable[[int, int], None]
-"""Told how many bytes are done, of how many."""
+"""Called with how many bytes are done, of how many."""
 
 
 def copy_database(source: Path, target: Path, progress: Progress | None = None) -> None:
@@ -100,7 +100,7 @@ def _new(path: Path) -> apsw.Connection:
 
 @contextmanager
 def read_errors() -> Iterator[None]:
-    """Says in our words what SQLite reports while somebody reads."""
+    """Turns the errors of SQLite during a read into ours."""
     try:
         yield
     except apsw.Error as error:

@@ -18,6 +18,7 @@ from holdfast.rules.limits import ABORT_MS_MAX
 from holdfast.storage.group_commit import GroupWriter
 from holdfast.storage.ports import Reader, Transaction, Work
 from holdfast.storage.sqlite import migrations
+from holdfast.storage.sqlite.broker_positions import BrokerPositionReads, BrokerPositionWrites
 from holdfast.storage.sqlite.conflicts import LedgerReads, LedgerWrites
 from holdfast.storage.sqlite.connection import UnbindableErrors, check_ours, connect, shut, typed
 from holdfast.storage.sqlite.consumers import ConsumerReads, ConsumerWrites
@@ -46,6 +47,7 @@ class SqliteReader(
     ZoneReads,
     OutboxReads,
     InboxReads,
+    BrokerPositionReads,
 ):
     """One consistent state, as a connection in a read transaction sees it."""
 
@@ -67,6 +69,7 @@ class SqliteTransaction(
     ZoneWrites,
     OutboxWrites,
     InboxWrites,
+    BrokerPositionWrites,
 ):
     """The state within the writing connection's transaction."""
 
@@ -164,8 +167,8 @@ class SqliteStore:
         finally:
             self._give_back(connection)
 
-    def on_commit(self, told: Callable[[], None]) -> None:
-        self.writer.on_commit(told)
+    def on_commit(self, listener: Callable[[], None]) -> None:
+        self.writer.on_commit(listener)
 
     def stop(self, timeout_s: float | None = None) -> bool:
         done = self.writer.stop(timeout_s)

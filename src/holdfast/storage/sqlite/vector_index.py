@@ -164,7 +164,7 @@ def put(con: apsw.Connection, model: Model, rowid: int, mesh: str, packed: bytes
     if table is None:
         raise UnknownModel(f"the model {model.provider}:{model.name} is not registered")
     length = _length(con, packed, model.dim)
-    with _told(con):
+    with _our_errors(con):
         old = con.execute(f"SELECT mesh FROM {table} WHERE rowid = ?", (rowid,)).get
         if old is not None:
             _take_out(con, model, table, rowid, old)
@@ -192,7 +192,7 @@ def remove(con: apsw.Connection, model: Model, rowid: int, mesh: str) -> bool:
     table = _table(con, model)
     if table is None:
         return False
-    with _told(con):
+    with _our_errors(con):
         return _take_out(con, model, table, rowid, mesh)
 
 
@@ -246,7 +246,7 @@ def search(
         if counted is None:
             return []
         live, shortest, longest, centre = counted
-        with _told(con):
+        with _our_errors(con):
             found = None
             if centre and not exact and sketches.worth_prefiltering(live, model.dim, limit):
                 found = vector_sketches.search(
@@ -291,8 +291,8 @@ def _length(con: apsw.Connection, packed: bytes, dim: int) -> float:
 
 
 @contextmanager
-def _told(con: apsw.Connection) -> Iterator[None]:
-    """Says in our words what sqlite-vec reports as a bare error, whatever lies behind it."""
+def _our_errors(con: apsw.Connection) -> Iterator[None]:
+    """Turns the bare errors of sqlite-vec into ours."""
     began = con.in_transaction
     try:
         yield

@@ -1,8 +1,6 @@
-"""Vectors as rows, and their models. The search itself is in `vectors`."""
+"""Vectors as rows, and their models. The search itself is in `vector_index`."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import apsw
 
@@ -10,46 +8,11 @@ from holdfast.rules.order import Version
 from holdfast.rules.rows import ModelRow, VectorRow
 from holdfast.rules.vectors import Model
 from holdfast.storage.sqlite import vector_index
+from holdfast.storage.sqlite.columns import FLAG, TEXT, RowColumns
 
-_ROW = (
-    "row, mesh, owner, key, model, content, metadata, embedding, lamport, peer, id, offset, "
-    "updated_at, tombstone, live"
-)
-_MODEL = "id, provider, name, version, dim, quantization, created_at, deprecated_at, last_read_at"
+_ROW = RowColumns(VectorRow, metadata=TEXT, tombstone=FLAG, live=FLAG)
+_MODEL = RowColumns(ModelRow)
 _OF_KEY = "mesh = ? AND owner = ? AND key = ? AND model = ?"
-
-
-def _vector(row: Any) -> VectorRow:
-    return VectorRow(
-        mesh=row[1],
-        owner=row[2],
-        key=row[3],
-        model=row[4],
-        content=row[5],
-        metadata=row[6].encode(),
-        embedding=row[7],
-        lamport=row[8],
-        peer=row[9],
-        id=row[10],
-        offset=row[11],
-        updated_at=row[12],
-        tombstone=bool(row[13]),
-        live=bool(row[14]),
-    )
-
-
-def _model_row(row: Any) -> ModelRow:
-    return ModelRow(
-        id=row[0],
-        provider=row[1],
-        name=row[2],
-        version=row[3],
-        dim=row[4],
-        quantization=row[5],
-        created_at=row[6],
-        deprecated_at=row[7],
-        last_read_at=row[8],
-    )
 
 
 def _model(row: ModelRow) -> Model:
@@ -67,9 +30,9 @@ class VectorReads:
 
     def vector_live(self, mesh: str, owner: str, key: str, model: str) -> VectorRow | None:
         row = self._con.execute(
-            f"SELECT {_ROW} FROM vector WHERE {_OF_KEY} AND live = 1", (mesh, owner, key, model)
+            f"SELECT {_ROW.sql} FROM vector WHERE {_OF_KEY} AND live = 1", (mesh, owner, key, model)
         ).get
-        return None if row is None else _vector(row)
+        return _ROW.one(row)
 
     def vector_newest(self, mesh: str, owner: str, key: str, model: str) -> Version | None:
         row = self._con.execute(
@@ -83,12 +46,12 @@ class VectorReads:
         self, mesh: str, model: str | None, after: int, limit: int, *, live_only: bool
     ) -> list[tuple[int, VectorRow]]:
         rows = self._con.execute(
-            f"SELECT {_ROW} FROM vector WHERE row > ?1 AND mesh = ?2 "
+            f"SELECT row, {_ROW.sql} FROM vector WHERE row > ?1 AND mesh = ?2 "
             f"AND (?3 IS NULL OR model = ?3) {'AND live = 1 ' if live_only else ''}"
             "ORDER BY row LIMIT ?4",
             (after, mesh, model, limit),
         )
-        return [(row[0], _vector(row)) for row in rows]
+        return [(number, _ROW.row(values)) for number, *values in rows]
 
     def vector_search(
         self, mesh: str, model: Model, packed: bytes, limit: int, *, exact: bool
@@ -96,13 +59,13 @@ class VectorReads:
         hits = vector_index.search(self._con, model, mesh, packed, limit, exact=exact)
         found = []
         for number, distance in hits:
-            row = self._con.execute(f"SELECT {_ROW} FROM vector WHERE row = ?", (number,)).get
-            found.append((_vector(row), distance))
+            row = self._con.execute(f"SELECT {_ROW.sql} FROM vector WHERE row = ?", (number,)).get
+            found.append((_ROW.row(row), distance))
         return found
 
     def model_list(self) -> list[ModelRow]:
-        rows = self._con.execute(f"SELECT {_MODEL} FROM vector_model ORDER BY created_at, id")
-        return [_model_row(row) for row in rows]
+        rows = self._con.execute(f"SELECT {_MODEL.sql} FROM vector_model ORDER BY created_at, id")
+        return _MODEL.rows(rows)
 
 
 class VectorWrites(VectorReads):
@@ -119,9 +82,11 @@ class VectorWrites(VectorReads):
         if number is None:
             return
         self._con.execute("UPDATE vector SET live = 0 WHERE row = ?", (number,))
-        known = self._con.execute(f"SELECT {_MODEL} FROM vector_model WHERE id = ?", (model,)).get
+        known = self._con.execute(
+            f"SELECT {_MODEL.sql} FROM vector_model WHERE id = ?", (model,)
+        ).get
         if known is not None:
-            vector_index.remove(self._con, _model(_model_row(known)), number, mesh)
+            vector_index.remove(self._con, _model(_MODEL.row(known)), number, mesh)
 
     def vector_bury(self, row: VectorRow) -> None:
         self._insert(row)
@@ -139,23 +104,5 @@ class VectorWrites(VectorReads):
         vector_index.drop_table(self._con, model)
 
     def _insert(self, row: VectorRow) -> int:
-        self._con.execute(
-            f"INSERT INTO vector ({_ROW}) VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                row.mesh,
-                row.owner,
-                row.key,
-                row.model,
-                row.content,
-                row.metadata.decode(),
-                row.embedding,
-                row.lamport,
-                row.peer,
-                row.id,
-                row.offset,
-                row.updated_at,
-                row.tombstone,
-                row.live,
-            ),
-        )
+        self._con.execute(_ROW.insert("vector"), _ROW.values(row))
         return self._con.last_insert_rowid()

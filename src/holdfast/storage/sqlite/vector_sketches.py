@@ -2,7 +2,7 @@
 
 `rules.sketches` says what a sketch is and when a search with it has seen enough; here is the SQL
 for it. The sketches of a mesh are made when it comes to have many vectors, around the centre of
-those; later ones are made as their vectors arrive. Table names come checked from `vectors`.
+those; later ones are made as their vectors arrive. Table names come checked from `vector_index`.
 """
 
 from __future__ import annotations

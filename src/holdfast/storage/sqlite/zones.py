@@ -8,69 +8,27 @@ import apsw
 import msgspec
 
 from holdfast.rules.errors import AlreadyExists
-from holdfast.rules.filters import Filter
 from holdfast.rules.rows import LinkRow, QuarantineRow, TokenRow, ZoneKey, ZoneRow
+from holdfast.storage.sqlite.columns import FILTER, FLAG, NAMES, RowColumns
 
-_ZONE = "number, name, reads, added_at, blocked_at"
-_TOKEN = "name, digest, scope, reads, created_at, expires_at"
-_LINK = "name, url, zone, filter, paused, epoch, cursor, added_at, moved_at"
-_QUARANTINE = "number, link, epoch, offset, code, message, raw, found_at"
-
-_names = msgspec.json.Decoder(tuple[str, ...])
-_filter = msgspec.json.Decoder(Filter)
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
-
-
-def _token(row: Any) -> TokenRow:
-    return TokenRow(
-        name=row[0],
-        digest=row[1],
-        scope=row[2],
-        reads=_names.decode(row[3]),
-        created_at=row[4],
-        expires_at=row[5],
-    )
-
-
-def _link(row: Any) -> LinkRow:
-    return LinkRow(
-        name=row[0],
-        url=row[1],
-        zone=row[2],
-        filter=_filter.decode(row[3]),
-        paused=bool(row[4]),
-        epoch=row[5],
-        cursor=row[6],
-        added_at=row[7],
-        moved_at=row[8],
-    )
-
-
-def _quarantined(row: Any) -> QuarantineRow:
-    return QuarantineRow(
-        number=row[0],
-        link=row[1],
-        epoch=row[2],
-        offset=row[3],
-        code=row[4],
-        message=row[5],
-        raw=row[6],
-        found_at=row[7],
-    )
+_ZONE = RowColumns(ZoneRow, without=("keys",), reads=NAMES)
+_KEY = RowColumns(ZoneKey)
+_TOKEN = RowColumns(TokenRow, reads=NAMES)
+_LINK = RowColumns(LinkRow, filter=FILTER, paused=FLAG)
+_QUARANTINE = RowColumns(QuarantineRow)
 
 
 class ZoneReads:
     _con: apsw.Connection
 
     def zone_get(self, name: str) -> ZoneRow | None:
-        row = self._con.execute(f"SELECT {_ZONE} FROM zone WHERE name = ?", (name,)).get
+        row = self._con.execute(f"SELECT {_ZONE.sql} FROM zone WHERE name = ?", (name,)).get
         return None if row is None else self._zone(row)
 
     def zone_list(self) -> list[ZoneRow]:
-        rows: list[Any] = self._con.execute(f"SELECT {_ZONE} FROM zone ORDER BY name").fetchall()
+        rows: list[Any] = self._con.execute(
+            f"SELECT {_ZONE.sql} FROM zone ORDER BY name"
+        ).fetchall()
         return [self._zone(row) for row in rows]
 
     def zone_of_key(self, key: bytes) -> ZoneRow | None:
@@ -78,57 +36,45 @@ class ZoneReads:
         return None if name is None else self.zone_get(name)
 
     def token_find(self, digest: bytes) -> TokenRow | None:
-        row = self._con.execute(f"SELECT {_TOKEN} FROM token WHERE digest = ?", (digest,)).get
-        return None if row is None else _token(row)
+        row = self._con.execute(f"SELECT {_TOKEN.sql} FROM token WHERE digest = ?", (digest,)).get
+        return _TOKEN.one(row)
 
     def token_list(self) -> list[TokenRow]:
-        return [
-            _token(row) for row in self._con.execute(f"SELECT {_TOKEN} FROM token ORDER BY name")
-        ]
+        return _TOKEN.rows(self._con.execute(f"SELECT {_TOKEN.sql} FROM token ORDER BY name"))
 
     def link_get(self, name: str) -> LinkRow | None:
-        row = self._con.execute(f"SELECT {_LINK} FROM link WHERE name = ?", (name,)).get
-        return None if row is None else _link(row)
+        row = self._con.execute(f"SELECT {_LINK.sql} FROM link WHERE name = ?", (name,)).get
+        return _LINK.one(row)
 
     def link_list(self) -> list[LinkRow]:
-        return [_link(row) for row in self._con.execute(f"SELECT {_LINK} FROM link ORDER BY name")]
+        return _LINK.rows(self._con.execute(f"SELECT {_LINK.sql} FROM link ORDER BY name"))
 
     def quarantine_get(self, number: int) -> QuarantineRow | None:
         row = self._con.execute(
-            f"SELECT {_QUARANTINE} FROM quarantine WHERE number = ?", (number,)
+            f"SELECT {_QUARANTINE.sql} FROM quarantine WHERE number = ?", (number,)
         ).get
-        return None if row is None else _quarantined(row)
+        return _QUARANTINE.one(row)
 
     def quarantine_list(self, link: str | None, after: int, limit: int) -> list[QuarantineRow]:
         of_link = "" if link is None else "link = ?3 AND "
         rows = self._con.execute(
-            f"SELECT {_QUARANTINE} FROM quarantine WHERE {of_link}number > ?1 "
+            f"SELECT {_QUARANTINE.sql} FROM quarantine WHERE {of_link}number > ?1 "
             "ORDER BY number LIMIT ?2",
             (after, limit, *(() if link is None else (link,))),
         )
-        return [_quarantined(row) for row in rows]
+        return _QUARANTINE.rows(rows)
 
     def quarantine_count(self, link: str) -> int:
         count = self._con.execute("SELECT count(*) FROM quarantine WHERE link = ?", (link,)).get
         assert isinstance(count, int)
         return count
 
-    def _zone(self, row: Any) -> ZoneRow:
-        number, name, reads, added_at, blocked_at = row
-        keys: list[Any] = self._con.execute(
-            "SELECT key, added_at, expires_at FROM zone_key WHERE zone = ? ORDER BY added_at, key",
-            (name,),
-        ).fetchall()
-        return ZoneRow(
-            number=number,
-            name=name,
-            keys=tuple(
-                ZoneKey(key=key, added_at=added, expires_at=expires) for key, added, expires in keys
-            ),
-            reads=_names.decode(reads),
-            added_at=added_at,
-            blocked_at=blocked_at,
+    def _zone(self, values: Any) -> ZoneRow:
+        zone = _ZONE.row(values)
+        keys = self._con.execute(
+            f"SELECT {_KEY.sql} FROM zone_key WHERE zone = ? ORDER BY added_at, key", (zone.name,)
         )
+        return msgspec.structs.replace(zone, keys=tuple(_KEY.rows(keys)))
 
 
 class ZoneWrites(ZoneReads):
@@ -138,22 +84,12 @@ class ZoneWrites(ZoneReads):
             if owner not in (None, row.name):
                 raise AlreadyExists(f"this key of {row.name!r} is one of zone {owner!r}")
         number = self._con.execute("SELECT number FROM zone WHERE name = ?", (row.name,)).get
-        self._con.execute(
-            f"INSERT INTO zone ({_ZONE}) VALUES (?, ?, ?, ?, ?) ON CONFLICT (number) DO UPDATE SET "
-            "reads = excluded.reads, added_at = excluded.added_at, "
-            "blocked_at = excluded.blocked_at",
-            (
-                self._next("zone") if number is None else number,
-                row.name,
-                _json(row.reads),
-                row.added_at,
-                row.blocked_at,
-            ),
-        )
+        row = msgspec.structs.replace(row, number=self._next("zone") if number is None else number)
+        self._con.execute(_ZONE.upsert("zone", "number", keep=("name",)), _ZONE.values(row))
         self._con.execute("DELETE FROM zone_key WHERE zone = ?", (row.name,))
         self._con.executemany(
             "INSERT INTO zone_key (key, zone, added_at, expires_at) VALUES (?, ?, ?, ?) "
-            # A key that is told twice holds as it was told last.
+            # A key that is listed twice holds as it was listed last.
             "ON CONFLICT (key) DO UPDATE SET added_at = excluded.added_at, "
             "expires_at = excluded.expires_at",
             ((key.key, row.name, key.added_at, key.expires_at) for key in row.keys),
@@ -164,17 +100,7 @@ class ZoneWrites(ZoneReads):
 
     def token_put(self, row: TokenRow) -> None:
         try:
-            self._con.execute(
-                f"INSERT INTO token ({_TOKEN}) VALUES (?, ?, ?, ?, ?, ?)",
-                (
-                    row.name,
-                    row.digest,
-                    row.scope,
-                    _json(row.reads),
-                    row.created_at,
-                    row.expires_at,
-                ),
-            )
+            self._con.execute(_TOKEN.insert("token"), _TOKEN.values(row))
         except apsw.ConstraintError:
             raise AlreadyExists(f"token {row.name!r} exists already") from None
 
@@ -183,23 +109,7 @@ class ZoneWrites(ZoneReads):
         return self._con.changes() > 0
 
     def link_put(self, row: LinkRow) -> None:
-        self._con.execute(
-            f"INSERT INTO link ({_LINK}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
-            "ON CONFLICT (name) DO UPDATE SET url = excluded.url, zone = excluded.zone, "
-            "filter = excluded.filter, paused = excluded.paused, epoch = excluded.epoch, "
-            "cursor = excluded.cursor, added_at = excluded.added_at, moved_at = excluded.moved_at",
-            (
-                row.name,
-                row.url,
-                row.zone,
-                _json(row.filter),
-                row.paused,
-                row.epoch,
-                row.cursor,
-                row.added_at,
-                row.moved_at,
-            ),
-        )
+        self._con.execute(_LINK.upsert("link", "name"), _LINK.values(row))
 
     def link_drop(self, name: str) -> bool:
         self._con.execute("DELETE FROM quarantine WHERE link = ?", (name,))
@@ -207,21 +117,9 @@ class ZoneWrites(ZoneReads):
         return self._con.changes() > 0
 
     def quarantine_add(self, row: QuarantineRow) -> int:
-        number = self._next("quarantine")
-        self._con.execute(
-            f"INSERT INTO quarantine ({_QUARANTINE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                number,
-                row.link,
-                row.epoch,
-                row.offset,
-                row.code,
-                row.message,
-                row.raw,
-                row.found_at,
-            ),
-        )
-        return number
+        row = msgspec.structs.replace(row, number=self._next("quarantine"))
+        self._con.execute(_QUARANTINE.insert("quarantine"), _QUARANTINE.values(row))
+        return row.number
 
     def quarantine_drop(self, number: int) -> bool:
         self._con.execute("DELETE FROM quarantine WHERE number = ?", (number,))

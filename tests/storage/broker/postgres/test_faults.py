@@ -144,10 +144,10 @@ def test_D2_work_that_the_server_undid_for_other_work_is_done_again_and_not_for_
                 return tries
 
             failing = 3
-            assert await store._connections.changed(work) == 3
+            assert await store._connections.transact(work) == 3
             tries, failing = 0, 1000
             with pytest.raises(StoreBusy):
-                await store._connections.changed(work)
+                await store._connections.transact(work)
             assert tries == POSTGRES_TRIES_MAX
 
     asyncio.run(main())
@@ -256,7 +256,7 @@ def test_D6_a_mesh_that_shrinks_under_running_brokers_begins_one_new_epoch() -> 
             seen = min(one._news.looks, other._news.looks)
             await until(lambda: min(one._news.looks, other._news.looks) > seen + 2)
             other.on_news(lambda mesh, seq: told.append(seq))
-            await one.execute("UPDATE mesh SET seq = 1")
+            await one._connections.execute(lambda con: con.execute("UPDATE mesh SET seq = 1"))
             await until(lambda: 1 in told)
             seen = max(one._news.looks, other._news.looks)
             await until(lambda: min(one._news.looks, other._news.looks) > seen + 2)

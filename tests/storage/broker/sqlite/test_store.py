@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import shutil
 import stat
 import threading
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -86,7 +88,14 @@ def test_D1_a_desk_on_sqlite_never_suspends_and_needs_no_loop(tmp_path: Path) ->
 
 def test_D1_every_desk_is_one() -> None:
     stores: list[type[BrokerStore]] = [SqliteBrokerStore, ThreadedBrokerStore]
-    assert len(stores) == 2
+    verbs = {name: verb for name, verb in vars(BrokerStore).items() if name.isidentifier()}
+    for store, name in product(stores, verbs):
+        if name.startswith("_") or isinstance(verbs[name], property):
+            continue
+        promised, kept = (inspect.signature(verb) for verb in (verbs[name], getattr(store, name)))
+        assert list(kept.parameters) == list(promised.parameters), (store, name)
+        waits = inspect.iscoroutinefunction(verbs[name])
+        assert not waits or inspect.iscoroutinefunction(getattr(store, name)), (store, name)
 
 
 def test_S2_the_folder_is_ours_alone_and_commits_are_synced(tmp_path: Path) -> None:

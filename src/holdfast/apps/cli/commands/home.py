@@ -17,6 +17,7 @@ from holdfast.node.library.node import Node
 from holdfast.rules.errors import HoldfastError, NoDaemon, NoHome
 from holdfast.service.instance_lock import daemon_note
 from holdfast.storage.files import home as homes
+from holdfast.storage.files import presence as presences
 from holdfast.storage.files.home import HomePaths
 
 
@@ -110,7 +111,7 @@ def _status(session: CommandSession, node: Node) -> dict[str, Any]:
         "disk_free_bytes": shutil.disk_usage(node.home).free,
         "processes": [
             {"pid": holder.pid, "command": holder.command, "started_at": holder.started_at}
-            for holder in homes.others(paths)
+            for holder in presences.others(paths)
         ],
         "daemon": None if served is None else {"pid": served.pid, "listening": served.addresses},
         "links": links,

@@ -1,8 +1,13 @@
-"""The broker's desk in PostgreSQL, for several broker processes at once; see
-`store.PostgresBrokerStore`.
+"""The broker's store in PostgreSQL, for several broker processes at once.
 
-The package that talks to it, asyncpg, is optional: only what is in here imports it, and NoPostgres
-says so if it is missing.
+The files have the names of their twins in `broker.sqlite`, and the same calls in the same order.
+What only several processes need stands beside them: `connections` (the pool), `notify` (news
+between processes), `timeline` (has the database gone back in time?), `errors` (the driver's errors
+in our words). `schema/` holds the migrations; 0002 has the function that `accept` runs on the
+server.
+
+The driver, asyncpg, is optional: only this package imports it (`driver`), and raises NoPostgres if
+it is missing.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from typing import Any, Final
 from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, PushedEnvelope
 from holdfast.rules.destinations import rank
 from holdfast.rules.errors import BadInput
+from holdfast.storage.broker.accepted import Known
 from holdfast.storage.broker.postgres.base import PostgresPart
 
 VERDICTS: Final = (
@@ -31,10 +32,10 @@ _REUSED: Final = 2
 _KNOWN: Final = (1, _REUSED)
 _HEAD_BYTES: Final = (16, 32, 16)
 _TWIN: Final = 8
-"""Has the id of one that was created before it in the same group."""
+"""The code for an envelope with the id of one that was created before it in the same group."""
 
 _ALL_CREATED: Final = 9
-"""One row for the whole group, with the first seq of it."""
+"""The code of a single row that answers for the whole group, with its first seq."""
 
 _ACCEPT: Final = f"SELECT * FROM accept_alike({', '.join(f'${n}' for n in range(1, 16))})"
 _ROUTE: Final = attrgetter("mesh", "sender", "origin", "kind", "ref", "priority", "epoch")
@@ -43,7 +44,7 @@ SELECT a.n, m.epoch AS now_epoch, d.*
 FROM mesh m
 CROSS JOIN unnest($2::bytea[]) WITH ORDINALITY AS a (id, n)
 CROSS JOIN LATERAL (
-    SELECT epoch, seq, first_seen_at, history, fingerprint, broker_id
+    SELECT fingerprint, epoch, seq, broker_id, first_seen_at, history
     FROM dedupe WHERE mesh = m.number AND id = a.id LIMIT 1
 ) d
 WHERE m.slug = $1
@@ -62,7 +63,7 @@ class PostgresAccept(PostgresPart):
             *(now_ms, keep_ms, dedupe_ms, slugs, *_routes(batch), _twins(batch), _heads(batch)),
             raws,
         )
-        rows = await self._connections.said(lambda con: con.fetch(_ACCEPT, *arguments))
+        rows = await self._connections.execute(lambda con: con.fetch(_ACCEPT, *arguments))
         if rows[0][0] == _ALL_CREATED:
             _, epoch, _, first, *_ = rows[0]
             self._news.grew(batch[0].mesh, first + len(batch) - 1)
@@ -74,24 +75,13 @@ class PostgresAccept(PostgresPart):
         return answers
 
     async def known(
-        self, mesh: str, asked: Sequence[tuple[bytes, bytes]]
+        self, mesh: str, ids: Sequence[tuple[bytes, bytes]]
     ) -> list[AcceptResult | None]:
-        ids = [id for id, _ in asked]
-        rows = await self._connections.asked(lambda con: con.fetch(_KNOWN_IDS, mesh, ids))
-        answers: list[AcceptResult | None] = [None] * len(asked)
-        for row in rows:
-            at = row["n"] - 1
-            same = row["fingerprint"] == asked[at][1]
-            answers[at] = AcceptResult(
-                verdict=AcceptVerdict.DUPLICATE if same else AcceptVerdict.REUSED,
-                epoch=row["now_epoch"],
-                message_epoch=row["epoch"],
-                seq=row["seq"],
-                broker_id=row["broker_id"],
-                first_seen_at=row["first_seen_at"],
-                history_available=row["history"],
-                fingerprint=b"" if same else row["fingerprint"],
-            )
+        keys = [id for id, _ in ids]
+        rows = await self._connections.read(lambda con: con.fetch(_KNOWN_IDS, mesh, keys))
+        answers: list[AcceptResult | None] = [None] * len(ids)
+        for number, epoch, *known in rows:
+            answers[number - 1] = Known(*known).answer(ids[number - 1][1], epoch)
         return answers
 
 
@@ -183,13 +173,12 @@ def _answers(
 def _of_twin(
     arriving: PushedEnvelope, first: PushedEnvelope, created: AcceptResult
 ) -> AcceptResult:
-    same = arriving.fingerprint == first.fingerprint
-    return AcceptResult(
-        verdict=AcceptVerdict.DUPLICATE if same else AcceptVerdict.REUSED,
-        epoch=created.epoch,
-        message_epoch=created.message_epoch,
-        seq=created.seq,
-        broker_id=created.broker_id,
-        first_seen_at=created.first_seen_at,
-        fingerprint=b"" if same else first.fingerprint,
+    known = Known(
+        first.fingerprint,
+        created.message_epoch,
+        created.seq,
+        created.broker_id,
+        created.first_seen_at,
+        True,
     )
+    return known.answer(arriving.fingerprint, created.epoch)

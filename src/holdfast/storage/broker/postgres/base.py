@@ -1,10 +1,12 @@
-"""What every part of the desk works with."""
+"""What every part of the store on PostgreSQL works with."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.rules.errors import UnknownMesh
+import msgspec
+
+from holdfast.storage.broker.refusals import no_mesh
 
 if TYPE_CHECKING:
     from holdfast.storage.broker.postgres.connections import PostgresConnections
@@ -12,14 +14,16 @@ if TYPE_CHECKING:
 
 
 class PostgresPart:
-    """A desk is made of these; each has its own calls."""
+    """The store is made of these; each has calls of its own."""
 
     _connections: PostgresConnections
     _news: PostgresNotify
 
 
 async def number_of(con: Any, slug: str, *, lock: bool = False) -> int:
-    """What tables call a mesh. `lock`: nobody accepts into it until the transaction ends."""
+    """The number of a mesh in the tables. `lock`: no process accepts into it until the transaction
+    ends.
+    """
     found: int | None = await con.fetchval(
         f"SELECT number FROM mesh WHERE slug = $1{' FOR NO KEY UPDATE' if lock else ''}", slug
     )
@@ -28,8 +32,9 @@ async def number_of(con: Any, slug: str, *, lock: bool = False) -> int:
     return found
 
 
-def no_mesh(slug: str) -> UnknownMesh:
-    return UnknownMesh(f"this broker has no mesh {slug}", hint="see: holdfast mesh list")
+def columns(kind: type[msgspec.Struct], table: str = "") -> str:
+    """The columns of a row, which are its fields, as they stand in a statement."""
+    return ", ".join(f"{table}{name}" for name in kind.__struct_fields__)
 
 
 def touched(status: str) -> int:

@@ -1,8 +1,9 @@
-"""Connections to PostgreSQL: how many, with which settings, and what is asked before the first use.
+"""Connections to PostgreSQL: how many, with which settings, and what is checked before the first
+use.
 
-Every new connection is looked at before it is lent (`identity.py`), so that not even the first
-envelope after a failover is counted in the old epoch. Everything that can wait has an end, on the
-server's side and on ours.
+Every new connection is compared with the noted server (`timeline`) before it is lent, so that not
+even the first envelope after a failover is counted in the old epoch. Every wait has a time limit,
+on the server's side and on ours.
 """
 
 from __future__ import annotations
@@ -40,21 +41,23 @@ log = logging.getLogger("holdfast")
 
 
 class PostgresConnections:
-    """A pool of them, and transactions on it that speak in our errors."""
+    """A pool of connections, and transactions on it that raise our errors."""
 
     def __init__(self, dsn: str, most: int, wall_ms: Callable[[], int]) -> None:
         self._dsn, self._most, self._wall_ms = dsn, most, wall_ms
         self._pool: Any = None
         self._at_hand: list[Any] = []
-        """Lent by the pool and not in use: to give one back and lend it again is dearer than a
-        short statement."""
+        """Connections that the pool has lent and that are not in use: giving one back and lending
+        it again costs more than a short statement."""
         self._waiting = 0
-        """Who waits for the pool."""
+        """How many calls wait for the pool."""
         self._stands_on: str | None = None
         self.on_moved: Callable[[list[str]], None] = lambda slugs: None
 
     async def open(self, now_ms: int) -> list[int]:
-        """Migrates, and settles the epoch. The numbers of the migrations that were applied."""
+        """Migrates, and begins a new epoch if the database has moved. Returns the numbers of the
+        migrations that were applied.
+        """
         try:
             con = await self.connect(statement_ms=limits.POSTGRES_MIGRATE_MS_MAX)
         except Exception as error:
@@ -113,7 +116,7 @@ class PostgresConnections:
             pool.terminate()
 
     async def _greet(self, con: Any) -> None:
-        """Every new connection of the pool."""
+        """Runs for every new connection of the pool."""
         if await timeline.stands_on(con) == self._stands_on:
             return
         moved = await timeline.renew(con, self._wall_ms())
@@ -125,7 +128,7 @@ class PostgresConnections:
     @asynccontextmanager
     async def _lent(self) -> AsyncIterator[Any]:
         if self._pool is None:
-            raise StoreClosed("the desk is closed", hint="open it again")
+            raise StoreClosed("the store is closed", hint="open it again")
         pool = self._pool
         con = await self._lend(pool)
         try:
@@ -156,7 +159,7 @@ class PostgresConnections:
     async def _give_back(self, pool: Any, con: Any) -> None:
         await pool.release(con, timeout=limits.POSTGRES_CONNECT_MS_MAX / 1000)
 
-    async def asked(self, work: Callable[[Any], Awaitable[T]]) -> T:
+    async def read(self, work: Callable[[Any], Awaitable[T]]) -> T:
         """Runs one statement that only reads."""
         async with self._lent() as con:
             try:
@@ -164,8 +167,8 @@ class PostgresConnections:
             except Exception as error:
                 raise typed(error, changing=False) from error
 
-    async def asked_at_length(self, statement: str, *values: Any) -> list[Any]:
-        """Runs one statement that reads so much that it may take its time."""
+    async def read_long(self, statement: str, *values: Any) -> list[Any]:
+        """Runs one statement that reads so much that it may take as long as a migration."""
         patience = limits.POSTGRES_MIGRATE_MS_MAX
 
         async def work(con: Any) -> list[Any]:
@@ -174,13 +177,13 @@ class PostgresConnections:
                 rows: list[Any] = await con.fetch(statement, *values, timeout=patience / 1000)
                 return rows
 
-        return await self.asked(work)
+        return await self.read(work)
 
-    async def said(self, work: Callable[[Any], Awaitable[T]]) -> T:
+    async def execute(self, work: Callable[[Any], Awaitable[T]]) -> T:
         """Runs one statement that changes; the server makes it a transaction by itself."""
         return await self._tried(work)
 
-    async def changed(self, work: Callable[[Any], Awaitable[T]]) -> T:
+    async def transact(self, work: Callable[[Any], Awaitable[T]]) -> T:
         """Runs several statements as one transaction."""
 
         async def whole(con: Any) -> T:

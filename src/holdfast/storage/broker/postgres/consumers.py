@@ -1,6 +1,6 @@
 """The whole log of a mesh, and its named readers.
 
-A reader gets everything, whomever it is for. What has expired leaves holes in the seqs. Those that
+A reader gets everything, for every member. What has expired leaves holes in the seqs. Those that
 were there before the reader came are not its concern; those that come afterwards, before it has
 confirmed what stood there, are noted with it as lost, by the statement that removes them.
 """
@@ -10,9 +10,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from holdfast.rules.broker_rows import BrokerConsumer, LogPage, LogRow
-from holdfast.rules.errors import EpochChanged, PastEnd, Truncated, UnknownConsumer
 from holdfast.rules.limits import SEQ_MAX
-from holdfast.storage.broker.postgres.base import PostgresPart, no_mesh, touched
+from holdfast.storage.broker.postgres.base import PostgresPart, columns, touched
+from holdfast.storage.broker.refusals import (
+    check_confirmed,
+    check_new_consumer,
+    no_consumer,
+    no_mesh,
+)
 
 _STANDS: Final = "SELECT number, epoch, seq AS last, first FROM mesh WHERE slug = $1"
 # One statement, so that all of a page is of one moment.
@@ -31,12 +36,12 @@ SELECT here.epoch, here.last, here.first, page.seq, page.id, page.broker_id, pag
 FROM here LEFT JOIN page ON page.bytes <= $5 OR page.place = 1
 ORDER BY page.seq
 """
-_COLUMNS: Final = "key, name, seq, added_at, seen_at, lost, lost_first, lost_last"
+_COLUMNS: Final = columns(BrokerConsumer)
 _ONE: Final = "mesh = $1 AND key = $2 AND name = $3"
 _ADD: Final = f"""
 INSERT INTO consumer AS c (mesh, key, name, seq, added_at, seen_at) VALUES ($1, $2, $3, $4, $5, $5)
 ON CONFLICT (mesh, key, name) DO UPDATE SET seen_at = excluded.seen_at
-RETURNING {", ".join(f"c.{column}" for column in _COLUMNS.split(", "))}
+RETURNING {columns(BrokerConsumer, "c.")}
 """
 _CONFIRM: Final = f"""
 UPDATE consumer SET seq = greatest(seq, $4), seen_at = $5 WHERE {_ONE} RETURNING {_COLUMNS}
@@ -56,11 +61,12 @@ NOTE_LOST: Final = """lost AS (
     ) x
     WHERE c.mesh = x.mesh AND c.key = x.key AND c.name = x.name
 )"""
-"""A part of the statement that removes `doomed`: tells every reader what it has not confirmed."""
+"""A part of the statement that removes `doomed`: notes with every reader what it had not confirmed.
+"""
 
 
 def awaited_behind(mesh: str) -> str:
-    """SQL: the seq of a mesh behind which somebody awaits everything; the last one if nobody."""
+    """SQL: the lowest seq that a reader of a mesh has confirmed; SEQ_MAX if it has no reader."""
     return (
         "coalesce((SELECT min(c.seq) FROM consumer c JOIN member b ON b.mesh = c.mesh "
         "AND b.key = c.key AND b.removed_at IS NULL AND 'audit' = ANY (b.grants) "
@@ -75,7 +81,7 @@ class PostgresConsumers(PostgresPart):
         span = (min(after, SEQ_MAX), min(upto, SEQ_MAX))
         # One more than is given: so it is known whether the page ends at its last row.
         values = (mesh, *span, limit + 1, bytes_max)
-        rows = await self._connections.asked(lambda con: con.fetch(_PAGE, *values))
+        rows = await self._connections.read(lambda con: con.fetch(_PAGE, *values))
         if not rows:
             raise no_mesh(mesh)
         shown = [
@@ -95,16 +101,12 @@ class PostgresConsumers(PostgresPart):
             here = await _stands(con, mesh)
             who = (here["number"], key, name)
             there = await con.fetchval(f"SELECT 1 FROM consumer WHERE {_ONE}", *who)
-            if there is None and after > here["last"]:
-                raise PastEnd(f"seq {after} is past the end of {mesh} at {here['last']}")
-            if there is None and after + 1 < here["first"]:
-                raise Truncated(
-                    f"the log of {mesh} begins at {here['first']}", first_available=here["first"]
-                )
+            if there is None:
+                check_new_consumer(mesh, after, here["first"], here["last"])
             row = await con.fetchrow(_ADD, *who, after, now_ms)
             return await _settled(con, who, known, row)
 
-        return await self._connections.changed(work)
+        return await self._connections.transact(work)
 
     async def consumer_confirm(
         self, mesh: str, key: bytes, name: str, epoch: int, seq: int, now_ms: int
@@ -113,19 +115,14 @@ class PostgresConsumers(PostgresPart):
             here = await _stands(con, mesh)
             who = (here["number"], key, name)
             if await con.fetchval(f"SELECT 1 FROM consumer WHERE {_ONE}", *who) is None:
-                raise UnknownConsumer(f"nobody reads {mesh} as {name!r}", hint="register first")
-            if epoch != here["epoch"]:
-                raise EpochChanged(
-                    f"{mesh} counts in epoch {here['epoch']}, not {epoch}", epoch=here["epoch"]
-                )
-            if seq > here["last"]:
-                raise PastEnd(f"seq {seq} is past the end of {mesh} at {here['last']}")
+                raise no_consumer(mesh, name)
+            check_confirmed(mesh, epoch, seq, current=here["epoch"], last=here["last"])
             row = await con.fetchrow(_CONFIRM, *who, seq, now_ms)
             if row is None:
-                raise UnknownConsumer(f"nobody reads {mesh} as {name!r}", hint="register first")
+                raise no_consumer(mesh, name)
             return await _settled(con, who, seq, row)
 
-        return await self._connections.changed(work)
+        return await self._connections.transact(work)
 
     async def consumer_list(self, mesh: str) -> list[BrokerConsumer]:
         async def work(con: Any) -> list[BrokerConsumer]:
@@ -135,7 +132,7 @@ class PostgresConsumers(PostgresPart):
             )
             return [BrokerConsumer(**row) for row in rows]
 
-        return await self._connections.asked(work)
+        return await self._connections.read(work)
 
     async def consumer_drop(self, mesh: str, key: bytes, name: str) -> bool:
         async def work(con: Any) -> bool:
@@ -145,7 +142,7 @@ class PostgresConsumers(PostgresPart):
                 > 0
             )
 
-        return await self._connections.changed(work)
+        return await self._connections.transact(work)
 
 
 async def _stands(con: Any, mesh: str) -> Any:
@@ -156,5 +153,5 @@ async def _stands(con: Any, mesh: str) -> Any:
 
 
 async def _settled(con: Any, who: tuple[int, bytes, str], known: int, row: Any) -> BrokerConsumer:
-    """The reader, after it said that of what it lost up to a seq it has or knows all."""
+    """The reader, after what it has lost up to a seq that it knows of is forgotten."""
     return BrokerConsumer(**(await con.fetchrow(_SETTLE, *who, known) or row))

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from holdfast.rules.broker_rows import DestinationRow
-from holdfast.rules.errors import BadInput, NotAMember, UnknownDestination
-from holdfast.storage.broker.postgres.base import PostgresPart, number_of, touched
+from holdfast.storage.broker.postgres.base import PostgresPart, columns, number_of, touched
+from holdfast.storage.broker.refusals import check_subscriber, queue_in_use
+
+_DESTINATION: Final = columns(DestinationRow)
 
 
 class PostgresDestinations(PostgresPart):
     async def destination_put(self, mesh: str, row: DestinationRow) -> None:
         async def work(con: Any) -> None:
             await con.execute(
-                "INSERT INTO destination (mesh, kind, ref, made_at, visibility_ms, deliveries_max) "
+                f"INSERT INTO destination (mesh, {_DESTINATION}) "
                 "VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (mesh, kind, ref) DO UPDATE SET "
                 "visibility_ms = excluded.visibility_ms, deliveries_max = excluded.deliveries_max",
-                *(await number_of(con, mesh), row.kind, row.ref, row.made_at),
-                *(row.visibility_ms, row.deliveries_max),
+                await number_of(con, mesh),
+                *msgspec.structs.astuple(row),
             )
 
-        await self._connections.changed(work)
+        await self._connections.transact(work)
 
     async def destination_list(self, mesh: str) -> list[DestinationRow]:
-        rows = await self._connections.asked(
+        rows = await self._connections.read(
             lambda con: con.fetch(
-                "SELECT kind, ref, made_at, visibility_ms, deliveries_max FROM destination d "
+                f"SELECT {_DESTINATION} FROM destination d "
                 "JOIN mesh m ON m.number = d.mesh WHERE m.slug = $1 ORDER BY kind, ref",
                 mesh,
             )
@@ -39,10 +43,7 @@ class PostgresDestinations(PostgresPart):
             if kind == "queue" and await con.fetchval(
                 "SELECT EXISTS (SELECT FROM queue WHERE mesh = $1 AND ref = $2)", number, ref
             ):
-                raise BadInput(
-                    f"the queue {ref} still holds messages",
-                    hint="take and settle them first, dead letters too",
-                )
+                raise queue_in_use(ref)
             status = await con.execute(
                 "DELETE FROM destination WHERE mesh = $1 AND kind = $2 AND ref = $3",
                 *(number, kind, ref),
@@ -53,7 +54,7 @@ class PostgresDestinations(PostgresPart):
                 )
             return touched(status) > 0
 
-        return await self._connections.changed(work)
+        return await self._connections.transact(work)
 
     async def subscribe(self, mesh: str, key: bytes, topic: str) -> int:
         async def work(con: Any) -> int:
@@ -65,10 +66,7 @@ class PostgresDestinations(PostgresPart):
                 "WHERE mesh = $1 AND kind = 'topic' AND ref = $3) AS topic",
                 *(number, key, topic),
             )
-            if not looked["member"]:
-                raise NotAMember(f"this key is no member of {mesh}")
-            if not looked["topic"]:
-                raise UnknownDestination(f"{mesh} has no topic {topic}")
+            check_subscriber(mesh, topic, member=looked["member"], declared=looked["topic"])
             # Setting what is there to itself gives the row back, old or new.
             since: int = await con.fetchval(
                 "INSERT INTO subscription (mesh, key, topic, since) "
@@ -79,10 +77,10 @@ class PostgresDestinations(PostgresPart):
             )
             return since
 
-        return await self._connections.changed(work)
+        return await self._connections.transact(work)
 
     async def unsubscribe(self, mesh: str, key: bytes, topic: str) -> bool:
-        status = await self._connections.said(
+        status = await self._connections.execute(
             lambda con: con.execute(
                 "DELETE FROM subscription USING mesh m WHERE m.number = mesh AND m.slug = $1 "
                 "AND key = $2 AND topic = $3",
@@ -92,7 +90,7 @@ class PostgresDestinations(PostgresPart):
         return touched(status) > 0
 
     async def subscriptions(self, mesh: str, key: bytes) -> dict[str, int]:
-        rows = await self._connections.asked(
+        rows = await self._connections.read(
             lambda con: con.fetch(
                 "SELECT topic, since FROM subscription s JOIN mesh m ON m.number = s.mesh "
                 "WHERE m.slug = $1 AND key = $2 ORDER BY topic",

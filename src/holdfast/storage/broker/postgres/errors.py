@@ -50,7 +50,7 @@ _RETRY: Final = "retry with the same ids: what was accepted is answered as a dup
 
 def typed(error: BaseException, *, changing: bool) -> BaseException:
     """Our error for one of the driver's; anything else is handed back as it is. `changing`: what
-    failed was more than a question, and had been sent.
+    failed was not only a read.
     """
     if isinstance(error, HoldfastError):
         return error
@@ -72,7 +72,7 @@ def typed(error: BaseException, *, changing: bool) -> BaseException:
 
 
 def _of_server(error: BaseException, what: str) -> HoldfastError | None:
-    """For what the server told of a transaction that it has undone."""
+    """Our error for a transaction that the server has undone; None for other errors."""
     if isinstance(error, asyncpg.DiskFullError):
         return DiskFull(f"the disk of PostgreSQL is full: {what}")
     if isinstance(error, _BUSY):

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from holdfast.rules.broker_rows import FeedPage, FeedRow
-from holdfast.rules.errors import NotAMember, NotGranted, Truncated
 from holdfast.rules.limits import FEED_BYTES, SCAN_ROWS_MAX, SEQ_MAX
-from holdfast.storage.broker.postgres.base import PostgresPart, no_mesh
+from holdfast.storage.broker.postgres.base import PostgresPart
+from holdfast.storage.broker.refusals import check_held, check_reader, no_mesh
 
 _PAGE: Final = """
 WITH here AS (
@@ -56,20 +56,14 @@ class PostgresFeed(PostgresPart):
         # Further back there is nothing either way, and the server need not count beyond.
         start = min(after, SEQ_MAX)
         arguments = (mesh, key, start, limit, SCAN_ROWS_MAX, bytes_max, own)
-        rows = await self._connections.asked(lambda con: con.fetch(_FEED, *arguments))
+        rows = await self._connections.read(lambda con: con.fetch(_FEED, *arguments))
         _check(mesh, rows)
-        first = rows[0]["first"]
-        if after + 1 < first:
-            raise Truncated(
-                f"changes of {mesh} before seq {first} are no longer here",
-                first_available=first,
-                hint="start from the mesh's snapshot",
-            )
+        check_held(mesh, after, rows[0]["first"])
         return _page(rows, after, limit)
 
     async def express(self, mesh: str, key: bytes, after: int, limit: int) -> FeedPage:
         arguments = (mesh, key, after, limit, SCAN_ROWS_MAX, FEED_BYTES)
-        rows = await self._connections.asked(lambda con: con.fetch(_EXPRESS, *arguments))
+        rows = await self._connections.read(lambda con: con.fetch(_EXPRESS, *arguments))
         _check(mesh, rows)
         return _page(rows, after, limit)
 
@@ -77,10 +71,7 @@ class PostgresFeed(PostgresPart):
 def _check(mesh: str, rows: list[Any]) -> None:
     if not rows:
         raise no_mesh(mesh)
-    if rows[0]["key"] is None:
-        raise NotAMember(f"this key is no member of {mesh}")
-    if not rows[0]["reads"]:
-        raise NotGranted(f"this member may not read {mesh}", hint="ask the owner of the mesh")
+    check_reader(mesh, member=rows[0]["key"] is not None, reads=bool(rows[0]["reads"]))
 
 
 def _page(rows: list[Any], after: int, limit: int) -> FeedPage:

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
+
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import OWNER_GRANTS, BrokerMesh, EpochRow, InviteRow, MemberRow
-from holdfast.rules.errors import AlreadyExists, InviteEnded
 from holdfast.storage.broker.postgres import timeline
-from holdfast.storage.broker.postgres.base import PostgresPart, no_mesh, number_of, touched
+from holdfast.storage.broker.postgres.base import PostgresPart, columns, number_of, touched
 from holdfast.storage.broker.postgres.driver import asyncpg
 from holdfast.storage.broker.postgres.migrations import take_turn
+from holdfast.storage.broker.refusals import (
+    check_invite,
+    name_taken,
+    no_invite,
+    no_mesh,
+    slug_taken,
+)
 
-_MESH: Final = "SELECT server_id, slug, name, owner, epoch, base, seq, first, created_at FROM mesh"
+_MESH: Final = f"SELECT {columns(BrokerMesh)} FROM mesh"
+_OF_MEMBER: Final = columns(MemberRow, "b.")
 _MEMBER: Final = (
-    "SELECT key, b.name, grants, added_at, removed_at, got_epoch, got_seq, seen_at "
+    f"SELECT {_OF_MEMBER} "
     "FROM member b JOIN mesh m ON m.number = b.mesh WHERE m.slug = $1 AND removed_at IS NULL"
 )
-_PUT_MEMBER: Final = """
-INSERT INTO member
-    (mesh, key, name, grants, added_at, removed_at, got_epoch, got_seq, seen_at)
+_PUT_MEMBER: Final = f"""
+INSERT INTO member (mesh, {columns(MemberRow)})
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 ON CONFLICT (mesh, key) DO UPDATE SET
     name = excluded.name, grants = excluded.grants, added_at = excluded.added_at,
@@ -49,19 +57,19 @@ class PostgresMeshes(PostgresPart):
                 await _put_member(con, number, row)
             found = await con.fetchrow(f"{_MESH} WHERE slug = $1", slug)
             if found is None or found["owner"] != owner:
-                raise AlreadyExists(f"there is a mesh {slug} of another owner")
+                raise slug_taken(slug)
             return BrokerMesh(**found)
 
-        return await self._connections.changed(work)
+        return await self._connections.transact(work)
 
     async def mesh_get(self, slug: str) -> BrokerMesh | None:
-        row = await self._connections.asked(
+        row = await self._connections.read(
             lambda con: con.fetchrow(f"{_MESH} WHERE slug = $1", slug)
         )
         return None if row is None else BrokerMesh(**row)
 
     async def mesh_list(self) -> list[BrokerMesh]:
-        rows = await self._connections.asked(lambda con: con.fetch(f"{_MESH} ORDER BY slug"))
+        rows = await self._connections.read(lambda con: con.fetch(f"{_MESH} ORDER BY slug"))
         return [BrokerMesh(**row) for row in rows]
 
     async def mesh_remove(self, slug: str) -> bool:
@@ -80,12 +88,12 @@ class PostgresMeshes(PostgresPart):
                 )
             return True
 
-        return await self._connections.changed(work)
+        return await self._connections.transact(work)
 
     async def epochs(self, slug: str) -> list[EpochRow]:
-        rows = await self._connections.asked(
+        rows = await self._connections.read(
             lambda con: con.fetch(
-                "SELECT e.epoch, e.base, e.began_at, e.reason FROM epoch e "
+                f"SELECT {columns(EpochRow, 'e.')} FROM epoch e "
                 "JOIN mesh m ON m.number = e.mesh WHERE m.slug = $1 ORDER BY e.epoch",
                 slug,
             )
@@ -101,7 +109,7 @@ class PostgresMeshes(PostgresPart):
             rows = await con.fetch(f"{_MESH} WHERE slug = ANY ($1) ORDER BY slug", slugs)
             return [BrokerMesh(**row) for row in rows]
 
-        moved = await self._connections.changed(work)
+        moved = await self._connections.transact(work)
         for mesh in moved:
             self._news.grew(mesh.slug, 0)
         return moved
@@ -109,13 +117,13 @@ class PostgresMeshes(PostgresPart):
     # --- members -------------------------------------------------------------------------------
 
     async def member_get(self, mesh: str, key: bytes) -> MemberRow | None:
-        row = await self._connections.asked(
+        row = await self._connections.read(
             lambda con: con.fetchrow(f"{_MEMBER} AND key = $2", mesh, key)
         )
         return None if row is None else _member(row)
 
     async def member_list(self, mesh: str) -> list[MemberRow]:
-        rows = await self._connections.asked(
+        rows = await self._connections.read(
             lambda con: con.fetch(f"{_MEMBER} ORDER BY b.name", mesh)
         )
         return [_member(row) for row in rows]
@@ -124,14 +132,14 @@ class PostgresMeshes(PostgresPart):
         async def work(con: Any) -> None:
             await _put_member(con, await number_of(con, mesh), row)
 
-        await self._connections.changed(work)
+        await self._connections.transact(work)
 
     async def member_grant(self, mesh: str, key: bytes, grants: frozenset[str]) -> MemberRow | None:
-        row = await self._connections.said(
+        row = await self._connections.execute(
             lambda con: con.fetchrow(
                 "UPDATE member b SET grants = $3 FROM mesh m WHERE m.number = b.mesh "
                 "AND m.slug = $1 AND key = $2 AND removed_at IS NULL "
-                "RETURNING key, b.name, grants, added_at, removed_at, got_epoch, got_seq, seen_at",
+                f"RETURNING {_OF_MEMBER}",
                 *(mesh, key, sorted(grants)),
             )
         )
@@ -151,10 +159,10 @@ class PostgresMeshes(PostgresPart):
             await con.execute("DELETE FROM invite WHERE mesh = $1 AND made_by = $2", number, key)
             return True
 
-        return await self._connections.changed(work)
+        return await self._connections.transact(work)
 
     async def meshes_of(self, key: bytes) -> list[str]:
-        rows = await self._connections.asked(
+        rows = await self._connections.read(
             lambda con: con.fetch(
                 "SELECT m.slug FROM member b JOIN mesh m ON m.number = b.mesh "
                 "WHERE b.key = $1 AND b.removed_at IS NULL ORDER BY m.slug",
@@ -164,7 +172,7 @@ class PostgresMeshes(PostgresPart):
         return [row["slug"] for row in rows]
 
     async def member_got(self, mesh: str, key: bytes, epoch: int, seq: int, now_ms: int) -> None:
-        await self._connections.said(
+        await self._connections.execute(
             lambda con: con.execute(
                 "UPDATE member SET seen_at = greatest(seen_at, $5), "
                 "(got_epoch, got_seq) = (SELECT * FROM (VALUES (got_epoch, got_seq), ($3, $4)) "
@@ -189,10 +197,10 @@ class PostgresMeshes(PostgresPart):
                 *(row.expires_at, row.made_by, row.made_at),
             )
 
-        await self._connections.changed(work)
+        await self._connections.transact(work)
 
     async def invite_list(self, mesh: str) -> list[InviteRow]:
-        rows = await self._connections.asked(
+        rows = await self._connections.read(
             lambda con: con.fetch(
                 "SELECT m.slug AS mesh, digest, grants, uses_left, expires_at, made_by, made_at "
                 "FROM invite i JOIN mesh m ON m.number = i.mesh WHERE m.slug = $1 "
@@ -203,7 +211,7 @@ class PostgresMeshes(PostgresPart):
         return [InviteRow(**{**row, "grants": frozenset(row["grants"])}) for row in rows]
 
     async def invite_drop(self, mesh: str, digest: bytes) -> bool:
-        status = await self._connections.said(
+        status = await self._connections.execute(
             lambda con: con.execute(
                 "DELETE FROM invite USING mesh m WHERE m.number = mesh AND m.slug = $1 "
                 "AND digest = $2",
@@ -221,19 +229,16 @@ class PostgresMeshes(PostgresPart):
                 digest,
             )
             if invite is None:
-                raise InviteEnded("this invite is not known here, or it was taken back")
+                raise no_invite()
             slug: str = invite["slug"]
             if await _is_member(con, invite["mesh"], key):
                 return slug
-            if invite["expires_at"] <= now_ms:
-                raise InviteEnded("this invite is over")
-            if invite["uses_left"] < 1:
-                raise InviteEnded("this invite was used up")
             removed_at = await con.fetchval(
                 "SELECT removed_at FROM member WHERE mesh = $1 AND key = $2", invite["mesh"], key
             )
-            if removed_at is not None and invite["made_at"] <= removed_at:
-                raise InviteEnded("this key has left the mesh since the invite was made")
+            check_invite(
+                invite["uses_left"], invite["expires_at"], invite["made_at"], removed_at, now_ms
+            )
             grants = frozenset(invite["grants"])
             row = MemberRow(key=key, name=name, grants=grants, added_at=now_ms)
             await _put_member(con, invite["mesh"], row)
@@ -242,7 +247,7 @@ class PostgresMeshes(PostgresPart):
             )
             return slug
 
-        return await self._connections.changed(work)
+        return await self._connections.transact(work)
 
 
 def _member(row: Any) -> MemberRow:
@@ -260,8 +265,8 @@ async def _put_member(con: Any, number: int, row: MemberRow) -> None:
     try:
         await con.execute(
             _PUT_MEMBER,
-            *(number, row.key, row.name, sorted(row.grants), row.added_at, row.removed_at),
-            *(row.got_epoch, row.got_seq, row.seen_at),
+            number,
+            *msgspec.structs.astuple(msgspec.structs.replace(row, grants=sorted(row.grants))),
         )
     except asyncpg.UniqueViolationError as error:
-        raise AlreadyExists(f"another member goes by the name {row.name}") from error
+        raise name_taken(row.name) from error

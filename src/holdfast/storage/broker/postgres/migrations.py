@@ -1,8 +1,8 @@
-"""The schema of the desk: numbered scripts, all that are missing in one transaction.
+"""The schema: numbered scripts; all that are missing are applied in one transaction.
 
-Several brokers may start at once. They take turns by an advisory lock, which also guards whatever
-else only one process may do; whoever comes second finds it done. PostgreSQL undoes a failed script
-whole, so the schema stays at the last good version.
+Several brokers may start at once. They take turns by an advisory lock, which also guards everything
+else that only one process may do; the second process finds it done. PostgreSQL undoes a failed
+script whole, so the schema stays at the last good version.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Tells the broker that a mesh has grown, whichever process has done it.
 
-What this process accepts it knows at once. The others are told by a notification of PostgreSQL, on
-the same connection that listens for theirs. It is sent after the commit, not with it: a
-notification inside a transaction makes all that notify commit one after another, each with its own
-flush. What is waiting to be told goes out together, only the newest seq of each mesh.
+A process knows at once what it has accepted itself. It tells the others by a notification of
+PostgreSQL, on the same connection that listens for theirs. The notification is sent after the
+commit, not with it: inside a transaction it would make all processes that notify commit one after
+another, each with its own flush. News that wait are sent together, only the newest seq of each
+mesh.
 
 Notifications get lost: with the connection, or with a process that ends between its commit and the
-word about it. So whenever the connection is new, and every `POSTGRES_LOOK_MS`, it is looked how far
-each mesh is. That also shows a mesh that has shrunk, which no mesh does unless the whole database
-was put back to an older state under a running broker: then a new epoch begins.
+notification. So on every new connection, and every `POSTGRES_LOOK_MS`, the process reads how far
+each mesh is. That also shows a mesh that has shrunk, which happens only if the whole database was
+put back to an older state under a running broker: then a new epoch begins.
 """
 
 from __future__ import annotations
@@ -37,23 +38,23 @@ log = logging.getLogger("holdfast")
 
 
 class PostgresNotify:
-    """One process's ear and mouth."""
+    """The news that one process sends and hears."""
 
     def __init__(
         self, connections: PostgresConnections, wall_ms: Callable[[], int], *, look_ms: int
     ) -> None:
         self._connections, self._wall_ms, self._look_ms = connections, wall_ms, look_ms
-        self._told: list[Callable[[str, int], None]] = []
-        self._to_tell: dict[str, int] = {}
+        self._listeners: list[Callable[[str, int], None]] = []
+        self._to_send: dict[str, int] = {}
         self._how_far: dict[str, tuple[int, int]] = {}
         self._stir = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._lost: asyncio.Event = asyncio.Event()
         self.looks = 0
-        """How often it was looked, since it was opened."""
+        """How often the process has looked since it was opened."""
 
-    def on_news(self, told: Callable[[str, int], None]) -> None:
-        self._told.append(told)
+    def on_news(self, listener: Callable[[str, int], None]) -> None:
+        self._listeners.append(listener)
 
     def open(self) -> None:
         self._stir, self._lost = asyncio.Event(), asyncio.Event()
@@ -67,18 +68,18 @@ class PostgresNotify:
                 await task
 
     def grew(self, slug: str, seq: int) -> None:
-        """This process has committed; 0: something else than a higher seq is new."""
+        """This process has committed; seq 0: something else than a higher seq is new."""
         self._call(slug, seq)
-        self._to_tell[slug] = max(seq, self._to_tell.get(slug, 0))
+        self._to_send[slug] = max(seq, self._to_send.get(slug, 0))
         self._stir.set()
 
     def _call(self, slug: str, seq: int) -> None:
-        for told in self._told:
+        for listener in self._listeners:
             try:
-                told(slug, seq)
+                listener(slug, seq)
             except Exception:
-                # It is somebody else's code in the middle of our commit's answer.
-                log.exception("what is told of %s failed", slug)
+                # A listener must not turn the answer to a commit into an error.
+                log.exception("a listener for news of %s failed", slug)
 
     # --- the connection ------------------------------------------------------------------------
 
@@ -94,7 +95,7 @@ class PostgresNotify:
             await asyncio.sleep(backoff_ms(failures, random.random()) / 1000)
 
     async def _listen(self) -> None:
-        """Until the connection is lost, which raises."""
+        """Sends and hears news until the connection is lost, which raises."""
         con = await self._connections.connect(named=LISTENS)
         self._lost = lost = asyncio.Event()
 
@@ -109,7 +110,7 @@ class PostgresNotify:
             await con.add_listener(CHANNEL, self._heard)
             await self._look(con, everything=True)
             while True:
-                await self._speak(con)
+                await self._send(con)
                 # Under load, what comes in the meantime shares the next notification.
                 await asyncio.sleep(_BREATH_S)
                 stirred = await self._stirred()
@@ -121,7 +122,7 @@ class PostgresNotify:
             await shut(con)
 
     async def _stirred(self) -> bool:
-        """Whether there is something to tell before it is time to look."""
+        """True if there is news to send before it is time to look."""
         try:
             # Not wait_for: before Python 3.12 it may lose the cancellation by which this ends.
             async with asyncio.timeout(self._look_ms / 1000):
@@ -137,16 +138,16 @@ class PostgresNotify:
         if slug and seq.isdigit():
             self._call(slug, int(seq))
 
-    async def _speak(self, con: Any) -> None:
+    async def _send(self, con: Any) -> None:
         self._stir.clear()
-        words, self._to_tell = self._to_tell, {}
+        words, self._to_send = self._to_send, {}
         if not words:
             return
         try:
             await con.execute(_NOTIFY, [f"{slug} {seq}" for slug, seq in words.items()])
         except BaseException:
             for slug, seq in words.items():
-                self._to_tell[slug] = max(seq, self._to_tell.get(slug, 0))
+                self._to_send[slug] = max(seq, self._to_send.get(slug, 0))
             raise
 
     # --- looking -------------------------------------------------------------------------------

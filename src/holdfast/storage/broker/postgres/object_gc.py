@@ -16,7 +16,7 @@ class PostgresObjectGc(PostgresObjects):
     async def object_asked(self, mesh: str, sha256: str) -> int | None:
         size = await self.object_size(mesh, sha256)
         if size is not None:
-            await self._connections.changed(
+            await self._connections.transact(
                 lambda con: con.execute(
                     "UPDATE object SET idle_since = NULL WHERE whole AND idle_since IS NOT NULL "
                     "AND mesh = (SELECT number FROM mesh WHERE slug = $1) AND sha256 = $2",
@@ -35,7 +35,7 @@ class PostgresObjectGc(PostgresObjects):
             )
             return [row["sha256"] for row in rows]
 
-        return await self._connections.asked(work)
+        return await self._connections.read(work)
 
     async def objects_settle(
         self, mesh: str, named: Sequence[str], unnamed: Sequence[str], now_ms: int, before_ms: int
@@ -59,4 +59,4 @@ class PostgresObjectGc(PostgresObjects):
             )
             return touched(gone)
 
-        return await self._connections.changed(work)
+        return await self._connections.transact(work)

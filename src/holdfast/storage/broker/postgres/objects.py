@@ -11,11 +11,18 @@ from hashlib import sha256 as sha256_of
 from typing import Any, Final
 
 from holdfast.rules.broker_rows import SnapshotRow
-from holdfast.rules.errors import BadInput, BadValue, EpochMismatch, OverLimit, UnknownObject
-from holdfast.rules.limits import BROKER_PART_BYTES_MAX, BROKER_PIECE_BYTES
-from holdfast.storage.broker.postgres.base import PostgresPart, number_of
+from holdfast.storage.broker.postgres.base import PostgresPart, columns, number_of
+from holdfast.storage.broker.refusals import (
+    check_part,
+    check_piece,
+    check_snapshot,
+    no_object,
+    no_upload,
+    not_the_object,
+    not_the_snapshot,
+)
 
-_SNAPSHOT: Final = "id, epoch, seq, parts, rows, ready, made_by, began_at, digest"
+_SNAPSHOT: Final = columns(SnapshotRow)
 _PIECE: Final = (
     "SELECT p.piece FROM mesh m JOIN object o ON o.mesh = m.number AND o.whole "
     "JOIN object_piece p ON p.mesh = o.mesh AND p.sha256 = o.sha256 "
@@ -25,7 +32,7 @@ _PIECE: Final = (
 
 class PostgresObjects(PostgresPart):
     async def object_size(self, mesh: str, sha256: str) -> int | None:
-        size: int | None = await self._connections.asked(
+        size: int | None = await self._connections.read(
             lambda con: con.fetchval(
                 "SELECT size FROM object o JOIN mesh m ON m.number = o.mesh "
                 "WHERE m.slug = $1 AND sha256 = $2 AND whole",
@@ -35,8 +42,7 @@ class PostgresObjects(PostgresPart):
         return size
 
     async def object_add(self, mesh: str, sha256: str, number: int, piece: bytes) -> int:
-        if len(piece) > BROKER_PIECE_BYTES:
-            raise OverLimit(f"a piece has {len(piece)} bytes; {BROKER_PIECE_BYTES} is the limit")
+        check_piece(piece)
 
         async def work(con: Any) -> int:
             of = await number_of(con, mesh)
@@ -62,7 +68,7 @@ class PostgresObjects(PostgresPart):
             )
             return pieces + 1
 
-        return await self._connections.changed(work)
+        return await self._connections.transact(work)
 
     async def object_finish(self, mesh: str, sha256: str, size: int) -> None:
         async def work(con: Any) -> bool:
@@ -87,12 +93,12 @@ class PostgresObjects(PostgresPart):
             return same
 
         # Refused outside: what is thrown away must be committed.
-        if not await self._connections.changed(work):
-            raise BadValue(f"what came is not the object {sha256[:12]}…", hint="send it again")
+        if not await self._connections.transact(work):
+            raise not_the_object(sha256)
 
     async def object_read(self, mesh: str, sha256: str) -> AsyncIterator[bytes]:
         if await self.object_size(mesh, sha256) is None:
-            raise UnknownObject(f"there is no object {sha256[:12]}… in {mesh}")
+            raise no_object(sha256)
         number = 0
         while True:
             # One piece at a time: no connection is held while the reader is slow.
@@ -103,7 +109,7 @@ class PostgresObjects(PostgresPart):
             number += 1
 
     async def _piece(self, mesh: str, sha256: str, number: int) -> bytes | None:
-        piece: bytes | None = await self._connections.asked(
+        piece: bytes | None = await self._connections.read(
             lambda con: con.fetchval(_PIECE, mesh, sha256, number)
         )
         return piece
@@ -114,10 +120,7 @@ class PostgresSnapshots(PostgresPart):
         async def work(con: Any) -> SnapshotRow:
             of = await number_of(con, mesh, lock=True)
             epoch, seq = await con.fetchrow("SELECT epoch, seq FROM mesh WHERE number = $1", of)
-            if row.epoch != epoch:
-                raise EpochMismatch(f"{mesh} counts in epoch {epoch}, not {row.epoch}")
-            if row.seq > seq:
-                raise BadInput(f"{mesh} is at seq {seq}: a snapshot of {row.seq} cannot be")
+            check_snapshot(mesh, row, epoch, seq)
             found = await con.fetchrow(
                 f"SELECT {_SNAPSHOT} FROM snapshot WHERE mesh = $1 AND made_by = $2 "
                 "AND epoch = $3 AND seq = $4 AND NOT ready",
@@ -132,11 +135,10 @@ class PostgresSnapshots(PostgresPart):
                 )
             return SnapshotRow(**found)
 
-        return await self._connections.changed(work)
+        return await self._connections.transact(work)
 
     async def snapshot_add(self, mesh: str, id: str, number: int, rows: int, part: bytes) -> int:
-        if len(part) > BROKER_PART_BYTES_MAX:
-            raise OverLimit(f"a part has {len(part)} bytes; {BROKER_PART_BYTES_MAX} is the limit")
+        check_part(part)
         digest = sha256_of(part).digest()
 
         async def work(con: Any) -> int:
@@ -145,7 +147,7 @@ class PostgresSnapshots(PostgresPart):
                 "SELECT parts, ready FROM snapshot WHERE mesh = $1 AND id = $2 FOR UPDATE", of, id
             )
             if there is None:
-                raise _no_upload(id)
+                raise no_upload(id)
             parts: int = there["parts"]
             if there["ready"] or number != parts:
                 return parts
@@ -160,7 +162,7 @@ class PostgresSnapshots(PostgresPart):
             )
             return parts + 1
 
-        return await self._connections.changed(work)
+        return await self._connections.transact(work)
 
     async def snapshot_commit(self, mesh: str, id: str, digest: bytes, now_ms: int) -> SnapshotRow:
         async def work(con: Any) -> SnapshotRow | None:
@@ -170,7 +172,7 @@ class PostgresSnapshots(PostgresPart):
                 f"SELECT {_SNAPSHOT} FROM snapshot WHERE mesh = $1 AND id = $2 FOR UPDATE", of, id
             )
             if there is None:
-                raise _no_upload(id)
+                raise no_upload(id)
             if there["ready"]:
                 return SnapshotRow(**there) if there["digest"] == digest else None
             digests = await con.fetch(
@@ -182,13 +184,13 @@ class PostgresSnapshots(PostgresPart):
                 return None
             return await _make_ready(con, of, SnapshotRow(**there), digest)
 
-        ready = await self._connections.changed(work)
+        ready = await self._connections.transact(work)
         if ready is None:
-            raise BadValue(f"the parts of snapshot {id} are not those that were meant")
+            raise not_the_snapshot(id)
         return ready
 
     async def snapshot_get(self, mesh: str) -> SnapshotRow | None:
-        row = await self._connections.asked(
+        row = await self._connections.read(
             lambda con: con.fetchrow(
                 f"SELECT {_SNAPSHOT} FROM snapshot WHERE ready "
                 "AND mesh = (SELECT number FROM mesh WHERE slug = $1)",
@@ -198,7 +200,7 @@ class PostgresSnapshots(PostgresPart):
         return None if row is None else SnapshotRow(**row)
 
     async def snapshot_part(self, mesh: str, id: str, number: int) -> bytes | None:
-        part: bytes | None = await self._connections.asked(
+        part: bytes | None = await self._connections.read(
             lambda con: con.fetchval(
                 "SELECT p.part FROM snapshot s JOIN snapshot_part p USING (mesh, id) "
                 "WHERE s.mesh = (SELECT number FROM mesh WHERE slug = $1) AND s.id = $2 "
@@ -238,7 +240,3 @@ async def _hash(con: Any, of: int, sha256: str, pieces: int) -> str:
             )
         )
     return digest.hexdigest()
-
-
-def _no_upload(id: str) -> UnknownObject:
-    return UnknownObject(f"there is no upload {id}", hint="begin the snapshot anew")

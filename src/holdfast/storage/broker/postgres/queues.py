@@ -1,7 +1,7 @@
-"""Queues: many take, one gets each message, until one of them has finished with it.
+"""Queues: each message goes to one member at a time, until one has finished with it.
 
-Whoever takes locks the rows that it takes and steps over those that another is just taking, so
-takers never wait for each other and never get the same message.
+A call that takes messages locks their rows and skips rows that another call has locked, so two
+calls never wait for each other and never get the same message.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from holdfast.rules.broker_rows import DeadLetter, QueueCounts, TakenRow
-from holdfast.rules.errors import BadInput, UnknownDestination
 from holdfast.rules.limits import TAKE_BYTES
 from holdfast.storage.broker.postgres.base import PostgresPart, number_of
+from holdfast.storage.broker.refusals import no_queue, no_settling
 
 DELIVERED_TOO_OFTEN: Final = "delivered too often"
 
@@ -32,9 +32,9 @@ WITH handed AS (
     UPDATE queue SET lease = t.lease, holder = $4, visible_at = $5, deliveries = deliveries + 1
     FROM unnest($2::bigint[], $3::bytea[]) AS t (seq, lease)
     WHERE queue.mesh = $1 AND queue.seq = t.seq
-    RETURNING queue.seq, queue.ref, queue.rank, queue.lease, queue.deliveries
+    RETURNING queue.seq, queue.rank, queue.lease, queue.deliveries
 )
-SELECT h.seq, h.ref, h.lease, h.deliveries, p.broker_id, p.raw
+SELECT h.seq, h.lease, h.deliveries, p.broker_id, p.raw
 FROM handed h JOIN message p ON p.mesh = $1 AND p.seq = h.seq ORDER BY h.rank, h.seq
 """
 _SETTLE: Final = {
@@ -66,18 +66,20 @@ class PostgresQueues(PostgresPart):
                 *(number, queue),
             )
             if settings is None:
-                raise UnknownDestination(f"{mesh} has no queue {queue}")
+                raise no_queue(queue)
             seqs = await self._free(con, number, queue, most, settings["deliveries_max"], now_ms)
             until = now_ms + settings["visibility_ms"]
             rows = await con.fetch(_HAND_OUT, number, seqs, leases[: len(seqs)], holder, until)
-            return [TakenRow(queue=queue, until=until, **_without(row, "ref")) for row in rows]
+            return [TakenRow(queue=queue, until=until, **row) for row in rows]
 
-        return await self._connections.changed(work)
+        return await self._connections.transact(work)
 
     async def _free(
         self, con: Any, number: int, queue: str, most: int, deliveries_max: int, now_ms: int
     ) -> list[int]:
-        """Seqs that may be handed out, by rank and age. Those worn out die on the way."""
+        """The seqs of messages to hand out, by rank and age. Those that were delivered too often
+        become dead letters on the way.
+        """
         seqs: list[int] = []
         size = 0
         while len(seqs) < most:
@@ -100,7 +102,7 @@ class PostgresQueues(PostgresPart):
         self, mesh: str, queue: str, seq: int, lease: bytes, how: str, reason: str, now_ms: int
     ) -> bool:
         if how not in _SETTLE:
-            raise BadInput(f"{how!r} settles nothing", hint=f"use one of: {', '.join(_SETTLE)}")
+            raise no_settling(how)
         statement = _SETTLE[how].format(mine=_MINE) + " RETURNING queue.seq"
 
         async def work(con: Any) -> bool:
@@ -108,13 +110,13 @@ class PostgresQueues(PostgresPart):
             found = await con.fetchval(statement, number, queue, seq, lease, reason, now_ms)
             return found is not None
 
-        settled = await self._connections.changed(work)
+        settled = await self._connections.transact(work)
         if settled and how == "again":
             self._news.grew(mesh, 0)
         return settled
 
     async def queue_counts(self, mesh: str) -> list[QueueCounts]:
-        rows = await self._connections.asked(
+        rows = await self._connections.read(
             lambda con: con.fetch(
                 "SELECT d.ref AS queue, "
                 "count(q.seq) FILTER (WHERE died_at IS NULL AND lease IS NULL) AS ready, "
@@ -129,7 +131,7 @@ class PostgresQueues(PostgresPart):
         return [QueueCounts(**row) for row in rows]
 
     async def dead_letters(self, mesh: str, queue: str, limit: int) -> list[DeadLetter]:
-        rows = await self._connections.asked(
+        rows = await self._connections.read(
             lambda con: con.fetch(
                 "SELECT q.ref AS queue, q.seq, q.deliveries, q.reason, q.died_at, p.id "
                 "FROM mesh m JOIN queue q ON q.mesh = m.number "
@@ -150,11 +152,7 @@ class PostgresQueues(PostgresPart):
             )
             return found is not None
 
-        revived = await self._connections.changed(work)
+        revived = await self._connections.transact(work)
         if revived:
             self._news.grew(mesh, 0)
         return revived
-
-
-def _without(row: Any, name: str) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if key != name}

@@ -1,19 +1,20 @@
-"""The broker's desk in PostgreSQL, for as many broker processes as one likes.
+"""The store of a broker in PostgreSQL, put together.
 
 Every call is one transaction on a connection of a small pool. What makes several processes one
 broker:
 
-- A mesh's row is its pen. Whoever numbers holds it until the commit can be seen (`accept`).
-- Each process hears of what the others have accepted (`news.py`).
-- What only one may do at a time, migrations and new epochs, is done under an advisory lock.
-- A database that may have gone back in time begins a new epoch, once (`identity.py`).
+- A process that numbers envelopes holds the row of their mesh until its commit can be seen
+  (`accept`).
+- Each process hears of what the others have accepted (`notify`).
+- What only one process may do at a time, migrations and new epochs, is done under an advisory lock.
+- A database that may have gone back in time begins a new epoch, once (`timeline`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from holdfast.rules.limits import POSTGRES_CONNECTIONS_MAX, POSTGRES_LOOK_MS
 from holdfast.storage.broker.postgres.accept import PostgresAccept
@@ -44,7 +45,7 @@ class PostgresBrokerStore(
     PostgresSnapshots,
     PostgresSweep,
 ):
-    """A `Desk`, see there. `dsn`: postgresql://user:password@host:port/database?sslmode=…"""
+    """A `BrokerStore`. `dsn`: postgresql://user:password@host:port/database?sslmode=…"""
 
     groups_max: Final = 1
 
@@ -69,14 +70,10 @@ class PostgresBrokerStore(
         await self._connections.close()
 
     async def ping(self) -> None:
-        await self._connections.asked(lambda con: con.fetchval("SELECT count(*) FROM meta"))
+        await self._connections.read(lambda con: con.fetchval("SELECT count(*) FROM meta"))
 
-    def on_news(self, told: Callable[[str, int], None]) -> None:
-        self._news.on_news(told)
-
-    async def execute(self, statement: str, *values: Any) -> None:
-        """Whatever an operator, or a test that plays the vandal, wants done behind our back."""
-        await self._connections.said(lambda con: con.execute(statement, *values))
+    def on_news(self, listener: Callable[[str, int], None]) -> None:
+        self._news.on_news(listener)
 
     def _moved(self, slugs: list[str]) -> None:
         for slug in slugs:

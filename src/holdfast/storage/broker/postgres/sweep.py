@@ -1,7 +1,7 @@
-"""What a desk does from time to time: forget what is over, look for orphans, count.
+"""Forgetting in time, looking for orphans, and counting.
 
-Every step of a sweep is one short transaction of at most so many rows, so that nobody who accepts
-waits for it. Two brokers may sweep at once: they step over each other's rows.
+Every step of a sweep is one short transaction of at most `most` rows, so that `accept` does not
+wait for it. Two brokers may sweep at once: each skips rows that the other has locked.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from holdfast.rules.limits import (
     DAY_MS,
     POSTGRES_COUNT_ROWS_MAX,
 )
+from holdfast.storage.broker.accepted import mode_of
 from holdfast.storage.broker.postgres.base import PostgresPart, touched
 from holdfast.storage.broker.postgres.consumers import NOTE_LOST, awaited_behind
 from holdfast.storage.broker.postgres.queues import DELIVERED_TOO_OFTEN
-
-_DEFAULT_MODE: Final[tuple[Mode, int]] = ("retention_scoped", 30)
 
 # One that waits in a queue stays; a dead letter goes with its message.
 _MESSAGES: Final = f"""
@@ -67,7 +66,7 @@ DELETE FROM message p USING doomed d WHERE p.mesh = d.mesh AND p.seq = d.seq
 """
 _DEDUPE: Final = """
 DELETE FROM dedupe WHERE (mesh, id) IN (
-    -- Also those that were promised less when they came: nodes go by what they are told now.
+    -- Also ids that came under a shorter promise: nodes go by the number of days that holds now.
     SELECT mesh, id FROM dedupe WHERE NOT history AND expires_at <= $1 AND first_seen_at <= $3
     ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED
 )
@@ -94,7 +93,7 @@ DELETE FROM invite WHERE digest IN (
 )
 """
 _IDLE: Final = (
-    # Whoever goes on takes the note away again; nothing that is whole has one.
+    # The next piece or part takes the note away again.
     "UPDATE snapshot SET idle_since = $1 WHERE NOT ready AND idle_since IS NULL",
     "UPDATE object SET idle_since = $1 WHERE NOT whole AND idle_since IS NULL",
 )
@@ -138,7 +137,7 @@ class PostgresSweep(PostgresPart):
     async def sweep(self, now_ms: int, most: int) -> BrokerSwept:
         late = now_ms - CONSUMER_KEEP_MS_MAX
         messages = await self._count(_MESSAGES, now_ms, most, late)
-        for mesh in await self._connections.asked(lambda con: con.fetch(_COVERED)):
+        for mesh in await self._connections.read(lambda con: con.fetch(_COVERED)):
             if messages < most:
                 values = (mesh["number"], mesh["to_seq"], now_ms, most - messages, late)
                 messages += await self._count(_CHANGES, *values)
@@ -160,10 +159,10 @@ class PostgresSweep(PostgresPart):
         )
 
     async def _count(self, statement: str, *values: int) -> int:
-        return touched(await self._connections.said(lambda con: con.execute(statement, *values)))
+        return touched(await self._connections.execute(lambda con: con.execute(statement, *values)))
 
     async def _release(self, now_ms: int, most: int) -> tuple[int, int]:
-        rows = await self._connections.said(
+        rows = await self._connections.execute(
             lambda con: con.fetch(_RELEASE, now_ms, most, DELIVERED_TOO_OFTEN)
         )
         for row in rows:
@@ -178,7 +177,7 @@ class PostgresSweep(PostgresPart):
         return gone[0]
 
     async def orphans(self, limit: int) -> list[Orphan]:
-        rows = await self._connections.asked_at_length(
+        rows = await self._connections.read_long(
             f"SELECT coalesce(m.slug, '') AS mesh, o.id, o.seq, o.what FROM ({_ORPHANS}) o "
             "LEFT JOIN mesh m ON m.number = o.mesh ORDER BY 1, o.seq, o.what",
             limit,
@@ -191,19 +190,16 @@ class PostgresSweep(PostgresPart):
             messages=_COUNT.format(table="message", **exact),
             dedupe=_COUNT.format(table="dedupe", **exact),
         )
-        return dict(await self._connections.asked(lambda con: con.fetchrow(statement)))
+        return dict(await self._connections.read(lambda con: con.fetchrow(statement)))
 
     async def mode(self) -> tuple[Mode, int]:
-        noted: str | None = await self._connections.asked(
+        noted: str | None = await self._connections.read(
             lambda con: con.fetchval("SELECT value FROM meta WHERE name = 'mode'")
         )
-        if noted is None:
-            return _DEFAULT_MODE
-        mode, days = noted.split()
-        return ("permanent" if mode == "permanent" else "retention_scoped"), int(days)
+        return mode_of(*(noted.split() if noted is not None else (None, None)))
 
     async def set_mode(self, mode: Mode, days: int) -> None:
-        await self._connections.said(
+        await self._connections.execute(
             lambda con: con.execute(
                 "INSERT INTO meta VALUES ('mode', $1) "
                 "ON CONFLICT (name) DO UPDATE SET value = excluded.value",

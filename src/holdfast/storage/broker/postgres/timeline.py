@@ -2,14 +2,14 @@
 
 A database cannot know that it is an older state of itself, but its surroundings change when it is
 made one. A server that was restored to a point in time, or took over from one that failed, writes
-on a new timeline. A dump that was loaded stands in another database or on another server. So what
-it stands on is noted in the database, and compared for every new connection, before anything is
-done on it. Whoever finds another note than it should be begins the epoch and renews the note, in
-one transaction, in turn with all others: one move, one epoch.
+on a new timeline. A dump that was loaded stands in another database or on another server. So the
+database keeps a note of what it stands on, and every new connection is compared with it before
+anything is done on it. A process that finds a difference begins the epoch and renews the note in
+one transaction, one process at a time: one move, one epoch.
 
 A folder of PostgreSQL that was copied back by hand, as it was, looks like itself. A broker that was
-running meanwhile sees that a mesh has shrunk (`news.py`); after a restart nobody can tell, so
-`broker new-epoch` has to be said.
+running meanwhile sees that a mesh has shrunk (`notify`); after a restart it cannot be seen, and the
+operator has to run `broker new-epoch`.
 """
 
 from __future__ import annotations

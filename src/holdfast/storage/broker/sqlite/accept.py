@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import apsw
-import msgspec
 
 from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, PushedEnvelope
 from holdfast.rules.destinations import rank
 from holdfast.rules.message import CHANGE
+from holdfast.storage.broker.accepted import Known
 from holdfast.storage.broker.sqlite.database import SEQ_BITS, BrokerDatabase
 
 KINDS: Final = ("change", "topic", "dm", "queue")
@@ -46,30 +46,6 @@ _KNOWN: Final = (
 )
 
 
-class Known(msgspec.Struct, frozen=True, gc=False):
-    """A dedupe row."""
-
-    fingerprint: bytes
-    epoch: int
-    seq: int
-    broker_id: bytes
-    first_seen_at: int
-    history: bool
-
-    def answer(self, fingerprint: bytes, epoch: int) -> AcceptResult:
-        same = fingerprint == self.fingerprint
-        return AcceptResult(
-            verdict=AcceptVerdict.DUPLICATE if same else AcceptVerdict.REUSED,
-            epoch=epoch,
-            message_epoch=self.epoch,
-            seq=self.seq,
-            broker_id=self.broker_id,
-            first_seen_at=self.first_seen_at,
-            history_available=self.history,
-            fingerprint=b"" if same else self.fingerprint,
-        )
-
-
 class _Gate:
     """What holds for all envelopes of one kind from one sender to one destination."""
 
@@ -79,9 +55,9 @@ class _Gate:
         self, one: PushedEnvelope, refused: AcceptVerdict | None, closed: AcceptVerdict | None
     ) -> None:
         self.refused = refused
-        """Why none of these is let in, known or not."""
+        """Why none of these envelopes is answered with more than a refusal, known or not."""
         self.closed = closed
-        """Why none is let in that is not known yet."""
+        """Why none of them is accepted that is not known yet."""
         self.kind, self.rank = KIND_NUMBERS[one.kind], rank(one.priority)
         self.ref, self.sender = one.ref, one.sender
 
@@ -102,7 +78,7 @@ class _Growing:
         """What was created, in runs of the same gate: where each begins."""
 
     def create(self, one: PushedEnvelope, gate: _Gate) -> int:
-        """Its seq."""
+        """Adds an envelope, and returns its seq."""
         created = self.created
         if not self.runs or self.runs[-1][0] is not gate:
             self.runs.append((gate, len(created)))
@@ -124,7 +100,7 @@ class _Growing:
 
 
 class SqliteAccept(BrokerDatabase):
-    """`accept` and `known` of a desk."""
+    """`accept` and `known` of the store."""
 
     groups_max: Final = 1
 
@@ -208,30 +184,29 @@ class SqliteAccept(BrokerDatabase):
 
     def _is_there(self, mesh: int, kind: str, ref: str) -> bool:
         if kind == "dm":
-            asked = "member WHERE mesh = ? AND key = ? AND removed_at IS NULL"
+            table = "member WHERE mesh = ? AND key = ? AND removed_at IS NULL"
             values: tuple[Any, ...] = (mesh, bytes.fromhex(ref))
         else:
-            asked = "destination WHERE mesh = ? AND kind = ? AND ref = ?"
+            table = "destination WHERE mesh = ? AND kind = ? AND ref = ?"
             values = (mesh, kind, ref)
-        return self.connection.execute(f"SELECT 1 FROM {asked}", values).get is not None
+        return self.connection.execute(f"SELECT 1 FROM {table}", values).get is not None
 
     async def known(
-        self, mesh: str, asked: Sequence[tuple[bytes, bytes]]
+        self, mesh: str, ids: Sequence[tuple[bytes, bytes]]
     ) -> list[AcceptResult | None]:
         with self.reading() as con:
             row = con.execute("SELECT number, epoch FROM mesh WHERE slug = ?", (mesh,)).get
             if row is None:
-                return [None] * len(asked)
+                return [None] * len(ids)
             number, epoch = row
-            found = _known(con, number, [id for id, _ in asked])
+            found = _known(con, number, [id for id, _ in ids])
         return [
-            found[id].answer(fingerprint, epoch) if id in found else None
-            for id, fingerprint in asked
+            found[id].answer(fingerprint, epoch) if id in found else None for id, fingerprint in ids
         ]
 
 
 def _meshes(con: apsw.Connection, batch: Sequence[PushedEnvelope]) -> dict[str, _Growing]:
-    """Those that occur, each with what is known of the ids that are handed in."""
+    """The meshes of a batch, each with what is known of the ids that it gets."""
     ids: dict[str, list[bytes]] = {}
     for one in batch:
         ids.setdefault(one.mesh, []).append(one.id)

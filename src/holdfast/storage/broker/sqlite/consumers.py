@@ -1,6 +1,6 @@
 """The whole log of a mesh, and its named readers.
 
-A reader gets everything, whomever it is for. What has expired leaves holes in the seqs. Those that
+A reader gets everything, for every member. What has expired leaves holes in the seqs. Those that
 were there before the reader came are not its concern; those that come afterwards, before it has
 confirmed what stood there, are noted with it as lost, in the transaction that removes them.
 """
@@ -8,17 +8,23 @@ confirmed what stood there, are noted with it as lost, in the transaction that r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import apsw
 
 from holdfast.rules.broker_rows import BrokerConsumer, LogPage, LogRow
-from holdfast.rules.errors import EpochChanged, PastEnd, Truncated, UnknownConsumer
 from holdfast.rules.limits import SEQ_MAX
-from holdfast.storage.broker.sqlite.database import SEQ_BITS, BrokerDatabase
+from holdfast.storage.broker.refusals import (
+    check_confirmed,
+    check_new_consumer,
+    no_consumer,
+    no_mesh,
+)
+from holdfast.storage.broker.sqlite.database import SEQ_BITS, SEQ_MASK, BrokerDatabase
+from holdfast.storage.broker.sqlite.feed import cut_page
+from holdfast.storage.sqlite.columns import RowColumns
 
-_SEQ_MASK: Final = (1 << SEQ_BITS) - 1
-_CONSUMER: Final = "key, name, seq, added_at, seen_at, lost, lost_first, lost_last"
+_CONSUMER: Final = RowColumns(BrokerConsumer)
 _ONE: Final = "mesh = ? AND key = ? AND name = ?"
 _LOST: Final = (
     "UPDATE consumer SET lost_first = CASE lost WHEN 0 THEN :low ELSE min(lost_first, :low) END, "
@@ -28,7 +34,7 @@ _LOST: Final = (
 
 
 def awaited_behind(mesh: str) -> str:
-    """SQL: the seq of a mesh behind which somebody awaits everything; the last one if nobody."""
+    """SQL: the lowest seq that a reader of a mesh has confirmed; SEQ_MAX if it has no reader."""
     return (
         "coalesce((SELECT min(c.seq) FROM consumer AS c JOIN member AS m "
         "ON m.mesh = c.mesh AND m.key = c.key AND m.removed_at IS NULL "
@@ -37,10 +43,10 @@ def awaited_behind(mesh: str) -> str:
 
 
 def note_lost(con: apsw.Connection, places: Sequence[int]) -> None:
-    """Tells every reader what is removed before it has confirmed it."""
+    """Notes with every reader what is removed before it has confirmed it."""
     by_mesh: dict[int, list[int]] = {}
     for place in places:
-        by_mesh.setdefault(place >> SEQ_BITS, []).append(place & _SEQ_MASK)
+        by_mesh.setdefault(place >> SEQ_BITS, []).append(place & SEQ_MASK)
     for mesh, seqs in by_mesh.items():
         behind = "SELECT key, name, seq FROM consumer WHERE mesh = ? AND seq < ?"
         for key, name, confirmed in list(con.execute(behind, (mesh, max(seqs)))):
@@ -50,7 +56,7 @@ def note_lost(con: apsw.Connection, places: Sequence[int]) -> None:
 
 
 class SqliteConsumers(BrokerDatabase):
-    """`log_page` and the `consumer_` calls of a desk."""
+    """`log_page` and the `consumer_` calls of the store."""
 
     async def log_page(
         self, mesh: str, after: int, upto: int, limit: int, bytes_max: int
@@ -63,16 +69,14 @@ class SqliteConsumers(BrokerDatabase):
                 "WHERE place > ? AND place <= ? ORDER BY place",
                 (base + min(after, last), base + min(to, last)),
             )
-            rows: list[LogRow] = []
-            size = 0
-            for place, id, broker_id, raw in found:
-                size += len(raw)
-                if rows and (size > bytes_max or len(rows) >= limit):
-                    to = rows[-1].seq
-                    break
-                rows.append(LogRow(place - base, id, broker_id, raw))
-            found.close(True)
-        return LogPage(epoch=epoch, first=first, last=last, to=to, rows=rows)
+            rows, cut_at = cut_page(found, base, limit, bytes_max, LogRow)
+        return LogPage(
+            epoch=epoch,
+            first=first,
+            last=last,
+            to=to if cut_at is None else cut_at,
+            rows=rows,
+        )
 
     async def consumer_add(
         self, mesh: str, key: bytes, name: str, after: int, known: int, now_ms: int
@@ -80,10 +84,7 @@ class SqliteConsumers(BrokerDatabase):
         with self.writing() as con:
             number, _, last, first = self._stands(mesh)
             if self._consumer(number, key, name) is None:
-                if after > last:
-                    raise PastEnd(f"seq {after} is past the end of {mesh!r} at {last}")
-                if after + 1 < first:
-                    raise Truncated(f"the log of {mesh!r} begins at {first}", first_available=first)
+                check_new_consumer(mesh, after, first, last)
                 con.execute(
                     "INSERT INTO consumer (mesh, key, name, seq, added_at, seen_at) "
                     "VALUES (?, ?, ?, ?, ?, ?)",
@@ -100,13 +101,8 @@ class SqliteConsumers(BrokerDatabase):
         with self.writing() as con:
             number, current, last, _ = self._stands(mesh)
             if self._consumer(number, key, name) is None:
-                raise UnknownConsumer(f"nobody reads {mesh!r} as {name!r}", hint="register first")
-            if epoch != current:
-                raise EpochChanged(
-                    f"{mesh!r} counts in epoch {current}, not {epoch}", epoch=current
-                )
-            if seq > last:
-                raise PastEnd(f"seq {seq} is past the end of {mesh!r} at {last}")
+                raise no_consumer(mesh, name)
+            check_confirmed(mesh, epoch, seq, current=current, last=last)
             con.execute(
                 f"UPDATE consumer SET seq = max(seq, ?), seen_at = ? WHERE {_ONE}",
                 (seq, now_ms, number, key, name),
@@ -116,10 +112,10 @@ class SqliteConsumers(BrokerDatabase):
     async def consumer_list(self, mesh: str) -> list[BrokerConsumer]:
         with self.reading() as con:
             rows = con.execute(
-                f"SELECT {_CONSUMER} FROM consumer WHERE mesh = ? ORDER BY name, key",
+                f"SELECT {_CONSUMER.sql} FROM consumer WHERE mesh = ? ORDER BY name, key",
                 (self.number_of(mesh),),
             )
-            return [_consumer_of(row) for row in rows]
+            return _CONSUMER.rows(rows)
 
     async def consumer_drop(self, mesh: str, key: bytes, name: str) -> bool:
         with self.writing() as con:
@@ -132,18 +128,18 @@ class SqliteConsumers(BrokerDatabase):
             "SELECT number, epoch, seq, first FROM mesh WHERE slug = ?", (mesh,)
         ).get
         if row is None:
-            raise self.unknown(mesh)
+            raise no_mesh(mesh)
         number, epoch, last, first = row
         return number, epoch, last, first
 
     def _consumer(self, number: int, key: bytes, name: str) -> BrokerConsumer | None:
         row = self.connection.execute(
-            f"SELECT {_CONSUMER} FROM consumer WHERE {_ONE}", (number, key, name)
+            f"SELECT {_CONSUMER.sql} FROM consumer WHERE {_ONE}", (number, key, name)
         ).get
-        return None if row is None else _consumer_of(row)
+        return _CONSUMER.one(row)
 
     def _settled(self, number: int, key: bytes, name: str, known: int) -> BrokerConsumer:
-        """The reader, after it said that of what it lost up to a seq it has or knows all."""
+        """The reader, after what it has lost up to a seq that it knows of is forgotten."""
         self.connection.execute(
             "UPDATE consumer SET lost = 0, lost_first = 0, lost_last = 0 "
             f"WHERE {_ONE} AND lost_last <= ?",
@@ -152,17 +148,3 @@ class SqliteConsumers(BrokerDatabase):
         found = self._consumer(number, key, name)
         assert found is not None, "it was found in the same transaction"
         return found
-
-
-def _consumer_of(row: Any) -> BrokerConsumer:
-    key, name, seq, added_at, seen_at, lost, lost_first, lost_last = row
-    return BrokerConsumer(
-        key=key,
-        name=name,
-        seq=seq,
-        added_at=added_at,
-        seen_at=seen_at,
-        lost=lost,
-        lost_first=lost_first,
-        lost_last=lost_last,
-    )

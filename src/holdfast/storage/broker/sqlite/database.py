@@ -1,11 +1,11 @@
-"""The database of a desk: its connection, its transactions, its epochs.
+"""The database of a broker: its connection, its transactions, its epochs.
 
 One connection does everything, one transaction at a time; a second one may read beside it. The
 methods are coroutines that never suspend: a simulator may step them, and `ThreadedBrokerStore` runs
 them in threads.
 
-If the disk fails during a commit, nobody can say what survives: the caller is told that the outcome
-is unknown, and the desk does nothing more until it is opened anew.
+If the disk fails during a commit, nobody can say what survives: the caller gets OutcomeUnknown, and
+the store does nothing more until it is opened anew.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import apsw
 
 from holdfast.rules.broker_rows import BrokerMesh, Mode
-from holdfast.rules.errors import StoreClosed, StoreFailed, Unknown, UnknownMesh
+from holdfast.rules.errors import StoreClosed, StoreFailed, Unknown
 from holdfast.rules.limits import BROKER_CACHE_KIB, BROKER_MARK_ROWS
+from holdfast.storage.broker.accepted import mode_of
+from holdfast.storage.broker.refusals import no_mesh
 from holdfast.storage.broker.sqlite.folder import prepare
 from holdfast.storage.broker.sqlite.mark import Mark, doubts, read_mark, write_mark
 from holdfast.storage.broker.sqlite.migrations import migrate
-from holdfast.storage.files.home import alone_in
+from holdfast.storage.files.durable import alone_in
+from holdfast.storage.sqlite.columns import RowColumns
 from holdfast.storage.sqlite.connection import connect, shut, typed
 from holdfast.storage.sqlite.recovery.wal import rewrite_wal
 
@@ -33,13 +36,8 @@ log = logging.getLogger("holdfast")
 
 SEQ_BITS: Final = 40
 """Of a place; the rest is the number of the mesh."""
-MESH_COLUMNS: Final = "server_id, slug, name, owner, epoch, base, seq, first, created_at"
-_DEFAULT_MODE: Final[tuple[Mode, int]] = ("retention_scoped", 30)
-
-
-def mesh_of(row: Any) -> BrokerMesh:
-    names = ("server_id", "slug", "name", "owner", "epoch", "base", "seq", "first", "created_at")
-    return BrokerMesh(**dict(zip(names, row, strict=True)))
+SEQ_MASK: Final = (1 << SEQ_BITS) - 1
+MESH: Final = RowColumns(BrokerMesh)
 
 
 class BrokerDatabase:
@@ -63,28 +61,28 @@ class BrokerDatabase:
         self._con: apsw.Connection | None = None
         self._failed: str | None = None
         self._only_reads = False
-        self._told: list[Callable[[str, int], None]] = []
+        self._listeners: list[Callable[[str, int], None]] = []
         self._news: list[tuple[str, int]] = []
         self._marked: dict[str, int] = {}
-        """How far each mesh was when that was last noted outside."""
+        """The seq of each mesh when the mark was last written."""
         self._reached: dict[str, int] = {}
-        """And how far it is, as far as this process has brought it."""
+        """The seq that this process has brought each mesh to."""
 
     @property
     def connection(self) -> apsw.Connection:
         if self._con is None:
-            raise StoreClosed("the desk is not open", hint="open it first")
+            raise StoreClosed("the store is not open", hint="open it first")
         if self._failed is not None:
             raise StoreFailed(f"the disk has failed: {self._failed}", hint="start the broker again")
         return self._con
 
     @property
     def failed(self) -> str | None:
-        """What the disk did, if nothing more can be done before the desk is opened anew."""
+        """What the disk did, if nothing more can be done before the store is opened anew."""
         return self._failed
 
     def another(self) -> Self:
-        """A second one for the same folder, not open yet."""
+        """A second store for the same folder, not open yet."""
         return type(self)(self.folder, sync=self._sync, vfs=self._vfs)
 
     @property
@@ -119,7 +117,7 @@ class BrokerDatabase:
             rewrite_wal(self.database, wal, vfs=self._vfs)
 
     async def open_beside(self) -> None:
-        """Opens, only to read, what another desk has opened: what is committed there is seen."""
+        """Opens for reading only what another store has opened; it sees what that one commits."""
         assert self._con is None, "opened once"
         con = connect(self.database, sync=self._sync, vfs=self._vfs, read_only=True)
         con.pragma("cache_size", -BROKER_CACHE_KIB)
@@ -139,14 +137,16 @@ class BrokerDatabase:
         with self.reading():
             self.connection.execute("SELECT count(*) FROM meta").get  # noqa: B018
 
-    def on_news(self, told: Callable[[str, int], None]) -> None:
-        self._told.append(told)
+    def on_news(self, listener: Callable[[str, int], None]) -> None:
+        self._listeners.append(listener)
 
     # --- transactions --------------------------------------------------------------------------
 
     @contextmanager
     def writing(self) -> Iterator[apsw.Connection]:
-        """All that happens in the block, or nothing. News are told when it is on the disk."""
+        """One transaction: all of the block or nothing. Listeners hear of it when it is on the
+        disk.
+        """
         con = self.connection
         try:
             con.execute("BEGIN IMMEDIATE")
@@ -160,8 +160,8 @@ class BrokerDatabase:
         except apsw.Error as error:
             raise typed(error) from error
         for mesh, seq in self._news:
-            for told in self._told:
-                told(mesh, seq)
+            for listener in self._listeners:
+                listener(mesh, seq)
 
     def _commit(self, con: apsw.Connection) -> None:
         try:
@@ -185,7 +185,7 @@ class BrokerDatabase:
 
     @contextmanager
     def reading(self) -> Iterator[apsw.Connection]:
-        """Several looks at one state."""
+        """Several reads of one state."""
         con = self.connection
         try:
             con.execute("BEGIN")
@@ -197,7 +197,7 @@ class BrokerDatabase:
             raise typed(error) from error
 
     def news(self, mesh: str, seq: int) -> None:
-        """To be told after the commit."""
+        """Tells listeners of a mesh, after the commit."""
         self._news.append((mesh, seq))
 
     # --- what every part needs -----------------------------------------------------------------
@@ -205,11 +205,8 @@ class BrokerDatabase:
     def number_of(self, slug: str) -> int:
         number = self.find_number(slug)
         if number is None:
-            raise self.unknown(slug)
+            raise no_mesh(slug)
         return number
-
-    def unknown(self, slug: str) -> UnknownMesh:
-        return UnknownMesh(f"this broker has no mesh {slug!r}", hint="register it first")
 
     def find_number(self, slug: str) -> int | None:
         found = self.connection.execute("SELECT number FROM mesh WHERE slug = ?", (slug,)).get
@@ -226,10 +223,7 @@ class BrokerDatabase:
         )
 
     def noted_mode(self) -> tuple[Mode, int]:
-        mode, days = self.noted("mode"), self.noted("days")
-        if mode is None or days is None:
-            return _DEFAULT_MODE
-        return ("permanent" if mode == "permanent" else "retention_scoped"), int(days)
+        return mode_of(self.noted("mode"), self.noted("days"))
 
     # --- epochs --------------------------------------------------------------------------------
 
@@ -244,8 +238,7 @@ class BrokerDatabase:
             "INSERT INTO epoch SELECT number, epoch, base, ?, ? FROM mesh WHERE number = ?",
             (now_ms, reason, number),
         )
-        row = con.execute(f"SELECT {MESH_COLUMNS} FROM mesh WHERE number = ?", (number,)).get
-        mesh = mesh_of(row)
+        mesh = MESH.row(con.execute(f"SELECT {MESH.sql} FROM mesh WHERE number = ?", (number,)).get)
         self.news(mesh.slug, 0)
         return mesh
 
@@ -278,7 +271,7 @@ class BrokerDatabase:
         )
 
     def write_mark(self) -> None:
-        """Notes outside how far everything is."""
+        """Notes outside the database how far every mesh is (see `mark`)."""
         with alone_in(self.folder):
             with self.writing():
                 self.note("generation", str(int(self.noted("generation") or 0) + 1))
@@ -292,9 +285,9 @@ class BrokerDatabase:
         self._marked, self._reached = reached, dict(reached)
 
     def mark_if_due(self) -> None:
-        """Has a mesh gone so far that it has to be noted outside?
+        """Writes the mark if a mesh has gone `mark_rows` beyond it.
 
-        Asked before the next envelopes are written, so that a failure is one of a call that has
+        Called before the next envelopes are written, so that a failure belongs to a call that has
         not done anything.
         """
         for slug, seq in self._reached.items():

@@ -1,4 +1,4 @@
-"""The folder of a desk, for the eyes of its broker only.
+"""The folder of a broker's store, which only its user may read.
 
 broker.db  broker.db-wal  broker.db-shm     0600
 broker.mark                                 0600   see `mark`
@@ -18,7 +18,7 @@ log = logging.getLogger("holdfast")
 
 
 def prepare(folder: Path, database: Path) -> None:
-    """The folder and the file are ours alone before anything is in them."""
+    """Makes the folder and the database file ours alone before anything is in them."""
     missing = [one for one in (folder, *folder.parents) if not os.path.exists(one)]
     for one in reversed(missing):
         make_folder(one)

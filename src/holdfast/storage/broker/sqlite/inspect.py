@@ -1,6 +1,7 @@
-"""What a desk holds, row by row, for those who check it from outside: a simulator, a test.
+"""What a store holds, row by row, for programs that check it from outside: the simulator and tests.
 
-Everything here only looks. The broker itself never needs a mesh as a whole.
+The broker itself never reads a mesh as a whole, so these reads are no part of the port. They stand
+here because SQL stands in `storage` only.
 """
 
 from __future__ import annotations

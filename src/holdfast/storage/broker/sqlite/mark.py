@@ -7,7 +7,7 @@ a mesh, at each opening and at the close, so it is never far behind.
 - A database that shows less than its mark was restored from an older copy.
 - A database that comes without its mark, or with the mark of another, was copied here by itself.
 - A folder or a file that is another than the mark remembers is a copy as well, of which the
-  original may have gone on. Copies that keep the number of the file are not told by this, but by
+  original may have gone on. Copies that keep the number of the file are not seen by this, but by
   what they hold.
 
 What stays unnoticed: after a crash (a clean end is exact), a copy put over the database in place

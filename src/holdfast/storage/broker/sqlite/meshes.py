@@ -1,37 +1,31 @@
-"""Meshes, members, invites."""
+"""Meshes, their epochs and members, and the invites by which members come."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from holdfast.rules.broker_rows import OWNER_GRANTS, BrokerMesh, EpochRow, InviteRow, MemberRow
-from holdfast.rules.errors import AlreadyExists, InviteEnded
-from holdfast.storage.broker.sqlite.database import MESH_COLUMNS, SEQ_BITS, BrokerDatabase, mesh_of
+from holdfast.storage.broker.refusals import check_invite, name_taken, no_invite, slug_taken
+from holdfast.storage.broker.sqlite.database import MESH, SEQ_BITS, BrokerDatabase
+from holdfast.storage.sqlite.columns import WORDS, RowColumns
 
-_MEMBER_COLUMNS: Final = "key, name, grants, added_at, removed_at, got_epoch, got_seq, seen_at"
-_INVITE: Final = "mesh.slug, digest, grants, uses_left, expires_at, made_by, made_at"
+_MEMBER: Final = RowColumns(MemberRow, grants=WORDS)
+_EPOCH: Final = RowColumns(EpochRow)
+_INVITE: Final = RowColumns(InviteRow, without=("mesh",), grants=WORDS)
+_LISTED: Final = RowColumns(InviteRow, grants=WORDS)
+"""With the name of the mesh in the first column."""
 
 
-def grants_text(grants: frozenset[str]) -> str:
-    return " ".join(sorted(grants))
-
-
-def _member(row: Any) -> MemberRow:
-    key, name, grants, added_at, removed_at, got_epoch, got_seq, seen_at = row
-    return MemberRow(
-        key=key,
-        name=name,
-        grants=frozenset(grants.split()),
-        added_at=added_at,
-        removed_at=removed_at,
-        got_epoch=got_epoch,
-        got_seq=got_seq,
-        seen_at=seen_at,
-    )
+_PUT_MEMBER: Final = (
+    f"INSERT INTO member (mesh, {_MEMBER.sql}) VALUES (?, {_MEMBER.marks}) "
+    "ON CONFLICT DO UPDATE SET name = excluded.name, grants = excluded.grants, "
+    "added_at = excluded.added_at, removed_at = excluded.removed_at, "
+    "got_epoch = excluded.got_epoch, got_seq = excluded.got_seq, seen_at = excluded.seen_at"
+)
 
 
 class SqliteMeshes(BrokerDatabase):
-    """Which meshes there are, and how they count."""
+    """Meshes and their epochs."""
 
     async def mesh_register(
         self, slug: str, name: str, owner: bytes, owner_name: str, server_id: str, now_ms: int
@@ -40,10 +34,7 @@ class SqliteMeshes(BrokerDatabase):
             found = self._mesh(slug)
             if found is not None:
                 if found.owner != owner:
-                    raise AlreadyExists(
-                        f"somebody else has a mesh {slug!r} at this broker",
-                        hint="choose another name for the mesh",
-                    )
+                    raise slug_taken(slug)
                 return found
             con.execute(
                 "INSERT INTO mesh (slug, name, server_id, owner, epoch, base, created_at) "
@@ -52,10 +43,8 @@ class SqliteMeshes(BrokerDatabase):
             )
             number = con.last_insert_rowid()
             con.execute("INSERT INTO epoch VALUES (?, 1, 0, ?, 'registered')", (number, now_ms))
-            con.execute(
-                "INSERT INTO member (mesh, key, name, grants, added_at) VALUES (?, ?, ?, ?, ?)",
-                (number, owner, owner_name, grants_text(OWNER_GRANTS), now_ms),
-            )
+            row = MemberRow(key=owner, name=owner_name, grants=OWNER_GRANTS, added_at=now_ms)
+            con.execute(_PUT_MEMBER, (number, *_MEMBER.values(row)))
             made = self._mesh(slug)
         assert made is not None
         self.write_mark()
@@ -67,7 +56,7 @@ class SqliteMeshes(BrokerDatabase):
 
     async def mesh_list(self) -> list[BrokerMesh]:
         with self.reading() as con:
-            return [mesh_of(r) for r in con.execute(f"SELECT {MESH_COLUMNS} FROM mesh ORDER BY 2")]
+            return MESH.rows(con.execute(f"SELECT {MESH.sql} FROM mesh ORDER BY slug"))
 
     async def mesh_remove(self, slug: str) -> bool:
         with self.writing() as con:
@@ -85,13 +74,10 @@ class SqliteMeshes(BrokerDatabase):
     async def epochs(self, slug: str) -> list[EpochRow]:
         with self.reading() as con:
             rows = con.execute(
-                "SELECT epoch, base, began_at, reason FROM epoch WHERE mesh = ? ORDER BY epoch",
+                f"SELECT {_EPOCH.sql} FROM epoch WHERE mesh = ? ORDER BY epoch",
                 (self.number_of(slug),),
             )
-            return [
-                EpochRow(epoch=epoch, base=base, began_at=began_at, reason=reason)
-                for epoch, base, began_at, reason in rows
-            ]
+            return _EPOCH.rows(rows)
 
     async def new_epoch(self, slug: str | None, reason: str, now_ms: int) -> list[BrokerMesh]:
         with self.writing() as con:
@@ -105,13 +91,12 @@ class SqliteMeshes(BrokerDatabase):
         return begun
 
     def _mesh(self, slug: str) -> BrokerMesh | None:
-        sql = f"SELECT {MESH_COLUMNS} FROM mesh WHERE slug = ?"
-        row = self.connection.execute(sql, (slug,)).get
-        return None if row is None else mesh_of(row)
+        query = f"SELECT {MESH.sql} FROM mesh WHERE slug = ?"
+        return MESH.one(self.connection.execute(query, (slug,)).get)
 
 
 class SqliteMembers(BrokerDatabase):
-    """Who belongs to a mesh."""
+    """The members of a mesh."""
 
     async def member_get(self, mesh: str, key: bytes) -> MemberRow | None:
         with self.reading():
@@ -120,20 +105,19 @@ class SqliteMembers(BrokerDatabase):
 
     def present(self, number: int, key: bytes) -> MemberRow | None:
         row = self.connection.execute(
-            f"SELECT {_MEMBER_COLUMNS} FROM member "
-            "WHERE mesh = ? AND key = ? AND removed_at IS NULL",
+            f"SELECT {_MEMBER.sql} FROM member WHERE mesh = ? AND key = ? AND removed_at IS NULL",
             (number, key),
         ).get
-        return None if row is None else _member(row)
+        return _MEMBER.one(row)
 
     async def member_list(self, mesh: str) -> list[MemberRow]:
         with self.reading() as con:
             rows = con.execute(
-                f"SELECT {_MEMBER_COLUMNS} FROM member "
+                f"SELECT {_MEMBER.sql} FROM member "
                 "WHERE mesh = ? AND removed_at IS NULL ORDER BY name",
                 (self.number_of(mesh),),
             )
-            return [_member(row) for row in rows]
+            return _MEMBER.rows(rows)
 
     async def member_put(self, mesh: str, row: MemberRow) -> None:
         with self.writing():
@@ -141,24 +125,7 @@ class SqliteMembers(BrokerDatabase):
 
     def _put(self, number: int, row: MemberRow) -> None:
         self._refuse_name(number, row.key, row.name)
-        self.connection.execute(
-            f"INSERT INTO member (mesh, {_MEMBER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
-            "ON CONFLICT DO UPDATE SET name = excluded.name, grants = excluded.grants, "
-            "added_at = excluded.added_at, removed_at = excluded.removed_at, "
-            "got_epoch = excluded.got_epoch, got_seq = excluded.got_seq, "
-            "seen_at = excluded.seen_at",
-            (
-                number,
-                row.key,
-                row.name,
-                grants_text(row.grants),
-                row.added_at,
-                row.removed_at,
-                row.got_epoch,
-                row.got_seq,
-                row.seen_at,
-            ),
-        )
+        self.connection.execute(_PUT_MEMBER, (number, *_MEMBER.values(row)))
 
     def _refuse_name(self, number: int, key: bytes, name: str) -> None:
         taken = self.connection.execute(
@@ -166,17 +133,14 @@ class SqliteMembers(BrokerDatabase):
             (number, name, key),
         ).get
         if taken is not None:
-            raise AlreadyExists(
-                f"another member of the mesh is called {name!r}",
-                hint="choose another peer name, or have the other one removed",
-            )
+            raise name_taken(name)
 
     async def member_grant(self, mesh: str, key: bytes, grants: frozenset[str]) -> MemberRow | None:
         with self.writing() as con:
             number = self.number_of(mesh)
             con.execute(
                 "UPDATE member SET grants = ? WHERE mesh = ? AND key = ? AND removed_at IS NULL",
-                (grants_text(grants), number, key),
+                (" ".join(sorted(grants)), number, key),
             )
             return self.present(number, key)
 
@@ -215,43 +179,22 @@ class SqliteMembers(BrokerDatabase):
 
 
 class SqliteInvites(SqliteMembers):
-    """How one becomes a member."""
+    """Invites, by which keys become members."""
 
     async def invite_put(self, row: InviteRow) -> None:
         with self.writing() as con:
             con.execute(
-                "INSERT INTO invite (digest, mesh, grants, uses_left, expires_at, made_by, made_at)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (
-                    row.digest,
-                    self.number_of(row.mesh),
-                    grants_text(row.grants),
-                    row.uses_left,
-                    row.expires_at,
-                    row.made_by,
-                    row.made_at,
-                ),
+                f"INSERT INTO invite (mesh, {_INVITE.sql}) VALUES (?, {_INVITE.marks})",
+                (self.number_of(row.mesh), *_INVITE.values(row)),
             )
 
     async def invite_list(self, mesh: str) -> list[InviteRow]:
         with self.reading() as con:
             rows = con.execute(
-                f"SELECT {_INVITE} FROM invite JOIN mesh ON mesh.number = invite.mesh "
-                "WHERE mesh.number = ? ORDER BY made_at, digest",
-                (self.number_of(mesh),),
+                f"SELECT ?, {_INVITE.sql} FROM invite WHERE mesh = ? ORDER BY made_at, digest",
+                (mesh, self.number_of(mesh)),
             )
-            return [
-                InviteRow(
-                    mesh=slug,
-                    digest=digest,
-                    grants=frozenset(grants.split()),
-                    uses_left=uses_left,
-                    expires_at=expires_at,
-                    made_by=made_by,
-                    made_at=made_at,
-                )
-                for slug, digest, grants, uses_left, expires_at, made_by, made_at in rows
-            ]
+            return _LISTED.rows(rows)
 
     async def invite_drop(self, mesh: str, digest: bytes) -> bool:
         with self.writing() as con:
@@ -267,17 +210,14 @@ class SqliteInvites(SqliteMembers):
                 (digest,),
             ).get
             if row is None:
-                raise InviteEnded("this broker knows no such invite")
+                raise no_invite()
             number, slug, grants, uses_left, expires_at, made_at = row
             if self.present(number, key) is not None:
                 return str(slug)
-            if uses_left <= 0 or expires_at <= now_ms:
-                raise InviteEnded("the invite was used" if uses_left <= 0 else "the invite is over")
             removed_at = con.execute(
                 "SELECT removed_at FROM member WHERE mesh = ? AND key = ?", (number, key)
             ).get
-            if removed_at is not None and made_at <= removed_at:
-                raise InviteEnded("this key has left the mesh since the invite was made")
+            check_invite(uses_left, expires_at, made_at, removed_at, now_ms)
             chosen = frozenset(grants.split())
             self._put(number, MemberRow(key=key, name=name, grants=chosen, added_at=now_ms))
             con.execute("UPDATE invite SET uses_left = uses_left - 1 WHERE digest = ?", (digest,))

@@ -1,4 +1,4 @@
-"""Bringing a desk's database up to date; see `sqlite.migrations` for how."""
+"""Brings a broker's database up to date; `storage.sqlite.migrations` says how."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def migrate(connection: apsw.Connection) -> list[int]:
     """Applies what is missing, in one process at a time. A newer database is left untouched."""
     found = migrations.version(connection)
     if found > LATEST:
-        raise NewerSchema(f"the desk has schema version {found}; this Holdfast knows {LATEST}")
+        raise NewerSchema(f"the store has schema version {found}; this Holdfast knows {LATEST}")
     if found == LATEST:
         return []
     return migrations.migrate(connection, migrations.load(PACKAGE))

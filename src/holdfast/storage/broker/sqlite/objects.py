@@ -12,12 +12,20 @@ from hashlib import sha256 as new_hash
 from typing import Any, Final
 
 from holdfast.rules.broker_rows import SnapshotRow
-from holdfast.rules.errors import BadInput, BadValue, EpochMismatch, OverLimit, UnknownObject
-from holdfast.rules.limits import BROKER_PART_BYTES_MAX, BROKER_PIECE_BYTES
+from holdfast.storage.broker.refusals import (
+    check_part,
+    check_piece,
+    check_snapshot,
+    no_object,
+    no_upload,
+    not_the_object,
+    not_the_snapshot,
+)
 from holdfast.storage.broker.sqlite.database import BrokerDatabase
+from holdfast.storage.sqlite.columns import FLAG, RowColumns
 
 _HASHES_MAX: Final = 64
-_SNAPSHOT: Final = "id, epoch, seq, parts, rows, ready, made_by, began_at, digest"
+_SNAPSHOT: Final = RowColumns(SnapshotRow, ready=FLAG)
 
 
 class SqliteObjects(BrokerDatabase):
@@ -36,8 +44,7 @@ class SqliteObjects(BrokerDatabase):
             return None if size is None else int(size)
 
     async def object_add(self, mesh: str, sha256: str, number: int, piece: bytes) -> int:
-        if len(piece) > BROKER_PIECE_BYTES:
-            raise OverLimit(f"a piece has {len(piece)} bytes; {BROKER_PIECE_BYTES} is the limit")
+        check_piece(piece)
         with self.writing() as con:
             at = self.number_of(mesh)
             whole, pieces = self._object(at, sha256) or (0, 0)
@@ -54,7 +61,6 @@ class SqliteObjects(BrokerDatabase):
         return number + 1
 
     async def object_finish(self, mesh: str, sha256: str, size: int) -> None:
-        why = None
         with self.writing() as con:
             at = self.number_of(mesh)
             row = con.execute(
@@ -64,11 +70,8 @@ class SqliteObjects(BrokerDatabase):
             whole, pieces, held = row or (0, 0, 0)
             if whole:
                 return
-            if held != size:
-                why = f"{held} bytes of it have come, and it should have {size}"
-            elif self._hash((at, sha256), pieces) != sha256:
-                why = "what has come has another hash"
-            if why is None:
+            same = held == size and self._hash((at, sha256), pieces) == sha256
+            if same:
                 con.execute(
                     "INSERT INTO object (mesh, sha256, whole) VALUES (?, ?, 1) "
                     "ON CONFLICT DO UPDATE SET whole = 1, idle_since = NULL",
@@ -77,8 +80,9 @@ class SqliteObjects(BrokerDatabase):
             else:
                 self.drop_object(at, sha256)
         self._hashes.pop((at, sha256), None)
-        if why is not None:
-            raise BadValue(f"the object {sha256}: {why}", hint="send it again from the first piece")
+        # Refused outside: what is thrown away must be committed.
+        if not same:
+            raise not_the_object(sha256)
 
     async def object_read(self, mesh: str, sha256: str) -> AsyncIterator[bytes]:
         number = 0
@@ -92,7 +96,7 @@ class SqliteObjects(BrokerDatabase):
             at = self.number_of(mesh)
             whole, pieces = self._object(at, sha256) or (0, 0)
             if not whole:
-                raise UnknownObject(f"this broker has no object {sha256}")
+                raise no_object(sha256)
             if number >= pieces:
                 return None
             piece = con.execute(
@@ -143,29 +147,25 @@ class SqliteSnapshots(BrokerDatabase):
             at = self.number_of(mesh)
             epoch, seq = con.execute("SELECT epoch, seq FROM mesh WHERE number = ?", (at,)).get
             found = con.execute(
-                f"SELECT {_SNAPSHOT} FROM snapshot "
+                f"SELECT {_SNAPSHOT.sql} FROM snapshot "
                 "WHERE mesh = ? AND epoch = ? AND seq = ? AND made_by = ? AND NOT ready",
                 (at, row.epoch, row.seq, row.made_by),
             ).get
             if found is not None:
-                return _snapshot(found)
-            if row.epoch != epoch:
-                raise EpochMismatch(f"the mesh {mesh!r} counts in epoch {epoch} now")
-            if row.seq > seq:
-                raise BadInput(f"the mesh {mesh!r} is at {seq}, not at {row.seq}")
+                return _SNAPSHOT.row(found)
+            check_snapshot(mesh, row, epoch, seq)
             con.execute(
                 "INSERT INTO snapshot (mesh, id, epoch, seq, made_by, began_at) "
                 "VALUES (?, ?, ?, ?, ?, ?)",
                 (at, row.id, row.epoch, row.seq, row.made_by, row.began_at),
             )
-            return _snapshot(self._find(at, row.id))
+            return self._find(at, row.id)
 
     async def snapshot_add(self, mesh: str, id: str, number: int, rows: int, part: bytes) -> int:
-        if len(part) > BROKER_PART_BYTES_MAX:
-            raise OverLimit(f"a part has {len(part)} bytes; {BROKER_PART_BYTES_MAX} is the limit")
+        check_part(part)
         with self.writing() as con:
             at = self.number_of(mesh)
-            found = _snapshot(self._find(at, id))
+            found = self._find(at, id)
             if found.ready or number != found.parts:
                 return found.parts
             con.execute(
@@ -183,7 +183,7 @@ class SqliteSnapshots(BrokerDatabase):
         del now_ms  # when it was finished is nowhere asked
         with self.writing() as con:
             at = self.number_of(mesh)
-            found = _snapshot(self._find(at, id))
+            found = self._find(at, id)
             if found.ready:
                 right = found.digest == digest
             else:
@@ -194,13 +194,11 @@ class SqliteSnapshots(BrokerDatabase):
                 right = new_hash(b"".join(one for (one,) in parts)).digest() == digest
                 if right:
                     self._make_ready(at, id, digest)
-                    found = _snapshot(self._find(at, id))
+                    found = self._find(at, id)
                 else:
                     self.drop_snapshot(at, id)
         if not right:
-            raise BadValue(
-                f"the snapshot {id} has another digest than its parts", hint="upload it again"
-            )
+            raise not_the_snapshot(id)
         return found
 
     def _make_ready(self, at: int, id: str, digest: bytes) -> None:
@@ -220,11 +218,11 @@ class SqliteSnapshots(BrokerDatabase):
         with self.reading() as con:
             number = self.find_number(mesh)
             row = con.execute(
-                f"SELECT {_SNAPSHOT} FROM snapshot WHERE mesh = ? AND ready "
+                f"SELECT {_SNAPSHOT.sql} FROM snapshot WHERE mesh = ? AND ready "
                 "ORDER BY epoch DESC, seq DESC LIMIT 1",
                 (number,),
             ).get
-            return None if row is None else _snapshot(row)
+            return _SNAPSHOT.one(row)
 
     async def snapshot_part(self, mesh: str, id: str, number: int) -> bytes | None:
         with self.reading() as con:
@@ -240,27 +238,9 @@ class SqliteSnapshots(BrokerDatabase):
         for table in ("snapshot_part", "snapshot"):
             self.connection.execute(f"DELETE FROM {table} WHERE mesh = ? AND id = ?", (at, id))
 
-    def _find(self, at: int, id: str) -> Any:
-        row = self.connection.execute(
-            f"SELECT {_SNAPSHOT} FROM snapshot WHERE mesh = ? AND id = ?", (at, id)
-        ).get
-        if row is None:
-            raise UnknownObject(
-                f"this broker has no upload {id}", hint="begin the upload of the snapshot anew"
-            )
-        return row
-
-
-def _snapshot(row: Any) -> SnapshotRow:
-    id, epoch, seq, parts, rows, ready, made_by, began_at, digest = row
-    return SnapshotRow(
-        id=id,
-        epoch=epoch,
-        seq=seq,
-        parts=parts,
-        rows=rows,
-        ready=bool(ready),
-        made_by=made_by,
-        began_at=began_at,
-        digest=digest,
-    )
+    def _find(self, at: int, id: str) -> SnapshotRow:
+        query = f"SELECT {_SNAPSHOT.sql} FROM snapshot WHERE mesh = ? AND id = ?"
+        found = _SNAPSHOT.one(self.connection.execute(query, (at, id)).get)
+        if found is None:
+            raise no_upload(id)
+        return found

@@ -1,4 +1,4 @@
-"""Queues: each message to one of those who take, until one of them has finished with it."""
+"""Queues: each message goes to one member at a time, until one has finished with it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from holdfast.rules.broker_rows import DeadLetter, QueueCounts, TakenRow
-from holdfast.rules.errors import BadInput, UnknownDestination
 from holdfast.rules.limits import SEQ_MAX, TAKE_BYTES
+from holdfast.storage.broker.refusals import no_queue, no_settling
 from holdfast.storage.broker.sqlite.database import SEQ_BITS, BrokerDatabase
+from holdfast.storage.sqlite.columns import RowColumns
 
-READY: Final = 0
-TAKEN: Final = 1
-DEAD: Final = 2
+_COUNTS: Final = RowColumns(QueueCounts)
+_LETTER: Final = RowColumns(DeadLetter)
 _RELEASE: Final = "state = 0, lease = NULL, holder = NULL, until = NULL"
 _BURY: Final = "state = 2, lease = NULL, holder = NULL, until = NULL, reason = ?, died_at = ?"
 
@@ -57,7 +57,7 @@ class SqliteQueues(BrokerDatabase):
     def _free(
         self, number: int, queue: str, most: int, deliveries_max: int
     ) -> tuple[list[tuple[int, int, bytes, bytes]], list[int]]:
-        """What may be handed out, by rank and age, and what on the way there is worn out."""
+        """The messages to hand out, by rank and age, and the worn-out ones on the way."""
         found = self.connection.execute(
             "SELECT place, deliveries, broker_id, raw FROM queued JOIN message USING (place) "
             "WHERE mesh = ? AND queue = ? AND state = 0 ORDER BY queued.rank, place",
@@ -98,10 +98,7 @@ class SqliteQueues(BrokerDatabase):
                 until = now_ms + visibility_ms
                 con.execute(f"UPDATE queued SET until = ? WHERE {where}", (until, *which))
             else:
-                raise BadInput(
-                    f"a message cannot be settled by {how!r}",
-                    hint="use one of: done, again, dead, extend",
-                )
+                raise no_settling(how)
             return con.changes() > 0
 
     def _queue(self, number: int, queue: str) -> tuple[int, int]:
@@ -111,7 +108,7 @@ class SqliteQueues(BrokerDatabase):
             (number, queue),
         ).get
         if row is None:
-            raise UnknownDestination(f"there is no queue {queue!r}")
+            raise no_queue(queue)
         return row[0], row[1]
 
     async def queue_counts(self, mesh: str) -> list[QueueCounts]:
@@ -123,31 +120,18 @@ class SqliteQueues(BrokerDatabase):
                 "WHERE d.mesh = ? AND d.kind = 'queue' GROUP BY ref ORDER BY ref",
                 (self.number_of(mesh),),
             )
-            return [
-                QueueCounts(queue=queue, ready=ready, taken=taken, dead=dead)
-                for queue, ready, taken, dead in rows
-            ]
+            return _COUNTS.rows(rows)
 
     async def dead_letters(self, mesh: str, queue: str, limit: int) -> list[DeadLetter]:
         with self.reading() as con:
             number = self.number_of(mesh)
             rows = con.execute(
-                "SELECT place - ?, deliveries, reason, died_at, id "
+                "SELECT queue, place - ?, deliveries, reason, died_at, id "
                 "FROM queued JOIN message USING (place) "
                 "WHERE mesh = ? AND queue = ? AND state = 2 ORDER BY place LIMIT ?",
                 (number << SEQ_BITS, number, queue, limit),
             )
-            return [
-                DeadLetter(
-                    queue=queue,
-                    seq=seq,
-                    deliveries=deliveries,
-                    reason=reason,
-                    died_at=died_at,
-                    id=id,
-                )
-                for seq, deliveries, reason, died_at, id in rows
-            ]
+            return _LETTER.rows(rows)
 
     async def revive(self, mesh: str, queue: str, seq: int) -> bool:
         with self.writing() as con:

@@ -1,9 +1,10 @@
-"""The desk on SQLite, put together."""
+"""The store of a broker on SQLite, put together."""
 
 from __future__ import annotations
 
 from holdfast.storage.broker.sqlite.accept import SqliteAccept
 from holdfast.storage.broker.sqlite.consumers import SqliteConsumers
+from holdfast.storage.broker.sqlite.destinations import SqliteDestinations
 from holdfast.storage.broker.sqlite.feed import SqliteFeed
 from holdfast.storage.broker.sqlite.meshes import SqliteInvites, SqliteMeshes
 from holdfast.storage.broker.sqlite.queues import SqliteQueues
@@ -13,13 +14,14 @@ from holdfast.storage.broker.sqlite.sweep import SqliteSweep
 class SqliteBrokerStore(
     SqliteAccept,
     SqliteConsumers,
+    SqliteDestinations,
     SqliteFeed,
     SqliteInvites,
     SqliteMeshes,
     SqliteQueues,
     SqliteSweep,
 ):
-    """A broker's store in a folder, for one broker process; see `storage.store.Desk`.
+    """A `BrokerStore` in a folder, for one broker process.
 
     No method suspends: what is awaited has happened. In a server, use `ThreadedBrokerStore`.
     """

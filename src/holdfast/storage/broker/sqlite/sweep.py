@@ -7,9 +7,7 @@ its message: no id of what is still held is ever forgotten.
 
 from __future__ import annotations
 
-from typing import Any, Final
-
-import apsw
+from typing import Final
 
 from holdfast.rules.broker_rows import BrokerSwept, Mode, Orphan
 from holdfast.rules.limits import (
@@ -19,16 +17,17 @@ from holdfast.rules.limits import (
     DAY_MS,
 )
 from holdfast.storage.broker.sqlite.consumers import awaited_behind, note_lost
-from holdfast.storage.broker.sqlite.database import SEQ_BITS
+from holdfast.storage.broker.sqlite.database import SEQ_BITS, SEQ_MASK
 from holdfast.storage.broker.sqlite.object_gc import SqliteObjectGc
 from holdfast.storage.broker.sqlite.objects import SqliteSnapshots
+from holdfast.storage.sqlite.columns import RowColumns
 
-_SEQ_MASK: Final = (1 << SEQ_BITS) - 1
+_ORPHAN: Final = RowColumns(Orphan)
 _OLD_MESSAGES: Final = (
     "SELECT place, id FROM message WHERE kind > 0 AND expires_at <= ? AND NOT "
     "(kind = 3 AND EXISTS "
     "(SELECT 1 FROM queued AS q WHERE q.place = message.place AND q.state < 2)) "
-    f"AND (expires_at <= ? OR place & {_SEQ_MASK} <= {awaited_behind(f'place >> {SEQ_BITS}')}) "
+    f"AND (expires_at <= ? OR place & {SEQ_MASK} <= {awaited_behind(f'place >> {SEQ_BITS}')}) "
     "ORDER BY expires_at LIMIT ?"
 )
 _AWAITED: Final = f"SELECT {awaited_behind('?')}"
@@ -71,9 +70,7 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
                 dedupe=self._forget_ids(now_ms, most),
                 released=released,
                 died=died,
-                invites=_delete(
-                    con, "invite", "digest IN", "invite WHERE expires_at <= ?", (now_ms, most)
-                ),
+                invites=self._end_invites(now_ms, most),
                 snapshots=self._give_up_uploads(now_ms, most),
             )
         return swept
@@ -116,7 +113,7 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
         mode, days = self.noted_mode()
         if mode == "permanent":
             return 0
-        # Also those that were promised less when they came: nodes go by what they are told now.
+        # Also ids that came under a shorter promise: nodes go by the number of days that holds now.
         kept = now_ms - BROKER_DEDUPE_GRACE_MS
         con = self.connection
         gone = list(
@@ -138,7 +135,7 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
             )
 
     def _end_leases(self, now_ms: int, most: int) -> tuple[int, int]:
-        """Taken messages whose time is over: how many others may take, how many died."""
+        """Ends leases whose time is over: how many messages others may take, how many died."""
         con = self.connection
         over = list(
             con.execute(
@@ -162,8 +159,16 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
             self.news(slug, 0)
         return len(over) - len(dying), len(dying)
 
+    def _end_invites(self, now_ms: int, most: int) -> int:
+        self.connection.execute(
+            "DELETE FROM invite WHERE digest IN "
+            "(SELECT digest FROM invite WHERE expires_at <= ? LIMIT ?)",
+            (now_ms, most),
+        )
+        return self.connection.changes()
+
     def _give_up_uploads(self, now_ms: int, most: int) -> int:
-        """Those that had a day since a sweep found them idle; the next piece resets that."""
+        """Drops uploads that a sweep has found idle a day ago; a new piece resets that."""
         con = self.connection
         before = now_ms - BROKER_UPLOAD_MS_MAX
         objects = "SELECT mesh, sha256 FROM object WHERE whole = 0 AND idle_since <= ? LIMIT ?"
@@ -189,14 +194,14 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
                 "WHERE d.history = 1 AND (m.id IS NULL OR m.id <> d.id) "
                 "UNION ALL "
                 "SELECT coalesce(slug, ''), m.id, "
-                f"m.place & {_SEQ_MASK}, 'message without its dedupe row' "
+                f"m.place & {SEQ_MASK}, 'message without its dedupe row' "
                 f"FROM message AS m LEFT JOIN mesh ON mesh.number = m.place >> {SEQ_BITS} "
                 f"LEFT JOIN dedupe AS d ON d.mesh = m.place >> {SEQ_BITS} AND d.id = m.id "
-                f"WHERE d.seq IS NULL OR d.seq <> m.place & {_SEQ_MASK} OR NOT d.history "
+                f"WHERE d.seq IS NULL OR d.seq <> m.place & {SEQ_MASK} OR NOT d.history "
                 "LIMIT ?",
                 (limit,),
             )
-            return [Orphan(mesh=mesh, id=id, seq=seq, what=what) for mesh, id, seq, what in rows]
+            return _ORPHAN.rows(rows)
 
     async def counts(self) -> dict[str, int]:
         with self.reading() as con:
@@ -211,11 +216,3 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
         with self.writing():
             self.note("mode", mode)
             self.note("days", str(days))
-
-
-def _delete(
-    con: apsw.Connection, table: str, keyed: str, where: str, values: tuple[Any, ...]
-) -> int:
-    key = keyed.split()[0]
-    con.execute(f"DELETE FROM {table} WHERE {keyed} (SELECT {key} FROM {where} LIMIT ?)", values)
-    return con.changes()

@@ -1,62 +1,72 @@
-"""A SQLite desk in threads of its own, so that no sync of the disk stops the event loop."""
+"""The SQLite store of a broker in threads of its own, so that no sync of the disk stops the event
+loop.
+
+The verbs are those of `SqliteBrokerStore`. Each is listed once, by the thread that runs it, and
+takes its signature and its documentation from there.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any, Final, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
-from holdfast.rules.broker_rows import (
-    AcceptResult,
-    BrokerConsumer,
-    BrokerMesh,
-    BrokerSwept,
-    DeadLetter,
-    DestinationRow,
-    EpochRow,
-    FeedPage,
-    InviteRow,
-    LogPage,
-    MemberRow,
-    Mode,
-    Orphan,
-    PushedEnvelope,
-    QueueCounts,
-    SnapshotRow,
-    TakenRow,
-)
+from holdfast.rules.broker_rows import AcceptResult, Orphan, PushedEnvelope
 from holdfast.storage.broker.sqlite.store import SqliteBrokerStore
 from holdfast.storage.broker.sqlite.worker import Worker
 
+P = ParamSpec("P")
 T = TypeVar("T")
+Verb = Callable[Concatenate[SqliteBrokerStore, P], Coroutine[Any, Any, T]]
+ThreadedVerb = Callable[Concatenate["ThreadedBrokerStore", P], Coroutine[Any, Any, T]]
+
+
+def _reads(verb: Verb[P, T]) -> ThreadedVerb[P, T]:
+    """The verb in the reading thread, on a connection of its own."""
+
+    @wraps(verb)
+    async def call(self: ThreadedBrokerStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if self.inner.failed is not None:
+            # Nobody is shown what may be gone after the next start.
+            return await self._writer.do(lambda: verb(self.inner, *args, **kwargs))
+        return await self._reader.do(lambda: verb(self._beside, *args, **kwargs))
+
+    return call
+
+
+def _writes(verb: Verb[P, T]) -> ThreadedVerb[P, T]:
+    """The verb in the writing thread, after all that were called before it."""
+
+    @wraps(verb)
+    async def call(self: ThreadedBrokerStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._writer.do(lambda: verb(self.inner, *args, **kwargs))
+
+    return call
 
 
 class ThreadedBrokerStore:
-    """The same desk. What changes something runs in one thread, one after the other; what only
-    looks runs in another, so that nobody waits for a sync of the disk to see what is there.
+    """A `BrokerStore`. Verbs that change something run in one thread, one after the other; verbs
+    that only read run in another, so that no reader waits for a sync of the disk.
 
-    A look that begins after a change was answered sees it. A caller that is cancelled cannot know:
-    its work does not happen, happens, or has happened.
+    A read that begins after a change was answered sees it. A caller that is cancelled cannot know
+    whether its work has happened, will happen, or never does.
     """
+
+    groups_max: Final = 2
+    """One batch is written while the next waits for the thread, and not for the loop."""
 
     def __init__(self, inner: SqliteBrokerStore) -> None:
         self.inner = inner
         self._beside = inner.another()
-        self._writer, self._reader = Worker("holdfast-desk"), Worker("holdfast-desk-reads")
-        self._do = self._writer.do
-
-    async def _look(self, begin: Callable[[SqliteBrokerStore], Coroutine[Any, Any, T]]) -> T:
-        if self.inner.failed is not None:
-            # Nobody is shown what may be gone after the next start.
-            return await self._do(lambda: begin(self.inner))
-        return await self._reader.do(lambda: begin(self._beside))
+        self._writer, self._reader = Worker("holdfast-store"), Worker("holdfast-store-reads")
 
     async def open(self, now_ms: int) -> None:
         loop = asyncio.get_running_loop()
         self._writer.start(loop)
         self._reader.start(loop)
         try:
-            await self._do(lambda: self.inner.open(now_ms))
+            await self._writer.do(lambda: self.inner.open(now_ms))
             await self._reader.do(self._beside.open_beside)
         except BaseException:
             await self.close()
@@ -68,93 +78,78 @@ class ThreadedBrokerStore:
             return
         try:
             await self._reader.do(self._beside.close)
-            await self._do(self.inner.close)
+            await self._writer.do(self.inner.close)
         finally:
             self._reader.stop()
             self._writer.stop()
 
-    async def ping(self) -> None:
-        await self._look(lambda store: store.ping())
-
-    def on_news(self, told: Callable[[str, int], None]) -> None:
+    def on_news(self, listener: Callable[[str, int], None]) -> None:
         loop = asyncio.get_running_loop()
-        self.inner.on_news(lambda mesh, seq: _tell(loop, told, mesh, seq))
 
-    async def mesh_register(
-        self, slug: str, name: str, owner: bytes, owner_name: str, server_id: str, now_ms: int
-    ) -> BrokerMesh:
-        return await self._do(
-            lambda: self.inner.mesh_register(slug, name, owner, owner_name, server_id, now_ms)
-        )
+        def tell(mesh: str, seq: int) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(listener, mesh, seq)
 
-    async def mesh_get(self, slug: str) -> BrokerMesh | None:
-        return await self._look(lambda store: store.mesh_get(slug))
+        self.inner.on_news(tell)
 
-    async def mesh_list(self) -> list[BrokerMesh]:
-        return await self._look(lambda store: store.mesh_list())
+    # --- verbs that read -----------------------------------------------------------------------
 
-    async def mesh_remove(self, slug: str) -> bool:
-        return await self._do(lambda: self.inner.mesh_remove(slug))
+    ping = _reads(SqliteBrokerStore.ping)
+    mesh_get = _reads(SqliteBrokerStore.mesh_get)
+    mesh_list = _reads(SqliteBrokerStore.mesh_list)
+    epochs = _reads(SqliteBrokerStore.epochs)
+    member_get = _reads(SqliteBrokerStore.member_get)
+    member_list = _reads(SqliteBrokerStore.member_list)
+    meshes_of = _reads(SqliteBrokerStore.meshes_of)
+    invite_list = _reads(SqliteBrokerStore.invite_list)
+    destination_list = _reads(SqliteBrokerStore.destination_list)
+    subscriptions = _reads(SqliteBrokerStore.subscriptions)
+    known = _reads(SqliteBrokerStore.known)
+    feed = _reads(SqliteBrokerStore.feed)
+    express = _reads(SqliteBrokerStore.express)
+    log_page = _reads(SqliteBrokerStore.log_page)
+    consumer_list = _reads(SqliteBrokerStore.consumer_list)
+    queue_counts = _reads(SqliteBrokerStore.queue_counts)
+    dead_letters = _reads(SqliteBrokerStore.dead_letters)
+    object_size = _reads(SqliteBrokerStore.object_size)
+    objects_after = _reads(SqliteBrokerStore.objects_after)
+    object_piece = _reads(SqliteBrokerStore.object_piece)
+    snapshot_get = _reads(SqliteBrokerStore.snapshot_get)
+    snapshot_part = _reads(SqliteBrokerStore.snapshot_part)
+    counts = _reads(SqliteBrokerStore.counts)
+    mode = _reads(SqliteBrokerStore.mode)
 
-    async def epochs(self, slug: str) -> list[EpochRow]:
-        return await self._look(lambda store: store.epochs(slug))
+    # --- verbs that change something -----------------------------------------------------------
 
-    async def new_epoch(self, slug: str | None, reason: str, now_ms: int) -> list[BrokerMesh]:
-        return await self._do(lambda: self.inner.new_epoch(slug, reason, now_ms))
-
-    async def member_get(self, mesh: str, key: bytes) -> MemberRow | None:
-        return await self._look(lambda store: store.member_get(mesh, key))
-
-    async def member_list(self, mesh: str) -> list[MemberRow]:
-        return await self._look(lambda store: store.member_list(mesh))
-
-    async def member_put(self, mesh: str, row: MemberRow) -> None:
-        await self._do(lambda: self.inner.member_put(mesh, row))
-
-    async def member_grant(self, mesh: str, key: bytes, grants: frozenset[str]) -> MemberRow | None:
-        return await self._do(lambda: self.inner.member_grant(mesh, key, grants))
-
-    async def member_remove(self, mesh: str, key: bytes, now_ms: int) -> bool:
-        return await self._do(lambda: self.inner.member_remove(mesh, key, now_ms))
-
-    async def meshes_of(self, key: bytes) -> list[str]:
-        return await self._look(lambda store: store.meshes_of(key))
-
-    async def member_got(self, mesh: str, key: bytes, epoch: int, seq: int, now_ms: int) -> None:
-        await self._do(lambda: self.inner.member_got(mesh, key, epoch, seq, now_ms))
-
-    async def invite_put(self, row: InviteRow) -> None:
-        await self._do(lambda: self.inner.invite_put(row))
-
-    async def invite_list(self, mesh: str) -> list[InviteRow]:
-        return await self._look(lambda store: store.invite_list(mesh))
-
-    async def invite_drop(self, mesh: str, digest: bytes) -> bool:
-        return await self._do(lambda: self.inner.invite_drop(mesh, digest))
-
-    async def invite_use(self, digest: bytes, key: bytes, name: str, now_ms: int) -> str:
-        return await self._do(lambda: self.inner.invite_use(digest, key, name, now_ms))
-
-    async def destination_put(self, mesh: str, row: DestinationRow) -> None:
-        await self._do(lambda: self.inner.destination_put(mesh, row))
-
-    async def destination_list(self, mesh: str) -> list[DestinationRow]:
-        return await self._look(lambda store: store.destination_list(mesh))
-
-    async def destination_drop(self, mesh: str, kind: str, ref: str) -> bool:
-        return await self._do(lambda: self.inner.destination_drop(mesh, kind, ref))
-
-    async def subscribe(self, mesh: str, key: bytes, topic: str) -> int:
-        return await self._do(lambda: self.inner.subscribe(mesh, key, topic))
-
-    async def unsubscribe(self, mesh: str, key: bytes, topic: str) -> bool:
-        return await self._do(lambda: self.inner.unsubscribe(mesh, key, topic))
-
-    async def subscriptions(self, mesh: str, key: bytes) -> dict[str, int]:
-        return await self._look(lambda store: store.subscriptions(mesh, key))
-
-    groups_max: Final = 2
-    """One is written, the next one waits for the thread and not for the loop."""
+    mesh_register = _writes(SqliteBrokerStore.mesh_register)
+    mesh_remove = _writes(SqliteBrokerStore.mesh_remove)
+    new_epoch = _writes(SqliteBrokerStore.new_epoch)
+    member_put = _writes(SqliteBrokerStore.member_put)
+    member_grant = _writes(SqliteBrokerStore.member_grant)
+    member_remove = _writes(SqliteBrokerStore.member_remove)
+    member_got = _writes(SqliteBrokerStore.member_got)
+    invite_put = _writes(SqliteBrokerStore.invite_put)
+    invite_drop = _writes(SqliteBrokerStore.invite_drop)
+    invite_use = _writes(SqliteBrokerStore.invite_use)
+    destination_put = _writes(SqliteBrokerStore.destination_put)
+    destination_drop = _writes(SqliteBrokerStore.destination_drop)
+    subscribe = _writes(SqliteBrokerStore.subscribe)
+    unsubscribe = _writes(SqliteBrokerStore.unsubscribe)
+    consumer_add = _writes(SqliteBrokerStore.consumer_add)
+    consumer_confirm = _writes(SqliteBrokerStore.consumer_confirm)
+    consumer_drop = _writes(SqliteBrokerStore.consumer_drop)
+    take = _writes(SqliteBrokerStore.take)
+    settle = _writes(SqliteBrokerStore.settle)
+    revive = _writes(SqliteBrokerStore.revive)
+    object_add = _writes(SqliteBrokerStore.object_add)
+    object_finish = _writes(SqliteBrokerStore.object_finish)
+    object_asked = _writes(SqliteBrokerStore.object_asked)
+    objects_settle = _writes(SqliteBrokerStore.objects_settle)
+    snapshot_begin = _writes(SqliteBrokerStore.snapshot_begin)
+    snapshot_add = _writes(SqliteBrokerStore.snapshot_add)
+    snapshot_commit = _writes(SqliteBrokerStore.snapshot_commit)
+    sweep = _writes(SqliteBrokerStore.sweep)
+    set_mode = _writes(SqliteBrokerStore.set_mode)
 
     def accept(
         self, batch: Sequence[PushedEnvelope], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
@@ -163,91 +158,7 @@ class ThreadedBrokerStore:
             lambda: self.inner.accept(batch, now_ms, keep_ms=keep_ms, dedupe_ms=dedupe_ms)
         )
 
-    async def known(
-        self, mesh: str, asked: Sequence[tuple[bytes, bytes]]
-    ) -> list[AcceptResult | None]:
-        return await self._look(lambda store: store.known(mesh, asked))
-
-    async def feed(
-        self, mesh: str, key: bytes, after: int, limit: int, bytes_max: int, *, own: bool
-    ) -> FeedPage:
-        return await self._look(
-            lambda store: store.feed(mesh, key, after, limit, bytes_max, own=own)
-        )
-
-    async def express(self, mesh: str, key: bytes, after: int, limit: int) -> FeedPage:
-        return await self._look(lambda store: store.express(mesh, key, after, limit))
-
-    async def log_page(
-        self, mesh: str, after: int, upto: int, limit: int, bytes_max: int
-    ) -> LogPage:
-        return await self._look(lambda store: store.log_page(mesh, after, upto, limit, bytes_max))
-
-    async def consumer_add(
-        self, mesh: str, key: bytes, name: str, after: int, known: int, now_ms: int
-    ) -> BrokerConsumer:
-        return await self._do(
-            lambda: self.inner.consumer_add(mesh, key, name, after, known, now_ms)
-        )
-
-    async def consumer_confirm(
-        self, mesh: str, key: bytes, name: str, epoch: int, seq: int, now_ms: int
-    ) -> BrokerConsumer:
-        return await self._do(
-            lambda: self.inner.consumer_confirm(mesh, key, name, epoch, seq, now_ms)
-        )
-
-    async def consumer_list(self, mesh: str) -> list[BrokerConsumer]:
-        return await self._look(lambda store: store.consumer_list(mesh))
-
-    async def consumer_drop(self, mesh: str, key: bytes, name: str) -> bool:
-        return await self._do(lambda: self.inner.consumer_drop(mesh, key, name))
-
-    async def take(
-        self, mesh: str, queue: str, holder: bytes, most: int, leases: Sequence[bytes], now_ms: int
-    ) -> list[TakenRow]:
-        return await self._do(lambda: self.inner.take(mesh, queue, holder, most, leases, now_ms))
-
-    async def settle(
-        self, mesh: str, queue: str, seq: int, lease: bytes, how: str, reason: str, now_ms: int
-    ) -> bool:
-        return await self._do(
-            lambda: self.inner.settle(mesh, queue, seq, lease, how, reason, now_ms)
-        )
-
-    async def queue_counts(self, mesh: str) -> list[QueueCounts]:
-        return await self._look(lambda store: store.queue_counts(mesh))
-
-    async def dead_letters(self, mesh: str, queue: str, limit: int) -> list[DeadLetter]:
-        return await self._look(lambda store: store.dead_letters(mesh, queue, limit))
-
-    async def revive(self, mesh: str, queue: str, seq: int) -> bool:
-        return await self._do(lambda: self.inner.revive(mesh, queue, seq))
-
-    async def object_size(self, mesh: str, sha256: str) -> int | None:
-        return await self._look(lambda store: store.object_size(mesh, sha256))
-
-    async def object_add(self, mesh: str, sha256: str, number: int, piece: bytes) -> int:
-        return await self._do(lambda: self.inner.object_add(mesh, sha256, number, piece))
-
-    async def object_finish(self, mesh: str, sha256: str, size: int) -> None:
-        await self._do(lambda: self.inner.object_finish(mesh, sha256, size))
-
-    async def object_asked(self, mesh: str, sha256: str) -> int | None:
-        return await self._do(lambda: self.inner.object_asked(mesh, sha256))
-
-    async def objects_after(self, mesh: str, sha256: str, limit: int) -> list[str]:
-        return await self._look(lambda store: store.objects_after(mesh, sha256, limit))
-
-    async def objects_settle(
-        self, mesh: str, named: Sequence[str], unnamed: Sequence[str], now_ms: int, before_ms: int
-    ) -> int:
-        return await self._do(
-            lambda: self.inner.objects_settle(mesh, named, unnamed, now_ms, before_ms)
-        )
-
-    async def object_piece(self, mesh: str, sha256: str, number: int) -> bytes | None:
-        return await self._look(lambda store: store.object_piece(mesh, sha256, number))
+    # --- verbs with a way of their own ---------------------------------------------------------
 
     async def object_read(self, mesh: str, sha256: str) -> AsyncIterator[bytes]:
         number = 0
@@ -255,29 +166,11 @@ class ThreadedBrokerStore:
             yield piece
             number += 1
 
-    async def snapshot_begin(self, mesh: str, row: SnapshotRow) -> SnapshotRow:
-        return await self._do(lambda: self.inner.snapshot_begin(mesh, row))
-
-    async def snapshot_add(self, mesh: str, id: str, number: int, rows: int, part: bytes) -> int:
-        return await self._do(lambda: self.inner.snapshot_add(mesh, id, number, rows, part))
-
-    async def snapshot_commit(self, mesh: str, id: str, digest: bytes, now_ms: int) -> SnapshotRow:
-        return await self._do(lambda: self.inner.snapshot_commit(mesh, id, digest, now_ms))
-
-    async def snapshot_get(self, mesh: str) -> SnapshotRow | None:
-        return await self._look(lambda store: store.snapshot_get(mesh))
-
-    async def snapshot_part(self, mesh: str, id: str, number: int) -> bytes | None:
-        return await self._look(lambda store: store.snapshot_part(mesh, id, number))
-
-    async def sweep(self, now_ms: int, most: int) -> BrokerSwept:
-        return await self._do(lambda: self.inner.sweep(now_ms, most))
-
     async def orphans(self, limit: int) -> list[Orphan]:
-        # It reads all there is: nobody waits behind it.
+        """It reads all there is, so it gets a connection and a thread: no other read waits."""
         if self.inner.failed is not None or not self._writer.runs:
-            return await self._look(lambda store: store.orphans(limit))
-        aside, thread = self.inner.another(), Worker("holdfast-desk-orphans")
+            return await self._writer.do(lambda: self.inner.orphans(limit))
+        aside, thread = self.inner.another(), Worker("holdfast-store-orphans")
         thread.start(asyncio.get_running_loop())
         try:
             await thread.do(aside.open_beside)
@@ -287,19 +180,3 @@ class ThreadedBrokerStore:
                 await thread.do(aside.close)
             finally:
                 thread.stop()
-
-    async def counts(self) -> dict[str, int]:
-        return await self._look(lambda store: store.counts())
-
-    async def mode(self) -> tuple[Mode, int]:
-        return await self._look(lambda store: store.mode())
-
-    async def set_mode(self, mode: Mode, days: int) -> None:
-        await self._do(lambda: self.inner.set_mode(mode, days))
-
-
-def _tell(
-    loop: asyncio.AbstractEventLoop, told: Callable[[str, int], None], mesh: str, seq: int
-) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(told, mesh, seq)

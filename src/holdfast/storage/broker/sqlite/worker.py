@@ -1,8 +1,9 @@
-"""One thread that does what an event loop asks for, in order.
+"""One thread that runs calls for an event loop, in order.
 
-A thousand members who look at once are a thousand calls: handing each over and back by itself would
-cost more than what they ask for. So the thread takes what waits, one after the other, and hands
-results back together, as soon as nothing more waits or the first of them is half a millisecond old.
+A thousand members that read at once are a thousand calls: handing each over and back by itself
+would cost more than the reads. So the thread takes the calls that wait, one after the other, and
+hands their results back together, as soon as no call waits or the first result is half a
+millisecond old.
 """
 
 from __future__ import annotations
@@ -41,19 +42,19 @@ class Worker:
         threading.Thread(target=self._run, args=(loop,), name=self._name, daemon=True).start()
 
     def stop(self) -> None:
-        """The thread ends after what was asked for before."""
+        """Ends the thread after the calls that wait."""
         if self._loop is not None:
             self._loop = None
             self._waiting.put(None)
 
     async def do(self, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Runs a coroutine that never suspends, in the thread."""
+        """Runs a coroutine that never suspends in the thread, and waits for its result."""
         return await self.begin(begin)
 
     def begin(self, begin: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Future[T]:
-        """The same; it is the thread's turn from now on."""
+        """Queues the call at once; the future gets its result."""
         if self._loop is None:
-            raise StoreClosed("the desk is not open", hint="open it first")
+            raise StoreClosed("the store is not open", hint="open it first")
         future: asyncio.Future[T] = self._loop.create_future()
         self._waiting.put((future, begin))
         return future
@@ -84,14 +85,14 @@ def _finish(future: asyncio.Future[Any], begin: Begin) -> _Done:
     except BaseException as error:
         return future, None, error
     work.close()
-    return future, None, AssertionError("a SQLite desk never waits for anything but the disk")
+    return future, None, AssertionError("the SQLite store never waits for anything but the disk")
 
 
 def _hand_back(loop: asyncio.AbstractEventLoop, done: list[_Done]) -> None:
     try:
         loop.call_soon_threadsafe(_settle, done)
     except RuntimeError:
-        # The loop is closed, and with it whoever waited.
+        # The loop is closed: no caller waits any more.
         return
 
 

@@ -474,11 +474,11 @@ def _transaction(connection: apsw.Connection) -> Iterator[None]:
 def _is_entry(fields: Fields) -> bool:
     """An entry says the same in its columns and in the envelope that it carries."""
     try:
-        said: Envelope = decode_trusted(fields["raw"])
+        envelope: Envelope = decode_trusted(fields["raw"])
     except (msgspec.DecodeError, UnicodeDecodeError, TypeError, RecursionError):
         return False
     columns = ("id", "mesh", "op", "entity", "origin", "lamport")
-    return all(bool(fields[name] == getattr(said, name)) for name in columns)
+    return all(bool(fields[name] == getattr(envelope, name)) for name in columns)
 
 
 def _is_sound(table: str, fields: Fields) -> bool:

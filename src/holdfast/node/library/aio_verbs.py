@@ -1,0 +1,94 @@
+"""How the verbs of the library become verbs for coroutines. Each takes its parameters, types and
+documentation from the verb that it is made of, and differs only in how it runs:
+
+    written     a write: prepared at once, then committed together with others of the event loop
+    at_once     a read that takes microseconds: it runs in the event loop
+    in_thread   everything that may take long
+    streamed    an iterator over pages, each read in a thread
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import wraps
+from itertools import islice
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from holdfast.node.core.loop_writer import LoopWriter
+from holdfast.rules.limits import CHUNK_ROWS
+
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class AsyncFace(Generic[S]):
+    """Verbs for coroutines, each made of one of `S`."""
+
+    def __init__(self, sync: S) -> None:
+        self._sync = sync
+
+
+class AsyncWriter(AsyncFace[S]):
+    """The same, with verbs that write."""
+
+    def __init__(self, writer: LoopWriter, sync: S) -> None:
+        super().__init__(sync)
+        self._writer = writer
+
+
+def written(
+    verb: Callable[Concatenate[S, P], T], *, adds: bool = True
+) -> Callable[Concatenate[AsyncWriter[S], P], Coroutine[Any, Any, T]]:
+    """A verb that `verbs.writes` has made. `adds`: it brings something new, which is refused while
+    the disk has no room for it.
+    """
+    prepare = vars(verb)["__wrapped__"]
+
+    @wraps(verb)
+    async def call(self: AsyncWriter[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        run = self._writer.add if adds else self._writer.write
+        result: T = await run(prepare(self._sync, *args, **kwargs))
+        return result
+
+    return call
+
+
+def at_once(
+    verb: Callable[Concatenate[S, P], T],
+) -> Callable[Concatenate[AsyncFace[S], P], Coroutine[Any, Any, T]]:
+    @wraps(verb)
+    async def call(self: AsyncFace[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return verb(self._sync, *args, **kwargs)
+
+    return call
+
+
+def in_thread(
+    verb: Callable[Concatenate[S, P], T],
+) -> Callable[Concatenate[AsyncFace[S], P], Coroutine[Any, Any, T]]:
+    @wraps(verb)
+    async def call(self: AsyncFace[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.to_thread(verb, self._sync, *args, **kwargs)
+
+    return call
+
+
+def streamed(
+    verb: Callable[Concatenate[S, P], Iterator[T]],
+) -> Callable[Concatenate[AsyncFace[S], P], AsyncIterator[T]]:
+    @wraps(verb)
+    def call(self: AsyncFace[S], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+        return _stream(verb(self._sync, *args, **kwargs))
+
+    shown = inspect.signature(verb)
+    vars(call)["__signature__"] = shown.replace(return_annotation=f"Async{shown.return_annotation}")
+    return call
+
+
+async def _stream(rows: Iterator[T]) -> AsyncIterator[T]:
+    while page := await asyncio.to_thread(lambda: list(islice(rows, CHUNK_ROWS))):
+        for row in page:
+            yield row

@@ -1,0 +1,208 @@
+"""Who has a home open.
+
+Each process holds a lock on its file in `processes/` for as long as it lives and removes the file
+when it ends well. So a file with a lock is a living process, and a file without one is a process
+that ended badly. The kernel drops the lock with the process, whatever killed it, so process
+numbers, which are used again and repeat between containers, decide nothing.
+
+- The file is locked under a temporary name and renamed after that: no process sees it without a
+  lock.
+- A process that asks takes a shared lock for a moment. Two that ask at once do not see each other.
+- A forked child gets a copy of the descriptor, which would keep a dead parent's lock alive, so the
+  child closes it first thing. A child that works on the home opens it anew.
+- The file is not flushed: that would cost more than opening the home. Most file systems keep the
+  order of changes, so it is on the disk once any later write is; where one does not, a leftover WAL
+  tells the same after a power cut.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from holdfast.storage.files.durable import (
+    appear_locked,
+    disk_errors,
+    make_folder,
+)
+from holdfast.storage.files.home import HomePaths, status_of
+
+_PRESENCE_BYTES_MAX: Final = 8192
+_HEX: Final = frozenset("0123456789abcdef")
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """A process that has the home open, or had when it ended badly."""
+
+    pid: int
+    command: str
+    started_at: int
+    """Milliseconds since 1970 on that process's clock."""
+    name: str
+    """Of its file in `processes/`; never used twice."""
+
+
+class _Note(msgspec.Struct):
+    """What is written in the file, for people and for error messages."""
+
+    pid: int
+    started_at_ms: int
+    argv0: str
+
+
+class Presence:
+    """This process's sign at the door of a home. Two in one process are fine."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def enter(cls, paths: HomePaths) -> Presence:
+        note = _Note(os.getpid(), time.time_ns() // 1_000_000, _argv0())
+        path = paths.processes / f"{note.pid}-{os.urandom(8).hex()}"
+        with disk_errors(f"enter {paths.root}"), _fork_waits:
+            try:
+                _held[path.name] = appear_locked(path, msgspec.json.encode(note))
+            except FileNotFoundError:
+                make_folder(paths.processes)
+                _held[path.name] = appear_locked(path, msgspec.json.encode(note))
+        return cls(path)
+
+    def leave(self) -> None:
+        """A good end. A forked child has nothing to leave, and twice is once."""
+        with disk_errors(f"leave {self.path}"), _fork_waits:
+            fd = _held.pop(self.path.name, None)
+            if fd is None:
+                return
+            try:
+                # Removed while it is locked: nobody sees it without a lock and thinks of a crash.
+                self.path.unlink(missing_ok=True)
+            finally:
+                os.close(fd)
+
+    def vanish(self) -> None:
+        """A bad end: the lock goes, as with a killed process, and the file stays."""
+        with _fork_waits:
+            fd = _held.pop(self.path.name, None)
+            if fd is not None:
+                os.close(fd)
+
+
+def others(paths: HomePaths) -> list[Holder]:
+    """The other processes that have the home open now."""
+    return [holder for holder, alive in _look(paths) if alive]
+
+
+def unclean(paths: HomePaths) -> list[Holder]:
+    """The processes that ended without leaving: killed, crashed, or the machine went down."""
+    return [holder for holder, alive in _look(paths) if not alive]
+
+
+def left_log(paths: HomePaths) -> bool:
+    """Has everybody gone and left a write-ahead log? The last one to leave well removes it."""
+    status = status_of(paths.wal)
+    if status is None or not status.st_size or status_of(paths.database) is None:
+        return False
+    here = any(status_of(paths.processes / name) is not None for name in _held)
+    return not here and not others(paths)
+
+
+def clear_unclean(paths: HomePaths, holders: Iterable[Holder]) -> None:
+    """Forget these bad ends. Call it after what they ask for (the integrity check) was done.
+
+    Only what the caller saw is forgotten, so a process that dies meanwhile is noticed next time.
+    """
+    for holder in holders:
+        assert _pid_of(holder.name) is not None, "only a name that unclean() returned"
+        with disk_errors(f"remove {paths.processes / holder.name}"):
+            (paths.processes / holder.name).unlink(missing_ok=True)
+
+
+_held: Final[dict[str, int]] = {}
+"""What this process holds: the names of its files and the descriptors that carry the locks."""
+
+
+_fork_waits: Final = threading.RLock()
+"""A fork in another thread waits until a descriptor is in `_held`, so the child knows of it."""
+
+
+def _in_child() -> None:
+    try:
+        for fd in _held.values():
+            os.close(fd)
+    finally:
+        _held.clear()
+        _fork_waits.release()
+
+
+os.register_at_fork(
+    before=_fork_waits.acquire, after_in_parent=_fork_waits.release, after_in_child=_in_child
+)
+
+
+def _look(paths: HomePaths) -> Iterator[tuple[Holder, bool]]:
+    """Every process but this one, and whether it lives."""
+    with disk_errors(f"list {paths.processes}"):
+        try:
+            names = sorted(os.listdir(paths.processes))
+        except FileNotFoundError:
+            return
+    for name in names:
+        if _pid_of(name) is None or name in _held:
+            continue
+        with disk_errors(f"look at {paths.processes / name}"):
+            seen = _look_at(paths.processes / name)
+        if seen is not None:
+            yield seen
+
+
+def _look_at(path: Path) -> tuple[Holder, bool] | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            alive = False
+        except BlockingIOError:
+            alive = True
+        status = os.fstat(fd)
+        if status.st_nlink == 0:
+            return None  # it left well between our opening the file and our trying the lock
+        return _holder(path.name, status, os.read(fd, _PRESENCE_BYTES_MAX)), alive
+    finally:
+        os.close(fd)
+
+
+def _holder(name: str, status: os.stat_result, content: bytes) -> Holder:
+    try:
+        note = msgspec.json.decode(content, type=_Note)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # A power cut may keep the name and lose the content; the name and the time are enough.
+        note = _Note(_pid_of(name) or 0, status.st_mtime_ns // 1_000_000, "")
+    return Holder(note.pid, note.argv0 or "an unknown command", note.started_at_ms, name)
+
+
+def _pid_of(name: str) -> int | None:
+    pid, _, random = name.partition("-")
+    if not (pid.isascii() and pid.isdecimal() and len(random) == 16 and _HEX.issuperset(random)):
+        return None
+    return int(pid)
+
+
+def _argv0() -> str:
+    """The command without its arguments: those may hold what nobody else should read."""
+    command = (sys.argv and sys.argv[0]) or sys.executable or "python"
+    # Names of files may hold any bytes; what is written must be text.
+    return os.fsencode(command).decode("utf-8", "replace")

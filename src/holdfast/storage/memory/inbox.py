@@ -1,0 +1,83 @@
+"""Messages that came for this node, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from holdfast.rules.rows import InboxRow
+from holdfast.storage.memory.undo import UndoTables
+
+
+class MemoryInbox(UndoTables):
+    """Received messages."""
+
+    def inbox_get(self, id: bytes) -> InboxRow | None:
+        number = self._table("inbox_id").get(id)
+        return None if number is None else self._table("inbox")[number]
+
+    def inbox_list(
+        self, mesh: str | None, unread_only: bool, after: int, limit: int
+    ) -> list[InboxRow]:
+        rows = [
+            row
+            for row in self._inbox()
+            if row.number > after
+            and mesh in (None, row.mesh)
+            and not (unread_only and row.read_at is not None)
+        ]
+        return rows[:limit]
+
+    def inbox_unhooked(self, limit: int) -> list[InboxRow]:
+        return [row for row in self._inbox() if row.hooked_at is None][:limit]
+
+    def inbox_last(self) -> int:
+        return max(self._table("inbox"), default=0)
+
+    def inbox_counts(self) -> tuple[int, int]:
+        rows = list(self._inbox())
+        return len(rows), sum(row.read_at is None for row in rows)
+
+    def inbox_floor(self, received_after_ms: int) -> int | None:
+        needed = (
+            row.offset
+            for row in self._inbox()
+            if row.read_at is None and row.received_at > received_after_ms
+        )
+        return min(needed, default=None)
+
+    def inbox_add(self, row: InboxRow) -> bool:
+        if row.id in self._table("inbox_id"):
+            return False
+        number = self._next("inbox")
+        self._put("inbox", number, msgspec.structs.replace(row, number=number))
+        self._put("inbox_id", row.id, number)
+        return True
+
+    def inbox_read(self, id: bytes, now_ms: int) -> bool:
+        row = self.inbox_get(id)
+        if row is None:
+            return False
+        if row.read_at is None:
+            self._put("inbox", row.number, msgspec.structs.replace(row, read_at=now_ms))
+        return True
+
+    def inbox_hooked(self, numbers: Sequence[int], now_ms: int) -> None:
+        for number in numbers:
+            row = self._table("inbox").get(number)
+            if row is not None and row.hooked_at is None:
+                self._put("inbox", number, msgspec.structs.replace(row, hooked_at=now_ms))
+
+    def inbox_sweep(self, below_offset: int, most: int) -> int:
+        last = max(self._table("inbox"), default=0)
+        gone = [row for row in self._inbox() if row.offset < below_offset and row.number < last]
+        old = sorted(gone, key=lambda row: (row.offset, row.number))[:most]
+        for row in old:
+            self._drop("inbox", row.number)
+            self._drop("inbox_id", row.id)
+        return len(old)
+
+    def _inbox(self) -> Iterator[InboxRow]:
+        for _, row in sorted(self._table("inbox").items()):
+            yield row

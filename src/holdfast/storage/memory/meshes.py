@@ -1,0 +1,96 @@
+"""Meshes with their clocks, the peers that were heard of, and the known members, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.rules.errors import AlreadyExists, UnknownMesh
+from holdfast.rules.lamport import merge_run, tick, worn_out
+from holdfast.rules.limits import LAMPORT_MAX
+from holdfast.rules.rows import KnownMember, MeshRow, PeerRow
+from holdfast.storage.memory.undo import UndoTables
+
+
+class MemoryMeshes(UndoTables):
+    """Meshes, peers and known members."""
+
+    def peer_name(self) -> str | None:
+        return self._table("meta").get("peer")
+
+    def set_peer_name(self, name: str) -> None:
+        self._put("meta", "peer", name)
+
+    def mesh_get(self, slug: str) -> MeshRow | None:
+        return self._table("mesh").get(slug)
+
+    def mesh_list(self) -> list[MeshRow]:
+        return sorted(self._table("mesh").values(), key=lambda row: row.slug)
+
+    def mesh_add(self, row: MeshRow) -> None:
+        if row.slug in self._table("mesh"):
+            raise AlreadyExists(f"mesh {row.slug!r} exists already")
+        self._put("mesh", row.slug, row)
+
+    def mesh_change(self, row: MeshRow) -> None:
+        before = self._require_mesh(row.slug)
+        changed = msgspec.structs.replace(
+            row,
+            lamport=before.lamport,
+            seq=before.seq,
+            forgotten_lamport=before.forgotten_lamport,
+        )
+        self._put("mesh", row.slug, changed)
+
+    def tick(self, mesh: str) -> tuple[int, int, str | None]:
+        row = self._require_mesh(mesh)
+        if row.lamport >= LAMPORT_MAX:
+            raise worn_out(mesh)
+        ticked = msgspec.structs.replace(row, lamport=tick(row.lamport), seq=row.seq + 1)
+        self._put("mesh", mesh, ticked)
+        return ticked.lamport, ticked.seq, f"broker:{mesh}" if row.shared else None
+
+    def tick_merged(self, mesh: str, incoming: int) -> int:
+        return self.tick_merged_run(mesh, (incoming,))
+
+    def tick_merged_run(self, mesh: str, lamports: Sequence[int]) -> int:
+        row = self._require_mesh(mesh)
+        lamport = merge_run(row.lamport, lamports)
+        if lamport > LAMPORT_MAX:
+            raise worn_out(mesh)
+        self._put("mesh", mesh, msgspec.structs.replace(row, lamport=lamport))
+        return lamport
+
+    def forget_below(self, mesh: str, lamport: int) -> None:
+        row = self._require_mesh(mesh)
+        highest = max(row.forgotten_lamport, lamport)
+        self._put("mesh", mesh, msgspec.structs.replace(row, forgotten_lamport=highest))
+
+    def peer_list(self, mesh: str) -> list[PeerRow]:
+        return sorted(self._rows("peer", mesh), key=lambda row: row.peer.encode())
+
+    def peer_seen(self, row: PeerRow) -> None:
+        before = self._table("peer").get((row.mesh, row.peer))
+        if before is not None:
+            row = msgspec.structs.replace(
+                row,
+                last_seen_at=max(row.last_seen_at, before.last_seen_at),
+                last_lamport=max(row.last_lamport, before.last_lamport),
+            )
+        self._put("peer", (row.mesh, row.peer), row)
+
+    def known_members_list(self, mesh: str) -> list[KnownMember]:
+        return sorted(self._rows("known_member", mesh), key=lambda row: row.key)
+
+    def known_members_put(self, mesh: str, rows: Sequence[KnownMember]) -> None:
+        for row in self._rows("known_member", mesh):
+            self._drop("known_member", (mesh, row.key))
+        for row in rows:
+            self._put("known_member", (mesh, row.key), msgspec.structs.replace(row, mesh=mesh))
+
+    def _require_mesh(self, slug: str) -> MeshRow:
+        row = self.mesh_get(slug)
+        if row is None:
+            raise UnknownMesh(f"there is no mesh {slug!r}")
+        return row

@@ -1,0 +1,49 @@
+"""Tasks as folded, and the turns they were folded from, in memory."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.rules.order import order_key
+from holdfast.rules.rows import TaskEventRow, TaskRow
+from holdfast.rules.tasks import TaskStatus
+from holdfast.storage.memory.undo import UndoTables
+
+
+class MemoryTasks(UndoTables):
+    """Tasks and their turns."""
+
+    def task_get(self, mesh: str, task: str) -> TaskRow | None:
+        return self._table("task").get((mesh, task))
+
+    def task_scan(
+        self,
+        mesh: str,
+        status: TaskStatus | None,
+        after: str,
+        limit: int,
+        *,
+        known_only: bool = True,
+    ) -> list[TaskRow]:
+        rows = [
+            row
+            for row in self._rows("task", mesh)
+            if (row.known or not known_only)
+            and row.task > after
+            and (status is None or row.status is status)
+        ]
+        return sorted(rows, key=lambda row: row.task.encode())[:limit]
+
+    def task_events(self, mesh: str, task: str) -> list[TaskEventRow]:
+        rows = [row for row in self._rows("task_event", mesh) if row.task == task]
+        return sorted(rows, key=lambda row: order_key(row.version))
+
+    def task_put(self, row: TaskRow) -> None:
+        self._put("task", (row.mesh, row.task), row)
+
+    def task_event_put(self, row: TaskEventRow) -> None:
+        key = (row.mesh, row.task, row.version)
+        before = self._table("task_event").get(key)
+        if before is not None:
+            row = msgspec.structs.replace(row, applied_at=before.applied_at)
+        self._put("task_event", key, row)
