@@ -10,7 +10,7 @@ from holdfast.node.sharing.join import JoinedMesh
 from holdfast.node.sharing.leave import Left
 from holdfast.node.sharing.publish import Published
 from holdfast.node.sharing.sharing import Sharing
-from holdfast.node.snapshots.mesh_snapshot import Progress, no_progress
+from holdfast.node.snapshots.jobs import Progress, no_progress
 from holdfast.protocol.broker_http import Destination, InviteInfo, MadeInvite, Member
 from holdfast.rules.limits import INVITE_HOURS
 from holdfast.rules.rows import MeshRow
