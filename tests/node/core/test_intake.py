@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.node.core import intake
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.intake import Applied, Intake
 from holdfast.node.core.metrics import Metrics
 from holdfast.node.library.node import Node
+from holdfast.rules import arrivals
 from holdfast.rules.bodies import Fact
 from holdfast.rules.errors import (
     BadEnvelope,
@@ -148,7 +148,7 @@ def test_S3_many_envelopes_go_in_by_chunks(node: Node, count: int) -> None:
 
 def test_S3_large_envelopes_are_written_in_smaller_transactions(node: Node) -> None:
     store = store_of(node)
-    raws = [state_set(f"k{n}", "x" * 400_000, lamport=n + 1) for n in range(7)]
+    raws = [state_set(f"k{n}", "x" * 900_000, lamport=n + 1) for n in range(7)]
     sizes: list[int] = []
     write = store.write
 
@@ -270,7 +270,7 @@ def test_Z7_many_at_once_and_one_by_one_come_to_the_same(batches: list[list[byte
     for batch in batches:
         at_once = quick.store.write(Intake(quick.ctx, batch, 3))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(intake, "read_fact", lambda raw: None)
+            patch.setattr(arrivals, "read_fact", lambda raw: None)
             one_by_one = slow.store.write(Intake(slow.ctx, batch, 3))
         assert told(at_once) == told(one_by_one)
         with quick.store.read() as one, slow.store.read() as other:

@@ -406,6 +406,20 @@ def test_Z7_a_quarantine_that_fills_up_within_a_batch_stops_the_link(
     assert pulling.cursor == (1, 2)
 
 
+def test_Z7_a_batch_without_room_in_the_quarantine_waits_for_a_person(
+    pulling: Pulling, monkeypatch: Any
+) -> None:
+    for module in (rules, receive_step):
+        monkeypatch.setattr(module, "QUARANTINE_ROWS_MAX", 2)
+    pulling.far.write(*facts(1), b"\xc1 1", b"\xc1 2", b"\xc1 3")
+    pulling.start()
+    status = pulling.until(LinkState.QUARANTINE_FULL)
+    assert (status.quarantined, status.retry_at) == (0, None)
+    assert status.last_error is not None
+    assert "holdfast link quarantine bob" in status.last_error.hint
+    assert pulling.cursor == (1, 0)
+
+
 # --- epochs and truncation ------------------------------------------------------------------------
 
 

@@ -16,13 +16,14 @@ again when a person has made room.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from holdfast.node.core.context import NodeContext
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.intake import Applied, Intake, objection
 from holdfast.node.core.object_transfer import require_objects
-from holdfast.rules.arrivals import Arrival, Arrivals, Arrived, raw_of
+from holdfast.rules.arrivals import Arrival, Arrivals, Arrived, raw_of, read_arrivals
 from holdfast.rules.bodies import VectorStore
 from holdfast.rules.errors import HoldfastError, OverLimit
 from holdfast.rules.limits import (
@@ -87,6 +88,27 @@ def _cost(arrival: Arrived | Arrival) -> int:
     if isinstance(arrival, tuple):
         return 1
     return _VECTOR_COST if isinstance(arrival.body, VectorStore) else _FOLD_COST
+
+
+def intakes(ctx: NodeContext, envelopes: Iterable[bytes]) -> Iterator[Intake]:
+    """Decodes a stream of envelopes into intakes, each small enough for one transaction."""
+    for raws in _batches(envelopes):
+        arrivals = read_arrivals(raws)
+        for start, end in pieces(arrivals):
+            yield Intake.of(ctx, arrivals[start:end])
+
+
+def _batches(envelopes: Iterable[bytes]) -> Iterator[list[bytes]]:
+    batch: list[bytes] = []
+    size = 0
+    for raw in envelopes:
+        batch.append(raw)
+        size += len(raw)
+        if len(batch) == LINK_BATCH_ROWS or size >= LINK_BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 # --- in the transaction --------------------------------------------------------------------------

@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from holdfast.node.core import operations
 from holdfast.node.core.change import Receipt
-from holdfast.node.core.engine import Content
-from holdfast.node.core.intake import Applied, Intake
+from holdfast.node.core.files import Content
+from holdfast.node.core.intake import Applied
 from holdfast.node.core.loop_writer import LoopWriter
+from holdfast.node.core.receive import intakes
 from holdfast.node.core.views import (
     Consumer,
     FileInfo,
@@ -38,7 +39,7 @@ from holdfast.node.core.views import (
 )
 from holdfast.node.library.aio_messages import AsyncInbox, AsyncOutbox, stream
 from holdfast.node.library.families import Rows
-from holdfast.node.library.node import Mesh, Node, _batches, open_node
+from holdfast.node.library.node import Mesh, Node, open_node
 from holdfast.node.log.log import Head, Log
 from holdfast.node.messages.messages import Sent, one_destination, prepare
 from holdfast.node.upkeep.sweep import DEFAULT_TTL, SweepReport, Ttl
@@ -80,8 +81,8 @@ class AsyncState(_Family):
         id: str | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Receipt:
-        return await self._writer.add(
-            operations.state_set(self._ctx, self._mesh, key, value, id, meta)
+        return await self._writer.write(
+            "state.set", operations.state_set(self._ctx, self._mesh, key, value, id, meta)
         )
 
     async def get(self, key: str, default: Any = None) -> Any:
@@ -91,7 +92,9 @@ class AsyncState(_Family):
         return self._sync.state.entry(key)
 
     async def delete(self, key: str, *, id: str | None = None) -> Receipt:
-        return await self._writer.write(operations.state_delete(self._ctx, self._mesh, key, id))
+        return await self._writer.write(
+            "state.delete", operations.state_delete(self._ctx, self._mesh, key, id)
+        )
 
     def list(self, prefix: str = "") -> AsyncIterator[StateEntry]:
         return stream(self._sync.state.list(prefix))
@@ -113,8 +116,8 @@ class AsyncMemories(_Family):
     async def set(
         self, key: str, value: object, *, tags: Iterable[str] = (), id: str | None = None
     ) -> Receipt:
-        return await self._writer.add(
-            operations.memory_set(self._ctx, self._mesh, key, value, tags, id)
+        return await self._writer.write(
+            "memory.set", operations.memory_set(self._ctx, self._mesh, key, value, tags, id)
         )
 
     async def get(self, key: str, *, peer: str | None = None) -> Memory | None:
@@ -124,7 +127,9 @@ class AsyncMemories(_Family):
         return self._sync.memory.recall(key, scope=scope)
 
     async def forget(self, key: str, *, id: str | None = None) -> Receipt:
-        return await self._writer.write(operations.memory_forget(self._ctx, self._mesh, key, id))
+        return await self._writer.write(
+            "memory.forget", operations.memory_forget(self._ctx, self._mesh, key, id)
+        )
 
     def list(self, *, scope: str = "self") -> AsyncIterator[Memory]:
         return stream(self._sync.memory.list(scope=scope))
@@ -153,10 +158,11 @@ class AsyncVectors(_Family):
         metadata: object = None,
         id: str | None = None,
     ) -> Receipt:
-        return await self._writer.add(
+        return await self._writer.write(
+            "vector.store",
             operations.vector_store(
                 self._ctx, self._mesh, key, embedding, model, content, metadata, id
-            )
+            ),
         )
 
     async def search(
@@ -168,7 +174,7 @@ class AsyncVectors(_Family):
 
     async def delete(self, key: str, *, model: Model, id: str | None = None) -> Receipt:
         return await self._writer.write(
-            operations.vector_delete(self._ctx, self._mesh, key, model, id)
+            "vector.delete", operations.vector_delete(self._ctx, self._mesh, key, model, id)
         )
 
     async def models(self) -> Rows[ModelRow]:
@@ -205,7 +211,9 @@ class AsyncFiles(_Family):
         return await asyncio.to_thread(self._sync.files.info, path, peer=peer)
 
     async def delete(self, path: str, *, id: str | None = None) -> Receipt:
-        return await self._writer.write(operations.file_delete(self._ctx, self._mesh, path, id))
+        return await self._writer.write(
+            "file.delete", operations.file_delete(self._ctx, self._mesh, path, id)
+        )
 
     def list(self, *, peer: str | None = None) -> AsyncIterator[FileInfo]:
         return stream(self._sync.files.list(peer=peer))
@@ -214,7 +222,7 @@ class AsyncFiles(_Family):
 class AsyncTasks(_Family):
     async def create(self, title: str, *, description: str = "", id: str | None = None) -> TaskRow:
         change = operations.task_create(self._ctx, self._mesh, title, description, id)
-        return await self._writer.add(operations.then_task(change))
+        return await self._writer.write("task.create", operations.ThenTask(change))
 
     async def claim(self, task: str, *, id: str | None = None) -> TaskRow:
         return await self._move("claim", task, id)
@@ -239,7 +247,7 @@ class AsyncTasks(_Family):
 
     async def _move(self, verb: str, task: str, id: str | None) -> TaskRow:
         change = operations.task_move(self._ctx, self._mesh, verb, task, id)
-        return await self._writer.add(operations.then_task(change))
+        return await self._writer.write(f"task.{verb}", operations.ThenTask(change))
 
 
 class AsyncFacts(_Family):
@@ -253,10 +261,11 @@ class AsyncFacts(_Family):
         meta: Mapping[str, Any] | None = None,
         objects: Iterable[str] = (),
     ) -> Receipt:
-        return await self._writer.add(
+        return await self._writer.write(
+            "fact.append",
             operations.fact_append(
                 self._ctx, self._mesh, subject, predicate, object, id, meta, objects
-            )
+            ),
         )
 
 
@@ -312,7 +321,7 @@ class AsyncMesh:
             reply_to=reply_to,
             id=id,
         )
-        return await self._writer.add(send)
+        return await self._writer.write("message.send", send)
 
 
 class AsyncLog:
@@ -408,8 +417,8 @@ class AsyncNode:
 
     async def apply(self, envelopes: Iterable[bytes]) -> Rows[Applied]:
         results: list[Applied] = []
-        for batch in _batches(envelopes):
-            results += await self._writer.add(Intake(self._writer.engine.ctx, batch))
+        for intake in intakes(self._writer.engine.ctx, envelopes):
+            results += await self._writer.write("intake", intake)
         return results
 
     async def receive_blob(self, content: Content) -> str:

@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, TypeAlias
 
-from holdfast.node.core import operations
+from holdfast.node.core import files, operations
 from holdfast.node.core.change import Receipt
-from holdfast.node.core.engine import Content, NodeEngine
+from holdfast.node.core.engine import NodeEngine
+from holdfast.node.core.files import Content
 from holdfast.node.core.views import FileInfo, Hit, LastKnown, Memory, StateEntry
 from holdfast.node.library.last_known import last_known
 from holdfast.node.log.history import AsOf, memory_as_of, state_as_of
@@ -180,21 +181,22 @@ class Files(_Family):
     """Files that a peer shares, by path; large ones are kept as content-addressed blobs."""
 
     def share(self, path: str, content: Content, *, id: str | None = None) -> Receipt:
-        return self._engine.share(self._mesh, path, content, id)
+        return files.share_file(self._engine, self._mesh, path, content, id)
 
     def read(self, path: str, *, peer: str | None = None) -> bytes:
-        return self._engine.read_file(self._mesh, path, peer)
+        return files.read_file(self._engine, self._mesh, path, peer)
 
     def open(self, path: str, *, peer: str | None = None) -> BinaryIO:
         """A stream of verified content, for what should not be in memory at once."""
-        return self._engine.open_file(self._mesh, path, peer)
+        return files.open_file(self._engine, self._mesh, path, peer)
 
     def last_known(self, path: str, *, peer: str | None = None) -> LastKnown:
         """The content if it is here, else that of the newest older version that is."""
         return last_known(self._engine, self._mesh, path, peer)
 
     def info(self, path: str, *, peer: str | None = None) -> FileInfo:
-        return self._engine.file_info(self._engine.find_file(self._mesh, path, peer))
+        row = files.find_file(self._engine, self._mesh, path, peer)
+        return files.file_info(self._engine, row)
 
     def delete(self, path: str, *, id: str | None = None) -> Receipt:
         change = operations.file_delete(self._engine.ctx, self._mesh, path, id)
@@ -212,7 +214,7 @@ class Files(_Family):
 
         for row in self._engine.pages(page):
             if not row.tombstone:
-                yield self._engine.file_info(row)
+                yield files.file_info(self._engine, row)
 
 
 class Tasks(_Family):
@@ -220,7 +222,7 @@ class Tasks(_Family):
 
     def create(self, title: str, *, description: str = "", id: str | None = None) -> TaskRow:
         change = operations.task_create(self._engine.ctx, self._mesh, title, description, id)
-        return self._engine.write("task.create", operations.then_task(change))
+        return self._engine.write("task.create", operations.ThenTask(change))
 
     def claim(self, task: str, *, id: str | None = None) -> TaskRow:
         return self._move("claim", task, id)
@@ -257,7 +259,7 @@ class Tasks(_Family):
 
     def _move(self, verb: str, task: str, id: str | None) -> TaskRow:
         change = operations.task_move(self._engine.ctx, self._mesh, verb, task, id)
-        return self._engine.write(f"task.{verb}", operations.then_task(change))
+        return self._engine.write(f"task.{verb}", operations.ThenTask(change))
 
 
 class Facts(_Family):
