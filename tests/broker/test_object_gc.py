@@ -9,7 +9,7 @@ from pathlib import Path
 import holdfast
 from holdfast.broker.object_gc import collect_all
 from holdfast.node.library.node import Node
-from holdfast.node.snapshots.mesh_snapshot import upload_snapshot
+from holdfast.node.snapshots.upload import upload_snapshot
 from holdfast.node.sync.run_once import wait_until_synced
 from holdfast.node.trust.trust import Trust
 from holdfast.rules.limits import DAY_MS, OBJECT_UNNAMED_MS

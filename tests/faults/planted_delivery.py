@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from holdfast.node.core.engine import NodeEngine
+from holdfast.node.core.receive import apply_arrivals
 from holdfast.node.sync import epoch as sync_epoch
 from holdfast.node.sync import receive
 from holdfast.node.sync.mesh_state import MeshState
@@ -78,9 +79,12 @@ def _cursor_before_rows(patch: pytest.MonkeyPatch) -> None:
             return to
 
         to = engine.write("sync.cursor", move)
-        engine.write(
-            "sync.take", lambda tx: receive._apply(engine, mesh, entries.rows, arrivals, tx)
-        )
+        delivered = {row.raw: row.broker_id for row in entries.rows}
+
+        def store(tx: Transaction) -> None:
+            apply_arrivals(engine, tx, arrivals, mesh=mesh.slug, delivered=delivered)
+
+        engine.write("sync.take", store)
         return receive.PageReceived(Cursor(entries.epoch, to), 0, 0, 0)
 
     patch.setattr(receive, "receive_page", hasty)

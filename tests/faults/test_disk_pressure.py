@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from holdfast.node.library.aio import AsyncNode
 from holdfast.node.library.node import open_node
 from holdfast.node.upkeep.disk import DiskWatch
 from holdfast.node.upkeep.sweep import Ttl
@@ -165,6 +167,23 @@ def test_Z7_a_reader_that_is_gone_can_be_retired_on_a_full_disk(stage: Stage) ->
     assert stage.forget() == len(stage.written) - 1
     assert stage.watch.look().level != "full"
     stage.append()
+
+
+def test_Z7_a_coroutine_can_delete_on_a_disk_without_a_free_byte(stage: Stage) -> None:
+    state = stage.node.mesh(MESH).state
+    state.set("k", VALUE)
+    stage.append_until_refused()
+    stage.restart()
+    stage.others_fill_the_disk()
+
+    async def run() -> None:
+        mesh = await AsyncNode(stage.node).mesh(MESH)
+        await mesh.state.delete("k")
+
+    asyncio.run(run())
+    assert not stage.watch.ballast.present(), "the deletion met the end and got its room"
+    assert stage.node.mesh(MESH).state.get("k") is None
+    assert audit(stage.node) == []
 
 
 def test_Z7_an_append_that_meets_the_end_itself_is_refused_whole_and_frees_the_way(

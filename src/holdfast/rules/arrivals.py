@@ -1,5 +1,8 @@
-"""Envelopes as they arrive from outside: read, checked as far as that needs no store, and asked
-which objects they name.
+"""Envelopes as they arrive from outside: decoded once, and checked as far as that needs no store.
+
+An arrival comes in one of two forms. A plain fact is a tuple with just what the log stores of it
+(`Arrived`), because facts come by the hundred thousand. Everything else, bad envelopes included,
+is an `Arrival` with its decoded envelope and body, or with the error that refuses it.
 """
 
 from __future__ import annotations
@@ -17,11 +20,11 @@ from holdfast.rules.fact_decoder import read_fact
 from holdfast.rules.message import check_fingerprint
 
 Arrived = tuple[bytes, str, str, str, str, int, bytes]
-"""An entry on its way into the log: id, mesh, op, entity, origin, lamport, raw."""
+"""What the log stores of an entry: id, mesh, op, entity, origin, lamport, raw."""
 
 
 class Arrival:
-    """An envelope read and checked, on its way in."""
+    """One envelope with its body, decoded and checked; `error` says why it is refused."""
 
     __slots__ = ("body", "envelope", "error", "raw")
 
@@ -40,12 +43,27 @@ class Arrival:
 
 
 Arrivals = list[Arrived | Arrival]
-"""What arrived, in order: a plain fact as the log takes it, everything else with its envelope."""
+"""A batch in the order in which it arrived."""
 
 
 def read_arrivals(batch: Iterable[bytes]) -> Arrivals:
-    """Reads and checks envelopes, as far as that needs no store."""
+    """Decodes and checks a batch of envelopes. Bad ones are in the result with their error."""
     return [read_fact(raw) or Arrival(raw) for raw in map(bytes, batch)]
+
+
+def raw_of(arrival: Arrived | Arrival) -> bytes:
+    """The bytes of an envelope as they came."""
+    return arrival[-1] if isinstance(arrival, tuple) else arrival.raw
+
+
+def header_of(arrival: Arrived | Arrival) -> Arrived | None:
+    """What the log would store of an arrival; None if its envelope cannot be decoded."""
+    if isinstance(arrival, tuple):
+        return arrival
+    e = arrival.envelope
+    if e is None:
+        return None
+    return e.id, e.mesh, e.op, e.entity, e.origin, e.lamport, arrival.raw
 
 
 class Named(NamedTuple):
@@ -53,20 +71,21 @@ class Named(NamedTuple):
 
     sha256: str
     size: int | None
+    """None if the entry does not tell it."""
 
 
 def objects_of(arrivals: Arrivals) -> list[Named]:
-    """The objects that arrivals name, each once: they must be here before the arrivals are applied.
-    An arrival that cannot be read names nothing.
+    """The objects that a batch names, each once. They must be on this node before the batch is
+    applied. A refused arrival names nothing.
     """
-    found: dict[str, Named] = {}
-    for one in arrivals:
-        if isinstance(one, tuple) or one.error is not None:
-            continue  # plain facts name nothing
-        if isinstance(one.body, FileShare) and one.body.content is None:
-            sha = one.body.sha256.hex()
-            found.setdefault(sha, Named(sha, one.body.size))
-        elif isinstance(one.body, Fact):
-            for sha in (digest.hex() for digest in one.body.objects):
-                found.setdefault(sha, Named(sha, None))
-    return list(found.values())
+    objects: dict[str, Named] = {}
+    for arrival in arrivals:
+        if isinstance(arrival, tuple) or arrival.error is not None:
+            continue  # a plain fact names nothing
+        if isinstance(arrival.body, FileShare) and arrival.body.content is None:
+            sha = arrival.body.sha256.hex()
+            objects.setdefault(sha, Named(sha, arrival.body.size))
+        elif isinstance(arrival.body, Fact):
+            for sha in (digest.hex() for digest in arrival.body.objects):
+                objects.setdefault(sha, Named(sha, None))
+    return list(objects.values())

@@ -1,16 +1,16 @@
-"""The short way through the checks, for what arrives most: facts.
+"""A fast decoder for what arrives most: plain facts.
 
 A zone sends facts by the hundred thousand. Nearly all of them are plain: one version, no fence, no
-destination, no objects. For those every rule of `envelope` and `bodies` can be told to the decoder,
-which then checks while it reads.
+destination, no objects. For those every rule of `envelope` and `bodies` is stated as a type, so
+that msgspec checks it while it decodes.
 
-`read_fact` knows only one answer, "surely good". To whatever else comes it says None, and the rules
-themselves decide: it never refuses, so there is still one place that says what is refused and why.
+`read_fact` never refuses an envelope. It returns None for everything that is not surely good, and
+the caller then decodes it with `envelope` and `bodies`. So only those say what is refused and why.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -20,6 +20,9 @@ from holdfast.rules.bodies import Fact, check_value
 from holdfast.rules.envelope import Envelope
 from holdfast.rules.errors import BadInput
 
+if TYPE_CHECKING:
+    from holdfast.rules.arrivals import Arrived
+
 FACT: Final = "fact.append"
 
 _Count = Annotated[int, Meta(ge=1, lt=limits.LAMPORT_MAX)]
@@ -28,7 +31,7 @@ _Name = Annotated[str, Meta(min_length=1)]
 
 
 class PlainFact(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """An envelope that holds a fact and nothing out of the ordinary, field by field."""
+    """The fields of an envelope, each with the values that it has in a plain fact."""
 
     protocol: Literal["holdfast"]
     version: Literal["1.0"]
@@ -56,7 +59,7 @@ class PlainFact(msgspec.Struct, array_like=True, frozen=True, gc=False):
     committed_at: None
 
 
-assert PlainFact.__struct_fields__ == Envelope.__struct_fields__, "read in the order it is written"
+assert PlainFact.__struct_fields__ == Envelope.__struct_fields__, "the order in which it is encoded"
 
 _read: Final = msgspec.msgpack.Decoder(PlainFact).decode
 _read_body: Final = msgspec.msgpack.Decoder(Fact).decode
@@ -64,14 +67,11 @@ _read_body: Final = msgspec.msgpack.Decoder(Fact).decode
 _NAMES_MAX: Final = 4096
 
 _good_names: set[tuple[str, str, str]] = set()
-"""Meshes, origins and predicates that passed: the same few come again and again."""
-
-Read = tuple[bytes, str, str, str, str, int, bytes]
-"""Id, mesh, op, entity, origin, lamport, raw: as the log takes it."""
+"""Meshes, origins and predicates that were checked: the same few come again and again."""
 
 
-def read_fact(raw: bytes) -> Read | None:
-    """What the log needs of a fact that breaks no rule; None for everything that may."""
+def read_fact(raw: bytes) -> Arrived | None:
+    """Decodes a plain fact that breaks no rule; None for everything else."""
     if len(raw) > limits.ENVELOPE_BYTES_MAX:
         return None
     try:
@@ -95,5 +95,5 @@ def _check_names(mesh: str, origin: str, predicate: str) -> None:
     names.check_peer(origin)
     names.check_key(predicate, "predicate", limits.PREDICATE_BYTES_MAX)
     if len(_good_names) >= _NAMES_MAX:
-        _good_names.clear()  # whoever sends ever new names pays for it
+        _good_names.clear()  # a sender of ever new names slows down only itself
     _good_names.add((mesh, origin, predicate))

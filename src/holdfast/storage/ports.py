@@ -316,6 +316,8 @@ class ZoneReader(Protocol):
         """Rows with number > after, by number."""
 
     def quarantine_count(self, link: str) -> int: ...
+    def quarantine_places(self, link: str, epoch: int) -> list[tuple[int, int, int]]:
+        """Number, offset and size in bytes of every row of a link and epoch, by number."""
 
 
 class ZoneWriter(ZoneReader, Protocol):

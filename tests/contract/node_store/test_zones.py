@@ -145,6 +145,9 @@ def test_Z6_what_was_refused_is_kept_with_the_reason(store: Store) -> None:
         assert tx.quarantine_get(2) == stored[1]
         assert tx.quarantine_get(4) is None
         assert (tx.quarantine_count("one"), tx.quarantine_count("three")) == (2, 0)
+        assert tx.quarantine_places("one", 1) == [(1, 5, 4), (3, 7, 4)]
+        assert tx.quarantine_places("two", 1) == [(2, 6, 0)]
+        assert tx.quarantine_places("one", 2) == []
     assert store.write(lambda tx: tx.quarantine_drop(3)) is True
     assert store.write(lambda tx: tx.quarantine_drop(3)) is False
     assert store.write(lambda tx: tx.quarantine_add(rows[0])) == 4, "no number twice"

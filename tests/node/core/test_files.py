@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.node.core.files import find_file
 from holdfast.node.library.node import Node
 from holdfast.node.upkeep.sweep import Ttl
 from holdfast.rules.errors import BadPath, BadValue, BlobCorrupt, BlobMissing, UnknownFile
@@ -170,7 +171,7 @@ def test_S9_content_below_64_kib_stays_in_its_row(
     }[given]
     (tmp_path / "source").write_bytes(content)
     team(node).files.share("f", source)
-    row = node._engine.find_file("team", "f", None)
+    row = find_file(node._engine, "team", "f", None)
     assert row.in_blob is in_blob
     assert (row.size, row.sha256) == (size, sha256(content).hexdigest())
     assert team(node).files.read("f") == content

@@ -148,7 +148,7 @@ def test_S3_many_envelopes_go_in_by_chunks(node: Node, count: int) -> None:
 
 def test_S3_large_envelopes_are_written_in_smaller_transactions(node: Node) -> None:
     store = store_of(node)
-    raws = [state_set(f"k{n}", "x" * 400_000, lamport=n + 1) for n in range(7)]
+    raws = [state_set(f"k{n}", "x" * 900_000, lamport=n + 1) for n in range(7)]
     sizes: list[int] = []
     write = store.write
 

@@ -21,6 +21,7 @@ from holdfast.rules.limits import APPEND_FACTS_MAX, INLINE_BYTES_MAX
 from holdfast.rules.vectors import Model, pack
 from support.daemon import Plain, make_home, process, running
 from support.daemon import ask as ask_at
+from support.full_disk import FullDisk
 from support.talk import Talk
 
 CHANGES = "/v1/changes"
@@ -276,6 +277,25 @@ def test_P8_while_the_disk_is_full_only_deletions_get_in(talk: Talk) -> None:
     talk.engine.admit = full
     results = send(talk, change(2, "state.set", "other", value=1), change(3, "state.delete"))
     assert became(results) == ["disk_full", 201]
+
+
+def test_P8_a_deletion_that_meets_a_full_disk_is_run_again(talk: Talk) -> None:
+    send(talk, change(1, "state.set", value=1))
+    relieve = talk.engine.relieve
+    try:
+        disk = FullDisk(talk.engine)
+        results = send(talk, change(2, "state.delete"), change(3, "state.set", "other", value=1))
+        assert became(results) == [201, "disk_full"]
+        assert disk.tries == 2
+    finally:
+        talk.engine.relieve = relieve
+
+
+def test_P8_changes_are_counted_by_their_ops(talk: Talk) -> None:
+    send(talk, *EVERY)
+    counts = {name: verb.count for name, verb in talk.engine.metrics.verbs.items()}
+    for op in {change["op"] for change in EVERY}:
+        assert counts[op] == sum(change["op"] == op for change in EVERY), op
 
 
 def test_P8_many_changes_share_a_few_commits(talk: Talk) -> None:

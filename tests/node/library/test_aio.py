@@ -22,7 +22,7 @@ from holdfast.node.library.aio_sharing import AsyncSharing
 from holdfast.node.log import log
 from holdfast.node.messages import inbox, outbox
 from holdfast.node.sharing.sharing import Sharing
-from holdfast.rules.errors import BadKey, IdReused, StoreClosed, UnknownMesh
+from holdfast.rules.errors import BadKey, IdReused, StoreClosed, TaskEnded, UnknownMesh
 from holdfast.rules.vectors import Model
 from holdfast.storage.group_commit import Ticket
 from holdfast.storage.ports import Transaction
@@ -257,6 +257,41 @@ def test_S3_writes_of_one_turn_of_the_loop_share_a_commit(nodes: Nodes) -> None:
         receipts = await asyncio.gather(*(team.state.set(f"k{n}", n) for n in range(100)))
         assert [receipt.offset for receipt in receipts] == list(range(1, 101)), "in their order"
         assert commits <= 3
+
+    run(nodes, story)
+
+
+def test_S3_a_group_with_tasks_in_it_opens_no_savepoint(nodes: Nodes) -> None:
+    async def story(node: AsyncNode) -> None:
+        team = await node.mesh("team")
+        task = (await team.tasks.create("work")).task
+        engine = node.sync._opened.store.writer._engine
+        opened = 0
+        savepoint = engine.savepoint
+
+        def counted() -> None:
+            nonlocal opened
+            opened += 1
+            savepoint()
+
+        engine.savepoint = counted  # type: ignore[method-assign]
+        await asyncio.gather(
+            team.tasks.create("more"),
+            team.tasks.claim(task),
+            team.state.set("k", 1),
+            team.tasks.release(task),
+            team.tasks.cancel(task),
+        )
+        assert opened == 0
+        results = await asyncio.gather(
+            team.tasks.claim(task), team.state.set("k", 2), return_exceptions=True
+        )
+        assert isinstance(results[0], TaskEnded)
+        assert opened == 2, "only after one of them has failed"
+        assert await team.state.get("k") == 2
+        assert [event.kind for event in await team.tasks.events(task)] == [
+            *("create", "claim", "release", "cancel")
+        ]
 
     run(nodes, story)
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.node.core import receive as receive_step
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.intake import Intake
 from holdfast.node.library.node import Node
@@ -424,16 +425,46 @@ def test_Z7_a_reason_is_kept_short(node: Node) -> None:
 
 def test_Z7_a_full_quarantine_takes_no_more(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     link(node)
-    monkeypatch.setattr(receive, "QUARANTINE_ROWS_MAX", 2)
+    monkeypatch.setattr(receive_step, "QUARANTINE_ROWS_MAX", 3)
     receive_batch(node._engine, LINK, batch([b"a", *facts(1)]))
+    over = batch([b"b", *facts(1, 2), b"c", b"d"], 3)
+    full = refused(node, OverLimit, lambda: receive_batch(node._engine, LINK, over))
+    assert f"holdfast link drop {LINK} --all" in full.hint
     receive_batch(node._engine, LINK, batch([b"b", b"c"], 3))
-    assert len(quarantine(node)) == 3, "no batch is torn apart for it"
-    refused(
-        node, OverLimit, lambda: receive_batch(node._engine, LINK, batch([*facts(1, 5), b"d"], 5))
-    )
+    assert len(quarantine(node)) == 3, "up to the last row that fits"
+    more = batch([*facts(1, 5), b"d"], 5)
+    refused(node, OverLimit, lambda: receive_batch(node._engine, LINK, more))
     assert counts(receive_batch(node._engine, LINK, batch(facts(2, 5), 5))) == (2, 0, 0), (
         "good ones pass"
     )
+
+
+def test_Z7_what_did_not_fit_comes_again_when_there_is_room(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link(node)
+    monkeypatch.setattr(receive_step, "QUARANTINE_ROWS_MAX", 2)
+    receive_batch(node._engine, LINK, batch([b"a"]))
+    over = batch([b"b", *facts(1), b"c"], 2)
+    refused(node, OverLimit, lambda: receive_batch(node._engine, LINK, over))
+    store_of(node).write(lambda tx: tx.quarantine_drop(1))
+    assert counts(receive_batch(node._engine, LINK, over)) == (1, 0, 2)
+    assert [row.raw for row in quarantine(node)] == [b"b", b"c"]
+
+
+def test_Z7_what_is_in_quarantine_is_not_added_or_counted_twice(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link(node)
+    monkeypatch.setattr(receive_step, "QUARANTINE_ROWS_MAX", 2)
+    bad = batch([b"a", *facts(1), b"b"])
+    assert counts(receive_batch(node._engine, LINK, bad)) == (1, 0, 2)
+    receive.start_over(node._engine, LINK, 1, 1)
+    assert counts(receive_batch(node._engine, LINK, bad)) == (0, 1, 2)
+    assert [(row.offset, row.raw) for row in quarantine(node)] == [(1, b"a"), (3, b"b")]
+    receive.start_over(node._engine, LINK, 1, 1)
+    other = batch([b"A"])
+    refused(node, OverLimit, lambda: receive_batch(node._engine, LINK, other))
 
 
 # --- room, and large batches ----------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.node.core import receive as receive_step
 from holdfast.node.library.node import Node
 from holdfast.node.links import receive
 from holdfast.node.links.registry import Links
@@ -376,7 +377,7 @@ def test_Z7_a_bad_envelope_is_set_aside_and_the_rest_goes_on(pulling: Pulling) -
 def test_Z7_a_full_quarantine_stops_the_link_until_somebody_looks(
     pulling: Pulling, monkeypatch: Any
 ) -> None:
-    for module in (rules, receive):
+    for module in (rules, receive_step):
         monkeypatch.setattr(module, "QUARANTINE_ROWS_MAX", 2)
     pulling.far.write(b"\xc1 1", b"\xc1 2", facts(1)[0])
     pulling.start()
@@ -396,13 +397,27 @@ def test_Z7_a_full_quarantine_stops_the_link_until_somebody_looks(
 def test_Z7_a_quarantine_that_fills_up_within_a_batch_stops_the_link(
     pulling: Pulling, monkeypatch: Any
 ) -> None:
-    for module in (rules, receive):
+    for module in (rules, receive_step):
         monkeypatch.setattr(module, "QUARANTINE_ROWS_MAX", 2)
-    monkeypatch.setattr(receive, "LINK_BATCH_BYTES", 1)  # a transaction for each
+    monkeypatch.setattr(receive_step, "LINK_BATCH_BYTES", 1)  # a transaction for each
     pulling.far.write(b"\xc1 1", b"\xc1 2", b"\xc1 3")
     pulling.start()
     pulling.until(LinkState.QUARANTINE_FULL)
     assert pulling.cursor == (1, 2)
+
+
+def test_Z7_a_batch_without_room_in_the_quarantine_waits_for_a_person(
+    pulling: Pulling, monkeypatch: Any
+) -> None:
+    for module in (rules, receive_step):
+        monkeypatch.setattr(module, "QUARANTINE_ROWS_MAX", 2)
+    pulling.far.write(*facts(1), b"\xc1 1", b"\xc1 2", b"\xc1 3")
+    pulling.start()
+    status = pulling.until(LinkState.QUARANTINE_FULL)
+    assert (status.quarantined, status.retry_at) == (0, None)
+    assert status.last_error is not None
+    assert "holdfast link quarantine bob" in status.last_error.hint
+    assert pulling.cursor == (1, 0)
 
 
 # --- epochs and truncation ------------------------------------------------------------------------

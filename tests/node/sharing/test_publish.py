@@ -23,13 +23,9 @@ from holdfast.node.library.node import Mesh, Node
 from holdfast.node.sharing import publish
 from holdfast.node.sharing.publish import Published
 from holdfast.node.sharing.sharing import Sharing
-from holdfast.node.snapshots import mesh_export, mesh_snapshot
-from holdfast.node.snapshots.mesh_snapshot import (
-    is_kept,
-    keep_snapshot,
-    take_snapshot,
-    upload_snapshot,
-)
+from holdfast.node.snapshots import mesh_export, upload
+from holdfast.node.snapshots.download import take_snapshot
+from holdfast.node.snapshots.upload import is_kept, keep_snapshot, upload_snapshot
 from holdfast.node.trust.trust import Trust
 from holdfast.node.upkeep.sweep import Ttl
 from holdfast.protocol import mesh_snapshot as mesh_parts
@@ -88,7 +84,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a few rows are many, and need several chunks and parts."""
     monkeypatch.setattr(publish, "BACKFILL_ROWS_MAX", 4)
     monkeypatch.setattr(mesh_export, "CHUNK_ROWS", 2)
-    monkeypatch.setattr(mesh_snapshot, "MESH_PART_BYTES", 500)
+    monkeypatch.setattr(upload, "MESH_PART_BYTES", 500)
 
 
 def sharing(node: Node) -> Sharing:
@@ -764,7 +760,7 @@ def test_S14_a_snapshot_is_no_way_into_another_mesh(
     def evil(mesh: str, forgotten: int, good: list[bytes]) -> bytes:
         return kept(mesh, forgotten, [*good, *raws])
 
-    monkeypatch.setattr(mesh_snapshot, "pack_part", evil)
+    monkeypatch.setattr(upload, "pack_part", evil)
     done = sharing(ana).publish("inner", broker=hub.url)
     assert done.invite is not None
     with pytest.raises(BadAnswer, match="does not belong"):

@@ -14,7 +14,7 @@ import holdfast
 from holdfast.node.broker_client.client import BrokerClient
 from holdfast.node.library.node import Mesh
 from holdfast.node.recovery.backup import backup, restore
-from holdfast.node.snapshots.mesh_snapshot import upload_snapshot
+from holdfast.node.snapshots.upload import upload_snapshot
 from holdfast.node.sync.status import BrokerStatus, MeshStatus
 from holdfast.rules.broker_sync import SyncState
 from holdfast.rules.keys import public_key

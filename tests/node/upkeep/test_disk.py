@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.node.core.change import Receipt
 from holdfast.node.library.aio import AsyncNode
 from holdfast.node.library.node import Node, open_node
 from holdfast.node.upkeep.disk import DiskWatch
@@ -19,6 +20,7 @@ from holdfast.rules.errors import DiskFull
 from holdfast.rules.limits import MIB
 from holdfast.storage.files.ballast import Ballast, free_bytes
 from support.envelopes import MESH, fact_append
+from support.full_disk import FullDisk
 from support.nodes import blob_names
 from support.source import HandClock
 
@@ -148,6 +150,51 @@ def test_Z7_the_library_for_coroutines_asks_as_well(node: Node) -> None:
 
     asyncio.run(run())
     assert node.log.head().offset == 3
+
+
+def test_Z7_a_deletion_that_meets_a_full_disk_is_run_again_from_threads_and_from_coroutines(
+    node: Node,
+) -> None:
+    mesh = node.mesh(MESH)
+    for key in ("a", "b"):
+        mesh.state.set(key, 1)
+    disk = FullDisk(node._engine)
+    assert mesh.state.delete("a").offset == 3
+    assert (disk.tries, disk.reliefs) == (2, 1)
+
+    async def run() -> None:
+        team = await AsyncNode(node).mesh(MESH)
+        disk.full = True
+        both: list[Receipt | BaseException] = await asyncio.gather(
+            team.state.delete("b"), team.state.set("c", 1), return_exceptions=True
+        )
+        deleted, added = both
+        assert isinstance(deleted, Receipt)
+        assert isinstance(added, DiskFull), "what needs room is not tried again"
+
+    asyncio.run(run())
+    assert list(mesh.state.list()) == []
+    assert node._engine.metrics.verbs["state.delete"].count == 2
+    assert node._engine.metrics.errors["disk_full"] == 3
+
+
+def test_Z7_a_deletion_is_run_again_once(node: Node) -> None:
+    mesh = node.mesh(MESH)
+    mesh.state.set("a", 1)
+    disk = FullDisk(node._engine, hopeless=True)
+
+    async def run() -> None:
+        team = await AsyncNode(node).mesh(MESH)
+        with pytest.raises(DiskFull):
+            await team.state.delete("a")
+
+    with pytest.raises(DiskFull):
+        mesh.state.delete("a")
+    assert (disk.tries, disk.reliefs) == (2, 1)
+    asyncio.run(run())
+    assert (disk.tries, disk.reliefs) == (4, 2)
+    disk.full = False
+    assert mesh.state.get("a") == 1
 
 
 def test_Z7_forgetting_makes_room_although_the_file_does_not_shrink(

@@ -9,15 +9,18 @@ from collections import Counter
 
 import pytest
 
+from holdfast.node.core import receive
 from holdfast.node.core.engine import NodeEngine
-from holdfast.node.sync import receive
-from holdfast.node.sync.mesh_state import MeshState
+from holdfast.node.core.intake import Applied
+from holdfast.node.core.receive import Received
+from holdfast.rules.arrivals import Arrivals
 from holdfast.rules.limits import DAY_MS, HOUR_MS
 from holdfast.simulate.delivery.books import CHANGE, BookRow, Books
 from holdfast.simulate.delivery.delivery import tell
 from holdfast.simulate.delivery.traits import traits_of
 from holdfast.simulate.world.log_history import LogHistory
 from holdfast.simulate.world.seeds import PromiseBroken
+from holdfast.storage.ports import Transaction
 from support.seeds import rotating
 
 pytestmark = pytest.mark.sim
@@ -78,12 +81,10 @@ def test_R1_a_seed_tells_the_same_story_of_delivery_in_another_process() -> None
 def test_R1_a_broken_promise_of_delivery_names_the_command_that_plays_it_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def forget(
-        engine: NodeEngine, mesh: MeshState, rows: object, arrivals: object, tx: object
-    ) -> object:
-        return [], []
+    def forget(engine: NodeEngine, tx: Transaction, arrivals: Arrivals, **more: object) -> Received:
+        return Received([Applied(None, None)] * len(arrivals), 0, 0, 0)
 
-    monkeypatch.setattr(receive, "_apply", forget)
+    monkeypatch.setattr(receive, "receive_arrivals", forget)
     with pytest.raises(PromiseBroken, match=r"seed 4: .* its cursor has passed") as caught:
         tell(4)
     assert caught.value.__notes__[-1] == (

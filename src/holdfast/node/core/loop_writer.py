@@ -1,35 +1,37 @@
-"""Writes of one event loop: those of one turn go to the group writer together, and a group's
-answers come back together, so that many coroutines share one commit and two hand-overs.
+"""Writes from an event loop: those of one turn of the loop go to the group writer together, and the
+results of a group come back together. So many coroutines share one commit and two hand-overs.
 
-A write that was handed to the writer happens even if its coroutine is cancelled meanwhile.
+A write takes the same way as every other (see `engine`); it waits for its commit without holding up
+the loop. Once it was handed to the writer it happens, even if its coroutine is cancelled meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Any, TypeVar
 
 from holdfast.node.core.engine import NodeEngine
-from holdfast.rules.errors import DiskFull
-from holdfast.storage.group_commit import GroupWriter, Ticket
+from holdfast.rules.errors import HoldfastError
+from holdfast.storage.group_commit import GroupWriter, Sink, Ticket
 from holdfast.storage.ports import Work
 
 T = TypeVar("T")
 
 
 class _AsyncTicket(Ticket):
-    __slots__ = ("future",)
+    """A write of a coroutine, with its name and the time when it was handed in."""
 
-    def __init__(
-        self, work: Work[Any], sink: Callable[[list[Ticket]], None], future: asyncio.Future[Any]
-    ) -> None:
+    __slots__ = ("begun", "future", "name", "retried")
+
+    def __init__(self, name: str, work: Work[Any], sink: Sink, future: asyncio.Future[Any]) -> None:
         super().__init__(work, sink)
-        self.future = future
+        self.name, self.future, self.begun = name, future, perf_counter_ns()
+        self.retried = False
 
 
 class LoopWriter:
-    """The group writer, as one event loop uses it."""
+    """Runs the writes of one event loop."""
 
     def __init__(self, engine: NodeEngine, writer: GroupWriter) -> None:
         self.engine = engine
@@ -38,17 +40,23 @@ class LoopWriter:
         self._waiting: list[Ticket] = []
         self._sink = self._finished  # one object, so that the writer can group by it
 
-    def write(self, work: Work[T]) -> asyncio.Future[T]:
+    def write(self, name: str, work: Work[T]) -> asyncio.Future[T]:
+        """Runs a write as `NodeEngine.write` does. The future has its result or its error, after
+        the commit.
+        """
         future: asyncio.Future[T] = self._loop.create_future()
-        if not self._waiting:
-            self._loop.call_soon(self._hand_over)
-        self._waiting.append(_AsyncTicket(work, self._sink, future))
+        try:
+            self.engine.admit_write(name)
+        except HoldfastError as error:
+            future.set_exception(error)
+            return future
+        self._queue(_AsyncTicket(name, work, self._sink, future))
         return future
 
-    def add(self, work: Work[T]) -> asyncio.Future[T]:
-        """A write that brings something new: refused while there is no room for it."""
-        self.engine.check_room()
-        return self.write(work)
+    def _queue(self, ticket: _AsyncTicket) -> None:
+        if not self._waiting:
+            self._loop.call_soon(self._hand_over)
+        self._waiting.append(ticket)
 
     def _hand_over(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -60,22 +68,37 @@ class LoopWriter:
             self._answer(waiting)
 
     def _finished(self, tickets: list[Ticket]) -> None:
+        """Called by the writer, in its thread."""
         try:
             self._loop.call_soon_threadsafe(self._answer, tickets)
         except RuntimeError:
             if not self._loop.is_closed():
                 raise
-            # The loop ended while the writer was at work: nobody is left to hear of it.
+            # The loop ended while the writer was at work: no coroutine waits any more.
 
     def _answer(self, tickets: list[Ticket]) -> None:
+        now = perf_counter_ns()
+        metrics = self.engine.metrics
         for ticket in tickets:
             assert isinstance(ticket, _AsyncTicket)
-            if isinstance(ticket.error, DiskFull) and self.engine.relieve is not None:
-                self.engine.relieve()
+            error = ticket.error
+            if error is not None and self._is_retried(ticket, error):
+                continue
+            metrics.add(ticket.name, now - ticket.begun)
             future = ticket.future
             if future.done():  # cancelled while the writer was at work
                 continue
-            if ticket.error is None:
+            if error is None:
                 future.set_result(ticket.result)
             else:
-                future.set_exception(ticket.error)
+                future.set_exception(error)
+
+    def _is_retried(self, ticket: _AsyncTicket, error: BaseException) -> bool:
+        """Counts a failure; hands the write over once more if there is room for it now."""
+        if ticket.retried or not isinstance(error, HoldfastError):
+            return False
+        if not self.engine.write_failed(ticket.name, error):
+            return False
+        ticket.error, ticket.retried = None, True
+        self._queue(ticket)
+        return True

@@ -1,21 +1,25 @@
 """Brings the objects that a batch names, before the batch itself is applied.
 
-An object comes in pieces, and each is durable before the next is asked for: whatever cuts the line,
-one piece is asked for again. When the last one is here, all of it is hashed. A source that sent
-something else is not believed again: the pieces are gone and the link is refused.
+An object comes in pieces, and each piece is durable before the next is requested: when the
+connection breaks, only one piece is requested again. When the last piece is here, the whole object
+is hashed. If it is not what its name says, the pieces are deleted and `BadAnswer` is raised.
 
-An object that the source no longer has is counted. Its entry is applied without it, as everywhere
-where content travels beside what names it.
+An object that the source no longer has is counted. The entry that names it is applied without it,
+as everywhere where content travels separately.
+
+A sweep may remove an object between its arrival and the transaction that names it. So
+`require_objects` looks once more inside that transaction, where no sweep can come between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 import msgspec
 
 from holdfast.node.core.engine import NodeEngine
+from holdfast.rules.arrivals import Arrivals, objects_of
 from holdfast.rules.errors import (
     BadAnswer,
     BadValue,
@@ -26,7 +30,7 @@ from holdfast.rules.limits import FILE_BYTES_MAX, OBJECT_RANGE_BYTES
 
 
 class Pulled(msgspec.Struct):
-    """What it took so far. It is counted as it happens, so that people see a large object move."""
+    """What was transferred. Each piece is counted, so that people see a large object move."""
 
     objects: int = 0
     missing: int = 0
@@ -34,10 +38,17 @@ class Pulled(msgspec.Struct):
 
 
 class ObjectSource(Protocol):
-    """Whoever has objects: the other end of a link, or a broker."""
+    """The other end of a link, or a broker."""
 
-    def object_size(self, sha: str) -> int | None: ...
-    def object(self, sha: str, start: int, size: int) -> bytes: ...
+    def object_size(self, sha: str) -> int | None:
+        """None if the source does not have the object."""
+
+    def object(self, sha: str, start: int, size: int) -> bytes:
+        """`size` bytes of the object, from `start` on."""
+
+
+class ObjectGone(Exception):
+    """A sweep has removed an object that was brought for the batch: bring it again."""
 
 
 def pull_objects(
@@ -47,9 +58,11 @@ def pull_objects(
     count: Callable[[Pulled], None],
     ended: Callable[[], bool],
 ) -> set[str]:
-    """Brings all objects of a list of hashes that are not here, and returns those that the source
-    does not have. Returns early, with some of them missing, once `ended` says so; the caller must
-    not apply anything then.
+    """Brings the objects of a list of hashes that are not here. Returns the hashes of those that
+    the source does not have.
+
+    When `ended` returns True, this returns early with objects missing: the caller must then not
+    apply the batch.
     """
     names = list(dict.fromkeys(wanted))
     absent: set[str] = set()
@@ -57,7 +70,8 @@ def pull_objects(
         for sha in names:
             if not _pull(engine, source, sha, count, ended):
                 absent.add(sha)
-        # A sweep takes what nobody names yet once it is old, and a long list takes long.
+        # Until an entry names it, a sweep may remove an object that is old enough. Bringing a long
+        # list takes long, so look again.
         names = [sha for sha in names if sha not in absent and not engine.blobs.exists(sha)]
     return absent
 
@@ -69,7 +83,7 @@ def _pull(
     count: Callable[[Pulled], None],
     ended: Callable[[], bool],
 ) -> bool:
-    """False if the source does not have it."""
+    """Brings one object. Returns False if the source does not have it."""
     blobs = engine.blobs
     if ended() or blobs.exists(sha):
         return True
@@ -84,28 +98,35 @@ def _pull(
         if ended():
             return True
         engine.check_room()
-        asked = min(OBJECT_RANGE_BYTES, size - here)
-        piece = source.object(sha, here, asked)
-        if len(piece) != asked:
+        wanted = min(OBJECT_RANGE_BYTES, size - here)
+        piece = source.object(sha, here, wanted)
+        if len(piece) != wanted:
             raise BadAnswer(
                 f"the source sent {len(piece)} bytes of object {sha} from {here} on, "
-                f"not the {asked} that were asked for"
+                f"not the {wanted} that were asked for"
             )
-        count(Pulled(bytes=asked))
+        count(Pulled(bytes=wanted))
         try:
             here = blobs.put_piece(sha, here, piece)
         except BadValue:
-            # The pieces before it are gone: another link brought the same object and was faster.
+            # Another link has brought the same object meanwhile, and used up the pieces before.
             if blobs.exists(sha):
                 return True
             here = blobs.partial(sha)
     try:
         blobs.finish(sha, size)
-    except (BlobCorrupt, BlobMissing) as error:  # missing: another link found the same
+    except (BlobCorrupt, BlobMissing) as error:  # missing: another link saw it first
         raise BadAnswer(f"the source sent something else as object {sha}: {error}") from error
     count(Pulled(objects=1))
     return True
 
 
-class ObjectGone(Exception):
-    """An object that was brought for the batch is not here any more: bring it again."""
+def require_objects(engine: NodeEngine, arrivals: Arrivals, absent: Collection[str] | None) -> None:
+    """Raises `ObjectGone` if an object that the arrivals name is not here, unless it is `absent` at
+    the source. Call it in the transaction that stores them. None: nothing was brought.
+    """
+    if absent is None:
+        return
+    for named in objects_of(arrivals):
+        if named.sha256 not in absent and not engine.blobs.exists(named.sha256):
+            raise ObjectGone

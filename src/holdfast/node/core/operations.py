@@ -49,7 +49,6 @@ from holdfast.storage.ports import Reader, Transaction
 
 T = TypeVar("T")
 Read = Callable[[Reader], T]
-Work = Callable[[Transaction], T]
 Meta = Mapping[str, Any] | None
 
 _SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
@@ -322,14 +321,18 @@ def task_move(ctx: NodeContext, mesh: str, verb: str, task: str, id: str | None 
     return TaskMove(ctx, mesh, f"task.{verb}", task, body, id=id, asked=b"")
 
 
-def then_task(change: Change) -> Work[TaskRow]:
+class ThenTask:
     """Carries out a change on a task and returns the task as it then stands."""
 
-    def work(tx: Transaction) -> TaskRow:
-        change(tx)
-        return require_task(tx, change.mesh, change.entity)
+    repeatable = True
+    __slots__ = ("change",)
 
-    return work
+    def __init__(self, change: Change) -> None:
+        self.change = change
+
+    def __call__(self, tx: Transaction) -> TaskRow:
+        self.change(tx)
+        return require_task(tx, self.change.mesh, self.change.entity)
 
 
 def task_events(mesh: str, task: str) -> Read[list[TaskEventRow]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from time import perf_counter_ns
 from typing import Any, TypeVar
 
 import msgspec
@@ -111,7 +110,7 @@ async def _append(call: NodeRequest) -> Response:
     else:
         prepared = _prepare(call.api, raw, key, lines)
     if isinstance(prepared, Change):
-        receipt = await _write(call.api, prepared)
+        receipt = await call.api.writer.write("fact.append", prepared)
         return call.answer(_told(call.api, receipt), 200 if receipt.duplicate else 201)
     outcomes = await write_all(call.api.writer, prepared)
     return call.answer(Results([_result(call.api, one) for one in outcomes]))
@@ -166,17 +165,6 @@ def _only_mesh(api: NodeApi) -> str:
             hint='add "mesh": "NAME"; see: holdfast mesh list',
         )
     return meshes[0].slug
-
-
-async def _write(api: NodeApi, change: Change) -> Receipt:
-    begun = perf_counter_ns()
-    try:
-        return await api.writer.add(change)
-    except HoldfastError as error:
-        api.engine.metrics.failed(error)
-        raise
-    finally:
-        api.engine.metrics.add("fact.append", perf_counter_ns() - begun)
 
 
 def _result(api: NodeApi, one: Receipt | HoldfastError) -> Result:

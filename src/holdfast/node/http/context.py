@@ -12,13 +12,12 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.types import Receive, Scope
 
 from holdfast.rules import limits
-from holdfast.rules.errors import BadInput, BadToken, HoldfastError, NotGranted
+from holdfast.rules.errors import BadInput, BadToken, NotGranted
 from holdfast.service.caller import LOCAL, Caller
 from holdfast.service.http.request import (
     ANYONE,
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from holdfast.node.trust.trust import Trust
     from holdfast.node.upkeep.disk import DiskWatch
     from holdfast.service.sessions import Sessions
-    from holdfast.storage.ports import Work
 
 T = TypeVar("T")
 
@@ -103,17 +101,6 @@ class NodeApi:
         """Runs what may block in a thread of this daemon's own."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.threads, work, *args)
-
-    async def write(self, name: str, work: Work[T]) -> T:
-        """Runs a transaction; those of one turn of the loop share a commit."""
-        begun = perf_counter_ns()
-        try:
-            return await self.writer.write(work)
-        except HoldfastError as error:
-            self.engine.metrics.failed(error)
-            raise
-        finally:
-            self.engine.metrics.add(name, perf_counter_ns() - begun)
 
 
 class NodeRequest(Request[NodeApi]):

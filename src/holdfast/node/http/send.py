@@ -7,7 +7,6 @@ stands. The same id for another request is refused.
 
 from __future__ import annotations
 
-from time import perf_counter_ns
 from typing import Any
 
 import msgspec
@@ -19,7 +18,6 @@ from holdfast.rules.errors import (
     BadInput,
     BodyTooLarge,
     DiskFull,
-    HoldfastError,
     IdReused,
     NotShared,
     UnknownDestination,
@@ -92,19 +90,8 @@ async def _send(call: NodeRequest) -> Response:
         send = await call.api.run(_prepared, call.api, raw, key)
     else:
         send = _prepared(call.api, raw, key)
-    sent = await _write(call.api, send)
+    sent = await call.api.writer.write("message.send", send)
     return call.answer(sent, 200 if sent.duplicate else 201)
-
-
-async def _write(api: NodeApi, send: SendMessage) -> Sent:
-    begun = perf_counter_ns()
-    try:
-        return await api.writer.add(send)
-    except HoldfastError as error:
-        api.engine.metrics.failed(error)
-        raise
-    finally:
-        api.engine.metrics.add("message.send", perf_counter_ns() - begun)
 
 
 def _prepared(api: NodeApi, raw: bytes, key: str | None) -> SendMessage:

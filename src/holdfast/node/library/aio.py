@@ -16,8 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from holdfast.node.core.intake import Applied, Intake
+from holdfast.node.core.intake import Applied
 from holdfast.node.core.loop_writer import LoopWriter
+from holdfast.node.core.receive import intakes
 from holdfast.node.library.aio_verbs import (
     AsyncFace,
     AsyncWriter,
@@ -27,7 +28,7 @@ from holdfast.node.library.aio_verbs import (
     written,
 )
 from holdfast.node.library.families import Facts, Files, Memories, State, Tasks, Vectors
-from holdfast.node.library.node import Mesh, Node, batches, open_node
+from holdfast.node.library.node import Mesh, Node, open_node
 from holdfast.node.log.log import Log
 from holdfast.node.messages.inbox import Inbox
 from holdfast.node.messages.outbox import Outbox
@@ -42,7 +43,7 @@ class AsyncState(AsyncWriter[State]):
     set = written(State.set)
     get = at_once(State.get)
     entry = at_once(State.entry)
-    delete = written(State.delete, adds=False)
+    delete = written(State.delete)
     list = streamed(State.list)
     as_of = in_thread(State.as_of)
 
@@ -53,7 +54,7 @@ class AsyncMemories(AsyncWriter[Memories]):
     set = written(Memories.set)
     get = at_once(Memories.get)
     recall = at_once(Memories.recall)
-    forget = written(Memories.forget, adds=False)
+    forget = written(Memories.forget)
     list = streamed(Memories.list)
     as_of = in_thread(Memories.as_of)
 
@@ -63,7 +64,7 @@ class AsyncVectors(AsyncWriter[Vectors]):
 
     store = written(Vectors.store)
     search = in_thread(Vectors.search)
-    delete = written(Vectors.delete, adds=False)
+    delete = written(Vectors.delete)
     models = at_once(Vectors.models)
     reembed = in_thread(Vectors.reembed)
 
@@ -78,7 +79,7 @@ class AsyncFiles(AsyncWriter[Files]):
     last_known = in_thread(Files.last_known)
     open = in_thread(Files.open)
     info = in_thread(Files.info)
-    delete = written(Files.delete, adds=False)
+    delete = written(Files.delete)
     list = streamed(Files.list)
 
 
@@ -198,8 +199,8 @@ class AsyncNode(AsyncWriter[Node]):
     async def apply(self, envelopes: Iterable[bytes]) -> list[Applied]:
         """Takes in envelopes from elsewhere, each once, in any order; says what became of each."""
         results: list[Applied] = []
-        for batch in batches(envelopes):
-            results += await self._writer.add(Intake(self._writer.engine.ctx, batch))
+        for intake in intakes(self._writer.engine.ctx, envelopes):
+            results += await self._writer.write("intake", intake)
         return results
 
     meshes = at_once(Node.meshes)

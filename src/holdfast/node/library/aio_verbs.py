@@ -40,17 +40,14 @@ class AsyncWriter(AsyncFace[S]):
 
 
 def written(
-    verb: Callable[Concatenate[S, P], T], *, adds: bool = True
+    verb: Callable[Concatenate[S, P], T],
 ) -> Callable[Concatenate[AsyncWriter[S], P], Coroutine[Any, Any, T]]:
-    """A verb that `verbs.writes` has made. `adds`: it brings something new, which is refused while
-    the disk has no room for it.
-    """
-    prepare = vars(verb)["__wrapped__"]
+    """A verb that `verbs.writes` has made; it is counted under the same name."""
+    prepare, operation = vars(verb)["__wrapped__"], vars(verb)["operation"]
 
     @wraps(verb)
     async def call(self: AsyncWriter[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        run = self._writer.add if adds else self._writer.write
-        result: T = await run(prepare(self._sync, *args, **kwargs))
+        result: T = await self._writer.write(operation, prepare(self._sync, *args, **kwargs))
         return result
 
     return call

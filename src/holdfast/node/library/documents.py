@@ -140,28 +140,16 @@ class _Owned:
 
 # --- writing many ------------------------------------------------------------------------------
 
-_DELETING: Final = frozenset({"state.delete", "memory.forget", "vector.delete", "file.delete"})
-"""They are let through while the disk is full."""
-
 
 async def write_all(
     writer: LoopWriter, prepared: Iterable[Prepared]
 ) -> list[Receipt | HoldfastError]:
-    """What became of each, in their order."""
+    """Writes all that is ready, and returns what became of each, in their order."""
     # All are handed over before the first is waited for, so that they share commits.
-    under_way = [_hand_over(writer, one) for one in prepared]
+    under_way = [
+        one if isinstance(one, HoldfastError) else writer.write(one.op, one) for one in prepared
+    ]
     return [await _outcome(one) for one in under_way]
-
-
-def _hand_over(writer: LoopWriter, one: Prepared) -> asyncio.Future[Receipt] | HoldfastError:
-    if isinstance(one, HoldfastError):
-        return one
-    if one.op in _DELETING:
-        return writer.write(one)
-    try:
-        return writer.add(one)
-    except HoldfastError as error:  # the disk has filled up in between
-        return error
 
 
 async def _outcome(one: asyncio.Future[Receipt] | HoldfastError) -> Receipt | HoldfastError:

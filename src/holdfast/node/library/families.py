@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, TypeAlias, TypeVar
 
-from holdfast.node.core import operations
+from holdfast.node.core import files, operations
 from holdfast.node.core.change import Receipt
-from holdfast.node.core.engine import Content, NodeEngine
+from holdfast.node.core.engine import NodeEngine
+from holdfast.node.core.files import Content
 from holdfast.node.core.views import FileInfo, Hit, LastKnown, Memory, StateEntry
 from holdfast.node.library.last_known import last_known
 from holdfast.node.library.verbs import writes
@@ -203,15 +204,15 @@ class Files(_Family):
 
     def share(self, path: str, content: Content, *, id: str | None = None) -> Receipt:
         """Shares content under a path, in place of what this peer has shared there before."""
-        return self._engine.share(self._mesh, path, content, id)
+        return files.share_file(self._engine, self._mesh, path, content, id)
 
     def read(self, path: str, *, peer: str | None = None) -> bytes:
         """The verified content of our own file, or of that of one peer."""
-        return self._engine.read_file(self._mesh, path, peer)
+        return files.read_file(self._engine, self._mesh, path, peer)
 
     def open(self, path: str, *, peer: str | None = None) -> BinaryIO:
         """A stream of verified content, for what should not be in memory at once."""
-        return self._engine.open_file(self._mesh, path, peer)
+        return files.open_file(self._engine, self._mesh, path, peer)
 
     def last_known(self, path: str, *, peer: str | None = None) -> LastKnown:
         """The content if it is here, else that of the newest older version that is."""
@@ -219,7 +220,8 @@ class Files(_Family):
 
     def info(self, path: str, *, peer: str | None = None) -> FileInfo:
         """Size, hash and time of a file, and whether its content is on this machine."""
-        return self._engine.file_info(self._engine.find_file(self._mesh, path, peer))
+        row = files.find_file(self._engine, self._mesh, path, peer)
+        return files.file_info(self._engine, row)
 
     @writes("file.delete")
     def delete(self, path: str, *, id: str | None = None) -> Work[Receipt]:
@@ -234,7 +236,7 @@ class Files(_Family):
 
         for row in self._rows(scan, lambda row: (row.owner, row.path), ("", "")):
             if not row.tombstone:
-                yield self._engine.file_info(row)
+                yield files.file_info(self._engine, row)
 
 
 class Tasks(_Family):
@@ -244,7 +246,7 @@ class Tasks(_Family):
     def create(self, title: str, *, description: str = "", id: str | None = None) -> Work[TaskRow]:
         """Adds a task that is open."""
         change = operations.task_create(self._engine.ctx, self._mesh, title, description, id)
-        return operations.then_task(change)
+        return operations.ThenTask(change)
 
     @writes("task.claim")
     def claim(self, task: str, *, id: str | None = None) -> Work[TaskRow]:
@@ -287,7 +289,7 @@ class Tasks(_Family):
 
     def _move(self, verb: str, task: str, id: str | None) -> Work[TaskRow]:
         change = operations.task_move(self._engine.ctx, self._mesh, verb, task, id)
-        return operations.then_task(change)
+        return operations.ThenTask(change)
 
 
 class Facts(_Family):

@@ -7,6 +7,7 @@ versions, and their content is often here: better than nothing, as long as it is
 from __future__ import annotations
 
 from holdfast.node.core.engine import NodeEngine
+from holdfast.node.core.files import find_file, read_file
 from holdfast.node.core.views import LastKnown
 from holdfast.rules.bodies import FileShare, decode_trusted_body
 from holdfast.rules.envelope import Envelope, decode_trusted
@@ -17,9 +18,9 @@ from holdfast.storage.ports import Reader
 
 
 def last_known(engine: NodeEngine, mesh: str, path: str, peer: str | None) -> LastKnown:
-    row = engine.find_file(mesh, path, peer)
+    row = find_file(engine, mesh, path, peer)
     try:
-        content = engine.read_file(mesh, path, peer)
+        content = read_file(engine, mesh, path, peer)
         return LastKnown("fresh", content, row.sha256, row.lamport, row.updated_at)
     except (BlobElsewhere, BlobMissing, BlobCorrupt):
         for envelope, share in engine.read(

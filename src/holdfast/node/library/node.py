@@ -9,8 +9,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from holdfast.node.core.change import Receipt
-from holdfast.node.core.engine import Content, NodeEngine
-from holdfast.node.core.intake import Applied, Intake
+from holdfast.node.core.engine import NodeEngine
+from holdfast.node.core.files import Content
+from holdfast.node.core.intake import Applied
+from holdfast.node.core.receive import intakes
 from holdfast.node.core.views import MeshClock, PeerInfo
 from holdfast.node.home.opening import Opened, open_home
 from holdfast.node.library import conflicts
@@ -23,7 +25,7 @@ from holdfast.node.messages.outbox import Outbox
 from holdfast.node.messages.send import Sent, one_destination, prepare
 from holdfast.node.upkeep.sweep import DEFAULT_TTL, SweepReport, Ttl, sweep
 from holdfast.rules.errors import AlreadyExists
-from holdfast.rules.limits import CHUNK_ROWS, INTAKE_BATCH_BYTES, PEER_STALE_MS
+from holdfast.rules.limits import PEER_STALE_MS
 from holdfast.rules.names import check_key, check_mesh
 from holdfast.rules.rows import ConflictRow, MeshRow, WarningRow
 from holdfast.storage.ports import Transaction, Work
@@ -154,8 +156,8 @@ class Node:
     def apply(self, envelopes: Iterable[bytes]) -> list[Applied]:
         """Takes in envelopes from elsewhere, each once, in any order; says what became of each."""
         results: list[Applied] = []
-        for batch in batches(envelopes):
-            results += self._engine.write("intake", Intake(self._engine.ctx, batch))
+        for intake in intakes(self._engine.ctx, envelopes):
+            results += self._engine.write("intake", intake)
         return results
 
     def receive_blob(self, content: Content) -> str:
@@ -226,17 +228,3 @@ def open_node(
 ) -> Node:
     """Opens a home. `create` makes it first if it is not there, for the peer that `peer` names."""
     return Node(open_home(home, peer=peer, create=create, sync=sync, **inner))
-
-
-def batches(envelopes: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """At most CHUNK_ROWS at a time, and fewer where they are large: a batch is one transaction."""
-    batch: list[bytes] = []
-    size = 0
-    for raw in envelopes:
-        batch.append(raw)
-        size += len(raw)
-        if len(batch) == CHUNK_ROWS or size >= INTAKE_BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch

@@ -47,7 +47,7 @@ from holdfast.rules.limits import (
     LONG_POLL_MS_DEFAULT,
     QUARANTINE_ROWS_MAX,
 )
-from holdfast.rules.links import LinkPlan, after_quarantine, consumer_name, start_of
+from holdfast.rules.links import LinkPlan, LinkState, after_quarantine, consumer_name, start_of
 from holdfast.rules.rows import LinkRow
 
 log = logging.getLogger("holdfast")
@@ -348,9 +348,10 @@ class LinkConnection:
         except receive.LinkReplaced:
             self.end()  # what follows is the new link's affair
             return None
-        except OverLimit:
+        except OverLimit as error:
             self._check_quarantine()
-            raise
+            # Not full yet, and without room for this batch: a person has to look, too.
+            raise _Planned(LinkPlan(LinkState.QUARANTINE_FULL, None), error) from error
 
     def _check_quarantine(self) -> None:
         name = self._row.name

@@ -1,12 +1,12 @@
-"""The receiver's side of a pull: a batch from another node's log becomes entries of our own.
+"""The receiver's side of a link: a batch from another node's log becomes entries of our own.
 
 A batch is believed or refused as a whole before anything is written: a source that sends what was
-not asked of it, or that speaks for somebody it may not speak for, is not an honest source. Within
-an honest batch one bad envelope harms nobody: it is set aside with the reason, and the rest goes
-on.
+not requested, or entries of an origin that it may not carry, is not honest. Within an honest batch
+one bad envelope harms no other: it goes into quarantine with the reason.
 
-The cursor of the link moves in the transaction that stores what it covers. Whatever dies at
-whatever moment, the same entries come again or do not, and none is skipped.
+What is believed goes through the receive step of `node/core/receive.py`, and the cursor of the link
+moves in the same transaction. After a crash the same entries come again or do not, and none is
+skipped.
 """
 
 from __future__ import annotations
@@ -14,72 +14,64 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from holdfast.node.core.engine import NodeEngine
-from holdfast.node.core.intake import Intake
-from holdfast.node.core.object_transfer import ObjectGone
+from holdfast.node.core.receive import pieces, receive_arrivals
 from holdfast.protocol.log_wire import Batch
-from holdfast.rules.arrivals import Arrival, Arrivals, Arrived, Named, objects_of, read_arrivals
-from holdfast.rules.bodies import VectorStore
+from holdfast.rules.arrivals import (
+    Arrivals,
+    Arrived,
+    Named,
+    header_of,
+    objects_of,
+    read_arrivals,
+)
 from holdfast.rules.errors import (
     BadAnswer,
     BadInput,
     EpochChanged,
     ForgedOrigin,
-    OverLimit,
     UnknownLink,
     UnknownZone,
     ZoneNotTrusted,
 )
 from holdfast.rules.filters import EVERYTHING
-from holdfast.rules.limits import (
-    CHUNK_ROWS,
-    LINK_BATCH_BYTES,
-    LINK_BATCH_ROWS,
-    QUARANTINE_ROWS_MAX,
-    REASON_CHARS_MAX,
-)
-from holdfast.rules.reconcile import Outcome
-from holdfast.rules.rows import LinkRow, QuarantineRow
+from holdfast.rules.rows import LinkRow
 from holdfast.storage.ports import Reader, Transaction
-
-_OTHER_COST: Final = LINK_BATCH_ROWS // CHUNK_ROWS
-"""What is folded into a table takes about so many times as long as a plain fact."""
-_VECTOR_COST: Final = 2 * _OTHER_COST
-"""Long vectors, which are put into a search index besides."""
 
 
 class BatchReceived(msgspec.Struct, frozen=True):
     """What became of a batch."""
 
     link: LinkRow
+    """The link with its cursor behind the batch."""
     new: int = 0
     known: int = 0
     quarantined: int = 0
 
 
 class DecodedBatch(NamedTuple):
-    """A batch whose entries are read and checked, as far as that needs no store."""
+    """A batch whose entries are decoded and checked, as far as that needs no store."""
 
     batch: Batch
     arrivals: Arrivals
 
 
 class LinkReplaced(Exception):
-    """The link that the batch was asked for was removed, and another has its name."""
+    """The link that requested the batch was removed, and another link has its name."""
 
 
 def decode_batch(batch: Batch) -> DecodedBatch:
-    """Reads the entries of a batch once for all that is done with it."""
+    """Decodes the entries of a batch, once for everything that is done with it."""
     return DecodedBatch(batch, read_arrivals(batch.raws))
 
 
 def objects_named(batch: Batch | DecodedBatch) -> list[Named]:
-    """The objects that entries of a batch name, each once: they must be here before the batch is
-    taken. What cannot be read names nothing; `receive_batch` says what is wrong with it.
+    """The objects that the entries of a batch name, each once: they must be here before
+    `receive_batch` is called. An entry that cannot be decoded names nothing.
     """
     incoming = batch if isinstance(batch, DecodedBatch) else decode_batch(batch)
     return objects_of(incoming.arrivals)
@@ -93,25 +85,25 @@ def receive_batch(
     asked: LinkRow | None = None,
     absent: Collection[str] | None = None,
 ) -> BatchReceived:
-    """Stores a batch and moves the link past it. A large one goes in several transactions, each
-    with the cursor that it leads to.
+    """Stores a batch and moves the cursor of the link past it. A large batch is stored in several
+    transactions, each with the cursor that it leads to.
 
-    `asked` is the link as it was when the batch was asked for; another one under its name gets
-    nothing of it (LinkReplaced). `absent` are the objects that the source does not have; that the
-    others are still here is looked at again where no sweep can take them (ObjectGone).
+    `asked` is the link as it was when the batch was requested: if another link has its name by now,
+    `LinkReplaced` is raised. `absent` are the objects that the source does not have; `ObjectGone`
+    is raised if one of the others is gone.
     """
     engine.check_room()
     incoming = batch if isinstance(batch, DecodedBatch) else decode_batch(batch)
     row, via = engine.read("link.take", partial(_judge, engine, link, asked, incoming))
-    taken = BatchReceived(row)
+    received = BatchReceived(row)
     for piece in _pieces(incoming, row):
-        taken = engine.write("link.take", partial(_store, engine, piece, via, taken, absent))
-    return taken
+        received = engine.write("link.take", partial(_store, engine, piece, via, received, absent))
+    return received
 
 
 def start_over(engine: NodeEngine, link: str, epoch: int, first: int) -> LinkRow:
-    """Reads the source's log again from its first offset, which is one of another epoch. What is
-    known already is met as known.
+    """Moves the cursor to the beginning of a log that counts in another epoch. Entries that are
+    known already are found to be known when they come.
     """
     if epoch < 1 or first < 1:
         raise BadInput(f"offset {first} of epoch {epoch} is no place in a log")
@@ -119,7 +111,9 @@ def start_over(engine: NodeEngine, link: str, epoch: int, first: int) -> LinkRow
 
 
 def skip_to(engine: NodeEngine, link: str, first_available: int) -> LinkRow:
-    """Goes on after what the source no longer has, as an operator decided. Never backwards."""
+    """Moves the cursor past entries that the source no longer has, because a person decided so.
+    The cursor never moves backwards.
+    """
     if first_available < 1:
         raise BadInput(f"offset {first_available} is no place in a log")
     return _move(
@@ -171,20 +165,11 @@ def _judge(
     if zone.blocked_at is not None:
         raise ZoneNotTrusted(f"zone {zone.name!r} is blocked", hint="see: holdfast peer list")
     _check_place(row, batch.epoch, batch.start, batch.first)
-    said = _said(arrivals)
-    _check_origins(engine.ctx.peer, row, said, tx)
-    _check_asked_for(row, said)
+    # An arrival that cannot be decoded has no header; it goes into quarantine later.
+    headers = [header for one in arrivals if (header := header_of(one)) is not None]
+    _check_origins(engine.ctx.peer, row, headers, tx)
+    _check_filter(row, headers)
     return row, zone.number
-
-
-def _said(arrivals: Arrivals) -> list[Arrived]:
-    """What each arrival says of itself. One that cannot be read says nothing, and is set aside."""
-    said = [one for one in arrivals if isinstance(one, tuple)]
-    if len(said) < len(arrivals):
-        others = [one.envelope for one in arrivals if isinstance(one, Arrival)]
-        read = [e for e in others if e is not None]
-        said += [(e.id, e.mesh, e.op, e.entity, e.origin, e.lamport, b"") for e in read]
-    return said
 
 
 def _check_place(row: LinkRow, epoch: int, start: int, first: int) -> None:
@@ -202,17 +187,19 @@ def _check_place(row: LinkRow, epoch: int, start: int, first: int) -> None:
         )
 
 
-def _check_origins(us: str, row: LinkRow, said: list[Arrived], tx: Reader) -> None:
-    """A source speaks for itself and for whom it may carry, and never for us."""
+def _check_origins(us: str, row: LinkRow, headers: list[Arrived], tx: Reader) -> None:
+    """A source brings its own entries and those of origins that it may carry. Entries of ours must
+    be known here.
+    """
     allowed = row.filter.origins
-    origins = {one[4] for one in said}
+    origins = {header[4] for header in headers}
     for origin in sorted(origins):
         if allowed and origin not in allowed:
             raise ForgedOrigin(f"link {row.name!r} brought an entry of {origin!r}, as it may not")
     if us not in origins:
         return
-    for one in said:
-        if one[4] == us and tx.log_find(one[0]) is None and tx.forgotten(one[0]) is None:
+    for id, _, _, _, origin, _, _ in headers:
+        if origin == us and tx.log_find(id) is None and tx.forgotten(id) is None:
             raise ForgedOrigin(
                 f"link {row.name!r} brought an entry in our own name that we do not have",
                 hint="somebody makes up entries; or this node was restored and lost some of its "
@@ -220,12 +207,13 @@ def _check_origins(us: str, row: LinkRow, said: list[Arrived], tx: Reader) -> No
             )
 
 
-def _check_asked_for(row: LinkRow, said: list[Arrived]) -> None:
-    asked = msgspec.structs.replace(row.filter, origins=(), beyond="")
-    if asked == EVERYTHING:
+def _check_filter(row: LinkRow, headers: list[Arrived]) -> None:
+    """A source sends nothing that the filter of the link leaves out."""
+    requested = msgspec.structs.replace(row.filter, origins=(), beyond="")
+    if requested == EVERYTHING:
         return
-    for _, mesh, op, entity, origin, _, _ in said:
-        if not asked.passes(mesh, op, entity, origin, ""):
+    for _, mesh, op, entity, origin, _, _ in headers:
+        if not requested.passes(mesh, op, entity, origin, ""):
             raise BadAnswer(
                 f"link {row.name!r} brought {op} {entity!r} of mesh {mesh!r}, as was not asked for",
                 hint="the source does not keep to the filter; nothing was taken",
@@ -236,7 +224,7 @@ def _check_asked_for(row: LinkRow, said: list[Arrived]) -> None:
 
 
 class _Piece(NamedTuple):
-    """As much of a batch as one transaction takes."""
+    """The part of a batch that one transaction stores."""
 
     epoch: int
     first: int
@@ -247,40 +235,18 @@ class _Piece(NamedTuple):
 
 
 def _pieces(incoming: DecodedBatch, row: LinkRow) -> Iterator[_Piece]:
-    """What lies beyond the cursor, in the order of the source."""
+    """The entries beyond the cursor, in the order of the source."""
     batch, arrivals = incoming
-    at = bisect_right(batch.offsets, row.cursor)
-    start = batch.start
-    if at == len(arrivals) and (batch.upto > row.cursor or not row.epoch):
-        # Nothing for us, and that is news too: the filter has passed over it.
-        yield _Piece(batch.epoch, batch.first, start, batch.upto, [], [])
-    while at < len(arrivals):
-        end = _fill(incoming, at)
+    first_new = bisect_right(batch.offsets, row.cursor)
+    if first_new == len(arrivals) and row.epoch and batch.upto <= row.cursor:
+        return
+    begin = batch.start
+    for start, end in pieces(arrivals, first_new):
+        # Behind the last entry lies only what the filter has left out.
         upto = batch.upto if end == len(arrivals) else batch.offsets[end - 1]
-        yield _Piece(batch.epoch, batch.first, start, upto, batch.offsets[at:end], arrivals[at:end])
-        at, start = end, upto + 1
-
-
-def _fill(incoming: DecodedBatch, at: int) -> int:
-    """Where a transaction that begins at `at` ends, so that it is done within its time."""
-    arrivals, raws = incoming.arrivals, incoming.batch.raws
-    end = min(at + LINK_BATCH_ROWS, len(arrivals))
-    plain = set(map(type, arrivals[at:end])) == {tuple}
-    if plain and sum(map(len, raws[at:end])) <= LINK_BATCH_BYTES:
-        return end
-    cost = size = 0
-    for end in range(at, len(arrivals)):
-        if cost >= LINK_BATCH_ROWS or size >= LINK_BATCH_BYTES:
-            return end
-        cost += _cost(arrivals[end])
-        size += len(raws[end])
-    return len(arrivals)
-
-
-def _cost(arrival: Arrived | Arrival) -> int:
-    if isinstance(arrival, tuple):
-        return 1
-    return _VECTOR_COST if isinstance(arrival.body, VectorStore) else _OTHER_COST
+        offsets = batch.offsets[start:end]
+        yield _Piece(batch.epoch, batch.first, begin, upto, offsets, arrivals[start:end])
+        begin = upto + 1
 
 
 def _store(
@@ -291,58 +257,30 @@ def _store(
     absent: Collection[str] | None,
     tx: Transaction,
 ) -> BatchReceived:
-    # All of this again, because somebody may have changed or moved it since.
+    # Checked again: since `_judge` the link may have been changed or moved.
     row = _require_same(tx, before.link)
-    link = row.name
     _check_place(row, piece.epoch, piece.start, piece.first)
-    skipped = bisect_right(piece.offsets, row.cursor)
-    arrivals, offsets = piece.arrivals[skipped:], piece.offsets[skipped:]
-    _check_objects(engine, arrivals, absent)
-    applied = Intake.of(engine.ctx, arrivals, via)(tx)
-    now = engine.ctx.now_ms()
-    refused = [
-        QuarantineRow(
-            link=link,
-            epoch=piece.epoch,
-            offset=offset,
-            code=result.error.code,
-            message=result.error.message[:REASON_CHARS_MAX],
-            raw=arrival[-1] if isinstance(arrival, tuple) else arrival.raw,
-            found_at=now,
-        )
-        for offset, arrival, result in zip(offsets, arrivals, applied, strict=True)
-        if result.error is not None
-    ]
-    _set_aside(tx, link, refused)
-    known = [one.outcome for one in applied].count(Outcome.NOOP_ALREADY_APPLIED)
+    known = bisect_right(piece.offsets, row.cursor)
+    received = receive_arrivals(
+        engine,
+        tx,
+        piece.arrivals[known:],
+        lane=row.name,
+        epoch=piece.epoch,
+        offsets=piece.offsets[known:],
+        absent=absent,
+        via=via,
+    )
     moved = msgspec.structs.replace(
-        row, epoch=piece.epoch, cursor=max(row.cursor, piece.upto), moved_at=now
+        row,
+        epoch=piece.epoch,
+        cursor=max(row.cursor, piece.upto),
+        moved_at=engine.ctx.now_ms(),
     )
     tx.link_put(moved)
     return BatchReceived(
         moved,
-        before.new + len(applied) - known - len(refused),
-        before.known + known,
-        before.quarantined + len(refused),
+        before.new + received.new,
+        before.known + received.known,
+        before.quarantined + received.refused,
     )
-
-
-def _check_objects(engine: NodeEngine, arrivals: Arrivals, absent: Collection[str] | None) -> None:
-    """In the transaction: a sweep removes files in one, too."""
-    if absent is None:
-        return
-    for named in objects_of(arrivals):
-        if named.sha256 not in absent and not engine.blobs.exists(named.sha256):
-            raise ObjectGone
-
-
-def _set_aside(tx: Transaction, link: str, refused: list[QuarantineRow]) -> None:
-    if not refused:
-        return
-    if tx.quarantine_count(link) >= QUARANTINE_ROWS_MAX:
-        raise OverLimit(
-            f"link {link!r} has set {QUARANTINE_ROWS_MAX} envelopes aside already",
-            hint=f"look at them first: holdfast link quarantine {link}",
-        )
-    for row in refused:
-        tx.quarantine_add(row)

@@ -18,12 +18,8 @@ import msgspec
 from holdfast.node.broker_client.client import BrokerClient
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.sharing.publish import GUEST
-from holdfast.node.snapshots.mesh_snapshot import (
-    Progress,
-    SnapshotTaken,
-    no_progress,
-    take_snapshot,
-)
+from holdfast.node.snapshots.download import SnapshotTaken, take_snapshot
+from holdfast.node.snapshots.jobs import Progress, no_progress
 from holdfast.protocol.broker_http import Standing
 from holdfast.rules.errors import AlreadyExists
 from holdfast.rules.invites import Invite

@@ -15,7 +15,7 @@ from holdfast.node.broker_client.client import BrokerClient
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.sharing import join, publish
 from holdfast.node.sharing.publish import OWNER
-from holdfast.node.snapshots import mesh_snapshot
+from holdfast.node.snapshots import jobs
 from holdfast.node.snapshots.mesh_export import GIVEN_UP
 from holdfast.rules.errors import Conflict, NotAMember, NotFound
 from holdfast.rules.limits import CHUNK_ROWS
@@ -68,7 +68,7 @@ def make_personal(engine: NodeEngine, mesh: str) -> Left:
             )
         )
         tx.known_members_put(mesh, [])
-        for module in (publish, join, mesh_snapshot):
+        for module in (publish, join, jobs):
             for job in module.jobs_of(mesh):
                 tx.job_drop(job)
 

@@ -27,8 +27,9 @@ import msgspec
 
 from holdfast.node.broker_client.client import BrokerClient
 from holdfast.node.core.engine import NodeEngine
+from holdfast.node.snapshots.jobs import Progress, no_progress
 from holdfast.node.snapshots.mesh_export import entries, has_forgotten, is_exported
-from holdfast.node.snapshots.mesh_snapshot import Progress, no_progress, upload_snapshot
+from holdfast.node.snapshots.upload import upload_snapshot
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import AlreadyExists, Conflict, NotShared, StoreBusy
 from holdfast.rules.invites import check_broker_url

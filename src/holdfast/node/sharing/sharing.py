@@ -27,7 +27,7 @@ from holdfast.node.sharing import publish
 from holdfast.node.sharing.join import JoinedMesh
 from holdfast.node.sharing.leave import Left
 from holdfast.node.sharing.publish import Published, Publishing
-from holdfast.node.snapshots.mesh_snapshot import Progress, no_progress
+from holdfast.node.snapshots.jobs import Progress, no_progress
 from holdfast.node.trust.trust import Trust
 from holdfast.protocol.broker_http import Destination, InviteInfo, MadeInvite, Member
 from holdfast.rules.errors import BadInput, Conflict, NotShared, UnknownKey

@@ -17,7 +17,7 @@ from functools import partial
 import msgspec
 
 from holdfast.node.core.engine import NodeEngine
-from holdfast.node.snapshots.mesh_snapshot import is_kept
+from holdfast.node.snapshots.upload import is_kept
 from holdfast.node.sync.mesh_state import MeshState
 from holdfast.protocol.frames import MeshPosition
 from holdfast.rules.broker_sync import Cursor, LostAtBroker, Move, epoch_moved

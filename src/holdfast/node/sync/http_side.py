@@ -12,7 +12,8 @@ from holdfast.node.broker_client.client import BrokerClient
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.object_transfer import pull_objects
 from holdfast.node.sharing import join
-from holdfast.node.snapshots.mesh_snapshot import keep_snapshot, take_snapshot, upload_snapshot
+from holdfast.node.snapshots.download import take_snapshot
+from holdfast.node.snapshots.upload import keep_snapshot, upload_snapshot
 from holdfast.node.sync.session import BrokerAddress
 from holdfast.node.trust.trust import Trust
 from holdfast.rules.errors import BlobCorrupt, BlobMissing, BodyTooLarge, NotAllowed

@@ -1,57 +1,41 @@
 """What a broker brings: pages of envelopes become entries of our log, and move the cursor.
 
-The broker has checked who may say what: every origin of the mesh is believed, but our own. An
-envelope in our name that we do not know is one that we lost in a restore, or somebody else's. A bad
-envelope harms nobody: it is set aside with the reason, and the rest goes on.
+The broker has checked who may write what, so every origin of the mesh is believed except our own.
+An envelope in our name that we do not know is one that we lost in a restore, or is forged
+(`objection` in `node/core/intake.py` decides). A bad envelope harms no other: it goes into
+quarantine with the reason.
 
-They bear no zone in our log: a link of another node, member or not, is given them as it is given
-our own.
+In our log these entries bear no zone, so that links of other nodes get them like our own.
 
-Entries, inbox, quarantine, what stood where, and the cursor: all of it is one transaction. Whatever
-dies at whatever moment, the same page comes again or does not, and nothing is skipped.
+A page goes through the receive step of `node/core/receive.py`. Where each entry stands at the
+broker, and the cursor, are stored in the same transaction. After a crash the same page comes again
+or does not, and nothing is skipped.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
+from holdfast.node.core import receive
 from holdfast.node.core.engine import NodeEngine
-from holdfast.node.core.intake import Applied, Intake, objection
-from holdfast.node.core.object_transfer import ObjectGone
 from holdfast.node.sync.mesh_state import MeshState
 from holdfast.protocol.frames import Entries
-from holdfast.rules.arrivals import Arrival, Arrivals, Arrived, objects_of, read_arrivals
-from holdfast.rules.bodies import VectorStore
+from holdfast.rules.arrivals import Arrivals, objects_of, read_arrivals
 from holdfast.rules.broker_rows import FeedRow
 from holdfast.rules.broker_sync import Cursor
-from holdfast.rules.errors import (
-    BadAnswer,
-    HoldfastError,
-    OverLimit,
-    UnknownMesh,
-)
-from holdfast.rules.limits import (
-    CHUNK_ROWS,
-    LINK_BATCH_BYTES,
-    LINK_BATCH_ROWS,
-    QUARANTINE_ROWS_MAX,
-    REASON_CHARS_MAX,
-)
+from holdfast.rules.errors import BadAnswer, UnknownMesh
 from holdfast.rules.reconcile import Outcome
-from holdfast.rules.rows import QuarantineRow
 from holdfast.storage.ports import Transaction
-
-_OTHER_COST: Final = LINK_BATCH_ROWS // CHUNK_ROWS
-_VECTOR_COST: Final = 2 * _OTHER_COST
 
 
 class DecodedPage(NamedTuple):
-    """A page whose envelopes are read and checked, as far as that needs no store."""
+    """A page whose envelopes are decoded and checked, as far as that needs no store."""
 
     entries: Entries
     arrivals: Arrivals
@@ -75,7 +59,9 @@ class CursorMoved(Exception):
 
 
 def decode_page(entries: Entries) -> DecodedPage:
-    """Reads a page once for all that is done with it. Raises if it is not one."""
+    """Decodes a page, once for everything that is done with it. Raises `BadAnswer` if its rows are
+    out of order.
+    """
     seqs = [row.seq for row in entries.rows]
     inside = all(entries.after < seq <= entries.to for seq in seqs)
     if not inside or any(b <= a for a, b in pairwise(seqs)):
@@ -84,38 +70,19 @@ def decode_page(entries: Entries) -> DecodedPage:
 
 
 def objects_wanted(engine: NodeEngine, incoming: DecodedPage) -> list[str]:
-    """Objects that the page names and that are not here."""
+    """The hashes of the objects that the page names and that are not here."""
     return [o.sha256 for o in objects_of(incoming.arrivals) if not engine.blobs.exists(o.sha256)]
 
 
 def pieces(incoming: DecodedPage) -> Iterator[DecodedPage]:
-    """The same as pages that are small enough to be stored within the time of a transaction."""
+    """Cuts a page into pages that are small enough for one transaction each."""
     entries, arrivals = incoming
-    start, after = 0, entries.after
-    while True:
-        end = _fill(incoming, start)
+    after = entries.after
+    for start, end in receive.pieces(arrivals):
         to = entries.to if end == len(arrivals) else entries.rows[end - 1].seq
         piece = msgspec.structs.replace(entries, after=after, to=to, rows=entries.rows[start:end])
         yield DecodedPage(piece, arrivals[start:end])
-        if end == len(arrivals):
-            return
-        start, after = end, to
-
-
-def _fill(incoming: DecodedPage, start: int) -> int:
-    cost = size = 0
-    for end in range(start, len(incoming.arrivals)):
-        if cost >= LINK_BATCH_ROWS or size >= LINK_BATCH_BYTES:
-            return end
-        cost += _cost(incoming.arrivals[end])
-        size += len(incoming.entries.rows[end].raw)
-    return len(incoming.arrivals)
-
-
-def _cost(arrival: Arrived | Arrival) -> int:
-    if isinstance(arrival, tuple):
-        return 1
-    return _VECTOR_COST if isinstance(arrival.body, VectorStore) else _OTHER_COST
+        after = to
 
 
 def receive_page(
@@ -124,22 +91,24 @@ def receive_page(
     incoming: DecodedPage,
     absent: Collection[str] | None = None,
 ) -> PageReceived:
-    """Stores one page and moves the cursor to its end, in one transaction. Moved if the cursor is
-    elsewhere. `absent` are objects that the broker does not have; that the others are still here is
-    looked at where no sweep can take them (ObjectGone).
+    """Stores one page and moves the cursor to its end, in one transaction. Raises `CursorMoved` if
+    the cursor is elsewhere. `absent` are objects that the broker does not have; `ObjectGone` is
+    raised if one of the others is gone.
     """
     return engine.write("sync.take", partial(_store, engine, mesh, incoming, absent))
 
 
 def receive_urgent(engine: NodeEngine, mesh: MeshState, rows: Sequence[FeedRow]) -> int:
-    """Urgent messages ahead of their turn: into the inbox, and the cursor stays. What is refused
-    comes again with its page, and is set aside then. Says how many were new.
+    """Puts urgent messages into the inbox ahead of their turn; the cursor stays. A refused one
+    comes again with its page and is quarantined then. Returns how many were new.
     """
     arrivals = read_arrivals(row.raw for row in rows)
 
     def work(tx: Transaction) -> int:
-        applied, _ = _apply(engine, mesh, rows, arrivals, tx)
-        return sum(one.outcome is not Outcome.NOOP_ALREADY_APPLIED for one in applied)
+        applied = receive.apply_arrivals(
+            engine, tx, arrivals, mesh=mesh.slug, delivered=_broker_ids(rows)
+        )
+        return sum(one.outcome not in (None, Outcome.NOOP_ALREADY_APPLIED) for one in applied)
 
     return engine.write("sync.express", work)
 
@@ -158,84 +127,31 @@ def _store(
     cursor = Cursor(row.broker_epoch, row.broker_seq)
     if cursor.epoch != entries.epoch or cursor.seq < entries.after:
         raise CursorMoved(cursor)
-    fresh = [at for at, found in enumerate(entries.rows) if found.seq > cursor.seq]
-    rows = [entries.rows[at] for at in fresh]
-    arrivals = [arrivals[at] for at in fresh]
-    if absent is not None:
-        for named in objects_of(arrivals):
-            if named.sha256 not in absent and not engine.blobs.exists(named.sha256):
-                raise ObjectGone
-    applied, places = _apply(engine, mesh, rows, arrivals, tx)
-    refused = [
-        (found, one.error)
-        for found, one in zip(places, applied, strict=True)
-        if one.error is not None
-    ]
-    _set_aside(engine, mesh, entries.epoch, refused, tx)
-    heard = [
-        (found.seq, one.offset)
-        for found, one in zip(places, applied, strict=True)
+    seqs = [found.seq for found in entries.rows]
+    known = bisect_right(seqs, cursor.seq)
+    received = receive.receive_arrivals(
+        engine,
+        tx,
+        arrivals[known:],
+        lane=mesh.lane,
+        epoch=entries.epoch,
+        offsets=seqs[known:],
+        absent=absent,
+        mesh=mesh.slug,
+        delivered=_broker_ids(entries.rows[known:]),
+    )
+    positions = [
+        (seq, one.offset)
+        for seq, one in zip(seqs[known:], received.applied, strict=True)
         if one.offset  # 0: known, but no longer in our log
     ]
-    tx.broker_positions_add(mesh.slug, entries.epoch, heard)
+    tx.broker_positions_add(mesh.slug, entries.epoch, positions)
     moved = Cursor(entries.epoch, max(cursor.seq, entries.to))
     now = engine.ctx.now_ms()
     tx.mesh_change(msgspec.structs.replace(row, broker_seq=moved.seq, last_sync_at=now))
-    known = [one.outcome for one in applied].count(Outcome.NOOP_ALREADY_APPLIED)
-    return PageReceived(moved, len(applied) - known - len(refused), known, len(refused))
+    return PageReceived(moved, received.new, received.known, received.refused)
 
 
-def _apply(
-    engine: NodeEngine,
-    mesh: MeshState,
-    rows: Sequence[FeedRow],
-    arrivals: Arrivals,
-    tx: Transaction,
-) -> tuple[list[Applied], list[FeedRow]]:
-    """What became of each, with the row that it came in: first those that are refused out of
-    hand.
-    """
-    out: list[Applied] = []
-    out_rows: list[FeedRow] = []
-    good: Arrivals = []
-    good_rows: list[FeedRow] = []
-    for row, arrival in zip(rows, arrivals, strict=True):
-        error = objection(engine, mesh.slug, arrival, tx)
-        if error is None:
-            good.append(arrival)
-            good_rows.append(row)
-        else:
-            out.append(Applied(None, None, error=error))
-            out_rows.append(row)
-    delivered = {row.raw: row.broker_id for row in good_rows}
-    applied = Intake.of(engine.ctx, good, delivered=delivered)(tx) if good else []
-    return out + applied, out_rows + good_rows
-
-
-def _set_aside(
-    engine: NodeEngine,
-    mesh: MeshState,
-    epoch: int,
-    refused: Sequence[tuple[FeedRow, HoldfastError]],
-    tx: Transaction,
-) -> None:
-    if not refused:
-        return
-    if tx.quarantine_count(mesh.lane) + len(refused) > QUARANTINE_ROWS_MAX:
-        raise OverLimit(
-            f"{QUARANTINE_ROWS_MAX} envelopes of the mesh {mesh.slug!r} were set aside already",
-            hint=f"look at them: holdfast link quarantine {mesh.lane}",
-        )
-    now = engine.ctx.now_ms()
-    for row, error in refused:
-        tx.quarantine_add(
-            QuarantineRow(
-                link=mesh.lane,
-                epoch=epoch,
-                offset=row.seq,
-                code=error.code,
-                message=error.message[:REASON_CHARS_MAX],
-                raw=row.raw,
-                found_at=now,
-            )
-        )
+def _broker_ids(rows: Sequence[FeedRow]) -> dict[bytes, bytes]:
+    """The id that the broker gave to each envelope, by the bytes of the envelope."""
+    return {row.raw: row.broker_id for row in rows}

@@ -15,7 +15,8 @@ from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.object_transfer import ObjectGone, pull_objects
 from holdfast.node.library.node import Node
 from holdfast.node.sharing import join
-from holdfast.node.snapshots.mesh_snapshot import keep_snapshot, take_snapshot, upload_snapshot
+from holdfast.node.snapshots.download import take_snapshot
+from holdfast.node.snapshots.upload import keep_snapshot, upload_snapshot
 from holdfast.node.sync import receive
 from holdfast.node.sync.session import BrokerAddress, SyncSession
 from holdfast.node.trust.trust import Trust

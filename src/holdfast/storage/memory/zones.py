@@ -94,6 +94,13 @@ class MemoryZones(UndoTables):
     def quarantine_count(self, link: str) -> int:
         return sum(row.link == link for row in self._table("quarantine").values())
 
+    def quarantine_places(self, link: str, epoch: int) -> list[tuple[int, int, int]]:
+        return [
+            (number, row.offset, len(row.raw))
+            for number, row in sorted(self._table("quarantine").items())
+            if (row.link, row.epoch) == (link, epoch)
+        ]
+
     def quarantine_add(self, row: QuarantineRow) -> int:
         number = self._next_number("quarantine")
         self._put("quarantine", number, msgspec.structs.replace(row, number=number))

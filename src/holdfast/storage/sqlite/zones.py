@@ -69,6 +69,15 @@ class ZoneReads:
         assert isinstance(count, int)
         return count
 
+    def quarantine_places(self, link: str, epoch: int) -> list[tuple[int, int, int]]:
+        # The size of a blob stands in the header of its record: the blob itself is not read.
+        rows: list[Any] = self._con.execute(
+            "SELECT number, offset, length(raw) FROM quarantine WHERE link = ? AND epoch = ? "
+            "ORDER BY number",
+            (link, epoch),
+        ).fetchall()
+        return rows
+
     def _zone(self, values: Any) -> ZoneRow:
         zone = _ZONE.row(values)
         keys = self._con.execute(
