@@ -1,21 +1,22 @@
 """One writer, group commit.
 
-All writes of a process go through one queue. Whoever waits together is run together: in order, each
-in its own savepoint, then one commit for all, and only then are they answered. So durability costs
-one sync per group, not one per write, and a write that raises undoes itself alone. Writes that may
-be run twice (`repeatable`) get their savepoints only once one of them has raised.
+All writes of a process go through one queue. Writes that wait at the same time are a group: they
+are run in order, each in its own savepoint, then committed together, and only then answered. So
+durability costs one sync per group, not one per write, and a write that raises undoes itself alone.
+A group of writes that may all be run twice (`repeatable`) is first run without savepoints; only if
+one of them raises, the group is undone and run again with them.
 
-Two ways lead to a group. A lone thread that finds the queue empty runs its own write at once and
-pays for no hand-over. Everything else (async callers, threads that find the writer busy) queues for
-the writer's thread, which starts when it is first needed. Simulations and tests call `run_group`
+There are two ways in. A thread that finds the queue empty runs its own write at once, without a
+hand-over. All other writes (of coroutines, or of threads that find the writer busy) queue for the
+writer's thread, which starts when it is first needed. Simulations and tests call `run_group`
 themselves instead.
 
     open ──stop()──▶ stopping ──queue drained──▶ stopped
     abort() goes straight to stopped, and what waits is refused
 
 A commit that fails fails the whole group and applies nothing. If the disk failed *during* the
-commit, nobody can say what survives: the group is told `OutcomeUnknown` and the writer refuses
-further work until the home is reopened.
+commit, nobody can say what survives: the callers of the group get `OutcomeUnknown`, and the writer
+refuses further work until the home is reopened.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from typing import Any, Protocol
 
 from holdfast.rules.errors import (
     HoldfastError,
-    OutcomeUnknown,
     StoreBusy,
     StoreClosed,
     StoreFailed,
@@ -40,14 +40,13 @@ from holdfast.rules.limits import GROUP_MS_MAX, GROUP_OPS_MAX, QUEUE_OPS_MAX
 from holdfast.storage.ports import Transaction, Work
 
 Sink = Callable[[list["Ticket"]], None]
+"""Gets those tickets of a group that share it, once they have a result or an error."""
 
 log = logging.getLogger("holdfast")
 
 
 class Engine(Protocol):
-    """What the writer needs of a database: nested transactions, and to know whether one is still
-    alive.
-    """
+    """What the writer needs of a database: transactions and savepoints."""
 
     transaction: Transaction
 
@@ -60,14 +59,14 @@ class Engine(Protocol):
     def commit(self) -> None: ...
     def rollback(self) -> None: ...
     def alive(self) -> bool:
-        """Is the transaction still open? The database itself ends it after some errors."""
+        """Whether the transaction is still open: the database itself ends it after some errors."""
 
     def error(self, error: BaseException, *, committing: bool) -> BaseException:
         """The typed error for one of the database's own."""
 
 
 class Ticket:
-    """One write on its way: what to do, where to report, what came of it."""
+    """One write that waits: its work, who gets the answer, and its result or error."""
 
     __slots__ = ("error", "result", "sink", "work")
 
@@ -94,12 +93,12 @@ class GroupWriter:
         self._work_came = threading.Condition(self._lock)
         self._drained = threading.Condition(self._lock)
         self._turn = threading.Lock()
-        """Held by whoever runs groups: the engine belongs to one thread at a time."""
+        """Held by the thread that runs a group: the engine belongs to one thread at a time."""
         self._thread: threading.Thread | None = None
         self._state = "open"
         self._failed: HoldfastError | None = None
         self._busy = 0
-        self._told: tuple[Callable[[], None], ...] = ()
+        self._listeners: tuple[Callable[[], None], ...] = ()
 
     @property
     def state(self) -> str:
@@ -107,13 +106,13 @@ class GroupWriter:
 
     @property
     def failed(self) -> HoldfastError | None:
-        """What ended writing for good, if anything has."""
+        """The error after which nothing can be written any more; None if there was none."""
         return self._failed
 
-    def on_commit(self, told: Callable[[], None]) -> None:
-        """Calls `told` after every commit from now on, before the writes in it are answered."""
+    def on_commit(self, listener: Callable[[], None]) -> None:
+        """Calls `listener` after every commit from now on, before its writes are answered."""
         with self._lock:
-            self._told = (*self._told, told)
+            self._listeners = (*self._listeners, listener)
 
     # --- the two ways in ---------------------------------------------------------------------
 
@@ -151,20 +150,24 @@ class GroupWriter:
             self._work_came.notify()
 
     def enqueue(self, ticket: Ticket) -> None:
-        """Queues a write for whoever calls `run_group`: a simulation, a test."""
+        """Queues a write for the next `run_group` of a simulation or a test."""
         with self._lock:
             self._refuse_unless_open()
             self._queue.append(ticket)
 
     def run_group(self) -> int:
-        """Runs what waits now as one group, in this thread. Returns how many were answered."""
+        """Runs the writes that wait now as one group, in this thread. Returns how many were
+        answered.
+        """
         with self._turn:
             return self._run(self._take())
 
     # --- the end -----------------------------------------------------------------------------
 
     def stop(self, timeout_s: float | None = None) -> bool:
-        """Takes no more work, finishes what waits, then stops. False if time ran out first."""
+        """Takes no more work, finishes what waits, then stops. Returns False if time ran out
+        first.
+        """
         deadline = None if timeout_s is None else monotonic() + timeout_s
         with self._lock:
             if self._state == "stopped":
@@ -198,7 +201,9 @@ class GroupWriter:
 
     @contextmanager
     def between_groups(self, timeout_s: float | None) -> Iterator[bool]:
-        """Holds off every group meanwhile; False if the running one did not end in time."""
+        """Lets no group run while the context is held. Yields False if the running group did not
+        end in time.
+        """
         quiet = self._turn.acquire(timeout=-1 if timeout_s is None else timeout_s)
         try:
             yield quiet
@@ -251,12 +256,12 @@ class GroupWriter:
             if self._state != "stopped":
                 self._queue.extendleft(reversed(tickets))
                 return
-        # Aborted while their group ran: they were waiting like the others.
+        # The writer was aborted while their group ran: they are refused like all that waited.
         _reject(tickets)
 
     def _write_alone(self, work: Work[Any]) -> Any:
-        """The group of one: no ticket, no savepoint, since a failure undoes the whole transaction
-        anyway.
+        """Runs a group of one. It needs no ticket, and no savepoint: a failure undoes the whole
+        transaction anyway.
         """
         if self._state != "open" or self._failed is not None:
             with self._lock:
@@ -278,15 +283,15 @@ class GroupWriter:
             engine.commit()
         except BaseException as error:
             raise self._commit_failed(error) from error
-        if self._told:
-            self._tell_of_commit()
+        if self._listeners:
+            self._notify_listeners()
         return result
 
     def _run(self, tickets: list[Ticket]) -> int:
         if not tickets:
             return 0
         if self._failed is not None:
-            # They were let in before the disk failed.
+            # They were queued before the disk failed.
             return self._fail(tickets, self._refusal())
         if all(getattr(ticket.work, "repeatable", False) for ticket in tickets):
             ran = self._run_plainly(tickets)
@@ -305,7 +310,7 @@ class GroupWriter:
             dead = self._run_one(ticket)
             ran += 1
             if dead is not None:
-                # The database gave up the transaction: the writes before are undone with it.
+                # The database ended the transaction, and undid the writes before with it.
                 self._put_back(tickets[ran:])
                 group = tickets[:ran]
                 return self._fail([t for t in group if t.error is None], dead, group)
@@ -314,8 +319,9 @@ class GroupWriter:
         return self._commit(tickets, ran)
 
     def _run_plainly(self, tickets: list[Ticket]) -> int:
-        """Runs a group without savepoints, which cost a fifth of a write. 0 if one of them raised:
-        then everything is undone, and they run again, each in its savepoint."""
+        """Runs a group without savepoints, which cost a fifth of a write. Returns 0 if one of them
+        raised: then everything is undone, to be run again with savepoints.
+        """
         engine = self._engine
         try:
             engine.begin()
@@ -340,7 +346,7 @@ class GroupWriter:
         return self._commit(tickets, ran)
 
     def _commit(self, tickets: list[Ticket], ran: int) -> int:
-        """Commits what ran and answers it; what did not waits for the next group."""
+        """Commits and answers the first `ran` writes; the others wait for the next group."""
         self._put_back(tickets[ran:])
         group = tickets[:ran]
         try:
@@ -348,17 +354,17 @@ class GroupWriter:
         except BaseException as error:
             failed = [ticket for ticket in group if ticket.error is None]
             return self._fail(failed, self._commit_failed(error), group)
-        if self._told:
-            self._tell_of_commit()
+        if self._listeners:
+            self._notify_listeners()
         _deliver(group)
         return ran
 
-    def _tell_of_commit(self) -> None:
-        for told in self._told:
+    def _notify_listeners(self) -> None:
+        for listener in self._listeners:
             try:
-                told()
+                listener()
             except Exception:
-                # What was written is durable: its callers must not hear of an error.
+                # The writes are durable, so their callers must not get this error.
                 log.exception("somebody could not be told of a commit")
 
     def _run_one(self, ticket: Ticket) -> BaseException | None:
@@ -380,7 +386,7 @@ class GroupWriter:
         return None
 
     def _rollback(self) -> None:
-        """Ends the transaction. Its callers hear of their own error, not of one that comes here."""
+        """Undoes the transaction. An error here is logged: the caller raises the one before it."""
         engine = self._engine
         if not engine.alive():
             return
@@ -390,7 +396,7 @@ class GroupWriter:
             known = engine.error(error, committing=False)
             log.warning("undoing a transaction: %s", known)
             if engine.alive():
-                # Nothing more can be done with this connection; what is on the disk is whole.
+                # This connection is of no use any more; the database on the disk is intact.
                 message = f"a transaction could not be undone: {known}"
                 self._failed = known if isinstance(known, HoldfastError) else StoreFailed(message)
 
@@ -414,7 +420,7 @@ class GroupWriter:
 
 
 def _copy(error: BaseException) -> BaseException:
-    """One exception object per caller: each gets its own traceback."""
+    """Copies an error, so that each caller raises an exception of its own."""
     if isinstance(error, HoldfastError):
         twin = type(error).__new__(type(error))
         twin.args = error.args
@@ -425,27 +431,25 @@ def _copy(error: BaseException) -> BaseException:
 
 
 def _deliver(tickets: list[Ticket]) -> None:
-    """Reports a group: callers that share a sink (an event loop) hear of all their writes in one
-    call.
-    """
+    """Answers a group. Tickets that share a sink (that of an event loop) are passed in one call."""
     if not tickets:
         return
     sink = tickets[0].sink
     if all(ticket.sink is sink for ticket in tickets):
-        _tell(sink, tickets)
+        _call(sink, tickets)
         return
     by_sink: dict[Sink, list[Ticket]] = {}
     for ticket in tickets:
         by_sink.setdefault(ticket.sink, []).append(ticket)
     for sink, group in by_sink.items():
-        _tell(sink, group)
+        _call(sink, group)
 
 
-def _tell(sink: Sink, tickets: list[Ticket]) -> None:
+def _call(sink: Sink, tickets: list[Ticket]) -> None:
     try:
         sink(tickets)
     except Exception:
-        # The others still wait for their answers, and the next groups for this thread.
+        # Other callers still wait for their answers, and the next groups for this thread.
         log.exception("a caller could not be told what came of its write")
 
 
@@ -457,6 +461,3 @@ def _reject(tickets: list[Ticket]) -> None:
 
 def _left(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - monotonic())
-
-
-__all__ = ["Engine", "GroupWriter", "OutcomeUnknown", "Sink", "Ticket"]

@@ -1,7 +1,7 @@
-"""Local writes: from what was asked to an envelope in the log.
+"""Local writes: from a caller's request to an envelope in the log.
 
-A change is prepared outside the transaction (checked, encoded, fingerprinted), because none of that
-needs the lock. Inside it is deduplicated, stamped, appended and folded, all or nothing.
+A change is checked, encoded and fingerprinted before its transaction, because that needs no lock.
+In the transaction it is deduplicated, stamped, appended and folded, all or nothing.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _WRITE_CLASS: Final = {
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """The answer to a write: it is in the log, and on the disk."""
+    """The result of a write that is in the log and on the disk."""
 
     raw_id: bytes
     offset: int
     lamport: int
     peer: str
     duplicate: bool = False
-    """The id was known already with the same content: this is the first write's receipt."""
+    """The id was known with the same content: the other fields are those of the first write."""
     outcome: Outcome = Outcome.APPLIED
 
     @property
@@ -50,10 +50,10 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
 
 
 class Change:
-    """One local write, prepared: calling it with a transaction carries it out."""
+    """One local write. Calling it with a transaction carries it out."""
 
     repeatable = True
-    """Touches nothing but the transaction, so that the writer may undo it and run it again."""
+    """It touches nothing but the transaction, so the writer may undo it and run it again."""
 
     __slots__ = (
         "body",
@@ -85,7 +85,9 @@ class Change:
         meta: Mapping[str, Any] | None = None,
         asked: bytes | None = None,
     ) -> None:
-        """`asked` is what the caller decides, where the body also holds what the state decides."""
+        """`asked` is what the fingerprint covers, if that is not the body: where part of the body
+        depends on the state.
+        """
         self.to: tuple[Destination, str] | None = None
         self.reply_to = ""
         self.priority: Priority = "next"
@@ -146,7 +148,9 @@ class Change:
 
 
 def known_receipt(tx: Reader, id: bytes, asked: bytes, mesh: str) -> Receipt | None:
-    """The first write's receipt if the id is known; IdReused if it was for something else."""
+    """The receipt of the first write with this id; None if there is none. Raises `IdReused` if that
+    had another fingerprint than `asked`, or was in another mesh.
+    """
     entry = tx.log_find(id)
     if entry is not None:
         first = decode_trusted(entry.raw)

@@ -7,13 +7,13 @@ from holdfast.storage.files.blobs import BlobStore
 
 
 class NodeContext:
-    """This node: its name, the generation of its log, its clock, its blobs."""
+    """This node: its name, the epoch of its log, its clock, its blobs."""
 
     __slots__ = ("blobs", "epoch", "new_id", "now_ms", "peer")
 
-    def __init__(self, peer: str, epoch: int, source: Clock, blobs: BlobStore) -> None:
+    def __init__(self, peer: str, epoch: int, clock: Clock, blobs: BlobStore) -> None:
         self.peer = peer
         self.epoch = epoch
-        self.now_ms = source.now_ms
-        self.new_id = source.new_id
+        self.now_ms = clock.now_ms
+        self.new_id = clock.new_id
         self.blobs = blobs

@@ -1,11 +1,11 @@
-"""From the log to the tables: what one envelope does to its family.
+"""The fold, from the log to the tables: what one envelope changes in the table of its family.
 
 Own and foreign envelopes take the same path, so a table is always the fold of its log: replaying
 the log into an empty store gives the same rows. What a merge discards goes to the conflict ledger
 in the same transaction.
 
-`current` is the version that the envelope meets. Local writes look it up before they are stamped,
-because it becomes the base of the new envelope; it is handed on so that nobody looks twice.
+`current` is the version that the envelope meets. A local write looks it up before it is stamped,
+because it becomes the base of the new envelope. It is passed on, so that it is looked up once.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def fold(
     offset: int,
     current: Version | None,
 ) -> Outcome:
-    """Applies an envelope that has just been appended at `offset`."""
+    """Applies an envelope that has just been appended to the log at `offset`."""
     apply = FOLDS.get(envelope.op)
     if apply is None or body is None:
         # An op of a newer version: the log keeps it, no table does.
@@ -67,7 +67,7 @@ def _judge(tx: Reader, envelope: Envelope, current: Version) -> MergeVerdict:
     incoming = version_of(envelope)
     current_base = None
     if not is_newer(incoming, current):
-        # Only a late arrival needs to know what the present version's writer had seen.
+        # Only for an older envelope it matters what the writer of the current version had seen.
         entry = tx.log_find(current.id)
         current_base = None if entry is None else decode_trusted(entry.raw).base
     return last_writer_wins(incoming, envelope.base, current, current_base)
@@ -80,7 +80,9 @@ def _settle(
     current: Version,
     replaced: Callable[[Transaction, Envelope], tuple[str, bytes]],
 ) -> bool:
-    """Judges, writes to the ledger what is discarded, and says whether the envelope applies."""
+    """Decides between an envelope and the version that it meets, and notes in the ledger what that
+    discards. Returns whether the envelope is applied.
+    """
     base = envelope.base
     if base is not None and base.lamport == current.lamport and base.peer == current.peer:
         return True  # the plain case: its writer saw what is here now
@@ -112,8 +114,9 @@ def _settle(
 
 
 def _note(tx: Transaction, row: ConflictRow) -> None:
-    """One entry for what a peer wrote apart: its own later write replaced its earlier ones, so only
-    the last of them is something that anyone would miss."""
+    """Keeps one entry for all that a peer wrote without knowing of the others: its own later write
+    replaced its earlier ones, so only the last can be missed.
+    """
     waiting = tx.conflict_open(row.mesh, row.family, row.owner, row.entity, row.loser.peer)
     if waiting is None:
         tx.conflict_add(row)
@@ -182,7 +185,6 @@ def _fold_memory(
 ) -> Outcome:
     if current is not None and not _settle(tx, ctx, envelope, current, _memory_replaced):
         return Outcome.SUPERSEDED
-    live = isinstance(body, MemorySet)
     tx.memory_put(
         MemoryRow(
             mesh=envelope.mesh,
@@ -195,7 +197,7 @@ def _fold_memory(
             id=envelope.id,
             offset=offset,
             updated_at=envelope.created_at,
-            tombstone=not live,
+            tombstone=not isinstance(body, MemorySet),
         )
     )
     return Outcome.APPLIED
@@ -256,7 +258,7 @@ def _fold_file(
 
 
 def _hold_blob(tx: Transaction, ctx: NodeContext, sha256: str, size: int) -> None:
-    """Registers a blob that is named; also revives one that waits for its file to be removed."""
+    """Registers a blob that a row names. One whose file was to be removed is kept."""
     known = tx.blob_get(sha256)
     if known is None or known.released_at is not None:
         tx.blob_put(BlobRow(sha256=sha256, size=size, created_at=ctx.now_ms()))
@@ -273,12 +275,12 @@ def _fold_fact(
     offset: int,
     current: Version | None,
 ) -> Outcome:
-    """The log is all the table that facts have. Objects that one names stay as long as it does."""
+    """A fact has no table besides the log. The objects that it names are kept as long as it is."""
     assert isinstance(body, Fact)
     if body.objects:
         named = [digest.hex() for digest in body.objects]
         for sha256 in named:
-            # Unlike a file, a fact does not say how large they are.
+            # Unlike a file, a fact does not tell their sizes.
             here = ctx.blobs.exists(sha256)
             _hold_blob(tx, ctx, sha256, ctx.blobs.size(sha256) if here else 0)
         tx.fact_objects_put(offset, named)
@@ -307,7 +309,9 @@ def _fold_vector(
     offset: int,
     current: Version | None,
 ) -> Outcome:
-    """Every store and every delete adds a row; the newest decides whether one of them is live."""
+    """Adds a row for every store and every delete. The newest row decides which one is live, or
+    that none is.
+    """
     newest = current is None or is_newer(version_of(envelope), current)
     model = _model_id(body)
     if newest:
@@ -350,4 +354,4 @@ _FAMILIES: Final[dict[str, tuple[_Find | None, _Fold]]] = {
 _BY_OP: Final = {op: _FAMILIES[family_of(op)] for op in OPS if family_of(op) in _FAMILIES}
 CURRENT: Final = {op: find for op, (find, _) in _BY_OP.items() if find is not None}
 FOLDS: Final = {op: apply for op, (_, apply) in _BY_OP.items()}
-"""Both by op, for the local writes, which look them up without a call."""
+"""`CURRENT` and `FOLDS` are by op: local writes look them up directly, which saves a call."""

@@ -1,9 +1,9 @@
-"""Tasks: from turns to the task and its history.
+"""The fold of tasks: from turns (create, claim, release …) to the task and its history.
 
-A turn that is newer than all before it is one step. One that belongs further back folds the task
-again from its turns, as does a release, which may open a generation that others have named; and
-what changes by that is told: verdicts are rewritten, lost turns go to the ledger, and a peer whose
-claim was superseded is warned on its next call.
+A turn that is newer than all others is one step further. A turn that belongs further back folds the
+task again from all its turns. So does a release: it may open a generation that later turns have
+named already. When that changes the verdict on a turn, the new verdict is stored, a lost turn goes
+to the conflict ledger, and a peer whose claim was superseded is warned on its next call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def fold_task(
     offset: int,
     current: Version | None,
 ) -> Outcome:
-    """`current` is not needed: what a turn meets is the whole task."""
+    """`current` is not used: a turn meets the task as a whole."""
     turn = _turn(envelope, body)
     row = tx.task_get(envelope.mesh, envelope.entity)
     newest = row is None or is_newer(turn.version, row.last)
@@ -39,7 +39,7 @@ def fold_task(
     else:
         known = tx.task_events(envelope.mesh, envelope.entity)
         if any(event.version == turn.version for event in known):
-            # Folded long ago, and its id forgotten since: a task is the fold of a set.
+            # It was folded before, and its id was forgotten since.
             return Outcome.NOOP_ALREADY_APPLIED
         task, history = tasks.fold([*(_turn_of(event) for event in known), turn])
         if newest:
@@ -78,7 +78,7 @@ def _turn_of(event: TaskEventRow) -> tasks.Turn:
 
 
 def task_of(row: TaskRow) -> tasks.Task:
-    """The fold's state as its row keeps it."""
+    """The state of the fold, from the row that keeps it."""
     return tasks.Task(
         known=row.known,
         title=row.title,
@@ -124,7 +124,7 @@ def _keep_events(
     known: list[TaskEventRow],
     history: list[tasks.Judged],
 ) -> None:
-    """Writes new and changed verdicts; whoever lost something is told, and the ledger keeps it."""
+    """Stores new and changed verdicts, and notes every turn that is lost now and was not before."""
     was = {event.version: event for event in known}
     for judged in history:
         before = was.get(judged.turn.version)
@@ -146,13 +146,13 @@ def _keep_events(
                 description=turn.description,
             )
         )
-        # Against nobody: a claim of a generation whose beginning has not arrived. It may still win.
+        # Without `against` it is a claim of a generation that has not begun here: it may still win.
         lost = judged.event in tasks.DISCARDED and judged.against is not None
         was_lost = (
             before is not None and before.event in tasks.DISCARDED and before.against is not None
         )
         if lost and not was_lost:
-            # A renewed claim is lost together with the one that it renewed: that one is told.
+            # A renewed claim is lost together with the first one; the warning is about the first.
             held = before is not None and before.event == tasks.TaskEvent.CLAIMED
             _lost_turn(tx, ctx, envelope, judged, held=held)
 

@@ -1,12 +1,12 @@
-"""The one door in: whatever arrives from outside passes here.
+"""The intake: every envelope from outside comes into the log here, and nowhere else.
 
-Broker, bus, zone, import and pipeline differ only in how bytes reach this point. Every check comes
-before the first change, so that a refused envelope leaves nothing behind and its neighbours in the
-batch are not disturbed.
+Links, brokers, imports and the pipeline differ only in how the bytes reach this point. All checks
+of an envelope come before its first change, so that a refused one leaves nothing behind and does
+not disturb the others of its batch.
 
-Facts come by the thousand and touch no table but the log. A run of them that are plain and new is
-appended at once; as soon as anything about a run needs a second look, its entries go the long way
-one by one. Both ways give the same answers.
+Facts come by the thousand and touch no table but the log. A run of plain, new facts is appended in
+one go. If that is not possible, because one of them is known or needs a closer look, the facts of
+the run are taken one by one. Both ways have the same results.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from holdfast.node.core.change import known_receipt
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.fold import current_version, fold
-from holdfast.rules.arrivals import Arrival, Arrivals, Arrived, read_arrivals
+from holdfast.rules.arrivals import Arrival, Arrivals, Arrived, header_of, read_arrivals
 from holdfast.rules.bodies import Body, MessageSend
 from holdfast.rules.broker_sync import is_forged
-from holdfast.rules.envelope import Envelope
+from holdfast.rules.envelope import Envelope, decode_trusted
 from holdfast.rules.errors import (
     BadEnvelope,
     ForgedOrigin,
@@ -36,10 +36,7 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.ids import id_text
 from holdfast.rules.lamport import check_incoming, tick
-from holdfast.rules.limits import (
-    LAMPORT_LEAP_MAX,
-    LAMPORT_MAX,
-)
+from holdfast.rules.limits import LAMPORT_LEAP_MAX, LAMPORT_MAX
 from holdfast.rules.merge import version_of
 from holdfast.rules.order import Version, is_newer
 from holdfast.rules.rebuild import UNCOUNTED
@@ -53,7 +50,7 @@ _NEVER_OLD: Final = ("task.", "fact.", "message.")
 """Ops that cannot bring back what was deleted, however old they are."""
 
 _RUN_AGAIN: Final = 64
-"""A run in which an id is known is tried again in pieces of this size: often only a few are."""
+"""A run in which some id is known is tried again in pieces of this size: most have no known id."""
 
 
 class Applied(msgspec.Struct, frozen=True, gc=False):
@@ -72,7 +69,7 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Clock:
-    """A mesh's clock while a batch passes: stamps that moved it are written together."""
+    """A mesh's clock while a batch is applied. The stamps that move it are stored together."""
 
     __slots__ = ("_mesh", "_stamps", "forgotten_lamport", "value")
 
@@ -87,20 +84,24 @@ class _Clock:
         self._stamps.append(lamport)
 
     def surely_takes(self, stamps: Sequence[int]) -> bool:
-        """None of them is absurd, wherever it stands among the others, and the clock lasts."""
+        """Whether no stamp is too far ahead, in whatever order they come, and the clock does not
+        run over.
+        """
         highest = max(stamps)
         last = max(self.value, highest) + len(stamps)
         return highest - self.value <= LAMPORT_LEAP_MAX and last < LAMPORT_MAX
 
     def write(self, tx: Transaction, stamps: Sequence[int] = ()) -> None:
-        """What moved it so far, and then these stamps."""
+        """Stores the stamps that were merged so far, and then `stamps`."""
         if self._stamps or stamps:
             self.value = tx.tick_merged_run(self._mesh, [*self._stamps, *stamps])
             self._stamps = []
 
 
 class Intake:
-    """A batch of arrivals, applied in order in one transaction: call it with one."""
+    """A batch of arrivals. Calling it with a transaction applies them in order, and returns what
+    became of each.
+    """
 
     def __init__(
         self,
@@ -111,9 +112,9 @@ class Intake:
     ) -> None:
         """`via` is the number of the zone that brought them.
 
-        `delivered` holds, by their bytes, those that a broker brought, each with its id there: the
-        messages among them are for us and go to the inbox. By whatever other way a message comes,
-        it is history, and only the log has it.
+        `delivered` maps the bytes of each envelope that a broker brought to its id at the broker.
+        Messages among those are for us and go to the inbox. A message that came in another way goes
+        into the log only.
         """
         self._ctx = ctx
         self._via = via
@@ -130,7 +131,7 @@ class Intake:
         via: int = 0,
         delivered: Mapping[bytes, bytes] | None = None,
     ) -> Intake:
-        """For arrivals that are read already."""
+        """An intake of arrivals that are decoded already."""
         intake = cls(ctx, (), via, delivered)
         intake._arrivals = arrivals
         return intake
@@ -168,7 +169,7 @@ class Intake:
         return results
 
     def _take_run(self, tx: Transaction, run: list[Arrived]) -> list[Applied] | None:
-        """Appends all of them, or does nothing and says None."""
+        """Appends all of them, or does nothing and returns None."""
         stamps: dict[str, list[int]] = _stamps_by(itemgetter(1), run)
         for mesh, lamports in stamps.items():
             clock = self._clock(tx, mesh)
@@ -189,7 +190,7 @@ class Intake:
 
     def _take_fact(self, tx: Transaction, fact: Arrived) -> Applied:
         entry = tx.log_find(fact[0])
-        if entry is not None and entry.raw == fact[-1]:  # to the byte, so nothing else can differ
+        if entry is not None and entry.raw == fact[-1]:  # the same to the byte
             self._hear(entry.mesh, entry.origin, entry.lamport)
             return Applied(entry.id, Outcome.NOOP_ALREADY_APPLIED, entry.offset)
         return self._take(tx, Arrival(fact[-1]))
@@ -205,7 +206,7 @@ class Intake:
             if known is not None:
                 self._hear(envelope.mesh, envelope.origin, envelope.lamport)
                 if self._is_for_us(arrival) and tx.log_get(known.offset) is not None:
-                    # It was history until now; or it is a redelivery, which the inbox knows.
+                    # So far only the log had it, or it is delivered again: then the inbox has it.
                     self._put_into_inbox(tx, arrival, known.offset)
                 return Applied(envelope.id, known.outcome, known.offset)
             clock, current = self._examine(tx, envelope, arrival.body)
@@ -259,8 +260,8 @@ class Intake:
     def _examine(
         self, tx: Reader, envelope: Envelope, body: Body | None
     ) -> tuple[_Clock, Version | None]:
-        """Every check that needs the store. Returns the clock that the envelope moves and the
-        version that it meets.
+        """Makes the checks that need the store; raises what refuses the envelope. Returns the clock
+        that it moves and the version that it meets.
         """
         clock = self._clock(tx, envelope.mesh)
         if clock is None:
@@ -285,7 +286,9 @@ class Intake:
 
 
 def is_news(ctx: NodeContext, raw: bytes, tx: Reader) -> bool | None:
-    """Whether an envelope would be taken in: False if it is known, None if it would be refused."""
+    """Whether the intake would add an envelope: False if it is known, None if it would be
+    refused.
+    """
     arrival = Arrival(raw)
     envelope = arrival.envelope
     if envelope is None or arrival.error is not None:
@@ -300,20 +303,22 @@ def is_news(ctx: NodeContext, raw: bytes, tx: Reader) -> bool | None:
 
 
 def _stamps_by(key: Callable[[Arrived], T], run: list[Arrived]) -> dict[T, list[int]]:
-    """The lamports of a run in order, for each value of a key."""
+    """The stamps of a run in order, by a key of its facts."""
     keys = list(map(key, run))
     if keys.count(keys[0]) == len(keys):  # nearly always: one mesh, one origin
         return {keys[0]: [fact[5] for fact in run]}
-    found: dict[T, list[int]] = {}
+    stamps: dict[T, list[int]] = {}
     for name, fact in zip(keys, run, strict=True):
-        found.setdefault(name, []).append(fact[5])
-    return found
+        stamps.setdefault(name, []).append(fact[5])
+    return stamps
 
 
 def _check_not_forgotten(
     envelope: Envelope, body: Body, current: Version | None, forgotten_lamport: int
 ) -> None:
-    """A write older than removed tombstones could bring back what one of them had deleted."""
+    """Refuses a write that is older than tombstones which are gone: it could bring back what one of
+    them had deleted.
+    """
     if envelope.lamport > forgotten_lamport or envelope.op.startswith(_NEVER_OLD):
         return
     if current is None or is_newer(version_of(envelope), current):
@@ -326,25 +331,24 @@ def _check_not_forgotten(
 def objection(
     engine: NodeEngine, slug: str, arrival: Arrived | Arrival, tx: Reader
 ) -> HoldfastError | None:
-    """What only one who knows where it came from can say against an envelope."""
-    if isinstance(arrival, tuple):
-        mesh, origin, id = arrival[1], arrival[4], arrival[0]
-    elif arrival.envelope is not None:
-        envelope = arrival.envelope
-        mesh, origin, id = envelope.mesh, envelope.origin, envelope.id
-    else:
-        return None  # the intake says what is wrong with it
+    """Why an envelope that a broker brought for the mesh `slug` is refused; None if it is not.
+    These are reasons that the intake cannot know: another mesh, or our own name without our writing
+    it.
+    """
+    header = header_of(arrival)
+    if header is None:
+        return None  # the intake refuses it
+    id, mesh, _, _, origin, _, raw = header
     if mesh != slug:
         return BadEnvelope(f"an envelope of the mesh {mesh!r} came with those of {slug!r}")
     if origin != engine.ctx.peer or tx.log_find(id) is not None or tx.forgotten(id) is not None:
         return None
-    found = Arrival(arrival[-1]) if isinstance(arrival, tuple) else arrival
-    assert found.envelope is not None
-    if found.envelope.epoch == UNCOUNTED:
-        return None  # somebody told again what we wrote once: our own number is not in it
-    if is_forged(False, found.envelope.epoch, tx.epoch()):
+    envelope = decode_trusted(raw)
+    if envelope.epoch == UNCOUNTED:
+        return None  # another node exported what we wrote once: our own number is not in it
+    if is_forged(False, envelope.epoch, tx.epoch()):
         return ForgedOrigin(
-            f"an entry in our own name, {found.envelope.seq} of epoch {found.envelope.epoch}, is "
+            f"an entry in our own name, {envelope.seq} of epoch {envelope.epoch}, is "
             "not the one that we wrote",
             hint="two nodes use one name and key, or somebody makes up entries; see the quarantine",
         )

@@ -1,7 +1,7 @@
-"""What this process did, counted for `holdfast doctor` and sent nowhere.
+"""Counts and times of what this process did, for `holdfast doctor`. They are sent nowhere.
 
-Counts and times per verb are kept in memory and appended to `logs/metrics.jsonl` as one line when
-the node closes.
+They are kept in memory, per operation, and appended to `logs/metrics.jsonl` as one line when the
+node closes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.storage.files.durable import disk_errors
 
 
 class OperationCount:
-    """How often a verb ran, and how long it took."""
+    """How often an operation ran, and how long it took."""
 
     __slots__ = ("count", "longest_ns", "total_ns")
 
@@ -63,7 +63,7 @@ class Metrics:
         }
 
     def save(self, path: Path, now_ms: int, open_ms: float) -> None:
-        """Appends this process's line; a full file is set aside and begun anew."""
+        """Appends the line of this process. A full file is renamed first."""
         line = msgspec.json.encode(self.line(now_ms, open_ms)) + b"\n"
         with disk_errors(f"write {path}"):
             _set_aside_if_full(path)
@@ -75,7 +75,7 @@ class Metrics:
 
 
 def _set_aside_if_full(path: Path) -> None:
-    """Keeps one full file beside the one in use; two processes that do it at once do no harm."""
+    """Renames a full file; there is one such. Two processes that do it at once do no harm."""
     with suppress(FileNotFoundError, FileExistsError):
         if path.stat().st_size > METRICS_BYTES_MAX:
             full = path.with_suffix(".jsonl.full")
@@ -85,7 +85,7 @@ def _set_aside_if_full(path: Path) -> None:
 
 
 def summarise(path: Path) -> dict[str, Any]:
-    """All processes' lines added up, for people; a torn last line is passed over."""
+    """Adds up the lines of all processes, for people. A line that was cut off is left out."""
     verbs: dict[str, dict[str, float]] = {}
     errors: dict[str, int] = {}
     opens: list[float] = []

@@ -1,7 +1,8 @@
-"""Every verb of the library, once, as work on a transaction or on a reader.
+"""Every operation of the library, once, as work for a transaction or a reader.
 
-The sync and the async faces of the library only differ in how they run these. Checks that need no
-state are done here and now; checks that do are done by the work, in its transaction.
+The sync library, the async library and the HTTP API differ only in how they run these. Each
+function makes the checks that need no state and returns the work; the work makes the others, in its
+transaction.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
 
 
 class _Deletion(Change):
-    """A change that needs something live to delete."""
+    """A change that is refused if there is nothing to delete."""
 
     __slots__ = ("_require",)
 
@@ -132,7 +133,7 @@ def memory_forget(ctx: NodeContext, mesh: str, key: str, id: str | None = None) 
 
 
 def owner_of(ctx: NodeContext, scope: str) -> str | None:
-    """The owner that a scope names; None for all of them."""
+    """The owner that a scope names; None if it names all owners."""
     if scope == "self":
         return ctx.peer
     if scope == "all":
@@ -220,11 +221,11 @@ def vector_search(
 
 
 class BlobGone(Exception):
-    """The blob's file was removed between its writing and this transaction: write it again."""
+    """A sweep removed the blob before the transaction that names it: write it again."""
 
 
 class FileSharing(Change):
-    """A share whose blob, if it has one, must still be there when it is recorded."""
+    """A share. If its content is a blob, that must still be there in its transaction."""
 
     __slots__ = ()
 
@@ -265,7 +266,7 @@ def file_delete(ctx: NodeContext, mesh: str, path: str, id: str | None = None) -
 
 
 class TaskMove(Change):
-    """A turn on a task that must be allowed by where the task stands now."""
+    """A turn on a task, if the state of the task allows it. Each run finds the generation anew."""
 
     __slots__ = ()
 
@@ -309,8 +310,7 @@ def task_create(
     check_prose(title, "title", limits.TITLE_BYTES_MAX, empty=False)
     check_prose(description, "description", limits.DESCRIPTION_BYTES_MAX)
     change = Change(ctx, mesh, "task.create", "-", TaskCreate(title, description), id=id)
-    # A task is named by the id of its creation, and that id is the request's: the fingerprint does
-    # not need it.
+    # The name of a task is the id of this change, so the fingerprint need not cover it.
     change.entity = id_text(change.id)
     return change
 
@@ -347,7 +347,7 @@ def task_events(mesh: str, task: str) -> Read[list[TaskEventRow]]:
 
 
 class FactNaming(Change):
-    """A fact that names objects, which must be there when it is recorded."""
+    """A fact that names objects. They must be on this node in its transaction."""
 
     __slots__ = ()
 
@@ -369,7 +369,7 @@ def fact_append(
     meta: Meta = None,
     objects: Iterable[str] = (),
 ) -> Change:
-    """`objects` are the hashes of blobs that the fact names, as hex."""
+    """`objects` are the hashes of the blobs that the fact names, in hex."""
     names.check_key(subject, "subject", limits.SUBJECT_BYTES_MAX)
     names.check_key(predicate, "predicate", limits.PREDICATE_BYTES_MAX)
     named = _digests(objects)

@@ -1,4 +1,4 @@
-"""What callers get to see: rows with their values decoded and without the store's bookkeeping."""
+"""What callers get: rows with their values decoded, without the bookkeeping of the store."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 class MeshClock(msgspec.Struct, frozen=True):
-    """Where a mesh's clock stands, and whether others have been heard of lately."""
+    """The clock of a mesh, and how the mesh stands with its broker."""
 
     lamport: int
     sync_state: str
@@ -93,7 +93,7 @@ class MeshClock(msgspec.Struct, frozen=True):
 
 
 class PeerInfo(msgspec.Struct, frozen=True):
-    """What was last heard of a peer."""
+    """The last sign of a peer that reached this node."""
 
     peer: str
     last_seen_at: int
@@ -116,13 +116,13 @@ class Consumer(msgspec.Struct, frozen=True):
     created_at: int
     seen_at: int
     retire_ms: int | None = None
-    """Retired by the sweep when it has not confirmed for so long."""
+    """The sweep retires it when it has not confirmed for this long."""
     retire_lag: int | None = None
-    """Retired by the sweep when more entries than this wait for it."""
+    """The sweep retires it when more entries than this wait for it."""
     zone: str = ""
-    """The zone that reads by it; empty for readers of this node's own."""
+    """The zone that reads with it; empty for a reader of this node itself."""
     filter: Filter = EVERYTHING
-    """What it is given."""
+    """Which entries it gets."""
 
     @classmethod
     def of(cls, row: ConsumerRow, head: int) -> Consumer:

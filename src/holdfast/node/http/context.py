@@ -1,9 +1,9 @@
-"""What the calls of a node's API may reach, and who makes them.
+"""What the handlers of a node's API may use, and who makes a call.
 
-Who makes a call depends on the door it came through. Whoever can open the Unix socket is this
-node's own user. On loopback any user of the machine could knock, so a token is asked for. From
-other machines, by TLS, a zone comes with the session that its hello gave it, and a person with a
-token that may read.
+Who makes a call depends on the listener. A caller that can open the Unix socket is this node's own
+user. Any user of the machine can connect to the TCP port on loopback, so a token is required there.
+On the TLS port, for other machines, a zone shows the token of its session, and a person a token
+that may read.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 @dataclass
 class NodeApi:
-    """What handlers may reach. There is one for each daemon."""
+    """What handlers may use. There is one for each daemon."""
 
     node: Node
     trust: Trust
@@ -68,9 +68,9 @@ class NodeApi:
     """Seconds since 1970."""
     routes: list[Route] = field(default_factory=list)
     pages: dict[str, bytes] = field(default_factory=dict)
-    """What is made once from the declarations: anybody may ask for it, so it must cost nothing."""
+    """Documents that are made once, from the routes. Anybody may get them: they are cheap."""
     certificate: bytes = b""
-    """The digest of the certificate that the TLS listener shows; empty without one."""
+    """The digest of the certificate of the TLS listener; empty if there is none."""
 
     @property
     def title(self) -> str:
@@ -98,7 +98,7 @@ class NodeApi:
         return self.node._engine
 
     async def run(self, work: Callable[..., T], *args: Any) -> T:
-        """Runs what may block in a thread of this daemon's own."""
+        """Runs work that may block, in a thread of this daemon."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.threads, work, *args)
 
@@ -109,23 +109,23 @@ class NodeRequest(Request[NodeApi]):
     __slots__ = ()
 
     async def wait(self, beyond: int, timeout_ms: float) -> bool:
-        """Waits until the log goes beyond an offset: True; False when time is up or the node is
-        stopping.
+        """Waits until the log goes beyond an offset. Returns False when the time is up or the node
+        stops first.
         """
         timeout_s = timeout_ms / limits.SECOND_MS
         return await self.wait_for(lambda: self.api.log_watch.wait(beyond, timeout_s))
 
 
 def check_still(call: NodeRequest) -> None:
-    """For an answer that takes its time: what was taken back meanwhile must end it. What was
-    granted meanwhile is there for the next call.
+    """Ends a long answer with `NotGranted` if the caller has lost a right meanwhile. Rights that it
+    got meanwhile count from its next call on.
     """
     if not identify(call.api, call.scope).may_all_of(call.caller):
         raise NotGranted("what this caller may read has been taken back", hint="ask again")
 
 
 def identify(api: NodeApi, scope: Scope) -> Caller:
-    """Who makes a call, by the door it came through and the token it brought."""
+    """Who makes a call, by the listener and the token of the call."""
     if is_own(scope):
         return LOCAL
     text = bearer(scope)

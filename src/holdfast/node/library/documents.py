@@ -1,11 +1,11 @@
-"""Local writes of any family that come as documents, many at a time: from programs that are not
-written against the library, and from the pipeline's sink.
+"""Local writes of any family that come as documents, many at a time: from programs that do not use
+the library, and from the pipeline's sink.
 
-A document names its op and brings what that op takes, no more and no less: a field that an op has
-no use for is likely a mistake, and ignoring it would lose what somebody meant to write. Each must
-bring its id, so that a batch that was sent twice is written once.
+A document names its op and has the fields that the op takes. Any other field is refused: it is
+likely a mistake, and to ignore it would lose what its author meant to write. Each document has its
+id, so that a batch that is sent twice is written once.
 
-Many are written together: each stands for itself, and they share commits.
+The writes of a batch share commits; each succeeds or fails by itself.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ModelName(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     name: str
     version: str = "unknown"
     dim: int | None = None
-    """May be left out where the embedding shows it."""
+    """May be left out if there is an embedding, whose length it is."""
     quantization: str = "float32"
 
 
@@ -52,15 +52,15 @@ class ChangeDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """A UUID of version 7. The same id with the same content is written once."""
     mesh: str
     entity: str | None = None
-    """The key, subject, path or task that it is about; none for a task that is created."""
+    """The key, subject, path or task that it changes; none for a task that is created."""
     owner: str | None = None
-    """Whose memory, vector or file it is; this node's own unless said otherwise."""
+    """The owner of the memory, vector or file; this node if none is given."""
     value: Any = UNSET
     tags: list[str] | None = None
     predicate: str | None = None
     object: Any = UNSET
     objects: list[str] | None = None
-    """Hashes of objects that were put before."""
+    """Hashes of objects that were stored before."""
     model: ModelName | None = None
     embedding: bytes | list[float] | None = None
     """Numbers, or float32 in little-endian order as base64."""
@@ -74,7 +74,7 @@ class ChangeDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def read_change(value: object) -> ChangeDocument:
-    """A document, as it came from outside."""
+    """Converts decoded JSON into a document; `BadInput` if it does not fit."""
     try:
         return msgspec.convert(value, ChangeDocument)
     except msgspec.ValidationError as error:
@@ -90,34 +90,35 @@ class PreparedChange(Protocol):
 
 
 Prepared = PreparedChange | HoldfastError
-"""Ready, or what is wrong with it."""
+"""A change, or the error that refuses it."""
 
 
-def prepare(ctx: NodeContext, asked: ChangeDocument) -> PreparedChange:
-    """Checks and encodes a change; what needs the state is checked when it is carried out."""
-    kind = _KINDS.get(asked.op)
+def prepare(ctx: NodeContext, doc: ChangeDocument) -> PreparedChange:
+    """Checks and encodes a change. Checks that need the state are made in its transaction."""
+    kind = _KINDS.get(doc.op)
     if kind is None:
         raise BadInput(
-            f"there is no op {asked.op!r} to write", hint=f"use one of {', '.join(_KINDS)}"
+            f"there is no op {doc.op!r} to write", hint=f"use one of {', '.join(_KINDS)}"
         )
-    given = {name for name in _FIELDS if getattr(asked, name) not in (None, UNSET)}
+    given = {name for name in _FIELDS if getattr(doc, name) not in (None, UNSET)}
     # A null is a value as good as any other.
-    given |= {name for name in _VALUES if getattr(asked, name) is not UNSET}
+    given |= {name for name in _VALUES if getattr(doc, name) is not UNSET}
     if missing := kind.needs - given:
-        raise BadInput(f"{asked.op} needs {_listed(missing)}")
+        raise BadInput(f"{doc.op} needs {_listed(missing)}")
     if surplus := given - kind.needs - kind.takes:
         raise BadInput(
-            f"{asked.op} takes no {_listed(surplus)}", hint="leave out what it has no use for"
+            f"{doc.op} takes no {_listed(surplus)}", hint="leave out what it has no use for"
         )
-    if asked.owner is not None:
-        check_peer(asked.owner)
-    change = kind.make(ctx, asked)
-    return _Owned(change) if family_of(asked.op) in OWNED else change
+    if doc.owner is not None:
+        check_peer(doc.owner)
+    change = kind.make(ctx, doc)
+    return _Owned(change) if family_of(doc.op) in OWNED else change
 
 
 class _Owned:
-    """A change of a family with owners. The fingerprint of a change says nothing of its owner, so
-    that the same id for another owner has to be looked for."""
+    """A change of a family with owners. The fingerprint of a change does not cover its owner, so
+    the same id for another owner is refused here.
+    """
 
     repeatable = True
     __slots__ = ("change",)
@@ -164,49 +165,55 @@ async def _outcome(one: asyncio.Future[Receipt] | HoldfastError) -> Receipt | Ho
 # --- one of each kind --------------------------------------------------------------------------
 
 
-def _state_set(ctx: NodeContext, asked: ChangeDocument) -> Change:
-    return operations.state_set(ctx, asked.mesh, _entity(asked), asked.value, asked.id, asked.meta)
+def _state_set(ctx: NodeContext, doc: ChangeDocument) -> Change:
+    return operations.state_set(ctx, doc.mesh, _entity(doc), doc.value, doc.id, doc.meta)
 
 
-def _state_delete(ctx: NodeContext, asked: ChangeDocument) -> Change:
-    return operations.state_delete(ctx, asked.mesh, _entity(asked), asked.id)
+def _state_delete(ctx: NodeContext, doc: ChangeDocument) -> Change:
+    return operations.state_delete(ctx, doc.mesh, _entity(doc), doc.id)
 
 
-def _memory_set(ctx: NodeContext, asked: ChangeDocument) -> Change:
+def _memory_set(ctx: NodeContext, doc: ChangeDocument) -> Change:
     return operations.memory_set(
-        ctx, asked.mesh, _entity(asked), asked.value, asked.tags or (), asked.id, asked.owner
+        ctx,
+        doc.mesh,
+        _entity(doc),
+        doc.value,
+        doc.tags or (),
+        doc.id,
+        doc.owner,
     )
 
 
-def _memory_forget(ctx: NodeContext, asked: ChangeDocument) -> Change:
-    _require_own(ctx, asked)
-    return operations.memory_forget(ctx, asked.mesh, _entity(asked), asked.id)
+def _memory_forget(ctx: NodeContext, doc: ChangeDocument) -> Change:
+    _require_own(ctx, doc)
+    return operations.memory_forget(ctx, doc.mesh, _entity(doc), doc.id)
 
 
-def _vector_store(ctx: NodeContext, asked: ChangeDocument) -> Change:
-    embedding = asked.embedding
+def _vector_store(ctx: NodeContext, doc: ChangeDocument) -> Change:
+    embedding = doc.embedding
     assert embedding is not None
     shown = len(embedding) // FLOAT_BYTES if isinstance(embedding, bytes) else len(embedding)
     return operations.vector_store(
         ctx,
-        asked.mesh,
-        _entity(asked),
+        doc.mesh,
+        _entity(doc),
         embedding,
-        _model(asked, shown),
-        asked.content or "",
-        None if asked.metadata is UNSET else asked.metadata,
-        asked.id,
-        asked.owner,
+        _model(doc, shown),
+        doc.content or "",
+        None if doc.metadata is UNSET else doc.metadata,
+        doc.id,
+        doc.owner,
     )
 
 
-def _vector_delete(ctx: NodeContext, asked: ChangeDocument) -> Change:
-    model = _model(asked, None)
-    return operations.vector_delete(ctx, asked.mesh, _entity(asked), model, asked.id, asked.owner)
+def _vector_delete(ctx: NodeContext, doc: ChangeDocument) -> Change:
+    model = _model(doc, None)
+    return operations.vector_delete(ctx, doc.mesh, _entity(doc), model, doc.id, doc.owner)
 
 
-def _file_share(ctx: NodeContext, asked: ChangeDocument) -> Change:
-    data = asked.data
+def _file_share(ctx: NodeContext, doc: ChangeDocument) -> Change:
+    data = doc.data
     assert data is not None
     if len(data) >= INLINE_BYTES_MAX:
         raise OverLimit(
@@ -215,50 +222,48 @@ def _file_share(ctx: NodeContext, asked: ChangeDocument) -> Change:
         )
     digest = sha256(data).hexdigest()
     return operations.file_share(
-        ctx, asked.mesh, _entity(asked), digest, len(data), data, asked.id, asked.owner
+        ctx, doc.mesh, _entity(doc), digest, len(data), data, doc.id, doc.owner
     )
 
 
-def _file_delete(ctx: NodeContext, asked: ChangeDocument) -> Change:
-    _require_own(ctx, asked)
-    return operations.file_delete(ctx, asked.mesh, _entity(asked), asked.id)
+def _file_delete(ctx: NodeContext, doc: ChangeDocument) -> Change:
+    _require_own(ctx, doc)
+    return operations.file_delete(ctx, doc.mesh, _entity(doc), doc.id)
 
 
-def _task_create(ctx: NodeContext, asked: ChangeDocument) -> Change:
-    return operations.task_create(
-        ctx, asked.mesh, asked.title or "", asked.description or "", asked.id
-    )
+def _task_create(ctx: NodeContext, doc: ChangeDocument) -> Change:
+    return operations.task_create(ctx, doc.mesh, doc.title or "", doc.description or "", doc.id)
 
 
-def _task_move(ctx: NodeContext, asked: ChangeDocument) -> Change:
-    verb = asked.op.partition(".")[2]
-    return operations.task_move(ctx, asked.mesh, verb, _entity(asked), asked.id)
+def _task_move(ctx: NodeContext, doc: ChangeDocument) -> Change:
+    verb = doc.op.partition(".")[2]
+    return operations.task_move(ctx, doc.mesh, verb, _entity(doc), doc.id)
 
 
-def _fact_append(ctx: NodeContext, asked: ChangeDocument) -> Change:
+def _fact_append(ctx: NodeContext, doc: ChangeDocument) -> Change:
     return operations.fact_append(
         ctx,
-        asked.mesh,
-        _entity(asked),
-        asked.predicate or "",
-        asked.object,
-        asked.id,
-        asked.meta,
-        asked.objects or (),
+        doc.mesh,
+        _entity(doc),
+        doc.predicate or "",
+        doc.object,
+        doc.id,
+        doc.meta,
+        doc.objects or (),
     )
 
 
-def _entity(asked: ChangeDocument) -> str:
-    assert asked.entity is not None
-    return asked.entity
+def _entity(doc: ChangeDocument) -> str:
+    assert doc.entity is not None
+    return doc.entity
 
 
-def _model(asked: ChangeDocument, shown: int | None) -> Model:
-    named = asked.model
+def _model(doc: ChangeDocument, shown: int | None) -> Model:
+    named = doc.model
     assert named is not None
     dim = shown if named.dim is None else named.dim
     if dim is None:
-        raise BadInput(f"{asked.op} needs the dim of the model")
+        raise BadInput(f"{doc.op} needs the dim of the model")
     return Model(
         provider=named.provider,
         name=named.name,
@@ -268,9 +273,9 @@ def _model(asked: ChangeDocument, shown: int | None) -> Model:
     )
 
 
-def _require_own(ctx: NodeContext, asked: ChangeDocument) -> None:
-    if asked.owner not in (None, ctx.peer):
-        raise BadInput(f"{asked.op} is for what is this node's own, and {asked.owner!r} is not it")
+def _require_own(ctx: NodeContext, doc: ChangeDocument) -> None:
+    if doc.owner not in (None, ctx.peer):
+        raise BadInput(f"{doc.op} is for what is this node's own, and {doc.owner!r} is not it")
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -3,12 +3,12 @@
     <snapshot>/manifest.json        what it is a snapshot of, and the hash of every part
               /parts/<name>.gz      envelopes as they were written, each behind its length
 
-The pipeline makes snapshots, any node reads them, and all that both share is stated here and in
-`snapshot_parts`. The manifest is written last, so what has none is not a snapshot.
+The pipeline makes snapshots and any node reads them; this module and `parts` hold all that both
+need. The manifest is written last, so a folder without one is not a snapshot.
 
-Whoever makes a snapshot may sign its digest with the Ed25519 key of a node. The digest alone shows
-that nothing was damaged; only a signature, checked against a key that one knows from elsewhere,
-shows who vouches for it.
+The maker of a snapshot may sign its digest with the Ed25519 key of a node. The digest alone shows
+that nothing was damaged. Only a signature, checked with a key that the reader knows from elsewhere,
+shows who made it.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class SnapshotPart(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     sha256: str
     raw_bytes: int
-    """What it holds when unpacked."""
+    """Its size when unpacked."""
 
 
 class MeshPoint(msgspec.Struct, frozen=True, kw_only=True):
     """Where one mesh stands in the snapshot."""
 
     clock: int
-    """The highest stamp that was ever given in it, as far as the lake knows."""
+    """The highest stamp of the mesh that the lake has seen."""
     forgotten: int = 0
     """Deletions up to this stamp may have been left out: an older write must not come back."""
 
@@ -77,8 +77,8 @@ class LogCoverage(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     offset: int
     tail: tuple[tuple[str, str], ...] = ()
-    """Ids and fingerprints of the last entries up to there, in hex: by them a link that goes on
-    from this place knows the log again, although many of them may have been superseded."""
+    """Ids and fingerprints of the last entries up to there, in hex. A link that goes on from this
+    place recognises the log by them, although many of them may have been superseded."""
 
 
 class SnapshotManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,9 +90,9 @@ class SnapshotManifest(msgspec.Struct, frozen=True, kw_only=True):
     created_at: int
     meshes: dict[str, MeshPoint]
     lamport: int | None = None
-    """Only what has no higher stamp, if that was asked for."""
+    """If given, the snapshot holds only what has no higher stamp."""
     at: int | None = None
-    """Only what some log had recorded by that time, in milliseconds, if that was asked for."""
+    """If given, the snapshot holds only what some log had recorded by then, in milliseconds."""
     facts: bool = True
     vectors: str = "all"
     counts: dict[str, int]
@@ -103,10 +103,10 @@ class SnapshotManifest(msgspec.Struct, frozen=True, kw_only=True):
     the same for the same set, in whatever order and parts it comes."""
     logs: tuple[LogCoverage, ...] = ()
     origins: dict[str, int] = {}
-    """Who wrote what is in it, each with the highest epoch that was seen."""
+    """The peers whose envelopes are in it, each with the highest epoch that was seen."""
     parts: tuple[SnapshotPart, ...]
     signer: str = ""
-    """The card of the node whose key signed it; empty if nobody did."""
+    """The card of the node that signed it; empty if it is not signed."""
     digest: str = ""
     """SHA-256 of the manifest with this field and the next one empty."""
     signature: str = ""
@@ -116,7 +116,7 @@ class SnapshotManifest(msgspec.Struct, frozen=True, kw_only=True):
         return sum(part.size for part in self.parts)
 
     def sealed(self, signer: Signer | None = None) -> SnapshotManifest:
-        """The same with its digest, and signed if somebody signs."""
+        """The same manifest with its digest, signed if there is a signer."""
         bare = msgspec.structs.replace(
             self, signer="" if signer is None else signer.card, digest="", signature=""
         )
@@ -140,7 +140,7 @@ class Signer:
 
 
 def signer_of(home: str | Path) -> Signer:
-    """Signs as the node of a home, which may be in use meanwhile."""
+    """The signer for the node of a home; the home may be in use."""
     paths = require_home(Path(home).absolute())
     with open_read_only(paths.database) as reader:
         name = reader.peer_name()
@@ -159,7 +159,7 @@ def _seed(paths: HomePaths) -> bytes:
 
 
 def read_manifest(folder: Path) -> SnapshotManifest:
-    """The manifest of a snapshot, undamaged; whatever is in its place instead is refused."""
+    """Reads and checks the manifest of a snapshot; the error says what is wrong with it."""
     try:
         raw = (folder / NAME).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -191,7 +191,7 @@ def read_manifest(folder: Path) -> SnapshotManifest:
 
 
 def check_signer(manifest: SnapshotManifest, signed_by: str) -> None:
-    """Refuses a snapshot that the owner of this card, or bare key, has not signed."""
+    """Raises `ZoneNotTrusted` if the snapshot is not signed with this card or bare key."""
     key = _pinned(signed_by)
     if not manifest.signature:
         raise ZoneNotTrusted("the snapshot is not signed", hint="make it with --sign-home")
@@ -223,7 +223,7 @@ def _check_signature(folder: Path, manifest: SnapshotManifest) -> None:
 
 
 def _check_whole(folder: Path, manifest: SnapshotManifest) -> None:
-    """Only names that a snapshot can have: none leads out of its folder."""
+    """Refuses paths that lead out of the folder of the snapshot, and numbers that do not add up."""
     names = [part.path for part in manifest.parts]
     inside = all(
         path.startswith(f"{PARTS}/") and path.count("/") == 1 and len(path) > len(PARTS) + 1

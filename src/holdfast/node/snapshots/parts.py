@@ -1,7 +1,7 @@
 """The parts of a snapshot: envelopes as they were written, packed.
 
 A part is gzip of frames: four bytes with the length, big-endian, then the canonical bytes of an
-envelope. They are never decoded on the way, so every stamp, fingerprint and signature stays.
+envelope. Envelopes are not decoded on the way, so every stamp, fingerprint and signature stays.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _GZIP: Final = 31
 
 
 def entry_digest(mesh: str, id: bytes, raw: bytes) -> int:
-    """The digest of an entry of a log, as everybody computes it who compares logs."""
+    """The digest of an entry of a log, as it is computed wherever logs are compared."""
     return int.from_bytes(row_digest("log", (mesh, id.hex(), raw)), "big")
 
 
 def content_sum(raws: Iterable[bytes], before: int = 0) -> int:
-    """Sums of parts add up to the sum of the whole."""
+    """The sum of the digests of some envelopes, added to that of others before."""
     total = before
     for raw in raws:
         try:
@@ -58,7 +58,7 @@ def content_sum(raws: Iterable[bytes], before: int = 0) -> int:
 
 
 def log_sum(reader: Reader, meshes: Iterable[str]) -> int:
-    """The same of what a node's log holds."""
+    """The same sum over the entries of a node's log."""
     first, head = reader.log_bounds()
     filter = Filter(meshes=tuple(meshes))
     total, at = 0, first
@@ -78,11 +78,11 @@ def sum_text(total: int) -> str:
 
 
 class PartWriter:
-    """Packs envelopes, one after the other; `write` puts the bytes where they belong."""
+    """Packs envelopes one after the other, and passes the bytes of the part to `write`."""
 
     def __init__(self, write: Callable[[bytes], Any]) -> None:
         self._write = write
-        # The last number asks for gzip. Ids and hashes do not shrink, so more effort is wasted.
+        # _GZIP asks for that format. Ids and hashes do not shrink, so more effort is wasted.
         self._packer = zlib.compressobj(_EFFORT, zlib.DEFLATED, _GZIP)
         self._hash = sha256()
         self.rows = self.size = self.raw_bytes = 0
@@ -116,7 +116,7 @@ class PartWriter:
 def verify_parts(
     folder: Path, manifest: SnapshotManifest, progress: Progress | None = None
 ) -> None:
-    """Reads every part: what passes is what was made."""
+    """Reads every part, and raises `StoreCorrupt` if one is not what the manifest says."""
     done = 0
     for part in manifest.parts:
         found = hash_file(folder / part.path)
@@ -132,7 +132,9 @@ def verify_parts(
 
 
 def envelopes(folder: Path, part: SnapshotPart) -> Iterator[bytes]:
-    """The envelopes of a part, in order; StoreCorrupt as soon as something is not as it was."""
+    """Yields the envelopes of a part in order. Raises `StoreCorrupt` at the first damage; only
+    after the last envelope the whole part is known to be right.
+    """
     path = folder / part.path
     rows = 0
     try:

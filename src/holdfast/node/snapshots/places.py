@@ -1,8 +1,8 @@
 """Where links begin in a home that was made from a snapshot.
 
-A snapshot says how far each node's log is covered by it. That is kept per mesh, and a link to one
+A snapshot says how far it covers the log of each node. This is stored per mesh, and a link to one
 of those nodes begins there instead of at the beginning: what came before is in the snapshot, or was
-superseded by what is.
+superseded by something that is.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from holdfast.storage.ports import Reader, Transaction
 
 
 def remember(tx: Transaction, manifest: SnapshotManifest, now_ms: int) -> None:
-    """Keeps where the logs stand, for every mesh of the snapshot, and by what they are known."""
+    """Stores how far the logs are covered, for every mesh of the snapshot, and the ids of their
+    last entries.
+    """
     places = {place.log: [place.epoch, place.offset] for place in manifest.logs}
     for mesh in manifest.meshes:
         cursor = {"digest": manifest.digest, "logs": places}
         tx.job_put(JobRow(name=_job(mesh), cursor=cursor, updated_at=now_ms))
     for place in manifest.logs:
         for id, fingerprint in place.tail:
-            # A link looks whether it knows the last entries before its place. Those that were
-            # superseded are not here; known they are all the same.
+            # A link checks that it knows the last entries before its place. Superseded ones are
+            # not in the snapshot, so their ids are stored as known.
             raw_id = bytes.fromhex(id)
             if tx.log_find(raw_id) is None:
                 tx.forgotten_add(raw_id, bytes.fromhex(fingerprint), now_ms)
@@ -36,9 +38,8 @@ def restored_from(tx: Reader, mesh: str) -> str | None:
 
 
 def place_of(tx: Reader, zone: str, meshes: Collection[str]) -> tuple[int, int]:
-    """Epoch and cursor of a new link; zeros for one that begins at the beginning.
-
-    All its meshes must come from snapshots that cover this log, or entries of one would be missed.
+    """Epoch and cursor for a new link to a zone; zeros if it has to begin at the beginning. That is
+    so unless all its meshes come from snapshots that cover this log.
     """
     places = []
     for mesh in meshes:
