@@ -165,7 +165,7 @@ def test_Z7_a_deletion_that_meets_a_full_disk_is_run_again_from_threads_and_from
     async def run() -> None:
         team = await AsyncNode(node).mesh(MESH)
         disk.full = True
-        both: list[Receipt | BaseException] = await asyncio.gather(
+        both: tuple[object, object] = await asyncio.gather(
             team.state.delete("b"), team.state.set("c", 1), return_exceptions=True
         )
         deleted, added = both
