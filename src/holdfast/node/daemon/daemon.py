@@ -30,10 +30,11 @@ from holdfast.node.links.worker import LinkManager
 from holdfast.node.log.watch import LogWatch, WakeSocket
 from holdfast.node.settings import Settings
 from holdfast.node.sync.manager import SyncManager
-from holdfast.node.sync.status import BrokerStatusTracker
+from holdfast.node.sync.session import BrokerAddress
 from holdfast.node.trust.trust import Trust
 from holdfast.node.upkeep.disk import DiskWatch
 from holdfast.rules import limits
+from holdfast.rules.broker_sync import SyncState
 from holdfast.rules.disk_pressure import Pressure
 from holdfast.rules.links import LinkState
 from holdfast.service.http.app import HttpApp
@@ -41,6 +42,7 @@ from holdfast.service.http.request import ConcurrencyLimits, RequestCounts
 from holdfast.service.instance_lock import DaemonLock, DaemonNote
 from holdfast.service.lifecycle import Service, Told, silent
 from holdfast.service.sessions import Sessions
+from holdfast.service.supervision import Supervision
 from holdfast.storage.files import home as homes
 from holdfast.storage.files.home import HomePaths
 from holdfast.transport.http_server import Listener, Server, tcp_listener, unix_listener
@@ -157,8 +159,8 @@ class Daemon(Service):
         )
 
     async def _start_syncs(self, api: NodeApi, ending: AsyncExitStack) -> None:
-        def changed(board: BrokerStatusTracker) -> None:
-            self._news(api.log_watch, "broker", _broker_news(board))
+        def changed(broker: BrokerAddress, unit: Supervision[SyncState]) -> None:
+            self._news(api.log_watch, "broker", _broker_news(broker, unit))
 
         outbox = self._settings.outbox
         sync_manager = api.sync_manager = SyncManager(
@@ -226,19 +228,17 @@ def _disk_news(found: Pressure) -> dict[str, Any]:
     return {"level": found.level, "fill": round(found.fill, 4), "room": found.room}
 
 
-def _broker_news(board: BrokerStatusTracker) -> dict[str, Any]:
-    problem = board.last_error
+def _broker_news(broker: BrokerAddress, unit: Supervision[SyncState]) -> dict[str, Any]:
     return {
-        "name": board.broker.name,
-        "url": board.broker.url,
-        "state": str(board.state),
-        "since": board.since,
-        "error": None if problem is None or not board.attempts else problem.code,
+        "name": broker.name,
+        "url": broker.url,
+        "state": str(unit.state),
+        "since": unit.since,
+        "error": _present_error(unit),
     }
 
 
 def _link_news(status: LinkStatus) -> dict[str, Any]:
-    problem = status.last_error
     return {
         "name": status.name,
         "zone": status.zone,
@@ -246,5 +246,11 @@ def _link_news(status: LinkStatus) -> dict[str, Any]:
         "since": status.since,
         "cursor": status.cursor,
         "lag": status.lag,
-        "error": None if problem is None or not status.attempts else problem.code,
+        "error": _present_error(status),
     }
+
+
+def _present_error(status: LinkStatus | Supervision[SyncState]) -> str | None:
+    """The code of the last error, until the work has succeeded again."""
+    problem = status.last_error
+    return None if problem is None or not status.attempts else problem.code
