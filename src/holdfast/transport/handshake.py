@@ -14,13 +14,14 @@ from typing import Final
 import msgspec
 
 from holdfast.protocol.log_wire import JSON
-from holdfast.rules.errors import BadAnswer, BadInput, NotTrusted
+from holdfast.rules.errors import BadAnswer, BadInput, NotTrusted, ZoneNotTrusted
 from holdfast.rules.keys import (
     KEY_BYTES,
     NONCE_BYTES,
     PROOF_BYTES,
     HelloTranscript,
     bytes_of,
+    check_proof,
     prove,
     public_key,
     text_of,
@@ -45,7 +46,7 @@ class ClientSession(msgspec.Struct, frozen=True):
     certificate: bytes | None
 
     def __repr__(self) -> str:
-        return "Session()"
+        return "ClientSession()"
 
 
 class _HelloAnswer(msgspec.Struct):
@@ -68,32 +69,43 @@ def handshake(
     *,
     plain: bool,
 ) -> ClientSession:
-    """A new session. `check` is given what both must agree on and the other side's proof, and
-    raises if it is not whom we meant. `plain`: the connection is not encrypted.
+    """Gets a new session. `check` gets what both sides must agree on and the other side's proof,
+    and raises if that is not whom we meant. `plain`: the connection is not encrypted.
     """
     secret = seed() if callable(seed) else seed
     key, nonce = public_key(secret), os.urandom(NONCE_BYTES)
-    asked = {"zone": us, "key": text_of(key), "nonce": text_of(nonce)}
-    # Who answers is not known yet: any certificate will do, and nothing secret is said.
-    answer = _post(client, "/v1/hello", asked, pin=None)
-    said = answer.json(_HelloAnswer)
+    greeting = {"zone": us, "key": text_of(key), "nonce": text_of(nonce)}
+    # Who answers is not known yet: any certificate will do, and nothing secret is reply.
+    answer = _post(client, "/v1/hello", greeting, pin=None)
+    reply = answer.json(_HelloAnswer)
     hello = HelloTranscript(
         client_zone=us,
         client_key=key,
         client_nonce=nonce,
-        server_zone=said.zone,
-        server_key=_bytes(said.key, KEY_BYTES),
-        server_nonce=_bytes(said.nonce, NONCE_BYTES),
+        server_zone=reply.zone,
+        server_key=_bytes(reply.key, KEY_BYTES),
+        server_nonce=_bytes(reply.nonce, NONCE_BYTES),
         certificate=PLAIN if plain else answer.certificate,
     )
-    check(hello, _bytes(said.proof, PROOF_BYTES))
-    proof = {"nonce": said.nonce, "proof": text_of(prove(secret, "client", hello))}
+    check(hello, _bytes(reply.proof, PROOF_BYTES))
+    proof = {"nonce": reply.nonce, "proof": text_of(prove(secret, "client", hello))}
     pin = None if plain else answer.certificate
     proved = _post(client, "/v1/hello/prove", proof, pin=pin).json(_SessionAnswer)
     try:
         return ClientSession(bearer(proved.session), pin)
     except NotTrusted:
         raise BadAnswer(f"{client.address} gives a session that cannot be used") from None
+
+
+def require_proof(hello: HelloTranscript, proof: bytes, who: str) -> None:
+    """Raises ZoneNotTrusted unless the other side has proved its key on this very connection. `who`
+    begins the message: the address, and the name that the other side gives.
+    """
+    if not hello.certificate or not check_proof(hello.server_key, "server", hello, proof):
+        raise ZoneNotTrusted(
+            f"{who}, but cannot prove it on this connection",
+            hint="somebody may stand between the two: check the address",
+        )
 
 
 def _post(

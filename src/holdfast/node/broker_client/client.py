@@ -2,13 +2,11 @@
 snapshots. What flows all the time goes by the sync instead.
 
 Before the first call both sides say hello. The broker must prove the key on the card that is pinned
-for it, on the very connection that we see; only then does it hear who we are. A session that has
-ended is renewed, and the call made again: the broker did nothing yet.
+for it, on the very connection that we see; only then does it hear who we are.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, Final, TypeVar
@@ -44,19 +42,12 @@ from holdfast.protocol.log_wire import JSON
 from holdfast.rules.errors import (
     BadAnswer,
     BadInput,
-    Broken,
-    DiskFull,
     NotFound,
-    NotTrusted,
-    StoreBusy,
-    StoreClosed,
     Truncated,
-    Unknown,
-    Unreachable,
     ZoneNotTrusted,
 )
 from holdfast.rules.invites import SECRET_BYTES, Invite, check_broker_url, format_invite
-from holdfast.rules.keys import HelloTranscript, bytes_of, card_of, check_proof, parse_card, text_of
+from holdfast.rules.keys import HelloTranscript, bytes_of, card_of, parse_card, text_of
 from holdfast.rules.limits import (
     BROKER_PART_BYTES_MAX,
     INVITE_HOURS,
@@ -64,18 +55,15 @@ from holdfast.rules.limits import (
     LINK_READ_MS_MAX,
     MIB,
 )
-from holdfast.transport.handshake import SMALL_BYTES_MAX, ClientSession, Seed, handshake
+from holdfast.transport.handshake import ClientSession, Seed, handshake, require_proof
 from holdfast.transport.http_client import Client, Content
-from holdfast.transport.remote_errors import HttpAnswer
+from holdfast.transport.session_client import SessionClient
 from holdfast.transport.tls import client_context
 
 T = TypeVar("T")
 
-_THEIRS: Final = (Broken, Unknown, DiskFull, StoreBusy, StoreClosed)
-"""Trouble that a broker tells of its own store. Ours has none of it."""
 _LIST_BYTES_MAX: Final = 16 * MIB
 _BINARY: Final = "application/octet-stream"
-_DIGITS_MAX: Final = 19
 _COMPARE: Final = "compare the cards: where the broker runs: holdfast broker status"
 
 
@@ -102,8 +90,7 @@ class BrokerClient:
         self._patience = (connect_ms, read_ms)
         self._client = self._connect()
         self._streams: WeakSet[Client] = WeakSet()
-        self._greeting = threading.Lock()
-        self._session: ClientSession | None = None
+        self._calls = SessionClient(self._client, self._greet)
 
     @classmethod
     def of(cls, trust: Trust, url: str, card: str) -> BrokerClient:
@@ -114,13 +101,13 @@ class BrokerClient:
         self._client.close()
 
     def abort(self) -> None:
-        """From any thread: whoever waits here wakes at once, and nothing more is asked."""
+        """From any thread: a call that waits fails at once, and so does every later one."""
         for client in (self._client, *self._streams):
             client.abort()
 
     def hello(self) -> None:
-        """A new session. Every other call does this by itself when it is needed."""
-        self._renew(self._session)
+        """Gets a new session. Every other call does this by itself when it is needed."""
+        self._calls.hello()
 
     # --- meshes and members --------------------------------------------------------------------
 
@@ -240,14 +227,7 @@ class BrokerClient:
 
     def object_size(self, mesh: str, sha: str) -> int | None:
         """None if the broker does not have it."""
-        try:
-            answer = self._call("HEAD", self.object_path(mesh, sha))
-        except NotFound:
-            return None
-        said = answer.headers.get("content-length", "")
-        if not said.isascii() or not said.isdecimal() or len(said) > _DIGITS_MAX:
-            raise BadAnswer(f"{self.url} does not say how large {sha} is")
-        return int(said)
+        return self._calls.object_size(self.object_path(mesh, sha))
 
     def put_object(self, engine: NodeEngine, mesh: str, sha: str) -> bool:
         """Brings an object of ours; False if the broker has it already. BlobMissing if we have
@@ -258,7 +238,7 @@ class BrokerClient:
         with engine.blobs.open(sha) as source:
             content = Content(source, engine.blobs.size(sha))
             headers = {"Content-Type": _BINARY}
-            self._call("PUT", self.object_path(mesh, sha), headers=headers, content=content)
+            self._calls.call("PUT", self.object_path(mesh, sha), headers=headers, content=content)
         return True
 
     def objects(self, mesh: str) -> BrokerObjects:
@@ -268,7 +248,7 @@ class BrokerClient:
     @contextmanager
     def streaming(self, path: str, accept: str = _BINARY) -> Iterator[Iterator[bytes]]:
         """An answer piece by piece, on a connection of its own: other calls need not wait."""
-        session = self._session or self._renew(None)
+        session = self._calls.session()
         client = self._connect()
         self._streams.add(client)
         try:
@@ -296,7 +276,7 @@ class BrokerClient:
     def snapshot_chunk(self, mesh: str, id: str, number: int, rows: int, part: bytes) -> int:
         """The number of the part that is missing next."""
         path = f"{_at(mesh, 'snapshot', id, 'chunk')}?number={number}&rows={rows}"
-        answer = self._call("POST", path, body=part, headers={"Content-Type": _BINARY})
+        answer = self._calls.call("POST", path, body=part, headers={"Content-Type": _BINARY})
         return answer.json(Chunk).next
 
     def snapshot_commit(self, mesh: str, id: str, digest: bytes) -> Snapshot:
@@ -307,7 +287,7 @@ class BrokerClient:
     def snapshot_part(self, mesh: str, id: str, number: int) -> bytes:
         path = _at(mesh, "snapshot", id, str(number))
         headers = {"Accept": _BINARY}
-        answer = self._call("GET", path, headers=headers, bytes_max=BROKER_PART_BYTES_MAX)
+        answer = self._calls.call("GET", path, headers=headers, bytes_max=BROKER_PART_BYTES_MAX)
         answer.expect(_BINARY)
         return answer.body
 
@@ -316,60 +296,21 @@ class BrokerClient:
     def ask(
         self, kind: type[T], method: str, path: str, document: Mapping[str, Any] | None = None
     ) -> T:
-        """One call with JSON in both directions."""
+        """One call with JSON in both directions; the answer is read as a `kind`."""
         body = None if document is None else msgspec.json.encode(document)
         headers = {} if body is None else {"Content-Type": JSON}
-        return self._call(method, path, body=body, headers=headers, bytes_max=_LIST_BYTES_MAX).json(
-            kind
+        answer = self._calls.call(
+            method, path, body=body, headers=headers, bytes_max=_LIST_BYTES_MAX
         )
-
-    def _call(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        bytes_max: int = SMALL_BYTES_MAX,
-        content: Content | None = None,
-    ) -> HttpAnswer:
-        def once(session: ClientSession) -> HttpAnswer:
-            return self._client.call(
-                method,
-                path,
-                body=body,
-                headers={
-                    "Accept": JSON,
-                    **(headers or {}),
-                    "Authorization": session.authorization,
-                },
-                bytes_max=bytes_max,
-                pin=session.certificate,
-                content=content,
-            )
-
-        session = self._session or self._renew(None)
-        with self._theirs():
-            try:
-                return once(session)
-            except NotTrusted:
-                return once(self._renew(session))
+        return answer.json(kind)
 
     def _connect(self) -> Client:
         connect_ms, read_ms = self._patience
         context = None if self._plain else client_context()
         return Client(self.url, connect_ms=connect_ms, read_ms=read_ms, context=context)
 
-    def _renew(self, old: ClientSession | None) -> ClientSession:
-        """A new session, unless another thread has got one since."""
-        with self._greeting:
-            if self._session is None or self._session is old:
-                self._session = None
-                with self._theirs():
-                    self._session = handshake(
-                        self._client, self.us, self._seed, self._check, plain=self._plain
-                    )
-            return self._session
+    def _greet(self) -> ClientSession:
+        return handshake(self._client, self.us, self._seed, self._check, plain=self._plain)
 
     def _check(self, hello: HelloTranscript, proof: bytes) -> None:
         """Is it the broker that is pinned, on this very connection?"""
@@ -378,16 +319,7 @@ class BrokerClient:
             raise ZoneNotTrusted(
                 f"{who}, by another key than that of {self._name!r}", hint=_COMPARE
             )
-        _check_proof(hello, proof, who)
-
-    @contextmanager
-    def _theirs(self) -> Iterator[None]:
-        try:
-            yield
-        except _THEIRS as error:
-            raise Unreachable(
-                f"{self._client.address} has trouble of its own: {error.message}"
-            ) from None
+        require_proof(hello, proof, who)
 
 
 def card_shown(url: str, us: tuple[str, Seed]) -> str:
@@ -397,7 +329,7 @@ def card_shown(url: str, us: tuple[str, Seed]) -> str:
     found: list[str] = []
 
     def look(hello: HelloTranscript, proof: bytes) -> None:
-        _check_proof(hello, proof, f"{url} says that it is {hello.server_zone!r}")
+        require_proof(hello, proof, f"{url} says that it is {hello.server_zone!r}")
         found.append(card_of(hello.server_zone, hello.server_key))
 
     plain = check_broker_url(url).startswith("http:")
@@ -407,14 +339,6 @@ def card_shown(url: str, us: tuple[str, Seed]) -> str:
     finally:
         client.close()
     return found[0]
-
-
-def _check_proof(hello: HelloTranscript, proof: bytes, who: str) -> None:
-    if not hello.certificate or not check_proof(hello.server_key, "server", hello, proof):
-        raise ZoneNotTrusted(
-            f"{who}, but cannot prove it on this connection",
-            hint="somebody may stand between the two: check the address",
-        )
 
 
 def _at(mesh: str, *more: str) -> str:
