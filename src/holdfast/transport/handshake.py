@@ -8,11 +8,17 @@ for that certificate only, so a session goes with it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
+from holdfast.protocol.hello_http import (
+    HelloRequest,
+    HelloResponse,
+    ProofRequest,
+    SessionResponse,
+)
 from holdfast.protocol.log_wire import JSON
 from holdfast.rules.errors import BadAnswer, BadInput, NotTrusted, ZoneNotTrusted
 from holdfast.rules.keys import (
@@ -49,18 +55,6 @@ class ClientSession(msgspec.Struct, frozen=True):
         return "ClientSession()"
 
 
-class _HelloAnswer(msgspec.Struct):
-    zone: str
-    key: str
-    nonce: str
-    proof: str
-
-
-class _SessionAnswer(msgspec.Struct):
-    session: str
-    expires_in_ms: int
-
-
 def handshake(
     client: Client,
     us: str,
@@ -74,10 +68,10 @@ def handshake(
     """
     secret = seed() if callable(seed) else seed
     key, nonce = public_key(secret), os.urandom(NONCE_BYTES)
-    greeting = {"zone": us, "key": text_of(key), "nonce": text_of(nonce)}
+    greeting = HelloRequest(us, text_of(key), text_of(nonce))
     # Who answers is not known yet: any certificate will do, and nothing secret is reply.
     answer = _post(client, "/v1/hello", greeting, pin=None)
-    reply = answer.json(_HelloAnswer)
+    reply = answer.json(HelloResponse)
     hello = HelloTranscript(
         client_zone=us,
         client_key=key,
@@ -88,9 +82,9 @@ def handshake(
         certificate=PLAIN if plain else answer.certificate,
     )
     check(hello, _bytes(reply.proof, PROOF_BYTES))
-    proof = {"nonce": reply.nonce, "proof": text_of(prove(secret, "client", hello))}
+    proof = ProofRequest(reply.nonce, text_of(prove(secret, "client", hello)))
     pin = None if plain else answer.certificate
-    proved = _post(client, "/v1/hello/prove", proof, pin=pin).json(_SessionAnswer)
+    proved = _post(client, "/v1/hello/prove", proof, pin=pin).json(SessionResponse)
     try:
         return ClientSession(bearer(proved.session), pin)
     except NotTrusted:
@@ -108,9 +102,7 @@ def require_proof(hello: HelloTranscript, proof: bytes, who: str) -> None:
         )
 
 
-def _post(
-    client: Client, path: str, document: Mapping[str, str], *, pin: bytes | None
-) -> HttpAnswer:
+def _post(client: Client, path: str, document: msgspec.Struct, *, pin: bytes | None) -> HttpAnswer:
     return client.call(
         "POST",
         path,

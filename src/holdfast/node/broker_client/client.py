@@ -20,24 +20,29 @@ from holdfast.node.core.engine import NodeEngine
 from holdfast.node.trust.trust import Trust
 from holdfast.protocol.broker_http import (
     Chunk,
+    Declare,
     Destination,
     Destinations,
     Dropped,
-    Feed,
+    Grants,
     InviteInfo,
     Invites,
+    Join,
     MadeInvite,
-    MadeInviteAnswer,
+    MakeInvite,
     Member,
     Members,
+    Register,
     Removed,
-    Snapshot,
-    SnapshotAnswer,
+    SnapshotBegin,
     SnapshotBegun,
+    SnapshotCommit,
+    SnapshotResponse,
     Standing,
     Subscription,
     Subscriptions,
 )
+from holdfast.protocol.broker_log_http import FeedResponse
 from holdfast.protocol.log_wire import JSON
 from holdfast.rules.errors import (
     BadAnswer,
@@ -67,7 +72,27 @@ _BINARY: Final = "application/octet-stream"
 _COMPARE: Final = "compare the cards: where the broker runs: holdfast broker status"
 
 
-# --- the calls -----------------------------------------------------------------------------------
+class NewInvite(msgspec.Struct, frozen=True):
+    """An invite, to be handed on like a key."""
+
+    text: str
+    id: str
+    expires_at: int
+    uses: int
+
+    def __repr__(self) -> str:
+        return f"NewInvite(id={self.id!r})"
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A snapshot that is ready at its broker."""
+
+    id: str
+    epoch: int
+    seq: int
+    parts: int
+    rows: int
+    digest: bytes
 
 
 class BrokerClient:
@@ -115,16 +140,14 @@ class BrokerClient:
         """Makes us the owner of a mesh. The same again gets the same mesh; AlreadyExists if the
         name is somebody else's there.
         """
-        asked = {"slug": mesh, "name": name, "token": token or ""}
-        return self.ask(Standing, "POST", "/api/my/meshes", asked)
+        return self.ask(Standing, "POST", "/api/my/meshes", Register(mesh, name, token or ""))
 
     def join(self, invite: Invite) -> Standing:
         """Makes us a member. Again, by one who is, counts no use of the invite."""
-        asked = {"secret": text_of(invite.secret)}
-        found = self.ask(Standing, "POST", "/v1/join", asked)
-        if found.slug != invite.mesh:
-            raise BadAnswer(f"the invite is for {invite.mesh!r}, the broker says {found.slug!r}")
-        return found
+        joined = self.ask(Standing, "POST", "/v1/join", Join(text_of(invite.secret)))
+        if joined.slug != invite.mesh:
+            raise BadAnswer(f"the invite is for {invite.mesh!r}, the broker says {joined.slug!r}")
+        return joined
 
     def standing(self, mesh: str) -> Standing:
         return self.ask(Standing, "GET", _at(mesh))
@@ -137,8 +160,7 @@ class BrokerClient:
         return self.ask(Members, "GET", _at(mesh, "members")).members
 
     def grant(self, mesh: str, key: str, grants: Iterable[str]) -> Member:
-        asked = {"grants": list(grants)}
-        return self.ask(Member, "PUT", _at(mesh, "members", key), asked)
+        return self.ask(Member, "PUT", _at(mesh, "members", key), Grants(list(grants)))
 
     def remove_member(self, mesh: str, key: str) -> bool:
         return self.ask(Removed, "DELETE", _at(mesh, "members", key)).removed
@@ -151,17 +173,17 @@ class BrokerClient:
         hours: int = INVITE_HOURS,
         grants: Iterable[str] = (),
         at: str | None = None,
-    ) -> MadeInvite:
-        """`at` is where whoever gets it reaches the broker, if that is not where we do."""
+    ) -> NewInvite:
+        """`at` is where the invited node reaches the broker, if that is not where we do."""
         url = self.url if at is None else check_broker_url(at).rstrip("/")
-        asked = {"grants": list(grants), "uses": uses, "expires_in_hours": hours}
-        made = self.ask(MadeInviteAnswer, "POST", _at(mesh, "invites"), asked)
+        request = MakeInvite(list(grants), uses, hours)
+        made = self.ask(MadeInvite, "POST", _at(mesh, "invites"), request)
         try:
             secret = bytes_of(made.secret, SECRET_BYTES)
         except BadInput:
             raise BadAnswer("the broker gives an invite that cannot be used") from None
         text = format_invite(Invite(url, self.card, mesh, secret))
-        return MadeInvite(text, made.id, made.expires_at, made.uses)
+        return NewInvite(text, made.id, made.expires_at, made.uses)
 
     def invites(self, mesh: str) -> list[InviteInfo]:
         return self.ask(Invites, "GET", _at(mesh, "invites")).invites
@@ -180,12 +202,10 @@ class BrokerClient:
         visibility_ms: int | None = None,
         deliveries_max: int | None = None,
     ) -> Destination:
-        asked: dict[str, Any] = {"kind": kind, "ref": ref}
-        if visibility_ms is not None:
-            asked["visibility_ms"] = visibility_ms
-        if deliveries_max is not None:
-            asked["deliveries_max"] = deliveries_max
-        return self.ask(Destination, "POST", _at(mesh, "destinations"), asked)
+        given = {"visibility_ms": visibility_ms, "deliveries_max": deliveries_max}
+        settings = {name: value for name, value in given.items() if value is not None}
+        request = Declare(kind, ref, **settings)
+        return self.ask(Destination, "POST", _at(mesh, "destinations"), request)
 
     def destinations(self, mesh: str) -> list[Destination]:
         return self.ask(Destinations, "GET", _at(mesh, "destinations")).destinations
@@ -201,8 +221,8 @@ class BrokerClient:
         return self.ask(Dropped, "DELETE", _at(mesh, "subscriptions", topic)).dropped
 
     def subscriptions(self, mesh: str) -> dict[str, int]:
-        found = self.ask(Subscriptions, "GET", _at(mesh, "subscriptions")).subscriptions
-        return {one.topic: one.since for one in found}
+        answer = self.ask(Subscriptions, "GET", _at(mesh, "subscriptions"))
+        return {each.topic: each.since for each in answer.subscriptions}
 
     def next_for_us(self, mesh: str, after: int) -> int | None:
         """The seq of the first thing behind a seq that is for us and not ours; None if there is
@@ -211,7 +231,7 @@ class BrokerClient:
         while True:
             path = f"/v1/meshes/{quote(mesh, safe='')}/feed?after={after}&limit=1"
             try:
-                page = self.ask(Feed, "GET", path)
+                page = self.ask(FeedResponse, "GET", path)
             except Truncated:
                 return after + 1  # it is gone there: a snapshot has it
             if page.rows:
@@ -264,14 +284,14 @@ class BrokerClient:
     def snapshot(self, mesh: str) -> Snapshot | None:
         """The newest one that is ready."""
         try:
-            return _snapshot(self.ask(SnapshotAnswer, "GET", _at(mesh, "snapshot")))
+            return _snapshot(self.ask(SnapshotResponse, "GET", _at(mesh, "snapshot")))
         except NotFound:
             return None
 
     def snapshot_begin(self, mesh: str, epoch: int, seq: int) -> SnapshotBegun:
         """Begins an upload that holds everything up to there, or goes on with ours."""
-        asked = {"epoch": epoch, "seq": seq}
-        return self.ask(SnapshotBegun, "POST", _at(mesh, "snapshot", "begin"), asked)
+        request = SnapshotBegin(epoch, seq)
+        return self.ask(SnapshotBegun, "POST", _at(mesh, "snapshot", "begin"), request)
 
     def snapshot_chunk(self, mesh: str, id: str, number: int, rows: int, part: bytes) -> int:
         """The number of the part that is missing next."""
@@ -280,9 +300,8 @@ class BrokerClient:
         return answer.json(Chunk).next
 
     def snapshot_commit(self, mesh: str, id: str, digest: bytes) -> Snapshot:
-        asked = {"digest": digest.hex()}
         path = _at(mesh, "snapshot", id, "commit")
-        return _snapshot(self.ask(SnapshotAnswer, "POST", path, asked))
+        return _snapshot(self.ask(SnapshotResponse, "POST", path, SnapshotCommit(digest.hex())))
 
     def snapshot_part(self, mesh: str, id: str, number: int) -> bytes:
         path = _at(mesh, "snapshot", id, str(number))
@@ -294,7 +313,11 @@ class BrokerClient:
     # --- one call ------------------------------------------------------------------------------
 
     def ask(
-        self, kind: type[T], method: str, path: str, document: Mapping[str, Any] | None = None
+        self,
+        kind: type[T],
+        method: str,
+        path: str,
+        document: Mapping[str, Any] | msgspec.Struct | None = None,
     ) -> T:
         """One call with JSON in both directions; the answer is read as a `kind`."""
         body = None if document is None else msgspec.json.encode(document)
@@ -323,14 +346,14 @@ class BrokerClient:
 
 
 def card_shown(url: str, us: tuple[str, Seed]) -> str:
-    """The card of whoever listens there: proved on this connection, but pinned by nobody. It is for
-    people to compare, or for a broker on this very machine.
+    """The card of the broker that listens there: proved on this connection, but pinned by nobody.
+    It is for people to compare, or for a broker on this very machine.
     """
-    found: list[str] = []
+    cards: list[str] = []
 
     def look(hello: HelloTranscript, proof: bytes) -> None:
         require_proof(hello, proof, f"{url} says that it is {hello.server_zone!r}")
-        found.append(card_of(hello.server_zone, hello.server_key))
+        cards.append(card_of(hello.server_zone, hello.server_key))
 
     plain = check_broker_url(url).startswith("http:")
     client = Client(url, context=None if plain else client_context())
@@ -338,19 +361,19 @@ def card_shown(url: str, us: tuple[str, Seed]) -> str:
         handshake(client, *us, look, plain=plain)
     finally:
         client.close()
-    return found[0]
+    return cards[0]
 
 
 def _at(mesh: str, *more: str) -> str:
-    """A path below a mesh. Whatever is in a name stays in its place."""
+    """A path below a mesh. A slash within a name does not end it."""
     return "/".join(("/api/my/meshes", *(quote(part, safe="") for part in (mesh, *more))))
 
 
-def _snapshot(said: SnapshotAnswer) -> Snapshot:
+def _snapshot(answer: SnapshotResponse) -> Snapshot:
     try:
-        digest = bytes.fromhex(said.digest)
+        digest = bytes.fromhex(answer.digest)
     except ValueError:
         raise BadAnswer("the snapshot has a digest that cannot be read") from None
-    if said.epoch < 1 or min(said.seq, said.parts, said.rows) < 0:
+    if answer.epoch < 1 or min(answer.seq, answer.parts, answer.rows) < 0:
         raise BadAnswer("the snapshot has a place that cannot be")
-    return Snapshot(said.snapshot_id, said.epoch, said.seq, said.parts, said.rows, digest)
+    return Snapshot(answer.snapshot_id, answer.epoch, answer.seq, answer.parts, answer.rows, digest)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from holdfast.node.broker_client.queues import DeadMessage, QueueInfo, TakenMessage
+from holdfast.node.broker_client.client import NewInvite
+from holdfast.node.broker_client.queues import TakenMessage
 from holdfast.node.sharing.join import JoinedMesh
 from holdfast.node.sharing.leave import Left
 from holdfast.node.sharing.publish import Published
 from holdfast.node.sharing.sharing import Sharing
 from holdfast.node.snapshots.mesh_snapshot import Progress, no_progress
-from holdfast.protocol.broker_http import Destination, InviteInfo, MadeInvite, Member
+from holdfast.protocol.broker_http import Destination, InviteInfo, Member
+from holdfast.protocol.broker_log_http import DeadMessage, QueueInfo
 from holdfast.rules.limits import INVITE_HOURS
 from holdfast.rules.rows import MeshRow
 
@@ -61,7 +63,7 @@ class AsyncSharing:
         hours: int = INVITE_HOURS,
         grants: Iterable[str] = (),
         at: str | None = None,
-    ) -> MadeInvite:
+    ) -> NewInvite:
         return await asyncio.to_thread(
             self._sync.invite, mesh, uses=uses, hours=hours, grants=grants, at=at
         )

@@ -18,12 +18,11 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.node.broker_client.client import BrokerClient
+from holdfast.node.broker_client.client import BrokerClient, Snapshot
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.intake import Applied, Intake
 from holdfast.node.core.object_transfer import pull_objects
 from holdfast.node.snapshots.mesh_export import START, MeshExport, Place
-from holdfast.protocol.broker_http import Snapshot
 from holdfast.protocol.mesh_snapshot import (
     MeshPart,
     pack_part,
