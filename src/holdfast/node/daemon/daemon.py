@@ -41,12 +41,12 @@ from holdfast.service.http.app import HttpApp
 from holdfast.service.http.request import ConcurrencyLimits, RequestCounts
 from holdfast.service.instance_lock import DaemonLock, DaemonNote
 from holdfast.service.lifecycle import Service, Told, silent
+from holdfast.service.listeners import bind_listeners
 from holdfast.service.sessions import Sessions
 from holdfast.service.supervision import Supervision
 from holdfast.storage.files import home as homes
 from holdfast.storage.files.home import HomePaths
-from holdfast.transport.http_server import Listener, Server, tcp_listener, unix_listener
-from holdfast.transport.tls import certificate_digest, certificate_in, server_context
+from holdfast.transport.http_server import Server
 
 log = logging.getLogger("holdfast")
 
@@ -85,7 +85,8 @@ class Daemon(Service):
         node = await asyncio.to_thread(open_node, root, sync=self._sync, nudges=False)
         ending.push_async_callback(asyncio.to_thread, node.close)
         self._api = api = self._make_api(node, paths, ending)
-        listeners = self._bind(paths, ending)
+        settings = self._settings
+        listeners, api.certificate = bind_listeners(paths, settings, ending, socket=settings.socket)
         self._start_upkeep(api, ending)
         self._start_links(api, ending)
         await self._start_syncs(api, ending)
@@ -119,26 +120,6 @@ class Daemon(Service):
             disk=disk,
             started_at=engine.ctx.now_ms() / 1000,
         )
-
-    def _bind(self, paths: HomePaths, ending: AsyncExitStack) -> list[Listener]:
-        settings = self._settings
-        made: list[Listener] = []
-
-        def keep(listener: Listener) -> None:
-            ending.callback(listener.socket.close)
-            made.append(listener)
-
-        if settings.socket:
-            path = homes.socket_path(paths)
-            keep(unix_listener(path))
-            ending.callback(path.unlink, missing_ok=True)
-        if settings.tcp_address is not None:
-            keep(tcp_listener(*settings.tcp_address))
-        if settings.listen_address is not None:
-            cert, key = certificate_in(paths.root, settings.tls_cert, settings.tls_key)
-            self.api.certificate = certificate_digest(cert)
-            keep(tcp_listener(*settings.listen_address, server_context(cert, key)))
-        return made
 
     def _start_upkeep(self, api: NodeApi, ending: AsyncExitStack) -> None:
         assert api.disk is not None
