@@ -180,6 +180,7 @@ def test_D12_an_answer_means_one_thing(status: int, code: str, meaning: Meaning)
 def test_D9_what_a_person_must_put_right_stops_and_is_looked_at_rarely(error: Exception) -> None:
     plan = after_error(error, 0, 0.5)
     assert plan.state is SyncState.STOPPED
+    assert plan.delay_ms is not None
     assert plan.delay_ms >= BACKOFF_MS_MAX // 2
 
 
@@ -187,6 +188,8 @@ def test_D9_what_a_person_must_put_right_stops_and_is_looked_at_rarely(error: Ex
 def test_D14_what_may_pass_is_tried_again_soon_and_then_less_often(error: Exception) -> None:
     first, later = after_error(error, 0, 0.9), after_error(error, 9, 0.9)
     assert first.state is later.state is SyncState.RECONNECTING
+    assert first.delay_ms is not None
+    assert later.delay_ms is not None
     assert first.delay_ms < later.delay_ms <= BACKOFF_MS_MAX
 
 

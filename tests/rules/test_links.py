@@ -48,8 +48,6 @@ from holdfast.rules.links import (
     LinkState,
     after_error,
     after_quarantine,
-    after_success,
-    after_surprise,
     carries_of,
     check_link_name,
     check_url,
@@ -179,9 +177,9 @@ def test_Z6_a_new_epoch_is_followed_at_once_but_not_again_and_again() -> None:
     assert again >= BACKOFF_MS_MIN
 
 
-def test_Z6_success_forgets_the_failures_and_a_surprise_is_waited_out() -> None:
-    assert after_success() == 0
-    assert after_surprise(0, 0.0) == LinkPlan(LinkState.WAITING, BACKOFF_MS_MIN)
+def test_Z6_a_fault_of_ours_is_waited_out() -> None:
+    fault = ZeroDivisionError("nobody thought of this")
+    assert after_error(fault, 0, 0.0) == LinkPlan(LinkState.WAITING, BACKOFF_MS_MIN)
 
 
 def test_Z7_a_quarantine_that_is_full_stops_the_link() -> None:

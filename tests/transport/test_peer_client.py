@@ -535,7 +535,7 @@ def test_Z8_no_secret_of_a_link_is_shown(
     ana.reply = lambda request: error_reply(403, "not_granted")
     with pytest.raises(NotGranted) as caught:
         remote.confirm(CONFIRM)
-    said = f"{caught.value!r}{caught.value.hint}{remote!r}{remote._session!r}{caplog.text}"
+    said = f"{caught.value!r}{caught.value.hint}{remote!r}{remote._calls._session!r}{caplog.text}"
     for hidden in (session, session[3:], text_of(BO), BO.hex(), BO.decode()):
         assert hidden not in said
     remote.close()

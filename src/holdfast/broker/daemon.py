@@ -1,7 +1,7 @@
-"""A broker that serves: its folder, its desk, its listeners, and the order in which they end.
+"""A broker that serves: its folder, its store, its listeners, and the order in which they end.
 
-Ending: no more calls and frames are taken, what was handed in is written and answered, the sockets
-are closed with "going away", and the desk is closed. It has ten seconds.
+Ending: the broker takes no more calls and frames, writes and answers what was handed in, closes the
+sockets with "going away", and closes the store. All of it has ten seconds.
 """
 
 from __future__ import annotations
@@ -25,12 +25,10 @@ from holdfast.rules import limits
 from holdfast.service.clock import SystemClock
 from holdfast.service.instance_lock import DaemonLock, DaemonNote
 from holdfast.service.lifecycle import Service, Told, silent
+from holdfast.service.listeners import bind_listeners
 from holdfast.storage.broker.port import BrokerStore
-from holdfast.storage.files import home as homes
 from holdfast.storage.files.home import HomePaths
 from holdfast.transport.http_server import Server
-from holdfast.transport.listeners import Listener, tcp_listener, unix_listener
-from holdfast.transport.tls import certificate_digest, certificate_in, server_context
 
 log = logging.getLogger("holdfast")
 
@@ -95,7 +93,7 @@ class BrokerDaemon(Service):
         )
         store.on_news(broker.wakeups.news)
         api = self._api = BrokerApi(broker)
-        listeners = self._bind(paths, ending)
+        listeners, broker.certificate = bind_listeners(paths, settings, ending)
         server = Server(
             broker_app(api),
             listeners,
@@ -111,25 +109,6 @@ class BrokerDaemon(Service):
         self._start_watchdog(ending)
         api.phase = "ready"
         self.ready.set()
-
-    def _bind(self, paths: HomePaths, ending: AsyncExitStack) -> list[Listener]:
-        settings = self._settings
-        made: list[Listener] = []
-
-        def keep(listener: Listener) -> None:
-            ending.callback(listener.socket.close)
-            made.append(listener)
-
-        path = homes.socket_path(paths)
-        keep(unix_listener(path))
-        ending.callback(path.unlink, missing_ok=True)
-        if settings.tcp_address is not None:
-            keep(tcp_listener(*settings.tcp_address))
-        if settings.listen_address is not None:
-            cert, key = certificate_in(settings.store, settings.tls_cert, settings.tls_key)
-            self.broker.certificate = certificate_digest(cert)
-            keep(tcp_listener(*settings.listen_address, server_context(cert, key)))
-        return made
 
     def _tell_ready(self) -> None:
         identity = self.broker.identity

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.broker.accept import Outcome
-from holdfast.protocol.frames import Problem, PushAnswer
+from holdfast.protocol.frames import PushAnswer, WireError
 from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict
 from holdfast.rules.errors import (
     EpochMismatch,
@@ -58,9 +58,9 @@ def for_members(error: HoldfastError) -> HoldfastError:
     return type(error)("the broker's store did not do it", hint="retry with the same ids, later")
 
 
-def problem_of(error: HoldfastError) -> Problem:
+def problem_of(error: HoldfastError) -> WireError:
     error = for_members(error)
-    return Problem(error.code, error.message, error.hint)
+    return WireError(error.code, error.message, error.hint)
 
 
 def answer_of(number: int, outcome: Outcome) -> PushAnswer:

@@ -44,7 +44,7 @@ class MeshPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Every epoch with its base, from the first on."""
 
 
-class Problem(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class WireError(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An error, as everywhere: code, message, hint."""
 
     code: str
@@ -70,7 +70,7 @@ class PushAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     broker_id: bytes = b""
     history_available: bool = True
     first_seen_at: int = 0
-    problem: Problem | None = None
+    problem: WireError | None = None
 
 
 # --- from the broker -----------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class Refusal(Frame, frozen=True, tag=9):
     """Something that was asked is refused; `about` is the mesh."""
 
     about: str
-    problem: Problem
+    problem: WireError
 
 
 class SnapshotWanted(Frame, frozen=True, tag=10):

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from holdfast.rules.backoff import backoff_ms, longest_ms
+from holdfast.rules.backoff import RetryPlan, backoff_ms, longest_ms
 from holdfast.rules.errors import (
     BadInput,
     Broken,
@@ -207,11 +207,8 @@ def meaning_of(status: int, code: str) -> Meaning:
 # --- states --------------------------------------------------------------------------------------
 
 
-class SyncPlan(msgspec.Struct, frozen=True):
-    """What follows from an error."""
-
-    state: SyncState
-    delay_ms: int
+SyncPlan = RetryPlan[SyncState]
+"""What follows from an error of a connection to a broker."""
 
 
 _FOR_PEOPLE: Final = (

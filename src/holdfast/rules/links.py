@@ -9,7 +9,7 @@ A link is always in one of these states, and everybody can see in which:
     truncated  quarantine_full  paused          waits for a person
     stopped                                     this node ends, or cannot go on
 
-This module decides. `node/links/worker.py` carries it out.
+This module decides. `node/links/worker.py` and the supervisor carry it out.
 """
 
 from __future__ import annotations
@@ -20,16 +20,13 @@ from enum import StrEnum
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
-import msgspec
-
-from holdfast.rules.backoff import backoff_ms, longest_ms
+from holdfast.rules.backoff import RetryPlan, backoff_ms, longest_ms
 from holdfast.rules.errors import (
     BadAnswer,
     BadInput,
     Broken,
     DiskFull,
     EpochChanged,
-    HoldfastError,
     NotAllowed,
     NotTrusted,
     OverLimit,
@@ -73,12 +70,8 @@ class LinkState(StrEnum):
     STOPPED = "stopped"
 
 
-class LinkPlan(msgspec.Struct, frozen=True):
-    """What follows from an error."""
-
-    state: LinkState
-    delay_ms: int | None
-    """When it is tried again; None: not by itself."""
+LinkPlan = RetryPlan[LinkState]
+"""What follows from an error of a link."""
 
 
 _REFUSALS: Final = (
@@ -90,17 +83,19 @@ _REFUSALS: Final = (
     UnknownMesh,
     UnknownZone,
 )
-"""Asking again gets the same answer until somebody changes something, here or there. PastEnd: our
-cursor is ahead of a log that counts in the same epoch. It has gone back in time unseen, and the
+"""Asking again gets the same answer until a person changes something, here or there. PastEnd: our
+cursor is ahead of a log that counts in the same epoch. That log has gone back in time unseen; the
 next connection finds that out and reads it from its beginning."""
 
 
 _ACCIDENTS: Final = (NotTrusted, BadAnswer)
-"""Among them, what a restart in the middle of a hello or a garbled line looks like, too."""
+"""The refusals that a restart in the middle of a hello or a garbled line looks like, too."""
 
 
-def after_error(error: HoldfastError, attempts: int, jitter: float) -> LinkPlan:
-    """What to do after an error. `attempts` counts the failures in a row before this one."""
+def after_error(error: Exception, attempts: int, jitter: float) -> LinkPlan:
+    """What to do after an error. `attempts` counts the failures in a row before this one. A fault
+    of Holdfast may pass like any other failure: it must not end the link.
+    """
     wait = backoff_ms(attempts + 1, jitter)
     if isinstance(error, EpochChanged):
         # At once, but only once in a row: a source that changes its mind for ever must not be
@@ -118,18 +113,8 @@ def after_error(error: HoldfastError, attempts: int, jitter: float) -> LinkPlan:
     return LinkPlan(LinkState.WAITING, wait)
 
 
-def after_surprise(attempts: int, jitter: float) -> LinkPlan:
-    """What to do after an error that nobody thought of: it may pass, and must not end the link."""
-    return LinkPlan(LinkState.WAITING, backoff_ms(attempts + 1, jitter))
-
-
-def after_success() -> int:
-    """A batch is stored, or there was none: the next failure is the first again."""
-    return 0
-
-
 def after_quarantine(rows: int) -> LinkPlan | None:
-    """What follows when a link has set aside so many envelopes: one that fills its quarantine has
+    """What follows when a link has set this many envelopes aside. One that fills its quarantine has
     met more than a few bad writers, and a person has to look before it goes on.
     """
     return LinkPlan(LinkState.QUARANTINE_FULL, None) if rows >= QUARANTINE_ROWS_MAX else None

@@ -8,19 +8,26 @@ for that certificate only, so a session goes with it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
+from holdfast.protocol.hello_http import (
+    HelloRequest,
+    HelloResponse,
+    ProofRequest,
+    SessionResponse,
+)
 from holdfast.protocol.log_wire import JSON
-from holdfast.rules.errors import BadAnswer, BadInput, NotTrusted
+from holdfast.rules.errors import BadAnswer, BadInput, NotTrusted, ZoneNotTrusted
 from holdfast.rules.keys import (
     KEY_BYTES,
     NONCE_BYTES,
     PROOF_BYTES,
     HelloTranscript,
     bytes_of,
+    check_proof,
     prove,
     public_key,
     text_of,
@@ -45,19 +52,7 @@ class ClientSession(msgspec.Struct, frozen=True):
     certificate: bytes | None
 
     def __repr__(self) -> str:
-        return "Session()"
-
-
-class _HelloAnswer(msgspec.Struct):
-    zone: str
-    key: str
-    nonce: str
-    proof: str
-
-
-class _SessionAnswer(msgspec.Struct):
-    session: str
-    expires_in_ms: int
+        return "ClientSession()"
 
 
 def handshake(
@@ -68,37 +63,46 @@ def handshake(
     *,
     plain: bool,
 ) -> ClientSession:
-    """A new session. `check` is given what both must agree on and the other side's proof, and
-    raises if it is not whom we meant. `plain`: the connection is not encrypted.
+    """Gets a new session. `check` gets what both sides must agree on and the other side's proof,
+    and raises if that is not whom we meant. `plain`: the connection is not encrypted.
     """
     secret = seed() if callable(seed) else seed
     key, nonce = public_key(secret), os.urandom(NONCE_BYTES)
-    asked = {"zone": us, "key": text_of(key), "nonce": text_of(nonce)}
-    # Who answers is not known yet: any certificate will do, and nothing secret is said.
-    answer = _post(client, "/v1/hello", asked, pin=None)
-    said = answer.json(_HelloAnswer)
+    greeting = HelloRequest(us, text_of(key), text_of(nonce))
+    # Who answers is not known yet: any certificate will do, and nothing secret is reply.
+    answer = _post(client, "/v1/hello", greeting, pin=None)
+    reply = answer.json(HelloResponse)
     hello = HelloTranscript(
         client_zone=us,
         client_key=key,
         client_nonce=nonce,
-        server_zone=said.zone,
-        server_key=_bytes(said.key, KEY_BYTES),
-        server_nonce=_bytes(said.nonce, NONCE_BYTES),
+        server_zone=reply.zone,
+        server_key=_bytes(reply.key, KEY_BYTES),
+        server_nonce=_bytes(reply.nonce, NONCE_BYTES),
         certificate=PLAIN if plain else answer.certificate,
     )
-    check(hello, _bytes(said.proof, PROOF_BYTES))
-    proof = {"nonce": said.nonce, "proof": text_of(prove(secret, "client", hello))}
+    check(hello, _bytes(reply.proof, PROOF_BYTES))
+    proof = ProofRequest(reply.nonce, text_of(prove(secret, "client", hello)))
     pin = None if plain else answer.certificate
-    proved = _post(client, "/v1/hello/prove", proof, pin=pin).json(_SessionAnswer)
+    proved = _post(client, "/v1/hello/prove", proof, pin=pin).json(SessionResponse)
     try:
         return ClientSession(bearer(proved.session), pin)
     except NotTrusted:
         raise BadAnswer(f"{client.address} gives a session that cannot be used") from None
 
 
-def _post(
-    client: Client, path: str, document: Mapping[str, str], *, pin: bytes | None
-) -> HttpAnswer:
+def require_proof(hello: HelloTranscript, proof: bytes, who: str) -> None:
+    """Raises ZoneNotTrusted unless the other side has proved its key on this very connection. `who`
+    begins the message: the address, and the name that the other side gives.
+    """
+    if not hello.certificate or not check_proof(hello.server_key, "server", hello, proof):
+        raise ZoneNotTrusted(
+            f"{who}, but cannot prove it on this connection",
+            hint="somebody may stand between the two: check the address",
+        )
+
+
+def _post(client: Client, path: str, document: msgspec.Struct, *, pin: bytes | None) -> HttpAnswer:
     return client.call(
         "POST",
         path,

@@ -4,18 +4,14 @@ Before anything is asked for, both say hello (see `rules.keys`): the other node 
 the keys that are pinned for its zone, over the certificate that we saw on our own connection. What
 was proved holds for that certificate only, so a connection that shows another one is not spoken on.
 
-A session may end at any time, with a restart of the other node for one. Then hello is said once
-more, and the call is made again: the other side did nothing yet.
-
-Two connections: on one the long wait for news goes on, on the other everything else.
+There are two connections: the long wait for news goes on over one, everything else over the other.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
@@ -32,19 +28,11 @@ from holdfast.protocol.log_wire import (
 from holdfast.rules.errors import (
     BadAnswer,
     BadInput,
-    Broken,
-    DiskFull,
-    HoldfastError,
     NotFound,
-    NotTrusted,
-    StoreBusy,
-    StoreClosed,
-    Unknown,
     UnknownObject,
-    Unreachable,
     ZoneNotTrusted,
 )
-from holdfast.rules.keys import HelloTranscript, check_proof, is_good
+from holdfast.rules.keys import HelloTranscript, is_good
 from holdfast.rules.limits import (
     ENVELOPE_BYTES_MAX,
     FETCH_BYTES_MAX,
@@ -54,16 +42,13 @@ from holdfast.rules.limits import (
 )
 from holdfast.rules.links import compression_pays
 from holdfast.rules.rows import ZoneRow
-from holdfast.transport.handshake import SMALL_BYTES_MAX, ClientSession, Seed, handshake
+from holdfast.transport.handshake import ClientSession, Seed, handshake, require_proof
 from holdfast.transport.http_client import Client, bearer
 from holdfast.transport.remote_errors import HttpAnswer
+from holdfast.transport.session_client import SessionClient
 from holdfast.transport.tls import client_context
 
 _BATCH_BYTES_MAX: Final = FETCH_BYTES_MAX + ENVELOPE_BYTES_MAX + MIB
-_THEIRS: Final = (Broken, Unknown, DiskFull, StoreBusy, StoreClosed)
-"""Trouble that another node tells of its own store. Ours has none of it."""
-_DIGITS_MAX: Final = 19
-"""Of any number that a file, an offset or an epoch can have."""
 _COMPARE: Final = (
     "compare the cards: on that node run: holdfast peer card; here: holdfast peer zones"
 )
@@ -95,37 +80,33 @@ class PeerClient:
         if token is not None and (address.scheme == "https" or not address.is_secret):
             # Nobody would have proved to be the one that the token is meant for.
             raise BadInput("a token is for nodes on this machine", hint="leave it out: use keys")
-        self._fixed = None if token is None else ClientSession(bearer(token), None)
         self._us, self._seed = us
         self._pinned = pinned
         self._compress = False
         self._read_ms = read_ms
         self._now_ms = now_ms
-        self._greeting = threading.Lock()
-        self._session: ClientSession | None = None
+        fixed = None if token is None else ClientSession(bearer(token), None)
+        self._calls = SessionClient(self._export, self._greet, fixed=fixed)
 
     # --- what a link asks for ------------------------------------------------------------------
 
     def hello(self) -> None:
-        """A new session. Every other call does this by itself when it is needed."""
-        if self._fixed is None:
-            self._renew(self._session)
+        """Gets a new session. Every other call does this by itself when it is needed."""
+        self._calls.hello()
 
     def register(self, registration: Registration) -> None:
-        body = msgspec.json.encode(registration)
-        self._call(self._export, "POST", "/v1/consumers", body=body)
+        self._post("/v1/consumers", registration)
 
     def fetch(self, fetch: Fetch) -> Batch:
         """Waits up to `fetch.wait_ms` for news, on a connection of its own. A line that turns out
         to be slow is asked for compressed batches from then on.
         """
         begun = time.monotonic()
-        answer = self._call(
-            self._reading,
-            "POST",
+        answer = self._post(
             "/v1/facts/fetch",
-            body=msgspec.json.encode(fetch),
-            headers={"Accept": MSGPACK},
+            fetch,
+            over=self._reading,
+            accept=MSGPACK,
             bytes_max=_BATCH_BYTES_MAX,
             read_ms=self._read_ms + fetch.wait_ms,
             gzip=self._compress,
@@ -135,22 +116,14 @@ class PeerClient:
         return decode_batch(answer.msgpack())
 
     def confirm(self, confirmation: Confirmation) -> None:
-        body = msgspec.json.encode(confirmation)
-        self._call(self._export, "POST", "/v1/facts/confirm", body=body)
+        self._post("/v1/facts/confirm", confirmation)
 
     def retire(self, consumer: str) -> None:
-        self._call(self._export, "DELETE", f"/v1/consumers/{quote(consumer, safe='')}")
+        self._calls.call("DELETE", f"/v1/consumers/{quote(consumer, safe='')}")
 
     def object_size(self, sha: str) -> int | None:
         """None if the other node does not have it."""
-        try:
-            answer = self._call(self._export, "HEAD", f"/v1/objects/{sha}")
-        except NotFound:
-            return None
-        said = answer.headers.get("content-length", "")
-        if not said.isascii() or not said.isdecimal() or len(said) > _DIGITS_MAX:
-            raise BadAnswer(f"{self._export.address} does not say how large {sha} is")
-        return int(said)
+        return self._calls.object_size(f"/v1/objects/{sha}")
 
     def object(self, sha: str, start: int, size: int) -> bytes:
         """`size` bytes of an object from `start` on, or what there is of them. UnknownObject if
@@ -160,12 +133,8 @@ class PeerClient:
         assert size >= 1
         wanted = f"bytes={start}-{start + size - 1}"
         try:
-            answer = self._call(
-                self._export,
-                "GET",
-                f"/v1/objects/{sha}",
-                headers={"Range": wanted},
-                bytes_max=size,
+            answer = self._calls.call(
+                "GET", f"/v1/objects/{sha}", headers={"Range": wanted}, bytes_max=size
             )
         except NotFound as error:
             raise UnknownObject(error.message) from None
@@ -178,7 +147,7 @@ class PeerClient:
         return answer.body
 
     def abort(self) -> None:
-        """From any thread: whoever waits here wakes at once, and nothing more is asked."""
+        """From any thread: a call that waits fails at once, and so does every later one."""
         self._reading.abort()
         self._export.abort()
 
@@ -186,57 +155,14 @@ class PeerClient:
         self._reading.close()
         self._export.close()
 
-    # --- sessions ------------------------------------------------------------------------------
-
-    def _call(
-        self,
-        client: Client,
-        method: str,
-        path: str,
-        *,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        bytes_max: int = SMALL_BYTES_MAX,
-        read_ms: int | None = None,
-        gzip: bool = False,
+    def _post(
+        self, path: str, document: msgspec.Struct, *, accept: str = JSON, **more: Any
     ) -> HttpAnswer:
-        given = {"Accept": JSON, **(headers or {})}
-        if body is not None:
-            given["Content-Type"] = JSON
+        headers = {"Accept": accept, "Content-Type": JSON}
+        body = msgspec.json.encode(document)
+        return self._calls.call("POST", path, body=body, headers=headers, **more)
 
-        def once(session: ClientSession) -> HttpAnswer:
-            return client.call(
-                method,
-                path,
-                body=body,
-                headers={**given, "Authorization": session.authorization},
-                bytes_max=bytes_max,
-                read_ms=read_ms,
-                gzip=gzip,
-                pin=session.certificate,
-            )
-
-        session = self._fixed or self._session or self._renew(None)
-        try:
-            try:
-                return once(session)
-            except NotTrusted:
-                if self._fixed is not None:
-                    raise
-            return once(self._renew(session))
-        except _THEIRS as error:
-            raise self._away(error) from None
-
-    def _renew(self, old: ClientSession | None) -> ClientSession:
-        """A new session, unless another thread has got one since."""
-        with self._greeting:
-            if self._session is None or self._session is old:
-                self._session = None
-                try:
-                    self._session = self._greet()
-                except _THEIRS as error:
-                    raise self._away(error) from None
-            return self._session
+    # --- the hello -----------------------------------------------------------------------------
 
     def _greet(self) -> ClientSession:
         row = self._pinned()
@@ -259,11 +185,4 @@ class PeerClient:
         now = self._now_ms()
         if not any(known.key == hello.server_key and is_good(known, now) for known in row.keys):
             raise ZoneNotTrusted(f"{who}, by a key that is not trusted here", hint=_COMPARE)
-        if not hello.certificate or not check_proof(hello.server_key, "server", hello, proof):
-            raise ZoneNotTrusted(
-                f"{who}, but cannot prove it on this connection",
-                hint="somebody may stand between the two nodes: check the address",
-            )
-
-    def _away(self, error: HoldfastError) -> Unreachable:
-        return Unreachable(f"{self._export.address} has trouble of its own: {error.message}")
+        require_proof(hello, proof, who)

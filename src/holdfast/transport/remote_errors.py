@@ -1,8 +1,8 @@
-"""What came back: an answer to work with, or the error that the other side told of.
+"""What a call got back: an answer to work with, or the error that the other side reports.
 
-A node tells of an error by its code, so here it becomes the same error again, and a caller need not
-care whether it asked the library or a node far away. A code that this version does not know becomes
-the error of its family, by the status.
+The other side reports an error by its code, so here it becomes the same error again, and a caller
+need not care whether it asked the library or a node far away. A code that this version does not
+know becomes the error of its family, by the status.
 
 What another machine says is shown to people and written to logs, so it is cut to a length and what
 cannot be printed is taken out.
@@ -11,10 +11,11 @@ cannot be printed is taken out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
+from holdfast.protocol.error_body import ErrorDetail
 from holdfast.protocol.log_wire import JSON, MSGPACK
 from holdfast.rules import errors
 from holdfast.rules.errors import BadAnswer, EpochChanged, HoldfastError, Truncated, Unreachable
@@ -73,56 +74,56 @@ class HttpAnswer(msgspec.Struct, frozen=True):
             raise BadAnswer(f"the answer is {clean(self.kind) or 'of no kind'!r}, not {kind!r}")
 
 
-_Place = Annotated[int, msgspec.Meta(ge=1, le=LAMPORT_MAX)]
-"""What can be stored: a number beyond it is not one of a log."""
+class _Detail(ErrorDetail, frozen=True):
+    """As a stranger may write it: the code is enough."""
 
-
-class _Told(msgspec.Struct):
-    code: str
     message: str = ""
-    hint: str | None = None
-    first_available: _Place | None = None
-    epoch: _Place | None = None
 
 
 class _Body(msgspec.Struct):
-    error: _Told
+    error: _Detail
 
 
 _body: Final = msgspec.json.Decoder(_Body)
 
 
 def error_of(status: int, kind: str, body: bytes, who: str) -> HoldfastError:
-    """The error that an answer with a bad status tells of. `who` answered it."""
+    """The error that an answer with a bad status tells of. `who` is the address that answered."""
     try:
-        told = _body.decode(body).error if kind == JSON else None
+        detail = _body.decode(body).error if kind == JSON else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        told = None
-    if told is None:
-        return _untold(status, who)
-    message = clean(told.message) or f"{who} answers {status}"
-    hint = None if told.hint is None else clean(told.hint)
-    if told.code == Truncated.code and told.first_available is not None:
-        return Truncated(message, first_available=told.first_available, hint=hint)
-    if told.code == EpochChanged.code and told.epoch is not None:
-        return EpochChanged(message, epoch=told.epoch, hint=hint)
-    known = _BY_CODE.get(told.code) or _FAMILIES.get(status)
+        detail = None
+    if detail is None or not _is_possible(detail):
+        return _by_status(status, who)
+    message = clean(detail.message) or f"{who} answers {status}"
+    hint = clean(detail.hint) or None
+    if detail.code == Truncated.code and detail.first_available is not None:
+        return Truncated(message, first_available=detail.first_available, hint=hint)
+    if detail.code == EpochChanged.code and detail.epoch is not None:
+        return EpochChanged(message, epoch=detail.epoch, hint=hint)
+    known = _BY_CODE.get(detail.code) or _FAMILIES.get(status)
     if known is None or issubclass(known, Truncated | EpochChanged):
-        return BadAnswer(f"{who} answers {status} {clean(told.code)!r}: {message}", hint=hint)
+        return BadAnswer(f"{who} answers {status} {clean(detail.code)!r}: {message}", hint=hint)
     return known(message, hint=hint)
+
+
+def _is_possible(detail: ErrorDetail) -> bool:
+    """Whether its numbers are those of a log: others could not even be stored."""
+    numbers = (detail.first_available, detail.epoch)
+    return all(number is None or 1 <= number <= LAMPORT_MAX for number in numbers)
 
 
 def error_by_code(code: str, message: str, hint: str = "") -> HoldfastError:
     """The error that a frame tells of; BadAnswer for a code that this version does not know."""
-    told, advice = clean(message), clean(hint)
+    text, advice = clean(message), clean(hint)
     known = _BY_CODE.get(code)
     if known is None or issubclass(known, Truncated | EpochChanged):
-        return BadAnswer(f"{clean(code)}: {told}", hint=advice)
-    return known(told, hint=advice)
+        return BadAnswer(f"{clean(code)}: {text}", hint=advice)
+    return known(text, hint=advice)
 
 
-def _untold(status: int, who: str) -> HoldfastError:
-    """Nothing but a status: an answer without a body, or not from a node at all."""
+def _by_status(status: int, who: str) -> HoldfastError:
+    """The error for a status alone: an answer without a body, or not from a node at all."""
     if status in _AWAY:
         return Unreachable(f"{who} is away: what stands before it answers {status}")
     known = _FAMILIES.get(status)

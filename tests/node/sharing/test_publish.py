@@ -48,6 +48,7 @@ from holdfast.rules.invites import Invite, format_invite, parse_invite
 from holdfast.rules.keys import card_of
 from holdfast.rules.outbox import lane_of
 from holdfast.storage.files.home import HomePaths
+from holdfast.transport.session_client import SessionClient
 from support.broker_up import BrokerUp, broker_at
 from support.snapshot import snapshot
 
@@ -279,7 +280,7 @@ class Steps:
         self.last: int | None = None
         self.heard = False
         self._wrap(monkeypatch, NodeEngine, "write")
-        self._wrap(monkeypatch, BrokerClient, "_call")
+        self._wrap(monkeypatch, SessionClient, "call")
 
     def _wrap(self, monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> None:
         kept = getattr(kind, name)

@@ -21,9 +21,9 @@ from holdfast.protocol.frames import (
     Follow,
     FromNode,
     MeshPosition,
-    Problem,
     PushAnswer,
     SnapshotNeeded,
+    WireError,
 )
 from holdfast.rules.broker_rows import DestinationRow, FeedRow
 from holdfast.rules.errors import BadAnswer, DiskFull, NotGranted, Unreachable
@@ -71,7 +71,7 @@ def test_D6_a_broker_that_fell_into_an_older_epoch_is_not_pushed_at_without_end(
     team(ana.node).state.set("a", 1)
     assert ana.push()
     (number,) = ana.sync.meshes[MESH].inflight
-    no = PushAnswer(number, 409, problem=Problem("epoch_mismatch", "no"))
+    no = PushAnswer(number, 409, problem=WireError("epoch_mismatch", "no"))
     told = ana.sync.on_acks(Acks(MESH, 1, [no]))
     assert told == [Follow(MESH, 0, 0)]  # where does it stand?
     assert not ana.push()
@@ -289,20 +289,20 @@ def delays(ana: Laptop, *errors: Exception) -> list[int]:
     """How long it is waited after each, of connections that each began well."""
 
     async def main(threads: ThreadPoolExecutor) -> list[int]:
-        board = BrokerStatusTracker(ana.sync.broker, ana.engine.ctx.now_ms, lambda board: None)
+        board = BrokerStatusTracker(ana.sync.broker, ana.engine.ctx.now_ms, lambda unit: None)
         link = BrokerConnection(
             *(ana.engine, ana.trust, ana.sync.broker, board),
             threads=threads,
             callers=threads,
             chance=lambda: 0.99,
         )
-        link.try_now()  # nobody waits here
         found = []
         for error in errors:
             board.connected()
-            await link._wait(error)
-            assert board.retry_at is not None
-            found.append(board.retry_at - ana.engine.ctx.now_ms())
+            board.failed(link.plan(error, board.attempts, 0.99), error)
+            retry_at = board.supervision.retry_at
+            assert retry_at is not None
+            found.append(retry_at - ana.engine.ctx.now_ms())
         return found
 
     with ThreadPoolExecutor(1) as threads:

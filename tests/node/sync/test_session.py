@@ -17,10 +17,10 @@ from holdfast.protocol.frames import (
     Follow,
     MeshMoved,
     MeshPosition,
-    Problem,
     Push,
     PushAnswer,
     Urgent,
+    WireError,
 )
 from holdfast.rules.errors import (
     BadAnswer,
@@ -88,7 +88,7 @@ def state_of(node: Node) -> dict[str, object]:
 
 def answer(laptop: Laptop, status: int, code: str = "", epoch: int = 1) -> None:
     """The broker's answer to all that is in flight, as a test wants it."""
-    problem = Problem(code, "no") if code else None
+    problem = WireError(code, "no") if code else None
     numbers = list(laptop.sync.meshes[MESH].inflight)
     answers = [PushAnswer(number, status, problem=problem) for number in numbers]
     laptop.sync.on_acks(Acks(MESH, epoch, answers))

@@ -1,18 +1,18 @@
-"""What the handlers of a broker may reach, and how they learn who asks.
+"""What the handlers of a broker may reach, and how they learn who calls.
 
-Whoever can open the Unix socket in the broker's folder is its operator. Everybody else brings the
-session that a hello gave: it stands for a key, and what the key may do is asked of the desk.
+A caller that can open the Unix socket in the broker's folder is its operator. Every other caller
+brings the session that a hello gave: it stands for a key, and the store says what the key may do.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
 from starlette.types import Receive, Scope
 
-from holdfast.broker.access import require_member
+from holdfast.broker.access import mesh_position, require_member
 from holdfast.broker.broker import Broker
+from holdfast.protocol.broker_http import Standing
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import BrokerMesh, MemberRow
 from holdfast.rules.errors import BadInput, BadToken
@@ -101,27 +101,10 @@ class BrokerRequest(Request[BrokerApi]):
         return await require_member(self.api.store, self.mesh, self.key, *grants)
 
 
-class MeshResponse(msgspec.Struct, frozen=True):
-    """Where a mesh stands at its broker."""
-
-    slug: str
-    name: str
-    server_id: str
-    epoch: int
-    base: int
-    """The last seq before this epoch."""
-    first: int
-    """From here on every change is still held."""
-    seq: int
-    """The last one."""
-    grants: list[str]
-    """What whoever asks may do there."""
-    epochs: list[tuple[int, int]]
-    """Every epoch with its base."""
-
-
-async def told(api: BrokerApi, mesh: BrokerMesh, member: MemberRow) -> MeshResponse:
-    return MeshResponse(
+async def standing_of(api: BrokerApi, mesh: BrokerMesh, member: MemberRow) -> Standing:
+    """Where a mesh stands, as one of its members sees it."""
+    place = await mesh_position(api.store, mesh, member)
+    return Standing(
         slug=mesh.slug,
         name=mesh.name,
         server_id=mesh.server_id,
@@ -129,8 +112,8 @@ async def told(api: BrokerApi, mesh: BrokerMesh, member: MemberRow) -> MeshRespo
         base=mesh.base,
         first=mesh.first,
         seq=mesh.seq,
-        grants=sorted(member.grants),
-        epochs=[(row.epoch, row.base) for row in await api.store.epochs(mesh.slug)],
+        grants=place.grants,
+        epochs=place.epochs,
     )
 
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import msgspec
 from starlette.responses import Response
 
 from holdfast.broker.http.context import BrokerRequest
+from holdfast.protocol.broker_http import (
+    Declare,
+    Destination,
+    Destinations,
+    Dropped,
+    Subscription,
+    Subscriptions,
+)
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import DestinationRow
 from holdfast.rules.destinations import check_destination
@@ -15,44 +22,6 @@ from holdfast.service.http.strict_json import json_body
 
 _AT = "/api/my/meshes/{mesh}"
 _DELIVERIES_MAX = 1000
-
-
-class Declare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A topic or a queue."""
-
-    kind: str
-    ref: str
-    visibility_ms: int = 30_000
-    """Of a queue: how long a taken message is hidden from others."""
-    deliveries_max: int = 10
-    """Of a queue: after so many deliveries without an end it goes to the dead letters."""
-
-
-class Destination(msgspec.Struct, frozen=True):
-    kind: str
-    ref: str
-    made_at: int
-    visibility_ms: int
-    deliveries_max: int
-
-
-class Destinations(msgspec.Struct, frozen=True):
-    destinations: list[Destination]
-
-
-class Subscription(msgspec.Struct, frozen=True):
-    """You get the topic from behind this seq."""
-
-    topic: str
-    since: int
-
-
-class Subscriptions(msgspec.Struct, frozen=True):
-    subscriptions: list[Subscription]
-
-
-class Dropped(msgspec.Struct, frozen=True):
-    dropped: bool
 
 
 def routes() -> list[Route]:

@@ -16,6 +16,13 @@ from holdfast.broker.broker import Broker
 from holdfast.broker.decode_push import decode_push
 from holdfast.broker.http.context import BrokerRequest
 from holdfast.broker.verdicts import PREFIX_BYTES, error_of, for_members
+from holdfast.protocol.broker_log_http import (
+    EnvelopeCreated,
+    EnvelopeDuplicate,
+    EnvelopeIdReused,
+    FeedResponse,
+    FeedRowResponse,
+)
 from holdfast.protocol.log_wire import JSON
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, PushedEnvelope
@@ -35,62 +42,13 @@ from holdfast.rules.errors import (
     UnknownMesh,
 )
 from holdfast.rules.ids import id_text
-from holdfast.service.http.errors import Told, failure
+from holdfast.service.http.errors import failure
 from holdfast.service.http.route import Param, Route
 
 BINARY: Final = "application/octet-stream"
 EPOCH_HEADER: Final = "holdfast-epoch"
 
 _encode: Final = msgspec.json.Encoder().encode
-
-
-class EnvelopeCreated(msgspec.Struct, frozen=True):
-    """It was accepted now."""
-
-    broker_message_id: str
-    client_message_id: str
-    history_id: str
-    """Epoch and seq in the mesh, as `epoch.seq`."""
-    duplicate: bool = False
-
-
-class EnvelopeDuplicate(msgspec.Struct, frozen=True):
-    """It was accepted before; this tells of the first one."""
-
-    broker_message_id: str
-    client_message_id: str
-    history_id: str
-    history_available: bool
-    first_seen_at: int
-    duplicate: bool = True
-
-
-class IdReused(msgspec.Struct, frozen=True):
-    """The id was accepted before, for another request."""
-
-    error: Told
-    client_message_id: str
-    broker_fingerprint_prefix: str
-    """The first 8 bytes of the broker's fingerprint, as hex digits."""
-    conflict: str = "request_fingerprint_mismatch"
-
-
-class FeedRowResponse(msgspec.Struct, frozen=True):
-    seq: int
-    kind: str
-    broker_message_id: str
-    envelope: bytes
-    """The canonical bytes; as base64 in JSON."""
-
-
-class FeedResponse(msgspec.Struct, frozen=True):
-    """All that you may see of after < seq <= to."""
-
-    epoch: int
-    after: int
-    to: int
-    last: int
-    rows: list[FeedRowResponse]
 
 
 def routes() -> list[Route]:
@@ -101,7 +59,7 @@ def routes() -> list[Route]:
             _hand_in,
             "Hand in one envelope: its canonical bytes.",
             request=BINARY,
-            answers={201: EnvelopeCreated, 200: EnvelopeDuplicate, 409: IdReused},
+            answers={201: EnvelopeCreated, 200: EnvelopeDuplicate, 409: EnvelopeIdReused},
             params=(Param(EPOCH_HEADER, "The epoch that you believe in.", int, where="header"),),
             errors=(
                 *(BadEnvelope, BodyTooLarge, NotAMember, NotGranted, UnknownMesh),
@@ -159,7 +117,7 @@ def answer(one: PushedEnvelope, outcome: AcceptResult) -> tuple[int, bytes, int]
     assert error is not None, "everything else is a refusal"
     if outcome.verdict is AcceptVerdict.REUSED:
         prefix = outcome.fingerprint[:PREFIX_BYTES].hex()
-        return 409, _encode(IdReused(failure(error).error, id, prefix)), outcome.epoch
+        return 409, _encode(EnvelopeIdReused(failure(error).error, id, prefix)), outcome.epoch
     raise error
 
 

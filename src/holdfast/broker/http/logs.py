@@ -16,11 +16,19 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Final
 
-import msgspec
 from starlette.responses import Response
 
 from holdfast.broker.access import require_mesh
 from holdfast.broker.http.context import BrokerRequest
+from holdfast.protocol.broker_http import Dropped
+from holdfast.protocol.broker_log_http import (
+    ConfirmRequest,
+    ConsumerRequest,
+    ConsumerResponse,
+    ConsumersResponse,
+    LogResponse,
+    LostRange,
+)
 from holdfast.protocol.log_wire import ARROW, NDJSON
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import AUDIT, BrokerConsumer, BrokerMesh, LogPage
@@ -45,59 +53,6 @@ from holdfast.service.http.strict_json import json_body
 
 _AT: Final = "/v1/meshes/{mesh}"
 _NUMBER_MAX: Final = limits.LAMPORT_MAX
-
-
-class LostRange(msgspec.Struct, frozen=True):
-    """What a reader had not confirmed when it went: so many between these two offsets."""
-
-    first: int
-    last: int
-    rows: int
-
-
-class LogResponse(msgspec.Struct, frozen=True):
-    """Where the log of a mesh stands."""
-
-    log: str
-    """What it is called in a lake: the broker's name and the mesh."""
-    epoch: int
-    first: int
-    head: int
-    lost: LostRange | None = None
-    """Of the reader that asks."""
-
-
-class ConsumerRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    consumer: str
-    start: int = msgspec.field(name="from", default=1)
-    """The first offset that it lacks."""
-    known: int = 0
-    """It knows what it has lost up to here."""
-
-
-class ConsumerResponse(msgspec.Struct, frozen=True):
-    name: str
-    frontier: int
-    """Everything up to here is confirmed."""
-    lag: int
-    seen_at: int
-    member: str
-    """Whose it is, by key."""
-    lost: LostRange | None = None
-
-
-class ConsumersResponse(msgspec.Struct, frozen=True):
-    consumers: list[ConsumerResponse]
-
-
-class ConfirmRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    consumer: str
-    offset: int
-    epoch: int
-
-
-class Dropped(msgspec.Struct, frozen=True):
-    dropped: bool
 
 
 def routes() -> list[Route]:

@@ -5,11 +5,23 @@ from __future__ import annotations
 from hmac import compare_digest
 from os import urandom
 
-import msgspec
 from starlette.responses import Response
 
 from holdfast.broker.access import require_member, require_mesh
-from holdfast.broker.http.context import BrokerRequest, MeshResponse, key_of, told
+from holdfast.broker.http.context import BrokerRequest, key_of, standing_of
+from holdfast.protocol.broker_http import (
+    Grants,
+    InviteInfo,
+    Invites,
+    Join,
+    MadeInvite,
+    MakeInvite,
+    Member,
+    Members,
+    Register,
+    Removed,
+    Standing,
+)
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import AUDIT, GRANTS, MEMBER_GRANTS, InviteRow, MemberRow
 from holdfast.rules.errors import (
@@ -32,87 +44,6 @@ from holdfast.service.http.strict_json import json_body
 _AT = "/api/my/meshes/{mesh}"
 
 
-class Register(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A mesh that is to live here. Whoever asks becomes its owner."""
-
-    slug: str
-    name: str = ""
-    token: str = ""
-    """Where the broker asks for one."""
-
-    def __repr__(self) -> str:
-        return f"Register(slug={self.slug!r})"
-
-
-class Join(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The secret of an invite, as base64url."""
-
-    secret: str
-
-    def __repr__(self) -> str:
-        return "Join()"
-
-
-class Member(msgspec.Struct, frozen=True):
-    """One member of a mesh."""
-
-    key: str
-    """64 hex digits: what a dm goes to."""
-    name: str
-    grants: list[str]
-    added_at: int
-    got_epoch: int
-    got_seq: int
-    seen_at: int | None
-
-
-class Members(msgspec.Struct, frozen=True):
-    members: list[Member]
-
-
-class Grants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a member may do."""
-
-    grants: list[str]
-
-
-class MakeInvite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    grants: list[str] = []
-    """Empty: read, write and send."""
-    uses: int = 1
-    expires_in_hours: int = limits.INVITE_HOURS
-
-
-class MadeInvite(msgspec.Struct, frozen=True):
-    """The secret is told once: the broker keeps only its digest."""
-
-    secret: str
-    id: str
-    uses: int
-    expires_at: int
-
-    def __repr__(self) -> str:
-        return f"MadeInvite(id={self.id!r})"
-
-
-class InviteResponse(msgspec.Struct, frozen=True):
-    id: str
-    """The digest of its secret."""
-    grants: list[str]
-    uses_left: int
-    expires_at: int
-    made_by: str
-    made_at: int
-
-
-class Invites(msgspec.Struct, frozen=True):
-    invites: list[InviteResponse]
-
-
-class Removed(msgspec.Struct, frozen=True):
-    removed: bool
-
-
 def routes() -> list[Route]:
     return [*_meshes(), *_members(), *_invites()]
 
@@ -125,7 +56,7 @@ def _meshes() -> list[Route]:
             _register,
             "Register a mesh. The same owner and name again get the same mesh.",
             request=Register,
-            answers={200: MeshResponse, 201: MeshResponse},
+            answers={200: Standing, 201: Standing},
             errors=(AlreadyExists, NotGranted),
         ),
         Route(
@@ -133,9 +64,9 @@ def _meshes() -> list[Route]:
             "/api/my/meshes",
             _list,
             "The meshes that you are a member of.",
-            answers={200: list[MeshResponse]},
+            answers={200: list[Standing]},
         ),
-        Route("GET", _AT, _get, "Where a mesh stands.", answers={200: MeshResponse},
+        Route("GET", _AT, _get, "Where a mesh stands.", answers={200: Standing},
               errors=(NotAMember,)),
         Route("DELETE", _AT, _remove, "Remove a mesh with everything in it (its owner).",
               answers={200: Removed}, errors=(NotAMember,)),
@@ -145,7 +76,7 @@ def _meshes() -> list[Route]:
             _join,
             "Become a member, by an invite.",
             request=Join,
-            answers={200: MeshResponse},
+            answers={200: Standing},
             errors=(InviteEnded, AlreadyExists),
         ),
     ]  # fmt: skip
@@ -193,7 +124,7 @@ async def _register(call: BrokerRequest) -> Response:
     )
     member = await require_member(store, slug, key)
     status = 201 if mesh.server_id == server_id else 200
-    return call.answer(await told(call.api, mesh, member), status)
+    return call.answer(await standing_of(call.api, mesh, member), status)
 
 
 def _check_registration(call: BrokerRequest, token: str) -> None:
@@ -214,14 +145,14 @@ async def _list(call: BrokerRequest) -> Response:
         mesh = await store.mesh_get(slug)
         member = await store.member_get(slug, call.key)
         if mesh is not None and member is not None:
-            found.append(await told(call.api, mesh, member))
+            found.append(await standing_of(call.api, mesh, member))
     return call.answer(found)
 
 
 async def _get(call: BrokerRequest) -> Response:
     member = await call.member()
     mesh = await require_mesh(call.api.store, call.mesh)
-    return call.answer(await told(call.api, mesh, member))
+    return call.answer(await standing_of(call.api, mesh, member))
 
 
 async def _remove(call: BrokerRequest) -> Response:
@@ -246,7 +177,7 @@ async def _join(call: BrokerRequest) -> Response:
     store, key = call.api.store, call.key
     slug = await store.invite_use(digest(secret), key, call.caller.name, call.api.now_ms())
     member = await require_member(store, slug, key)
-    return call.answer(await told(call.api, await require_mesh(store, slug), member))
+    return call.answer(await standing_of(call.api, await require_mesh(store, slug), member))
 
 
 # --- members -------------------------------------------------------------------------------------
@@ -288,7 +219,7 @@ def _member(row: MemberRow) -> Member:
     return Member(
         key=row.key.hex(),
         name=row.name,
-        grants=sorted(row.grants),
+        grants=tuple(sorted(row.grants)),
         added_at=row.added_at,
         got_epoch=row.got_epoch,
         got_seq=row.got_seq,
@@ -344,9 +275,9 @@ async def _invite_list(call: BrokerRequest) -> Response:
     return call.answer(
         Invites(
             [
-                InviteResponse(
+                InviteInfo(
                     id=row.digest.hex(),
-                    grants=sorted(row.grants),
+                    grants=tuple(sorted(row.grants)),
                     uses_left=row.uses_left,
                     expires_at=row.expires_at,
                     made_by=row.made_by.hex(),

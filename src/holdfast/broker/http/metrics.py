@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    InfoMetricFamily,
-    Metric,
-)
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.registry import Collector
+from prometheus_client.core import CounterMetricFamily, InfoMetricFamily, Metric
 from starlette.responses import Response
 
 from holdfast import __version__
 from holdfast.broker.broker import MeshStanding, standings
 from holdfast.broker.http.context import BrokerApi, BrokerRequest
 from holdfast.rules.broker_rows import AcceptVerdict, QueueCounts
+from holdfast.service.http.metrics import (
+    ServiceCollector,
+    calls_answered,
+    counters,
+    exposition,
+    gauge,
+    gauges,
+    metrics_route,
+)
 from holdfast.service.http.route import Route
 
-_TEXT: Final = "text/plain"
 _NAMED: Final = {
     AcceptVerdict.CREATED: ("accepted", "Envelopes that were accepted"),
     AcceptVerdict.DUPLICATE: ("duplicate", "Envelopes that had been accepted before"),
@@ -31,30 +31,18 @@ _NAMED: Final = {
 
 
 def routes() -> list[Route]:
-    return [
-        Route(
-            "GET",
-            "/metrics",
-            _scrape,
-            "Figures for Prometheus, for this machine's own user.",
-            answers={200: _TEXT},
-            local_only=True,
-            kind="probe",
-        )
-    ]
+    summary = "Figures for Prometheus, for this machine's own user."
+    return [metrics_route(_scrape, summary, local_only=True)]
 
 
 async def _scrape(call: BrokerRequest) -> Response:
     store = call.api.store
     stands = await standings(store)
-    queues = {one.mesh: await store.queue_counts(one.mesh) for one in stands}
-    figures = CollectorRegistry(auto_describe=False)
-    figures.register(BrokerMetrics(call.api, await store.counts(), stands, queues))
-    body: bytes = await call.api.run(generate_latest, figures)
-    return Response(body, media_type=CONTENT_TYPE_LATEST)
+    queues = {mesh.mesh: await store.queue_counts(mesh.mesh) for mesh in stands}
+    return await exposition(call, BrokerMetrics(call.api, await store.counts(), stands, queues))
 
 
-class BrokerMetrics(Collector):
+class BrokerMetrics(ServiceCollector):
     """Everything that is measured of one broker process."""
 
     def __init__(
@@ -66,136 +54,115 @@ class BrokerMetrics(Collector):
     ) -> None:
         self._api, self._counts, self._stands, self._queues = api, counts, stands, queues
 
-    def describe(self) -> Iterator[Metric]:
-        return iter(())
-
     def collect(self) -> Iterator[Metric]:
         info = InfoMetricFamily("holdfast_broker", "This broker")
         info.add_metric([], {"version": __version__, "name": self._api.title})
         yield info
         yield _gauge("start_time_seconds", "When this process started", self._api.started_at)
-        rows = GaugeMetricFamily("holdfast_broker_rows", "What the store holds", labels=["what"])
-        for name, count in sorted(self._counts.items()):
-            rows.add_metric([name], count)
-        yield rows
+        rows = (([name], count) for name, count in sorted(self._counts.items()))
+        yield gauges("holdfast_broker_rows", "What the store holds", ["what"], rows)
         yield from self._accepting()
         yield from self._dedupe()
         yield from self._connections()
         yield from self._meshes()
-        yield from self._calls()
+        yield from calls_answered(self._api.counts)
 
     def _accepting(self) -> Iterator[Metric]:
         counts = self._api.broker.counts
+        verdicts = sorted(counts.verdicts.items())
         for verdict, (name, text) in _NAMED.items():
-            family = CounterMetricFamily(f"holdfast_broker_{name}", text, labels=["mesh"])
-            for (mesh, found), count in sorted(counts.verdicts.items()):
-                if found == verdict:
-                    family.add_metric([mesh], count)
-            yield family
-        refused = CounterMetricFamily(
-            "holdfast_broker_refused", "Envelopes that were refused", labels=["mesh", "code"]
+            samples = (([mesh], count) for (mesh, found), count in verdicts if found == verdict)
+            yield counters(f"holdfast_broker_{name}", text, ["mesh"], samples)
+        refused = [
+            ([mesh, found], count) for (mesh, found), count in verdicts if found not in _NAMED
+        ]
+        refused += [(["", code], count) for code, count in sorted(counts.refused.items())]
+        yield counters(
+            "holdfast_broker_refused", "Envelopes that were refused", ["mesh", "code"], refused
         )
-        for (mesh, found), count in sorted(counts.verdicts.items()):
-            if found not in _NAMED:
-                refused.add_metric([mesh, found], count)
-        for code, count in sorted(counts.refused.items()):
-            refused.add_metric(["", code], count)
-        yield refused
-        yield CounterMetricFamily(
-            "holdfast_broker_groups", "Transactions of accepted envelopes", value=counts.groups
-        )
+        yield _counter("groups", "Transactions of accepted envelopes", counts.groups)
         waiting = self._api.broker.accepting
         yield _gauge("accept_waiting", "Envelopes that wait to be accepted", waiting.rows)
         yield _gauge("accept_waiting_bytes", "Their size", waiting.bytes)
 
     def _dedupe(self) -> Iterator[Metric]:
         counts = self._api.broker.counts
-        family = CounterMetricFamily(
+        yield counters(
             "holdfast_broker_dedupe_fingerprint_mismatch",
             "Ids that came again with another fingerprint",
-            labels=["client", "mesh"],
+            ["client", "mesh"],
+            (
+                ([client, mesh], count)
+                for (mesh, client), count in sorted(counts.mismatches.items())
+            ),
         )
-        for (mesh, client), count in sorted(counts.mismatches.items()):
-            family.add_metric([client, mesh], count)
-        yield family
-        yield CounterMetricFamily(
-            "holdfast_broker_dedupe_orphan_check", "Orphan checks", value=counts.orphan_checks
-        )
-        found = GaugeMetricFamily(
+        yield _counter("dedupe_orphan_check", "Orphan checks", counts.orphan_checks)
+        yield gauges(
             "holdfast_broker_dedupe_orphan_found",
             "Orphans that the last check found",
-            labels=["mesh"],
+            ["mesh"],
+            (([mesh], count) for mesh, count in sorted(counts.orphans.items()) or [("", 0)]),
         )
-        for mesh, count in sorted(counts.orphans.items()):
-            found.add_metric([mesh], count)
-        if not counts.orphans:
-            found.add_metric([""], 0)
-        yield found
-        yield CounterMetricFamily("holdfast_broker_sweeps", "Sweeps", value=counts.sweeps)
-        yield CounterMetricFamily(
-            "holdfast_broker_sweeps_put_off",
+        yield _counter("sweeps", "Sweeps", counts.sweeps)
+        yield _counter(
+            "sweeps_put_off",
             "Sweeps that waited, because the clock was not believed",
-            value=counts.put_off,
+            counts.put_off,
         )
-        swept = CounterMetricFamily(
-            "holdfast_broker_swept", "What sweeps have removed or released", labels=["what"]
+        yield counters(
+            "holdfast_broker_swept",
+            "What sweeps have removed or released",
+            ["what"],
+            (([name], count) for name, count in sorted(counts.swept.items())),
         )
-        for name, count in sorted(counts.swept.items()):
-            swept.add_metric([name], count)
-        yield swept
 
     def _connections(self) -> Iterator[Metric]:
         broker = self._api.broker
         yield _gauge("connections", "Nodes that are connected", len(broker.connections))
-        yield CounterMetricFamily(
-            "holdfast_broker_connections_opened", "Connections", value=broker.counts.opened
+        yield _counter("connections_opened", "Connections", broker.counts.opened)
+        yield counters(
+            "holdfast_broker_connections_closed",
+            "Connections that ended",
+            ["code"],
+            (([str(code)], count) for code, count in sorted(broker.counts.closed.items())),
         )
-        closed = CounterMetricFamily(
-            "holdfast_broker_connections_closed", "Connections that ended", labels=["code"]
-        )
-        for code, count in sorted(broker.counts.closed.items()):
-            closed.add_metric([str(code)], count)
-        yield closed
 
     def _meshes(self) -> Iterator[Metric]:
-        def family(name: str, text: str, *more: str) -> GaugeMetricFamily:
-            return GaugeMetricFamily(f"holdfast_broker_{name}", text, labels=["mesh", *more])
+        def family(name: str, text: str, figure: Callable[[MeshStanding], int]) -> Metric:
+            samples = [([mesh.mesh], figure(mesh)) for mesh in self._stands]
+            return gauges(f"holdfast_broker_{name}", text, ["mesh"], samples)
 
-        epoch = family("mesh_epoch", "The epoch that it counts in")
-        seq = family("mesh_seq", "The last seq")
-        first = family("mesh_first_seq", "From here on every change is held")
-        members = family("mesh_members", "Its members")
-        lag = family("mesh_lag", "What the member that is furthest behind has not confirmed")
-        following = family("mesh_followers", "Connections that follow it")
-        depth = family("queue_depth", "Messages in a queue", "queue", "state")
         wakeups = self._api.broker.wakeups
-        for one in self._stands:
-            epoch.add_metric([one.mesh], one.epoch)
-            seq.add_metric([one.mesh], one.seq)
-            first.add_metric([one.mesh], one.first)
-            members.add_metric([one.mesh], one.members)
-            lag.add_metric([one.mesh], one.lag)
-            following.add_metric([one.mesh], wakeups.followers(one.mesh))
-            for queue in self._queues[one.mesh]:
-                for state in ("ready", "taken", "dead"):
-                    depth.add_metric([one.mesh, queue.queue, state], getattr(queue, state))
-        yield from (epoch, seq, first, members, lag, following, depth)
-
-    def _calls(self) -> Iterator[Metric]:
-        counts = self._api.counts
-        asked = CounterMetricFamily(
-            "holdfast_http_requests", "Calls answered", labels=["method", "route", "status"]
+        yield family("mesh_epoch", "The epoch that it counts in", lambda mesh: mesh.epoch)
+        yield family("mesh_seq", "The last seq", lambda mesh: mesh.seq)
+        yield family("mesh_first_seq", "From here on every change is held", lambda mesh: mesh.first)
+        yield family("mesh_members", "Its members", lambda mesh: mesh.members)
+        yield family(
+            "mesh_lag",
+            "What the member that is furthest behind has not confirmed",
+            lambda mesh: mesh.lag,
         )
-        for (method, route, status), count in sorted(list(counts.answers.items())):
-            asked.add_metric([method, route, str(status)], count)
-        yield asked
-        spent = CounterMetricFamily(
-            "holdfast_http_request_seconds", "The time they took", labels=["method", "route"]
+        yield family(
+            "mesh_followers",
+            "Connections that follow it",
+            lambda mesh: wakeups.followers(mesh.mesh),
         )
-        for (method, route), seconds in sorted(list(counts.seconds.items())):
-            spent.add_metric([method, route], seconds)
-        yield spent
+        yield gauges(
+            "holdfast_broker_queue_depth",
+            "Messages in a queue",
+            ["mesh", "queue", "state"],
+            (
+                ([mesh.mesh, queue.queue, state], getattr(queue, state))
+                for mesh in self._stands
+                for queue in self._queues[mesh.mesh]
+                for state in ("ready", "taken", "dead")
+            ),
+        )
 
 
-def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"holdfast_broker_{name}", text, value=value)
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return gauge(f"holdfast_broker_{name}", text, value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"holdfast_broker_{name}", text, value=value)

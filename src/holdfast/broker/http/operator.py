@@ -12,10 +12,10 @@ from holdfast import __version__
 from holdfast.broker.broker import MeshStanding, standings
 from holdfast.broker.http.context import BrokerRequest
 from holdfast.broker.upkeep import UpkeepDone, check_orphans, sweep_asked
+from holdfast.protocol.error_body import ErrorDetail
 from holdfast.rules.errors import HoldfastError, UnknownMesh
 from holdfast.rules.ids import id_text
 from holdfast.rules.names import check_mesh
-from holdfast.service.http.errors import Told
 from holdfast.service.http.request import is_own
 from holdfast.service.http.route import Route
 from holdfast.service.http.strict_json import json_body
@@ -33,7 +33,7 @@ class About(msgspec.Struct, frozen=True):
 
 class BrokerHealth(msgspec.Struct, frozen=True, omit_defaults=True):
     status: str
-    error: Told | None = None
+    error: ErrorDetail | None = None
 
 
 class BrokerStatusResponse(msgspec.Struct, frozen=True):
@@ -91,9 +91,8 @@ def routes() -> list[Route]:
               answers={200: BrokerHealth, 503: BrokerHealth}, public=True, kind="probe"),
         Route("GET", "/v1/broker", _about, "What this broker is, and what it offers.",
               answers={200: About}, public=True),
-        Route("GET", "/v1/status", _status, "How this broker is.", answers={200:
-        BrokerStatusResponse},
-              local_only=True),
+        Route("GET", "/v1/status", _status, "How this broker is.",
+              answers={200: BrokerStatusResponse}, local_only=True),
         Route("POST", "/v1/sweep", _sweep, "Remove what is past its time.",
               answers={200: UpkeepDone}, local_only=True),
         Route("POST", "/v1/orphans", _orphans, "Look for ids without their message.",
@@ -118,7 +117,7 @@ async def _health(call: BrokerRequest) -> Response:
         await call.api.store.ping()
     except HoldfastError as error:
         # Words may name what lies where on this machine, and from elsewhere anybody may ask.
-        words = Told(error.code, error.message, error.hint) if is_own(call.scope) else None
+        words = ErrorDetail(error.code, error.message, error.hint) if is_own(call.scope) else None
         return call.answer(BrokerHealth(error.code, words), 503)
     return call.answer(BrokerHealth("ok"))
 

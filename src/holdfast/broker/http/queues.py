@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from os import urandom
 
-import msgspec
 from starlette.responses import Response
 
 from holdfast.broker.http.context import BrokerRequest
 from holdfast.broker.queue_delivery import LEASE_BYTES, require_queue, settle_messages
+from holdfast.protocol.broker_log_http import (
+    DeadLetters,
+    DeadMessage,
+    QueueInfo,
+    QueueList,
+    Revived,
+    SettleRequest,
+    SettleResponse,
+    TakenAll,
+    TakenResponse,
+    TakeRequest,
+)
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import DeadLetter
 from holdfast.rules.destinations import check_destination
@@ -23,65 +34,6 @@ _AT = "/v1/meshes/{mesh}/queues"
 _ONE = _AT + "/{queue:path}"
 
 
-class TakeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    most: int = 1
-
-
-class TakenResponse(msgspec.Struct, frozen=True):
-    """A message in your hands, until it is settled or its time is over."""
-
-    seq: int
-    lease: str
-    deliveries: int
-    until: int
-    broker_message_id: str
-    envelope: bytes
-    """The canonical bytes; as base64 in JSON."""
-
-
-class TakenAll(msgspec.Struct, frozen=True):
-    messages: list[TakenResponse]
-
-
-class SettleRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    seq: int
-    lease: str
-    how: str
-    """`done`, `again`, `dead` or `extend`."""
-    reason: str = ""
-
-
-class SettleResponse(msgspec.Struct, frozen=True):
-    settled: bool
-
-
-class QueueResponse(msgspec.Struct, frozen=True):
-    queue: str
-    ready: int
-    taken: int
-    dead: int
-
-
-class QueueList(msgspec.Struct, frozen=True):
-    queues: list[QueueResponse]
-
-
-class DeadResponse(msgspec.Struct, frozen=True):
-    seq: int
-    client_message_id: str
-    deliveries: int
-    reason: str
-    died_at: int
-
-
-class Dead(msgspec.Struct, frozen=True):
-    letters: list[DeadResponse]
-
-
-class Revived(msgspec.Struct, frozen=True):
-    revived: bool
-
-
 def routes() -> list[Route]:
     known = (NotAMember, UnknownDestination)
     return [
@@ -90,10 +42,10 @@ def routes() -> list[Route]:
         Route("POST", _ONE + "/take", _take, "Take messages that nobody has.", request=TakeRequest,
               answers={200: TakenAll}, errors=known),
         Route("POST", _ONE + "/settle", _settle, "Finish with a message, or give it back.",
-              request=SettleRequest, answers={200: SettleResponse}, errors=(NotAMember,
-              LeaseEnded)),
-        Route("GET", _ONE + "/dead", _dead, "Dead letters.", answers={200: Dead}, errors=known,
-              params=(Param("limit", "So many at most.", int),)),
+              request=SettleRequest, answers={200: SettleResponse},
+              errors=(NotAMember, LeaseEnded)),
+        Route("GET", _ONE + "/dead", _dead, "Dead letters.", answers={200: DeadLetters},
+              errors=known, params=(Param("limit", "So many at most.", int),)),
         Route("POST", _ONE + "/dead/{seq}/revive", _revive, "Take up a dead letter again.",
               answers={200: Revived}, errors=known),
     ]  # fmt: skip
@@ -103,7 +55,7 @@ async def _counts(call: BrokerRequest) -> Response:
     await call.member("read")
     rows = await call.api.store.queue_counts(call.mesh)
     return call.answer(
-        QueueList([QueueResponse(row.queue, row.ready, row.taken, row.dead) for row in rows])
+        QueueList([QueueInfo(row.queue, row.ready, row.taken, row.dead) for row in rows])
     )
 
 
@@ -152,7 +104,7 @@ async def _dead(call: BrokerRequest) -> Response:
     if not 1 <= limit <= limits.TAKE_MAX:
         raise OverLimit(f"1 to {limits.TAKE_MAX} are shown at a time")
     rows = await call.api.store.dead_letters(call.mesh, await _queue(call), limit)
-    return call.answer(Dead([_dead_told(row) for row in rows]))
+    return call.answer(DeadLetters([_dead_message(row) for row in rows]))
 
 
 async def _revive(call: BrokerRequest) -> Response:
@@ -168,5 +120,5 @@ async def _queue(call: BrokerRequest) -> str:
     return queue
 
 
-def _dead_told(row: DeadLetter) -> DeadResponse:
-    return DeadResponse(row.seq, id_text(row.id), row.deliveries, row.reason, row.died_at)
+def _dead_message(row: DeadLetter) -> DeadMessage:
+    return DeadMessage(row.seq, id_text(row.id), row.deliveries, row.reason, row.died_at)

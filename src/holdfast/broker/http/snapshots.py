@@ -14,10 +14,16 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
 from starlette.responses import Response
 
 from holdfast.broker.http.context import BrokerRequest
+from holdfast.protocol.broker_http import (
+    Chunk,
+    SnapshotBegin,
+    SnapshotBegun,
+    SnapshotCommit,
+    SnapshotResponse,
+)
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import SnapshotRow
 from holdfast.rules.errors import (
@@ -40,44 +46,11 @@ _NUMBER_MAX: Final = 2**31 - 1
 _NO_PART: Final = "ask for the newest snapshot: another may have taken its place"
 
 
-class SnapshotBegin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The state that holds what all envelopes up to here made."""
-
-    epoch: int
-    seq: int
-
-
-class Begun(msgspec.Struct, frozen=True):
-    snapshot_id: str
-    next: int
-    """The number of the part that comes next, from 0."""
-
-
-class Chunk(msgspec.Struct, frozen=True):
-    next: int
-
-
-class SnapshotCommit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """SHA-256 over the SHA-256 digests of the parts, as hex digits."""
-
-    digest: str
-
-
-class SnapshotResponse(msgspec.Struct, frozen=True):
-    snapshot_id: str
-    epoch: int
-    seq: int
-    parts: int
-    rows: int
-    digest: str
-    made_by: str
-    began_at: int
-
-
 def routes() -> list[Route]:
     return [
         Route("POST", f"{_AT}/begin", _begin, "Begin an upload, or go on with one.",
-              request=SnapshotBegin, answers={200: Begun}, errors=(NotAMember, EpochMismatch)),
+              request=SnapshotBegin, answers={200: SnapshotBegun},
+              errors=(NotAMember, EpochMismatch)),
         Route("POST", _AT + "/{id}/chunk", _chunk, "One part of it.", request=BINARY,
               answers={200: Chunk}, errors=(NotAMember, UnknownObject, BodyTooLarge),
               params=(Param("number", "Which one, from 0.", int, required=True),
@@ -108,7 +81,7 @@ async def _begin(call: BrokerRequest) -> Response:
         began_at=call.api.now_ms(),
     )
     found = await call.api.store.snapshot_begin(call.mesh, row)
-    return call.answer(Begun(found.id, found.parts))
+    return call.answer(SnapshotBegun(found.id, found.parts))
 
 
 async def _chunk(call: BrokerRequest) -> Response:
@@ -130,7 +103,7 @@ async def _commit(call: BrokerRequest) -> Response:
         raise BadInput("a digest is 64 lower-case hex digits")
     digest = bytes.fromhex(given.digest)
     row = await call.api.store.snapshot_commit(call.mesh, _id(call), digest, call.api.now_ms())
-    return call.answer(_told(row))
+    return call.answer(_snapshot(row))
 
 
 async def _get(call: BrokerRequest) -> Response:
@@ -138,7 +111,7 @@ async def _get(call: BrokerRequest) -> Response:
     row = await call.api.store.snapshot_get(call.mesh)
     if row is None:
         raise UnknownObject(f"mesh {call.mesh!r} has no snapshot here", hint="")
-    return call.answer(_told(row))
+    return call.answer(_snapshot(row))
 
 
 async def _part(call: BrokerRequest) -> Response:
@@ -156,7 +129,7 @@ def _id(call: BrokerRequest) -> str:
     return id_text(parse_id(call.path["id"]))
 
 
-def _told(row: SnapshotRow) -> SnapshotResponse:
+def _snapshot(row: SnapshotRow) -> SnapshotResponse:
     return SnapshotResponse(
         snapshot_id=row.id,
         epoch=row.epoch,

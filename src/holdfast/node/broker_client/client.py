@@ -2,13 +2,11 @@
 snapshots. What flows all the time goes by the sync instead.
 
 Before the first call both sides say hello. The broker must prove the key on the card that is pinned
-for it, on the very connection that we see; only then does it hear who we are. A session that has
-ended is renewed, and the call made again: the broker did nothing yet.
+for it, on the very connection that we see; only then does it hear who we are.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, Final, TypeVar
@@ -22,41 +20,39 @@ from holdfast.node.core.engine import NodeEngine
 from holdfast.node.trust.trust import Trust
 from holdfast.protocol.broker_http import (
     Chunk,
+    Declare,
     Destination,
     Destinations,
     Dropped,
-    Feed,
+    Grants,
     InviteInfo,
     Invites,
+    Join,
     MadeInvite,
-    MadeInviteAnswer,
+    MakeInvite,
     Member,
     Members,
+    Register,
     Removed,
-    Snapshot,
-    SnapshotAnswer,
+    SnapshotBegin,
     SnapshotBegun,
+    SnapshotCommit,
+    SnapshotResponse,
     Standing,
     Subscription,
     Subscriptions,
 )
+from holdfast.protocol.broker_log_http import FeedResponse
 from holdfast.protocol.log_wire import JSON
 from holdfast.rules.errors import (
     BadAnswer,
     BadInput,
-    Broken,
-    DiskFull,
     NotFound,
-    NotTrusted,
-    StoreBusy,
-    StoreClosed,
     Truncated,
-    Unknown,
-    Unreachable,
     ZoneNotTrusted,
 )
 from holdfast.rules.invites import SECRET_BYTES, Invite, check_broker_url, format_invite
-from holdfast.rules.keys import HelloTranscript, bytes_of, card_of, check_proof, parse_card, text_of
+from holdfast.rules.keys import HelloTranscript, bytes_of, card_of, parse_card, text_of
 from holdfast.rules.limits import (
     BROKER_PART_BYTES_MAX,
     INVITE_HOURS,
@@ -64,22 +60,39 @@ from holdfast.rules.limits import (
     LINK_READ_MS_MAX,
     MIB,
 )
-from holdfast.transport.handshake import SMALL_BYTES_MAX, ClientSession, Seed, handshake
+from holdfast.transport.handshake import ClientSession, Seed, handshake, require_proof
 from holdfast.transport.http_client import Client, Content
-from holdfast.transport.remote_errors import HttpAnswer
+from holdfast.transport.session_client import SessionClient
 from holdfast.transport.tls import client_context
 
 T = TypeVar("T")
 
-_THEIRS: Final = (Broken, Unknown, DiskFull, StoreBusy, StoreClosed)
-"""Trouble that a broker tells of its own store. Ours has none of it."""
 _LIST_BYTES_MAX: Final = 16 * MIB
 _BINARY: Final = "application/octet-stream"
-_DIGITS_MAX: Final = 19
 _COMPARE: Final = "compare the cards: where the broker runs: holdfast broker status"
 
 
-# --- the calls -----------------------------------------------------------------------------------
+class NewInvite(msgspec.Struct, frozen=True):
+    """An invite, to be handed on like a key."""
+
+    text: str
+    id: str
+    expires_at: int
+    uses: int
+
+    def __repr__(self) -> str:
+        return f"NewInvite(id={self.id!r})"
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A snapshot that is ready at its broker."""
+
+    id: str
+    epoch: int
+    seq: int
+    parts: int
+    rows: int
+    digest: bytes
 
 
 class BrokerClient:
@@ -102,8 +115,7 @@ class BrokerClient:
         self._patience = (connect_ms, read_ms)
         self._client = self._connect()
         self._streams: WeakSet[Client] = WeakSet()
-        self._greeting = threading.Lock()
-        self._session: ClientSession | None = None
+        self._calls = SessionClient(self._client, self._greet)
 
     @classmethod
     def of(cls, trust: Trust, url: str, card: str) -> BrokerClient:
@@ -114,13 +126,13 @@ class BrokerClient:
         self._client.close()
 
     def abort(self) -> None:
-        """From any thread: whoever waits here wakes at once, and nothing more is asked."""
+        """From any thread: a call that waits fails at once, and so does every later one."""
         for client in (self._client, *self._streams):
             client.abort()
 
     def hello(self) -> None:
-        """A new session. Every other call does this by itself when it is needed."""
-        self._renew(self._session)
+        """Gets a new session. Every other call does this by itself when it is needed."""
+        self._calls.hello()
 
     # --- meshes and members --------------------------------------------------------------------
 
@@ -128,16 +140,14 @@ class BrokerClient:
         """Makes us the owner of a mesh. The same again gets the same mesh; AlreadyExists if the
         name is somebody else's there.
         """
-        asked = {"slug": mesh, "name": name, "token": token or ""}
-        return self.ask(Standing, "POST", "/api/my/meshes", asked)
+        return self.ask(Standing, "POST", "/api/my/meshes", Register(mesh, name, token or ""))
 
     def join(self, invite: Invite) -> Standing:
         """Makes us a member. Again, by one who is, counts no use of the invite."""
-        asked = {"secret": text_of(invite.secret)}
-        found = self.ask(Standing, "POST", "/v1/join", asked)
-        if found.slug != invite.mesh:
-            raise BadAnswer(f"the invite is for {invite.mesh!r}, the broker says {found.slug!r}")
-        return found
+        joined = self.ask(Standing, "POST", "/v1/join", Join(text_of(invite.secret)))
+        if joined.slug != invite.mesh:
+            raise BadAnswer(f"the invite is for {invite.mesh!r}, the broker says {joined.slug!r}")
+        return joined
 
     def standing(self, mesh: str) -> Standing:
         return self.ask(Standing, "GET", _at(mesh))
@@ -150,8 +160,7 @@ class BrokerClient:
         return self.ask(Members, "GET", _at(mesh, "members")).members
 
     def grant(self, mesh: str, key: str, grants: Iterable[str]) -> Member:
-        asked = {"grants": list(grants)}
-        return self.ask(Member, "PUT", _at(mesh, "members", key), asked)
+        return self.ask(Member, "PUT", _at(mesh, "members", key), Grants(list(grants)))
 
     def remove_member(self, mesh: str, key: str) -> bool:
         return self.ask(Removed, "DELETE", _at(mesh, "members", key)).removed
@@ -164,17 +173,17 @@ class BrokerClient:
         hours: int = INVITE_HOURS,
         grants: Iterable[str] = (),
         at: str | None = None,
-    ) -> MadeInvite:
-        """`at` is where whoever gets it reaches the broker, if that is not where we do."""
+    ) -> NewInvite:
+        """`at` is where the invited node reaches the broker, if that is not where we do."""
         url = self.url if at is None else check_broker_url(at).rstrip("/")
-        asked = {"grants": list(grants), "uses": uses, "expires_in_hours": hours}
-        made = self.ask(MadeInviteAnswer, "POST", _at(mesh, "invites"), asked)
+        request = MakeInvite(list(grants), uses, hours)
+        made = self.ask(MadeInvite, "POST", _at(mesh, "invites"), request)
         try:
             secret = bytes_of(made.secret, SECRET_BYTES)
         except BadInput:
             raise BadAnswer("the broker gives an invite that cannot be used") from None
         text = format_invite(Invite(url, self.card, mesh, secret))
-        return MadeInvite(text, made.id, made.expires_at, made.uses)
+        return NewInvite(text, made.id, made.expires_at, made.uses)
 
     def invites(self, mesh: str) -> list[InviteInfo]:
         return self.ask(Invites, "GET", _at(mesh, "invites")).invites
@@ -193,12 +202,10 @@ class BrokerClient:
         visibility_ms: int | None = None,
         deliveries_max: int | None = None,
     ) -> Destination:
-        asked: dict[str, Any] = {"kind": kind, "ref": ref}
-        if visibility_ms is not None:
-            asked["visibility_ms"] = visibility_ms
-        if deliveries_max is not None:
-            asked["deliveries_max"] = deliveries_max
-        return self.ask(Destination, "POST", _at(mesh, "destinations"), asked)
+        given = {"visibility_ms": visibility_ms, "deliveries_max": deliveries_max}
+        settings = {name: value for name, value in given.items() if value is not None}
+        request = Declare(kind, ref, **settings)
+        return self.ask(Destination, "POST", _at(mesh, "destinations"), request)
 
     def destinations(self, mesh: str) -> list[Destination]:
         return self.ask(Destinations, "GET", _at(mesh, "destinations")).destinations
@@ -214,8 +221,8 @@ class BrokerClient:
         return self.ask(Dropped, "DELETE", _at(mesh, "subscriptions", topic)).dropped
 
     def subscriptions(self, mesh: str) -> dict[str, int]:
-        found = self.ask(Subscriptions, "GET", _at(mesh, "subscriptions")).subscriptions
-        return {one.topic: one.since for one in found}
+        answer = self.ask(Subscriptions, "GET", _at(mesh, "subscriptions"))
+        return {each.topic: each.since for each in answer.subscriptions}
 
     def next_for_us(self, mesh: str, after: int) -> int | None:
         """The seq of the first thing behind a seq that is for us and not ours; None if there is
@@ -224,7 +231,7 @@ class BrokerClient:
         while True:
             path = f"/v1/meshes/{quote(mesh, safe='')}/feed?after={after}&limit=1"
             try:
-                page = self.ask(Feed, "GET", path)
+                page = self.ask(FeedResponse, "GET", path)
             except Truncated:
                 return after + 1  # it is gone there: a snapshot has it
             if page.rows:
@@ -240,14 +247,7 @@ class BrokerClient:
 
     def object_size(self, mesh: str, sha: str) -> int | None:
         """None if the broker does not have it."""
-        try:
-            answer = self._call("HEAD", self.object_path(mesh, sha))
-        except NotFound:
-            return None
-        said = answer.headers.get("content-length", "")
-        if not said.isascii() or not said.isdecimal() or len(said) > _DIGITS_MAX:
-            raise BadAnswer(f"{self.url} does not say how large {sha} is")
-        return int(said)
+        return self._calls.object_size(self.object_path(mesh, sha))
 
     def put_object(self, engine: NodeEngine, mesh: str, sha: str) -> bool:
         """Brings an object of ours; False if the broker has it already. BlobMissing if we have
@@ -258,7 +258,7 @@ class BrokerClient:
         with engine.blobs.open(sha) as source:
             content = Content(source, engine.blobs.size(sha))
             headers = {"Content-Type": _BINARY}
-            self._call("PUT", self.object_path(mesh, sha), headers=headers, content=content)
+            self._calls.call("PUT", self.object_path(mesh, sha), headers=headers, content=content)
         return True
 
     def objects(self, mesh: str) -> BrokerObjects:
@@ -268,7 +268,7 @@ class BrokerClient:
     @contextmanager
     def streaming(self, path: str, accept: str = _BINARY) -> Iterator[Iterator[bytes]]:
         """An answer piece by piece, on a connection of its own: other calls need not wait."""
-        session = self._session or self._renew(None)
+        session = self._calls.session()
         client = self._connect()
         self._streams.add(client)
         try:
@@ -284,92 +284,56 @@ class BrokerClient:
     def snapshot(self, mesh: str) -> Snapshot | None:
         """The newest one that is ready."""
         try:
-            return _snapshot(self.ask(SnapshotAnswer, "GET", _at(mesh, "snapshot")))
+            return _snapshot(self.ask(SnapshotResponse, "GET", _at(mesh, "snapshot")))
         except NotFound:
             return None
 
     def snapshot_begin(self, mesh: str, epoch: int, seq: int) -> SnapshotBegun:
         """Begins an upload that holds everything up to there, or goes on with ours."""
-        asked = {"epoch": epoch, "seq": seq}
-        return self.ask(SnapshotBegun, "POST", _at(mesh, "snapshot", "begin"), asked)
+        request = SnapshotBegin(epoch, seq)
+        return self.ask(SnapshotBegun, "POST", _at(mesh, "snapshot", "begin"), request)
 
     def snapshot_chunk(self, mesh: str, id: str, number: int, rows: int, part: bytes) -> int:
         """The number of the part that is missing next."""
         path = f"{_at(mesh, 'snapshot', id, 'chunk')}?number={number}&rows={rows}"
-        answer = self._call("POST", path, body=part, headers={"Content-Type": _BINARY})
+        answer = self._calls.call("POST", path, body=part, headers={"Content-Type": _BINARY})
         return answer.json(Chunk).next
 
     def snapshot_commit(self, mesh: str, id: str, digest: bytes) -> Snapshot:
-        asked = {"digest": digest.hex()}
         path = _at(mesh, "snapshot", id, "commit")
-        return _snapshot(self.ask(SnapshotAnswer, "POST", path, asked))
+        return _snapshot(self.ask(SnapshotResponse, "POST", path, SnapshotCommit(digest.hex())))
 
     def snapshot_part(self, mesh: str, id: str, number: int) -> bytes:
         path = _at(mesh, "snapshot", id, str(number))
         headers = {"Accept": _BINARY}
-        answer = self._call("GET", path, headers=headers, bytes_max=BROKER_PART_BYTES_MAX)
+        answer = self._calls.call("GET", path, headers=headers, bytes_max=BROKER_PART_BYTES_MAX)
         answer.expect(_BINARY)
         return answer.body
 
     # --- one call ------------------------------------------------------------------------------
 
     def ask(
-        self, kind: type[T], method: str, path: str, document: Mapping[str, Any] | None = None
-    ) -> T:
-        """One call with JSON in both directions."""
-        body = None if document is None else msgspec.json.encode(document)
-        headers = {} if body is None else {"Content-Type": JSON}
-        return self._call(method, path, body=body, headers=headers, bytes_max=_LIST_BYTES_MAX).json(
-            kind
-        )
-
-    def _call(
         self,
+        kind: type[T],
         method: str,
         path: str,
-        *,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        bytes_max: int = SMALL_BYTES_MAX,
-        content: Content | None = None,
-    ) -> HttpAnswer:
-        def once(session: ClientSession) -> HttpAnswer:
-            return self._client.call(
-                method,
-                path,
-                body=body,
-                headers={
-                    "Accept": JSON,
-                    **(headers or {}),
-                    "Authorization": session.authorization,
-                },
-                bytes_max=bytes_max,
-                pin=session.certificate,
-                content=content,
-            )
-
-        session = self._session or self._renew(None)
-        with self._theirs():
-            try:
-                return once(session)
-            except NotTrusted:
-                return once(self._renew(session))
+        document: Mapping[str, Any] | msgspec.Struct | None = None,
+    ) -> T:
+        """One call with JSON in both directions; the answer is read as a `kind`."""
+        body = None if document is None else msgspec.json.encode(document)
+        headers = {} if body is None else {"Content-Type": JSON}
+        answer = self._calls.call(
+            method, path, body=body, headers=headers, bytes_max=_LIST_BYTES_MAX
+        )
+        return answer.json(kind)
 
     def _connect(self) -> Client:
         connect_ms, read_ms = self._patience
         context = None if self._plain else client_context()
         return Client(self.url, connect_ms=connect_ms, read_ms=read_ms, context=context)
 
-    def _renew(self, old: ClientSession | None) -> ClientSession:
-        """A new session, unless another thread has got one since."""
-        with self._greeting:
-            if self._session is None or self._session is old:
-                self._session = None
-                with self._theirs():
-                    self._session = handshake(
-                        self._client, self.us, self._seed, self._check, plain=self._plain
-                    )
-            return self._session
+    def _greet(self) -> ClientSession:
+        return handshake(self._client, self.us, self._seed, self._check, plain=self._plain)
 
     def _check(self, hello: HelloTranscript, proof: bytes) -> None:
         """Is it the broker that is pinned, on this very connection?"""
@@ -378,27 +342,18 @@ class BrokerClient:
             raise ZoneNotTrusted(
                 f"{who}, by another key than that of {self._name!r}", hint=_COMPARE
             )
-        _check_proof(hello, proof, who)
-
-    @contextmanager
-    def _theirs(self) -> Iterator[None]:
-        try:
-            yield
-        except _THEIRS as error:
-            raise Unreachable(
-                f"{self._client.address} has trouble of its own: {error.message}"
-            ) from None
+        require_proof(hello, proof, who)
 
 
 def card_shown(url: str, us: tuple[str, Seed]) -> str:
-    """The card of whoever listens there: proved on this connection, but pinned by nobody. It is for
-    people to compare, or for a broker on this very machine.
+    """The card of the broker that listens there: proved on this connection, but pinned by nobody.
+    It is for people to compare, or for a broker on this very machine.
     """
-    found: list[str] = []
+    cards: list[str] = []
 
     def look(hello: HelloTranscript, proof: bytes) -> None:
-        _check_proof(hello, proof, f"{url} says that it is {hello.server_zone!r}")
-        found.append(card_of(hello.server_zone, hello.server_key))
+        require_proof(hello, proof, f"{url} says that it is {hello.server_zone!r}")
+        cards.append(card_of(hello.server_zone, hello.server_key))
 
     plain = check_broker_url(url).startswith("http:")
     client = Client(url, context=None if plain else client_context())
@@ -406,27 +361,19 @@ def card_shown(url: str, us: tuple[str, Seed]) -> str:
         handshake(client, *us, look, plain=plain)
     finally:
         client.close()
-    return found[0]
-
-
-def _check_proof(hello: HelloTranscript, proof: bytes, who: str) -> None:
-    if not hello.certificate or not check_proof(hello.server_key, "server", hello, proof):
-        raise ZoneNotTrusted(
-            f"{who}, but cannot prove it on this connection",
-            hint="somebody may stand between the two: check the address",
-        )
+    return cards[0]
 
 
 def _at(mesh: str, *more: str) -> str:
-    """A path below a mesh. Whatever is in a name stays in its place."""
+    """A path below a mesh. A slash within a name does not end it."""
     return "/".join(("/api/my/meshes", *(quote(part, safe="") for part in (mesh, *more))))
 
 
-def _snapshot(said: SnapshotAnswer) -> Snapshot:
+def _snapshot(answer: SnapshotResponse) -> Snapshot:
     try:
-        digest = bytes.fromhex(said.digest)
+        digest = bytes.fromhex(answer.digest)
     except ValueError:
         raise BadAnswer("the snapshot has a digest that cannot be read") from None
-    if said.epoch < 1 or min(said.seq, said.parts, said.rows) < 0:
+    if answer.epoch < 1 or min(answer.seq, answer.parts, answer.rows) < 0:
         raise BadAnswer("the snapshot has a place that cannot be")
-    return Snapshot(said.snapshot_id, said.epoch, said.seq, said.parts, said.rows, digest)
+    return Snapshot(answer.snapshot_id, answer.epoch, answer.seq, answer.parts, answer.rows, digest)

@@ -1,9 +1,9 @@
 """Taking from a queue of a shared mesh: one message for one taker, until it is finished.
 
-A taken message is hidden from others for a while. Whoever took it says that it is done, gives it
-back, gives it up (it goes to the dead letters), or asks for more time. If nothing is said, others
-get it after that while, and after too many deliveries it dies by itself. So a message may come
-twice: what is done with it must bear that, or remember its id.
+A taken message is hidden from others for a while. The taker says that it is done, gives it back,
+gives it up (it goes to the dead letters), or asks for more time. If the taker says nothing, others
+get the message after that while, and after too many deliveries it dies by itself. So a message may
+come twice: what is done with it must bear that, or remember its id.
 
 Queues live at the broker: taking needs it to be there.
 """
@@ -16,6 +16,18 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast.node.broker_client.client import BrokerClient
+from holdfast.protocol.broker_log_http import (
+    DeadLetters,
+    DeadMessage,
+    QueueInfo,
+    QueueList,
+    Revived,
+    SettleRequest,
+    SettleResponse,
+    TakenAll,
+    TakenResponse,
+    TakeRequest,
+)
 from holdfast.rules.bodies import MessageSend, decode_body
 from holdfast.rules.envelope import Envelope, decode
 from holdfast.rules.errors import BadAnswer, BadInput, Refused
@@ -40,28 +52,13 @@ class TakenMessage(msgspec.Struct, frozen=True, kw_only=True):
     priority: str
     reply_to: str
     deliveries: int
-    """This one among them."""
+    """How often it was delivered, this time included."""
     until: int
-    """So long it is hidden from others, by the broker's clock."""
+    """Until when it is hidden from others, by the broker's clock."""
 
     @property
     def text(self) -> str:
         return self.content.decode(errors="replace")
-
-
-class QueueInfo(msgspec.Struct, frozen=True):
-    queue: str
-    ready: int
-    taken: int
-    dead: int
-
-
-class DeadMessage(msgspec.Struct, frozen=True):
-    seq: int
-    client_message_id: str
-    deliveries: int
-    reason: str
-    died_at: int
 
 
 class QueueClient:
@@ -72,8 +69,8 @@ class QueueClient:
         self._at = f"{_queues(mesh)}/{quote(queue, safe='/')}"
 
     def take(self, most: int = 1) -> list[TakenMessage]:
-        found = self._calls.ask(_TakenAll, "POST", f"{self._at}/take", {"most": most})
-        return [self._message(one) for one in found.messages]
+        answer = self._calls.ask(TakenAll, "POST", f"{self._at}/take", TakeRequest(most))
+        return [self._message(taken) for taken in answer.messages]
 
     def settle(self, handle: str, how: str, reason: str = "") -> bool:
         if how not in ENDS:
@@ -81,19 +78,19 @@ class QueueClient:
         seq, _, lease = handle.partition(":")
         if not seq.isascii() or not seq.isdecimal() or not lease:
             raise BadInput("that is not the handle of a taken message")
-        asked = {"seq": int(seq), "lease": lease, "how": how, "reason": reason}
-        return self._calls.ask(_Settled, "POST", f"{self._at}/settle", asked).settled
+        request = SettleRequest(int(seq), lease, how, reason)
+        return self._calls.ask(SettleResponse, "POST", f"{self._at}/settle", request).settled
 
     def letters(self, limit: int = 100) -> list[DeadMessage]:
-        return self._calls.ask(_Letters, "GET", f"{self._at}/dead?limit={limit}").letters
+        return self._calls.ask(DeadLetters, "GET", f"{self._at}/dead?limit={limit}").letters
 
     def revive(self, seq: int) -> bool:
-        return self._calls.ask(_Revived, "POST", f"{self._at}/dead/{seq}/revive").revived
+        return self._calls.ask(Revived, "POST", f"{self._at}/dead/{seq}/revive").revived
 
-    def _message(self, one: _Taken) -> TakenMessage:
-        envelope, body = self._read(one.envelope)
+    def _message(self, taken: TakenResponse) -> TakenMessage:
+        envelope, body = self._read(taken.envelope)
         return TakenMessage(
-            handle=f"{one.seq}:{one.lease}",
+            handle=f"{taken.seq}:{taken.lease}",
             id=id_text(envelope.id),
             queue=self._queue,
             sender=envelope.origin,
@@ -102,8 +99,8 @@ class QueueClient:
             meta=parse_meta(envelope.meta),
             priority=envelope.priority,
             reply_to=envelope.reply_to,
-            deliveries=one.deliveries,
-            until=one.until,
+            deliveries=taken.deliveries,
+            until=taken.until,
         )
 
     def _read(self, raw: bytes) -> tuple[Envelope, MessageSend]:
@@ -120,36 +117,8 @@ class QueueClient:
 
 
 def queue_list(calls: BrokerClient, mesh: str) -> list[QueueInfo]:
-    return calls.ask(_Queues, "GET", _queues(mesh)).queues
+    return calls.ask(QueueList, "GET", _queues(mesh)).queues
 
 
 def _queues(mesh: str) -> str:
     return f"/v1/meshes/{quote(mesh, safe='')}/queues"
-
-
-class _Taken(msgspec.Struct):
-    seq: int
-    lease: str
-    deliveries: int
-    until: int
-    envelope: bytes
-
-
-class _TakenAll(msgspec.Struct):
-    messages: list[_Taken]
-
-
-class _Settled(msgspec.Struct):
-    settled: bool
-
-
-class _Queues(msgspec.Struct):
-    queues: list[QueueInfo]
-
-
-class _Letters(msgspec.Struct):
-    letters: list[DeadMessage]
-
-
-class _Revived(msgspec.Struct):
-    revived: bool

@@ -30,22 +30,23 @@ from holdfast.node.links.worker import LinkManager
 from holdfast.node.log.watch import LogWatch, WakeSocket
 from holdfast.node.settings import Settings
 from holdfast.node.sync.manager import SyncManager
-from holdfast.node.sync.status import BrokerStatusTracker
+from holdfast.node.sync.session import BrokerAddress
 from holdfast.node.trust.trust import Trust
 from holdfast.node.upkeep.disk import DiskWatch
 from holdfast.rules import limits
+from holdfast.rules.broker_sync import SyncState
 from holdfast.rules.disk_pressure import Pressure
 from holdfast.rules.links import LinkState
 from holdfast.service.http.app import HttpApp
 from holdfast.service.http.request import ConcurrencyLimits, RequestCounts
 from holdfast.service.instance_lock import DaemonLock, DaemonNote
 from holdfast.service.lifecycle import Service, Told, silent
+from holdfast.service.listeners import bind_listeners
 from holdfast.service.sessions import Sessions
+from holdfast.service.supervision import Supervision
 from holdfast.storage.files import home as homes
 from holdfast.storage.files.home import HomePaths
 from holdfast.transport.http_server import Server
-from holdfast.transport.listeners import Listener, tcp_listener, unix_listener
-from holdfast.transport.tls import certificate_digest, certificate_in, server_context
 
 log = logging.getLogger("holdfast")
 
@@ -84,7 +85,8 @@ class Daemon(Service):
         node = await asyncio.to_thread(open_node, root, sync=self._sync, nudges=False)
         ending.push_async_callback(asyncio.to_thread, node.close)
         self._api = api = self._make_api(node, paths, ending)
-        listeners = self._bind(paths, ending)
+        settings = self._settings
+        listeners, api.certificate = bind_listeners(paths, settings, ending, socket=settings.socket)
         self._start_upkeep(api, ending)
         self._start_links(api, ending)
         await self._start_syncs(api, ending)
@@ -119,26 +121,6 @@ class Daemon(Service):
             started_at=engine.ctx.now_ms() / 1000,
         )
 
-    def _bind(self, paths: HomePaths, ending: AsyncExitStack) -> list[Listener]:
-        settings = self._settings
-        made: list[Listener] = []
-
-        def keep(listener: Listener) -> None:
-            ending.callback(listener.socket.close)
-            made.append(listener)
-
-        if settings.socket:
-            path = homes.socket_path(paths)
-            keep(unix_listener(path))
-            ending.callback(path.unlink, missing_ok=True)
-        if settings.tcp_address is not None:
-            keep(tcp_listener(*settings.tcp_address))
-        if settings.listen_address is not None:
-            cert, key = certificate_in(paths.root, settings.tls_cert, settings.tls_key)
-            self.api.certificate = certificate_digest(cert)
-            keep(tcp_listener(*settings.listen_address, server_context(cert, key)))
-        return made
-
     def _start_upkeep(self, api: NodeApi, ending: AsyncExitStack) -> None:
         assert api.disk is not None
         upkeep = NodeUpkeep(api.node, api.disk)
@@ -158,8 +140,8 @@ class Daemon(Service):
         )
 
     async def _start_syncs(self, api: NodeApi, ending: AsyncExitStack) -> None:
-        def changed(board: BrokerStatusTracker) -> None:
-            self._news(api.log_watch, "broker", _broker_news(board))
+        def changed(broker: BrokerAddress, unit: Supervision[SyncState]) -> None:
+            self._news(api.log_watch, "broker", _broker_news(broker, unit))
 
         outbox = self._settings.outbox
         sync_manager = api.sync_manager = SyncManager(
@@ -227,19 +209,17 @@ def _disk_news(found: Pressure) -> dict[str, Any]:
     return {"level": found.level, "fill": round(found.fill, 4), "room": found.room}
 
 
-def _broker_news(board: BrokerStatusTracker) -> dict[str, Any]:
-    problem = board.last_error
+def _broker_news(broker: BrokerAddress, unit: Supervision[SyncState]) -> dict[str, Any]:
     return {
-        "name": board.broker.name,
-        "url": board.broker.url,
-        "state": str(board.state),
-        "since": board.since,
-        "error": None if problem is None or not board.attempts else problem.code,
+        "name": broker.name,
+        "url": broker.url,
+        "state": str(unit.state),
+        "since": unit.since,
+        "error": _present_error(unit),
     }
 
 
 def _link_news(status: LinkStatus) -> dict[str, Any]:
-    problem = status.last_error
     return {
         "name": status.name,
         "zone": status.zone,
@@ -247,5 +227,11 @@ def _link_news(status: LinkStatus) -> dict[str, Any]:
         "since": status.since,
         "cursor": status.cursor,
         "lag": status.lag,
-        "error": None if problem is None or not status.attempts else problem.code,
+        "error": _present_error(status),
     }
+
+
+def _present_error(status: LinkStatus | Supervision[SyncState]) -> str | None:
+    """The code of the last error, until the work has succeeded again."""
+    problem = status.last_error
+    return None if problem is None or not status.attempts else problem.code

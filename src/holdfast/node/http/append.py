@@ -20,6 +20,7 @@ from holdfast.node.core.context import NodeContext
 from holdfast.node.http.context import NodeApi, NodeRequest
 from holdfast.node.http.many import each, lines_of
 from holdfast.node.library.documents import Prepared, write_all
+from holdfast.protocol.error_body import ErrorDetail
 from holdfast.protocol.log_wire import NDJSON
 from holdfast.rules.errors import (
     BadInput,
@@ -29,7 +30,7 @@ from holdfast.rules.errors import (
     UnknownMesh,
     UnknownObject,
 )
-from holdfast.service.http.errors import Told, failure
+from holdfast.service.http.errors import failure
 from holdfast.service.http.route import Param, Route
 from holdfast.service.http.strict_json import INLINE_BYTES, check_shape, content_type, strict_json
 
@@ -74,7 +75,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     status: int
     fact: Appended | None = None
-    error: Told | None = None
+    error: ErrorDetail | None = None
 
 
 class Results(msgspec.Struct, frozen=True):

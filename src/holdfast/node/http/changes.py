@@ -24,6 +24,7 @@ from holdfast.node.library.documents import (
     read_change,
     write_all,
 )
+from holdfast.protocol.error_body import ErrorDetail
 from holdfast.protocol.log_wire import NDJSON
 from holdfast.rules.errors import (
     BadInput,
@@ -36,7 +37,7 @@ from holdfast.rules.errors import (
     UnknownMesh,
     UnknownTask,
 )
-from holdfast.service.http.errors import Told, failure
+from holdfast.service.http.errors import failure
 from holdfast.service.http.route import Route
 from holdfast.service.http.strict_json import INLINE_BYTES, check_shape, content_type, strict_json
 
@@ -57,7 +58,7 @@ class ChangeWritten(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """None of a change that the log has forgotten by now, but not its id."""
     duplicate: bool | None = None
     """It was there already, with the same content: this is its place."""
-    error: Told | None = None
+    error: ErrorDetail | None = None
 
 
 class ChangesWritten(msgspec.Struct, frozen=True):

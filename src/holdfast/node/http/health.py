@@ -11,8 +11,8 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast.node.http.context import NodeApi, NodeRequest
+from holdfast.protocol.error_body import ErrorDetail
 from holdfast.rules.errors import HoldfastError
-from holdfast.service.http.errors import Told
 from holdfast.service.http.request import is_own
 from holdfast.service.http.route import Route
 
@@ -23,7 +23,7 @@ class NodeHealth(msgspec.Struct, frozen=True, omit_defaults=True):
     status: str
     """`ok`, or what keeps it from being so."""
     disk: str = ""
-    error: Told | None = None
+    error: ErrorDetail | None = None
 
 
 def routes() -> list[Route]:
@@ -56,23 +56,23 @@ async def _alive(call: NodeRequest) -> Response:
 async def _ready(call: NodeRequest) -> Response:
     api = call.api
     if api.phase != "ready":
-        return _answer(call, Told("not_ready", f"this node is {api.phase}"))
+        return _answer(call, ErrorDetail("not_ready", f"this node is {api.phase}"))
     failed = api.node._opened.store.writer.failed
     if failed is not None:
-        return _answer(call, Told(failed.code, failed.message, failed.hint))
+        return _answer(call, ErrorDetail(failed.code, failed.message, failed.hint))
     return _answer(call, _store_trouble(api))
 
 
-def _store_trouble(api: NodeApi) -> Told | None:
+def _store_trouble(api: NodeApi) -> ErrorDetail | None:
     # Read here, not in a thread: all threads may be busy, and that is no reason to be restarted.
     try:
         api.engine.read("health", lambda tx: tx.epoch())
     except HoldfastError as error:
-        return Told(error.code, error.message, error.hint)
+        return ErrorDetail(error.code, error.message, error.hint)
     return None
 
 
-def _answer(call: NodeRequest, trouble: Told | None) -> Response:
+def _answer(call: NodeRequest, trouble: ErrorDetail | None) -> Response:
     disk = "" if call.api.disk is None else call.api.disk.last.level
     if trouble is None:
         return call.answer(NodeHealth("ok", disk))

@@ -1,23 +1,16 @@
-"""`/metrics`: figures for Prometheus, read when they are asked for.
-
-Nothing is counted twice: what the store knows is read from it, what the library and the frame have
-counted is taken from them. So a scrape costs a few reads, and between scrapes nothing.
-"""
+"""What `/metrics` of a daemon says: its log, its consumers, links and brokers, its work."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     InfoMetricFamily,
     Metric,
 )
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.registry import Collector
 from starlette.responses import Response
 
 from holdfast import __version__
@@ -29,31 +22,26 @@ from holdfast.node.sync.status import BrokerStatus, MeshStatus
 from holdfast.rules.broker_sync import SyncState
 from holdfast.rules.links import LinkState
 from holdfast.rules.rows import ConsumerRow
+from holdfast.service.http.metrics import (
+    ServiceCollector,
+    calls_answered,
+    counters,
+    exposition,
+    gauge,
+    gauges,
+    metrics_route,
+)
 from holdfast.service.http.route import Route
 from holdfast.storage.ports import Reader
 
-_TEXT: Final = "text/plain"
-
 
 def routes() -> list[Route]:
-    return [
-        Route(
-            "GET",
-            "/metrics",
-            _scrape,
-            "Figures for Prometheus.",
-            answers={200: _TEXT},
-            kind="probe",
-        )
-    ]
+    return [metrics_route(_scrape, "Figures for Prometheus.")]
 
 
 async def _scrape(call: NodeRequest) -> Response:
     call.require_trusted()
-    figures = CollectorRegistry(auto_describe=False)
-    figures.register(DaemonMetrics(call.api))
-    body = await call.api.run(generate_latest, figures)
-    return Response(body, media_type=CONTENT_TYPE_LATEST)
+    return await exposition(call, DaemonMetrics(call.api))
 
 
 class _Standing(NamedTuple):
@@ -63,22 +51,18 @@ class _Standing(NamedTuple):
     consumers: list[ConsumerRow]
 
 
-class DaemonMetrics(Collector):
+class DaemonMetrics(ServiceCollector):
     """Everything that is measured of one daemon."""
 
     def __init__(self, api: NodeApi) -> None:
         self._api = api
-
-    def describe(self) -> Iterator[Metric]:
-        """Nothing is known before it is read; there is no other collector to clash with."""
-        return iter(())
 
     def collect(self) -> Iterator[Metric]:
         api = self._api
         info = InfoMetricFamily("holdfast", "This node")
         info.add_metric([], {"version": __version__, "peer": api.node.peer})
         yield info
-        yield _gauge("holdfast_start_time_seconds", "When this daemon started", api.started_at)
+        yield gauge("holdfast_start_time_seconds", "When this daemon started", api.started_at)
         standing = api.engine.read("metrics", _stand)
         yield from _log(standing)
         yield from _consumers(standing, api.engine.ctx.now_ms())
@@ -95,53 +79,47 @@ class DaemonMetrics(Collector):
         if self._api.disk is None:
             return
         last = self._api.disk.last
-        yield _gauge("holdfast_disk_fill_ratio", "How full the home is, 0 to 1", last.fill)
-        yield _gauge("holdfast_disk_used_bytes", "What the home holds", last.used)
-        yield _gauge("holdfast_disk_room_bytes", "What it may still grow by", last.room)
-        yield _states(
-            "holdfast_disk_level", "How that is judged", ("ok", "high", "full"), last.level
+        yield gauge("holdfast_disk_fill_ratio", "How full the home is, 0 to 1", last.fill)
+        yield gauge("holdfast_disk_used_bytes", "What the home holds", last.used)
+        yield gauge("holdfast_disk_room_bytes", "What it may still grow by", last.room)
+        yield gauges(
+            "holdfast_disk_level",
+            "How that is judged",
+            ["level"],
+            (([level], float(level == last.level)) for level in ("ok", "high", "full")),
         )
 
     def _work(self) -> Iterator[Metric]:
-        done = CounterMetricFamily(
-            "holdfast_operations", "Reads and writes of the store, by name", labels=["name"]
-        )
-        spent = CounterMetricFamily(
-            "holdfast_operation_seconds", "The time they took together", labels=["name"]
-        )
         metrics = self._api.engine.metrics
-        for name, verb in sorted(list(metrics.verbs.items())):
-            done.add_metric([name], verb.count)
-            spent.add_metric([name], verb.total_ns / 1e9)
-        yield done
-        yield spent
-        refused = CounterMetricFamily(
-            "holdfast_refusals", "Errors of those, by code", labels=["code"]
+        verbs = sorted(list(metrics.verbs.items()))
+        yield counters(
+            "holdfast_operations",
+            "Reads and writes of the store, by name",
+            ["name"],
+            (([name], verb.count) for name, verb in verbs),
         )
-        for code, count in sorted(list(metrics.errors.items())):
-            refused.add_metric([code], count)
-        yield refused
+        yield counters(
+            "holdfast_operation_seconds",
+            "The time they took together",
+            ["name"],
+            (([name], verb.total_ns / 1e9) for name, verb in verbs),
+        )
+        yield counters(
+            "holdfast_refusals",
+            "Errors of those, by code",
+            ["code"],
+            (([code], count) for code, count in sorted(list(metrics.errors.items()))),
+        )
 
     def _calls(self) -> Iterator[Metric]:
-        counts = self._api.counts
-        asked = CounterMetricFamily(
-            "holdfast_http_requests", "Calls answered", labels=["method", "route", "status"]
+        yield from calls_answered(self._api.counts)
+        now = self._api.gate.now
+        yield gauges(
+            "holdfast_http_in_flight",
+            "Calls under way: at work, waiting, streams",
+            ["kind"],
+            (([kind], now[kind]) for kind in ("call", "poll", "stream")),
         )
-        for (method, route, status), count in sorted(list(counts.answers.items())):
-            asked.add_metric([method, route, str(status)], count)
-        yield asked
-        spent = CounterMetricFamily(
-            "holdfast_http_request_seconds", "The time they took", labels=["method", "route"]
-        )
-        for (method, route), seconds in sorted(list(counts.seconds.items())):
-            spent.add_metric([method, route], seconds)
-        yield spent
-        now = GaugeMetricFamily(
-            "holdfast_http_in_flight", "Calls under way: at work, waiting, streams", labels=["kind"]
-        )
-        for kind in ("call", "poll", "stream"):
-            now.add_metric([kind], self._api.gate.now[kind])
-        yield now
 
 
 def _stand(tx: Reader) -> _Standing:
@@ -149,11 +127,11 @@ def _stand(tx: Reader) -> _Standing:
 
 
 def _log(found: _Standing) -> Iterator[Metric]:
-    yield _gauge("holdfast_log_epoch", "The epoch that the log counts in", found.epoch)
-    yield _gauge("holdfast_log_first_offset", "The first entry that is still there", found.first)
-    yield _gauge("holdfast_log_head_offset", "The last entry", found.head)
+    yield gauge("holdfast_log_epoch", "The epoch that the log counts in", found.epoch)
+    yield gauge("holdfast_log_first_offset", "The first entry that is still there", found.first)
+    yield gauge("holdfast_log_head_offset", "The last entry", found.head)
     count = max(0, found.head - found.first + 1)
-    yield _gauge("holdfast_log_entries", "Entries that the log holds", count)
+    yield gauge("holdfast_log_entries", "Entries that the log holds", count)
 
 
 def _consumers(found: _Standing, now_ms: int) -> Iterator[Metric]:
@@ -271,14 +249,3 @@ def _shared(found: list[MeshStatus], now_ms: int) -> Iterator[Metric]:
         refused.add_metric(who, mesh.refused)
     yield from (rows, lag, cursor, epoch, paused, oldest, quarantined)
     yield from (pushed, received, known, refused)
-
-
-def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, text, value=value)
-
-
-def _states(name: str, text: str, states: tuple[str, ...], now: str) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=["level"])
-    for state in states:
-        family.add_metric([state], float(state == now))
-    return family

@@ -12,8 +12,9 @@ the same time. Each fetch confirms what is stored by then. When the fetch that i
 for news, it is too early for that, so the applier confirms by a call of its own, once nothing more
 comes for a moment.
 
-Whatever goes wrong in one of them ends all, and the first error is the one that is told. The next
-connection begins at the stored cursor, so nothing that was read ahead has to be remembered.
+Whatever goes wrong in one thread ends all of them, and the first error is the one that is raised.
+The next connection begins at the stored cursor, so nothing that was read ahead has to be
+remembered.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic
-from typing import NamedTuple
 
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.object_transfer import ObjectGone, pull_objects
@@ -35,7 +35,6 @@ from holdfast.protocol.log_wire import Batch, Confirmation, Fetch
 from holdfast.rules.errors import (
     BadAnswer,
     EpochChanged,
-    HoldfastError,
     OverLimit,
     Truncated,
     UnknownConsumer,
@@ -49,18 +48,11 @@ from holdfast.rules.limits import (
 )
 from holdfast.rules.links import LinkPlan, LinkState, after_quarantine, consumer_name, start_of
 from holdfast.rules.rows import LinkRow
+from holdfast.service.supervisor import PlannedFailure
 
 log = logging.getLogger("holdfast")
 
 _BEGINNING_TRIES = 3
-
-
-class ConnectionFailure(NamedTuple):
-    """Why a connection ended."""
-
-    error: Exception
-    plan: LinkPlan | None = None
-    """What follows, where the error alone does not say it."""
 
 
 class LinkConnection:
@@ -71,14 +63,14 @@ class LinkConnection:
         engine: NodeEngine,
         row: LinkRow,
         reach: Reach,
-        board: LinkStatusTracker,
+        tracker: LinkStatusTracker,
         new_epoch: int | None = None,
     ) -> None:
         """`new_epoch` is what the source said it counts in now, if that is why we are here."""
         self._engine = engine
         self._row = row
         self._reach = reach
-        self._board = board
+        self._tracker = tracker
         self._new_epoch = new_epoch
         self._consumer = consumer_name(engine.ctx.peer, row.name)
         self._turn = threading.Condition()
@@ -89,10 +81,10 @@ class LinkConnection:
         self._stored = row.cursor
         self._confirmed = 0
         self._over = False
-        self._failure: ConnectionFailure | None = None
+        self._failure: Exception | None = None
 
-    def run(self) -> ConnectionFailure | None:
-        """Pulls until something ends it; None if that was `end`."""
+    def run(self) -> None:
+        """Pulls until `end`, or raises the first error."""
         try:
             with self._failing():
                 source = self._open()
@@ -104,7 +96,8 @@ class LinkConnection:
             self.end()
             if self._source is not None:
                 self._source.close()
-        return self._failure
+        if self._failure is not None:
+            raise self._failure
 
     def end(self) -> None:
         """Ends it now, whatever it waits for."""
@@ -150,12 +143,9 @@ class LinkConnection:
         try:
             yield
         except Exception as error:
-            failure = ConnectionFailure(error)
-            if isinstance(error, _Planned):
-                failure = ConnectionFailure(error.error, error.plan)
             with self._turn:
                 if not self._over and self._failure is None:
-                    self._failure = failure
+                    self._failure = error
             self.end()
 
     # --- where to begin ----------------------------------------------------------------------
@@ -190,7 +180,7 @@ class LinkConnection:
         if row.epoch and found.first > 1 and not begins_as_read(self._engine, row, found):
             start = None
         begun = receive.start_over(self._engine, row.name, found.epoch, start or 1)
-        self._board.show(begun)
+        self._tracker.show(begun)
         if start is None:
             raise Truncated(
                 f"the log of {row.zone} begins at {found.first} in epoch {found.epoch}, and what "
@@ -244,7 +234,7 @@ class LinkConnection:
             )
             _check_answer(batch, row, position)
             if batch.upto >= position:
-                self._board.arrived(batch)
+                self._tracker.arrived(batch)
             with self._turn:
                 self._asking = False
                 if batch.upto >= position:
@@ -261,7 +251,7 @@ class LinkConnection:
         with self._turn:
             all_stored = self._stored >= batch.upto
         if all_stored:
-            self._board.nothing_new(batch)
+            self._tracker.nothing_new(batch)
 
     def _hold_back(self, asked_at: float) -> None:
         """A source that ends answers at once: it must not be asked as fast as it answers."""
@@ -326,7 +316,7 @@ class LinkConnection:
                 return
             taken = self._take(source, incoming)
         # Before it is confirmed: what a source knows, people see.
-        self._board.taken(incoming.batch, taken)
+        self._tracker.taken(incoming.batch, taken)
         with self._turn:
             self._stored = taken.link.cursor
         if taken.quarantined:
@@ -337,7 +327,7 @@ class LinkConnection:
     ) -> receive.BatchReceived | None:
         """None if it is to be tried again, or is over."""
         wanted = [named.sha256 for named in receive.objects_named(incoming)]
-        absent = pull_objects(self._engine, source, wanted, self._board.pulled, self._is_over)
+        absent = pull_objects(self._engine, source, wanted, self._tracker.pulled, self._is_over)
         if self._is_over():
             return None
         row = self._row
@@ -351,34 +341,23 @@ class LinkConnection:
         except OverLimit as error:
             self._check_quarantine()
             # Not full yet, and without room for this batch: a person has to look, too.
-            raise _Planned(LinkPlan(LinkState.QUARANTINE_FULL, None), error) from error
+            raise PlannedFailure(error, LinkPlan(LinkState.QUARANTINE_FULL, None)) from error
 
     def _check_quarantine(self) -> None:
         name = self._row.name
         count = self._engine.read("link.quarantine", lambda tx: tx.quarantine_count(name))
-        self._board.recount(count)
+        self._tracker.recount(count)
         plan = after_quarantine(count)
         if plan is not None:
-            raise _Planned(
-                plan,
-                OverLimit(
-                    f"link {name} has set {count} envelopes aside; the most is "
-                    f"{QUARANTINE_ROWS_MAX}",
-                    hint=f"look at them: holdfast link quarantine {name}; then try them again: "
-                    f"holdfast link retry {name}, or give them up: holdfast link drop {name} --all",
-                ),
+            full = OverLimit(
+                f"link {name} has set {count} envelopes aside; the most is {QUARANTINE_ROWS_MAX}",
+                hint=f"look at them: holdfast link quarantine {name}; then try them again: "
+                f"holdfast link retry {name}, or give them up: holdfast link drop {name} --all",
             )
+            raise PlannedFailure(full, plan)
 
     def _is_over(self) -> bool:
         return self._over
-
-
-class _Planned(Exception):
-    """An error of our own whose consequence is known where it is raised."""
-
-    def __init__(self, plan: LinkPlan, error: HoldfastError) -> None:
-        super().__init__(str(error))
-        self.plan, self.error = plan, error
 
 
 def _check_answer(batch: Batch, row: LinkRow, position: int) -> None:

@@ -1,13 +1,11 @@
-"""How a link stands, kept while it works and shown to whoever asks.
+"""How a link stands, for people and for metrics.
 
-The threads of a link write on its board; a look at it is a copy. What counts is counted since the
-daemon started: what must outlast it stands in the store.
+The threads of a link write its tracker; a look at it is a copy. Counts begin with the daemon: what
+must outlast it stands in the store.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -17,19 +15,11 @@ from holdfast.node.core.object_transfer import Pulled
 from holdfast.node.links.receive import BatchReceived
 from holdfast.protocol.log_wire import Batch
 from holdfast.rules.limits import LINK_BATCH_ROWS
-from holdfast.rules.links import LinkPlan, LinkState, after_success, carries_of, phase
+from holdfast.rules.links import LinkState, carries_of, phase
 from holdfast.rules.rows import LinkRow
-
-log = logging.getLogger("holdfast")
-
-
-class Problem(msgspec.Struct, frozen=True):
-    """What went wrong last."""
-
-    code: str
-    message: str
-    hint: str
-    at: int
+from holdfast.service.problem import Problem
+from holdfast.service.supervision import Supervision
+from holdfast.service.supervisor import UnitStatus
 
 
 class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +34,7 @@ class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
     since: int
     """When it came into this state."""
     attempts: int = 0
-    """Failures in a row."""
+    """How many times in a row it has failed; 0 after a success."""
     retry_at: int | None = None
     last_error: Problem | None = None
     epoch: int = 0
@@ -65,7 +55,7 @@ class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
     last_batch_at: int | None = None
 
 
-class LinkStatusTracker:
+class LinkStatusTracker(UnitStatus[LinkState, LinkStatus]):
     """The status of one link, written by its threads."""
 
     def __init__(
@@ -73,20 +63,23 @@ class LinkStatusTracker:
         row: LinkRow,
         quarantined: int,
         now_ms: Callable[[], int],
-        changed: Callable[[LinkStatus], None],
+        on_change: Callable[[LinkStatus], None],
     ) -> None:
-        """`changed` is told of every new state, in the thread that brought it about."""
-        self._lock = threading.Lock()
-        self._now_ms = now_ms
-        self._changed = changed
-        self._status = LinkStatus(
+        name = f"link {row.name}"
+        super().__init__(name, LinkState.CONNECTING, LinkState.STOPPED, now_ms, on_change)
+        self._facts = LinkStatus(
             name=row.name, zone=row.zone, url=row.url, since=now_ms(), quarantined=quarantined
         )
+        """What the link itself knows. How it is supervised is filled in when it is shown."""
         self.show(row)
 
     @property
     def status(self) -> LinkStatus:
-        return self._status
+        with self._lock:
+            return self._view()
+
+    def _view(self) -> LinkStatus:
+        return msgspec.structs.replace(self._facts, **self.supervision.shown())
 
     def show(self, row: LinkRow) -> None:
         """The link as it is stored now."""
@@ -103,45 +96,27 @@ class LinkStatusTracker:
     def recount(self, quarantined: int) -> None:
         self._change(lambda now: {"quarantined": quarantined})
 
-    def enter(self, state: LinkState) -> None:
-        self._change(lambda now: {"state": state, "retry_at": None})
-
-    def failed(self, plan: LinkPlan, code: str, message: str, hint: str) -> None:
-        """An error, and what follows from it."""
-        at = self._now_ms()
-        self._change(
-            lambda now: {
-                "state": plan.state,
-                "attempts": now.attempts + 1,
-                "retry_at": None if plan.delay_ms is None else at + plan.delay_ms,
-                "last_error": Problem(code, message, hint, at),
-            }
-        )
-
     def nothing_new(self, batch: Batch) -> None:
         """The source answered, and we have all of it."""
         self._change(
-            lambda now: {
-                "state": LinkState.LIVE,
-                "attempts": after_success(),
-                "source_head": batch.head,
-                "lag": max(0, batch.head - now.cursor),
-            }
+            lambda now: {"source_head": batch.head, "lag": max(0, batch.head - now.cursor)},
+            state=lambda before: LinkState.LIVE,
+            worked=True,
         )
 
     def arrived(self, batch: Batch) -> None:
         """A batch is here, and not stored yet."""
-        connecting = LinkState.CONNECTING
+        connecting, catching_up = LinkState.CONNECTING, LinkState.CATCHING_UP
         size = sum(map(len, batch.raws))
         self._change(
             lambda now: {
-                "state": LinkState.CATCHING_UP if now.state is connecting else now.state,
                 "source_head": batch.head,
                 "lag": max(0, batch.head - now.cursor),
                 "received": now.received + len(batch.raws),
                 "bytes": now.bytes + size,
                 "last_batch_at": self._now_ms(),
-            }
+            },
+            state=lambda before: catching_up if before is connecting else before,
         )
 
     def pulled(self, more: Pulled) -> None:
@@ -158,30 +133,32 @@ class LinkStatusTracker:
         """A batch is stored."""
         self._change(
             lambda now: {
-                "state": phase(batch.upto, batch.head, len(batch.raws), LINK_BATCH_ROWS),
-                "attempts": after_success(),
                 "new": now.new + taken.new,
                 "known": now.known + taken.known,
                 "quarantined": now.quarantined + taken.quarantined,
                 **_place(taken.link, max(batch.head, now.source_head or 0)),
-            }
+            },
+            state=lambda before: phase(batch.upto, batch.head, len(batch.raws), LINK_BATCH_ROWS),
+            worked=True,
         )
 
-    def _change(self, fields: Callable[[LinkStatus], dict[str, Any]]) -> None:
-        with self._lock:
-            before = self._status
-            status = msgspec.structs.replace(before, **fields(before))
-            moved = status.state is not before.state
-            if moved:
-                status = msgspec.structs.replace(status, since=self._now_ms())
-            self._status = status
-        if not moved:
-            return
-        try:
-            self._changed(status)
-        except Exception:
-            # Who listens must not end who works.
-            log.exception("telling of link %s failed", status.name)
+    def _change(
+        self,
+        facts: Callable[[LinkStatus], dict[str, Any]],
+        *,
+        state: Callable[[LinkState], LinkState] = lambda before: before,
+        worked: bool = False,
+    ) -> None:
+        now_ms = self._now_ms()
+
+        def event(unit: Supervision[LinkState]) -> Supervision[LinkState]:
+            # With the lock held: who sees the new state sees the new facts too.
+            self._facts = msgspec.structs.replace(self._facts, **facts(self._facts))
+            after = state(unit.state)
+            moved = unit if after is unit.state else unit.entered(after, now_ms)
+            return moved.worked() if worked else moved
+
+        self.apply(event)
 
 
 def _place(row: LinkRow, head: int | None) -> dict[str, Any]:

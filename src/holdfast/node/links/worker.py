@@ -1,19 +1,17 @@
-"""Pulls the logs of other zones, one thread per link and a second one while it is connected.
+"""Pulls the logs of other zones: one unit of the supervisor for each link that is stored.
 
-A link's thread does one thing after the other: it waits until it may try, connects
-(`LinkConnection`), and when that ends asks `rules.links` what follows. It never sleeps and never
-polls: a wait ends when its time is over or when somebody says that something has changed.
+Each attempt of a link reads its row, connects (`LinkConnection`) and pulls until something breaks.
+What follows is for `rules.links` to say; the supervisor waits that long and tries again. A link
+that is paused rests until it is woken.
 
-    Pullers.refresh()   reads the links again: new ones begin, removed ones end, changed ones begin
-                        anew, and those that wait for a better time try at once. So whoever puts
-                        something right (a key, a full quarantine) sees at once whether it helped.
-
-An error is never the end of a thread. It becomes a state that people can see, with the reason.
+    LinkManager.refresh()   reads the links again: new ones begin, removed ones end, changed ones
+                            begin anew, and those that wait for a better time try at once. So a
+                            person who puts something right (a key, a full quarantine) sees at once
+                            whether it helped.
 """
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 from collections.abc import Callable
@@ -21,169 +19,75 @@ from time import monotonic
 from typing import NamedTuple
 
 from holdfast.node.core.engine import NodeEngine
-from holdfast.node.links.connection import ConnectionFailure, LinkConnection
+from holdfast.node.links.connection import LinkConnection
 from holdfast.node.links.source import Reach, reach_by
 from holdfast.node.links.status import LinkStatus, LinkStatusTracker
 from holdfast.node.trust.trust import Trust
-from holdfast.rules.errors import EpochChanged, HoldfastError
-from holdfast.rules.links import LinkPlan, LinkState, after_error, after_surprise
+from holdfast.rules.errors import EpochChanged
+from holdfast.rules.links import LinkPlan, LinkState, after_error
 from holdfast.rules.rows import LinkRow, ZoneKey
+from holdfast.service.supervisor import Supervisor, ThreadUnit
 from holdfast.storage.ports import Reader
-
-log = logging.getLogger("holdfast")
 
 Changed = Callable[[LinkStatus], None]
 
 
-class LinkWorker:
-    """One link at work."""
+class LinkWork:
+    """What the supervisor runs for one link."""
 
     def __init__(
-        self,
-        engine: NodeEngine,
-        name: str,
-        reach: Reach,
-        board: LinkStatusTracker,
-        chance: Callable[[], float] = random.random,
+        self, engine: NodeEngine, name: str, reach: Reach, tracker: LinkStatusTracker
     ) -> None:
-        """`chance` draws lots from [0, 1): how long to wait is partly left to them."""
-        self._engine = engine
-        self._name = name
-        self._reach = reach
-        self._board = board
-        self._chance = chance
-        self._turn = threading.Condition()
-        self._run: LinkConnection | None = None
-        self._stopping = False
-        self._woken = False
-        self._wait_s: float | None = 0.0
+        self.engine, self.name, self.reach, self.tracker = engine, name, reach, tracker
         self._new_epoch: int | None = None
-        self._thread = threading.Thread(
-            target=self._work, name=f"holdfast-link-{name}", daemon=True
-        )
 
-    # --- from other threads ------------------------------------------------------------------
+    def attempt(self) -> LinkAttempt:
+        return LinkAttempt(self)
 
-    @property
-    def status(self) -> LinkStatus:
-        return self._board.status
+    def plan(self, error: Exception, attempts: int, jitter: float) -> LinkPlan:
+        self._new_epoch = error.epoch if isinstance(error, EpochChanged) else None
+        return after_error(error, attempts, jitter)
 
-    def start(self) -> None:
-        self._thread.start()
+    def connection(self, row: LinkRow) -> LinkConnection:
+        new_epoch, self._new_epoch = self._new_epoch, None
+        return LinkConnection(self.engine, row, self.reach, self.tracker, new_epoch)
 
-    def recount(self, quarantined: int) -> None:
-        self._board.recount(quarantined)
 
-    def look(self, *, anew: bool) -> None:
-        """Something may have changed: a link that waits tries at once. With `anew` one that is
-        connected begins anew, too, because the link itself is another now.
-        """
-        with self._turn:
-            run = self._run
-            if run is None or anew:
-                self._woken = True
-            self._turn.notify_all()
-        if run is not None and anew:
-            run.end()
+class LinkAttempt:
+    """One connection of a link, as the link is stored when it begins."""
 
-    def stop(self) -> None:
-        """Ends it, wherever it is. Does not wait for that."""
-        with self._turn:
-            self._stopping = True
-            run = self._run
-            self._turn.notify_all()
-        if run is not None:
-            run.end()
+    def __init__(self, work: LinkWork) -> None:
+        self._work = work
+        self._lock = threading.Lock()
+        self._over = False
+        self._connection: LinkConnection | None = None
 
-    def join(self, timeout_s: float | None = None) -> bool:
-        """True once its threads are gone."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-    # --- in its own thread -------------------------------------------------------------------
-
-    def _work(self) -> None:
-        while not self._stopping:
-            try:
-                row = self._await_turn()
-                if row is None:
-                    break
-                self._settle(self._pull(row))
-            except Exception as error:
-                self._settle(ConnectionFailure(error))
-        self._board.enter(LinkState.STOPPED)
-
-    def _await_turn(self) -> LinkRow | None:
-        """The link, once it may try; None when it is to end."""
-        while True:
-            with self._turn:
-                self._turn.wait_for(lambda: self._stopping or self._woken, self._wait_s)
-                if self._stopping:
-                    return None
-                # Forgotten before the link is read: whoever changes it after that wakes us again.
-                self._woken = False
-            row = self._engine.read("link.get", lambda tx: tx.link_get(self._name))
-            if row is not None:
-                self._board.show(row)
-                if not row.paused:
-                    return row
-            self._board.enter(LinkState.STOPPED if row is None else LinkState.PAUSED)
-            self._wait_s = None
-
-    def _pull(self, row: LinkRow) -> ConnectionFailure | None:
-        self._board.enter(LinkState.CONNECTING)
-        run = LinkConnection(self._engine, row, self._reach, self._board, self._new_epoch)
-        with self._turn:
-            if self._stopping or self._woken:
+    def run(self) -> LinkState | None:
+        work = self._work
+        row = work.engine.read("link.get", lambda tx: tx.link_get(work.name))
+        if row is None:
+            return LinkState.STOPPED
+        work.tracker.show(row)
+        if row.paused:
+            return LinkState.PAUSED
+        work.tracker.enter(LinkState.CONNECTING)
+        connection = work.connection(row)
+        with self._lock:
+            self._connection = connection
+            if self._over:
                 return None
-            self._run = run
-        try:
-            return run.run()
-        finally:
-            with self._turn:
-                self._run = None
+        connection.run()
+        return None
 
-    def _settle(self, failure: ConnectionFailure | None) -> None:
-        """What follows from how a connection ended."""
-        self._new_epoch = None
-        if failure is None:
-            self._wait_s = 0.0  # ended from outside, which has a reason
-            return
-        error, attempts = failure.error, self._board.status.attempts
-        if isinstance(error, EpochChanged):
-            self._new_epoch = error.epoch
-        plan = failure.plan or self._plan(failure, attempts)
-        self._wait_s = None if plan.delay_ms is None else plan.delay_ms / 1000
-        self._tell(plan, error)
-        if isinstance(error, HoldfastError):
-            self._board.failed(plan, error.code, error.message, error.hint)
-        else:
-            self._board.failed(plan, "internal", f"{type(error).__name__}: {error}", _OUR_FAULT)
-
-    def _plan(self, failure: ConnectionFailure, attempts: int) -> LinkPlan:
-        if isinstance(failure.error, HoldfastError):
-            return after_error(failure.error, attempts, self._chance())
-        return after_surprise(attempts, self._chance())
-
-    def _tell(self, plan: LinkPlan, error: Exception) -> None:
-        """In the log, once for each new trouble and not for each try."""
-        known = self._board.status
-        if not isinstance(error, HoldfastError):
-            log.error("link %s met a fault of Holdfast", self._name, exc_info=error)
-            return
-        again = known.attempts > 0 and known.last_error is not None
-        if again and known.last_error is not None and known.last_error.code == error.code:
-            return
-        then = "it is tried again" if plan.delay_ms is not None else "it waits for you"
-        log.warning(
-            "link %s is %s: %s; %s (%s)", self._name, plan.state, error.message, then, error.hint
-        )
+    def end(self) -> None:
+        with self._lock:
+            self._over = True
+            connection = self._connection
+        if connection is not None:
+            connection.end()
 
 
-_OUR_FAULT = "this is a fault of Holdfast: please report it, with what the daemon's log says"
-
-
-class _Asked(NamedTuple):
+class _Purpose(NamedTuple):
     """All that makes a link begin anew when it changes."""
 
     url: str
@@ -196,9 +100,9 @@ class _Asked(NamedTuple):
     blocked: bool
 
 
-class _Found(NamedTuple):
+class _Stored(NamedTuple):
     row: LinkRow
-    asked: _Asked
+    purpose: _Purpose
     quarantined: int
 
 
@@ -214,16 +118,18 @@ class LinkManager:
         reach: Reach | None = None,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """`on_change` is told of every new state of a link, in the thread that brought it about: it
-        must be quick.
+        """`on_change` gets every new state of a link, in the thread that brought it about: it must
+        be quick. `chance` draws lots from [0, 1) for the length of waits.
         """
         self._engine = engine
         self._reach = reach_by(trust) if reach is None else reach
         self._on_change = on_change
         self._chance = chance
         self._lock = threading.Lock()
-        self._link_manager: dict[str, tuple[LinkWorker, _Asked]] = {}
-        self._leaving: list[LinkWorker] = []
+        self._stored: dict[str, _Stored] = {}
+        self._trackers: dict[str, LinkStatusTracker] = {}
+        self._supervisor: Supervisor[str, ThreadUnit[LinkState]] = Supervisor(self._begin)
+        self._leaving: list[ThreadUnit[LinkState]] = []
         self._open = False
 
     def start(self) -> None:
@@ -237,69 +143,57 @@ class LinkManager:
         with self._lock:
             if not self._open:
                 return
-            found = {each.row.name: each for each in self._engine.read("link.list", _read)}
-            for name in self._link_manager.keys() - found.keys():
-                link_worker, _ = self._link_manager.pop(name)
-                link_worker.stop()
-                self._leaving.append(link_worker)
-            self._leaving = [
-                link_worker for link_worker in self._leaving if not link_worker.join(0)
-            ]
-            for each in found.values():
-                self._look(each)
+            stored = self._stored = {
+                link.row.name: link for link in self._engine.read("link.list", _read)
+            }
+            for name in stored.keys() & self._trackers.keys():
+                self._trackers[name].recount(stored[name].quarantined)
+            units = self._supervisor.refresh({name: link.purpose for name, link in stored.items()})
+            self._leaving = [unit for unit in self._leaving + units.gone if not unit.join(0)]
+            self._trackers = {name: self._trackers[name] for name in stored}
+            for unit in units.changed:
+                unit.restart()
+            for unit in units.same:
+                unit.wake()
 
     def stop(self, timeout_s: float | None = None) -> bool:
-        """Ends all of them. False if one of them did not end in time; it harms nothing."""
+        """Ends all links. False if one of them did not end in time; it harms nothing."""
         until = None if timeout_s is None else monotonic() + timeout_s
         with self._lock:
             self._open = False
-            link_manager = [
-                link_worker for link_worker, _ in self._link_manager.values()
-            ] + self._leaving
-            for link_worker in link_manager:
-                link_worker.stop()
-        left = [
-            link_worker
-            for link_worker in link_manager
-            if not link_worker.join(None if until is None else max(0.0, until - monotonic()))
+            self._leaving += self._supervisor.stop()
+            units = list(self._leaving)
+        joined = [
+            unit.join(None if until is None else max(0.0, until - monotonic())) for unit in units
         ]
-        return not left
+        return all(joined)
 
     def status(self) -> list[LinkStatus]:
         """Every link as it stands, by name."""
         with self._lock:
-            link_manager = [
-                link_worker for _, (link_worker, _) in sorted(self._link_manager.items())
-            ]
-        return [link_worker.status for link_worker in link_manager]
+            trackers = sorted(self._trackers.items())
+        return [tracker.status for _, tracker in trackers]
 
-    def _look(self, found: _Found) -> None:
-        name = found.row.name
-        known = self._link_manager.get(name)
-        if known is not None:
-            link_worker, asked = known
-            link_worker.recount(found.quarantined)
-            link_worker.look(anew=asked != found.asked)
-        else:
-            board = LinkStatusTracker(
-                found.row, found.quarantined, self._engine.ctx.now_ms, self._changed
-            )
-            link_worker = LinkWorker(self._engine, name, self._reach, board, self._chance)
-            link_worker.start()
-        self._link_manager[name] = (link_worker, found.asked)
+    def _begin(self, name: str) -> ThreadUnit[LinkState]:
+        link = self._stored[name]
+        now_ms = self._engine.ctx.now_ms
+        tracker = LinkStatusTracker(link.row, link.quarantined, now_ms, self._changed)
+        self._trackers[name] = tracker
+        work = LinkWork(self._engine, name, self._reach, tracker)
+        return ThreadUnit(tracker, work, self._chance)
 
     def _changed(self, status: LinkStatus) -> None:
         if self._on_change is not None:
             self._on_change(status)
 
 
-def _read(tx: Reader) -> list[_Found]:
+def _read(tx: Reader) -> list[_Stored]:
     zones = {zone.name: zone for zone in tx.zone_list()}
-    found = []
+    links = []
     for row in tx.link_list():
         zone = zones.get(row.zone)
         keys = () if zone is None else zone.keys
         blocked = zone is None or zone.blocked_at is not None
-        asked = _Asked(row.url, row.zone, row.filter, row.paused, row.added_at, keys, blocked)
-        found.append(_Found(row, asked, tx.quarantine_count(row.name)))
-    return found
+        purpose = _Purpose(row.url, row.zone, row.filter, row.paused, row.added_at, keys, blocked)
+        links.append(_Stored(row, purpose, tx.quarantine_count(row.name)))
+    return links

@@ -12,11 +12,9 @@ from contextlib import contextmanager
 
 import msgspec
 
-from holdfast.node.broker_client.client import BrokerClient, card_shown
+from holdfast.node.broker_client.client import BrokerClient, NewInvite, card_shown
 from holdfast.node.broker_client.queues import (
-    DeadMessage,
     QueueClient,
-    QueueInfo,
     TakenMessage,
     queue_list,
 )
@@ -29,7 +27,8 @@ from holdfast.node.sharing.leave import Left
 from holdfast.node.sharing.publish import Published, Publishing
 from holdfast.node.snapshots.jobs import Progress, no_progress
 from holdfast.node.trust.trust import Trust
-from holdfast.protocol.broker_http import Destination, InviteInfo, MadeInvite, Member
+from holdfast.protocol.broker_http import Destination, InviteInfo, Member
+from holdfast.protocol.broker_log_http import DeadMessage, QueueInfo
 from holdfast.rules.errors import BadInput, Conflict, NotShared, UnknownKey
 from holdfast.rules.invites import check_broker_url, parse_invite
 from holdfast.rules.keys import parse_card, public_key
@@ -159,7 +158,7 @@ class Sharing:
         hours: int = INVITE_HOURS,
         grants: Iterable[str] = (),
         at: str | None = None,
-    ) -> MadeInvite:
+    ) -> NewInvite:
         """Makes a text by which others join. Every holder of it may join, so it is handed on like a
         key. `at` is where they reach the broker, if that is another address than ours.
         """

@@ -16,12 +16,11 @@ from functools import partial
 
 import msgspec
 
-from holdfast.node.broker_client.client import BrokerClient
+from holdfast.node.broker_client.client import BrokerClient, Snapshot
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.object_transfer import ObjectGone, pull_objects
 from holdfast.node.core.receive import pieces, receive_arrivals
 from holdfast.node.snapshots.jobs import Progress, download_job, no_progress
-from holdfast.protocol.broker_http import Snapshot
 from holdfast.protocol.mesh_snapshot import MeshPart, part_digest, unpack_part, whole_digest
 from holdfast.rules.arrivals import Arrivals, header_of, objects_of, read_arrivals
 from holdfast.rules.bodies import family_of

@@ -13,11 +13,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast.node.broker_client.client import BrokerClient
+from holdfast.node.broker_client.client import BrokerClient, Snapshot
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.snapshots.jobs import Progress, made_job, no_progress, upload_job
 from holdfast.node.snapshots.mesh_export import START, MeshExport, Place
-from holdfast.protocol.broker_http import Snapshot
 from holdfast.protocol.mesh_snapshot import (
     pack_part,
     part_digest,

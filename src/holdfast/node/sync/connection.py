@@ -1,10 +1,8 @@
 """One broker at work: a WebSocket that is kept open, for all meshes that are shared through it.
 
-    wait until it may try ─► connect ─► hello ─► follow every mesh ─► talk until something breaks
-            ▲                                                                     │
-            └────────────── what follows is for `rules.sync` to say ◄─────────────┘
+    connect ─► hello ─► follow every mesh ─► talk until something breaks
 
-An error is never the end of it. It becomes a state that people can see, with the reason. Work on
+The supervisor runs that again and again, after the waits that `rules.broker_sync` says. Work on
 the store and calls over HTTP run in threads, so that the loop is never held up.
 """
 
@@ -45,7 +43,7 @@ from holdfast.protocol.frames import (
 )
 from holdfast.rules import features
 from holdfast.rules.backoff import longest_ms
-from holdfast.rules.broker_sync import SyncState, after_error, settled
+from holdfast.rules.broker_sync import SyncPlan, SyncState, after_error, settled
 from holdfast.rules.errors import BadAnswer, HoldfastError, Unreachable, ZoneNotTrusted
 from holdfast.rules.features import CLOSE_CODES, close_code
 from holdfast.rules.limits import HELLO_MS_MAX, SECOND_MS, SEEN_MS, SYNC_CLOSE_MS_MAX, SYNC_LOOK_MS
@@ -86,12 +84,10 @@ class BrokerConnection:
             engine, trust, broker, policies=policies, max_age_hours=max_age_hours, chance=chance
         )
         self._broker = broker
-        self._turn = asyncio.Event()
         self._lanes: dict[str, MeshTasks] = {}
         self._socket: WebSocketClient | None = None
         self._side: BrokerHttpRequests | None = None
         self._group: asyncio.TaskGroup | None = None
-        self._talking: asyncio.Task[None] | None = None
         self._stopping = False
         self._in_vain = 0
         self._offered: dict[str, dict[str, Any]] = {}
@@ -107,10 +103,6 @@ class BrokerConnection:
         for lane in self._lanes.values():
             lane.wake()
 
-    def try_now(self) -> None:
-        """Something was put right, perhaps: whoever waits for a better time tries at once."""
-        self._turn.set()
-
     async def look(self) -> None:
         """The meshes have changed: new ones are followed, a pause begins or ends."""
         if self._group is None or self._stopping:
@@ -122,10 +114,9 @@ class BrokerConnection:
         await self._send(told)
         self.wake()
 
-    async def stop(self) -> None:
-        """Sends nothing more, waits a moment for answers that are on their way, and hangs up."""
+    async def end(self) -> None:
+        """Sends nothing more, and waits a moment for answers that are on their way."""
         self._stopping = True
-        self._turn.set()
         for lane in self._lanes.values():
             lane.closing = True
             lane.wake()
@@ -136,45 +127,24 @@ class BrokerConnection:
             await asyncio.sleep(_QUIET_S)
         if self._side is not None:
             self._side.end()
-        if self._talking is not None:
-            self._talking.cancel()
 
-    # --- the loop ----------------------------------------------------------------------------
+    # --- what the supervisor asks ------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until it is stopped."""
-        while not self._stopping:
-            self._turn.clear()
-            self._talking = asyncio.create_task(self._talk())
-            try:
-                await self._talking
-            except asyncio.CancelledError:
-                if not self._stopping:
-                    raise  # the whole of it was cancelled
-            except Exception as error:
-                await self._wait(self._meant(error))
-        self.board.enter(SyncState.STOPPED)
-
-    async def _wait(self, error: Exception) -> None:
-        if self._stopping:
-            return
-        plan = after_error(error, self._failures(error), self._chance())
-        self._tell(error, plan.state)
-        self.board.failed(plan, error)
+        """One connection, until something breaks it."""
         try:
-            async with asyncio.timeout(plan.delay_ms / SECOND_MS):
-                await self._turn.wait()
-        except TimeoutError:
-            return
+            await self._talk()
+        except Exception as error:
+            raise self._meant(error) from None
 
-    def _failures(self, error: Exception) -> int:
-        """How many there were in a row before this one. A broker that greets us and then refuses
-        something is met again and again by connections that began well: those count too.
+    def plan(self, error: Exception, attempts: int, jitter: float) -> SyncPlan:
+        """What follows from an error. A broker that greets us and then refuses something is met
+        again and again by connections that began well: those failures count too.
         """
         before = self._in_vain
         refused = isinstance(error, HoldfastError) and not isinstance(error, Unreachable)
         self._in_vain = before + 1 if refused else 0
-        return max(self.board.attempts, before if refused else 0)
+        return after_error(error, max(attempts, before if refused else 0), jitter)
 
     def _meant(self, error: Exception) -> Exception:
         """What an error means to us: the first of several, and a close code as what it says."""
@@ -189,14 +159,6 @@ class BrokerConnection:
         if error.code == features.NOT_TRUSTED:
             return ZoneNotTrusted(str(error), hint="the broker does not believe who we are")
         return Unreachable(str(error))
-
-    def _tell(self, error: Exception, state: SyncState) -> None:
-        """In the log, once for each new trouble and not for each try."""
-        name, known = self._broker.name, self.board.last_error
-        if not isinstance(error, HoldfastError):
-            log.error("the sync with broker %s met a fault of Holdfast", name, exc_info=error)
-        elif self.board.attempts == 0 or known is None or known.code != error.code:
-            log.warning("broker %s is %s: %s (%s)", name, state, error.message, error.hint)
 
     # --- one connection ----------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
-"""All brokers of a node: one connection for each that a mesh is shared through.
+"""All brokers of a node: one unit of the supervisor for each broker that a mesh is shared through.
 
-Woken by every commit, by whichever process, it looks which meshes are shared: a new one is
-followed, a broker that no mesh names any more is left. Where nothing is shared that costs one look
-now and then, and nothing else.
+Woken by every commit, of any process, the manager looks which meshes are shared: a new one is
+followed, and a broker that no mesh names any more is left. Where nothing is shared that costs one
+look now and then, and nothing else.
 """
 
 from __future__ import annotations
@@ -13,23 +13,26 @@ import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.sync.connection import BrokerConnection
 from holdfast.node.sync.session import BrokerAddress
 from holdfast.node.sync.status import BrokerStatus, BrokerStatusTracker, broker_status, problem_code
 from holdfast.node.trust.trust import Trust
-from holdfast.rules.broker_sync import status_name
+from holdfast.rules.broker_sync import SyncState, status_name
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.limits import SECOND_MS, SYNC_CLOSE_MS_MAX, SYNC_MESHES_MS, SYNC_THREADS
 from holdfast.rules.outbox import PARK, Policies
+from holdfast.service.supervision import Supervision
+from holdfast.service.supervisor import Supervisor, TaskUnit
 from holdfast.storage.ports import Reader
 
 log = logging.getLogger("holdfast")
 
-Changed = Callable[[BrokerStatusTracker], None]
-_Asked = dict[BrokerAddress, frozenset[tuple[str, str | None, bool]]]
-"""By broker: its meshes, with their ids there, and whether each is paused."""
+Changed = Callable[[BrokerAddress, Supervision[SyncState]], None]
+_Unit = TaskUnit[SyncState, BrokerConnection]
+_END_S = 2 * SYNC_CLOSE_MS_MAX / SECOND_MS
 
 
 class SyncManager:
@@ -42,7 +45,7 @@ class SyncManager:
         *,
         policies: Policies = PARK,
         max_age_hours: int | None = None,
-        on_change: Changed = lambda board: None,
+        on_change: Changed = lambda broker, unit: None,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._engine, self._trust = engine, trust
@@ -50,52 +53,42 @@ class SyncManager:
         self._on_change, self._chance = on_change, chance
         self._threads = ThreadPoolExecutor(SYNC_THREADS, "holdfast-sync")
         self._callers = ThreadPoolExecutor(SYNC_THREADS, "holdfast-sync-call")
-        self._links: dict[BrokerAddress, tuple[BrokerConnection, asyncio.Task[None]]] = {}
-        self._asked: _Asked = {}
+        self._supervisor: Supervisor[BrokerAddress, _Unit] = Supervisor(self._begin)
         self._rung = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
-        self._open = False
 
     async def start(self) -> None:
-        """What was in flight when the last process ended has no answer coming."""
-        self._open = True
+        # What was in flight when the last process ended has no answer coming.
         await asyncio.to_thread(self._engine.write, "sync.recover", lambda tx: tx.outbox_recover())
         self._engine.sync_word = self.word
         await self.refresh()
         self._watching = asyncio.create_task(self._watch_on())
 
     def ring(self) -> None:
-        """Something was committed, here or by another process."""
-        for link, _ in self._links.values():
-            link.wake()
+        """Something was committed, by this process or by another."""
+        for connection in self._connections():
+            connection.wake()
         self._rung.set()
 
     async def refresh(self, *, try_now: bool = False) -> None:
-        """Reads again what is shared where, and does as it says."""
-        asked = self._engine.read("sync.meshes", _read)
-        for broker in self._links.keys() - asked.keys():
-            link, task = self._links.pop(broker)
-            await self._end(link, task)
-        for broker in asked:
-            known = self._links.get(broker)
-            if known is None:
-                self._begin(broker)
-            elif self._asked.get(broker) != asked[broker]:
-                await _looking(known[0])
-            if known is not None and try_now:
-                known[0].try_now()
-        self._asked = asked
+        """Reads again which meshes are shared where, and does as that says. With `try_now` a broker
+        that waits for a better time is tried at once.
+        """
+        units = self._supervisor.refresh(self._engine.read("sync.meshes", _read))
+        await _join(units.gone)
+        for unit in units.changed:
+            await _look(unit.work)
+        if try_now:
+            for unit in units.changed + units.same:
+                unit.wake()
 
     async def stop(self) -> None:
-        """Ends all of them, after a moment for answers that are on their way."""
-        self._open = False
+        """Ends all connections, after a moment for answers that are on their way."""
         if self._watching is not None:
             self._watching.cancel()
             with suppress(asyncio.CancelledError):
                 await self._watching
-        links = list(self._links.values())
-        await asyncio.gather(*(self._end(link, task) for link, task in links))
-        self._links = {}
+        await _join(self._supervisor.stop())
         self._engine.sync_word = None
         self._threads.shutdown(wait=False)
         self._callers.shutdown(wait=False)
@@ -103,41 +96,39 @@ class SyncManager:
     # --- for others to see ---------------------------------------------------------------------
 
     def status(self) -> list[BrokerStatus]:
-        links = [link for link, _ in list(self._links.values())]
-        return broker_status(self._engine, [(link.board, dict(link.meshes)) for link in links])
+        return broker_status(
+            self._engine, [(link.board, dict(link.meshes)) for link in self._connections()]
+        )
 
     def word(self, mesh: str, kind: str, paused: bool) -> str:
         """How a mesh stands, in one word; from any thread."""
-        for link, _ in list(self._links.values()):
-            live = link.meshes.get(mesh)
+        for connection in self._connections():
+            live = connection.meshes.get(mesh)
             if live is not None:
-                return status_name(kind, paused, link.board.state, problem_code(live))
+                return status_name(kind, paused, connection.board.state, problem_code(live))
         return status_name(kind, paused, None)
 
-    # --- links -----------------------------------------------------------------------------------
+    def _connections(self) -> list[BrokerConnection]:
+        return [unit.work for unit in list(self._supervisor.units.values())]
 
-    def _begin(self, broker: BrokerAddress) -> None:
-        board = BrokerStatusTracker(broker, self._engine.ctx.now_ms, self._on_change)
-        link = BrokerConnection(
+    # --- units ---------------------------------------------------------------------------------
+
+    def _begin(self, broker: BrokerAddress) -> _Unit:
+        tracker = BrokerStatusTracker(
+            broker, self._engine.ctx.now_ms, partial(self._on_change, broker)
+        )
+        connection = BrokerConnection(
             self._engine,
             self._trust,
             broker,
-            board,
+            tracker,
             threads=self._threads,
             callers=self._callers,
             policies=self._policies,
             max_age_hours=self._max_age_hours,
             chance=self._chance,
         )
-        self._links[broker] = (link, asyncio.create_task(link.run()))
-
-    async def _end(self, link: BrokerConnection, task: asyncio.Task[None]) -> None:
-        await link.stop()
-        try:
-            async with asyncio.timeout(2 * SYNC_CLOSE_MS_MAX / SECOND_MS):
-                await task
-        except TimeoutError:
-            log.warning("the sync with broker %s did not end in time", link.board.broker.name)
+        return TaskUnit(tracker, connection, self._chance)
 
     async def _watch_on(self) -> None:
         while True:
@@ -146,7 +137,7 @@ class SyncManager:
             try:
                 await self.refresh()
             except HoldfastError as error:
-                # The store is closing, or its disk failed: whoever writes is told so.
+                # The store is closing, or its disk failed: the writers get the error.
                 log.info("the shared meshes could not be read: %s", error.message)
             except Exception:
                 # It must not be the last look.
@@ -155,17 +146,22 @@ class SyncManager:
             await asyncio.sleep(SYNC_MESHES_MS / SECOND_MS)
 
 
-async def _looking(link: BrokerConnection) -> None:
+async def _join(units: list[_Unit]) -> None:
+    await asyncio.gather(*(unit.join(_END_S) for unit in units))
+
+
+async def _look(connection: BrokerConnection) -> None:
     try:
-        await link.look()
+        await connection.look()
     except HoldfastError as error:
         log.info("the connection ended while its meshes changed: %s", error.message)
 
 
-def _read(tx: Reader) -> _Asked:
-    found: dict[BrokerAddress, set[tuple[str, str | None, bool]]] = {}
+def _read(tx: Reader) -> dict[BrokerAddress, frozenset[tuple[str, str | None, bool]]]:
+    """By broker: its meshes, with their ids there, and whether each is paused."""
+    meshes: dict[BrokerAddress, set[tuple[str, str | None, bool]]] = {}
     for row in tx.mesh_list():
         if row.shared and row.broker_url is not None and row.broker_card is not None:
             broker = BrokerAddress(row.broker_url, row.broker_card)
-            found.setdefault(broker, set()).add((row.slug, row.server_id, row.sync_paused))
-    return {broker: frozenset(meshes) for broker, meshes in found.items()}
+            meshes.setdefault(broker, set()).add((row.slug, row.server_id, row.sync_paused))
+    return {broker: frozenset(shared) for broker, shared in meshes.items()}

@@ -12,29 +12,12 @@ from typing import Final
 import msgspec
 
 from holdfast.rules.broker_sync import Cursor
-from holdfast.rules.errors import HoldfastError
-from holdfast.rules.limits import REASON_CHARS_MAX
 from holdfast.rules.outbox import lane_of
 from holdfast.rules.rows import MeshRow, OutboxRow
+from holdfast.service.problem import Problem
 
 FIRST: Final = (-1, 0)
 """Before every place in a lane."""
-
-
-class Trouble(msgspec.Struct, frozen=True):
-    """Why a mesh, or its broker, does not get on, for people and for programs."""
-
-    code: str
-    message: str
-    hint: str
-    at: int
-
-    @classmethod
-    def of(cls, error: Exception, at: int) -> Trouble:
-        if isinstance(error, HoldfastError):
-            return cls(error.code, error.message[:REASON_CHARS_MAX], error.hint, at)
-        told = f"{type(error).__name__}: {error}"[:REASON_CHARS_MAX]
-        return cls("internal", told, "this is a fault of Holdfast: please report it", at)
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -88,7 +71,7 @@ class MeshState:
         """When the first row that was refused may be tried again."""
         self.busy = 0
         """So often in a row."""
-        self.trouble: Trouble | None = None
+        self.trouble: Problem | None = None
         self.snapshot: NeededSnapshot | None = None
         self.went_back = False
         """The broker has forgotten something, perhaps a snapshot that we made."""
@@ -105,7 +88,7 @@ class MeshState:
     def refuse(self, error: Exception, at: int) -> None:
         """Nothing more is done for this mesh until somebody looks."""
         self.ready = False
-        self.trouble = Trouble.of(error, at)
+        self.trouble = Problem.of(error, at)
 
     @property
     def may_send(self) -> bool:

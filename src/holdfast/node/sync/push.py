@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.sync.mesh_state import FIRST, Held, MeshState
-from holdfast.protocol.frames import Acks, Item, Problem, Push, PushAnswer
+from holdfast.protocol.frames import Acks, Item, Push, PushAnswer, WireError
 from holdfast.rules.arrivals import objects_of, read_arrivals
 from holdfast.rules.backoff import backoff_ms
 from holdfast.rules.broker_sync import Cursor, Meaning, meaning_of
@@ -287,7 +287,7 @@ class _Settling:
         self._note(tx, now, seqs, halted=halted)
 
     def _refused(self, row: OutboxRow, answer: PushAnswer, now: int, tx: Reader) -> OutboxRow:
-        problem = answer.problem or Problem("refused", f"the broker answers {answer.status}")
+        problem = answer.problem or WireError("refused", f"the broker answers {answer.status}")
         entry = tx.log_get(row.offset)
         ours = entry is None or entry.origin == self._engine.ctx.peer
         if problem.code == NotGranted.code and not ours:

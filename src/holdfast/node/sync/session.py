@@ -24,7 +24,7 @@ from holdfast.node.core.engine import NodeEngine
 from holdfast.node.messages.expiry import expire
 from holdfast.node.sync import epoch, receive
 from holdfast.node.sync import push as sync_push
-from holdfast.node.sync.mesh_state import FIRST, MeshState, NeededSnapshot, Trouble
+from holdfast.node.sync.mesh_state import FIRST, MeshState, NeededSnapshot
 from holdfast.node.trust.trust import Trust
 from holdfast.protocol.frames import (
     Acks,
@@ -65,6 +65,7 @@ from holdfast.rules.limits import SYNC_GAPS_MAX, SYNC_PUSH_ITEMS, SYNC_WINDOW_IT
 from holdfast.rules.outbox import PARK, OutboxState, Policies
 from holdfast.rules.retention import outbox_max_age_hours
 from holdfast.rules.rows import KnownMember, MeshRow
+from holdfast.service.problem import Problem
 from holdfast.storage.ports import Reader, Transaction
 from holdfast.transport.remote_errors import error_by_code
 
@@ -398,7 +399,7 @@ class SyncSession:
             # About one frame, not about us: as a confirmation that came after a new beginning.
             log.info("the broker %s refuses: %s", self.broker.name, error.message)
         elif isinstance(error, NotGranted):
-            mesh.trouble = Trouble.of(error, self._now())  # who may not read may still write
+            mesh.trouble = Problem.of(error, self._now())  # who may not read may still write
         else:
             mesh.refuse(error, self._now())
 

@@ -1,25 +1,25 @@
-"""How this node stands with its brokers, kept while it works and shown to whoever asks.
+"""How this node stands with its brokers and their meshes, for people and for metrics.
 
-What is counted, is counted since the daemon started: what must outlast it stands in the store.
+Counts begin with the daemon: what must outlast it stands in the store.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from holdfast.node.core.engine import NodeEngine
-from holdfast.node.sync.mesh_state import MeshState, Trouble
+from holdfast.node.sync.mesh_state import MeshState
 from holdfast.node.sync.session import BrokerAddress, brokers
-from holdfast.rules.broker_sync import SyncPlan, SyncState, status_name
+from holdfast.rules.broker_sync import SyncState, status_name
 from holdfast.rules.outbox import OutboxState, lane_of
 from holdfast.rules.rows import MeshRow
+from holdfast.service.problem import Problem
+from holdfast.service.supervision import Supervision
+from holdfast.service.supervisor import UnitStatus
 from holdfast.storage.ports import Reader
-
-log = logging.getLogger("holdfast")
 
 
 class MeshStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,11 +30,11 @@ class MeshStatus(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     """`active`, `idle`, `offline`, `paused`, `stopped`, `needs_snapshot`, or the code of what is
     wrong."""
-    trouble: Trouble | None = None
+    trouble: Problem | None = None
     epoch: int
     cursor: int
     broker_seq: int | None = None
-    """The last seq of the mesh at its broker, as far as it was told."""
+    """The last seq of the mesh at its broker that this node knows of."""
     lag: int | None = None
     last_sync_at: int | None = None
     pending: int = 0
@@ -58,49 +58,36 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     state: SyncState
     since: int
     attempts: int
-    """Failures in a row."""
+    """How many times in a row it has failed; 0 after a success."""
     retry_at: int | None
-    last_error: Trouble | None
+    last_error: Problem | None
     connections: int
     meshes: list[MeshStatus]
 
 
-class BrokerStatusTracker:
+class BrokerStatusTracker(UnitStatus[SyncState, Supervision[SyncState]]):
     """The state of one connection, written in the loop."""
 
     def __init__(
         self,
         broker: BrokerAddress,
         now_ms: Callable[[], int],
-        changed: Callable[[BrokerStatusTracker], None],
+        on_change: Callable[[Supervision[SyncState]], None],
+        first: SyncState = SyncState.RECONNECTING,
     ) -> None:
-        """`changed` is told of every new state; it must be quick."""
+        super().__init__(f"broker {broker.name}", first, SyncState.STOPPED, now_ms, on_change)
         self.broker = broker
-        self._now_ms = now_ms
-        self._changed = changed
-        self.state = SyncState.RECONNECTING
-        self.since = self.active_at = now_ms()
-        self.attempts = 0
-        self.retry_at: int | None = None
-        self.last_error: Trouble | None = None
+        self.active_at = now_ms()
         self.connections = 0
         self.totals: dict[str, list[int]] = {}
         """By mesh, what connections that are over have counted."""
 
-    def enter(self, state: SyncState) -> None:
-        self.retry_at = None
-        if state is self.state:
-            return
-        self.state, self.since = state, self._now_ms()
-        try:
-            self._changed(self)
-        except Exception:
-            # Who listens must not end who works.
-            log.exception("telling of broker %s failed", self.broker.name)
+    def _view(self) -> Supervision[SyncState]:
+        return self.supervision
 
     def connected(self) -> None:
         self.connections += 1
-        self.attempts = 0
+        self.apply(Supervision.worked)
         self.active_at = self._now_ms()
         self.enter(SyncState.ACTIVE)
 
@@ -109,13 +96,6 @@ class BrokerStatusTracker:
         self.active_at = self._now_ms()
         if self.state is SyncState.IDLE:
             self.enter(SyncState.ACTIVE)
-
-    def failed(self, plan: SyncPlan, error: Exception) -> None:
-        now = self._now_ms()
-        self.last_error = Trouble.of(error, now)
-        self.attempts += 1
-        self.enter(plan.state)
-        self.retry_at = now + plan.delay_ms
 
     def counted(self, mesh: MeshState) -> None:
         """A connection is over: what it counted is kept."""
@@ -147,28 +127,27 @@ def _read(tx: Reader) -> _Stored:
 
 
 def broker_status(
-    engine: NodeEngine, boards: list[tuple[BrokerStatusTracker, dict[str, MeshState]]]
+    engine: NodeEngine, trackers: list[tuple[BrokerStatusTracker, dict[str, MeshState]]]
 ) -> list[BrokerStatus]:
     """All brokers with their meshes, as they are now."""
     stored = engine.read("sync.status", _read)
-    return [_broker(board, meshes, stored) for board, meshes in boards]
+    return [_broker(tracker, meshes, stored) for tracker, meshes in trackers]
 
 
 def stored(engine: NodeEngine) -> list[BrokerStatus]:
-    """The same where no daemon runs: nobody is connected, and the store says how far it got."""
+    """All brokers where no daemon runs: none is connected, and the store says how far each got."""
     now = engine.ctx.now_ms()
-    boards = [
-        BrokerStatusTracker(broker, lambda: now, lambda board: None) for broker in brokers(engine)
+    trackers = [
+        BrokerStatusTracker(broker, lambda: now, lambda unit: None, first=SyncState.STOPPED)
+        for broker in brokers(engine)
     ]
-    for board in boards:
-        board.state = SyncState.STOPPED
-    return broker_status(engine, [(board, {}) for board in boards])
+    return broker_status(engine, [(tracker, {}) for tracker in trackers])
 
 
 def _broker(
-    board: BrokerStatusTracker, meshes: dict[str, MeshState], stored: _Stored
+    tracker: BrokerStatusTracker, meshes: dict[str, MeshState], stored: _Stored
 ) -> BrokerStatus:
-    broker = board.broker
+    broker = tracker.broker
     ours = [
         row
         for row in stored.rows.values()
@@ -178,25 +157,21 @@ def _broker(
         broker=broker.name,
         url=broker.url,
         card=broker.card,
-        state=board.state,
-        since=board.since,
-        attempts=board.attempts,
-        retry_at=board.retry_at,
-        last_error=board.last_error,
-        connections=board.connections,
-        meshes=[_mesh(row, meshes.get(row.slug), board, stored) for row in ours],
+        **tracker.supervision.shown(),
+        connections=tracker.connections,
+        meshes=[_mesh(row, meshes.get(row.slug), tracker, stored) for row in ours],
     )
 
 
 def _mesh(
-    row: MeshRow, live: MeshState | None, board: BrokerStatusTracker, stored: _Stored
+    row: MeshRow, live: MeshState | None, tracker: BrokerStatusTracker, stored: _Stored
 ) -> MeshStatus:
     lane = lane_of(row.slug)
 
     def count(state: OutboxState) -> int:
         return stored.counts.get((lane, str(state)), 0)
 
-    totals = [*board.totals.get(row.slug, (0, 0, 0, 0))]
+    totals = [*tracker.totals.get(row.slug, (0, 0, 0, 0))]
     known: dict[str, Any] = {}
     if live is not None:
         totals = [a + b for a, b in zip(totals, _counts(live), strict=True)]
@@ -206,7 +181,7 @@ def _mesh(
     return MeshStatus(
         mesh=row.slug,
         kind=row.kind,
-        state=status_name(row.kind, row.sync_paused, board.state, problem_code(live)),
+        state=status_name(row.kind, row.sync_paused, tracker.state, problem_code(live)),
         trouble=None if live is None else live.trouble,
         epoch=row.broker_epoch,
         cursor=row.broker_seq,
@@ -225,6 +200,7 @@ def _mesh(
 
 
 def problem_code(live: MeshState | None) -> str:
+    """What keeps a mesh from being synced, in one word; empty if nothing does."""
     if live is None:
         return ""
     if live.trouble is not None:

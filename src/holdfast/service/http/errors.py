@@ -1,9 +1,7 @@
-"""How an error is answered: always as JSON, always in one shape.
+"""How an error is answered: always as JSON, always in one shape (`protocol/error_body.py`).
 
-    {"error": {"code": "truncated", "message": "…", "hint": "…", "first_available": 812}}
-
-Programs look at `code`, people read the rest. What was not raised on purpose becomes `internal`:
-its trace goes to our log, and nothing of it to the caller.
+What was not raised on purpose becomes `internal`: its trace goes to our log, and nothing of it to
+the caller.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from holdfast.protocol.error_body import ErrorBody, ErrorDetail
 from holdfast.protocol.log_wire import JSON
 from holdfast.rules.errors import HoldfastError
 
@@ -25,27 +24,9 @@ _HEADERS = {
 }
 
 
-class Told(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What went wrong."""
-
-    code: str
-    message: str
-    hint: str = ""
-    first_available: int | None = None
-    """With `truncated`: the first offset that is still there."""
-    epoch: int | None = None
-    """With `epoch_changed`: the epoch that the log counts in now."""
-
-
-class ErrorBody(msgspec.Struct, frozen=True):
-    """The body of every answer that is an error."""
-
-    error: Told
-
-
 def failure(error: HoldfastError) -> ErrorBody:
     more: dict[str, Any] = {name: getattr(error, name, None) for name in _MORE}
-    return ErrorBody(Told(error.code, error.message, error.hint, **more))
+    return ErrorBody(ErrorDetail(error.code, error.message, error.hint, **more))
 
 
 def refusal(error: HoldfastError) -> Response:
@@ -55,8 +36,8 @@ def refusal(error: HoldfastError) -> Response:
 
 def internal() -> Response:
     """The answer to a fault of ours."""
-    told = Told("internal", "something went wrong in this node", "its log says what")
-    return _answer(ErrorBody(told), 500)
+    detail = ErrorDetail("internal", "something went wrong in this node", "its log says what")
+    return _answer(ErrorBody(detail), 500)
 
 
 def _answer(body: ErrorBody, status: int) -> Response:

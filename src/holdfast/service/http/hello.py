@@ -1,16 +1,21 @@
 """The hello by which two zones prove themselves to each other, over HTTP.
 
-Bytes travel as base64url without padding. A node answers it on its TLS listener only: what it
-proves is bound to the certificate that the other side saw there.
+A node answers it on its TLS listener only: what it proves is bound to the certificate that the
+other side saw there.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from starlette.responses import Response
 
+from holdfast.protocol.hello_http import (
+    HelloRequest,
+    HelloResponse,
+    ProofRequest,
+    SessionResponse,
+)
 from holdfast.rules.errors import KeyExpired, ZoneNotTrusted
 from holdfast.rules.keys import KEY_BYTES, NONCE_BYTES, PROOF_BYTES, bytes_of, text_of
 from holdfast.rules.limits import HELLO_BYTES_MAX
@@ -18,37 +23,6 @@ from holdfast.service.http.request import Request
 from holdfast.service.http.route import Route
 from holdfast.service.http.strict_json import json_body
 from holdfast.transport.http_server import LISTENER
-
-
-class HelloRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """I am this zone, with this key; show me who you are."""
-
-    zone: str
-    key: str
-    nonce: str
-
-
-class HelloResponse(msgspec.Struct, frozen=True):
-    """The node's own name, key and number, and the proof that they are its own."""
-
-    zone: str
-    key: str
-    nonce: str
-    proof: str
-
-
-class ProofRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The proof for the hello that has this number."""
-
-    nonce: str
-    proof: str
-
-
-class SessionResponse(msgspec.Struct, frozen=True):
-    """A session, to be sent as a bearer token."""
-
-    session: str
-    expires_in_ms: int
 
 
 def routes() -> list[Route]:
@@ -82,9 +56,9 @@ async def _hello(call: Request[Any]) -> Response:
     key = bytes_of(given.key, KEY_BYTES, "key")
     nonce = bytes_of(given.nonce, NONCE_BYTES, "nonce")
     api = call.api
-    said = await api.run(api.sessions.greet, given.zone, key, nonce, certificate)
-    told = (text_of(said.key), text_of(said.nonce), text_of(said.proof))
-    return call.answer(HelloResponse(said.zone, *told))
+    reply = await api.run(api.sessions.greet, given.zone, key, nonce, certificate)
+    texts = (text_of(reply.key), text_of(reply.nonce), text_of(reply.proof))
+    return call.answer(HelloResponse(reply.zone, *texts))
 
 
 async def _prove(call: Request[Any]) -> Response:

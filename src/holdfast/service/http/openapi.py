@@ -11,6 +11,7 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast import __version__
+from holdfast.protocol.error_body import ErrorBody
 from holdfast.protocol.log_wire import JSON
 from holdfast.rules.errors import (
     BadInput,
@@ -21,7 +22,6 @@ from holdfast.rules.errors import (
     TooMany,
     TooSlow,
 )
-from holdfast.service.http.errors import ErrorBody
 from holdfast.service.http.request import Request
 from holdfast.service.http.route import Route
 

@@ -11,10 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from holdfast.broker.access import mesh_position, require_member, require_mesh
-from holdfast.node.broker_client.client import BrokerClient
+from holdfast.node.broker_client.client import BrokerClient, NewInvite, Snapshot
 from holdfast.node.broker_client.objects import BrokerObjects
 from holdfast.node.core.engine import NodeEngine
-from holdfast.protocol.broker_http import MadeInvite, Snapshot, SnapshotBegun, Standing
+from holdfast.protocol.broker_http import SnapshotBegun, Standing
 from holdfast.rules.broker_rows import MEMBER_GRANTS, InviteRow, SnapshotRow
 from holdfast.rules.errors import (
     Broken,
@@ -88,7 +88,7 @@ class SimulatedBrokerRequests(BrokerClient):
         self.call(work)
         return self.standing(mesh)
 
-    def invite(self, mesh: str, **_: object) -> MadeInvite:
+    def invite(self, mesh: str, **_: object) -> NewInvite:
         secret = self._rng.randbytes(SECRET_BYTES)
         now = self._world.broker_machine.clock.now_ms()
         relay = {"relay"} if self._world.traits.relay else set()
@@ -104,7 +104,7 @@ class SimulatedBrokerRequests(BrokerClient):
         self.member(mesh, "invite")
         self.call(lambda store: store.invite_put(row))
         text = format_invite(Invite(self.url, self.card, mesh, secret))
-        return MadeInvite(text, row.digest.hex(), row.expires_at, row.uses_left)
+        return NewInvite(text, row.digest.hex(), row.expires_at, row.uses_left)
 
     def join(self, invite: Invite) -> Standing:
         now = self._world.broker_machine.clock.now_ms()

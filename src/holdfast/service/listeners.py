@@ -1,0 +1,50 @@
+"""Binding the doors of a service: a Unix socket in its folder, a loopback port, a TLS port."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import Protocol
+
+from holdfast.service.address import ListenAddress
+from holdfast.storage.files.home import HomePaths, socket_path
+from holdfast.transport.listeners import Listener, tcp_listener, unix_listener
+from holdfast.transport.tls import certificate_digest, certificate_in, server_context
+
+
+class ListenSettings(Protocol):
+    """Where a service is to listen."""
+
+    @property
+    def tcp_address(self) -> ListenAddress | None: ...
+    @property
+    def listen_address(self) -> ListenAddress | None: ...
+    @property
+    def tls_cert(self) -> str | None: ...
+    @property
+    def tls_key(self) -> str | None: ...
+
+
+def bind_listeners(
+    paths: HomePaths, settings: ListenSettings, ending: AsyncExitStack, *, socket: bool = True
+) -> tuple[list[Listener], bytes]:
+    """The listeners that the settings ask for, and the digest of the certificate that the TLS one
+    shows (empty without one). `ending` closes them.
+    """
+    listeners: list[Listener] = []
+    digest = b""
+
+    def keep(listener: Listener) -> None:
+        ending.callback(listener.socket.close)
+        listeners.append(listener)
+
+    if socket:
+        path = socket_path(paths)
+        keep(unix_listener(path))
+        ending.callback(path.unlink, missing_ok=True)
+    if settings.tcp_address is not None:
+        keep(tcp_listener(*settings.tcp_address))
+    if settings.listen_address is not None:
+        cert, key = certificate_in(paths.root, settings.tls_cert, settings.tls_key)
+        digest = certificate_digest(cert)
+        keep(tcp_listener(*settings.listen_address, server_context(cert, key)))
+    return listeners, digest
