@@ -17,7 +17,7 @@ the same rows. (`holdfast.simulate.zones.zones` has worlds where not everybody h
 promise that breaks raises `PromiseBroken`, which names the seed; the same seed tells the same story
 again, line by line:
 
-    python -m holdfast.simulate.nodes.nodes 42
+    python -m holdfast.simulate nodes 42
 
 Put your own code into such a world by handlers, which see every entry that a node takes in, at
 least once, and may write. Here three workers claim whatever task they hear of:
@@ -48,7 +48,6 @@ process at a time has a home open.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -72,7 +71,7 @@ from holdfast.simulate.world.log_history import LogHistory
 from holdfast.simulate.world.machine import Died, Machine
 from holdfast.simulate.world.network import LineQuality, Network
 from holdfast.simulate.world.promises import Promises
-from holdfast.simulate.world.seeds import PromiseBroken, replay_seeds, replayable
+from holdfast.simulate.world.seeds import PromiseBroken, replayable
 from holdfast.simulate.world.workload import TTL, Answers, WorkItem, Workload
 from holdfast.simulate.world.world import World
 from holdfast.storage.ports import Reader
@@ -462,7 +461,3 @@ def tell(seed: int) -> NodeWorld:
         world.storm()
         world.calm()
     return world
-
-
-if __name__ == "__main__":
-    sys.exit(replay_seeds(tell, sys.argv[1:]))

@@ -13,13 +13,12 @@ in `holdfast.simulate.zones.entitlement`; in the end
 
 The same seed tells the same story again:
 
-    python -m holdfast.simulate.zones.zones 42
+    python -m holdfast.simulate zones 42
 """
 
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -41,7 +40,7 @@ from holdfast.simulate.nodes.nodes import NodeWorld, running
 from holdfast.simulate.world.invariants import differences, missing_content
 from holdfast.simulate.world.log_history import Seen
 from holdfast.simulate.world.machine import Died, Machine
-from holdfast.simulate.world.seeds import replay_seeds, replayable
+from holdfast.simulate.world.seeds import replayable
 from holdfast.simulate.zones.entitlement import Entitlement
 from holdfast.simulate.zones.storm import ZoneStorm
 from holdfast.simulate.zones.topologies import MESHES, another_filter, draw, peers_of, traits_of
@@ -329,7 +328,3 @@ def tell(seed: int) -> ZoneWorld:
         world.storm()
         world.calm()
     return world
-
-
-if __name__ == "__main__":
-    sys.exit(replay_seeds(tell, sys.argv[1:]))
