@@ -1,4 +1,4 @@
-"""`holdfast mesh`: who shares what with whom; what needs no broker."""
+"""`holdfast mesh create`, `list`, `info`, `clock`: the verbs that need no broker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def list_(session: CommandSession) -> None:
     """List the meshes of this home."""
     with session.node() as node:
         session.rows(
-            (documents.mesh(row) for row in node.meshes()),
+            map(documents.mesh, node.meshes()),
             "mesh name kind lamport created_at",
             empty="no mesh yet; create one with: holdfast mesh create NAME",
         )
@@ -37,8 +37,7 @@ def list_(session: CommandSession) -> None:
 @click.argument("name", required=False)
 def info(session: CommandSession, name: str | None) -> None:
     """Show one mesh: its kind, its clock, how much it holds."""
-    session.named_mesh = name or session.named_mesh
-    with session.mesh() as mesh:
+    with session.mesh(name) as mesh:
         row = mesh.info()
         fields = "mesh name kind lamport seq created_at last_sync_at sync_paused rows"
         if row.shared:
@@ -49,14 +48,7 @@ def info(session: CommandSession, name: str | None) -> None:
 @verb(mesh_, "clock")
 @click.argument("name", required=False)
 def clock(session: CommandSession, name: str | None) -> None:
-    """Show a mesh's Lamport clock and whether others have been heard of."""
-    session.named_mesh = name or session.named_mesh
-    with session.mesh() as mesh:
-        found = mesh.clock()
-        document = {
-            "mesh": mesh.slug,
-            "lamport": found.lamport,
-            "sync_state": found.sync_state,
-            "last_sync_at": found.last_sync_at,
-        }
+    """Show a mesh's Lamport clock, and whether this node has heard of other peers lately."""
+    with session.mesh(name) as mesh:
+        document = documents.in_mesh(mesh.clock(), mesh.slug)
         session.show(document, fields="mesh lamport sync_state last_sync_at")

@@ -1,8 +1,9 @@
-"""`holdfast mesh pause` and `resume`: whether what is written into a shared mesh is sent."""
+"""`holdfast mesh pause` and `resume`: whether this node sends its changes of a shared mesh."""
 
 from __future__ import annotations
 
 import click
+import msgspec
 
 from holdfast.apps.cli import own_daemon
 from holdfast.apps.cli.commands.mesh_local import mesh_
@@ -16,8 +17,7 @@ def pause(session: CommandSession, name: str | None) -> None:
     """Send nothing of a shared mesh until it is resumed; what others send still comes."""
     from holdfast.node.sync.pause import pause
 
-    session.named_mesh = name or session.named_mesh
-    with session.mesh() as mesh:
+    with session.mesh(name) as mesh:
         row = pause(session.opened._engine, mesh.slug)
         own_daemon.refresh(session.opened.home)
         session.talk(f"nothing of {row.slug} is sent now; go on with: holdfast mesh resume")
@@ -30,15 +30,11 @@ def resume(session: CommandSession, name: str | None) -> None:
     """Let a shared mesh go on, and try again what the broker refused."""
     from holdfast.node.sync.pause import resume
 
-    session.named_mesh = name or session.named_mesh
-    with session.mesh() as mesh:
-        found = resume(session.opened._engine, mesh.slug)
+    with session.mesh(name) as mesh:
+        resumed = resume(session.opened._engine, mesh.slug)
         runs = own_daemon.refresh(session.opened.home)
-        if found.retried:
-            session.talk(f"{found.retried} that were refused are tried again")
+        if resumed.retried:
+            session.talk(f"{resumed.retried} that were refused are tried again")
         if not runs:
             session.talk("no daemon runs here: it begins with: holdfast up")
-        session.show(
-            {"mesh": found.mesh, "was_paused": found.was_paused, "retried": found.retried},
-            f"{found.mesh}\n",
-        )
+        session.show(msgspec.structs.asdict(resumed), f"{resumed.mesh}\n")

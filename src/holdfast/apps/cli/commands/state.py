@@ -43,7 +43,7 @@ def get(session: CommandSession, key: str, as_of: str | None) -> None:
             entry = next(iter(mesh.state.as_of(key, **parse_as_of(as_of))), None)
         if entry is None:
             raise output.no_state(mesh.slug, key)
-        session.show(documents.state(entry, mesh.slug), value_text(entry.value))
+        session.show(documents.in_mesh(entry, mesh.slug), value_text(entry.value))
 
 
 @verb(state_, "delete", writes=True)
@@ -70,7 +70,7 @@ def list_(session: CommandSession, prefix: str, as_of: str | None) -> None:
             past = mesh.state.as_of(**parse_as_of(as_of))
             entries = (entry for entry in past if entry.key.startswith(prefix))
         session.rows(
-            (documents.state(entry, mesh.slug) for entry in entries),
+            (documents.in_mesh(entry, mesh.slug) for entry in entries),
             "key value lamport peer updated_at",
             empty=f"{mesh.slug} has no state here",
         )

@@ -94,7 +94,7 @@ def search(
         identity = inputs.model_for(mesh, model, len(numbers), dim)
         hits = mesh.vectors.search(numbers, model=identity, limit=limit, exact=exact)
         session.rows(
-            (documents.hit(found, mesh.slug) for found in hits),
+            (documents.in_mesh(hit, mesh.slug) for hit in hits),
             "distance key peer content metadata",
             empty=f"nothing is stored under {model} in {mesh.slug}",
         )
@@ -105,7 +105,7 @@ def models(session: CommandSession) -> None:
     """List the models that vectors are stored under."""
     with session.mesh() as mesh:
         session.rows(
-            (documents.model(row) for row in mesh.vectors.models()),
+            map(documents.model, mesh.vectors.models()),
             "model dim quantization created_at deprecated_at last_read_at",
             empty="no vector is stored yet",
         )

@@ -1,4 +1,4 @@
-"""`holdfast init`, `status` and `paths`: the home itself."""
+"""`holdfast status`, and `holdfast` alone: how the home stands, and what to do next."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import click
 import msgspec
 
 from holdfast.apps.cli import documents, own_daemon, tables, times
@@ -20,60 +19,18 @@ from holdfast.storage.files import home as homes
 from holdfast.storage.files.home import HomePaths
 
 
-@command_of("init")
-@click.option("--peer", required=True, metavar="NAME", help="This node's name, fixed for good.")
-@click.option("--mesh", "slug", metavar="NAME", help="Also make this mesh.")
-def init_(session: CommandSession, peer: str, slug: str | None) -> None:
-    """Make a home for a peer, and with --mesh a first mesh in it."""
-    root = session.check_home()
-    new = not HomePaths(root).database.exists()
-    with session.node(peer=peer, create=True) as node:
-        mesh_is_new = slug is not None and slug not in {row.slug for row in node.meshes()}
-        if slug is not None:
-            node.mesh(slug, create=True)
-        document = {
-            "home": documents.path(node.home),
-            "peer": node.peer,
-            "created": new,
-            "mesh": slug,
-        }
-        session.talk(f"{'made a home' if new else 'the home was there'} for {node.peer}")
-        if slug is not None:
-            session.talk(f"{'made the mesh' if mesh_is_new else 'the mesh was there:'} {slug}")
-        session.show(document, f"{documents.path(node.home)}\n")
-        session.talk(f"next: {_next_step(node)}")
-
-
 @command_of("status")
 def status_(session: CommandSession) -> None:
     """Say how the home stands, and what to do next."""
-    with session.node() as node, session.export(node):
+    with session.warning_node() as node:
         _show_status(session, node)
-
-
-@command_of("paths")
-def paths_(session: CommandSession) -> None:
-    """Say where everything of the home lies, or would."""
-    paths = HomePaths(homes.resolve_home(session.home, os.environ))
-    places = {
-        "home": paths.root,
-        "database": paths.database,
-        "blobs": paths.blobs,
-        "identity": paths.identity,
-        "metrics": paths.metrics,
-        "processes": paths.processes,
-    }
-    session.show(
-        {name: documents.path(path) for name, path in places.items()},
-        "".join(f"{name:<10} {path}\n" for name, path in places.items()),
-    )
 
 
 def overview(home: str | None, as_json: bool) -> None:
     """What `holdfast` alone says: the status, or how to begin."""
     session = CommandSession(home=home, as_json=as_json)
     try:
-        with session.node() as node, session.export(node):
+        with session.warning_node() as node:
             _show_status(session, node)
     except NoHome as error:
         root = documents.path(homes.resolve_home(home, os.environ))
@@ -104,7 +61,7 @@ def _status(session: CommandSession, node: Node) -> dict[str, Any]:
         "meshes": [
             {**documents.mesh(row), "rows": node.mesh(row.slug).counts()} for row in node.meshes()
         ],
-        "consumers": [documents.consumer(found) for found in node.log.consumers()],
+        "consumers": [msgspec.structs.asdict(reader) for reader in node.log.consumers()],
         "conflicts_open": sum(1 for _ in node.conflicts()),
         "database_bytes": sum(_size(path) for path in (paths.database, paths.wal)),
         "disk_free_bytes": shutil.disk_usage(node.home).free,
@@ -117,7 +74,7 @@ def _status(session: CommandSession, node: Node) -> dict[str, Any]:
         "brokers": brokers,
         "outbox": _lanes(node) if brokers else [],
         "inbox": dict(zip(("messages", "unread"), node.inbox.counts(), strict=True)),
-        "next": "holdfast up" if (links or brokers) and served is None else _next_step(node),
+        "next": "holdfast up" if (links or brokers) and served is None else next_step(node),
     }
 
 
@@ -213,7 +170,7 @@ def _waiting(mesh: Mapping[str, Any]) -> str:
     return ", ".join(said)
 
 
-def _next_step(node: Node) -> str:
+def next_step(node: Node) -> str:
     """The one command that gets furthest from here."""
     if not node.meshes():
         return "holdfast mesh create NAME"
