@@ -14,7 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from holdfast.apps.cli import output, tables
+from holdfast.apps.cli import documents, output, tables
+from holdfast.node.core.change import Receipt
 from holdfast.node.library.node import Mesh, Node, open_node
 from holdfast.rules.errors import BadInput, Conflict, NotAllowed, NotFound, Unknown, UnknownMesh
 from holdfast.rules.rows import WarningRow
@@ -134,6 +135,11 @@ class CommandSession:
             output.out(text)
         else:
             tables.card(document, fields.split())
+
+    def receipt(self, mesh: Mesh, done: Receipt, op: str, sentence: str, **subject: object) -> None:
+        """The answer to a write into a mesh; the sentence goes on with the mesh and the stamp."""
+        document = documents.receipt(done, mesh.slug, op=op, **subject)
+        self.wrote(document, f"{sentence} {mesh.slug} at {done.stamp}")
 
     def wrote(self, document: Document, sentence: str) -> None:
         """The answer to a write: its id as data, the sentence as talk."""

@@ -23,20 +23,22 @@ def backup_(session: CommandSession, folder: str) -> None:
 
 
 def back_up(session: CommandSession, folder: Path) -> None:
-    """Makes a backup and tells of it."""
+    """Makes a backup, and prints what it holds."""
     with session.node() as node, Progress(session, "copied bytes:") as progress:
         report = backup.backup(node, folder, progress.to)
     session.talk(
         f"backed up {report.peer} up to offset {report.head}: "
         f"{size(report.bytes)}, {report.blobs} blobs"
     )
-    _tell_missing(session, report.missing)
+    _warn_of_missing(session, report.missing)
     session.show(documents.plain(report), f"{documents.path(report.target)}\n")
 
 
 @command_of("restore")
 @click.argument("folder", required=False)
-@click.option("--force", is_flag=True, help="Replace a home that is there; it is kept aside.")
+@click.option(
+    "--force", is_flag=True, help="Replace a home that is there; it is kept beside the new one."
+)
 @click.option(
     "--snapshot", metavar="FOLDER", help="Begin from a snapshot of a lake instead of a backup."
 )
@@ -49,7 +51,7 @@ def back_up(session: CommandSession, folder: Path) -> None:
 @click.option(
     "--take-over",
     is_flag=True,
-    help="With --snapshot: bear the name of a peer whose own home is gone for good.",
+    help="With --snapshot: take the name of a peer whose own home is gone for good.",
 )
 def restore_(
     session: CommandSession,
@@ -62,7 +64,7 @@ def restore_(
 ) -> None:
     """Make the home from the backup in FOLDER. All of it is checked first.
 
-    The restored log counts on in a new epoch, so that nobody mistakes it for the one that went on.
+    The restored log counts on in a new epoch, so that readers do not take it for the one they knew.
 
     With --snapshot a new node begins with what a lake knows of a mesh; links that are added later
     go on from there. Interrupted, it goes on where it stopped when it is run again.
@@ -86,14 +88,14 @@ def restore_(
     )
     for aside in report.aside:
         session.talk(f"kept aside: {documents.path(aside)}")
-    _tell_missing(session, report.missing)
+    _warn_of_missing(session, report.missing)
     session.show(documents.plain(report), f"{documents.path(report.home)}\n")
 
 
 def _begin_from(
     session: CommandSession, folder: Path, peer: str | None, signed_by: str | None, take_over: bool
 ) -> None:
-    # Imported only here: it brings the code of signatures with it.
+    # Imported only here: it imports the code of signatures.
     from holdfast.node.recovery.restore_snapshot import restore_snapshot
 
     home = session.check_home()
@@ -122,7 +124,7 @@ def _begin_from(
     session.show(documents.plain(report), f"{documents.path(report.home)}\n")
 
 
-def _tell_missing(session: CommandSession, missing: tuple[str, ...]) -> None:
+def _warn_of_missing(session: CommandSession, missing: tuple[str, ...]) -> None:
     if missing:
         session.warn(
             "blobs_missing",

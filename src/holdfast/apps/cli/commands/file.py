@@ -34,11 +34,9 @@ def share(session: CommandSession, path: str, source: str | None) -> None:
     with session.mesh() as mesh, _content(path, source) as content:
         done = mesh.files.share(path, content, id=session.id)
         info = mesh.files.info(path)
-        session.wrote(
-            documents.receipt(
-                done, mesh.slug, op="file.share", path=path, size=info.size, sha256=info.sha256
-            ),
-            f"shared {path!r} ({size(info.size)}) in {mesh.slug} at {done.stamp}",
+        shared = f"shared {path!r} ({size(info.size)}) in"
+        session.receipt(
+            mesh, done, "file.share", shared, path=path, size=info.size, sha256=info.sha256
         )
 
 
@@ -93,10 +91,7 @@ def delete(session: CommandSession, path: str) -> None:
     """Stop sharing PATH; its content goes when nobody needs it any more."""
     with session.mesh() as mesh:
         done = mesh.files.delete(path, id=session.id)
-        session.wrote(
-            documents.receipt(done, mesh.slug, op="file.delete", path=path),
-            f"deleted {path!r} from {mesh.slug} at {done.stamp}",
-        )
+        session.receipt(mesh, done, "file.delete", f"deleted {path!r} from", path=path)
 
 
 def _content(path: str, source: str | None) -> AbstractContextManager[Path | BinaryIO]:

@@ -33,10 +33,7 @@ def set_(
     with session.mesh() as mesh:
         stored = inputs.value_of(value, json_value)
         done = mesh.memory.set(key, stored, tags=tags, id=session.id)
-        session.wrote(
-            documents.receipt(done, mesh.slug, op="memory.set", key=key),
-            f"remembered {key!r} in {mesh.slug} at {done.stamp}",
-        )
+        session.receipt(mesh, done, "memory.set", f"remembered {key!r} in", key=key)
 
 
 @verb(memory_, "get")
@@ -68,10 +65,7 @@ def forget(session: CommandSession, key: str) -> None:
     """Forget what this peer remembers under KEY."""
     with session.mesh() as mesh:
         done = mesh.memory.forget(key, id=session.id)
-        session.wrote(
-            documents.receipt(done, mesh.slug, op="memory.forget", key=key),
-            f"forgot {key!r} in {mesh.slug} at {done.stamp}",
-        )
+        session.receipt(mesh, done, "memory.forget", f"forgot {key!r} in", key=key)
 
 
 @verb(memory_, "list")

@@ -25,10 +25,7 @@ def set_(session: CommandSession, key: str, value: str, json_value: bool) -> Non
     """Set KEY to VALUE: text, or with --json-value any JSON. A VALUE of - reads stdin."""
     with session.mesh() as mesh:
         done = mesh.state.set(key, inputs.value_of(value, json_value), id=session.id)
-        session.wrote(
-            documents.receipt(done, mesh.slug, op="state.set", key=key),
-            f"set {key!r} in {mesh.slug} at {done.stamp}",
-        )
+        session.receipt(mesh, done, "state.set", f"set {key!r} in", key=key)
 
 
 @verb(state_, "get")
@@ -52,10 +49,7 @@ def delete(session: CommandSession, key: str) -> None:
     """Delete KEY."""
     with session.mesh() as mesh:
         done = mesh.state.delete(key, id=session.id)
-        session.wrote(
-            documents.receipt(done, mesh.slug, op="state.delete", key=key),
-            f"deleted {key!r} from {mesh.slug} at {done.stamp}",
-        )
+        session.receipt(mesh, done, "state.delete", f"deleted {key!r} from", key=key)
 
 
 @verb(state_, "list")

@@ -64,12 +64,8 @@ def store(
             metadata=extra,
             id=session.id,
         )
-        session.wrote(
-            documents.receipt(
-                done, mesh.slug, op="vector.store", key=key, model_id=identity.fingerprint
-            ),
-            f"stored {key!r} ({len(numbers)} numbers) in {mesh.slug} at {done.stamp}",
-        )
+        stored = f"stored {key!r} ({len(numbers)} numbers) in"
+        session.receipt(mesh, done, "vector.store", stored, key=key, model_id=identity.fingerprint)
 
 
 @verb(vector_, "search")
@@ -120,11 +116,9 @@ def delete(session: CommandSession, key: str, model: str, dim: int | None) -> No
     with session.mesh() as mesh:
         identity = inputs.model_for(mesh, model, None, dim)
         done = mesh.vectors.delete(key, model=identity, id=session.id)
-        session.wrote(
-            documents.receipt(
-                done, mesh.slug, op="vector.delete", key=key, model_id=identity.fingerprint
-            ),
-            f"deleted {key!r} of {model} from {mesh.slug} at {done.stamp}",
+        deleted = f"deleted {key!r} of {model} from"
+        session.receipt(
+            mesh, done, "vector.delete", deleted, key=key, model_id=identity.fingerprint
         )
 
 
