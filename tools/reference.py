@@ -20,7 +20,7 @@ from pathlib import Path
 import click
 
 from holdfast.apps.cli.app import root
-from holdfast.apps.cli.commands.guide import CHECK_CODES, EXIT_CODES
+from holdfast.apps.cli.commands.help import CHECK_CODES, EXIT_CODES
 from holdfast.node.http.app import node_routes
 from holdfast.rules import errors, limits
 from holdfast.rules.errors import HoldfastError

@@ -5,7 +5,10 @@
     HOLDFAST_SEED=1700000042 make soak             the seed that failed, and those after it
 
 Every round has one seed. It feeds hypothesis and every test that draws its runs from
-`support.seeds`, so the number printed at a failure is all that a replay needs.
+`support.seeds`, so the number printed at a failure is all that a replay needs. A world that fails
+also prints a shorter command, which plays that world alone:
+
+    python -m holdfast.simulate nodes 1700000042
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ def test_U2_the_mesh_is_the_only_one_or_must_be_named(cli: Cli) -> None:
 
 def test_U2_peers_that_were_heard_of_are_listed(cli: Cli, tmp_path: Path) -> None:
     empty = cli("peer", "list")
-    assert (empty.out, empty.err) == ("", "nobody else has been heard of in team\n")
+    assert (empty.out, empty.err) == ("", "no other peer is known in team\n")
     with holdfast.open(tmp_path / "bo", peer="bo", create=True) as bo:
         bo.create_mesh("team").state.set("k", "v")
         with holdfast.open(cli.home) as ana:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -262,7 +263,9 @@ def test_S17_a_sweep_forgets_what_no_reader_needs(filled: Cli) -> None:
     filled("state", "delete", "k")
     kept = filled("sweep", "--log-days", "0", "--tombstone-days", "0", "--json").json
     assert (kept["log_entries"], kept["tombstones"]) == (0, 0)
+    assert {"consumers", "spool_rows", "heard_rows"} < kept.keys(), "programs know these names"
     filled("fact", "confirm", "lake", "7")
     swept = filled("sweep", "--log-days", "0", "--tombstone-days", "0").out
     assert "tombstones" in swept
+    assert re.search(r"(?m)^outbox rows +0$", swept), swept
     assert filled("status", "--json").json["log"]["first"] == 7

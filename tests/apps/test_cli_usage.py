@@ -10,7 +10,7 @@ import pytest
 
 from apps.commands import Cli
 from holdfast.apps.cli.app import root
-from holdfast.apps.cli.commands.guide import EXIT_CODES
+from holdfast.apps.cli.commands.help import EXIT_CODES
 from holdfast.rules import errors
 from holdfast.rules.limits import KEY_BYTES_MAX, VALUE_BYTES_MAX
 

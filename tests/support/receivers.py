@@ -7,13 +7,13 @@ from typing import Protocol, cast
 
 import msgspec
 
-from holdfast.node.broker_client.client import BrokerClient
+from holdfast.node.broker_client.client import BrokerClient, Snapshot
 from holdfast.node.library.node import Node
 from holdfast.node.links.receive import receive_batch, start_over
 from holdfast.node.snapshots.download import take_snapshot
 from holdfast.node.sync.mesh_state import MeshState
 from holdfast.node.sync.receive import decode_page, pieces, receive_page
-from holdfast.protocol.broker_http import Snapshot, Standing
+from holdfast.protocol.broker_http import Standing
 from holdfast.protocol.frames import Entries
 from holdfast.protocol.log_wire import Batch
 from holdfast.protocol.mesh_snapshot import pack_part, part_digest, whole_digest

@@ -66,7 +66,7 @@ def test_R1_a_seed_tells_the_same_story_of_delivery_in_another_process() -> None
     """Where sets and dictionaries of text go round in another order."""
     told = [
         subprocess.run(
-            [sys.executable, "-m", "holdfast.simulate.delivery.delivery", "4"],
+            [sys.executable, "-m", "holdfast.simulate", "delivery", "4"],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             capture_output=True,
             text=True,
@@ -88,7 +88,7 @@ def test_R1_a_broken_promise_of_delivery_names_the_command_that_plays_it_again(
     with pytest.raises(PromiseBroken, match=r"seed 4: .* its cursor has passed") as caught:
         tell(4)
     assert caught.value.__notes__[-1] == (
-        "play it again with: python -m holdfast.simulate.delivery.delivery 4"
+        "play it again with: python -m holdfast.simulate delivery 4"
     )
 
 

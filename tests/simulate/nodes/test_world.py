@@ -77,7 +77,7 @@ def test_R1_a_seed_tells_the_same_story_in_another_process() -> None:
     """Where sets and dictionaries of text go round in another order."""
     told = [
         subprocess.run(
-            [sys.executable, "-m", "holdfast.simulate.nodes.nodes", "4"],
+            [sys.executable, "-m", "holdfast.simulate", "nodes", "4"],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             capture_output=True,
             text=True,
@@ -125,6 +125,4 @@ def test_R1_a_broken_promise_names_the_command_that_plays_it_again(
     monkeypatch.setattr(receive, "receive_batch", forget)
     with pytest.raises(PromiseBroken, match=r"seed 3: .* does not get on") as caught:
         tell(3)
-    assert caught.value.__notes__ == [
-        "play it again with: python -m holdfast.simulate.nodes.nodes 3"
-    ]
+    assert caught.value.__notes__ == ["play it again with: python -m holdfast.simulate nodes 3"]

@@ -69,7 +69,7 @@ def test_R1_a_seed_tells_the_same_story_of_zones_in_another_process() -> None:
     """Where sets and dictionaries of text go round in another order."""
     told = [
         subprocess.run(
-            [sys.executable, "-m", "holdfast.simulate.zones.zones", "4"],
+            [sys.executable, "-m", "holdfast.simulate", "zones", "4"],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             capture_output=True,
             text=True,
@@ -92,9 +92,7 @@ def test_R1_a_broken_promise_of_a_link_names_the_command_that_plays_it_again(
     monkeypatch.setattr(receive, "receive_batch", forget)
     with pytest.raises(PromiseBroken, match=r"seed 3: .* does not get on") as caught:
         tell(3)
-    assert caught.value.__notes__ == [
-        "play it again with: python -m holdfast.simulate.zones.zones 3"
-    ]
+    assert caught.value.__notes__ == ["play it again with: python -m holdfast.simulate zones 3"]
 
 
 # --- the rules that the worlds are held to -------------------------------------------------------

@@ -1,6 +1,6 @@
-"""The root of the command line: which nouns there are, and what becomes of an error.
+"""The root of the command line: which commands there are, and what becomes of an error.
 
-A noun's module is imported when its command is called or its help is asked for.
+The module of a command is imported when the command is called or its help is asked for.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from typing import Any
 
 import click
 
@@ -19,54 +18,27 @@ from holdfast.rules.errors import HoldfastError
 PROGRAM = "holdfast"
 COMPLETE = "_HOLDFAST_COMPLETE"
 
-_NOUNS = {
-    "init": "home",
-    "status": "home",
-    "paths": "home",
-    "up": "up",
-    "down": "up",
-    "doctor": "doctor",
-    "check": "check",
-    "mesh": "mesh",
-    "peer": "peer",
-    "token": "token",
-    "memory": "memory",
-    "state": "state",
-    "vector": "vector",
-    "file": "file",
-    "task": "task",
-    "conflict": "conflict",
-    "log": "log",
-    "fact": "fact",
-    "consumer": "fact",
-    "link": "link",
-    "send": "send",
-    "inbox": "inbox",
-    "outbox": "outbox",
-    "sweep": "sweep",
-    "backup": "backup",
-    "restore": "backup",
-    "export": "backup",
-    "import": "backup",
-    "queue": "queue",
-    "broker": "broker",
-    "pipeline": "pipeline",
-    "demo": "demo",
-    "completion": "guide",
-    "help": "guide",
-}
+_COMMANDS = (
+    *("init", "status", "paths", "up", "down", "doctor", "check"),
+    *("mesh", "peer", "token", "memory", "state", "vector", "file", "task", "conflict", "log"),
+    *("fact", "consumer", "link", "send", "inbox", "outbox", "sweep"),
+    *("backup", "restore", "export", "import", "queue", "broker", "pipeline", "demo"),
+    *("completion", "help"),
+)
+_MODULES = {"down": "up", "restore": "backup", "import": "export"}
+"""A command lives in the module of its own name, but for those that undo what another one does."""
 
 
 class Root(click.Group):
     """Knows its commands by name and loads each on demand."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_NOUNS)
+        return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _NOUNS:
+        if cmd_name not in _COMMANDS:
             return None
-        module = import_module(f"holdfast.apps.cli.commands.{_NOUNS[cmd_name]}")
+        module = import_module(f"holdfast.apps.cli.commands.{_MODULES.get(cmd_name, cmd_name)}")
         command = getattr(module, f"{cmd_name}_")
         assert isinstance(command, click.Command)
         return command
@@ -79,7 +51,7 @@ class Root(click.Group):
         except click.exceptions.NoSuchCommand as error:
             # click looks for similar names among the commands that are loaded: here, none.
             raise click.exceptions.NoSuchCommand(
-                error.command_name, possibilities=_NOUNS, ctx=ctx
+                error.command_name, possibilities=_COMMANDS, ctx=ctx
             ) from None
 
 
@@ -94,18 +66,18 @@ class Root(click.Group):
 def root(ctx: click.Context, home: str | None, mesh: str | None, as_json: bool) -> None:
     """Shared state that stays alive on machines that come and go.
 
-    Data goes to stdout and talk to stderr. The three options below may also stand after a command.
+    Data goes to stdout, messages to stderr. The three options below may also stand after a command.
     Alone, `holdfast` says how things stand and what to do next.
     """
     ctx.obj = {"home": home, "mesh": mesh, "as_json": as_json}
     if ctx.invoked_subcommand is None:
-        from holdfast.apps.cli.commands.home import overview
+        from holdfast.apps.cli.commands.status import overview
 
         overview(home, as_json)
 
 
 def run(words: list[str]) -> int:
-    """Runs a full command; every error is told in one shape and becomes an exit code."""
+    """Runs a full command; every error is printed in one shape and becomes an exit code."""
     as_json = "--json" in words[: words.index("--")] if "--" in words else "--json" in words
     try:
         return _dispatch(words)
@@ -119,7 +91,7 @@ def run(words: list[str]) -> int:
         return error.exit_code
     except OSError as error:
         if error.filename is None:
-            raise  # of stdout or stderr: whoever called us knows what that means
+            raise  # stdout or stderr failed: `main` deals with that
         what = f"{os.fsdecode(error.filename)}: {error.strerror}"
         output.failure("os_error", what, "check that it is there and that you may use it", as_json)
         return 1
@@ -129,10 +101,10 @@ def run(words: list[str]) -> int:
 
 def _dispatch(words: list[str]) -> int:
     """What click's own `main` does, but for its way with closed pipes and interruptions."""
-    if asked := os.environ.get(COMPLETE):
+    if instruction := os.environ.get(COMPLETE):
         from click.shell_completion import shell_complete
 
-        return shell_complete(root, {}, PROGRAM, COMPLETE, asked)
+        return shell_complete(root, {}, PROGRAM, COMPLETE, instruction)
     try:
         with root.make_context(PROGRAM, list(words)) as ctx:
             code = root.invoke(ctx)
@@ -155,15 +127,14 @@ def _usage_hint(error: click.ClickException) -> str:
 
 
 def _unexpected(error: Exception, as_json: bool) -> int:
-    """A fault of ours: whoever reports it needs the trace."""
+    """A fault of ours: the person who reports it needs the trace."""
     if not as_json:
         sys.excepthook(type(error), error, error.__traceback__)
-    what: dict[str, Any] = {"type": type(error).__name__}
     output.failure(
         "internal",
         f"{type(error).__name__}: {error}",
         "this is a fault of Holdfast: please report it, with the command and what stands above",
         as_json,
-        **what,
+        type=type(error).__name__,
     )
     return 1

@@ -4,9 +4,9 @@
 
     @verb(state_, "set", writes=True)
     @click.argument("key")
-    def set_(session: Session, key: str) -> None: ...
+    def set_(session: CommandSession, key: str) -> None: ...
 
-`verb` adds `--home` and `--json`, `--mesh` unless told otherwise, `--id` where it writes.
+`verb` adds `--home` and `--json`, `--mesh` unless it says `mesh=False`, `--id` where it writes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import click
 from holdfast.apps.cli.session import CommandSession
 
 FILTER = "filter"
-"""The kind of `--mesh` that narrows down what a command looks at."""
+"""The kind of `--mesh` that narrows a command down; without it the command looks at all meshes."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -73,7 +73,7 @@ def command_of(
         if writes:
             command.params.append(click.Option(["--id"], metavar="UUID", help=_ID))
         if mesh:
-            # What looks at all meshes unless told otherwise is told by its option alone.
+            # A command that looks at all meshes does not obey $HOLDFAST_MESH, only its option.
             named = mesh == FILTER
             option = click.Option(
                 ["--mesh"],

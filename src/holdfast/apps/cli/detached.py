@@ -1,7 +1,8 @@
 """Starting a daemon that outlives the command which started it.
 
-The daemon is a process of its own session whose talk goes to `logs/daemon.log`. It holds one end of
-a pipe: through it come the words of its being ready, or its end.
+The daemon is a process in a session of its own; its stdout and stderr go to `logs/daemon.log`. It
+holds one end of a pipe. When it is ready it writes a document into the pipe; if it ends before, the
+pipe closes empty.
 """
 
 from __future__ import annotations
@@ -29,56 +30,56 @@ def start(
     as_json: bool,
     environ: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Starts `holdfast` with these words; returns what it says when it is ready. `environ` is for
-    what must not stand on a command line.
+    """Starts `holdfast` with these words and returns the document that it writes when it is ready.
+    `environ` is for secrets, which must not stand on a command line.
 
-    If it does not get that far, what went wrong is said here and its exit code is ours.
+    If it ends before it is ready, this prints its error and exits with its exit code.
     """
     log = paths.logs / "daemon.log"
     with disk_errors(f"open {log}"):
         make_folder(paths.logs)
-        talk = os.open(log, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-    begun = os.lseek(talk, 0, os.SEEK_END)
+        log_fd = os.open(log, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    begun = os.lseek(log_fd, 0, os.SEEK_END)
     ours, theirs = os.pipe()
     try:
         child = subprocess.Popen(
             [sys.executable, "-m", "holdfast", *words, "--json"],
             env={**os.environ, **(environ or {}), READY_FD: str(theirs)},
             stdin=subprocess.DEVNULL,
-            stdout=talk,
-            stderr=talk,
+            stdout=log_fd,
+            stderr=log_fd,
             pass_fds=[theirs],
             start_new_session=True,
         )
         os.close(theirs)
-        with open(ours, "rb") as ears:
-            said = ears.read()
-        if not said:
-            _say_why(os.pread(talk, 1 << 20, begun), as_json)
+        with open(ours, "rb") as pipe:
+            ready = pipe.read()
+        if not ready:
+            _print_error(os.pread(log_fd, 1 << 20, begun), as_json)
             raise click.exceptions.Exit(child.wait() or 1)
     finally:
-        os.close(talk)
-    # It goes on without us. To wait for it is then the business of whoever inherits it.
+        os.close(log_fd)
+    # It goes on without us; the process that inherits it will wait for it.
     child.returncode = 0
-    document: dict[str, Any] = msgspec.json.decode(said)
+    document: dict[str, Any] = msgspec.json.decode(ready)
     return document
 
 
 def tell_ready(document: dict[str, Any]) -> None:
-    """Tells whoever started this daemon detached, if anybody did."""
+    """Tells the command that started this daemon detached, if one did."""
     fd = os.environ.pop(READY_FD, "")
     if fd:
-        with open(int(fd), "wb") as mouth:
-            mouth.write(msgspec.json.encode(document))
+        with open(int(fd), "wb") as pipe:
+            pipe.write(msgspec.json.encode(document))
 
 
-def _say_why(said: bytes, as_json: bool) -> None:
-    """The error that the daemon ended with, in our own words; else all that it said."""
-    for line in reversed(said.splitlines()):
+def _print_error(logged: bytes, as_json: bool) -> None:
+    """Prints the error that the daemon ended with in our own form; else all that it logged."""
+    for line in reversed(logged.splitlines()):
         try:
             error = msgspec.json.decode(line)["error"]
             output.failure(error["code"], error["message"], error["hint"], as_json)
             return
         except (msgspec.DecodeError, KeyError, TypeError):
             continue
-    output.talk(said.decode(errors="replace").rstrip())
+    output.talk(logged.decode(errors="replace").rstrip())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
@@ -118,11 +117,3 @@ def model_for(mesh: Mesh, text: str, length: int | None, dim: int | None) -> Mod
 def _rows(mesh: Mesh, text: str) -> list[ModelRow]:
     wanted = split_model(text)
     return [row for row in mesh.vectors.models() if (row.provider, row.name, row.version) == wanted]
-
-
-def existing(path: str) -> Path:
-    """A file of this machine that can be read."""
-    found = Path(path)
-    if not found.is_file():
-        raise BadInput(f"{path} is not a file on this machine")
-    return found

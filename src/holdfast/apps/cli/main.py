@@ -4,7 +4,7 @@
     7 not allowed   124 outcome unknown (retry with the same id)   130 interrupted
     141 nobody reads the output any more
 
-What is imported here is paid by every command, the quickest too.
+Every command pays for what is imported here, the quickest too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
         from holdfast.apps.cli import output
 
         what = f"the answer could not be written: {error.strerror}"
-        output.failure("no_output", what, "what was asked for may be done", "--json" in words)
+        output.failure("no_output", what, "the command may have done its work", "--json" in words)
         return 1
 
 

@@ -1,4 +1,4 @@
-"""How the command speaks: data on stdout, talk on stderr, errors in one shape.
+"""How the command prints: data on stdout, messages on stderr, errors in one shape.
 
 Bytes are always UTF-8, whatever the terminal's locale says, so that what a program reads does not
 depend on where it runs. This module stands on the cold path: keep its imports few.
@@ -12,18 +12,18 @@ from holdfast.rules.errors import HoldfastError, UnknownKey
 
 
 def out(text: str) -> None:
-    """Data. Names of files may hold any bytes; they pass through unchanged."""
+    """Prints data. Names of files may hold any bytes; they pass through unchanged."""
     sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
 
 
 def talk(text: str) -> None:
-    """A line for whoever watches."""
+    """Prints a line for people, on stderr."""
     sys.stderr.buffer.write(f"{text}\n".encode("utf-8", "backslashreplace"))
     sys.stderr.buffer.flush()
 
 
 def flush() -> None:
-    """Whoever follows sees it now."""
+    """Hands over the data that was printed so far, for a reader that follows it."""
     sys.stdout.buffer.flush()
 
 
@@ -40,13 +40,13 @@ def quote(text: str) -> str:
 
 
 def failure(code: str, message: str, hint: str, as_json: bool, **more: object) -> None:
-    """What went wrong and what to do, on stderr."""
+    """Prints what went wrong and what to do, on stderr."""
     if as_json:
         import json
 
-        said = {"code": code, "message": message, "hint": hint, **more}
+        document = {"code": code, "message": message, "hint": hint, **more}
         # Half a surrogate pair may come in by an argument; JSON must stay UTF-8.
-        talk(json.dumps({"error": said}, ensure_ascii=False, separators=(",", ":")))
+        talk(json.dumps({"error": document}, ensure_ascii=False, separators=(",", ":")))
     else:
         talk(f"error: {message}")
         if hint:
@@ -54,7 +54,7 @@ def failure(code: str, message: str, hint: str, as_json: bool, **more: object) -
 
 
 def error(known: HoldfastError, as_json: bool) -> int:
-    """Reports one of our errors; returns the exit code."""
+    """Prints one of our errors; returns the exit code."""
     first = getattr(known, "first_available", None)
     more = {} if first is None else {"first_available": first}
     failure(known.code, known.message, known.hint, as_json, **more)

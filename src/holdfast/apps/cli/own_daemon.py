@@ -14,11 +14,11 @@ _PATIENCE_MS: Final = 5 * SECOND_MS
 
 
 def ask(home: Path, method: str, path: str) -> bytes:
-    """The body of its answer; NoDaemon if nobody serves the home."""
+    """The body of its answer; NoDaemon if no daemon serves the home."""
     socket = socket_path(HomePaths(home))
     if not socket.exists():
         raise NoDaemon(f"no daemon serves {home}")
-    # It brings TLS with it, which a command on a home without a daemon does not need.
+    # The client imports TLS, which a command on a home without a daemon does not need.
     from holdfast.transport.http_client import Client
 
     with closing(Client(f"unix:{socket}", read_ms=_PATIENCE_MS)) as client:
@@ -29,8 +29,8 @@ def ask(home: Path, method: str, path: str) -> bytes:
 
 
 def refresh(home: Path) -> bool:
-    """Tells it that links or keys have changed. False if there is none, or it is about to end: the
-    next one reads everything anew.
+    """Tells the daemon that links or keys have changed. False if there is none, or if it is about
+    to end: the next daemon reads everything anew.
     """
     try:
         ask(home, "POST", "/v1/refresh")

@@ -1,10 +1,9 @@
-"""How far long work is, on stderr, for people at a terminal only."""
+"""How far a long command has got, on stderr, for people at a terminal only."""
 
 from __future__ import annotations
 
 import sys
 from time import monotonic
-from types import TracebackType
 
 from holdfast.apps.cli.session import CommandSession
 
@@ -31,12 +30,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self._shown:
             self._write("\r\x1b[K")
 

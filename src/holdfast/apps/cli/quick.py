@@ -22,22 +22,22 @@ _FAMILIES = ("state", "memory")
 
 
 def run(argv: list[str]) -> int | None:
-    """The exit code, or None where the full command must look."""
-    asked = _parse(argv)
-    if asked is None:
+    """The exit code, or None where the full command must do the work."""
+    request = _parse(argv)
+    if request is None:
         return None
-    family, key, home, mesh, as_json = asked
+    family, key, home, mesh, as_json = request
     from holdfast.storage.sqlite.quick_read import Unusual
 
     try:
-        found = _answer(family, key, home, mesh, as_json)
+        answer = _answer(family, key, home, mesh, as_json)
     except UnknownKey as missing:
         return output.error(missing, as_json)
     except Unusual:
         return None
-    if found is None:
+    if answer is None:
         return None
-    output.out(found)
+    output.out(answer)
     return 0
 
 

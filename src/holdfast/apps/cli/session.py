@@ -1,7 +1,7 @@
 """One command at work: the home it opens, the mesh it means, the answer in two forms.
 
 A command opens what it needs through its `CommandSession` and answers through it: a JSON document
-for programs, or text for people. What this peer must still be told goes with the answer.
+for programs, or text for people. Warnings that the node has for its user go with the answer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from holdfast.apps.cli import output, tables
+from holdfast.apps.cli import documents, output, tables
+from holdfast.node.core.change import Receipt
 from holdfast.node.library.node import Mesh, Node, open_node
 from holdfast.rules.errors import BadInput, Conflict, NotAllowed, NotFound, Unknown, UnknownMesh
 from holdfast.rules.rows import WarningRow
@@ -42,13 +43,14 @@ class CommandSession:
         self._takes_id = takes_id
         self._asked_id = id
         self._open: tuple[Node, str | None] | None = None
-        self._untold: list[WarningRow] = []
+        self._warnings: list[WarningRow] = []
+        """Taken from the node, and not printed yet."""
 
     # --- what it works on --------------------------------------------------------------------
 
     @cached_property
     def id(self) -> str:
-        """The id of this write, minted before it: so it is known even if the outcome is not."""
+        """The id of this write, made before it: so it is known even if the outcome is not."""
         from holdfast.rules.ids import id_text, parse_id
         from holdfast.service.clock import SystemClock
 
@@ -75,28 +77,36 @@ class CommandSession:
         return resolve_home(self.home, os.environ)
 
     @contextmanager
-    def mesh(self) -> Iterator[Mesh]:
-        """The mesh that was asked for; what its peer must be told is told by the end."""
+    def warning_node(self) -> Iterator[Node]:
+        """As `node`; by the end of the block the warnings of all meshes are printed."""
+        with self.node() as node, self._warning(node, None):
+            yield node
+
+    @contextmanager
+    def mesh(self, name: str | None = None) -> Iterator[Mesh]:
+        """The mesh of this name, else of --mesh, else the only one; by the end of the block its
+        warnings are printed.
+        """
+        self.named_mesh = name or self.named_mesh
         with self.node() as node:
             mesh = node.mesh(self.named_mesh or _only_mesh(node))
-            with self.export(node, mesh.slug):
+            with self._warning(node, mesh.slug):
                 yield mesh
 
     @contextmanager
-    def export(self, node: Node, mesh: str | None = None) -> Iterator[None]:
-        """By the end of the block this peer is told what it must be told of a mesh, or of all."""
+    def _warning(self, node: Node, mesh: str | None) -> Iterator[None]:
         self._open = (node, mesh)
         try:
             yield
         except (Conflict, NotAllowed, NotFound):
-            # Why a command is refused is often just what waits to be told.
+            # A warning often says why the command is refused.
             self._collect()
             raise
         else:
             self._collect()
         finally:
             self._open = None
-            for row in self._untold:
+            for row in self._warnings:
                 self.warn(**_warning(row))
 
     @property
@@ -107,13 +117,13 @@ class CommandSession:
 
     @property
     def peer(self) -> str:
-        """Whose home it is, while a mesh is open."""
+        """The name of the node, while a mesh is open."""
         return self.opened.peer
 
     def _collect(self) -> None:
         if self._open is not None:
             node, mesh = self._open
-            self._untold += node.take_warnings(mesh)
+            self._warnings += node.take_warnings(mesh)
 
     # --- what it answers ---------------------------------------------------------------------
 
@@ -126,24 +136,29 @@ class CommandSession:
         else:
             tables.card(document, fields.split())
 
-    def wrote(self, document: Document, told: str) -> None:
-        """The answer to a write: its id as data, what was done as talk."""
+    def receipt(self, mesh: Mesh, done: Receipt, op: str, sentence: str, **subject: object) -> None:
+        """The answer to a write into a mesh; the sentence goes on with the mesh and the stamp."""
+        document = documents.receipt(done, mesh.slug, op=op, **subject)
+        self.wrote(document, f"{sentence} {mesh.slug} at {done.stamp}")
+
+    def wrote(self, document: Document, sentence: str) -> None:
+        """The answer to a write: its id as data, the sentence as talk."""
         if self.as_json:
             self._show_json(document)
         else:
             again = " (the same id had done it before)" if document.get("duplicate") else ""
-            output.talk(f"{told}{again}")
+            output.talk(f"{sentence}{again}")
             output.out(f"{document['id']}\n")
 
     def rows(self, documents: Iterable[Document], fields: str, *, empty: str) -> None:
-        """A list: as a JSON array, or as a table of these fields; never in memory as a whole."""
+        """A list: as a JSON array, or as a table of these fields. It is not held in memory."""
         if self.as_json:
             tables.json_array(documents)
         elif not tables.table(documents, fields.split()):
             output.talk(empty)
 
     def talk(self, text: str) -> None:
-        """Only for people: programs find what it says in the document."""
+        """A line for people only: programs find what it says in the document."""
         if not self.as_json:
             output.talk(text)
 
@@ -155,16 +170,16 @@ class CommandSession:
             output.talk(f"warning: {message}")
 
     def _show_json(self, document: Document) -> None:
-        # An object has room for what must be told; an array has not, there it goes to stderr.
+        # A JSON object has room for warnings. An array has not: there they go to stderr.
         self._collect()
-        if self._untold:
-            document = {**document, "warnings": [_warning(row) for row in self._untold]}
-            self._untold = []
+        if self._warnings:
+            document = {**document, "warnings": [_warning(row) for row in self._warnings]}
+            self._warnings = []
         output.out(f"{tables.encode(document).decode()}\n")
 
     @contextmanager
     def relaying(self) -> Iterator[None]:
-        """What the library logs meanwhile is said in the same way as everything else."""
+        """Prints what the library logs meanwhile as warnings."""
         relay = _Relay(self)
         logger = logging.getLogger("holdfast")
         logger.addHandler(relay)
@@ -202,10 +217,10 @@ _WARNINGS = {"task_claim_superseded": "your claim on task {entity} lost against 
 
 def _warning(row: WarningRow) -> dict[str, Any]:
     sentence = _WARNINGS.get(row.type, "{type} on {entity} by {by_peer}")
-    said = {"mesh": row.mesh, "entity": row.entity, "by_peer": row.by_peer}
+    subject = {"mesh": row.mesh, "entity": row.entity, "by_peer": row.by_peer}
     return {
         "code": row.type,
-        "message": sentence.format(type=row.type, **said),
-        **said,
+        "message": sentence.format(type=row.type, **subject),
+        **subject,
         "at_lamport": row.at_lamport,
     }

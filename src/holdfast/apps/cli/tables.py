@@ -20,7 +20,7 @@ from holdfast.apps.cli import output
 from holdfast.apps.cli.times import iso
 
 _PAGE_ROWS = 500
-"""Columns are fitted to so many rows at a time: a long list is not held in memory for its looks."""
+"""Columns are fitted to this many rows at a time, so that a long list is not held in memory."""
 _CELL_CHARS_MAX = 80
 _TITLES = {"event_at": "AT", "number": "NO"}
 
@@ -94,7 +94,7 @@ def visible(text: str) -> str:
 
 
 def fancy() -> bool:
-    """Is there somebody at a terminal that can do more than print, and wants it to?"""
+    """True at a terminal that can do more than print plain text, unless $NO_COLOR forbids it."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
     return sys.stdout.isatty() and not plain
 

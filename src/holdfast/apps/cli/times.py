@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
 
 
 class AsOf(TypedDict, total=False):
-    """A point in the past, as the library's keywords name it."""
+    """A point in the past of a node, as the keywords of the library name it."""
 
     offset: int
     lamport: int
@@ -51,7 +51,7 @@ def parse_time(text: str) -> int:
 
 
 def parse_as_of(text: str) -> AsOf:
-    """A point in the past, as the library's keyword: `offset:N`, `lamport:N` or a time."""
+    """A point in the past of a node: `offset:N`, `lamport:N` or a time."""
     kind, colon, number = text.partition(":")
     if colon and kind in ("offset", "lamport"):
         if not (number.isascii() and number.isdecimal()):

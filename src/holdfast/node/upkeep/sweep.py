@@ -43,18 +43,18 @@ class Ttl(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sweep removed."""
+    """What a sweep removed. As JSON, two fields keep the names that programs know."""
 
     consumers: tuple[str, ...] = ()
     """Readers that were absent for longer than they had declared, or that too much waited for."""
-    outbox_rows: int = 0
+    outbox_rows: int = msgspec.field(default=0, name="spool_rows")
     """What the broker has had for a while, or what was given up."""
     log_entries: int = 0
     tombstones: int = 0
     dedupe_rows: int = 0
     inbox_rows: int = 0
     """Messages that have gone with the log."""
-    broker_position_rows: int = 0
+    broker_position_rows: int = msgspec.field(default=0, name="heard_rows")
     """Where they and others stood at the broker."""
     blobs: int = 0
     orphans: int = 0

@@ -19,13 +19,12 @@ What must hold meanwhile is stated in `delivery_books` and `delivery_queues`. In
 
 The same seed tells the same story again:
 
-    python -m holdfast.simulate.delivery.delivery 42
+    python -m holdfast.simulate delivery 42
 """
 
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
@@ -65,7 +64,7 @@ from holdfast.simulate.nodes.link import SimulatedLink
 from holdfast.simulate.nodes.nodes import running, set_aside
 from holdfast.simulate.world.invariants import audit
 from holdfast.simulate.world.machine import Died, Machine
-from holdfast.simulate.world.seeds import replay_seeds, replayable
+from holdfast.simulate.world.seeds import replayable
 from holdfast.storage.broker.sqlite import SqliteBrokerStore
 from holdfast.storage.files.durable import durable_replace
 from holdfast.storage.files.home import HomePaths
@@ -315,7 +314,3 @@ def tell(seed: int) -> DeliveryWorld:
         world.storm(hours=HOURS)
         world.calm()
     return world
-
-
-if __name__ == "__main__":
-    sys.exit(replay_seeds(tell, sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""The books of one simulated disk: its calls, its faults, and who bears which name.
+"""The records of one simulated disk: its calls, its faults, and which file has which name.
 
 Everything that does I/O on a simulated disk (the VFS under SQLite, the watch over plain files) asks
 here first whether the call may pass, and reports here afterwards what it changed.
@@ -13,16 +13,23 @@ from collections import Counter
 from collections.abc import Callable
 
 from holdfast.simulate.disk.faults import DiskCall, Kind, Op, Plan, healthy
-from holdfast.simulate.disk.platter import Deleted, Event, FileCreated, FileFound, Renamed
+from holdfast.simulate.disk.platter import (
+    Deleted,
+    DirectoryMade,
+    Event,
+    FileCreated,
+    FileFound,
+    Renamed,
+)
 
 Witness = Callable[[Event], None]
 
 
 class CallLog:
-    """Counts calls, asks the plan, numbers files, and tells a witness what happened, in order.
+    """Counts calls, asks the plan, numbers files, and reports every change to a witness, in order.
 
-    `lock` is held by whoever changes the disk, from the question to the report, so that the order
-    of the reports is the order of the changes whatever the threads do.
+    A caller that changes the disk holds `lock` from `enter` until its report, so that the order of
+    the reports is the order of the changes whatever the threads do.
     """
 
     def __init__(
@@ -41,11 +48,11 @@ class CallLog:
         self.life = 0
         """How often the process has died."""
         self.backstage = False
-        """True while the simulator itself moves files, which nobody shall see or count."""
+        """True while the simulator itself moves files, which is neither counted nor reported."""
         self._files = itertools.count(1)
 
     def enter(self, op: Op, path: str, *, creates: bool = False) -> Kind | None:
-        """Counts a call; the answer is the fault that it must fail with, or None."""
+        """Counts a call; returns the fault that it must fail with, or None."""
         call = DiskCall(self.calls, op, os.path.basename(path), creates)
         self.calls += 1
         self.counts[op] += 1
@@ -57,27 +64,31 @@ class CallLog:
         return kind
 
     def create(self, path: str) -> int:
-        """A file was created; the answer is its number."""
+        """Records that a file was created; returns its number."""
         file = self.names[path] = next(self._files)
         self.witness(FileCreated(path, file))
         return file
 
     def find(self, path: str, content: bytes) -> int:
-        """A file was there before this disk knew it; the answer is its number."""
+        """Records a file that was there before this disk knew it; returns its number."""
         file = self.names[path] = next(self._files)
         self.witness(FileFound(path, file, content))
         return file
 
     def delete(self, path: str) -> None:
-        """The file under this path was deleted."""
+        """Records that the file or directory under this path was deleted."""
         self.names.pop(path, None)
         self.witness(Deleted(path))
 
+    def make_directory(self, path: str) -> None:
+        """Records that a directory was made."""
+        self.witness(DirectoryMade(path))
+
     def move(self, source: str, target: str) -> None:
-        """The file under a path that is known got another one."""
+        """Records that a known file was renamed."""
         file = self.names[target] = self.names.pop(source)
         self.witness(Renamed(source, target, file))
 
 
 def _look_away(event: Event) -> None:
-    """The witness of a disk that nobody watches."""
+    """The witness of a disk whose changes nobody records."""

@@ -6,7 +6,7 @@ A **plan** is asked before every call. It answers with the kind of fault, or Non
 * ``full``: no space is left. Half of the write is there, as a disk fills up in the middle of one.
   Only calls that need space (a write, the creation of a file) can be refused so.
 
-`FailAt` is the plan for trying every call in turn, `FailSometimes` the one for a simulated world.
+`FailAt` is the plan for trying every call in turn, `FailSometimes` the one for random faults.
 """
 
 from __future__ import annotations

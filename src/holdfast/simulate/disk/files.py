@@ -27,8 +27,6 @@ from holdfast.simulate.disk.faults import Op, system_error
 from holdfast.simulate.disk.platter import (
     SECTOR_BYTES,
     Cut,
-    Deleted,
-    DirectoryMade,
     DirectorySynced,
     FileWritten,
     Synced,
@@ -43,9 +41,9 @@ _WATCHED: Final = (
 
 
 @contextmanager
-def watch_files(ledger: CallLog, root: Path) -> Iterator[None]:
+def watch_files(call_log: CallLog, root: Path) -> Iterator[None]:
     """Lets the disk see what this process does to files below `root`; several watches may nest."""
-    watch = _Watch(ledger, str(root.resolve()))
+    watch = _Watch(call_log, str(root.resolve()))
     for name in _WATCHED:
         setattr(os, name, getattr(watch, name))
     try:
@@ -65,9 +63,9 @@ class _Opened(NamedTuple):
 
 
 class _Watch:
-    def __init__(self, ledger: CallLog, root: str) -> None:
+    def __init__(self, call_log: CallLog, root: str) -> None:
         self.real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in _WATCHED}
-        self._ledger = ledger
+        self._call_log = call_log
         self._root = root + os.sep
         self._opened: dict[int, _Opened] = {}
 
@@ -76,7 +74,7 @@ class _Watch:
         if watched is None:
             fd: int = self.real["open"](path, flags, mode, dir_fd=dir_fd)
             return fd
-        with self._ledger.lock:
+        with self._call_log.lock:
             creates = bool(flags & os.O_CREAT) and not os.path.lexists(watched)
             self._enter_or_fail("open", watched, creates=creates)
             fd = self.real["open"](path, flags, mode)
@@ -84,10 +82,10 @@ class _Watch:
             is_directory = os.path.isdir(watched)
             file = None if is_directory else self._number(watched, creates)
             self._opened[fd] = _Opened(
-                watched, file, status.st_dev, status.st_ino, self._ledger.life
+                watched, file, status.st_dev, status.st_ino, self._call_log.life
             )
             if file is not None and flags & os.O_TRUNC and not creates:
-                self._ledger.witness(Cut(file, 0))
+                self._call_log.witness(Cut(file, 0))
             return fd
 
     def write(self, fd: int, data: bytes | bytearray | memoryview) -> int:
@@ -95,15 +93,15 @@ class _Watch:
         if opened is None or opened.file is None:
             written: int = self.real["write"](fd, data)
             return written
-        with self._ledger.lock:
-            kind = self._ledger.enter("write", opened.path)
+        with self._call_log.lock:
+            kind = self._call_log.enter("write", opened.path)
             content = bytes(data)
             if kind == "full":
                 content = content[: len(content) // 2 // SECTOR_BYTES * SECTOR_BYTES]
             if kind != "ioerr":
                 written = self.real["write"](fd, content)
                 offset = os.lseek(fd, 0, os.SEEK_CUR) - written
-                self._ledger.witness(FileWritten(opened.file, offset, content[:written]))
+                self._call_log.witness(FileWritten(opened.file, offset, content[:written]))
             if kind is not None:
                 raise system_error(kind, opened.path)
             return written
@@ -113,26 +111,26 @@ class _Watch:
         if opened is None or opened.file is None:
             self.real["ftruncate"](fd, length)
             return
-        with self._ledger.lock:
+        with self._call_log.lock:
             self._enter_or_fail("truncate", opened.path)
             self.real["ftruncate"](fd, length)
-            self._ledger.witness(Cut(opened.file, length))
+            self._call_log.witness(Cut(opened.file, length))
 
     def fsync(self, fd: int) -> None:
         opened = self._known(fd)
         if opened is None:
             self.real["fsync"](fd)
             return
-        with self._ledger.lock:
-            kind = self._ledger.enter("sync", opened.path)
+        with self._call_log.lock:
+            kind = self._call_log.enter("sync", opened.path)
             if kind is not None:
                 if opened.file is not None:
-                    self._ledger.witness(SyncFailed(opened.file))
+                    self._call_log.witness(SyncFailed(opened.file))
                 raise system_error(kind, opened.path)
             if opened.file is None:
-                self._ledger.witness(DirectorySynced(opened.path))
+                self._call_log.witness(DirectorySynced(opened.path))
             else:
-                self._ledger.witness(Synced(opened.file))
+                self._call_log.witness(Synced(opened.file))
 
     def fdatasync(self, fd: int) -> None:
         self.fsync(fd)
@@ -150,50 +148,48 @@ class _Watch:
             self.real["replace"](src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
             return
         assert not os.path.isdir(source), "a directory cannot be renamed on a watched disk"
-        with self._ledger.lock:
+        with self._call_log.lock:
             self._enter_or_fail("rename", target)
             if os.path.lexists(source):
                 self._number(source, creates=False)
             self.real["replace"](src, dst)
-            self._ledger.move(source, target)
+            self._call_log.move(source, target)
 
     rename = replace
 
     def unlink(self, path: _Path, *, dir_fd: int | None = None) -> None:
-        watched = self._below(path, dir_fd)
-        if watched is None:
-            self.real["unlink"](path, dir_fd=dir_fd)
-            return
-        with self._ledger.lock:
-            self._enter_or_fail("delete", watched)
-            self.real["unlink"](path)
-            self._ledger.delete(watched)
+        self._change("unlink", "delete", self._call_log.delete, dir_fd, path)
 
     remove = unlink
 
     def mkdir(self, path: _Path, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
-        watched = self._below(path, dir_fd)
-        if watched is None:
-            self.real["mkdir"](path, mode, dir_fd=dir_fd)
-            return
-        with self._ledger.lock:
-            self._enter_or_fail("mkdir", watched)
-            self.real["mkdir"](path, mode)
-            self._ledger.witness(DirectoryMade(watched))
+        self._change("mkdir", "mkdir", self._call_log.make_directory, dir_fd, path, mode)
 
     def rmdir(self, path: _Path, *, dir_fd: int | None = None) -> None:
+        self._change("rmdir", "delete", self._call_log.delete, dir_fd, path)
+
+    def _change(
+        self,
+        name: str,
+        op: Op,
+        record: Callable[[str], None],
+        dir_fd: int | None,
+        path: _Path,
+        *more: int,
+    ) -> None:
+        """Calls the real function; on a watched path the call may fail, and is recorded."""
         watched = self._below(path, dir_fd)
         if watched is None:
-            self.real["rmdir"](path, dir_fd=dir_fd)
+            self.real[name](path, *more, dir_fd=dir_fd)
             return
-        with self._ledger.lock:
-            self._enter_or_fail("delete", watched)
-            self.real["rmdir"](path)
-            self._ledger.witness(Deleted(watched))
+        with self._call_log.lock:
+            self._enter_or_fail(op, watched)
+            self.real[name](path, *more)
+            record(watched)
 
     def _below(self, path: _Path, dir_fd: int | None) -> str | None:
         """The absolute path if it is ours to watch."""
-        if dir_fd is not None or self._ledger.backstage:
+        if dir_fd is not None or self._call_log.backstage:
             return None
         absolute = os.path.abspath(os.fsdecode(path))
         return absolute if f"{absolute}{os.sep}".startswith(self._root) else None
@@ -201,22 +197,22 @@ class _Watch:
     def _known(self, fd: int) -> _Opened | None:
         """What we opened under this number, unless it was closed and given out again since."""
         opened = self._opened.get(fd)
-        if opened is None or self._ledger.backstage:
+        if opened is None or self._call_log.backstage:
             return None
         status = os.fstat(fd)
         if (status.st_dev, status.st_ino) != (opened.device, opened.inode):
             return None
-        if opened.life != self._ledger.life:
-            raise system_error("ioerr", opened.path)  # the dead write nothing, and are told so
+        if opened.life != self._call_log.life:
+            raise system_error("ioerr", opened.path)  # opened by a process that has died since
         return opened
 
     def _number(self, path: str, creates: bool) -> int:
         if creates:
-            return self._ledger.create(path)
-        known = self._ledger.names.get(path)
-        return self._ledger.find(path, Path(path).read_bytes()) if known is None else known
+            return self._call_log.create(path)
+        known = self._call_log.names.get(path)
+        return self._call_log.find(path, Path(path).read_bytes()) if known is None else known
 
     def _enter_or_fail(self, op: Op, path: str, *, creates: bool = False) -> None:
-        kind = self._ledger.enter(op, path, creates=creates)
+        kind = self._call_log.enter(op, path, creates=creates)
         if kind is not None:
             raise system_error(kind, path)

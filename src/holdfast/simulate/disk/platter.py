@@ -1,10 +1,10 @@
-"""What is really on the disk, as opposed to what a program has been told.
+"""What is really on the disk, as opposed to what a program was answered.
 
 A write that returned is in the cache of the operating system; only a sync brings it to the platter.
 Until then a power loss may keep it, lose it, or keep some of its sectors. The same holds for names:
 a created, renamed or deleted file is sure only after its *directory* was synced. This module is the
 bookkeeping for that and does no I/O: it is fed events in the order in which they happened and
-answers which files a power loss leaves.
+returns the files that a power loss leaves.
 
 Whatever is not yet sure is **pending**. A pending thing has parts (a write has its sectors, all
 else is one part), and its **fate** is a bit mask of the parts that reached the platter: 0 is lost,
@@ -28,7 +28,7 @@ _DIRECTORY: Final = -1
 
 
 class FileFound(NamedTuple):
-    """The file was there, safe on the platter, before anyone watched."""
+    """The file was there, safe on the platter, before the disk was watched."""
 
     path: str
     file: int
@@ -58,7 +58,7 @@ class Synced(NamedTuple):
 
 
 class SyncFailed(NamedTuple):
-    """The disk refused to sync. The system takes all for clean now and never tries again."""
+    """The disk refused to sync. The system then takes all pages for clean and never tries again."""
 
     file: int
 

@@ -34,7 +34,7 @@ Check = Callable[[Path, tuple[object, ...]], None]
 
 
 class Acknowledged(NamedTuple):
-    """A mark in the record: from here on somebody relies on this."""
+    """A mark in the record: from here on a caller relies on this."""
 
     what: object
 

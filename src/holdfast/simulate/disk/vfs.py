@@ -44,8 +44,8 @@ _SYNCS_DIRECTORY: Final = (
 class Generation(apsw.VFS):
     """The VFS of one life of the process; the next life registers another under the same name."""
 
-    def __init__(self, name: str, ledger: CallLog) -> None:
-        self.ledger = ledger
+    def __init__(self, name: str, call_log: CallLog) -> None:
+        self.call_log = call_log
         self.alive = True
         super().__init__(name, BASE)
 
@@ -57,22 +57,22 @@ class Generation(apsw.VFS):
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
         if path is None or flags[0] & _TEMPORARY:
             return apsw.VFSFile(BASE, name, flags)
-        with self.ledger.lock:
+        with self.call_log.lock:
             if not self.alive:
                 raise sqlite_error("open", "ioerr")
             return _File(self, name, path, flags)
 
     def xDelete(self, filename: str, syncdir: bool) -> None:
-        with self.ledger.lock:
+        with self.call_log.lock:
             if not self.alive:
-                return  # the dead tidy up behind themselves; the files are not theirs any more
-            kind = self.ledger.enter("delete", filename)
+                return  # a dead process closes its connections; the files are not its own any more
+            kind = self.call_log.enter("delete", filename)
             if kind is not None:
                 raise sqlite_error("delete", kind)
             super().xDelete(filename, syncdir)
-            self.ledger.delete(filename)
+            self.call_log.delete(filename)
             if syncdir:
-                self.ledger.witness(DirectorySynced(os.path.dirname(filename)))
+                self.call_log.witness(DirectorySynced(os.path.dirname(filename)))
 
 
 class _File(apsw.VFSFile):
@@ -85,25 +85,25 @@ class _File(apsw.VFSFile):
         path: str,
         flags: list[int],
     ) -> None:
-        ledger = generation.ledger
+        call_log = generation.call_log
         creates = bool(flags[0] & apsw.SQLITE_OPEN_CREATE) and not os.path.exists(path)
-        kind = ledger.enter("open", path, creates=creates)
+        kind = call_log.enter("open", path, creates=creates)
         if kind is not None:
             raise sqlite_error("open", kind)
         super().__init__(BASE, name, flags)
         self._generation = generation
-        self._ledger = ledger
+        self._call_log = call_log
         self._path = path
         self._owes_directory_sync = bool(flags[0] & _SYNCS_DIRECTORY)
         if creates:
-            self._file = ledger.create(path)
-        elif path in ledger.names:
-            self._file = ledger.names[path]
+            self._file = call_log.create(path)
+        elif path in call_log.names:
+            self._file = call_log.names[path]
         else:
             # Through this handle: to open and close the file once more would drop SQLite's locks.
             size = super().xFileSize()
-            self._file = ledger.find(path, super().xRead(size, 0) if size else b"")
-        ledger.handles += 1
+            self._file = call_log.find(path, super().xRead(size, 0) if size else b"")
+        call_log.handles += 1
         self._open = True
 
     def xRead(self, amount: int, offset: int) -> bytes:
@@ -115,54 +115,54 @@ class _File(apsw.VFSFile):
         return super().xFileSize()
 
     def xWrite(self, data: Buffer, offset: int) -> None:
-        with self._ledger.lock:
+        with self._call_log.lock:
             kind = self._enter("write")
             content = bytes(data)
             if kind == "full":
                 content = content[: len(content) // 2 // SECTOR_BYTES * SECTOR_BYTES]
             if content and kind != "ioerr":
                 super().xWrite(content, offset)
-                self._ledger.witness(FileWritten(self._file, offset, content))
+                self._call_log.witness(FileWritten(self._file, offset, content))
             if kind is not None:
                 raise sqlite_error("write", kind)
 
     def xTruncate(self, newsize: int) -> None:
-        with self._ledger.lock:
+        with self._call_log.lock:
             kind = self._enter("truncate")
             if kind is not None:
                 raise sqlite_error("truncate", kind)
             super().xTruncate(newsize)
-            self._ledger.witness(Cut(self._file, newsize))
+            self._call_log.witness(Cut(self._file, newsize))
 
     def xSync(self, flags: int) -> None:
-        with self._ledger.lock:
+        with self._call_log.lock:
             kind = self._enter("sync")
             if kind is not None:
                 if self._generation.alive:
-                    self._ledger.witness(SyncFailed(self._file))
+                    self._call_log.witness(SyncFailed(self._file))
                 raise sqlite_error("sync", kind)
             # No real sync: the witness decides what survives, and a real one costs the most time.
-            self._ledger.witness(Synced(self._file))
+            self._call_log.witness(Synced(self._file))
             if self._owes_directory_sync:
                 self._owes_directory_sync = False
-                self._ledger.witness(DirectorySynced(os.path.dirname(self._path)))
+                self._call_log.witness(DirectorySynced(os.path.dirname(self._path)))
 
     def xClose(self) -> None:
-        with self._ledger.lock:
+        with self._call_log.lock:
             if self._open and self._generation.alive:
-                self._ledger.handles -= 1
+                self._call_log.handles -= 1
             self._open = False
         super().xClose()
 
     def _pass_or_fail(self, op: Op) -> None:
-        """For calls that change nothing; the dead may look at their old files."""
+        """For calls that change nothing; a dead process may still read its old files."""
         if not self._generation.alive:
             return
-        with self._ledger.lock:
-            kind = self._ledger.enter(op, self._path)
+        with self._call_log.lock:
+            kind = self._call_log.enter(op, self._path)
         if kind is not None:
             raise sqlite_error(op, kind)
 
     def _enter(self, op: Op) -> Kind | None:
-        """The dead write nothing and are told so: else one might acknowledge what is lost."""
-        return self._ledger.enter(op, self._path) if self._generation.alive else "ioerr"
+        """A dead process gets an error for every write: else it might acknowledge what is lost."""
+        return self._call_log.enter(op, self._path) if self._generation.alive else "ioerr"

@@ -1,8 +1,8 @@
 """Where a workload plays: scratch directories, and the shape of a workload.
 
 A workload opens a database in `directory` through the VFS that it is given, changes it, and calls
-`acknowledge` with whatever it would have told a caller is safe. It may raise: disks fail. It should
-close what it opened; what it leaves open is cut off as if its process had been killed.
+`acknowledge` with each thing that it would have reported as safe. It may raise: disks fail. It
+should close what it opened; what it leaves open is cut off as if its process had been killed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def lay_out(image: Image) -> None:
 
 
 def write_new(path: str, content: bytes) -> None:
-    """A private file, as the store makes them; not durable, for this is the stage, not the play."""
+    """Writes a private file, as the store does, but not durably: the simulator never crashes."""
     with open(path, "xb", opener=_private) as file:
         file.write(content)
 

@@ -8,7 +8,7 @@ between them.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from os import SEEK_END
 from typing import Final, NamedTuple
@@ -37,26 +37,26 @@ from holdfast.service.caller import Caller
 from holdfast.storage.ports import Transaction
 
 PIECE_BYTES: Final = 48 * 1024
-"""So that the objects of a world come in two pieces."""
+"""Small enough that the objects of a world come in two pieces."""
 OWN_TROUBLE: Final = (Broken, Unknown, DiskFull, StoreBusy, StoreClosed)
-"""What is wrong with a node's own disk."""
+"""Errors of a node's own disk, which the other side does not hear of."""
 
 
 class Retirement(NamedTuple):
-    """Asks the source to forget a consumer."""
+    """The question that makes the source forget a consumer."""
 
     consumer: str
 
 
 class Piece(NamedTuple):
-    """Asks for a part of an object."""
+    """The question for a part of an object."""
 
     sha256: str
     start: int
 
 
 class Object(NamedTuple):
-    """A part of an object and the size of all of it; None if the source does not have it."""
+    """The answer: a part of an object, and its whole size; None if the source does not have it."""
 
     size: int | None
     content: bytes = b""
@@ -68,7 +68,7 @@ Answer = Batch | Object | HoldfastError | None
 
 @dataclass(slots=True)
 class ReaderState:
-    """What the reader's process knows of a link besides the row in its database."""
+    """What the reader's process has in memory about a link, besides the row in its database."""
 
     connected: bool = False
     attempts: int = 0
@@ -76,7 +76,7 @@ class ReaderState:
     awaited: int = 0
     """The number of the question whose answer it waits for."""
     new_epoch: int | None = None
-    """What the source said that it counts in now, if it said so."""
+    """The epoch in which the source counts now, if an answer said so."""
     batch: Batch | None = None
     """Entries that wait for the objects that they name."""
     absent: set[str] = field(default_factory=set)
@@ -91,28 +91,19 @@ class SimulatedLink:
     reader: str
     source: str
     filter: Filter
-    """As its row says it: what is asked for, and whose entries the source may carry."""
+    """As in its row: what the reader asks for, and whose entries the source may carry."""
     reads: tuple[str, ...] | None = None
     """The meshes that the source lets the reader read; None for all."""
     retire_ms: int | None = None
     retire_lag: int | None = None
     slow: bool = False
-    """Its reader seldom asks."""
+    """Its reader asks seldom."""
     added_at: int = 0
-    mind: ReaderState = field(default_factory=ReaderState)
+    memory: ReaderState = field(default_factory=ReaderState)
 
     def anew(self, filter: Filter) -> SimulatedLink:
         """The same link, added again: it has read nothing."""
-        return SimulatedLink(
-            self.name,
-            self.reader,
-            self.source,
-            filter,
-            self.reads,
-            self.retire_ms,
-            self.retire_lag,
-            self.slow,
-        )
+        return replace(self, filter=filter, added_at=0, memory=ReaderState())
 
     @property
     def consumer(self) -> str:
@@ -131,7 +122,7 @@ class SimulatedLink:
 
 
 def serve(node: Node, relation: SimulatedLink, question: Question) -> tuple[Answer]:
-    """What a node answers; what is wrong with its own disk, the other side does not hear."""
+    """What a node answers to a question; raises errors of its own disk."""
     engine, caller = node._engine, relation.caller
     try:
         match question:
@@ -172,7 +163,7 @@ def take_in(engine: NodeEngine, link: str, batch: Batch) -> receive.BatchReceive
 
 
 def lacking_of(engine: NodeEngine, batch: Batch, absent: Collection[str]) -> list[Piece]:
-    """What has to be asked for before the batch may be taken in."""
+    """The pieces of objects that the reader must have before it may take the batch in."""
     blobs = engine.blobs
     return [
         Piece(named.sha256, blobs.partial(named.sha256))
@@ -194,7 +185,7 @@ def row_of(node: Node, link: str) -> LinkRow | None:
 
 
 def add_link(node: Node, relation: SimulatedLink) -> None:
-    """As a person would: trust the zone, then add the link."""
+    """Adds a link as a person would: trusts the zone, then adds the link."""
     now = relation.added_at = node._engine.ctx.now_ms()
     key = ZoneKey(key=sha256(relation.source.encode()).digest(), added_at=now)
     zone = ZoneRow(name=relation.source, keys=(key,), added_at=now)

@@ -1,11 +1,11 @@
 """The other end of a link for code that waits for its answers.
 
-`Direct` is for people: to tell a source that a link is removed, or to ask it what it still holds.
-Nobody waits for such an answer for long, so it comes at once or not at all.
+`Direct` serves commands of people, which tell a source that a link is removed, or ask what it still
+holds. The answer comes at once or not at all.
 
-`RecordedAnswers` is for the link itself, whose questions travel: it gives the answers that have
-come so far, and says what is to be asked next where there is none yet (`Ask`). Whoever runs code
-with it runs it again with each new answer.
+`RecordedAnswers` serves the link itself, whose questions travel: it gives the answers that have
+come so far, and raises `Ask` with the question that has no answer yet. Its caller sends that
+question, and runs the same code again when the answer has come.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Ask(Exception):
-    """This has to be asked first."""
+    """The question that must be answered before the code can go on."""
 
     def __init__(self, question: Question) -> None:
         super().__init__(str(question))
@@ -41,7 +41,7 @@ class Ask(Exception):
 
 
 class _Source(ABC):
-    """A source, by one way to have a question answered."""
+    """A source of a link, made from one function that answers questions."""
 
     @abstractmethod
     def answer(self, question: Question) -> Answer: ...
@@ -67,7 +67,7 @@ class _Source(ABC):
         return self._piece(sha, start).content[:size]
 
     def abort(self) -> None:
-        return None  # nobody waits
+        return None  # no call is under way
 
     def close(self) -> None:
         return None  # nothing is open
@@ -85,7 +85,7 @@ class _Source(ABC):
 
 
 class Direct(_Source):
-    """A source that is asked without a network between."""
+    """A source that is asked directly, without the network."""
 
     def __init__(self, world: ZoneWorld, relation: SimulatedLink) -> None:
         self._world, self._relation = world, relation
@@ -103,7 +103,7 @@ class Direct(_Source):
 
 
 class RecordedAnswers(_Source):
-    """A source whose answers have come already, in the order of the questions."""
+    """A source that repeats answers which have come already, in the order of the questions."""
 
     def __init__(self, answers: Sequence[Answer]) -> None:
         self._answers = list(answers)
@@ -115,7 +115,7 @@ class RecordedAnswers(_Source):
 
 
 def reach_in(world: ZoneWorld, reader: str, row: LinkRow) -> LinkSource:
-    """A connection for a link, as `node.links` asks for one."""
+    """The connection for a link of `reader`, in the form that `node.links` expects."""
     for relation in world.entitlement.ever:
         if (relation.reader, relation.name) == (reader, row.name):
             found = relation

@@ -12,12 +12,12 @@ every restart, and every few events besides, it looks for broken promises:
 * whatever `holdfast.simulate.world.invariants` asks of a node holds;
 * no node refuses what another one wrote.
 
-A storm has an end. Then `calm` lets the nodes talk until nobody has news, and all of them must hold
-the same rows. (`holdfast.simulate.zones.zones` has worlds where not everybody hears everything.) A
+A storm has an end. Then `calm` lets the nodes talk until none has news, and all of them must hold
+the same rows. (`holdfast.simulate.zones.zones` has worlds where not every node gets everything.) A
 promise that breaks raises `PromiseBroken`, which names the seed; the same seed tells the same story
 again, line by line:
 
-    python -m holdfast.simulate.nodes.nodes 42
+    python -m holdfast.simulate nodes 42
 
 Put your own code into such a world by handlers, which see every entry that a node takes in, at
 least once, and may write. Here three workers claim whatever task they hear of:
@@ -48,7 +48,6 @@ process at a time has a home open.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -72,7 +71,7 @@ from holdfast.simulate.world.log_history import LogHistory
 from holdfast.simulate.world.machine import Died, Machine
 from holdfast.simulate.world.network import LineQuality, Network
 from holdfast.simulate.world.promises import Promises
-from holdfast.simulate.world.seeds import PromiseBroken, replay_seeds, replayable
+from holdfast.simulate.world.seeds import PromiseBroken, replayable
 from holdfast.simulate.world.workload import TTL, Answers, WorkItem, Workload
 from holdfast.simulate.world.world import World
 from holdfast.storage.ports import Reader
@@ -109,7 +108,7 @@ class NodeWorld(World):
         self.meshes = tuple(meshes)
         self.marks: Marks = Counter()
         self.happened: Counter[str] = Counter()
-        """What links met with."""
+        """How often links met each kind of event."""
         self.machines: dict[str, Machine] = {}
         self.links = Network(self, self._mark)
         self.promises = {peer: Promises(peer) for peer in peers}
@@ -141,7 +140,7 @@ class NodeWorld(World):
                 node.create_mesh(mesh)
         for relation in self.relations:
             add_link(running(self.machines[relation.reader]), relation)
-            # From now on the source waits for it.
+            # From now on the source keeps its log for this reader.
             self.pull(relation)
         self.run(until=self.ticks + SECOND_MS * 10)
         return self
@@ -155,7 +154,7 @@ class NodeWorld(World):
         self._stack.close()
 
     def topology(self) -> list[SimulatedLink]:
-        """Everybody pulls from everybody, whoever wrote it."""
+        """The links of this world: every node pulls from every other, entries of all origins."""
         return [
             SimulatedLink(f"from-{source}", reader, source, Filter(meshes=self.meshes))
             for reader, source in self.pairs()
@@ -164,11 +163,11 @@ class NodeWorld(World):
     # --- what a story is made of ----------------------------------------------------------------
 
     def handle(self, handler: Handler) -> None:
-        """Calls it with the node and each entry that a node takes in, its own ones left out."""
+        """Calls the handler with a node and each entry that the node takes in from others."""
         self._handlers.append(handler)
 
     def storm(self, *, hours: float = 16) -> None:
-        """Random work under random faults, for so long."""
+        """Random work under random faults, for this many hours of simulated time."""
         storm = self.new_storm()
         storm.begin()
         self.run(until=self.ticks + int(hours * HOUR_MS))
@@ -178,7 +177,7 @@ class NodeWorld(World):
         return Storm(self)
 
     def calm(self) -> None:
-        """No more faults: everyone starts, hears all news and must then hold what it should."""
+        """No more faults: every node starts, gets all news and must then hold what it should."""
         self.links.heal()
         self.links.line = LineQuality()
         for machine in self.machines.values():
@@ -194,7 +193,7 @@ class NodeWorld(World):
         self.compare()
 
     def perform(self, machine: Machine, chore: WorkItem) -> bool:
-        """One piece of work; False if it should be asked for again."""
+        """A node does one piece of work; False if its caller should ask for it again."""
         promises = self.promises[machine.peer]
         self._swept = self._swept or chore.op == "sweep"
         answers: Answers
@@ -218,7 +217,7 @@ class NodeWorld(World):
         return not any(isinstance(answer, Unknown | DiskFull | StoreFailed) for answer in answers)
 
     def start(self, machine: Machine) -> bool:
-        """Starts a machine and looks whether all that it promised is there; False if it cannot."""
+        """Starts a machine and checks its promises; False if it does not start."""
         try:
             machine.start()
         except Died:
@@ -237,7 +236,7 @@ class NodeWorld(World):
         return False
 
     def reopen(self, machine: Machine) -> None:
-        """A restart of the process, which a failed disk or an unknown outcome asks for."""
+        """Restarts the process, as a failed disk or an unknown outcome requires."""
         if not machine.up:
             return
         try:
@@ -249,7 +248,7 @@ class NodeWorld(World):
         self.start(machine)
 
     def pull(self, relation: SimulatedLink) -> None:
-        """One node asks another for news."""
+        """The reader of a link asks its source for news."""
         self.pulling.pull(relation)
 
     def pairs(self) -> list[tuple[str, str]]:
@@ -259,7 +258,7 @@ class NodeWorld(World):
     # --- what nodes do --------------------------------------------------------------------------
 
     def run_on(self, machine: Machine, what: str, act: Callable[[Node], T]) -> T | None:
-        """Lets a node do something that is not a chore; None if it could not."""
+        """Lets a node do something that is not a piece of work; None if it could not."""
         if not machine.up:
             return None
         try:
@@ -274,12 +273,12 @@ class NodeWorld(World):
     def _act(self, machine: Machine, act: Callable[[Node], T]) -> T:
         with machine.activity():
             result = act(running(machine))
-        # Only now: one that died in the middle of it has answered nobody.
+        # Only now: a node that died in the middle of it has answered nobody.
         self.observe(machine)
         return result
 
     def take(self, relation: SimulatedLink, act: Callable[[Node], T]) -> T | None:
-        """A reader takes something in. Whatever is in its log after that came from the source."""
+        """A reader takes something in. What its log gains by that came from the source."""
         machine = self.machines[relation.reader]
         self.observe(machine)
         self._taking_from[machine.peer] = relation.source
@@ -288,17 +287,17 @@ class NodeWorld(World):
         return result
 
     def given(self, relation: SimulatedLink, batch: Batch) -> None:
-        """A source has given this to a reader; it is on its way."""
+        """Called when a source has answered a reader with this batch."""
 
     def begins(
         self, relation: SimulatedLink, known_epoch: int, found: Batch, start: int | None
     ) -> None:
-        """A reader is about to begin in a log whose epoch it has not read in; it knew another one,
-        or none (0). Without a start it knows that it misses something.
+        """Called when a reader is about to read in an epoch that is new to it; before, it knew
+        `known_epoch`, or none (0). Without a start the reader knows that it misses something.
         """
 
     def observe(self, machine: Machine) -> None:
-        """Looks what a node's log has gained since the last time, if it can be asked."""
+        """Looks what a node's log has gained since the last time, if the node runs."""
         if not machine.up or not self._has_changed(machine):
             return
         with machine.weather.fine(), running(machine)._engine.store.read() as tx:
@@ -312,7 +311,7 @@ class NodeWorld(World):
         )
 
     def _has_changed(self, machine: Machine) -> bool:
-        """Whether it has committed something, or may have, since it was last asked."""
+        """Whether the node has committed something, or may have, since the last call."""
         peer, node = machine.peer, running(machine)
         if self._watched.get(peer) is not node:
             self._watched[peer] = node
@@ -323,11 +322,11 @@ class NodeWorld(World):
         return changed
 
     def observed(self, machine: Machine, tx: Reader) -> list[str]:
-        """More to look at after everything that a node does; what is wrong, as sentences."""
+        """More checks after everything that a node does; returns what is wrong, as sentences."""
         return []
 
     def _hand_over(self, machine: Machine) -> None:
-        """Gives handlers what has arrived; what a death keeps from them comes after the restart."""
+        """Gives handlers what has arrived. After a death they get the rest with the restart."""
         arrived = self._arrived[machine.peer]
         while arrived and machine.up:
             entry = arrived[0]
@@ -342,7 +341,7 @@ class NodeWorld(World):
     # --- calm -----------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Lets everybody ask until nobody has news."""
+        """Lets all readers ask until no source has news."""
         before: list[object] = []
         still = 0
         for _ in range(CALM_ROUNDS_MAX):
@@ -362,7 +361,7 @@ class NodeWorld(World):
         self.break_off(f"the nodes still have news after {CALM_ROUNDS_MAX} rounds")
 
     def before_round(self) -> None:
-        """What people do before everybody asks once more."""
+        """What people do before all readers ask once more."""
 
     def has_all(self, relation: SimulatedLink) -> bool:
         """Whether a link is at the end of its source's log, and its source knows."""
@@ -377,7 +376,7 @@ class NodeWorld(World):
     # --- promises -------------------------------------------------------------------------------
 
     def look_into(self, machine: Machine) -> None:
-        """Audits a node and compares it with what its callers were told."""
+        """Audits a node and compares it with the answers that it gave its callers."""
         with machine.weather.fine():
             node = running(machine)
             problems = [*audit(node), *self.promises[machine.peer].broken(node)]
@@ -386,7 +385,7 @@ class NodeWorld(World):
             self.break_off(f"{machine.peer}: {'; '.join(problems[:5])}")
 
     def compare(self) -> None:
-        """After a calm: all nodes hold the same."""
+        """Called after a calm: all nodes must hold the same."""
         first, *others = self.machines.values()
         for mesh in self.meshes:
             expected = self.rows_of(first, mesh)
@@ -404,7 +403,7 @@ class NodeWorld(World):
             return rows(reader, mesh, dead=not self._swept)
 
     def break_off(self, what: str) -> NoReturn:
-        """A promise is broken: the story ends here."""
+        """Ends the story: a promise is broken."""
         tail = "\n".join(islice(self.log, max(0, len(self.log) - 25), None))
         raise PromiseBroken(f"seed {self.seed}: {what}\nat the end of this story:\n{tail}")
 
@@ -415,7 +414,7 @@ class NodeWorld(World):
             self.marks[fault, op] += 1
 
     def mark_death(self, machine: Machine, op: str) -> None:
-        """A machine died in the middle of this, and after all else that it did in this life."""
+        """Counts the death of a machine for this operation and all others since its start."""
         self.marks[machine.last_death, op] += 1
         self._mark(machine.last_death, sorted(machine.since_start))
         if self.rng.random() < DEATH_AGAIN:
@@ -427,7 +426,7 @@ class NodeWorld(World):
             self.start(machine)
 
     def _note_trouble(self, machine: Machine, what: str, error: HoldfastError) -> None:
-        self._changed.add(machine.peer)  # it may have committed although it says otherwise
+        self._changed.add(machine.peer)  # it may have committed in spite of the error
         self.note(f"{machine.peer} {what}: {_name(error)}")
         if isinstance(error, DiskFull):
             self.marks["disk full", what] += 1
@@ -437,15 +436,15 @@ class NodeWorld(World):
 
 
 def running(machine: Machine) -> Node:
-    """Its node, which is up."""
+    """The node of a machine that is up."""
     assert machine.node is not None, f"{machine.peer} is down"
     return machine.node
 
 
 def set_aside(tx: Reader) -> list[str]:
-    """What links brought and the node refused: among honest nodes that is nothing."""
+    """What links brought and the node refused, as sentences: among honest nodes, nothing."""
     rows = tx.quarantine_list(None, 0, 5)
-    return [f"link {row.link} has set an entry aside: {row.message}" for row in rows]
+    return [f"link {row.link} has quarantined an entry: {row.message}" for row in rows]
 
 
 def _name(answer: BaseException | None) -> str:
@@ -462,7 +461,3 @@ def tell(seed: int) -> NodeWorld:
         world.storm()
         world.calm()
     return world
-
-
-if __name__ == "__main__":
-    sys.exit(replay_seeds(tell, sys.argv[1:]))

@@ -4,9 +4,9 @@ Both ends are the real ones (`holdfast.simulate.nodes.link`), and what to do aft
 decided by `rules.links`. Only what lies between them is played: questions and answers are messages
 of a world whose network loses, delays, doubles and reorders them.
 
-A reader's process has little in mind about a link (`ReaderState`), and forgets it when it dies. It
-waits for the answer to one question at a time. An answer that comes late or twice answers nothing
-any more; if it holds entries, they are taken in all the same, because that must do no harm.
+A reader's process remembers little about a link (`ReaderState`), and forgets it when it dies. It
+waits for the answer to one question at a time. An answer that comes late or twice is not waited for
+any more; if it holds entries, the reader takes them in all the same, because that must do no harm.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ class Pulling:
         self._numbers = 0
 
     def pull(self, relation: SimulatedLink) -> None:
-        """One node asks another for news, unless it may not or waits for a person."""
+        """The reader asks the source for news, unless the link is paused or waits for a person."""
         row = self._row(relation)
-        if row is None or row.paused or relation.mind.state in FOR_A_PERSON:
+        if row is None or row.paused or relation.memory.state in FOR_A_PERSON:
             return
-        if relation.mind.connected:
+        if relation.memory.connected:
             self._fetch(relation, row)
         elif row.epoch == 0:
             # A reader of that name may be left from an earlier link, and stand past its beginning.
@@ -83,16 +83,15 @@ class Pulling:
             self._register(relation, None)
 
     def forget(self, reader: str) -> None:
-        """Its process is a new one."""
+        """The reader was started again: its new process knows nothing of its links."""
         for relation in self._world.relations:
             if relation.reader == reader:
-                relation.mind = ReaderState()
+                relation.memory = ReaderState()
 
     # --- where to begin -----------------------------------------------------------------------
 
     def _register(self, relation: SimulatedLink, answer: Answer) -> None:
-        # Where reading goes on is the reader's own affair: its cursor knows. The source is told
-        # only what it must not forget yet.
+        # Where reading goes on, the reader's cursor says. The source only learns what it must keep.
         asked = Registration(
             consumer=relation.consumer,
             filter=msgspec.structs.replace(relation.filter, beyond=relation.reader),
@@ -102,21 +101,21 @@ class Pulling:
         self._ask(relation, asked, partial(self._registered, relation))
 
     def _registered(self, relation: SimulatedLink, answer: Answer) -> None:
-        row, mind = self._row(relation), relation.mind
+        row, memory = self._row(relation), relation.memory
         if row is None:
             return
-        if row.epoch == 0 or mind.new_epoch not in (None, row.epoch):
+        if row.epoch == 0 or memory.new_epoch not in (None, row.epoch):
             self._find_beginning(relation, 1, BEGINNING_TRIES)
         else:
             self._look_back(relation, row, [])
 
-    def _look_back(self, relation: SimulatedLink, row: LinkRow, told: list[Answer]) -> None:
-        """Asks what a link asks to be sure that the log is the one that it has read."""
+    def _look_back(self, relation: SimulatedLink, row: LinkRow, answers: list[Answer]) -> None:
+        """Asks what a link asks to make sure that the log is the one that it has read."""
 
         def look(node: Node) -> tuple[bool, Question | None]:
             try:
                 return is_same_log(
-                    node._engine, RecordedAnswers(told), row, relation.consumer
+                    node._engine, RecordedAnswers(answers), row, relation.consumer
                 ), None
             except Ask as ask:
                 return True, ask.question
@@ -126,18 +125,18 @@ class Pulling:
             return
         same, question = done
         if question is not None:
-            then = partial(self._looked_back, relation, row, told)
+            then = partial(self._looked_back, relation, row, answers)
             self._ask(relation, question, then, but=(Truncated, PastEnd))
         elif same:
-            relation.mind.connected = True
+            relation.memory.connected = True
             self._fetch(relation, row)
         else:
             self._world.break_off(f"{relation.label} takes the log of its source for another one")
 
     def _looked_back(
-        self, relation: SimulatedLink, row: LinkRow, told: list[Answer], answer: Answer
+        self, relation: SimulatedLink, row: LinkRow, answers: list[Answer], answer: Answer
     ) -> None:
-        self._look_back(relation, row, [*told, answer])
+        self._look_back(relation, row, [*answers, answer])
 
     def _find_beginning(self, relation: SimulatedLink, first: int, tries: int) -> None:
         def found(answer: Answer) -> None:
@@ -149,7 +148,7 @@ class Pulling:
                 self._begin(relation, answer)
 
         asked = Fetch(
-            consumer=relation.consumer, limit=LOOK, start=first, epoch=relation.mind.new_epoch
+            consumer=relation.consumer, limit=LOOK, start=first, epoch=relation.memory.new_epoch
         )
         self._ask(relation, asked, found, but=Truncated)
 
@@ -171,11 +170,11 @@ class Pulling:
         begun = self._on(relation, "begin", begin)
         if begun is None:
             return
-        relation.mind.new_epoch = None
+        relation.memory.new_epoch = None
         if start is None:
             self._fail(relation, Truncated("it was never read", first_available=found.first))
         else:
-            relation.mind.connected = True
+            relation.memory.connected = True
             self._fetch(relation, begun)
 
     # --- questions and answers ----------------------------------------------------------------
@@ -199,19 +198,19 @@ class Pulling:
         *,
         but: type[HoldfastError] | tuple[type[HoldfastError], ...] = (),
     ) -> None:
-        """Calls `then` with the answer if it comes while it is waited for. An error ends the
-        connection, unless it is one that is named.
+        """Sends a question, and calls `then` with the answer if it comes while the reader waits for
+        it. An error as the answer ends the connection, unless `but` names it.
         """
         self._numbers += 1
-        number = relation.mind.awaited = self._numbers
+        number = relation.memory.awaited = self._numbers
 
         def hear(answer: Answer) -> None:
             if not self._hears(relation):
                 return
-            if relation.mind.awaited != number:
+            if relation.memory.awaited != number:
                 self._take_late(relation, answer)
                 return
-            relation.mind.awaited = 0
+            relation.memory.awaited = 0
             if isinstance(answer, HoldfastError) and not isinstance(answer, but):
                 self._fail(relation, answer)
             else:
@@ -256,21 +255,21 @@ class Pulling:
             self._world.break_off(
                 f"{relation.label} asked from {position} on and was answered from {answer.start}"
             )
-        relation.mind.batch, relation.mind.absent = answer, set()
+        relation.memory.batch, relation.memory.absent = answer, set()
         self._go_on(relation)
 
     def _go_on(self, relation: SimulatedLink) -> None:
         """Asks for what the batch still lacks, or takes it in."""
-        mind, batch = relation.mind, relation.mind.batch
+        memory, batch = relation.memory, relation.memory.batch
         if batch is None:
             return
         lacking = self._on(
-            relation, "objects", lambda node: lacking_of(node._engine, batch, mind.absent)
+            relation, "objects", lambda node: lacking_of(node._engine, batch, memory.absent)
         )
         if lacking is None:
             return
         if not lacking:
-            mind.batch = None
+            memory.batch = None
             self._take(relation, batch)
             return
         piece = lacking[0]
@@ -285,14 +284,14 @@ class Pulling:
         if found.size is None:
             self._world.note(f"{relation.source} does not have object {asked.sha256[:8]}")
             self._world.happened["object absent"] += 1
-            relation.mind.absent.add(asked.sha256)
+            relation.memory.absent.add(asked.sha256)
             self._go_on(relation)
         elif self._on(relation, "objects", lambda node: store_piece(node._engine, asked, found)):
             self._world.happened["object resumed" if asked.start else "object begun"] += 1
             self._go_on(relation)
 
     def _take(self, relation: SimulatedLink, batch: Batch) -> None:
-        mind, before = relation.mind, self._row(relation)
+        memory, before = relation.memory, self._row(relation)
         if before is None or before.paused:
             return
         more = batch.upto < batch.head
@@ -308,15 +307,15 @@ class Pulling:
                 self._world.break_off(f"{relation.label} refuses an honest batch: {taken}")
             self._fail(relation, taken)
             return
-        mind.attempts = 0
-        mind.state = LinkState.CATCHING_UP if more else LinkState.LIVE
+        memory.attempts = 0
+        memory.state = LinkState.CATCHING_UP if more else LinkState.LIVE
         self._world.note(
             f"{relation.label} takes {taken.new} new and {taken.known} known entries, "
             f"up to {taken.link.cursor}"
         )
         if taken.quarantined:
-            self._world.break_off(f"{relation.label} sets {taken.quarantined} entries aside")
-        if mind.awaited:
+            self._world.break_off(f"{relation.label} quarantines {taken.quarantined} entries")
+        if memory.awaited:
             return  # the next batch is on its way
         if more:
             self._fetch(relation, taken.link)
@@ -328,7 +327,7 @@ class Pulling:
         self._ask(relation, asked, lambda answer: None)
 
     def _take_late(self, relation: SimulatedLink, answer: Answer) -> None:
-        """Nobody waits for it any more. It may be refused, or bring something: no harm."""
+        """Takes in a batch that is no longer waited for. It may be refused, or bring entries."""
         if not isinstance(answer, Batch):
             return
         batch = answer
@@ -344,18 +343,18 @@ class Pulling:
 
     def _fail(self, relation: SimulatedLink, error: HoldfastError) -> None:
         """The connection is over. The next one begins at the stored cursor."""
-        world, mind = self._world, relation.mind
-        plan = after_error(error, mind.attempts, self._rng.random())
+        world, memory = self._world, relation.memory
+        plan = after_error(error, memory.attempts, self._rng.random())
         world.note(f"{relation.label} is {plan.state}: {type(error).__name__}")
         world.happened[type(error).__name__] += 1
-        relation.mind = ReaderState(attempts=mind.attempts + 1, state=plan.state)
+        relation.memory = ReaderState(attempts=memory.attempts + 1, state=plan.state)
         if isinstance(error, EpochChanged):
-            relation.mind.new_epoch = error.epoch
+            relation.memory.new_epoch = error.epoch
         if plan.delay_ms is not None:
             world.at(plan.delay_ms + 1, self._again, relation, name=f"{relation.label} tries again")
 
     def _again(self, relation: SimulatedLink) -> None:
-        if self._hears(relation) and not relation.mind.awaited:
+        if self._hears(relation) and not relation.memory.awaited:
             self.pull(relation)
 
     def _hears(self, relation: SimulatedLink) -> bool:

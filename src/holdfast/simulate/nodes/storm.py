@@ -1,7 +1,7 @@
 """Bad times for a world of nodes: work goes on while machines, disks, clocks and links fail.
 
 Faults come one after another, each for a while, and never more of them than the nodes promise to
-bear: a partition is over, and everyone could talk again, before the next one begins.
+bear: a partition is over, and all nodes could talk again, before the next one begins.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Storm:
         self._soon(FAULT_MS_MAX, self._fault, "a fault")
 
     def end(self) -> None:
-        """What was planned does not happen any more."""
+        """From now on, nothing happens that this storm has planned."""
         self._over = True
 
     # --- work -----------------------------------------------------------------------------------
@@ -87,8 +87,9 @@ class Storm:
                 self._world.look_into(machine)
 
     def _do(self, machine: Machine, chore: WorkItem, retries: int, past: int | None = None) -> None:
-        """`past` counts how often the node had gone back in time when the work was first asked for:
-        nobody asks for it again after that, because what was done may be known elsewhere.
+        """Does a piece of work, and plans it again if it failed. `past` is how often the node had
+        been restored when the work was first asked for: after another restore nobody asks again,
+        because what the lost work did may be known elsewhere.
         """
         world = self._world
         if past is None:
@@ -117,7 +118,7 @@ class Storm:
             marks["partition", op] += 1
 
     def _spread(self, machine: Machine) -> None:
-        """Most news is told at once; the rest waits until somebody asks."""
+        """Some readers hear of news at once; the others wait until they ask by themselves."""
         for relation in self._world.relations:
             news = relation.source == machine.peer and not relation.slow
             if news and self._rng.random() < 0.3:
@@ -132,7 +133,7 @@ class Storm:
         )
 
     def _pull(self, relation: SimulatedLink) -> None:
-        """From time to time, by the link that bears the name now, if there is one."""
+        """Pulls from time to time, by the link that has this name now, if there is one."""
         self._keep_pulling(relation)
         for now in self._world.relations:
             if (now.reader, now.name) == (relation.reader, relation.name):
@@ -152,7 +153,7 @@ class Storm:
             machine.crash(death)
             self._world.mark_death(machine, "nothing")
         else:
-            # One that is down dies in the middle of its next start.
+            # A machine that is down dies in the middle of its next start.
             machine.doom(death, self._rng.randrange(DOOM_CALLS_MAX))
 
     def _restart(self, machine: Machine) -> None:
@@ -163,22 +164,17 @@ class Storm:
     def _disk_full(self, machine: Machine) -> None:
         machine.weather.full = True
         self._busy_time(machine)
-        self._soon(OUTAGE_MS_MAX, lambda: self._space_again(machine), "space again")
-
-    def _space_again(self, machine: Machine) -> None:
-        machine.weather.full = False
+        self._soon(OUTAGE_MS_MAX, partial(setattr, machine.weather, "full", False), "space again")
 
     def _io_error(self, machine: Machine) -> None:
         machine.weather.ioerr = self._rng.choice((0.03, 0.1, 0.2))
         machine.weather.spares_reads = self._rng.random() < 0.7
         self._busy_time(machine)
-        self._soon(OUTAGE_MS_MAX, lambda: self._disk_well(machine), "the disk is well again")
-
-    def _disk_well(self, machine: Machine) -> None:
-        machine.weather.ioerr = 0.0
+        well = partial(setattr, machine.weather, "ioerr", 0.0)
+        self._soon(OUTAGE_MS_MAX, well, "the disk is well again")
 
     def _busy_time(self, machine: Machine) -> None:
-        """A fault that nobody meets shows nothing."""
+        """Plans more work for the time of a fault: a fault that no work meets shows nothing."""
         for _ in range(FAULT_CHORES):
             self._soon(
                 OUTAGE_MS_MAX // 4,
@@ -192,10 +188,8 @@ class Storm:
     def _clock_freeze(self, machine: Machine) -> None:
         machine.clock.frozen_ms = machine.clock.now_ms()
         self._busy_time(machine)
-        self._soon(OUTAGE_MS_MAX, lambda: self._thaw(machine), "the clock goes on")
-
-    def _thaw(self, machine: Machine) -> None:
-        machine.clock.frozen_ms = None
+        thaw = partial(setattr, machine.clock, "frozen_ms", None)
+        self._soon(OUTAGE_MS_MAX, thaw, "the clock goes on")
 
     def _partition(self, machine: Machine) -> None:
         world, rng = self._world, self._rng
@@ -211,13 +205,11 @@ class Storm:
 
     def _bad_line(self, machine: Machine) -> None:
         self._world.links.line = BAD
-        self._soon(OUTAGE_MS_MAX, self._good_line, "the line is good again")
-
-    def _good_line(self) -> None:
-        self._world.links.line = EVERYDAY
+        good = partial(setattr, self._world.links, "line", EVERYDAY)
+        self._soon(OUTAGE_MS_MAX, good, "the line is good again")
 
     def _soon(self, most_ms: int, act: Callable[[], object], name: str) -> None:
-        """Within so many milliseconds, unless the storm is over by then."""
+        """Plans `act` for a random moment within `most_ms`, unless the storm is over by then."""
         self._world.at(
             self._rng.randrange(1, most_ms), lambda: None if self._over else act(), name=name
         )

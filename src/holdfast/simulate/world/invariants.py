@@ -1,6 +1,6 @@
 """What must hold inside a node at every moment, whatever its disk and its peers have done.
 
-`audit` reads one consistent state and answers with sentences, one for each thing that is wrong:
+`audit` reads one consistent state and returns sentences, one for each thing that is wrong:
 
 * the log has no gap, its columns say what its envelopes say, its times never run backwards;
 * the node's own stamps and sequence numbers only grow, and no clock is behind the log;
@@ -9,7 +9,7 @@
 * the search for vectors finds what is live and nothing else;
 * of the claims of one generation the first holds the task, and of its ends the first counts.
 
-`rows` is what two nodes can be compared by, and `differences` says where they part.
+Two nodes are compared by their `rows`; `differences` says where they part.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.limits import SEARCH_LIMIT_MAX
 from holdfast.rules.order import order_key
-from holdfast.rules.rows import Entry, FileRow, VectorRow
+from holdfast.rules.rows import Entry, FileRow
 from holdfast.rules.tasks import TaskStatus
 from holdfast.rules.vectors import FLOAT_BYTES, Model
 from holdfast.storage.files.blobs import BlobStore
@@ -104,8 +104,8 @@ def _log(entries: list[Entry], reader: Reader, peer: str) -> list[str]:
     own: dict[str, tuple[int, int, int]] = {}
     for entry in entries:
         envelope = decode_trusted(entry.raw)
-        told = (envelope.id, envelope.mesh, envelope.op, envelope.entity, envelope.origin)
-        if told != _columns(entry):
+        fields = (envelope.id, envelope.mesh, envelope.op, envelope.entity, envelope.origin)
+        if fields != (entry.id, entry.mesh, entry.op, entry.entity, entry.origin):
             problems.append(f"entry {entry.offset} is not the envelope that it holds")
         if envelope.origin == peer:
             problems += _own_stamp(own, entry, (envelope.epoch, envelope.seq, envelope.lamport))
@@ -116,10 +116,6 @@ def _log(entries: list[Entry], reader: Reader, peer: str) -> list[str]:
         if mesh.slug in own and mesh.seq < own[mesh.slug][1]:
             problems.append(f"{mesh.slug} has counted {mesh.seq} own envelopes, and has more")
     return problems
-
-
-def _columns(entry: Entry) -> tuple[bytes, str, str, str, str]:
-    return entry.id, entry.mesh, entry.op, entry.entity, entry.origin
 
 
 def _own_stamp(
@@ -144,7 +140,7 @@ def _own_stamp(
 
 def _fold(entries: list[Entry], reader: Reader, peer: str) -> list[str]:
     if (entries and entries[0].offset != 1) or any(m.forgotten_lamport for m in reader.mesh_list()):
-        return []  # the beginning is gone, or tombstones are: the log no longer tells all
+        return []  # the beginning is gone, or tombstones are: the log is not the whole story
     meshes = reader.mesh_list()
     again = replay(iter(entries), meshes, peer)
     problems = []
@@ -163,13 +159,9 @@ def _fold(entries: list[Entry], reader: Reader, peer: str) -> list[str]:
 def missing_content(node: Node) -> list[str]:
     """Files, and objects that facts name, whose content is not here."""
     with node._engine.store.read() as reader:
-        files = [f"{row.owner}/{row.path}" for row in _blob_files(reader) if not _here(node, row)]
-        objects = reader.fact_objects(ALL, ALL)
-    return [*files, *(sha for _, sha in objects if not node._engine.blobs.exists(sha))]
-
-
-def _here(node: Node, row: FileRow) -> bool:
-    return node._engine.blobs.exists(row.sha256)
+        named = [(f"{row.owner}/{row.path}", row.sha256) for row in _blob_files(reader)]
+        named += [(sha, sha) for _, sha in reader.fact_objects(ALL, ALL)]
+    return [name for name, sha in named if not node._engine.blobs.exists(sha)]
 
 
 def _blob_files(reader: Reader) -> list[FileRow]:
@@ -242,7 +234,7 @@ def _vectors(reader: Reader) -> list[str]:
             if len(live) >= SEARCH_LIMIT_MAX:
                 continue
             hits = reader.vector_search(mesh.slug, model, origin, SEARCH_LIMIT_MAX, exact=True)
-            if _ids(hit for hit, _ in hits) != _ids(found for _, found in live):
+            if sorted(hit.id for hit, _ in hits) != sorted(row.id for _, row in live):
                 problems.append(f"the index of {model.name} does not hold what is live")
     return problems
 
@@ -267,7 +259,3 @@ def _tasks(reader: Reader) -> list[str]:
             if task.ended != min(ends, key=order_key, default=None):
                 problems.append(f"task {task.task} was not ended by the first who did")
     return problems
-
-
-def _ids(found: Iterable[VectorRow]) -> list[bytes]:
-    return sorted(row.id for row in found)

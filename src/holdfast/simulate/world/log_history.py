@@ -1,15 +1,15 @@
 """What the logs of a world's nodes have held, seen from outside and kept after it was truncated.
 
 After everything that a node does, the world looks what its log has gained. From then on it knows
-what stands at each offset, who wrote it and whom it came through. A log may only grow at its end
-and shrink at its beginning; whatever else it does is told as a sentence:
+what stands at each offset, who wrote it and through which zone it came. A log may only grow at its
+end and shrink at its beginning; anything else is reported as a sentence:
 
 * what stood at an offset stands there for as long as the epoch lasts;
 * no envelope stands twice in one log;
 * nothing is missing between what was there before and what is new.
 
 A node that is restored from a backup goes back in time: its log is then what it was, under a new
-epoch, and the chronicle keeps in mind what the node has lost.
+epoch, and the history remembers what the node has lost.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LogHistory:
     """By offset, from 1 on."""
     offsets: dict[bytes, int] = field(default_factory=dict)
     lost: dict[bytes, None] = field(default_factory=dict)
-    """What it held before it was restored, and has not got again."""
+    """What the log held before the node was restored, and has not got again."""
 
     @property
     def head(self) -> int:
@@ -65,7 +65,7 @@ class LogHistory:
         return id in self.offsets
 
     def look(self, tx: Reader, via: str) -> tuple[list[Entry], list[str]]:
-        """What is new, which came through `via` unless the node wrote it; and what is wrong."""
+        """Returns the new entries, and what is wrong. Entries of others came through zone `via`."""
         first, head = tx.log_bounds()
         problems = []
         if tx.epoch() != self.epoch:
@@ -91,7 +91,7 @@ class LogHistory:
         return new, problems
 
     def went_back(self, tx: Reader, then: Sequence[Seen]) -> list[str]:
-        """Its log is what it was `then`, under a new epoch; says what is wrong with that."""
+        """Called after a restore: the log must be what it was `then`. Returns what is wrong."""
         problems = []
         if tx.epoch() <= self.epoch:
             problems.append(f"a restored log counts in epoch {tx.epoch()} after {self.epoch}")

@@ -1,7 +1,7 @@
 """One computer of a simulated world: a disk that fails, a clock that jumps, and a real node.
 
 Whatever the node does happens inside `activity`, so that death can come in the middle of it: a
-machine that is doomed has so many disk calls left, after which nothing it does reaches the disk.
+doomed machine has a number of disk calls left, after which nothing that it does reaches the disk.
 When the activity ends (in whatever error), the machine crashes, by a kill or by a power cut. Its
 caller never hears an answer that was given after that call, exactly as with a real death.
 """
@@ -30,11 +30,11 @@ _READS: Final = frozenset({"open", "read", "size"})
 
 
 class Died(Exception):
-    """The machine died in the middle of what it was doing: nobody was answered."""
+    """The machine died in the middle of what it was doing: its caller got no answer."""
 
 
 class MachineClock:
-    """A node's source of time and ids: the world's, set apart by a skew, or frozen."""
+    """The clock of one node: that of the world, plus a skew, or frozen. Ids come from the world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -63,7 +63,7 @@ class Weather:
 
     @contextmanager
     def fine(self) -> Iterator[None]:
-        """Nothing fails and no call counts, while somebody looks behind the scenes."""
+        """Nothing fails and no call counts, while the simulator itself looks."""
         before, self._fine = self._fine, True
         try:
             yield
@@ -105,7 +105,7 @@ class Machine:
         self.disk = SimulatedDisk(self.weather, seed=world.seed)
         self.node: Node | None = None
         self.since_start: set[str] = set()
-        """What it has done since it was last started."""
+        """The operations that it has done since it was last started."""
         self.last_death: Death = "kill"
         self._world = world
         self._sync = sync
@@ -137,7 +137,7 @@ class Machine:
         return self.node
 
     def stop(self) -> None:
-        """A good end, unless the disk fails meanwhile: then it is a bad one."""
+        """Closes the node. If the disk fails meanwhile, the machine crashes instead."""
         assert self.node is not None
         try:
             with self.activity():
@@ -164,7 +164,7 @@ class Machine:
 
     @contextmanager
     def offline(self) -> Iterator[None]:
-        """While it is down somebody works on its files, past its disk: all of that lasts."""
+        """While the machine is down, the block works on its files past the disk, and it lasts."""
         assert self.node is None, "it runs"
         # What was written before and not synced is settled now; the disk then finds what there is.
         self.disk.crash(self._rng)
@@ -176,13 +176,13 @@ class Machine:
             self._set_ages()
 
     def doom(self, death: Death, calls: int) -> None:
-        """It will die in the middle of what it then does, after so many more disk calls."""
+        """After this many more disk calls the machine dies, in the middle of what it then does."""
         self._doom = death
         self.weather.calls_left = calls
 
     @contextmanager
     def activity(self) -> Iterator[None]:
-        """Whatever the node does; raises `Died` in place of any answer if death came meanwhile."""
+        """Around whatever the node does; raises `Died` if the machine died inside the block."""
         try:
             yield
         except Exception:
@@ -193,7 +193,7 @@ class Machine:
             raise Died(self.peer)
 
     def close(self) -> None:
-        """The end of the world."""
+        """Ends the machine, as the world ends."""
         self.weather.clear()
         if self.node is not None:
             with suppress(HoldfastError):
@@ -201,12 +201,12 @@ class Machine:
         self._stack.close()
 
     def _set_ages(self) -> None:
-        """What the simulator itself has written bears the real time."""
+        """Sets the times of blobs by the machine's clock: the simulator wrote them in real time."""
         for path in sorted((self.home / "blobs").rglob("*")):
             _set_age(path, self.clock)
 
     def _tame(self, opened: Opened) -> Opened:
-        """Takes real time and real chance out of the node, so that a seed always tells the same."""
+        """Takes real time and chance out of the node, so that a seed always tells one story."""
         opened.engine.ctx.blobs = _MachineBlobs(opened.paths.blobs, self.clock)
         opened.engine.metrics = _Untimed()
         opened.store.writer._clock = lambda: 0.0

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 from holdfast.simulate.world.world import World
 
-Told = Callable[[str, Sequence[str]], None]
-"""Hears which fault met a message, and what the message was about."""
+OnFault = Callable[[str, Sequence[str]], None]
+"""Is called with the fault that met a message, and the operations that the message carried."""
 
 
 @dataclass(slots=True)
 class LineQuality:
-    """How bad the network is now."""
+    """How often the network loses and doubles messages now, and how late it delivers them."""
 
     loss: float = 0.0
     doubling: float = 0.0
@@ -27,10 +27,10 @@ class LineQuality:
 
 @dataclass(slots=True)
 class Network:
-    """Every ordered pair of peers has a link."""
+    """Carries messages between every ordered pair of peers."""
 
     world: World
-    told: Told
+    on_fault: OnFault
     line: LineQuality = field(default_factory=LineQuality)
     cut: set[tuple[str, str]] = field(default_factory=set)
     _sent: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -45,19 +45,19 @@ class Network:
         *,
         about: Sequence[str] = (),
     ) -> None:
-        """Sends a message; `about` names the operations that it carries, for the marks."""
+        """Sends a message: calls `arrive` once, twice or never. `about` names its operations."""
         link = (source, target)
         if link in self.cut:
-            self.told("partition", about)
+            self.on_fault("partition", about)
             return
         rng = self.world.rng
         if rng.random() < self.line.loss:
             self.world.note(f"{what} from {source} to {target} is lost")
-            self.told("loss", about)
+            self.on_fault("loss", about)
             return
         copies = 2 if rng.random() < self.line.doubling else 1
         if copies == 2:
-            self.told("duplicate", about)
+            self.on_fault("duplicate", about)
         number = self._sent[link] = self._sent.get(link, 0) + 1
         for _ in range(copies):
             delay = 1 + rng.randrange(self.line.delay_ms_max)
@@ -79,9 +79,9 @@ class Network:
         self, link: tuple[str, str], number: int, arrive: Callable[[], None], about: Sequence[str]
     ) -> None:
         if link in self.cut:
-            self.told("partition", about)
+            self.on_fault("partition", about)
             return
         if number < self._arrived.get(link, 0):
-            self.told("reorder", about)
+            self.on_fault("reorder", about)
         self._arrived[link] = max(number, self._arrived.get(link, 0))
         arrive()

@@ -1,4 +1,4 @@
-"""What the callers of a node were told, and whether it is so."""
+"""What a node has answered its callers, and whether it holds to that."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Promises:
     def __init__(self, peer: str) -> None:
         self.peer = peer
         self.kept: dict[bytes, None] = {}
-        """Acknowledged: there, now and after any crash."""
+        """Acknowledged: the log holds it, now and after any crash."""
         self.refused: dict[bytes, None] = {}
-        """Refused: not there, unless it was asked for again."""
+        """Refused: the log does not hold it, unless a caller asked for it again."""
         self.unknown: dict[bytes, None] = {}
-        """Neither: there once, or not at all."""
+        """Neither: the log holds it once, or not at all."""
 
     def answered(self, id: bytes, answer: BaseException | None) -> None:
-        """None is an acknowledgement."""
+        """Records the answer to the write with this id; None is an acknowledgement."""
         if answer is None:
             self.kept[id] = None
             self.refused.pop(id, None)
@@ -32,7 +32,7 @@ class Promises:
             self.refused[id] = None
 
     def went_back(self, node: Node) -> None:
-        """The node was restored from a backup: what came after that, nobody promises any more."""
+        """The node was restored from a backup: what it wrote later is no longer promised."""
 
         def look(tx: Reader) -> list[bytes]:
             return [id for id in self.kept if not _is_known(tx, id)]

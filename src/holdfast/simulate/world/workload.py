@@ -1,7 +1,7 @@
 """Random work for simulated nodes: every verb of the library, on few enough keys that they meet.
 
-A chore is fixed when it is drawn, its ids included, so that it can be asked for again after an
-unknown outcome, exactly as a careful caller would.
+A piece of work is fixed when it is drawn, its ids included, so that a caller can ask for it again
+after an unknown outcome, exactly as a careful caller would.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ OPS: Final = (
     *("fact.append", "fact.object", "group", "conflict.restore"),
     *("warnings", "read", "sweep", "checkpoint"),
 )
-"""Everything that a node may be asked for. `fact.object` is a fact that names an object."""
+"""Every kind of work. `fact.object` is a fact that names an object."""
 _WEIGHTS: Final = (5, 3, 3, 2, 4, 2, 5, 3, 3, 6, 4, 3, 2, 3, 3, 4, 3, 2, 2, 4, 2)
 assert len(OPS) == len(_WEIGHTS)
 
@@ -54,7 +54,7 @@ Answers = Sequence[BaseException | None]
 
 
 class WorkItem(NamedTuple):
-    """`ids` are those of the envelopes that it writes; `do` answers for each of them, or raises."""
+    """One piece of work: `do` writes envelopes with these ids, and returns an answer for each."""
 
     op: str
     ids: tuple[bytes, ...]
@@ -80,7 +80,7 @@ class Workload:
         self._count = 0
 
     def draw(self, *, evenly: bool = False) -> WorkItem:
-        """By how often things are done in life, or each op as often as the next."""
+        """Draws an op as often as it is done in life, or all of them `evenly`."""
         op = self._rng.choices(OPS, None if evenly else _WEIGHTS)[0]
         self._mesh = self._rng.choice(self._meshes)
         self._count += 1
@@ -101,11 +101,11 @@ class Workload:
         return WorkItem(op, (id,), lambda node: _carry_out(node, [change]))
 
     def sweep(self) -> WorkItem:
-        """What the daemon does by itself."""
+        """The sweep that a daemon does by itself."""
         return WorkItem("sweep", (), self._upkeep("sweep"))
 
     def _claim_first(self, op: str, id: bytes) -> WorkItem:
-        """Only the holder may do it, so mostly it becomes the holder right before."""
+        """Only the holder of a task may do this, so mostly the node claims it right before."""
         task, claim_id, verb = self._task(op, id_text(id)), self._new_id(), op.partition(".")[2]
         moves = (("claim", claim_id), (verb, id)) if self._rng.random() < 0.7 else ((verb, id),)
         mesh = self._mesh
@@ -202,7 +202,7 @@ class Workload:
 
 
 def _carry_out(node: Node, changes: list[Callable[[Node], Change]]) -> Answers:
-    """As one group of the writer, whatever its size."""
+    """Commits the changes as one group of the writer, whatever its size."""
     writer = node._opened.store.writer
     tickets = [Ticket(prepare(node), lambda group: None) for prepare in changes]
     if len(tickets) == 1:
@@ -235,7 +235,7 @@ def _restore(id: str) -> Callable[[Node], Answers]:
 
 
 def _read(node: Node, mesh: str, key: str) -> None:
-    """What readers do. Whatever is there must be readable."""
+    """Reads as users do: everything that is there must be readable."""
     seen = node.mesh(mesh)
     seen.state.get(key)
     seen.memory.recall(key, scope="all")
@@ -249,13 +249,13 @@ def _read(node: Node, mesh: str, key: str) -> None:
 
 
 def _checkpoint(node: Node, mesh: str, key: str) -> None:
-    """SQLite does this after some thousand pages; here it comes when it likes."""
+    """SQLite does this after some thousand pages; here it comes at any time."""
     try:
         node._opened.store._con.wal_checkpoint()
     except Exception as error:
         if isinstance(error, HoldfastError) or "injected" not in str(error):
             raise
-        # SQLite itself passes over it: the log still holds everything.
+        # SQLite itself ignores it: the write-ahead log still holds everything.
 
 
 _UPKEEP: Final[dict[str, Callable[[Node, str, str], object]]] = {

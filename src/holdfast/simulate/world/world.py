@@ -42,7 +42,7 @@ from holdfast.rules.ids import uuid7
 START_MS: Final = 1_700_000_000_000
 """When the wall clock of a new world starts: a round moment in November 2023."""
 LOG_LINES_MAX: Final = 1000
-"""So many of the last lines are kept to be read; the digest covers all of them."""
+"""How many of the last lines are kept to be read; the digest covers all of them."""
 
 
 class ScheduledEvent:
@@ -57,7 +57,7 @@ class ScheduledEvent:
         self._act = act
 
     def cancel(self) -> None:
-        """Takes it off the calendar; too late or twice does no harm."""
+        """Takes the event off the calendar. Doing so too late or twice does no harm."""
         self.cancelled = True
 
     def happen(self) -> None:
@@ -107,7 +107,7 @@ class World:
         return uuid7(self.now_ms, self.rng.randbytes(10))
 
     def note(self, text: str) -> None:
-        """Writes a line into the log. Tell what matters, but nothing that differs between runs."""
+        """Writes a line into the log. Write what matters, but nothing that differs between runs."""
         line = f"{self.ticks} {text}"
         self.log.append(line)
         self._digest.update(line.encode())

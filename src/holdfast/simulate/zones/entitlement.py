@@ -34,7 +34,7 @@ AS_FOUND: Final = -1
 
 
 def entitles(relation: SimulatedLink, seen: Seen) -> bool:
-    """The rule, said otherwise than in `rules.filters`."""
+    """The rule of `rules.filters`, written in another way: may this entry go over this link?"""
     asked = relation.filter
     granted = set(asked.meshes) if relation.reads is None else {*asked.meshes} & {*relation.reads}
     families = {op.split(".")[0] for name in asked.classes for op in CLASSES[name]}
@@ -52,13 +52,13 @@ class Coverage:
     """How far a link was compared with its source's log."""
 
     floor: int = 0
-    """What stood up to here was gone before the link began: it owes nothing of that."""
+    """Entries up to here were gone before the link began: it owes none of them."""
     epoch: int = 0
     checked: int = 0
     farthest: int = 0
     """The highest cursor that was ever stored."""
     confirmed: int = 0
-    """How far its consumer's frontier was looked at."""
+    """How far its consumer's frontier was checked."""
 
 
 @dataclass(slots=True)
@@ -67,9 +67,9 @@ class Entitlement:
 
     chronicles: Mapping[str, LogHistory]
     ever: list[SimulatedLink] = field(default_factory=list)
-    """Every link that there was, those that were removed too."""
+    """Every link that there ever was, removed ones too."""
     excused: dict[str, set[bytes]] = field(default_factory=dict)
-    """What each zone will never get, and somebody knows."""
+    """What each zone will never get, because a person let its link skip it."""
     coverage: dict[SimulatedLink, Coverage] = field(default_factory=dict)
     vetted: dict[str, int] = field(default_factory=dict)
 
@@ -80,13 +80,17 @@ class Entitlement:
     # --- as it happens ------------------------------------------------------------------------
 
     def given(self, relation: SimulatedLink, batch: Batch) -> list[str]:
-        """A batch, as its source gave it."""
+        """Checks a batch that a source gave."""
         source, covered = self.chronicles[relation.source], self.coverage[relation]
         if covered.epoch == 0:
             covered.floor = source.first - 1  # it may begin with this
         span = range(batch.start, batch.upto + 1)
         due = [at for at in span if entitles(relation, source.at(at))]
-        back = [at for at in batch.offsets if relation.reader in _path(source.at(at))]
+        back = [
+            at
+            for at in batch.offsets
+            if relation.reader in (source.at(at).origin, source.at(at).via)
+        ]
         if back:
             return [f"{relation.source} sends {back} back to {relation.reader}, where it came from"]
         if batch.offsets != due:
@@ -96,7 +100,7 @@ class Entitlement:
     def begins(
         self, relation: SimulatedLink, known_epoch: int, found: Batch, start: int | None
     ) -> list[str]:
-        """A link is about to read in an epoch that is new to it."""
+        """Checks a link that is about to read in an epoch that is new to it."""
         source, covered = self.chronicles[relation.source], self.coverage[relation]
         if found.epoch != source.epoch:
             return []  # it went back again since: the next answer will say so
@@ -107,18 +111,18 @@ class Entitlement:
             return []
         missing = self._missing(relation, covered.floor, start - 1)
         if missing:
-            return [f"{relation.label} begins at {start} and skips {missing} without a word"]
+            return [f"{relation.label} begins at {start} and skips {missing} unseen"]
         return []
 
     def excuse_what_is_gone(self, relation: SimulatedLink, row: LinkRow) -> None:
-        """Somebody lets a link go on after what its source no longer has."""
+        """A person lets a link go on after what its source no longer has."""
         source = self.chronicles[relation.source]
         if row.epoch == source.epoch:
             missing = self._missing(relation, self.coverage[relation].floor, source.first - 1)
             self.excused.setdefault(relation.reader, set()).update(missing)
 
     def went_back(self, peer: str) -> None:
-        """A node was restored: what was compared is compared again."""
+        """Called when a node was restored: what was compared is compared again."""
         self.vetted[peer] = 0
         for relation, covered in self.coverage.items():
             if relation.source == peer:
@@ -129,7 +133,7 @@ class Entitlement:
                 covered.checked = covered.floor
 
     def look(self, peer: str, tx: Reader, relations: Iterable[SimulatedLink]) -> list[str]:
-        """After everything that a node does, as a reader and as a source."""
+        """Checks a node after everything that it does, as a reader and as a source."""
         problems = self._vet(peer)
         links = {row.name: row for row in tx.link_list()}
         consumers = {row.name: row for row in tx.consumer_list()}
@@ -183,7 +187,7 @@ class Entitlement:
         return []
 
     def _vet(self, peer: str) -> list[str]:
-        """What is new in a log, unless the node wrote it, came by a link that entitles it to it."""
+        """Checks that each new entry of others came by a link that entitles the node to it."""
         chronicle = self.chronicles[peer]
         links = [relation for relation in self.ever if relation.reader == peer]
         begin = min(self.vetted.get(peer, 0), chronicle.head)
@@ -203,7 +207,7 @@ class Entitlement:
         return source.holds(seen.id) and entitles(relation, source.at(source.offsets[seen.id]))
 
     def _missing(self, relation: SimulatedLink, after: int, upto: int) -> list[bytes]:
-        """What the reader is entitled to of (after, upto] in its source's log and does not have."""
+        """What the reader lacks of (after, upto] in the source's log and is entitled to."""
         reader, source = self.chronicles[relation.reader], self.chronicles[relation.source]
         excused = self.excused.get(relation.reader, set())
         return [
@@ -215,7 +219,7 @@ class Entitlement:
     # --- after a calm -------------------------------------------------------------------------
 
     def owed(self, relations: Iterable[SimulatedLink]) -> list[str]:
-        """What a link that is at the end of its source's log still owes its reader."""
+        """What links still owe their readers, after they have read to the end."""
         problems = []
         for relation in relations:
             head = self.chronicles[relation.source].head
@@ -225,8 +229,8 @@ class Entitlement:
         return problems
 
     def closure(self, relations: Iterable[SimulatedLink]) -> dict[str, set[bytes]]:
-        """What each zone holds in the end if no entry was ever lost, by the links alone: its own
-        entries, and again and again whatever links bring of what their sources hold.
+        """What each zone must hold in the end if no entry was ever lost: its own entries and, over
+        and over, what links bring of what their sources hold.
         """
         listed = list(relations)
         seen = {s.id: s for log in self.chronicles.values() for s in log.entries}
@@ -248,8 +252,8 @@ class Entitlement:
         return held
 
     def order(self) -> list[str]:
-        """Where entries of one origin can come by one way only, they stand in its order: numbers of
-        a mesh, origin and epoch only grow along the log.
+        """Checks that entries of one origin stand in its order wherever they can come by one way
+        only: the numbers of a mesh, origin and epoch only grow along the log.
         """
         problems = []
         for peer, chronicle in self.chronicles.items():
@@ -266,10 +270,10 @@ class Entitlement:
         return problems
 
     def _one_way(self, origin: str, peer: str, passed: tuple[str, ...]) -> bool:
-        """Whether all that a zone can hear of another comes through one chain of links, each of
-        which was never anything else: a second link, or an earlier one with another filter, brings
-        what the first left out, at its own time. And a source that was restored may hold again what
-        it had truncated before the link began, or what the link was told to skip.
+        """Whether all entries of `origin` reach `peer` through one chain of links, none of which
+        was ever changed. A second link, or an earlier one with another filter, brings what the
+        first left out, at its own time. And a source that was restored may hold again what it had
+        truncated before the link began, or what a person let the link skip.
         """
         if peer == origin:
             return True
@@ -285,10 +289,6 @@ class Entitlement:
         if self.chronicles[source].epoch != 1:
             return False
         return self._one_way(origin, source, (*passed, peer))
-
-
-def _path(seen: Seen) -> tuple[str, str]:
-    return seen.origin, seen.via
 
 
 def _names(ids: list[bytes]) -> str:

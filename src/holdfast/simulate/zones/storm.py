@@ -2,7 +2,7 @@
 
 People pause links and resume them, remove them and add them again, perhaps for another part. Some
 readers stay away for longer than they are waited for. Backups are made, and nodes go back to them.
-And from time to time somebody looks whether a link waits for a decision.
+And from time to time a person looks whether a link waits for a decision.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ZoneStorm(Storm):
             self._world.look_after(relation)
 
     def _sweep(self, machine: Machine) -> None:
-        """As the daemon does."""
+        """Sweeps from time to time, as a daemon does."""
         self._soon(SWEEP_MS_MAX, partial(self._sweep, machine), f"{machine.peer} sweeps")
         if machine.up:
             self._world.perform(machine, self._world.chores.sweep())

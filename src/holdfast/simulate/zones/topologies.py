@@ -39,7 +39,7 @@ ANA, BOB, CAI = "ana", "bob", "cai"
 
 
 class ZoneTraits(NamedTuple):
-    """What a world has to bear besides the storm that all have."""
+    """Which troubles a world has besides the storm that all worlds have."""
 
     kind: str
     filtered: bool
@@ -98,7 +98,7 @@ def draw(traits: ZoneTraits, rng: random.Random) -> list[SimulatedLink]:
 
 
 def another_filter(traits: ZoneTraits, rng: random.Random, relation: SimulatedLink) -> Filter:
-    """For a link that is added again: as before, or another part."""
+    """The filter of a link that is added again: as before, or for another part."""
     if not traits.filtered or rng.random() < 0.5:
         return relation.filter
     filter = _filter(traits, rng, relation.source, relation.filter.origins)

@@ -1,7 +1,7 @@
 """A world of zones: nodes that are linked in many ways, by the code that links them in life.
 
-`holdfast.simulate.nodes.nodes` lets everybody hear everything. Here a seed also draws who pulls
-from whom (`holdfast.simulate.zones.topologies`): pairs, lines, rings, stars, several links between
+In `holdfast.simulate.nodes.nodes` every node gets everything. Here a seed also draws who pulls from
+whom (`holdfast.simulate.zones.topologies`): pairs, lines, rings, stars, several links between
 the same two, filters, slow readers and readers that are not waited for. Links are paused, removed
 and added again; nodes go back to older backups. What must hold meanwhile and afterwards is stated
 in `holdfast.simulate.zones.entitlement`; in the end
@@ -13,13 +13,12 @@ in `holdfast.simulate.zones.entitlement`; in the end
 
 The same seed tells the same story again:
 
-    python -m holdfast.simulate.zones.zones 42
+    python -m holdfast.simulate zones 42
 """
 
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -41,7 +40,7 @@ from holdfast.simulate.nodes.nodes import NodeWorld, running
 from holdfast.simulate.world.invariants import differences, missing_content
 from holdfast.simulate.world.log_history import Seen
 from holdfast.simulate.world.machine import Died, Machine
-from holdfast.simulate.world.seeds import replay_seeds, replayable
+from holdfast.simulate.world.seeds import replayable
 from holdfast.simulate.zones.entitlement import Entitlement
 from holdfast.simulate.zones.storm import ZoneStorm
 from holdfast.simulate.zones.topologies import MESHES, another_filter, draw, peers_of, traits_of
@@ -55,8 +54,8 @@ TTL: Final = Ttl(
     blob_ms=HOUR_MS,
     orphan_ms=HOUR_MS,
 )
-"""Logs are truncated while links are away. Deletions are remembered: a link may come back late, and
-an older write is refused by who has forgotten them."""
+"""Logs are truncated while links are away. Deletions are remembered for long: a link may come back
+late, and a node that has forgotten a deletion refuses older writes."""
 BACKUPS_MAX: Final = 3
 
 
@@ -103,7 +102,7 @@ class ZoneWorld(NodeWorld):
     # --- people ---------------------------------------------------------------------------------
 
     def set_paused(self, relation: SimulatedLink, paused: bool) -> bool:
-        """Somebody pauses or resumes a link; False if the node is down or fails."""
+        """A person pauses or resumes a link; False if the node is down or fails."""
         if relation not in self.relations:
             return False
 
@@ -113,13 +112,13 @@ class ZoneWorld(NodeWorld):
 
         done = self.run_on(self.machines[relation.reader], "link", act)
         if done and not paused:
-            relation.mind = ReaderState()
+            relation.memory = ReaderState()
             self.pull(relation)
         return bool(done)
 
     def look_after(self, relation: SimulatedLink) -> None:
-        """Somebody decides for a link that waits for it: it goes on without what is gone."""
-        if relation.mind.state is not LinkState.TRUNCATED:
+        """A person decides for a link that waits for it: it goes on without what is gone."""
+        if relation.memory.state is not LinkState.TRUNCATED:
             return
         machine = self.machines[relation.reader]
         before = self.run_on(machine, "link", lambda node: row_of(node, relation.name))
@@ -130,18 +129,18 @@ class ZoneWorld(NodeWorld):
 
         if before is None:
             return
-        # What is gone is known before the link goes on, so that nobody is blamed for it.
+        # What is gone is excused before the link goes on, so that the link is not blamed for it.
         self.entitlement.excuse_what_is_gone(relation, before)
         after = self.run_on(machine, "link", act)
         if after is not None and after.cursor > before.cursor:
             self.happened["skipped"] += 1
             self.note(f"{relation.label} goes on after {after.cursor}")
         # If the source did not say what it holds, the link asks again and may say more then.
-        relation.mind = ReaderState()
+        relation.memory = ReaderState()
         self.pull(relation)
 
     def remove_link(self, relation: SimulatedLink) -> bool:
-        """Somebody removes a link. Its source may not hear of it."""
+        """A person removes a link. Its source may not hear of it."""
 
         def act(node: Node) -> bool:
             removed = self._links(node).remove(relation.name)
@@ -155,7 +154,7 @@ class ZoneWorld(NodeWorld):
         return gone
 
     def _is_gone(self, relation: SimulatedLink) -> bool:
-        """It may be removed although whoever asked for it was not told."""
+        """A link may be removed although the person who removed it got an error."""
         machine = self.machines[relation.reader]
         if not machine.up:
             return False
@@ -163,7 +162,7 @@ class ZoneWorld(NodeWorld):
             return row_of(running(machine), relation.name) is None
 
     def add_again(self, removed: SimulatedLink, rng: random.Random) -> bool:
-        """Somebody adds a link that was removed, perhaps for another part."""
+        """A person adds a link that was removed, perhaps for another part."""
         machine = self.machines[removed.reader]
         if not machine.up:
             return False
@@ -233,7 +232,7 @@ class ZoneWorld(NodeWorld):
         self.look_into(machine)
 
     def _mend_links(self, node: Node) -> None:
-        """A restored node has the links of its backup. Somebody puts that right."""
+        """A restored node has the links of its backup. A person puts that right."""
         mine = {
             relation.name: relation for relation in self.relations if relation.reader == node.peer
         }
@@ -263,7 +262,7 @@ class ZoneWorld(NodeWorld):
             self.look_after(relation)
             node = running(self.machines[relation.reader])
             row = row_of(node, relation.name)
-            if row is None:  # removed, but whoever did it was not told
+            if row is None:  # removed, although the person who did it got an error
                 self.relations.remove(relation)
                 self._add(node, relation.anew(relation.filter))
             elif row.paused:
@@ -271,7 +270,7 @@ class ZoneWorld(NodeWorld):
         self._retire_leftovers()
 
     def _retire_leftovers(self) -> None:
-        """Links that were removed without the source being told: somebody there puts that right."""
+        """Retires consumers of links that were removed while their source could not be reached."""
         reading = {relation.consumer for relation in self.relations}
         for machine in self.machines.values():
             log = running(machine).log
@@ -300,7 +299,7 @@ class ZoneWorld(NodeWorld):
                 self.break_off(f"{machine.peer} never got the content of {missing}")
 
     def _compare_rows(self) -> None:
-        """Those of zones that hold the same entries of a mesh."""
+        """Zones that hold the same entries of a mesh must hold the same rows."""
         first: dict[tuple[str, frozenset[bytes]], Machine] = {}
         for machine in self.machines.values():
             for mesh in self.meshes:
@@ -311,7 +310,7 @@ class ZoneWorld(NodeWorld):
                     self.break_off(f"{other.peer} and {machine.peer} end up apart: {line}")
 
     def _forget_all(self) -> None:
-        """All readers have confirmed all: once it is old, nothing of a log is kept but its end."""
+        """All readers have confirmed all: once it is old, a log keeps nothing but its end."""
         self.run(until=self.ticks + TTL.log_ms + 3 * HOUR_MS)
         for machine in self.machines.values():
             node = running(machine)
@@ -329,7 +328,3 @@ def tell(seed: int) -> ZoneWorld:
         world.storm()
         world.calm()
     return world
-
-
-if __name__ == "__main__":
-    sys.exit(replay_seeds(tell, sys.argv[1:]))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast.apps.cli import output, tables
+from holdfast.apps.cli import serving
 from holdfast.apps.cli.declare import noun, verb
 from holdfast.apps.cli.session import CommandSession
 from holdfast.rules import limits
@@ -26,11 +25,11 @@ TOKEN = "HOLDFAST_BROKER_TOKEN"
 STORE = "HOLDFAST_BROKER_STORE"
 _TCP = "127.0.0.1:7420"
 
-broker_ = noun("broker", "The shared desk: run one, and look after it.")
+broker_ = noun("broker", "The broker that meshes are shared through: run one, and look after it.")
 
 
 def _stored(function: F) -> F:
-    """Where a broker keeps everything."""
+    """Adds the options that say where a broker keeps everything."""
     for option in (
         click.option(
             "--postgres",
@@ -55,13 +54,13 @@ def _stored(function: F) -> F:
 @click.option("--tcp", metavar="HOST:PORT", help=f"On loopback; {_TCP} if neither is given.")
 @click.option("--tls-cert", metavar="FILE", help="A certificate of your own, with --tls-key.")
 @click.option("--tls-key", metavar="FILE", help="Its key.")
-@click.option("--name", help="What the broker is called; told once, and kept.")
+@click.option("--name", help="What the broker is called; given once, and kept.")
 @click.option(
     "--registration",
     type=click.Choice(["open", "closed", "token"]),
     default="open",
     show_default=True,
-    help=f"Who may make a mesh here: any key, nobody, or who brings the token in ${TOKEN}.",
+    help=f"Who may make a mesh here: any key, no key, or a key with the token in ${TOKEN}.",
 )
 @click.option(
     "--dedupe",
@@ -99,65 +98,39 @@ def serve_(
     broker.name from the folder of the first to the folder of each other one before it starts. Ends
     with SIGTERM or Ctrl-C; what was handed in is answered first.
     """
-    from holdfast.apps.cli.commands.up import logging_to
-    from holdfast.apps.cli.detached import tell_ready
-    from holdfast.broker.daemon import BrokerDaemon
-    from holdfast.service.lifecycle import run
-
     if given["listen"] is None and given["tcp"] is None:
         given["tcp"] = _TCP
-    if given["registration"] == "token":
-        given["registration_token"] = os.environ.get(TOKEN)
-    settings = _settings(store, postgres, rate_per_s=rate, **given)
+    token = os.environ.get(TOKEN) if given["registration"] == "token" else None
+    settings = _settings(store, postgres, rate_per_s=rate, registration_token=token, **given)
     if detach:
-        return _detach(session, settings, {**given, "rate": rate})
+        from holdfast.storage.files.durable import make_folder
+        from holdfast.storage.files.home import HomePaths
 
-    def told(event: str, document: dict[str, Any]) -> None:
-        with suppress(OSError):  # nobody reads what we say any more: no reason to stop working
-            _tell(session, event, document)
-        if event == "ready":
-            tell_ready(document)
-
-    with logging_to(session):
-        return run(
-            lambda: BrokerDaemon(settings, told=told), connections=limits.BROKER_CONNECTIONS_MAX
+        make_folder(settings.store)
+        return serving.detach(
+            session,
+            HomePaths(settings.store),
+            ["broker", "serve", f"--store={settings.store}"],
+            {**given, "rate": rate},
+            down="holdfast broker down",
+            environ={} if settings.dsn is None else {DSN: settings.dsn},
         )
+    from holdfast.broker.daemon import BrokerDaemon
 
-
-def _detach(session: CommandSession, settings: BrokerSettings, given: dict[str, Any]) -> int:
-    from holdfast.apps.cli.detached import start
-    from holdfast.storage.files.durable import make_folder
-    from holdfast.storage.files.home import HomePaths
-
-    make_folder(settings.store)
-    secret = ("registration_token",)
-    words = [
-        f"--{name.replace('_', '-')}={value}"
-        for name, value in given.items()
-        if value is not None and name not in secret
-    ]
-    document = start(
-        HomePaths(settings.store),
-        ["broker", "serve", f"--store={settings.store}", *words],
-        as_json=session.as_json,
-        environ={} if settings.dsn is None else {DSN: settings.dsn},
+    return serving.serve(
+        session,
+        lambda report: BrokerDaemon(settings, told=report),
+        connections=limits.BROKER_CONNECTIONS_MAX,
     )
-    _tell(session, "ready", document)
-    session.talk("end it with: holdfast broker down")
-    if not session.as_json:
-        output.out(f"{document['listening'][-1]}\n")
-    return 0
 
 
 @verb(broker_, "down", mesh=False)
 @click.option("--store", metavar="FOLDER", help=f"The broker's folder; else ${STORE}.")
 def down_(session: CommandSession, store: str | None) -> None:
     """End the broker of a folder, and wait until it has ended."""
-    from holdfast.apps.cli.commands.up import end_daemon
     from holdfast.storage.files.home import HomePaths
 
-    settings = _settings(store, None)
-    end_daemon(session, HomePaths(settings.store), "store")
+    serving.end_daemon(session, HomePaths(_settings(store, None).store), "store")
 
 
 @verb(broker_, "status", mesh=False)
@@ -193,7 +166,7 @@ def sweep_(session: CommandSession, store: str | None, postgres: str | None) -> 
 def orphans_(session: CommandSession, store: str | None, postgres: str | None) -> None:
     """Look for ids without their message, and messages without their id. There should be none.
 
-    A running broker does it every day. Ends with an error if there are any.
+    A running broker looks every day. The command ends with an error if there are any.
     """
     from holdfast.broker.operator import Operator
 
@@ -209,7 +182,7 @@ def orphans_(session: CommandSession, store: str | None, postgres: str | None) -
 def new_epoch_(
     session: CommandSession, store: str | None, postgres: str | None, reason: str
 ) -> None:
-    """Begin a new epoch, in one mesh or in all: every node looks what the broker may have lost.
+    """Begin a new epoch, in one mesh or in all: every node then looks what the broker has lost.
 
     Do this after a restore that the broker could not notice by itself.
     """
@@ -225,26 +198,7 @@ def _settings(store: str | None, postgres: str | None, **given: Any) -> BrokerSe
     folder = store or os.environ.get(STORE, "")
     if not folder:
         raise BadInput(
-            "where is the broker's folder?", hint=f"give --store FOLDER, or set ${STORE}"
+            "the broker's folder is not named", hint=f"give --store FOLDER, or set ${STORE}"
         )
     dsn = postgres or os.environ.get(DSN) or None
     return BrokerSettings(store=Path(folder).absolute(), dsn=dsn, **given).check()
-
-
-def _tell(session: CommandSession, event: str, document: dict[str, Any]) -> None:
-    if session.as_json:
-        output.out(f"{tables.encode({'event': event, **document}).decode()}\n")
-        output.flush()
-        return
-    for line in _lines(event, document):
-        output.talk(line)
-
-
-def _lines(event: str, document: dict[str, Any]) -> Iterator[str]:
-    if event == "ready":
-        yield f"serving {tables.visible(document['name'])} from {tables.visible(document['store'])}"
-        for address in document["listening"]:
-            yield f"listening on {tables.visible(address)}"
-        yield f"card {tables.visible(document['card'])}"
-    else:
-        yield event

@@ -1,15 +1,14 @@
 """`holdfast check`: one question, one line, one exit code, for monitoring tools.
 
 The exit codes are those that such tools expect, not those of the other commands: 0 ok, 1 warning,
-2 critical, 3 unknown (it could not be found out).
+2 critical, 3 unknown (the check could not look).
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
@@ -22,6 +21,8 @@ from holdfast.service.clock import SystemClock
 from holdfast.storage.files import home as homes
 from holdfast.storage.sqlite.integrity import integrity
 from holdfast.storage.sqlite.snapshot_copy import open_read_only
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 _WORDS = ("ok", "warning", "critical", "unknown")
@@ -39,8 +40,28 @@ check_ = noun(
 )
 
 
+def _bounds(
+    metavar: str, parse: Callable[[str], int], *, warn: str, critical: str
+) -> Callable[[F], F]:
+    """Adds --warn and --critical, which the command gets as numbers, and --format."""
+
+    def add(function: F) -> F:
+        function = FORMAT(function)
+        for name, default in (("--critical", critical), ("--warn", warn)):
+            function = click.option(
+                name,
+                default=default,
+                show_default=True,
+                metavar=metavar,
+                callback=lambda ctx, param, text: parse(text),
+            )(function)
+        return function
+
+    return add
+
+
 class CheckFinding(NamedTuple):
-    """What was found: how bad, in words, and the number behind it."""
+    """What a check found: how bad it is, in words, and the number behind it."""
 
     level: int
     message: str
@@ -60,16 +81,12 @@ def lag(session: CommandSession, consumer: str | None, warn: int, critical: int,
 
     def find() -> CheckFinding:
         with session.node() as node:
-            found = [
-                reader
-                for reader in node.log.consumers()
-                if consumer is None or reader.name == consumer
-            ]
-        if not found:
+            readers = [row for row in node.log.consumers() if consumer in (None, row.name)]
+        if not readers:
             if consumer is not None:
                 return CheckFinding(UNKNOWN, f"there is no consumer {consumer!r}")
             return CheckFinding(OK, "the log has no reader", 0, "", warn, critical)
-        slowest = max(found, key=lambda reader: reader.lag)
+        slowest = max(readers, key=lambda reader: reader.lag)
         return _above(
             f"{slowest.name} lags by {slowest.lag} entries", slowest.lag, "", warn, critical
         )
@@ -78,21 +95,18 @@ def lag(session: CommandSession, consumer: str | None, warn: int, critical: int,
 
 
 @verb(check_, "disk", mesh=False)
-@click.option("--warn", default="1GiB", show_default=True, metavar="SIZE")
-@click.option("--critical", default="100MiB", show_default=True, metavar="SIZE")
-@FORMAT
-def disk(session: CommandSession, warn: str, critical: str, form: str) -> int:
+@_bounds("SIZE", times.parse_size, warn="1GiB", critical="100MiB")
+def disk(session: CommandSession, warn: int, critical: int, form: str) -> int:
     """How much space is left on the disk of the home."""
-    least_warn, least_critical = times.parse_size(warn), times.parse_size(critical)
-    if least_warn < least_critical:
+    if warn < critical:
         raise BadInput("--warn must not be below --critical: both are the least that is enough")
 
     def find() -> CheckFinding:
-        root = homes.require_home(homes.resolve_home(session.home, os.environ)).root
+        root = homes.require_home(session.check_home()).root
         free = shutil.disk_usage(root).free
-        level = CRITICAL if free < least_critical else WARNING if free < least_warn else OK
-        said = f"{times.size(free)} free for {root}"
-        return CheckFinding(level, said, free, "B", least_warn, least_critical)
+        level = CRITICAL if free < critical else WARNING if free < warn else OK
+        message = f"{times.size(free)} free for {root}"
+        return CheckFinding(level, message, free, "B", warn, critical)
 
     return _report(session, "disk", form, find)
 
@@ -103,7 +117,7 @@ def integrity_(session: CommandSession, form: str) -> int:
     """Does the database hold together? Reads all of it."""
 
     def find() -> CheckFinding:
-        paths = homes.require_home(homes.resolve_home(session.home, os.environ))
+        paths = homes.require_home(session.check_home())
         problems = integrity(paths.database, ours=True)
         if problems:
             return CheckFinding(CRITICAL, f"{len(problems)} problems: {problems[0]}", len(problems))
@@ -113,33 +127,27 @@ def integrity_(session: CommandSession, form: str) -> int:
 
 
 @verb(check_, "backup", mesh=False)
-@click.option("--warn", default="2d", show_default=True, metavar="SPAN")
-@click.option("--critical", default="7d", show_default=True, metavar="SPAN")
-@FORMAT
-def backup(session: CommandSession, warn: str, critical: str, form: str) -> int:
+@_bounds("SPAN", times.parse_span, warn="2d", critical="7d")
+def backup(session: CommandSession, warn: int, critical: int, form: str) -> int:
     """How long ago the last backup was made."""
-    most_warn, most_critical = times.parse_span(warn), times.parse_span(critical)
 
     def find() -> CheckFinding:
-        paths = homes.require_home(homes.resolve_home(session.home, os.environ))
+        paths = homes.require_home(session.check_home())
         with open_read_only(paths.database) as reader:
             job = reader.job_get(JOB)
         if job is None:
             return CheckFinding(CRITICAL, "no backup was ever made", None)
         age = max(0, SystemClock().now_ms() - job.updated_at)
-        said = f"the last backup is {times.span(age)} old"
-        return _above(said, age / 1000, "s", most_warn / 1000, most_critical / 1000)
+        message = f"the last backup is {times.span(age)} old"
+        return _above(message, age / 1000, "s", warn / 1000, critical / 1000)
 
     return _report(session, "backup", form, find)
 
 
 @verb(check_, "outbox", mesh=False)
-@click.option("--warn", default="10m", show_default=True, metavar="SPAN")
-@click.option("--critical", default="1d", show_default=True, metavar="SPAN")
-@FORMAT
-def outbox(session: CommandSession, warn: str, critical: str, form: str) -> int:
-    """How long the first that no broker has got has waited, and whether anything was refused."""
-    most_warn, most_critical = times.parse_span(warn), times.parse_span(critical)
+@_bounds("SPAN", times.parse_span, warn="10m", critical="1d")
+def outbox(session: CommandSession, warn: int, critical: int, form: str) -> int:
+    """How long the oldest change or message waits for its broker, and whether any was refused."""
 
     def find() -> CheckFinding:
         with session.node() as node:
@@ -148,10 +156,10 @@ def outbox(session: CommandSession, warn: str, critical: str, form: str) -> int:
         slowest = min(waits, key=lambda lane: lane.oldest_at or 0, default=None)
         age = 0 if slowest is None else max(0, now - (slowest.oldest_at or 0))
         waiting = sum(lane.pending + lane.inflight for lane in lanes)
-        said = f"{waiting} wait"
+        message = f"{waiting} wait"
         if slowest is not None:
-            said += f", in {slowest.lane} for {times.span(age)}"
-        found = _above(said, age / 1000, "s", most_warn / 1000, most_critical / 1000)
+            message += f", in {slowest.lane} for {times.span(age)}"
+        found = _above(message, age / 1000, "s", warn / 1000, critical / 1000)
         dead = sum(lane.dead for lane in lanes)
         if dead:
             more = f"; {dead} were refused: holdfast outbox list --failed"
@@ -170,7 +178,7 @@ def _report(session: CommandSession, name: str, form: str, find: Callable[[], Ch
     try:
         found = find()
     except HoldfastError as error:
-        # Not critical: nothing could be found out, and whoever is called should know that.
+        # Not critical: nothing could be found out, and the monitoring tool should say so.
         found = CheckFinding(UNKNOWN, error.message)
     chosen = "json" if session.as_json else form
     output.out(_FORMS[chosen](name, found))
@@ -182,15 +190,8 @@ def _as_text(name: str, found: CheckFinding) -> str:
 
 
 def _as_json(name: str, found: CheckFinding) -> str:
-    document: dict[str, Any] = {
-        "check": name,
-        "status": _WORDS[found.level],
-        "message": found.message,
-        "value": found.value,
-        "unit": found.unit,
-        "warn": found.warn,
-        "critical": found.critical,
-    }
+    fields = found._asdict()
+    document = {"check": name, "status": _WORDS[fields.pop("level")], **fields}
     return f"{tables.encode(document).decode()}\n"
 
 

@@ -15,7 +15,7 @@ conflict_ = noun("conflict", "What merges discarded; any of it can be written ag
 @click.option("--all", "everything", is_flag=True, help="Also those that are settled.")
 def list_(session: CommandSession, everything: bool) -> None:
     """List what was discarded, oldest first."""
-    with session.node() as node, session.export(node):
+    with session.warning_node() as node:
         session.rows(
             (
                 documents.conflict(row)
@@ -30,7 +30,7 @@ def list_(session: CommandSession, everything: bool) -> None:
 @click.argument("number", type=int)
 def show(session: CommandSession, number: int) -> None:
     """Show one conflict with what it discarded."""
-    with session.node() as node, session.export(node):
+    with session.warning_node() as node:
         session.show(
             documents.conflict(node.conflict(number)),
             fields="number mesh family owner entity reason winner loser loser_op loser_body "
@@ -42,7 +42,7 @@ def show(session: CommandSession, number: int) -> None:
 @click.argument("number", type=int)
 def restore(session: CommandSession, number: int) -> None:
     """Write the discarded version again, as a new change that wins."""
-    with session.node() as node, session.export(node):
+    with session.warning_node() as node:
         mesh = node.conflict(number).mesh
         done = node.restore_conflict(number, id=session.id)
         session.wrote(
@@ -55,7 +55,7 @@ def restore(session: CommandSession, number: int) -> None:
 @click.argument("number", type=int)
 def dismiss(session: CommandSession, number: int) -> None:
     """Keep the outcome as it is and close the conflict."""
-    with session.node() as node, session.export(node):
+    with session.warning_node() as node:
         node.dismiss_conflict(number)
         session.talk(f"conflict {number} is settled")
         session.show(documents.conflict(node.conflict(number)), f"{number}\n")

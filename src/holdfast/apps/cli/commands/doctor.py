@@ -29,7 +29,9 @@ _SIGNS = {"ok": "[OK]", "warn": "[WARN]", "fail": "[FAIL]"}
 @click.option(
     "--repair", is_flag=True, help="Make a new database of what can be read; keep the old one."
 )
-@click.option("--peer", metavar="NAME", help="Whose home it is, if --repair cannot tell.")
+@click.option(
+    "--peer", metavar="NAME", help="The peer whose home it is, if --repair cannot read it."
+)
 @click.option(
     "--rollback-migration",
     "version",
@@ -38,7 +40,9 @@ _SIGNS = {"ok": "[OK]", "warn": "[WARN]", "fail": "[FAIL]"}
     help="Undo schema version N and those after it; a copy of the database is kept.",
 )
 @click.option(
-    "--resume-sync", is_flag=True, help="Let shared meshes that are paused go on, and try again."
+    "--resume-sync",
+    is_flag=True,
+    help="Resume shared meshes that are paused, and try again what was refused.",
 )
 @click.option("--backup", metavar="FOLDER", help="Make a backup, as `holdfast backup` does.")
 def doctor_(
@@ -115,8 +119,8 @@ def _text(report: Report) -> str:
 def _show_repair(session: CommandSession, report: RepairReport) -> None:
     lost = {name: saved.lost for name, saved in report.tables.items() if saved.lost}
     if lost:
-        told = ", ".join(f"{count} of {name}" for name, count in lost.items())
-        session.warn("rows_lost", f"what could not be read is lost: {told}")
+        counts = ", ".join(f"{count} of {name}" for name, count in lost.items())
+        session.warn("rows_lost", f"what could not be read is lost: {counts}")
     session.talk(f"repaired the home of {report.peer}; its log counts on in epoch {report.epoch}")
     for path in report.kept:
         session.talk(f"kept: {documents.path(path)}")

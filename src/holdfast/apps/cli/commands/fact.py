@@ -1,8 +1,9 @@
-"""`holdfast fact` and `holdfast consumer`: what is so, and who reads the log."""
+"""`holdfast fact`: what is so, and how readers of the log take it."""
 
 from __future__ import annotations
 
 import click
+import msgspec
 
 from holdfast.apps.cli import documents, inputs
 from holdfast.apps.cli.commands.log import FIELDS
@@ -10,10 +11,9 @@ from holdfast.apps.cli.commands.state import JSON_VALUE
 from holdfast.apps.cli.declare import noun, verb
 from holdfast.apps.cli.session import CommandSession
 from holdfast.rules.errors import BadInput
-from holdfast.rules.limits import DAY_MS, FETCH_ROWS_DEFAULT
+from holdfast.rules.limits import FETCH_ROWS_DEFAULT
 
 fact_ = noun("fact", "What is so: appended once, never changed, handed to readers.")
-consumer_ = noun("consumer", "Named readers of the log. Nothing goes that they have not confirmed.")
 
 
 @verb(fact_, "append", writes=True)
@@ -43,7 +43,7 @@ def fetch(session: CommandSession, consumer: str, limit: int) -> None:
     """Show what comes next for CONSUMER. It is the same until it is confirmed."""
     with session.node() as node:
         session.rows(
-            (documents.entry(found) for found in node.log.fetch(consumer, limit)),
+            map(documents.entry, node.log.fetch(consumer, limit)),
             FIELDS,
             empty=f"nothing new for {consumer}",
         )
@@ -61,56 +61,9 @@ def confirm(
     """Confirm what was taken over: up to OFFSET, or by ranges."""
     spans = [_span(text) for text in ranges] if ranges else None
     with session.node() as node:
-        found = node.log.confirm(consumer, offset, ranges=spans)
-        session.talk(f"{consumer} has confirmed up to {found.frontier}, {found.lag} to go")
-        session.show(documents.consumer(found), f"{found.frontier}\n")
-
-
-@verb(consumer_, "add", mesh=False)
-@click.argument("name")
-@click.option("--from", "start", default="start", metavar="start|now|OFFSET", show_default=True)
-@click.option(
-    "--retire-days",
-    type=click.IntRange(min=1),
-    help="A sweep retires it when it has not confirmed for so long; else it is waited for.",
-)
-@click.option(
-    "--retire-lag",
-    type=click.IntRange(min=1),
-    metavar="ENTRIES",
-    help="A sweep retires it when more entries than this wait for it.",
-)
-def add(
-    session: CommandSession, name: str, start: str, retire_days: int | None, retire_lag: int | None
-) -> None:
-    """Register a reader of the log."""
-    retire_ms = None if retire_days is None else retire_days * DAY_MS
-    with session.node() as node:
-        place: str | int = int(start) if start.isascii() and start.isdecimal() else start
-        found = node.log.add_consumer(name, place, retire_ms=retire_ms, retire_lag=retire_lag)
-        session.talk(f"{name} reads from offset {found.position}")
-        session.show(documents.consumer(found), f"{found.name}\n")
-
-
-@verb(consumer_, "list", mesh=False)
-def list_(session: CommandSession) -> None:
-    """List the readers of the log and how far they are."""
-    with session.node() as node:
-        session.rows(
-            (documents.consumer(found) for found in node.log.consumers()),
-            "name position frontier lag seen_at",
-            empty="the log has no reader",
-        )
-
-
-@verb(consumer_, "retire", mesh=False)
-@click.argument("name")
-def retire(session: CommandSession, name: str) -> None:
-    """Forget a reader: the log no longer waits for it."""
-    with session.node() as node:
-        node.log.retire(name)
-        session.talk(f"{name} is retired; the log no longer waits for it")
-        session.show({"name": name, "retired": True}, f"{name}\n")
+        reader = node.log.confirm(consumer, offset, ranges=spans)
+        session.talk(f"{consumer} has confirmed up to {reader.frontier}, {reader.lag} to go")
+        session.show(msgspec.structs.asdict(reader), f"{reader.frontier}\n")
 
 
 def _span(text: str) -> tuple[int, int]:

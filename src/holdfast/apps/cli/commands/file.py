@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import shutil
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import click
 
-from holdfast.apps.cli import documents, inputs
+from holdfast.apps.cli import contents, documents, inputs
 from holdfast.apps.cli.declare import noun, verb
 from holdfast.apps.cli.session import CommandSession
 from holdfast.apps.cli.times import size
-from holdfast.rules.errors import BadInput
 from holdfast.rules.limits import BLOB_CHUNK_BYTES
 from holdfast.rules.paths import check_path
-from holdfast.storage.files.durable import durable_writer
 
 PEER = click.option("--peer", metavar="ID", help="Whose; else this node's own.")
 
@@ -39,11 +34,9 @@ def share(session: CommandSession, path: str, source: str | None) -> None:
     with session.mesh() as mesh, _content(path, source) as content:
         done = mesh.files.share(path, content, id=session.id)
         info = mesh.files.info(path)
-        session.wrote(
-            documents.receipt(
-                done, mesh.slug, op="file.share", path=path, size=info.size, sha256=info.sha256
-            ),
-            f"shared {path!r} ({size(info.size)}) in {mesh.slug} at {done.stamp}",
+        shared = f"shared {path!r} ({size(info.size)}) in"
+        session.receipt(
+            mesh, done, "file.share", shared, path=path, size=info.size, sha256=info.sha256
         )
 
 
@@ -53,7 +46,7 @@ def list_(session: CommandSession, peer: str | None) -> None:
     """List shared files. HERE says whether the content is on this machine."""
     with session.mesh() as mesh:
         session.rows(
-            (documents.file(info, mesh.slug) for info in mesh.files.list(peer=peer)),
+            (documents.in_mesh(info, mesh.slug) for info in mesh.files.list(peer=peer)),
             "peer path size here lamport updated_at",
             empty=f"no file is shared in {mesh.slug}",
         )
@@ -71,7 +64,7 @@ def read(
 ) -> None:
     """Write the content to stdout or to a file. It is checked against its hash first."""
     with session.mesh() as mesh:
-        document = documents.file(mesh.files.info(path, peer=peer), mesh.slug)
+        document = documents.in_mesh(mesh.files.info(path, peer=peer), mesh.slug)
         if last_known:
             known = mesh.files.last_known(path, peer=peer)
             if known.status == "stale":
@@ -82,11 +75,12 @@ def read(
             content = mesh.files.open(path, peer=peer)
         with content:
             if output is not None:
-                _save(content, Path(output))
+                with contents.new_file(output) as draft:
+                    shutil.copyfileobj(content, draft, BLOB_CHUNK_BYTES)
                 session.talk(f"wrote {size(document['size'])} to {output}")
                 session.show({**document, "output": output}, "")
             elif session.as_json:
-                session.show({**document, **_as_text(content.read())})
+                session.show({**document, **contents.as_text(content.read())})
             else:
                 shutil.copyfileobj(content, sys.stdout.buffer, BLOB_CHUNK_BYTES)
 
@@ -97,40 +91,11 @@ def delete(session: CommandSession, path: str) -> None:
     """Stop sharing PATH; its content goes when nobody needs it any more."""
     with session.mesh() as mesh:
         done = mesh.files.delete(path, id=session.id)
-        session.wrote(
-            documents.receipt(done, mesh.slug, op="file.delete", path=path),
-            f"deleted {path!r} from {mesh.slug} at {done.stamp}",
-        )
+        session.receipt(mesh, done, "file.delete", f"deleted {path!r} from", path=path)
 
 
-@contextmanager
-def _content(path: str, source: str | None) -> Iterator[Path | BinaryIO]:
+def _content(path: str, source: str | None) -> AbstractContextManager[Path | BinaryIO]:
     if source == inputs.STDIN:
-        # On disk first: sharing may have to read it twice, and a pipe can be read only once.
-        with tempfile.TemporaryFile() as copy:
-            shutil.copyfileobj(sys.stdin.buffer, copy, BLOB_CHUNK_BYTES)
-            copy.seek(0)
-            yield copy
-        return
-    local = Path(path if source is None else source)
-    if not local.is_file():
-        raise BadInput(
-            f"{local} is not a file on this machine",
-            hint="name the content with --from FILE, or --from - for stdin",
-        )
-    yield local
-
-
-def _save(content: BinaryIO, target: Path) -> None:
-    if not target.parent.is_dir() or target.is_dir():
-        raise BadInput(f"{target} cannot be written", hint="name a file in a folder that exists")
-    with durable_writer(target) as draft:
-        while chunk := content.read(BLOB_CHUNK_BYTES):
-            draft.write(chunk)
-
-
-def _as_text(raw: bytes) -> dict[str, Any]:
-    try:
-        return {"encoding": "utf-8", "content": raw.decode()}
-    except UnicodeDecodeError:
-        return {"encoding": "base64", "content": base64.b64encode(raw).decode()}
+        return contents.stdin_copy()
+    hint = "name the content with --from FILE, or --from - for stdin"
+    return nullcontext(contents.existing(path if source is None else source, hint))

@@ -1,7 +1,7 @@
 """`holdfast link`: the logs of other zones that this node pulls.
 
-A command changes the store, and a daemon that runs for this home is told to look. Without one the
-change waits for it, and the command says so.
+A command changes the store, then asks the daemon of this home to look. Without a daemon the change
+waits for one, and the command says so.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ link_ = noun("link", "Logs of other zones that this node pulls.")
 
 @verb(link_, "add", mesh=False)
 @click.argument("url")
-@click.option("--peer", "zone", required=True, metavar="ZONE", help="Whose node that is.")
-@click.option("--name", metavar="NAME", help="What the link is called; else as the zone.")
+@click.option("--peer", "zone", required=True, metavar="ZONE", help="The zone that listens there.")
+@click.option("--name", metavar="NAME", help="The name of the link; else that of the zone.")
 @click.option("--mesh", "meshes", multiple=True, metavar="NAME", help="A mesh to pull; repeatable.")
 @click.option("--subject", "subjects", multiple=True, metavar="PREFIX", help="Only these entities.")
 @click.option(
@@ -53,34 +53,17 @@ link_ = noun("link", "Logs of other zones that this node pulls.")
     "--carries",
     multiple=True,
     metavar="own|any|ORIGIN",
-    help="Whose entries the zone may bring: its own (as usual), anybody's, or those of ORIGIN.",
+    help="Whose entries the zone may bring: its own (the default), any peer's, or those of ORIGIN.",
 )
-@click.option("--paused", is_flag=True, help="Store it; it begins with: holdfast link resume.")
-def add(
-    session: CommandSession,
-    url: str,
-    zone: str,
-    name: str | None,
-    meshes: tuple[str, ...],
-    subjects: tuple[str, ...],
-    classes: tuple[str, ...],
-    carries: tuple[str, ...],
-    paused: bool,
-) -> None:
+@click.option("--paused", is_flag=True, help="Only store it; `holdfast link resume` starts it.")
+def add(session: CommandSession, url: str, zone: str, name: str | None, **options: Any) -> None:
     """Pull the log of the zone that listens at URL (https://host:port)."""
     with _links(session) as (node, links):
-        view = links.add(
-            zone if name is None else name,
-            url,
-            zone,
-            meshes=meshes or _mesh_meant(session, node),
-            subjects=subjects,
-            classes=classes,
-            carries=carries or ("own",),
-            paused=paused,
-        )
+        options["meshes"] = options["meshes"] or _mesh_meant(session, node)
+        options["carries"] = options["carries"] or ("own",)
+        view = links.add(zone if name is None else name, url, zone, **options)
         session.talk(f"{view.name} pulls {', '.join(view.meshes)} from {zone}: {_carried(view)}")
-        _changed(session, node, view, begins=not paused)
+        _changed(session, node, view, begins=not view.paused)
 
 
 @verb(link_, "list", mesh=False)
@@ -108,7 +91,7 @@ def show(session: CommandSession, name: str) -> None:
 @verb(link_, "pause", mesh=False)
 @click.argument("name")
 def pause(session: CommandSession, name: str) -> None:
-    """Stop pulling until it is resumed. The source keeps what is new."""
+    """Stop pulling until the link is resumed. The source keeps what is new."""
     with _links(session) as (node, links):
         view = links.pause(name)
         session.talk(f"{name} is paused at offset {view.cursor} of {view.zone}")
@@ -120,7 +103,7 @@ def pause(session: CommandSession, name: str) -> None:
 @click.option(
     "--skip-missing",
     is_flag=True,
-    help="Go on behind what the source no longer holds: it is never read.",
+    help="Go on after what the source no longer holds. It is never read.",
 )
 def resume(session: CommandSession, name: str, skip_missing: bool) -> None:
     """Go on pulling."""
@@ -157,12 +140,11 @@ def remove(session: CommandSession, name: str) -> None:
 @verb(link_, "objects", mesh=False)
 @click.argument("name")
 def objects(session: CommandSession, name: str) -> None:
-    """Bring the content of files that is named here and not here, as after a snapshot."""
+    """Bring the content of files that is missing here, as after a snapshot."""
     with _links(session) as (_, links):
         pulled = links.bring_objects(name)
-        said = documents.plain(pulled)
         session.talk(f"brought {pulled.objects} objects; {name} has no content of {pulled.missing}")
-        session.show({"name": name, **said}, f"{pulled.objects}\n")
+        session.show({"name": name, **documents.plain(pulled)}, f"{pulled.objects}\n")
 
 
 # --- quarantine ----------------------------------------------------------------------------------
@@ -175,7 +157,7 @@ def quarantine(session: CommandSession, name: str) -> None:
     with _links(session) as (_, links):
         links.quarantine(name, 0, 1)
         session.rows(
-            (_quarantined(row) for row in _all_quarantined(links, name)),
+            map(_quarantined, _all_quarantined(links, name)),
             "number offset origin op entity code message found_at",
             empty=f"{name} has brought nothing that was refused",
         )
@@ -194,7 +176,7 @@ def retry(session: CommandSession, name: str) -> None:
 @verb(link_, "drop", mesh=False)
 @click.argument("name")
 @click.argument("numbers", nargs=-1, type=int, metavar="[NUMBER]...")
-@click.option("--all", "everything", is_flag=True, help="All of the link's.")
+@click.option("--all", "everything", is_flag=True, help="All that the link has brought.")
 def drop(session: CommandSession, name: str, numbers: tuple[int, ...], everything: bool) -> None:
     """Give up quarantined envelopes for good."""
     if bool(numbers) is everything:
@@ -241,7 +223,7 @@ def _carried(view: LinkView) -> str:
 def _changed(
     session: CommandSession, node: Node, view: LinkView, *, begins: bool, **more: object
 ) -> None:
-    """Tells the daemon, and people what comes of it."""
+    """Asks the daemon to look, and prints what comes of it."""
     runs = own_daemon.refresh(node.home)
     if begins and not runs:
         session.talk("no daemon runs here: it begins with: holdfast up")
@@ -249,7 +231,7 @@ def _changed(
 
 
 def _mended(session: CommandSession, node: Node, links: Links, name: str, **more: object) -> None:
-    """The quarantine of a link, or of a shared mesh's lane, has changed."""
+    """Answers a command that changed the quarantine of a link, or of a shared mesh's lane."""
     if not is_lane(name):
         _changed(session, node, links.get(name), begins=True, **more)
         return
@@ -258,25 +240,25 @@ def _mended(session: CommandSession, node: Node, links: Links, name: str, **more
 
 
 def standing(view: LinkView, live: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
-    """A link as it is stored, and how it stands where somebody pulls."""
+    """A link as it is stored, and how it stands by `live_status`."""
     document: dict[str, Any] = {**documents.plain(view), **dict.fromkeys(_LIVE.split())}
     document |= {"since_at": None, "trouble": None, "hint": None}
     document["state"] = LinkState.PAUSED.value if view.paused else _IDLE
-    found = None if live is None else live.get(view.name)
-    if found is None:
+    status = None if live is None else live.get(view.name)
+    if status is None:
         return document
-    document |= {name: found.get(name) for name in (*_LIVE.split(), "cursor")}
-    document["since_at"] = found["since"]
-    error = found["last_error"]
+    document |= {name: status.get(name) for name in (*_LIVE.split(), "cursor")}
+    document["since_at"] = status["since"]
+    error = status["last_error"]
     # An error that is over is no trouble.
-    if error is not None and found["state"] not in (LinkState.LIVE, LinkState.CATCHING_UP):
+    if error is not None and status["state"] not in (LinkState.LIVE, LinkState.CATCHING_UP):
         document |= {"trouble": f"{error['code']}: {error['message']}", "hint": error["hint"]}
     return document
 
 
 def _quarantined(row: QuarantineRow) -> dict[str, Any]:
-    """With what can be read of the envelope, if anything can."""
-    said: dict[str, Any] = {
+    """A row of the quarantine, with what can be read of its envelope."""
+    document: dict[str, Any] = {
         **{name: getattr(row, name) for name in ("number", "link", "epoch", "offset")},
         **dict.fromkeys(("id", "mesh", "op", "entity", "origin")),
         **{name: getattr(row, name) for name in ("code", "message", "found_at")},
@@ -285,9 +267,9 @@ def _quarantined(row: QuarantineRow) -> dict[str, Any]:
     try:
         envelope = decode(row.raw)
     except Refused:
-        return said
+        return document
     fields = {name: getattr(envelope, name) for name in ("mesh", "op", "entity", "origin")}
-    return {**said, **fields, "id": id_text(envelope.id)}
+    return {**document, **fields, "id": id_text(envelope.id)}
 
 
 def _all_quarantined(links: Links, name: str) -> Iterator[QuarantineRow]:
@@ -298,7 +280,7 @@ def _all_quarantined(links: Links, name: str) -> Iterator[QuarantineRow]:
 
 
 def live_status(session: CommandSession, node: Node) -> dict[str, Mapping[str, Any]] | None:
-    """How the links stand, by name; None if nobody pulls."""
+    """How the links stand, by name, as the daemon says; None if there is no daemon."""
     try:
         answer = own_daemon.ask(node.home, "GET", "/v1/links")
     except NoDaemon:

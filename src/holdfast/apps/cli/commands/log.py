@@ -7,8 +7,7 @@ from threading import Event
 
 import click
 
-from holdfast.apps.cli import documents as forms
-from holdfast.apps.cli import output, tables
+from holdfast.apps.cli import documents, output, tables
 from holdfast.apps.cli.declare import FILTER, noun, verb
 from holdfast.apps.cli.session import CommandSession
 from holdfast.node.library.node import Node
@@ -31,11 +30,11 @@ def tail(session: CommandSession, count: int, follow: bool) -> None:
             _show(session, entries)
             return
         for page in _following(node, list(entries)):
-            documents = (forms.entry(found) for found in _of_mesh(session, page))
+            rows = map(documents.entry, _of_mesh(session, page))
             if session.as_json:
-                tables.json_lines(documents)
+                tables.json_lines(rows)
             else:
-                tables.table(documents, FIELDS.split())
+                tables.table(rows, FIELDS.split())
             output.flush()
 
 
@@ -49,19 +48,17 @@ def range_(session: CommandSession, start: int, end: int | None) -> None:
 
 
 def _show(session: CommandSession, entries: Iterable[Entry]) -> None:
-    session.rows(
-        (forms.entry(found) for found in _of_mesh(session, entries)), FIELDS, empty="no entries"
-    )
+    session.rows(map(documents.entry, _of_mesh(session, entries)), FIELDS, empty="no entries")
 
 
 def _of_mesh(session: CommandSession, entries: Iterable[Entry]) -> Iterator[Entry]:
-    wanted = session.named_mesh
-    return (found for found in entries if wanted is None or found.mesh == wanted)
+    mesh = session.named_mesh
+    return (entry for entry in entries if mesh is None or entry.mesh == mesh)
 
 
 def _following(node: Node, page: list[Entry]) -> Iterator[list[Entry]]:
-    """Pages as they come, until interrupted. The log is asked a few times a second: another process
-    may be writing, and SQLite wakes nobody.
+    """Pages of new entries, until interrupted. It looks a few times a second: another process may
+    be writing, and SQLite wakes nobody.
     """
     never = Event()
     position = node.log.head().offset + 1 if not page else page[-1].offset + 1

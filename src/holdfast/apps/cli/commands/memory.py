@@ -33,10 +33,7 @@ def set_(
     with session.mesh() as mesh:
         stored = inputs.value_of(value, json_value)
         done = mesh.memory.set(key, stored, tags=tags, id=session.id)
-        session.wrote(
-            documents.receipt(done, mesh.slug, op="memory.set", key=key),
-            f"remembered {key!r} in {mesh.slug} at {done.stamp}",
-        )
+        session.receipt(mesh, done, "memory.set", f"remembered {key!r} in", key=key)
 
 
 @verb(memory_, "get")
@@ -54,12 +51,12 @@ def get(session: CommandSession, key: str, scope: str, as_of: str | None) -> Non
             raise output.no_memory(mesh.slug, key, _whose(session, scope))
         if scope == "all":
             session.rows(
-                (documents.memory(one, mesh.slug) for one in found),
+                (documents.in_mesh(memory, mesh.slug) for memory in found),
                 "peer value tags lamport updated_at",
                 empty="",
             )
         else:
-            session.show(documents.memory(found[0], mesh.slug), value_text(found[0].value))
+            session.show(documents.in_mesh(found[0], mesh.slug), value_text(found[0].value))
 
 
 @verb(memory_, "forget", writes=True)
@@ -68,10 +65,7 @@ def forget(session: CommandSession, key: str) -> None:
     """Forget what this peer remembers under KEY."""
     with session.mesh() as mesh:
         done = mesh.memory.forget(key, id=session.id)
-        session.wrote(
-            documents.receipt(done, mesh.slug, op="memory.forget", key=key),
-            f"forgot {key!r} in {mesh.slug} at {done.stamp}",
-        )
+        session.receipt(mesh, done, "memory.forget", f"forgot {key!r} in", key=key)
 
 
 @verb(memory_, "list")
@@ -86,7 +80,11 @@ def list_(session: CommandSession, scope: str, tag: str | None, as_of: str | Non
         else:
             found = iter(_past(session, mesh, scope, as_of))
         session.rows(
-            (documents.memory(one, mesh.slug) for one in found if tag is None or tag in one.tags),
+            (
+                documents.in_mesh(memory, mesh.slug)
+                for memory in found
+                if tag is None or tag in memory.tags
+            ),
             "peer key value tags lamport updated_at",
             empty=f"{_whose(session, scope)} remembers nothing of that in {mesh.slug}",
         )
@@ -96,13 +94,10 @@ def _past(
     session: CommandSession, mesh: Mesh, scope: str, as_of: str, key: str | None = None
 ) -> list[Memory]:
     owner = _owner(session, scope)
-    found = [
-        one
-        for one in mesh.memory.as_of(key, **parse_as_of(as_of))
-        if owner is None or one.peer == owner
-    ]
+    memories = mesh.memory.as_of(key, **parse_as_of(as_of))
+    found = [memory for memory in memories if owner is None or memory.peer == owner]
     if key is not None:
-        found.sort(key=lambda one: (-one.lamport, one.peer.encode()))
+        found.sort(key=lambda memory: (-memory.lamport, memory.peer.encode()))
     return found
 
 

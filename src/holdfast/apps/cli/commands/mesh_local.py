@@ -1,10 +1,11 @@
-"""`holdfast mesh`: who shares what with whom; what needs no broker."""
+"""`holdfast mesh create`, `list`, `info`, `clock`, `pause`, `resume`: what needs no broker."""
 
 from __future__ import annotations
 
 import click
+import msgspec
 
-from holdfast.apps.cli import documents
+from holdfast.apps.cli import documents, own_daemon
 from holdfast.apps.cli.declare import noun, verb
 from holdfast.apps.cli.session import CommandSession
 
@@ -27,7 +28,7 @@ def list_(session: CommandSession) -> None:
     """List the meshes of this home."""
     with session.node() as node:
         session.rows(
-            (documents.mesh(row) for row in node.meshes()),
+            map(documents.mesh, node.meshes()),
             "mesh name kind lamport created_at",
             empty="no mesh yet; create one with: holdfast mesh create NAME",
         )
@@ -37,8 +38,7 @@ def list_(session: CommandSession) -> None:
 @click.argument("name", required=False)
 def info(session: CommandSession, name: str | None) -> None:
     """Show one mesh: its kind, its clock, how much it holds."""
-    session.named_mesh = name or session.named_mesh
-    with session.mesh() as mesh:
+    with session.mesh(name) as mesh:
         row = mesh.info()
         fields = "mesh name kind lamport seq created_at last_sync_at sync_paused rows"
         if row.shared:
@@ -49,14 +49,36 @@ def info(session: CommandSession, name: str | None) -> None:
 @verb(mesh_, "clock")
 @click.argument("name", required=False)
 def clock(session: CommandSession, name: str | None) -> None:
-    """Show a mesh's Lamport clock and whether others have been heard of."""
-    session.named_mesh = name or session.named_mesh
-    with session.mesh() as mesh:
-        found = mesh.clock()
-        document = {
-            "mesh": mesh.slug,
-            "lamport": found.lamport,
-            "sync_state": found.sync_state,
-            "last_sync_at": found.last_sync_at,
-        }
+    """Show a mesh's Lamport clock, and whether this node has heard of other peers lately."""
+    with session.mesh(name) as mesh:
+        document = documents.in_mesh(mesh.clock(), mesh.slug)
         session.show(document, fields="mesh lamport sync_state last_sync_at")
+
+
+@verb(mesh_, "pause")
+@click.argument("name", required=False)
+def pause(session: CommandSession, name: str | None) -> None:
+    """Send nothing of a shared mesh until it is resumed; what others send still comes."""
+    from holdfast.node.sync.pause import pause
+
+    with session.mesh(name) as mesh:
+        row = pause(session.opened._engine, mesh.slug)
+        own_daemon.refresh(session.opened.home)
+        session.talk(f"nothing of {row.slug} is sent now; go on with: holdfast mesh resume")
+        session.show({"mesh": row.slug, "sync_paused": row.sync_paused}, f"{row.slug}\n")
+
+
+@verb(mesh_, "resume")
+@click.argument("name", required=False)
+def resume(session: CommandSession, name: str | None) -> None:
+    """Let a shared mesh go on, and try again what the broker refused."""
+    from holdfast.node.sync.pause import resume
+
+    with session.mesh(name) as mesh:
+        resumed = resume(session.opened._engine, mesh.slug)
+        runs = own_daemon.refresh(session.opened.home)
+        if resumed.retried:
+            session.talk(f"{resumed.retried} that were refused are tried again")
+        if not runs:
+            session.talk("no daemon runs here: it begins with: holdfast up")
+        session.show(msgspec.structs.asdict(resumed), f"{resumed.mesh}\n")

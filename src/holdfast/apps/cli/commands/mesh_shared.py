@@ -1,7 +1,7 @@
 """`holdfast mesh publish`, `join`, `invite` …: meshes that several nodes share through a broker.
 
-All of these ask the broker, with a daemon or without one. What is written into a shared mesh needs
-no broker: it waits in the outbox.
+All of these commands ask the broker themselves, with a daemon or without one. A write into a shared
+mesh needs no broker: it waits in the outbox.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from holdfast.apps.cli import documents as forms
-from holdfast.apps.cli import inputs
+from holdfast.apps.cli import documents, inputs
 from holdfast.apps.cli.commands.mesh_local import mesh_
 from holdfast.apps.cli.declare import verb
 from holdfast.apps.cli.progress import Progress
@@ -24,7 +23,7 @@ from holdfast.rules.errors import UnknownKey, Unreachable
 from holdfast.rules.limits import INVITE_HOURS, INVITE_HOURS_MAX, INVITE_USES_MAX, SECOND_MS
 
 if TYPE_CHECKING:
-    from holdfast.node.library.node import Mesh, Node
+    from holdfast.node.library.node import Mesh
     from holdfast.node.sharing.publish import Published
     from holdfast.node.sharing.sharing import Sharing
     from holdfast.node.sync.run_once import SyncOutcome
@@ -41,19 +40,20 @@ GRANT = click.option(
 
 @contextmanager
 def shared(session: CommandSession, name: str | None = None) -> Iterator[tuple[Mesh, Sharing]]:
-    """The mesh that is meant, and what asks its broker."""
-    session.named_mesh = name or session.named_mesh
-    with session.mesh() as mesh:
+    """The mesh of this name, else of --mesh, else the only one; and what asks its broker."""
+    with session.mesh(name) as mesh:
         yield mesh, session.opened.sharing
 
 
-def _settle(session: CommandSession, node: Node, mesh: str, patience_s: int | None) -> SyncOutcome:
+def _settle(session: CommandSession, mesh: str, patience_s: int | None) -> SyncOutcome:
+    """Exchanges everything with the broker; gives up when nothing moves for `patience_s`."""
     from holdfast.node.settings import load
     from holdfast.node.sync.run_once import wait_until_synced
     from holdfast.node.trust.trust import Trust
     from holdfast.rules.limits import SYNC_WAIT_MS
     from holdfast.storage.files.home import HomePaths
 
+    node = session.opened
     paths = HomePaths(node.home)
     patience_ms = SYNC_WAIT_MS if patience_s is None else patience_s * SECOND_MS
     with Progress(session, "changes that wait:") as progress:
@@ -73,9 +73,9 @@ def _settle(session: CommandSession, node: Node, mesh: str, patience_s: int | No
 
 @verb(mesh_, "publish")
 @click.argument("name", required=False)
-@click.option("--broker", metavar="URL", help="Where it is to be shared: https://HOST:PORT.")
+@click.option("--broker", metavar="URL", help="The broker to share it through: https://HOST:PORT.")
 @click.option("--card", help="The card of the broker; may be left out on this machine.")
-@click.option("--title", metavar="TEXT", help="A name for people, at the broker.")
+@click.option("--title", metavar="TEXT", help="A title for people, at the broker.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until the broker has everything.")
 def publish(
     session: CommandSession,
@@ -87,26 +87,24 @@ def publish(
 ) -> None:
     """Share the mesh NAME through a broker, with all that is in it.
 
-    If it is cut off, the same command goes on; the broker need not be named again. A token that the
-    broker asks for is taken from $HOLDFAST_BROKER_TOKEN.
+    If it is interrupted, the same command goes on; the broker need not be named again. If the
+    broker asks for a token, the command takes it from $HOLDFAST_BROKER_TOKEN.
     """
-    session.named_mesh = name or session.named_mesh
-    with session.mesh() as mesh:
-        node = session.opened
-        with Progress(session, "bringing") as bar:
-            done = node.sharing.publish(
+    with shared(session, name) as (mesh, sharing):
+        with Progress(session, "sending") as bar:
+            done = sharing.publish(
                 mesh.slug,
                 broker=broker,
                 card=card,
                 name=title,
                 token=os.environ.get(TOKEN),
                 progress=lambda what, count, total: bar.to(count, total),
-                wait=None if no_wait else lambda: _settle(session, node, mesh.slug, None).waiting,
+                wait=None if no_wait else lambda: _settle(session, mesh.slug, None).waiting,
             )
-        _tell_published(session, done)
+        _show_published(session, done)
 
 
-def _tell_published(session: CommandSession, done: Published) -> None:
+def _show_published(session: CommandSession, done: Published) -> None:
     if done.way == "before":
         session.talk(f"{done.mesh} is shared already, at {done.broker_url}")
     else:
@@ -115,9 +113,9 @@ def _tell_published(session: CommandSession, done: Published) -> None:
         rows = f"{done.rows} change{'s' * (done.rows != 1)} from before"
         session.talk(f"{again} {done.mesh} at {done.broker_url}: {rows} {how}")
     if done.waiting:
-        session.talk(f"{done.waiting} still wait for the broker; the daemon brings them")
+        session.talk(f"{done.waiting} still wait for the broker; the daemon sends them")
     if done.invite is not None:
-        session.talk("an invite for one, for three days; hand it on like a key:")
+        session.talk("an invite for one member, for three days; hand it on like a key:")
     text = f"{done.invite}\n" if done.invite is not None else f"{done.mesh}\n"
     session.show(msgspec.structs.asdict(done), text)
 
@@ -127,15 +125,14 @@ def _tell_published(session: CommandSession, done: Published) -> None:
 def join(session: CommandSession, invite: str) -> None:
     """Join the mesh that INVITE is for; - reads the invite from stdin."""
     with session.node() as node:
-        with Progress(session, "taking") as bar:
+        with Progress(session, "receiving") as bar:
             joined = node.sharing.join(
                 inputs.text_of(invite), progress=lambda what, count, total: bar.to(count, total)
             )
         rows = f" with {joined.rows} changes" if joined.rows else ""
         session.talk(f"{node.peer} is a member of {joined.mesh}{rows}")
         session.talk("the rest comes with the daemon (holdfast up), or with: holdfast mesh sync")
-        document = msgspec.structs.asdict(joined)
-        session.show(document, f"{joined.mesh}\n")
+        session.show(msgspec.structs.asdict(joined), f"{joined.mesh}\n")
 
 
 @verb(mesh_, "sync")
@@ -147,27 +144,30 @@ def join(session: CommandSession, invite: str) -> None:
     help="Give up if nothing moves for so long.",
 )
 def sync(session: CommandSession, name: str | None, patience: int | None) -> None:
-    """Exchange everything with the broker now, and wait for it."""
-    session.named_mesh = name or session.named_mesh
-    with session.mesh() as mesh:
-        node = session.opened
-        found = _settle(session, node, mesh.slug, patience)
-        if not found.done:
+    """Exchange everything with the broker now, and wait until that is done."""
+    with session.mesh(name) as mesh:
+        outcome = _settle(session, mesh.slug, patience)
+        if not outcome.done:
             raise Unreachable(
-                f"{found.waiting} changes of {mesh.slug} still wait, {found.lag} are not here yet"
-                + (f": {found.trouble}" if found.trouble else ""),
+                f"{outcome.waiting} changes of {mesh.slug} still wait, "
+                f"{outcome.lag} are not here yet"
+                + (f": {outcome.trouble}" if outcome.trouble else ""),
                 hint="see: holdfast status, holdfast outbox list",
             )
         session.talk(f"{mesh.slug} and its broker have the same")
-        session.show({"mesh": mesh.slug, **msgspec.structs.asdict(found)}, "")
+        session.show(documents.in_mesh(outcome, mesh.slug), "")
 
 
 @verb(mesh_, "leave")
 @click.argument("name", required=False)
-@click.option("--remove", is_flag=True, help="It is yours: it goes from the broker, for everybody.")
-@click.option("--forget", is_flag=True, help="Without telling the broker, if that is gone.")
+@click.option(
+    "--remove",
+    is_flag=True,
+    help="Of a mesh of yours: also remove it from the broker, for everybody.",
+)
+@click.option("--forget", is_flag=True, help="Do not tell the broker: it is gone.")
 def leave(session: CommandSession, name: str | None, remove: bool, forget: bool) -> None:
-    """Share the mesh NAME no more. All that is in it stays, as a mesh of your own."""
+    """Stop sharing the mesh NAME. All that is in it stays here, as a mesh of this node alone."""
     with shared(session, name) as (mesh, sharing):
         left = sharing.leave(mesh.slug, remove=remove, forget=forget)
         session.talk(f"{mesh.slug} is a mesh of this node alone now")
@@ -179,11 +179,11 @@ def leave(session: CommandSession, name: str | None, remove: bool, forget: bool)
 @verb(mesh_, "move")
 @click.argument("url")
 def move(session: CommandSession, url: str) -> None:
-    """The broker of a mesh is at URL from now on: the same broker, by its key."""
+    """Say that the broker of a mesh is at URL from now on: the same broker, by its key."""
     with shared(session) as (mesh, sharing):
         row = sharing.move(mesh.slug, url)
         session.talk(f"the broker of {mesh.slug} is at {row.broker_url}")
-        session.show(forms.mesh(row), "")
+        session.show(documents.mesh(row), "")
 
 
 # --- members -------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def move(session: CommandSession, url: str) -> None:
 )
 @GRANT
 @click.option(
-    "--at", metavar="URL", help="Where they reach the broker, if not where this node does."
+    "--at", metavar="URL", help="Where others reach the broker, if not where this node does."
 )
 def invite_(
     session: CommandSession,
@@ -207,49 +207,49 @@ def invite_(
     grants: tuple[str, ...],
     at: str | None,
 ) -> None:
-    """Make an invite to the mesh NAME. Who has the text may join: hand it on like a key."""
+    """Make an invite to the mesh NAME. Anybody who has its text may join: hand it on like a key."""
     with shared(session, name) as (mesh, sharing):
         made = sharing.invite(mesh.slug, uses=uses, hours=hours, grants=grants, at=at)
         session.talk(f"good for {uses}, for {hours} hours; take it back with its id {made.id[:12]}")
         if at is None and (mesh.info().broker_url or "").startswith("http:"):
             session.talk("good on this machine only; for others say where the broker is: --at URL")
-        document = {"mesh": mesh.slug, **msgspec.structs.asdict(made)}
-        session.show(document, f"{made.text}\n")
+        session.show(documents.in_mesh(made, mesh.slug), f"{made.text}\n")
 
 
 @verb(mesh_, "invites")
 @click.argument("name", required=False)
-@click.option("--drop", metavar="ID", help="Take this one back; its first digits are enough.")
+@click.option(
+    "--drop", metavar="ID", help="Take the invite with this id back; its first digits are enough."
+)
 def invites(session: CommandSession, name: str | None, drop: str | None) -> None:
     """List the invites of the mesh NAME that are still good, or take one back."""
     with shared(session, name) as (mesh, sharing):
-        found = sharing.invites(mesh.slug)
+        open_ = sharing.invites(mesh.slug)
         if drop is None:
             session.rows(
-                ({**msgspec.structs.asdict(one), "grants": list(one.grants)} for one in found),
+                map(documents.plain, open_),
                 "id grants uses_left expires_at made_at",
                 empty=f"no invite to {mesh.slug} is open",
             )
             return
-        meant = [one.id for one in found if one.id.startswith(drop)]
+        meant = [invite.id for invite in open_ if invite.id.startswith(drop)]
         if not drop or len(meant) != 1:
             raise UnknownKey(
                 f"{len(meant) or 'no'} invites to {mesh.slug} begin with {drop!r}",
                 hint=f"see: holdfast mesh invites {mesh.slug}",
             )
         gone = sharing.drop_invite(mesh.slug, meant[0])
-        session.talk("it is good no more")
+        session.talk("the invite is no longer good")
         session.show({"mesh": mesh.slug, "id": meant[0], "dropped": gone}, "")
 
 
 @verb(mesh_, "members")
 @click.argument("name", required=False)
 def members(session: CommandSession, name: str | None) -> None:
-    """List who shares the mesh NAME, as its broker tells."""
+    """List the members of the mesh NAME, as its broker says."""
     with shared(session, name) as (mesh, sharing):
-        found = sharing.members(mesh.slug)
         session.rows(
-            ({**msgspec.structs.asdict(one), "grants": list(one.grants)} for one in found),
+            map(documents.plain, sharing.members(mesh.slug)),
             "name grants added_at seen_at key",
             empty="nobody",
         )
@@ -279,14 +279,14 @@ def remove_member(session: CommandSession, member: str) -> None:
 
 # --- destinations --------------------------------------------------------------------------------
 
-DROP = click.option("--drop", is_flag=True, help="It is there no more.")
+DROP = click.option("--drop", is_flag=True, help="Remove it instead.")
 
 
 @verb(mesh_, "topic")
 @click.argument("topic")
 @DROP
 def topic(session: CommandSession, topic: str, drop: bool) -> None:
-    """Declare TOPIC: what is sent to it goes to everybody who has subscribed."""
+    """Declare TOPIC: what is sent to it goes to every member who has subscribed."""
     _declare(session, "topic", topic, drop)
 
 
@@ -302,13 +302,13 @@ def topic(session: CommandSession, topic: str, drop: bool) -> None:
     "--deliveries",
     type=click.IntRange(1),
     metavar="N",
-    help="So often it is delivered before it goes to the dead letters; else 10.",
+    help="How often a message is delivered before it goes to the dead letters; else 10.",
 )
 @DROP
 def queue(
     session: CommandSession, queue: str, visibility: int | None, deliveries: int | None, drop: bool
 ) -> None:
-    """Declare QUEUE: what is sent to it goes to one of those who take from it."""
+    """Declare QUEUE: each message that is sent to it goes to one of its takers."""
     visibility_ms = None if visibility is None else visibility * SECOND_MS
     _declare(session, "queue", queue, drop, visibility_ms, deliveries)
 
@@ -340,15 +340,11 @@ def destinations(session: CommandSession, name: str | None) -> None:
     """List the topics and queues of the mesh NAME, and what this node has subscribed to."""
     with shared(session, name) as (mesh, sharing):
         since = sharing.subscriptions(mesh.slug)
-        documents: Iterator[dict[str, Any]] = (
-            {
-                **msgspec.structs.asdict(one),
-                "subscribed": one.kind == "topic" and one.ref in since,
-            }
-            for one in sharing.destinations(mesh.slug)
-        )
         session.rows(
-            documents,
+            (
+                {**documents.plain(row), "subscribed": row.kind == "topic" and row.ref in since}
+                for row in sharing.destinations(mesh.slug)
+            ),
             "kind ref subscribed visibility_ms deliveries_max made_at",
             empty=f"{mesh.slug} has no topic and no queue yet",
         )

@@ -1,14 +1,13 @@
-"""`holdfast outbox`: what this node has to send, and care for what does not get through."""
+"""`holdfast outbox`: what this node has to send to its brokers, and what to do about failures."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import click
 import msgspec
 
-from holdfast.apps.cli.commands.send import told
+from holdfast.apps.cli.commands.send import show_sent
 from holdfast.apps.cli.declare import noun, verb
 from holdfast.apps.cli.session import CommandSession
 from holdfast.node.library.node import Node
@@ -30,15 +29,18 @@ _ITEM = (
 @click.option("--all", "everything", is_flag=True, help="Also what is done.")
 def list_(session: CommandSession, failed: bool, lane: str | None, everything: bool) -> None:
     """List what waits, what failed and why, and what waits for what."""
-    with session.node() as node, session.export(node):
+    with session.warning_node() as node:
         outbox = outbox_of(node)
         items = outbox.list(failed=failed, lane=lane)
-        wanted = (form(item) for item in items if failed or everything or item.state != "done")
-        for found in () if session.as_json else outbox.lanes():
-            if found.failing is not None and found.blocks:
-                session.talk(f"{found.lane}: {found.blocks} waits for {found.failing}")
+        for lane_ in () if session.as_json else outbox.lanes():
+            if lane_.failing is not None and lane_.blocks:
+                session.talk(f"{lane_.lane}: {lane_.blocks} waits for {lane_.failing}")
         session.rows(
-            wanted,
+            (
+                msgspec.structs.asdict(item)
+                for item in items
+                if failed or everything or item.state != "done"
+            ),
             "number id mesh op entity state attempts code error blocked_by created_at",
             empty="nothing has failed" if failed else "nothing waits to be sent",
         )
@@ -47,9 +49,9 @@ def list_(session: CommandSession, failed: bool, lane: str | None, everything: b
 @verb(outbox_, "lanes", mesh=False)
 def lanes(session: CommandSession) -> None:
     """Show each lane: how much is where, and what holds it up."""
-    with session.node() as node, session.export(node):
+    with session.warning_node() as node:
         session.rows(
-            (msgspec.structs.asdict(lane) for lane in outbox_of(node).lanes()),
+            map(msgspec.structs.asdict, outbox_of(node).lanes()),
             "lane policy pending inflight done dead aborted oldest_at failing problem blocks",
             empty="no mesh is shared",
         )
@@ -58,52 +60,51 @@ def lanes(session: CommandSession) -> None:
 @verb(outbox_, "show", mesh=False)
 @click.argument("id_", metavar="ID")
 def show(session: CommandSession, id_: str) -> None:
-    """Show how far one of them has got."""
-    with session.node() as node, session.export(node):
-        session.show(form(outbox_of(node).get(id_)), fields=_ITEM)
+    """Show how far one change or message has got."""
+    with session.warning_node() as node:
+        session.show(msgspec.structs.asdict(outbox_of(node).get(id_)), fields=_ITEM)
 
 
 @verb(outbox_, "retry", mesh=False)
 @click.argument("id_", metavar="ID")
 def retry(session: CommandSession, id_: str) -> None:
-    """Try it again at once, now that what was wrong is put right."""
-    with session.node() as node, session.export(node):
+    """Try a change or message again at once, now that what was wrong is put right."""
+    with session.warning_node() as node:
         _changed(session, outbox_of(node).retry(id_))
 
 
 @verb(outbox_, "requeue", mesh=False, writes=True)
 @click.argument("id_", metavar="ID")
-@click.option("--new-id", is_flag=True, help="Yes: as a new message. --id says under which id.")
+@click.option(
+    "--new-id",
+    is_flag=True,
+    help="Yes, as a new message; --id names its id.",
+)
 def requeue(session: CommandSession, id_: str, new_id: bool) -> None:
     """Send a message that failed again as a new one, to the same destination."""
     if not new_id:
         raise BadInput(
-            "a message goes again under a new id, so that whoever has the first one gets two",
+            "a message goes again under a new id: a receiver that has the first one gets two",
             hint=f"if that is what you want: holdfast outbox requeue --new-id {id_}; "
             "if it may go as it was: holdfast outbox retry",
         )
-    with session.node() as node, session.export(node):
-        told(session, outbox_of(node).requeue(id_, new_id=session.id))
+    with session.warning_node() as node:
+        show_sent(session, outbox_of(node).requeue(id_, new_id=session.id))
 
 
 @verb(outbox_, "drop", mesh=False)
 @click.argument("id_", metavar="ID")
 def drop(session: CommandSession, id_: str) -> None:
-    """Give it up: the broker will not get it from us."""
-    with session.node() as node, session.export(node):
+    """Give a change or message up: the broker will not get it from this node."""
+    with session.warning_node() as node:
         _changed(session, outbox_of(node).drop(id_))
-
-
-def form(item: OutboxItem) -> dict[str, Any]:
-    fields: dict[str, Any] = msgspec.structs.asdict(item)
-    return fields
 
 
 def _changed(session: CommandSession, item: OutboxItem) -> None:
     session.talk(f"{item.op or 'it'} is {item.state}")
-    session.show(form(item), f"{item.id}\n")
+    session.show(msgspec.structs.asdict(item), f"{item.id}\n")
 
 
 def outbox_of(node: Node) -> Outbox:
-    """With the policies that the daemon of this home is told by its file."""
+    """The outbox of a node, with the policies that the settings of its daemon name."""
     return Outbox(node._engine, load(os.environ, {}).outbox.policies)

@@ -1,7 +1,10 @@
-"""`holdfast peer`: whom this node has heard of, and which zones it trusts by their keys.
+"""`holdfast peer`: the peers that this node has heard of, and the zones that it trusts.
 
-A daemon that runs for this home looks at once: a link that was refused for a key tries again, and
-one to a zone that is blocked ends.
+A *peer* is a name under which some node writes; stamps carry it. A *zone* is a node that this node
+speaks with directly and knows by its key. Every zone is a peer; most peers are not zones.
+
+The daemon of this home looks at once after a change: a link that was refused for a key tries again,
+and a link to a zone that is blocked ends.
 """
 
 from __future__ import annotations
@@ -24,18 +27,19 @@ from holdfast.storage.files.home import HomePaths
 peer_ = noun("peer", "Peers that this node has heard of, and zones that it trusts by their keys.")
 
 READS = click.option(
-    "--reads", multiple=True, metavar="MESH", help="A mesh that it may read, * for all; repeatable."
+    "--reads", multiple=True, metavar="MESH", help="A mesh to read, * for all; repeatable."
 )
 DAYS = click.option(
     "--days",
     type=click.IntRange(min=1),
     metavar="N",
-    help="How long it is good for; else for good.",
+    help="For how many days it is good; else without end.",
 )
 
 
 @contextmanager
 def trusting(session: CommandSession) -> Iterator[tuple[Node, Trust]]:
+    """The node, and whom it trusts."""
     with session.node() as node:
         yield node, Trust(node._engine, HomePaths(node.home))
 
@@ -45,18 +49,18 @@ def trusting(session: CommandSession) -> Iterator[tuple[Node, Trust]]:
 
 @verb(peer_, "list")
 def list_peers(session: CommandSession) -> None:
-    """List the peers of a mesh, with when they were last heard of."""
+    """List the peers of a mesh, and when this node last heard of each."""
     with session.mesh() as mesh:
         session.rows(
-            (documents.peer(found, mesh.slug) for found in mesh.peers()),
+            (documents.in_mesh(found, mesh.slug) for found in mesh.peers()),
             "peer last_seen_at last_lamport stale",
-            empty=f"nobody else has been heard of in {mesh.slug}",
+            empty=f"no other peer is known in {mesh.slug}",
         )
 
 
 @verb(peer_, "zones", mesh=False)
 def zones(session: CommandSession) -> None:
-    """List the zones that are trusted, or were: their keys, and what they may read."""
+    """List the zones that this node trusts or has blocked: their keys, and what they may read."""
     with trusting(session) as (node, trust):
         now = node._engine.ctx.now_ms()
         session.rows(
@@ -82,7 +86,7 @@ def card(session: CommandSession) -> None:
 @READS
 @DAYS
 def trust_(session: CommandSession, card: str, reads: tuple[str, ...], days: int | None) -> None:
-    """Trust the zone on CARD by the key on it. Again with another key: both are good."""
+    """Trust the zone on CARD by the key on it. Run again with a second key, both are good."""
     with trusting(session) as (node, trust):
         row = trust.trust(card, reads=reads, days=days)
         own_daemon.refresh(node.home)
@@ -94,10 +98,12 @@ def trust_(session: CommandSession, card: str, reads: tuple[str, ...], days: int
 
 @verb(peer_, "revoke", mesh=False)
 @click.argument("name")
-@click.option("--reads", multiple=True, metavar="MESH", help="It may no longer read this mesh.")
-@click.option("--key", metavar="KEY", help="A key, or the card with it, that is good no more.")
+@click.option(
+    "--reads", multiple=True, metavar="MESH", help="A mesh that the zone may no longer read."
+)
+@click.option("--key", metavar="KEY", help="A key, or the card with it, that is no longer good.")
 def revoke(session: CommandSession, name: str, reads: tuple[str, ...], key: str | None) -> None:
-    """Take back from the zone NAME what it may read, or one of its keys."""
+    """Take back from the zone NAME a mesh that it may read, or one of its keys."""
     with trusting(session) as (node, trust):
         row = trust.revoke(name, reads=reads, key=key)
         own_daemon.refresh(node.home)
@@ -108,7 +114,7 @@ def revoke(session: CommandSession, name: str, reads: tuple[str, ...], key: str 
 @verb(peer_, "block", mesh=False)
 @click.argument("name")
 def block(session: CommandSession, name: str) -> None:
-    """Speak with the zone NAME no more, from now on."""
+    """Stop speaking with the zone NAME, from now on."""
     with trusting(session) as (node, trust):
         row = trust.block(name)
         own_daemon.refresh(node.home)
@@ -120,9 +126,9 @@ def block(session: CommandSession, name: str) -> None:
 
 
 @verb(peer_, "rotate", mesh=False)
-@click.option("--switch", is_flag=True, help="The next key becomes the key of this node.")
+@click.option("--switch", is_flag=True, help="Make the next key the key of this node.")
 def rotate(session: CommandSession, switch: bool) -> None:
-    """Make the next key of this node and show its card; then --switch to it."""
+    """Make the next key of this node and show its card; later, --switch to it."""
     with trusting(session) as (node, trust):
         old = trust.card()
         text = trust.switch() if switch else trust.make_next()
@@ -142,7 +148,7 @@ def rotate(session: CommandSession, switch: bool) -> None:
 
 
 def warn_of_unknown(session: CommandSession, node: Node, reads: Iterable[str]) -> None:
-    """A name that is misspelt would grant nothing, and nobody would know why."""
+    """Warns of names of meshes that are not here: a misspelt one would grant nothing."""
     known = {row.slug for row in node.meshes()}
     for mesh in sorted(set(reads) - known - {"*"}):
         session.warn("unknown_mesh", f"there is no mesh {mesh!r} here yet", mesh=mesh)

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypedDict
+from typing import Any
 
 import click
 
@@ -43,16 +43,7 @@ _KEY = {
 }
 
 
-class AsOf(TypedDict, total=False):
-    """A point in the past, as the library's keywords name it."""
-
-    lamport: int
-    at: datetime
-    log: str
-    offset: int
-
-
-def parse_as_of(text: str) -> AsOf:
+def parse_as_of(text: str) -> dict[str, Any]:
     """`120` or `lamport:120` is a stamp, `plant:17` an offset of a log, anything else a time."""
     if _NUMBER.fullmatch(text.removeprefix("lamport:")):
         return {"lamport": int(text.removeprefix("lamport:"))}

@@ -16,7 +16,9 @@ from holdfast.apps.cli.session import CommandSession
 if TYPE_CHECKING:
     from holdfast.node.broker_client.queues import TakenMessage
 
-queue_ = noun("queue", "Work that one of several takers does: take it, then say how it ended.")
+queue_ = noun(
+    "queue", "Work that one of several takers does: take a message, then say how it ended."
+)
 
 _REASON_CHARS = 200
 
@@ -26,7 +28,7 @@ def list_(session: CommandSession) -> None:
     """List the queues of a mesh: what can be taken, what is taken, what has died."""
     with shared(session) as (mesh, sharing):
         session.rows(
-            (msgspec.structs.asdict(one) for one in sharing.queues(mesh.slug)),
+            map(msgspec.structs.asdict, sharing.queues(mesh.slug)),
             "queue ready taken dead",
             empty=f"{mesh.slug} has no queue; declare one with: holdfast mesh queue NAME",
         )
@@ -36,7 +38,7 @@ def list_(session: CommandSession) -> None:
 @click.argument("queue")
 @click.option("--most", type=click.IntRange(1, 1000), default=1, show_default=True)
 def take(session: CommandSession, queue: str, most: int) -> None:
-    """Take messages that nobody has from QUEUE. Settle each by its handle."""
+    """Take messages from QUEUE that no other taker has. Settle each by its handle."""
     with shared(session) as (mesh, sharing):
         session.rows(
             map(_document, sharing.take(mesh.slug, queue, most)),
@@ -48,14 +50,19 @@ def take(session: CommandSession, queue: str, most: int) -> None:
 @verb(queue_, "settle")
 @click.argument("queue")
 @click.argument("handle")
-@click.option("--again", "how", flag_value="again", help="Others may take it at once.")
-@click.option("--dead", "how", flag_value="dead", help="To the dead letters with it.")
 @click.option(
-    "--extend", "how", flag_value="extend", help="It takes longer: hide it for more time."
+    "--again", "how", flag_value="again", help="Give it back: others may take it at once."
 )
-@click.option("--reason", default="", help="Kept with a dead letter.")
+@click.option("--dead", "how", flag_value="dead", help="Move it to the dead letters.")
+@click.option(
+    "--extend",
+    "how",
+    flag_value="extend",
+    help="Hide it from others for more time: the work takes longer.",
+)
+@click.option("--reason", default="", help="Why; kept with a dead letter.")
 def settle(session: CommandSession, queue: str, handle: str, how: str | None, reason: str) -> None:
-    """Say that the message with this HANDLE is done, or what else is to become of it."""
+    """Say that the message with this HANDLE is done, or what else shall happen to it."""
     with shared(session) as (mesh, sharing):
         end = how or "done"
         sharing.settle(mesh.slug, queue, handle, end, reason)
@@ -78,8 +85,8 @@ def run(session: CommandSession, queue: str, command: tuple[str, ...]) -> int:
             done = subprocess.run(command, input=message.content, capture_output=True, check=False)
             output.out(done.stdout.decode(errors="replace"))
             if done.returncode:
-                said = done.stderr.decode(errors="replace").strip()[-_REASON_CHARS:]
-                reason = f"exit code {done.returncode}" + (f": {said}" if said else "")
+                error = done.stderr.decode(errors="replace").strip()[-_REASON_CHARS:]
+                reason = f"exit code {done.returncode}" + (f": {error}" if error else "")
                 sharing.settle(mesh.slug, queue, message.handle, "again", reason)
                 session.talk(f"{message.id} was given back: {reason}")
                 return 1
@@ -91,9 +98,9 @@ def run(session: CommandSession, queue: str, command: tuple[str, ...]) -> int:
 
 @verb(queue_, "letters")
 @click.argument("queue")
-@click.option("--revive", type=int, metavar="SEQ", help="This one can be taken again.")
+@click.option("--revive", type=int, metavar="SEQ", help="Make this one ready to be taken again.")
 def letters(session: CommandSession, queue: str, revive: int | None) -> None:
-    """List the dead letters of QUEUE, or take one up again."""
+    """List the dead letters of QUEUE, or revive one of them."""
     with shared(session) as (mesh, sharing):
         if revive is not None:
             revived = sharing.revive(mesh.slug, queue, revive)
@@ -101,7 +108,7 @@ def letters(session: CommandSession, queue: str, revive: int | None) -> None:
             session.show({"mesh": mesh.slug, "queue": queue, "revived": revived}, "")
             return
         session.rows(
-            (msgspec.structs.asdict(one) for one in sharing.dead_letters(mesh.slug, queue)),
+            map(msgspec.structs.asdict, sharing.dead_letters(mesh.slug, queue)),
             "seq client_message_id deliveries reason died_at",
             empty=f"{queue} has no dead letters",
         )

@@ -25,10 +25,7 @@ def set_(session: CommandSession, key: str, value: str, json_value: bool) -> Non
     """Set KEY to VALUE: text, or with --json-value any JSON. A VALUE of - reads stdin."""
     with session.mesh() as mesh:
         done = mesh.state.set(key, inputs.value_of(value, json_value), id=session.id)
-        session.wrote(
-            documents.receipt(done, mesh.slug, op="state.set", key=key),
-            f"set {key!r} in {mesh.slug} at {done.stamp}",
-        )
+        session.receipt(mesh, done, "state.set", f"set {key!r} in", key=key)
 
 
 @verb(state_, "get")
@@ -43,7 +40,7 @@ def get(session: CommandSession, key: str, as_of: str | None) -> None:
             entry = next(iter(mesh.state.as_of(key, **parse_as_of(as_of))), None)
         if entry is None:
             raise output.no_state(mesh.slug, key)
-        session.show(documents.state(entry, mesh.slug), value_text(entry.value))
+        session.show(documents.in_mesh(entry, mesh.slug), value_text(entry.value))
 
 
 @verb(state_, "delete", writes=True)
@@ -52,10 +49,7 @@ def delete(session: CommandSession, key: str) -> None:
     """Delete KEY."""
     with session.mesh() as mesh:
         done = mesh.state.delete(key, id=session.id)
-        session.wrote(
-            documents.receipt(done, mesh.slug, op="state.delete", key=key),
-            f"deleted {key!r} from {mesh.slug} at {done.stamp}",
-        )
+        session.receipt(mesh, done, "state.delete", f"deleted {key!r} from", key=key)
 
 
 @verb(state_, "list")
@@ -70,7 +64,7 @@ def list_(session: CommandSession, prefix: str, as_of: str | None) -> None:
             past = mesh.state.as_of(**parse_as_of(as_of))
             entries = (entry for entry in past if entry.key.startswith(prefix))
         session.rows(
-            (documents.state(entry, mesh.slug) for entry in entries),
+            (documents.in_mesh(entry, mesh.slug) for entry in entries),
             "key value lamport peer updated_at",
             empty=f"{mesh.slug} has no state here",
         )

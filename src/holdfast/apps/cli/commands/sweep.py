@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+import msgspec
 
 from holdfast.apps.cli import documents
 from holdfast.apps.cli.declare import command_of
@@ -38,7 +39,7 @@ def sweep_(session: CommandSession, log_days: int, tombstone_days: int) -> None:
     with session.node() as node:
         swept = node.sweep(ttl)
     session.show(
-        documents.plain(swept),
-        fields="consumers log_entries tombstones dedupe_rows spool_rows inbox_rows heard_rows "
-        "blobs orphans models",
+        documents.plain(swept) if session.as_json else msgspec.structs.asdict(swept),
+        fields="consumers log_entries tombstones dedupe_rows outbox_rows inbox_rows "
+        "broker_position_rows blobs orphans models",
     )

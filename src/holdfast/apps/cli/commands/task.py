@@ -10,13 +10,6 @@ from holdfast.apps.cli.session import CommandSession
 
 task_ = noun("task", "Work that one peer at a time takes on.")
 
-_DONE = {
-    "claim": "claimed",
-    "release": "released",
-    "complete": "completed",
-    "cancel": "cancelled",
-}
-
 
 @verb(task_, "create", writes=True)
 @click.argument("title")
@@ -36,7 +29,7 @@ def list_(session: CommandSession, status: str | None) -> None:
     """List tasks, oldest first."""
     with session.mesh() as mesh:
         session.rows(
-            (documents.task(row) for row in mesh.tasks.list(status=status)),
+            map(documents.task, mesh.tasks.list(status=status)),
             "task status claimed_by title updated_at",
             empty=f"no {status or ''} task in {mesh.slug}".replace("  ", " "),
         )
@@ -60,41 +53,24 @@ def events(session: CommandSession, task: str) -> None:
     """List every turn on a task with what it came to. The order is the one that decides."""
     with session.mesh() as mesh:
         session.rows(
-            (documents.task_event(row) for row in mesh.tasks.events(task)),
+            map(documents.task_event, mesh.tasks.events(task)),
             "event turn lamport peer against event_at",
             empty="",
         )
 
 
-@verb(task_, "claim", writes=True)
-@click.argument("task")
-def claim(session: CommandSession, task: str) -> None:
-    """Take a task on."""
-    _move(session, "claim", task)
+def _move(name: str, done: str, help: str) -> None:
+    """Declares the verb of one move of a task."""
+
+    @verb(task_, name, writes=True, help=help)
+    @click.argument("task")
+    def move(session: CommandSession, task: str) -> None:
+        with session.mesh() as mesh:
+            row = getattr(mesh.tasks, name)(task, id=session.id)
+            session.wrote({"id": session.id, **documents.task(row)}, f"{done} {row.title!r}")
 
 
-@verb(task_, "release", writes=True)
-@click.argument("task")
-def release(session: CommandSession, task: str) -> None:
-    """Give a claimed task back, for others to claim."""
-    _move(session, "release", task)
-
-
-@verb(task_, "complete", writes=True)
-@click.argument("task")
-def complete(session: CommandSession, task: str) -> None:
-    """Mark a task that you claimed as done."""
-    _move(session, "complete", task)
-
-
-@verb(task_, "cancel", writes=True)
-@click.argument("task")
-def cancel(session: CommandSession, task: str) -> None:
-    """Cancel a task, whoever holds it."""
-    _move(session, "cancel", task)
-
-
-def _move(session: CommandSession, turn: str, task: str) -> None:
-    with session.mesh() as mesh:
-        row = getattr(mesh.tasks, turn)(task, id=session.id)
-        session.wrote({"id": session.id, **documents.task(row)}, f"{_DONE[turn]} {row.title!r}")
+_move("claim", "claimed", "Take a task on.")
+_move("release", "released", "Give a claimed task back, for others to claim.")
+_move("complete", "completed", "Mark a task that you claimed as done.")
+_move("cancel", "cancelled", "Cancel a task, whoever holds it.")

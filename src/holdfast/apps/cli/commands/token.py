@@ -1,4 +1,4 @@
-"""`holdfast token`: what people and programs show to be let in."""
+"""`holdfast token`: the secrets by which people and programs may call this node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.apps.cli.declare import noun, verb
 from holdfast.apps.cli.session import CommandSession
 from holdfast.rules.rows import TokenRow
 
-token_ = noun("token", "What people and programs show to be let in. Several may be good at once.")
+token_ = noun("token", "Secrets by which people and programs may call this node.")
 
 
 @verb(token_, "add", mesh=False)
@@ -20,7 +20,7 @@ token_ = noun("token", "What people and programs show to be let in. Several may 
 @READS
 @DAYS
 def add(session: CommandSession, name: str, reads: tuple[str, ...], days: int | None) -> None:
-    """Make a token and show it, this once. With --reads it only reads, from anywhere; without, it
+    """Make a token and show it, this once. With --reads it only reads, from anywhere. Without, it
     may do everything, on this machine.
     """
     with trusting(session) as (node, trust):
@@ -48,7 +48,7 @@ def list_(session: CommandSession) -> None:
 @verb(token_, "revoke", mesh=False)
 @click.argument("name")
 def revoke(session: CommandSession, name: str) -> None:
-    """Take a token back: it is good no more, from now on."""
+    """Take a token back: from now on it is no longer good."""
     with trusting(session) as (node, trust):
         trust.revoke_token(name)
         own_daemon.refresh(node.home)

@@ -64,12 +64,8 @@ def store(
             metadata=extra,
             id=session.id,
         )
-        session.wrote(
-            documents.receipt(
-                done, mesh.slug, op="vector.store", key=key, model_id=identity.fingerprint
-            ),
-            f"stored {key!r} ({len(numbers)} numbers) in {mesh.slug} at {done.stamp}",
-        )
+        stored = f"stored {key!r} ({len(numbers)} numbers) in"
+        session.receipt(mesh, done, "vector.store", stored, key=key, model_id=identity.fingerprint)
 
 
 @verb(vector_, "search")
@@ -94,7 +90,7 @@ def search(
         identity = inputs.model_for(mesh, model, len(numbers), dim)
         hits = mesh.vectors.search(numbers, model=identity, limit=limit, exact=exact)
         session.rows(
-            (documents.hit(found, mesh.slug) for found in hits),
+            (documents.in_mesh(hit, mesh.slug) for hit in hits),
             "distance key peer content metadata",
             empty=f"nothing is stored under {model} in {mesh.slug}",
         )
@@ -105,7 +101,7 @@ def models(session: CommandSession) -> None:
     """List the models that vectors are stored under."""
     with session.mesh() as mesh:
         session.rows(
-            (documents.model(row) for row in mesh.vectors.models()),
+            map(documents.model, mesh.vectors.models()),
             "model dim quantization created_at deprecated_at last_read_at",
             empty="no vector is stored yet",
         )
@@ -120,11 +116,9 @@ def delete(session: CommandSession, key: str, model: str, dim: int | None) -> No
     with session.mesh() as mesh:
         identity = inputs.model_for(mesh, model, None, dim)
         done = mesh.vectors.delete(key, model=identity, id=session.id)
-        session.wrote(
-            documents.receipt(
-                done, mesh.slug, op="vector.delete", key=key, model_id=identity.fingerprint
-            ),
-            f"deleted {key!r} of {model} from {mesh.slug} at {done.stamp}",
+        deleted = f"deleted {key!r} of {model} from"
+        session.receipt(
+            mesh, done, "vector.delete", deleted, key=key, model_id=identity.fingerprint
         )
 
 

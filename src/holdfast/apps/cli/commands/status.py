@@ -1,4 +1,4 @@
-"""`holdfast init`, `status` and `paths`: the home itself."""
+"""`holdfast status`, and `holdfast` alone: how the home stands, and what to do next."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import click
 import msgspec
 
 from holdfast.apps.cli import documents, own_daemon, tables, times
@@ -21,60 +20,18 @@ from holdfast.storage.files import presence as presences
 from holdfast.storage.files.home import HomePaths
 
 
-@command_of("init")
-@click.option("--peer", required=True, metavar="NAME", help="This node's name, fixed for good.")
-@click.option("--mesh", "slug", metavar="NAME", help="Also make this mesh.")
-def init_(session: CommandSession, peer: str, slug: str | None) -> None:
-    """Make a home for a peer, and with --mesh a first mesh in it."""
-    root = session.check_home()
-    new = not HomePaths(root).database.exists()
-    with session.node(peer=peer, create=True) as node:
-        mesh_is_new = slug is not None and slug not in {row.slug for row in node.meshes()}
-        if slug is not None:
-            node.mesh(slug, create=True)
-        document = {
-            "home": documents.path(node.home),
-            "peer": node.peer,
-            "created": new,
-            "mesh": slug,
-        }
-        session.talk(f"{'made a home' if new else 'the home was there'} for {node.peer}")
-        if slug is not None:
-            session.talk(f"{'made the mesh' if mesh_is_new else 'the mesh was there:'} {slug}")
-        session.show(document, f"{documents.path(node.home)}\n")
-        session.talk(f"next: {_next_step(node)}")
-
-
 @command_of("status")
 def status_(session: CommandSession) -> None:
     """Say how the home stands, and what to do next."""
-    with session.node() as node, session.export(node):
+    with session.warning_node() as node:
         _show_status(session, node)
-
-
-@command_of("paths")
-def paths_(session: CommandSession) -> None:
-    """Say where everything of the home lies, or would."""
-    paths = HomePaths(homes.resolve_home(session.home, os.environ))
-    places = {
-        "home": paths.root,
-        "database": paths.database,
-        "blobs": paths.blobs,
-        "identity": paths.identity,
-        "metrics": paths.metrics,
-        "processes": paths.processes,
-    }
-    session.show(
-        {name: documents.path(path) for name, path in places.items()},
-        "".join(f"{name:<10} {path}\n" for name, path in places.items()),
-    )
 
 
 def overview(home: str | None, as_json: bool) -> None:
     """What `holdfast` alone says: the status, or how to begin."""
     session = CommandSession(home=home, as_json=as_json)
     try:
-        with session.node() as node, session.export(node):
+        with session.warning_node() as node:
             _show_status(session, node)
     except NoHome as error:
         root = documents.path(homes.resolve_home(home, os.environ))
@@ -86,9 +43,9 @@ def overview(home: str | None, as_json: bool) -> None:
 
 
 def _show_status(session: CommandSession, node: Node) -> None:
-    found = _status(session, node)
-    session.show(found, "".join(_status_text(found)))
-    session.talk(f"next: {found['next']}")
+    status = _status(session, node)
+    session.show(status, "".join(_status_text(status)))
+    session.talk(f"next: {status['next']}")
 
 
 def _status(session: CommandSession, node: Node) -> dict[str, Any]:
@@ -105,7 +62,7 @@ def _status(session: CommandSession, node: Node) -> dict[str, Any]:
         "meshes": [
             {**documents.mesh(row), "rows": node.mesh(row.slug).counts()} for row in node.meshes()
         ],
-        "consumers": [documents.consumer(found) for found in node.log.consumers()],
+        "consumers": [msgspec.structs.asdict(reader) for reader in node.log.consumers()],
         "conflicts_open": sum(1 for _ in node.conflicts()),
         "database_bytes": sum(_size(path) for path in (paths.database, paths.wal)),
         "disk_free_bytes": shutil.disk_usage(node.home).free,
@@ -118,7 +75,7 @@ def _status(session: CommandSession, node: Node) -> dict[str, Any]:
         "brokers": brokers,
         "outbox": _lanes(node) if brokers else [],
         "inbox": dict(zip(("messages", "unread"), node.inbox.counts(), strict=True)),
-        "next": "holdfast up" if (links or brokers) and served is None else _next_step(node),
+        "next": "holdfast up" if (links or brokers) and served is None else next_step(node),
     }
 
 
@@ -129,10 +86,10 @@ def _lanes(node: Node) -> list[dict[str, Any]]:
 
 
 def _links(session: CommandSession, node: Node) -> list[dict[str, Any]]:
-    """How the links stand, as the daemon says, or as they are stored where there is none."""
+    """How the links stand: as the daemon says, or as they are stored where there is no daemon."""
     if not node._engine.read("link.list", lambda tx: tx.link_list()):
         return []
-    # It brings keys and TLS with it, which most homes have no use for.
+    # These import keys and TLS, which most homes have no use for.
     from holdfast.apps.cli.commands import link
     from holdfast.node.links.registry import Links
     from holdfast.node.trust.trust import Trust
@@ -143,7 +100,7 @@ def _links(session: CommandSession, node: Node) -> list[dict[str, Any]]:
 
 
 def _brokers(session: CommandSession, node: Node) -> list[dict[str, Any]]:
-    """How this node stands with its brokers, as the daemon says, or as it is stored."""
+    """How this node stands with its brokers: as the daemon says, or as it is stored."""
     rows = [row for row in node.meshes() if row.shared]
     if not rows:
         return []
@@ -160,62 +117,62 @@ def _brokers(session: CommandSession, node: Node) -> list[dict[str, Any]]:
     return [msgspec.to_builtins(broker) for broker in stored(node._engine)]
 
 
-def _status_text(found: Mapping[str, Any]) -> Iterator[str]:
-    log = found["log"]
-    yield f"home       {found['home']}\n"
-    yield f"peer       {tables.visible(found['peer'])}\n"
+def _status_text(status: Mapping[str, Any]) -> Iterator[str]:
+    log = status["log"]
+    yield f"home       {status['home']}\n"
+    yield f"peer       {tables.visible(status['peer'])}\n"
     yield f"log        epoch {log['epoch']}, offsets {log['first']} to {log['last']}\n"
-    yield f"database   {times.size(found['database_bytes'])}\n"
-    yield f"disk       {times.size(found['disk_free_bytes'])} free\n"
-    for mesh in found["meshes"]:
+    yield f"database   {times.size(status['database_bytes'])}\n"
+    yield f"disk       {times.size(status['disk_free_bytes'])} free\n"
+    for mesh in status["meshes"]:
         counts = ", ".join(f"{count} {name}" for name, count in mesh["rows"].items() if count)
         yield f"mesh       {mesh['mesh']} at lamport {mesh['lamport']}: {counts or 'empty'}\n"
-    for consumer in found["consumers"]:
+    for consumer in status["consumers"]:
         yield f"consumer   {tables.visible(consumer['name'])} lags by {consumer['lag']}\n"
-    served = found["daemon"]
+    served = status["daemon"]
     if served is not None:
         where = ", ".join(map(tables.visible, served["listening"])) or "not listening yet"
         yield f"daemon     process {served['pid']}: {where}\n"
     else:
-        yield f"daemon     none{', so nothing is pulled' if found['links'] else ''}\n"
-    for link in found["links"]:
+        yield f"daemon     none{', so nothing is pulled' if status['links'] else ''}\n"
+    for link in status["links"]:
         lag = "" if link["lag"] is None else f", lags by {link['lag']}"
         trouble = "" if link["trouble"] is None else f" ({tables.visible(link['trouble'])})"
         yield f"link       {tables.visible(link['name'])} is {link['state']}{lag}{trouble}\n"
-    for broker in found["brokers"]:
+    for broker in status["brokers"]:
         error = broker["last_error"]
         trouble = "" if error is None or not broker["attempts"] else f" ({error['message']})"
         yield f"broker     {tables.visible(broker['broker'])} is {broker['state']}"
         yield f"{tables.visible(trouble)}\n"
         for mesh in broker["meshes"]:
             yield f"shared     {mesh['mesh']} is {mesh['state']}: {_waiting(mesh)}\n"
-    for lane in found["outbox"]:
+    for lane in status["outbox"]:
         if lane["failing"] is not None:
             waits = f"{lane['blocks']} waits for {lane['failing']}" if lane["blocks"] else ""
-            told = waits or f"{lane['failing']} was refused"
-            yield f"outbox     {lane['lane']}: {told} ({tables.visible(lane['problem'])})\n"
-    if found["inbox"]["unread"]:
-        yield f"inbox      {found['inbox']['unread']} unread\n"
-    if found["conflicts_open"]:
-        yield f"conflicts  {found['conflicts_open']} open\n"
-    for process in found["processes"]:
+            what = waits or f"{lane['failing']} was refused"
+            yield f"outbox     {lane['lane']}: {what} ({tables.visible(lane['problem'])})\n"
+    if status["inbox"]["unread"]:
+        yield f"inbox      {status['inbox']['unread']} unread\n"
+    if status["conflicts_open"]:
+        yield f"conflicts  {status['conflicts_open']} open\n"
+    for process in status["processes"]:
         yield f"open in    process {process['pid']} ({tables.visible(process['command'])})\n"
 
 
 def _waiting(mesh: Mapping[str, Any]) -> str:
     waiting = mesh["pending"] + mesh["inflight"]
-    said = [f"{waiting} to send" if waiting else "all is sent"]
+    parts = [f"{waiting} to send" if waiting else "all is sent"]
     if mesh["lag"]:
-        said.append(f"{mesh['lag']} to come")
+        parts.append(f"{mesh['lag']} to come")
     if mesh["dead"]:
-        said.append(f"{mesh['dead']} refused, see: holdfast outbox list --failed")
+        parts.append(f"{mesh['dead']} refused, see: holdfast outbox list --failed")
     if mesh["state"] == "paused":
-        said.append("go on with: holdfast mesh resume")
-    return ", ".join(said)
+        parts.append("go on with: holdfast mesh resume")
+    return ", ".join(parts)
 
 
-def _next_step(node: Node) -> str:
-    """The one command that gets furthest from here."""
+def next_step(node: Node) -> str:
+    """The command that helps most from here."""
     if not node.meshes():
         return "holdfast mesh create NAME"
     if next(node.conflicts(), None) is not None:

@@ -1,12 +1,10 @@
-"""`holdfast help` and `holdfast completion`."""
+"""`holdfast help`: the help of a command, and what the exit codes mean."""
 
 from __future__ import annotations
 
 import click
-from click.shell_completion import ShellComplete, get_completion_class
 
 from holdfast.apps.cli import output
-from holdfast.apps.cli.app import COMPLETE, PROGRAM
 from holdfast.apps.cli.declare import command_of
 from holdfast.apps.cli.session import CommandSession
 from holdfast.rules.errors import BadInput
@@ -17,9 +15,9 @@ EXIT_CODES = {
     2: ("usage", "the command or its input is not right; nothing happened"),
     3: ("no_daemon", "no daemon answers"),
     4: ("not_found", "there is no such home, mesh, key, file, task, consumer or conflict"),
-    5: ("conflict", "somebody was first, or the id belongs to another request"),
+    5: ("conflict", "another write was first, or the id belongs to another request"),
     6: ("no_quorum", "too few voters answer"),
-    7: ("not_allowed", "this is not ours to do"),
+    7: ("not_allowed", "this node or caller may not do it"),
     124: ("unknown", "it may have happened: retry with the same --id"),
     130: ("interrupted", "stopped by Ctrl-C"),
     141: ("no_reader", "nobody reads the output any more"),
@@ -42,8 +40,8 @@ def help_(ctx: click.Context, session: CommandSession, words: tuple[str, ...]) -
         checks = ", ".join(f"{code} {word}" for code, word in CHECK_CODES.items())
         session.talk(f"holdfast check has its own, as monitoring tools expect: {checks}")
         return
-    found, where = _find(ctx, words)
-    text = found.get_help(where)
+    command, where = _find(ctx, words)
+    text = command.get_help(where)
     if session.as_json:
         session.show({"command": where.command_path, "help": text})
         return
@@ -52,33 +50,16 @@ def help_(ctx: click.Context, session: CommandSession, words: tuple[str, ...]) -
         session.talk("see also: holdfast help exit-codes")
 
 
-@command_of("completion")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_context
-def completion_(ctx: click.Context, session: CommandSession, shell: str) -> None:
-    """Print the completion script of a shell.
-
-    For example, in ~/.bashrc: eval "$(holdfast completion bash)"
-    """
-    root = ctx.find_root()
-    kind = get_completion_class(shell)
-    assert kind is not None, "click knows the three shells"
-    complete = kind(root.command, {}, PROGRAM, COMPLETE)
-    # The plain one: that of bash starts a bash to ask for its version.
-    script = ShellComplete.source(complete)
-    session.show({"shell": shell, "script": script}, output.value_line(script))
-
-
 def _find(ctx: click.Context, words: tuple[str, ...]) -> tuple[click.Command, click.Context]:
     where = ctx.find_root()
-    found = where.command
+    command = where.command
     for word in words:
-        inner = found.get_command(where, word) if isinstance(found, click.Group) else None
+        inner = command.get_command(where, word) if isinstance(command, click.Group) else None
         if inner is None:
             raise BadInput(
                 f"there is no command {' '.join(words)!r}",
                 hint=f"see: {where.command_path} --help",
             )
         where = click.Context(inner, parent=where, info_name=word)
-        found = inner
-    return found, where
+        command = inner
+    return command, where

@@ -1,0 +1,133 @@
+"""How `holdfast up` and `holdfast broker serve` run: in the foreground, or detached; and their end.
+
+A process that serves prints its events (`ready`, `stopping`, …): as JSON on stdout, or as sentences
+on stderr. What it logs goes to stderr, with the time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from holdfast.apps.cli import output, tables
+from holdfast.apps.cli.session import CommandSession
+from holdfast.rules.errors import NoDaemon, StoreBusy
+from holdfast.rules.limits import SHUTDOWN_MS_MAX
+from holdfast.storage.files.home import HomePaths
+
+if TYPE_CHECKING:
+    from holdfast.service.lifecycle import Service, Told
+
+
+def serve(session: CommandSession, make: Callable[[Told], Service], **limits: int) -> int:
+    """Runs the service that `make` returns until a signal ends it; returns the exit code."""
+    from holdfast.apps.cli.detached import tell_ready
+    from holdfast.service.lifecycle import run
+
+    def report(event: str, document: dict[str, Any]) -> None:
+        with suppress(OSError):  # nobody reads the output any more: no reason to stop serving
+            _report(session, event, document)
+        if event == "ready":
+            tell_ready(document)
+
+    with _logging(session.as_json):
+        return run(lambda: make(report), **limits)
+
+
+def detach(
+    session: CommandSession,
+    paths: HomePaths,
+    words: list[str],
+    options: Mapping[str, object],
+    *,
+    down: str,
+    environ: Mapping[str, str] | None = None,
+) -> int:
+    """Starts `holdfast` with these words and options as a process of its own, and returns when that
+    is ready. `down` is the command that ends it.
+    """
+    from holdfast.apps.cli.detached import start
+
+    words = words + [
+        f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value
+    ]
+    document = start(paths, words, as_json=session.as_json, environ=environ)
+    _report(session, "ready", document)
+    session.talk(f"end it with: {down}")
+    if not session.as_json:
+        output.out(f"{document['listening'][-1]}\n")
+    return 0
+
+
+def end_daemon(session: CommandSession, paths: HomePaths, what: str) -> None:
+    """Ends what serves a folder: the `home` of a node, or the `store` of a broker."""
+    from holdfast.service.instance_lock import daemon_note, wait_until_free
+
+    note = daemon_note(paths)
+    if note is None:
+        raise NoDaemon(f"no daemon serves {paths.root}", hint="")
+    with suppress(ProcessLookupError):  # it has ended meanwhile
+        os.kill(note.pid, signal.SIGTERM)
+    if not wait_until_free(paths, 2 * SHUTDOWN_MS_MAX / 1000):
+        raise StoreBusy(f"process {note.pid} has not ended", hint=f"look at it: ps {note.pid}")
+    session.talk(f"ended process {note.pid}")
+    if session.as_json:
+        session.show({what: str(paths.root), "pid": note.pid})
+
+
+def _report(session: CommandSession, event: str, document: dict[str, Any]) -> None:
+    if session.as_json:
+        output.out(f"{tables.encode({'event': event, **document}).decode()}\n")
+        output.flush()
+        return
+    for line in _lines(event, document):
+        output.talk(tables.visible(line))
+
+
+def _lines(event: str, document: dict[str, Any]) -> Iterator[str]:
+    if event == "ready":
+        broker = f"{document['name']} from {document['store']}" if "store" in document else None
+        yield f"serving {broker or document['home']}"
+        for address in document["listening"]:
+            yield f"listening on {address}"
+        yield f"card {document['card']}"
+    elif event in ("link", "broker"):
+        yield f"{event} {document['name']} is {document['state']}"
+    elif event != "disk":  # the log has a line about the disk, with what to do
+        yield event
+
+
+@contextmanager
+def _logging(as_json: bool) -> Iterator[None]:
+    """Prints what the service logs, with its time and, for a fault of ours, its trace."""
+    handler = _Log(as_json)
+    loggers = [logging.getLogger(name) for name in ("holdfast", "uvicorn.error", "asyncio")]
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
+
+
+class _Log(logging.Handler):
+    def __init__(self, as_json: bool) -> None:
+        super().__init__(logging.WARNING)
+        self._as_json = as_json
+        self._lines = logging.Formatter("%(message)s")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        level = record.levelname.lower()
+        with suppress(OSError):  # nobody reads the output any more: no reason to stop serving
+            if self._as_json:
+                line = {"at": at, "level": level, "message": self._lines.format(record)}
+                output.talk(tables.encode({"log": line}).decode())
+            else:
+                output.talk(f"{at} {level}: {self._lines.format(record)}")
