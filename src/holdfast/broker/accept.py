@@ -17,12 +17,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from math import inf
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from holdfast.broker.counters import BrokerCounts
 from holdfast.broker.rate_limit import Rates
+from holdfast.broker.verdicts import Outcome
 from holdfast.broker.wakeups import Wakeups
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, PushedEnvelope
@@ -31,10 +32,8 @@ from holdfast.storage.broker.port import BrokerStore
 
 log = logging.getLogger("holdfast")
 
-Outcome = AcceptResult | HoldfastError
-"""What became of one: the store's answer, or why there is none."""
 Answered = Callable[[list[Outcome]], None]
-Told = Callable[[Sequence[PushedEnvelope], Sequence[AcceptResult]], None]
+"""Gets the outcomes of a batch, in its order."""
 
 _KNOWN: Final = (AcceptVerdict.DUPLICATE, AcceptVerdict.REUSED)
 
@@ -47,53 +46,21 @@ class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """None: ids are remembered for ever."""
 
 
-class AcceptPort(Protocol):
-    """Where envelopes are handed in."""
-
-    async def hand_in(self, batch: Sequence[PushedEnvelope]) -> list[Outcome]:
-        """In the order of the batch. All are of one sender and one mesh."""
-
-
-class DirectAcceptor:
-    """Accepts each batch by itself: for a store that never makes anybody wait."""
-
-    def __init__(
-        self,
-        store: BrokerStore,
-        retention: RetentionPolicy,
-        clock: Callable[[], int],
-        told: Told | None = None,
-    ) -> None:
-        self._store, self._retention, self._clock, self._told = store, retention, clock, told
-
-    async def hand_in(self, batch: Sequence[PushedEnvelope]) -> list[Outcome]:
-        retention = self._retention
-        try:
-            answers = await self._store.accept(
-                batch, self._clock(), keep_ms=retention.keep_ms, dedupe_ms=retention.dedupe_ms
-            )
-        except HoldfastError as error:
-            return [error] * len(batch)
-        if self._told is not None:
-            self._told(batch, answers)
-        return list(answers)
-
-
 class _Waiting:
     """One batch that waits, perhaps partly answered."""
 
-    __slots__ = ("answers", "batch", "begun", "told")
+    __slots__ = ("answered", "answers", "batch", "begun")
 
-    def __init__(self, batch: Sequence[PushedEnvelope], told: Answered) -> None:
+    def __init__(self, batch: Sequence[PushedEnvelope], answered: Answered) -> None:
         self.batch = batch
         self.begun = 0
         self.answers: list[Outcome] = []
-        self.told = told
+        self.answered = answered
 
     def settle(self, answers: Sequence[Outcome]) -> None:
         self.answers.extend(answers)
         if len(self.answers) == len(self.batch):
-            self.told(self.answers)
+            self.answered(self.answers)
 
 
 _Parts = list[tuple[_Waiting, int]]
@@ -140,23 +107,23 @@ class Acceptor:
         self.take(batch, lambda answers: None if done.done() else done.set_result(answers))
         return await done
 
-    def take(self, batch: Sequence[PushedEnvelope], told: Answered) -> None:
-        """The same without a task; `told` is called once, perhaps before this returns. Whoever
+    def take(self, batch: Sequence[PushedEnvelope], answered: Answered) -> None:
+        """The same without a task; `answered` is called once, perhaps before this returns. Whoever
         hangs up cannot take back what was handed in: others share its transaction.
         """
         if self._closed:
             closed = StoreClosed("this broker is stopping", hint="ask again when it is back")
-            told([closed] * len(batch))
+            answered([closed] * len(batch))
         elif not batch:
-            told([])
+            answered([])
         elif self._is_full():
-            self._take_some(batch, 0, "this broker has too much to do", told)
+            self._take_some(batch, 0, "this broker has too much to do", answered)
         else:
             passed = self._rates.take(batch[0].sender, len(batch), self._ticks())
             if passed == len(batch):
-                self._queue_up(batch, told)
+                self._queue_up(batch, answered)
             else:
-                self._take_some(batch, passed, "this member hands in more than it may", told)
+                self._take_some(batch, passed, "this member hands in more than it may", answered)
 
     async def close(self) -> None:
         """Takes no more, and returns when all that waits has its answer."""
@@ -169,7 +136,7 @@ class Acceptor:
         return self.rows >= limits.ACCEPT_WAITING_MAX or self.bytes >= limits.ACCEPT_WAITING_BYTES
 
     def _take_some(
-        self, batch: Sequence[PushedEnvelope], passed: int, why: str, told: Answered
+        self, batch: Sequence[PushedEnvelope], passed: int, why: str, answered: Answered
     ) -> None:
         """So many are handed in; of the others, only what is known has an answer."""
 
@@ -181,7 +148,7 @@ class Acceptor:
             else:
                 first.set_result([])
             rest = await self._known_only(batch[passed:], why)
-            told([*await first, *rest])
+            answered([*await first, *rest])
 
         task = asyncio.get_running_loop().create_task(both())
         self._looking.add(task)
@@ -213,8 +180,8 @@ class Acceptor:
                 found.append(answer)
         return found
 
-    def _queue_up(self, batch: Sequence[PushedEnvelope], told: Answered) -> None:
-        self._queue.append(_Waiting(batch, told))
+    def _queue_up(self, batch: Sequence[PushedEnvelope], answered: Answered) -> None:
+        self._queue.append(_Waiting(batch, answered))
         self.rows += len(batch)
         self.bytes += _size(batch)
         if not self._woken and self._under_way < self._store.groups_max:
@@ -229,7 +196,7 @@ class Acceptor:
             parts, group = self._next_group()
             self._under_way += 1
             self._counts.groups += 1
-            ended = partial(self._done, parts, group, self._wakeups.hold(), self._ticks())
+            ended = partial(self._done, parts, group, self._wakeups.begin_group(), self._ticks())
             asyncio.ensure_future(self._begin(group)).add_done_callback(ended)
 
     def _begin(self, group: Sequence[PushedEnvelope]) -> Awaitable[list[AcceptResult]]:
@@ -247,7 +214,7 @@ class Acceptor:
         self,
         parts: _Parts,
         group: Sequence[PushedEnvelope],
-        held: int,
+        number: int,
         begun: float,
         work: asyncio.Future[list[AcceptResult]],
     ) -> None:
@@ -257,7 +224,7 @@ class Acceptor:
         self.bytes -= _size(group)
         self._go()  # first: the store writes while we answer
         answers = self._outcomes(group, work)
-        self._wakeups.release(held)
+        self._wakeups.end_group(number)
         at = 0
         for waiting, count in parts:
             waiting.settle(answers[at : at + count])

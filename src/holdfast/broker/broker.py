@@ -1,4 +1,4 @@
-"""A broker at work: its desk, its counter, its connections, and what they share."""
+"""A broker at work: its store, its acceptor, its connections, and what they share."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -86,21 +87,25 @@ class Broker:
     def session(self, listener: str) -> Session:
         return Session(
             self.store,
-            self.accepting,
             self.me,
             self.certificate_of(listener),
             self.source.now_ms,
             os.urandom,
             new_id=self.source.new_id,
             open_session=self._open_session,
-            by_word=self._by_word,
+            may_begin_epoch=self._may_begin_epoch,
+            accept_s=self._accept_s,
         )
 
     def _open_session(self, name: str, key: bytes) -> tuple[str, int]:
         session = self.sessions.open(name, key)
         return session.token, session.expires_in_ms
 
-    def _by_word(self, mesh: str) -> bool:
+    def _accept_s(self) -> float:
+        """How long the store took for the last group, if it is a process of its own."""
+        return self.accepting.took_s if self.apart else inf
+
+    def _may_begin_epoch(self, mesh: str) -> bool:
         """May a new epoch begin because a member says that it has seen more? Not again and again:
         the member might be wrong.
         """

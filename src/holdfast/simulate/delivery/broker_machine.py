@@ -148,13 +148,12 @@ class _Broker(Broker):
     def session(self, listener: str) -> Session:
         return Session(
             self.store,
-            self.accepting,
             self.me,
             NO_CERTIFICATE,
             self.source.now_ms,
             self._rng.randbytes,
             new_id=self.source.new_id,
-            by_word=lambda mesh: True,
+            may_begin_epoch=lambda mesh: True,
         )
 
 
