@@ -24,8 +24,11 @@ from holdfast.node.library.node import Node
 from holdfast.node.sync.session import BrokerAddress, SyncSession
 from holdfast.node.trust.trust import Trust
 from holdfast.protocol.frames import (
+    Acks,
+    Entries,
     FromBroker,
     FromNode,
+    Urgent,
     Welcome,
     encode_frame,
     read_from_broker,
@@ -269,8 +272,22 @@ class Laptop:
         if self.lose(frame):
             return True
         self.heard.append(frame)
-        self.to_broker.extend(self.sync.on_frame(frame))
+        self.to_broker.extend(self.take(frame))
         return True
+
+    def take(self, frame: FromBroker) -> list[FromNode]:
+        """The node stores a frame by itself; returns what it says to it."""
+        if isinstance(frame, Acks):
+            return self.sync.on_acks(frame)
+        if isinstance(frame, Urgent):
+            self.sync.on_urgent(frame)
+            return []
+        if not isinstance(frame, Entries):
+            return self.sync.on_frame(frame)
+        frames: list[FromNode] = []
+        for piece in self.sync.decode(frame):
+            frames = self.sync.on_entries(piece)
+        return frames
 
     def settle(self) -> None:
         """Until nobody has anything to say."""

@@ -92,8 +92,6 @@ class MeshState:
         self.snapshot: NeededSnapshot | None = None
         self.went_back = False
         """The broker has forgotten something, perhaps a snapshot that we made."""
-        self.bringing = False
-        """We are bringing a snapshot that the broker asked for."""
         self.pushed = self.received = self.duplicates = self.refused = 0
         self.set_aside = 0
 
