@@ -210,6 +210,27 @@ class DeliveryWorld(BrokerWorld):
             self.break_off(f"the sync of {machine.peer} ends: {type(error).__name__}: {error}")
         return None
 
+    def carry_out(self, machine: Machine, run: Callable[[], T]) -> T | HoldfastError:
+        """A node carries out an effect of its sync. Returns its result, or the error that it met;
+        raises `Died`.
+        """
+        try:
+            return self._act(machine, lambda node: run())
+        except Died:
+            self.mark_death(machine, "sync")
+            raise
+        except HoldfastError as error:
+            self._note_trouble(machine, "sync", error)
+            self.observe(machine)
+            return error
+
+    def sync_ended(self, machine: Machine, error: Exception | None) -> None:
+        """A connection is over. Only some errors may be the reason; others are faults of ours."""
+        if isinstance(error, Unreachable) and "does not answer" in error.message:
+            self.happened["no answer"] += 1
+        if not isinstance(error, PATIENCE):
+            self.break_off(f"the sync of {machine.peer} ends: {type(error).__name__}: {error}")
+
     def took_snapshot(self, peer: str, mesh: str) -> None:
         """A node has a snapshot in place of the changes that it holds."""
         found = self.broker_machine.peek(lambda store: store.snapshot_get(mesh))

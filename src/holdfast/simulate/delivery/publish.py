@@ -23,7 +23,7 @@ from holdfast.node.upkeep.sweep import Ttl
 from holdfast.rules.errors import EpochMismatch, InviteEnded
 from holdfast.rules.invites import Invite, parse_invite
 from holdfast.rules.rows import Entry
-from holdfast.simulate.delivery.calls import SimulatedBrokerRequests
+from holdfast.simulate.delivery.calls import SimulatedBrokerClient
 from holdfast.simulate.nodes.nodes import running
 from holdfast.simulate.world.machine import Death, Machine
 from holdfast.simulate.world.workload import Answers, WorkItem, Workload
@@ -173,8 +173,8 @@ class Publication:
         ):
             world.took_snapshot(peer, NOTES)
 
-    def _calls(self, peer: str) -> SimulatedBrokerRequests:
-        return SimulatedBrokerRequests(self._world, peer, self._world.keys[peer])
+    def _calls(self, peer: str) -> SimulatedBrokerClient:
+        return SimulatedBrokerClient(self._world, peer, self._world.keys[peer])
 
     # --- what must hold -----------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import LeaseEnded, NotAllowed, Unreachable
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import SECOND_MS
-from holdfast.simulate.delivery.calls import SimulatedBrokerRequests
+from holdfast.simulate.delivery.calls import SimulatedBrokerClient
 from holdfast.storage.broker.sqlite import SqliteBrokerStore
 from holdfast.storage.broker.sqlite.inspect import queued
 
@@ -58,7 +58,7 @@ class QueueTakers:
             )
 
         try:
-            taken = SimulatedBrokerRequests(world, peer, key).call(work)
+            taken = SimulatedBrokerClient(world, peer, key).call(work)
         except (Unreachable, NotAllowed):
             return
         for one in taken:
@@ -81,7 +81,7 @@ class QueueTakers:
             return await settle_messages(store, mesh, QUEUE, one.seq, one.lease, how, "no", now)
 
         try:
-            SimulatedBrokerRequests(world, peer, key).call(work)
+            SimulatedBrokerClient(world, peer, key).call(work)
         except Unreachable:
             if how == "done" and theirs:
                 self.perhaps[id] = None
