@@ -88,7 +88,7 @@ class BrokerConnection:
         """
         self._turn.set()
 
-    def look(self) -> None:
+    async def look(self) -> None:
         """The meshes have changed: new ones are followed, a pause begins or ends."""
         if self._line is not None:
             self._line.driver.feed(self._line.talk.look)
@@ -168,8 +168,8 @@ class BrokerConnection:
     async def _talk(self) -> None:
         if self.board.state is SyncState.ACTIVE or self.board.state is SyncState.IDLE:
             self.board.enter(SyncState.RECONNECTING)
-        socket = await WebSocketClient.open(self._broker.url, PATH)
         requests = BrokerRequests.of(self._engine, self._trust, self._broker)
+        socket = await WebSocketClient.open(self._broker.url, PATH)
         talk = Conversation(self.sync, _ticks_ms, self._chance, certificate=socket.certificate)
         line = self._line = ConnectionPort(
             talk, self.sync, requests, socket, self.board, self._threads, self._callers

@@ -81,7 +81,7 @@ class SyncManager:
             if known is None:
                 self._begin(broker)
             elif self._asked.get(broker) != asked[broker]:
-                known[0].look()
+                await _looking(known[0])
             if known is not None and try_now:
                 known[0].try_now()
         self._asked = asked
@@ -153,6 +153,13 @@ class SyncManager:
                 log.exception("looking at the shared meshes met a fault of Holdfast")
             # However often it rings: which meshes are shared changes rarely.
             await asyncio.sleep(SYNC_MESHES_MS / SECOND_MS)
+
+
+async def _looking(link: BrokerConnection) -> None:
+    try:
+        await link.look()
+    except HoldfastError as error:
+        log.info("the connection ended while its meshes changed: %s", error.message)
 
 
 def _read(tx: Reader) -> _Asked:
