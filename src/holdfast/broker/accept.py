@@ -39,7 +39,7 @@ _KNOWN: Final = (AcceptVerdict.DUPLICATE, AcceptVerdict.REUSED)
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How long things are kept."""
+    """How long a broker keeps envelopes, and remembers their ids."""
 
     keep_ms: int
     dedupe_ms: int | None
@@ -47,7 +47,7 @@ class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Waiting:
-    """One batch that waits, perhaps partly answered."""
+    """One batch that waits; a part of it may be in a group already, or answered."""
 
     __slots__ = ("answered", "answers", "batch", "begun")
 
@@ -68,7 +68,7 @@ _Parts = list[tuple[_Waiting, int]]
 
 
 class Acceptor:
-    """The counter of a broker that serves many connections."""
+    """Accepts the batches of all connections of one broker process."""
 
     def __init__(
         self,
@@ -94,22 +94,23 @@ class Acceptor:
         self._looking: set[asyncio.Task[None]] = set()
         self.rows = 0
         self.bytes = 0
-        """What waits now."""
+        """How much waits for its outcome now."""
         self.took_s = inf
-        """How long the store needed for the last group, what it waited for included."""
+        """How long the last group took in the store, its wait for the group before included."""
 
     @property
     def busy(self) -> bool:
         return self._under_way > 0 or bool(self._queue)
 
     async def hand_in(self, batch: Sequence[PushedEnvelope]) -> list[Outcome]:
+        """Accepts a batch of one sender and one mesh; returns the outcomes in its order."""
         done: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
         self.take(batch, lambda answers: None if done.done() else done.set_result(answers))
         return await done
 
     def take(self, batch: Sequence[PushedEnvelope], answered: Answered) -> None:
-        """The same without a task; `answered` is called once, perhaps before this returns. Whoever
-        hangs up cannot take back what was handed in: others share its transaction.
+        """The same without a task: `answered` is called once, perhaps before this returns. A member
+        that hangs up cannot take its batch back: others share the transaction.
         """
         if self._closed:
             closed = StoreClosed("this broker is stopping", hint="ask again when it is back")
@@ -138,7 +139,9 @@ class Acceptor:
     def _take_some(
         self, batch: Sequence[PushedEnvelope], passed: int, why: str, answered: Answered
     ) -> None:
-        """So many are handed in; of the others, only what is known has an answer."""
+        """Accepts the first `passed`. Of the others, those that were accepted before get their
+        answer, and the rest a refusal.
+        """
 
         async def both() -> None:
             # Together, so that what passes waits no longer for what does not.
@@ -160,13 +163,13 @@ class Acceptor:
                 batch[0].mesh, [(one.id, one.fingerprint) for one in batch]
             )
             if any(known) and await self._store.member_get(batch[0].mesh, batch[0].sender) is None:
-                # What is known is told to members only.
+                # Only a member may learn what is known.
                 stranger = AcceptResult(verdict=AcceptVerdict.NOT_A_MEMBER)
                 known = [stranger if answer is not None else None for answer in known]
         except HoldfastError as error:
             return [error] * len(batch)
         except Exception:
-            # Whoever waits must hear something: nobody else looks at this task.
+            # The sender must get an answer, and nobody else looks at this task.
             log.exception("a fault of ours while %d ids were looked up", len(batch))
             return [OutcomeUnknown("the broker does not know what became of it")] * len(batch)
         refusal = TooMany(why)
@@ -190,7 +193,7 @@ class Acceptor:
             asyncio.get_running_loop().call_soon(self._go)
 
     def _go(self) -> None:
-        """Has the store begin what it has room for."""
+        """Begins groups, as many as the store takes at a time."""
         self._woken = False
         while self._queue and self._under_way < self._store.groups_max:
             parts, group = self._next_group()
@@ -280,7 +283,7 @@ def _size(batch: Sequence[PushedEnvelope]) -> int:
 
 
 def _fitting(batch: Sequence[PushedEnvelope], begun: int, end: int, room: int) -> tuple[int, int]:
-    """Up to where they fit, the last one perhaps not whole; and their size."""
+    """Up to which place the envelopes fill `room`, and their size; the last may exceed it."""
     size = 0
     for at in range(begun, end):
         size += len(batch[at].raw)

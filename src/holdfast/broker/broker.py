@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.broker.connection import Connection
 
 NO_CERTIFICATE = bytes(32)
-"""What a hello is bound to where nothing is encrypted: on this machine."""
+"""What a hello is bound to on a listener without TLS, which only this machine reaches."""
 
 
 class Broker:
@@ -69,15 +69,15 @@ class Broker:
         )
         self.sessions = Sessions(identity, clock=monotonic, random=os.urandom)
         self.certificate = b""
-        """The digest of the one that the TLS listener shows."""
+        """The digest of the certificate that the TLS listener shows."""
         self.connections: set[Connection] = set()
         self.clock_check: ClockCheck | None = None
-        """Whether its clock is believed; None before the first look."""
+        """Whether this broker believes its clock; None before the first look."""
         self._epoch_at: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def ticks_ms(self) -> int:
-        """A clock that only counts, where the system has such a one also while it sleeps."""
+        """Milliseconds that never go back; where the system can, they count on while it sleeps."""
         kind = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
         return time.clock_gettime_ns(kind) // 1_000_000
 
@@ -117,13 +117,13 @@ class Broker:
         return True
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Work that nobody waits for but the end of the process."""
+        """Begins work that only the end of the process waits for (`settle`)."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def settle(self) -> None:
-        """Waits for that work."""
+        """Waits for the work that was begun in the background."""
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 
@@ -131,7 +131,7 @@ class Broker:
         return await asyncio.get_running_loop().run_in_executor(self.threads, work, *args)
 
     def subscribed(self, mesh: str, key: bytes, topic: str, *, on: bool) -> None:
-        """A member has subscribed or ended that: its connections must know whom to wake."""
+        """A member has subscribed to a topic, or ended that: tells its connections."""
         for connection in self.connections:
             if connection.key == key:
                 connection.subscribed(mesh, topic, on=on)

@@ -39,7 +39,7 @@ log = logging.getLogger("holdfast")
 
 
 class Feed:
-    """A mesh that the other side follows."""
+    """One mesh that the member follows."""
 
     __slots__ = (
         *("epoch", "own", "sent_upto", "scanned_upto", "urgent_upto", "acked_upto", "saved_upto"),
@@ -58,7 +58,7 @@ class Feed:
         self.topics: set[str] = set(topics)
         self.saved_at = now
         self.last = after
-        """The last seq of the mesh, when it was last read."""
+        """The last seq of the mesh when the store was last read."""
 
     @property
     def has_room(self) -> bool:
@@ -137,7 +137,7 @@ class Feeds:
             )
 
     async def ended(self) -> None:
-        """The connection is gone: what was confirmed is written down."""
+        """The connection is gone: writes down what was confirmed."""
         for mesh in list(self.by_mesh):
             await self._save_acked(mesh)
 

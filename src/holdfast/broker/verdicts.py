@@ -24,13 +24,13 @@ PREFIX_BYTES: Final = 8
 """How much of the first request's fingerprint a member sees that reuses its id."""
 
 _OURS: Final = 500
-"""From this status on it is the broker that fails."""
+"""Statuses from here on say that the broker failed, not the request."""
 _NO_SUCH_MESH: Final = "ask whoever shared it; names at a broker are its own"
 _ASK_OWNER: Final = "ask the owner of the mesh for the grant"
 
 
 def error_of(answer: AcceptResult) -> HoldfastError | None:
-    """The error that a verdict is; None for what is accepted, now or before."""
+    """The error that a verdict stands for; None if the envelope is accepted, now or before."""
     match answer.verdict:
         case AcceptVerdict.CREATED | AcceptVerdict.DUPLICATE:
             return None

@@ -1,9 +1,9 @@
-"""Who is to be woken by what: the followers of meshes and the takers of queues.
+"""Which connections an accepted envelope wakes: followers of meshes and takers of queues.
 
-What this process accepts it knows in full, so it wakes only those whom it concerns: a dm wakes one
-connection among thousands. What another process has accepted is known by its number alone, and
-wakes all who follow the mesh; they look for themselves. Nothing depends on a wake-up but speed:
-what is read comes from the store.
+What this process accepts it knows in full, so it wakes only the connections that it concerns: a dm
+wakes one among thousands. Of what another process has accepted it knows only the seq, and wakes all
+followers of the mesh; they look for themselves. A wake-up only makes things faster: what a
+connection sends is read from the store.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from holdfast.rules.message import CHANGE
 
 
 class Follower(Protocol):
-    """One connection, as it is woken."""
+    """A connection that can be woken."""
 
     @property
     def key(self) -> bytes: ...
     def topics(self, mesh: str) -> Collection[str] | None:
-        """What it had subscribed to when it last looked; None: not known."""
+        """The topics of a mesh that it is subscribed to; None if that is not known."""
 
     def wake(self, mesh: str, *, urgent: bool) -> None:
-        """There is something new in the mesh, perhaps."""
+        """There may be something new for it in a mesh."""
 
     def wake_queue(self, mesh: str, queue: str) -> None: ...
 
@@ -77,7 +77,7 @@ class Wakeups:
                 del self._takers[mesh, queue]
 
     def last(self, mesh: str) -> int:
-        """The last seq of a mesh that was heard of; 0 if none was."""
+        """The last seq of a mesh that this process knows of; 0 if it knows of none."""
         return self._known.get(mesh, 0)
 
     def followers(self, mesh: str) -> int:
@@ -86,15 +86,15 @@ class Wakeups:
     # --- what is new ---------------------------------------------------------------------------
 
     def begin_group(self) -> int:
-        """A group is on its way into the store: what the store says of it is heard afterwards, when
-        it is known whom it concerns.
+        """A group goes into the store. News from the store waits until its end, when `accepted` has
+        said which connections the group concerns. Returns the number of the group.
         """
         self._begun += 1
         self._under_way.add(self._begun)
         return self._begun
 
     def end_group(self, group: int) -> None:
-        """It has come back, and was told by `accepted` if it is in the store."""
+        """A group has come back; if it is in the store, `accepted` was called before."""
         self._under_way.discard(group)
         first = min(self._under_way, default=self._begun + 1)
         for mesh, (seq, last) in list(self._held.items()):
@@ -103,7 +103,7 @@ class Wakeups:
                 self._wake_at(mesh, seq)
 
     def news(self, mesh: str, seq: int) -> None:
-        """From the store, for whatever process wrote."""
+        """The store says that a mesh has reached a seq, written by this process or another one."""
         if not self._under_way:
             self._wake_at(mesh, seq)
             return
@@ -126,7 +126,7 @@ class Wakeups:
                     follower.wake_queue(mesh, queue)
 
     def accepted(self, batch: Sequence[PushedEnvelope], answers: Sequence[AcceptResult]) -> None:
-        """From this process: a group that is in the store now."""
+        """This process has accepted a group, and it is in the store."""
         by_mesh: dict[str, list[tuple[int, PushedEnvelope]]] = {}
         for one, answer in zip(batch, answers, strict=True):
             if answer.verdict is AcceptVerdict.CREATED:
@@ -143,7 +143,7 @@ class Wakeups:
         known = self._known.get(mesh)
         self._known[mesh] = max(known or 0, rows[-1][0])
         if known is None or rows[0][0] != known + 1:
-            # Something of another process lies between, or we have just begun to listen.
+            # Another process has written in between, or the first follower has just come.
             for follower in list(self._followers[mesh]):
                 follower.wake(mesh, urgent=True)
             return
@@ -166,7 +166,7 @@ class Wakeups:
             elif one.kind == CHANGE:
                 senders.add(one.sender)
         if senders:
-            # One's own changes do not come back, unless others' are among them.
+            # A member does not get its own changes back; others' changes concern everybody.
             only = next(iter(senders)) if len(senders) == 1 else None
             for follower, key in self._followers[mesh].items():
                 if key != only:

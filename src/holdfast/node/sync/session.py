@@ -74,7 +74,7 @@ PLAIN = bytes(32)
 
 
 class BrokerAddress(msgspec.Struct, frozen=True):
-    """A broker as meshes name it: where it listens, and who it must prove to be."""
+    """A broker as meshes name it: where it listens, and whose key it must prove to have."""
 
     url: str
     card: str
@@ -100,7 +100,7 @@ class MissingObjects(msgspec.Struct, frozen=True):
 
 
 class SyncSession:
-    """One connection with one broker, for all meshes that are shared through it."""
+    """The store's part in the connections with one broker, for all meshes shared through it."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class SyncSession:
         return Hello(said.client_zone, said.client_key, said.client_nonce, proof, dict(NEEDS))
 
     def welcomed(self, welcome: Welcome) -> list[FromNode]:
-        """What to say to a broker that has proved itself: from where we follow which mesh."""
+        """Opens the meshes after the broker has proved itself; returns a Follow for each."""
         said = self._transcript
         if said is None or not check_proof(said.server_key, "server", said, welcome.proof):
             raise ZoneNotTrusted(
@@ -205,7 +205,7 @@ class SyncSession:
         return frames
 
     def retry(self) -> list[FromNode]:
-        """Asks again for what was refused: somebody may have put it right."""
+        """Frames that ask again for every mesh that was refused: that may have been put right."""
         meshes = list(self.meshes.values())
         return [_ask_where(mesh) for mesh in meshes if mesh.trouble is not None or mesh.snapshot]
 
@@ -298,13 +298,13 @@ class SyncSession:
         return [sha for sha in dict.fromkeys(found) if sha not in mesh.brought]
 
     def brought(self, slug: str, objects: Iterable[str]) -> None:
-        """The broker has these now, or nobody here can bring them: who waits for them may go."""
+        """The broker has these objects now, or we cannot bring them: the rows may go."""
         mesh = self.meshes.get(slug)
         if mesh is not None:
             sync_push.release(mesh, objects)
 
     def waiting(self) -> bool:
-        """Is something in flight, or could be?"""
+        """Does something wait for the broker's answer, or for objects?"""
         return any(mesh.inflight or mesh.held for mesh in list(self.meshes.values()))
 
     # --- what comes in -----------------------------------------------------------------------
@@ -376,7 +376,7 @@ class SyncSession:
         return frames
 
     def _ask_again(self, mesh: MeshState, entries: Entries) -> list[FromNode]:
-        """Once: what was on its way when we asked leaves the same gap, and is passed over."""
+        """Asks once: pages that were on their way then leave the same gap, and are passed over."""
         mesh.gaps += 1
         if mesh.gaps > SYNC_GAPS_MAX:
             raise BadAnswer(
@@ -420,7 +420,7 @@ class SyncSession:
             mesh.refuse(error, self._now())
 
     def snapshot_taken(self, slug: str) -> list[FromNode]:
-        """A snapshot is in our log, and the cursor in the store stands behind it: go on there."""
+        """A snapshot was taken: follows the mesh from the cursor that it left in the store."""
         mesh = self.meshes.get(slug)
         if mesh is None:
             return []
@@ -457,7 +457,7 @@ class SyncSession:
     # --- the end -----------------------------------------------------------------------------
 
     def dropped(self) -> None:
-        """The line is gone: what has no answer is pending again, and no attempt is counted."""
+        """The line is gone: rows without an answer are pending again, and no attempt is counted."""
         lanes = [mesh.lane for mesh in self.meshes.values() if mesh.inflight]
         self.meshes = {}
         self._transcript, self.session = None, ""
@@ -470,7 +470,7 @@ class SyncSession:
             self.engine.write("sync.dropped", work)
 
     def _recover(self, lane: str) -> None:
-        """What a connection before this one left in flight, if the disk failed when it ended."""
+        """Makes rows pending that the last connection left in flight because the disk failed."""
         left = (str(OutboxState.INFLIGHT),)
         if self.engine.read("sync.recover", lambda tx: tx.outbox_list(lane, left, 0, 1)):
             self.engine.write("sync.recover", lambda tx: tx.outbox_recover(lane))

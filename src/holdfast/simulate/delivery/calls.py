@@ -40,10 +40,10 @@ T = TypeVar("T")
 Work = Callable[[SqliteBrokerStore], Coroutine[Any, Any, T]]
 
 THEIRS: Final = (Broken, Unknown, DiskFull, StoreBusy, StoreClosed)
-"""Trouble with the broker's own disk, as a node hears of it: it is not there."""
+"""Errors of the broker's own disk: to a node they look as if the broker were not there."""
 PIECE_BYTES: Final = 48 * 1024
 LOST: Final = 0.5
-"""Of the calls that fail, so many are lost on their way there; of the others the answer is."""
+"""Which part of the failing calls is lost on the way there; of the others the answer is."""
 
 
 class SimulatedBrokerClient(BrokerClient):
@@ -60,7 +60,7 @@ class SimulatedBrokerClient(BrokerClient):
         if lost and self._rng.random() < LOST:
             raise Unreachable("it does not get there")
         try:
-            found = world.hub_does("call", work)
+            found = world.broker_does("call", work)
         except Died:
             raise Unreachable("the broker died meanwhile") from None
         except THEIRS as error:
@@ -219,7 +219,7 @@ class _Objects(BrokerObjects):
 
 
 async def _nothing(store: SqliteBrokerStore) -> None:
-    """Whoever says hello asks for nothing yet."""
+    """A hello asks the store for nothing."""
 
 
 def _told(row: SnapshotRow) -> Snapshot:

@@ -68,7 +68,7 @@ class NodeEnd:
         wire = world.new_wire(self)
         self._port = NodePort(self, world, session, wire)
         self._port.driver.begin()
-        world.hub_opens(wire)
+        world.broker_opens(wire)
 
     def _later(self) -> None:
         self.attempts += 1

@@ -35,9 +35,9 @@ class QueueTakers:
         self._world = world
         self._rng: random.Random = world.fork("queues")
         self.finished: dict[bytes, None] = {}
-        """Whoever had it was told that it is finished."""
+        """Messages whose taker got the answer that they are finished."""
         self.perhaps: dict[bytes, None] = {}
-        """Somebody asked for that, and heard nothing."""
+        """Messages whose taker asked for that, and got no answer."""
         self.dead: dict[bytes, None] = {}
 
     def went_back(self) -> None:
@@ -46,7 +46,7 @@ class QueueTakers:
         self.finished = {}
 
     def take(self, peer: str, mesh: str) -> None:
-        """Somebody takes what there is, and finishes it after a while, perhaps too late."""
+        """A node takes what there is, and finishes it after a while, perhaps too late."""
         world = self._world
         leases = [self._rng.randbytes(LEASE_BYTES) for _ in range(MOST)]
         key = world.ends[peer].key
