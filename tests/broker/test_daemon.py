@@ -245,7 +245,8 @@ def test_D1_one_that_hands_in_too_much_at_once_waits(
                 while done < 200:
                     done += len((await wire.get(Acks)).answers)
                 connection = next(iter(up.broker.connections))
-                assert (connection._items, connection._bytes, connection._paused) == (0, 0, False)
+                session = connection._session
+                assert (session.items, session.bytes, connection._paused) == (0, 0, False)
 
     asyncio.run(run())
 
@@ -388,6 +389,6 @@ def test_D1_a_member_that_goes_away_in_the_middle_harms_nobody(tmp_path: Path) -
                 while up.broker.connections or up.broker.accepting.busy:
                     await asyncio.sleep(0.01)
             assert await up.broker.store.orphans(10) == []
-            assert up.broker.wakeups._ears == {}
+            assert up.broker.wakeups._followers == {}
 
     asyncio.run(run())

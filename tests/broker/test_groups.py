@@ -9,8 +9,9 @@ from time import monotonic
 
 import pytest
 
-from holdfast.broker.accept import Acceptor, Outcome, RetentionPolicy
+from holdfast.broker.accept import Acceptor, RetentionPolicy
 from holdfast.broker.counters import BrokerCounts
+from holdfast.broker.verdicts import Outcome
 from holdfast.broker.wakeups import Wakeups
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, PushedEnvelope
@@ -206,14 +207,14 @@ def test_D5_who_is_not_concerned_is_not_woken_by_groups_that_overlap(tmp_path: P
 def test_D5_news_of_another_process_wait_only_for_the_groups_that_were_under_way() -> None:
     hub, ana = Wakeups(alone=False), Listening(ANA)
     hub.follow(TEAM, ana, 7)
-    first = hub.hold()
+    first = hub.begin_group()
     hub.news(TEAM, 9)
-    second = hub.hold()
+    second = hub.begin_group()
     assert ana.woken == 0, "it may be of the group that is under way"
-    hub.release(first)
+    hub.end_group(first)
     assert ana.woken == 1, "what came before the second group began is not of it"
     hub.news(TEAM, 9)
-    hub.release(second)
+    hub.end_group(second)
     assert ana.woken == 1
     hub.news(TEAM, 10)
     assert ana.woken == 2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.broker import connection
+from holdfast.broker import session
 from holdfast.protocol.frames import Acks, Item, Push, PushAnswer
 from holdfast.rules import limits
 from holdfast.rules.fingerprint import fingerprint
@@ -326,9 +326,9 @@ def test_D2_a_push_by_halves_has_one_answer_for_each_and_one_creation_for_an_id(
                 def news(many: int) -> list[bytes]:
                     return [ana.message("team", "topic", "news", b"%d" % n) for n in range(many)]
 
-                monkeypatch.setattr(connection, "_QUICK_S", 0.0)
+                monkeypatch.setattr(session, "_QUICK_S", 0.0)
                 assert [one.seq for one in await pushed(news(64), 1)] == [*range(1, 65)]
-                monkeypatch.setattr(connection, "_QUICK_S", 3600.0)
+                monkeypatch.setattr(session, "_QUICK_S", 3600.0)
                 assert [one.seq for one in await pushed(news(63), 1)] == [*range(65, 128)]
                 same = news(50)
                 both = await pushed([*same, *same], 2)

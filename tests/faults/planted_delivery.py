@@ -13,7 +13,10 @@ from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.receive import apply_arrivals
 from holdfast.node.sync import epoch as sync_epoch
 from holdfast.node.sync import receive
+from holdfast.node.sync.effects import Effect, StorePage
+from holdfast.node.sync.mesh_conversation import MeshConversation
 from holdfast.node.sync.mesh_state import MeshState
+from holdfast.node.sync.session import MissingObjects
 from holdfast.rules.broker_sync import Cursor, Move
 from holdfast.storage.broker.sqlite import accept, queues
 from holdfast.storage.broker.sqlite.database import SEQ_BITS, BrokerDatabase
@@ -123,6 +126,29 @@ def _lease_not_asked_for(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(queues.SqliteQueues, "settle", careless)
 
 
+def _page_before_its_objects(patch: pytest.MonkeyPatch) -> None:
+    """A page that names objects is stored without them."""
+    taken = MeshConversation._taken
+
+    def hasty(talk: MeshConversation, effect: Effect, result: Any) -> list[Effect]:
+        if isinstance(effect, StorePage) and isinstance(result, MissingObjects):
+            return [StorePage(talk.slug, piece=effect.piece, absent=frozenset(result.objects))]
+        return taken(talk, effect, result)
+
+    patch.setattr(MeshConversation, "_taken", hasty)
+
+
+def _needed_snapshot_not_taken(patch: pytest.MonkeyPatch) -> None:
+    """A node that is too far behind waits for changes that the broker no longer has."""
+    next_in = MeshConversation._next_in
+
+    def patient(talk: MeshConversation) -> Effect | None:
+        talk._try_snapshot = False
+        return next_in(talk)
+
+    patch.setattr(MeshConversation, "_next_in", patient)
+
+
 PLANTS: dict[str, Patch] = {
     "not synced": _not_synced,
     "answered before commit": _answered_before_commit,
@@ -132,4 +158,6 @@ PLANTS: dict[str, Patch] = {
     "forgotten not put back": _forgotten_not_put_back,
     "inflight for ever": _inflight_for_ever,
     "lease not asked for": _lease_not_asked_for,
+    "page before its objects": _page_before_its_objects,
+    "needed snapshot not taken": _needed_snapshot_not_taken,
 }

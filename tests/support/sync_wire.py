@@ -11,20 +11,24 @@ Nothing happens but what a test asks for, so it can be cut between any two frame
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.broker.accept import DirectAcceptor, RetentionPolicy
+from holdfast.broker.effects import Accept, Close, Effect, Reply
 from holdfast.broker.session import BrokerInfo, Session
+from holdfast.broker.verdicts import Outcome
 from holdfast.node.library.node import Node
 from holdfast.node.sync.session import BrokerAddress, SyncSession
 from holdfast.node.trust.trust import Trust
 from holdfast.protocol.frames import (
+    Acks,
+    Entries,
     FromBroker,
     FromNode,
+    Urgent,
     Welcome,
     encode_frame,
     read_from_broker,
@@ -32,6 +36,7 @@ from holdfast.protocol.frames import (
 )
 from holdfast.rules import features
 from holdfast.rules.broker_rows import MEMBER_GRANTS, BrokerMesh, DestinationRow, MemberRow
+from holdfast.rules.errors import HoldfastError
 from holdfast.rules.keys import card_of, public_key
 from holdfast.rules.limits import DAY_MS
 from holdfast.rules.outbox import Policies, Policy
@@ -46,7 +51,7 @@ T = TypeVar("T")
 URL = "http://127.0.0.1:7421"
 SEED = b"B" * 32
 CARD = card_of("hub", public_key(SEED))
-_ROOM = 1 << 22
+KEEP_MS = 30 * DAY_MS
 
 
 def now(work: Coroutine[Any, Any, T]) -> T:
@@ -77,17 +82,8 @@ class Brokerage:
     def close(self) -> None:
         now(self.store.close())
 
-    def talk(self, seed: bytes = SEED, name: str = "hub") -> Session:
-        retention = RetentionPolicy(keep_ms=30 * DAY_MS, dedupe_ms=30 * DAY_MS)
-        return Session(
-            self.store,
-            DirectAcceptor(self.store, retention, self.clock.now_ms),
-            BrokerInfo(name=name, seed=seed, supported=self.supported),
-            bytes(32),
-            self.clock.now_ms,
-            lambda size: b"n" * size,
-            new_id=self.clock.new_id,
-        )
+    def talk(self, seed: bytes = SEED, name: str = "hub") -> BrokerEnd:
+        return BrokerEnd(self, BrokerInfo(name=name, seed=seed, supported=self.supported))
 
     def mesh(self) -> BrokerMesh:
         found = now(self.store.mesh_get(MESH))
@@ -99,6 +95,61 @@ class Brokerage:
         now(self.store.destination_put(MESH, row))
         for key in keys:
             now(self.store.subscribe(MESH, key, ref))
+
+
+class BrokerEnd:
+    """A broker's session, whose effects are carried out at once: one push, one transaction."""
+
+    def __init__(self, broker: Brokerage, me: BrokerInfo) -> None:
+        self._broker = broker
+        self.session = Session(
+            broker.store,
+            me,
+            bytes(32),
+            broker.clock.now_ms,
+            lambda size: b"n" * size,
+            new_id=broker.clock.new_id,
+        )
+        self.opening = self.session.opening
+        self.closed: tuple[int, str] | None = None
+
+    def on_frame(self, frame: FromNode) -> list[FromBroker]:
+        """What the broker answers to a frame."""
+        replies = self._carry_out(self.session.receive(encode_frame(frame)))
+        while self.session.has_work(may_page=False):
+            replies += self._carry_out(now(self.session.step()))
+        return replies
+
+    def pages(self) -> list[FromBroker]:
+        """What the broker sends unasked."""
+        self.session.feeds.look()
+        replies: list[FromBroker] = []
+        if self.session.has_work(may_page=True):
+            replies = self._carry_out(now(self.session.step()))
+        return replies + self.session.feeds.passed_over()
+
+    def _carry_out(self, effects: Sequence[Effect]) -> list[FromBroker]:
+        replies: list[FromBroker] = []
+        for effect in effects:
+            match effect:
+                case Reply():
+                    replies += effect.frames
+                case Accept():
+                    replies += self._carry_out(self.session.accepted(effect, self._accept(effect)))
+                case Close():
+                    self.closed = (effect.code, effect.reason)
+        return replies
+
+    def _accept(self, accept: Accept) -> Sequence[Outcome]:
+        batch = accept.slice.good
+        try:
+            return now(
+                self._broker.store.accept(
+                    batch, self._broker.clock.now_ms(), keep_ms=KEEP_MS, dedupe_ms=KEEP_MS
+                )
+            )
+        except HoldfastError as error:
+            return [error] * len(batch)
 
 
 class Laptop:
@@ -124,7 +175,7 @@ class Laptop:
             entropy=lambda size: b"e" * size,
             chance=lambda: 0.0,
         )
-        self.talk: Session | None = None
+        self.talk: BrokerEnd | None = None
         self.to_broker: deque[FromNode] = deque()
         self.to_node: deque[FromBroker] = deque()
         self.heard: list[FromBroker] = []
@@ -177,10 +228,10 @@ class Laptop:
 
     # --- the line ----------------------------------------------------------------------------
 
-    def connect(self, talk: Session | None = None) -> None:
+    def connect(self, talk: BrokerEnd | None = None) -> None:
         self.talk = talk or self.broker.talk()
         hello = self.sync.hello(self.talk.opening())
-        (welcome,) = now(self.talk.on_frame(hello))
+        (welcome,) = self.talk.on_frame(hello)
         assert isinstance(welcome, Welcome)
         self.to_broker.extend(self.sync.welcomed(welcome))
 
@@ -203,14 +254,13 @@ class Laptop:
         frame = read_from_node(encode_frame(self.to_broker.popleft()))
         self.said.append(frame)
         assert self.talk is not None
-        self.to_node.extend(now(self.talk.on_frame(frame)))
+        self.to_node.extend(self.talk.on_frame(frame))
         return True
 
     def fetch(self) -> bool:
         """The broker sends what it has."""
         assert self.talk is not None
-        self.talk.feeds.look()
-        frames = now(self.talk.pages(_ROOM)) + self.talk.feeds.passed_over()
+        frames = self.talk.pages()
         self.to_node.extend(frames)
         return bool(frames)
 
@@ -222,8 +272,22 @@ class Laptop:
         if self.lose(frame):
             return True
         self.heard.append(frame)
-        self.to_broker.extend(self.sync.on_frame(frame))
+        self.to_broker.extend(self.take(frame))
         return True
+
+    def take(self, frame: FromBroker) -> list[FromNode]:
+        """The node stores a frame by itself; returns what it says to it."""
+        if isinstance(frame, Acks):
+            return self.sync.on_acks(frame)
+        if isinstance(frame, Urgent):
+            self.sync.on_urgent(frame)
+            return []
+        if not isinstance(frame, Entries):
+            return self.sync.on_frame(frame)
+        frames: list[FromNode] = []
+        for piece in self.sync.decode(frame):
+            frames = self.sync.on_entries(piece)
+        return frames
 
     def settle(self) -> None:
         """Until nobody has anything to say."""

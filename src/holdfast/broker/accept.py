@@ -17,12 +17,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from math import inf
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from holdfast.broker.counters import BrokerCounts
 from holdfast.broker.rate_limit import Rates
+from holdfast.broker.verdicts import Outcome
 from holdfast.broker.wakeups import Wakeups
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, PushedEnvelope
@@ -31,69 +32,35 @@ from holdfast.storage.broker.port import BrokerStore
 
 log = logging.getLogger("holdfast")
 
-Outcome = AcceptResult | HoldfastError
-"""What became of one: the store's answer, or why there is none."""
 Answered = Callable[[list[Outcome]], None]
-Told = Callable[[Sequence[PushedEnvelope], Sequence[AcceptResult]], None]
+"""Gets the outcomes of a batch, in its order."""
 
 _KNOWN: Final = (AcceptVerdict.DUPLICATE, AcceptVerdict.REUSED)
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How long things are kept."""
+    """How long a broker keeps envelopes, and remembers their ids."""
 
     keep_ms: int
     dedupe_ms: int | None
     """None: ids are remembered for ever."""
 
 
-class AcceptPort(Protocol):
-    """Where envelopes are handed in."""
-
-    async def hand_in(self, batch: Sequence[PushedEnvelope]) -> list[Outcome]:
-        """In the order of the batch. All are of one sender and one mesh."""
-
-
-class DirectAcceptor:
-    """Accepts each batch by itself: for a store that never makes anybody wait."""
-
-    def __init__(
-        self,
-        store: BrokerStore,
-        retention: RetentionPolicy,
-        clock: Callable[[], int],
-        told: Told | None = None,
-    ) -> None:
-        self._store, self._retention, self._clock, self._told = store, retention, clock, told
-
-    async def hand_in(self, batch: Sequence[PushedEnvelope]) -> list[Outcome]:
-        retention = self._retention
-        try:
-            answers = await self._store.accept(
-                batch, self._clock(), keep_ms=retention.keep_ms, dedupe_ms=retention.dedupe_ms
-            )
-        except HoldfastError as error:
-            return [error] * len(batch)
-        if self._told is not None:
-            self._told(batch, answers)
-        return list(answers)
-
-
 class _Waiting:
-    """One batch that waits, perhaps partly answered."""
+    """One batch that waits; a part of it may be in a group already, or answered."""
 
-    __slots__ = ("answers", "batch", "begun", "told")
+    __slots__ = ("answered", "answers", "batch", "begun")
 
-    def __init__(self, batch: Sequence[PushedEnvelope], told: Answered) -> None:
+    def __init__(self, batch: Sequence[PushedEnvelope], answered: Answered) -> None:
         self.batch = batch
         self.begun = 0
         self.answers: list[Outcome] = []
-        self.told = told
+        self.answered = answered
 
     def settle(self, answers: Sequence[Outcome]) -> None:
         self.answers.extend(answers)
         if len(self.answers) == len(self.batch):
-            self.told(self.answers)
+            self.answered(self.answers)
 
 
 _Parts = list[tuple[_Waiting, int]]
@@ -101,7 +68,7 @@ _Parts = list[tuple[_Waiting, int]]
 
 
 class Acceptor:
-    """The counter of a broker that serves many connections."""
+    """Accepts the batches of all connections of one broker process."""
 
     def __init__(
         self,
@@ -127,36 +94,37 @@ class Acceptor:
         self._looking: set[asyncio.Task[None]] = set()
         self.rows = 0
         self.bytes = 0
-        """What waits now."""
+        """How much waits for its outcome now."""
         self.took_s = inf
-        """How long the store needed for the last group, what it waited for included."""
+        """How long the last group took in the store, its wait for the group before included."""
 
     @property
     def busy(self) -> bool:
         return self._under_way > 0 or bool(self._queue)
 
     async def hand_in(self, batch: Sequence[PushedEnvelope]) -> list[Outcome]:
+        """Accepts a batch of one sender and one mesh; returns the outcomes in its order."""
         done: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
         self.take(batch, lambda answers: None if done.done() else done.set_result(answers))
         return await done
 
-    def take(self, batch: Sequence[PushedEnvelope], told: Answered) -> None:
-        """The same without a task; `told` is called once, perhaps before this returns. Whoever
-        hangs up cannot take back what was handed in: others share its transaction.
+    def take(self, batch: Sequence[PushedEnvelope], answered: Answered) -> None:
+        """The same without a task: `answered` is called once, perhaps before this returns. A member
+        that hangs up cannot take its batch back: others share the transaction.
         """
         if self._closed:
             closed = StoreClosed("this broker is stopping", hint="ask again when it is back")
-            told([closed] * len(batch))
+            answered([closed] * len(batch))
         elif not batch:
-            told([])
+            answered([])
         elif self._is_full():
-            self._take_some(batch, 0, "this broker has too much to do", told)
+            self._take_some(batch, 0, "this broker has too much to do", answered)
         else:
             passed = self._rates.take(batch[0].sender, len(batch), self._ticks())
             if passed == len(batch):
-                self._queue_up(batch, told)
+                self._queue_up(batch, answered)
             else:
-                self._take_some(batch, passed, "this member hands in more than it may", told)
+                self._take_some(batch, passed, "this member hands in more than it may", answered)
 
     async def close(self) -> None:
         """Takes no more, and returns when all that waits has its answer."""
@@ -169,9 +137,11 @@ class Acceptor:
         return self.rows >= limits.ACCEPT_WAITING_MAX or self.bytes >= limits.ACCEPT_WAITING_BYTES
 
     def _take_some(
-        self, batch: Sequence[PushedEnvelope], passed: int, why: str, told: Answered
+        self, batch: Sequence[PushedEnvelope], passed: int, why: str, answered: Answered
     ) -> None:
-        """So many are handed in; of the others, only what is known has an answer."""
+        """Accepts the first `passed`. Of the others, those that were accepted before get their
+        answer, and the rest a refusal.
+        """
 
         async def both() -> None:
             # Together, so that what passes waits no longer for what does not.
@@ -181,7 +151,7 @@ class Acceptor:
             else:
                 first.set_result([])
             rest = await self._known_only(batch[passed:], why)
-            told([*await first, *rest])
+            answered([*await first, *rest])
 
         task = asyncio.get_running_loop().create_task(both())
         self._looking.add(task)
@@ -193,13 +163,13 @@ class Acceptor:
                 batch[0].mesh, [(one.id, one.fingerprint) for one in batch]
             )
             if any(known) and await self._store.member_get(batch[0].mesh, batch[0].sender) is None:
-                # What is known is told to members only.
+                # Only a member may learn what is known.
                 stranger = AcceptResult(verdict=AcceptVerdict.NOT_A_MEMBER)
                 known = [stranger if answer is not None else None for answer in known]
         except HoldfastError as error:
             return [error] * len(batch)
         except Exception:
-            # Whoever waits must hear something: nobody else looks at this task.
+            # The sender must get an answer, and nobody else looks at this task.
             log.exception("a fault of ours while %d ids were looked up", len(batch))
             return [OutcomeUnknown("the broker does not know what became of it")] * len(batch)
         refusal = TooMany(why)
@@ -213,8 +183,8 @@ class Acceptor:
                 found.append(answer)
         return found
 
-    def _queue_up(self, batch: Sequence[PushedEnvelope], told: Answered) -> None:
-        self._queue.append(_Waiting(batch, told))
+    def _queue_up(self, batch: Sequence[PushedEnvelope], answered: Answered) -> None:
+        self._queue.append(_Waiting(batch, answered))
         self.rows += len(batch)
         self.bytes += _size(batch)
         if not self._woken and self._under_way < self._store.groups_max:
@@ -223,13 +193,13 @@ class Acceptor:
             asyncio.get_running_loop().call_soon(self._go)
 
     def _go(self) -> None:
-        """Has the store begin what it has room for."""
+        """Begins groups, as many as the store takes at a time."""
         self._woken = False
         while self._queue and self._under_way < self._store.groups_max:
             parts, group = self._next_group()
             self._under_way += 1
             self._counts.groups += 1
-            ended = partial(self._done, parts, group, self._wakeups.hold(), self._ticks())
+            ended = partial(self._done, parts, group, self._wakeups.begin_group(), self._ticks())
             asyncio.ensure_future(self._begin(group)).add_done_callback(ended)
 
     def _begin(self, group: Sequence[PushedEnvelope]) -> Awaitable[list[AcceptResult]]:
@@ -247,7 +217,7 @@ class Acceptor:
         self,
         parts: _Parts,
         group: Sequence[PushedEnvelope],
-        held: int,
+        number: int,
         begun: float,
         work: asyncio.Future[list[AcceptResult]],
     ) -> None:
@@ -257,7 +227,7 @@ class Acceptor:
         self.bytes -= _size(group)
         self._go()  # first: the store writes while we answer
         answers = self._outcomes(group, work)
-        self._wakeups.release(held)
+        self._wakeups.end_group(number)
         at = 0
         for waiting, count in parts:
             waiting.settle(answers[at : at + count])
@@ -313,7 +283,7 @@ def _size(batch: Sequence[PushedEnvelope]) -> int:
 
 
 def _fitting(batch: Sequence[PushedEnvelope], begun: int, end: int, room: int) -> tuple[int, int]:
-    """Up to where they fit, the last one perhaps not whole; and their size."""
+    """Up to which place the envelopes fill `room`, and their size; the last may exceed it."""
     size = 0
     for at in range(begun, end):
         size += len(batch[at].raw)

@@ -1,4 +1,4 @@
-"""A broker at work: its desk, its counter, its connections, and what they share."""
+"""A broker at work: its store, its acceptor, its connections, and what they share."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.broker.connection import Connection
 
 NO_CERTIFICATE = bytes(32)
-"""What a hello is bound to where nothing is encrypted: on this machine."""
+"""What a hello is bound to on a listener without TLS, which only this machine reaches."""
 
 
 class Broker:
@@ -68,15 +69,15 @@ class Broker:
         )
         self.sessions = Sessions(identity, clock=monotonic, random=os.urandom)
         self.certificate = b""
-        """The digest of the one that the TLS listener shows."""
+        """The digest of the certificate that the TLS listener shows."""
         self.connections: set[Connection] = set()
         self.clock_check: ClockCheck | None = None
-        """Whether its clock is believed; None before the first look."""
+        """Whether this broker believes its clock; None before the first look."""
         self._epoch_at: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def ticks_ms(self) -> int:
-        """A clock that only counts, where the system has such a one also while it sleeps."""
+        """Milliseconds that never go back; where the system can, they count on while it sleeps."""
         kind = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
         return time.clock_gettime_ns(kind) // 1_000_000
 
@@ -86,21 +87,25 @@ class Broker:
     def session(self, listener: str) -> Session:
         return Session(
             self.store,
-            self.accepting,
             self.me,
             self.certificate_of(listener),
             self.source.now_ms,
             os.urandom,
             new_id=self.source.new_id,
             open_session=self._open_session,
-            by_word=self._by_word,
+            may_begin_epoch=self._may_begin_epoch,
+            accept_s=self._accept_s,
         )
 
     def _open_session(self, name: str, key: bytes) -> tuple[str, int]:
         session = self.sessions.open(name, key)
         return session.token, session.expires_in_ms
 
-    def _by_word(self, mesh: str) -> bool:
+    def _accept_s(self) -> float:
+        """How long the store took for the last group, if it is a process of its own."""
+        return self.accepting.took_s if self.apart else inf
+
+    def _may_begin_epoch(self, mesh: str) -> bool:
         """May a new epoch begin because a member says that it has seen more? Not again and again:
         the member might be wrong.
         """
@@ -112,13 +117,13 @@ class Broker:
         return True
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Work that nobody waits for but the end of the process."""
+        """Begins work that only the end of the process waits for (`settle`)."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def settle(self) -> None:
-        """Waits for that work."""
+        """Waits for the work that was begun in the background."""
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 
@@ -126,7 +131,7 @@ class Broker:
         return await asyncio.get_running_loop().run_in_executor(self.threads, work, *args)
 
     def subscribed(self, mesh: str, key: bytes, topic: str, *, on: bool) -> None:
-        """A member has subscribed or ended that: its connections must know whom to wake."""
+        """A member has subscribed to a topic, or ended that: tells its connections."""
         for connection in self.connections:
             if connection.key == key:
                 connection.subscribed(mesh, topic, on=on)

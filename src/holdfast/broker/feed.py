@@ -1,9 +1,14 @@
 """What one member is sent of the meshes that it follows.
 
-A feed is a run of ranges. `told` is up to where the other side was told, `read` up to where the
-store was looked through; between them lies what is not for this member. A few frames may be under
-way that were not confirmed (`Confirmed`), and no more, so whoever takes its time is not overrun.
-When it lags, urgent messages overtake (`Urgent`).
+A feed is a run of ranges, with cursors into it:
+
+    saved_upto ≤ acked_upto ≤ sent_upto ≤ scanned_upto      and  sent_upto ≤ urgent_upto
+
+`scanned_upto` is up to where the store was looked through, `sent_upto` up to where the member was
+sent what is for it; between the two lies nothing for this member. `acked_upto` is what it has
+confirmed (`Confirmed`), `saved_upto` how much of that the store knows. Only a few frames may be
+under way unconfirmed, so a slow member is not overrun. When it lags, urgent messages overtake
+(`Urgent`), up to `urgent_upto`.
 """
 
 from __future__ import annotations
@@ -34,25 +39,26 @@ log = logging.getLogger("holdfast")
 
 
 class Feed:
-    """A mesh that the other side follows."""
+    """One mesh that the member follows."""
 
     __slots__ = (
-        *("epoch", "own", "told", "read", "express", "got", "saved", "saved_at", "last"),
-        *("under_way", "news", "urgent", "topics"),
+        *("epoch", "own", "sent_upto", "scanned_upto", "urgent_upto", "acked_upto", "saved_upto"),
+        *("saved_at", "last", "under_way", "news", "urgent", "topics"),
     )
 
     def __init__(
         self, epoch: int, after: int, own: bool, topics: Collection[str], now: int
     ) -> None:
         self.epoch, self.own = epoch, own
-        self.told = self.read = self.express = self.got = self.saved = after
+        self.sent_upto = self.scanned_upto = self.urgent_upto = after
+        self.acked_upto = self.saved_upto = after
         self.under_way: deque[int] = deque()
         self.news = True
         self.urgent = False
         self.topics: set[str] = set(topics)
         self.saved_at = now
         self.last = after
-        """The last seq of the mesh, when it was last read."""
+        """The last seq of the mesh when the store was last read."""
 
     @property
     def has_room(self) -> bool:
@@ -68,13 +74,13 @@ class Feeds:
         name: str,
         key: bytes,
         clock: Callable[[], int],
-        by_word: Callable[[str], bool],
+        may_begin_epoch: Callable[[str], bool],
     ) -> None:
         self._store, self._name, self._key, self._clock = store, name, key, clock
-        self._by_word = by_word
+        self._may_begin_epoch = may_begin_epoch
         self.by_mesh: dict[str, Feed] = {}
 
-    # --- what the other side says --------------------------------------------------------------
+    # --- what the member says --------------------------------------------------------------
 
     async def follow(self, frame: Follow) -> list[FromBroker]:
         if frame.mesh not in self.by_mesh and len(self.by_mesh) >= limits.FOLLOWS_MAX:
@@ -96,7 +102,7 @@ class Feeds:
         """A member has seen what this store does not have: it must have been restored, in a way
         that it could not notice by itself.
         """
-        if not self._by_word(mesh.slug):
+        if not self._may_begin_epoch(mesh.slug):
             return mesh
         log.warning(
             "mesh %r ends at seq %d, but %r has seen %d: a new epoch begins",
@@ -107,31 +113,33 @@ class Feeds:
         return made[0] if made else mesh
 
     async def unfollow(self, mesh: str) -> None:
-        await self._save_got(mesh)
+        await self._save_acked(mesh)
         self.by_mesh.pop(mesh, None)
 
-    async def got(self, frame: Confirmed) -> None:
+    async def confirmed(self, frame: Confirmed) -> None:
         feed = self.by_mesh.get(frame.mesh)
         if feed is None or frame.epoch != feed.epoch:
             return  # of a feed that has ended
-        if not 0 <= frame.seq <= feed.told:
+        if not 0 <= frame.seq <= feed.sent_upto:
             raise BadValue(f"seq {frame.seq} of mesh {frame.mesh!r} was not sent yet")
         while feed.under_way and feed.under_way[0] <= frame.seq:
             feed.under_way.popleft()
-        feed.got = max(feed.got, frame.seq)
+        feed.acked_upto = max(feed.acked_upto, frame.seq)
         if self._clock() - feed.saved_at >= limits.GOT_SAVED_MS:
-            await self._save_got(frame.mesh)
+            await self._save_acked(frame.mesh)
 
-    async def _save_got(self, mesh: str) -> None:
+    async def _save_acked(self, mesh: str) -> None:
         feed = self.by_mesh.get(mesh)
-        if feed is not None and feed.got > feed.saved:
-            feed.saved, feed.saved_at = feed.got, self._clock()
-            await self._store.member_got(mesh, self._key, feed.epoch, feed.got, feed.saved_at)
+        if feed is not None and feed.acked_upto > feed.saved_upto:
+            feed.saved_upto, feed.saved_at = feed.acked_upto, self._clock()
+            await self._store.member_got(
+                mesh, self._key, feed.epoch, feed.acked_upto, feed.saved_at
+            )
 
     async def ended(self) -> None:
-        """The connection is gone: what was confirmed is written down."""
+        """The connection is gone: writes down what was confirmed."""
         for mesh in list(self.by_mesh):
-            await self._save_got(mesh)
+            await self._save_acked(mesh)
 
     # --- what is sent --------------------------------------------------------------------------
 
@@ -142,12 +150,12 @@ class Feeds:
             feed.urgent = feed.urgent or urgent
 
     def look(self, known: Callable[[str], int] | None = None) -> None:
-        """Everything may be new: asked now and then, should a wake-up have got lost. With `known`,
-        the last seq of a mesh as far as it is known: where something was passed over that was not
-        for this member, and its cursor should follow.
+        """Marks feeds as having news: all of them now and then, should a wake-up have got lost; or,
+        with `known` (the last seq of a mesh, as far as this process knows), those that have not
+        scanned so far. What lies there is not for this member, but its cursor should pass it.
         """
         for mesh, feed in self.by_mesh.items():
-            if known is None or known(mesh) > feed.read:
+            if known is None or known(mesh) > feed.scanned_upto:
                 feed.news = True
 
     @property
@@ -155,22 +163,22 @@ class Feeds:
         return any(feed.news and (feed.has_room or feed.urgent) for feed in self.by_mesh.values())
 
     async def pages(self, room: int) -> list[FromBroker]:
-        """What is to be sent now, of about so many bytes at most."""
+        """The frames to send now, with about `room` bytes at most."""
         out: list[FromBroker] = []
         for mesh, feed in list(self.by_mesh.items()):
             if feed.news and feed.has_room and room > 0:
-                found = await self._told_of(mesh, self._page(mesh, feed))
+                found = await self._or_refusal(mesh, self._page(mesh, feed))
                 room -= sum(_size(one) for one in found)
                 out += found
             urgent, feed.urgent = feed.urgent, False
             if feed.news and urgent and self.by_mesh.get(mesh) is feed:
-                out += await self._told_of(mesh, self._express(mesh, feed))
+                out += await self._or_refusal(mesh, self._urgent(mesh, feed))
         return out
 
-    async def _told_of(
+    async def _or_refusal(
         self, mesh: str, work: Coroutine[Any, Any, list[FromBroker]]
     ) -> list[FromBroker]:
-        """Frames, or the refusal that they became."""
+        """The frames that `work` finds; a refusal if the member may no longer read the mesh."""
         try:
             found: list[FromBroker] = await work
             return found
@@ -186,7 +194,12 @@ class Feeds:
         feed.news = False
         try:
             page = await self._store.feed(
-                mesh, self._key, feed.read, limits.FEED_ROWS, limits.FEED_BYTES, own=feed.own
+                mesh,
+                self._key,
+                feed.scanned_upto,
+                limits.FEED_ROWS,
+                limits.FEED_BYTES,
+                own=feed.own,
             )
         except Truncated as error:
             return await self._fell_behind(mesh, error)
@@ -194,35 +207,39 @@ class Feeds:
             return []  # followed anew meanwhile
         if page.epoch != feed.epoch:
             return await self._moved(mesh)
-        feed.read, feed.last = page.to, page.last
+        feed.scanned_upto, feed.last = page.to, page.last
         feed.news = feed.news or page.to < page.last
-        # Of a range with nothing in it `passed_over` tells, with others, by and by.
-        return [self._tell(mesh, feed, page)] if page.rows else []
+        # A range with nothing in it is left to `passed_over`, which sends several as one.
+        return [self._entries(mesh, feed, page)] if page.rows else []
 
-    def _tell(self, mesh: str, feed: Feed, page: FeedPage) -> Entries:
-        entries = Entries(mesh, page.epoch, feed.told, page.to, page.rows, page.last)
-        feed.told = page.to
-        feed.express = max(feed.express, page.to)
+    def _entries(self, mesh: str, feed: Feed, page: FeedPage) -> Entries:
+        entries = Entries(mesh, page.epoch, feed.sent_upto, page.to, page.rows, page.last)
+        feed.sent_upto = page.to
+        feed.urgent_upto = max(feed.urgent_upto, page.to)
         feed.under_way.append(page.to)
         return entries
 
     def passed_over(self) -> list[FromBroker]:
-        """Tells of ranges in which nothing is for this member."""
+        """Empty pages, for ranges in which nothing is for this member: its cursor moves on."""
         out: list[FromBroker] = []
         for mesh, feed in self.by_mesh.items():
-            if feed.read > feed.told and feed.has_room:
+            if feed.scanned_upto > feed.sent_upto and feed.has_room:
                 page = FeedPage(
-                    epoch=feed.epoch, after=feed.told, to=feed.read, rows=[], last=feed.last
+                    epoch=feed.epoch,
+                    after=feed.sent_upto,
+                    to=feed.scanned_upto,
+                    rows=[],
+                    last=feed.last,
                 )
-                out.append(self._tell(mesh, feed, page))
+                out.append(self._entries(mesh, feed, page))
         return out
 
-    async def _express(self, mesh: str, feed: Feed) -> list[FromBroker]:
-        """Urgent messages, ahead of their turn, for one that has not got to them yet."""
-        page = await self._store.express(mesh, self._key, feed.express, limits.FEED_ROWS)
-        if page.epoch != feed.epoch or page.to <= feed.express:
+    async def _urgent(self, mesh: str, feed: Feed) -> list[FromBroker]:
+        """Urgent messages that lie beyond what the member was sent: they overtake the rest."""
+        page = await self._store.express(mesh, self._key, feed.urgent_upto, limits.FEED_ROWS)
+        if page.epoch != feed.epoch or page.to <= feed.urgent_upto:
             return []
-        feed.express = page.to
+        feed.urgent_upto = page.to
         feed.urgent = feed.urgent or page.to < page.last  # a full page: there may be more
         return [Urgent(mesh, page.rows)] if page.rows else []
 

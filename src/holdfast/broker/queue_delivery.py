@@ -1,8 +1,8 @@
 """What one member takes from queues, over its connection.
 
-A taker says how many messages it can have in hand. It is handed so many, and another one whenever
-it has finished with one. What it keeps for too long is no longer its own: it goes to somebody else,
-and what the taker says of it then is refused.
+A taker says how many messages it can have in hand. The broker hands out so many, and another one
+whenever the taker has finished with one. A message that a taker keeps for too long goes to another
+taker, and what the first one says of it then is refused.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ HOWS: Final = ("done", "again", "dead", "extend")
 
 
 class QueueWindow:
-    """A queue that the other side takes from: how many it wants, and which it has."""
+    """One queue that the member takes from: how many messages it wants, and which it has."""
 
     __slots__ = ("held", "most", "news")
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.held: dict[int, tuple[int, int]] = {}
-        """By seq: until when it is theirs, and for how long it was given."""
+        """By seq: until when the member has it, and for how long it was given."""
         self.news = True
 
 
@@ -102,7 +102,7 @@ class QueueDelivery:
         return any(window.news for window in self.by_queue.values())
 
     async def pages(self) -> list[FromBroker]:
-        """What there is to hand out now."""
+        """The messages to hand out now, as frames."""
         out: list[FromBroker] = []
         for (mesh, queue), window in list(self.by_queue.items()):
             if not window.news:
@@ -126,13 +126,13 @@ class QueueDelivery:
         leases = [self._random(LEASE_BYTES) for _ in range(room)]
         out: list[FromBroker] = []
         taken = await self._store.take(mesh, queue, self._key, room, leases, now)
-        # So much is no whole queue, perhaps: the rest goes out when there is room for it.
+        # Large messages may have ended the batch before the queue was empty: look again.
         window.news = window.news or sum(len(one.raw) for one in taken) > limits.TAKE_BYTES // 2
         for one in taken:
             span = max(0, one.until - now)
             window.held[one.seq] = (one.until, span)
-            told = (one.lease, one.deliveries, span, one.broker_id, one.raw)
-            out.append(QueueMessage(mesh, queue, one.seq, *told))
+            rest = (one.lease, one.deliveries, span, one.broker_id, one.raw)
+            out.append(QueueMessage(mesh, queue, one.seq, *rest))
         return out
 
 
@@ -152,7 +152,7 @@ async def settle_messages(
     reason: str,
     now: int,
 ) -> bool:
-    """Ends or extends what somebody has in hand; LeaseEnded if it is not theirs any more."""
+    """Ends or extends a message in hand; LeaseEnded if another taker may have it by now."""
     if how not in HOWS:
         raise BadValue(f"{how!r} is no way to settle it", hint=f"use one of: {', '.join(HOWS)}")
     if not 0 < seq <= limits.LAMPORT_MAX or len(lease) != LEASE_BYTES:

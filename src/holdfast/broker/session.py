@@ -1,25 +1,36 @@
-"""One connection's conversation, without the connection.
+"""The broker's side of one conversation: a machine that takes frames and returns effects.
 
-Frames go in by `on_frame`; what is to be sent comes out of it and of `pages`. Nothing here reads a
-socket, a clock or a source of randomness: the shell that has them (`connection`) and a simulator
-drive it alike.
+    receive(raw)          a frame arrived; it waits here until a step takes it
+    await step()          does the next piece of work: one frame, one slice of a push, or pages
+    accepted(…)           the acceptor has the outcomes of a slice
+    tick(…), stop()       a second is over; the broker stops
+
+Each returns what the shell has to do (`effects`). All decisions are made here: what is refused,
+which pushes are read together, how much may wait unanswered, when to hang up. Nothing here knows a
+socket or a task; clock and randomness are handed in. `connection` drives it, in the daemon and in
+the simulator alike.
+
+A push is handed in without waiting for the outcome of the one before: so the next group of the
+acceptor fills while the last one is written.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from math import inf
+from typing import Final
 
 import msgspec
 
-from holdfast.broker.accept import AcceptPort, Outcome
 from holdfast.broker.access import mesh_positions
-from holdfast.broker.decode_push import NewId, decode_push
+from holdfast.broker.decode_push import SLICE_ITEMS, NewId, decode_slice, slice_size
+from holdfast.broker.effects import Accept, Close, Effect, Listen, Reply, Trust
 from holdfast.broker.feed import Feeds
 from holdfast.broker.queue_delivery import QueueDelivery
-from holdfast.broker.verdicts import answer_of, problem_of
+from holdfast.broker.verdicts import Outcome, problem_of
 from holdfast.protocol.frames import (
-    Acks,
     Challenge,
     Confirmed,
     Follow,
@@ -27,26 +38,33 @@ from holdfast.protocol.frames import (
     FromNode,
     Hello,
     Item,
+    MeshMoved,
     Push,
-    PushAnswer,
     Refusal,
     Settle,
+    SnapshotNeeded,
+    SnapshotWanted,
     Take,
     Unfollow,
     Welcome,
+    read_from_node,
 )
 from holdfast.rules import features, keys, limits
-from holdfast.rules.broker_rows import PushedEnvelope
-from holdfast.rules.errors import BadInput, HoldfastError, Refused, ZoneNotTrusted
+from holdfast.rules.errors import BadAnswer, BadInput, HoldfastError, Refused, ZoneNotTrusted
 from holdfast.rules.features import Supported
 from holdfast.rules.names import check_peer
 from holdfast.storage.broker.port import BrokerStore
 
 log = logging.getLogger("holdfast")
 
+_QUICK_S: Final = 0.002
+"""A store that takes less for a group is quick: about as long as a hundred items are read."""
+_CHANGES_FOLLOWING: Final = (Follow, Unfollow, Take)
+_ENDS_FOLLOWING: Final = (MeshMoved, SnapshotNeeded, Refusal)
+
 
 class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker is known by, and what it offers."""
+    """A broker's name and key, and the features that it offers."""
 
     name: str
     seed: bytes
@@ -57,35 +75,18 @@ class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
         return keys.public_key(self.seed)
 
     def __repr__(self) -> str:
-        return f"Me(name={self.name!r})"
+        return f"BrokerInfo(name={self.name!r})"
 
 
-class Pushed:
-    """What was pushed together: the good, which are handed in, and the bad, by their place."""
+class _Push(msgspec.Struct):
+    """A push that is read slice by slice: its items, and how many of them were read."""
 
-    __slots__ = ("bad", "good", "items", "mesh")
-
-    def __init__(
-        self,
-        mesh: str,
-        items: Sequence[Item],
-        good: list[PushedEnvelope],
-        bad: dict[int, HoldfastError],
-    ) -> None:
-        self.mesh, self.items, self.good, self.bad = mesh, items, good, bad
-
-    def answered(self, outcomes: Sequence[Outcome]) -> Acks:
-        """`outcomes` are those of the good."""
-        if self.bad:
-            rest = iter(outcomes)
-            outcomes = [self.bad.get(at) or next(rest) for at in range(len(self.items))]
-        epoch = 0
-        answers: list[PushAnswer] = []
-        for item, outcome in zip(self.items, outcomes, strict=True):
-            if not isinstance(outcome, HoldfastError):
-                epoch = outcome.epoch
-            answers.append(answer_of(item.number, outcome))
-        return Acks(self.mesh, epoch, answers)
+    mesh: str
+    epoch: int
+    items: Sequence[Item]
+    size: int
+    slice_items: int
+    read: int = 0
 
 
 class Session:
@@ -94,7 +95,6 @@ class Session:
     def __init__(
         self,
         store: BrokerStore,
-        accepting: AcceptPort,
         me: BrokerInfo,
         certificate: bytes,
         clock: Callable[[], int],
@@ -102,72 +102,50 @@ class Session:
         *,
         new_id: NewId,
         open_session: Callable[[str, bytes], tuple[str, int]] | None = None,
-        by_word: Callable[[str], bool] | None = None,
+        may_begin_epoch: Callable[[str], bool] | None = None,
+        accept_s: Callable[[], float] = lambda: inf,
     ) -> None:
         """`certificate` is what a hello is bound to. `open_session` gives a bearer token and how
-        long it lasts. `by_word` says whether a new epoch may be begun for a mesh because a member
-        has seen more than there is.
+        long it lasts. `may_begin_epoch` says whether a new epoch may begin for a mesh because a
+        member has seen more than there is. `accept_s` is how long a store in another process took
+        for its last group.
         """
-        self._store, self._accepting, self._me = store, accepting, me
+        self._store, self._me = store, me
         self._certificate, self._clock, self._random = certificate, clock, random
         self._new_id = new_id
         self._open_session = open_session or (lambda name, key: ("", 0))
-        self._by_word = by_word or (lambda mesh: True)
+        self._may_begin_epoch = may_begin_epoch or (lambda mesh: True)
+        self._accept_s = accept_s
         self._nonce = random(keys.NONCE_BYTES)
         self.name = ""
         self.key = b""
         """The member's, once it has proved it."""
-        self.feeds = Feeds(store, "", b"", clock, self._by_word)
+        self.feeds = Feeds(store, "", b"", clock, self._may_begin_epoch)
         self.queue_delivery = QueueDelivery(store, b"", clock, random)
-        self.closing: tuple[int, str] | None = None
-        """How the connection is to be closed, if it is."""
+        self._inbox: deque[tuple[FromNode, int]] = deque()
+        self._push: _Push | None = None
+        self.items = self.bytes = 0
+        """What was received and has no answer yet."""
+        self._accepting = 0
+        self._stepping = self._stopping = self._closed = False
+        self._looked_at: int | None = None
+        self._caught_up_at = 0
 
     # --- hello ---------------------------------------------------------------------------------
 
     def opening(self) -> Challenge:
-        """What is said first."""
+        """The first frame of a connection."""
         me = self._me
         supported = {name: dict(params) for name, params in me.supported.items()}
         return Challenge(self._nonce, me.name, me.key, supported)
 
-    async def on_frame(self, frame: FromNode) -> list[FromBroker]:
-        """Takes what the other side said; what is answered at once."""
-        if self.closing is not None:
-            return []
-        if isinstance(frame, Hello):
-            return await self._on_hello(frame)
-        if not self.key:
-            self.closing = (features.NOT_TRUSTED, "say hello first")
-            return []
-        if isinstance(frame, Push):
-            return await self._on_push(frame)
-        try:
-            return await self._on_other(frame)
-        except HoldfastError as error:
-            if error.http_status >= 500:
-                log.warning("%s of %r: %s", type(frame).__name__, self.name, error.message)
-            return [Refusal(frame.mesh, problem_of(error))]
+    def hello_late(self) -> list[Effect]:
+        """The time for a hello is over."""
+        return [] if self.key else self._close(features.TOO_SLOW, "no hello came")
 
-    async def _on_other(self, frame: FromNode) -> list[FromBroker]:
-        match frame:
-            case Follow():
-                return await self.feeds.follow(frame)
-            case Unfollow():
-                await self.feeds.unfollow(frame.mesh)
-            case Confirmed():
-                await self.feeds.got(frame)
-            case Take():
-                await self.queue_delivery.take(frame)
-            case Settle():
-                await self.queue_delivery.settle(frame)
-            case _:
-                raise AssertionError(f"{type(frame).__name__} is looked at before")
-        return []
-
-    async def _on_hello(self, frame: Hello) -> list[FromBroker]:
+    async def _on_hello(self, frame: Hello) -> list[Effect]:
         if self.key:
-            self.closing = (features.BAD_FRAME, "hello was said before")
-            return []
+            return self._close(features.BAD_FRAME, "hello was said before")
         try:
             proof = self._check_hello(frame)
             features.check_needs(frame.needs, self._me.supported)
@@ -179,22 +157,20 @@ class Session:
                     "no agreement with %r (%d %s): it needs %r, this broker has %r",
                     *(frame.name, code, error.message, frame.needs, self._me.supported),
                 )
-            self.closing = (code, error.message)
-            return []
+            return self._close(code, error.message)
         try:
             places = await mesh_positions(self._store, frame.key)
         except HoldfastError as error:
             log.warning("no welcome for %r: %s", frame.name, error.message)
-            self.closing = (features.INTERNAL, "the broker's store does not answer")
-            return []
-        session, expires_in_ms = self._open_session(frame.name, frame.key)
+            return self._close(features.INTERNAL, "the broker's store does not answer")
+        token, expires_in_ms = self._open_session(frame.name, frame.key)
         self.name, self.key = frame.name, frame.key
-        self.feeds = Feeds(self._store, self.name, self.key, self._clock, self._by_word)
+        self.feeds = Feeds(self._store, self.name, self.key, self._clock, self._may_begin_epoch)
         self.queue_delivery = QueueDelivery(self._store, self.key, self._clock, self._random)
-        return [Welcome(proof, session, expires_in_ms, places)]
+        return [Trust(), Reply([Welcome(proof, token, expires_in_ms, places)])]
 
     def _check_hello(self, frame: Hello) -> bytes:
-        """Our own proof, if theirs is good."""
+        """Returns our own proof; raises if theirs is no good."""
         check_peer(frame.name)
         keys.check_key_bytes(frame.key)
         if len(frame.nonce) != keys.NONCE_BYTES:
@@ -213,26 +189,135 @@ class Session:
             raise ZoneNotTrusted("the proof is not that of this key on this connection")
         return keys.prove(me.seed, "server", hello)
 
-    # --- handing in ----------------------------------------------------------------------------
+    # --- frames --------------------------------------------------------------------------------
 
-    async def _on_push(self, frame: Push) -> list[FromBroker]:
-        if len(frame.items) > limits.PUSH_ITEMS_MAX:
-            self.closing = (features.TOO_LARGE, f"a push has {limits.PUSH_ITEMS_MAX} items at most")
+    def receive(self, raw: bytes) -> list[Effect]:
+        """Takes a frame from the line. It is answered by the steps that follow."""
+        if self._stopping or self._closed:
             return []
-        pushed = self.read_push(frame.mesh, frame.epoch, frame.items)
-        return [pushed.answered(await self._accepting.hand_in(pushed.good))]
+        try:
+            frame = read_from_node(raw)
+        except BadAnswer as error:
+            return self._close(features.BAD_FRAME, error.message)
+        self._inbox.append((frame, len(raw)))
+        self.items += len(frame.items) if isinstance(frame, Push) else 1
+        self.bytes += len(raw)
+        return []
 
-    def read_push(self, mesh: str, epoch: int, items: Sequence[Item]) -> Pushed:
-        """Reads what is to be handed in."""
-        key, new_id = self.key, self._new_id
-        good: list[PushedEnvelope] = []
-        bad: dict[int, HoldfastError] = {}
-        for at, item in enumerate(items):
-            try:
-                good.append(decode_push(item.raw, mesh, key, epoch, new_id))
-            except HoldfastError as error:
-                bad[at] = error
-        return Pushed(mesh, items, good, bad)
+    @property
+    def is_full(self) -> bool:
+        """So much waits for an answer that nothing more should be read from the line."""
+        return self.items > limits.CONNECTION_ITEMS_MAX or self.bytes > limits.CONNECTION_BYTES_MAX
+
+    @property
+    def in_push(self) -> bool:
+        """The next step reads another slice of the same push: others may have their turn before."""
+        return self._push is not None
+
+    def has_work(self, *, may_page: bool) -> bool:
+        """Would a step do something? Pages are looked for if the line takes them."""
+        if self._closed:
+            return False
+        waiting = bool(self._inbox) or self.in_push
+        return waiting or (may_page and (self.feeds.eager or self.queue_delivery.eager))
+
+    async def step(self) -> list[Effect]:
+        """The next piece of work. There is one step at a time."""
+        assert not self._stepping, "one step at a time"
+        self._stepping = True
+        try:
+            if self._push is not None:
+                out = self._next_slice(self._push)
+            elif self._inbox:
+                out = await self._on_frame(*self._inbox.popleft())
+            else:
+                out = await self._pages()
+        finally:
+            self._stepping = False
+        return [*out, *self._goodbye()]
+
+    async def _on_frame(self, frame: FromNode, size: int) -> list[Effect]:
+        if isinstance(frame, Push) and self.key:
+            return self._on_push(frame, size)
+        try:
+            if isinstance(frame, Hello):
+                return await self._on_hello(frame)
+            if not self.key:
+                return self._close(features.NOT_TRUSTED, "say hello first")
+            replies = await self._on_other(frame)
+            return self._replied(replies, listens=isinstance(frame, _CHANGES_FOLLOWING))
+        finally:
+            self.items -= 1
+            self.bytes -= size
+
+    async def _on_other(
+        self, frame: Follow | Unfollow | Confirmed | Take | Settle | Push
+    ) -> list[FromBroker]:
+        try:
+            match frame:
+                case Follow():
+                    return await self.feeds.follow(frame)
+                case Unfollow():
+                    await self.feeds.unfollow(frame.mesh)
+                case Confirmed():
+                    await self.feeds.confirmed(frame)
+                case Take():
+                    await self.queue_delivery.take(frame)
+                case Settle():
+                    await self.queue_delivery.settle(frame)
+                case Push():
+                    raise AssertionError("a push is looked at before")
+        except HoldfastError as error:
+            if error.http_status >= 500:
+                log.warning("%s of %r: %s", type(frame).__name__, self.name, error.message)
+            return [Refusal(frame.mesh, problem_of(error))]
+        return []
+
+    def _replied(self, replies: list[FromBroker], *, listens: bool = False) -> list[Effect]:
+        """`replies`, and what wakes us from now on if that may have changed."""
+        out: list[Effect] = [Reply(replies)] if replies else []
+        if listens or any(isinstance(frame, _ENDS_FOLLOWING) for frame in replies):
+            queues = frozenset(self.queue_delivery.by_queue)
+            out.append(Listen(frozenset(self.feeds.by_mesh), queues))
+        return out
+
+    # --- pushes --------------------------------------------------------------------------------
+
+    def _on_push(self, frame: Push, size: int) -> list[Effect]:
+        """Reads the first slice of a push, and of those that wait behind it for the same mesh."""
+        items = frame.items
+        while self._inbox and len(items) < SLICE_ITEMS:
+            after, more = self._inbox[0]
+            if (
+                not isinstance(after, Push)
+                or (after.mesh, after.epoch) != (frame.mesh, frame.epoch)
+                or len(items) + len(after.items) > limits.PUSH_ITEMS_MAX
+            ):
+                break
+            self._inbox.popleft()
+            items = [*items, *after.items]
+            size += more
+        if len(items) > limits.PUSH_ITEMS_MAX:
+            return self._close(features.TOO_LARGE, "so many items are too many for one push")
+        most = slice_size(len(items), by_halves=self._accept_s() < _QUICK_S)
+        return self._next_slice(_Push(frame.mesh, frame.epoch, items, size, most))
+
+    def _next_slice(self, push: _Push) -> list[Effect]:
+        """An empty push has one slice too: who sent it waits for the answer."""
+        at, push.read = push.read, push.read + push.slice_items
+        size, push.size = push.size, 0
+        self._push = push if push.read < len(push.items) else None
+        items = push.items[at : push.read]
+        found = decode_slice(push.mesh, push.epoch, items, size, self.key, self._new_id)
+        self._accepting += 1
+        return [Accept(found)]
+
+    def accepted(self, accept: Accept, outcomes: Sequence[Outcome]) -> list[Effect]:
+        """The outcomes of a slice, as the acceptor gives them."""
+        self._accepting -= 1
+        self.items -= len(accept.slice.items)
+        self.bytes -= accept.slice.size
+        return [Reply([accept.slice.acks(outcomes)]), *self._goodbye()]
 
     # --- what is sent unasked ------------------------------------------------------------------
 
@@ -240,17 +325,53 @@ class Session:
         feed = self.feeds.by_mesh.get(mesh)
         return None if feed is None else feed.topics
 
-    @property
-    def eager(self) -> bool:
-        """Is there something that `pages` should look at?"""
-        return self.closing is None and (self.feeds.eager or self.queue_delivery.eager)
+    async def _pages(self) -> list[Effect]:
+        room = limits.CONNECTION_UNREAD_BYTES
+        return self._replied([*await self.queue_delivery.pages(), *await self.feeds.pages(room)])
 
-    async def pages(self, room: int) -> list[FromBroker]:
-        """What is to be sent now, of about so many bytes at most."""
-        if self.closing is not None:
+    def tick(self, now_ms: int, last_seq: Callable[[str], int]) -> list[Effect]:
+        """About once a second, while the line takes more. `now_ms` only counts; `last_seq` is the
+        last seq of a mesh that this process has heard of.
+        """
+        if not self.key:
             return []
-        return [*await self.queue_delivery.pages(), *await self.feeds.pages(room)]
+        self.queue_delivery.look()
+        passed_over = self.feeds.passed_over()
+        if self._looked_at is None:
+            self._looked_at = self._caught_up_at = now_ms
+        elif now_ms - self._looked_at >= limits.FEED_LOOK_MS:
+            self._looked_at = self._caught_up_at = now_ms
+            self.feeds.look()
+        elif now_ms - self._caught_up_at >= limits.FEED_CATCH_UP_MS:
+            self._caught_up_at = now_ms
+            self.feeds.look(last_seq)
+        return [Reply(passed_over)] if passed_over else []
+
+    def want_snapshot(self, mesh: str) -> list[Effect]:
+        """Asks the other side for a snapshot of a mesh."""
+        return [Reply([SnapshotWanted(mesh)])]
+
+    # --- the end -------------------------------------------------------------------------------
+
+    def stop(self) -> list[Effect]:
+        """The broker stops: what was pushed is answered first, then the other side hears of it."""
+        self._stopping = True
+        return self._goodbye()
+
+    def _goodbye(self) -> list[Effect]:
+        busy = self._accepting or self._inbox or self.in_push or self._stepping
+        if self._stopping and not busy:
+            return self._close(features.GOING_AWAY, "this broker stops")
+        return []
+
+    def _close(self, code: int, reason: str) -> list[Effect]:
+        if self._closed:
+            return []
+        self._closed = True
+        return [Close(code, reason)]
 
     async def ended(self) -> None:
-        """The connection is gone."""
+        """The connection is gone: nothing is answered any more."""
+        self._closed = True
+        self._inbox.clear()
         await self.feeds.ended()

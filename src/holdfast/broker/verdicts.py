@@ -1,10 +1,9 @@
-"""What became of an envelope, in the words of the wire: a status and, for a refusal, why."""
+"""What became of an envelope, in the words of the wire: a status and, for a refusal, the reason."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from holdfast.broker.accept import Outcome
 from holdfast.protocol.frames import PushAnswer, WireError
 from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict
 from holdfast.rules.errors import (
@@ -18,17 +17,20 @@ from holdfast.rules.errors import (
     UnknownMesh,
 )
 
+Outcome = AcceptResult | HoldfastError
+"""What became of one envelope: the store's answer, or why there is none."""
+
 PREFIX_BYTES: Final = 8
-"""Of the broker's fingerprint, as told to whoever reused an id."""
+"""How much of the first request's fingerprint a member sees that reuses its id."""
 
 _OURS: Final = 500
-"""From this status on it is the broker that fails."""
+"""Statuses from here on say that the broker failed, not the request."""
 _NO_SUCH_MESH: Final = "ask whoever shared it; names at a broker are its own"
 _ASK_OWNER: Final = "ask the owner of the mesh for the grant"
 
 
 def error_of(answer: AcceptResult) -> HoldfastError | None:
-    """The error that a verdict is; None for what is accepted, now or before."""
+    """The error that a verdict stands for; None if the envelope is accepted, now or before."""
     match answer.verdict:
         case AcceptVerdict.CREATED | AcceptVerdict.DUPLICATE:
             return None
@@ -50,8 +52,8 @@ def error_of(answer: AcceptResult) -> HoldfastError | None:
 
 
 def for_members(error: HoldfastError) -> HoldfastError:
-    """What is told of trouble with the store. Its own words may name what lies where on the
-    broker's machine, or hold what others have handed in with it: they are for the broker's log.
+    """The error as a member may read it. What the store says of its own trouble may name files of
+    the broker's machine, or hold what other members handed in: that is for the broker's log.
     """
     if error.http_status < _OURS or isinstance(error, StoreClosed):
         return error
@@ -64,7 +66,7 @@ def problem_of(error: HoldfastError) -> WireError:
 
 
 def answer_of(number: int, outcome: Outcome) -> PushAnswer:
-    """As a frame tells it."""
+    """The answer to one item of a push."""
     if isinstance(outcome, HoldfastError):
         return PushAnswer(number, outcome.http_status, problem=problem_of(outcome))
     if outcome.verdict is AcceptVerdict.CREATED:  # nearly all of them

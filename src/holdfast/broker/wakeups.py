@@ -1,9 +1,9 @@
-"""Who is to be woken by what: the followers of meshes and the takers of queues.
+"""Which connections an accepted envelope wakes: followers of meshes and takers of queues.
 
-What this process accepts it knows in full, so it wakes only those whom it concerns: a dm wakes one
-connection among thousands. What another process has accepted is known by its number alone, and
-wakes all who follow the mesh; they look for themselves. Nothing depends on a wake-up but speed:
-what is read comes from the store.
+What this process accepts it knows in full, so it wakes only the connections that it concerns: a dm
+wakes one among thousands. Of what another process has accepted it knows only the seq, and wakes all
+followers of the mesh; they look for themselves. A wake-up only makes things faster: what a
+connection sends is read from the store.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from holdfast.rules.message import CHANGE
 
 
 class Follower(Protocol):
-    """One connection, as it is woken."""
+    """A connection that can be woken."""
 
     @property
     def key(self) -> bytes: ...
     def topics(self, mesh: str) -> Collection[str] | None:
-        """What it had subscribed to when it last looked; None: not known."""
+        """The topics of a mesh that it is subscribed to; None if that is not known."""
 
     def wake(self, mesh: str, *, urgent: bool) -> None:
-        """There is something new in the mesh, perhaps."""
+        """There may be something new for it in a mesh."""
 
     def wake_queue(self, mesh: str, queue: str) -> None: ...
 
@@ -35,7 +35,7 @@ class Wakeups:
     def __init__(self, *, alone: bool) -> None:
         """`alone`: no other process writes into the store."""
         self._alone = alone
-        self._ears: dict[str, dict[Follower, bytes]] = {}
+        self._followers: dict[str, dict[Follower, bytes]] = {}
         self._by_key: dict[tuple[str, bytes], set[Follower]] = {}
         self._takers: dict[tuple[str, str], set[Follower]] = {}
         self._known: dict[str, int] = {}
@@ -47,86 +47,86 @@ class Wakeups:
 
     # --- who listens ---------------------------------------------------------------------------
 
-    def follow(self, mesh: str, ear: Follower, last: int = 0) -> None:
-        """`last` is the last seq of the mesh, as the ear has read it."""
+    def follow(self, mesh: str, follower: Follower, last: int = 0) -> None:
+        """`last` is the last seq of the mesh, as the follower has read it."""
         if last:
             self._known.setdefault(mesh, last)
-        self._ears.setdefault(mesh, {})[ear] = ear.key
-        self._by_key.setdefault((mesh, ear.key), set()).add(ear)
+        self._followers.setdefault(mesh, {})[follower] = follower.key
+        self._by_key.setdefault((mesh, follower.key), set()).add(follower)
 
-    def unfollow(self, mesh: str, ear: Follower) -> None:
-        ears = self._ears.get(mesh, {})
-        if ears.pop(ear, None) is None:
+    def unfollow(self, mesh: str, follower: Follower) -> None:
+        followers = self._followers.get(mesh, {})
+        if followers.pop(follower, None) is None:
             return
-        if not ears:
-            del self._ears[mesh]
+        if not followers:
+            del self._followers[mesh]
             self._known.pop(mesh, None)
-        own = self._by_key[mesh, ear.key]
-        own.discard(ear)
+        own = self._by_key[mesh, follower.key]
+        own.discard(follower)
         if not own:
-            del self._by_key[mesh, ear.key]
+            del self._by_key[mesh, follower.key]
 
-    def take_from(self, mesh: str, queue: str, ear: Follower) -> None:
-        self._takers.setdefault((mesh, queue), set()).add(ear)
+    def take_from(self, mesh: str, queue: str, follower: Follower) -> None:
+        self._takers.setdefault((mesh, queue), set()).add(follower)
 
-    def leave_queue(self, mesh: str, queue: str, ear: Follower) -> None:
+    def leave_queue(self, mesh: str, queue: str, follower: Follower) -> None:
         takers = self._takers.get((mesh, queue))
         if takers is not None:
-            takers.discard(ear)
+            takers.discard(follower)
             if not takers:
                 del self._takers[mesh, queue]
 
     def last(self, mesh: str) -> int:
-        """The last seq of a mesh that was heard of; 0 if none was."""
+        """The last seq of a mesh that this process knows of; 0 if it knows of none."""
         return self._known.get(mesh, 0)
 
     def followers(self, mesh: str) -> int:
-        return len(self._ears.get(mesh, ()))
+        return len(self._followers.get(mesh, ()))
 
     # --- what is new ---------------------------------------------------------------------------
 
-    def hold(self) -> int:
-        """A group is on its way into the store: what the store says of it is heard afterwards, when
-        it is known whom it concerns.
+    def begin_group(self) -> int:
+        """A group goes into the store. News from the store waits until its end, when `accepted` has
+        said which connections the group concerns. Returns the number of the group.
         """
         self._begun += 1
         self._under_way.add(self._begun)
         return self._begun
 
-    def release(self, group: int) -> None:
-        """It has come back, and was told by `accepted` if it is in the store."""
+    def end_group(self, group: int) -> None:
+        """A group has come back; if it is in the store, `accepted` was called before."""
         self._under_way.discard(group)
         first = min(self._under_way, default=self._begun + 1)
         for mesh, (seq, last) in list(self._held.items()):
             if last < first:
                 del self._held[mesh]
-                self._hear(mesh, seq)
+                self._wake_at(mesh, seq)
 
     def news(self, mesh: str, seq: int) -> None:
-        """From the store, for whatever process wrote."""
+        """The store says that a mesh has reached a seq, written by this process or another one."""
         if not self._under_way:
-            self._hear(mesh, seq)
+            self._wake_at(mesh, seq)
             return
         before, last = self._held.get(mesh, (seq, self._begun))
         self._held[mesh] = (0 if 0 in (seq, before) else max(seq, before), last)
 
-    def _hear(self, mesh: str, seq: int) -> None:
+    def _wake_at(self, mesh: str, seq: int) -> None:
         if seq and seq <= self._known.get(mesh, 0):
             return
-        if seq and mesh in self._ears:
+        if seq and mesh in self._followers:
             self._known[mesh] = seq
         self.wake_all(mesh)
 
     def wake_all(self, mesh: str) -> None:
-        for ear in list(self._ears.get(mesh, ())):
-            ear.wake(mesh, urgent=True)
+        for follower in list(self._followers.get(mesh, ())):
+            follower.wake(mesh, urgent=True)
         for (of, queue), takers in list(self._takers.items()):
             if of == mesh:
-                for ear in list(takers):
-                    ear.wake_queue(mesh, queue)
+                for follower in list(takers):
+                    follower.wake_queue(mesh, queue)
 
     def accepted(self, batch: Sequence[PushedEnvelope], answers: Sequence[AcceptResult]) -> None:
-        """From this process: a group that is in the store now."""
+        """This process has accepted a group, and it is in the store."""
         by_mesh: dict[str, list[tuple[int, PushedEnvelope]]] = {}
         for one, answer in zip(batch, answers, strict=True):
             if answer.verdict is AcceptVerdict.CREATED:
@@ -136,19 +136,19 @@ class Wakeups:
 
     def _wake_for(self, mesh: str, rows: list[tuple[int, PushedEnvelope]]) -> None:
         for queue in {one.ref for _, one in rows if one.kind == "queue"}:
-            for ear in list(self._takers.get((mesh, queue), ())):
-                ear.wake_queue(mesh, queue)
-        if mesh not in self._ears:
+            for follower in list(self._takers.get((mesh, queue), ())):
+                follower.wake_queue(mesh, queue)
+        if mesh not in self._followers:
             return
         known = self._known.get(mesh)
         self._known[mesh] = max(known or 0, rows[-1][0])
         if known is None or rows[0][0] != known + 1:
-            # Something of another process lies between, or we have just begun to listen.
-            for ear in list(self._ears[mesh]):
-                ear.wake(mesh, urgent=True)
+            # Another process has written in between, or the first follower has just come.
+            for follower in list(self._followers[mesh]):
+                follower.wake(mesh, urgent=True)
             return
-        for ear, urgent in self._concerned(mesh, [one for _, one in rows]).items():
-            ear.wake(mesh, urgent=urgent)
+        for follower, urgent in self._concerned(mesh, [one for _, one in rows]).items():
+            follower.wake(mesh, urgent=urgent)
 
     def _concerned(self, mesh: str, rows: Iterable[PushedEnvelope]) -> dict[Follower, bool]:
         found: dict[Follower, bool] = {}
@@ -156,19 +156,19 @@ class Wakeups:
         for one in rows:
             urgent = one.priority == "now"
             if one.kind == "dm":
-                for ear in self._by_key.get((mesh, bytes.fromhex(one.ref)), ()):
-                    found[ear] = found.get(ear, False) or urgent
+                for follower in self._by_key.get((mesh, bytes.fromhex(one.ref)), ()):
+                    found[follower] = found.get(follower, False) or urgent
             elif one.kind == "topic":
-                for ear in self._ears[mesh]:
-                    topics = ear.topics(mesh) if self._alone else None
+                for follower in self._followers[mesh]:
+                    topics = follower.topics(mesh) if self._alone else None
                     if topics is None or one.ref in topics:
-                        found[ear] = found.get(ear, False) or urgent
+                        found[follower] = found.get(follower, False) or urgent
             elif one.kind == CHANGE:
                 senders.add(one.sender)
         if senders:
-            # One's own changes do not come back, unless others' are among them.
+            # A member does not get its own changes back; others' changes concern everybody.
             only = next(iter(senders)) if len(senders) == 1 else None
-            for ear, key in self._ears[mesh].items():
+            for follower, key in self._followers[mesh].items():
                 if key != only:
-                    found.setdefault(ear, False)
+                    found.setdefault(follower, False)
         return found

@@ -3,14 +3,14 @@
     reconnecting ─► active ◄─► idle      it works; idle after half a minute of silence
          ▲             │         │
          └─────────────┴─────────┘       the line broke: tried again, after a moment
-    stopped                              this node ends, or somebody has to put something right
+    stopped                              this node ends, or a person has to put something right
 
 A **cursor** is the place up to which a node has everything that its broker may show it. It counts
 in the broker's epochs. An epoch begins at a **base**, the last seq that the broker still had then.
-So what somebody knows to have stood above that base in an older epoch is what the broker forgot:
-whoever knows of it brings it again.
+So what a node knows to have stood above that base in an older epoch is what the broker forgot, and
+the node brings it again.
 
-This module decides. `node/sync/session.py` carries it out.
+This module decides what follows; `node/sync` does it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class LostAtBroker(NamedTuple):
     above: int
     upto: int | None = None
     certain: bool = True
-    """Else the broker may have had it again since, and have forgotten its id in its time."""
+    """False: the broker may have got it again since, and have forgotten its id in its time."""
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -80,7 +80,7 @@ class Move(msgspec.Struct, frozen=True):
     cursor: Cursor
     lost: tuple[LostAtBroker, ...] = ()
     own: bool = False
-    """What this node handed in itself may be news to it, too."""
+    """This node may have lost what it pushed itself: the broker has to send that, too."""
 
 
 def epoch_moved(
@@ -157,7 +157,7 @@ def _floors(epoch: int, known: dict[int, int]) -> list[tuple[int, int]]:
 
 
 def is_gap(cursor: Cursor, epoch: int, after: int) -> bool:
-    """Does what arrived leave something out? Overlap is fine: what is known is met as known."""
+    """Does a page begin beyond the cursor? Before it is fine: what is known is met as known."""
     return epoch == cursor.epoch and after > cursor.seq
 
 
@@ -175,7 +175,7 @@ def is_forged(known: bool, its_epoch: int, our_epoch: int) -> bool:
 
 
 OUT_CODES: Final = frozenset({NotAMember.code, UnknownMesh.code})
-"""Refusals that are about this node and its mesh, whatever it asks for."""
+"""Refusals of this node in its mesh, whatever it asks for."""
 
 
 class Meaning(StrEnum):
@@ -185,9 +185,9 @@ class Meaning(StrEnum):
     AGAIN = "again"
     """Nothing is wrong with it: it goes again as soon as the epoch is taken up."""
     LATER = "later"
-    """The broker is busy, or its store fails: the lane waits, and no attempt is counted."""
+    """The broker is busy, or its store fails: the mesh waits, and no attempt is counted."""
     OUT = "out"
-    """It is we who are refused, and not the row: it waits until somebody puts that right."""
+    """The broker refuses this node, and not the row: the row waits until that is put right."""
     REFUSED = "refused"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,9 @@ import pytest
 from holdfast.node.links.registry import Links
 from holdfast.node.sync import epoch
 from holdfast.node.sync.connection import BrokerConnection
-from holdfast.node.sync.mesh_tasks import MeshTasks
+from holdfast.node.sync.effects import BrokerCall, Send, StoreWork
+from holdfast.node.sync.http_side import BrokerRequests
+from holdfast.node.sync.mesh_conversation import MeshConversation
 from holdfast.node.sync.status import BrokerStatusTracker
 from holdfast.protocol.frames import (
     Acks,
@@ -26,11 +29,12 @@ from holdfast.protocol.frames import (
     WireError,
 )
 from holdfast.rules.broker_rows import DestinationRow, FeedRow
-from holdfast.rules.errors import BadAnswer, DiskFull, NotGranted, Unreachable
+from holdfast.rules.errors import BadAnswer, DiskFull, HoldfastError, NotGranted, Unreachable
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import HOUR_MS
 from holdfast.rules.outbox import lane_of
 from holdfast.rules.rebuild import UNCOUNTED
+from holdfast.rules.rows import KnownMember
 from support.envelopes import MESH, state_set
 from support.nodes import Nodes, team
 from support.source import HandClock
@@ -75,7 +79,7 @@ def test_D6_a_broker_that_fell_into_an_older_epoch_is_not_pushed_at_without_end(
     told = ana.sync.on_acks(Acks(MESH, 1, [no]))
     assert told == [Follow(MESH, 0, 0)]  # where does it stand?
     assert not ana.push()
-    assert not ana.sync.has_due(MESH)
+    assert not ana.sync.look_for_due(MESH).now
 
 
 def test_D6_a_new_epoch_that_is_taken_up_ends_the_wait(ana: Laptop, broker: Brokerage) -> None:
@@ -162,7 +166,7 @@ def test_D14_a_mesh_that_was_left_and_shared_anew_between_two_looks_is_the_new_o
 # --- one mesh among others -----------------------------------------------------------------------
 
 
-class Poisoned:
+class Poisoned(BrokerRequests):
     """A broker whose snapshot of the mesh cannot be read."""
 
     def __init__(self, error: Exception) -> None:
@@ -180,11 +184,8 @@ class Poisoned:
         self.asked.append("keep")
         raise self.error
 
-    def bring(self, mesh: str, objects: list[str]) -> list[str]:
-        return objects
-
-    def fetch(self, mesh: str, objects: list[str]) -> set[str]:
-        return set()
+    def members(self, mesh: str) -> list[KnownMember]:
+        return []
 
 
 class Unfinished(Poisoned):
@@ -195,30 +196,29 @@ class Unfinished(Poisoned):
         raise self.error
 
 
-async def _run(work: Any, *args: Any) -> Any:
-    return work(*args)
-
-
 def taken(ana: Laptop, calls: Poisoned, frames: Sequence[Any]) -> list[FromNode]:
-    """What the lane says while it takes these frames; raises what ends its connection."""
+    """What the node says while it takes these frames; raises what ends its connection."""
+    talk = MeshConversation(ana.sync, MESH, lambda: 0, look_ms=1000, push_items=1)
+    talk.closing = True  # nothing is pushed
     said: list[FromNode] = []
-
-    async def send(frames: Sequence[FromNode]) -> None:
-        said.extend(frames)
-
-    async def main() -> None:
-        lane = MeshTasks(ana.sync, MESH, send, _run, _run, calls, lambda: None)
-        for frame in frames:
-            lane.heard(frame)
-        task = asyncio.create_task(lane._take_on())
-        for _ in range(100):
-            await asyncio.sleep(0)
-        if task.done():
-            task.result()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(main())
+    effects = deque(talk.begin())
+    for frame in frames:
+        effects.extend(talk.on_frame(frame))
+    while effects:
+        effect = effects.popleft()
+        result = None
+        try:
+            if isinstance(effect, StoreWork):
+                result = effect.run(ana.sync)
+            elif isinstance(effect, BrokerCall):
+                result = effect.run(calls)
+        except HoldfastError as error:
+            effects.extend(talk.failed(effect, error))
+            continue
+        if isinstance(effect, Send):
+            said.extend(effect.frames)
+        elif effect.mesh:
+            effects.extend(talk.done(effect, result))
     return said
 
 
@@ -269,7 +269,7 @@ def test_D13_what_was_set_aside_does_not_get_into_another_mesh_by_a_second_try(
     ana.settle()
     raw = state_set("k", 1, origin="mallory", mesh="private")
     row = FeedRow(1, "change", b"b" * 16, raw)
-    ana.sync.on_frame(Entries(MESH, 1, 0, 1, [row], 1))
+    ana.take(Entries(MESH, 1, 0, 1, [row], 1))
     links = Links(ana.engine, ana.trust)
     links.retry_quarantined(LANE)
     assert len(links.quarantine(LANE)) == 1
@@ -281,7 +281,7 @@ def test_D13_what_we_wrote_and_somebody_told_again_is_ours(ana: Laptop) -> None:
     ana.connect()
     ana.settle()
     raw = state_set("k", 1, origin="ana", epoch=UNCOUNTED)
-    ana.sync.on_frame(Entries(MESH, 1, 0, 1, [FeedRow(1, "change", b"b" * 16, raw)], 1))
+    ana.take(Entries(MESH, 1, 0, 1, [FeedRow(1, "change", b"b" * 16, raw)], 1))
     assert [entry.key for entry in team(ana.node).state.list()] == ["k"]
 
 

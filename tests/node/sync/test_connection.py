@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
-from holdfast.broker.session import Session
 from holdfast.node.sync.manager import SyncManager
 from holdfast.node.sync.status import BrokerStatus
 from holdfast.protocol.frames import Entries, encode_frame, read_from_node
@@ -17,9 +16,9 @@ from holdfast.rules.broker_sync import SyncState
 from support.envelopes import MESH
 from support.nodes import Nodes
 from support.source import HandClock
-from support.sync_wire import CARD, Brokerage, Laptop, now
+from support.sync_wire import CARD, Brokerage, BrokerEnd, Laptop
 
-Script = Callable[[ServerConnection, Session], Awaitable[None]]
+Script = Callable[[ServerConnection, BrokerEnd], Awaitable[None]]
 PATIENCE_S = 30
 
 
@@ -59,10 +58,10 @@ def failed(status: BrokerStatus) -> bool:
     return status.last_error is not None
 
 
-async def greet(line: ServerConnection, talk: Session) -> None:
+async def greet(line: ServerConnection, talk: BrokerEnd) -> None:
     """As an honest broker does it."""
     await line.send(encode_frame(talk.opening()))
-    for frame in now(talk.on_frame(read_from_node(await line.recv(decode=False)))):
+    for frame in talk.on_frame(read_from_node(await line.recv(decode=False))):
         await line.send(encode_frame(frame))
 
 
@@ -78,7 +77,7 @@ async def greet(line: ServerConnection, talk: Session) -> None:
 def test_D9_a_broker_that_hangs_up_says_why_by_its_code(
     ana: Laptop, code: int, error: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def script(line: ServerConnection, talk: Session) -> None:
+    async def script(line: ServerConnection, talk: BrokerEnd) -> None:
         await line.send(encode_frame(talk.opening()))
         await line.recv()
         await line.close(code, "we do not suit each other")
@@ -91,7 +90,7 @@ def test_D9_a_broker_that_hangs_up_says_why_by_its_code(
 
 
 def test_D14_garbage_ends_the_connection_and_it_is_tried_again(ana: Laptop) -> None:
-    async def script(line: ServerConnection, talk: Session) -> None:
+    async def script(line: ServerConnection, talk: BrokerEnd) -> None:
         await greet(line, talk)
         await line.send(b"\xc1garbage")
         await line.wait_closed()
@@ -102,7 +101,7 @@ def test_D14_garbage_ends_the_connection_and_it_is_tried_again(ana: Laptop) -> N
 
 
 def test_D14_a_broker_that_says_something_else_first_is_no_broker(ana: Laptop) -> None:
-    async def script(line: ServerConnection, talk: Session) -> None:
+    async def script(line: ServerConnection, talk: BrokerEnd) -> None:
         await line.send(encode_frame(Entries(MESH, 1, 0, 0, [], 0)))
         await line.wait_closed()
 
@@ -113,7 +112,7 @@ def test_D14_a_broker_that_says_something_else_first_is_no_broker(ana: Laptop) -
 
 
 def test_D6_a_broker_that_leaves_gaps_for_ever_is_left(ana: Laptop) -> None:
-    async def script(line: ServerConnection, talk: Session) -> None:
+    async def script(line: ServerConnection, talk: BrokerEnd) -> None:
         await greet(line, talk)
         for _ in range(100):
             await line.send(encode_frame(Entries(MESH, 1, 5, 9, [], 9)))
@@ -126,7 +125,7 @@ def test_D6_a_broker_that_leaves_gaps_for_ever_is_left(ana: Laptop) -> None:
 
 
 def test_D15_frames_of_a_mesh_that_is_not_shared_there_are_passed_over(ana: Laptop) -> None:
-    async def script(line: ServerConnection, talk: Session) -> None:
+    async def script(line: ServerConnection, talk: BrokerEnd) -> None:
         await greet(line, talk)
         await line.send(encode_frame(Entries("other", 1, 0, 9, [], 9)))
         await line.send(encode_frame(Entries(MESH, 1, 0, 3, [], 3)))

@@ -106,7 +106,7 @@ def test_D15_another_broker_under_the_same_address_is_told_nothing(two: Two) -> 
 
 def test_D15_a_broker_that_cannot_prove_its_key_is_not_believed(two: Two) -> None:
     talk = two.broker.talk()
-    (welcome,) = now(talk.on_frame(two.ana.sync.hello(talk.opening())))
+    (welcome,) = talk.on_frame(two.ana.sync.hello(talk.opening()))
     forged = msgspec.structs.replace(welcome, proof=bytes(64))
     with pytest.raises(ZoneNotTrusted, match="cannot prove"):
         two.ana.sync.welcomed(forged)  # type: ignore[arg-type]
@@ -116,8 +116,8 @@ def test_D15_a_proof_is_good_on_its_own_connection_only(two: Two) -> None:
     """Somebody between the two shows another certificate to each of them."""
     talk = two.broker.talk()
     hello = two.ana.sync.hello(talk.opening(), certificate=b"c" * 32)
-    assert now(talk.on_frame(hello)) == []
-    assert talk.closing is not None
+    assert talk.on_frame(hello) == []
+    assert talk.closed is not None
 
 
 def test_D9_a_broker_without_what_is_needed_is_not_greeted(two: Two) -> None:
@@ -322,9 +322,9 @@ def test_D12_a_busy_broker_backs_the_lane_off_and_costs_no_attempt(
     (row,) = spool(two.ana)
     assert (row.state, row.attempts) == ("pending", 0)
     assert not two.ana.push()
-    later = two.ana.sync.next_at(MESH)
-    assert later is not None
-    two.clock.advance(later - two.clock.now_ms())
+    wait_ms = two.ana.sync.look_for_due(MESH).wait_ms
+    assert wait_ms is not None
+    two.clock.advance(wait_ms)
     assert two.ana.push()
 
 
@@ -427,11 +427,11 @@ def test_D6_a_gap_that_is_never_filled_ends_the_connection(two: Two) -> None:
     two.connect()
     two.settle()
     page = Entries(MESH, 1, 5, 9, [], 9)
-    assert two.bob.sync.on_frame(page) == [Follow(MESH, 1, 0, False)]
+    assert two.bob.take(page) == [Follow(MESH, 1, 0, False)]
     for _ in range(SYNC_GAPS_MAX - 1):
-        assert two.bob.sync.on_frame(page) == []
+        assert two.bob.take(page) == []
     with pytest.raises(BadAnswer, match="goes on at 5"):
-        two.bob.sync.on_frame(page)
+        two.bob.take(page)
 
 
 def test_D13_a_page_that_comes_twice_changes_nothing(two: Two) -> None:
@@ -441,7 +441,7 @@ def test_D13_a_page_that_comes_twice_changes_nothing(two: Two) -> None:
     two.settle()
     before = two.bob.node.log.head()
     (page,) = [frame for frame in two.bob.heard if isinstance(frame, Entries) and frame.rows]
-    told = two.bob.sync.on_frame(page)
+    told = two.bob.take(page)
     assert told == [Confirmed(MESH, 1, 1)]
     assert two.bob.node.log.head() == before
 
@@ -457,9 +457,7 @@ def test_D13_a_bad_envelope_is_set_aside_and_the_rest_goes_on(two: Two) -> None:
     (good,) = page.rows
     bad = msgspec.structs.replace(good, seq=2, raw=b"\x81garbage")
     strange = msgspec.structs.replace(good, seq=3, raw=state_set("x", 1, mesh="other"))
-    told = two.bob.sync.on_frame(
-        msgspec.structs.replace(page, to=4, last=4, rows=[good, bad, strange])
-    )
+    told = two.bob.take(msgspec.structs.replace(page, to=4, last=4, rows=[good, bad, strange]))
     assert told == [Confirmed(MESH, 1, 4)]
     rows = two.bob.engine.read("test", lambda tx: tx.quarantine_list(LANE, 0, 10))
     assert sorted((row.offset, row.code) for row in rows) == [
@@ -478,7 +476,7 @@ def test_D13_a_page_out_of_order_is_refused_whole(two: Two) -> None:
     page = two.bob.to_node.popleft()
     assert isinstance(page, Entries)
     with pytest.raises(BadAnswer, match="out of order"):
-        two.bob.sync.on_frame(msgspec.structs.replace(page, rows=page.rows * 2))
+        two.bob.take(msgspec.structs.replace(page, rows=page.rows * 2))
 
 
 # --- our own past --------------------------------------------------------------------------------
@@ -527,7 +525,7 @@ def test_D13_an_entry_in_our_name_that_is_not_ours_is_set_aside(two: Two) -> Non
     assert isinstance(page, Entries)
     forged = state_set("mine", 1, origin="bob")
     row = msgspec.structs.replace(page.rows[0], raw=forged)
-    two.bob.sync.on_frame(msgspec.structs.replace(page, rows=[row]))
+    two.bob.take(msgspec.structs.replace(page, rows=[row]))
     (kept,) = two.bob.engine.read("test", lambda tx: tx.quarantine_list(LANE, 0, 10))
     assert kept.code == "forged_origin"
     assert state_of(two.bob.node) == {}
@@ -571,14 +569,14 @@ def test_D6_a_place_that_is_told_unasked_is_followed_again(two: Two) -> None:
     """Whoever tells it has ended its feed."""
     two.connect()
     two.settle()
-    assert two.ana.sync.on_frame(MeshMoved(place_of(two))) == [Follow(MESH, 1, 0, False)]
+    assert two.ana.take(MeshMoved(place_of(two))) == [Follow(MESH, 1, 0, False)]
 
 
 def test_D6_a_broker_that_does_not_believe_our_cursor_is_not_asked_for_ever(two: Two) -> None:
     two.ana.change(broker_seq=7)
     two.ana.connect()
     assert list(two.ana.to_broker) == [Follow(MESH, 1, 7, False)]
-    assert two.ana.sync.on_frame(MeshMoved(place_of(two))) == []
+    assert two.ana.take(MeshMoved(place_of(two))) == []
     mesh = two.ana.sync.meshes[MESH]
     assert mesh.trouble is not None
     assert mesh.trouble.code == "epoch_mismatch"
@@ -656,10 +654,10 @@ def test_D13_a_message_goes_to_the_inbox_once_ahead_of_its_turn_or_in_it(two: Tw
     page = two.bob.to_node.popleft()
     assert isinstance(page, Entries)
     express = Urgent(MESH, page.rows)
-    assert two.bob.sync.on_frame(express) == []
+    assert two.bob.take(express) == []
     assert [message.preview for message in team(two.bob.node).inbox.list()] == ["first"]
     assert two.bob.row.broker_seq == 0
-    two.bob.sync.on_frame(page)
+    two.bob.take(page)
     assert [message.preview for message in team(two.bob.node).inbox.list()] == ["first"]
     assert two.bob.row.broker_seq == 1
 

@@ -13,7 +13,6 @@ from typing import Final
 
 from starlette.types import Scope
 
-from holdfast.broker.accept import Outcome
 from holdfast.broker.decode_push import decode_push
 from holdfast.broker.http import (
     destinations,
@@ -27,7 +26,7 @@ from holdfast.broker.http import (
     snapshots,
 )
 from holdfast.broker.http.context import BrokerApi
-from holdfast.broker.verdicts import for_members
+from holdfast.broker.verdicts import Outcome, for_members
 from holdfast.protocol.log_wire import JSON
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import PushedEnvelope

@@ -2,8 +2,8 @@
 
     connect ─► hello ─► follow every mesh ─► talk until something breaks
 
-The supervisor runs that again and again, after the waits that `rules.broker_sync` says. Work on
-the store and calls over HTTP run in threads, so that the loop is never held up.
+The supervisor runs that again and again, after the waits that `rules.broker_sync` says. What is
+said on one connection is for `conversation` to decide and for `connection_port` to carry out.
 """
 
 from __future__ import annotations
@@ -11,54 +11,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor
 from time import monotonic
-from typing import Any, TypeVar
-
-import msgspec
+from typing import Any
 
 from holdfast.node.core.engine import NodeEngine
-from holdfast.node.sync.http_side import BrokerHttpRequests
+from holdfast.node.sync.connection_port import ConnectionPort
+from holdfast.node.sync.conversation import Conversation
+from holdfast.node.sync.effects import Close
+from holdfast.node.sync.http_side import BrokerRequests
 from holdfast.node.sync.mesh_state import MeshState
-from holdfast.node.sync.mesh_tasks import MeshTasks
 from holdfast.node.sync.session import BrokerAddress, SyncSession
 from holdfast.node.sync.status import BrokerStatusTracker
 from holdfast.node.trust.trust import Trust
-from holdfast.protocol.frames import (
-    Acks,
-    Challenge,
-    Entries,
-    FromBroker,
-    FromNode,
-    MeshMoved,
-    QueueMessage,
-    Refusal,
-    SnapshotNeeded,
-    SnapshotWanted,
-    Urgent,
-    Welcome,
-    encode_frame,
-    read_from_broker,
-)
 from holdfast.rules import features
-from holdfast.rules.backoff import longest_ms
-from holdfast.rules.broker_sync import SyncPlan, SyncState, after_error, settled
-from holdfast.rules.errors import BadAnswer, HoldfastError, Unreachable, ZoneNotTrusted
-from holdfast.rules.features import CLOSE_CODES, close_code
-from holdfast.rules.limits import HELLO_MS_MAX, SECOND_MS, SEEN_MS, SYNC_CLOSE_MS_MAX, SYNC_LOOK_MS
+from holdfast.rules.broker_sync import SyncPlan, SyncState, after_error
+from holdfast.rules.errors import HoldfastError, Unreachable, ZoneNotTrusted
+from holdfast.rules.features import CLOSE_CODES
+from holdfast.rules.limits import SECOND_MS
 from holdfast.rules.outbox import PARK, Policies
-from holdfast.storage.ports import Transaction
 from holdfast.transport.websocket_client import HungUp, WebSocketClient
 
 log = logging.getLogger("holdfast")
 
-T = TypeVar("T")
-F = TypeVar("F", Challenge, Welcome)
-
 PATH = "/v1/sync"
 _BY_CLOSE_CODE = {code: kind for kind, code in CLOSE_CODES.items()}
-_QUIET_S = 0.005
 
 
 class BrokerConnection:
@@ -84,10 +62,7 @@ class BrokerConnection:
             engine, trust, broker, policies=policies, max_age_hours=max_age_hours, chance=chance
         )
         self._broker = broker
-        self._lanes: dict[str, MeshTasks] = {}
-        self._socket: WebSocketClient | None = None
-        self._side: BrokerHttpRequests | None = None
-        self._group: asyncio.TaskGroup | None = None
+        self._line: ConnectionPort | None = None
         self._stopping = False
         self._in_vain = 0
         self._offered: dict[str, dict[str, Any]] = {}
@@ -100,33 +75,21 @@ class BrokerConnection:
 
     def wake(self) -> None:
         """Something was written."""
-        for lane in self._lanes.values():
-            lane.wake()
+        if self._line is not None:
+            self._line.driver.feed(self._line.talk.wake)
 
     async def look(self) -> None:
         """The meshes have changed: new ones are followed, a pause begins or ends."""
-        if self._group is None or self._stopping:
-            return
-        told = await self._run(self.sync.look)
-        if self._group is None:
-            return  # the line broke meanwhile; the next one begins with what is shared then
-        self._open_lanes()
-        await self._send(told)
-        self.wake()
+        if self._line is not None:
+            self._line.driver.feed(self._line.talk.look)
 
     async def end(self) -> None:
         """Sends nothing more, and waits a moment for answers that are on their way."""
         self._stopping = True
-        for lane in self._lanes.values():
-            lane.closing = True
-            lane.wake()
-        until = monotonic() + SYNC_CLOSE_MS_MAX / SECOND_MS
-        while self._lanes and monotonic() < until:
-            if all(lane.is_quiet for lane in self._lanes.values()):
-                break
-            await asyncio.sleep(_QUIET_S)
-        if self._side is not None:
-            self._side.end()
+        line = self._line
+        if line is not None:
+            line.driver.feed(line.talk.stop)
+            await asyncio.wait({line.over})
 
     # --- what the supervisor asks ------------------------------------------------------------
 
@@ -165,43 +128,29 @@ class BrokerConnection:
     async def _talk(self) -> None:
         if self.board.state is SyncState.ACTIVE or self.board.state is SyncState.IDLE:
             self.board.enter(SyncState.RECONNECTING)
-        self._side = BrokerHttpRequests(self._engine, self._trust, self._broker)
-        self._socket = socket = await WebSocketClient.open(self._broker.url, PATH)
+        requests = BrokerRequests.of(self._engine, self._trust, self._broker)
+        socket = await WebSocketClient.open(self._broker.url, PATH)
+        talk = Conversation(self.sync, _ticks_ms, self._chance, certificate=socket.certificate)
+        line = self._line = ConnectionPort(
+            talk, self.sync, requests, socket, self.board, self._threads, self._callers
+        )
+        close = Close()
         try:
-            await self._greet(socket)
-            self.board.connected()
-            async with asyncio.TaskGroup() as self._group:
-                self._open_lanes()
-                self._group.create_task(self._read_on(socket))
-                self._group.create_task(self._watch_on())
+            close = await line.run()
         finally:
-            self._group, self._lanes = None, {}
-            self._side.end()
+            self._offered = talk.offered
             # Shielded: what was in flight must be pending again, however this ends.
-            await asyncio.shield(self._hang_up(socket, self._side))
+            await asyncio.shield(self._hang_up(line, close))
+            self._line = None
+        if close.error is not None:
+            if close.code in _BY_CLOSE_CODE:
+                self._tell_terms(close.code)
+            raise close.error
 
-    async def _hang_up(self, socket: WebSocketClient, side: BrokerHttpRequests) -> None:
+    async def _hang_up(self, line: ConnectionPort, close: Close) -> None:
         for mesh in self.meshes.values():
             self.board.counted(mesh)
-        await socket.close(features.GOING_AWAY if self._stopping else 1000)
-        self._socket = None
-        await self._run(self.sync.dropped)
-        await self._call(side.close)
-
-    async def _greet(self, socket: WebSocketClient) -> None:
-        challenge = await self._expect(socket, Challenge)
-        self._offered = challenge.supported
-        try:
-            hello = await self._run(self.sync.hello, challenge, socket.certificate)
-        except HoldfastError as error:
-            if type(error) in CLOSE_CODES:
-                self._tell_terms(close_code(error))
-                await socket.close(close_code(error), error.message)
-            raise
-        await socket.send(encode_frame(hello))
-        welcome = await self._expect(socket, Welcome)
-        told = await self._run(self.sync.welcomed, welcome)
-        await self._send(told)
+        await line.hang_up(close)
 
     def _tell_terms(self, code: int) -> None:
         """All that was offered and is needed: without it nobody can tell why."""
@@ -213,126 +162,6 @@ class BrokerConnection:
             features.NEEDS,
         )
 
-    async def _expect(self, socket: WebSocketClient, kind: type[F]) -> F:
-        try:
-            async with asyncio.timeout(HELLO_MS_MAX / SECOND_MS):
-                frame = read_from_broker(await socket.receive())
-        except TimeoutError:
-            raise Unreachable(f"{self._broker.url} does not say hello") from None
-        if not isinstance(frame, kind):
-            raise BadAnswer(f"{self._broker.url} does not begin as a broker does")
-        return frame
 
-    def _open_lanes(self) -> None:
-        assert self._side is not None
-        group = self._group
-        assert group is not None
-        for slug in self.meshes:
-            if slug in self._lanes:
-                continue
-            lane = self._lanes[slug] = MeshTasks(
-                self.sync, slug, self._send, self._run, self._call, self._side, self.board.active
-            )
-            for work in lane.tasks():
-                group.create_task(work)
-            group.create_task(self._meet(slug))
-
-    async def _read_on(self, socket: WebSocketClient) -> None:
-        while True:
-            frame = read_from_broker(await socket.receive())
-            if isinstance(frame, Urgent):
-                assert self._group is not None
-                self.board.active()
-                self._group.create_task(self._run(self.sync.on_express, frame))
-                continue
-            lane = self._lanes.get(_mesh_of(frame))
-            if lane is not None:
-                lane.heard(frame)
-                if isinstance(frame, SnapshotWanted) and self._group is not None:
-                    self._group.create_task(self._bring_snapshot(frame.mesh))
-
-    # --- now and then ------------------------------------------------------------------------
-
-    async def _watch_on(self) -> None:
-        """Looks whether all is silent, and asks again, rarely, for what was refused."""
-        seen_at = retried_at = monotonic()
-        patience_s = longest_ms(self._chance()) / SECOND_MS
-        while True:
-            await asyncio.sleep(SYNC_LOOK_MS / SECOND_MS)
-            silent = self._engine.ctx.now_ms() - self.board.active_at
-            self.board.enter(settled(self.board.state, silent, self.sync.waiting()))
-            if monotonic() - seen_at >= SEEN_MS / SECOND_MS:
-                seen_at = monotonic()
-                await self._run(self._note_seen)
-                await self._run(self.sync.expire)
-            if monotonic() - retried_at >= patience_s:
-                retried_at = monotonic()
-                await self._retry()
-
-    async def _retry(self) -> None:
-        troubled = [mesh.slug for mesh in self.meshes.values() if mesh.trouble is not None]
-        await self._send(self.sync.retry())
-        for slug in troubled:
-            await self._meet(slug)
-
-    def _note_seen(self) -> None:
-        """The broker is there, even if it has nothing to say."""
-        slugs = [mesh.slug for mesh in self.meshes.values() if mesh.trouble is None]
-        now = self._engine.ctx.now_ms()
-        self._engine.write("sync.seen", lambda tx: _seen(tx, slugs, now))
-
-    async def _meet(self, slug: str) -> None:
-        """Reads anew who takes part. It is a cache: that it fails is no reason to stop."""
-        assert self._side is not None
-        try:
-            members = await self._call(self._side.members, slug)
-            await self._run(self.sync.known_members, slug, members)
-        except HoldfastError as error:
-            log.info("the members of %s could not be read: %s", slug, error.message)
-
-    async def _bring_snapshot(self, slug: str) -> None:
-        assert self._side is not None
-        mesh = self.meshes.get(slug)
-        if mesh is None or mesh.bringing:
-            return
-        mesh.bringing = True
-        try:
-            await self._call(self._side.upload_snapshot, slug)
-        except HoldfastError as error:
-            # Others may bring one; the broker asks again.
-            log.warning("a snapshot of %s could not be brought: %s", slug, error.message)
-        finally:
-            mesh.bringing = False
-
-    # --- threads and frames ------------------------------------------------------------------
-
-    async def _run(self, work: Callable[..., T], *args: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
-
-    async def _call(self, work: Callable[..., T], *args: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._callers, work, *args)
-
-    async def _send(self, frames: Sequence[FromNode]) -> None:
-        for frame in frames:
-            if self._socket is None:
-                raise Unreachable("the connection is gone")
-            await self._socket.send(encode_frame(frame))
-
-
-def _seen(tx: Transaction, slugs: Sequence[str], now: int) -> None:
-    for slug in slugs:
-        row = tx.mesh_get(slug)
-        if row is not None:
-            tx.mesh_change(msgspec.structs.replace(row, last_sync_at=now))
-
-
-def _mesh_of(frame: FromBroker) -> str:
-    match frame:
-        case MeshMoved():
-            return frame.place.mesh
-        case Refusal():
-            return frame.about
-        case Entries() | Acks() | SnapshotNeeded() | QueueMessage() | SnapshotWanted():
-            return frame.mesh
-        case _:
-            raise BadAnswer(f"the broker sent {type(frame).__name__} where it has no place")
+def _ticks_ms() -> int:
+    return int(monotonic() * SECOND_MS)

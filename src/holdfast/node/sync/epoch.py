@@ -1,7 +1,7 @@
 """Taking up the place where a broker says that a mesh stands.
 
 A broker that was restored from an older copy counts in a new epoch, from the last seq that it still
-had. All that this node knows to have stood above goes back into the spool, so that it is pushed
+had. All that this node knows to have stood above goes back into the outbox, so that it is pushed
 again; the broker knows by the ids what it has. Only then does the cursor move. Work that is cut
 short in between is done again from its beginning, and finds most of it done.
 
@@ -100,19 +100,19 @@ def _move(engine: NodeEngine, slug: str, move: Move, tx: Transaction) -> None:
 
 
 def put_back(engine: NodeEngine, mesh: MeshState, lost: LostAtBroker, max_age_hours: int) -> int:
-    """Everything that is known to have stood there waits in the spool again; says how much. Without
-    the grant to relay only what is ours: the others have their own.
+    """Puts everything that is known to have stood there into the outbox again; returns how much.
+    Without the grant to relay only what is ours: the others bring their own.
     """
     after, total = lost.above, 0
     oldest_ms = 0 if lost.certain else engine.ctx.now_ms() - max_age_hours * HOUR_MS
-    while found := engine.read("sync.heard", partial(_heard, mesh.slug, lost, after)):
+    while found := engine.read("sync.heard", partial(_positions, mesh.slug, lost, after)):
         offsets = [offset for _, offset in found]
         total += engine.write("sync.put_back", partial(_put_back, engine, mesh, offsets, oldest_ms))
         after = found[-1][0]
     return total
 
 
-def _heard(slug: str, lost: LostAtBroker, after: int, tx: Reader) -> list[tuple[int, int]]:
+def _positions(slug: str, lost: LostAtBroker, after: int, tx: Reader) -> list[tuple[int, int]]:
     found = tx.broker_positions_above(slug, lost.epoch, lost.above, after, CHUNK_ROWS)
     return [(seq, offset) for seq, offset in found if lost.upto is None or seq <= lost.upto]
 
@@ -120,7 +120,9 @@ def _heard(slug: str, lost: LostAtBroker, after: int, tx: Reader) -> list[tuple[
 def _put_back(
     engine: NodeEngine, mesh: MeshState, offsets: list[int], oldest_ms: int, tx: Transaction
 ) -> int:
-    """Messages only from a time on; changes are known to whoever meets one twice."""
+    """Puts entries into the outbox again: every change, and messages from `oldest_ms` on. A node
+    that gets a change twice knows it by its id.
+    """
     now = engine.ctx.now_ms()
     relays = "relay" in mesh.grants
     count = 0
@@ -168,7 +170,7 @@ def lost_own(engine: NodeEngine, slug: str) -> bool:
 
 
 def found_own(engine: NodeEngine, slug: str) -> None:
-    """The mesh was read to its end, what we handed in ourselves included."""
+    """Notes that the mesh was read to its end, with what we pushed ourselves."""
     now = engine.ctx.now_ms()
 
     def work(tx: Transaction) -> None:

@@ -1,6 +1,7 @@
-"""What a sync asks its broker for over HTTP, beside the WebSocket: objects, members, snapshots.
+"""What a node asks its broker for over HTTP, beside the WebSocket: objects, members, snapshots.
 
-All of it blocks, and runs in threads. `end` wakes whoever waits here.
+Every call blocks. The daemon makes them in threads, and `end` wakes those that wait; the simulator
+makes them with a client whose calls are lost now and then.
 """
 
 from __future__ import annotations
@@ -22,24 +23,30 @@ from holdfast.rules.rows import KnownMember
 log = logging.getLogger("holdfast")
 
 
-class BrokerHttpRequests:
+class BrokerRequests:
     """The HTTP side of one connection with a broker."""
 
-    def __init__(self, engine: NodeEngine, trust: Trust, broker: BrokerAddress) -> None:
-        self._engine = engine
+    def __init__(self, engine: NodeEngine, asking: BrokerClient, carrying: BrokerClient) -> None:
+        """Objects may be large: what is small must not wait behind them, so there are two clients,
+        `asking` for the small and `carrying` for the large.
+        """
+        self._engine, self._asking, self._carrying = engine, asking, carrying
         self._over = False
-        # Objects may be large: what is small must not wait behind them.
-        self._asking = BrokerClient.of(trust, broker.url, broker.card)
-        self._carrying = BrokerClient.of(trust, broker.url, broker.card)
+
+    @classmethod
+    def of(cls, engine: NodeEngine, trust: Trust, broker: BrokerAddress) -> BrokerRequests:
+        """With clients of its own, that speak as this node."""
+        clients = [BrokerClient.of(trust, broker.url, broker.card) for _ in range(2)]
+        return cls(engine, *clients)
 
     def end(self) -> None:
-        """For good, from any thread."""
+        """Breaks off what is under way, for good; from any thread."""
         self._over = True
         self._asking.abort()
         self._carrying.abort()
 
     def close(self) -> None:
-        """When nobody asks any more."""
+        """When nothing is under way any more."""
         self._asking.close()
         self._carrying.close()
 
@@ -78,7 +85,7 @@ class BrokerHttpRequests:
         join.go_on(self._engine, self._carrying, mesh, ended=lambda: self._over)
 
     def members(self, mesh: str) -> list[KnownMember]:
-        """Who takes part in a mesh, as the broker tells now."""
+        """Who takes part in a mesh now."""
         return [
             KnownMember(
                 mesh=mesh,

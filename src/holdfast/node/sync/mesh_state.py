@@ -1,7 +1,7 @@
 """What a connection to a broker remembers of one mesh.
 
 All of it is in memory and gone with the connection. What must last stands in the store: the cursor
-in the row of the mesh, what waits in the spool.
+in the row of the mesh, what waits in the outbox.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast.rules.rows import MeshRow, OutboxRow
 from holdfast.service.problem import Problem
 
 FIRST: Final = (-1, 0)
-"""Before every place in a lane."""
+"""A rank and number before every row of an outbox."""
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -48,45 +48,43 @@ class MeshState:
         self.paused = row.sync_paused
         self.cursor = Cursor(row.broker_epoch, row.broker_seq)
         self.ahead = 0
-        """The epoch that is being taken up: what is said in one before it no longer counts."""
+        """The epoch that is being taken up: answers of an older one no longer count."""
         self.last = row.broker_seq
-        """The last seq of the mesh at its broker, as far as it was told."""
+        """The last seq of the mesh at its broker, as far as this node knows."""
         self.grants: frozenset[str] = frozenset()
         self.ready = False
         """Both sides agree on the epoch: things may be pushed."""
         self.asking = False
         """The broker was asked where the mesh stands, and is followed from there."""
         self.own = False
-        """What we handed in ourselves is asked for, too."""
+        """The broker sends us what we pushed ourselves, too."""
         self.gaps = 0
         self.inflight: dict[int, OutboxRow] = {}
         self.held: dict[int, Held] = {}
         self.brought: set[str] = set()
-        """Objects that the broker has, or that nobody can bring."""
+        """Objects that the broker has, or that this node cannot bring."""
         self.looked_to: tuple[int, int] = FIRST
-        """Up to this rank and number all that is due has to wait for something."""
+        """Every due row up to this rank and number waits; the next look begins behind it."""
         self.not_before = 0
         """The broker was busy: nothing is pushed before this."""
         self.retry_at: int | None = None
         """When the first row that was refused may be tried again."""
         self.busy = 0
-        """So often in a row."""
+        """How many times in a row the broker was busy; 0 after it took something."""
         self.trouble: Problem | None = None
         self.snapshot: NeededSnapshot | None = None
         self.went_back = False
-        """The broker has forgotten something, perhaps a snapshot that we made."""
-        self.bringing = False
-        """We are bringing a snapshot that the broker asked for."""
+        """The broker has forgotten something; the snapshot that we made may be among it."""
         self.pushed = self.received = self.duplicates = self.refused = 0
         self.set_aside = 0
 
     def advance(self, cursor: Cursor) -> None:
-        """The cursor in the store has moved; what was stored first need not be heard of first."""
+        """The cursor in the store has moved. Two threads may report that in the other order."""
         with self._lock:
             self.cursor = max(cursor, self.cursor)
 
     def refuse(self, error: Exception, at: int) -> None:
-        """Nothing more is done for this mesh until somebody looks."""
+        """Sends nothing more of this mesh, until the broker is asked for it again and agrees."""
         self.ready = False
         self.trouble = Problem.of(error, at)
 

@@ -39,12 +39,12 @@ log = logging.getLogger("holdfast")
 _NAMING = ("file.share", "fact.append")
 """Ops whose envelopes may name objects."""
 _PAGES = 16
-"""Of due rows that have to wait, so many are looked through at a time."""
+"""How many pages of due rows that all have to wait are looked through in one transaction."""
 _PAGE_ROWS_MIN = 64
 _READ_ROWS = 64
-"""Envelopes are read so many at a time: a few large ones fill a push."""
+"""How many envelopes are read at a time: a few large ones fill a push."""
 _DENSE = 4
-"""Entries are read as a range of the log if that has at most so many times as many."""
+"""Entries are read as a range of the log if the range has at most this many times as many."""
 
 
 class _Chosen(msgspec.Struct):
@@ -54,7 +54,7 @@ class _Chosen(msgspec.Struct):
 
 
 def next_push(engine: NodeEngine, mesh: MeshState, policy: Policy, room: int) -> Push | None:
-    """What is due and fits, marked as in flight; None if there is nothing, or no room."""
+    """Marks the rows that are due and fit as in flight; None if there are none, or no room."""
     room = min(room, SYNC_PUSH_ITEMS, SYNC_WINDOW_ITEMS - len(mesh.inflight))
     now = engine.ctx.now_ms()
     if room <= 0 or not mesh.may_send or now < mesh.not_before:
@@ -130,8 +130,8 @@ def _fill(
 def _failing(
     mesh: MeshState, policy: Policy, due: Sequence[OutboxRow], tx: Reader
 ) -> list[OutboxRow]:
-    """What may hold others up: what was refused, also while it is tried again, and what waits for
-    its objects.
+    """The rows that may hold others up: those that were refused, also while they are tried again,
+    and those that wait for objects.
     """
     held = [one.row for one in list(mesh.held.values())]
     held += [row for row in list(mesh.inflight.values()) if row.attempts]
@@ -141,7 +141,7 @@ def _failing(
 
 
 def _entries(rows: Sequence[OutboxRow], tx: Reader) -> dict[int, Entry]:
-    """By offset. Rows that were written one after the other stand so in the log."""
+    """The log entries of rows, by offset. Rows that follow each other often do so in the log."""
     if not rows:
         return {}
     offsets = [row.offset for row in rows]
@@ -163,7 +163,7 @@ def _objects(engine: NodeEngine, mesh: MeshState, entry: Entry) -> list[str]:
 
 
 def release(mesh: MeshState, objects: Iterable[str]) -> None:
-    """The broker has these objects: rows that waited for nothing else may go."""
+    """The broker has these objects: rows that wait for nothing else become free."""
     mesh.brought.update(objects)
     for number, held in list(mesh.held.items()):
         if held.objects <= mesh.brought:
@@ -187,9 +187,9 @@ def _lost(row: OutboxRow, now: int) -> OutboxRow:
 def ack_rows(
     engine: NodeEngine, mesh: MeshState, acks: Acks, policy: Policy, chance: Callable[[], float]
 ) -> None:
-    """What a broker says of rows that it was sent becomes their state, in one transaction.
+    """Turns the broker's answers into states of their rows, in one transaction.
 
-    What it said in an epoch that is over may no longer be so: such rows go again.
+    An answer of an epoch that is over may no longer be true: such rows go again.
     """
     found = [
         (mesh.inflight[answer.number], answer)
@@ -198,11 +198,11 @@ def ack_rows(
     ]
     if not found:
         return
-    told = [(row, answer, meaning_of(answer.status, _code(answer))) for row, answer in found]
-    settling = _Settling(engine, mesh, acks.epoch, told, policy, chance)
+    answers = [(row, answer, meaning_of(answer.status, _code(answer))) for row, answer in found]
+    settling = _Settling(engine, mesh, acks.epoch, answers, policy, chance)
     engine.write("sync.acks", settling)
-    told = settling.told
-    meanings = {meaning for _, _, meaning in told}
+    answers = settling.answers
+    meanings = {meaning for _, _, meaning in answers}
     if meanings & {Meaning.LATER, Meaning.AGAIN}:
         # Again, too: an epoch that is not taken up would refuse them as fast as they are sent.
         mesh.busy += 1
@@ -220,15 +220,15 @@ def ack_rows(
     mesh.advance(settling.cursor)
     for row, _ in found:
         mesh.inflight.pop(row.number, None)
-    _count(mesh, told, engine.ctx.now_ms())
+    _count(mesh, answers, engine.ctx.now_ms())
 
 
 def _code(answer: PushAnswer) -> str:
     return "" if answer.problem is None else answer.problem.code
 
 
-def _count(mesh: MeshState, told: list[tuple[OutboxRow, PushAnswer, Meaning]], now: int) -> None:
-    for _, answer, meaning in told:
+def _count(mesh: MeshState, answers: list[tuple[OutboxRow, PushAnswer, Meaning]], now: int) -> None:
+    for _, answer, meaning in answers:
         if meaning is Meaning.DONE:
             mesh.pushed += 1
         elif meaning is Meaning.REFUSED:
@@ -239,19 +239,19 @@ def _count(mesh: MeshState, told: list[tuple[OutboxRow, PushAnswer, Meaning]], n
 
 
 class _Settling:
-    """Answers on their way into the store."""
+    """The transaction that stores answers."""
 
     def __init__(
         self,
         engine: NodeEngine,
         mesh: MeshState,
         epoch: int,
-        told: list[tuple[OutboxRow, PushAnswer, Meaning]],
+        answers: list[tuple[OutboxRow, PushAnswer, Meaning]],
         policy: Policy,
         chance: Callable[[], float],
     ) -> None:
         self._engine, self._mesh, self._epoch = engine, mesh, epoch
-        self.told, self._policy, self._chance = told, policy, chance
+        self.answers, self._policy, self._chance = answers, policy, chance
         self.paused, self.cursor = mesh.paused, mesh.cursor
 
     def __call__(self, tx: Transaction) -> None:
@@ -260,14 +260,14 @@ class _Settling:
         # Looked at here and not before: another thread may be putting back what an epoch lost,
         # and would not see what is written down as done in it behind its back.
         if 0 < self._epoch < max(self._mesh.ahead, self._mesh.cursor.epoch):
-            self.told = [(row, answer, Meaning.AGAIN) for row, answer, _ in self.told]
-        done = [(row, answer) for row, answer, meaning in self.told if meaning is Meaning.DONE]
+            self.answers = [(row, answer, Meaning.AGAIN) for row, answer, _ in self.answers]
+        done = [(row, answer) for row, answer, meaning in self.answers if meaning is Meaning.DONE]
         tx.outbox_done([(row.number, a.broker_id, a.message_epoch, a.seq) for row, a in done], now)
-        heard = [(a.seq, row.offset) for row, a in done if a.history_available]
-        tx.broker_positions_add(self._mesh.slug, self._epoch, heard)
-        seqs = {seq for seq, _ in heard}
+        positions = [(a.seq, row.offset) for row, a in done if a.history_available]
+        tx.broker_positions_add(self._mesh.slug, self._epoch, positions)
+        seqs = {seq for seq, _ in positions}
         halted = False
-        for row, answer, meaning in self.told:
+        for row, answer, meaning in self.answers:
             if meaning is Meaning.DONE:
                 continue
             known = tx.outbox_get(lane, row.id)

@@ -31,19 +31,19 @@ from holdfast.storage.files.home import HomePaths
 _LOOK_S: Final = 0.02
 _ASK_S: Final = 0.2
 _SHARE: Final = 10
-"""So much longer than a look takes, it is waited for the next."""
+"""The pause between two looks is at least this many times as long as a look."""
 
-Told = Callable[[int], None]
-"""Told how many changes still wait."""
+OnWaiting = Callable[[int], None]
+"""Called with the number of changes that still wait."""
 
 
 class SyncOutcome(msgspec.Struct, frozen=True):
-    """How far it got."""
+    """How far a mesh got, when nothing is left or nothing moves."""
 
     waiting: int
     """Changes that the broker does not have."""
     lag: int
-    """What the broker had at the beginning and this node has not looked at."""
+    """How many seqs the broker had at the beginning that this node has not read."""
     by_daemon: bool
     trouble: str = ""
     """What is in the way, if that is known."""
@@ -60,7 +60,7 @@ def wait_until_synced(
     mesh: str,
     *,
     patience_ms: int = SYNC_WAIT_MS,
-    told: Told = lambda waiting: None,
+    on_waiting: OnWaiting = lambda waiting: None,
     outbox: OutboxSettings | None = None,
 ) -> SyncOutcome:
     """Works, or waits for the daemon, until a mesh is settled. Gives up when nothing has moved for
@@ -71,14 +71,14 @@ def wait_until_synced(
         raise NotShared(f"{mesh!r} is not shared")
     by_daemon = daemon_note(paths) is not None
     with closing(BrokerClient.of(trust, row.broker_url, row.broker_card)) as calls:
-        progress = _Progress(engine, calls, mesh, by_daemon, patience_ms, told)
+        progress = _Progress(engine, calls, mesh, by_daemon, patience_ms, on_waiting)
         return asyncio.run(
             _look_on(progress) if by_daemon else _work(engine, trust, progress, outbox)
         )
 
 
 class _Progress:
-    """What is left, looked at again and again; ends with everything, or when nothing moves."""
+    """Looks again and again what is left, until that is nothing or nothing moves."""
 
     def __init__(
         self,
@@ -87,10 +87,10 @@ class _Progress:
         mesh: str,
         by_daemon: bool,
         patience_ms: int,
-        told: Told,
+        on_waiting: OnWaiting,
     ) -> None:
         self._engine, self._calls, self._mesh, self._by_daemon = engine, calls, mesh, by_daemon
-        self._patience_s, self._told = patience_ms / SECOND_MS, told
+        self._patience_s, self._on_waiting = patience_ms / SECOND_MS, on_waiting
         self._goal = calls.standing(mesh)
         self._asked_at = 0.0
         self._seen: tuple[int, int, int] | None = None
@@ -98,11 +98,11 @@ class _Progress:
         self._since = monotonic()
 
     def look(self, trouble: str = "") -> SyncOutcome | None:
-        """How it ended; None while it goes on."""
+        """The outcome; None while something moves."""
         begun = monotonic()
         row = self._engine.require_mesh(self._mesh)
         waiting = waiting_in(self._engine, self._mesh)
-        self._told(waiting)
+        self._on_waiting(waiting)
         lag = self._lag(row, waiting)
         now = monotonic()
         # A look at a large outbox takes long, and whoever works must not wait for us.
@@ -153,10 +153,10 @@ async def _work(
 
 
 def _trouble(sync_manager: SyncManager) -> str:
-    def told() -> Iterator[str]:
+    def messages() -> Iterator[str]:
         for broker in sync_manager.status():
             if broker.last_error is not None:
                 yield broker.last_error.message
             yield from (mesh.trouble.message for mesh in broker.meshes if mesh.trouble is not None)
 
-    return next(told(), "")
+    return next(messages(), "")

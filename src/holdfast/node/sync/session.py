@@ -1,13 +1,12 @@
-"""A node's side of the talk with its broker, without the line that it goes over.
+"""What a conversation with a broker does to the store: the steps, each by itself.
 
-Frames come in, frames go out, and in between stands the store: every call is one transaction, or
-none, or a few that may be cut off between any two. Whoever drives it, sockets or a simulator, calls
-for one mesh `push`, `on_acks` and `on_entries` each from one place at a time; different ones may
-run side by side.
+Every call blocks; it is one transaction, or none, or a few that may be cut off between any two.
+Which step comes when is decided by `conversation` and `mesh_conversation`: for one mesh, each of
+`push`, `on_acks` and `store_page` is under way once at a time, different ones side by side.
 
     Challenge ─► hello ─► Hello           Welcome ─► welcomed ─► Follow, for each mesh
     push ─► Push                          Acks ─► on_acks
-    Entries ─► on_entries ─► Got          Moved ─► on_moved ─► Follow
+    Entries ─► store_page ─► Confirmed    MeshMoved ─► on_moved ─► Follow
     dropped()                             the line is gone: what was in flight is pending again
 """
 
@@ -21,6 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import msgspec
 
 from holdfast.node.core.engine import NodeEngine
+from holdfast.node.core.object_transfer import ObjectGone
 from holdfast.node.messages.expiry import expire
 from holdfast.node.sync import epoch, receive
 from holdfast.node.sync import push as sync_push
@@ -41,7 +41,6 @@ from holdfast.protocol.frames import (
     QueueMessage,
     Refusal,
     SnapshotNeeded,
-    SnapshotWanted,
     Unfollow,
     Urgent,
     Welcome,
@@ -51,6 +50,7 @@ from holdfast.rules.broker_sync import Cursor, is_gap
 from holdfast.rules.errors import (
     BadAnswer,
     EpochMismatch,
+    HoldfastError,
     NotAllowed,
     NotAMember,
     NotFound,
@@ -75,7 +75,7 @@ PLAIN = bytes(32)
 
 
 class BrokerAddress(msgspec.Struct, frozen=True):
-    """A broker as meshes name it: where it listens, and who it must prove to be."""
+    """A broker as meshes name it: where it listens, and whose key it must prove to have."""
 
     url: str
     card: str
@@ -85,8 +85,23 @@ class BrokerAddress(msgspec.Struct, frozen=True):
         return parse_card(self.card)[0]
 
 
+class Due(msgspec.Struct, frozen=True):
+    """Whether something could be pushed now; else how long to wait for the next that is due. None:
+    until somebody writes.
+    """
+
+    now: bool
+    wait_ms: int | None = None
+
+
+class MissingObjects(msgspec.Struct, frozen=True):
+    """Objects that a page names and that are not here."""
+
+    objects: list[str]
+
+
 class SyncSession:
-    """One connection with one broker, for all meshes that are shared through it."""
+    """The store's part in the connections with one broker, for all meshes shared through it."""
 
     def __init__(
         self,
@@ -114,7 +129,8 @@ class SyncSession:
         self._trust = trust
         self._entropy = entropy
         self._chance = chance
-        self._said: keys.HelloTranscript | None = None
+        self._transcript: keys.HelloTranscript | None = None
+        """The hello that the broker's welcome must prove to have heard."""
 
     # --- hello -------------------------------------------------------------------------------
 
@@ -143,13 +159,13 @@ class SyncSession:
             server_nonce=challenge.nonce,
             certificate=certificate,
         )
-        self._said = said
+        self._transcript = said
         proof = prove(seed, "client", said)
         return Hello(said.client_zone, said.client_key, said.client_nonce, proof, dict(NEEDS))
 
     def welcomed(self, welcome: Welcome) -> list[FromNode]:
-        """What to say to a broker that has proved itself: from where we follow which mesh."""
-        said = self._said
+        """Opens the meshes after the broker has proved itself; returns a Follow for each."""
+        said = self._transcript
         if said is None or not check_proof(said.server_key, "server", said, welcome.proof):
             raise ZoneNotTrusted(
                 f"{self.broker.url} cannot prove that it is {self.broker.name!r}",
@@ -157,13 +173,13 @@ class SyncSession:
             )
         self.session = welcome.session
         places = {place.mesh: place for place in welcome.meshes}
-        told: list[FromNode] = []
+        frames: list[FromNode] = []
         for row in self._shared():
             mesh = self.meshes[row.slug] = MeshState(row)
             self._recover(mesh.lane)
             expire(self.engine, mesh.lane, self._age_hours)
-            told += self._begin(mesh, places.get(row.slug))
-        return told
+            frames += self._begin(mesh, places.get(row.slug))
+        return frames
 
     def expire(self) -> None:
         """Messages that waited for so long that the broker would not know them again are not sent
@@ -177,24 +193,22 @@ class SyncSession:
         longer are forgotten, and a pause that was ended is over.
         """
         rows = {row.slug: row for row in self._shared()}
-        told: list[FromNode] = []
-        for gone in self.meshes.keys() - rows.keys():
+        frames: list[FromNode] = []
+        for gone in sorted(self.meshes.keys() - rows.keys()):
             del self.meshes[gone]
-            told.append(Unfollow(gone))
+            frames.append(Unfollow(gone))
         for slug, row in rows.items():
             mesh = self.meshes.get(slug)
             if mesh is None or mesh.server_id != row.server_id:  # or shared anew since
                 mesh = self.meshes[slug] = MeshState(row)
-                told.append(_ask_where(mesh))
+                frames.append(_ask_where(mesh))
             mesh.paused = row.sync_paused
-        return told
+        return frames
 
     def retry(self) -> list[FromNode]:
-        """Asks again for what was refused: somebody may have put it right."""
-        troubled = [
-            mesh for mesh in self.meshes.values() if mesh.trouble is not None or mesh.snapshot
-        ]
-        return [_ask_where(mesh) for mesh in troubled]
+        """Frames that ask again for every mesh that was refused: that may have been put right."""
+        meshes = list(self.meshes.values())
+        return [_ask_where(mesh) for mesh in meshes if mesh.trouble is not None or mesh.snapshot]
 
     def _shared(self) -> list[MeshRow]:
         ours = (self.broker.url, self.broker.card)
@@ -245,25 +259,22 @@ class SyncSession:
             return None
         return sync_push.next_push(self.engine, mesh, self.policies.of(slug), room)
 
-    def next_at(self, slug: str) -> int | None:
-        """When there is something to push again, by our clock; None: when somebody writes."""
+    def look_for_due(self, slug: str) -> Due:
+        """A quick look, that may be wrong in saying that something can be pushed now."""
         mesh = self.meshes.get(slug)
         if mesh is None or not mesh.may_send:
-            return None
-        due = self.engine.read("sync.due", lambda tx: tx.outbox_next_at(mesh.lane))
+            return Due(False)
+        first = self.engine.read("sync.due", lambda tx: tx.outbox_next_at(mesh.lane))
+        if first is None:
+            return Due(False)
         now = self._now()
-        if due is None or max(due, mesh.not_before) > now or mesh.looked_to != FIRST:
-            return None if due is None else max(due, mesh.not_before)
-        # Something is due and did not go: it waits for an answer, an object or another row.
-        return mesh.retry_at
-
-    def has_due(self, slug: str) -> bool:
-        """Could something be pushed now? A quick look, that may be wrong in saying yes."""
-        mesh = self.meshes.get(slug)
-        if mesh is None or not mesh.may_send or len(mesh.inflight) >= SYNC_WINDOW_ITEMS:
-            return False
-        due = self.engine.read("sync.due", lambda tx: tx.outbox_next_at(mesh.lane))
-        return due is not None and max(due, mesh.not_before) <= self._now()
+        at: int | None = max(first, mesh.not_before)
+        is_due = max(first, mesh.not_before) <= now
+        if is_due and mesh.looked_to == FIRST:
+            # If it does not go now, it waits for an answer, an object or another row.
+            at = mesh.retry_at
+        wait_ms = None if at is None else max(1, at - now)
+        return Due(is_due and len(mesh.inflight) < SYNC_WINDOW_ITEMS, wait_ms)
 
     def on_acks(self, acks: Acks) -> list[FromNode]:
         """Answers to what was pushed. A newer epoch in them makes us ask where the mesh stands."""
@@ -288,47 +299,53 @@ class SyncSession:
         return [sha for sha in dict.fromkeys(found) if sha not in mesh.brought]
 
     def brought(self, slug: str, objects: Iterable[str]) -> None:
-        """The broker has these now, or nobody here can bring them: who waits for them may go."""
+        """The broker has these objects now, or we cannot bring them: the rows may go."""
         mesh = self.meshes.get(slug)
         if mesh is not None:
             sync_push.release(mesh, objects)
 
     def waiting(self) -> bool:
-        """Is something in flight, or could be?"""
+        """Does something wait for the broker's answer, or for objects?"""
         return any(mesh.inflight or mesh.held for mesh in list(self.meshes.values()))
 
     # --- what comes in -----------------------------------------------------------------------
 
     def on_frame(self, frame: FromBroker) -> list[FromNode]:
-        """Whatever comes after the welcome, for drivers that do one thing after the other."""
-        if isinstance(frame, Entries):
-            told: list[FromNode] = []
-            for piece in receive.pieces(receive.decode_page(frame)):
-                told = self.on_entries(piece)
-            return told
-        if isinstance(frame, Acks):
-            return self.on_acks(frame)
-        if isinstance(frame, Urgent):
-            self.on_express(frame)
-        elif isinstance(frame, MeshMoved):
-            return self.on_moved(frame)
-        elif isinstance(frame, SnapshotNeeded):
-            self.on_behind(frame)
-        elif isinstance(frame, Refusal):
-            self.on_refusal(frame)
-        elif isinstance(frame, SnapshotWanted):
-            pass  # whoever drives us brings it, or does not
-        elif isinstance(frame, QueueMessage):
-            log.warning("a message of the queue %s came that nobody asked for", frame.queue)
-        else:
-            raise BadAnswer(f"the broker sent {type(frame).__name__} where it has no place")
+        """A frame about a mesh that is neither an answer nor a page."""
+        match frame:
+            case MeshMoved():
+                return self.on_moved(frame)
+            case SnapshotNeeded():
+                self.on_behind(frame)
+            case Refusal():
+                self.on_refusal(frame)
+            case QueueMessage():
+                log.warning("a message of the queue %s came that nobody asked for", frame.queue)
+            case _:
+                raise AssertionError(f"{type(frame).__name__} has a way of its own")
         return []
 
+    def decode(self, entries: Entries) -> list[receive.DecodedPage]:
+        """The pieces of a page, each small enough for one transaction. Raises BadAnswer if it is
+        no page.
+        """
+        return list(receive.pieces(receive.decode_page(entries)))
+
+    def store_page(
+        self, piece: receive.DecodedPage, absent: Collection[str] | None
+    ) -> list[FromNode] | MissingObjects:
+        """Stores a piece if the objects that it names are here, or `absent` at the broker."""
+        if absent is None and (wanted := receive.objects_wanted(self.engine, piece)):
+            return MissingObjects(wanted)
+        try:
+            return self.on_entries(piece, absent or ())
+        except ObjectGone:  # a sweep was faster
+            return MissingObjects(receive.objects_wanted(self.engine, piece))
+
     def on_entries(
-        self, found: Entries | receive.DecodedPage, absent: Collection[str] | None = None
+        self, incoming: receive.DecodedPage, absent: Collection[str] | None = None
     ) -> list[FromNode]:
         """Stores a page and says that we have it; or asks again, if something lies before it."""
-        incoming = found if isinstance(found, receive.DecodedPage) else receive.decode_page(found)
         entries = incoming.entries
         mesh = self.meshes.get(entries.mesh)
         if mesh is None or not mesh.ready or entries.epoch < mesh.cursor.epoch:
@@ -350,17 +367,17 @@ class SyncSession:
         mesh.duplicates += taken.known
         mesh.set_aside += taken.refused
         mesh.snapshot = None
-        # Not our cursor: that may be past what this feed has told, by what we pushed ourselves.
-        told: list[FromNode] = [Confirmed(mesh.slug, entries.epoch, entries.to)]
+        # Not our cursor: that may be past what this feed has sent, by what we pushed ourselves.
+        frames: list[FromNode] = [Confirmed(mesh.slug, entries.epoch, entries.to)]
         if mesh.own and entries.to >= entries.last:
             # All that we may have lost is here again: from now on it need not be sent to us.
             epoch.found_own(self.engine, mesh.slug)
             mesh.own = False
-            told.append(self._follow(mesh))
-        return told
+            frames.append(self._follow(mesh))
+        return frames
 
     def _ask_again(self, mesh: MeshState, entries: Entries) -> list[FromNode]:
-        """Once: what was on its way when we asked leaves the same gap, and is passed over."""
+        """Asks once: pages that were on their way then leave the same gap, and are passed over."""
         mesh.gaps += 1
         if mesh.gaps > SYNC_GAPS_MAX:
             raise BadAnswer(
@@ -369,12 +386,12 @@ class SyncSession:
             )
         return [self._follow(mesh)] if mesh.gaps == 1 else []
 
-    def on_express(self, express: Urgent) -> int:
-        """Urgent messages; says how many were new."""
-        mesh = self.meshes.get(express.mesh)
-        if mesh is None or not express.rows:
+    def on_urgent(self, urgent: Urgent) -> int:
+        """Stores urgent messages; returns how many were new."""
+        mesh = self.meshes.get(urgent.mesh)
+        if mesh is None or not urgent.rows:
             return 0
-        return receive.receive_urgent(self.engine, mesh, express.rows)
+        return receive.receive_urgent(self.engine, mesh, urgent.rows)
 
     def on_moved(self, moved: MeshMoved) -> list[FromNode]:
         mesh = self.meshes.get(moved.place.mesh)
@@ -404,7 +421,7 @@ class SyncSession:
             mesh.refuse(error, self._now())
 
     def snapshot_taken(self, slug: str) -> list[FromNode]:
-        """A snapshot is in our log, and the cursor in the store stands behind it: go on there."""
+        """A snapshot was taken: follows the mesh from the cursor that it left in the store."""
         mesh = self.meshes.get(slug)
         if mesh is None:
             return []
@@ -415,17 +432,36 @@ class SyncSession:
         mesh.snapshot, mesh.gaps = None, 0
         return [self._follow(mesh)]
 
+    def refuse(self, slug: str, error: HoldfastError) -> None:
+        """Nothing more is done for a mesh until somebody looks, or it is asked for again."""
+        mesh = self.meshes.get(slug)
+        if mesh is not None:
+            mesh.refuse(error, self._now())
+
+    def note_seen(self) -> None:
+        """Writes down that the broker is there, even if it has nothing to say."""
+        slugs = [mesh.slug for mesh in list(self.meshes.values()) if mesh.trouble is None]
+        now = self._now()
+
+        def work(tx: Transaction) -> None:
+            for slug in slugs:
+                row = tx.mesh_get(slug)
+                if row is not None:
+                    tx.mesh_change(msgspec.structs.replace(row, last_sync_at=now))
+
+        self.engine.write("sync.seen", work)
+
     def known_members(self, slug: str, members: Sequence[KnownMember]) -> None:
-        """Who takes part, as the broker told."""
+        """Keeps who takes part in a mesh, as the broker says."""
         self.engine.write("sync.mates", lambda tx: tx.known_members_put(slug, members))
 
     # --- the end -----------------------------------------------------------------------------
 
     def dropped(self) -> None:
-        """The line is gone: what has no answer is pending again, and no attempt is counted."""
+        """The line is gone: rows without an answer are pending again, and no attempt is counted."""
         lanes = [mesh.lane for mesh in self.meshes.values() if mesh.inflight]
         self.meshes = {}
-        self._said, self.session = None, ""
+        self._transcript, self.session = None, ""
 
         def work(tx: Transaction) -> None:
             for lane in lanes:
@@ -435,7 +471,7 @@ class SyncSession:
             self.engine.write("sync.dropped", work)
 
     def _recover(self, lane: str) -> None:
-        """What a connection before this one left in flight, if the disk failed when it ended."""
+        """Makes rows pending that the last connection left in flight because the disk failed."""
         left = (str(OutboxState.INFLIGHT),)
         if self.engine.read("sync.recover", lambda tx: tx.outbox_list(lane, left, 0, 1)):
             self.engine.write("sync.recover", lambda tx: tx.outbox_recover(lane))

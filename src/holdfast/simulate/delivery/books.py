@@ -57,7 +57,7 @@ class MeshBook:
     rows: list[BookRow] = field(default_factory=list)
     seqs: dict[bytes, int] = field(default_factory=dict)
     ever: dict[tuple[int, int], bytes] = field(default_factory=dict)
-    """By epoch and seq, whatever became of it."""
+    """Every id that was ever accepted, by epoch and seq."""
     gone: set[bytes] = field(default_factory=set)
     """Messages that the broker has swept, in their time."""
     over: set[bytes] = field(default_factory=set)
@@ -66,7 +66,7 @@ class MeshBook:
     looked_at: int = 0
     """When the broker was last looked at, by the clock of the world; not while its disk fails."""
     since: dict[bytes, int] = field(default_factory=dict)
-    """It was accepted after that, by the same clock."""
+    """By id: a time by the same clock, after which it was accepted."""
     forgotten: set[int] = field(default_factory=set)
     """Seqs whose ids the broker does not remember any more."""
     places: dict[str, BookPlace] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class MeshBook:
         return problems
 
     def went_back(self, rows: list[BookRow]) -> None:
-        """The broker is what it was when it held these."""
+        """The broker went back to the time when it held these rows."""
         same = sum(1 for a, b in zip(self.rows, rows, strict=False) if a.id == b.id)
         self.rows = list(rows)
         self.seqs = {row.id: seq for seq, row in enumerate(rows, 1)}
@@ -127,7 +127,7 @@ class Books:
     # --- the broker ---------------------------------------------------------------------------
 
     def look(self, broker_machine: BrokerMachine) -> list[str]:
-        """What is new at the broker; says what is wrong with it."""
+        """Notes what is new at the broker; returns what is wrong with it."""
         problems: list[str] = []
         for slug in self.to_come:
             if (
@@ -164,7 +164,7 @@ class Books:
     # --- nodes --------------------------------------------------------------------------------
 
     def look_at_node(self, peer: str, log: LogHistory, tx: Reader) -> list[str]:
-        """After something that a node did."""
+        """Checks a node after something that it did; returns what is wrong."""
         problems = self._inbox(peer, tx)
         for book in self.meshes.values():
             row = tx.mesh_get(book.slug)

@@ -1,9 +1,9 @@
 """The broker of a simulated world: the real one, on a machine whose disk and clock fail.
 
-Desk, counter, connections and their talks are those of a broker process. Only the line and the loop
-are played: frames come from and go to a `Wire`, and the loop's clock is the world's. The desk never
-waits, so whatever was begun has ended when an activity ends; and nothing leaves before that, so
-nobody hears an answer that was given after the machine's death.
+Store, acceptor, connections and sessions are those of a broker process. Only the line and the loop
+are played: frames come from and go to a `Wire`, and the loop's clock is the world's. The store
+never waits, so whatever was begun has ended when an activity ends; and nothing leaves before that,
+so no node gets an answer that was given after the machine's death.
 """
 
 from __future__ import annotations
@@ -91,17 +91,17 @@ class WireEnd:
             self.connection.closed(code)
 
     def proved(self) -> None:
-        """Its nodes send nothing large before that."""
+        """Nodes of this world send nothing large before their hello."""
 
     def pause(self) -> None:
-        """The world sends so little that nobody has to wait."""
+        """So little is sent in this world that no limit is reached."""
 
     def resume(self) -> None:
-        """As above."""
+        """Nothing was paused."""
 
 
 class _InOrder(dict[Any, None]):
-    """A set that is gone through in the same order in every run."""
+    """A set whose order is the same in every run."""
 
     def add(self, one: Any) -> None:
         self[one] = None
@@ -142,24 +142,23 @@ class _Broker(Broker):
         return self._world.ticks
 
     async def run(self, work: Callable[..., Any], *args: Any) -> Any:
-        """Here and now: another thread would have a time of its own."""
+        """Runs at once: another thread would have a time of its own."""
         return work(*args)
 
     def session(self, listener: str) -> Session:
         return Session(
             self.store,
-            self.accepting,
             self.me,
             NO_CERTIFICATE,
             self.source.now_ms,
             self._rng.randbytes,
             new_id=self.source.new_id,
-            by_word=lambda mesh: True,
+            may_begin_epoch=lambda mesh: True,
         )
 
 
 class Faults(logging.Handler):
-    """Hears what the code itself calls a fault of ours."""
+    """Collects what the code itself logs as a fault of ours."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -175,12 +174,12 @@ class BrokerMachine(Machine):
 
     def __init__(self, world: World, folder: Path) -> None:
         super().__init__(world, HUB, folder)
-        self.home = self.home.parent / "desk"
+        self.home = self.home.parent / "store"
         self.store: SqliteBrokerStore | None = None
         self.broker: _Broker | None = None
         self.loop: Loop | None = None
         self.leaving: list[tuple[Any, bytes | int]] = []
-        """What goes out when the activity has ended: frames, and codes of wires that are closed."""
+        """What leaves when the activity has ended: frames, and codes of wires that are closed."""
         self.ends: dict[int, WireEnd] = {}
         self.clean = True
         """The last process ended well."""
@@ -219,7 +218,7 @@ class BrokerMachine(Machine):
         self.since_start.clear()
 
     async def _open(self, store: SqliteBrokerStore) -> None:
-        """In the order of `serve`."""
+        """Opens the store and starts the broker, in the order of the daemon."""
         await store.open(self.clock.now_ms())
         await store.set_mode("retention_scoped", ID_DAYS)
         self.broker = _Broker(self, store, self._identity, self._chance)
@@ -262,7 +261,7 @@ class BrokerMachine(Machine):
     # --- work ---------------------------------------------------------------------------------
 
     def work(self, begin: Callable[[SqliteBrokerStore], Coroutine[Any, Any, T]]) -> T:
-        """One call of the desk and what follows from it; raises `Died`, or what the call does."""
+        """One call of the store and what follows; raises `Died`, or what the call raises."""
         store, loop = self.store, self.loop
         assert store is not None
         assert loop is not None
@@ -278,7 +277,7 @@ class BrokerMachine(Machine):
                 begin(self.store, *args).send(None)
             except StopIteration as done:
                 return cast(T, done.value)
-        raise AssertionError("a desk never waits")
+        raise AssertionError("a store on SQLite never waits")
 
     def open_wire(self, wire: Any) -> None:
         assert self.broker is not None
@@ -301,7 +300,7 @@ class BrokerMachine(Machine):
             self._in_loop(lambda: connection.closed(1006))
 
     def tick(self) -> None:
-        """What its clockwork does, about once a second in life."""
+        """What a broker process does about once a second."""
         assert self.broker is not None
         connections = list(self.broker.connections)
         self._in_loop(lambda: _tick_all(connections))
@@ -315,7 +314,7 @@ class BrokerMachine(Machine):
             self.loop.settle(upkeep.collect())
 
     def sweep_asked(self) -> None:
-        """As the command does it."""
+        """Sweeps because an operator asks for it."""
         self.work(lambda store: sweep_asked(store, self.clock.now_ms()))
 
     @property
@@ -336,7 +335,7 @@ class BrokerMachine(Machine):
     # --- copies -------------------------------------------------------------------------------
 
     def copy_to(self, target: Path) -> None:
-        """As a backup of a running database is made."""
+        """Copies the running database, as a backup does."""
         assert self.store is not None
         target.mkdir()
         with self.weather.fine():
@@ -356,7 +355,7 @@ def _tick_all(connections: Iterable[Connection]) -> None:
 
 
 def _identity(folder: Path) -> Identity:
-    """Beside the disk that fails: its files are never written again."""
+    """The broker's key and name, beside the disk that fails: they are never written again."""
     place = folder / "hub-identity"
     place.mkdir(mode=0o700)
     for name, content in ((KEY, SEED), (NAME, HUB.encode())):

@@ -19,6 +19,7 @@ from holdfast.simulate.world.machine import Died, Machine
 from holdfast.storage.broker.sqlite import SqliteBrokerStore
 
 T = TypeVar("T")
+StoreCall = Callable[[SqliteBrokerStore], Coroutine[Any, Any, T]]
 
 
 class BrokerWorld(NodeWorld):
@@ -29,7 +30,7 @@ class BrokerWorld(NodeWorld):
     queues: QueueTakers
     ends: dict[str, NodeEnd]
 
-    def begin_hub(self) -> None:
+    def begin_broker(self) -> None:
         """What is known of the broker before it first starts."""
         self._faults = Faults()
         self._wires = 0
@@ -43,37 +44,39 @@ class BrokerWorld(NodeWorld):
         self._wires += 1
         return Wire(self, self._wires, end)
 
-    def hub_opens(self, wire: Wire) -> None:
-        self._on_hub("connect", lambda: self.broker_machine.open_wire(wire))
+    def broker_opens(self, wire: Wire) -> None:
+        self._on_broker("connect", lambda: self.broker_machine.open_wire(wire))
 
-    def hub_hears(self, wire: Wire, raw: bytes) -> None:
-        self._on_hub("frame", lambda: self.broker_machine.hear(wire, raw))
+    def broker_receives(self, wire: Wire, raw: bytes) -> None:
+        self._on_broker("frame", lambda: self.broker_machine.hear(wire, raw))
 
-    def hub_hung_up(self, wire: Wire) -> None:
-        self._on_hub("hang up", lambda: self.broker_machine.hung_up(wire))
+    def broker_loses(self, wire: Wire) -> None:
+        self._on_broker("hang up", lambda: self.broker_machine.hung_up(wire))
 
-    def hub_ticks(self) -> None:
-        self._on_hub("tick", self.broker_machine.tick)
+    def broker_ticks(self) -> None:
+        self._on_broker("tick", self.broker_machine.tick)
 
-    def hub_sweeps(self, *, asked: bool = False) -> None:
-        """By its clockwork, or because somebody says so."""
+    def broker_sweeps(self, *, asked: bool = False) -> None:
+        """The broker sweeps by itself, or because an operator asked (`asked`)."""
         if self.broker_machine.is_well:
             self.queues.look()
             self._sweeping = True
             self._swept_early = self._swept_early or self.broker_machine.is_far_ahead
-            self._on_hub(
+            self._on_broker(
                 "sweep", self.broker_machine.sweep_asked if asked else self.broker_machine.sweep
             )
         self.note_swept()
 
     def note_swept(self) -> None:
-        """Also when it died of it, half-way."""
+        """Notes what is gone since a sweep began, also if the broker died in the middle of it."""
         if self._sweeping and self.broker_machine.is_well:
             early, self._sweeping, self._swept_early = self._swept_early, False, False
             self.expect(self.books.swept(self.broker_machine, early=early))
 
-    def hub_does(self, what: str, work: Callable[[SqliteBrokerStore], Coroutine[Any, Any, T]]) -> T:
-        """One call of the desk; raises what it does, `Died`, or Unreachable if it is down."""
+    def broker_does(
+        self, what: str, work: Callable[[SqliteBrokerStore], Coroutine[Any, Any, T]]
+    ) -> T:
+        """One call of the store; raises what that raises, `Died`, or Unreachable if it is down."""
         if not self.broker_machine.up:
             raise Unreachable("the broker is down")
         try:
@@ -82,13 +85,13 @@ class BrokerWorld(NodeWorld):
             self.mark_death(self.broker_machine, what)
             raise
         except HoldfastError as error:
-            self._hub_trouble(what, error)
-            self.after_hub()
+            self._broker_trouble(what, error)
+            self.after_broker()
             raise
-        self.after_hub()
+        self.after_broker()
         return found
 
-    def _on_hub(self, what: str, act: Callable[[], None]) -> None:
+    def _on_broker(self, what: str, act: Callable[[], None]) -> None:
         if not self.broker_machine.up:
             return
         self.broker_machine.since_start.add(what)
@@ -98,15 +101,15 @@ class BrokerWorld(NodeWorld):
             self.mark_death(self.broker_machine, what)
             return
         except HoldfastError as error:
-            self._hub_trouble(what, error)
-        self.after_hub()
+            self._broker_trouble(what, error)
+        self.after_broker()
 
-    def _hub_trouble(self, what: str, error: HoldfastError) -> None:
-        # Whether it has to start again the desk itself says.
+    def _broker_trouble(self, what: str, error: HoldfastError) -> None:
+        # Whether it has to start again is for the store to say.
         self.note(f"the broker has trouble with {what}: {type(error).__name__}")
 
-    def after_hub(self) -> None:
-        """What the broker said leaves, and what it did is looked at."""
+    def after_broker(self) -> None:
+        """Sends what the broker said, and checks what it did against the books."""
         broker_machine = self.broker_machine
         if self._faults.heard:
             self.break_off(f"a fault of the broker: {self._faults.heard[0]}")
@@ -143,7 +146,7 @@ class BrokerWorld(NodeWorld):
         super().mark_death(machine, op)
 
     def hang_up_all(self) -> None:
-        """The broker's process is gone: nodes hear of it, sooner or later."""
+        """The broker's process is gone: nodes notice it, sooner or later."""
         for end in self.ends.values():
             if end.wire is not None:
                 end.wire.broker_hangs_up(1006)
@@ -165,12 +168,12 @@ class BrokerWorld(NodeWorld):
             wait = self.rng.randrange(1, RESTART_MS_MAX)
             self.at(wait, self._start_if_down, machine, name="start")
             return False
-        self.after_hub()
+        self.after_broker()
         self.note_swept()
-        self.look_into_hub()
+        self.look_into_broker()
         return True
 
-    def look_into_hub(self) -> None:
+    def look_into_broker(self) -> None:
         if self.broker_machine.is_well:
             self.expect([*self.books.audit(self.broker_machine), *self.queues.lost()])
 

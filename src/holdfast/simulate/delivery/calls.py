@@ -1,7 +1,7 @@
 """What a node of a simulated world asks its broker for over HTTP: objects, members, snapshots.
 
-Each call reaches the desk, or is lost before, or its answer is lost after: the caller hears the
-same of both. The broker may die in the middle of one.
+Each call reaches the broker's store, or is lost before, or its answer is lost after: the caller
+meets the same error in both cases. The broker may die in the middle of one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from holdfast.broker.access import mesh_position, require_member, require_mesh
 from holdfast.node.broker_client.client import BrokerClient, NewInvite, Snapshot
 from holdfast.node.broker_client.objects import BrokerObjects
 from holdfast.node.core.engine import NodeEngine
-from holdfast.protocol.broker_http import SnapshotBegun, Standing
+from holdfast.protocol.broker_http import Member, SnapshotBegun, Standing
 from holdfast.rules.broker_rows import MEMBER_GRANTS, InviteRow, SnapshotRow
 from holdfast.rules.errors import (
     Broken,
@@ -28,7 +28,6 @@ from holdfast.rules.errors import (
 from holdfast.rules.ids import id_text
 from holdfast.rules.invites import SECRET_BYTES, Invite, digest, format_invite
 from holdfast.rules.limits import HOUR_MS, INVITE_HOURS
-from holdfast.rules.rows import KnownMember
 from holdfast.simulate.delivery.broker_machine import CARD, URL
 from holdfast.simulate.world.machine import Died
 from holdfast.storage.broker.port import BrokerStore
@@ -41,13 +40,13 @@ T = TypeVar("T")
 Work = Callable[[SqliteBrokerStore], Coroutine[Any, Any, T]]
 
 THEIRS: Final = (Broken, Unknown, DiskFull, StoreBusy, StoreClosed)
-"""Trouble with the broker's own disk, as a node hears of it: it is not there."""
+"""Errors of the broker's own disk: to a node they look as if the broker were not there."""
 PIECE_BYTES: Final = 48 * 1024
 LOST: Final = 0.5
-"""Of the calls that fail, so many are lost on their way there; of the others the answer is."""
+"""Which part of the failing calls is lost on the way there; of the others the answer is."""
 
 
-class SimulatedBrokerRequests(BrokerClient):
+class SimulatedBrokerClient(BrokerClient):
     """One node's calls. `key` is who asks."""
 
     def __init__(self, world: DeliveryWorld, peer: str, key: bytes) -> None:
@@ -61,7 +60,7 @@ class SimulatedBrokerRequests(BrokerClient):
         if lost and self._rng.random() < LOST:
             raise Unreachable("it does not get there")
         try:
-            found = world.hub_does("call", work)
+            found = world.broker_does("call", work)
         except Died:
             raise Unreachable("the broker died meanwhile") from None
         except THEIRS as error:
@@ -126,11 +125,14 @@ class SimulatedBrokerRequests(BrokerClient):
 
         return self.call(work)
 
-    def known_members(self, mesh: str) -> list[KnownMember]:
-        async def work(store: BrokerStore) -> list[KnownMember]:
+    def members(self, mesh: str) -> list[Member]:
+        async def work(store: BrokerStore) -> list[Member]:
             await require_member(store, mesh, self._me)
             return [
-                KnownMember(mesh=mesh, key=row.key, name=row.name, grants=tuple(sorted(row.grants)))
+                Member(
+                    *(row.key.hex(), row.name, tuple(sorted(row.grants)), row.added_at),
+                    *(row.got_epoch, row.got_seq, row.seen_at),
+                )
                 for row in await store.member_list(mesh)
             ]
 
@@ -206,7 +208,7 @@ class SimulatedBrokerRequests(BrokerClient):
 class _Objects(BrokerObjects):
     """The objects of one mesh, as `pull_objects` asks for them."""
 
-    def __init__(self, calls: SimulatedBrokerRequests, mesh: str) -> None:
+    def __init__(self, calls: SimulatedBrokerClient, mesh: str) -> None:
         self._asked, self._of = calls, mesh
 
     def object_size(self, sha: str) -> int | None:
@@ -220,7 +222,7 @@ class _Objects(BrokerObjects):
 
 
 async def _nothing(store: SqliteBrokerStore) -> None:
-    """Whoever says hello asks for nothing yet."""
+    """A hello asks the store for nothing."""
 
 
 def _told(row: SnapshotRow) -> Snapshot:

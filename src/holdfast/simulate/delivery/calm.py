@@ -22,7 +22,7 @@ REASONS: Final = frozenset({UnknownDestination.code, EXPIRED})
 
 
 def left(world: DeliveryWorld, peer: str) -> list[str]:
-    """What a node and its broker have still to tell each other."""
+    """What has still to go from a node to the broker or back."""
 
     def look(tx: Reader) -> list[str]:
         problems = []
@@ -42,7 +42,7 @@ def left(world: DeliveryWorld, peer: str) -> list[str]:
 
 
 def compare(world: DeliveryWorld) -> None:
-    world.look_into_hub()
+    world.look_into_broker()
     world.expect(world.books.undelivered())
     for peer in world.machines:
         world.expect(world.books.unseen(peer, world.chronicles[peer]))

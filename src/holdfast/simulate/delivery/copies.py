@@ -29,12 +29,12 @@ KEPT_MAX: Final = 3
 
 
 class Copies:
-    """All copies that there are."""
+    """The copies of the broker and of nodes that were made in this world."""
 
     def __init__(self, world: DeliveryWorld) -> None:
         self._world = world
         self._broker_machine: list[tuple[int, Path, dict[str, list[BookRow]]]] = []
-        """When it was made, where it is, what each mesh held."""
+        """Copies of the broker: when each was made, where it is, what each mesh held."""
         self._nodes: dict[str, list[tuple[Path, list[Seen]]]] = {}
 
     def _place(self, what: str) -> Path:
@@ -43,13 +43,13 @@ class Copies:
         return world.broker_machine.home.parent.parent / f"{what}-copy-{world.happened['copy']}"
 
     def forget(self) -> None:
-        """They have become older than what the logs of nodes still hold."""
+        """Drops all copies: they are older than what the logs of nodes still hold."""
         self._broker_machine.clear()
         self._nodes.clear()
 
     # --- the broker -----------------------------------------------------------------------------
 
-    def copy_hub(self) -> None:
+    def copy_broker(self) -> None:
         world = self._world
         if not world.broker_machine.is_well:
             return
@@ -59,8 +59,8 @@ class Copies:
         self._broker_machine.append((world.ticks, target, held))
         del self._broker_machine[:-KEPT_MAX]
 
-    def hub_goes_back(self, rng: random.Random) -> None:
-        """Somebody puts a copy in the place of the broker's files."""
+    def broker_goes_back_to_copy(self, rng: random.Random) -> None:
+        """An operator puts a copy in the place of the broker's files."""
         world, broker_machine = self._world, self._world.broker_machine
         young = [
             one
@@ -72,7 +72,7 @@ class Copies:
         if not broker_machine.is_well or not young:
             return
         _, source, held = rng.choice(young)
-        world.look_into_hub()
+        world.look_into_broker()
         if not self._stops(broker_machine):
             return
         world.hang_up_all()
@@ -100,8 +100,8 @@ class Copies:
                 world.break_off(f"the broker went back unseen: {slug} is in {before[slug]}")
         world.queues.went_back()
         world.books.swept(broker_machine)
-        world.after_hub()
-        world.look_into_hub()
+        world.after_broker()
+        world.look_into_broker()
 
     def _stops(self, machine: Machine) -> bool:
         world = self._world

@@ -1,14 +1,13 @@
 """A world of delivery: nodes that share meshes through a broker, and everything that goes wrong.
 
-Nodes are those of `holdfast.simulate.nodes.nodes`, with their real sync (`delivery_node`); the
-broker is the real one on a machine of its own (`delivery_hub`). Between them are wires that are cut
-at any frame and calls whose answers are lost (`delivery_wires`, `delivery_calls`). Machines die in
-the middle of anything; the broker and nodes go back to older copies (`delivery_copies`); members
-are removed and come back; what is old is swept. A mesh is published and joined meanwhile
-(`delivery_publish`); everybody sleeps for longer than ids are remembered, and the broker's clock
-shows a day that is weeks ahead (`delivery_time`).
+Nodes are those of `holdfast.simulate.nodes.nodes`, with their real sync (`node_end`); the broker is
+the real one on a machine of its own (`broker_machine`). Between them are wires that are cut at any
+frame and calls whose answers are lost (`wires`, `calls`). Machines die in the middle of anything;
+the broker and nodes go back to older copies (`copies`); members are removed and come back; what is
+old is swept. A mesh is published and joined meanwhile (`publish`); everybody sleeps for longer than
+ids are remembered, and the broker's clock shows a day that is weeks ahead (`time`).
 
-What must hold meanwhile is stated in `delivery_books` and `delivery_queues`. In the end
+What must hold meanwhile is stated in `books` and `queues`. In the end
 
 * every node stands where the broker stands, and all hold the same rows;
 * what a node has written and still has is at the broker, once;
@@ -87,7 +86,7 @@ HOURS: Final = 6
 SETTLE_ROUNDS_MAX: Final = 40
 SETTLE_ROUND_MS: Final = 10 * 60 * SECOND_MS
 PATIENCE: Final = (DiskFull, Unknown, StoreFailed, StoreBusy, StoreClosed, Unreachable, NotAllowed)
-"""What a sync may meet with: its own disk, a line that breaks, and being removed."""
+"""Errors that may end a connection: of the node's own disk, of the line, of a removed member."""
 
 
 class DeliveryWorld(BrokerWorld):
@@ -111,7 +110,7 @@ class DeliveryWorld(BrokerWorld):
         self.slept_at: int | None = None
         """When everybody fell asleep. Since then somebody looks after the broker, and sweeps."""
         self.is_calm = False
-        self.begin_hub()
+        self.begin_broker()
 
     def topology(self) -> list[SimulatedLink]:
         return []
@@ -137,7 +136,7 @@ class DeliveryWorld(BrokerWorld):
             self.ends[peer] = NodeEnd(self, machine, self.keys[peer])
             self.ends[peer].connect()
         self.publication.prepare()
-        self.after_hub()
+        self.after_broker()
         self.run(until=self.ticks + 10 * SECOND_MS)
         return self
 
@@ -195,7 +194,7 @@ class DeliveryWorld(BrokerWorld):
     # --- nodes ----------------------------------------------------------------------------------
 
     def sync_on(self, machine: Machine, act: Callable[[NodeEngine], T]) -> T | None:
-        """A node syncs; None if its disk, its line or its machine failed meanwhile."""
+        """Lets a node do something; None if its disk, its line or its machine failed meanwhile."""
         if not machine.up:
             return None
         try:
@@ -209,12 +208,33 @@ class DeliveryWorld(BrokerWorld):
             self.break_off(f"the sync of {machine.peer} ends: {type(error).__name__}: {error}")
         return None
 
+    def carry_out(self, machine: Machine, run: Callable[[], T]) -> T | HoldfastError:
+        """A node carries out an effect of its sync. Returns its result, or the error that it met;
+        raises `Died`.
+        """
+        try:
+            return self._act(machine, lambda node: run())
+        except Died:
+            self.mark_death(machine, "sync")
+            raise
+        except HoldfastError as error:
+            self._note_trouble(machine, "sync", error)
+            self.observe(machine)
+            return error
+
+    def sync_ended(self, machine: Machine, error: Exception | None) -> None:
+        """A connection is over. Only some errors may be the reason; others are faults of ours."""
+        if isinstance(error, Unreachable) and "does not answer" in error.message:
+            self.happened["no answer"] += 1
+        if not isinstance(error, PATIENCE):
+            self.break_off(f"the sync of {machine.peer} ends: {type(error).__name__}: {error}")
+
     def took_snapshot(self, peer: str, mesh: str) -> None:
         """A node has a snapshot in place of the changes that it holds."""
         found = self.broker_machine.peek(lambda store: store.snapshot_get(mesh))
         assert found is not None
         if mesh not in self.books.meshes:
-            self.after_hub()
+            self.after_broker()
         book = self.books.meshes[mesh]
         book.jumped[peer] = max(book.jumped.get(peer, 0), min(found.seq, book.seq))
         self.happened["snapshot taken"] += 1
@@ -239,17 +259,17 @@ class DeliveryWorld(BrokerWorld):
     # --- people ---------------------------------------------------------------------------------
 
     def remove_member(self, peer: str, mesh: str) -> bool:
-        now = self.broker_machine.clock.now_ms()
+        key, now = self.keys[peer], self.broker_machine.clock.now_ms()
         book = self.books.meshes[mesh]
 
         def excuse() -> None:
-            """What topics would have brought it does not come any more."""
+            """Messages of topics are no longer owed to it."""
             for at, row in enumerate(book.rows):
                 if row.kind == "topic":
                     book.rows[at] = row._replace(entitled=row.entitled - {peer})
 
         try:
-            self.hub_does("remove", lambda store: store.member_remove(mesh, self.keys[peer], now))
+            self.broker_does("remove", lambda store: store.member_remove(mesh, key, now))
         except (Died, *PATIENCE):
             if self.broker_machine.up:
                 return False
@@ -258,7 +278,7 @@ class DeliveryWorld(BrokerWorld):
 
     def admit(self, peer: str, mesh: str) -> bool:
         try:
-            self.hub_does("admit", lambda store: self._admit(store, mesh, peer))
+            self.broker_does("admit", lambda store: self._admit(store, mesh, peer))
         except (Died, *PATIENCE):
             return False
         return True
@@ -284,9 +304,9 @@ class DeliveryWorld(BrokerWorld):
             for end in self.ends.values():
                 end.look()
             self.run(until=self.ticks + SETTLE_ROUND_MS // 2)
-            self.hub_ticks()
+            self.broker_ticks()
             self.run(until=self.ticks + SETTLE_ROUND_MS // 2)
-            self.hub_ticks()
+            self.broker_ticks()
             rest = [line for peer in self._peers for line in left(self, peer)]
             rest += self.publication.left()
             if not rest:

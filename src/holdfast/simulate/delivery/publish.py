@@ -5,7 +5,7 @@ Machines die in the middle of it more often than of anything else. Before, the o
 some; if its log has forgotten that, the mesh goes as a snapshot, else through the outbox.
 
 What must hold: there is one such mesh at the broker, of this owner and under the id that it was
-told; everybody has joined it; and in the end all hold the same rows (`delivery_calm`).
+told; everybody has joined it; and in the end all hold the same rows (`calm`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.node.upkeep.sweep import Ttl
 from holdfast.rules.errors import EpochMismatch, InviteEnded
 from holdfast.rules.invites import Invite, parse_invite
 from holdfast.rules.rows import Entry
-from holdfast.simulate.delivery.calls import SimulatedBrokerRequests
+from holdfast.simulate.delivery.calls import SimulatedBrokerClient
 from holdfast.simulate.nodes.nodes import running
 from holdfast.simulate.world.machine import Death, Machine
 from holdfast.simulate.world.workload import Answers, WorkItem, Workload
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 NOTES: Final = "notes"
 WRITTEN_BEFORE: Final = 12
 DEATHS: Final = 0.7
-"""So many of the attempts begin with a doomed machine."""
+"""Which part of the attempts begins with a machine that will die."""
 DEATH_CALLS_MAX: Final = (12, 50)
-"""Within so many calls of its disk: one phase is a few of them, all are some forty."""
+"""Within how many disk calls it dies: one phase takes a few, all together about forty."""
 DEATH_KINDS: Final[tuple[Death, ...]] = ("kill", "power")
 
 
@@ -71,7 +71,7 @@ class Publication:
             self._world.perform(machine, WorkItem("sweep", (), _sweep(ttl)))
 
     def turn(self) -> None:
-        """Somebody begins, or goes on."""
+        """The owner publishes, or another node joins; both go on where they were cut off."""
         if not self._way:
             return
         if not self._published:
@@ -96,7 +96,7 @@ class Publication:
         ]
 
     def work(self) -> None:
-        """Somebody writes to it, whether it is shared yet or not."""
+        """A member writes to the mesh, whether it is shared yet or not."""
         if self._way:
             peer = self._rng.choice([self._owner, *self._joined])
             machine = self._world.machines[peer]
@@ -165,7 +165,7 @@ class Publication:
         return done
 
     def took(self, peer: str) -> None:
-        """It has the broker's snapshot, if there is one."""
+        """A node has taken the broker's snapshot, if there is one."""
         world = self._world
         if (
             world.broker_machine.up
@@ -173,8 +173,8 @@ class Publication:
         ):
             world.took_snapshot(peer, NOTES)
 
-    def _calls(self, peer: str) -> SimulatedBrokerRequests:
-        return SimulatedBrokerRequests(self._world, peer, self._world.keys[peer])
+    def _calls(self, peer: str) -> SimulatedBrokerClient:
+        return SimulatedBrokerClient(self._world, peer, self._world.keys[peer])
 
     # --- what must hold -----------------------------------------------------------------------
 

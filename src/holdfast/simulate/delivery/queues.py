@@ -14,7 +14,7 @@ from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import LeaseEnded, NotAllowed, Unreachable
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import SECOND_MS
-from holdfast.simulate.delivery.calls import SimulatedBrokerRequests
+from holdfast.simulate.delivery.calls import SimulatedBrokerClient
 from holdfast.storage.broker.sqlite import SqliteBrokerStore
 from holdfast.storage.broker.sqlite.inspect import queued
 
@@ -35,9 +35,9 @@ class QueueTakers:
         self._world = world
         self._rng: random.Random = world.fork("queues")
         self.finished: dict[bytes, None] = {}
-        """Whoever had it was told that it is finished."""
+        """Messages whose taker got the answer that they are finished."""
         self.perhaps: dict[bytes, None] = {}
-        """Somebody asked for that, and heard nothing."""
+        """Messages whose taker asked for that, and got no answer."""
         self.dead: dict[bytes, None] = {}
 
     def went_back(self) -> None:
@@ -46,7 +46,7 @@ class QueueTakers:
         self.finished = {}
 
     def take(self, peer: str, mesh: str) -> None:
-        """Somebody takes what there is, and finishes it after a while, perhaps too late."""
+        """A node takes what there is, and finishes it after a while, perhaps too late."""
         world = self._world
         leases = [self._rng.randbytes(LEASE_BYTES) for _ in range(MOST)]
         key = world.ends[peer].key
@@ -58,7 +58,7 @@ class QueueTakers:
             )
 
         try:
-            taken = SimulatedBrokerRequests(world, peer, key).call(work)
+            taken = SimulatedBrokerClient(world, peer, key).call(work)
         except (Unreachable, NotAllowed):
             return
         for one in taken:
@@ -81,7 +81,7 @@ class QueueTakers:
             return await settle_messages(store, mesh, QUEUE, one.seq, one.lease, how, "no", now)
 
         try:
-            SimulatedBrokerRequests(world, peer, key).call(work)
+            SimulatedBrokerClient(world, peer, key).call(work)
         except Unreachable:
             if how == "done" and theirs:
                 self.perhaps[id] = None

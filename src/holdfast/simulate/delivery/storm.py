@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.simulate.delivery.delivery import DeliveryWorld
 
 HUB_FAULTS: Final = 0.4
-"""Of the faults of machines, so many meet the broker."""
+"""Which part of the faults of machines meets the broker."""
 LOOK_MS_MAX: Final = 40 * MINUTE_MS
 TICK_MS_MAX: Final = 20 * MINUTE_MS
 SWEEP_MS_MAX: Final = 2 * HOUR_MS
@@ -42,8 +42,8 @@ class DeliveryStorm(Storm):
         found: dict[str, Callable[[], None]] = {"cut a wire": self._cut}
         if traits.broker_goes_back:
             found |= {
-                "copy the broker": world.copies.copy_hub,
-                "the broker goes back": lambda: world.copies.hub_goes_back(self._rng),
+                "copy the broker": world.copies.copy_broker,
+                "the broker goes back": lambda: world.copies.broker_goes_back_to_copy(self._rng),
             }
         if traits.nodes_go_back:
             found |= {"copy a node": self._copy, "a node goes back": self._go_back}
@@ -55,7 +55,7 @@ class DeliveryStorm(Storm):
 
     def begin(self) -> None:
         super().begin()
-        self._every(TICK_MS_MAX, self._world.hub_ticks, "the broker ticks")
+        self._every(TICK_MS_MAX, self._world.broker_ticks, "the broker ticks")
         self._every(SWEEP_MS_MAX, partial(sweep, self._world), "the broker sweeps")
         self._every(EVENT_MS_MAX, self._event, "something happens")
         for peer, machine in self._world.machines.items():
@@ -68,7 +68,7 @@ class DeliveryStorm(Storm):
         if self._world.traits.sleeping:
             self._soon(SLEEP_WITHIN_MS, partial(evening, self._world, self._rng), "an evening")
         if self._world.traits.broker_goes_back:
-            self._world.copies.copy_hub()
+            self._world.copies.copy_broker()
         if self._world.traits.nodes_go_back:
             self._copy()
 

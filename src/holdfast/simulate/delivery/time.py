@@ -1,9 +1,9 @@
 """Time in a world of delivery: everybody sleeps for days, and the broker's clock is weeks ahead.
 
 **Sleep.** Everybody is asleep for longer than the broker remembers ids. Lines do not survive it.
-When all wake, whoever looks after the broker sweeps. What nodes had still to send then: changes go
-as ever, for whoever meets one twice knows it; messages must not, for nobody could tell a second one
-from the first.
+When all wake, an operator sweeps the broker. What nodes had still to send then: changes go as ever,
+for a node that gets one twice knows it; messages must not, for nobody could tell a second one from
+the first.
 
 **Far ahead.** The broker's clock shows a day that is weeks ahead, for a while. Nothing may be swept
 by it.
@@ -69,13 +69,13 @@ def sleep(world: DeliveryWorld, rng: random.Random) -> None:
 
 
 def sweep(world: DeliveryWorld) -> None:
-    """The clockwork does it; after a sleep it waits, and whoever looks after the broker does."""
+    """The broker sweeps by itself. After a sleep it does not trust its clock; an operator asks."""
     asked = world.slept_at is not None and not world.broker_machine.is_far_ahead
-    world.hub_sweeps(asked=asked)
+    world.broker_sweeps(asked=asked)
 
 
 def run_ahead(world: DeliveryWorld, rng: random.Random) -> None:
-    """The broker's clock alone."""
+    """The broker's clock, and no other, shows a day that is weeks ahead."""
     world.happened["far ahead"] += 1
     world.broker_machine.clock.frozen_ms = None
     world.broker_machine.clock.skew_ms = AHEAD_MS

@@ -32,7 +32,7 @@ class Wire:
     def up(self, raw: bytes) -> None:
         """To the broker."""
         if self._passes((self.peer, HUB)):
-            self._send("up", lambda: self._world.hub_hears(self, raw))
+            self._send("up", lambda: self._world.broker_receives(self, raw))
 
     def down(self, raw: bytes) -> None:
         """To the node."""
@@ -40,21 +40,21 @@ class Wire:
             self._send("down", lambda: self._end.hear(self, raw))
 
     def node_hangs_up(self) -> None:
-        """The broker hears of it behind all that was sent before."""
-        self._send("up", lambda: self._world.hub_hung_up(self))
+        """The broker gets to know it behind all that was sent before."""
+        self._send("up", lambda: self._world.broker_loses(self))
 
     def broker_hangs_up(self, code: int) -> None:
         self._send("down", lambda: self._end.hung_up(self, code))
 
     def cut(self) -> None:
-        """From now on nothing passes; nobody knows yet."""
+        """From now on nothing passes; both ends notice later."""
         if self.is_cut:
             return
         self.is_cut = True
         self._world.happened["cut"] += 1
         self._world.note(f"wire {self.number} of {self.peer} is cut")
         for name, act in (
-            ("the broker", lambda: self._world.hub_hung_up(self)),
+            ("the broker", lambda: self._world.broker_loses(self)),
             (self.peer, lambda: self._end.hung_up(self, 1006)),
         ):
             late = self._rng.randrange(1, NOTICE_MS_MAX)

@@ -15,7 +15,7 @@ TOPIC: Final = "news"
 NOWHERE: Final = "nowhere"
 """A topic that nobody has declared."""
 MESSAGES: Final = 0.45
-"""Of all work, so much is a message."""
+"""Which part of the work is a message."""
 SEND: Final = "message.send"
 
 

@@ -63,7 +63,7 @@ def _settle(session: CommandSession, mesh: str, patience_s: int | None) -> SyncO
             paths,
             mesh,
             patience_ms=patience_ms,
-            told=progress.to,
+            on_waiting=progress.to,
             outbox=load(os.environ, {}).outbox,
         )
 

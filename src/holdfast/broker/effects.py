@@ -1,0 +1,50 @@
+"""What a broker's session asks its shell to do: values that `session` returns, in their order.
+
+Reply      send these frames
+Accept     hand this slice of a push in, and give its outcomes back by `Session.accepted`
+Listen     from now on exactly these meshes and queues wake this connection
+Trust      the other side has proved who it is: frames of full size may be read from it
+Close      hang up, after all that was replied before
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.broker.decode_push import PushSlice
+from holdfast.protocol.frames import FromBroker
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """Frames for the other side."""
+
+    frames: Sequence[FromBroker]
+
+
+class Accept(msgspec.Struct, frozen=True):
+    """Envelopes for the acceptor. Nobody waits for the outcomes before the next step."""
+
+    slice: PushSlice
+
+
+class Listen(msgspec.Struct, frozen=True):
+    """What wakes this connection."""
+
+    meshes: frozenset[str]
+    queues: frozenset[tuple[str, str]]
+
+
+class Trust(msgspec.Struct, frozen=True):
+    """The other side is who it says it is."""
+
+
+class Close(msgspec.Struct, frozen=True):
+    """The end of the connection."""
+
+    code: int
+    reason: str
+
+
+Effect = Reply | Accept | Listen | Trust | Close

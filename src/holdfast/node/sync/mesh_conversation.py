@@ -1,0 +1,375 @@
+"""What is said about one mesh on one connection, and in which order it is done.
+
+    out        due rows ─► Push                     after commits, answers, objects
+    answers    Acks ─► states of rows
+    in         Entries, MeshMoved, … ─► log, inbox, cursor ─► Confirmed
+    objects    what rows wait for ─► broker
+    urgent, members, upload
+
+Each of these lines does one thing at a time; they run side by side, so a push does not wait for a
+snapshot. What waits together is stored together: answers, and pages that follow each other, share a
+transaction. Nothing is reordered within a line.
+
+An error ends the connection, but for a snapshot that is no good: that is a trouble of its mesh, and
+the others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.node.sync.effects import (
+    BringObjects,
+    DecodePage,
+    Effect,
+    FetchObjects,
+    FinishJoin,
+    GoOnAfterSnapshot,
+    KeepMembers,
+    KeepSnapshot,
+    LookForDue,
+    NoteActive,
+    PushDue,
+    ReadMembers,
+    Send,
+    StoreAcks,
+    StoreFrame,
+    StorePage,
+    StoreUrgent,
+    TakeSnapshot,
+    UploadSnapshot,
+)
+from holdfast.node.sync.mesh_state import MeshState
+from holdfast.node.sync.receive import DecodedPage
+from holdfast.node.sync.session import Due, MissingObjects, SyncSession
+from holdfast.protocol.frames import (
+    Acks,
+    Entries,
+    FromBroker,
+    FromNode,
+    Push,
+    SnapshotWanted,
+    Urgent,
+)
+from holdfast.rules.errors import (
+    BadAnswer,
+    BadInput,
+    Conflict,
+    HoldfastError,
+    NotAllowed,
+    NotFound,
+    Unreachable,
+)
+from holdfast.rules.limits import (
+    FEED_FRAMES_MAX,
+    LINK_BATCH_BYTES,
+    LINK_BATCH_ROWS,
+    SYNC_ANSWER_MS_MAX,
+    SYNC_WINDOW_ITEMS,
+)
+
+log = logging.getLogger("holdfast")
+
+FRAMES_MAX: Final = 16 * FEED_FRAMES_MAX
+"""Frames about one mesh that were read and are not stored. A broker waits for our word after a few,
+so an honest one never sends as many."""
+
+_NO_GOOD: Final = (BadAnswer, BadInput, Conflict, NotAllowed, NotFound)
+"""What is wrong with a snapshot, and not with the connection that it came by."""
+
+
+class MeshConversation:
+    """One mesh. Every method returns what is to be done next; what raises ends the connection."""
+
+    def __init__(
+        self,
+        session: SyncSession,
+        slug: str,
+        ticks_ms: Callable[[], int],
+        *,
+        look_ms: int,
+        push_items: int,
+    ) -> None:
+        self._session, self.slug, self._ticks_ms = session, slug, ticks_ms
+        self._look_ms, self._push_items = look_ms, push_items
+        self.closing = False
+        """Nothing more is pushed; what is under way may end."""
+        # out
+        self._due = True
+        self._pushing = False
+        self._look_at = 0
+        self._asked_at = 0
+        """Since when the broker owes us an answer, if it does."""
+        # answers
+        self._acks: deque[Acks] = deque()
+        self._settling = False
+        # in
+        self._frames: deque[FromBroker] = deque()
+        self._pieces: deque[DecodedPage] = deque()
+        self._taking = False
+        self._joining = self._try_join = True
+        self._try_snapshot = False
+        # objects, urgent, members, upload
+        self._bringing = False
+        self._urgent: deque[Urgent] = deque()
+        self._storing_urgent = self._reading_members = self._uploading = False
+
+    @property
+    def _mesh(self) -> MeshState | None:
+        return self._session.meshes.get(self.slug)
+
+    # --- events --------------------------------------------------------------------------------
+
+    def begin(self) -> list[Effect]:
+        return [*self._push(), *self._take(), *self.read_members()]
+
+    def wake(self) -> list[Effect]:
+        """Something may be due."""
+        self._due = True
+        return self._push()
+
+    def read_members(self) -> list[Effect]:
+        if self._reading_members:
+            return []
+        self._reading_members = True
+        return [ReadMembers(self.slug)]
+
+    def on_frame(self, frame: FromBroker) -> list[Effect]:
+        """A frame about this mesh."""
+        if isinstance(frame, Acks):
+            _wait_in(self._acks, frame, SYNC_WINDOW_ITEMS)
+            return self._settle()
+        if isinstance(frame, SnapshotWanted):
+            return self._upload()
+        if isinstance(frame, Urgent):
+            if len(self._urgent) < FRAMES_MAX:  # else it comes with its page, in its turn
+                self._urgent.append(frame)
+            return self._store_urgent()
+        _wait_in(self._frames, frame, FRAMES_MAX)
+        return self._take()
+
+    def on_time(self) -> list[Effect]:
+        """The deadline is over."""
+        now = self._ticks_ms()
+        if self._is_owed and now >= self._asked_at + SYNC_ANSWER_MS_MAX:
+            raise Unreachable("the broker does not answer what it was sent")
+        return self.wake() if now >= self._look_at else []
+
+    @property
+    def deadline(self) -> int | None:
+        """When `on_time` should be called, in ticks."""
+        late_at = self._asked_at + SYNC_ANSWER_MS_MAX if self._is_owed else None
+        look_at = None if self._pushing or self.closing else self._look_at
+        return min((at for at in (late_at, look_at) if at is not None), default=None)
+
+    @property
+    def _is_owed(self) -> bool:
+        """Does the broker owe us an answer? Not while we store one."""
+        return self._in_flight() > 0 and not self._settling
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing is in flight, and nothing waits to be stored."""
+        return not (self._in_flight() or self._acks or self._frames)
+
+    def _in_flight(self) -> int:
+        mesh = self._mesh
+        return 0 if mesh is None else len(mesh.inflight)
+
+    def done(self, effect: Effect, result: Any) -> list[Effect]:
+        """An effect has come to its end."""
+        match effect:
+            case LookForDue():
+                push = PushDue(self.slug, room=self._push_items)
+                return [push] if result.now else self._rest(result)
+            case PushDue():
+                return self._pushed(result) if isinstance(result, Push) else self._rest(result)
+            case Send():
+                self._pushing, self._due = False, True
+                return self._push()
+            case StoreAcks():
+                self._settling, self._asked_at = False, self._ticks_ms()
+                return [*self._send(result), *self._settle(), *self.wake()]
+            case BringObjects():
+                self._session.brought(self.slug, result)
+                self._bringing = False
+                return [NoteActive(), *self._bring(), *self.wake()]
+            case StoreUrgent():
+                self._storing_urgent = False
+                return self._store_urgent()
+            case ReadMembers():
+                return [KeepMembers(self.slug, members=result)]
+            case KeepMembers():
+                self._reading_members = False
+                return []
+            case UploadSnapshot():
+                self._uploading = False
+                return []
+        return self._taken(effect, result)
+
+    def failed(self, effect: Effect, error: Exception) -> list[Effect]:
+        """An effect has failed; raises if that ends the connection."""
+        if isinstance(effect, ReadMembers | KeepMembers) and isinstance(error, HoldfastError):
+            # It is a cache: that it fails is no reason to stop.
+            log.info("the members of %s could not be read: %s", self.slug, error.message)
+            self._reading_members = False
+            return []
+        if isinstance(effect, UploadSnapshot) and isinstance(error, HoldfastError):
+            # Others may bring one; the broker asks again.
+            log.warning("a snapshot of %s could not be brought: %s", self.slug, error.message)
+            self._uploading = False
+            return []
+        if not isinstance(error, _NO_GOOD):
+            raise error
+        if isinstance(effect, KeepSnapshot):
+            log.warning("no snapshot of %s was made again: %s", self.slug, error.message)
+        elif isinstance(effect, FinishJoin | TakeSnapshot):
+            log.warning("the snapshot of %s could not be taken: %s", self.slug, error.message)
+            self._session.refuse(self.slug, error)
+        else:
+            raise error
+        self._taking = False
+        return self._take()
+
+    # --- out -----------------------------------------------------------------------------------
+
+    def _push(self) -> list[Effect]:
+        """Looks for something to push, unless a push is on its way: then that looks again."""
+        if self._pushing or self.closing or not self._due:
+            return []
+        # Before the look: what is written after it makes something due again.
+        self._due, self._pushing = False, True
+        return [LookForDue(self.slug)]
+
+    def _pushed(self, push: Push) -> list[Effect]:
+        if self._in_flight() <= len(push.items):
+            self._asked_at = self._ticks_ms()
+        return [NoteActive(), Send(self.slug, frames=[push])]
+
+    def _rest(self, due: Due) -> list[Effect]:
+        """Nothing can be pushed now."""
+        self._pushing = False
+        wait_ms = self._look_ms if due.wait_ms is None else min(self._look_ms, due.wait_ms)
+        self._look_at = self._ticks_ms() + wait_ms
+        return [*self._bring(), *self._push()]
+
+    def _bring(self) -> list[Effect]:
+        """One object at a time, so that what needs only the first need not wait for the rest."""
+        wanted = self._session.objects_to_bring(self.slug)[:1]
+        if self._bringing or not wanted:
+            return []
+        self._bringing = True
+        return [BringObjects(self.slug, objects=wanted)]
+
+    def _upload(self) -> list[Effect]:
+        if self._uploading:
+            return []
+        self._uploading = True
+        return [UploadSnapshot(self.slug)]
+
+    # --- answers -------------------------------------------------------------------------------
+
+    def _settle(self) -> list[Effect]:
+        """Stores the answers that wait, together if they are of one epoch."""
+        if self._settling or not self._acks:
+            return []
+        self._settling = True
+        together = [self._acks.popleft()]
+        while self._acks and self._acks[0].epoch == together[0].epoch:
+            together.append(self._acks.popleft())
+        answers = list(chain.from_iterable(acks.answers for acks in together))
+        return [StoreAcks(self.slug, acks=msgspec.structs.replace(together[0], answers=answers))]
+
+    # --- in ------------------------------------------------------------------------------------
+
+    def _take(self) -> list[Effect]:
+        """Begins the next thing that came, unless one is being stored."""
+        if self._taking:
+            return []
+        effect = self._next_in()
+        self._taking = effect is not None
+        return [] if effect is None else [effect]
+
+    def _next_in(self) -> Effect | None:
+        mesh = self._mesh
+        if self._pieces:
+            return StorePage(self.slug, piece=self._pieces[0])
+        if self._try_join:
+            self._try_join = False
+            return FinishJoin(self.slug)
+        if mesh is not None and mesh.went_back:
+            mesh.went_back = False
+            return KeepSnapshot(self.slug)
+        if self._try_snapshot:
+            self._try_snapshot = False
+            if mesh is not None and mesh.snapshot is not None and mesh.snapshot.id:
+                return TakeSnapshot(self.slug)
+        if not self._frames:
+            return None
+        frame = self._frames.popleft()
+        if isinstance(frame, Entries):
+            return DecodePage(self.slug, entries=self._together(frame))
+        return StoreFrame(self.slug, frame=frame)
+
+    def _together(self, first: Entries) -> Entries:
+        """Pages that wait and follow each other, as one."""
+        rows = first.rows
+        size = sum(len(row.raw) for row in rows)
+        while self._frames and len(rows) < LINK_BATCH_ROWS and size < LINK_BATCH_BYTES:
+            more = self._frames[0]
+            if not isinstance(more, Entries) or (more.epoch, more.after) != (first.epoch, first.to):
+                break
+            self._frames.popleft()
+            rows = [*rows, *more.rows]
+            size += sum(len(row.raw) for row in more.rows)
+            first = msgspec.structs.replace(first, to=more.to, rows=rows, last=more.last)
+        return first
+
+    def _taken(self, effect: Effect, result: Any) -> list[Effect]:
+        """A step of the way in is over: what follows from it, and the next one."""
+        out: list[Effect] = []
+        match effect:
+            case DecodePage():
+                self._pieces.extend(result)
+            case StorePage() if isinstance(result, MissingObjects):
+                return [FetchObjects(self.slug, objects=result.objects)]
+            case FetchObjects():
+                return [StorePage(self.slug, piece=self._pieces[0], absent=frozenset(result))]
+            case StorePage():
+                # Only now: what is confirmed is stored.
+                self._pieces.popleft()
+                out = [*self._send(result), NoteActive()]
+            case StoreFrame():
+                # A join or a snapshot that could not be taken is tried again after every such one.
+                self._try_join, self._try_snapshot = self._joining, True
+                out = [*self._send(result), *self.wake()]
+            case FinishJoin():
+                self._joining = False
+            case TakeSnapshot() if result:
+                return [GoOnAfterSnapshot(self.slug)]
+            case GoOnAfterSnapshot():
+                out = self._send(result)
+        self._taking = False
+        return [*out, *self._take()]
+
+    def _store_urgent(self) -> list[Effect]:
+        if self._storing_urgent or not self._urgent:
+            return []
+        self._storing_urgent = True
+        return [StoreUrgent(self.slug, urgent=self._urgent.popleft())]
+
+    def _send(self, frames: Sequence[FromNode]) -> list[Effect]:
+        """Frames that nothing of this mesh waits for."""
+        return [Send(frames=frames)] if frames else []
+
+
+def _wait_in(queue: deque[Any], frame: FromBroker, most: int) -> None:
+    if len(queue) >= most:
+        raise BadAnswer("the broker sends more than was asked for")
+    queue.append(frame)
