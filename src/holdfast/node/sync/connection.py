@@ -63,7 +63,8 @@ class BrokerConnection:
         )
         self._broker = broker
         self._line: ConnectionPort | None = None
-        self._stopping = False
+        self._hung_up = asyncio.Event()
+        """No connection is open, and what was in flight is pending again."""
         self._in_vain = 0
         self._offered: dict[str, dict[str, Any]] = {}
 
@@ -85,11 +86,10 @@ class BrokerConnection:
 
     async def end(self) -> None:
         """Sends nothing more, and waits a moment for answers that are on their way."""
-        self._stopping = True
         line = self._line
         if line is not None:
             line.driver.feed(line.talk.stop)
-            await asyncio.wait({line.over})
+            await self._hung_up.wait()
 
     # --- what the supervisor asks ------------------------------------------------------------
 
@@ -134,6 +134,7 @@ class BrokerConnection:
         line = self._line = ConnectionPort(
             talk, self.sync, requests, socket, self.board, self._threads, self._callers
         )
+        self._hung_up.clear()
         close = Close()
         try:
             close = await line.run()
@@ -150,7 +151,10 @@ class BrokerConnection:
     async def _hang_up(self, line: ConnectionPort, close: Close) -> None:
         for mesh in self.meshes.values():
             self.board.counted(mesh)
-        await line.hang_up(close)
+        try:
+            await line.hang_up(close)
+        finally:
+            self._hung_up.set()
 
     def _tell_terms(self, code: int) -> None:
         """All that was offered and is needed: without it nobody can tell why."""

@@ -24,23 +24,25 @@ ThreadedVerb = Callable[Concatenate["ThreadedBrokerStore", P], Coroutine[Any, An
 
 def _reads(verb: Verb[P, T]) -> ThreadedVerb[P, T]:
     """The verb in the reading thread, on a connection of its own."""
+    name = verb.__name__  # looked up with each call: a store may be of a class that overrides it
 
     @wraps(verb)
     async def call(self: ThreadedBrokerStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         if self.inner.failed is not None:
             # Nobody is shown what may be gone after the next start.
-            return await self._writer.do(lambda: verb(self.inner, *args, **kwargs))
-        return await self._reader.do(lambda: verb(self._beside, *args, **kwargs))
+            return await self._writer.do(lambda: getattr(self.inner, name)(*args, **kwargs))
+        return await self._reader.do(lambda: getattr(self._beside, name)(*args, **kwargs))
 
     return call
 
 
 def _writes(verb: Verb[P, T]) -> ThreadedVerb[P, T]:
     """The verb in the writing thread, after all that were called before it."""
+    name = verb.__name__
 
     @wraps(verb)
     async def call(self: ThreadedBrokerStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._writer.do(lambda: verb(self.inner, *args, **kwargs))
+        return await self._writer.do(lambda: getattr(self.inner, name)(*args, **kwargs))
 
     return call
 
