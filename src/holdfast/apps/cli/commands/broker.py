@@ -120,7 +120,7 @@ def serve_(
 
     with logging_to(session):
         return run(
-            lambda: BrokerDaemon(settings, told=told), connections=limits.BROKER_CONNECTIONS_MAX
+            lambda: BrokerDaemon(settings, on_event=told), connections=limits.BROKER_CONNECTIONS_MAX
         )
 
 

@@ -60,7 +60,7 @@ def up_(session: CommandSession, no_socket: bool, detach: bool, **flags: str | N
             tell_ready(document)
 
     with logging_to(session):
-        return run(lambda: Daemon(paths.root, settings, told=told))
+        return run(lambda: Daemon(paths.root, settings, on_event=told))
 
 
 @command_of("down")
