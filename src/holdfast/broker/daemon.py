@@ -24,7 +24,7 @@ from holdfast.broker.upkeep import BrokerUpkeep
 from holdfast.rules import limits
 from holdfast.service.clock import SystemClock
 from holdfast.service.instance_lock import DaemonLock, DaemonNote
-from holdfast.service.lifecycle import Service, Told, silent
+from holdfast.service.lifecycle import OnEvent, Service, silent
 from holdfast.service.listeners import bind_listeners
 from holdfast.storage.broker.port import BrokerStore
 from holdfast.storage.files.home import HomePaths
@@ -53,10 +53,10 @@ class BrokerDaemon(Service):
         self,
         settings: BrokerSettings,
         *,
-        told: Told = silent,
+        on_event: OnEvent = silent,
         on_overtime: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__(told, on_overtime)
+        super().__init__(on_event, on_overtime)
         self._settings = settings.check()
         self._broker: Broker | None = None
         self._api: BrokerApi | None = None

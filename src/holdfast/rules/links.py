@@ -1,11 +1,11 @@
 """What a link does next: after an error, after a batch, after its source has changed its epoch.
 
-A link is always in one of these states, and everybody can see in which:
+A link is always in one of these states, which its status shows:
 
     connecting ─► catching_up ─► live          it works
          ▲             │           │
          └── waiting ◄─┴───────────┘           the network, the source, or our disk: tried again
-    refused                                     somebody has to put it right; tried again, rarely
+    refused                                     a person has to put it right; tried again, rarely
     truncated  quarantine_full  paused          waits for a person
     stopped                                     this node ends, or cannot go on
 
@@ -121,7 +121,7 @@ def after_quarantine(rows: int) -> LinkPlan | None:
 
 
 def phase(upto: int, head: int, rows: int, limit: int) -> LinkState:
-    """What a batch says: a small one that reaches the end of the log is news, the rest is past."""
+    """The state of a link after a batch: live after a small one that reaches the end of the log."""
     if upto >= head and rows < limit:
         return LinkState.LIVE
     return LinkState.CATCHING_UP
@@ -129,7 +129,7 @@ def phase(upto: int, head: int, rows: int, limit: int) -> LinkState:
 
 def compression_pays(size: int, took_ms: float) -> bool:
     """Whether an answer of this size came so slowly that less of it would have come sooner. Small
-    ones say nothing: most of their time is the waiting for news.
+    ones prove nothing: most of their time is the waiting for news.
     """
     return size >= COMPRESS_JUDGED_BYTES and size * SECOND_MS < COMPRESS_BYTES_PER_S * took_ms
 

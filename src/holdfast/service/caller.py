@@ -1,8 +1,8 @@
-"""Who asks: this machine itself, another zone, or the bearer of a token.
+"""Who makes a call: this machine itself, another zone, or the bearer of a token.
 
-Whoever serves a call works out once who makes it; from then on the caller alone says what may be
-read and under which names. Nothing here is stored, so a grant that is taken back is gone with the
-next call.
+The server works out once who makes a call. From then on the `Caller` decides what may be read and
+under which names. It is made anew for each call, so a grant that is taken back is gone with the
+next one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Caller(msgspec.Struct, frozen=True):
         return self.reads is None or mesh in self.reads
 
     def may_all_of(self, other: Caller) -> bool:
-        """May it do whatever the other one may, who was the same at another time?"""
+        """Whether this caller, seen at another time, may do at least what `other` might."""
         if (self.kind, self.name) != (other.kind, other.name):
             return False
         return self.reads is None or (other.reads is not None and other.reads <= self.reads)
@@ -57,13 +57,13 @@ class Caller(msgspec.Struct, frozen=True):
 
     def narrow(self, filter: Filter) -> Filter:
         """The filter, within the meshes that this caller may read. Another zone is given no
-        messages unless it asks for them by name: whoever lets it read a mesh thinks of its state.
+        messages unless it asks for them by name: a person who lets it read a mesh means the state.
         """
         if self.kind == "zone" and DataClass.MESSAGES.value not in filter.classes:
             filter = msgspec.structs.replace(filter, without_messages=True)
         if self.reads is None:
             return filter
-        # No mesh at all cannot be said by a filter: an empty list of them lets everything pass.
+        # A filter cannot mean `no mesh`: an empty list of meshes lets everything pass.
         refused = sorted(set(filter.meshes) - self.reads)
         if refused or not self.reads:
             what = ", ".join(repr(mesh) for mesh in refused) or "any mesh"

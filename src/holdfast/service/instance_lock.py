@@ -1,4 +1,4 @@
-"""Which process serves a home: one at a time, and everybody can find out which.
+"""Which process serves a home: one at a time, and any other process can find out which.
 
 The daemon holds a lock on `daemon.lock` for as long as it lives, and writes into it who it is and
 where it listens. The kernel drops the lock with the process, however it ends, so what stands in a
@@ -27,7 +27,7 @@ _END: Final = "end it first: holdfast down"
 
 
 class DaemonNote(msgspec.Struct, frozen=True):
-    """What stands in the lock, for whoever wants to know who holds it."""
+    """What stands in the lock file: who holds the lock, and where it listens."""
 
     pid: int
     addresses: list[str] = []
@@ -50,7 +50,9 @@ class DaemonLock:
         self.write(DaemonNote(os.getpid()))
 
     def _take(self) -> bool:
-        """Whoever only looks holds it too, for a moment: another try tells the two apart."""
+        """True once the lock is ours. A process that only looks holds it too, for a moment: another
+        try tells it from a daemon.
+        """
         moment = threading.Event()
         for _ in range(_TRIES):
             if _locks(self._fd, fcntl.LOCK_EX):
@@ -67,14 +69,14 @@ class DaemonLock:
             os.pwrite(self._fd, msgspec.json.encode(note), 0)
 
     def close(self) -> None:
-        # Emptied, not removed: whoever opened the file meanwhile would lock one that is gone.
+        # Emptied, not removed: a process that opened it meanwhile would lock a file that is gone.
         with suppress(OSError):
             os.ftruncate(self._fd, 0)
         os.close(self._fd)
 
 
 def daemon_note(paths: HomePaths) -> DaemonNote | None:
-    """Who serves a home now; None if nobody does."""
+    """Which daemon serves a home now; None if none does."""
     try:
         fd = os.open(paths.root / LOCK, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -90,10 +92,10 @@ def daemon_note(paths: HomePaths) -> DaemonNote | None:
 
 
 def wait_until_free(paths: HomePaths, timeout_s: float) -> bool:
-    """Waits until nobody serves a home; False if that takes longer."""
+    """Waits until no daemon serves a home; False if that takes longer than `timeout_s`."""
     with disk_errors(f"open {paths.root / LOCK}"):
         fd = os.open(paths.root / LOCK, os.O_RDONLY | os.O_NOFOLLOW)
-    # The kernel tells only who waits, so a thread waits; with an old lock it ends when we do.
+    # Only a blocked call learns of it, so a thread waits; if it still waits, it ends with us.
     waiter = threading.Thread(target=fcntl.flock, args=(fd, fcntl.LOCK_SH), daemon=True)
     waiter.start()
     waiter.join(timeout_s)

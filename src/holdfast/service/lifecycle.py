@@ -19,25 +19,27 @@ from holdfast.service.systemd import READY, STOPPING, WATCHDOG, Notifier
 
 log = logging.getLogger("holdfast")
 
-Told = Callable[[str, dict[str, Any]], None]
-"""Hears of what happens, each with its document: `ready`, `stopping`, `stopped`; of a daemon also
-`link`, `broker` and `disk`. In any thread, so it must be quick and safe to call from several."""
+OnEvent = Callable[[str, dict[str, Any]], None]
+"""Gets every event with its document: `ready`, `stopping`, `stopped`; of a daemon also `link`,
+`broker` and `disk`. It is called in any thread, so it must be quick and thread-safe."""
 
 
 def silent(event: str, document: dict[str, Any]) -> None:
-    """Nobody listens."""
+    """An `OnEvent` that ignores all events."""
 
 
 class Service(ABC):
-    """What runs until it is asked to stop: a daemon, or a broker. Ending has its time; what has not
-    ended by then is left as a crash would leave it.
+    """A process that serves until it is asked to stop: a daemon, or a broker. Ending has its time;
+    what has not ended by then is left as a crash would leave it.
     """
 
-    def __init__(self, told: Told = silent, on_overtime: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, on_event: OnEvent = silent, on_overtime: Callable[[], None] | None = None
+    ) -> None:
         """`on_overtime` is called, in a thread, when ending took too long; as a rule it ends the
         process.
         """
-        self._told = told
+        self._on_event = on_event
         self._notifier = Notifier()
         self.addresses: list[str] = []
         """Where it listens."""
@@ -68,23 +70,23 @@ class Service(ABC):
 
     @abstractmethod
     async def _start(self, ending: AsyncExitStack) -> None:
-        """Serves when it returns; `ending` undoes it, in reverse."""
+        """Starts to serve. `ending` gets what undoes each step, and undoes them in reverse."""
 
     @abstractmethod
     def _tell_ready(self) -> None: ...
 
     def _tell_serving(self, document: dict[str, Any]) -> None:
-        """That we are ready; `document` says who we are."""
-        self._told("ready", {**document, "pid": os.getpid(), "listening": self.addresses})
+        """Tells that the service is ready; `document` names it."""
+        self._on_event("ready", {**document, "pid": os.getpid(), "listening": self.addresses})
         self._notifier.tell(READY, f"STATUS=serving {', '.join(self.addresses)}")
 
     def _tell_stopping(self) -> None:
         self._notifier.tell(STOPPING)
-        self._told("stopping", {})
+        self._on_event("stopping", {})
 
     def _tell_stopped(self) -> None:
         if self._stop.is_set():
-            self._told("stopped", {})
+            self._on_event("stopped", {})
 
     def _in_background(self, work: Coroutine[Any, Any, None], ending: AsyncExitStack) -> None:
         task = asyncio.create_task(work)
@@ -97,7 +99,7 @@ class Service(ABC):
         ending.push_async_callback(end)
 
     def _start_watchdog(self, ending: AsyncExitStack) -> None:
-        """Tells the service manager that the loop turns, if it asks for that."""
+        """Tells the service manager that the loop turns, if it wants to know."""
 
         async def watchdog(every_s: float) -> None:
             while True:

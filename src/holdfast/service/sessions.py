@@ -5,7 +5,7 @@ it proves itself and gets a session, a random word that it sends with every call
 memory: a restart ends them, and the other side says hello again.
 
 **Nothing here can be filled up by a stranger.** Only a zone and a key that are trusted begin a
-hello. If somebody plays such a zone without having its key, the oldest hello of the zone with the
+hello. If a stranger plays such a zone without having its key, the oldest hello of the zone with the
 most of them makes room: other zones notice nothing, and an honest hello of that one needs but a
 moment. Sessions are bounded for each zone.
 
@@ -64,7 +64,7 @@ class AuthSession(msgspec.Struct, frozen=True):
     expires_in_ms: int
 
     def __repr__(self) -> str:
-        return f"Session(expires_in_ms={self.expires_in_ms})"
+        return f"AuthSession(expires_in_ms={self.expires_in_ms})"
 
 
 class _Open(msgspec.Struct, frozen=True):
@@ -80,7 +80,7 @@ class _Proved(msgspec.Struct, frozen=True):
 
 
 class Authenticator(Protocol):
-    """Who we are, and whom we let in: the trust of a node, or a broker's."""
+    """Who we are, and which zones may come in: the trust of a node, or of a broker."""
 
     @property
     def name(self) -> str: ...
@@ -88,7 +88,7 @@ class Authenticator(Protocol):
         """The secret that we sign with."""
 
     def caller_of_zone(self, zone: str, key: bytes) -> Caller:
-        """Who it is; NotTrusted if it may not come in."""
+        """The caller that a zone with this key is; NotTrusted if it may not come in."""
 
 
 class Sessions:
@@ -145,7 +145,7 @@ class Sessions:
         return self.open(hello.client_zone, hello.client_key)
 
     def open(self, zone: str, key: bytes) -> AuthSession:
-        """A session for one that has proved itself."""
+        """A session for a zone that has proved itself."""
         # Looked at again: it may have been blocked between the two steps.
         account = _account(self._trust.caller_of_zone(zone, key))
         token = f"hs_{text_of(self._random(TOKEN_BYTES))}"
@@ -158,7 +158,7 @@ class Sessions:
         return AuthSession(token, SESSION_MS)
 
     def caller_of(self, token: str) -> Caller | None:
-        """The zone whose session this is; None if it is nobody's any more."""
+        """The zone whose session this is; None if there is no such session, or it has ended."""
         digest = _digest(token)
         with self._lock:
             proved = self._proved.get(digest)
@@ -178,8 +178,8 @@ class Sessions:
                 if waiting.until > now:
                     break
                 del self._open[number]
-            said = (waiting.hello.client_nonce for waiting in self._open.values())
-            if hello.client_nonce in said:
+            nonces = (waiting.hello.client_nonce for waiting in self._open.values())
+            if hello.client_nonce in nonces:
                 raise ZoneNotTrusted("this hello was said before", hint=_AGAIN)
             if len(self._open) >= HELLOS_OPEN_MAX:
                 self._push_out()
@@ -227,5 +227,5 @@ def _check_nonce(nonce: bytes) -> None:
 
 
 def _digest(token: str) -> bytes:
-    """Looked up by digest: how long that takes says nothing of the tokens that are known."""
+    """Sessions are kept by digest: the time of a search then shows nothing of their tokens."""
     return sha256(token.encode("utf-8", "surrogatepass")).digest()

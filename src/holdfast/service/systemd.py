@@ -1,6 +1,6 @@
-"""Telling the service manager how we are: systemd's notify protocol, which is one datagram.
+"""Telling the service manager how this process is, by systemd's notify protocol: one datagram.
 
-Without `NOTIFY_SOCKET` in the environment nobody wants to know, and nothing is sent.
+Without `NOTIFY_SOCKET` in the environment nothing is sent.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ class Notifier:
         self._address = environ.get("NOTIFY_SOCKET", "")
         usec = environ.get("WATCHDOG_USEC", "")
         meant_for_us = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
-        asked = int(usec) if usec.isdecimal() and meant_for_us else 0
-        self.watchdog_s = asked / 1e6 / 2 if asked else None
-        """How often it wants to hear of us: twice in the time after which it gives us up."""
+        patience_usec = int(usec) if usec.isdecimal() and meant_for_us else 0
+        self.watchdog_s = patience_usec / 1e6 / 2 if patience_usec else None
+        """How often to tell it that we live: twice in the time after which it gives us up."""
 
     def tell(self, *lines: str) -> None:
         if not self._address.startswith(("/", "@")):
             return
         # A name that begins with @ stands in no file system: its first byte is a zero.
         address = f"\0{self._address[1:]}" if self._address[0] == "@" else self._address
-        # Whoever does not listen must not keep us from working.
+        # A manager that does not listen must not keep us from working.
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
             sender.sendto("\n".join(lines).encode(), address)

@@ -69,7 +69,7 @@ def handshake(
     secret = seed() if callable(seed) else seed
     key, nonce = public_key(secret), os.urandom(NONCE_BYTES)
     greeting = HelloRequest(us, text_of(key), text_of(nonce))
-    # Who answers is not known yet: any certificate will do, and nothing secret is reply.
+    # We do not know yet who answers: any certificate will do, and nothing secret is sent.
     answer = _post(client, "/v1/hello", greeting, pin=None)
     reply = answer.json(HelloResponse)
     hello = HelloTranscript(

@@ -4,7 +4,7 @@ The other side reports an error by its code, so here it becomes the same error a
 need not care whether it asked the library or a node far away. A code that this version does not
 know becomes the error of its family, by the status.
 
-What another machine says is shown to people and written to logs, so it is cut to a length and what
+Text from another machine is shown to people and written to logs, so it is cut to a length and what
 cannot be printed is taken out.
 """
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 _TEXT_CHARS_MAX: Final = 500
 _AWAY: Final = (502, 503, 504)
-"""What a gateway says while the node behind it is not there."""
+"""The statuses of a gateway whose node is away."""
 
 _FAMILIES: Final[Mapping[int, type[HoldfastError]]] = {
     400: errors.BadInput,
@@ -40,7 +40,7 @@ _FAMILIES: Final[Mapping[int, type[HoldfastError]]] = {
 
 
 class HttpAnswer(msgspec.Struct, frozen=True):
-    """A whole answer with a good status."""
+    """A complete answer with a good status."""
 
     status: int
     headers: dict[str, str]
@@ -51,7 +51,7 @@ class HttpAnswer(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         # A body may hold what is secret.
-        return f"Answer({self.status}, {len(self.body)} bytes)"
+        return f"HttpAnswer({self.status}, {len(self.body)} bytes)"
 
     @property
     def kind(self) -> str:
@@ -62,7 +62,7 @@ class HttpAnswer(msgspec.Struct, frozen=True):
         try:
             return msgspec.json.decode(self.body, type=type)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            # Only where it went wrong: what a decoder says quotes no more than a field's name.
+            # The message of a decoder quotes no more of the body than the name of a field.
             raise BadAnswer(f"the answer is not the JSON that belongs there: {error}") from None
 
     def msgpack(self) -> bytes:
@@ -88,7 +88,7 @@ _body: Final = msgspec.json.Decoder(_Body)
 
 
 def error_of(status: int, kind: str, body: bytes, who: str) -> HoldfastError:
-    """The error that an answer with a bad status tells of. `who` is the address that answered."""
+    """The error in an answer with a bad status. `who` is the address that answered."""
     try:
         detail = _body.decode(body).error if kind == JSON else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -114,7 +114,7 @@ def _is_possible(detail: ErrorDetail) -> bool:
 
 
 def error_by_code(code: str, message: str, hint: str = "") -> HoldfastError:
-    """The error that a frame tells of; BadAnswer for a code that this version does not know."""
+    """The error in a frame; BadAnswer for a code that this version does not know."""
     text, advice = clean(message), clean(hint)
     known = _BY_CODE.get(code)
     if known is None or issubclass(known, Truncated | EpochChanged):

@@ -521,7 +521,7 @@ def test_U4_of_a_link_out_of_reach_is_told_once(home: Path) -> None:
     async def main() -> None:
         told: list[tuple[str, Any]] = []
         daemon = Daemon(
-            home, Settings(), told=lambda kind, document: told.append((kind, document["state"]))
+            home, Settings(), on_event=lambda kind, document: told.append((kind, document["state"]))
         )
         log_watch = LogWatch(lambda: 1)
         for talkative in (False, True):

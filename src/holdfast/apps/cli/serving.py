@@ -21,10 +21,10 @@ from holdfast.rules.limits import SHUTDOWN_MS_MAX
 from holdfast.storage.files.home import HomePaths
 
 if TYPE_CHECKING:
-    from holdfast.service.lifecycle import Service, Told
+    from holdfast.service.lifecycle import OnEvent, Service
 
 
-def serve(session: CommandSession, make: Callable[[Told], Service], **limits: int) -> int:
+def serve(session: CommandSession, make: Callable[[OnEvent], Service], **limits: int) -> int:
     """Runs the service that `make` returns until a signal ends it; returns the exit code."""
     from holdfast.apps.cli.detached import tell_ready
     from holdfast.service.lifecycle import run

@@ -65,10 +65,10 @@ def broker_routes() -> list[Route]:
 
 def broker_app(api: BrokerApi) -> HttpApp:
     """The whole API as one ASGI application."""
-    return HttpApp(api, broker_routes(), told=_told)
+    return HttpApp(api, broker_routes(), told=_shown)
 
 
-def _told(error: HoldfastError, scope: Scope) -> HoldfastError:
+def _shown(error: HoldfastError, scope: Scope) -> HoldfastError:
     return error if is_own(scope) else for_members(error)
 
 
@@ -92,7 +92,7 @@ class FastAccept:
         begun = perf_counter()
         self._api.gate.now["call"] += 1
         try:
-            one = self._read(kind, url, headers, body)
+            pushed = self._read(kind, url, headers, body)
         except Exception as error:
             self._refuse(error, begun, done)
             return
@@ -102,14 +102,14 @@ class FastAccept:
                 (outcome,) = outcomes
                 if isinstance(outcome, HoldfastError):
                     raise outcome
-                status, answer, epoch = envelopes.answer(one, outcome)
+                status, answer, epoch = envelopes.answer(pushed, outcome)
             except Exception as error:
                 self._refuse(error, begun, done)
             else:
                 self._end(status, begun)
                 done(status, answer, (_JSON, (_EPOCH, b"%d" % epoch)))
 
-        self._api.broker.accepting.take([one], accepted)
+        self._api.broker.accepting.take([pushed], accepted)
 
     def _read(self, kind: str, url: bytes, headers: Headers, body: bytes) -> PushedEnvelope:
         api = self._api

@@ -87,7 +87,7 @@ class BrokerRequest(Request[BrokerApi]):
 
     @property
     def key(self) -> bytes:
-        """The key of whoever asks; the operator has none."""
+        """The key of the caller; the operator has none."""
         if not self.caller.key:
             raise BadToken("this call is for a key that has said hello", hint="say hello first")
         return self.caller.key
@@ -97,7 +97,7 @@ class BrokerRequest(Request[BrokerApi]):
         return check_mesh(self.path["mesh"])
 
     async def member(self, *grants: str) -> MemberRow:
-        """Who asks, as a member of the mesh in the path, with all of these grants."""
+        """The caller as a member of the mesh in the path; NotGranted without these grants."""
         return await require_member(self.api.store, self.mesh, self.key, *grants)
 
 

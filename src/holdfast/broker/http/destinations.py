@@ -47,7 +47,7 @@ def routes() -> list[Route]:
 async def _list(call: BrokerRequest) -> Response:
     await call.member()
     rows = await call.api.store.destination_list(call.mesh)
-    return call.answer(Destinations([_told(row) for row in rows]))
+    return call.answer(Destinations([_destination(row) for row in rows]))
 
 
 async def _declare(call: BrokerRequest) -> Response:
@@ -68,7 +68,7 @@ async def _declare(call: BrokerRequest) -> Response:
         deliveries_max=given.deliveries_max,
     )
     await call.api.store.destination_put(call.mesh, row)
-    return call.answer(_told(row))
+    return call.answer(_destination(row))
 
 
 async def _drop(call: BrokerRequest) -> Response:
@@ -82,8 +82,8 @@ async def _drop(call: BrokerRequest) -> Response:
 
 async def _subscriptions(call: BrokerRequest) -> Response:
     await call.member("read")
-    found = await call.api.store.subscriptions(call.mesh, call.key)
-    return call.answer(Subscriptions([Subscription(*each) for each in sorted(found.items())]))
+    since = await call.api.store.subscriptions(call.mesh, call.key)
+    return call.answer(Subscriptions([Subscription(*each) for each in sorted(since.items())]))
 
 
 async def _subscribe(call: BrokerRequest) -> Response:
@@ -102,5 +102,5 @@ async def _unsubscribe(call: BrokerRequest) -> Response:
     return call.answer(Dropped(dropped))
 
 
-def _told(row: DestinationRow) -> Destination:
+def _destination(row: DestinationRow) -> Destination:
     return Destination(row.kind, row.ref, row.made_at, row.visibility_ms, row.deliveries_max)

@@ -1,4 +1,4 @@
-"""The whole log of a mesh over HTTP, for whoever may audit it: what a pipeline reads.
+"""The whole log of a mesh over HTTP, for members with the grant audit: what a pipeline reads.
 
     GET  …/log         ?consumer=                → where it stands
     GET  …/range       ?from=&to=&epoch=&consumer=&known=  → entries, as JSON lines or Arrow
@@ -6,9 +6,9 @@
     POST …/confirm     {consumer, offset, epoch}
 
 Offsets are seqs. A range is read page by page, each in a read of its own, as a node does it. What
-has expired is not in it. Whoever reads under a name is told if something went that it had not
-confirmed: before the first byte by an error; in the middle the connection is cut, and the next
-question gets the error.
+has expired is not in it. A reader with a name learns if something went that it had not confirmed:
+before the first byte by an error; in the middle the connection is cut, and the next call gets the
+error.
 """
 
 from __future__ import annotations
@@ -195,12 +195,12 @@ def _check_kept(reader: BrokerConsumer | None, start: int, stop: int) -> None:
 
 
 async def _reader(call: BrokerRequest, name: str | None) -> BrokerConsumer | None:
-    """Whoever asks under this name, if it is registered."""
+    """The caller's reader of this name; None if it is not registered."""
     if name is None:
         return None
-    for one in await call.api.store.consumer_list(call.mesh):
-        if (one.key, one.name) == (call.key, name):
-            return one
+    for reader in await call.api.store.consumer_list(call.mesh):
+        if (reader.key, reader.name) == (call.key, name):
+            return reader
     return None
 
 
@@ -208,7 +208,7 @@ async def _list(call: BrokerRequest) -> Response:
     await call.member(AUDIT)
     mesh = await require_mesh(call.api.store, call.mesh)
     rows = await call.api.store.consumer_list(call.mesh)
-    return call.answer(ConsumersResponse([_told(row, mesh.seq) for row in rows]))
+    return call.answer(ConsumersResponse([_consumer(row, mesh.seq) for row in rows]))
 
 
 async def _add(call: BrokerRequest) -> Response:
@@ -218,7 +218,8 @@ async def _add(call: BrokerRequest) -> Response:
     if not (1 <= given.start <= _NUMBER_MAX and 0 <= given.known <= _NUMBER_MAX):
         raise BadInput("from and known are not offsets of a log")
     store = call.api.store
-    mine = [one.name for one in await store.consumer_list(call.mesh) if one.key == call.key]
+    readers = await store.consumer_list(call.mesh)
+    mine = [reader.name for reader in readers if reader.key == call.key]
     if given.consumer not in mine and len(mine) >= limits.CONSUMERS_OF_CALLER_MAX:
         raise TooMany(
             f"this key has {len(mine)} readers already", hint="drop those that read no more"
@@ -226,7 +227,7 @@ async def _add(call: BrokerRequest) -> Response:
     row = await store.consumer_add(
         call.mesh, call.key, given.consumer, given.start - 1, given.known, call.api.now_ms()
     )
-    return call.answer(_told(row, (await require_mesh(store, call.mesh)).seq))
+    return call.answer(_consumer(row, (await require_mesh(store, call.mesh)).seq))
 
 
 async def _drop(call: BrokerRequest) -> Response:
@@ -244,10 +245,10 @@ async def _confirm(call: BrokerRequest) -> Response:
     row = await store.consumer_confirm(
         *(call.mesh, call.key, given.consumer, given.epoch, given.offset), call.api.now_ms()
     )
-    return call.answer(_told(row, (await require_mesh(store, call.mesh)).seq))
+    return call.answer(_consumer(row, (await require_mesh(store, call.mesh)).seq))
 
 
-def _told(row: BrokerConsumer, head: int) -> ConsumerResponse:
+def _consumer(row: BrokerConsumer, head: int) -> ConsumerResponse:
     return ConsumerResponse(
         name=row.name,
         frontier=row.seq,

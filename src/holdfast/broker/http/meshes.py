@@ -140,13 +140,13 @@ def _check_registration(call: BrokerRequest, token: str) -> None:
 
 async def _list(call: BrokerRequest) -> Response:
     store = call.api.store
-    found = []
+    standings = []
     for slug in await store.meshes_of(call.key):
         mesh = await store.mesh_get(slug)
         member = await store.member_get(slug, call.key)
         if mesh is not None and member is not None:
-            found.append(await standing_of(call.api, mesh, member))
-    return call.answer(found)
+            standings.append(await standing_of(call.api, mesh, member))
+    return call.answer(standings)
 
 
 async def _get(call: BrokerRequest) -> Response:
@@ -244,7 +244,7 @@ async def _invite(call: BrokerRequest) -> Response:
     member = await call.member("invite")
     grants = _grants(given.grants) or MEMBER_GRANTS
     if AUDIT in grants:
-        # It lets somebody read what others write to each other: nobody hands that on.
+        # Its holder reads what others write to each other: only the owner may give it.
         await _require_owner(call)
     if not grants - {AUDIT} <= member.grants:
         lacks = ", ".join(sorted(grants - {AUDIT} - member.grants))

@@ -1,4 +1,4 @@
-"""`/metrics` of a broker, read when it is asked for."""
+"""What `/metrics` of a broker says: what it accepted, its ids, connections and meshes."""
 
 from __future__ import annotations
 

@@ -83,12 +83,12 @@ async def _put(call: BrokerRequest) -> Response:
 async def _get(call: BrokerRequest) -> Response:
     await call.member("read")
     sha = check_sha(call.path["sha256"])
-    store, asks = call.api.store, call.scope["method"] == "HEAD"
-    size = await (store.object_asked if asks else store.object_size)(call.mesh, sha)
+    store, head_only = call.api.store, call.scope["method"] == "HEAD"
+    size = await (store.object_asked if head_only else store.object_size)(call.mesh, sha)
     if size is None:
         raise UnknownObject(f"this broker has no object {sha}", hint="it was not brought yet")
     headers = {"content-length": str(size), "etag": f'"{sha}"'}
-    if asks:  # before it is named, as a rule
+    if head_only:  # before an envelope names it, as a rule
         return Response(headers=headers, media_type=BINARY)
     return Streamed(_pieces(call.api, call.mesh, sha), headers=headers, media_type=BINARY)
 

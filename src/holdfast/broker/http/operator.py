@@ -1,4 +1,4 @@
-"""For whoever runs the broker, and for whoever wants to know what it is."""
+"""Calls for the operator of the broker, and the public ones that say what and how it is."""
 
 from __future__ import annotations
 
@@ -158,9 +158,11 @@ async def _sweep(call: BrokerRequest) -> Response:
 
 
 async def _orphans(call: BrokerRequest) -> Response:
-    found = await check_orphans(call.api.store, call.api.broker.counts)
+    orphans = await check_orphans(call.api.store, call.api.broker.counts)
     return call.answer(
-        Orphans([OrphanResponse(one.mesh, id_text(one.id), one.seq, one.what) for one in found])
+        Orphans(
+            [OrphanResponse(each.mesh, id_text(each.id), each.seq, each.what) for each in orphans]
+        )
     )
 
 
@@ -173,4 +175,4 @@ async def _new_epoch(call: BrokerRequest) -> Response:
     made = await api.store.new_epoch(slug, given.reason, api.now_ms())
     for mesh in made:
         api.broker.wakeups.wake_all(mesh.slug)
-    return call.answer(Epochs([EpochResponse(one.slug, one.epoch, one.base) for one in made]))
+    return call.answer(Epochs([EpochResponse(mesh.slug, mesh.epoch, mesh.base) for mesh in made]))

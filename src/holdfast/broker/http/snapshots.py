@@ -1,4 +1,4 @@
-"""Snapshots: a mesh's state that a member uploads, in parts, for those who come later.
+"""Snapshots: a mesh's state that a member uploads, in parts, for members that come later.
 
     POST …/snapshot/begin          {epoch, seq}          → {snapshot_id, next}
     POST …/snapshot/{id}/chunk     ?number=&rows=, bytes → {next}
@@ -6,7 +6,7 @@
     GET  …/snapshot                                      → the newest one that is ready
     GET  …/snapshot/{id}/{number}                        → the bytes of a part
 
-An upload that was cut off goes on with the number that `begin` tells. Nothing of it can be seen
+An upload that was cut off goes on with the number that `begin` returns. Nothing of it can be seen
 before it is committed.
 """
 
@@ -80,8 +80,8 @@ async def _begin(call: BrokerRequest) -> Response:
         made_by=call.key,
         began_at=call.api.now_ms(),
     )
-    found = await call.api.store.snapshot_begin(call.mesh, row)
-    return call.answer(SnapshotBegun(found.id, found.parts))
+    begun = await call.api.store.snapshot_begin(call.mesh, row)
+    return call.answer(SnapshotBegun(begun.id, begun.parts))
 
 
 async def _chunk(call: BrokerRequest) -> Response:

@@ -96,7 +96,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class BrokerClient:
-    """One broker, as one node asks it. Thread-safe; calls take turns."""
+    """The calls of one node to one broker. Thread-safe; calls take turns."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class BrokerClient:
 
     def register(self, mesh: str, name: str, token: str | None = None) -> Standing:
         """Makes us the owner of a mesh. The same again gets the same mesh; AlreadyExists if the
-        name is somebody else's there.
+        name belongs to another owner there.
         """
         return self.ask(Standing, "POST", "/api/my/meshes", Register(mesh, name, token or ""))
 

@@ -28,19 +28,21 @@ class BrokerObjects:
         return size
 
     def object(self, sha: str, start: int, size: int) -> bytes:
-        """UnknownObject if there is none. The caller checks the hash of the whole."""
+        """`size` bytes from `start` on. UnknownObject if there is no such object. The caller checks
+        the hash of the whole.
+        """
         try:
             if self._at != (sha, start):
                 self._begin(sha)
                 self._read(start)
-            found = self._read(size)
+            piece = self._read(size)
         except BaseException:
             self._end()
             raise
-        self._at = (sha, start + len(found))
-        if len(found) < size or self._at[1] == self._size:
+        self._at = (sha, start + len(piece))
+        if len(piece) < size or self._at[1] == self._size:
             self._end()
-        return found
+        return piece
 
     def _begin(self, sha: str) -> None:
         self._end()

@@ -1,9 +1,9 @@
 """The daemon: one home, open for as long as the process lives, and served.
 
-Starting: take the lock that says which process serves this home, open it, bind the listeners, let
-the links run, say that we are ready. Ending is the same in reverse order, so that nothing is taken
-in that cannot be finished: no more calls, answers for those who wait, no more pulling, no more
-upkeep, then the writer is drained and the home closed. All of it has ten seconds; what has not
+Starting: take the lock of the home, open the home, bind the listeners, let links and sync run, tell
+that we are ready. Ending is the same in reverse order, so that nothing is taken in that cannot be
+finished: no more calls, answers for callers that wait, no more pulling, no more upkeep, then the
+writer is drained and the home closed. All of it has ten seconds; what has not
 ended by then is left as a crash would leave it, which the next start knows how to mend.
 """
 
@@ -40,7 +40,7 @@ from holdfast.rules.links import LinkState
 from holdfast.service.http.app import HttpApp
 from holdfast.service.http.request import ConcurrencyLimits, RequestCounts
 from holdfast.service.instance_lock import DaemonLock, DaemonNote
-from holdfast.service.lifecycle import Service, Told, silent
+from holdfast.service.lifecycle import OnEvent, Service, silent
 from holdfast.service.listeners import bind_listeners
 from holdfast.service.sessions import Sessions
 from holdfast.service.supervision import Supervision
@@ -59,15 +59,15 @@ class Daemon(Service):
         home: str | Path | None,
         settings: Settings,
         *,
-        told: Told = silent,
+        on_event: OnEvent = silent,
         on_overtime: Callable[[], None] | None = None,
         sync: str | None = None,
     ) -> None:
-        super().__init__(told, on_overtime)
+        super().__init__(on_event, on_overtime)
         self._home, self._settings, self._sync = home, settings.check(), sync
         self._api: NodeApi | None = None
         self._talkative = False
-        self._said: dict[tuple[str, str], str | None] = {}
+        self._last_state: dict[tuple[str, str], str | None] = {}
 
     @property
     def api(self) -> NodeApi:
@@ -171,15 +171,15 @@ class Daemon(Service):
         self._in_background(message_watch.watch(), ending)
 
     def _news(self, log_watch: LogWatch, kind: str, document: dict[str, Any]) -> None:
-        """In the thread of whoever found it out."""
+        """Passes an event on, in the thread that found it out."""
         log_watch.post(kind, document)
-        # The first that is told is that we are ready, and after `stopping` all of this is expected.
+        # The first event is `ready`, and after `stopping` all of this is expected.
         # Of a link that is out of reach, one line: it tries again and again, perhaps for weeks.
         about, state = (kind, document.get("name", "")), document.get("state")
         if self._talkative and state != LinkState.CONNECTING:
-            if state is None or self._said.get(about) != state:
-                self._told(kind, document)
-            self._said[about] = state
+            if state is None or self._last_state.get(about) != state:
+                self._on_event(kind, document)
+            self._last_state[about] = state
 
     def _tell_ready(self) -> None:
         api = self.api

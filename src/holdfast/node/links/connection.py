@@ -66,7 +66,7 @@ class LinkConnection:
         tracker: LinkStatusTracker,
         new_epoch: int | None = None,
     ) -> None:
-        """`new_epoch` is what the source said it counts in now, if that is why we are here."""
+        """`new_epoch`: the last connection ended because the source counts in this epoch now."""
         self._engine = engine
         self._row = row
         self._reach = reach
@@ -100,7 +100,7 @@ class LinkConnection:
             raise self._failure
 
     def end(self) -> None:
-        """Ends it now, whatever it waits for."""
+        """Ends the connection now, whatever it waits for."""
         with self._turn:
             self._over = True
             source = self._source
@@ -173,19 +173,20 @@ class LinkConnection:
         return row
 
     def _begin(self, source: LinkSource) -> LinkRow:
-        """The place in a log that we have not read in, or not in this epoch."""
+        """Puts the cursor at the beginning of a log that was not read yet, or not in this epoch."""
         row = self._row
-        found = self._beginning(source)
-        start = start_of(row.epoch, row.cursor, found.epoch, found.first)
-        if row.epoch and found.first > 1 and not begins_as_read(self._engine, row, found):
+        first_batch = self._beginning(source)
+        epoch, first = first_batch.epoch, first_batch.first
+        start = start_of(row.epoch, row.cursor, epoch, first)
+        if row.epoch and first > 1 and not begins_as_read(self._engine, row, first_batch):
             start = None
-        begun = receive.start_over(self._engine, row.name, found.epoch, start or 1)
+        begun = receive.start_over(self._engine, row.name, epoch, start or 1)
         self._tracker.show(begun)
         if start is None:
             raise Truncated(
-                f"the log of {row.zone} begins at {found.first} in epoch {found.epoch}, and what "
-                "came before was never read",
-                first_available=found.first,
+                f"the log of {row.zone} begins at {first} in epoch {epoch}, and what came before "
+                "was never read",
+                first_available=first,
                 hint=f"go on without it: holdfast link resume {row.name} --skip-missing",
             )
         if start > 1 and row.epoch == 0:
@@ -218,7 +219,7 @@ class LinkConnection:
                 self._turn.wait_for(lambda: self._over or self._fetched is None)
                 if self._over:
                     return
-                # Said again where it is nothing new: so the source knows that we are there.
+                # Sent even where it is nothing new: so the source knows that we are there.
                 confirm = self._confirmed = self._stored
                 self._asking = True
             asked_at = monotonic()
@@ -254,7 +255,7 @@ class LinkConnection:
             self._tracker.nothing_new(batch)
 
     def _hold_back(self, asked_at: float) -> None:
-        """A source that ends answers at once: it must not be asked as fast as it answers."""
+        """Waits a moment: a source that is ending answers at once, and is not asked as fast."""
         early = BACKOFF_MS_MIN / 1000 - (monotonic() - asked_at)
         with self._turn:
             if early > 0:
@@ -271,7 +272,7 @@ class LinkConnection:
                     self._turn.notify_all()
 
     def _await_fetched(self) -> Batch | None:
-        """A batch to be read, once the one before it is being stored; None at the end."""
+        """The batch to read next, once the one before it is being stored; None at the end."""
         with self._turn:
             self._turn.wait_for(
                 lambda: self._over or (self._fetched is not None and self._next is None)
@@ -325,7 +326,7 @@ class LinkConnection:
     def _take(
         self, source: LinkSource, incoming: receive.DecodedBatch
     ) -> receive.BatchReceived | None:
-        """None if it is to be tried again, or is over."""
+        """Stores a batch; None if it has to be tried again, or the connection is over."""
         wanted = [named.sha256 for named in receive.objects_named(incoming)]
         absent = pull_objects(self._engine, source, wanted, self._tracker.pulled, self._is_over)
         if self._is_over():

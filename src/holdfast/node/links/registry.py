@@ -1,11 +1,11 @@
 """The links of a node, as they are stored: added, looked at, paused, removed.
 
-Everything here is a row in the store. Whoever pulls (`node/links/worker.py`, in the daemon) reads
-the rows; a change is carried out when it looks again. So a link can be changed with no daemon
-running, and a daemon that starts finds it as it was left.
+Everything here is a row in the store. The daemon pulls (`node/links/worker.py`): it reads the rows,
+and carries a change out when it looks again. So a link can be changed with no daemon running, and a
+daemon that starts finds it as it was left.
 
-Two things need the source itself: to skip what it no longer holds, it has to say what it holds; and
-when a link is removed, it should know that nobody reads any more.
+Two things need the source itself: to skip what the source no longer holds, this node asks what it
+holds; and when a link is removed, the source should know that its reader is gone.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class LinkView(msgspec.Struct, frozen=True):
 
 
 class RemovedLink(msgspec.Struct, frozen=True):
-    """A link that is gone, and whether its source knows."""
+    """A link that is gone, and whether its source was told."""
 
     name: str
     zone: str
@@ -135,7 +135,7 @@ class Links:
         carries: Sequence[str] = ("own",),
         paused: bool = False,
     ) -> LinkView:
-        """A new link to a zone that is trusted here. It takes entries of the zone itself, unless
+        """Makes a link to a zone that is trusted here. It takes entries of the zone itself, unless
         `carries` names others, or `any`. It begins at the beginning, or, in a home that was made
         from a snapshot, where the snapshot ends.
         """
@@ -188,15 +188,15 @@ class Links:
 
     def resume(self, name: str, *, skip_missing: bool = False) -> LinkView:
         """Lets a link go on. With `skip_missing` it goes on behind what its source no longer holds:
-        the source is asked where that is, and nothing changes if it does not answer.
+        this node asks the source where that is, and nothing changes if the source does not answer.
         """
         if skip_missing:
             self._skip_missing(name)
         return self._set_paused(name, False)
 
     def remove(self, name: str) -> RemovedLink:
-        """Forgets a link and its quarantine; what it brought stays. The source is told if it
-        answers: else it goes on keeping its log for a reader that is gone.
+        """Forgets a link and its quarantine; what it brought stays. The source is told if it can be
+        reached: else it goes on keeping its log for a reader that is gone.
         """
 
         def work(tx: Transaction) -> LinkRow:
@@ -244,8 +244,8 @@ class Links:
     def quarantine(
         self, name: str, after: int = 0, limit: int = CHUNK_ROWS
     ) -> Sequence[QuarantineRow]:
-        """Envelopes that a link brought and this node refused, oldest first, those after one. The
-        lane of a shared mesh (`broker:MESH`) has a quarantine, too.
+        """Envelopes that a link brought and this node refused, oldest first, from behind the number
+        `after`. The lane of a shared mesh (`broker:MESH`) has a quarantine, too.
         """
 
         def read(tx: Reader) -> list[QuarantineRow]:
@@ -255,8 +255,8 @@ class Links:
         return self._engine.read("link.quarantine", read)
 
     def retry_quarantined(self, name: str) -> Retried:
-        """Tries them again: what passes now is taken in and leaves the quarantine. If they name
-        objects that are not here, the source is asked for those first.
+        """Tries all of a link's quarantine again: what passes now is taken in and leaves it.
+        Objects that the envelopes name and that are not here are asked of the source first.
         """
         link = self._engine.read("link.get", lambda tx: _bringing(tx, name))
         passed = refused = after = 0
@@ -270,7 +270,7 @@ class Links:
         return Retried(passed, refused)
 
     def _bring_objects(self, link: LinkRow, raws: Sequence[bytes]) -> None:
-        named = [found.sha256 for found in objects_of(read_arrivals(raws))]
+        named = [blob.sha256 for blob in objects_of(read_arrivals(raws))]
         wanted = [sha for sha in named if not self._engine.blobs.exists(sha)]
         if wanted:
             with closing(self._reach(link)) as source:
@@ -280,7 +280,7 @@ class Links:
 
     def bring_objects(self, name: str) -> Pulled:
         """Asks a link's source for every object that rows here name and that is not here, as after
-        a restore from a snapshot, which has none. Says what it took, and how many are still
+        a restore from a snapshot, which has none. Returns what came, and how many are still
         missing.
         """
         link = self._engine.read("link.get", lambda tx: _require(tx, name))
@@ -306,7 +306,7 @@ class Links:
                 yield wanted
 
     def drop_quarantined(self, number: int) -> None:
-        """Gives up one of them for good."""
+        """Gives up one quarantined envelope for good; UnknownKey if no envelope has this number."""
 
         def work(tx: Transaction) -> None:
             if not tx.quarantine_drop(number):
@@ -318,7 +318,7 @@ class Links:
         self._engine.write("link.quarantine", work)
 
     def drop_all_quarantined(self, name: str) -> int:
-        """Gives up all of a link's; says how many."""
+        """Gives up all quarantined envelopes of a link; returns how many."""
         dropped = 0
 
         def work(tx: Transaction) -> int:
@@ -332,7 +332,9 @@ class Links:
 
 
 class _Retry:
-    """Some quarantined envelopes on their second way in, with their rows, in one transaction."""
+    """Takes some quarantined envelopes in, and drops the rows of those that pass, in one
+    transaction.
+    """
 
     def __init__(self, engine: NodeEngine, link: str, rows: Sequence[QuarantineRow]) -> None:
         self._engine, self._link, self._rows = engine, link, rows
@@ -358,7 +360,7 @@ class _Retry:
         return passed
 
     def _is_of_mesh(self, kept: QuarantineRow, tx: Reader) -> bool:
-        """Who brings one mesh has nothing to say in another, nor in our own name."""
+        """A broker that brings one mesh may bring nothing of another, and nothing in our name."""
         (arrival,) = read_arrivals((kept.raw,))
         return objection(self._engine, mesh_of(self._link), arrival, tx) is None
 

@@ -1,14 +1,14 @@
 """Is the log at the other end of a link still the one that its cursor counts in?
 
-An epoch tells when a source knows that its log has gone back in time. Sometimes it cannot know: a
+A new epoch shows that a source knows its log has gone back in time. Sometimes it cannot know: a
 machine was set back to a snapshot with everything on it, one backup was restored on two machines
 one after the other, or a home was lost and made anew under the old name. Then the offsets up to our
 cursor are given out a second time, in the same epoch, and reading on would skip the new entries
 without a word.
 
 So before a link reads on, it looks back: the last entry up to the cursor that it was given must not
-be news. Where that cannot be told, because nothing there passes the filter, because it is refused
-anyway, or because this node may have forgotten it since, the log is taken to be the same.
+be news. Where that cannot be decided, because nothing there passes the filter, because the entry is
+refused anyway, or because this node may have forgotten it since, the log is taken to be the same.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from holdfast.rules.rows import LinkRow
 from holdfast.storage.ports import Reader
 
 LOOK: Final = 32
-"""Entries among which one is looked for that tells something."""
+"""How many entries before the cursor are looked at."""
 _CLOCKS_MS: Final = DAY_MS
-"""So far the clock of whoever wrote an entry may be ahead of ours."""
+"""How far the clock of a writer may be ahead of ours."""
 
 
 def is_same_log(engine: NodeEngine, source: LinkSource, row: LinkRow, consumer: str) -> bool:
@@ -41,30 +41,30 @@ def is_same_log(engine: NodeEngine, source: LinkSource, row: LinkRow, consumer: 
     begin = max(1, row.cursor - LOOK + 1)
     ask = Fetch(consumer=consumer, limit=LOOK, start=begin, epoch=row.epoch)
     try:
-        found = _fetch(source, ask, row)
+        batch = _fetch(source, ask, row)
     except PastEnd:
         return False
-    if found is None:
+    if batch is None:
         return True
-    if found.head < row.cursor:
+    if batch.head < row.cursor:
         return False
-    return engine.read("link.look_back", partial(_was_read, engine, row, found))
+    return engine.read("link.look_back", partial(_was_read, engine, row, batch))
 
 
-def begins_as_read(engine: NodeEngine, row: LinkRow, found: Batch) -> bool:
+def begins_as_read(engine: NodeEngine, row: LinkRow, batch: Batch) -> bool:
     """Whether a log of another epoch, which no longer holds its beginning, surely agrees with the
     one that the link has read at least up to its first entries: then what came before them was read
-    too. `found` is what it begins with.
+    too. `batch` is what it begins with.
 
     An entry that the source itself wrote in an epoch that we know stood at the same place then. If
-    we have it and our cursor is past it, we have read everything before it. What others wrote tells
-    nothing: it may have come to the source, and to us, at any time.
+    we have it and our cursor is past it, we have read everything before it. What others wrote
+    proves nothing: it may have come to the source, and to us, at any time.
     """
-    return engine.read("link.look_back", partial(_has_proof, engine, row, found))
+    return engine.read("link.look_back", partial(_has_proof, engine, row, batch))
 
 
-def _has_proof(engine: NodeEngine, row: LinkRow, found: Batch, tx: Reader) -> bool:
-    for offset, raw in zip(found.offsets, found.raws, strict=True):
+def _has_proof(engine: NodeEngine, row: LinkRow, batch: Batch, tx: Reader) -> bool:
+    for offset, raw in zip(batch.offsets, batch.raws, strict=True):
         if offset <= row.cursor and is_news(engine.ctx, raw, tx) is False:
             envelope = decode_trusted(raw)
             if envelope.origin == row.zone and envelope.epoch <= row.epoch:
@@ -83,23 +83,23 @@ def _fetch(source: LinkSource, ask: Fetch, row: LinkRow) -> Batch | None:
     try:
         return source.fetch(ask)
     except Truncated:
-        return None  # it is being truncated: the next fetch of the link tells what is missing
+        return None  # it is being truncated: the next fetch of the link finds out what is missing
 
 
-def _was_read(engine: NodeEngine, row: LinkRow, found: Batch, tx: Reader) -> bool:
-    """Whether the last entry up to the cursor that tells anything is one that the link has met."""
-    for offset, raw in reversed(list(zip(found.offsets, found.raws, strict=True))):
+def _was_read(engine: NodeEngine, row: LinkRow, batch: Batch, tx: Reader) -> bool:
+    """Whether the link has met the last entry up to the cursor that proves anything."""
+    for offset, raw in reversed(list(zip(batch.offsets, batch.raws, strict=True))):
         if offset > row.cursor:
             continue
         news = is_news(engine.ctx, raw, tx)
         if news is None:
-            continue  # it was refused then, too, and perhaps given up since: so it tells nothing
+            continue  # it was refused then, too, and perhaps given up since: so it proves nothing
         return not news or _may_be_forgotten(tx, raw) or _is_set_aside(tx, row, offset)
     return True
 
 
 def _may_be_forgotten(tx: Reader, raw: bytes) -> bool:
-    """Older than what our log still holds: even its id may be gone."""
+    """Whether an entry is older than what our log still holds: even its id may be gone."""
     first, last = tx.log_bounds()
     oldest = tx.log_get(first) if 1 < first <= last else None
     return oldest is not None and decode_trusted(raw).created_at < oldest.recorded_at + _CLOCKS_MS

@@ -1,8 +1,8 @@
 """The node at the other end of a link, as the link sees it.
 
-`transport.remote.Remote` is one over TLS; tests and simulations have their own. A call raises what
-the source told us of, or Unreachable where nobody answers or the source has trouble of its own: a
-disk that is full there is no reason to stop for want of room here.
+`transport.peer_client.PeerClient` is one over TLS; tests and simulations have their own. A call
+raises the error that the source reports. It raises Unreachable where the source does not answer or
+has trouble of its own: a disk that is full there is no reason to stop for want of room here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LinkSource(Protocol):
 
     def object(self, sha: str, start: int, size: int) -> bytes: ...
     def abort(self) -> None:
-        """Wakes whoever waits for an answer, and refuses every later call."""
+        """Makes calls that wait fail at once, and every later call too."""
 
     def close(self) -> None: ...
 
@@ -42,7 +42,7 @@ Reach = Callable[[LinkRow], LinkSource]
 
 
 def registration_of(row: LinkRow, us: str) -> Registration:
-    """How a link reads at its source: what it asks for, without what came from here."""
+    """How a link registers at its source: its filter, without what came from here."""
     filter = msgspec.structs.replace(row.filter, beyond=us)
     return Registration(consumer=consumer_name(us, row.name), filter=filter)
 
@@ -51,7 +51,7 @@ def reach_by(trust: Trust) -> Reach:
     """Connections as this node makes them: it proves itself, and so does the other end."""
 
     def reach(link: LinkRow) -> LinkSource:
-        # It brings TLS with it, which a command that only looks at the store does not need.
+        # Imported here: it brings TLS along, and a command that only reads the store needs none.
         from holdfast.transport.peer_client import PeerClient
 
         # The seed is read for every hello: a key that was switched needs no restart.

@@ -1,8 +1,9 @@
 """Pausing a shared mesh, and letting it go on.
 
 While a mesh is paused nothing of it is sent; what others send still comes in. An operator pauses
-it, or the node does so itself where a lane halts at an item that the broker refused too often. Who
-lets it go on wants what failed to be tried again, so its attempts count from the beginning.
+it, or the node does so itself where a lane halts at an item that the broker refused too often. An
+operator who resumes it wants what failed to be tried again, so its attempts count from the
+beginning.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A range of a log as bytes: JSON lines or an Arrow stream, and the bounds told in its headers."""
+"""A range of a log as bytes: JSON lines or an Arrow stream, with its bounds in the headers."""
 
 from __future__ import annotations
 

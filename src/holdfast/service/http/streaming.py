@@ -26,7 +26,7 @@ save."""
 
 
 async def compressed(call: Request[Any], body: bytes, media_type: str) -> Response:
-    """An answer, compressed if that was asked for and is worth it."""
+    """An answer, compressed if the caller accepts that and it is worth it."""
     headers = {"vary": "accept, accept-encoding"}
     if len(body) >= COMPRESS_BYTES_MIN and takes_gzip(call.headers.get("accept-encoding", "")):
         body = await call.api.run(_gzip, body)
@@ -35,7 +35,7 @@ async def compressed(call: Request[Any], body: bytes, media_type: str) -> Respon
 
 
 def takes_gzip(accepted: str) -> bool:
-    """What the Accept-Encoding header says of gzip."""
+    """Whether an Accept-Encoding header accepts gzip."""
     for term in accepted.lower().split(","):
         coding, _, weight = term.partition(";")
         if coding.strip() == "gzip":
@@ -76,7 +76,7 @@ class Streamed(Response):
             )
             if scope["method"] != "HEAD":
                 async for part in self._parts:
-                    if gone.done():  # the server would go on to take what nobody gets
+                    if gone.done():  # the server would go on to take what no client gets
                         raise ClientGone
                     await send({"type": "http.response.body", "body": part, "more_body": True})
             await send({"type": "http.response.body", "body": b""})

@@ -119,7 +119,7 @@ def serve_(
 
     return serving.serve(
         session,
-        lambda report: BrokerDaemon(settings, told=report),
+        lambda report: BrokerDaemon(settings, on_event=report),
         connections=limits.BROKER_CONNECTIONS_MAX,
     )
 

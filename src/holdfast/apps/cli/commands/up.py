@@ -35,7 +35,7 @@ def up_(session: CommandSession, no_socket: bool, detach: bool, **flags: str | N
         return serving.detach(session, paths, words, flags, down="holdfast down")
     from holdfast.node.daemon.daemon import Daemon
 
-    return serving.serve(session, lambda report: Daemon(paths.root, settings, told=report))
+    return serving.serve(session, lambda report: Daemon(paths.root, settings, on_event=report))
 
 
 @command_of("down")
