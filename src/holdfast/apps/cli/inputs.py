@@ -95,7 +95,7 @@ def model_for(mesh: Mesh, text: str, length: int | None, dim: int | None) -> Mod
     """The model that is meant, with its dimension: as asked, as stored, or as the vector has.
 
     A vector of another length than the model's earlier ones is more likely a slip than a new model
-    of the same name, so that has to be said with --dim.
+    of the same name, so a new length needs --dim.
     """
     known = sorted({row.dim for row in _rows(mesh, text)})
     if dim is None and length is not None and known and length not in known:

@@ -16,7 +16,7 @@ _SIZES = {
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
 
 
-class AsOf(TypedDict, total=False):
+class PastPoint(TypedDict, total=False):
     """A point in the past of a node, as the keywords of the library name it."""
 
     offset: int
@@ -50,7 +50,7 @@ def parse_time(text: str) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def parse_as_of(text: str) -> AsOf:
+def parse_as_of(text: str) -> PastPoint:
     """A point in the past of a node: `offset:N`, `lamport:N` or a time."""
     kind, colon, number = text.partition(":")
     if colon and kind in ("offset", "lamport"):

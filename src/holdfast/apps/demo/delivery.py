@@ -53,8 +53,8 @@ def play(folder: Path, ana: Path, bob: Path, say: Say) -> None:
             say("   it is back; both have the same again")
             for received in one.inbox.list():
                 message = one.inbox.read(received.id)
-                said = message.content.decode()
-                say(f"   in ana's inbox, once: {said!r} from {message.sender}")
+                text = message.content.decode()
+                say(f"   in ana's inbox, once: {text!r} from {message.sender}")
     finally:
         broker.kill()
 

@@ -1,7 +1,7 @@
 """`holdfast demo`: the store at work, in less than a minute, on real files and real processes.
 
-Two peers work apart and converge when their logs meet; a claim is superseded and its peer is told;
-a process is killed in the middle of its writes and loses nothing that it was promised; a database
+Two peers work apart and converge when their logs meet; a claim is superseded, with a warning; a
+process is killed in the middle of its writes and loses nothing that it was promised; a database
 is wrecked, restored from a backup, and gets back from its peer what the backup did not have. They
 share a mesh through a broker, which is killed. Then Spark reads the logs of both into a lake.
 """
@@ -105,7 +105,7 @@ def _together(ana: Path, bob: Path, say: Say) -> None:
             )
         for node in (one, other):
             for warning in node.take_warnings():
-                say(f"   {node.peer} is told, once: {warning.type}, {warning.by_peer} was first")
+                say(f"   {node.peer} is warned, once: {warning.type}, {warning.by_peer} was first")
         best = one.mesh(MESH).vectors.search(_letters("restoring backups"), model=MODEL, limit=1)
         say(f"   nearest to 'restoring backups': {best[0].content!r}")
 

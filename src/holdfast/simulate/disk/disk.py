@@ -94,7 +94,7 @@ class FaultyDisk(CallLog):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crash:
-    """What a crash did to the writes and names that nobody had synced."""
+    """What a crash did to the writes and names that were not synced."""
 
     mode: Literal["kill", "power"]
     kept: int = 0

@@ -43,7 +43,7 @@ class SweepFailure:
 
 
 @dataclass(slots=True, kw_only=True)
-class SweepReport:
+class FaultReport:
     """`unreached` counts runs in which the workload never came to the call that was to fail."""
 
     calls: int
@@ -59,7 +59,7 @@ def sweep(
     kinds: Sequence[Kind] = ("ioerr", "full"),
     modes: Sequence[Mode] = ("once", "forever"),
     prepare: Prepare | None = None,
-) -> SweepReport:
+) -> FaultReport:
     """Runs the workload once for every possible fault; `prepare` fills the directory beforehand.
 
     Raises what the workload or the check raises on a healthy disk: faults teach nothing then.
@@ -73,7 +73,7 @@ def sweep(
             raise clean.error
         check(directory, clean.acknowledged, None)
         assert clean.disk.trace is not None
-        report = SweepReport(calls=clean.disk.calls)
+        report = FaultReport(calls=clean.disk.calls)
         for fault in _faults(clean.disk.trace, kinds, modes):
             empty(directory)
             shutil.copytree(origin, directory, dirs_exist_ok=True)

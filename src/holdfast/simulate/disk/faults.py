@@ -2,7 +2,7 @@
 
 A **plan** is asked before every call. It answers with the kind of fault, or None to let it pass:
 
-* ``ioerr``: the device failed. Nothing was written; after a failed sync nobody knows what was.
+* ``ioerr``: the device failed. Nothing was written; after a failed sync it is unknown what was.
 * ``full``: no space is left. Half of the write is there, as a disk fills up in the middle of one.
   Only calls that need space (a write, the creation of a file) can be refused so.
 
@@ -87,7 +87,7 @@ class FailSometimes:
 
 
 def sqlite_error(op: Op, kind: Kind) -> Exception:
-    """The exception with which apsw's VFS tells SQLite what the unix VFS would have told it."""
+    """The exception by which apsw gives SQLite the error code of the unix VFS."""
     if kind == "full" and op != "open":
         code, text = apsw.SQLITE_FULL, "database or disk is full"
     else:

@@ -214,7 +214,7 @@ class Machine:
 
 
 class _MachineBlobs(FileBlobs):
-    """Blobs whose age is told by the machine's clock, and that are always found in one order."""
+    """Blobs whose age goes by the machine's clock, and that are always listed in one order."""
 
     def __init__(self, root: Path, clock: MachineClock) -> None:
         super().__init__(root)

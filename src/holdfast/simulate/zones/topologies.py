@@ -4,9 +4,9 @@
     pair both ways   ana ◄─► bob
     parallel         ana ◄─► bob by several links, each for a part
     line             ana ─► bob ─► cai          bob carries what ana wrote
-    ring             ana ─► bob ─► cai ─► ana   everybody carries everything
+    ring             ana ─► bob ─► cai ─► ana   every zone carries everything
     star             bob, cai ◄─► ana           the hub carries everything
-    full mesh        everybody ◄─► everybody
+    full mesh        every zone ◄─► every other
 
 Some links take only a part: one mesh, subjects with a prefix, a data class. Some readers are slow,
 and some of those are waited for only so long. `ZoneTraits` says which troubles a world has besides.
@@ -108,7 +108,7 @@ def another_filter(traits: ZoneTraits, rng: random.Random, relation: SimulatedLi
 
 
 def _ways(kind: str, rng: random.Random) -> list[tuple[str, str, Sequence[str]]]:
-    """Source, reader, and whose entries the source may carry (empty: anybody's)."""
+    """Source, reader, and whose entries the source may carry (empty: those of all peers)."""
     ways: dict[str, list[tuple[str, str, Sequence[str]]]] = {
         "pair one way": [(ANA, BOB, [ANA])],
         "pair both ways": [(ANA, BOB, [ANA]), (BOB, ANA, [BOB])],

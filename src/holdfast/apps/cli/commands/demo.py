@@ -1,4 +1,4 @@
-"""`holdfast demo`: the store at work, told as it happens."""
+"""`holdfast demo`: plays a story with real homes, and prints it as it happens."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def read(
 @verb(file_, "delete", writes=True)
 @click.argument("path")
 def delete(session: CommandSession, path: str) -> None:
-    """Stop sharing PATH; its content goes when nobody needs it any more."""
+    """Stop sharing PATH; its content goes when nothing names it any more."""
     with session.mesh() as mesh:
         done = mesh.files.delete(path, id=session.id)
         session.receipt(mesh, done, "file.delete", f"deleted {path!r} from", path=path)

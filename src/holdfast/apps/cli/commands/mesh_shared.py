@@ -163,7 +163,7 @@ def sync(session: CommandSession, name: str | None, patience: int | None) -> Non
 @click.option(
     "--remove",
     is_flag=True,
-    help="Of a mesh of yours: also remove it from the broker, for everybody.",
+    help="Of a mesh of yours: also remove it from the broker, for all members.",
 )
 @click.option("--forget", is_flag=True, help="Do not tell the broker: it is gone.")
 def leave(session: CommandSession, name: str | None, remove: bool, forget: bool) -> None:
@@ -251,7 +251,7 @@ def members(session: CommandSession, name: str | None) -> None:
         session.rows(
             map(documents.plain, sharing.members(mesh.slug)),
             "name grants added_at seen_at key",
-            empty="nobody",
+            empty=f"{mesh.slug} has no members",
         )
 
 

@@ -73,4 +73,4 @@ def _move(name: str, done: str, help: str) -> None:
 _move("claim", "claimed", "Take a task on.")
 _move("release", "released", "Give a claimed task back, for others to claim.")
 _move("complete", "completed", "Mark a task that you claimed as done.")
-_move("cancel", "cancelled", "Cancel a task, whoever holds it.")
+_move("cancel", "cancelled", "Cancel a task, whichever peer holds it.")
