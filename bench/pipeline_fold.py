@@ -22,7 +22,7 @@ import duckdb
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.fold.silver import files_for, fold
+from holdfast.pipeline.fold.silver import files_for, fold_lake
 from holdfast.pipeline.fold.winners import bucketed
 from holdfast.pipeline.lake.lake import ID_DAY, Lake
 from holdfast.pipeline.lake.schema import BRONZE, FAMILY_OF, SILVER
@@ -52,7 +52,7 @@ def run() -> Iterator[tuple[str, float, str]]:
     try:
         lake = prepared(spark, cache, OPS, OPS // OPS_PER_KEY)
         if OPS >= MEMORY_OPS:
-            took = timed(lambda: fold(spark, lake, full=True))
+            took = timed(lambda: fold_lake(spark, lake, full=True))
             say("full fold", took, OPS)
             yield f"full fold of {OPS:,} changes in 5 GB, million rows/s", OPS / took / 1e6, "-"
             return
@@ -269,7 +269,7 @@ def against_others(
     files = [bronze.uri(file) for file in bronze.files()]
     by_hash, by_time, duck = (str(work / name) for name in ("by-hash", "by-time", "duck.parquet"))
     contest: dict[str, Callable[[], object]] = {
-        "full fold": lambda: fold(spark, lake, full=True),
+        "full fold": lambda: fold_lake(spark, lake, full=True),
         "bare Spark SQL, window by hash": lambda: in_spark(spark, BY_HASH, by_hash),
         "bare Spark SQL, highest time first": lambda: in_spark(spark, BY_TIME, by_time),
         "DuckDB, two threads": lambda: in_duck(files, duck),
@@ -304,7 +304,7 @@ def increments(
     took: list[float] = []
     for lake in (small, large):
         keys = lake.silver("state").rows
-        fold(spark, lake)
+        fold_lake(spark, lake)
         times: list[float] = []
         for _ in range(ROUNDS + 1):
             add(spark, lake, lake.fresh().bronze.rows, NEW_OPS, keys)
@@ -316,6 +316,6 @@ def increments(
 
 
 def _appended(spark: SparkSession, lake: Lake) -> Any:
-    report = fold(spark, lake)
+    report = fold_lake(spark, lake)
     assert [table.how for table in report.tables] in (["appended"], ["merged"]), report
     return report

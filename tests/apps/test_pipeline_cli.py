@@ -21,7 +21,7 @@ from holdfast.apps.cli.commands.pipeline_job import Work
 from holdfast.apps.cli.commands.pipeline_query import parse_as_of
 from holdfast.apps.cli.session import CommandSession
 from holdfast.pipeline.audits.gold import AuditFinding, AuditReport, AuditResult
-from holdfast.pipeline.jobs.sources import remember, source
+from holdfast.pipeline.jobs.sources import log_source, remember
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.spark import session
 from holdfast.pipeline.verify.verify import Difference, VerifiedLog
@@ -136,7 +136,7 @@ def test_P9_a_place_in_the_past_is_a_stamp_a_time_or_an_offset(
 
 @pytest.mark.parametrize("text", ["", "plant:", ":7", "soon", "-3", "plant:-1"])
 def test_P9_what_is_no_place_in_the_past_is_refused(text: str) -> None:
-    with pytest.raises(BadInput, match="not a place in the past"):
+    with pytest.raises(BadInput, match="not a point in the past"):
         parse_as_of(text)
 
 
@@ -184,7 +184,7 @@ def test_P5_findings_are_listed_under_the_summary(capfd: pytest.CaptureFixture[s
 def test_P11_status_asks_nodes_that_serve(cli: Cli, tmp_path: Path) -> None:
     lake = Lake.open(tmp_path / "lake", create=True)
     with running(cli.home) as up:
-        remember(lake, [source(up.unix)])
+        remember(lake, [log_source(up.unix)])
         cli("state", "set", "build", "green")
         (log,) = cli("pipeline", "status", "--lake", lake.root, "--json").json["logs"]
         assert (log["log"], log["head"], log["lag"], log["trouble"]) == ("ana", 1, 1, None)

@@ -21,14 +21,14 @@ from typing import Any
 
 from holdfast.node.snapshots.manifest import NAME
 from holdfast.pipeline.fold import silver
-from holdfast.pipeline.ingest.ingest import ingest
+from holdfast.pipeline.ingest.ingest import ingest_logs
 from holdfast.pipeline.jobs import compaction
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.logs.disk import HomeLog
 from holdfast.pipeline.logs.log import ReadableLog, open_log
 from holdfast.pipeline.snapshot import files
-from holdfast.pipeline.snapshot.build import build
+from holdfast.pipeline.snapshot.build import build_snapshot
 from holdfast.pipeline.snapshot.files import SnapshotTarget
 from holdfast.pipeline.spark.session import start
 from support.held_log import HalfLog, HeldLog
@@ -110,15 +110,15 @@ def work(folder: Path, homes: Sequence[str], points: Points, master: str, held: 
     with lake.working("a cycle"):
         for some in ([half], logs) if behind(lake, half) else (logs,):
             points.at("ingest")
-            report = ingest(spark, lake, some, max_rows=BATCH_ROWS)
+            report = ingest_logs(spark, lake, some, max_rows=BATCH_ROWS)
             assert not report.failures, report.failures
             points.at("fold")
-            silver.fold(spark, lake)
+            silver.fold_lake(spark, lake)
         points.at("compact")
         compaction.compact(spark, lake)
         points.at("snapshot")
         if not (folder / "snapshot" / NAME).exists():
-            build(spark, lake, str(folder / "snapshot"))
+            build_snapshot(spark, lake, str(folder / "snapshot"))
     points.at("done")
     spark.stop()
 

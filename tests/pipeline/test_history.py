@@ -13,9 +13,9 @@ from holdfast.node.library.node import Node
 from holdfast.node.log.history import AsOf
 from holdfast.node.log.history import memory_as_of as node_memory_as_of
 from holdfast.node.log.history import state_as_of as node_state_as_of
-from holdfast.pipeline.fold.silver import current, fold
+from holdfast.pipeline.fold.silver import current, fold_lake
 from holdfast.pipeline.history import Range, backfill, state_as_of
-from holdfast.pipeline.ingest.ingest import ingest
+from holdfast.pipeline.ingest.ingest import ingest_logs
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.schema import SILVER
 from holdfast.pipeline.logs.log import open_log
@@ -37,9 +37,9 @@ def lake(
 ) -> Lake:
     lake = Lake.open(tmp_path_factory.mktemp("lakes") / "lake", create=True)
     logs = [open_log(str(home)) for home in histories.homes.values()]
-    report = ingest(spark, lake, logs)
+    report = ingest_logs(spark, lake, logs)
     assert not report.failures
-    fold(spark, lake)
+    fold_lake(spark, lake)
     return lake.fresh()
 
 

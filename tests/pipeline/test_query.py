@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 import holdfast
 from holdfast.pipeline import query
-from holdfast.pipeline.fold.silver import fold
-from holdfast.pipeline.ingest.ingest import ingest
+from holdfast.pipeline.fold.silver import fold_lake
+from holdfast.pipeline.ingest.ingest import ingest_logs
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.logs.log import open_log
 from holdfast.rules.errors import BadInput, UnknownModel
@@ -103,19 +103,19 @@ def test_P9_people_ask_the_lake_in_sql(spark: SparkSession, tmp_path: Path) -> N
         team.state.delete("gone")
         team.vectors.store("k", [1.0, 0.0], model=MODEL, content="a text")
     lake = Lake.open(tmp_path / "lake", create=True)
-    ingest(spark, lake, [open_log(str(tmp_path / "home"))])
+    ingest_logs(spark, lake, [open_log(str(tmp_path / "home"))])
     lake = lake.fresh()
-    fold(spark, lake)
+    fold_lake(spark, lake)
 
-    answer = query.ask(spark, lake, "select op, raw from bronze order by offset", 2)
+    answer = query.run_query(spark, lake, "select op, raw from bronze order by offset", 2)
     assert (answer.columns, answer.more) == (("op", "raw"), True)
     assert [row[0] for row in answer.rows] == ["state.set", "state.set"]
     bytes.fromhex(answer.rows[0][1])
     joined = "select s.key, s.updated_at, v.content from state s join vectors v using (mesh)"
-    both = query.ask(spark, lake, f"{joined} where not s.tombstone", 10)
+    both = query.run_query(spark, lake, f"{joined} where not s.tombstone", 10)
     assert [(row[0], row[2]) for row in both.rows] == [("build", "a text")]
     assert both.rows[0][1].endswith("Z")
-    listed = query.ask(spark, lake, "show views", 100)
+    listed = query.run_query(spark, lake, "show views", 100)
     assert {"bronze", "state", "findings"} <= {row[1] for row in listed.rows}
 
     for wrong, said in (
@@ -125,13 +125,13 @@ def test_P9_people_ask_the_lake_in_sql(spark: SparkSession, tmp_path: Path) -> N
         ("select 1; select 2", "not SQL"),
     ):
         with pytest.raises(BadInput, match=said) as refused:
-            query.ask(spark, lake, wrong, 10)
+            query.run_query(spark, lake, wrong, 10)
         assert "\n" not in refused.value.message
 
-    (held,) = query.held(spark, lake, "state", "team", limit=10).documents()
+    (held,) = query.table_rows(spark, lake, "state", "team", limit=10).documents()
     assert (held["key"], held["value"], held["peer"]) == ("build", {"colour": "green"}, "ana")
     assert isinstance(held["updated_at"], int)
-    assert query.held(spark, lake, "state", "team", key="gone", limit=10).rows == ()
+    assert query.table_rows(spark, lake, "state", "team", key="gone", limit=10).rows == ()
     for text in ("test:tiny:1", "test:tiny", MODEL.fingerprint):
         assert query.model_id(spark, lake, text) == MODEL.fingerprint
     with pytest.raises(UnknownModel):

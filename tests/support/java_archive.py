@@ -49,7 +49,7 @@ def _small_job(folder: Path) -> None:
 
     import holdfast
     from holdfast.pipeline.fold import silver
-    from holdfast.pipeline.ingest.ingest import ingest
+    from holdfast.pipeline.ingest.ingest import ingest_logs
     from holdfast.pipeline.lake.lake import Lake
     from holdfast.pipeline.logs.log import open_log
     from holdfast.pipeline.spark import session
@@ -62,8 +62,8 @@ def _small_job(folder: Path) -> None:
     conf = {**session.SMALL, "spark.local.dir": str(folder)}
     spark = session.start(master="local[2]", conf=conf, log=folder / "spark.log")
     lake = Lake.open(folder / "lake", create=True)
-    ingest(spark, lake, [open_log(str(folder / "ana"))])
-    silver.fold(spark, lake)
+    ingest_logs(spark, lake, [open_log(str(folder / "ana"))])
+    silver.fold_lake(spark, lake)
     silver.current(spark, lake.fresh(), "state").createOrReplaceTempView("state")
     assert spark.sql("select count(*) from state").first() == (1,)
     gateway = SparkContext._gateway

@@ -1,8 +1,139 @@
-"""The pipeline: every node's log in one lake, on Spark.
+"""The pipeline: the logs of all nodes in one lake, on Spark.
 
-Logs are read by `source`, kept by `ingest` in `bronze` (every envelope once), folded by `silver` to
-what a node would hold, and looked into by `audits`. `lake` says where things are, `delta` how a
-table is changed. On a laptop it runs in this process; on a cluster it is the same code.
+    from holdfast import pipeline
 
-Nothing else in Holdfast imports Spark: without the extra `spark` a node works as before.
+    spark = pipeline.start()
+    lake = pipeline.Lake.open("lake", create=True)
+    pipeline.run(spark, lake, [pipeline.log_source("/srv/ana")])
+    pipeline.current(spark, lake, "state").show()
+
+These names are the public ones; each is loaded when it is first used, so that importing this
+package loads no Spark. `holdfast.pipeline.minilm` is public as well: its path stands in command
+lines. Nothing outside this package imports Spark: without the extra `spark` a node works as before.
+
+The path of an envelope into the lake:
+
+1.  `jobs/run.py` (or `jobs/stream.py`) opens the logs that `jobs/sources.py` remembers.
+2.  `ingest/plan.py` asks each log where it stands and decides which offsets the lake lacks.
+3.  `ingest/read_ranges.py` gives ranges of offsets to Spark tasks. Each task reads its range as
+    Arrow batches (`logs/`), and `logs/unpack.py` adds the columns that stand in the bytes.
+4.  `ingest/batch.py` stages the rows (`lake/delta.py`), lets `ingest/dedupe.py` decide which are
+    new, seen before or unreadable, and commits them to sightings, quarantine and, last, bronze.
+    That commit also notes how far each log was read; only then is it confirmed to the logs.
+5.  `fold/silver.py` folds what bronze got since the last fold into the tables of silver, by the
+    merge rules of the nodes (`fold/fold.py`, `fold/winners.py`, `fold/decode.py`, `fold/tasks.py`).
+
+What reads the lake: `query.py` (SQL), `history.py` (the past), `verify/` (do nodes hold what their
+logs make?), `audits/` (what must never happen). What gives something back to nodes: `snapshot/`,
+`sink/` and `embed/`. `source/` is the Spark format `holdfast` for users.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.pipeline.audits.gold import run_audits
+    from holdfast.pipeline.audits.live_facts import LiveFacts, ask_logs
+    from holdfast.pipeline.audits.plots import save_plots
+    from holdfast.pipeline.embed.reembed import reembed
+    from holdfast.pipeline.fold.silver import current, fold_lake
+    from holdfast.pipeline.history import Range, backfill, state_as_of
+    from holdfast.pipeline.ingest.ingest import ingest_logs
+    from holdfast.pipeline.jobs.compaction import compact
+    from holdfast.pipeline.jobs.run import run
+    from holdfast.pipeline.jobs.sources import LogSource, forget, log_source, remember, remembered
+    from holdfast.pipeline.jobs.status import status
+    from holdfast.pipeline.jobs.stream import stream
+    from holdfast.pipeline.lake.lake import Lake
+    from holdfast.pipeline.logs.log import open_log
+    from holdfast.pipeline.query import model_id, run_query, table_rows
+    from holdfast.pipeline.snapshot.build import build_snapshot
+    from holdfast.pipeline.source.source import register
+    from holdfast.pipeline.spark.session import start
+    from holdfast.pipeline.verify.verify import verify_nodes
+
+_WHERE = {
+    "Lake": "lake.lake",
+    "LiveFacts": "audits.live_facts",
+    "LogSource": "jobs.sources",
+    "Range": "history",
+    "ask_logs": "audits.live_facts",
+    "backfill": "history",
+    "build_snapshot": "snapshot.build",
+    "compact": "jobs.compaction",
+    "current": "fold.silver",
+    "fold_lake": "fold.silver",
+    "forget": "jobs.sources",
+    "ingest_logs": "ingest.ingest",
+    "log_source": "jobs.sources",
+    "model_id": "query",
+    "open_log": "logs.log",
+    "reembed": "embed.reembed",
+    "register": "source.source",
+    "remember": "jobs.sources",
+    "remembered": "jobs.sources",
+    "run": "jobs.run",
+    "run_audits": "audits.gold",
+    "run_query": "query",
+    "save_plots": "audits.plots",
+    "start": "spark.session",
+    "state_as_of": "history",
+    "status": "jobs.status",
+    "stream": "jobs.stream",
+    "table_rows": "query",
+    "verify_nodes": "verify.verify",
+}
+"""By public name: the module here that defines it. No name may be that of a room or a module here,
+since importing that would take its place."""
+
+__all__ = [
+    "Lake",
+    "LiveFacts",
+    "LogSource",
+    "Range",
+    "ask_logs",
+    "backfill",
+    "build_snapshot",
+    "compact",
+    "current",
+    "fold_lake",
+    "forget",
+    "ingest_logs",
+    "log_source",
+    "model_id",
+    "open_log",
+    "reembed",
+    "register",
+    "remember",
+    "remembered",
+    "run",
+    "run_audits",
+    "run_query",
+    "save_plots",
+    "start",
+    "state_as_of",
+    "status",
+    "stream",
+    "table_rows",
+    "verify_nodes",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a public name. NoSpark, which says what to install, if a package of it is missing."""
+    if name not in _WHERE:
+        raise AttributeError(f"module 'holdfast.pipeline' has no attribute {name!r}")
+    from importlib import import_module
+
+    from holdfast.rules.errors import NoSpark
+
+    try:
+        module = import_module(f"holdfast.pipeline.{_WHERE[name]}")
+    except ImportError as missing:
+        raise NoSpark(f"the pipeline needs packages that are not here: {missing}") from None
+    return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,7 +1,7 @@
-"""The past: the state as of a stamp, a time or a place in a log, and lakes made of a range.
+"""The past: the state as of a stamp, a time or a place in a log, and copies of a part of a lake.
 
-Bronze keeps every envelope for good. So any state that ever was is the fold of a part of it, by the
-same code that folds the present.
+Bronze keeps every envelope. So every past state is the fold of a part of bronze, by the same code
+that folds the present.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.fold.fold import fold_family
-from holdfast.pipeline.fold.silver import FoldReport, Progress, fold
+from holdfast.pipeline.fold.silver import FoldReport, fold_lake
 from holdfast.pipeline.ingest import dedupe
 from holdfast.pipeline.lake.delta import Table
-from holdfast.pipeline.lake.lake import ID_DAY, Lake, log_app
+from holdfast.pipeline.lake.lake import ID_DAY, Lake, Progress, log_app, no_progress
 from holdfast.pipeline.lake.schema import ENVELOPE, LOG, QUARANTINE, SIGHTINGS
 from holdfast.pipeline.logs.unpack import decode_header
-from holdfast.pipeline.verify.expected import read_spans, spans_of
+from holdfast.pipeline.verify.expected import ranges_of, read_ranges
 from holdfast.rules.errors import BadInput, BadPath, PastEnd
 
 _HINT: Final = "give one of: lamport; at; log and at; log and offset"
@@ -44,12 +44,13 @@ def state_as_of(
     log: str | None = None,
     offset: int | None = None,
 ) -> DataFrame:
-    """The rows of one table of a mesh as they were: of all changes up to a stamp; of all that had
-    been recorded anywhere, or in one log, by a time; or of those that one log held at an offset.
+    """The rows of a table of a mesh at one point in the past. `lamport`: of all changes up to this
+    stamp. `at`: of all that was recorded by this time, in any log or in `log`. `log` and `offset`:
+    of what this log held when this offset was its last.
     """
     lake = lake.fresh()
     bronze = lake.bronze.read(spark)
-    if name != "models":  # which are of no mesh
+    if name != "models":  # models belong to no mesh
         bronze = bronze.where(F.col("mesh") == mesh)
     if lamport is not None and at is None and log is None and offset is None:
         then = bronze.where(F.col("lamport") <= lamport)
@@ -59,12 +60,12 @@ def state_as_of(
     elif log is not None and offset is not None and lamport is None and at is None:
         then = _seen(spark, lake, bronze, _held(spark, lake, log, offset))
     else:
-        raise BadInput("this is not one point in the past", hint=_HINT)
+        raise BadInput("these are not one point in the past", hint=_HINT)
     return fold_family(name, then, lake.bronze.rows)
 
 
 def _seen(spark: SparkSession, lake: Lake, bronze: DataFrame, where: Column) -> DataFrame:
-    """Envelopes that were seen in such a place, first or again."""
+    """The envelopes that were seen at a place that fulfils `where`, first or again."""
     if not lake.sightings.files():
         return bronze.where(where)
     ids = lake.sightings.read(spark).where(where).select("id")
@@ -73,12 +74,12 @@ def _seen(spark: SparkSession, lake: Lake, bronze: DataFrame, where: Column) -> 
 
 
 def _held(spark: SparkSession, lake: Lake, log: str, offset: int) -> Column:
-    """The places that a log consisted of when an offset was its last, in its newest epoch."""
-    read = read_spans(spark, lake, [log])[log]
+    """Whether a place belonged to a log when `offset` was its last, in its newest epoch."""
+    read = read_ranges(spark, lake, [log])[log]
     if not read:
         known = ", ".join(sorted({position.log for position in lake.positions()}))
         raise BadInput(f"the lake has no log {log!r}", hint=f"it has: {known}")
-    spans, lacking = spans_of(
+    spans, lacking = ranges_of(
         read, max(read), min(reached.first for reached in read.values()), offset
     )
     if lacking:
@@ -98,23 +99,23 @@ def _time(at: When) -> Column:
     return F.timestamp_millis(F.lit(at).cast("bigint"))
 
 
-# --- a lake made of a range ----------------------------------------------------------------------
+# --- a copy of a lake ----------------------------------------------------------------------------
 
 
 class Range(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of bronze: everything, unless told otherwise."""
+    """A part of bronze; without any field, all of it."""
 
     since: When | None = None
-    """First recorded then or later."""
+    """Only what was first recorded then or later."""
     until: When | None = None
-    """First recorded before."""
+    """Only what was first recorded before."""
     mesh: str | None = None
     log: str | None = None
-    """Only what this log held,"""
+    """Only what this log held."""
     first: int | None = None
-    """from this offset"""
+    """The first offset of that log."""
     last: int | None = None
-    """to this one, included."""
+    """The last offset of that log, included."""
 
     @property
     def is_all(self) -> bool:
@@ -122,11 +123,11 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> Range:
         if self.log is None and (self.first is not None or self.last is not None):
-            raise BadInput("offsets are those of a log", hint="name the log, too")
+            raise BadInput("offsets need a log", hint="name the log, too")
         return self
 
     def of_place(self) -> Column:
-        """Whether a place is in the range."""
+        """Whether the place of a row is in the range."""
         inside = F.lit(True)
         if self.log is not None:
             inside = inside & (F.col("log") == self.log)
@@ -146,7 +147,7 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackfillReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backfill made."""
+    """What a backfill copied."""
 
     envelopes: int
     quarantined: int
@@ -160,14 +161,13 @@ def backfill(
     range: Range | None = None,
     *,
     redecode: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> BackfillReport:
-    """Copies a range of one lake's envelopes into an empty one and folds them there. With
-    `redecode` everything is read anew from the bytes, as this version of Holdfast reads them: what
-    an older one could not tell apart gets its columns, and what cannot be read goes to quarantine.
+    """Copies envelopes of one lake into an empty one and folds them there. With `redecode` every
+    envelope is read again from its bytes by this version of Holdfast: columns that an older version
+    did not know are filled, and what cannot be read goes to quarantine.
 
-    A copy of everything goes on where the source is; a copy of a part says nothing about how far
-    any log was read.
+    A copy of everything can go on reading where the source is; a copy of a part has no positions.
     """
     range = Range() if range is None else range.check()
     source, target = source.fresh(), target.fresh()
@@ -189,7 +189,7 @@ def backfill(
     positions = source.positions() if range.is_all else []
     txns = {log_app(known.log, known.epoch): known.offset for known in positions}
     target.bronze.commit(staged.files, txns=txns, info=target.moved(positions))
-    folded = fold(spark, target, full=True, progress=progress)
+    folded = fold_lake(spark, target, full=True, progress=progress)
     return BackfillReport(envelopes=staged.rows, quarantined=bad, fold=folded)
 
 
@@ -215,18 +215,18 @@ def _copy_sightings(
 def _copy_quarantine(
     spark: SparkSession, source: Lake, target: Lake, range: Range, read: DataFrame | None
 ) -> int:
-    """What was in quarantine in the range, and what has got there by reading anew."""
+    """Copies the quarantine of the range, and adds what could not be read again; counts both."""
     parts = []
-    if range.mesh is None and source.quarantine.files():  # nobody knows of which mesh it is
+    if range.mesh is None and source.quarantine.files():  # its rows have no mesh
         there = range.of_place() & range.of_time()
         aside = _reached(source, source.quarantine.read(spark).where(there))
         parts.append(_numbered(aside, QUARANTINE.names))
     if read is not None:
-        told = {
+        why = {
             "reason": F.substring_index("problem", ": ", 1),
             "detail": F.regexp_replace("problem", "^[a-z_]+: ", ""),
         }
-        bad = read.where("problem IS NOT NULL").withColumns(told)
+        bad = read.where("problem IS NOT NULL").withColumns(why)
         parts.append(_numbered(bad, QUARANTINE.names))
     if not parts:
         return 0
@@ -234,10 +234,10 @@ def _copy_quarantine(
 
 
 def _reached(source: Lake, rows: DataFrame) -> DataFrame:
-    """Without what a run has said of places that bronze has not come to. It was stopped, or is at
-    work; the copy would not know, and say it once more when it reads on.
+    """Without the rows that a run has noted of places after the positions of bronze. That run was
+    stopped or is still at work; the copy would note them once more when it reads on.
     """
-    known = {(at.log, at.epoch): at.offset for at in source.positions()}
+    known = source.offsets
     return rows.where(~dedupe.after_positions(known)) if known else rows
 
 
@@ -246,7 +246,7 @@ def _numbered(rows: DataFrame, columns: list[str]) -> DataFrame:
 
 
 def _replace(table: Table, rows: DataFrame) -> int:
-    """An attempt that was stopped may have left its own."""
+    """Replaces all rows, also those that an earlier stopped attempt has left; counts them."""
     staged = table.stage(rows, sort_by=("id",))
     table.commit(staged.files, table.files())
     return staged.rows

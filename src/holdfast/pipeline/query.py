@@ -30,7 +30,7 @@ from holdfast.pipeline.audits import MEASURES, gold
 from holdfast.pipeline.fold import silver
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.schema import KEYS, SILVER
-from holdfast.pipeline.spark.failures import told_plainly
+from holdfast.pipeline.spark.failures import spark_errors
 from holdfast.rules.errors import BadInput, UnknownModel
 
 ROWS_MAX: Final = 100_000
@@ -69,7 +69,7 @@ class QueryResult(msgspec.Struct, frozen=True):
             yield dict(zip(self.columns, row, strict=True))
 
 
-def ask(spark: SparkSession, lake: Lake, sql: str, limit: int) -> QueryResult:
+def run_query(spark: SparkSession, lake: Lake, sql: str, limit: int) -> QueryResult:
     """Runs one statement that looks; at most `limit` rows come back."""
     named = check(sql)
     if not 0 < limit <= ROWS_MAX:
@@ -86,7 +86,7 @@ def ask(spark: SparkSession, lake: Lake, sql: str, limit: int) -> QueryResult:
     return _answer(found, limit)
 
 
-def held(
+def table_rows(
     spark: SparkSession,
     lake: Lake,
     name: str,
@@ -118,7 +118,7 @@ def model_id(spark: SparkSession, lake: Lake, text: str) -> str:
     )
     known = silver.current(spark, lake, "models")
     found = known.where((F.col("id") == text) | by_parts).select("id").limit(_NAMED_MAX)
-    with told_plainly("the query"):
+    with spark_errors("the query"):
         ids: list[str] = sorted(row.id for row in found.collect())
     if not ids:
         raise UnknownModel(
@@ -140,7 +140,7 @@ def _answer(
 
 
 def _limited(frame: DataFrame, limit: int) -> pa.Table:
-    with told_plainly("the query", passing=(AnalysisException,)):
+    with spark_errors("the query", passing=(AnalysisException,)):
         return frame.limit(limit + 1).toArrow()
 
 

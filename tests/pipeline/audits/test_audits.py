@@ -20,14 +20,15 @@ from holdfast.node.recovery.backup import backup, restore
 from holdfast.pipeline.audits import AUDITS, MEASURES, chosen, findings
 from holdfast.pipeline.audits.conflicts import FAMILIES
 from holdfast.pipeline.audits.gold import APP, findings_table, run_audits
-from holdfast.pipeline.audits.live_facts import LiveFacts, LogFacts, ask
+from holdfast.pipeline.audits.live_facts import LiveFacts, LogFacts, ask_logs
 from holdfast.pipeline.audits.plots import save_plots
 from holdfast.pipeline.audits.shape import POSITIONS, AuditTables, sighted
-from holdfast.pipeline.fold.silver import fold
-from holdfast.pipeline.ingest.ingest import ingest
+from holdfast.pipeline.fold.silver import fold_lake
+from holdfast.pipeline.ingest.ingest import ingest_logs
 from holdfast.pipeline.lake import schema
-from holdfast.pipeline.lake.delta import Table, arrow_schema
+from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.schema import arrow_schema
 from holdfast.pipeline.logs.log import open_log
 from holdfast.rules.bodies import family_of
 from holdfast.rules.envelope import Envelope, Fence, decode_trusted, encode
@@ -457,9 +458,9 @@ def test_P5_nothing_is_wrong_with_histories_in_which_nothing_went_wrong(
     with_a_restore(histories, tmp_path)
     lake = Lake.open(tmp_path / "lake", create=True)
     logs = [open_log(str(home)) for home in histories.homes.values()]
-    assert ingest(spark, lake, logs).failures == []
-    fold(spark, lake)
-    facts = ask(logs)
+    assert ingest_logs(spark, lake, logs).failures == []
+    fold_lake(spark, lake)
+    facts = ask_logs(logs)
     assert all(lake.consumer in log.readers for log in facts.logs)
 
     lake = lake.fresh()

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 
 from holdfast.pipeline.audits import MEASURES
 from holdfast.pipeline.audits.plots import LINES_MAX, PICTURES, draw, save_plots
-from holdfast.pipeline.lake.delta import arrow_schema
 from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.schema import arrow_schema
 from holdfast.rules.errors import BadInput, UnknownKey
 
 HOUR = datetime(2026, 1, 1, 12, tzinfo=UTC)

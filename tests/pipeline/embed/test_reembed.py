@@ -19,9 +19,9 @@ from holdfast.pipeline.embed.reembed import (
     resolved,
     with_verdicts,
 )
-from holdfast.pipeline.fold.silver import fold
+from holdfast.pipeline.embed.rounds import Rounds
+from holdfast.pipeline.fold.silver import fold_lake
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.lake.rounds import Rounds
 from holdfast.rules.errors import BadInput, BadVector
 from holdfast.rules.ids import id_text
 from holdfast.rules.vectors import Model, pack
@@ -85,7 +85,7 @@ def test_P7_everything_is_embedded_once_and_stays_with_its_owner(
     lake = Lake.open(tmp_path / "lake", create=True)
 
     pour(spark, lake, home)
-    fold(spark, lake.fresh())
+    fold_lake(spark, lake.fresh())
 
     def run(**settings: Any) -> ReembedReport:
         return reembed(
@@ -202,8 +202,8 @@ def test_P7_a_model_that_gives_something_else_is_told_so() -> None:
 
 
 def test_P7_a_model_is_a_function_that_can_be_imported() -> None:
-    assert resolved("holdfast.pipeline.embed.minilm:embed").__name__ == "embed"
-    for text in ("nowhere:embed", "holdfast.pipeline.embed.minilm:none", "minilm", "math:pi", ":x"):
+    assert resolved("holdfast.pipeline.minilm:embed").__name__ == "embed"
+    for text in ("nowhere:embed", "holdfast.pipeline.minilm:none", "minilm", "math:pi", ":x"):
         with pytest.raises(BadInput):
             resolved(text)
 

@@ -144,7 +144,7 @@ def folded(folder: Path, shares: list[list[Row]], *, files: int, times: int = 1)
     paths = [folder.parent / f"{folder.name}-{number}" for number in range(len(shares))]
     for path, rows in zip(paths, shares, strict=True):
         pq.write_table(table_of(rows), path)
-    sieve = Given(
+    scan = Given(
         name="state",
         schema=SCHEMA,
         keys=["mesh", "entity"],
@@ -154,7 +154,7 @@ def folded(folder: Path, shares: list[list[Row]], *, files: int, times: int = 1)
         shares=[[str(path)] for path in paths],
     )
     keys = ["mesh", "key"]
-    scatter = LocalPartition(sieve=sieve, keys=keys, buckets=BUCKETS, folder=str(folder))
+    scatter = LocalPartition(scan=scan, keys=keys, buckets=BUCKETS, folder=str(folder))
     gather = LocalMerge(
         schema=STORED,
         keys=keys,
@@ -165,7 +165,8 @@ def folded(folder: Path, shares: list[list[Row]], *, files: int, times: int = 1)
     )
     for _ in range(times):
         for work, count in ((scatter, len(shares)), (gather, files)):
-            list(work([pa.record_batch({"id": pa.array(range(count))})]))
+            for number in range(count):
+                work(number)
     found = sorted(folder.glob("*.parquet"))
     assert len(list(folder.iterdir())) == len(found) + len(shares)
     return [pq.read_table(path) for path in found]

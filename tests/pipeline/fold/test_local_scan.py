@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.fold import fold, local_scan, silver
-from holdfast.pipeline.fold.fold import are_for_the_scan, merged, scan_for, shares_of
+from holdfast.pipeline.fold.fold import can_scan_locally, merged, scan_for, shares_of
 from holdfast.pipeline.fold.local_scan import highest, numbered
 from holdfast.pipeline.lake.delta import File
 from holdfast.pipeline.lake.lake import Lake
@@ -152,7 +152,7 @@ def test_P3_a_fold_by_the_sieve_is_what_nodes_hold_and_bronze_is_counted_right(
         fold.write_folded(name, *arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(silver, "write_folded", seen)
-    report = silver.fold(spark, lake)
+    report = silver.fold_lake(spark, lake)
     assert taken == list(LAST_WRITER)
     assert report.changes == lake.bronze.rows
     for name in SILVER:
@@ -220,8 +220,8 @@ def test_P3_every_file_is_in_one_share_and_shares_are_alike() -> None:
 def test_P3_the_sieve_is_for_many_changes_of_a_lake_on_a_disk(tmp_path: Path) -> None:
     local = Lake.open(tmp_path / "lake", create=True).bronze
     away = Lake("s3://bucket/lake", "id").bronze
-    assert are_for_the_scan("state", local, FOLD_TWO_SCANS_ROWS_MIN)
-    assert not are_for_the_scan("state", local, FOLD_TWO_SCANS_ROWS_MIN - 1)
-    assert not are_for_the_scan("state", local, FOLD_SIEVE_ROWS_MAX + 1)
-    assert not are_for_the_scan("vectors", local, FOLD_TWO_SCANS_ROWS_MIN)
-    assert not are_for_the_scan("state", away, FOLD_TWO_SCANS_ROWS_MIN)
+    assert can_scan_locally("state", local, FOLD_TWO_SCANS_ROWS_MIN)
+    assert not can_scan_locally("state", local, FOLD_TWO_SCANS_ROWS_MIN - 1)
+    assert not can_scan_locally("state", local, FOLD_SIEVE_ROWS_MAX + 1)
+    assert not can_scan_locally("vectors", local, FOLD_TWO_SCANS_ROWS_MIN)
+    assert not can_scan_locally("state", away, FOLD_TWO_SCANS_ROWS_MIN)

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.fold import silver, winners
-from holdfast.pipeline.fold.silver import FOLDED, compact, current, files_for, fold, is_behind
+from holdfast.pipeline.fold.silver import FOLDED, compact, current, files_for, fold_lake, is_behind
 from holdfast.pipeline.jobs import compaction, run
 from holdfast.pipeline.lake.delta import File
 from holdfast.pipeline.lake.lake import Lake, Position
@@ -78,14 +78,14 @@ def test_P4_a_table_that_an_older_version_did_not_know_is_made_of_all_that_bronz
 ) -> None:
     lake = Lake.open(tmp_path / "lake", create=True)
     lake = put(lake, bronze.where("family = 'message'"))
-    assert [table.name for table in fold(spark, lake).tables] == ["messages"]
+    assert [table.name for table in fold_lake(spark, lake).tables] == ["messages"]
     for kind in ("silver", "increments"):
         shutil.rmtree(tmp_path / "lake" / kind / "messages", ignore_errors=True)
     lake = lake.fresh()
-    assert run.behind(lake)
-    assert [table.name for table in fold(spark, lake).tables] == ["messages"]
+    assert run.needs_fold(lake)
+    assert [table.name for table in fold_lake(spark, lake).tables] == ["messages"]
     lake = lake.fresh()
-    assert not run.behind(lake)
+    assert not run.needs_fold(lake)
     assert silver_rows("messages", current(spark, lake, "messages")) == node_rows["messages"]
 
 
@@ -105,7 +105,7 @@ def test_P4_a_large_table_gets_increments_and_is_what_nodes_hold_all_the_time(
     numbers = random.Random(1).sample(range(SPLITS), SPLITS)
     for step, number in enumerate(numbers):
         lake = put(lake, part(bronze, number))
-        report = fold(spark, lake)
+        report = fold_lake(spark, lake)
         assert {table.how for table in report.tables} == {"rebuilt" if step == 0 else "appended"}
         assert [table.name for table in report.tables] == list(FOLDED)
         assert report.version == step
@@ -113,7 +113,7 @@ def test_P4_a_large_table_gets_increments_and_is_what_nodes_hold_all_the_time(
     assert len(lake.increments("state").files()) >= SPLITS - 1
     assert_current(spark, lake, node_rows)
     # Nothing new: not even a session is needed.
-    assert fold(None, lake).tables == []  # type: ignore[arg-type]
+    assert fold_lake(None, lake).tables == []  # type: ignore[arg-type]
 
     # Killed after the merge, before the increments were dropped: both are there for a while.
     with monkeypatch.context() as killed:
@@ -135,7 +135,7 @@ def test_P4_a_large_table_gets_increments_and_is_what_nodes_hold_all_the_time(
     # Whoever does not know us finds the same, without asking for increments.
     assert polars.read_delta(lake.silver("tasks").root).height == len(node_rows["tasks"])
 
-    report = fold(spark, lake, full=True)
+    report = fold_lake(spark, lake, full=True)
     assert {table.how for table in report.tables} == {"rebuilt"}
     for name in ("state", "tasks", "vectors"):
         assert silver_rows(name, stored(spark, lake, name)) == node_rows[name], name
@@ -152,11 +152,11 @@ def test_P4_a_small_table_is_current_as_it_is(
     # First a part in which some families do not occur.
     early = bronze.where("family IN ('state', 'task') AND lamport % 2 = 0")
     lake = put(lake, early)
-    assert [table.name for table in fold(spark, lake).tables] == ["state", "task_events"]
+    assert [table.name for table in fold_lake(spark, lake).tables] == ["state", "task_events"]
     assert all(lake.silver(name).exists for name in SILVER)
     lake = put(lake, bronze.join(early, "id", "left_anti").select(*bronze.columns))
     before = lake.silver("state").version
-    report = fold(spark, lake)
+    report = fold_lake(spark, lake)
     assert {table.how for table in report.tables} == {"merged"}
     assert lake.silver("state").version == before + 1
     for name in SILVER:
@@ -172,7 +172,7 @@ def test_P4_a_small_table_is_current_as_it_is(
     rows = after.bronze.read(spark).select("id", "batch").collect()
     assert sorted(row.id for row in rows) == ids
     assert {row.batch for row in rows} == {0, 1}
-    assert fold(spark, after).tables == []
+    assert fold_lake(spark, after).tables == []
 
 
 # --- what needs no Spark -------------------------------------------------------------------------

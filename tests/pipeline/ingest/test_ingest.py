@@ -19,7 +19,7 @@ from holdfast.node.library.node import open_node
 from holdfast.node.recovery.backup import backup, restore
 from holdfast.pipeline.ingest import batch as batches
 from holdfast.pipeline.ingest import read_ranges
-from holdfast.pipeline.ingest.ingest import IngestReport, ingest, ingest_planned
+from holdfast.pipeline.ingest.ingest import IngestReport, ingest_logs, ingest_planned
 from holdfast.pipeline.ingest.plan import LogStretch, make_plan
 from holdfast.pipeline.ingest.read_ranges import tasks_of
 from holdfast.pipeline.lake.delta import Table
@@ -150,7 +150,7 @@ def test_P2_bronze_has_every_id_once_and_nothing_is_dropped(
     entries = entries_of(logs)
     told: list[tuple[str, int, int]] = []
 
-    report = ingest(spark, lake, logs, progress=lambda *said: told.append(said))
+    report = ingest_logs(spark, lake, logs, progress=lambda *said: told.append(said))
 
     assert report.failures == []
     entries[ana, 1, far]["problem"] = "bad_stamp: of the id"
@@ -185,7 +185,7 @@ def test_P2_bronze_has_every_id_once_and_nothing_is_dropped(
     assert report.again == len(rows_of(lake.sightings))
     assert told == [("ingest", 0, len(entries)), ("ingest", len(entries), len(entries))]
     # Nothing new: nothing is done, and no job of Spark is needed for that.
-    again = ingest(None, lake, logs)  # type: ignore[arg-type]
+    again = ingest_logs(None, lake, logs)  # type: ignore[arg-type]
     assert (again.read, again.batches, lake.fresh().bronze.version) == (0, 0, 0)
 
 
@@ -203,7 +203,7 @@ def test_P1_a_log_that_goes_on_in_a_new_epoch_is_read_again_and_known(
             mesh.state.set("lost", number)
     log = open_log(str(home))
     before = entries_of([log])
-    assert ingest(spark, lake, [log]).new == 8
+    assert ingest_logs(spark, lake, [log]).new == 8
     # The same as a copy, and a copy that is older than the lake: nothing to read there.
     twin = tmp_path / "twin"
     shutil.copytree(home, twin)
@@ -229,7 +229,7 @@ def test_P1_a_log_that_goes_on_in_a_new_epoch_is_read_again_and_known(
     with open_node(home, sync="normal") as node:
         node.mesh("team").state.set("after", 1)
         assert node.log.head().epoch == 2
-    report = ingest(spark, lake, [log])
+    report = ingest_logs(spark, lake, [log])
     assert (report.failures, report.new, report.again) == ([], 1, 5)
     check_whole(lake, {**before, **entries_of([log])})
     # What is truncated before anybody read it is missed, loudly, or noted as a gap.
@@ -243,7 +243,7 @@ def test_P1_a_log_that_goes_on_in_a_new_epoch_is_read_again_and_known(
     assert "offsets 7 to 8 in epoch 2 of log 'ana'" in failed.error.message
     (failed,) = make_plan(fresh, [log]).failures
     assert "offsets 1 to 8 in epoch 2" in failed.error.message
-    report = ingest(spark, lake, [log], allow_gaps=True)
+    report = ingest_logs(spark, lake, [log], allow_gaps=True)
     assert (report.failures, report.read, report.quarantined) == ([], 2, {"gap": 1})
     (gap,) = rows_of(lake.quarantine)
     assert (place_of(gap), gap["reason"], gap["raw"]) == (("ana", 2, 7), "gap", None)
@@ -293,13 +293,14 @@ def test_P1_small_batches_come_to_the_same_and_are_confirmed(
 ) -> None:
     ana, zoe, _ = histories.homes
     one, two, three = opened(histories)
-    report = ingest(spark, lake, [one], max_rows=histories.heads[ana] // 2 + 1)
+    report = ingest_logs(spark, lake, [one], max_rows=histories.heads[ana] // 2 + 1)
     assert (report.batches, report.again) == (2, 0)
-    assert report.of((ana, 1)).lag_before == histories.heads[ana]
+    log = report.of((ana, 1))
+    assert log.head - log.before == histories.heads[ana]
     assert report.of((ana, 1)).lag_after == 0
     files = lake.fresh().bronze.files()
     assert len(files) <= 2 * len({file.partition["day"] for file in files})
-    ingest(spark, lake, [two, three], max_rows=histories.heads[zoe])
+    ingest_logs(spark, lake, [two, three], max_rows=histories.heads[zoe])
     check_whole(lake, entries_of([one, two, three]))
     batch = {row["batch"] for row in rows_of(lake.bronze)}
     assert batch <= set(range(lake.fresh().bronze.version + 1))
@@ -318,16 +319,16 @@ def test_P2_large_batches_are_cut_compared_and_sorted(
     monkeypatch.setattr(batches, "LAKE_FILE_ROWS", 5)
     monkeypatch.setattr(batches, "SOURCE_PARTITION_ROWS", 60)
     one, two, three = opened(histories)
-    ingest(spark, lake, [one])
+    ingest_logs(spark, lake, [one])
     first = lake.fresh().bronze
     assert (first.version, lake.sightings.fresh().exists) == (0, False)
     # Several tasks wrote them, and they are where they were written.
     assert len({file.path.rpartition("/")[2].split("-")[1] for file in first.files()}) > 2
-    ingest(spark, lake, [two, three])
+    ingest_logs(spark, lake, [two, three])
     check_whole(lake, entries_of([one, two, three]))
     # All at once: the files share the ids among them, so that later batches need only a few.
     other = Lake.open(lake.root + "-2", create=True)
-    ingest(spark, other, [one, two, three])
+    ingest_logs(spark, other, [one, two, three])
     check_whole(other, entries_of([one, two, three]))
     bounds = sorted((file.low["id"], file.high["id"]) for file in other.fresh().bronze.files())
     assert len(bounds) > 2
@@ -413,7 +414,7 @@ def test_P2_a_job_that_is_killed_between_any_two_steps_is_finished_by_the_next(
     killing.left = steps
     with pytest.raises(Killed):
         # It sees less at a time than the one that goes on: what was first then must stay first.
-        ingest(spark, lake, logs, max_rows=2 * len(entries) // 3)
+        ingest_logs(spark, lake, logs, max_rows=2 * len(entries) // 3)
     assert tuple(killing.steps) == STEPS[:steps]
     found = rows_of(lake.bronze)
     assert bool(found) == (steps > STEPS.index("commit bronze"))
@@ -421,7 +422,7 @@ def test_P2_a_job_that_is_killed_between_any_two_steps_is_finished_by_the_next(
     assert all(offset == 0 or found for offset in confirmed)
 
     killing.left = -1
-    report = ingest(spark, lake, logs)
+    report = ingest_logs(spark, lake, logs)
 
     assert report.failures == []
     check_whole(lake, entries)
@@ -458,10 +459,10 @@ def test_P11_a_batch_is_done_again_when_another_job_was_first(
     monkeypatch.setattr(Table, "commit", commit)
     # It comes when our sightings are written and our rows for bronze are not.
     between.append(lambda: read_part(20))
-    assert ingest(spark, lake, [one, three]).failures == []
+    assert ingest_logs(spark, lake, [one, three]).failures == []
     # It comes with a part of what we have read.
     between.append(lambda: read_part(30))
-    assert ingest(spark, lake, [two]).failures == []
+    assert ingest_logs(spark, lake, [two]).failures == []
     assert between == []
     check_whole(lake, entries_of([one, two, three]))
     batch = {(row["log"], row["offset"]): row["batch"] for row in rows_of(lake.bronze)}
@@ -471,9 +472,9 @@ def test_P11_a_batch_is_done_again_when_another_job_was_first(
     # Whoever is always second gives up and says so.
     monkeypatch.setattr(batches, "LAKE_TRIES_MAX", 1)
     fresh = Lake.open(lake.root + "-2", create=True)
-    between.append(lambda: ingest(spark, fresh, [two]))
+    between.append(lambda: ingest_logs(spark, fresh, [two]))
     with pytest.raises(LakeMoved, match="1 times in a row"):
-        ingest(spark, fresh, [one])
+        ingest_logs(spark, fresh, [one])
 
 
 def test_P11_one_log_that_goes_away_does_not_keep_the_others(

@@ -15,8 +15,8 @@ from holdfast.node.library.node import open_node
 from holdfast.pipeline.fold import silver
 from holdfast.pipeline.ingest import batch as batches
 from holdfast.pipeline.jobs import stream as streams
-from holdfast.pipeline.jobs.run import behind, run
-from holdfast.pipeline.jobs.sources import LogSource, source
+from holdfast.pipeline.jobs.run import needs_fold, run
+from holdfast.pipeline.jobs.sources import LogSource, log_source
 from holdfast.pipeline.jobs.stream import Step, stream
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.lake import Lake
@@ -45,7 +45,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def sources_of(histories: Histories) -> list[LogSource]:
-    return [source(str(home)) for home in histories.homes.values()]
+    return [log_source(str(home)) for home in histories.homes.values()]
 
 
 def ids(table: Table) -> list[str]:
@@ -61,7 +61,7 @@ def test_P11_a_run_says_what_it_did_and_starts_spark_only_when_there_is_somethin
     spark: SparkSession, histories: Histories, lake: Lake, tmp_path: Path
 ) -> None:
     ana, bob = histories.homes
-    given = [*sources_of(histories), source(str(tmp_path / "gone"), name="gone")]
+    given = [*sources_of(histories), log_source(str(tmp_path / "gone"), name="gone")]
     stages: list[str] = []
 
     report = run(
@@ -75,17 +75,17 @@ def test_P11_a_run_says_what_it_did_and_starts_spark_only_when_there_is_somethin
     for peer in (ana, bob):
         head = histories.heads[peer]
         assert (logs[peer].before, logs[peer].after, logs[peer].read) == (0, head, head)
-        assert (logs[peer].lag_before, logs[peer].lag_after) == (head, 0)
+        assert (logs[peer].head - logs[peer].before, logs[peer].lag_after) == (head, 0)
     assert report.ingest.new + report.ingest.again == sum(histories.heads.values())
     assert set(stages) == {"ingest"}
     # Nothing new: Spark is not needed to find that out, and not to fold what is folded.
     assert run(never, lake, given[:2], fold=False).ok
-    assert behind(lake.fresh())
+    assert needs_fold(lake.fresh())
     folded = run(lambda: spark, lake, given[:2])
     assert (folded.ok, folded.ingest.read) == (True, 0)
     assert folded.fold is not None
     assert folded.fold.version == lake.fresh().bronze.version
-    assert not behind(lake.fresh())
+    assert not needs_fold(lake.fresh())
     again = run(never, lake, given[:2])
     assert (again.fold, again.ok) == (None, True)
     assert silver.position(lake.fresh(), "state") == lake.fresh().bronze.version
@@ -104,7 +104,7 @@ def test_P1_a_stream_and_runs_take_turns_without_loss_or_double(
 
     # Batches of a few rows; the logs are read up to where they are.
     most = sum(histories.heads.values()) // 2 + 2
-    stream(spark, lake, given, once=True, fold=False, max_rows=most, told=steps.append)
+    stream(spark, lake, given, once=True, fold=False, max_rows=most, on_step=steps.append)
 
     assert sum(step.read for step in steps) == sum(histories.heads.values())
     assert len(steps) == 2
@@ -132,7 +132,7 @@ def test_P1_a_stream_and_runs_take_turns_without_loss_or_double(
         steps.append(step)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    stream(spark, lake, given, every_ms=100, fold=False, told=told)
+    stream(spark, lake, given, every_ms=100, fold=False, on_step=told)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert [(step.read, step.new) for step in steps] == [(1, 1)]
     assert len(ids(lake.bronze)) == len(set(ids(lake.bronze))) == len(found) + 2
@@ -141,7 +141,7 @@ def test_P1_a_stream_and_runs_take_turns_without_loss_or_double(
     other = open_node(histories.homes[bob].parent / "other", peer=bob, create=True)
     other.close()
     with pytest.raises(LogForked):
-        stream(spark, lake, [source(str(other.home))], once=True)
+        stream(spark, lake, [log_source(str(other.home))], once=True)
 
 
 def test_P11_an_error_in_a_stream_comes_out_as_it_is(
@@ -172,7 +172,7 @@ def test_P11_a_stream_begins_again_after_what_may_pass_and_loses_nothing(
 
     monkeypatch.setattr(streams, "ingest_batch", ingest_batch)
     given = sources_of(histories)
-    stream(spark, lake, given, once=True, fold=False, every_ms=1, told=steps.append)
+    stream(spark, lake, given, once=True, fold=False, every_ms=1, on_step=steps.append)
     assert troubles == []
     assert sum(step.read for step in steps) == sum(histories.heads.values())
     assert len(ids(lake.bronze)) == len(set(ids(lake.bronze))) == sum(step.new for step in steps)

@@ -18,10 +18,10 @@ from pyspark.sql import functions as F
 from holdfast.node.library.node import open_node
 from holdfast.node.snapshots.manifest import NAME, PARTS
 from holdfast.pipeline.fold import silver
-from holdfast.pipeline.fold.silver import current, fold
+from holdfast.pipeline.fold.silver import current, fold_lake
 from holdfast.pipeline.ingest.plan import make_plan
 from holdfast.pipeline.jobs import compaction
-from holdfast.pipeline.jobs.run import behind
+from holdfast.pipeline.jobs.run import needs_fold
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.lake import Lake, Position, log_app
 from holdfast.pipeline.lake.schema import SILVER
@@ -107,22 +107,22 @@ def test_R2_a_fold_or_compaction_that_is_killed_between_any_two_commits_is_finis
     # First two of them: of the others a fold notes that there is nothing.
     early = F.col("family").isin("state", "task") & (F.col("lamport") % 2 == 0)
     put(lake, bronze.where(early))
-    done = killing.lives_of(lambda: fold(spark, lake), lambda _: None)
+    done = killing.lives_of(lambda: fold_lake(spark, lake), lambda _: None)
     assert done == [
         *("", "silver/state", "silver/memory", "silver/files", "silver/vectors", "silver/models"),
         *("silver/task_events", "silver/tasks", "silver/facts", "silver/messages"),
     ]
-    assert not behind(lake.fresh()), "a run would start Spark for nothing, each time"
+    assert not needs_fold(lake.fresh()), "a run would start Spark for nothing, each time"
     assert all(lake.silver(name).exists for name in SILVER)
 
     put(lake, bronze.where(~early))
-    done = killing.lives_of(lambda: fold(spark, lake), lambda _: None)
+    done = killing.lives_of(lambda: fold_lake(spark, lake), lambda _: None)
     assert done == [
         *("", "increments/state", "silver/memory", "increments/files", "increments/vectors"),
         *("increments/models", "increments/task_events", "increments/facts"),
         "increments/messages",
     ]
-    assert not behind(lake.fresh())
+    assert not needs_fold(lake.fresh())
     assert_current(spark, lake, rows, *FOLDED)
 
     # Compacting changes nothing that can be seen, wherever it ends.
@@ -146,7 +146,7 @@ def test_R2_a_fold_or_compaction_that_is_killed_between_any_two_commits_is_finis
     assert_current(spark, lake, rows, *FOLDED)
     days = [file.partition["day"] for file in lake.fresh().bronze.files()]
     assert len(days) == len(set(days))
-    assert not behind(lake.fresh())
+    assert not needs_fold(lake.fresh())
     bronze.unpersist()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.pipeline.jobs.sources import LogSource, forget, remember, remembered, source
+from holdfast.pipeline.jobs.sources import LogSource, forget, log_source, remember, remembered
 from holdfast.pipeline.jobs.status import status
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.rules.errors import BadInput, StoreCorrupt
@@ -24,8 +24,8 @@ def test_P11_a_lake_remembers_its_logs_until_it_is_told_to_forget(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert remembered(lake) == []
-    home = source("home")
-    node = source("https://plant:7440", name="plant", token_file="token", pin="ab" * 32)
+    home = log_source("home")
+    node = log_source("https://plant:7440", name="plant", token_file="token", pin="ab" * 32)
     assert remember(lake, [home, node]) == [home, node]
     assert remembered(Lake.open(lake.root)) == [home, node]
     assert home.location == str(tmp_path / "home")
@@ -34,7 +34,7 @@ def test_P11_a_lake_remembers_its_logs_until_it_is_told_to_forget(
         "token_file": str(tmp_path / "token"),
         "pin": "ab" * 32,
     }
-    renamed = source("home", name="ana")
+    renamed = log_source("home", name="ana")
     assert remember(lake, [renamed]) == [renamed, node]
     assert forget(lake, "plant")
     assert not forget(lake, "plant")
@@ -42,12 +42,12 @@ def test_P11_a_lake_remembers_its_logs_until_it_is_told_to_forget(
 
 
 def test_P11_what_is_remembered_is_private_and_has_no_secret(lake: Lake) -> None:
-    remember(lake, [source("https://plant:7440", token_file="t")])
+    remember(lake, [log_source("https://plant:7440", token_file="t")])
     kept = Path(lake.root) / "sources.json"
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     for address in ("https://user:secret@plant:7440", "http://plant?token=secret"):
         with pytest.raises(BadInput, match="no secret"):
-            source(address)
+            log_source(address)
     assert "secret" not in kept.read_text()
 
 
@@ -62,7 +62,7 @@ def test_P11_status_tells_of_logs_that_answer_and_of_those_that_do_not(
 ) -> None:
     with holdfast.open(tmp_path / "home", peer="ana", create=True, sync="normal") as node:
         node.create_mesh("team").state.set("build", "green")
-    here = source(str(tmp_path / "home"))
+    here = log_source(str(tmp_path / "home"))
     away = LogSource(location="http://127.0.0.1:9", log="ben")
     remember(lake, [here, away])
     ana, ben = status(lake).logs

@@ -20,13 +20,13 @@ from pyspark.sql.types import DataType, StringType, StructField, StructType, Tim
 from holdfast.pipeline import history
 from holdfast.pipeline.audits.gold import run_audits
 from holdfast.pipeline.fold import silver
-from holdfast.pipeline.ingest.ingest import ingest
+from holdfast.pipeline.ingest.ingest import ingest_logs
 from holdfast.pipeline.jobs.compaction import compact
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.logs.log import ReadableLog, open_log
-from holdfast.pipeline.snapshot.build import build
-from holdfast.pipeline.verify.verify import verify
+from holdfast.pipeline.snapshot.build import build_snapshot
+from holdfast.pipeline.verify.verify import verify_nodes
 from holdfast.rules.errors import JobFailed
 from support.histories import Histories, grow
 
@@ -95,7 +95,7 @@ def test_P2_a_session_of_another_zone_knows_the_envelopes_again(
     spark: SparkSession, logs: list[ReadableLog], lake: Lake
 ) -> None:
     """The day that bronze is parted by stands in the id, and in no time zone."""
-    ingest(spark, lake, logs[:1])
+    ingest_logs(spark, lake, logs[:1])
     for zone, log in zip(OTHER_ZONES, logs[1:], strict=False):
         other = {
             "spark.sql.session.timeZone": zone,
@@ -104,14 +104,14 @@ def test_P2_a_session_of_another_zone_knows_the_envelopes_again(
             "spark.sql.parquet.outputTimestampType": "INT96",
         }
         with set_to(spark, other):
-            report = ingest(spark, lake, [log])
+            report = ingest_logs(spark, lake, [log])
         assert (report.new, report.again) == (0, log.place().head)
     check_once(lake, logs[0])
     # And those that such a session was the first to bring.
     elsewhere = Lake.open(f"{lake.root}-2", create=True)
     with set_to(spark, {"spark.sql.session.timeZone": OTHER_ZONES[0]}):
-        ingest(spark, elsewhere, logs[:1])
-    assert ingest(spark, elsewhere, logs[1:2]).new == 0
+        ingest_logs(spark, elsewhere, logs[:1])
+    assert ingest_logs(spark, elsewhere, logs[1:2]).new == 0
     days = [
         sorted(file.partition["day"] or "" for file in one.fresh().bronze.files())
         for one in (lake, elsewhere)
@@ -122,8 +122,8 @@ def test_P2_a_session_of_another_zone_knows_the_envelopes_again(
 def test_P1_a_vacuum_leaves_the_lake_knowing_how_far_it_has_read(
     spark: SparkSession, logs: list[ReadableLog], lake: Lake
 ) -> None:
-    ingest(spark, lake, logs[:1])
-    ingest(spark, lake, logs[1:2])
+    ingest_logs(spark, lake, logs[:1])
+    ingest_logs(spark, lake, logs[1:2])
     before = lake.fresh().positions()
     assert len(before) == 2
     staged = lake.fresh().bronze.stage(lake.fresh().bronze.read(spark))
@@ -132,10 +132,10 @@ def test_P1_a_vacuum_leaves_the_lake_knowing_how_far_it_has_read(
     assert "VACUUM" in str(lake.fresh().bronze.info["operation"])
 
     assert lake.fresh().positions() == before
-    report = ingest(spark, lake, logs[:2])
+    report = ingest_logs(spark, lake, logs[:2])
     assert (report.read, report.failures) == (0, [])
     compact(spark, lake)
-    ingest(spark, lake, logs[2:])
+    ingest_logs(spark, lake, logs[2:])
     known = lake.fresh().positions()
     assert {at.log for at in known} == {log.place().log for log in logs}
     assert all(at.id for at in known)
@@ -146,15 +146,15 @@ def test_P1_a_vacuum_leaves_the_lake_knowing_how_far_it_has_read(
 def test_P6_a_snapshot_covers_only_what_it_holds_while_others_write(
     spark: SparkSession, logs: list[ReadableLog], lake: Lake, tmp_path: Path
 ) -> None:
-    ingest(spark, lake, logs[:1])
+    ingest_logs(spark, lake, logs[:1])
     looked = lake.fresh()
     version = looked.bronze.version
-    ingest(spark, lake, logs[1:])
+    ingest_logs(spark, lake, logs[1:])
     assert lake.fresh().bronze.version > version
     # What was looked at does not learn of what came since.
     assert [at.log for at in looked.positions()] == [logs[0].place().log]
     assert len(lake.fresh().positions()) == len(logs)
-    report = build(spark, lake, str(tmp_path / "snapshot"))
+    report = build_snapshot(spark, lake, str(tmp_path / "snapshot"))
     assert set(report.logs) == {log.place().log for log in logs}
 
 
@@ -172,11 +172,11 @@ def test_P2_a_commit_that_was_made_though_it_seemed_to_fail_keeps_its_files(
             raise CommitFailedError("version 0 already exists")
 
     monkeypatch.setattr(Table, "_commit", commit)
-    report = ingest(spark, lake, logs[:1])
+    report = ingest_logs(spark, lake, logs[:1])
     assert lies
     assert report.failures == []
     check_once(lake, logs[0])
-    assert ingest(spark, lake, logs[:1]).read == 0
+    assert ingest_logs(spark, lake, logs[:1]).read == 0
     check_once(lake, logs[0])
 
 
@@ -203,7 +203,7 @@ def test_P2_a_file_that_is_gone_is_never_passed_over(
     }
     for log in logs:
         with set_to(spark, lenient):
-            ingest(spark, lake, [log], max_rows=20)
+            ingest_logs(spark, lake, [log], max_rows=20)
     bronze = lake.fresh().bronze
     version, files = bronze.version, bronze.files()
     spoiled = Path(bronze.uri(files[0]))
@@ -220,7 +220,7 @@ def test_P2_a_file_that_is_gone_is_never_passed_over(
 def test_P2_rows_that_do_not_add_up_stop_a_compaction(
     spark: SparkSession, logs: list[ReadableLog], lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ingest(spark, lake, logs[:1], max_rows=20)
+    ingest_logs(spark, lake, logs[:1], max_rows=20)
     files = lake.fresh().bronze.files()
     real = Table.read_files
     monkeypatch.setattr(Table, "read_files", lambda *args: real(*args).where(F.col("offset") != 3))
@@ -232,8 +232,8 @@ def test_P2_rows_that_do_not_add_up_stop_a_compaction(
 def test_P3_what_silver_lost_is_found_also_when_bronze_has_moved_on_without_rows(
     spark: SparkSession, logs: list[ReadableLog], lake: Lake
 ) -> None:
-    ingest(spark, lake, logs[:1])
-    silver.fold(spark, lake)
+    ingest_logs(spark, lake, logs[:1])
+    silver.fold_lake(spark, lake)
     base = lake.silver("state")
     rows = base.read(spark)
     lost = rows.orderBy("mesh", "key").first()
@@ -242,7 +242,7 @@ def test_P3_what_silver_lost_is_found_also_when_bronze_has_moved_on_without_rows
     base.commit(base.stage(less).files, base.files())
     lake.fresh().bronze.commit([], info=lake.fresh().moved([]))
 
-    (report,) = verify(spark, lake.fresh(), logs[:1]).logs
+    (report,) = verify_nodes(spark, lake.fresh(), logs[:1]).logs
 
     assert report.astray["state"] == 1
     assert (report.status, report.differences) == ("differs", ())
@@ -265,15 +265,15 @@ def test_P2_a_place_that_a_stopped_run_has_noted_is_kept_once(
 
     monkeypatch.setattr(Table, "commit", commit)
     with pytest.raises(Stopped):
-        ingest(spark, lake, logs)
+        ingest_logs(spark, lake, logs)
     monkeypatch.setattr(Table, "commit", real)
     # Of every envelope one log was to be the first. Now each is read alone.
     noted = (
         DeltaTable(lake.sightings.root).to_pyarrow_table(columns=["log"]).column("log").to_pylist()
     )
     assert len(set(noted)) > 1
-    assert ingest(spark, lake, logs[2:]).failures == []
-    assert ingest(spark, lake, logs).failures == []
+    assert ingest_logs(spark, lake, logs[2:]).failures == []
+    assert ingest_logs(spark, lake, logs).failures == []
     check_once(lake, logs[0])
     places = [place for table in (lake.bronze, lake.sightings) for place in places_of(table)]
     assert len(places) == len(set(places)) == sum(log.place().head for log in logs)
@@ -282,7 +282,7 @@ def test_P2_a_place_that_a_stopped_run_has_noted_is_kept_once(
 def test_P9_a_copy_of_a_lake_whose_last_run_was_stopped_goes_on_without_doubles(
     spark: SparkSession, logs: list[ReadableLog], lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ingest(spark, lake, logs[:1])
+    ingest_logs(spark, lake, logs[:1])
     real = Table.commit
 
     def commit(table: Table, *args: Any, **options: Any) -> int:
@@ -292,14 +292,14 @@ def test_P9_a_copy_of_a_lake_whose_last_run_was_stopped_goes_on_without_doubles(
 
     monkeypatch.setattr(Table, "commit", commit)
     with pytest.raises(Stopped):
-        ingest(spark, lake, logs[1:2])
+        ingest_logs(spark, lake, logs[1:2])
     monkeypatch.setattr(Table, "commit", real)
     assert ids(lake.sightings)
     copy = Lake.open(f"{lake.root}-2", create=True)
     folded = silver.FoldReport(version=0, tables=[], seconds=0.0)
     monkeypatch.setattr(history, "fold", lambda *_, **__: folded)  # takes long and is not asked for
     history.backfill(spark, lake, copy)
-    assert ingest(spark, copy, logs[:2]).failures == []
+    assert ingest_logs(spark, copy, logs[:2]).failures == []
     check_once(copy, logs[0])
     places = [place for table in (copy.bronze, copy.sightings) for place in places_of(table)]
     assert len(places) == len(set(places)) == sum(log.place().head for log in logs[:2])
@@ -308,7 +308,7 @@ def test_P9_a_copy_of_a_lake_whose_last_run_was_stopped_goes_on_without_doubles(
 def test_P5_figures_are_of_the_same_hours_and_days_in_every_zone(
     spark: SparkSession, logs: list[ReadableLog], lake: Lake
 ) -> None:
-    ingest(spark, lake, logs)
+    ingest_logs(spark, lake, logs)
     found = []
     for zone in ("UTC", "Asia/Kolkata"):
         with set_to(spark, {"spark.sql.session.timeZone": zone}):

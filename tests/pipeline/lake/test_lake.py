@@ -39,7 +39,7 @@ def test_P2_only_an_empty_folder_becomes_a_lake(tmp_path: Path) -> None:
     with pytest.raises(BadPath):
         Lake.open(tmp_path / "mine.txt", create=True)
     for odd in ("la[k]e", "{lake}", "l*ke", "la?ke", "la\\ke", "lake%20"):
-        with pytest.raises(BadPath, match="otherwise"):
+        with pytest.raises(BadPath, match="misread"):
             Lake.open(tmp_path / "odd" / odd, create=True)
     assert not (tmp_path / "odd").exists()
     card = tmp_path / "lake.json"

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.pipeline.ingest.plan import IngestPlan, make_plan
 from holdfast.pipeline.jobs import sources
-from holdfast.pipeline.jobs.sources import remember, remembered, source
+from holdfast.pipeline.jobs.sources import log_source, remember, remembered
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.logs.arrow import LOG
 from holdfast.pipeline.logs.log import LogBounds, LostOffsets, ReadableLog, open_log
@@ -255,7 +255,7 @@ def test_P1_a_session_that_ended_is_renewed_and_a_broker_that_comes_back_is_aske
             hasty.place()
         there.broker.start()
         # Its sessions are gone, and the range is asked for before anything else.
-        log._stands = lambda: place  # type: ignore[method-assign]
+        log._bounds = lambda: place  # type: ignore[method-assign]
         assert [batch.num_rows for batch in log.batches(1, 1, 3)] == [2]
 
 
@@ -286,13 +286,13 @@ def test_P1_a_broker_without_a_key_says_what_is_missing() -> None:
 
 def test_P1_a_lake_remembers_a_broker_and_no_secret(tmp_path: Path) -> None:
     lake = Lake.open(tmp_path / "lake", create=True)
-    given = source("broker+https://hub:7421/team", key_file="keys/bob", card="hub:ed25519:abc")
+    given = log_source("broker+https://hub:7421/team", key_file="keys/bob", card="hub:ed25519:abc")
     remember(lake, [given])
     (known,) = remembered(lake)
     assert known.options() == {"key_file": str(Path("keys/bob").absolute()), "card": given.card}
     for bad in ("broker+https://me:secret@hub:7421/team", "broker+https://hub:7421/team?key=1"):
         with pytest.raises(BadInput):
-            sources.source(bad)
+            sources.log_source(bad)
 
 
 def planned(there: Audited, lake: Lake, **how: bool) -> IngestPlan:

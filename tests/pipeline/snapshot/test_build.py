@@ -14,7 +14,7 @@ from holdfast.node.snapshots.parts import envelopes
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.snapshot import build as snapshot
 from holdfast.pipeline.snapshot import files
-from holdfast.pipeline.snapshot.build import Point, build, divided
+from holdfast.pipeline.snapshot.build import Point, build_snapshot, split_at
 from holdfast.rules.bodies import family_of
 from holdfast.rules.envelope import Envelope, decode
 from holdfast.rules.errors import AlreadyExists, BadInput, BadPath, UnknownMesh
@@ -63,7 +63,7 @@ def test_P6_a_home_from_the_lake_has_the_tables_of_every_node(
     left = _cut_short(spark, lake, tmp_path / "snap", monkeypatch)
     monkeypatch.setattr(snapshot, "SNAPSHOT_PART_BYTES", 10_000)
     signer = Signer("lake", b"l" * 32)
-    report = build(spark, lake, str(tmp_path / "snap"), sign=signer)
+    report = build_snapshot(spark, lake, str(tmp_path / "snap"), sign=signer)
     held = _held(tmp_path / "snap")
     _check_files(tmp_path / "snap", report.parts)
     assert report.strays == left > 0
@@ -99,7 +99,7 @@ def test_P6_a_snapshot_ends_where_it_is_told_to(
     mine = [entry for entry in entries if entry.mesh == mesh]
     lamports = sorted(entry.lamport for entry in mine)
     bound = lamports[len(lamports) // 2]
-    build(spark, lake, str(tmp_path / "snap"), mesh=mesh, lamport=bound, facts=False)
+    build_snapshot(spark, lake, str(tmp_path / "snap"), mesh=mesh, lamport=bound, facts=False)
     assert _held(tmp_path / "snap") == winners(
         [entry for entry in mine if entry.lamport <= bound], facts=False
     )
@@ -127,7 +127,7 @@ def test_P9_as_of_a_time_is_what_some_log_had_recorded_by_then(
         recorded[id] = min(entry.recorded_at, recorded.get(id, entry.recorded_at))
     times = sorted(set(recorded.values()))
     at = times[(len(times) - 1) // 2]
-    inside, later = divided(spark, lake, lake.bronze.read(spark), Point(at_ms=at))
+    inside, later = split_at(spark, lake, lake.bronze.read(spark), Point(at_ms=at))
     assert later is not None
     found = [sorted(row.id for row in frame.select("id").collect()) for frame in (inside, later)]
     assert found[0] == sorted(id for id, when in recorded.items() if when <= at)
@@ -140,7 +140,7 @@ def test_P6_old_deletions_and_old_vectors_may_be_left_out(
 ) -> None:
     times = sorted(decode(entry.raw).created_at for entry in entries)
     since = times[len(times) // 2]
-    build(spark, lake, str(tmp_path / "snap"), vectors="newest", deletions_since=since)
+    build_snapshot(spark, lake, str(tmp_path / "snap"), vectors="newest", deletions_since=since)
     deleting = ("state.delete", "memory.forget", "file.delete", "vector.delete")
     all_won = winners(entries, vectors="newest")
     old = [e for e in all_won if e.op in deleting and e.created_at < since]
@@ -162,7 +162,7 @@ def _cut_short(
     with monkeypatch.context() as patch:
         patch.setattr(files.SnapshotTarget, "publish", dies)
         with pytest.raises(KeyboardInterrupt):
-            build(spark, lake, str(target), facts=False)
+            build_snapshot(spark, lake, str(target), facts=False)
     with pytest.raises(BadPath, match="not a snapshot"):
         restore_snapshot(target.parent / "home", target, "new")
     return len(list((target / PARTS).iterdir()))
@@ -177,21 +177,21 @@ def _check_files(target: Path, parts: int) -> None:
 def test_P6_what_makes_no_sense_is_refused(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     target = str(tmp_path / "snap")
     with pytest.raises(UnknownMesh, match="of a mesh 'nowhere'"):
-        build(spark, lake, target, mesh="nowhere")
+        build_snapshot(spark, lake, target, mesh="nowhere")
     with pytest.raises(BadInput, match="clock of its own"):
-        build(spark, lake, target, lamport=3)
+        build_snapshot(spark, lake, target, lamport=3)
     with pytest.raises(BadInput, match="not at both"):
-        build(spark, lake, target, mesh="mesh-0", lamport=3, at=3)
+        build_snapshot(spark, lake, target, mesh="mesh-0", lamport=3, at=3)
     with pytest.raises(BadInput, match="vectors are"):
-        build(spark, lake, target, vectors="some")
+        build_snapshot(spark, lake, target, vectors="some")
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / NAME).touch()
     with pytest.raises(AlreadyExists, match="holds a snapshot already"):
-        build(spark, lake, str(tmp_path / "made"))
+        build_snapshot(spark, lake, str(tmp_path / "made"))
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "else").touch()
     with pytest.raises(AlreadyExists, match="not empty"):
-        build(spark, lake, str(tmp_path / "used"))
+        build_snapshot(spark, lake, str(tmp_path / "used"))
     assert not Path(target).exists()
 
 

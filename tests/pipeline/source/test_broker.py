@@ -12,10 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.audits.live_facts import ask
+from holdfast.pipeline.audits.live_facts import ask_logs
 from holdfast.pipeline.fold.silver import current
 from holdfast.pipeline.jobs import run
-from holdfast.pipeline.jobs.sources import LogSource, source
+from holdfast.pipeline.jobs.sources import LogSource, log_source
 from holdfast.pipeline.jobs.stream import stream
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.schema import SILVER
@@ -62,7 +62,7 @@ def members(there: Audited) -> list[Rows]:
 
 
 def broker(there: Audited) -> LogSource:
-    return source(there.location, key_file=str(there.homes[1]))
+    return log_source(there.location, key_file=str(there.homes[1]))
 
 
 def check_silver(spark: SparkSession, lake: Lake, there: Audited) -> None:
@@ -90,7 +90,7 @@ def test_P3_silver_of_a_broker_is_what_its_members_hold_and_with_them_all_is_onc
         # It was told, and keeps nothing for the lake any more.
         with closing(there.log()) as served:
             assert served.readers()[lake.consumer] == log.head
-        homes = [source(str(home)) for home in there.homes]
+        homes = [log_source(str(home)) for home in there.homes]
         again = run.run(spark, lake, [*homes, broker(there)])
         assert (again.ok, again.ingest.new) == (True, 0)
         heads = {one.log: one.head for one in again.ingest.logs}
@@ -127,7 +127,7 @@ def test_P1_spark_reads_a_broker_in_ranges_and_as_a_stream(
         assert lake.fresh().position(NAME, 1) == 11
         assert lake.fresh().bronze.read(spark).count() == 11
         with closing(there.log()) as log:
-            facts = ask([log]).logs[0]
+            facts = ask_logs([log]).logs[0]
         assert (facts.log, facts.head, facts.whole) == (NAME, 11, False)
         # Spark tells a source of a batch when the next one begins: a run tells the rest.
         assert set(facts.readers) == {lake.consumer}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import PySparkException
 
-from holdfast.pipeline.spark.failures import failure, told_plainly
+from holdfast.pipeline.spark.failures import failure, spark_errors
 from holdfast.rules.errors import DiskFull, HoldfastError, JobFailed, Truncated, Unreachable
 
 STAGE = "Job aborted due to stage failure: Task 1 in stage 3.0 failed 1 times\n"
@@ -45,9 +45,9 @@ def test_P11_the_cause_is_found_in_what_spark_says(
 
 
 def test_P11_an_error_that_needs_more_than_words_is_still_told() -> None:
-    with pytest.raises(JobFailed, match="it is gone"), told_plainly("x"):
+    with pytest.raises(JobFailed, match="it is gone"), spark_errors("x"):
         raise PySparkException("holdfast.rules.errors.Truncated: it is gone")
-    with pytest.raises(Truncated), told_plainly("x"):
+    with pytest.raises(Truncated), spark_errors("x"):
         raise Truncated("ours passes as it is", first_available=3)
 
 

@@ -14,8 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from holdfast.node.log.digests import held_row
-from holdfast.pipeline.lake.delta import arrow_schema
-from holdfast.pipeline.lake.schema import BRONZE, SILVER
+from holdfast.pipeline.lake.schema import BRONZE, SILVER, arrow_schema
 from holdfast.pipeline.verify.digests import tallies, unmatched, values
 from holdfast.rules import digests as rules
 from holdfast.rules.digests import DigestTally

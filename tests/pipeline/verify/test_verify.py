@@ -26,12 +26,18 @@ from holdfast.node.exchange.export import export
 from holdfast.node.log.digests import BucketRows, HeldRow
 from holdfast.node.recovery import backup
 from holdfast.node.upkeep.sweep import Ttl
-from holdfast.pipeline.fold.silver import fold
-from holdfast.pipeline.ingest.ingest import ingest
+from holdfast.pipeline.fold.silver import fold_lake
+from holdfast.pipeline.ingest.ingest import ingest_logs
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.logs.log import ReadableLog, open_log
-from holdfast.pipeline.verify.expected import OffsetRange, Reached, spans_of
-from holdfast.pipeline.verify.verify import Difference, VerifiedLog, VerifyReport, _first, verify
+from holdfast.pipeline.verify.expected import OffsetRange, Reached, ranges_of
+from holdfast.pipeline.verify.verify import (
+    Difference,
+    VerifiedLog,
+    VerifyReport,
+    _first,
+    verify_nodes,
+)
 from holdfast.rules.digests import TABLES
 from holdfast.rules.limits import DAY_MS
 from support.daemon import running
@@ -142,12 +148,12 @@ def scene(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Scen
             scene.told.append(text)
 
         def catch_up() -> None:
-            assert not ingest(spark, lake.fresh(), logs).failures
+            assert not ingest_logs(spark, lake.fresh(), logs).failures
             if not scene.folded:
-                fold(spark, lake.fresh())
+                fold_lake(spark, lake.fresh())
                 scene.folded = True
 
-        scene.report = verify(spark, lake, [*logs, *others], catch_up=catch_up, progress=tell)
+        scene.report = verify_nodes(spark, lake, [*logs, *others], catch_up=catch_up, progress=tell)
         close_all([*logs, *others])
     return scene
 
@@ -236,14 +242,14 @@ def test_P3_what_cannot_be_asked_is_said_and_no_finding(scene: Scene) -> None:
 
 
 def test_P3_one_epoch_counts_up_to_where_the_node_stood() -> None:
-    assert spans_of({1: Reached(1, 9)}, 1, 1, 7) == ([OffsetRange(1, 1, 7)], "")
-    assert spans_of({1: Reached(1, 9)}, 1, 5, 9) == ([OffsetRange(1, 1, 9)], "")
-    assert spans_of({}, 1, 1, 0) == ([OffsetRange(1, 1, 0)], "")
+    assert ranges_of({1: Reached(1, 9)}, 1, 1, 7) == ([OffsetRange(1, 1, 7)], "")
+    assert ranges_of({1: Reached(1, 9)}, 1, 5, 9) == ([OffsetRange(1, 1, 9)], "")
+    assert ranges_of({}, 1, 1, 0) == ([OffsetRange(1, 1, 0)], "")
 
 
 def test_P3_a_log_that_was_not_read_so_far_cannot_be_judged() -> None:
     for read in ({}, {1: Reached(1, 6)}, {2: Reached(1, 9)}):
-        spans, why = spans_of(read, 1, 1, 7)
+        spans, why = ranges_of(read, 1, 1, 7)
         assert spans == []
         assert "ends at 7" in why
 
@@ -251,20 +257,20 @@ def test_P3_a_log_that_was_not_read_so_far_cannot_be_judged() -> None:
 def test_P3_after_a_restore_the_old_epoch_counts_only_below_the_new() -> None:
     # Read up to 9; went back to 5, where 1 to 3 had been truncated; went on to 7.
     read = {1: Reached(1, 9), 2: Reached(4, 7)}
-    assert spans_of(read, 2, 4, 7) == ([OffsetRange(2, 4, 7), OffsetRange(1, 1, 3)], "")
+    assert ranges_of(read, 2, 4, 7) == ([OffsetRange(2, 4, 7), OffsetRange(1, 1, 3)], "")
     # And once more: nothing of the third epoch is left to read but 6 and 7.
     read[3] = Reached(6, 7)
-    assert spans_of(read, 3, 6, 7) == (
+    assert ranges_of(read, 3, 6, 7) == (
         [OffsetRange(3, 6, 7), OffsetRange(2, 4, 5), OffsetRange(1, 1, 3)],
         "",
     )
     # Everything is truncated, so there was nothing to read in the new epoch.
-    assert spans_of({1: Reached(1, 9)}, 2, 6, 5) == (
+    assert ranges_of({1: Reached(1, 9)}, 2, 6, 5) == (
         [OffsetRange(2, 6, 5), OffsetRange(1, 1, 5)],
         "",
     )
     # Read from the beginning: nothing of the old one counts.
-    assert spans_of({1: Reached(1, 9), 2: Reached(1, 7)}, 2, 1, 7) == ([OffsetRange(2, 1, 7)], "")
+    assert ranges_of({1: Reached(1, 9), 2: Reached(1, 7)}, 2, 1, 7) == ([OffsetRange(2, 1, 7)], "")
 
 
 @pytest.mark.parametrize(
@@ -277,7 +283,7 @@ def test_P3_after_a_restore_the_old_epoch_counts_only_below_the_new() -> None:
     ],
 )
 def test_P3_what_the_lake_never_read_is_told(read: dict[int, Reached], gaps: str) -> None:
-    spans, why = spans_of(read, 2, 4, 7)
+    spans, why = ranges_of(read, 2, 4, 7)
     assert spans[0].last == 7
     assert why.endswith(f"from offset {gaps}")
 

@@ -1,8 +1,9 @@
-"""Audits and measures of the lake: one small file each, or one for those that share a look.
+"""Audits, which look for what must never happen, and measures, which count what does.
 
-All are pure functions of tables (`shape`), set operations without loops over rows, so that they can
-be tried on tables made by hand and run together as one job. `gold` runs them and keeps what they
-give.
+All of them are pure functions of tables, made of set operations without loops over rows, so that
+tests can run them on small tables and `gold.py` can run them together as one job. `shape.py` says
+what an audit is, `live_facts.py` asks nodes what only they know, `plots.py` draws the measures.
+Each other module has one audit, or a few that share their work.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ MEASURES: Final[dict[str, Measure]] = {
 
 
 def chosen(names: Iterable[str] | None) -> tuple[list[Audit], list[Measure]]:
-    """The audits and measures of these names, all without names."""
+    """The audits and measures with these names; all of them without names."""
     if names is None:
         return list(AUDITS.values()), list(MEASURES.values())
     wanted = list(dict.fromkeys(names))
@@ -62,6 +63,6 @@ def chosen(names: Iterable[str] | None) -> tuple[list[Audit], list[Measure]]:
 
 
 def findings(tables: AuditTables, audits: Iterable[Audit]) -> DataFrame:
-    """What all of them find, as one table that is made in one job."""
+    """The findings of all these audits as one frame, which is computed in one job."""
     found = [audit.find(tables).select(*FINDINGS.names) for audit in audits]
     return reduce(DataFrame.unionByName, found)

@@ -1,10 +1,10 @@
 """Where peers write over each other without knowing it.
 
-Of two neighbours in the one order, the later one overrides the earlier if it is of another peer
-and does not name it as its base: the rule of `rules.merge`, by which nodes fill their ledgers. A
-node judges what meets in the order of arrival; here every version is judged against the one right
-before it, so each override counts once wherever it was noticed. Vectors are left out, because all
-of them are kept, and so are tasks, which have a rule of their own.
+Of two neighbouring versions of a key, the later one overrides the earlier if it is of another peer
+and does not name it as its base: the rule of `rules.merge`, by which nodes record conflicts. A node
+compares versions in the order in which they arrive; here every version is compared with the one
+right before it, so each override counts once, on whichever nodes it was noticed. Vectors are left
+out, because all of them are kept, and tasks, because they have a rule of their own.
 """
 
 from __future__ import annotations
@@ -13,31 +13,33 @@ from typing import Final
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType, TimestampType
 
-from holdfast.pipeline.audits.shape import NOTICE, Audit, AuditTables, Measure, sentence, told
+from holdfast.pipeline.audits.shape import (
+    NOTICE,
+    Audit,
+    AuditTables,
+    Measure,
+    as_findings,
+    sentence,
+)
+from holdfast.pipeline.lake.schema import columns
 from holdfast.rules.limits import HOT_SPOT_OVERRIDES
 
 FAMILIES: Final = ("state", "memory", "file")
 _KEY: Final = ("mesh", "family", "owner", "entity")
 
-CONFLICTS_SCHEMA: Final = StructType(
-    [
-        *(StructField(name, StringType()) for name in _KEY),
-        StructField("day", DateType()),
-        StructField("overrides", LongType()),
-        StructField("peers", LongType()),
-        StructField("last_at", TimestampType()),
-    ]
+CONFLICTS_SCHEMA: Final = columns(
+    "mesh string, family string, owner string, entity string, day date, overrides bigint, "
+    "peers bigint, last_at timestamp"
 )
 
 
 def overrides(bronze: DataFrame) -> DataFrame:
-    """Versions that replaced one which their writer had not seen."""
+    """The versions that replaced a version which their writer had not seen."""
     lww = bronze.filter(F.col("family").isin(*FAMILIES)).select(
         *_KEY, "lamport", "origin", "id", "base_lamport", "base_peer", "created_at"
     )
-    # By the hash of the key: Spark sorts one number much faster than four texts.
+    # With the hash of the key first: Spark sorts one number much faster than four texts.
     hashed = lww.withColumn("hash", F.xxhash64(*_KEY))
     order = Window.partitionBy("hash", *_KEY).orderBy("lamport", "origin", "id")
     return hashed.select(
@@ -46,15 +48,15 @@ def overrides(bronze: DataFrame) -> DataFrame:
         "id",
         "created_at",
         F.lag("origin").over(order).alias("lost"),
-        F.expr("base_lamport").alias("base_lamport"),
-        F.expr("base_peer").alias("base_peer"),
+        "base_lamport",
+        "base_peer",
         F.lag("lamport").over(order).alias("lost_lamport"),
     ).filter("lost <> origin and not (base_lamport <=> lost_lamport and base_peer <=> lost)")
 
 
 def _per_day(tables: AuditTables) -> DataFrame:
     found = overrides(tables.bronze)
-    # Days of UTC, whatever the zone of the session.
+    # The UTC day, whatever the time zone of the session.
     day = F.expr("date_from_unix_date(int(unix_millis(created_at) div 86400000))")
     return found.groupBy(*_KEY, day.alias("day")).agg(
         F.count("*").alias("overrides"),
@@ -77,9 +79,9 @@ def _hot_spots(tables: AuditTables) -> DataFrame:
     detail = sentence(
         "{}: {} writes of {} peers replaced one that they had not seen", "family", "times", "peers"
     )
-    # Whose memory or file it is, where it is somebody's.
+    # The owner of the memory or file; state has none.
     owner = F.expr("nullif(owner, '')")
-    return told(spots, HOT_SPOTS.name, NOTICE, detail, origin=owner)
+    return as_findings(spots, HOT_SPOTS.name, NOTICE, detail, origin=owner)
 
 
 HOT_SPOTS: Final = Audit(

@@ -1,7 +1,7 @@
-"""How long changes take from the clock of whoever made them into each log.
+"""How long changes take from their origin into each log.
 
-Both times are those of real clocks, one of the origin, one of the node whose log it is. A delay
-below zero says that the two clocks are apart, and stays as it is.
+Both times are those of real clocks: one of the origin, one of the node whose log it is. A negative
+delay shows that the two clocks differ, and is kept as it is.
 """
 
 from __future__ import annotations
@@ -10,30 +10,16 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    DoubleType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from holdfast.pipeline.audits.shape import AuditTables, Measure
+from holdfast.pipeline.lake.schema import columns
 
 _ACCURACY: Final = 1000
 _FIGURES: Final = (
-    StructField("hour", TimestampType()),
-    StructField("entries", LongType()),
-    StructField("p50_s", DoubleType()),
-    StructField("p95_s", DoubleType()),
-    StructField("max_s", DoubleType()),
-    StructField("last_at", TimestampType()),
+    "hour timestamp, entries bigint, p50_s double, p95_s double, max_s double, last_at timestamp"
 )
-LAG_SCHEMA: Final = StructType([StructField("log", StringType()), *_FIGURES])
-STALENESS_SCHEMA: Final = StructType(
-    [StructField("log", StringType()), StructField("origin", StringType()), *_FIGURES]
-)
+LAG_SCHEMA: Final = columns(f"log string, {_FIGURES}")
+STALENESS_SCHEMA: Final = columns(f"log string, origin string, {_FIGURES}")
 
 
 def _lag(tables: AuditTables) -> DataFrame:
@@ -45,9 +31,9 @@ def _staleness(tables: AuditTables) -> DataFrame:
 
 
 def _figures(seen: DataFrame, *of: str) -> DataFrame:
-    """Per hour in which entries came into the log."""
+    """The figures of each hour in which entries came into the log."""
     delay = F.expr("double(unix_millis(recorded_at) - unix_millis(created_at)) / 1000")
-    # By milliseconds, of no time zone: in some, hours begin at the half of ours.
+    # Computed in milliseconds: in some time zones hours begin at our half hour.
     hour = F.expr("timestamp_millis(unix_millis(recorded_at) div 3600000 * 3600000)")
     timed = seen.select(*of, hour.alias("hour"), "recorded_at", delay.alias("delay"))
     return (

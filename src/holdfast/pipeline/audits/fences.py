@@ -1,9 +1,9 @@
 """Whether two commits were made under one fence.
 
-A strong write bears the lease epoch, the coordinator and its sequence under which it was decided.
-One lease epoch of a mesh has one coordinator, and one sequence of it decides one write. The fence
-stands in the bytes of the envelope only, so those of the strong writes, and of no others, are
-opened.
+A strong write carries its fence: the lease epoch, the coordinator and the sequence number under
+which it was decided. One lease epoch of a mesh has one coordinator, and one sequence number decides
+one write. The fence stands only in the bytes of the envelope, so the bytes of strong writes, and of
+no others, are decoded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.audits.shape import FINDING, PLACE, Audit, AuditTables, sentence, told
+from holdfast.pipeline.audits.shape import FINDING, PLACE, Audit, AuditTables, as_findings, sentence
 from holdfast.rules.envelope import decode_trusted
 
 _CARRIED: Final = (*PLACE, "mesh", "origin", "entity", "id", "created_at")
@@ -44,11 +44,11 @@ def _fences(tables: AuditTables) -> DataFrame:
     ).otherwise(
         sentence("{}, which has another coordinator too: {} and {}", under, "least", "most")
     )
-    return told(rows, FENCES.name, FINDING, detail, at="created_at")
+    return as_findings(rows, FENCES.name, FINDING, detail, at="created_at")
 
 
 def open_fences(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows that bear a fence, with its three numbers."""
+    """The rows that carry a fence, with its three parts as columns."""
     for batch in batches:
         fences = [decode_trusted(raw).fence for raw in batch.column("raw").to_pylist()]
         kept = pa.array([fence is not None for fence in fences], pa.bool_())

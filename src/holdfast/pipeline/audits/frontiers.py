@@ -15,7 +15,14 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.audits.shape import FINDING, NOTICE, Audit, AuditTables, sentence, told
+from holdfast.pipeline.audits.shape import (
+    FINDING,
+    NOTICE,
+    Audit,
+    AuditTables,
+    as_findings,
+    sentence,
+)
 
 
 def _frontiers(tables: AuditTables) -> DataFrame:
@@ -31,7 +38,7 @@ def _forgotten(tables: AuditTables) -> DataFrame:
         "consumer",
         "frontier",
     )
-    return told(rows, FRONTIERS.name, FINDING, detail, offset="first")
+    return as_findings(rows, FRONTIERS.name, FINDING, detail, offset="first")
 
 
 def _past_end(tables: AuditTables) -> DataFrame:
@@ -42,7 +49,7 @@ def _past_end(tables: AuditTables) -> DataFrame:
         "frontier",
         "head",
     )
-    return told(rows, FRONTIERS.name, FINDING, detail, offset="frontier")
+    return as_findings(rows, FRONTIERS.name, FINDING, detail, offset="frontier")
 
 
 def _unread(tables: AuditTables) -> DataFrame:
@@ -61,7 +68,7 @@ def _unread(tables: AuditTables) -> DataFrame:
         sentence("offsets {} to {} are gone unread", F.expr("read + 1"), F.expr("first - 1"))
     )
     severity = F.when(F.col("began"), NOTICE).otherwise(FINDING)
-    return told(gone, FRONTIERS.name, severity, detail, offset="first")
+    return as_findings(gone, FRONTIERS.name, severity, detail, offset="first")
 
 
 def _confirmed_unread(tables: AuditTables) -> DataFrame:
@@ -71,7 +78,7 @@ def _confirmed_unread(tables: AuditTables) -> DataFrame:
     detail = sentence(
         "the lake has confirmed up to {} and holds the log only up to {}", "frontier", "read"
     )
-    return told(rows, FRONTIERS.name, FINDING, detail, offset="frontier")
+    return as_findings(rows, FRONTIERS.name, FINDING, detail, offset="frontier")
 
 
 FRONTIERS: Final = Audit(

@@ -1,14 +1,13 @@
-"""Gold: what the audits found and what was measured, as tables that anybody can read.
+"""Gold: runs audits and measures, and keeps their results as tables that any tool can read.
 
-`findings` is one table for all audits; each measure is a table of its own. A run replaces what the
-run before had left there, in one commit per table, so a run that is repeated changes nothing but
-the date, and older results stay within reach by time travel. Each commit notes the version of
-bronze that it speaks of.
+`findings` is one table for all audits; each measure has a table of its own. A run replaces the
+results of the run before, in one commit for each table, so older results can still be read as
+older versions. Each commit notes the version of bronze that it is about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Final
@@ -32,21 +31,18 @@ from holdfast.pipeline.audits.shape import (
 )
 from holdfast.pipeline.fold.silver import current
 from holdfast.pipeline.lake.delta import File, Table
-from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.spark.failures import told_plainly
+from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
+from holdfast.pipeline.spark.failures import spark_errors
 from holdfast.rules.limits import AUDIT_SAMPLE_ROWS, SECOND_MS
 
-Progress = Callable[[str, int, int], None]
-"""Told what is being done, how many steps are done, of how many."""
-
 APP: Final = "audits"
-"""Under this name gold notes of which version of bronze it speaks."""
+"""The application id with which a commit of gold notes the version of bronze that it is about."""
 _ORDER: Final = ("audit", "severity", "mesh", "log", "epoch", "offset", "origin", "entity", "id")
 _STRONG: Final = "strong"
 
 
 class AuditFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the table `findings`, but for the name of its audit."""
+    """One row of the table `findings`, without the name of its audit."""
 
     severity: str
     mesh: str | None
@@ -58,18 +54,20 @@ class AuditFinding(msgspec.Struct, frozen=True, kw_only=True):
     id: str | None
     detail: str
     at: datetime | None
-    """When, in UTC, by the clock of whoever recorded it; None where no time belongs to it."""
+    """When it was recorded, in UTC, by the clock of the node that recorded it; None if the finding
+    has no time.
+    """
 
 
 class AuditResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one audit."""
+    """What one audit found."""
 
     name: str
     about: str
     findings: int = 0
     notices: int = 0
     sample: tuple[AuditFinding, ...] = ()
-    """The first of them, findings before notices."""
+    """The first rows, findings before notices."""
 
 
 class MeasureResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +77,7 @@ class MeasureResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of all of them."""
+    """What all audits found, and how large the measures are."""
 
     bronze_version: int
     audits: tuple[AuditResult, ...]
@@ -102,28 +100,27 @@ def run_audits(
     facts: LiveFacts | None = None,
     write: bool = True,
     sample: int = AUDIT_SAMPLE_ROWS,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> AuditReport:
-    """Runs audits and measures, all without `names`, and keeps the results in gold. `facts` are
-    what live nodes said of themselves; without them, what only they know is not judged. Without
-    `write` nothing is measured and nothing kept. Whoever calls it to write holds `Lake.working`.
+    """Runs audits and measures, all of them without `names`, and keeps the results in gold. `facts`
+    are what live nodes say about their logs; audits that need them find nothing without. Without
+    `write` nothing is measured and nothing kept. A caller that writes holds `Lake.working`.
     """
-    tell = progress or _say_nothing
     audits, measures = chosen(names)
     steps = bool(audits) + len(measures)
     lake = lake.fresh()
     version = lake.bronze.version
     results: tuple[AuditResult, ...] = ()
     measured: list[MeasureResult] = []
-    with told_plainly("the audit"), _tables(spark, lake, facts or LiveFacts()) as tables:
+    with spark_errors("the audit"), _tables(spark, lake, facts or LiveFacts()) as tables:
         if audits:
-            tell(f"audit {lake.bronze.rows} envelopes", 0, steps)
+            progress(f"audit {lake.bronze.rows} envelopes", 0, steps)
             found = findings(tables, audits)
             if write:
                 found = _keep_findings(spark, lake, found, audits, version)
             results = _summed(found, audits, sample)
         for measure in measures if write else ():
-            tell(f"measure {measure.name}", bool(audits) + len(measured), steps)
+            progress(f"measure {measure.name}", bool(audits) + len(measured), steps)
             table = lake.gold(measure.name, measure.schema)
             files = _replace(table, measure.take(tables), version)
             rows = sum(file.rows for file in files)
@@ -135,7 +132,7 @@ def findings_table(lake: Lake) -> Table:
     return lake.gold("findings", FINDINGS)
 
 
-# --- what audits look at -------------------------------------------------------------------------
+# --- the tables that audits read -----------------------------------------------------------------
 
 
 @contextmanager
@@ -145,7 +142,7 @@ def _tables(spark: SparkSession, lake: Lake, facts: LiveFacts) -> Iterator[Audit
     seen = sighted(bronze, sightings)
     again = lake.sightings.rows > 0
     if again:
-        # It takes a join of everything, and five ask for it.
+        # It is a join of everything, and five audits use it.
         seen = seen.persist()
     try:
         yield AuditTables(
@@ -176,7 +173,7 @@ def _positions(spark: SparkSession, lake: Lake) -> DataFrame:
     return small_table(spark, rows, POSITIONS)
 
 
-# --- what they leave behind ----------------------------------------------------------------------
+# --- the results that are kept -------------------------------------------------------------------
 
 
 def _keep_findings(
@@ -194,7 +191,7 @@ def _keep_findings(
 
 
 def _replace(table: Table, frame: DataFrame, version: int) -> Sequence[File]:
-    # Few rows in one file; to coalesce would make one task do all the work before them too.
+    # One file of few rows. `coalesce` would make a single task do all the work before it too.
     staged = table.stage(frame.repartition(1))
     table.commit(staged.files, table.files(), txns={APP: version}, info={"bronze": version})
     return staged.files
@@ -223,11 +220,7 @@ def _summed(found: DataFrame, audits: Sequence[Audit], sample: int) -> tuple[Aud
 
 
 def _finding(row: Row) -> AuditFinding:
-    said = {name: row[name] for name in AuditFinding.__struct_fields__}
-    if said["at"] is not None:
-        said["at"] = datetime.fromtimestamp(said["at"] / SECOND_MS, UTC)
-    return AuditFinding(**said)
-
-
-def _say_nothing(what: str, done: int, total: int) -> None:
-    pass
+    fields = {name: row[name] for name in AuditFinding.__struct_fields__}
+    if fields["at"] is not None:
+        fields["at"] = datetime.fromtimestamp(fields["at"] / SECOND_MS, UTC)
+    return AuditFinding(**fields)

@@ -6,23 +6,15 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
 from holdfast.pipeline.audits.shape import AuditTables, Measure
+from holdfast.pipeline.lake.schema import columns
 
-GROWTH_SCHEMA: Final = StructType(
-    [
-        StructField("mesh", StringType()),
-        StructField("family", StringType()),
-        StructField("day", DateType()),
-        StructField("rows", LongType()),
-        StructField("bytes", LongType()),
-    ]
-)
+GROWTH_SCHEMA: Final = columns("mesh string, family string, day date, rows bigint, bytes bigint")
 
 
 def _growth(tables: AuditTables) -> DataFrame:
-    """By the day that stands in the id."""
+    """Counted by the day of the time inside the id."""
     return tables.bronze.groupBy("mesh", "family", "day").agg(
         F.count("*").alias("rows"), F.sum(F.octet_length("raw").cast("bigint")).alias("bytes")
     )

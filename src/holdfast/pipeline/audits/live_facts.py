@@ -1,6 +1,6 @@
-"""What live nodes say of their logs: bounds, readers, how far those are.
+"""What live nodes say about their logs: bounds, readers, and how far those have confirmed.
 
-An audit that needs it is handed it as a small table. Nothing here judges.
+Audits get it as a small table. Nothing here judges.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _NOBODY: Final[list[tuple[str | None, int | None]]] = [(None, None)]
 
 
 class LogFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One log, as its node told of it."""
+    """One log, as its node describes it."""
 
     log: str
     epoch: int
     first: int
     head: int
     whole: bool = True
-    """Every entry was given. Whoever may read only some meshes is not given the others'."""
+    """Whether the reader gets every entry, and not only those of some meshes."""
     readers: dict[str, int] = {}
-    """By name: everything up to here is confirmed."""
+    """By name of the reader: the last offset that it has confirmed."""
 
 
 class LiveFacts(msgspec.Struct, frozen=True):
-    """What all nodes that were asked have told."""
+    """What all nodes that were asked have answered."""
 
     logs: tuple[LogFacts, ...] = ()
 
@@ -55,8 +55,8 @@ class _Consumers(msgspec.Struct, frozen=True):
     consumers: list[Consumer]
 
 
-def ask(logs: Sequence[ReadableLog]) -> LiveFacts:
-    """Where logs stand and who reads them. Copies and exports have no readers."""
+def ask_logs(logs: Sequence[ReadableLog]) -> LiveFacts:
+    """Asks logs for their bounds and readers. Backups and exports have no readers."""
     return LiveFacts(tuple(_ask(log) for log in logs))
 
 
@@ -64,7 +64,7 @@ def _ask(log: ReadableLog) -> LogFacts:
     if isinstance(log, NodeLog):
         return _ask_node(log)
     if isinstance(log, BrokerLog):
-        # What had expired before somebody began to read is in no range.
+        # What expired before the reader registered is in no range that it gets.
         began, read = log.place(), log.readers()
         return msgspec.structs.replace(_facts(began, log.place(), []), readers=read, whole=False)
     if not isinstance(log, HomeLog):
@@ -78,8 +78,8 @@ def _ask(log: ReadableLog) -> LogFacts:
 
 
 def _ask_node(log: NodeLog) -> LogFacts:
-    # Its readers go on meanwhile, it may truncate what they confirm, and it grows. Where it began
-    # before and where it ended afterwards, nobody can be caught in between.
+    # Meanwhile its readers go on, it truncates and it grows. With `first` from before and `head`
+    # from after, no reader can wrongly appear to be outside the log.
     before = log.place()
     readers = log.get("/v1/consumers").json(_Consumers).consumers
     return _facts(before, log.place(), readers)

@@ -22,9 +22,9 @@ from holdfast.pipeline.audits.shape import (
     PLACE,
     Audit,
     AuditTables,
+    as_findings,
     is_own,
     sentence,
-    told,
 )
 from holdfast.pipeline.ingest.batch import GAP
 from holdfast.rules.limits import LAMPORT_LEAP_MAX
@@ -71,7 +71,7 @@ def _repeats(tables: AuditTables) -> DataFrame:
         other,
         "origin",
     )
-    return told(rows, REPEATS.name, FINDING, detail, at="created_at")
+    return as_findings(rows, REPEATS.name, FINDING, detail, at="created_at")
 
 
 def _gaps(tables: AuditTables) -> DataFrame:
@@ -117,7 +117,7 @@ def _gaps(tables: AuditTables) -> DataFrame:
             "holes",
         )
     )
-    return told(ranges, GAPS.name, F.when(F.col("lost"), FINDING).otherwise(NOTICE), detail)
+    return as_findings(ranges, GAPS.name, F.when(F.col("lost"), FINDING).otherwise(NOTICE), detail)
 
 
 def _own_spans(tables: AuditTables) -> DataFrame:
@@ -166,7 +166,7 @@ def _stamps(tables: AuditTables) -> DataFrame:
         ),
     )
     found = rows.withColumn("wrong", wrong).filter("wrong <> ''")
-    return told(found, STAMPS.name, FINDING, F.col("wrong"), at="created_at").unionByName(
+    return as_findings(found, STAMPS.name, FINDING, F.col("wrong"), at="created_at").unionByName(
         _own_order(tables)
     )
 
@@ -188,7 +188,7 @@ def _own_order(tables: AuditTables) -> DataFrame:
         "seq_1",
         "offset_1",
     )
-    return told(found, STAMPS.name, FINDING, detail, at="created_at")
+    return as_findings(found, STAMPS.name, FINDING, detail, at="created_at")
 
 
 GAPS: Final = Audit("gaps", "numbers that an origin gave and no log had", _gaps)

@@ -18,8 +18,8 @@ from holdfast.pipeline.audits.shape import (
     PLACE,
     Audit,
     AuditTables,
+    as_findings,
     sentence,
-    told,
 )
 from holdfast.pipeline.ingest.batch import GAP
 from holdfast.pipeline.ingest.dedupe import CONFLICT
@@ -45,7 +45,7 @@ def _wrong_ids(tables: AuditTables) -> DataFrame:
     detail = F.when(
         F.col("times") == 0, F.lit("it was seen again here, and bronze does not have it")
     ).otherwise(sentence("bronze has it {} times", "times"))
-    return told(listed, ORPHANS.name, FINDING, detail, at="recorded_at")
+    return as_findings(listed, ORPHANS.name, FINDING, detail, at="recorded_at")
 
 
 def _places_twice(tables: AuditTables) -> DataFrame:
@@ -53,7 +53,7 @@ def _places_twice(tables: AuditTables) -> DataFrame:
     twice = rows.groupBy(*PLACE).agg(F.count("*").alias("times")).filter("times > 1")
     listed = rows.join(F.broadcast(twice), list(PLACE))
     detail = sentence("this place was read {} times", "times")
-    return told(listed, ORPHANS.name, FINDING, detail, at="recorded_at")
+    return as_findings(listed, ORPHANS.name, FINDING, detail, at="recorded_at")
 
 
 def _conflicts(tables: AuditTables) -> DataFrame:
@@ -70,7 +70,7 @@ def _conflicts(tables: AuditTables) -> DataFrame:
     rows = other.join(F.broadcast(kept), "id", "left")
     before = F.coalesce(F.col("first"), F.lit(" is known"))
     detail = sentence("the same id with other bytes{}: {}", before, "detail")
-    return told(rows, ORPHANS.name, FINDING, detail, at="recorded_at")
+    return as_findings(rows, ORPHANS.name, FINDING, detail, at="recorded_at")
 
 
 def _offsets(tables: AuditTables) -> DataFrame:
@@ -96,7 +96,7 @@ def _offsets(tables: AuditTables) -> DataFrame:
     excused = F.expr("(partly = 1 and gap is null) or before is null")
     severity = F.when(excused, NOTICE).otherwise(FINDING)
     hole = sentence("offsets {} to {} were not read", F.expr("before + 1"), F.expr("offset - 1"))
-    return told(holes, OFFSETS.name, severity, F.coalesce(F.col("gap"), hole))
+    return as_findings(holes, OFFSETS.name, severity, F.coalesce(F.col("gap"), hole))
 
 
 ORPHANS: Final = Audit(

@@ -13,7 +13,14 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.audits.shape import FINDING, NOTICE, Audit, AuditTables, sentence, told
+from holdfast.pipeline.audits.shape import (
+    FINDING,
+    NOTICE,
+    Audit,
+    AuditTables,
+    as_findings,
+    sentence,
+)
 from holdfast.pipeline.ingest.batch import GAP
 from holdfast.pipeline.ingest.dedupe import CONFLICT, UNKNOWN_OP
 from holdfast.rules.errors import ForgedOrigin, KeyExpired, NotTrusted, ZoneNotTrusted
@@ -30,7 +37,7 @@ FORGED: Final = (
 
 def _signatures(tables: AuditTables) -> DataFrame:
     rows = tables.quarantine.filter(F.col("reason").isin(*FORGED))
-    return told(rows, SIGNATURES.name, FINDING, _reason(), at="recorded_at")
+    return as_findings(rows, SIGNATURES.name, FINDING, _reason(), at="recorded_at")
 
 
 def _refused(tables: AuditTables) -> DataFrame:
@@ -38,7 +45,7 @@ def _refused(tables: AuditTables) -> DataFrame:
     rows = tables.quarantine.filter(~told_elsewhere)
     # An op of a newer version is kept, and will be folded when this version is newer too.
     severity = F.when(F.col("reason") == UNKNOWN_OP, NOTICE).otherwise(FINDING)
-    return told(rows, REFUSED.name, severity, _reason(), at="recorded_at")
+    return as_findings(rows, REFUSED.name, severity, _reason(), at="recorded_at")
 
 
 def _reason() -> Column:

@@ -1,8 +1,8 @@
 """What every audit is: a pure function from the lake's tables to rows of one shape.
 
-An audit gives a row for each thing that is wrong, and none when nothing is. A **finding** is
-something that the rules of Holdfast exclude: if the lake saw it, something broke or somebody
-cheated. A **notice** is something that may happen in good order and that a person may want to know.
+An audit gives a row for each thing that is wrong. A **finding** is something that the rules of
+Holdfast exclude: if the lake saw it, something is broken or a peer has cheated. A **notice** is
+something that may rightly happen and that a person may want to know.
 
 A measure gives a table of figures over time, and judges nothing.
 """
@@ -16,71 +16,42 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    BooleanType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
-from holdfast.pipeline.lake.delta import arrow_schema
+from holdfast.pipeline.lake import schema as schemas
+from holdfast.pipeline.lake.schema import arrow_schema, columns
 
 FINDING: Final = "finding"
 NOTICE: Final = "notice"
 
-_TEXT: Final = StringType()
-_LONG: Final = LongType()
-
-FINDINGS: Final = StructType(
-    [
-        StructField("audit", _TEXT),
-        StructField("severity", _TEXT),
-        StructField("mesh", _TEXT),
-        StructField("log", _TEXT),
-        StructField("epoch", _LONG),
-        StructField("offset", _LONG),
-        StructField("origin", _TEXT),
-        StructField("entity", _TEXT),
-        StructField("id", _TEXT),
-        StructField("detail", _TEXT),
-        StructField("at", TimestampType()),
-    ]
+FINDINGS: Final = columns(
+    "audit string, severity string, mesh string, log string, epoch bigint, offset bigint, "
+    "origin string, entity string, id string, detail string, at timestamp"
 )
-"""What is wrong, where it was seen, and when; a column that has nothing to say is null."""
+"""What is wrong, where it was seen, and when; columns that do not apply are null."""
 
-LOGS: Final = StructType(
-    [
-        StructField("log", _TEXT),
-        StructField("epoch", _LONG),
-        StructField("first", _LONG),
-        StructField("head", _LONG),
-        StructField("whole", BooleanType()),
-        StructField("consumer", _TEXT),
-        StructField("frontier", _LONG),
-    ]
+LOGS: Final = columns(
+    "log string, epoch bigint, first bigint, head bigint, whole boolean, consumer string, "
+    "frontier bigint"
 )
-"""What nodes said of their logs: a row for each reader of each, or one without a reader."""
+"""What nodes said about their logs: a row for each reader of each log, or one without a reader."""
 
-POSITIONS: Final = StructType(
-    [StructField("log", _TEXT), StructField("epoch", _LONG), StructField("offset", _LONG)]
-)
+POSITIONS: Final = schemas.PLACE
 """How far the lake has read each log."""
 
-PLACE: Final = ("log", "epoch", "offset")
+PLACE: Final = tuple(POSITIONS.names)
 _HEADER: Final = ("mesh", "origin", "origin_epoch", "seq", "lamport", "created_at")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditTables:
-    """What audits look at."""
+    """The tables that audits read."""
 
     bronze: DataFrame
     sightings: DataFrame
     quarantine: DataFrame
     seen: DataFrame
-    """Every place where an envelope of bronze was read, as `sighted` makes it."""
+    """Every place where an envelope of bronze was read, made by `sighted`."""
     strong: DataFrame
     """The rows of bronze that are strong writes: the only ones whose bytes are opened."""
     tasks: DataFrame
@@ -95,7 +66,7 @@ class AuditTables:
 
 @dataclass(frozen=True)
 class Audit:
-    """One question. Its answer has the columns of `FINDINGS`."""
+    """One audit: `find` gives rows with the columns of `FINDINGS`."""
 
     name: str
     about: str
@@ -104,7 +75,7 @@ class Audit:
 
 @dataclass(frozen=True)
 class Measure:
-    """One table of figures."""
+    """One measure: `take` gives the rows of its table."""
 
     name: str
     about: str
@@ -124,16 +95,16 @@ def sighted(bronze: DataFrame, sightings: DataFrame) -> DataFrame:
 def small_table(
     spark: SparkSession, rows: Sequence[Sequence[Any]], schema: StructType
 ) -> DataFrame:
-    """A few rows that the driver knows. As Arrow they become part of the plan, and no job has to
-    fetch them.
+    """A frame of a few rows that the driver has. As Arrow they become part of the plan, and no job
+    has to fetch them.
     """
     named = [dict(zip(schema.names, row, strict=True)) for row in rows]
     return spark.createDataFrame(pa.Table.from_pylist(named, schema=arrow_schema(schema)), schema)
 
 
 def settled(rows: DataFrame, positions: DataFrame) -> DataFrame:
-    """Those that bronze has come to. Sightings and quarantine are committed before it, so after a
-    job was killed they may be ahead; the next job puts that right.
+    """The rows up to the positions of bronze. Sightings and quarantine are committed before bronze,
+    so they may be ahead after a job was killed; the next job puts that right.
     """
     read = F.broadcast(positions.withColumnRenamed("offset", "read"))
     reached = (rows["log"] == read["log"]) & (rows["epoch"] == read["epoch"])
@@ -141,17 +112,17 @@ def settled(rows: DataFrame, positions: DataFrame) -> DataFrame:
 
 
 def is_own() -> Column:
-    """Of `seen`: an origin's own log, in the generation in which it wrote this. There everything
-    that it wrote lies in the order in which it was written. After a restore the log may hold
-    older entries of the same origin that came back to it by other ways.
+    """Of rows of `seen`: whether it is the origin's own log, in the epoch in which the origin wrote
+    the envelope. There its envelopes lie in the order in which they were written. After a restore
+    the log may also hold older ones that came back from other nodes.
     """
     return (F.col("log") == F.col("origin")) & (F.col("epoch") == F.col("origin_epoch"))
 
 
-def told(
+def as_findings(
     frame: DataFrame, audit: str, severity: str | Column, detail: Column, **known: Column | str
 ) -> DataFrame:
-    """Rows as findings. Columns come from the frame by their names, from `known`, or are null."""
+    """Rows as findings. Columns come from `known`, else from the frame by name, else are null."""
     given: dict[str, Column] = {
         "audit": F.lit(audit),
         "severity": F.lit(severity) if isinstance(severity, str) else severity,
@@ -170,11 +141,11 @@ def told(
 
 
 def sentence(text: str, *parts: Column | str) -> Column:
-    """A text with `{}` in the places of the parts; a part that is null is written as `?`."""
+    """The text with the parts in the places of `{}`; a part that is null is written as `?`."""
     pieces = text.split("{}")
     assert len(pieces) == len(parts) + 1, text
     columns = [F.lit(pieces[0])]
     for part, piece in zip(parts, pieces[1:], strict=True):
         column = F.col(part) if isinstance(part, str) else part
-        columns += [F.coalesce(column.cast(_TEXT), F.lit("?")), F.lit(piece)]
+        columns += [F.coalesce(column.cast("string"), F.lit("?")), F.lit(piece)]
     return F.concat(*columns)

@@ -1,7 +1,7 @@
 """New vectors for old texts: all that one model has embedded, embedded by another.
 
     reembed(spark, lake, mesh="team", source=old.fingerprint, target=minilm.MODEL,
-            embed="holdfast.pipeline.embed.minilm:embed", to="unix:/home/ana/holdfast/api.sock")
+            embed="holdfast.pipeline.minilm:embed", to="unix:/home/ana/holdfast/api.sock")
 
 The texts are those of the live vectors of the source model, as silver has them. Those are left out
 whose key has a newer vector of the target model already, or was deleted there since. The rest is
@@ -29,11 +29,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from holdfast.pipeline.embed.rounds import Rounds
 from holdfast.pipeline.fold.silver import current
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.lake.rounds import Rounds
 from holdfast.pipeline.source import source as sources
-from holdfast.pipeline.spark.failures import told_plainly
+from holdfast.pipeline.spark.failures import spark_errors
 from holdfast.rules.errors import BadInput, BadVector
 from holdfast.rules.ids import id_time_ms, parse_id
 from holdfast.rules.limits import REEMBED_ROUND_ROWS, REEMBED_TEXTS_MAX, SECOND_MS
@@ -102,7 +102,7 @@ def reembed(
     if isinstance(embed, str):
         resolved(embed)  # what is not here is told before anything is done
     sources.register(spark)
-    with told_plainly("re-embedding"):
+    with spark_errors("re-embedding"):
         vectors = current(spark, lake.fresh(), "vectors").where(F.col("mesh") == mesh)
         counts, empty_keys = _survey(with_verdicts(vectors, old, new))
         rounds = Rounds(lake, f"reembed {mesh} {old} {new} to {to}")
@@ -194,7 +194,7 @@ def resolved(embed: str | Embed) -> Embed:
     except (ImportError, AttributeError, ValueError) as error:
         raise BadInput(
             f"{embed!r} is not a function that can be imported: {error}",
-            hint="write it as module:function, as in holdfast.pipeline.embed.minilm:embed",
+            hint="write it as module:function, as in holdfast.pipeline.minilm:embed",
         ) from None
     if not callable(found):
         raise BadInput(f"{embed!r} is not a function")

@@ -1,11 +1,11 @@
 """From the bytes of envelopes to the columns of silver, a whole Arrow array at a time.
 
-Spark cannot read msgpack, so Python does, with the code of `rules.bodies` that nodes use. It sees
-only `raw` of the rows that are kept and gives only the columns that stand nowhere else; all others
-stay with Spark.
+Spark cannot read msgpack, so Python does, with the code of `rules.bodies` that nodes use. Python
+gets only `raw` of the rows that are kept, and gives only the columns that stand nowhere else; all
+other columns stay in Spark.
 
-Bronze holds nothing whose body could not be read when it came in. One that cannot be read now was
-let in by a version that did not know its op yet.
+Bronze holds no envelope whose body could not be read when it came in. One that cannot be read now
+came in when this Holdfast was older and did not know its op.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import StructType
 
-from holdfast.pipeline.lake.schema import SILVER
+from holdfast.pipeline.lake.schema import SILVER, arrow_schema
 from holdfast.rules.bodies import (
     Body,
     Fact,
@@ -99,9 +99,9 @@ def _facts(bodies: _Bodies, envelopes: _Envelopes) -> _Columns:
 
 
 def _messages(bodies: _Bodies, envelopes: _Envelopes) -> _Columns:
-    """Half of what a message is stands in the envelope and not in the body."""
+    """Most columns of a message stand in the envelope and not in the body."""
     sent = [body for body in bodies if isinstance(body, MessageSend)]
-    # Only one that nobody had checked has no destination: it came when the op was not known yet.
+    # Only an unchecked message has no destination: it came in when the op was not known yet.
     to = [envelope.to or (None, None) for envelope in envelopes]
     return (
         [kind for kind, _ in to],
@@ -128,35 +128,29 @@ _READERS: Final[dict[str, tuple[_Read, tuple[str, ...]]]] = {
         ("kind", "ref", "sender", "priority", "reply_to", "content_type", "content"),
     ),
 }
-"""By table: what reads the bodies, and the columns that it gives."""
-
-_ARROW: Final[dict[str, pa.DataType]] = {
-    "string": pa.string(),
-    "bigint": pa.int64(),
-    "int": pa.int32(),
-    "binary": pa.binary(),
-    "array<string>": pa.list_(pa.string()),
-}
+"""By table: the function that reads the bodies, and the columns that it gives."""
 
 
 def with_body(name: str, rows: DataFrame) -> DataFrame:
-    """Rows that have `raw`, with what only the bytes say: the columns of a table in its place."""
+    """The rows with the columns that only the bytes have, in the place of `raw`."""
     columns = _READERS[name][1]
-    # Of messages the kind is that of the destination, and not the last word of the op.
+    # The `kind` of a message is that of its destination, and not the last word of the op.
     others = [column for column in rows.columns if column != "raw" and column not in columns]
     read = rows.select(*others, _decoded(name, F.col("raw")).alias("body"))
     return read.select(*others, *(F.col(f"body.{column}").alias(column) for column in columns))
 
 
 def _decoded(name: str, raw: Column) -> Column:
-    kinds = StructType([SILVER[name][column] for column in _READERS[name][1]])
-
     def read(raws: pa.Array) -> pa.Array:
         return decode_body(name, raws)
 
-    make: Any = arrow_udf  # its declaration wants the kind of function, which it warns about
-    decoded: Column = make(read, kinds)(raw)
+    make: Any = arrow_udf  # its type demands an argument that it warns about
+    decoded: Column = make(read, _body_schema(name))(raw)
     return decoded
+
+
+def _body_schema(name: str) -> StructType:
+    return StructType([SILVER[name][column] for column in _READERS[name][1]])
 
 
 def decode_body(name: str, raws: pa.Array) -> pa.StructArray:
@@ -166,10 +160,10 @@ def decode_body(name: str, raws: pa.Array) -> pa.StructArray:
 
 
 def body_columns(name: str, raws: pa.Array) -> dict[str, pa.Array]:
-    """The same, each by its name."""
+    """The columns of one table by their names, from the bytes of envelopes."""
     read, columns = _READERS[name]
     values = read(*_opened(raws.to_pylist()))
-    kinds = [_ARROW[SILVER[name][column].dataType.simpleString()] for column in columns]
+    kinds = arrow_schema(_body_schema(name)).types
     arrays = [_array(part, kind) for part, kind in zip(values, kinds, strict=True)]
     return dict(zip(columns, arrays, strict=True))
 
@@ -187,6 +181,6 @@ def _opened(raws: list[bytes]) -> tuple[_Bodies, _Envelopes]:
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if kind == pa.string() and values and isinstance(values[0], bytes):
-        # JSON text that was never decoded: UTF-8 already, so only the type changes.
+        # JSON text as UTF-8 bytes: only the type has to change.
         return pa.array(values, pa.binary()).view(pa.string())
     return pa.array(values, kind)

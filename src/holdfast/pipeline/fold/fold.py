@@ -1,19 +1,20 @@
 """From envelopes to the rows that a node would hold: pure functions from frames to frames.
 
-`fold_family` takes any part of bronze. What the rows of a family are follows from its merge, which
-`rules.merge.MERGES` names for nodes and for us alike. `merged` joins the rows of several folds:
-every merge is a join, so folding the parts and merging them is folding the whole, in any split, in
-any order, however often a part is repeated.
+`fold_family` takes any part of bronze. The merge of a family decides which rows it makes;
+`rules.merge.MERGES` names it for nodes and for the lake alike. `merged` joins the rows of several
+folds: folding the parts and merging them gives the same as folding the whole, in any split, in any
+order, however often a part is repeated.
 
-With `files` the result is laid out as the tables store it, in so many files, by bucket and key.
+With `files` the result is laid out as the tables store it: in so many files, by bucket and key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -23,8 +24,8 @@ from holdfast.pipeline.fold.local_partition import LocalPartition
 from holdfast.pipeline.fold.local_scan import LocalScan
 from holdfast.pipeline.fold.tasks import events_of, tasks_of, turns_of
 from holdfast.pipeline.fold.winners import BUCKET, contenders, gathered, winners, with_live
-from holdfast.pipeline.lake.delta import File, Table, arrow_schema
-from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, SILVER, SILVER_STORED
+from holdfast.pipeline.lake.delta import File, Table
+from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, SILVER, SILVER_STORED, arrow_schema
 from holdfast.rules.bodies import OPS, family_of
 from holdfast.rules.limits import (
     FOLD_BUCKETS,
@@ -36,17 +37,17 @@ from holdfast.rules.limits import (
 from holdfast.rules.merge import DELETES, MERGES, Merge
 
 _ENTITY: Final = {"files": "path", "task_events": "task", "facts": "subject"}
-"""What a table calls that which a change is about; `key` in the others."""
+"""By table: the column for the envelope's `entity`; `key` in the others."""
 _TIME: Final = {"task_events": "event_time", "facts": "created_at", "messages": "created_at"}
-"""And when it was made; `updated_at` in the others."""
+"""By table: the column for the envelope's `created_at`; `updated_at` in the others."""
 _MADE_LIKE: Final = {"tasks": "task_events", "models": "vectors"}
-"""Tables that are made of what another one is made of."""
+"""Tables that are made of the same changes as another one."""
 _SHARES_MIN: Final = 2
 
 
 def fold_family(name: str, bronze: DataFrame, rows: int = 0, *, files: int = 0) -> DataFrame:
-    """The rows of one silver table, made of these envelopes. `rows`: about how many there are, if
-    that is known; of many, `bronze` is scanned twice.
+    """The rows of one silver table, made of these envelopes. `rows`: about how many envelopes there
+    are, if that is known; if they are many, `bronze` is scanned twice.
     """
     changes = changes_of(name, bronze)
     merge = MERGES[FAMILY_OF[name]]
@@ -61,7 +62,7 @@ def fold_family(name: str, bronze: DataFrame, rows: int = 0, *, files: int = 0) 
         changes = contenders(changes, KEYS[name], spread=spread)
     kept = _joined(name, changes, files)
     if files:
-        # Buckets go into their files before Python sees them: it is called once for each file.
+        # Before the bytes are decoded, so that Python runs once for each file.
         kept = kept.coalesce(files)
     return with_body(name, kept).select(*_columns(name, files))
 
@@ -69,11 +70,11 @@ def fold_family(name: str, bronze: DataFrame, rows: int = 0, *, files: int = 0) 
 def fold_files(
     name: str, spark: SparkSession, bronze: Table, new: Sequence[File], since: int, *, files: int
 ) -> DataFrame:
-    """The same, of what came to bronze after `since`, all of it in the files that are new. They are
-    read by the tasks themselves, which let few but the winners pass.
+    """The same for what came to bronze after the batch `since`, all of it in the files `new`. The
+    tasks read these files themselves and let few rows but the winners pass.
     """
-    sieve = scan_for(name, bronze, new, since)
-    passed = _tasks(spark, len(sieve.shares)).mapInArrow(sieve, SILVER[name])
+    scan = scan_for(name, bronze, new, since)
+    passed = _tasks(spark, len(scan.shares)).mapInArrow(scan, SILVER[name])
     return merged(name, passed, files=files)
 
 
@@ -87,14 +88,14 @@ def write_folded(
     files: int,
     folder: str,
 ) -> None:
-    """The same, straight into the files of the table: Spark only says which task does what."""
+    """The same, straight into files of the table in `folder`: Spark only starts the tasks."""
     Path(folder).mkdir(parents=True)
     keys = KEYS[name]
-    scatter = LocalPartition(
-        sieve=scan_for(name, bronze, new, since), keys=keys, buckets=FOLD_BUCKETS, folder=folder
+    partition = LocalPartition(
+        scan=scan_for(name, bronze, new, since), keys=keys, buckets=FOLD_BUCKETS, folder=folder
     )
-    shares = scatter.paths
-    gather = LocalMerge(
+    shares = partition.paths
+    merge = LocalMerge(
         schema=arrow_schema(SILVER_STORED[name]),
         keys=keys,
         shares=shares,
@@ -103,17 +104,29 @@ def write_folded(
         folder=folder,
     )
     try:
-        for work, count in ((scatter, len(shares)), (gather, files)):
-            tasks = _tasks(spark, count)
-            tasks.mapInArrow(work, tasks.schema).collect()
+        _run_tasks(spark, len(shares), partition)
+        _run_tasks(spark, files, merge)
     finally:
         for share in shares:
             Path(share).unlink(missing_ok=True)
 
 
 def _tasks(spark: SparkSession, count: int) -> DataFrame:
-    """A number for each task."""
+    """The numbers below `count`, each in a partition of its own."""
     return spark.range(0, count, 1, count)
+
+
+def _run_tasks(spark: SparkSession, count: int, work: Callable[[int], None]) -> None:
+    """Calls `work` with each number below `count`, each in a Spark task of its own."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                work(number)
+            yield batch
+
+    tasks = _tasks(spark, count)
+    tasks.mapInArrow(run, tasks.schema).collect()
 
 
 def scan_for(name: str, bronze: Table, new: Sequence[File], since: int) -> LocalScan:
@@ -129,8 +142,8 @@ def scan_for(name: str, bronze: Table, new: Sequence[File], since: int) -> Local
     )
 
 
-def are_for_the_scan(name: str, bronze: Table, rows: int) -> bool:
-    """Whether so many changes are better taken from their files. Of a lake that is no folder only
+def can_scan_locally(name: str, bronze: Table, rows: int) -> bool:
+    """Whether so many changes are better read from the files without Spark. In an object store only
     Spark is known to be able to read them.
     """
     wins = MERGES[FAMILY_OF[name]] is Merge.LAST_WRITER
@@ -139,7 +152,7 @@ def are_for_the_scan(name: str, bronze: Table, rows: int) -> bool:
 
 
 def shares_of(files: Sequence[File]) -> list[list[File]]:
-    """Files for each task, so that all have about as many rows."""
+    """The files of each task, so that all tasks have about the same number of rows."""
     rows = sum(file.rows for file in files)
     count = max(_SHARES_MIN, -(-rows // FOLD_SHARE_ROWS_MAX))
     shares: list[list[File]] = [[] for _ in range(count)]
@@ -153,25 +166,25 @@ def shares_of(files: Sequence[File]) -> list[list[File]]:
 
 def merged(name: str, parts: DataFrame, *, files: int = 0) -> DataFrame:
     """The rows that several folds of one table make together."""
-    assert name != "tasks", "a task is made of its events, whole"
+    assert name != "tasks", "a task is made of all of its events"
     if name == "task_events":
         return _laid_out(name, events_of(parts), files)
     return _finished(name, _joined(name, parts, files), files)
 
 
 def tasks_from(events: DataFrame, *, files: int = 0) -> DataFrame:
-    """The tasks that events tell of."""
+    """The rows of the table `tasks`, made of task events."""
     return _laid_out("tasks", tasks_of(events), files)
 
 
 def ops_of(name: str) -> list[str]:
-    """The ops that make rows of a table. What this version does not know makes none."""
+    """The ops that make rows of a table. Ops that this version does not know make none."""
     return sorted(op for op in OPS if family_of(op) == FAMILY_OF[name])
 
 
 def changes_of(name: str, bronze: DataFrame) -> DataFrame:
-    """The envelopes that a table is made of, with what stands beside their bytes under the names
-    that silver has for it.
+    """The envelopes that a table is made of: their bytes, and the columns of bronze under the names
+    that silver has for them.
     """
     like = _MADE_LIKE.get(name, name)
     known = {column: F.col(source) for column, source in _taken(like).items()}
@@ -182,7 +195,7 @@ def changes_of(name: str, bronze: DataFrame) -> DataFrame:
 
 
 def _taken(name: str) -> dict[str, str]:
-    """By column of a table: the column of bronze that it is."""
+    """By column of a table: the column of bronze that it comes from."""
     known = {column: column for column in ("mesh", "owner", "model", "meta", "lamport", "id")}
     known |= {_ENTITY.get(name, "key"): "entity", _TIME.get(name, "updated_at"): "created_at"}
     known["peer"] = "origin"
@@ -190,7 +203,7 @@ def _taken(name: str) -> dict[str, str]:
 
 
 def _joined(name: str, rows: DataFrame, files: int) -> DataFrame:
-    """What a family's merge keeps of rows, be they changes or folded before."""
+    """The rows that the merge of the family keeps, of changes or of folded rows."""
     keys = KEYS[name]
     if files:
         rows, keys = gathered(name, rows, files), (BUCKET, *keys)
@@ -222,9 +235,8 @@ def _columns(name: str, files: int) -> list[str]:
 
 
 def _models(changes: DataFrame) -> DataFrame:
-    """Every model that a vector was stored with. One envelope of each is enough to tell it."""
+    """Every model that a vector was stored with, decoded from one envelope of each."""
     stores = changes.where(~F.col("tombstone"))
-    one = stores.groupBy("model").agg(F.min("id").alias("id"))
-    told = stores.join(F.broadcast(one), ["model", "id"], "left_semi")
-    named = told.select(F.col("model").alias("id"), "raw")
-    return with_body("models", named)
+    first = stores.groupBy("model").agg(F.min("id").alias("id"))
+    one_each = stores.join(F.broadcast(first), ["model", "id"], "left_semi")
+    return with_body("models", one_each.select(F.col("model").alias("id"), "raw"))

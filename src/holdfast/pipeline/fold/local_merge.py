@@ -1,16 +1,16 @@
-"""The fold of many changes without Spark's rows, second half: one file of the table at a time.
+"""The fold of many changes without Spark rows, third step: one file of the table at a time.
 
-A task takes its buckets, one after the other, out of what all shares have let pass (see `scatter`).
-Of the rows of a key the newest stays, by the one order. Then they are sorted as the table is and
-written. What is held in memory is the keys and stamps of one bucket, and a portion of whole rows.
+A task takes its buckets, one after another, out of the files that `local_partition` wrote. Of the
+rows of a key it keeps the newest, sorts them as the table is sorted and writes them. In memory it
+has the keys and stamps of one bucket, and one portion of whole rows.
 
-The order is that of `rules.order`, and texts are compared by their bytes, as SQLite, Python's code
-points and Spark do it.
+The order of versions is that of `rules.order`, and texts are compared by their bytes, as SQLite,
+Python and Spark compare them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -19,54 +19,50 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from holdfast.pipeline.fold.local_partition import replacing
+from holdfast.pipeline.fold.local_partition import portions, replacing
 from holdfast.pipeline.fold.local_scan import Numbers, highest, numbered
 from holdfast.pipeline.fold.winners import BUCKET
 from holdfast.rules.limits import FOLD_PORTION_BYTES
 from holdfast.rules.order import ORDER_COLUMNS
 
 _FEW: Final = ("mesh", "owner", "peer", "updated_at", "tombstone", BUCKET)
-"""Columns whose values come again and again: only there a dictionary is worth its making."""
+"""Columns with few different values: only for these a dictionary in the file saves anything."""
 
 
 class LocalMerge(msgspec.Struct, frozen=True, kw_only=True):
-    """What the files of a table are made of: it travels to the tasks."""
+    """The step as an object that Spark sends to the tasks."""
 
     schema: pa.Schema
-    """As the table is stored."""
+    """The columns of the stored table."""
     keys: Sequence[str]
     shares: Sequence[str]
-    """Paths of what `Scatter` wrote."""
+    """Paths of the files that `LocalPartition` wrote."""
     buckets: int
     files: int
     folder: str
 
-    def __call__(self, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Writes the files whose numbers come in, and gives the batches back."""
-        for batch in tasks:
-            for number in batch.column(0).to_pylist():
-                self._write(number)
-            yield batch
-
     def buckets_in(self, number: int) -> range:
-        """Neighbours, about as many in each file."""
+        """The buckets of a file: neighbours, about as many in each file."""
         begin, end = (-(-at * self.buckets // self.files) for at in (number, number + 1))
         return range(begin, end)
 
-    def _write(self, number: int) -> None:
+    def __call__(self, number: int) -> None:
+        """Writes one file of the table."""
         path = f"{self.folder}/part-{number:05}.zstd.parquet"
         few = [name for name in _FEW if name in self.schema.names]
         with (
-            replacing(path) as passing,
+            replacing(path) as temporary,
             pq.ParquetWriter(
-                passing, self.schema, compression="zstd", use_dictionary=few, store_schema=False
+                temporary, self.schema, compression="zstd", use_dictionary=few, store_schema=False
             ) as file,
         ):
-            for rows in joined(self._rows(number)):
+            # Each portion becomes a row group.
+            for tables in portions(self._rows(number)):
+                rows = pa.concat_tables(tables)
                 file.write_table(rows, row_group_size=rows.num_rows)
 
     def _rows(self, number: int) -> Iterator[pa.Table]:
-        """The rows of a file, in its order."""
+        """The rows of a file, in the order of the file."""
         opened = [pa.ipc.open_file(pa.memory_map(path)) for path in self.shares]
         for bucket in self.buckets_in(number):
             batches = [batch for file in opened for batch in self._of_bucket(file, bucket)]
@@ -90,7 +86,7 @@ class LocalMerge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def winning(rows: pa.Table, keys: Sequence[str]) -> Numbers:
-    """Where the newest row of each key stands, sorted by key."""
+    """The places of the newest row of each key, sorted by key."""
     numbers = numbered([rows[key] for key in keys])
     top = np.flatnonzero(highest(numbers, rows[ORDER_COLUMNS[0]].to_numpy()))
     narrow = rows.select([*keys, *ORDER_COLUMNS]).take(pa.array(top))
@@ -105,7 +101,7 @@ def winning(rows: pa.Table, keys: Sequence[str]) -> Numbers:
 
 
 def sizes_of(batch: pa.RecordBatch) -> Numbers:
-    """The bytes of each row, about."""
+    """About how many bytes each row has."""
     sizes: Numbers = np.full(batch.num_rows, 8 * batch.num_columns, np.int64)
     for column in batch.columns:
         if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
@@ -115,8 +111,8 @@ def sizes_of(batch: pa.RecordBatch) -> Numbers:
 
 
 def taken(batches: Sequence[pa.RecordBatch], places: Numbers) -> pa.Table:
-    """The rows at these places of all batches together, in that order. No column is put together
-    whole: the contents of a bucket may be more than one array can hold.
+    """The rows at these places of all batches together, in that order. The batches are not
+    concatenated: the contents of a bucket may be larger than one array can be.
     """
     starts = np.cumsum([0, *(batch.num_rows for batch in batches)])
     which = np.searchsorted(starts, places, side="right") - 1
@@ -128,17 +124,3 @@ def taken(batches: Sequence[pa.RecordBatch], places: Numbers) -> pa.Table:
     back = np.empty(len(places), np.int64)
     back[by_batch] = np.arange(len(places))
     return pa.Table.from_batches(found).combine_chunks().take(pa.array(back))
-
-
-def joined(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The same rows in portions: each becomes a row group."""
-    held: list[pa.Table] = []
-    size = 0
-    for table in tables:
-        held.append(table)
-        size += table.nbytes
-        if size >= FOLD_PORTION_BYTES:
-            yield pa.concat_tables(held)
-            held, size = [], 0
-    if held:
-        yield pa.concat_tables(held)

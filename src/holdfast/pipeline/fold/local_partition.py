@@ -1,13 +1,13 @@
-"""The fold of many changes without Spark's rows, first half: what passes the sieve, by bucket.
+"""The fold of many changes without Spark rows, second step: rows sorted into buckets.
 
 To hand rows from Python to Spark, and to let Spark move, sort and store them, costs more than to
-find and decode them. So the tasks keep them in Arrow. Each writes what it lets pass into one file
-of passing use, portion by portion, and every portion lies there bucket by bucket. The tasks that
-come after (see `gather`) take their buckets out of all these files.
+find and decode them. So the tasks keep them in Arrow. Each task writes the rows that its scan
+(`local_scan`) lets pass into one temporary file, portion by portion, each portion bucket by bucket.
+The tasks of the next step (`local_merge`) take their buckets out of all these files.
 
-The files are not compressed: they are mapped into memory, and only what is used of them is read.
-They lie beside the files that are made of them, and are removed when these are there. What a killed
-job leaves no commit names, so a vacuum removes it.
+The files are not compressed: they are mapped into memory, and only the used parts are read. They
+lie beside the files that are made of them, and are removed when those are complete. No commit names
+what a killed job leaves, so a vacuum removes it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -27,39 +27,34 @@ from holdfast.pipeline.fold.spark_hash import buckets_of
 from holdfast.rules.limits import FOLD_PORTION_BYTES
 from holdfast.storage.files.durable import rename_file
 
+T = TypeVar("T", pa.RecordBatch, pa.Table)
+
 
 class LocalPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the rows go that pass: it travels to the tasks."""
+    """The step as an object that Spark sends to the tasks."""
 
-    sieve: LocalScan
+    scan: LocalScan
     keys: Sequence[str]
-    """Columns of the table that make the key."""
+    """The key columns of the table."""
     buckets: int
     folder: str
 
     @property
     def paths(self) -> list[str]:
-        """The files of all shares."""
-        return [self._path(number) for number in range(len(self.sieve.shares))]
+        """The temporary files, one for each share of the scan."""
+        return [f"{self.folder}/share-{n:05}.arrow" for n in range(len(self.scan.shares))]
 
-    def __call__(self, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Writes the shares whose numbers come in, and gives the batches back."""
-        for batch in tasks:
-            for number in batch.column(0).to_pylist():
-                self._write(number)
-            yield batch
-
-    def _path(self, number: int) -> str:
-        return f"{self.folder}/share-{number:05}.arrow"
-
-    def _write(self, number: int) -> None:
-        path = self._path(number)
-        with replacing(path) as passing, pa.ipc.new_file(passing, self.sieve.schema) as file:
-            for rows in portions(self.sieve.share(self.sieve.shares[number])):
-                self._write_portion(file, rows)
+    def __call__(self, number: int) -> None:
+        """Writes the file of one share."""
+        with (
+            replacing(self.paths[number]) as temporary,
+            pa.ipc.new_file(temporary, self.scan.schema) as file,
+        ):
+            for batches in portions(self.scan.share(self.scan.shares[number])):
+                self._write_portion(file, pa.concat_batches(batches))
 
     def _write_portion(self, file: Any, rows: pa.RecordBatch) -> None:
-        """A batch for each bucket, empty ones too: so the number of a batch tells its bucket."""
+        """Writes a batch for each bucket, also empty ones, so that its number tells the bucket."""
         buckets = buckets_of([rows[key] for key in self.keys], self.buckets)
         order = np.argsort(buckets, kind="stable")
         ends = np.searchsorted(buckets[order], np.arange(self.buckets), side="right")
@@ -69,28 +64,28 @@ class LocalPartition(msgspec.Struct, frozen=True, kw_only=True):
             begin = end
 
 
-def portions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in larger batches."""
-    held: list[pa.RecordBatch] = []
+def portions(parts: Iterable[T]) -> Iterator[list[T]]:
+    """Neighbouring parts in lists of about `FOLD_PORTION_BYTES` bytes."""
+    held: list[T] = []
     size = 0
-    for batch in batches:
-        held.append(batch)
-        size += batch.nbytes
+    for part in parts:
+        held.append(part)
+        size += part.nbytes
         if size >= FOLD_PORTION_BYTES:
-            yield pa.concat_batches(held)
+            yield held
             held, size = [], 0
     if held:
-        yield pa.concat_batches(held)
+        yield held
 
 
 @contextmanager
 def replacing(path: str) -> Iterator[str]:
-    """A path to write to instead of another, whose place it takes at the end: of a task that runs
-    twice, nobody finds half a file. What a commit will name is flushed there.
+    """A temporary path to write to; it gets the name `path` at the end of the block, so that a task
+    that runs twice never leaves half a file there. The commit flushes the file later.
     """
-    passing = f"{path}.{uuid4().hex}"
+    temporary = f"{path}.{uuid4().hex}"
     try:
-        yield passing
-        rename_file(Path(passing), Path(path))
+        yield temporary
+        rename_file(Path(temporary), Path(path))
     finally:
-        Path(passing).unlink(missing_ok=True)
+        Path(temporary).unlink(missing_ok=True)

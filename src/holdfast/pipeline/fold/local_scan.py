@@ -1,16 +1,16 @@
-"""Winners found where the files are read: the fold of one share of bronze, without Spark.
+"""The fold of many changes without Spark rows, first step: the winners of one share of bronze.
 
-Where the last writer wins, most changes of a long history lose. To bring them all into Spark, only
-to drop them there, is most of what a fold would cost. So a task reads its files itself, and of them
-the narrow columns first. It numbers the keys and notes the highest Lamport time of each. Then it
-reads and decodes the bytes of the rows that have it. These are at least the winners of the share,
-and few others; to join the shares and to settle ties is left to `fold.merged`.
+Where the last writer wins, most changes of a long history lose. Bringing them all into Spark, only
+to drop them there, would be most of the cost of a fold. So a task reads its files itself, and first
+only the narrow columns. It numbers the keys and finds the highest Lamport time of each. Then it
+reads and decodes the bytes of the rows that have this time. These are at least the winners of the
+share, and few others; `fold.merged` or `local_merge` joins the shares and settles ties.
 
-Keys are compared whole. Their numbers come from Arrow's dictionaries, which compare texts, not only
-the hashes of texts: no two keys ever get one number, whatever a peer has written.
+Keys are compared as whole texts. Their numbers come from Arrow's dictionaries, which compare texts
+and not only hashes of them: two keys never get the same number, whatever a peer has written.
 
-A task holds narrow columns up to a number of bytes. When they are full, it goes on with a share of
-its own for the rest: more rows pass, and the result is the same.
+A task keeps narrow columns up to a number of bytes. Beyond that it handles the rows so far and
+starts again with the rest: more rows pass, and the result is the same.
 """
 
 from __future__ import annotations
@@ -33,34 +33,35 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 _TIME: Final = "lamport"
 _FEW: Final = ("mesh", "owner", "op", "origin")
-"""Columns of few different values, which Arrow reads as numbers of those."""
+"""Columns of few different values, which Arrow reads as dictionaries."""
 _SPARSE: Final = 4
-"""Numbers may be so many times as many as rows before they are given anew."""
+"""The range of the key numbers may be so many times the number of rows before it is made dense."""
 
 
 class LocalScan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wanted of bronze: it travels to the tasks."""
+    """The step as an object that Spark sends to the tasks."""
 
     name: str
-    """Of the table."""
+    """The silver table."""
     schema: pa.Schema
     keys: Sequence[str]
-    """Columns of bronze that make the key."""
+    """The columns of bronze that make the key."""
     taken: Mapping[str, str]
-    """By column of the table: the column of bronze that it is."""
+    """By column of the table: the column of bronze that it comes from."""
     ops: Sequence[str]
     since: int
-    """Batches of bronze up to this one are known."""
+    """Batches of bronze up to this one are folded already."""
     shares: Sequence[Sequence[str]]
-    """Paths of files, by task."""
+    """For each task: the paths of its files."""
 
     def __call__(self, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rows of the table, for the shares whose numbers come in."""
+        """For `mapInArrow`: the rows of the shares whose numbers come in."""
         for batch in tasks:
             for number in batch.column(0).to_pylist():
                 yield from self.share(self.shares[number])
 
     def share(self, paths: Iterable[str]) -> Iterator[pa.RecordBatch]:
+        """The rows of the table that these files make, at least the winners."""
         held: list[_Group] = []
         size = 0
         for path in paths:
@@ -96,7 +97,7 @@ class LocalScan(msgspec.Struct, frozen=True, kw_only=True):
             yield from self._whole(group, flags)
 
     def _whole(self, group: _Group, flags: Flags) -> Iterator[pa.RecordBatch]:
-        """The rows that pass, with the columns that were not read yet."""
+        """The rows of a group that pass, with the columns that were not read yet."""
         wanted = group.ours.copy()
         wanted[group.ours] = flags
         known = group.rows.filter(pa.array(flags))
@@ -117,7 +118,7 @@ class LocalScan(msgspec.Struct, frozen=True, kw_only=True):
                     known = known.slice(few.num_rows)
 
     def _silver(self, known: pa.Table, others: pa.RecordBatch) -> pa.RecordBatch:
-        """As `fold.changes_of` and `decode.with_body` make them."""
+        """The rows of the table, as `fold.changes_of` and `decode.with_body` make them."""
         rows = {name: known[name].chunk(0) for name in known.column_names}
         rows |= {name: others[name] for name in others.schema.names}
         found = {column: rows[source] for column, source in self.taken.items()}
@@ -131,12 +132,12 @@ class _Group(msgspec.Struct, frozen=True):
     """A row group whose narrow columns were read."""
 
     path: str
-    """Not the open file: there may be more of them than a process may have open."""
+    """Not the open file: there may be more files than a process may have open."""
     number: int
     ours: Flags
-    """Of its rows: those that the table is made of, and that are new."""
+    """For each row of the group: whether it is new and of an op that makes this table."""
     rows: pa.Table
-    """The narrow columns of these."""
+    """The narrow columns of those rows."""
 
 
 def _opened(path: str) -> pq.ParquetFile:
@@ -144,13 +145,13 @@ def _opened(path: str) -> pq.ParquetFile:
 
 
 def _at_once(group: pq.RowGroupMetaData) -> int:
-    """Rows that are read together: fewer where they are large."""
+    """How many rows of a group are read together: fewer if they are large."""
     row: int = max(1, group.total_byte_size // max(1, group.num_rows))
     return max(1, min(FOLD_SIEVE_ROWS_AT_ONCE, FOLD_PORTION_BYTES // row))
 
 
 def numbered(columns: Sequence[pa.ChunkedArray]) -> Numbers:
-    """For each row the number of its key: two keys never have the same."""
+    """For each row the number of its key; two keys never have the same number."""
     numbers: Numbers = np.zeros(len(columns[0]), np.int64)
     most = _SPARSE * len(numbers)
     count = 1
@@ -161,7 +162,7 @@ def numbered(columns: Sequence[pa.ChunkedArray]) -> Numbers:
         numbers = numbers * len(texts.dictionary) + texts.indices.to_numpy()
         count *= len(texts.dictionary)
         if count > most:
-            # So that they neither overflow nor need a list that is mostly empty.
+            # Made dense, so that they do not overflow and `highest` needs no huge array.
             again = pa.array(numbers).dictionary_encode()
             numbers, count = again.indices.to_numpy().astype(np.int64), len(again.dictionary)
     return numbers
@@ -176,7 +177,7 @@ def highest(keys: Numbers, times: Numbers) -> Flags:
 
 
 def among(column: pa.ChunkedArray, values: Sequence[str]) -> Flags:
-    """The rows of a column of few values that have one of these."""
+    """For each row of a dictionary column: whether it has one of these values."""
     wanted = pa.array(values, pa.string())
     flags: list[Flags] = [np.zeros(0, np.bool_)]
     for chunk in column.chunks:

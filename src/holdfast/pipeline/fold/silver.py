@@ -1,28 +1,27 @@
-"""Silver: the state that all envelopes together make, kept up at the cost of what is new.
+"""Silver: the state that all envelopes together make, kept up to date at the cost of what is new.
 
 Each table has a base, sorted into buckets by key, and increments: small files that are folds of
-what came since. A fold takes the envelopes that bronze has got since the last one, and then
+what came since. A fold takes the envelopes that bronze has got since the last fold, and then
 
 - a small table is merged with them and rewritten, so that on a laptop the base is always current;
-- a large one gets an increment appended, which costs the same whatever the size of the base;
-- when the increments outgrow a share of the base, or their buckets are asked to be compacted, they
-  are merged into it.
+- a large table gets an increment appended, which costs the same whatever the size of the base;
+- when the increments outgrow a share of the base, or `compact` is called, they are merged into it.
 
 Which envelopes a table has taken in stands in the commits of base and increments themselves (an
 application id `bronze` with the version of bronze). A job that is killed between merging increments
-and dropping them leaves both, which is harmless: a merge of the same rows twice is the same rows.
+and dropping them leaves both, which is harmless: merging the same rows twice gives the same rows.
 
-Tasks have no increments of their own: they are made of the task events, anew whenever these change.
+Tasks have no increments: they are made of the task events, again whenever these change.
 
-One job at a time works on a lake: whoever calls holds `Lake.working`. If somebody else was first
-all the same, the commit is refused (`LakeMoved`) and a rerun goes on from there.
+The caller holds `Lake.working`, so that one job at a time works on a lake. If another job commits
+first all the same, the commit is refused (`LakeMoved`) and a rerun goes on from there.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial, reduce
 from typing import Final
 
@@ -31,7 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.fold.fold import (
-    are_for_the_scan,
+    can_scan_locally,
     fold_family,
     fold_files,
     merged,
@@ -40,7 +39,7 @@ from holdfast.pipeline.fold.fold import (
 )
 from holdfast.pipeline.fold.winners import BUCKET, bucketed
 from holdfast.pipeline.lake.delta import File, Table
-from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
 from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, SILVER
 from holdfast.rules.limits import (
     FOLD_BUCKETS,
@@ -54,9 +53,7 @@ from holdfast.rules.limits import (
 BRONZE: Final = "bronze"
 EVENTS: Final = "task_events"
 FOLDED: Final = tuple(name for name in SILVER if name != "tasks")
-"""What is folded from bronze; tasks are made of their events."""
-
-Progress = Callable[[str, int, int], None]
+"""The tables that are folded from bronze; tasks are made of their events."""
 
 
 class TableFold(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +61,7 @@ class TableFold(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     changes: int
-    """New envelopes of its family."""
+    """How many new envelopes of its family there were."""
     how: str
     """`appended` as an increment, `merged` into the base, or `rebuilt`."""
     seconds: float
@@ -74,7 +71,7 @@ class FoldReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a fold did."""
 
     version: int
-    """Of bronze, up to which silver is current now."""
+    """The version of bronze that silver has taken in."""
     tables: list[TableFold]
     seconds: float
 
@@ -88,12 +85,12 @@ class FoldReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def current(spark: SparkSession, lake: Lake, name: str) -> DataFrame:
-    """The state now: base and increments together. The base is not shuffled: the keys that were
-    touched since are few, and every task gets them.
+    """A table of the state as it is now: base and increments together. The base is not shuffled:
+    the keys that changed since are few, and every task gets them.
     """
     if name == "tasks":
         return _current_tasks(spark, lake)
-    # Increments are looked at first: one that is merged meanwhile is then seen twice, not never.
+    # Increments first: one that is merged meanwhile is then read twice, and not left out.
     increments, base = lake.increments(name), lake.silver(name)
     if not increments.files():
         return base.read(spark).select(*SILVER[name].names)
@@ -114,7 +111,7 @@ def _current_tasks(spark: SparkSession, lake: Lake) -> DataFrame:
     keys, columns = list(KEYS["tasks"]), SILVER["tasks"].names
     waiting = increments.files()
     if base.txn(EVENTS) != _made_at(events):
-        # A job was killed after it had merged events and before it made their tasks.
+        # A job was killed after it had merged events and before it made tasks of them.
         return tasks_from(current(spark, lake, EVENTS))
     if not waiting:
         return base.read(spark).select(*columns)
@@ -126,14 +123,14 @@ def _current_tasks(spark: SparkSession, lake: Lake) -> DataFrame:
 
 
 def position(lake: Lake, name: str) -> int:
-    """The version of bronze up to which a table is folded; -1 if nothing is."""
+    """The version of bronze that a table has taken in; -1 if none."""
     tables = (lake.silver(name), lake.increments(name))
     return max(-1 if (at := table.txn(BRONZE)) is None else at for table in tables)
 
 
 def is_current(lake: Lake, name: str) -> bool:
-    """Has a table taken in all envelopes that bronze has? Not every version of bronze brings any:
-    compaction and vacuum make versions too.
+    """Whether a table has taken in all envelopes of bronze. Not every version of bronze brings new
+    ones: compaction and vacuum make versions too.
     """
     return not _newer(lake.bronze, position(lake, name))
 
@@ -141,10 +138,10 @@ def is_current(lake: Lake, name: str) -> bool:
 # --- folding -------------------------------------------------------------------------------------
 
 
-def fold(
-    spark: SparkSession, lake: Lake, *, full: bool = False, progress: Progress | None = None
+def fold_lake(
+    spark: SparkSession, lake: Lake, *, full: bool = False, progress: Progress = no_progress
 ) -> FoldReport:
-    """Brings silver up to what bronze has; with `full` all of it is made anew."""
+    """Brings silver up to date with bronze; with `full` all of it is rebuilt."""
     began = time.monotonic()
     lake = lake.fresh()
     bronze = lake.bronze
@@ -152,23 +149,21 @@ def fold(
     new = _new_changes(spark, bronze, since)
     done: list[TableFold] = []
     for number, name in enumerate(FOLDED):
-        if progress is not None:
-            progress(f"fold {name}", number, len(FOLDED))
+        progress(f"fold {name}", number, len(FOLDED))
         if new[name] or (full and lake.silver(name).exists):
             done.append(_fold_table(spark, lake, name, since[name], new[name], full=full))
         elif _newer(bronze, position(lake, name)):
             _note(lake, name)
         if name == EVENTS:
             _make_tasks(spark, lake)
-    if progress is not None:
-        progress("fold", len(FOLDED), len(FOLDED))
+    progress("fold", len(FOLDED), len(FOLDED))
     seconds = time.monotonic() - began
     return FoldReport(version=bronze.version, tables=done, seconds=seconds)
 
 
 def _new_changes(spark: SparkSession, bronze: Table, since: dict[str, int]) -> dict[str, int]:
-    """How many envelopes each table has not taken in. Files of one family and batch say so
-    themselves; the others are counted, by one job over two narrow columns.
+    """How many envelopes each table has not taken in. The statistics of a file with one family and
+    one batch say so; the rows of other files are counted by one job over two narrow columns.
     """
     found: Counter[tuple[str, int]] = Counter()
     mixed: list[File] = []
@@ -179,7 +174,7 @@ def _new_changes(spark: SparkSession, bronze: Table, since: dict[str, int]) -> d
         else:
             found.update({(family, at): file.rows for at in set(since.values()) if batch > at})
     if mixed:
-        # One row per family comes back, however many batches there are.
+        # The result has one row for each family, however many batches there are.
         beyond = {at: F.count_if(F.col("batch") > at).alias(str(at)) for at in set(since.values())}
         counted = bronze.read_files(spark, mixed).groupBy("family").agg(*beyond.values()).collect()
         for row in counted:
@@ -188,12 +183,13 @@ def _new_changes(spark: SparkSession, bronze: Table, since: dict[str, int]) -> d
 
 
 def _newer(bronze: Table, version: int) -> list[File]:
+    """The files of bronze that may have rows of later batches than this version."""
     return bronze.files(lambda file: file.may_hold("batch", version + 1, LAMPORT_MAX))
 
 
 def _note(lake: Lake, name: str) -> None:
-    """There is nothing for a table, which the next fold then need not find out again. Every table
-    is there after the first fold, for whoever reads the lake without us.
+    """Notes that bronze has nothing new for a table, so that the next fold need not find that out
+    again. It makes the table if there is none yet, so that other tools can read every table.
     """
     base = lake.silver(name)
     table = lake.increments(name) if base.exists else base
@@ -230,9 +226,9 @@ def _fold_table(
 def _staged(
     spark: SparkSession, lake: Lake, name: str, since: int, changes: int, table: Table
 ) -> tuple[File, ...]:
-    """What has come since, by itself, as files of a table."""
+    """The fold of what came to bronze since, as staged files of a table."""
     files = files_for(changes)
-    if are_for_the_scan(name, lake.bronze, changes):
+    if can_scan_locally(name, lake.bronze, changes):
         new = _newer(lake.bronze, since)
         write = partial(write_folded, name, spark, lake.bronze, new, since, files=files)
         return table.stage_by(lambda folder: write(folder=folder)).files
@@ -242,19 +238,19 @@ def _staged(
 def _folded(
     spark: SparkSession, lake: Lake, name: str, since: int, changes: int, *, files: int = 0
 ) -> DataFrame:
-    """What has come since, by itself."""
+    """The fold of what came to bronze since."""
     new = _newer(lake.bronze, since)
-    if are_for_the_scan(name, lake.bronze, changes):
+    if can_scan_locally(name, lake.bronze, changes):
         return fold_files(name, spark, lake.bronze, new, since, files=files)
     fresh = lake.bronze.read_files(spark, new)
     if any(file.low.get("batch", since) <= since for file in new):
-        # Only where it matters: a number in the plan has Spark compile all of it anew.
+        # Only if needed: another number in the plan makes Spark compile all of it again.
         fresh = fresh.where(F.col("batch") > since)
     return fold_family(name, fresh, changes, files=files)
 
 
 def is_behind(base: int, waiting: int) -> bool:
-    """Whether so many rows are better merged into a base of that size than kept beside it."""
+    """Whether so many waiting rows should be merged into a base of that size."""
     if base <= SILVER_SMALL_ROWS or waiting > SILVER_BEHIND_ROWS_MAX:
         return True
     return waiting * 100 > base * SILVER_BEHIND_PERCENT_MAX
@@ -270,12 +266,12 @@ def _drop(increments: Table, txns: dict[str, int]) -> None:
 
 
 def _made_at(events: Table) -> int | None:
-    """What the tasks made of these events name."""
+    """The version of the events that up-to-date tasks have noted."""
     return events.version if events.exists else None
 
 
 def _make_tasks(spark: SparkSession, lake: Lake) -> None:
-    """The tasks, if their events have changed."""
+    """Makes the table `tasks` again if the events have changed."""
     events, base = lake.silver(EVENTS), lake.silver("tasks")
     if base.txn(EVENTS) == _made_at(events):
         return
@@ -292,17 +288,16 @@ def compact(
     lake: Lake,
     names: Sequence[str] = FOLDED,
     *,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> list[str]:
-    """Merges all increments into their bases, rewriting only the buckets that they touch; returns
-    the tables that had any.
+    """Merges all increments into their bases, rewriting only files with buckets that changed;
+    returns the tables that had increments.
     """
     lake = lake.fresh()
     done: list[str] = []
     wanted = [name for name in FOLDED if name in names or (name == EVENTS and "tasks" in names)]
     for number, name in enumerate(wanted):
-        if progress is not None:
-            progress(f"compact {name}", number, len(wanted))
+        progress(f"compact {name}", number, len(wanted))
         if lake.increments(name).files():
             _compact_table(spark, lake, name)
             done.append(name)

@@ -1,10 +1,10 @@
-"""Spark's hash of a key, of whole Arrow columns: which bucket of its table a row falls into.
+"""Spark's hash of a key, computed on whole Arrow columns: the bucket of each row.
 
-Files that Spark has sorted into buckets and files that were written without it lie in one table.
-Both must put a key into the same bucket, so this is Spark's `xxhash64` to the bit: XXH64 of the
-bytes of each text, with the hash of the column before it as the seed.
+Files that Spark has sorted into buckets and files that were written without Spark lie in one table.
+Both must put a key into the same bucket, so this is exactly Spark's `xxhash64`: XXH64 of the bytes
+of each text, with the hash of the column before it as the seed.
 
-Texts of one length are hashed together: a step of the hash is then one step for all of them.
+Texts of one length are hashed together, so that each step of the hash is one NumPy operation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 _SEED: Final = 42
-"""Spark's."""
+"""Spark's seed."""
 _STRIPE: Final = 32
 _WORD: Final = 8
 _HALF: Final = 4
@@ -39,7 +39,7 @@ _ONE, _TWO, _THREE, _FOUR, _FIVE = (
 
 
 def buckets_of(columns: Sequence[pa.Array], buckets: int) -> Numbers:
-    """For each row the bucket of its key, as `winners.bucketed` has it. No text may be null."""
+    """For each row the bucket of its key, the same as `winners.bucketed`. No text may be null."""
     hashes: Hashes = np.full(len(columns[0]), _SEED, np.uint64)
     for column in columns:
         hashes = hashed(column, hashes)
@@ -55,16 +55,16 @@ def hashed(texts: pa.Array, seeds: Hashes) -> Hashes:
 
 
 def _by_length(texts: pa.Array) -> Iterator[tuple[Numbers, _Bytes]]:
-    """The rows whose texts have as many bytes, and these bytes, a row for each."""
+    """For each length of text: the rows that have it, and their bytes as a matrix."""
     _, places, data = texts.buffers()
     ends = np.frombuffer(places, np.int32)[texts.offset : texts.offset + len(texts) + 1]
     lengths = np.diff(ends)
-    # Where all texts are empty, there may be no buffer.
+    # If all texts are empty, there may be no buffer.
     chars = np.frombuffer(data, np.uint8) if data else np.zeros(0, np.uint8)
     order = np.argsort(lengths, kind="stable")
     cuts = np.flatnonzero(np.diff(lengths[order])) + 1
     if len(order) and not len(cuts):
-        # All of one length, as generated keys often are: they lie there as they are wanted.
+        # All of one length, as generated keys often are: the buffer already is the matrix.
         yield order, chars[ends[0] : ends[-1]].reshape(len(order), lengths[0])
         return
     for rows in np.split(order, cuts):

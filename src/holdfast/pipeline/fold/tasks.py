@@ -1,11 +1,11 @@
 """Tasks, folded on Spark by the rule that nodes use.
 
-A task is the fold of all turns on it, and the events of silver are exactly these turns with what
-they came to. So both tables are made of turns, and turns can be had from bronze and from events
-alike: that is how events of several folds are merged.
+A task is the fold of all turns on it (created, claimed, completed …), and the task events of silver
+are these turns, each with its outcome. So both tables are made of turns, and turns can be read from
+bronze and from events alike: that is how events of several folds are merged.
 
-Spark brings the turns of a task together and sorts them; Python takes one task after the other and
-holds no more than one at a time.
+Spark brings the turns of a task together and sorts them; Python takes one task after another and
+has only one in memory.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from holdfast.pipeline.fold.decode import with_body
-from holdfast.pipeline.lake.delta import arrow_schema
-from holdfast.pipeline.lake.schema import KEYS, SILVER
+from holdfast.pipeline.lake.schema import KEYS, SILVER, arrow_schema
 from holdfast.rules import tasks
 from holdfast.rules.order import ORDER_COLUMNS, Version
 
@@ -27,11 +26,11 @@ TURN: Final = (
     *("mesh", "task", "lamport", "peer", "id"),
     *("kind", "generation", "event_time", "title", "description"),
 )
-"""What a turn is made of."""
+"""The columns of a turn."""
 _ROWS_AT_ONCE: Final = 8192
 
 _Row = tuple[Any, ...]
-_Told = Callable[[str, str, list[tasks.Turn]], list[_Row]]
+_ToRows = Callable[[str, str, list[tasks.Turn]], list[_Row]]
 
 
 def turns_of(changes: DataFrame) -> DataFrame:
@@ -45,11 +44,12 @@ def tasks_of(turns: DataFrame) -> DataFrame:
 
 
 def events_of(turns: DataFrame) -> DataFrame:
-    """The turns, each once, with what they came to."""
+    """The turns, each once, with their outcomes."""
     return _folded(turns, "task_events", _events)
 
 
-def _folded(turns: DataFrame, name: str, told: _Told) -> DataFrame:
+def _folded(turns: DataFrame, name: str, to_rows: _ToRows) -> DataFrame:
+    """The rows that `to_rows` makes of mesh, task and all turns of each task."""
     ordered = (
         turns.select(*TURN)
         .repartition(*KEYS[name])
@@ -60,7 +60,7 @@ def _folded(turns: DataFrame, name: str, told: _Told) -> DataFrame:
     def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows: list[_Row] = []
         for (mesh, task), group in groupby(_rows(batches), key=lambda row: row[:2]):
-            rows += told(mesh, task, _turns(group))
+            rows += to_rows(mesh, task, _turns(group))
             if len(rows) >= _ROWS_AT_ONCE:
                 yield _batch(rows, arrow)
                 rows = []
@@ -76,18 +76,18 @@ def _folded(turns: DataFrame, name: str, told: _Told) -> DataFrame:
 def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[_Row]:
     for batch in batches:
         time = batch.schema.get_field_index("event_time")
-        # Times pass through as numbers: nobody looks at them on the way.
+        # Times stay plain numbers: the fold does not look at them.
         whole = batch.set_column(time, "event_time", batch.column(time).cast(pa.int64()))
         yield from zip(*(column.to_pylist() for column in whole.columns), strict=True)
 
 
 def _turns(rows: Iterator[_Row]) -> list[tasks.Turn]:
-    """In the one order, each once. Ids as text sort as their bytes do."""
+    """The turns of sorted rows, each once. Ids as text sort as their bytes do."""
     turns: list[tasks.Turn] = []
-    for _, _, lamport, peer, id, *told in rows:
+    for _, _, lamport, peer, id, *rest in rows:
         version = Version(lamport, peer, id.encode())
         if not turns or turns[-1].version != version:
-            turns.append(tasks.Turn(version, *told))
+            turns.append(tasks.Turn(version, *rest))
     return turns
 
 

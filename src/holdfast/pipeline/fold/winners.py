@@ -1,14 +1,14 @@
-"""Rows of one key brought together: the newest of them, or all in the one order. Without Python.
+"""Which row of each key wins, found by Spark alone, without Python.
 
 The winners of many changes are found in two steps. Most rows lose, so their bytes should never
 move: the first scan finds the highest Lamport time of every key, the second keeps the rows that may
-have it. What is shuffled is small, and sorting decides among the few that are left.
+have it. What is shuffled is small, and sorting decides among the few rows that are left.
 
-Keys are compared whole. A hash only ever lets rows through for a closer look: two keys whose hashes
-agree stay two keys.
+Keys are compared as whole texts. A hash only lets rows pass for this comparison: two keys with the
+same hash stay two keys.
 
-Rows that are to be stored fall into buckets by the hash of their key. Those of a bucket come
-together in one place and are sorted there, which serves the merge and the file at once.
+Rows that are to be stored fall into buckets by the hash of their key. The rows of a bucket come
+together in one partition and are sorted there, as both the merge and the file need it.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ BUCKET: Final = "bucket"
 
 
 def bucketed(name: str, rows: DataFrame) -> DataFrame:
-    """With the part of its table that each row falls into."""
+    """The rows with the column `bucket`."""
     bucket = F.pmod(F.xxhash64(*KEYS[name]), F.lit(FOLD_BUCKETS)).cast("int")
     return rows.withColumn(BUCKET, bucket)
 
 
 def gathered(name: str, rows: DataFrame, files: int) -> DataFrame:
-    """Every bucket whole in one partition, and neighbours in neighbouring ones; all of them in one
-    if they make one file.
+    """The rows with every bucket in one partition, and neighbouring buckets in neighbouring
+    partitions; all in one partition if they make one file.
     """
     rows = bucketed(name, rows)
     if files == 1:
-        # Few enough that one task does all of it: that costs less than to move them to one.
+        # So few rows that one task does all of it: that is cheaper than a shuffle.
         return rows.coalesce(1)
     return rows.repartitionById(FOLD_BUCKETS, F.col(BUCKET))
 
 
 def newest_first(keys: Sequence[str]) -> WindowSpec:
-    """The versions of one key, in the one order, from the winner down."""
+    """The versions of one key in the order of `rules.order`, the winner first."""
     return Window.partitionBy(*keys).orderBy(*(F.col(column).desc() for column in ORDER_COLUMNS))
 
 
 def winners(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """One row per key, sorted by it."""
+    """The winning row of each key, sorted by key."""
     place = F.row_number().over(newest_first(keys))
     return rows.withColumn("place", place).where("place = 1").drop("place")
 
 
 def contenders(rows: DataFrame, keys: Sequence[str], *, spread: bool) -> DataFrame:
-    """At least the winners, and few others. `rows` is scanned twice. With `spread` every task gets
-    the set of all winners' hashes; without, Spark shuffles the rows to where the hashes are.
+    """At least the winners, and few other rows. `rows` is scanned twice. With `spread` every task
+    gets the hashes of all winners; without it, Spark shuffles the rows to where the hashes are.
     """
     time = ORDER_COLUMNS[0]
     highest = rows.groupBy(*keys).agg(F.max(time).alias(time))
-    # Only numbers of eight bytes are looked up in the second scan.
+    # The second scan compares only hashes of eight bytes.
     wanted = highest.select(F.xxhash64(*keys, time).alias("wanted"))
     if spread:
         wanted = F.broadcast(wanted)

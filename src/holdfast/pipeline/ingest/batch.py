@@ -1,12 +1,12 @@
-"""One batch of entries into the lake: read once, judged, made true by at most three commits.
+"""One batch of entries into the lake: read once, judged, made visible by at most three commits.
 
-The rows are written into a folder of bronze where nobody looks. Then they are compared with what
-bronze has. If all of them are new, as they mostly are when one node is read, those very files are
-committed. Otherwise they are written again without what was seen before.
+The rows are staged in a folder of bronze that no reader looks into. Then they are compared with
+what bronze has. If all of them are new, as they mostly are when one node is read, those very files
+are committed. Otherwise they are written again without the rows that were seen before.
 
-Sightings and quarantine are committed before bronze, and all three say up to where each log was
-read. If bronze says less than the other two, a run was stopped in between: what it has written
-there is found by its places and not written again.
+Sightings and quarantine are committed before bronze, and all three note how far each log was read.
+If bronze is behind the other two, a run was stopped in between: the rows that it has written there
+are found by their places and not written again.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from holdfast.pipeline.ingest import dedupe
 from holdfast.pipeline.ingest.plan import Gap, Key, positions_after
 from holdfast.pipeline.lake.delta import File, Staged, Table
 from holdfast.pipeline.lake.lake import ID_DAY, Lake, log_app
+from holdfast.pipeline.lake.schema import QUARANTINE
 from holdfast.rules.errors import LakeMoved
 from holdfast.rules.limits import (
     LAKE_FILE_BYTES,
@@ -31,21 +32,19 @@ from holdfast.rules.limits import (
 )
 
 GAP: Final = "gap"
-"""The reason in quarantine for offsets that nobody has any more."""
-_ALONGSIDE: Final = 8
-"""Times the rows of a small batch: so much of bronze is simply looked through with it."""
-_GAP_COLUMNS: Final = (
-    "log string, epoch bigint, offset bigint, id string, reason string, detail string"
-)
+"""The reason in quarantine for offsets that no log has any more."""
+_SCANNED_WHOLE: Final = 8 * LAKE_FILE_ROWS
+"""Up to so many rows of bronze are compared with the batch as they are, without a join by id."""
 
 
 @dataclass(frozen=True)
 class BatchReport:
-    """One step that was made true."""
+    """What a committed batch brought."""
 
     version: int
-    """Of bronze, with this batch in it."""
+    """The version of bronze that has this batch."""
     ends: Mapping[Key, int]
+    """By log: the last offset that was read."""
     counts: Sequence[dedupe.Count]
 
 
@@ -57,8 +56,9 @@ def ingest_batch(
     *,
     gaps: Sequence[Gap] = (),
 ) -> BatchReport:
-    """Makes one batch true, once: `frame` has the columns `schema.ENVELOPE`. What the lake has
-    already is left out. `ends`: up to where each log was read; without it, up to the last row.
+    """Commits one batch. `frame` has the columns `schema.ENVELOPE`; entries that the lake has
+    already are left out. `ends`: the last offset of each log that the batch covers; without it,
+    that of its last row.
     """
     lake = lake.fresh()
     staged = _stage(lake, frame, ends)
@@ -68,7 +68,7 @@ def ingest_batch(
         try:
             return step.carry_out()
         except LakeMoved:
-            # Another job was first. What was read is still staged; it is judged anew.
+            # Another job committed first. The staged rows are judged again on the new version.
             lake = lake.fresh()
     if not lake.bronze.holds(staged):
         lake.bronze.discard(staged)
@@ -76,10 +76,10 @@ def ingest_batch(
 
 
 def _stage(lake: Lake, frame: DataFrame, ends: Mapping[Key, int] | None) -> Staged:
-    """Reads the source, once. Rows are as bronze has them; those that could not be read have no
-    number, and the problem in place of the family.
+    """Reads the source, once, into files with the columns of bronze. Rows that could not be read
+    have no `seq`, and the problem in the place of the family.
     """
-    known = {(at.log, at.epoch): at.offset for at in lake.positions()}
+    known = lake.offsets
     if ends is not None:
         known = {key: offset for key, offset in known.items() if key in ends}
     day = F.expr(ID_DAY)
@@ -100,7 +100,7 @@ def _stage(lake: Lake, frame: DataFrame, ends: Mapping[Key, int] | None) -> Stag
 
 
 class _Step:
-    """A batch on top of one version of the lake."""
+    """One try to commit a batch on top of one version of the lake."""
 
     def __init__(
         self,
@@ -117,8 +117,8 @@ class _Step:
         self.staged = staged
         self.gaps = gaps
         self.moved = moved
-        """The lake is not the one that the rows were staged on."""
-        self.known = {(at.log, at.epoch): at for at in lake.positions()}
+        """Whether other jobs have committed to the lake since the rows were staged."""
+        self.known = lake.offsets
         self.batch = lake.bronze.version + 1
         self._small = staged.rows <= LAKE_FILE_ROWS
         self._given_ends = ends
@@ -130,8 +130,7 @@ class _Step:
         if self._small:
             rows = rows.coalesce(1)
         if self.moved:
-            seen = {key: at.offset for key, at in self.known.items()}
-            rows = rows.where(dedupe.after_positions(seen)).withColumn(
+            rows = rows.where(dedupe.after_positions(self.known)).withColumn(
                 "batch", F.lit(self.batch).cast("long")
             )
         near = self._near(rows)
@@ -150,14 +149,13 @@ class _Step:
         return self._commit_judged(rows, near)
 
     def _judge_at_once(self, near: DataFrame | None) -> bool:
-        """Of a small batch it costs less to judge it than to find out whether that is needed."""
+        """Whether to skip `_all_new`: a small batch is judged faster than that is found out."""
         ends = self._given_ends
         return self._small and ends is not None and (near is not None or len(ends) > 1)
 
     def _after(self, ends: Mapping[Key, int]) -> dict[Key, int]:
-        """Up to where each log is read with this batch: only those that go on."""
-        known = {key: at.offset for key, at in self.known.items()}
-        return {key: end for key, end in ends.items() if end > known.get(key, 0)}
+        """The ends of the logs for which this batch reaches further than the lake."""
+        return {key: end for key, end in ends.items() if end > self.known.get(key, 0)}
 
     def _nothing(self) -> BatchReport:
         if not self.lake.bronze.holds(self.staged):
@@ -165,17 +163,17 @@ class _Step:
         return BatchReport(self.lake.bronze.version, {}, ())
 
     def _near(self, rows: DataFrame) -> DataFrame | None:
-        """What bronze has that may be the same, if anything."""
+        """The rows of bronze that may have an id of the batch; None if there are none."""
         files = dedupe.candidate_files(self.lake.bronze, self.staged.files)
         if not files:
             return None
         near = self.lake.bronze.read_files(self.spark, files)
-        if sum(file.rows for file in files) > _ALONGSIDE * LAKE_FILE_ROWS:
+        if sum(file.rows for file in files) > _SCANNED_WHOLE:
             near = near.join(rows.select("id").distinct(), "id", "left_semi")
         return near
 
     def _survey(self, rows: DataFrame) -> list[dedupe.Count]:
-        """What the batch would come to if all of it were new."""
+        """The counts of the batch as if all readable rows were new."""
         if not self.staged.files:
             return []
         verdict = F.when(dedupe.is_read(), dedupe.NEW).otherwise(dedupe.UNREAD)
@@ -194,7 +192,7 @@ class _Step:
         return not dedupe.any_double(rows, near)
 
     def _commit_as_is(self, rows: DataFrame, found: Sequence[dedupe.Count]) -> BatchReport:
-        """Nothing but new rows: they are in place already."""
+        """Commits the staged files themselves: all of their rows are new."""
         if self.gaps or any(count.what == dedupe.UNKNOWN_OP for count in found):
             judged = rows.withColumns(
                 {"verdict": F.lit(dedupe.NEW), "noted": F.lit(None).cast("int")}
@@ -210,13 +208,13 @@ class _Step:
         try:
             counts = dedupe.counts_of(judged)
             what = {count.what for count in counts}
-            turned = None if noted is None else dedupe.now_first(judged)
-            if turned is not None and turned.isEmpty():
-                turned = None
-            if dedupe.AGAIN in what or turned is not None:
-                self._commit_sightings(judged, turned)
-            if what - {dedupe.AGAIN, dedupe.NEW} or self.gaps or turned is not None:
-                self._commit_quarantine(dedupe.for_quarantine(judged), noted, turned)
+            revised = None if noted is None else dedupe.now_first(judged)
+            if revised is not None and revised.isEmpty():
+                revised = None
+            if dedupe.AGAIN in what or revised is not None:
+                self._commit_sightings(judged, revised)
+            if what - {dedupe.AGAIN, dedupe.NEW} or self.gaps or revised is not None:
+                self._commit_quarantine(dedupe.for_quarantine(judged), noted, revised)
             new = Staged("", ())
             if dedupe.NEW in what:
                 new = self.lake.bronze.stage(dedupe.for_bronze(judged), sort_by=("day", "id"))
@@ -226,13 +224,13 @@ class _Step:
         self.lake.bronze.discard(self.staged)
         return report
 
-    def _commit_sightings(self, judged: DataFrame, turned: DataFrame | None) -> None:
+    def _commit_sightings(self, judged: DataFrame, revised: DataFrame | None) -> None:
         table = self.lake.sightings
         staged = table.stage(dedupe.for_sightings(judged), sort_by=dedupe.PLACE)
-        self._commit_aside(table, staged, turned)
+        self._commit_aside(table, staged, revised)
 
     def _commit_quarantine(
-        self, rows: DataFrame, noted: DataFrame | None, turned: DataFrame | None
+        self, rows: DataFrame, noted: DataFrame | None, revised: DataFrame | None
     ) -> None:
         if self.gaps:
             gaps = self._gap_rows()
@@ -241,17 +239,18 @@ class _Step:
             rows = rows.unionByName(gaps)
         table = self.lake.quarantine
         staged = table.stage(rows.coalesce(1), sort_by=dedupe.PLACE)
-        self._commit_aside(table, staged, turned)
+        self._commit_aside(table, staged, revised)
 
-    def _commit_aside(self, table: Table, staged: Staged, turned: DataFrame | None) -> None:
-        """What goes beside bronze, in place of what was said there of rows that go into it."""
+    def _commit_aside(self, table: Table, staged: Staged, revised: DataFrame | None) -> None:
+        """Commits to sightings or quarantine. `revised`: places that a killed run has noted there
+        and that now go to bronze; those rows are removed.
+        """
         old: list[File] = []
         rest: tuple[File, ...] = ()
-        if turned is not None:
-            known = {key: at.offset for key, at in self.known.items()}
-            ranges = {key: (known.get(key, 0), end) for key, end in self.ends.items()}
+        if revised is not None:
+            ranges = {key: (self.known.get(key, 0), end) for key, end in self.ends.items()}
             old = dedupe.files_about(table, ranges)
-            kept = table.read_files(self.spark, old).join(turned, list(dedupe.PLACE), "left_anti")
+            kept = table.read_files(self.spark, old).join(revised, list(dedupe.PLACE), "left_anti")
             rest = table.stage(kept.coalesce(1), sort_by=dedupe.PLACE).files
         if staged.files or old:
             table.commit([*staged.files, *rest], old, txns=self._txns())
@@ -267,16 +266,10 @@ class _Step:
         return {log_app(*key): offset for key, offset in self.ends.items()}
 
     def _gap_rows(self) -> DataFrame:
-        """One row for each range that nobody has any more, at the place where it begins."""
+        """A row of quarantine for each gap, at the place where it begins."""
+        lost = "were truncated before the lake has read them"
         rows = [
-            (*gap.key, gap.start, "", GAP, f"{gap} were truncated before the lake has read them")
+            (*gap.key, gap.start, "", GAP, f"{gap} {lost}", None, None, self.batch)
             for gap in self.gaps
         ]
-        frame = self.spark.createDataFrame(rows, _GAP_COLUMNS)
-        return frame.withColumns(
-            {
-                "raw": F.lit(None).cast("binary"),
-                "recorded_at": F.lit(None).cast("timestamp"),
-                "batch": F.lit(self.batch).cast("long"),
-            }
-        )
+        return self.spark.createDataFrame(rows, QUARANTINE)

@@ -1,12 +1,13 @@
 """Which rows of a batch are new, which were seen before, and which cannot be kept in bronze.
 
-An envelope is known by its id. Its first sighting goes to bronze; later ones, of the same bytes,
-are sightings; the same id with other bytes is a conflict, and both are kept: one in bronze, the
-other in quarantine. The first is the one that bronze has; within a batch it is the one that was
-recorded first, then the lesser place. So it does not matter in which order tasks happen to run.
+An envelope is known by its id. Its first row goes to bronze; later rows with the same bytes go to
+sightings; the same id with other bytes is a conflict, and both are kept: the first in bronze, the
+other in quarantine. First is the row that bronze has; within a batch it is the row that was
+recorded first, then the one with the smaller place. So the order in which tasks run does not
+matter.
 
-Only files of bronze that may hold one of the batch's ids are looked at: by the day in the id, and
-by the bounds of the ids in each file. The cost follows the batch and not the lake.
+Only files of bronze that may have one of the batch's ids are read: by the day in the id, and by the
+bounds of the ids in each file. The cost depends on the batch, not on the size of the lake.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from holdfast.rules.bodies import OPS
 
 PLACE: Final = tuple(schema.PLACE.names)
 _WHO: Final = (*PLACE, "id", "recorded_at")
-"""What is needed of a row of bronze to compare with."""
+"""The columns of bronze that rows of a batch are compared with, besides the bytes."""
 
 NEW: Final = "new"
 AGAIN: Final = "again"
@@ -34,12 +35,12 @@ UNREAD: Final = "unread"
 UNKNOWN_OP: Final = "unknown_op"
 
 _FIRST, _FREE, _NOTED = 0, 1, 2
-"""What an interrupted run has said of a place: it was the first of its id; nothing; it was not."""
+"""What an interrupted run has noted of a place: it is the first of its id; nothing; it is not."""
 
 
 def is_read() -> Column:
-    """Of staged rows: could the envelope be read? One that could not has no number, and its problem
-    stands where its family would.
+    """Of staged rows: whether the envelope could be read. One that could not has no `seq`, and its
+    problem stands in the column of the family.
     """
     return F.col("seq").isNotNull()
 
@@ -49,17 +50,21 @@ def is_known_op() -> Column:
 
 
 def after_positions(positions: Mapping[Key, int]) -> Column:
-    """Rows that lie after the place where the lake is."""
-    seen = F.lit(False)
-    for (log, epoch), offset in sorted(positions.items()):
-        seen = seen | (
-            (F.col("log") == log) & (F.col("epoch") == epoch) & (F.col("offset") <= offset)
-        )
-    return ~seen
+    """Of rows with a place: whether they lie after these positions, by log and epoch."""
+    return ~within({key: (0, offset) for key, offset in positions.items()})
+
+
+def within(ranges: Mapping[Key, tuple[int, int]]) -> Column:
+    """Of rows with a place: whether it lies in (after, upto] of one of these logs."""
+    inside = F.lit(False)
+    for (log, epoch), (after, upto) in sorted(ranges.items()):
+        here = F.col("offset").between(after + 1, upto)
+        inside = inside | ((F.col("log") == log) & (F.col("epoch") == epoch) & here)
+    return inside
 
 
 def candidate_files(bronze: Table, staged: Iterable[File]) -> list[File]:
-    """The files of bronze that may hold an id of staged files."""
+    """The files of bronze that may have an id of the staged files."""
     bounds: dict[str | None, list[tuple[str, str] | None]] = {}
     for file in staged:
         low, high = file.low.get("id"), file.high.get("id")
@@ -76,7 +81,7 @@ def candidate_files(bronze: Table, staged: Iterable[File]) -> list[File]:
 
 
 def any_double(batch: DataFrame, known: DataFrame | None) -> bool:
-    """Is an id of the batch in it twice, or known already?"""
+    """Whether an id is in the batch twice, or in the batch and in `known`."""
     ids = batch.select("id", F.lit(1).alias("new"))
     if known is not None:
         ids = ids.unionAll(known.select("id", F.lit(0).alias("new")))
@@ -85,8 +90,8 @@ def any_double(batch: DataFrame, known: DataFrame | None) -> bool:
 
 
 def interrupted_notes(spark: SparkSession, lake: Lake, ends: Mapping[Key, int]) -> DataFrame | None:
-    """What a run that was stopped halfway has written of these rows, place by place. None, as
-    almost always, if there is nothing of the kind.
+    """What a run that was stopped between its commits has noted of these logs, place by place;
+    None, as almost always, if there is nothing of the kind.
     """
     found: list[DataFrame] = []
     for table, role in (
@@ -99,7 +104,8 @@ def interrupted_notes(spark: SparkSession, lake: Lake, ends: Mapping[Key, int]) 
             if (noted := table.txn(log_app(*key)) or 0) > (lake.position(*key) or 0)
         }
         if ahead:
-            found.append(_places(spark, table, ahead).select(*PLACE, role.alias("noted")))
+            rows = table.read_files(spark, files_about(table, ahead)).where(within(ahead))
+            found.append(rows.select(*PLACE, role.alias("noted")))
     if not found:
         return None
     both = found[0] if len(found) == 1 else found[0].unionAll(found[1])
@@ -111,7 +117,7 @@ def _role_in_quarantine() -> Column:
 
 
 def files_about(table: Table, ranges: Mapping[Key, tuple[int, int]]) -> list[File]:
-    """Files that may have places in (after, upto] of some logs."""
+    """Files of a table that may have places in (after, upto] of some logs."""
 
     def may_hold(file: File) -> bool:
         return any(
@@ -122,23 +128,11 @@ def files_about(table: Table, ranges: Mapping[Key, tuple[int, int]]) -> list[Fil
     return table.files(may_hold)
 
 
-def _places(spark: SparkSession, table: Table, ranges: Mapping[Key, tuple[int, int]]) -> DataFrame:
-    """Rows of a table with places in (after, upto] of some logs."""
-    wanted = F.lit(False)
-    for (log, epoch), (after, upto) in sorted(ranges.items()):
-        wanted = wanted | (
-            (F.col("log") == log)
-            & (F.col("epoch") == epoch)
-            & F.col("offset").between(after + 1, upto)
-        )
-    return table.read_files(spark, files_about(table, ranges)).where(wanted)
-
-
 def with_verdicts(
     batch: DataFrame, known: DataFrame | None, noted: DataFrame | None, partitions: int
 ) -> DataFrame:
-    """The batch with a `verdict` on every row, and `noted`: null unless an interrupted run has
-    written of it. Each id is in one partition.
+    """The batch with a `verdict` for every row, and with `noted`, which is null unless an
+    interrupted run has noted the place. Each id is in one partition.
     """
     if noted is None:
         batch = batch.withColumn("noted", F.lit(None).cast("int"))
@@ -163,7 +157,7 @@ def with_verdicts(
 
 
 def _compared(known: DataFrame) -> DataFrame:
-    """Rows of bronze with what a batch is compared by, and nothing else."""
+    """Rows of bronze for the comparison with a batch; all other columns are null."""
     kinds = {field.name: field.dataType.simpleString() for field in schema.BRONZE.fields}
     nothing = {name: F.lit(None).cast(kind) for name, kind in kinds.items() if name not in _WHO}
     digest = F.sha2("raw", 256)
@@ -171,7 +165,7 @@ def _compared(known: DataFrame) -> DataFrame:
     return known.withColumns(more).withColumns(nothing)
 
 
-# --- the three tables ----------------------------------------------------------------------------
+# --- the rows of each of the three tables --------------------------------------------------------
 
 
 def for_bronze(rows: DataFrame) -> DataFrame:
@@ -179,13 +173,13 @@ def for_bronze(rows: DataFrame) -> DataFrame:
 
 
 def now_first(rows: DataFrame) -> DataFrame:
-    """Places that a run which was stopped noted as others than the first of their id, and that are
-    the first after all: the log that was to have it did not answer this time.
+    """Places that an interrupted run noted as not the first of their id, and that are the first
+    now, because the log that had the first did not answer this time.
     """
-    return rows.where(_is_turned()).select(*PLACE)
+    return rows.where(_is_revised()).select(*PLACE)
 
 
-def _is_turned() -> Column:
+def _is_revised() -> Column:
     return (F.col("verdict") == NEW) & F.coalesce(F.col("noted") == _NOTED, F.lit(False))
 
 
@@ -195,7 +189,7 @@ def for_sightings(rows: DataFrame) -> DataFrame:
 
 
 def for_quarantine(rows: DataFrame) -> DataFrame:
-    """What could not be read, what has the id of another, and ops that are not known."""
+    """Rows that could not be read, rows with the id of another, and rows with an unknown op."""
     problem = F.col("family")
     reason = (
         F.when(F.col("verdict") == UNREAD, F.substring_index(problem, ": ", 1))
@@ -211,27 +205,29 @@ def for_quarantine(rows: DataFrame) -> DataFrame:
         .otherwise(F.concat(F.lit("op "), "op", F.lit(" is not known to this version")))
     )
     found = rows.withColumns({"reason": reason, "detail": detail})
-    untold = F.col("noted").isNull() | _is_turned()
-    return found.where(F.col("reason").isNotNull() & untold).select(*schema.QUARANTINE.names)
+    unnoted = F.col("noted").isNull() | _is_revised()
+    return found.where(F.col("reason").isNotNull() & unnoted).select(*schema.QUARANTINE.names)
 
 
 class Count(NamedTuple):
-    """So many rows of a log came to this. A row of an op that is not known counts as new and, under
-    its reason, once more.
+    """How many rows of a log got one verdict. A row with an unknown op counts as new and once more
+    as `UNKNOWN_OP`.
     """
 
     key: Key
     what: str
+    """The verdict; for unreadable rows the code of their problem."""
     rows: int
     end: int
-    """The last of their offsets, and the id there."""
+    """The last offset of these rows."""
     id: str
+    """The id at that offset."""
     ids: int
-    """Different ones."""
+    """How many different ids these rows have."""
 
 
 def counts_of(rows: DataFrame) -> list[Count]:
-    """What became of the batch, by log; unread rows are counted by their problem."""
+    """The counts of a judged batch, by log and verdict."""
     unread = F.col("verdict") == UNREAD
     problem = F.substring_index(F.col("family"), ": ", 1)
     what = F.when(unread, problem).otherwise(F.col("verdict"))

@@ -2,11 +2,11 @@
 
     report = ingest(spark, lake, [open_log("/srv/ana"), open_log("http://plant:7440")])
 
-Reading goes in batches. Each batch is read once, written into a folder where nobody looks, compared
-with what bronze has, and made true by at most three commits: sightings, quarantine, and bronze
-last. All three say up to where each log was read; what counts is what bronze says, and what a run
-that was stopped in between has written to the other two is found again and not written twice. Only
-after the last commit the logs are told that they may forget.
+Reading goes in batches. Each batch is read once, staged where no reader sees it, compared with what
+bronze has, and made visible by at most three commits: sightings, quarantine, and bronze last. All
+three note how far each log was read; what bronze says counts. What a killed run has written to the
+other two is found again and not written twice. Only after the last commit is the batch confirmed to
+the logs, which may then truncate it.
 
 So a job may be killed anywhere and started again: bronze has every id once, and every place of
 every log is in bronze, in sightings or in quarantine.
@@ -23,39 +23,33 @@ from pyspark.sql import SparkSession
 from holdfast.pipeline.ingest import dedupe
 from holdfast.pipeline.ingest.batch import GAP, BatchReport, ingest_batch
 from holdfast.pipeline.ingest.plan import Gap, IngestPlan, Key, LogStretch, UnreadableLog, make_plan
-from holdfast.pipeline.ingest.read_ranges import read_pieces, tasks_of
-from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.ingest.read_ranges import read_stretches, tasks_of
+from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
 from holdfast.pipeline.logs.log import ReadableLog
 from holdfast.pipeline.source.plan import shares
-from holdfast.pipeline.spark.failures import told_plainly
+from holdfast.pipeline.spark.failures import spark_errors
 from holdfast.rules.errors import DiskFull, HoldfastError, LakeMoved
 from holdfast.rules.limits import LAKE_BATCH_ROWS
-
-Progress = Callable[[str, int, int], None]
-"""What is going on, how much of it is done, and how much there is."""
 
 
 @dataclass
 class IngestedLog:
-    """What became of the rows of one log."""
+    """What was read of one log."""
 
     log: str
     epoch: int
     before: int
-    """The last offset that the lake had."""
+    """The last offset that the lake had before."""
     after: int
+    """The last offset that the lake has now."""
     head: int
     """The last offset that the log had when the run began."""
     head_now: int = 0
-    """And when it ended."""
+    """The last offset that the log had when the run ended."""
     read: int = 0
     new: int = 0
     again: int = 0
     quarantined: int = 0
-
-    @property
-    def lag_before(self) -> int:
-        return self.head - self.before
 
     @property
     def lag_after(self) -> int:
@@ -69,7 +63,7 @@ class IngestReport:
     quarantined: dict[str, int] = field(default_factory=dict)
     """Rows by reason."""
     failures: list[UnreadableLog] = field(default_factory=list)
-    """Logs that could not be read, or told."""
+    """Logs that could not be read, or that could not be sent a confirmation."""
     seconds: float = 0.0
 
     @property
@@ -104,14 +98,14 @@ class IngestReport:
             self.of(key).after = max(self.of(key).after, offset)
 
 
-def ingest(
+def ingest_logs(
     spark: SparkSession,
     lake: Lake,
     logs: Iterable[ReadableLog],
     *,
     max_rows: int = LAKE_BATCH_ROWS,
     allow_gaps: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> IngestReport:
     """Reads what the lake lacks, up to the heads that the logs have now. A log that fails is in the
     report, and the others are read.
@@ -126,9 +120,9 @@ def ingest_planned(
     plan: IngestPlan,
     *,
     max_rows: int = LAKE_BATCH_ROWS,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> IngestReport:
-    """Carries out a plan. Spark is asked for only if there is something to read."""
+    """Carries out a plan. The function `spark` is called only if there is something to read."""
     began = time.monotonic()
     report = IngestReport(failures=list(plan.failures))
     report.logs = [
@@ -139,21 +133,19 @@ def ingest_planned(
     total, done = plan.rows, 0
     waiting = {key: list(parts) for key, parts in plan.stretches.items()}
     while waiting:
-        if progress is not None:
-            progress("ingest", done, total)
+        progress("ingest", done, total)
         batch = _next_batch(waiting, max_rows)
         for made in _carry_out(spark(), lake, plan, batch, waiting, report):
             report.add(made)
             report.failures += _confirm(lake, plan, made.ends)
         done += sum(part.rows for part in batch)
-    if progress is not None:
-        progress("ingest", total, total)
+    progress("ingest", total, total)
     report.seconds = time.monotonic() - began
     return report
 
 
 def _next_batch(waiting: dict[Key, list[LogStretch]], max_rows: int) -> list[LogStretch]:
-    """Takes the next stretches of every log, so many rows together."""
+    """Takes the next stretches of all logs from `waiting`, together at most `max_rows` rows."""
     rows = {str(key): sum(part.rows for part in parts) for key, parts in waiting.items()}
     given = shares(rows, max(1, max_rows))
     batch: list[LogStretch] = []
@@ -181,13 +173,13 @@ def _carry_out(
     waiting: dict[Key, list[LogStretch]],
     report: IngestReport,
 ) -> list[BatchReport]:
-    """One batch. If it fails, its logs are read one by one, and those that fail again are left out
-    from here on: one log that goes away must not keep the others.
+    """Reads and commits one batch. If that fails, its logs are read one by one, and those that fail
+    again are left out from here on: one log that goes away must not stop the others.
     """
-    gaps = [gap for gap in plan.gaps if any(_tells_of(part, gap) for part in batch)]
+    gaps = [gap for gap in plan.gaps if any(_notes(part, gap) for part in batch)]
     keys = list(dict.fromkeys(part.key for part in batch))
     try:
-        with told_plainly("ingest"):
+        with spark_errors("ingest"):
             return [_read_batch(spark, lake, batch, gaps)]
     except (LakeMoved, DiskFull):
         raise
@@ -204,8 +196,8 @@ def _carry_out(
     return done
 
 
-def _tells_of(part: LogStretch, gap: Gap) -> bool:
-    """Is a gap noted with this stretch: because it lies right before it, or begins in it?"""
+def _notes(part: LogStretch, gap: Gap) -> bool:
+    """Whether a gap is noted with this stretch, because it lies right before it or begins in it."""
     beside = part.start == gap.stop or part.start <= gap.start < part.stop
     return part.key == gap.key and beside
 
@@ -214,12 +206,12 @@ def _read_batch(
     spark: SparkSession, lake: Lake, batch: Sequence[LogStretch], gaps: Sequence[Gap]
 ) -> BatchReport:
     ends = {part.key: part.stop - 1 for part in batch}
-    frame = read_pieces(spark, tasks_of(batch))
+    frame = read_stretches(spark, tasks_of(batch))
     return ingest_batch(spark, lake, frame, ends, gaps=gaps)
 
 
 def _confirm(lake: Lake, plan: IngestPlan, ends: Mapping[Key, int]) -> list[UnreadableLog]:
-    """What is in the lake for good. A log that cannot be told now is told at the next run."""
+    """Confirms to the logs what is safe in the lake. If one does not answer, the next run does."""
     failures: list[UnreadableLog] = []
     for one in plan.found:
         offset = min(ends.get(one.key, 0), one.place.head)
@@ -230,14 +222,3 @@ def _confirm(lake: Lake, plan: IngestPlan, ends: Mapping[Key, int]) -> list[Unre
         except HoldfastError as error:
             failures.append(UnreadableLog(one.log.location, error, one.place.log))
     return failures
-
-
-__all__ = [
-    "BatchReport",
-    "IngestReport",
-    "IngestedLog",
-    "Progress",
-    "ingest",
-    "ingest_batch",
-    "ingest_planned",
-]

@@ -1,9 +1,9 @@
-"""What there is to read, before anything is read: which offsets of which logs the lake lacks.
+"""The plan of a run: which offsets of which logs the lake lacks, and where to read them.
 
 A log is known by its name and its epoch, wherever it was found: a home and its backup are one log,
-and what the home has truncated is taken from the backup. Before the lake reads on, it makes sure
-that it is the same log as before: the entry at the place where it stopped must be the one that it
-remembers. Two homes that go by one name are never mixed.
+and what the home has truncated is taken from the backup. Before the lake reads on, it checks that
+it is the same log as before: the entry at the place where it stopped must have the id that the lake
+remembers. Two homes with the same name are never mixed.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Key = tuple[str, int]
 """A log by its name and epoch."""
 
 _COMPARED: Final = 64
-"""Entries that two copies of one log must have in common, as far as both reach."""
+"""How many of the last entries that two copies of a log both have are compared."""
 _FORK_HINT: Final = (
-    "two nodes must not go by one name: read one of them under another (option `name`); a node "
+    "two nodes must not have one name: read one of them under another (option `name`); a node "
     "that lost its last entries counts in a new epoch once it is started"
 )
 
 
 @dataclass(frozen=True)
 class LocatedLog:
-    """A log that answers, and how it stood then."""
+    """A log that answers, and its bounds when the plan was made."""
 
     log: ReadableLog
     place: LogBounds
@@ -43,7 +43,7 @@ class LocatedLog:
 
 @dataclass(frozen=True)
 class LogStretch:
-    """Offsets [start, stop) of one log, to be read at one place."""
+    """Offsets [start, stop) of one log, to be read from one location."""
 
     log: ReadableLog
     key: Key
@@ -60,13 +60,13 @@ class LogStretch:
 
 @dataclass(frozen=True)
 class Gap:
-    """Offsets [start, stop) of a log that nobody has any more."""
+    """Offsets [start, stop) of a log that no location has any more."""
 
     key: Key
     start: int
     stop: int
     rows: int = 0
-    """How many of them, if others in between are still there; else all."""
+    """How many of these offsets are lost; 0 if all are."""
 
     def __str__(self) -> str:
         log, epoch = self.key
@@ -85,12 +85,12 @@ class UnreadableLog:
 
 @dataclass
 class IngestPlan:
-    """Everything that is new, by log, and what stands in the way."""
+    """Everything that is new, by log, and what cannot be read."""
 
     found: list[LocatedLog] = field(default_factory=list)
     stretches: dict[Key, list[LogStretch]] = field(default_factory=dict)
     before: dict[Key, int] = field(default_factory=dict)
-    """The last offset that the lake had; 0 if it had none."""
+    """By log: the last offset that the lake has; 0 if it has none."""
     gaps: list[Gap] = field(default_factory=list)
     failures: list[UnreadableLog] = field(default_factory=list)
 
@@ -99,7 +99,7 @@ class IngestPlan:
         return sum(part.rows for parts in self.stretches.values() for part in parts)
 
     def fail(self, group: Sequence[LocatedLog], error: HoldfastError) -> None:
-        """These are not read."""
+        """Takes these logs out of the plan, for this reason."""
         self.failures += [UnreadableLog(one.log.location, error, one.place.log) for one in group]
         self.found = [one for one in self.found if one not in group]
         for key in {one.key for one in group}:
@@ -111,11 +111,12 @@ class IngestPlan:
 
 
 def make_plan(lake: Lake, logs: Iterable[ReadableLog], *, allow_gaps: bool = False) -> IngestPlan:
-    """Asks every log where it stands and compares with where the lake is. A log that does not
-    answer, or is not the one that it was, is noted; the others are planned.
+    """Asks every log for its bounds and compares them with the positions of the lake. A log that
+    does not answer, or is not the same log as before, is noted as a failure; the others are
+    planned.
 
-    Whoever reads is registered with the log here, and what the lake has is confirmed to it, in case
-    that an earlier run was stopped right before.
+    The lake is registered as a reader of each log here, and what it has is confirmed, in case an
+    earlier run was stopped right before it could do that.
     """
     plan = IngestPlan()
     for log in logs:
@@ -134,14 +135,14 @@ def make_plan(lake: Lake, logs: Iterable[ReadableLog], *, allow_gaps: bool = Fal
         try:
             if group:
                 _plan_log(plan, key, group, positions.get(key), reach, allow_gaps)
-                open_all(lake, group, plan.before[key])
+                _register(lake, group, plan.before[key])
         except HoldfastError as error:
             plan.fail(group, error)
     return plan
 
 
-def open_all(lake: Lake, group: Sequence[LocatedLog], known: int) -> None:
-    """The log keeps for us what we lack, and hears what we have."""
+def _register(lake: Lake, group: Sequence[LocatedLog], known: int) -> None:
+    """Asks the log to keep what the lake lacks, and confirms what it has."""
     for one in group:
         one.log.register(lake.consumer, max(known + 1, one.place.first))
         if known:
@@ -151,7 +152,7 @@ def open_all(lake: Lake, group: Sequence[LocatedLog], known: int) -> None:
 def _same(
     plan: IngestPlan, claimants: Sequence[LocatedLog], known: Position | None
 ) -> list[LocatedLog]:
-    """Those that are the log which was read before."""
+    """The claimants that are the log which was read before."""
     same: list[LocatedLog] = []
     for one in claimants:
         try:
@@ -170,7 +171,7 @@ def _plan_log(
     reach: dict[Key, int],
     allow_gaps: bool,
 ) -> None:
-    """`reach`: how far each log is read in each epoch, this plan included."""
+    """Plans one log. `reach`: how far each log is read in each epoch, this plan included."""
     for other in group[1:]:
         check_alike(group[0], other)
     before = 0 if known is None else known.offset
@@ -185,7 +186,7 @@ def _plan_log(
 
 
 def _older(reach: Mapping[Key, int], key: Key) -> int:
-    """How far the log was read in earlier epochs: a restored log goes on from a place in them."""
+    """How far the log was read in earlier epochs; a restored log goes on from a place in them."""
     return max(
         (at for (log, epoch), at in reach.items() if log == key[0] and epoch < key[1]), default=0
     )
@@ -194,7 +195,9 @@ def _older(reach: Mapping[Key, int], key: Key) -> int:
 def _cover(
     key: Key, group: Sequence[LocatedLog], before: int, older: int
 ) -> tuple[list[LogStretch], list[Gap]]:
-    """From where the lake is up to the furthest head, each offset from somebody who has it."""
+    """The stretches from the position of the lake to the furthest head, each from a location that
+    has it, and the gaps that no location has.
+    """
     parts: list[LogStretch] = []
     gaps: list[Gap] = []
     at, head = before + 1, max(one.place.head for one in group)
@@ -206,7 +209,7 @@ def _cover(
             at = best.place.head + 1
             continue
         first = min(one.place.first for one in group if one.place.first > at)
-        # What a restored log truncated before the lake saw it was the same in the epoch before.
+        # What a restored log had truncated before was the same in the epoch before.
         lost = at if before else max(at, older + 1)
         if lost < first:
             gaps.append(Gap(key, lost, first))
@@ -215,13 +218,13 @@ def _cover(
 
 
 def _lost(key: Key, group: Sequence[LocatedLog], before: int) -> list[Gap]:
-    """Single entries that went before the lake had them; they lie within what is read."""
-    told = {one.place.lost for one in group if one.place.lost is not None}
-    return [Gap(key, one.first, one.last + 1, one.rows) for one in told if one.last > before]
+    """Gaps of single entries that a broker removed before the lake had read them."""
+    lost = {one.place.lost for one in group if one.place.lost is not None}
+    return [Gap(key, one.first, one.last + 1, one.rows) for one in lost if one.last > before]
 
 
 def check_same(one: LocatedLog, known: Position | None) -> None:
-    """Is it the log that was read before?"""
+    """Raises LogForked if it is not the log that was read before."""
     if known is None:
         return
     place, where = one.place, one.log.location
@@ -245,12 +248,12 @@ def check_same(one: LocatedLog, known: Position | None) -> None:
 
 
 def check_alike(one: LocatedLog, other: LocatedLog) -> None:
-    """Do two places that claim to hold one log agree, as far as both reach?"""
+    """Raises LogForked if two locations of one log disagree in the last entries that both have."""
     last = min(one.place.head, other.place.head)
     first = max(one.place.first, other.place.first, last - _COMPARED + 1)
     if first > last:
         return
-    # Who reads by a token may not be given everything: what both are given must be the same.
+    # A token may allow only some entries, so only offsets that both give are compared.
     ours, theirs = _ids(one, first, last + 1), _ids(other, first, last + 1)
     if all(ours[offset] == theirs[offset] for offset in ours.keys() & theirs.keys()):
         return
@@ -262,7 +265,7 @@ def check_alike(one: LocatedLog, other: LocatedLog) -> None:
 
 
 def _ids(one: LocatedLog, start: int, stop: int) -> dict[int, str]:
-    """By offset."""
+    """By offset: the id of the entry."""
     found: dict[int, str] = {}
     for batch in one.log.batches(one.place.epoch, start, stop):
         offsets, ids = batch.column("offset").to_pylist(), batch.column("id").to_pylist()
@@ -283,7 +286,7 @@ def _missing(gaps: Sequence[Gap], group: Sequence[LocatedLog]) -> Truncated:
 def positions_after(
     ends: Mapping[Key, int], last_ids: Mapping[tuple[str, int, int], str]
 ) -> list[Position]:
-    """`last_ids`: of the entries that were read at those places."""
+    """The positions of logs that were read to these ends, with the ids of the entries there."""
     return [
         Position(log, epoch, offset, last_ids.get((log, epoch, offset), ""))
         for (log, epoch), offset in sorted(ends.items())

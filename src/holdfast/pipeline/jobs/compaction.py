@@ -1,7 +1,7 @@
-"""Fewer and larger files: what many small runs leave behind, put together.
+"""Compaction: many small files become few large ones.
 
-Rows stay as they are, so readers and later folds notice nothing: files are replaced by one commit
-that says that no data changed, and the positions of the logs are carried on in it.
+Rows stay as they are, so readers and later folds notice nothing: one commit replaces the files and
+says that no data changed, and it repeats the positions of the logs.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from holdfast.pipeline.fold import silver
-from holdfast.pipeline.fold.silver import Progress
 from holdfast.pipeline.lake.delta import File, Staged, Table
-from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
 from holdfast.rules.errors import JobFailed
 from holdfast.rules.limits import LAKE_FILE_BYTES
 
 _ENOUGH: Final = 2
-"""So full a file need not be touched: half of what it may hold."""
+"""A file of half the largest size or more is left alone."""
 
 
 class CompactReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was put together."""
+    """What a compaction did."""
 
     silver: list[str]
     """Tables whose increments were merged."""
@@ -35,8 +34,8 @@ class CompactReport(msgspec.Struct, frozen=True, kw_only=True):
     files_after: int
 
 
-def compact(spark: SparkSession, lake: Lake, *, progress: Progress | None = None) -> CompactReport:
-    """All of a lake: increments into silver, and the small files of the other tables."""
+def compact(spark: SparkSession, lake: Lake, *, progress: Progress = no_progress) -> CompactReport:
+    """Merges the increments of a lake into silver, and the small files of its other tables."""
     merged = silver.compact(spark, lake, progress=progress)
     lake = lake.fresh()
     before = after = 0
@@ -46,8 +45,7 @@ def compact(spark: SparkSession, lake: Lake, *, progress: Progress | None = None
         (lake.quarantine, ("id",), {}),
     )
     for number, (table, order, info) in enumerate(tables):
-        if progress is not None:
-            progress("compact small files", number, len(tables))
+        progress("compact small files", number, len(tables))
         old, new = compact_files(spark, table, order, info)
         before, after = before + old, after + new
     return CompactReport(silver=merged, files_before=before, files_after=after)
@@ -56,8 +54,8 @@ def compact(spark: SparkSession, lake: Lake, *, progress: Progress | None = None
 def compact_files(
     spark: SparkSession, table: Table, order: Sequence[str], info: Mapping[str, Any]
 ) -> tuple[int, int]:
-    """Puts the small files of each partition together, sorted; how many there were and are. `info`
-    is what the commit says of the table.
+    """Merges the small files of each partition, sorted; returns how many there were and how many
+    there are now. `info` goes into the commit.
     """
     chosen = small_files(table.files())
     if not chosen:
@@ -76,7 +74,7 @@ def compact_files(
 
 
 def small_files(files: Sequence[File]) -> list[list[File]]:
-    """By partition: files that are worth putting together."""
+    """The small files of each partition that has more than one."""
 
     def place(file: File) -> str:
         return json.dumps(dict(file.partition), sort_keys=True)
@@ -87,7 +85,7 @@ def small_files(files: Sequence[File]) -> list[list[File]]:
 
 
 def _check_rows(table: Table, old: Sequence[File], new: Sequence[File]) -> None:
-    """Spark can be told to pass over files that it cannot read. Here that would lose them."""
+    """Spark can be set to skip files that it cannot read, which would lose their rows here."""
     were, are = (sum(file.rows for file in files) for files in (old, new))
     if were != are:
         raise JobFailed(

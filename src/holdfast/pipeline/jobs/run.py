@@ -1,10 +1,10 @@
-"""Whole runs: read what is new in every log, bring the state up to it, and say what was done.
+"""One run: read what is new in every log, fold it into the state, and report what was done.
 
-    report = run(start, lake, [source("/srv/ana"), source("https://plant:7440")])
+    report = run(start, lake, [log_source("/srv/ana"), log_source("https://plant:7440")])
 
-With nothing new anywhere Spark is not even started. A log that cannot be reached is in the report
-and does not keep the others; whoever asked exits with an error then. A run may be stopped at any
-point, and the next one goes on from there.
+If no log has anything new, Spark is not even started. A log that cannot be reached is in the report
+and does not stop the others. A run may be stopped at any point, and the next one goes on from
+there.
 """
 
 from __future__ import annotations
@@ -13,21 +13,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cache
 
 from pyspark.sql import SparkSession
 
-from holdfast.pipeline.ingest.ingest import IngestReport, Progress, ingest_planned
+from holdfast.pipeline.fold.silver import FOLDED, FoldReport, fold_lake, is_current
+from holdfast.pipeline.ingest.ingest import IngestReport, ingest_planned
 from holdfast.pipeline.ingest.plan import IngestPlan, UnreadableLog, make_plan
 from holdfast.pipeline.jobs.sources import LogSource
-from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
 from holdfast.pipeline.logs.log import ReadableLog, open_log
-from holdfast.pipeline.spark.failures import told_plainly
+from holdfast.pipeline.spark.failures import spark_errors
 from holdfast.rules.errors import HoldfastError
-from holdfast.rules.limits import LAKE_BATCH_ROWS, LAMPORT_MAX
-
-if TYPE_CHECKING:
-    from holdfast.pipeline.fold.silver import FoldReport
+from holdfast.rules.limits import LAKE_BATCH_ROWS
 
 Starting = Callable[[], SparkSession]
 
@@ -58,43 +56,38 @@ def run(
     fold: bool = True,
     max_rows: int | None = None,
     allow_gaps: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> RunReport:
-    """One run. `spark` may be a function that starts it: it is called when it is needed."""
+    """Makes one run. `spark` may be a function that starts Spark; it is called only if needed."""
     began = time.monotonic()
+    start = cache(lambda: spark() if callable(spark) else spark)
     with lake.working("a run"), opened(logs, lake.consumer) as (found, failures):
         lake = lake.fresh()
         plan = make_plan(lake, found, allow_gaps=allow_gaps)
         plan.failures += failures
-        session = _Session(spark)
         rows = max_rows or LAKE_BATCH_ROWS
-        ingested = ingest_planned(session.start, lake, plan, max_rows=rows, progress=progress)
+        ingested = ingest_planned(start, lake, plan, max_rows=rows, progress=progress)
         report = RunReport(ingested)
-        if fold and behind(lake.fresh()):
-            from holdfast.pipeline.fold import silver
-
-            with told_plainly("fold"):
-                report.fold = silver.fold(session.start(), lake.fresh(), progress=progress)
-        _look_again(plan, ingested)
+        if fold and needs_fold(lake.fresh()):
+            with spark_errors("fold"):
+                report.fold = fold_lake(start(), lake.fresh(), progress=progress)
+        _update_heads(plan, ingested)
     report.seconds = time.monotonic() - began
     return report
 
 
-def behind(lake: Lake) -> bool:
-    """Has bronze got anything that silver has not? Nothing but commits is looked at."""
-    from holdfast.pipeline.fold import silver
-
-    if not lake.bronze.exists:
-        return False
-    folded = min(silver.position(lake, name) for name in silver.FOLDED)
-    return bool(lake.bronze.files(lambda file: file.may_hold("batch", folded + 1, LAMPORT_MAX)))
+def needs_fold(lake: Lake) -> bool:
+    """Whether bronze has envelopes that silver has not taken in. Reads only commits."""
+    return not all(is_current(lake, name) for name in FOLDED)
 
 
 @contextmanager
 def opened(
     logs: Sequence[LogSource | ReadableLog], consumer: str
 ) -> Iterator[tuple[list[ReadableLog], list[UnreadableLog]]]:
-    """Those that can be opened, to be read under this name, and why the others cannot."""
+    """Opens logs, to be read under the name `consumer`; gives those that could be opened, and why
+    the others could not.
+    """
     found: list[ReadableLog] = []
     failures: list[UnreadableLog] = []
     with ExitStack() as stack:
@@ -112,21 +105,8 @@ def opened(
         yield found, failures
 
 
-class _Session:
-    """Spark, when it is needed."""
-
-    def __init__(self, given: SparkSession | Starting) -> None:
-        self._given = given
-        self._started: SparkSession | None = None
-
-    def start(self) -> SparkSession:
-        if self._started is None:
-            self._started = self._given() if callable(self._given) else self._given
-        return self._started
-
-
-def _look_again(plan: IngestPlan, report: IngestReport) -> None:
-    """How far the logs are by now, for those who still answer: others write while we read."""
+def _update_heads(plan: IngestPlan, report: IngestReport) -> None:
+    """Asks the logs for their heads again, for the report: they grow while the run reads them."""
     failed = {failure.location for failure in report.failures}
     for one in plan.found:
         if one.log.location in failed:

@@ -1,6 +1,6 @@
-"""How a lake stands: how far each log was read, what its node has by now, what every table holds.
+"""The status of a lake: how far each log was read, what its node has by now, what each table holds.
 
-Nothing here needs Spark: the positions and the sizes stand in the tables' own logs.
+Nothing here starts Spark: the positions and the sizes stand in the commits of the tables.
 """
 
 from __future__ import annotations
@@ -9,28 +9,28 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 import msgspec
-import pyarrow.fs
 
 from holdfast.pipeline.jobs.sources import LogSource, remembered
 from holdfast.pipeline.lake import schema
 from holdfast.pipeline.lake.delta import Table
+from holdfast.pipeline.lake.folder import FOLDER, Folder
 from holdfast.pipeline.lake.lake import Lake, Position
 from holdfast.pipeline.logs.log import LogBounds, open_log
 from holdfast.rules.errors import HoldfastError
 
 
 class LogStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One log, from both sides."""
+    """One log: what the lake has of it, and what the node has."""
 
     log: str
     location: str | None
-    """None for one that was read once and is remembered no more."""
+    """None for a log that was read and then forgotten."""
     epoch: int | None
-    """That the lake has read in, or the node counts in if nothing was read yet."""
+    """The epoch that the lake has read; the node's own if nothing was read yet."""
     offset: int | None
-    """The last one that the lake has."""
+    """The last offset that the lake has."""
     head: int | None
-    """The last one that the node has; None if it was not reached."""
+    """The last offset that the node has; None if the node was not asked or did not answer."""
     lag: int | None
     trouble: str | None = None
 
@@ -53,13 +53,13 @@ class LakeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def status(lake: Lake, *, ask: bool = True) -> LakeStatus:
-    """`ask`: whether the logs are asked how far they are."""
+    """The status now. With `ask` every log is asked for its head."""
     return LakeStatus(
         lake=lake.root,
         id=lake.id,
         consumer=lake.consumer,
         logs=tuple(_logs(remembered(lake), lake.positions(), ask)),
-        tables=tuple(_described(name, table) for name, table in tables(lake) if table.exists),
+        tables=tuple(_table_status(name, table) for name, table in tables(lake) if table.exists),
     )
 
 
@@ -77,8 +77,8 @@ def tables(lake: Lake) -> Iterator[tuple[str, Table]]:
 
 
 def table_rows(lake: Lake) -> dict[str, int]:
-    """Rows by table. Of a table of the state that has increments, those of the base and of the
-    increments together: a key that is in both counts twice until they are merged.
+    """Rows by table. The rows of a silver table and of its increments are added up: a key that is
+    in both counts twice until they are merged.
     """
     found = {name: table.rows for name, table in tables(lake) if table.exists}
     for name in schema.SILVER:
@@ -89,27 +89,22 @@ def table_rows(lake: Lake) -> dict[str, int]:
 
 
 def gold_names(lake: Lake) -> list[str]:
-    """What the audits have made so far, whatever it is called."""
-    if "://" in lake.root:
-        system, base = pyarrow.fs.FileSystem.from_uri(lake.root)
-    else:
-        system, base = pyarrow.fs.LocalFileSystem(), lake.root
-    chosen = pyarrow.fs.FileSelector(f"{base}/gold", allow_not_found=True)
-    found = system.get_file_info(chosen)
-    return sorted(f.base_name for f in found if f.type == pyarrow.fs.FileType.Directory)
+    """The gold tables that audits have written so far."""
+    entries = Folder(lake.root).entries("gold")
+    return sorted(entry.base_name for entry in entries if entry.type == FOLDER)
 
 
 def _logs(
     known: Sequence[LogSource], positions: Sequence[Position], ask: bool
 ) -> Iterator[LogStatus]:
-    told: set[str] = set()
+    shown: set[str] = set()
     for source in known:
-        place, trouble = _asked(source) if ask else (None, None)
+        place, trouble = _bounds(source) if ask else (None, None)
         name = place.log if place is not None else source.name or source.log or ""
-        told.add(name)
-        yield _standing(source, name, place, trouble, _last(positions, name, place))
+        shown.add(name)
+        yield _log_status(source, name, place, trouble, _last(positions, name, place))
     for position in positions:
-        if position.log not in told and position == _last(positions, position.log, None):
+        if position.log not in shown and position == _last(positions, position.log, None):
             yield LogStatus(
                 log=position.log,
                 location=None,
@@ -120,7 +115,8 @@ def _logs(
             )
 
 
-def _asked(source: LogSource) -> tuple[LogBounds | None, str | None]:
+def _bounds(source: LogSource) -> tuple[LogBounds | None, str | None]:
+    """Where the log stands, or why that is not known."""
     try:
         with closing(open_log(source.location, {**source.options(), "retries": "0"})) as log:
             return log.place(), None
@@ -129,14 +125,14 @@ def _asked(source: LogSource) -> tuple[LogBounds | None, str | None]:
 
 
 def _last(positions: Sequence[Position], log: str, place: LogBounds | None) -> Position | None:
-    """In the epoch that the node counts in, else in the last one that was read."""
+    """The position in the epoch that the node counts in, else in the last epoch that was read."""
     own = [position for position in positions if position.log == log]
     if place is not None:
         own = [position for position in own if position.epoch == place.epoch] or own
     return max(own, key=lambda position: position.epoch, default=None)
 
 
-def _standing(
+def _log_status(
     source: LogSource, name: str, place: LogBounds | None, trouble: str | None, at: Position | None
 ) -> LogStatus:
     lag: int | None = None
@@ -154,7 +150,7 @@ def _standing(
     )
 
 
-def _described(name: str, table: Table) -> TableStatus:
+def _table_status(name: str, table: Table) -> TableStatus:
     changed = table.info.get("timestamp")
     return TableStatus(
         table=name,

@@ -1,11 +1,10 @@
-"""The lake kept up as logs grow: a stream over the same source and the same step as a run.
+"""A stream: reads logs into the lake as they grow, with the same step for each batch as a run.
 
-Where to begin is what bronze says, each time: Spark's own checkpoint only has to live as long as
-one stream. So runs and streams can be used in turn on one lake, and a batch that is read twice is
-known.
+Each stream begins where bronze is, so Spark's own checkpoint only has to live as long as one
+stream. So runs and streams can take turns on one lake, and a batch that is read twice does no harm.
 
-A stream ends cleanly on a signal: the batch that is being made true is finished first. Killed, it
-leaves what a killed run leaves, and the next one goes on from there.
+A stream ends cleanly on a signal: it first finishes the batch that it is committing. If it is
+killed, it leaves what a killed run leaves, and the next run or stream goes on from there.
 """
 
 from __future__ import annotations
@@ -29,14 +28,15 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from holdfast.pipeline.fold.silver import fold_lake
 from holdfast.pipeline.ingest import dedupe
 from holdfast.pipeline.ingest.batch import BatchReport, ingest_batch
 from holdfast.pipeline.ingest.plan import LocatedLog, make_plan
-from holdfast.pipeline.jobs.run import behind, opened
+from holdfast.pipeline.jobs.run import needs_fold, opened
 from holdfast.pipeline.jobs.sources import LogSource
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.source.source import register
-from holdfast.pipeline.spark.failures import told_plainly
+from holdfast.pipeline.spark.failures import spark_errors
 from holdfast.rules.errors import HoldfastError, JobFailed, Unreachable
 from holdfast.rules.limits import LAKE_BATCH_ROWS, LAKE_LOOK_MS, LAKE_TRIES_MAX, SECOND_MS
 
@@ -48,18 +48,18 @@ _TOO_SLOW: Final = "worker failed to connect back"
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch that a stream has made true."""
+    """What one committed batch of a stream brought."""
 
     read: int
     new: int
     again: int
     quarantined: int
     lag: dict[str, int]
-    """Entries that wait, by log, of those that answer."""
+    """By log that answers: how many entries it has that the lake has not."""
     seconds: float
 
 
-Told = Callable[[Step], None]
+OnStep = Callable[[Step], None]
 
 
 def stream(
@@ -71,19 +71,19 @@ def stream(
     every_ms: int = LAKE_LOOK_MS,
     once: bool = False,
     max_rows: int | None = None,
-    told: Told | None = None,
+    on_step: OnStep | None = None,
     stop: threading.Event | None = None,
 ) -> None:
-    """Runs until `stop` is set or a signal to end comes; with `once`, until the heads that the logs
-    have now are in. What may pass, as a node that is restarted, is tried again for a while; any
-    other error ends it.
+    """Runs until `stop` is set or SIGTERM or SIGINT arrives; with `once`, until the lake has what
+    the logs have now. After an error that may pass, as when a node restarts, it starts again a few
+    times; any other error ends it. `on_step` is called after each batch.
     """
     ending = stop or threading.Event()
     with lake.working("a stream"), opened(logs, lake.consumer) as (found, failures):
         plan = make_plan(lake.fresh(), found)
         for failure in (*failures, *plan.failures):
             raise failure.error
-        work = _Work(lake, plan.found, fold, told)
+        work = _Work(lake, plan.found, fold, on_step)
         rows = max_rows or LAKE_BATCH_ROWS
         every: dict[str, Any] = {"processingTime": f"{every_ms} milliseconds"}
         trigger = {"availableNow": True} if once else every
@@ -98,7 +98,7 @@ def stream(
                     tries = 1 if work.done > done else tries + 1
                     if tries >= LAKE_TRIES_MAX or not _may_pass(error):
                         raise
-                    log.warning("the stream begins again: %s", error.message)
+                    log.warning("the stream starts again: %s", error.message)
                     ending.wait(every_ms / SECOND_MS)
 
 
@@ -111,8 +111,8 @@ def _query(
     trigger: dict[str, Any],
     ending: threading.Event,
 ) -> None:
-    """From where the lake is until it is to end."""
-    with _checkpoint(lake) as folder, told_plainly("the stream"):
+    """Runs one Spark query from where the lake is, until it is to end."""
+    with _checkpoint(lake) as folder, spark_errors("the stream"):
         work.begin()
         frame = _frame(spark, lake, logs, max_rows)
         writer = frame.writeStream.foreachBatch(work.take).option("checkpointLocation", folder)
@@ -120,30 +120,30 @@ def _query(
 
 
 def _may_pass(error: HoldfastError) -> bool:
-    """A node may come back; and Spark allows a process ten seconds to start, which a machine that
-    is busy may need.
+    """Whether a new try may succeed: a node may come back, and on a busy machine a Python worker
+    may need more than the ten seconds that Spark gives it to start.
     """
     return isinstance(error, Unreachable) or _TOO_SLOW in error.message
 
 
 class _Ended(Exception):
-    """A batch came after the end."""
+    """A batch came after the stream was told to end."""
 
 
 class _Work:
-    """What is done with each batch."""
+    """What a stream does with each batch."""
 
     def __init__(
-        self, lake: Lake, found: Sequence[LocatedLog], fold: bool, told: Told | None
+        self, lake: Lake, logs: Sequence[LocatedLog], fold: bool, on_step: OnStep | None
     ) -> None:
         self._lake = lake
-        self._found = found
+        self._logs = logs
         self._fold = fold
-        self._told = told
+        self._on_step = on_step
         self._busy = threading.Lock()
         self._ended = False
         self.done = 0
-        """Batches."""
+        """How many batches were committed."""
         self._error: BaseException | None = None
 
     def begin(self) -> None:
@@ -152,31 +152,29 @@ class _Work:
     def take(self, frame: DataFrame, number: int) -> None:
         with self._busy:
             if self._ended:
-                # Not to be done, so it must not look done: its source would be told.
+                # It must fail, or Spark would commit it and the source would confirm it.
                 raise _Ended
             began = time.monotonic()
             try:
                 spark = frame.sparkSession
                 done = ingest_batch(spark, self._lake, frame)
-                if self._fold and behind(self._lake.fresh()):
-                    from holdfast.pipeline.fold import silver
-
-                    silver.fold(spark, self._lake.fresh())
+                if self._fold and needs_fold(self._lake.fresh()):
+                    fold_lake(spark, self._lake.fresh())
             except BaseException as error:
-                # Through Spark only its text would come back.
+                # Kept here, because Spark passes on only the text of an error.
                 self._error = error
                 raise
             self.done += 1
-            if self._told is not None and done.ends:
-                self._told(self._step(done, time.monotonic() - began))
+            if self._on_step is not None and done.ends:
+                self._on_step(self._step(done, time.monotonic() - began))
 
     def watch(self, query: StreamingQuery, ending: threading.Event) -> None:
-        """Until it is to end, or ends by itself. A batch that is being done is finished."""
+        """Waits until the query ends or `ending` is set; a batch in progress is finished first."""
         while query.isActive and not ending.wait(_WAKE_S):
             pass
         with self._busy:
             self._ended = ending.is_set()
-        # Not under the lock: it waits for the batch that may wait for the lock.
+        # Outside the lock: `stop` waits for a batch that may be waiting for the lock.
         query.stop()
         try:
             query.awaitTermination()
@@ -202,18 +200,18 @@ class _Work:
 
     def _lag(self) -> dict[str, int]:
         lake = self._lake.fresh()
-        found: dict[str, int] = {}
-        for one in self._found:
+        waiting: dict[str, int] = {}
+        for one in self._logs:
             try:
                 place = one.log.place()
             except HoldfastError:
-                continue  # the next batch says so, if it lasts
-            found[place.log] = place.head - (lake.position(place.log, place.epoch) or 0)
-        return found
+                continue  # if it lasts, reading the next batch raises it
+            waiting[place.log] = place.head - (lake.position(place.log, place.epoch) or 0)
+        return waiting
 
 
 def _frame(spark: SparkSession, lake: Lake, logs: Sequence[LogSource], max_rows: int) -> DataFrame:
-    """All logs as one stream. Those that are reached in the same way are read together."""
+    """All logs as one stream. Logs with the same options are read by one source."""
     register(spark)
     alike: dict[str, list[LogSource]] = {}
     for one in logs:
@@ -236,7 +234,7 @@ def _frame(spark: SparkSession, lake: Lake, logs: Sequence[LogSource], max_rows:
 
 @contextmanager
 def _checkpoint(lake: Lake) -> Iterator[str]:
-    """A fresh folder for what Spark notes of this stream. Of older streams nothing is needed."""
+    """A new folder for Spark's checkpoint; those of older streams are removed."""
     folder = f"{lake.root}/{_FOLDER}"
     if "://" not in lake.root and Path(folder).exists():
         shutil.rmtree(folder)
@@ -245,7 +243,7 @@ def _checkpoint(lake: Lake) -> Iterator[str]:
 
 @contextmanager
 def _signals(ending: threading.Event) -> Iterator[None]:
-    """Signals to end are heard while this lasts, where that is possible: in the main thread."""
+    """SIGTERM and SIGINT set `ending` for the length of the block, if this is the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -253,11 +251,9 @@ def _signals(ending: threading.Event) -> Iterator[None]:
     def end(number: int, frame: FrameType | None) -> None:
         ending.set()
 
-    before: dict[signal.Signals, Any] = {
-        one: signal.signal(one, end) for one in (signal.SIGTERM, signal.SIGINT)
-    }
+    before = {which: signal.signal(which, end) for which in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for which, handler in before.items():
+            signal.signal(which, handler)

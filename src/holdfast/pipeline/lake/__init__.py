@@ -1,1 +1,6 @@
-"""The Delta tables: names, schemas, commits, rounds."""
+"""The lake: a folder of Delta tables, and how one of them is changed.
+
+`lake.py` knows which tables there are and how far each log was read, `schema.py` their columns,
+`delta.py` reads and commits one table, `folder.py` handles small files on a disk or in an object
+store. What the rows mean is decided in `ingest` and `fold`, not here.
+"""

@@ -1,15 +1,15 @@
-"""One table of the lake: Spark writes the Parquet, a Delta commit makes it true.
+"""One table of the lake: Spark writes the Parquet files, then a Delta commit makes them visible.
 
-Spark writes into a fresh folder under the table, where nobody looks. Then one commit names the new
-files, the ones that they replace, and how far the work has got (an application id with a version).
-So whatever happens in between, a killed driver, a lost executor, a full disk, leaves the table as
-it was, and files that no commit names are for `vacuum` to remove.
+Spark writes into a fresh folder under the table, which no reader looks into. Then one commit names
+the new files, the files that they replace, and how far the work has got (an application id with a
+version). So a killed driver, a lost executor or a full disk leaves the table as it was, and
+`vacuum` removes the files that no commit names.
 
-A commit is made at exactly the version that follows the one the work was based on. If somebody else
-was first, it is refused (`LakeMoved`) and the work is done anew on what is there now.
+A commit is made at exactly the version that follows the one the work was based on. If another job
+committed first, this commit is refused (`LakeMoved`) and the work is done again on the new version.
 
-On a local disk everything that a commit names is flushed before it, and the commit itself after:
-what was read from a node may be confirmed to it only when it survives a power cut here.
+On a local disk everything that a commit names is flushed before the commit, and the commit itself
+after it: what was read from a node may be confirmed to that node only when it survives a power cut.
 """
 
 from __future__ import annotations
@@ -19,31 +19,29 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
-import pyarrow.fs
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from holdfast.pipeline.lake.schema import without
+from holdfast.pipeline.lake.folder import FILE, Folder
+from holdfast.pipeline.lake.schema import arrow_schema, without
 from holdfast.rules.errors import DiskFull, JobFailed, LakeMoved, StoreCorrupt
 from holdfast.storage.files.copying import flush_file
 from holdfast.storage.files.durable import fsync_dir
 
 STAGED: Final = "data-"
 _STAT_BYTES_MAX: Final = 64
-"""Longer texts have no bounds in the statistics: they would be as long as the table."""
+"""Longer texts get no bounds in the statistics, which would otherwise grow as long as the table."""
 _PROPERTIES: Final = {
     "delta.logRetentionDuration": "interval 3650 days",
     "delta.deletedFileRetentionDuration": "interval 30 days",
@@ -52,10 +50,10 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):
-    """A Parquet file of a table, with what is known without opening it."""
+    """A Parquet file of a table, with what the commit says about it."""
 
     path: str
-    """Within the table."""
+    """Relative to the table."""
     size: int
     rows: int
     partition: Mapping[str, str | None] = {}
@@ -63,15 +61,15 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     high: Mapping[str, Any] = {}
     nulls: Mapping[str, int] = {}
     stats: str = ""
-    """The same as the commit holds them."""
+    """Bounds and null counts as the JSON that the commit holds."""
 
     def may_hold(self, column: str, low: Any, high: Any) -> bool:
-        """Whether a value between two bounds (inclusive) may be in it."""
+        """Whether the file may have a value of the column between two bounds, both included."""
         least, most = self.low.get(column), self.high.get(column)
         return least is None or most is None or (least <= high and most >= low)
 
     def only(self, column: str) -> Any:
-        """The one value that all rows have; None if there may be others."""
+        """The value of the column if all rows have the same one; None if there may be others."""
         least, most = self.low.get(column), self.high.get(column)
         return least if least == most and self.nulls.get(column) == 0 else None
 
@@ -88,8 +86,8 @@ class Staged(msgspec.Struct, frozen=True):
 
 
 class Table:
-    """One Delta table, as of its latest version when it was first looked at; `fresh()` looks
-    again.
+    """One Delta table at the version that was the latest when it was first read. `fresh()` gives
+    the table at the version that is the latest now.
     """
 
     def __init__(
@@ -101,8 +99,8 @@ class Table:
         storage_options: Mapping[str, str] | None = None,
         version: int | None = None,
     ) -> None:
-        """`partitions`: the columns that folders are named by, each with the expression that gives
-        it from the other columns: the files themselves do not hold it.
+        """`partitions`: the columns that name the folders, each with the expression that computes
+        it from the other columns, since the files themselves do not hold it.
         """
         self.root = root.rstrip("/")
         self.schema = schema
@@ -110,16 +108,13 @@ class Table:
         self._storage_options = None if storage_options is None else dict(storage_options)
         self._asked_version = version
 
-    # --- looking -------------------------------------------------------------------------------
+    # --- reading -------------------------------------------------------------------------------
 
     def fresh(self) -> Table:
-        return self._at(None)
+        return self.at(None)
 
-    def at(self, version: int) -> Table:
-        """The table as it was."""
-        return self._at(version)
-
-    def _at(self, version: int | None) -> Table:
+    def at(self, version: int | None) -> Table:
+        """The table at an older version; None for the latest."""
         return Table(
             self.root,
             self.schema,
@@ -130,7 +125,7 @@ class Table:
 
     @cached_property
     def delta(self) -> DeltaTable | None:
-        """None while there is no such table."""
+        """None if the table was never committed to."""
         try:
             return DeltaTable(
                 self.root, version=self._asked_version, storage_options=self._storage_options
@@ -144,21 +139,21 @@ class Table:
 
     @property
     def version(self) -> int:
-        """-1 while there is no table."""
+        """The number of the last commit; -1 if there is none."""
         return -1 if self.delta is None else self.delta.version()
 
     def txn(self, app: str) -> int | None:
-        """The version that the last commit for an application id has noted."""
+        """The version that the last commit with this application id noted."""
         return None if self.delta is None else self.delta.transaction_version(app)
 
     @cached_property
     def info(self) -> Mapping[str, Any]:
-        """What the last commit says of itself."""
+        """The `commitInfo` of the last commit."""
         return {} if self.delta is None else self._commit_info(self.version)
 
-    def said(self, key: str) -> Any:
-        """What the last commit says that speaks of a key; None if none ever did. A vacuum is a
-        commit too, and others may work on the table with tools of their own.
+    def last_info(self, key: str) -> Any:
+        """The value of a key in the newest commit that has it; None if no commit has. A vacuum is a
+        commit too, and other tools may have committed to the table.
         """
         for version in range(self.version, -1, -1):
             if key in (info := self._commit_info(version)):
@@ -166,29 +161,25 @@ class Table:
         return None
 
     def _commit_info(self, version: int) -> Mapping[str, Any]:
-        # Not by `history`, which tells of commits that came after this version was looked at.
-        system, base = self._system
-        path = f"{base}/_delta_log/{version:020}.json"
-        try:
-            with system.open_input_file(path) as file:
-                lines = bytes(file.read()).splitlines()
-        except FileNotFoundError:
+        # Not by `history`, which also shows commits that are newer than this version.
+        raw = self._folder.read(f"_delta_log/{version:020}.json")
+        if raw is None:
             raise StoreCorrupt(
                 f"{self.root} has lost the commit of its version {version}",
-                hint="somebody cleaned its log; put _delta_log back from a copy",
-            ) from None
-        found = (json.loads(line).get("commitInfo") for line in lines if line.strip())
-        return next((info for info in found if info is not None), {})
+                hint="its log was cleaned; put _delta_log back from a copy",
+            )
+        actions = (json.loads(line) for line in raw.splitlines() if line.strip())
+        return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
 
     @cached_property
     def all_files(self) -> tuple[File, ...]:
         if self.delta is None:
             return ()
         actions = pa.table(self.delta.get_add_actions(flatten=True))
-        return tuple(_file(row) for row in actions.to_pylist())
+        return tuple(_file_committed(row) for row in actions.to_pylist())
 
     def files(self, prune: Callable[[File], bool] | None = None) -> list[File]:
-        """Those that `prune` says may matter; all without it."""
+        """The files that `prune` lets pass; all of them without it."""
         return [file for file in self.all_files if prune is None or prune(file)]
 
     @property
@@ -199,14 +190,15 @@ class Table:
         return f"{self.root}/{file.path}"
 
     def read(self, spark: SparkSession, prune: Callable[[File], bool] | None = None) -> DataFrame:
-        """Spark's own scan of exactly these files."""
+        """The rows of the files that `prune` lets pass; of all files without it."""
         return self.read_files(spark, self.files(prune))
 
     def read_files(self, spark: SparkSession, files: Iterable[File]) -> DataFrame:
+        """The rows of exactly these files, scanned by Spark itself."""
         paths = [self.uri(file) for file in files]
         stored = without(self.schema, *self._partitions)
         if paths:
-            # A file that is not there or damaged is an error, whatever the session was told.
+            # A missing or damaged file is an error, whatever the settings of the session are.
             strict = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
             frame = spark.read.schema(stored).options(**strict).parquet(*paths)
         else:
@@ -215,34 +207,31 @@ class Table:
             frame = frame.withColumn(column, F.expr(expression))
         return frame.select(*self.schema.names)
 
-    # --- changing ------------------------------------------------------------------------------
+    # --- writing -------------------------------------------------------------------------------
 
     def stage(self, frame: DataFrame, *, sort_by: Sequence[str] = ()) -> Staged:
-        """Writes a frame as it is partitioned. Nothing of it can be seen yet."""
-        folder = f"{STAGED}{uuid4().hex}"
+        """Writes a frame, one file for each of its partitions. Readers do not see it yet."""
         frame = frame.select(*self.schema.names)
         if sort_by:
             frame = frame.sortWithinPartitions(*sort_by)
         writer = frame.write.mode("error")
         if self._partitions:
             writer = writer.partitionBy(*self._partitions)
-        writer.parquet(f"{self.root}/{folder}")
-        return Staged(folder, tuple(self._written(folder)))
+        return self.stage_by(writer.parquet)
 
     def stage_by(self, write: Callable[[str], object]) -> Staged:
-        """The same, of files that somebody writes without Spark, into the folder that is given."""
+        """Stages the Parquet files that `write` puts into the new folder that it is given."""
         folder = f"{STAGED}{uuid4().hex}"
         write(f"{self.root}/{folder}")
         return Staged(folder, tuple(self._written(folder)))
 
     def discard(self, staged: Staged) -> None:
-        """Removes what will not be committed."""
-        system, base = self._system
-        system.delete_dir(f"{base}/{staged.folder}")
+        """Removes files that will not be committed."""
+        self._folder.system.delete_dir(self._folder.path(staged.folder))
 
     def holds(self, staged: Staged) -> bool:
-        """Does a commit name any of it? Whoever was told that a commit failed may have been told
-        wrong: an object store that is asked twice says that somebody else was first.
+        """Whether a commit names any of these files. A commit that was reported as failed may have
+        succeeded: an object store that gets a request twice answers the second with a conflict.
         """
         names = {file.path for file in staged.files}
         return any(file.path in names for file in self.all_files)
@@ -256,8 +245,8 @@ class Table:
         info: Mapping[str, Any] = _NOTHING,
         data_change: bool = True,
     ) -> int:
-        """Makes it true, as the version that follows this one, or raises LakeMoved. `data_change`
-        is False for what only moves rows around.
+        """Commits as the version that follows this one, or raises LakeMoved; returns the version.
+        `data_change` is False for a commit that only moves rows between files.
         """
         now = time.time_ns() // 1_000_000
         added, removed = list(add), list(remove)
@@ -276,7 +265,7 @@ class Table:
         except CommitFailedError as error:
             raise LakeMoved(f"another job changed {self.root} first: {error}") from error
         except (DeltaError, OSError) as error:
-            raise _typed(error, self.root) from error
+            raise _commit_error(error, self.root) from error
         self._flush_log(self.version + 1)
         return self.version + 1
 
@@ -286,11 +275,11 @@ class Table:
         removing: list[RemoveAction],
         properties: CommitProperties,
     ) -> None:
-        assert self._asked_version is None, "the past does not change"
+        assert self._asked_version is None, "an old version cannot be changed"
         arrow = Schema.from_arrow(arrow_schema(self.schema))
         partition_by = list(self._partitions)
         if self.delta is None:
-            assert not removing, "a table that is not there has nothing to remove"
+            assert not removing, "a table without a commit has no files to remove"
             try:
                 create_table_with_add_actions(
                     self.root,
@@ -316,14 +305,14 @@ class Table:
         )
 
     def settle(self) -> None:
-        """The last commit is safe now. Whoever made it may have been killed before it came to the
-        flush, and what it names must not be confirmed to anybody until then.
+        """Flushes the last commit. The job that made it may have been killed before its flush, and
+        what a commit names must not be confirmed to any log before that.
         """
         if self.exists:
             self._flush_log(self.version)
 
     def vacuum(self, hours: int, *, dry_run: bool) -> list[str]:
-        """Removes files that no version of the last `hours` names; returns which."""
+        """Removes files that no version of the last `hours` names; returns their paths."""
         if self.delta is None:
             return []
         found: list[str] = self.delta.vacuum(
@@ -331,32 +320,24 @@ class Table:
         )
         return found
 
-    # --- files on their way --------------------------------------------------------------------
+    # --- staged files and their flush ----------------------------------------------------------
 
     @cached_property
-    def _system(self) -> tuple[pyarrow.fs.FileSystem, str]:
-        if "://" in self.root:
-            system, base = pyarrow.fs.FileSystem.from_uri(self.root)
-            return system, base
-        return pyarrow.fs.LocalFileSystem(), self.root
-
-    @property
-    def _local(self) -> Path | None:
-        system, base = self._system
-        return Path(base) if isinstance(system, pyarrow.fs.LocalFileSystem) else None
+    def _folder(self) -> Folder:
+        return Folder(self.root)
 
     def _written(self, folder: str) -> Iterable[File]:
-        system, base = self._system
-        found = system.get_file_info(pyarrow.fs.FileSelector(f"{base}/{folder}", recursive=True))
-        for entry in found:
-            if entry.type == pyarrow.fs.FileType.File and _counts(entry.path[len(base) + 1 :]):
-                with system.open_input_file(entry.path) as source:
+        """The files with rows in a folder that was just written."""
+        for entry in self._folder.entries(folder, recursive=True):
+            path = entry.path[len(self._folder.base) + 1 :]
+            if entry.type == FILE and _is_table_file(path):
+                with self._folder.system.open_input_file(entry.path) as source:
                     metadata = pq.read_metadata(source)
                 if metadata.num_rows:
-                    yield _described(entry.path[len(base) + 1 :], entry.size, metadata)
+                    yield _file_written(path, entry.size, metadata)
 
     def _flush(self, files: Sequence[File]) -> None:
-        local = self._local
+        local = self._folder.local
         if local is None or not files:
             return
         folders = {local}
@@ -371,7 +352,7 @@ class Table:
             fsync_dir(folder)
 
     def _flush_log(self, version: int) -> None:
-        local = self._local
+        local = self._folder.local
         if local is not None:
             log = local / "_delta_log"
             flush_file(log / f"{version:020}.json")
@@ -379,29 +360,23 @@ class Table:
             fsync_dir(local)
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """A schema of Spark's as Arrow's, with times as Delta keeps them."""
-    plain: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-    return plain
-
-
-def _counts(path: str) -> bool:
-    """Is it a file of a task that was committed? A task that runs twice may leave another copy of
-    its rows in a folder for passing things, which Spark itself does not look into.
+def _is_table_file(path: str) -> bool:
+    """Whether a committed task wrote the file. A task that runs twice may leave a second copy of
+    its rows in a hidden temporary folder, which Spark does not read either.
     """
     hidden = any(part.startswith(("_", ".")) for part in path.split("/"))
     return path.endswith(".parquet") and not hidden
 
 
-def _typed(error: Exception, root: str) -> Exception:
+def _commit_error(error: Exception, root: str) -> Exception:
     text = str(error)
     if "No space left" in text or "os error 28" in text:
         return DiskFull(f"no room for a commit to {root}: {text}")
     return JobFailed(f"the commit to {root} failed: {text}")
 
 
-def _described(path: str, size: int, metadata: pq.FileMetaData) -> File:
-    """A file by the statistics in its footer."""
+def _file_written(path: str, size: int, metadata: pq.FileMetaData) -> File:
+    """A new file, with the statistics in its footer."""
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -409,28 +384,38 @@ def _described(path: str, size: int, metadata: pq.FileMetaData) -> File:
         bounds = _bounds(metadata, column)
         if bounds is not None:
             name, low[name], high[name], nulls[name] = bounds
-    known = {name for name in low if low[name] is not None}
-    stats = {
-        "numRecords": metadata.num_rows,
-        "minValues": {name: _said(low[name]) for name in known},
-        "maxValues": {name: _said(_next_ms(high[name])) for name in known},
-        "nullCount": nulls,
-    }
+    low = {name: value for name, value in low.items() if value is not None}
+    high = {name: high[name] for name in low}
     partition = dict(part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
     return File(
         path=path,
         size=size,
         rows=metadata.num_rows,
         partition={name: unquote(value) for name, value in partition.items()},
-        low={name: low[name] for name in known},
-        high={name: high[name] for name in known},
+        low=low,
+        high=high,
         nulls=nulls,
-        stats=json.dumps(stats, sort_keys=True),
+        stats=_stats(metadata.num_rows, low, high, nulls),
     )
 
 
+def _stats(
+    rows: int, low: Mapping[str, Any], high: Mapping[str, Any], nulls: Mapping[str, int]
+) -> str:
+    """Statistics of a file as Delta writes them into a commit."""
+    stats = {
+        "numRecords": rows,
+        "minValues": {name: _delta_json(value) for name, value in low.items()},
+        "maxValues": {name: _delta_json(_next_ms(value)) for name, value in high.items()},
+        "nullCount": nulls,
+    }
+    return json.dumps(stats, sort_keys=True)
+
+
 def _bounds(metadata: pq.FileMetaData, column: int) -> tuple[str, Any, Any, int] | None:
-    """Name, least, greatest and count of nulls; None where they are not known or of no use."""
+    """Name, least, greatest and count of nulls of a column; None if the footer does not give them
+    or they are too long to keep.
+    """
     name = metadata.schema.column(column).path
     low: Any = None
     high: Any = None
@@ -457,21 +442,23 @@ def _is_short(value: Any) -> bool:
 
 
 def _next_ms(value: Any) -> Any:
-    """A time that no time in the file is beyond, when it is told in milliseconds."""
+    """The value itself; a time with microseconds is raised by a millisecond, since Delta writes
+    bounds in milliseconds and no time in the file may lie beyond its bound.
+    """
     if isinstance(value, datetime) and value.microsecond % 1000:
         return value + timedelta(milliseconds=1)
     return value
 
 
-def _said(value: Any) -> Any:
-    """As Delta writes it."""
+def _delta_json(value: Any) -> Any:
+    """A bound as Delta writes it in JSON."""
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03}Z"
     return value.isoformat() if isinstance(value, date) else value
 
 
-def _file(row: Mapping[str, Any]) -> File:
-    """A file as the table's log tells of it."""
+def _file_committed(row: Mapping[str, Any]) -> File:
+    """A file as the commits of the table describe it."""
 
     def of(prefix: str) -> dict[str, Any]:
         return {
@@ -481,12 +468,6 @@ def _file(row: Mapping[str, Any]) -> File:
         }
 
     low, high, nulls = of("min."), of("max."), of("null_count.")
-    stats = {
-        "numRecords": row["num_records"],
-        "minValues": {name: _said(value) for name, value in low.items()},
-        "maxValues": {name: _said(value) for name, value in high.items()},
-        "nullCount": nulls,
-    }
     partition = {
         name: value.isoformat() if isinstance(value, date) else str(value)
         for name, value in of("partition.").items()
@@ -499,5 +480,5 @@ def _file(row: Mapping[str, Any]) -> File:
         low=low,
         high=high,
         nulls=nulls,
-        stats=json.dumps(stats, sort_keys=True),
+        stats=_stats(row["num_records"], low, high, nulls),
     )

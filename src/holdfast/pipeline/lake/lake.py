@@ -5,12 +5,12 @@
     sightings/               where envelopes of bronze were seen again
     quarantine/              what could not be read, with the reason and the bytes
     silver/<table>/          the state: one row per key, as of the last compaction
-    increments/<table>/      what was folded since; small, and merged in by whoever reads
-    gold/<table>/            audits and figures
+    increments/<table>/      what was folded since; small, and every reader merges it in
+    gold/<table>/            results of audits and measures
 
 How far each log has been read stands in bronze itself, in the same commit as what was read: an
 application id `log:<name>@<epoch>` with the last offset. There is no other checkpoint that could be
-lost or disagree.
+lost or could disagree with bronze.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -27,10 +27,10 @@ from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
-import pyarrow.fs
 
 from holdfast.pipeline.lake import schema
 from holdfast.pipeline.lake.delta import Table
+from holdfast.pipeline.lake.folder import FILE, FOLDER, Folder
 from holdfast.rules.errors import (
     BadPath,
     LakeBusy,
@@ -39,20 +39,23 @@ from holdfast.rules.errors import (
     UnknownKey,
     UnsupportedProtocol,
 )
-from holdfast.storage.files.durable import disk_errors, durable_replace, make_folder
+from holdfast.storage.files.durable import disk_errors
+
+Progress = Callable[[str, int, int], None]
+"""A job calls it with what it is doing, how many steps are done, and how many there are."""
 
 FORMAT: Final = 1
 _NAME: Final = "lake.json"
 _LOCK: Final = ".job"
-_MEANT_OTHERWISE: Final = frozenset("[]{}*?\\%")
-"""What Spark takes for a pattern, or Delta for a code, in the path of a file."""
+_BAD_IN_PATH: Final = frozenset("[]{}*?\\%")
+"""Characters that Spark reads as a pattern, or Delta as an escape, in the path of a file."""
 _POSITIONS: Final = "holdfast.positions"
 ID_DAY: Final = (
     "date_from_unix_date(int("
     "bigint(conv(concat(substr(id, 1, 8), substr(id, 10, 4)), 16, 10)) div 86400000))"
 )
-"""The day that an id was minted on, from the time inside it: the same id is always of one day. Of
-no time zone: a session of another zone would look for it in the files of another day.
+"""SQL: the UTC day of the time inside an id, so the same id always belongs to the same day. The
+time zone of the session must not matter, or it would look for an id in the files of another day.
 """
 
 
@@ -63,7 +66,7 @@ class Position(msgspec.Struct, frozen=True):
     epoch: int
     offset: int
     id: str = ""
-    """Of the entry at this offset: by it a log is known again."""
+    """The id of the entry at this offset; the next run checks that the log still has it there."""
 
 
 class _Card(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +77,9 @@ class _Card(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lake:
-    """Where everything is. Tables are looked at when first asked for; `fresh()` looks again."""
+    """A lake and its tables. Each table is read at its latest version when it is first used;
+    `fresh()` gives the lake with the versions that are the latest now.
+    """
 
     def __init__(
         self, root: str, id: str, storage_options: Mapping[str, str] | None = None
@@ -91,7 +96,7 @@ class Lake:
         create: bool = False,
         storage_options: Mapping[str, str] | None = None,
     ) -> Lake:
-        """A lake that is there, or a new one in a folder that is empty or not there."""
+        """Opens a lake. With `create` a folder that is empty or missing becomes a new lake."""
         where = str(root) if "://" in str(root) else str(Path(root).absolute())
         card = _read_card(where)
         if card is None:
@@ -139,34 +144,38 @@ class Lake:
             storage_options=self._storage_options,
         )
 
-    # --- how far it has got --------------------------------------------------------------------
+    # --- how far each log was read -------------------------------------------------------------
 
     def position(self, log: str, epoch: int) -> int | None:
         """The last offset of a log that bronze has; None if it has none of this epoch."""
         return self.bronze.txn(log_app(log, epoch))
 
     def positions(self) -> list[Position]:
-        """Of every log, in every epoch that was read."""
-        return msgspec.convert(self.bronze.said(_POSITIONS) or [], list[Position])
+        """The position of every log in every epoch that was read."""
+        return msgspec.convert(self.bronze.last_info(_POSITIONS) or [], list[Position])
+
+    @property
+    def offsets(self) -> dict[tuple[str, int], int]:
+        """The last offset that was read, by log and epoch."""
+        return {(at.log, at.epoch): at.offset for at in self.positions()}
 
     def settle(self) -> None:
-        """All that was read so far survives a power cut."""
+        """Flushes all commits of ingest, so that all that was read survives a power cut."""
         for table in (self.sightings, self.quarantine, self.bronze):
             table.settle()
 
     def moved(self, to: list[Position]) -> dict[str, Any]:
-        """What a commit to bronze says of itself so that `positions` stays whole."""
-        now = {(known.log, known.epoch): known for known in self.positions()}
-        now.update({(position.log, position.epoch): position for position in to})
-        ordered = [now[place] for place in sorted(now)]
-        return {_POSITIONS: msgspec.to_builtins(ordered)}
+        """The commit info of bronze with all positions, after these were reached."""
+        now = {(at.log, at.epoch): at for at in (*self.positions(), *to)}
+        return {_POSITIONS: msgspec.to_builtins([now[key] for key in sorted(now)])}
 
     # --- one job at a time ---------------------------------------------------------------------
 
     @contextmanager
     def working(self, what: str) -> Iterator[None]:
-        """Nobody else writes meanwhile, on a lake that lies on a disk. Elsewhere the commits
-        themselves decide who was first. A killed job leaves no lock behind.
+        """Locks a lake on a disk against other jobs (`LakeBusy`) for the length of the block. In an
+        object store only the commits themselves decide which job was first. A killed job leaves no
+        lock behind.
         """
         if "://" in self.root:
             yield
@@ -178,17 +187,21 @@ class Lake:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise LakeBusy(f"{_who(fd)} works on the lake {self.root}") from None
-            said = json.dumps({"pid": os.getpid(), "what": what, "since": int(time.time())})
+                raise LakeBusy(f"{_holder(fd)} works on the lake {self.root}") from None
+            note = json.dumps({"pid": os.getpid(), "what": what, "since": int(time.time())})
             os.ftruncate(fd, 0)
-            os.pwrite(fd, said.encode(), 0)
+            os.pwrite(fd, note.encode(), 0)
             yield
         finally:
             os.close(fd)
 
 
+def no_progress(what: str, done: int, total: int) -> None:
+    """A `Progress` that shows nothing."""
+
+
 def log_app(log: str, epoch: int) -> str:
-    """The application id under which bronze notes how far a log was read."""
+    """The application id with which a commit notes how far a log was read."""
     return f"log:{log}@{epoch}"
 
 
@@ -199,21 +212,19 @@ def _known(name: str) -> str:
     return name
 
 
-def _who(fd: int) -> str:
+def _holder(fd: int) -> str:
+    """The job that holds the lock, by the note in the lock file."""
     try:
-        said = json.loads(os.pread(fd, 4096, 0))
-        since = time.strftime("%H:%M:%S", time.gmtime(said["since"]))
-        return f"{said['what']} (process {said['pid']}, since {since} UTC)"
+        note = json.loads(os.pread(fd, 4096, 0))
+        since = time.strftime("%H:%M:%S", time.gmtime(note["since"]))
+        return f"{note['what']} (process {note['pid']}, since {since} UTC)"
     except (ValueError, KeyError, TypeError):
         return "another job"
 
 
 def _read_card(root: str) -> _Card | None:
-    system, base = _system(root)
-    try:
-        with system.open_input_file(f"{base}/{_NAME}") as file:
-            raw = bytes(file.read())
-    except (FileNotFoundError, NotADirectoryError):
+    raw = Folder(root).read(_NAME)
+    if raw is None:
         return None
     try:
         card = msgspec.json.decode(raw, type=_Card)
@@ -228,33 +239,17 @@ def _read_card(root: str) -> _Card | None:
 
 
 def _make_card(root: str) -> _Card:
-    system, base = _system(root)
-    if isinstance(system, pyarrow.fs.LocalFileSystem) and (odd := _MEANT_OTHERWISE & set(base)):
+    folder = Folder(root)
+    if folder.local is not None and (odd := _BAD_IN_PATH & set(folder.base)):
         raise BadPath(
-            f"a lake cannot lie in {root}: Spark and Delta read {' '.join(sorted(odd))} otherwise",
+            f"a lake cannot lie in {root}: Spark or Delta would misread {' '.join(sorted(odd))}",
             hint="name a folder without these characters in its path",
         )
-    found = system.get_file_info(base)
-    if found.type == pyarrow.fs.FileType.File:
+    kind = folder.kind()
+    if kind == FILE:
         raise BadPath(f"{root} is a file", hint="name a folder for the lake")
-    if found.type == pyarrow.fs.FileType.Directory and system.get_file_info(
-        pyarrow.fs.FileSelector(base)
-    ):
+    if kind == FOLDER and folder.entries():
         raise BadPath(f"{root} is neither a lake nor empty", hint="name a new folder for the lake")
     card = _Card(id=uuid4().hex, created_at=time.time_ns() // 1_000_000)
-    raw = msgspec.json.format(msgspec.json.encode(card)) + b"\n"
-    if isinstance(system, pyarrow.fs.LocalFileSystem):
-        Path(base).parent.mkdir(parents=True, exist_ok=True)
-        make_folder(Path(base))
-        durable_replace(Path(base) / _NAME, raw)
-    else:
-        with system.open_output_stream(f"{base}/{_NAME}") as out:
-            out.write(raw)
+    folder.write(_NAME, msgspec.json.format(msgspec.json.encode(card)) + b"\n")
     return card
-
-
-def _system(root: str) -> tuple[pyarrow.fs.FileSystem, str]:
-    if "://" in root:
-        system, base = pyarrow.fs.FileSystem.from_uri(root)
-        return system, base
-    return pyarrow.fs.LocalFileSystem(), root

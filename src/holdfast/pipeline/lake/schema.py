@@ -1,20 +1,22 @@
 """The columns of the lake, declared once: what the source gives, and what every table holds.
 
-Ids are UUID text in lower case: it sorts as the bytes do, can be read by people, and file
-statistics prune by it. Times are timestamps with the milliseconds that a node keeps. Values that
-callers wrote as JSON are the JSON text that they were encoded to once.
+Ids are UUID text in lower case: it sorts as the bytes do, people can read it, and file statistics
+prune by it. Times are timestamps with the milliseconds that a node keeps. Values that callers wrote
+as JSON are kept as the JSON text that they were encoded to once.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     BooleanType,
     DataType,
     DateType,
+    DoubleType,
     IntegerType,
     LongType,
     StringType,
@@ -23,183 +25,149 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-_TEXT: Final = StringType()
-_LONG: Final = LongType()
-_INT: Final = IntegerType()
-_TIME: Final = TimestampType()
-_BYTES: Final = BinaryType()
-_BOOL: Final = BooleanType()
-_TEXTS: Final = ArrayType(_TEXT)
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TYPES: Final[dict[str, DataType]] = {
+    "string": StringType(),
+    "array<string>": ArrayType(StringType()),
+    "bigint": LongType(),
+    "int": IntegerType(),
+    "double": DoubleType(),
+    "boolean": BooleanType(),
+    "binary": BinaryType(),
+    "date": DateType(),
+    "timestamp": TimestampType(),
+}
 
 
-def _struct(**columns: DataType) -> StructType:
-    return StructType([StructField(name, kind, True) for name, kind in columns.items()])
+def columns(text: str) -> StructType:
+    """Columns as SQL writes them: `log string, epoch bigint`. Spark's own parser for this needs a
+    running session.
+    """
+    pairs = (column.split() for column in text.split(","))
+    return StructType([StructField(name, _TYPES[kind]) for name, kind in pairs])
 
 
 def joined(*parts: StructType) -> StructType:
+    """The columns of all parts, in their order."""
     return StructType([field for part in parts for field in part.fields])
 
 
 def without(schema: StructType, *names: str) -> StructType:
+    """The columns of a schema except these."""
     return StructType([field for field in schema.fields if field.name not in names])
 
 
-PLACE: Final = _struct(log=_TEXT, epoch=_LONG, offset=_LONG)
-"""Where an envelope was read: whose log, in which of its generations, at which offset."""
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """A Spark schema as an Arrow schema, with times in UTC as Delta keeps them."""
+    arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+    return arrow
+
+
+PLACE: Final = columns("log string, epoch bigint, offset bigint")
+"""Where an envelope was read: whose log, in which epoch of that log, at which offset."""
 
 LOG: Final = joined(
     PLACE,
-    _struct(
-        id=_TEXT,
-        mesh=_TEXT,
-        op=_TEXT,
-        entity=_TEXT,
-        origin=_TEXT,
-        lamport=_LONG,
-        recorded_at=_TIME,
-        raw=_BYTES,
+    columns(
+        "id string, mesh string, op string, entity string, origin string, lamport bigint, "
+        "recorded_at timestamp, raw binary"
     ),
 )
 """What the source gives: the log as it is."""
 
-HEADER: Final = _struct(
-    owner=_TEXT,
-    origin_epoch=_LONG,
-    seq=_LONG,
-    created_at=_TIME,
-    write_class=_TEXT,
-    state=_TEXT,
-    base_lamport=_LONG,
-    base_peer=_TEXT,
-    fingerprint=_BYTES,
-    meta=_TEXT,
-    model=_TEXT,
+HEADER: Final = columns(
+    "owner string, origin_epoch bigint, seq bigint, created_at timestamp, write_class string, "
+    "state string, base_lamport bigint, base_peer string, fingerprint binary, meta string, "
+    "model string"
 )
-"""What stands in the envelope's bytes besides; `model` is empty but for vectors."""
+"""What only the envelope's bytes say. `model` is empty except for vectors."""
 
-ENVELOPE: Final = joined(LOG, HEADER, _struct(problem=_TEXT))
-"""What the source gives with `columns=envelope`; `problem` says why the rest could not be read."""
+ENVELOPE: Final = joined(LOG, HEADER, columns("problem string"))
+"""What the source gives with `columns=envelope`. `problem` says why the bytes could not be read."""
 
-BRONZE: Final = joined(LOG, HEADER, _struct(family=_TEXT, batch=_LONG, day=DateType()))
+BRONZE: Final = joined(LOG, HEADER, columns("family string, batch bigint, day date"))
 """Every envelope once, with the place where it was first seen."""
-BRONZE_PARTITIONS: Final = ("day",)
 
-SIGHTINGS: Final = joined(PLACE, _struct(id=_TEXT, recorded_at=_TIME, batch=_LONG))
+SIGHTINGS: Final = joined(PLACE, columns("id string, recorded_at timestamp, batch bigint"))
 """Where envelopes that bronze has were seen again."""
 
 QUARANTINE: Final = joined(
     PLACE,
-    _struct(id=_TEXT, reason=_TEXT, detail=_TEXT, raw=_BYTES, recorded_at=_TIME, batch=_LONG),
+    columns(
+        "id string, reason string, detail string, raw binary, recorded_at timestamp, batch bigint"
+    ),
 )
 """What could not be read or may not be folded, with the reason and the bytes."""
 
-_VERSION: Final = _struct(lamport=_LONG, peer=_TEXT, id=_TEXT)
-_ROW: Final = joined(_VERSION, _struct(updated_at=_TIME, tombstone=_BOOL))
-
-STATE: Final = joined(_struct(mesh=_TEXT, key=_TEXT, value=_TEXT), _ROW)
-MEMORY: Final = joined(_struct(mesh=_TEXT, owner=_TEXT, key=_TEXT, value=_TEXT, tags=_TEXTS), _ROW)
-FILES: Final = joined(
-    _struct(mesh=_TEXT, owner=_TEXT, path=_TEXT, sha256=_TEXT, size=_LONG, content=_BYTES), _ROW
-)
-VECTORS: Final = joined(
-    _struct(
-        mesh=_TEXT,
-        owner=_TEXT,
-        key=_TEXT,
-        model=_TEXT,
-        content=_TEXT,
-        metadata=_TEXT,
-        embedding=_BYTES,
-    ),
-    _ROW,
-    _struct(live=_BOOL),
-)
-MODELS: Final = _struct(
-    id=_TEXT, provider=_TEXT, name=_TEXT, version=_TEXT, dim=_INT, quantization=_TEXT
-)
-TASKS: Final = joined(
-    _struct(
-        mesh=_TEXT,
-        task=_TEXT,
-        known=_BOOL,
-        title=_TEXT,
-        description=_TEXT,
-        created_by=_TEXT,
-        created_at=_TIME,
-        status=_TEXT,
-        generation=_LONG,
-        holder_lamport=_LONG,
-        holder_peer=_TEXT,
-        holder_id=_TEXT,
-        claimed_at=_TIME,
-        ended_lamport=_LONG,
-        ended_peer=_TEXT,
-        ended_id=_TEXT,
-        ended_at=_TIME,
-    ),
-    _VERSION,
-    _struct(updated_at=_TIME),
-)
-TASK_EVENTS: Final = joined(
-    _struct(mesh=_TEXT, task=_TEXT),
-    _VERSION,
-    _struct(
-        kind=_TEXT,
-        generation=_LONG,
-        event=_TEXT,
-        event_time=_TIME,
-        against_lamport=_LONG,
-        against_peer=_TEXT,
-        against_id=_TEXT,
-        title=_TEXT,
-        description=_TEXT,
-    ),
-)
-FACTS: Final = joined(
-    _struct(
-        mesh=_TEXT,
-        subject=_TEXT,
-        predicate=_TEXT,
-        object=_TEXT,
-        objects=_TEXTS,
-        meta=_TEXT,
-    ),
-    _VERSION,
-    _struct(created_at=_TIME),
-)
-MESSAGES: Final = _struct(
-    mesh=_TEXT,
-    kind=_TEXT,
-    ref=_TEXT,
-    sender=_TEXT,
-    priority=_TEXT,
-    reply_to=_TEXT,
-    content_type=_TEXT,
-    content=_BYTES,
-    meta=_TEXT,
-    lamport=_LONG,
-    id=_TEXT,
-    created_at=_TIME,
-)
-"""`kind` and `ref` say where a message was to go. Who has read it, only the readers' nodes know."""
+_VERSION: Final = columns("lamport bigint, peer string, id string")
+_CHANGED: Final = joined(_VERSION, columns("updated_at timestamp, tombstone boolean"))
 
 SILVER: Final[dict[str, StructType]] = {
-    "state": STATE,
-    "memory": MEMORY,
-    "files": FILES,
-    "vectors": VECTORS,
-    "models": MODELS,
-    "tasks": TASKS,
-    "task_events": TASK_EVENTS,
-    "facts": FACTS,
-    "messages": MESSAGES,
+    "state": joined(columns("mesh string, key string, value string"), _CHANGED),
+    "memory": joined(
+        columns("mesh string, owner string, key string, value string, tags array<string>"),
+        _CHANGED,
+    ),
+    "files": joined(
+        columns(
+            "mesh string, owner string, path string, sha256 string, size bigint, content binary"
+        ),
+        _CHANGED,
+    ),
+    "vectors": joined(
+        columns(
+            "mesh string, owner string, key string, model string, content string, "
+            "metadata string, embedding binary"
+        ),
+        _CHANGED,
+        columns("live boolean"),
+    ),
+    "models": columns(
+        "id string, provider string, name string, version string, dim int, quantization string"
+    ),
+    "tasks": joined(
+        columns(
+            "mesh string, task string, known boolean, title string, description string, "
+            "created_by string, created_at timestamp, status string, generation bigint, "
+            "holder_lamport bigint, holder_peer string, holder_id string, claimed_at timestamp, "
+            "ended_lamport bigint, ended_peer string, ended_id string, ended_at timestamp"
+        ),
+        _VERSION,
+        columns("updated_at timestamp"),
+    ),
+    "task_events": joined(
+        columns("mesh string, task string"),
+        _VERSION,
+        columns(
+            "kind string, generation bigint, event string, event_time timestamp, "
+            "against_lamport bigint, against_peer string, against_id string, title string, "
+            "description string"
+        ),
+    ),
+    "facts": joined(
+        columns(
+            "mesh string, subject string, predicate string, object string, "
+            "objects array<string>, meta string"
+        ),
+        _VERSION,
+        columns("created_at timestamp"),
+    ),
+    # `kind` and `ref` say where a message was to go. Who has read it, only the readers' nodes know.
+    "messages": columns(
+        "mesh string, kind string, ref string, sender string, priority string, reply_to string, "
+        "content_type string, content binary, meta string, lamport bigint, id string, "
+        "created_at timestamp"
+    ),
 }
-"""What a node would hold: its rows without what is true of one node only."""
+"""The tables of a node, without the columns that are true of one node only."""
 
 SILVER_STORED: Final[dict[str, StructType]] = {
-    name: joined(columns, _struct(bucket=_INT)) for name, columns in SILVER.items()
+    name: joined(table, columns("bucket int")) for name, table in SILVER.items()
 }
-"""As the tables hold it: with the bucket of the key, by which files are sorted and compacted."""
+"""Silver as its files hold it: with the bucket of the key, by which files are sorted and compacted.
+"""
 
 KEYS: Final[dict[str, tuple[str, ...]]] = {
     "state": ("mesh", "key"),
@@ -212,7 +180,7 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     "facts": ("id",),
     "messages": ("id",),
 }
-"""What a row of each is about."""
+"""By silver table: the columns that say which thing a row is about."""
 
 FAMILY_OF: Final[dict[str, str]] = {
     "state": "state",
@@ -225,4 +193,4 @@ FAMILY_OF: Final[dict[str, str]] = {
     "facts": "fact",
     "messages": "message",
 }
-"""The family of envelopes that each table is made of."""
+"""By silver table: the family of envelopes that it is made of."""

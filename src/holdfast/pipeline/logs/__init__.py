@@ -1,1 +1,8 @@
-"""Every kind of log as Arrow batches."""
+"""Logs, wherever they are, as Arrow batches with the same columns.
+
+`log.py` says what a log is and opens one by its location. One module for each kind: `http.py` a
+node that answers, `broker.py` a mesh at a broker, `disk.py` a home or a backup, `export.py` an
+export. `arrow.py` makes the columns of a log, `unpack.py` adds what stands in the bytes of the
+envelopes. Nothing here starts Spark: tasks of Spark, plans and status all read logs through this
+room.
+"""

@@ -1,7 +1,7 @@
 """The columns of a log as Arrow, as every kind of log gives them.
 
-All of it works on whole columns: ids are written as digits all together, and cut where the dashes
-of their text stand.
+Everything works on whole columns: all ids of a batch become hex digits in one step, and the dashes
+of their text are put between by copying columns of digits.
 """
 
 from __future__ import annotations
@@ -14,39 +14,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.pipeline.lake import schema
 from holdfast.rules.errors import StoreCorrupt
 from holdfast.rules.rows import Columns
 from holdfast.storage.sqlite.log_columns import SEPARATOR, Joined
 
-TIME: Final = pa.timestamp("us", tz="UTC")
-"""As Spark keeps times; a log has milliseconds."""
-
-LOG: Final = pa.schema(
-    {
-        "log": pa.string(),
-        "epoch": pa.int64(),
-        "offset": pa.int64(),
-        "id": pa.string(),
-        "mesh": pa.string(),
-        "op": pa.string(),
-        "entity": pa.string(),
-        "origin": pa.string(),
-        "lamport": pa.int64(),
-        "recorded_at": TIME,
-        "raw": pa.binary(),
-    }
-)
-"""`schema.LOG`, as Arrow says it."""
+LOG: Final = schema.arrow_schema(schema.LOG)
+TIME: Final = LOG.field("recorded_at").type
+"""Microseconds, as Spark keeps times; a log has milliseconds."""
 
 _Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _ID_BYTES: Final = 16
 _TEXT_CHARS: Final = 36
 _GROUPS: Final = ((0, 8, 0), (9, 13, 8), (14, 18, 12), (19, 23, 16), (24, 36, 20))
-"""Where digits stand in the text, and where they begin among the 32."""
+"""Of each group of digits: where it begins and ends in the text, and its first of the 32 digits."""
 
 
 def uuid_texts(ids: bytes | memoryview | pa.Buffer) -> pa.Array:
-    """The ids that lie in a buffer one after the other, as canonical text."""
+    """The ids that lie in a buffer one after another, as canonical text."""
     digits = np.frombuffer(hexlify(ids), dtype=np.uint8).reshape(-1, 2 * _ID_BYTES)
     rows = len(digits)
     text = np.full((rows, _TEXT_CHARS), ord("-"), dtype=np.uint8)
@@ -57,7 +42,7 @@ def uuid_texts(ids: bytes | memoryview | pa.Buffer) -> pa.Array:
 
 
 def times(milliseconds: pa.Array) -> pa.Array:
-    """Numbers of milliseconds as times. One that cannot be a time raises ArrowInvalid."""
+    """Milliseconds since 1970 as times. A number that cannot be a time raises ArrowInvalid."""
     return milliseconds.cast(pa.timestamp("ms", tz="UTC")).cast(TIME)
 
 
@@ -66,7 +51,9 @@ def place_columns(log: str, epoch: int, rows: int) -> list[pa.Array]:
 
 
 def from_joined(log: str, epoch: int, joined: Joined) -> pa.RecordBatch:
-    """A batch of entries that SQLite joined; damage is told, never guessed around."""
+    """A batch from columns that SQLite joined into texts. Raises StoreCorrupt if they do not have
+    exactly the expected number of values, instead of guessing which belong together.
+    """
     expected = np.arange(joined.start, joined.start + joined.rows, dtype=np.int64)
     texts = [_texts(part) for part in (joined.mesh, joined.op, joined.entity, joined.origin)]
     lamport, recorded_at = _numbers(joined.lamport), _numbers(joined.recorded_at)
@@ -101,39 +88,35 @@ def from_joined(log: str, epoch: int, joined: Joined) -> pa.RecordBatch:
 
 
 def from_columns(log: str, epoch: int, columns: Columns) -> pa.RecordBatch:
-    """A batch of entries that were read through a filter."""
+    """A batch from lists of column values, as a filtered read gives them."""
     if any(len(id) != _ID_BYTES for id in columns.id):
         raise StoreCorrupt("the log holds an id that has not 16 bytes")
     return from_lists(log, epoch, columns, uuid_texts(b"".join(columns.id)))
 
 
 def from_lists(log: str, epoch: int, columns: Columns, ids: pa.Array) -> pa.RecordBatch:
+    """A batch from lists of column values, with ids that are text already."""
+
     def array(values: Sequence[object], name: str) -> pa.Array:
         return pa.array(values, LOG.field(name).type)
 
-    return pa.RecordBatch.from_arrays(
-        [
-            *place_columns(log, epoch, len(columns.offset)),
-            array(columns.offset, "offset"),
-            ids,
-            array(columns.mesh, "mesh"),
-            array(columns.op, "op"),
-            array(columns.entity, "entity"),
-            array(columns.origin, "origin"),
-            array(columns.lamport, "lamport"),
-            times(pa.array(columns.recorded_at, pa.int64())),
-            array(columns.raw, "raw"),
-        ],
-        schema=LOG,
-    )
+    arrays = [
+        *place_columns(log, epoch, len(columns.offset)),
+        array(columns.offset, "offset"),
+        ids,
+        *(array(getattr(columns, name), name) for name in LOG.names[4:9]),
+        times(pa.array(columns.recorded_at, pa.int64())),
+        array(columns.raw, "raw"),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=LOG)
 
 
 def in_order(offsets: pa.Array, start: int, stop: int) -> bool:
-    """Do they grow, and lie in [start, stop)?"""
-    found = offsets.to_numpy()
-    if not len(found):
+    """Whether the offsets grow and lie in [start, stop)."""
+    numbers = offsets.to_numpy()
+    if not len(numbers):
         return True
-    return bool(start <= found[0] and found[-1] < stop and (np.diff(found) > 0).all())
+    return bool(start <= numbers[0] and numbers[-1] < stop and (np.diff(numbers) > 0).all())
 
 
 def _texts(joined: str) -> pa.Array:
@@ -141,7 +124,7 @@ def _texts(joined: str) -> pa.Array:
 
 
 def _numbers(joined: str) -> _Numbers:
-    """None at all if one of them is no number: whoever asks counts them."""
+    """The numbers in a text; an empty array if one is not a number, which fails the count check."""
     try:
         return np.fromstring(joined, dtype=np.int64, sep=",")
     except ValueError:

@@ -1,14 +1,14 @@
-"""The log of a mesh at its broker: everything that was handed in there, in the order of its seqs.
+"""The log of a mesh at its broker: everything that members handed in, in the order of its numbers.
 
     broker+https://hub:7421/MESH
 
-Whoever reads is a member with the grant `audit`, known by its key as in every other call: both
-sides say hello, the broker proves the key on its card, and then the call bears a session. The key
-is read from a file where the log is opened, and goes nowhere else.
+The reader is a member with the grant `audit` and proves its key as in every other call: both sides
+say hello, the broker proves the key on its card, and then each call carries a session. The key is
+read from a file where the log is opened, and goes nowhere else.
 
-A broker forgets single messages when they had their time, so its offsets have holes. Those that
-were there before a reader came are passed over. Of those that came afterwards the broker tells, and
-they are an error, until the reader says that it knows.
+A broker removes single messages when they expire, so its offsets have gaps. Gaps from before the
+reader registered are skipped. Later ones the broker reports, and they are an error until the reader
+says that it knows of them.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from holdfast.storage.sqlite.snapshot_copy import open_read_only
 
 T = TypeVar("T")
 
-_US: Final = "pipeline"
-"""What we say that we are called. A broker knows members by their keys."""
+_PEER: Final = "pipeline"
+"""The name in our hello. A broker knows members by their keys, not by this name."""
 _NO_KEY: Final = "name the home of a member, or a file with its key: the option key_file"
 
 
@@ -46,29 +46,29 @@ class BrokerLog(ServedLog):
         super().__init__(location, options)
         self._url, self._mesh = _parts_of(location)
         self._key = _key_path(options)
-        self._calls_made: BrokerClient | None = None
+        self._opened_client: BrokerClient | None = None
         self._known = 0
-        """What was lost up to here has been told, to whoever asked for our place."""
+        """The caller of `place` has heard of what was lost up to this offset."""
 
     def place(self) -> LogBounds:
-        found = self._stands()
-        if found.lost is not None:
-            self._known = max(self._known, found.lost.last)
-        return found
+        bounds = self._bounds()
+        if bounds.lost is not None:
+            self._known = max(self._known, bounds.lost.last)
+        return bounds
 
-    def _stands(self) -> LogBounds:
-        said = self._ask(_Said, "GET", self._at("log", self._as()))
-        name = self._options.get("name") or said.log
-        return LogBounds(name, said.epoch, said.first, said.head, said.lost)
+    def _bounds(self) -> LogBounds:
+        log = self._ask(_LogDocument, "GET", self._at("log", self._reader()))
+        name = self._options.get("name") or log.log
+        return LogBounds(name, log.epoch, log.first, log.head, log.lost)
 
     def register(self, consumer: str, start: int) -> None:
-        """From now on what goes unconfirmed is told. What we were told of already is forgiven; what
-        went since is Truncated.
+        """From now on the broker reports what it removes before this reader has confirmed it. What
+        `place` has reported is accepted; Truncated if more was lost since.
         """
-        # Whoever reads a range in another process does so under this name too.
+        # A task that reads a range in another process does so under this name too.
         self._options["consumer"] = consumer
-        asked = {"consumer": consumer, "from": start, "known": self._known}
-        lost = self._ask(_Reader, "POST", self._at("consumers"), asked).lost
+        request = {"consumer": consumer, "from": start, "known": self._known}
+        lost = self._ask(_Reader, "POST", self._at("consumers"), request).lost
         if lost is not None:
             raise Truncated(
                 f"{lost.rows} of the offsets {lost.first} to {lost.last} of the log at "
@@ -78,51 +78,51 @@ class BrokerLog(ServedLog):
             )
 
     def confirm(self, consumer: str, epoch: int, offset: int) -> None:
-        asked = {"consumer": consumer, "epoch": epoch, "offset": offset}
-        self._ask(_Reader, "POST", self._at("confirm"), asked)
+        request = {"consumer": consumer, "epoch": epoch, "offset": offset}
+        self._ask(_Reader, "POST", self._at("confirm"), request)
 
     def readers(self) -> dict[str, int]:
-        """Who reads this log by name, and up to where each has confirmed it."""
-        found = self._ask(_Readers, "GET", self._at("consumers")).consumers
-        return {one.name: one.frontier for one in found}
+        """By name of each reader of this log: the last offset that it has confirmed."""
+        readers = self._ask(_Readers, "GET", self._at("consumers")).consumers
+        return {reader.name: reader.frontier for reader in readers}
 
     def close(self) -> None:
         super().close()
-        if self._calls_made is not None:
-            self._calls_made.close()
+        if self._opened_client is not None:
+            self._opened_client.close()
 
     # --- one call ------------------------------------------------------------------------------
 
     def _ask(
         self, kind: type[T], method: str, path: str, document: dict[str, Any] | None = None
     ) -> T:
-        # All of them may be done twice.
-        return self._patiently(lambda: self._calls().ask(kind, method, path, document))
+        # None of these requests does harm if it is sent twice.
+        return self._retrying(lambda: self._client().ask(kind, method, path, document))
 
     @contextmanager
     def _ranged(
         self, place: LogBounds, start: int, stop: int, filter: Filter
     ) -> Iterator[Iterator[bytes]]:
-        # A filter only saves work, and a mesh at a broker is one mesh: everything is given.
-        query = [("from", start), ("to", stop), ("epoch", place.epoch), *self._as()]
+        # The filter is not sent: it only saves work, and everything here is of one mesh.
+        query = [("from", start), ("to", stop), ("epoch", place.epoch), *self._reader()]
         if self._known:
             query.append(("known", self._known))
-        with self._calls().streaming(self._at("range", query), ARROW) as pieces:
-            yield _renewing(pieces, self._calls().hello)
+        with self._client().streaming(self._at("range", query), ARROW) as pieces:
+            yield _renewing(pieces, self._client().hello)
 
-    def _calls(self) -> BrokerClient:
-        if self._calls_made is None:
-            us = (_US, lambda: _seed(self._key))
+    def _client(self) -> BrokerClient:
+        if self._opened_client is None:
+            us = (_PEER, lambda: _seed(self._key))
             card = self._options.get("card") or _card(self._url, self._mesh, self._key)
             if card is None and not self._url.startswith("http:"):
                 raise BadInput(
                     f"nothing says by which key the broker at {self._url} is known",
                     hint="give its card, which `holdfast broker status` shows: the option card",
                 )
-            self._calls_made = BrokerClient(self._url, card or card_shown(self._url, us), us)
-        return self._calls_made
+            self._opened_client = BrokerClient(self._url, card or card_shown(self._url, us), us)
+        return self._opened_client
 
-    def _as(self) -> list[tuple[str, Any]]:
+    def _reader(self) -> list[tuple[str, Any]]:
         consumer = self._options.get("consumer")
         return [("consumer", consumer)] if consumer else []
 
@@ -131,7 +131,7 @@ class BrokerLog(ServedLog):
         return f"{path}?{urlencode(query)}" if query else path
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _LogDocument(msgspec.Struct, frozen=True):
     log: str
     epoch: int
     first: int
@@ -150,7 +150,7 @@ class _Readers(msgspec.Struct, frozen=True):
 
 
 def _renewing(pieces: Iterator[bytes], hello: Callable[[], None]) -> Iterator[bytes]:
-    """A session may end between two ranges. Then the next try has a new one."""
+    """The same pieces. If the session has ended, a new one is made for the next try."""
     try:
         yield from pieces
     except NotTrusted as error:
@@ -162,7 +162,7 @@ def _renewing(pieces: Iterator[bytes], hello: Callable[[], None]) -> Iterator[by
 
 
 def _parts_of(location: str) -> tuple[str, str]:
-    """Where the broker is, and the mesh."""
+    """The broker's address and the mesh."""
     url, _, mesh = location.removeprefix(BROKER).rpartition("/")
     if not url or url.endswith("/"):
         raise BadInput(
@@ -172,14 +172,14 @@ def _parts_of(location: str) -> tuple[str, str]:
 
 
 def _key_path(options: dict[str, str]) -> Path:
-    said = options.get("keyfile")
-    if not said:
-        raise BadToken("a broker lets nobody read without a key", hint=_NO_KEY)
-    return Path(said)
+    path = options.get("keyfile")
+    if not path:
+        raise BadToken("nobody can read from a broker without a key", hint=_NO_KEY)
+    return Path(path)
 
 
 def _seed(path: Path) -> bytes:
-    """The secret itself. Nothing that is told of it holds any of it."""
+    """The secret key. No error message contains any of it."""
     file = HomePaths(path).identity if path.is_dir() else path
     try:
         with open(file, "rb") as opened:
@@ -195,7 +195,7 @@ def _seed(path: Path) -> bytes:
 
 
 def _card(url: str, mesh: str, path: Path) -> str | None:
-    """The card of the broker, if the home whose key we use shares the mesh there."""
+    """The broker's card, if the home whose key is used shares the mesh at this broker."""
     database = HomePaths(path).database
     if not database.is_file():
         return None

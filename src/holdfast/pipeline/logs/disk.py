@@ -1,7 +1,8 @@
-"""A log on the disk: of a home, while its daemon runs and writes, or of a backup.
+"""A log on the disk: of a home, also while its daemon runs and writes, or of a backup.
 
-Each batch is a read of its own, as when a node serves a range: a long read would keep the WAL from
-being reset. So the log may be truncated between two batches, and each looks at its bounds again.
+Each batch is a read transaction of its own, as when a node serves a range: a long one would keep
+the WAL from being reset. So the log may be truncated between two batches, and each batch checks
+the bounds again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from holdfast.node.home.opening import open_home
 from holdfast.node.log import serve
 from holdfast.node.recovery import backup_manifest
 from holdfast.pipeline.logs.arrow import from_columns, from_joined
-from holdfast.pipeline.logs.log import LogBounds, ReadableLog, check_range, open_log, reading
+from holdfast.pipeline.logs.log import LogBounds, OpenedLog, check_range, reading
 from holdfast.protocol.log_wire import Confirmation, Registration
 from holdfast.rules.errors import NewerSchema, StoreCorrupt
 from holdfast.rules.filters import EVERYTHING, Filter
@@ -31,19 +32,12 @@ from holdfast.storage.sqlite.snapshot_copy import ReadOnlyDatabase, open_immutab
 _Opening = Callable[[], AbstractContextManager[ReadOnlyDatabase]]
 
 
-class DiskLog:
-    """What a home and a backup share: a database that is looked into."""
+class DiskLog(OpenedLog):
+    """What a home and a backup share: a database that is read."""
 
     def __init__(self, location: str, options: dict[str, str], opening: _Opening) -> None:
-        self.location = location
-        self._options = options
+        super().__init__(location, options)
         self._opening = opening
-
-    def __reduce__(self) -> tuple[Callable[..., ReadableLog], tuple[str, dict[str, str]]]:
-        return open_log, (self.location, self._options)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.location!r})"
 
     def place(self) -> LogBounds:
         with self.looked_at() as reader:
@@ -67,15 +61,6 @@ class DiskLog:
                 yield batch
             start = upto + 1
 
-    def register(self, consumer: str, start: int) -> None:
-        """A copy keeps everything, for everybody."""
-
-    def confirm(self, consumer: str, epoch: int, offset: int) -> None:
-        """Nothing will be removed here."""
-
-    def close(self) -> None:
-        """Nothing is held between two reads."""
-
     def _place(self, reader: ReadOnlyDatabase) -> LogBounds:
         name = self._options.get("name") or reader.peer_name()
         if not name:
@@ -84,7 +69,7 @@ class DiskLog:
 
     @contextmanager
     def looked_at(self) -> Iterator[ReadOnlyDatabase]:
-        """One state of the whole database, for as long as the context is held."""
+        """The database in one consistent state, for the length of the block."""
         with self._opening() as reader:
             if reader.schema() > migrations.LATEST:
                 raise NewerSchema(
@@ -95,7 +80,7 @@ class DiskLog:
 
 
 class HomeLog(DiskLog):
-    """The log of a home, whoever else works in it. Its readers are registered in it."""
+    """The log of a home, which other processes may have open too. It knows its readers."""
 
     def __init__(self, location: str, path: Path, options: dict[str, str]) -> None:
         self._root = path
@@ -114,7 +99,7 @@ class HomeLog(DiskLog):
 
     @contextmanager
     def _engine(self) -> Iterator[NodeEngine]:
-        # For a moment only: a job that ends badly must not look like a home that was not closed.
+        # Opened only for one call: a job that is killed must not leave the home open.
         opened = open_home(self._root, nudges=False)
         try:
             yield opened.engine
@@ -123,14 +108,14 @@ class HomeLog(DiskLog):
 
 
 class BackupLog(DiskLog):
-    """The log as a backup has it."""
+    """The log in a backup."""
 
     def __init__(self, location: str, path: Path, options: dict[str, str]) -> None:
-        said = backup_manifest.read_manifest(path)
+        manifest = backup_manifest.read_manifest(path)
         database = path / backup_manifest.DATABASE
-        sizes = {file.path: file.size for file in said.files}
+        sizes = {file.path: file.size for file in manifest.files}
         if not database.is_file() or database.stat().st_size != sizes[backup_manifest.DATABASE]:
-            # Its hash would be surer and means to read it all; what is damaged inside shows later.
+            # Checking the hash would mean to read all of it; damage inside is found when read.
             raise StoreCorrupt(
                 f"the database in {location} is not the one that was backed up",
                 hint="use another backup",
@@ -141,14 +126,14 @@ class BackupLog(DiskLog):
 def _joined(
     reader: ReadOnlyDatabase, start: int, stop: int, *, light: bool
 ) -> tuple[Joined | None, bool]:
-    """The next entries, and whether a light read is worth a try for those after them."""
-    asked = (reader.connection, start, stop, SOURCE_BATCH_ROWS, SOURCE_BATCH_BYTES)
-    found = log_joined_lightly(*asked) if light else None
-    return (log_joined(*asked), False) if found is None else (found, True)
+    """The next entries, and whether the light query should be tried again for the next ones."""
+    query = (reader.connection, start, stop, SOURCE_BATCH_ROWS, SOURCE_BATCH_BYTES)
+    rows = log_joined_lightly(*query) if light else None
+    return (log_joined(*query), False) if rows is None else (rows, True)
 
 
 def _whole(place: LogBounds, start: int, joined: Joined | None) -> tuple[pa.RecordBatch, int]:
-    """A batch, and how far it goes."""
+    """A batch, and its last offset."""
     if joined is None:
         raise StoreCorrupt("the log has a gap")
     return from_joined(place.log, place.epoch, joined), start + joined.rows - 1
@@ -157,7 +142,7 @@ def _whole(place: LogBounds, start: int, joined: Joined | None) -> tuple[pa.Reco
 def _filtered(
     reader: ReadOnlyDatabase, place: LogBounds, start: int, stop: int, filter: Filter
 ) -> tuple[pa.RecordBatch | None, int]:
-    """The next batch, if anything passes, and how far was looked."""
+    """The next batch, None if no entry passes the filter, and the last offset that was examined."""
     columns = reader.log_columns(start, stop, SOURCE_BATCH_ROWS, SOURCE_BATCH_BYTES, filter)
     batch = from_columns(place.log, place.epoch, columns) if columns.offset else None
     return batch, columns.upto

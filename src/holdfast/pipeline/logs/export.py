@@ -1,13 +1,13 @@
 """The log in an export: its last lines, in the order of their offsets.
 
 The file is checked from end to end once, where the work is planned. After that a range is found by
-halving: a look at the line after any place in the file says whether the range begins before or
-after it. So tasks that read parts of one export do not read each other's.
+binary search: the line after any place in the file says whether the range begins before or after
+it. So a task that reads one part of an export does not read the other parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.pipeline.logs.arrow import from_lists, in_order
-from holdfast.pipeline.logs.log import LogBounds, ReadableLog, check_range, open_log, reading
+from holdfast.pipeline.logs.log import LogBounds, OpenedLog, check_range, reading
 from holdfast.protocol.export_lines import Header, LogLine, Trailer, check_file
 from holdfast.rules.errors import BadInput, BadValue, HoldfastError, StoreFailed
 from holdfast.rules.filters import EVERYTHING, Filter
@@ -30,7 +30,7 @@ _BAD: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class _Kind(msgspec.Struct):
-    """As much of a line as says whether it is one of the log, and which."""
+    """The part of a line that says whether it is an entry of the log, and which."""
 
     kind: str = ""
     offset: int = 0
@@ -39,23 +39,16 @@ class _Kind(msgspec.Struct):
 _kind: Final = msgspec.json.Decoder(_Kind)
 
 
-class ExportLog:
+class ExportLog(OpenedLog):
     """The log in a JSONL export."""
 
     def __init__(self, location: str, path: Path, options: dict[str, str]) -> None:
-        self.location = location
+        super().__init__(location, options)
         self._path = path
-        self._options = options
         self._checked: tuple[tuple[int, int, int], LogBounds] | None = None
 
-    def __reduce__(self) -> tuple[Callable[..., ReadableLog], tuple[str, dict[str, str]]]:
-        return open_log, (self.location, self._options)
-
-    def __repr__(self) -> str:
-        return f"ExportLog({self.location!r})"
-
     def place(self) -> LogBounds:
-        """Reads the whole file, once as long as it stays the same."""
+        """Reads and checks the whole file, again only if it has changed."""
         with self._open() as file:
             status = self._path.stat()
             state = (status.st_ino, status.st_size, status.st_mtime_ns)
@@ -92,15 +85,6 @@ class ExportLog:
                 if batch.num_rows:
                     yield batch
 
-    def register(self, consumer: str, start: int) -> None:
-        """A file keeps everything, for everybody."""
-
-    def confirm(self, consumer: str, epoch: int, offset: int) -> None:
-        """Nothing will be removed here."""
-
-    def close(self) -> None:
-        """Nothing is held between two reads."""
-
     def _open(self) -> BinaryIO:
         try:
             return self._path.open("rb")
@@ -123,7 +107,7 @@ class ExportLog:
 
 
 def _tail(file: BinaryIO) -> tuple[int, Trailer]:
-    """The last line, and where it begins."""
+    """Where the last line begins, and what it says."""
     size = file.seek(0, 2)
     begin = max(0, size - _TAIL_BYTES)
     file.seek(begin)
@@ -137,7 +121,7 @@ def _tail(file: BinaryIO) -> tuple[int, Trailer]:
 
 
 def _find(file: BinaryIO, start: int, end: int) -> None:
-    """Goes to the first line of the log from `start` on, or to the end of the lines."""
+    """Seeks to the first entry with an offset of `start` or more, or to the end of the lines."""
     low, high = 0, end  # the line begins in [low, high]
     while low < high:
         middle = (low + high) // 2
@@ -150,7 +134,7 @@ def _find(file: BinaryIO, start: int, end: int) -> None:
 
 
 def _line_from(file: BinaryIO, place: int, end: int) -> tuple[int, _Kind]:
-    """The first line that begins at or after a place in the file."""
+    """The first line that begins at or after a byte of the file, and where it begins."""
     begin = 0
     if place:
         file.seek(place - 1)
@@ -165,7 +149,7 @@ def _line_from(file: BinaryIO, place: int, end: int) -> tuple[int, _Kind]:
 
 
 def _take(file: BinaryIO, stop: int, end: int) -> list[LogLine]:
-    """The next lines up to an offset, as many as make a batch."""
+    """The next entries before the offset `stop`, at most one batch."""
     taken: list[LogLine] = []
     size = 0
     while len(taken) < SOURCE_BATCH_ROWS and size < SOURCE_BATCH_BYTES and file.tell() < end:
@@ -189,19 +173,19 @@ def _passes(filter: Filter, line: LogLine) -> bool:
 
 
 def _batch(place: LogBounds, lines: list[LogLine]) -> pa.RecordBatch:
-    says = [line.says for line in lines]
+    # `says` repeats for people what the bytes say; `unpack` compares the two.
+    headers = [line.says for line in lines]
     columns = Columns(
         offset=[line.offset for line in lines],
         id=[],
-        mesh=[said.mesh for said in says],
-        op=[said.op for said in says],
-        entity=[said.entity for said in says],
-        origin=[said.origin for said in says],
-        lamport=[said.lamport for said in says],
+        mesh=[header.mesh for header in headers],
+        op=[header.op for header in headers],
+        entity=[header.entity for header in headers],
+        origin=[header.origin for header in headers],
+        lamport=[header.lamport for header in headers],
         recorded_at=[line.recorded_at for line in lines],
         raw=[line.raw for line in lines],
         upto=lines[-1].offset if lines else 0,
     )
-    # What is told for people; whoever unpacks the bytes compares the two.
-    ids = pa.array([said.id for said in says], pa.string())
+    ids = pa.array([header.id for header in headers], pa.string())
     return from_lists(place.log, place.epoch, columns, ids)

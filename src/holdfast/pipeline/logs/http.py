@@ -1,8 +1,8 @@
-"""Logs that are read over HTTP as Arrow: that of a node, here, and that of a broker.
+"""Logs that are read over HTTP as Arrow: that of a node here, that of a broker in `broker.py`.
 
-A stream is believed only with its end mark, and each batch only if its offsets are in order. When
-the node does not answer, or the line breaks in the middle, it is asked again from the first offset
-that did not arrive, after a wait that grows.
+A stream counts as complete only with its end mark, and each batch only if its offsets are in order.
+When the server does not answer, or the connection breaks in the middle, the reader asks again from
+the first offset that did not arrive, after a wait that grows.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from pyarrow import ipc
 from holdfast.pipeline.logs.arrow import LOG, TIME, in_order, place_columns, uuid_texts
 from holdfast.pipeline.logs.log import (
     LogBounds,
-    ReadableLog,
+    OpenedLog,
     check_range,
     located,
-    open_log,
     reading,
 )
 from holdfast.protocol.log_wire import ARROW, Confirmation, Registration
@@ -53,35 +52,29 @@ _FORMAT: Final = b"1"
 _END_MARK: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _WIRE: Final = tuple(LOG.names[2:])
 _AGAIN: Final = (Unreachable, TooMany)
-"""What passes by itself, or may."""
+"""Errors that may pass by themselves: the request is sent again."""
 
 
-class ServedLog(ABC):
-    """A log that somebody serves: asked patiently, and believed only when whole."""
+class ServedLog(OpenedLog, ABC):
+    """A log behind a server: requests are repeated, and only complete answers count."""
 
     def __init__(self, location: str, options: dict[str, str]) -> None:
-        self.location = location
-        self._options = options
+        super().__init__(location, options)
         self._retries = _retries(options)
         self._closed = threading.Event()
 
-    def __reduce__(self) -> tuple[Callable[..., ReadableLog], tuple[str, dict[str, str]]]:
-        return open_log, (self.location, self._options)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.location!r})"
-
     def place(self) -> LogBounds:
-        return self._stands()
+        return self._bounds()
 
     @abstractmethod
-    def _stands(self) -> LogBounds: ...
+    def _bounds(self) -> LogBounds:
+        """Asks the server where the log begins and ends."""
 
     @abstractmethod
     def _ranged(
         self, place: LogBounds, start: int, stop: int, filter: Filter
     ) -> AbstractContextManager[Iterator[bytes]]:
-        """The answer with these entries, piece by piece; it is left behind in any case."""
+        """Requests these entries; gives the pieces of the answer and closes it in any case."""
 
     def batches(
         self, epoch: int, start: int, stop: int, filter: Filter = EVERYTHING
@@ -90,7 +83,7 @@ class ServedLog(ABC):
             return
         name = self._options.get("name", "")
         with reading(name, self.location, epoch, start, stop):
-            place = self._stands()
+            place = self._bounds()
         name = place.log
         with reading(name, self.location, epoch, start, stop):
             # A node cuts a range at its head, and within an epoch the head only grows.
@@ -106,18 +99,19 @@ class ServedLog(ABC):
             except HoldfastError as error:
                 failures += 1
                 if failures > self._retries or not isinstance(error, _AGAIN):
-                    # From where on it is missing: what came before was given.
+                    # Names only the offsets that did not arrive: the caller has the others.
                     raise located(error, name, self.location, epoch, start, stop) from error
             self._pause(failures)
 
     def close(self) -> None:
         self._closed.set()
 
-    def _patiently(self, ask: Callable[[], T]) -> T:
+    def _retrying(self, request: Callable[[], T]) -> T:
+        """Sends a request that may be sent twice, again after each passing error."""
         failures = 0
         while True:
             try:
-                return ask()
+                return request()
             except _AGAIN:
                 failures += 1
                 if failures > self._retries:
@@ -125,14 +119,14 @@ class ServedLog(ABC):
             self._pause(failures)
 
     def _pause(self, failures: int) -> None:
-        """Waits before the next try, unless nobody wants it any more."""
+        """Waits before the next try. Unreachable if the log is closed meanwhile."""
         if self._closed.wait(backoff_ms(failures, random.random()) / SECOND_MS):
             raise Unreachable(f"{self.location} was not asked again: its log was closed")
 
     def _stream(
         self, place: LogBounds, start: int, stop: int, filter: Filter
     ) -> Iterator[pa.RecordBatch]:
-        # Left in any case: else the connection would wait for somebody to read the rest.
+        # Closed in any case: otherwise the connection would wait for the rest to be read.
         with self._ranged(place, start, stop, filter) as pieces:
             body = _Body(pieces)
             try:
@@ -158,16 +152,16 @@ class NodeLog(ServedLog):
         super().__init__(location, options)
         self._client = Client(location, token=_token(options), context=_context(options))
 
-    def _stands(self) -> LogBounds:
-        said = self.get("/v1/log").json(_Said)
-        return LogBounds(self._options.get("name") or said.peer, said.epoch, said.first, said.head)
+    def _bounds(self) -> LogBounds:
+        log = self.get("/v1/log").json(_LogDocument)
+        return LogBounds(self._options.get("name") or log.peer, log.epoch, log.first, log.head)
 
     def register(self, consumer: str, start: int) -> None:
         self._post("/v1/consumers", Registration(consumer=consumer, start=start))
 
     def confirm(self, consumer: str, epoch: int, offset: int) -> None:
-        told = Confirmation(consumer=consumer, offset=offset, epoch=epoch)
-        self._post("/v1/facts/confirm", told)
+        confirmation = Confirmation(consumer=consumer, offset=offset, epoch=epoch)
+        self._post("/v1/facts/confirm", confirmation)
 
     def close(self) -> None:
         super().close()
@@ -176,15 +170,15 @@ class NodeLog(ServedLog):
     def get(
         self, path: str, *, bytes_max: int = BODY_BYTES_MAX, read_ms: int | None = None
     ) -> HttpAnswer:
-        """What else the node can be asked, with the same patience."""
-        return self._patiently(
+        """Any other GET to the node, with the same retries."""
+        return self._retrying(
             lambda: self._client.call("GET", path, bytes_max=bytes_max, read_ms=read_ms)
         )
 
     def _post(self, path: str, body: msgspec.Struct) -> None:
         raw = msgspec.json.encode(body)
-        # Both may be done twice.
-        self._patiently(lambda: self._client.call("POST", path, body=raw))
+        # To register or confirm twice does no harm.
+        self._retrying(lambda: self._client.call("POST", path, body=raw))
 
     def _ranged(
         self, place: LogBounds, start: int, stop: int, filter: Filter
@@ -194,7 +188,7 @@ class NodeLog(ServedLog):
         return closing(self._client.stream("GET", path, headers={"Accept": ARROW}))
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _LogDocument(msgspec.Struct, frozen=True):
     """What `GET /v1/log` answers."""
 
     peer: str
@@ -204,7 +198,7 @@ class _Said(msgspec.Struct, frozen=True):
 
 
 class _Body:
-    """An answer that arrives in pieces, as the file that Arrow reads."""
+    """The pieces of an answer as a file object for Arrow to read."""
 
     closed = False
 
@@ -230,14 +224,14 @@ class _Body:
         return read
 
     def is_whole(self) -> bool:
-        """Did it end as a stream does, and with it the answer?"""
+        """Whether the answer ended with the end mark of a stream and nothing after it."""
         return self._last == _END_MARK and not self.read()
 
     def readable(self) -> bool:
         return True
 
     def close(self) -> None:
-        """Whoever made the pieces ends them."""
+        """Nothing to do: the request that gives the pieces closes them."""
 
 
 def _next(stream: Any) -> pa.RecordBatch | None:
@@ -248,11 +242,11 @@ def _next(stream: Any) -> pa.RecordBatch | None:
 
 
 def _check_stream(schema: pa.Schema, epoch: int) -> None:
-    told = schema.metadata or {}
+    metadata = schema.metadata or {}
     # A column may be added at the end; anything else is another format.
-    if told.get(b"holdfast.format") != _FORMAT or tuple(schema.names[: len(_WIRE)]) != _WIRE:
+    if metadata.get(b"holdfast.format") != _FORMAT or tuple(schema.names[: len(_WIRE)]) != _WIRE:
         raise BadAnswer("the stream is not in the format that this Holdfast reads")
-    if told.get(b"holdfast.epoch") != str(epoch).encode():
+    if metadata.get(b"holdfast.epoch") != str(epoch).encode():
         raise BadAnswer("the stream is of another epoch than the one that was asked for")
 
 
@@ -269,6 +263,7 @@ def _batch(place: LogBounds, wire: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _terms(filter: Filter) -> Iterator[tuple[str, str]]:
+    """A filter as parameters of the query."""
     for name, values in (
         ("mesh", filter.meshes),
         ("subject", filter.subjects),
@@ -283,10 +278,10 @@ def _terms(filter: Filter) -> Iterator[tuple[str, str]]:
 
 
 def _retries(options: dict[str, str]) -> int:
-    said = options.get("retries", str(SOURCE_RETRIES))
-    if not said.isdecimal():
-        raise BadInput(f"retries {said!r} is not a number")
-    return int(said)
+    text = options.get("retries", str(SOURCE_RETRIES))
+    if not text.isdecimal():
+        raise BadInput(f"retries {text!r} is not a number")
+    return int(text)
 
 
 def _token(options: dict[str, str]) -> str | None:
@@ -304,7 +299,7 @@ def _token(options: dict[str, str]) -> str | None:
 
 
 def _context(options: dict[str, str]) -> ssl.SSLContext | None:
-    """None: the certificate must be vouched for, as in a browser."""
+    """The TLS context for `pin` or `ca`; None to trust the authorities of the system."""
     if "pin" in options:
         return _pinned(_digest(options["pin"]))
     if "ca" not in options:
@@ -315,23 +310,23 @@ def _context(options: dict[str, str]) -> ssl.SSLContext | None:
         raise BadInput(f"{options['ca']} holds no certificates: {error}") from None
 
 
-def _digest(said: str) -> bytes:
-    if Path(said).is_file():
-        return certificate_digest(Path(said))
+def _digest(pin: str) -> bytes:
+    if Path(pin).is_file():
+        return certificate_digest(Path(pin))
     try:
-        digest = bytes.fromhex(said.replace(":", ""))
+        digest = bytes.fromhex(pin.replace(":", ""))
     except ValueError:
         digest = b""
     if len(digest) != 32:
         raise BadInput(
-            f"pin {said!r} is neither a SHA-256 nor a file",
+            f"pin {pin!r} is neither a SHA-256 nor a file",
             hint="copy tls.crt from the home of that node and name the copy",
         )
     return digest
 
 
 def _pinned(digest: bytes) -> ssl.SSLContext:
-    """Takes one certificate and no other, on every connection."""
+    """A context that accepts exactly one certificate, on every connection."""
 
     class Pinned(ssl.SSLSocket):
         def do_handshake(self, block: bool = False) -> None:
@@ -340,7 +335,7 @@ def _pinned(digest: bytes) -> ssl.SSLContext:
             if shown is None or digest_of(shown) != digest:
                 raise ZoneNotTrusted(
                     "the node shows another certificate than the one that is pinned",
-                    hint="it may have been made anew, or somebody stands between",
+                    hint="the node may have a new certificate, or another machine answers for it",
                 )
 
     context = client_context()

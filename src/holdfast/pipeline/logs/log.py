@@ -4,16 +4,16 @@
     place = log.place()
     for batch in log.batches(place.epoch, place.first, place.head + 1): ...
 
-All of them give the same columns (`logs_arrow.LOG`), batch by batch. A range is given whole or ends
-in an error that names the log and the offsets: nothing is ever passed over.
+All of them give the same columns (`arrow.LOG`), batch by batch. A range is given whole or ends in
+an error that names the log and the offsets: no entry is ever left out silently.
 
-A log that is open can be sent to another process, which opens it anew. What it shows of itself
-names where it is and never the token.
+An open log can be pickled for another process, which opens it again. Its `repr` shows the location
+and never the token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
@@ -25,7 +25,7 @@ from holdfast.rules.errors import BadInput, EpochChanged, HoldfastError, PastEnd
 from holdfast.rules.filters import EVERYTHING, Filter
 
 BROKER: Final = "broker+"
-"""Stands before the address of a broker: it answers by HTTP too, and not as a node does."""
+"""The prefix of a broker's address, which would otherwise look like the address of a node."""
 _SCHEMES: Final = ("http://", "https://", "unix:")
 _KNOWN: Final = frozenset(
     {"token", "tokenfile", "keyfile", "card", "ca", "pin", "name", "retries", "consumer"}
@@ -33,16 +33,17 @@ _KNOWN: Final = frozenset(
 
 
 class LostOffsets(msgspec.Struct, frozen=True):
-    """So many of the offsets from `first` to `last` went before the reader had confirmed them."""
+    """Entries from `first` to `last` that a broker removed before the reader had confirmed them."""
 
     first: int
     last: int
     rows: int
+    """How many of these offsets were removed; the others are still there."""
 
 
 class LogBounds(msgspec.Struct, frozen=True):
-    """Whose log, in which epoch, and what it holds: from `first` up to `head`, which is one less
-    than `first` if it is empty.
+    """Name and epoch of a log, and the offsets that it holds: from `first` to `head`, both
+    included. `head` is one less than `first` if the log is empty.
     """
 
     log: str
@@ -50,7 +51,7 @@ class LogBounds(msgspec.Struct, frozen=True):
     first: int
     head: int
     lost: LostOffsets | None = None
-    """Of whoever reads it, where a log tells single entries; the others are still there."""
+    """What this reader has lost; only a broker removes single entries."""
 
 
 class ReadableLog(Protocol):
@@ -64,32 +65,54 @@ class ReadableLog(Protocol):
     def batches(
         self, epoch: int, start: int, stop: int, filter: Filter = EVERYTHING
     ) -> Iterator[pa.RecordBatch]:
-        """The entries with start <= offset < stop that pass the filter, all of them, in order.
+        """All entries with start <= offset < stop that pass the filter, in order.
 
-        Truncated, EpochChanged, PastEnd or Unreachable if that cannot be done; what was given until
-        then is right.
+        Truncated, EpochChanged, PastEnd or Unreachable if that is not possible; the batches that
+        were given before are right.
         """
 
     def register(self, consumer: str, start: int) -> None:
-        """From now on the log keeps what this reader has not confirmed, from `start` on. One that
-        is registered already stays as it is. Logs that nobody truncates know no readers.
+        """Asks the log to keep what this reader has not confirmed, from `start` on. A reader that
+        is registered already keeps its place. A log that is never truncated does nothing.
         """
 
     def confirm(self, consumer: str, epoch: int, offset: int) -> None:
-        """Everything up to the offset is kept elsewhere now."""
+        """Tells the log that this reader has everything up to the offset in safety."""
+
+    def close(self) -> None: ...
+
+
+class OpenedLog:
+    """What all kinds of logs share. Without more, a log is never truncated, so it knows no readers,
+    and it keeps nothing open between two reads.
+    """
+
+    def __init__(self, location: str, options: dict[str, str]) -> None:
+        self.location = location
+        self._options = options
+
+    def __reduce__(self) -> tuple[Callable[..., ReadableLog], tuple[str, dict[str, str]]]:
+        return open_log, (self.location, self._options)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.location!r})"
+
+    def register(self, consumer: str, start: int) -> None: ...
+
+    def confirm(self, consumer: str, epoch: int, offset: int) -> None: ...
 
     def close(self) -> None: ...
 
 
 def open_log(location: str, options: Mapping[str, str] | None = None) -> ReadableLog:
-    """The log at an address (`http://`, `https://`, `unix:`), of a mesh at a broker
-    (`broker+https://host:port/MESH`), in a home, a backup or an export.
+    """Opens the log of a node (`http://`, `https://`, `unix:`), of a mesh at a broker
+    (`broker+https://host:port/MESH`), of a home, a backup or an export.
 
-    Options, of nodes: `token` or `token_file`; `ca`, a file with the authority that vouches for the
-    node; `pin`, the SHA-256 of the node's certificate or a file with that certificate; `retries`.
-    Of brokers: `key_file`, the home of a member or a file with its key; `card`, the broker's;
-    `consumer`, as whom it is read; `retries`. Of all: `name`, which the log is given in place of
-    its own.
+    Options for nodes: `token` or `token_file`; `ca`, a file with the authority that signed the
+    node's certificate; `pin`, the SHA-256 of the node's certificate or a file with the certificate;
+    `retries`. For brokers: `key_file`, the home of a member or a file with its key; `card`, the
+    broker's card; `consumer`, the name of the reader; `retries`. For all: `name`, which replaces
+    the log's own name.
     """
     chosen = log_options(options or {})
     if location.startswith(BROKER):
@@ -118,16 +141,16 @@ def open_log(location: str, options: Mapping[str, str] | None = None) -> Readabl
 
 
 def log_options(given: Mapping[str, str]) -> dict[str, str]:
-    """Those that say how to reach a log, by their names in lower case without underscores."""
+    """The options that say how to reach a log, with names in lower case without underscores."""
     plain = {name.lower().replace("_", ""): text for name, text in given.items()}
     return {name: text for name, text in plain.items() if name in _KNOWN}
 
 
-# --- what all kinds of logs say in the same words ----------------------------------------------
+# --- errors that all kinds of logs raise alike --------------------------------------------------
 
 
 def check_range(place: LogBounds, epoch: int, start: int, stop: int) -> None:
-    """A range that the log holds from end to end, or the reason why not."""
+    """Raises the reason why the log does not hold the whole range, if it does not."""
     if epoch != place.epoch:
         raise EpochChanged(
             f"the log counts in epoch {place.epoch}, not {epoch}",
@@ -146,7 +169,7 @@ def check_range(place: LogBounds, epoch: int, start: int, stop: int) -> None:
 
 @contextmanager
 def reading(name: str, location: str, epoch: int, start: int, stop: int) -> Iterator[None]:
-    """Errors from here name the log and the offsets that were asked for."""
+    """Errors that are raised inside the block get the log and the offsets into their message."""
     try:
         yield
     except HoldfastError as error:
@@ -156,19 +179,14 @@ def reading(name: str, location: str, epoch: int, start: int, stop: int) -> Iter
 def located(
     error: HoldfastError, name: str, location: str, epoch: int, start: int, stop: int
 ) -> HoldfastError:
+    """The same error, with log and offsets in front of its message."""
     whose = f"log {name!r}" if name else "the log"
-    return prefixed(
-        error, f"offsets {start} to {stop - 1} in epoch {epoch} of {whose} at {location}"
-    )
+    where = f"offsets {start} to {stop - 1} in epoch {epoch} of {whose} at {location}"
+    return reworded(error, f"{where}: {error.message}")
 
 
-def prefixed(error: HoldfastError, what: str) -> HoldfastError:
-    """The same error, with what it is about in front."""
-    return retold(error, f"{what}: {error.message}")
-
-
-def retold(error: HoldfastError, message: str) -> HoldfastError:
-    """The same error in other words."""
+def reworded(error: HoldfastError, message: str) -> HoldfastError:
+    """The same error with another message."""
     if isinstance(error, Truncated):
         return Truncated(message, first_available=error.first_available, hint=error.hint)
     if isinstance(error, EpochChanged):

@@ -1,9 +1,9 @@
-"""What stands in the bytes of envelopes, as columns beside those of the log.
+"""Adds the columns that stand only in the bytes of envelopes to the columns of the log.
 
 The bytes are read and checked by the same code that lets them into a node (`rules.envelope`,
-`rules.bodies`). A row whose bytes cannot be read, or say something else than the log's own columns,
-stays as it is and bears a problem: an error's code and its message. An op that this version does
-not know is none; its envelope can be read all the same.
+`rules.bodies`). A row whose bytes cannot be read, or disagree with the log's own columns, stays as
+it is and gets a `problem`: the code and message of an error. An op that this version does not know
+is no problem; its envelope can be read all the same.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.pipeline.logs.arrow import LOG, TIME, uuid_texts
+from holdfast.pipeline.lake import schema
+from holdfast.pipeline.logs.arrow import LOG, uuid_texts
 from holdfast.rules.bodies import MessageSend, VectorDelete, VectorStore, decode_body
 from holdfast.rules.envelope import MAJOR, PROTOCOL, Envelope, decode
 from holdfast.rules.errors import BadEnvelope, BadStamp, HoldfastError, UnsupportedProtocol
@@ -24,39 +25,24 @@ from holdfast.rules.ids import id_text
 from holdfast.rules.limits import SECOND_MS, SOURCE_TIME_MS_MAX
 from holdfast.rules.message import check_fingerprint
 
-_HEADER: Final[dict[str, pa.DataType]] = {
-    "owner": pa.string(),
-    "origin_epoch": pa.int64(),
-    "seq": pa.int64(),
-    "created_at": TIME,
-    "write_class": pa.string(),
-    "state": pa.string(),
-    "base_lamport": pa.int64(),
-    "base_peer": pa.string(),
-    "fingerprint": pa.binary(),
-    "meta": pa.string(),
-    "model": pa.string(),
-}
-ENVELOPE: Final = pa.schema(
-    [*LOG, *(pa.field(name, kind) for name, kind in _HEADER.items()), ("problem", pa.string())]
-)
-"""`schema.ENVELOPE`, as Arrow says it."""
+_HEADER: Final = schema.arrow_schema(schema.HEADER)
+ENVELOPE: Final = schema.arrow_schema(schema.ENVELOPE)
 
 _TWICE: Final = ("id", "mesh", "op", "entity", "origin", "lamport")
-"""What the log keeps beside the bytes, to be looked for."""
+"""What the log has in columns of its own as well as in the bytes."""
 
 _fields: Final = attrgetter(
-    *("id", "mesh", "op", "entity", "origin", "lamport"),
+    *_TWICE,
     *("owner", "epoch", "seq", "created_at", "write_class", "state", "fingerprint", "base", "meta"),
 )
 _NOTHING: Final = (None,) * 15
 
 _Read = tuple[Envelope | None, str, str | None]
-"""The envelope, the model that it names, the problem."""
+"""The envelope, the model that it names, the problem; the envelope is None if there is one."""
 
 
 class _Beginning(msgspec.Struct, array_like=True):
-    """As much of an envelope as every version has."""
+    """The first fields of an envelope, which every version of the protocol has."""
 
     protocol: str
     version: str
@@ -66,13 +52,13 @@ _beginning: Final = msgspec.msgpack.Decoder(_Beginning)
 
 
 def decode_header(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows with what their bytes say."""
+    """The same rows, with the columns `schema.ENVELOPE`."""
     read = [_read(raw) for raw in batch.column("raw").to_pylist()]
     rows = [_NOTHING if envelope is None else _fields(envelope) for envelope, _, _ in read]
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(_NOTHING)
-    problems = _with_lies(batch, columns, [problem for _, _, problem in read])
+    problems = _with_mismatches(batch, columns, [problem for _, _, problem in read])
     owner, epoch, seq, created_at, write_class, state, fingerprint, base, meta = columns[6:]
-    found: list[Sequence[Any]] = [
+    values: list[Sequence[Any]] = [
         owner,
         epoch,
         seq,
@@ -85,11 +71,11 @@ def decode_header(batch: pa.RecordBatch) -> pa.RecordBatch:
         [text.decode() if text else None for text in meta],
         [model for _, model, _ in read],
     ]
-    arrays = [pa.array(values, kind) for values, kind in zip(found, _HEADER.values(), strict=True)]
+    arrays = [pa.array(part, kind) for part, kind in zip(values, _HEADER.types, strict=True)]
     bad = pa.array(problems, pa.string())
     if bad.null_count < len(bad):
         fine = bad.is_null()
-        # What a row with a problem says of itself is not to be used by mistake.
+        # The header of a row with a problem must not be used by mistake.
         arrays = [pc.if_else(fine, array, pa.scalar(None, array.type)) for array in arrays]
     return pa.RecordBatch.from_arrays([*batch.columns, *arrays, bad], schema=ENVELOPE)
 
@@ -109,7 +95,7 @@ def _read(raw: bytes) -> _Read:
 
 
 def _check(envelope: Envelope) -> None:
-    """What a node can keep and a table of the lake cannot."""
+    """Refuses what a node can keep and a table of the lake cannot."""
     if envelope.created_at >= SOURCE_TIME_MS_MAX:
         raise BadStamp(f"it was made {envelope.created_at} ms after 1970, as no clock can say")
     if envelope.meta and not envelope.meta.isascii():
@@ -120,32 +106,32 @@ def _check(envelope: Envelope) -> None:
 
 
 def _other_version(raw: bytes) -> HoldfastError | None:
-    """Another major version may have other fields: then that is the problem, not how they look."""
+    """The error of an envelope of another major version, which may have other fields; else None."""
     try:
-        said = _beginning.decode(raw)
+        start = _beginning.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    if said.protocol != PROTOCOL or said.version.partition(".")[0] == MAJOR:
+    if start.protocol != PROTOCOL or start.version.partition(".")[0] == MAJOR:
         return None
-    return UnsupportedProtocol(f"version {said.version!r} is not of major version {MAJOR}")
+    return UnsupportedProtocol(f"version {start.version!r} is not of major version {MAJOR}")
 
 
 def _problem(error: HoldfastError) -> str:
     return f"{error.code}: {error.message}"
 
 
-def _with_lies(
+def _with_mismatches(
     batch: pa.RecordBatch, columns: list[tuple[Any, ...]], problems: list[str | None]
 ) -> list[str | None]:
-    """The problems, with those of rows whose bytes say something else than the log does."""
-    lies = None
+    """The problems, and those of rows whose bytes disagree with the columns of the log."""
+    mismatch = None
     for name, values in zip(_TWICE, columns, strict=False):
-        said = _ids(values) if name == "id" else pa.array(values, LOG.field(name).type)
-        differs = pc.fill_null(pc.not_equal(said, batch.column(name)), False)
-        lies = differs if lies is None else pc.or_(lies, differs)
-    if lies is None or not pc.any(lies).as_py():
+        inside = _ids(values) if name == "id" else pa.array(values, LOG.field(name).type)
+        differs = pc.fill_null(pc.not_equal(inside, batch.column(name)), False)
+        mismatch = differs if mismatch is None else pc.or_(mismatch, differs)
+    if mismatch is None or not pc.any(mismatch).as_py():
         return problems
-    for row in pc.indices_nonzero(lies).to_pylist():
+    for row in pc.indices_nonzero(mismatch).to_pylist():
         wrong = [
             name
             for name, values in zip(_TWICE, columns, strict=False)
@@ -159,7 +145,7 @@ def _with_lies(
 
 
 def _ids(ids: Sequence[bytes | None]) -> pa.Array:
-    """As text; null where there is none."""
+    """Ids as text; null where there is no envelope."""
     none = bytes(16)
     texts = uuid_texts(b"".join([none if id is None else id for id in ids]))
     there = pa.array([id is not None for id in ids], pa.bool_())

@@ -1,23 +1,24 @@
 """Snapshots of the lake: what a new node needs to begin, and where it goes on.
 
-    report = build(spark, lake, "/backups/team-2026-11-15", mesh="team", sign=signer_of(home))
+    report = build_snapshot(spark, lake, "/backups/team", mesh="team", sign=signer_of(home))
 
 A snapshot holds the envelopes that make the state of a mesh: of memory, state and files the one
 that wins, of tasks every turn, of vectors all or the newest, and facts unless they are left out. It
-holds their own bytes, so the node that begins with it (`holdfast restore --snapshot`) takes them in
-as if they had come from a peer. Messages are never in it: they are no state, and for nobody but
-those whom they name, who get them from a broker.
+holds their own bytes, so a node that starts from it (`holdfast restore --snapshot`) takes them in
+as if they had come from a peer. Messages are never in it: they are no state, and their receivers
+get them from a broker.
 
 Which envelopes win is found on narrow columns; their bytes then go from the lake's files straight
-into the snapshot's, written by the executors. The driver sees one line for each part.
+into the snapshot's, written by the executors. The driver gets one row for each part.
 
-Blobs are not in the lake, so they are not here: rows name them, nodes have them.
+Blobs are not in the lake, so they are not in a snapshot: rows name them, nodes have them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -31,7 +32,7 @@ from holdfast.node.snapshots.manifest import MeshPoint, Signer, SnapshotManifest
 from holdfast.node.snapshots.parts import sum_text
 from holdfast.pipeline.fold.winners import winners
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.snapshot.coverage import covered
+from holdfast.pipeline.snapshot.coverage import log_coverage
 from holdfast.pipeline.snapshot.files import (
     TAKEN,
     WRITTEN,
@@ -39,7 +40,7 @@ from holdfast.pipeline.snapshot.files import (
     SnapshotTarget,
     write_parts,
 )
-from holdfast.pipeline.spark.failures import told_plainly
+from holdfast.pipeline.spark.failures import spark_errors
 from holdfast.rules.bodies import family_of
 from holdfast.rules.errors import BadInput, UnknownMesh
 from holdfast.rules.limits import SNAPSHOT_PART_BYTES
@@ -54,7 +55,7 @@ _KEY: Final = ("mesh", "family", "owner", "entity", "model")
 
 
 class SnapshotBuilt(msgspec.Struct, frozen=True, kw_only=True):
-    """What was made."""
+    """What a build has written."""
 
     target: str
     digest: str
@@ -67,11 +68,11 @@ class SnapshotBuilt(msgspec.Struct, frozen=True, kw_only=True):
     """How far each log is covered: epoch and offset."""
     signed_by: str
     strays: int
-    """Files of tasks that did not count; they are gone."""
+    """How many files of repeated tasks and killed builds were removed."""
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """What belongs into a snapshot."""
+    """What a snapshot contains, and as of when."""
 
     mesh: str | None = None
     lamport: int | None = None
@@ -92,7 +93,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
         return self
 
 
-def build(
+def build_snapshot(
     spark: SparkSession,
     lake: Lake,
     target: str,
@@ -105,11 +106,11 @@ def build(
     deletions_since: datetime | int | None = None,
     sign: Signer | None = None,
 ) -> SnapshotBuilt:
-    """Makes a snapshot of a mesh, or of all, in a new folder: as of now, or of what had no higher
-    `lamport`, or of what some log had recorded by `at` (milliseconds, or a time).
+    """Makes a snapshot of a mesh, or of all meshes, in a new folder: as of now, of all changes to
+    the stamp `lamport`, or of what any log had recorded by `at` (milliseconds, or a time).
 
-    `deletions_since` leaves out what was deleted before: a node that begins so refuses older
-    writes, as one does that has forgotten its deletions itself.
+    `deletions_since` leaves out what was deleted before that time. A node that starts from such a
+    snapshot refuses older writes, as a node does that has forgotten its deletions itself.
     """
     point = Point(
         mesh=mesh,
@@ -119,7 +120,7 @@ def build(
         vectors=vectors,
         deletions_since_ms=_ms(deletions_since),
     ).check()
-    with told_plainly("the snapshot"):
+    with spark_errors("the snapshot"):
         return _build(spark, lake.fresh(), target, point, sign)
 
 
@@ -135,10 +136,13 @@ def _build(
         what = "yet" if point.mesh is None else f"of a mesh {point.mesh!r}"
         raise UnknownMesh(f"the lake holds nothing {what}", hint="fill it: holdfast pipeline run")
     place.prepare()
-    entries, later = divided(spark, lake, bronze, point)
-    logs = covered(spark, lake, bronze, later)
+    entries, later = split_at(spark, lake, bronze, point)
+    logs = log_coverage(spark, lake, bronze, later)
     kept, dropped = _kept(entries, point)
     written = _write(kept, target)
+    counts: Counter[str] = Counter()
+    for one in written:
+        counts.update(one.counts)
     manifest = SnapshotManifest(
         lake=lake.id,
         created_at=time.time_ns() // 1_000_000,
@@ -150,12 +154,12 @@ def _build(
         at=point.at_ms,
         facts=point.facts,
         vectors=point.vectors,
-        counts=_sum_counts(written),
-        rows=sum(part.rows for part in written),
-        content=sum_text(sum(int(part.content, 16) for part in written)),
+        counts=dict(sorted(counts.items())),
+        rows=counts.total(),
+        content=sum_text(sum(int(one.content, 16) for one in written)),
         logs=logs,
         origins=origins,
-        parts=tuple(part.part for part in written),
+        parts=tuple(one.part for one in written),
     ).sealed(sign)
     place.publish(manifest.encode(), uuid4().hex)
     strays = place.remove_strays({part.path for part in manifest.parts})
@@ -186,8 +190,8 @@ def _ms(at: datetime | int | None) -> int | None:
 
 
 def _known(bronze: DataFrame) -> tuple[dict[str, int], dict[str, int]]:
-    """The highest stamp of each mesh and the highest epoch of each origin, of all that the lake
-    has, later than the point or not: a node that begins must be past them.
+    """The highest stamp of each mesh and the highest epoch of each origin in the lake, also after
+    the point: a node that starts from the snapshot must be past them.
     """
     rows = (
         bronze.groupBy("mesh", "origin")
@@ -202,20 +206,20 @@ def _known(bronze: DataFrame) -> tuple[dict[str, int], dict[str, int]]:
     return clocks, dict(sorted(origins.items()))
 
 
-# --- what belongs in -----------------------------------------------------------------------------
+# --- which envelopes -----------------------------------------------------------------------------
 
 
-def divided(
+def split_at(
     spark: SparkSession, lake: Lake, bronze: DataFrame, point: Point
 ) -> tuple[DataFrame, DataFrame | None]:
-    """What is not later than the point, and what is; None if the point is now."""
+    """The envelopes up to the point and those after it; None for the latter if the point is now."""
     if point.lamport is not None:
         early = F.col("lamport") <= point.lamport
         return bronze.where(early), bronze.where(~early)
     if point.at_ms is None:
         return bronze, None
     early = F.col("recorded_at") <= F.timestamp_millis(F.lit(point.at_ms).cast("bigint"))
-    # Bronze knows when the log recorded it that was read first; another may have been earlier.
+    # Bronze has the time of the log that was read first; another log may have been earlier.
     known = lake.sightings.read(spark).where(early).select("id").distinct()
     rest = bronze.where(~early)
     inside = bronze.where(early).unionByName(rest.join(known, "id", "left_semi"))
@@ -223,8 +227,8 @@ def divided(
 
 
 def _kept(entries: DataFrame, point: Point) -> tuple[DataFrame, Mapping[str, int]]:
-    """The entries that make the state, and the highest stamp of the deletions that are left out,
-    by mesh.
+    """The entries that make the state, and by mesh the highest stamp of the deletions that are left
+    out.
     """
     families = [*_ONE_WINS, *(["vector"] if point.vectors == "newest" else [])]
     contested = F.col("family").isin(families)
@@ -245,13 +249,13 @@ def _kept(entries: DataFrame, point: Point) -> tuple[DataFrame, Mapping[str, int
 
 
 def _won(entries: DataFrame) -> DataFrame:
-    """Of each key the entry that wins. Only narrow columns take part: most entries lose."""
+    """The winning entry of each key, found on narrow columns only, since most entries lose."""
     named = entries.withColumnRenamed("origin", "peer")
     return winners(named.select(*_KEY, *ORDER_COLUMNS, "op", "created_at"), _KEY)
 
 
 def _write(kept: DataFrame, target: str) -> list[SnapshotPartWritten]:
-    """In the one order, so that a node that begins with it meets everything as it happened."""
+    """Writes the parts in the order of stamps, in which a node then takes the entries in."""
     order = TAKEN[:3]
     task = partial(write_parts, target, uuid4().hex, SNAPSHOT_PART_BYTES)
     rows = (
@@ -260,13 +264,5 @@ def _write(kept: DataFrame, target: str) -> list[SnapshotPartWritten]:
         .mapInArrow(task, WRITTEN)
         .collect()
     )
-    written = [msgspec.convert(row.asDict(), SnapshotPartWritten) for row in rows]
-    return sorted(written, key=lambda part: part.order)
-
-
-def _sum_counts(written: Sequence[SnapshotPartWritten]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for part in written:
-        for family, count in part.by_family.items():
-            counts[family] = counts.get(family, 0) + count
-    return dict(sorted(counts.items()))
+    written = [msgspec.msgpack.decode(row.written, type=SnapshotPartWritten) for row in rows]
+    return sorted(written, key=lambda written: written.order)

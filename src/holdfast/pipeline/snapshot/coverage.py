@@ -1,10 +1,10 @@
-"""How far a snapshot covers the logs, and how a link knows them again.
+"""How far a snapshot covers each log, and the last entries by which a link recognises the log.
 
 A log is covered up to the last offset that bronze has of it. If the snapshot ends at a point in the
-past, it is covered up to the first entry that was left out for being later: a link that goes on
-from there reads that entry next. With each place go the last entries before it: a link looks at
-them to see that it goes on in the log that it thinks it does, and in a snapshot most of them may be
-missing, because something newer took their place.
+past, it is covered up to the first entry that was left out as later: a link that continues from
+there reads that entry next. With each place go the last entries before it. A link compares them, to
+be sure that it continues in the same log; in the snapshot itself most of them may be missing,
+because newer entries have replaced them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from holdfast.pipeline.lake.lake import Lake, Position
 from holdfast.rules.ids import parse_id
 
 
-def covered(
+def log_coverage(
     spark: SparkSession, lake: Lake, bronze: DataFrame, later: DataFrame | None
 ) -> tuple[LogCoverage, ...]:
-    """Of each log the latest epoch, with the last entries up to there. `bronze` is what the
-    snapshot is about, `later` what of it was left out for being later than its point.
+    """The coverage of each log in its latest epoch. `bronze`: the envelopes of these meshes;
+    `later`: those of them that were left out as later than its point.
     """
     latest: dict[str, Position] = {}
     for position in lake.positions():

@@ -1,24 +1,24 @@
-"""The files of a snapshot, as Spark's executors write them.
+"""The files of a snapshot, written by Spark's executors.
 
-Every task writes files of its own under names that nobody else uses, and tells of them only when it
-has succeeded. What a task left behind that was killed or run twice is named by nobody.
+Every task writes files under names of its own, and reports them only when it has succeeded. So no
+manifest names the files of a task that was killed or ran twice.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
-import pyarrow.fs
 
 from holdfast.node.snapshots.manifest import NAME, PARTS, SnapshotPart
 from holdfast.node.snapshots.parts import PartWriter, entry_digest, sum_text
+from holdfast.pipeline.lake.folder import FILE, Folder
 from holdfast.rules.errors import AlreadyExists, BadPath
 from holdfast.rules.ids import parse_id
 from holdfast.storage.files.copying import new_file
@@ -31,66 +31,33 @@ from holdfast.storage.files.durable import (
     make_folder,
 )
 
-WRITTEN: Final = (
-    "path string, rows long, size long, sha256 string, raw_bytes long, "
-    "lamport long, origin string, id string, content string, counts string"
-)
-"""What a task tells of each part: the part, the first entry in it, its sum, its families."""
+WRITTEN: Final = "written binary"
+"""What a task gives for each part: a `SnapshotPartWritten` as msgpack."""
 TAKEN: Final = ("lamport", "origin", "id", "mesh", "family", "raw")
-"""The columns that a task is given, in the order of the first three."""
+"""The columns that a task gets, sorted by the first three."""
 
 
 class SnapshotPartWritten(msgspec.Struct, frozen=True, kw_only=True):
-    """One part, as a task tells of it."""
+    """One part that a task has written."""
 
-    path: str
-    rows: int
-    size: int
-    sha256: str
-    raw_bytes: int
-    lamport: int
-    origin: str
-    id: str
+    part: SnapshotPart
+    order: tuple[int, bytes, str]
+    """Stamp, origin and id of its first entry."""
     content: str
-    counts: str
-
-    @property
-    def order(self) -> tuple[int, bytes, str]:
-        return (self.lamport, self.origin.encode(), self.id)
-
-    @property
-    def part(self) -> SnapshotPart:
-        return SnapshotPart(
-            path=self.path,
-            rows=self.rows,
-            size=self.size,
-            sha256=self.sha256,
-            raw_bytes=self.raw_bytes,
-        )
-
-    @property
-    def by_family(self) -> dict[str, int]:
-        return msgspec.json.decode(self.counts, type=dict[str, int])
+    """The sum of the digests of its entries."""
+    counts: dict[str, int]
+    """Entries by family."""
 
 
-class SnapshotTarget:
-    """The folder that a snapshot is made in: on a disk that all see, or in an object store."""
-
-    def __init__(self, where: str) -> None:
-        if "://" in where:
-            self._system, self._base = pyarrow.fs.FileSystem.from_uri(where)
-        else:
-            self._system, self._base = pyarrow.fs.LocalFileSystem(), os.path.abspath(where)
-
-    @property
-    def _local(self) -> Path | None:
-        is_local = isinstance(self._system, pyarrow.fs.LocalFileSystem)
-        return Path(self._base) if is_local else None
+class SnapshotTarget(Folder):
+    """The folder that a snapshot is made in: on a disk that all executors see, or in an object
+    store.
+    """
 
     def prepare(self) -> None:
-        """Makes it, or finds what a build that was cut short has left."""
+        """Makes the folder, or accepts one that a build which was cut short has left."""
         self._check_unused()
-        folder = self._local
+        folder = self.local
         if folder is None:
             return
         with disk_errors(f"create {folder}"):
@@ -99,25 +66,22 @@ class SnapshotTarget:
         make_folder(folder / PARTS)
 
     def _check_unused(self) -> None:
-        found = self._system.get_file_info(self._base)
-        if found.type == pyarrow.fs.FileType.NotFound:
-            return
-        if found.type == pyarrow.fs.FileType.File:
-            raise BadPath(f"{self._base} is a file", hint="name a folder for the snapshot")
-        names = {file.base_name for file in self._list("")}
+        if self.kind() == FILE:
+            raise BadPath(f"{self.base} is a file", hint="name a folder for the snapshot")
+        names = {entry.base_name for entry in self.entries()}
         if NAME in names:
             raise AlreadyExists(
-                f"{self._base} holds a snapshot already", hint="choose a new folder for each"
+                f"{self.base} holds a snapshot already", hint="choose a new folder for each"
             )
         if any(name != PARTS and not _is_draft(name) for name in names):
-            raise AlreadyExists(f"{self._base} is not empty", hint="choose a new folder")
+            raise AlreadyExists(f"{self.base} is not empty", hint="choose a new folder")
 
     @contextmanager
     def writing(self, path: str) -> Iterator[Callable[[bytes], Any]]:
-        """A new file, safe when the block has ended well."""
-        folder = self._local
+        """A function that writes to a new file, which is flushed at the end of the block."""
+        folder = self.local
         if folder is None:
-            with self._system.open_output_stream(f"{self._base}/{path}") as out:
+            with self.system.open_output_stream(self.path(path)) as out:
                 yield out.write
             return
         target = folder / path
@@ -128,23 +92,22 @@ class SnapshotTarget:
             flush(fd, target)
 
     def publish(self, manifest: bytes, build: str) -> None:
-        """From here on it is a snapshot. Only one build can do this in a folder."""
-        folder = self._local
+        """Writes the manifest, which makes the folder a snapshot. Only one build can do this."""
+        folder = self.local
         if folder is None:
             self._check_unused()
-            with self._system.open_output_stream(f"{self._base}/{NAME}") as out:
-                out.write(manifest)
+            self.write(NAME, manifest)
             return
         fsync_dir(folder / PARTS)
         draft = folder / f"{NAME}-{build}"
         durable_replace(draft, manifest)
         try:
-            # A link, because a rename would take the place of another's manifest.
+            # A link, because a rename would replace the manifest of another build.
             with disk_errors(f"write {folder / NAME}"):
                 try:
                     os.link(draft, folder / NAME)
                 except (FileExistsError, FileNotFoundError):
-                    # The draft is gone if that other build has tidied up already.
+                    # The draft is missing if that other build has removed it as a stray.
                     raise AlreadyExists(
                         f"another build has made a snapshot in {folder} meanwhile",
                         hint="use that one, or choose a new folder",
@@ -154,69 +117,56 @@ class SnapshotTarget:
         fsync_dir(folder)
 
     def remove_strays(self, named: set[str]) -> int:
-        """What tasks and builds left behind that do not count; how many files that were."""
+        """Removes files that repeated tasks and killed builds have left; returns how many."""
         strays = [
-            file.path for file in self._list(PARTS) if f"{PARTS}/{file.base_name}" not in named
+            entry.path for entry in self.entries(PARTS) if f"{PARTS}/{entry.base_name}" not in named
         ]
-        strays += [file.path for file in self._list("") if _is_draft(file.base_name)]
+        strays += [entry.path for entry in self.entries() if _is_draft(entry.base_name)]
         for path in strays:
-            self._system.delete_file(path)
+            self.system.delete_file(path)
         return len(strays)
-
-    def _list(self, folder: str) -> list[Any]:
-        where = f"{self._base}/{folder}".rstrip("/")
-        selector = pyarrow.fs.FileSelector(where, allow_not_found=True)
-        return list(self._system.get_file_info(selector))
 
 
 def _is_draft(name: str) -> bool:
-    """A manifest that did not get its name: its build was killed."""
+    """Whether it is a manifest that a killed build did not publish."""
     return name.startswith((f"{NAME}-", TEMPORARY_PREFIX))
 
 
 def write_parts(
     where: str, build: str, part_bytes: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Runs on an executor: writes what a task is given, and tells of it."""
+    """Runs on an executor: writes the rows of a task into parts; gives a row for each part."""
     target = SnapshotTarget(where)
     rows = (row for batch in batches for row in zip(*map(_values, batch.columns), strict=True))
-    written: list[dict[str, Any]] = []
+    written: list[bytes] = []
     for first in rows:
         path = f"{PARTS}/{build}-{uuid4().hex}.gz"
         with target.writing(path) as write:
-            written.append(_fill(PartWriter(write), path, first, rows, part_bytes))
-    schema = pa.schema([(name, _ARROW[kind]) for name, kind in _columns()])
-    yield pa.RecordBatch.from_pylist(written, schema=schema)
+            part = _fill(PartWriter(write), path, first, rows, part_bytes)
+        written.append(msgspec.msgpack.encode(part))
+    yield pa.RecordBatch.from_arrays([pa.array(written, pa.binary())], ["written"])
 
 
 def _fill(
     writer: PartWriter, path: str, first: tuple[Any, ...], rows: Iterator[Any], part_bytes: int
-) -> dict[str, Any]:
+) -> SnapshotPartWritten:
+    """Writes the first row and those after it into one part, until it is full."""
     total = 0
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     row: tuple[Any, ...] | None = first
     while row is not None:
         _, _, id, mesh, family, raw = row
         writer.add(raw)
         total += entry_digest(mesh, parse_id(id), raw)
-        counts[family] = counts.get(family, 0) + 1
+        counts[family] += 1
         row = next(rows, None) if writer.raw_bytes < part_bytes else None
-    told = SnapshotPartWritten(
-        **msgspec.structs.asdict(writer.finish(path)),
-        lamport=first[0],
-        origin=first[1],
-        id=first[2],
+    lamport, origin, id = first[:3]
+    return SnapshotPartWritten(
+        part=writer.finish(path),
+        order=(lamport, origin.encode(), id),
         content=sum_text(total),
-        counts=msgspec.json.encode(counts).decode(),
+        counts=dict(counts),
     )
-    return msgspec.structs.asdict(told)
-
-
-_ARROW: Final = {"string": pa.string(), "long": pa.int64()}
-
-
-def _columns() -> list[tuple[str, str]]:
-    return [(name, kind) for name, kind in (column.split() for column in WRITTEN.split(", "))]
 
 
 def _values(column: pa.Array) -> list[Any]:

@@ -1,7 +1,7 @@
-"""What a log is asked for when Spark says which rows it is going to keep.
+"""Spark's filters as filters that a log can apply.
 
-A log is asked for no less than those rows, and often for more: Spark filters again. What cannot be
-said in the words of a log is left out.
+A log gives at least the rows that Spark wants, and often more: Spark filters again. A filter that a
+log cannot apply is left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAMES: Final = {"mesh": "meshes", "origin": "origins", "entity": "subjects", "o
 
 
 class SourceFilter(msgspec.Struct, frozen=True):
-    """A filter for the entries, and which logs and offsets are looked at at all."""
+    """A filter for entries, and which logs and offsets are read at all."""
 
     filter: Filter = EVERYTHING
     logs: frozenset[str] | None = None
@@ -35,7 +35,7 @@ class SourceFilter(msgspec.Struct, frozen=True):
         return wanted
 
     def with_term(self, term: spark.Filter) -> SourceFilter:
-        """Narrowed by one more term, or as it was."""
+        """This filter, narrowed by one more term if a log can apply it."""
         column: tuple[str, ...] = getattr(term, "attribute", ())
         name = column[0] if len(column) == 1 else ""
         if name == "offset":
@@ -49,7 +49,7 @@ class SourceFilter(msgspec.Struct, frozen=True):
         return self
 
     def within(self, place: LogBounds, start: int, stop: int) -> tuple[int, int]:
-        """As much of a range as is looked at."""
+        """The part of a range of a log that is read."""
         if self.logs is not None and place.log not in self.logs:
             return start, start
         return max(start, self.start), stop if self.stop is None else min(stop, self.stop)
@@ -62,14 +62,14 @@ class SourceFilter(msgspec.Struct, frozen=True):
             )
         field = _NAMES.get(name)
         if field is None or not values or getattr(self.filter, field):
-            return self  # a second term about the same is left to Spark
+            return self  # a second term about the same column is left to Spark
         if field == "classes":
             values = _classes_of(values)
         filter = msgspec.structs.replace(self.filter, **{field: values})
         try:
             return msgspec.structs.replace(self, filter=filter.check())
         except BadInput:
-            return self  # no entry can have such a name: Spark finds that out
+            return self  # no entry can have such a name; Spark filters them all out
 
     def _with_bound(self, term: spark.Filter) -> SourceFilter:
         value = getattr(term, "value", None)
@@ -91,7 +91,7 @@ ANYTHING: Final = SourceFilter()
 
 
 def _classes_of(ops: tuple[str, ...]) -> tuple[str, ...]:
-    """The data classes with these ops; none if an op is of no class that is known."""
+    """The data classes that contain these ops; none if an op is in no known class."""
     found = {name for op in ops for name, known in CLASSES.items() if op in known}
     covered = {op for name in found for op in CLASSES[name]}
     return tuple(sorted(found)) if covered.issuperset(ops) else ()

@@ -1,24 +1,25 @@
-"""Who reads what: a source's logs, cut into ranges for tasks and into batches for a stream.
+"""Which ranges of logs the tasks of a source read, and which the batches of a stream.
 
-Nothing here asks a log. An offset of a stream is `{log: [epoch, offset]}`: everything up to the
-offset has been read, in that epoch. Where the epoch of a log changes, or a log is new, a step
-without rows goes to the place before its first entry; the next step reads on from there. So the
-begin and the end of a batch always say exactly what is in it.
+Nothing here sends a request to a log. An offset of a stream is `{log: [epoch, offset]}`: everything
+up to the offset has been read, in that epoch. When the epoch of a log changes, or a log is new, a
+batch without rows goes to the place before its first entry; the next batch reads on from there. So
+the start and the end of a batch always say exactly what is in it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise, zip_longest
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
 from holdfast.pipeline.logs.log import LogBounds
 from holdfast.rules.errors import BadInput, LogForked, Truncated
 
+T = TypeVar("T")
 Offsets = dict[str, list[int]]
 
 
@@ -34,21 +35,30 @@ class LogRange(InputPartition):
 
 
 def split(location: str, place: LogBounds, start: int, stop: int, rows: int) -> list[LogRange]:
-    """A range in even parts of so many rows at most."""
+    """A range as tasks of equal size, each with at most so many rows."""
+    return [
+        LogRange(location, place.log, place.epoch, begin, end)
+        for begin, end in even_parts(start, stop, rows)
+    ]
+
+
+def even_parts(start: int, stop: int, rows: int) -> Iterator[tuple[int, int]]:
+    """[start, stop) in parts of equal size, each with at most so many rows."""
     count = max(0, stop - start)
     parts = -(-count // rows)
-    cuts = [start + count * part // parts for part in range(parts + 1)] if parts else []
-    return [LogRange(location, place.log, place.epoch, begin, end) for begin, end in pairwise(cuts)]
+    return pairwise(start + count * part // parts for part in range(parts + 1 if parts else 0))
 
 
-def interleaved(spans: Iterable[Sequence[LogRange]]) -> list[LogRange]:
-    """One of each log in turn: whoever works off the list asks all nodes at once."""
-    return [span for span in chain(*zip_longest(*spans)) if span is not None]
+def interleaved(ranges: Iterable[Sequence[T]]) -> list[T]:
+    """The first range of each log, then the second of each, and so on: tasks that take them in this
+    order ask all nodes at once.
+    """
+    return [part for part in chain(*zip_longest(*ranges)) if part is not None]
 
 
 def shares(waiting: Mapping[str, int], most: int) -> dict[str, int]:
-    """How many of `most` entries each log may give. All get the same, unless they have less; what
-    cannot be shared evenly goes to those that have most left.
+    """How many of `most` entries each log may give. All get the same share, unless they have less;
+    what cannot be divided evenly goes to the logs that have most left.
     """
     given = dict.fromkeys(waiting, 0)
     while most > 0 and (wanting := [log for log in waiting if given[log] < waiting[log]]):
@@ -68,27 +78,27 @@ def before_first(place: LogBounds) -> list[int]:
 
 
 def check_place(at: Sequence[int], place: LogBounds, location: str) -> None:
-    """Can it be read on from there, in the same epoch?"""
+    """Raises Truncated or LogForked if the log cannot be read on from there, in the same epoch."""
     offset = at[1]
     if offset + 1 < place.first:
         raise Truncated(
             f"offsets {offset + 1} to {place.first - 1} in epoch {place.epoch} of log "
             f"{place.log!r} at {location} are gone: the first that is still there is {place.first}",
             first_available=place.first,
-            hint="take what is missing from a backup; a reader that is named by the option "
-            "`consumer` is waited for",
+            hint="take what is missing from a backup; for a reader that is named by the option "
+            "`consumer` a log keeps what is unread",
         )
     if offset > place.head:
         raise LogForked(
             f"log {place.log!r} at {location} ends at offset {place.head} of epoch {place.epoch}, "
             f"but {offset} was read: this is not the log that was read before",
-            hint="two nodes must not go by one name; give this one another with the option `name`",
+            hint="two nodes must not have one name; give this one another with the option `name`",
         )
 
 
 def check_lost(at: Sequence[int], place: LogBounds, location: str) -> None:
-    """Is everything behind it there, also what is forgotten entry by entry? In whichever epoch: a
-    broker counts on from one to the next.
+    """Raises Truncated if a broker has removed single entries after that place. The epoch does not
+    matter: a broker counts on from one epoch to the next.
     """
     lost = place.lost
     if lost is not None and lost.last > at[1]:
@@ -106,8 +116,8 @@ def next_offsets(
     heads: Mapping[str, LogBounds],
     most: int | None,
 ) -> Offsets:
-    """Where the next batch ends. `places` is how the logs stand; none is read beyond its place in
-    `heads`, nor in another epoch than the one there.
+    """Where the next batch ends. `places`: the bounds of the logs now. No log is read beyond its
+    head in `heads`, nor in another epoch than the one there.
     """
     ends: Offsets = {log: list(at) for log, at in start.items()}
     waiting: dict[str, int] = {}
@@ -120,39 +130,39 @@ def next_offsets(
             waiting[log] = max(0, min(place.head, heads[log].head) - start[log][1])
     for log, count in waiting.items() if most is None else shares(waiting, most).items():
         ends[log][1] += count
-    # Spark tells offsets apart by their text.
+    # Spark compares offsets by their text, so the order of the logs must not change.
     return dict(sorted(ends.items()))
 
 
-# --- what people write into options --------------------------------------------------------------
+# --- values of options ---------------------------------------------------------------------------
 
 
-def bound(said: str | None, what: str, log: str) -> int | None:
-    """An offset for all logs, or one for each as `{"log": offset}`."""
-    if said is None:
+def bound(text: str | None, option: str, log: str) -> int | None:
+    """The offset in an option: one for all logs, or one for each as `{"log": offset}`."""
+    if text is None:
         return None
-    found = _json(said, what)
-    if isinstance(found, dict):
-        found = found.get(log)
-        if found is None:
+    value = _json(text, option)
+    if isinstance(value, dict):
+        value = value.get(log)
+        if value is None:
             return None
-    if type(found) is not int or found < 1:
+    if type(value) is not int or value < 1:
         raise BadInput(
-            f"{what} {said!r} is not an offset", hint='write 17, or {"ana": 17} for one log'
+            f"{option} {text!r} is not an offset", hint='write 17, or {"ana": 17} for one log'
         )
-    return found
+    return value
 
 
-def starting(said: str | None, places: Mapping[str, LogBounds]) -> Offsets:
-    """Where a stream begins: what is read already, per log; else before the first entry."""
-    word = (said or "earliest").strip()
+def starting(text: str | None, places: Mapping[str, LogBounds]) -> Offsets:
+    """The offsets before the first batch of a stream, by the option `startingOffsets`."""
+    word = (text or "earliest").strip()
     if word in ("earliest", "latest"):
         named: Any = {}
     else:
         named = _json(word, "startingOffsets")
     if not isinstance(named, dict) or not all(map(_is_place, named.values())):
         raise BadInput(
-            f"startingOffsets {said!r} are no offsets",
+            f"startingOffsets {text!r} are no offsets",
             hint='write earliest, latest, or {"ana": [epoch, offset]}: up to there it was read',
         )
     begin = {
@@ -162,18 +172,18 @@ def starting(said: str | None, places: Mapping[str, LogBounds]) -> Offsets:
     return dict(sorted({**begin, **{log: named[log] for log in places if log in named}}.items()))
 
 
-def _is_place(found: Any) -> bool:
+def _is_place(value: Any) -> bool:
     return (
-        isinstance(found, list)
-        and len(found) == 2
-        and all(type(number) is int for number in found)
-        and found[0] >= 1
-        and found[1] >= 0
+        isinstance(value, list)
+        and len(value) == 2
+        and all(type(number) is int for number in value)
+        and value[0] >= 1
+        and value[1] >= 0
     )
 
 
-def _json(said: str, what: str) -> Any:
+def _json(text: str, option: str) -> Any:
     try:
-        return json.loads(said)
+        return json.loads(text)
     except ValueError:
-        raise BadInput(f"{what} {said!r} is not JSON") from None
+        raise BadInput(f"{option} {text!r} is not JSON") from None

@@ -3,28 +3,29 @@
     register(spark)
     spark.read.format("holdfast").load("/home/ana/.local/share/holdfast").show()
 
-A partition is a range of offsets of one log. The task that gets it opens the log itself and reads
-Arrow batches; no row is touched one by one. Options:
+A partition is a range of offsets of one log. Its task opens the log itself and reads Arrow batches;
+no row becomes a Python object. Options:
 
     path, logs         where the logs are: one, or several with commas or line breaks between
-    columns            `log` (default) or `envelope`, which adds what stands in the bytes
+    columns            `log` (default) or `envelope`, which adds the columns that the bytes hold
     from, to           offsets [from, to) of a batch read; `17` or `{"ana": 17}`
     rowsPerPartition   rows that one task reads
     startingOffsets    where a stream begins: earliest, latest or {"ana": [epoch, offset read]}
     maxRowsPerBatch    rows of all logs together in one batch of a stream
     consumer           the name under which a stream confirms what Spark has committed
     pushFilters        `true`: let nodes filter; needs spark.sql.python.filterPushdown.enabled
-    token_file, token, key_file, card, ca, pin, retries, name     see `logs.open_log`
+    token_file, token, key_file, card, ca, pin, retries, name     see `open_log`
 
-Tables are written back under the same name: see `sink`.
+Writing with the same format is in `sink`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import (
@@ -39,7 +40,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from holdfast.pipeline.lake import schema as schemas
-from holdfast.pipeline.logs.log import LogBounds, ReadableLog, open_log, retold
+from holdfast.pipeline.logs.log import LogBounds, ReadableLog, open_log, reworded
 from holdfast.pipeline.source.filters import ANYTHING, SourceFilter
 from holdfast.pipeline.source.plan import LogRange, bound, check_place, interleaved, split
 from holdfast.rules.errors import BadInput, HoldfastError
@@ -94,7 +95,9 @@ class HoldfastSource(DataSource):
 
 
 class Options:
-    """What a user said, read. Holds tokens, so it shows nothing of itself."""
+    """The options of a user, by names in lower case. It holds tokens, so its `repr` shows only the
+    names.
+    """
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self.given = {name.lower(): text for name, text in given.items()}
@@ -117,10 +120,10 @@ class Options:
 
     @property
     def columns(self) -> str:
-        said = self.given.get("columns", "log")
-        if said not in COLUMNS:
-            raise BadInput(f"columns {said!r} are neither log nor envelope")
-        return said
+        columns = self.given.get("columns", "log")
+        if columns not in COLUMNS:
+            raise BadInput(f"columns {columns!r} are neither log nor envelope")
+        return columns
 
     @property
     def schema(self) -> StructType:
@@ -131,24 +134,24 @@ class Options:
         return self.number("rowsperpartition") or SOURCE_PARTITION_ROWS
 
     def number(self, name: str) -> int | None:
-        said = self.given.get(name)
-        if said is None:
+        text = self.given.get(name)
+        if text is None:
             return None
-        if not said.isdecimal() or not int(said):
-            raise BadInput(f"{name} {said!r} is not a number of rows")
-        return int(said)
+        if not text.isdecimal() or not int(text):
+            raise BadInput(f"{name} {text!r} is not a number of rows")
+        return int(text)
 
     def flag(self, name: str) -> bool:
-        said = self.given.get(name, "false").lower()
-        if said not in ("true", "false"):
-            raise BadInput(f"{name} {said!r} is neither true nor false")
-        return said == "true"
+        text = self.given.get(name, "false").lower()
+        if text not in ("true", "false"):
+            raise BadInput(f"{name} {text!r} is neither true nor false")
+        return text == "true"
 
-    def check_schema(self, asked: StructType) -> None:
+    def check_schema(self, requested: StructType) -> None:
         ours = [(field.name, field.dataType) for field in self.schema.fields]
-        if [(field.name, field.dataType) for field in asked.fields] != ours:
+        if [(field.name, field.dataType) for field in requested.fields] != ours:
             raise BadInput(
-                "the columns of a log are given",
+                "the columns of a log cannot be changed by a schema",
                 hint="leave the schema out; select and cast afterwards",
             )
 
@@ -156,42 +159,52 @@ class Options:
         return open_log(location, self.given)
 
 
-def read_span(
+def read_range(
     options: Options, span: InputPartition, filter: LogFilter = EVERYTHING
 ) -> Iterator[pa.RecordBatch]:
-    """What a task does. An error names the log, the offsets and what to do, as Spark shows only its
-    message.
-    """
+    """The rows of one partition; this runs in a task."""
     if not isinstance(span, LogRange):
         return  # Spark makes one partition of its own where there is none
-    wants_envelopes = options.columns == "envelope"
-    with speaking():
-        log = options.open(span.location)
-        try:
-            for batch in log.batches(span.epoch, span.start, span.stop, filter):
-                if wants_envelopes:
-                    from holdfast.pipeline.logs.unpack import decode_header
+    opening = partial(options.open, span.location)
+    unpack = options.columns == "envelope"
+    yield from read_log(opening, span.epoch, span.start, span.stop, filter, unpack=unpack)
 
-                    yield decode_header(batch)
-                else:
-                    yield batch
-        finally:
-            log.close()
+
+def read_log(
+    opening: Callable[[], ReadableLog],
+    epoch: int,
+    start: int,
+    stop: int,
+    filter: LogFilter = EVERYTHING,
+    *,
+    unpack: bool,
+) -> Iterator[pa.RecordBatch]:
+    """Opens a log and reads a range; with `unpack` with the columns that the bytes hold. An error
+    has log, offsets and hint in its message, since Spark passes on nothing else.
+    """
+    with hints_in_messages(), closing(opening()) as log:
+        for batch in log.batches(epoch, start, stop, filter):
+            if unpack:
+                from holdfast.pipeline.logs.unpack import decode_header
+
+                yield decode_header(batch)
+            else:
+                yield batch
 
 
 @contextmanager
-def speaking() -> Iterator[None]:
-    """Errors from here carry their hint in their message: it is all that Spark passes on."""
+def hints_in_messages() -> Iterator[None]:
+    """Errors that are raised inside the block get their hint into their message."""
     try:
         yield
     except HoldfastError as error:
         if not error.hint:
             raise
-        raise retold(error, f"{error.message} ({error.hint})") from error
+        raise reworded(error, f"{error.message} ({error.hint})") from error
 
 
 class BatchReader(DataSourceReader):
-    """A batch read of logs as they stand when it is planned."""
+    """A batch read of logs, up to the heads that they have when it is planned."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -201,20 +214,17 @@ class BatchReader(DataSourceReader):
         options = self._options
         planned: list[list[LogRange]] = []
         seen: dict[str, str] = {}
-        with speaking():
+        with hints_in_messages():
             for location in options.locations:
-                log = options.open(location)
-                try:
+                with closing(options.open(location)) as log:
                     place = log.place()
-                finally:
-                    log.close()
                 check_names(seen, place.log, location)
                 start, stop = self._range(place, location)
                 planned.append(split(location, place, start, stop, options.rows_per_partition))
         return list(interleaved(planned))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_span(self._options, partition, self._wanted.filter)
+        return read_range(self._options, partition, self._wanted.filter)
 
     def _range(self, place: LogBounds, location: str) -> tuple[int, int]:
         given = self._options.given
@@ -228,8 +238,8 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringReader(BatchReader):
-    """Asks the logs for less where Spark will throw the rest away. Spark still looks at every row,
-    so that what a log cannot tell apart does no harm.
+    """Passes filters of Spark on to the logs, so that less is read. Spark still filters every row,
+    so a filter that a log cannot apply does no harm.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -238,7 +248,9 @@ class FilteringReader(BatchReader):
 
 
 def check_names(seen: dict[str, str], name: str, location: str) -> None:
-    """Notes whose log lies where; two of one name cannot be told apart in a table."""
+    """Notes the name of the log at a location. BadInput if two locations have one name: their rows
+    could not be told apart.
+    """
     other = seen.setdefault(name, location)
     if other != location:
         raise BadInput(

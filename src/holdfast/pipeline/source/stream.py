@@ -1,7 +1,7 @@
-"""The stream: where the logs stand, what comes next, and the word that it arrived.
+"""The stream reader: asks logs for their heads, plans batches, and confirms what Spark committed.
 
-With the option `consumer` every log is told at first where this stream begins, and from then on
-keeps what the stream has not confirmed. It is confirmed when Spark has committed a batch, never
+With the option `consumer` the stream registers with every log where it begins, and from then on the
+log keeps what the stream has not confirmed. A batch is confirmed when Spark has committed it, never
 before: after a crash Spark asks for the last batch again, and the logs must still have it.
 """
 
@@ -30,7 +30,7 @@ from holdfast.pipeline.source.plan import (
     split,
     starting,
 )
-from holdfast.pipeline.source.source import Options, check_names, read_span, speaking
+from holdfast.pipeline.source.source import Options, check_names, hints_in_messages, read_range
 from holdfast.rules.errors import BadInput, EpochChanged, HoldfastError, UnknownConsumer
 
 if TYPE_CHECKING:
@@ -50,13 +50,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._confirmed: Offsets = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        # What goes to a task reads; it neither plans nor confirms.
+        # The copy in a task only reads; it neither plans nor confirms.
         return {"_options": self._options}
 
     # --- on the driver -------------------------------------------------------------------------
 
     def initialOffset(self) -> Offsets:
-        with speaking():
+        with hints_in_messages():
             places = self._places()
             begin = starting(self._options.given.get("startingoffsets"), places)
             self._register(begin, places)
@@ -67,11 +67,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        with speaking():
+        with hints_in_messages():
             self._target = self._places()
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
-        with speaking():
+        with hints_in_messages():
             places = self._places()
             for name, at in start.items():
                 if name in places:
@@ -85,14 +85,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return end
 
     def reportLatestOffset(self) -> Offsets:
-        with speaking():
+        with hints_in_messages():
             places = self._places()
         return {name: [place.epoch, place.head] for name, place in sorted(places.items())}
 
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         planned: list[list[LogRange]] = []
         rows = self._options.rows_per_partition
-        with speaking():
+        with hints_in_messages():
             places = self._places()
             for name, (epoch, offset) in end.items():
                 begin = start.get(name)
@@ -101,8 +101,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 place = self._require(places, name)
                 location = self._logs[name].location
                 if place.epoch != epoch:
-                    # Planned before the log was restored. What it still has of that comes next,
-                    # when all of the new epoch is read; the rest is gone from the node itself.
+                    # Planned before the log was restored. What the log still has of it comes with
+                    # the next batch, which reads the new epoch; the rest is lost on the node too.
                     log.warning(
                         "offsets %d to %d in epoch %d of log %r at %s are not read: it counts in "
                         "epoch %d now and is read from its first offset",
@@ -118,8 +118,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         consumer = self._options.given.get("consumer")
         if not consumer:
             return
-        with speaking():
-            self._places_known()
+        with hints_in_messages():
+            if not self._logs:
+                self._places()
             for name, (epoch, offset) in end.items():
                 if name not in self._logs or offset < 1 or self._confirmed.get(name) == end[name]:
                     continue
@@ -134,27 +135,28 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- in a task -----------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_span(self._options, partition)
+        return read_range(self._options, partition)
 
     # --- the logs ------------------------------------------------------------------------------
 
     def _places(self) -> dict[str, LogBounds]:
-        """How all logs stand now, by their names."""
+        """By name: the bounds of all logs now. The first call opens them."""
         if self._logs:
-            found = {name: opened.place() for name, opened in self._logs.items()}
-            if any(place.log != name for name, place in found.items()):
+            places = {name: opened.place() for name, opened in self._logs.items()}
+            if any(place.log != name for name, place in places.items()):
                 raise BadInput(
                     "another node answers in the place of one that this stream reads",
                     hint=", ".join(sorted(opened.location for opened in self._logs.values())),
                 )
-            return found
-        places: dict[str, LogBounds] = {}
+            return places
+        places = {}
         seen: dict[str, str] = {}
         logs: dict[str, ReadableLog] = {}
         for location in self._options.locations:
             if location.startswith(BROKER) and not self._options.given.get("consumer"):
                 raise BadInput(
-                    f"a stream reads {location} under a name, or nobody tells it what it missed",
+                    f"a stream that reads {location} needs a name, or it would not know what it "
+                    "missed",
                     hint="choose one with the option `consumer`",
                 )
             opened = self._options.open(location)
@@ -164,14 +166,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._logs = logs
         return places
 
-    def _places_known(self) -> None:
-        if not self._logs:
-            self._places()
-
     def _require(self, places: dict[str, LogBounds], name: str) -> LogBounds:
         if name not in places:
             raise BadInput(
-                f"the checkpoint speaks of log {name!r}, which is not among the logs",
+                f"the checkpoint names log {name!r}, which is not among the logs",
                 hint="name it again until its last batch is done, or use a new checkpoint",
             )
         return places[name]
@@ -194,14 +192,16 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             opened.confirm(consumer, epoch, offset)
         except EpochChanged as error:
-            self._not_told(name, offset, error)
+            self._warn_unconfirmed(name, offset, error)
         except UnknownConsumer as error:
             if opened.place().epoch != epoch:
-                self._not_told(name, offset, error)
+                self._warn_unconfirmed(name, offset, error)
                 return
-            # Retired meanwhile. It begins anew where this stream is.
+            # The node has removed this reader meanwhile. It registers again where it is.
             opened.register(consumer, offset + 1)
 
-    def _not_told(self, name: str, offset: int, error: HoldfastError) -> None:
-        """Restored meanwhile. Of its new epoch nothing is confirmed, so it keeps it all for us."""
-        log.warning("log %r was not told of offset %d: %s", name, offset, error.message)
+    def _warn_unconfirmed(self, name: str, offset: int, error: HoldfastError) -> None:
+        """The log was restored meanwhile. It keeps all of its new epoch, of which nothing was
+        confirmed.
+        """
+        log.warning("offset %d was not confirmed to log %r: %s", offset, name, error.message)

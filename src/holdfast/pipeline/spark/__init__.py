@@ -1,1 +1,5 @@
-"""A Spark session, its Java, and errors in one sentence."""
+"""Spark itself: a session with our settings, a Java to run it on, and its errors as ours.
+
+`session.py` starts Spark, `java.py` finds a Java for it, `failures.py` turns an error of Spark into
+one sentence. Nothing here knows of logs or of the lake.
+"""

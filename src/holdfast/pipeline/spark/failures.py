@@ -27,7 +27,7 @@ SPARK_ERRORS: Final = (PySparkException, Py4JError)
 
 
 @contextmanager
-def told_plainly(what: str, *, passing: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
+def spark_errors(what: str, *, passing: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
     """Errors of Spark leave as ours. `passing`: those that the caller deals with itself."""
     try:
         yield

@@ -1,1 +1,6 @@
-"""Does every node hold what its log makes."""
+"""Does every node hold what its log makes?
+
+`verify.py` runs the comparison and reports. `node_digests.py` gets the digests of a node,
+`expected.py` says which envelopes of the lake the node must have, `digests.py` makes the lake's
+digests of them, `silver.py` compares them with silver.
+"""

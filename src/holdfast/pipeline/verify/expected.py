@@ -44,11 +44,11 @@ class Reached(NamedTuple):
     """Where ranges begin that were truncated before the lake could read them."""
 
 
-Read = Mapping[str, Mapping[int, Reached]]
+ReadRanges = Mapping[str, Mapping[int, Reached]]
 """By log and epoch."""
 
 
-def read_spans(spark: SparkSession, lake: Lake, logs: Sequence[str]) -> Read:
+def read_ranges(spark: SparkSession, lake: Lake, logs: Sequence[str]) -> ReadRanges:
     """What the lake has of some logs, in one small job."""
     is_gap = F.col("reason") == GAP
     places = [
@@ -80,7 +80,7 @@ def read_spans(spark: SparkSession, lake: Lake, logs: Sequence[str]) -> Read:
     return found
 
 
-def spans_of(
+def ranges_of(
     read: Mapping[int, Reached], epoch: int, first: int, head: int
 ) -> tuple[list[OffsetRange], str]:
     """The places that count for a log at a place, newest first; and what the lake has not read, in

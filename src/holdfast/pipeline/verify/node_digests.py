@@ -27,7 +27,7 @@ class NodeDigests(Protocol):
     def bucket_rows(self, mesh: str, table: str, bucket: str) -> BucketRows: ...
 
 
-def holding_of(log: ReadableLog) -> NodeDigests | None:
+def node_digests(log: ReadableLog) -> NodeDigests | None:
     """None for a log that has no tables."""
     if isinstance(log, NodeLog):
         return _Asked(log)

@@ -25,7 +25,7 @@ _EACH_VERSION: Final = frozenset({"vectors", "task_events"})
 """Tables in which every version stays, and only what it came to may change."""
 
 
-class Beside(NamedTuple):
+class SilverGap(NamedTuple):
     """Rows of one table, of one mesh of one node."""
 
     behind: int
@@ -34,9 +34,9 @@ class Beside(NamedTuple):
     """That the node's log makes, and silver has in an older version or not at all."""
 
 
-def beside(
+def compare_with_silver(
     spark: SparkSession, lake: Lake, held: Mapping[str, DataFrame], meshes: Mapping[str, str]
-) -> dict[tuple[str, str], Beside]:
+) -> dict[tuple[str, str], SilverGap]:
     """By tagged mesh and table. `held` is what the logs make, `meshes` the meshes by their tags."""
     tags = spark.createDataFrame(list(meshes.items()), "tag string, mesh string")
     counts = [
@@ -47,7 +47,7 @@ def beside(
         if table != "log"
     ]
     rows = reduce(DataFrame.unionByName, counts).collect()
-    return {(row["mesh"], row["table"]): Beside(row["behind"], row["astray"]) for row in rows}
+    return {(row["mesh"], row["table"]): SilverGap(row["behind"], row["astray"]) for row in rows}
 
 
 def _tagged(rows: DataFrame, tags: DataFrame) -> DataFrame:

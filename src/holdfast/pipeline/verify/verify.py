@@ -2,13 +2,13 @@
 
 A node says at which offset of its log it stands and gives digests of what it holds (see
 `rules.digests` for what they cover). The lake reads up to that offset, folds the envelopes that the
-log held (see `verify_places`) with the code that makes silver, and makes the same digests. Where a
+log held (see `expected`) with the code that makes silver, and makes the same digests. Where a
 bucket differs, the rows of both sides are fetched and the first that differs is named, with its
 stamps and envelope ids.
 
-A node that has not heard of everything yet is not wrong. It is compared with what it has heard, and
-how many rows of silver it will still receive is counted as `behind`. Silver itself must have all
-that the logs make, or what replaced it.
+A node that has not received everything yet is not wrong. It is compared with what it has received,
+and the rows of silver that it will still receive are counted as `behind`. Silver itself must have
+all that the logs make, or what replaced it.
 """
 
 from __future__ import annotations
@@ -21,33 +21,31 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.node.log.digests import BucketRows, Digests, HeldRow, TableDigests
 from holdfast.pipeline.fold.silver import EVENTS, is_current
-from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
 from holdfast.pipeline.logs.log import ReadableLog
-from holdfast.pipeline.spark.failures import told_plainly
+from holdfast.pipeline.spark.failures import spark_errors
 from holdfast.pipeline.verify.digests import Tallies, tallies, unmatched
 from holdfast.pipeline.verify.expected import (
     OffsetRange,
-    Read,
+    ReadRanges,
     Scope,
     envelopes_of,
     expected,
-    read_spans,
+    ranges_of,
+    read_ranges,
     rows_of,
-    spans_of,
 )
-from holdfast.pipeline.verify.node_digests import NodeDigests, holding_of
-from holdfast.pipeline.verify.silver import Beside, beside
+from holdfast.pipeline.verify.node_digests import NodeDigests, node_digests
+from holdfast.pipeline.verify.silver import SilverGap, compare_with_silver
 from holdfast.rules import digests as rules
 from holdfast.rules.digests import DigestTally
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.limits import VERIFY_KEPT_ROWS_MAX
 
-Progress = Callable[[str, int, int], None]
-"""What is going on, how much of it is done, and how much there is."""
 Status = Literal["same", "differs", "unsure", "skipped"]
 _ROWS_APART_MAX: Final = 100
 _STEPS: Final = 3
-"""Besides asking each node: reading, folding, comparing with silver."""
+"""The steps of a run besides one for each node: reading, folding, comparing with silver."""
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,36 +55,35 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     table: str
     bucket: str
     key: list[Any]
-    """What tells the row from all others of its mesh and table; empty if it was not found."""
+    """The key of the row in its mesh and table; empty if the row was not found."""
     node: dict[str, Any] | None
-    """The row as the node has it, with its stamp and the id of the envelope; None if it has none.
-    """
+    """The row as the node has it, with its stamp and envelope id; None if the node has none."""
     lake: dict[str, Any] | None
-    """The row as the log makes it."""
+    """The row as the log makes it; None if the log makes none."""
     note: str = ""
 
 
 class TableReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One table of one mesh."""
+    """One table of one mesh, compared."""
 
     mesh: str
     table: str
     rows: int
-    """That the node has."""
+    """How many rows the node has."""
     expected: int
-    """That its log makes."""
+    """How many rows its log makes."""
     buckets: int
     """In how many of the 256 buckets the two differ."""
 
 
 class VerifiedLog(msgspec.Struct, frozen=True, kw_only=True):
-    """One node."""
+    """One node, compared."""
 
     log: str
     location: str
     status: Status
     reason: str = ""
-    """Why it is unsure or was skipped; or why it differs, if not because of a row of the node."""
+    """Why the node is unsure or was skipped, or differs for another reason than one of its rows."""
     epoch: int = 0
     head: int = 0
     """Where the node stood in its log."""
@@ -94,10 +91,10 @@ class VerifiedLog(msgspec.Struct, frozen=True, kw_only=True):
     differences: tuple[Difference, ...] = ()
     """The first differing row of every table that differs."""
     behind: dict[str, int] = {}
-    """By table: rows of silver that this node has not heard of yet, or not in that version."""
+    """By table: rows of silver that this node has not received yet, or not in that version."""
     astray: dict[str, int] = {}
-    """By table: rows that the log makes and that silver has in an older version, or not at all. It
-    differs then, unless it has not been folded since the log was read."""
+    """By table: rows that the log makes and that silver has in an older version, or not at all.
+    That is an error, unless silver has not been folded since the log was read."""
 
     @property
     def rows(self) -> int:
@@ -105,7 +102,7 @@ class VerifiedLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it. Only what differs is a finding."""
+    """The result for all nodes. Only the status `differs` is an error."""
 
     logs: tuple[VerifiedLog, ...]
 
@@ -114,40 +111,40 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
         return any(log.status == "differs" for log in self.logs)
 
 
-class _Asked(msgspec.Struct, frozen=True):
-    """A node, with what it says."""
+class _NodeAnswer(msgspec.Struct, frozen=True):
+    """A node and the digests that it gave."""
 
     number: int
     log: ReadableLog
     name: str
-    holding: NodeDigests
-    said: Digests
+    source: NodeDigests
+    digests: Digests
 
     def scope(self, spans: Sequence[OffsetRange]) -> Scope:
-        forgotten = {mesh: held.forgotten_lamport for mesh, held in self.said.meshes.items()}
-        return Scope(self.number, self.name, spans, self.said.first, forgotten)
+        forgotten = {mesh: held.forgotten_lamport for mesh, held in self.digests.meshes.items()}
+        return Scope(self.number, self.name, spans, self.digests.first, forgotten)
 
 
-def verify(
+def verify_nodes(
     spark: SparkSession,
     lake: Lake,
     logs: Sequence[ReadableLog],
     *,
     catch_up: Callable[[], object] | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> VerifyReport:
-    """Compares nodes with the lake. `catch_up` reads their logs into it as far as they go now;
-    without it a log that has moved on since it was last read cannot be judged.
+    """Compares nodes with the lake. `catch_up` is called to read their logs into the lake up to
+    their heads; without it a log that has grown since it was last read cannot be judged.
     """
     run = _Run(spark, lake, catch_up, progress, steps=len(logs) + _STEPS)
     reports: dict[int, VerifiedLog] = {}
-    asked: list[_Asked] = []
+    answers: list[_NodeAnswer] = []
     for number, log in enumerate(logs):
         run.tell(f"{log.location}: asking for digests")
         try:
             one = _ask(number, log)
         except HoldfastError as error:
-            # One node that is away must not keep the others from being looked at.
+            # A node that is away must not stop the comparison of the others.
             reports[number] = VerifiedLog(
                 log="", location=log.location, status="unsure", reason=error.message
             )
@@ -155,29 +152,30 @@ def verify(
             if isinstance(one, VerifiedLog):
                 reports[number] = one
             else:
-                asked.append(one)
-    with told_plainly("verify"):
-        reports.update(run.compare(asked) if asked else {})
+                answers.append(one)
+    with spark_errors("verify"):
+        reports.update(run.compare(answers) if answers else {})
     return VerifyReport(logs=tuple(reports[number] for number in sorted(reports)))
 
 
-def _ask(number: int, log: ReadableLog) -> _Asked | VerifiedLog:
-    name, holding = log.place().log, holding_of(log)
-    if holding is not None:
-        return _Asked(number, log, name, holding, holding.digests())
+def _ask(number: int, log: ReadableLog) -> _NodeAnswer | VerifiedLog:
+    """Asks a node for its digests; gives the report at once for a log without tables."""
+    name, source = log.place().log, node_digests(log)
+    if source is not None:
+        return _NodeAnswer(number, log, name, source, source.digests())
     reason = "a broker or an export holds a log and no tables"
     return VerifiedLog(log=name, location=log.location, status="skipped", reason=reason)
 
 
 class _Run:
-    """All nodes against one lake."""
+    """One comparison of all nodes with one lake."""
 
     def __init__(
         self,
         spark: SparkSession,
         lake: Lake,
         catch_up: Callable[[], object] | None,
-        progress: Progress | None,
+        progress: Progress,
         steps: int,
     ) -> None:
         self._spark = spark
@@ -186,20 +184,19 @@ class _Run:
         self._progress = progress
         self._step, self._steps = 0, steps
         self._names: list[str] = []
-        self._read: Read = {}
+        self._read: ReadRanges = {}
 
     def tell(self, what: str) -> None:
-        if self._progress is not None:
-            self._progress(f"verify: {what}", min(self._step, self._steps), self._steps)
+        self._progress(f"verify: {what}", min(self._step, self._steps), self._steps)
         self._step += 1
 
-    def compare(self, asked: Sequence[_Asked]) -> dict[int, VerifiedLog]:
-        self._look(sorted({one.name for one in asked}))
+    def compare(self, answers: Sequence[_NodeAnswer]) -> dict[int, VerifiedLog]:
+        self._update(sorted({one.name for one in answers}))
         reports: dict[int, VerifiedLog] = {}
-        judged: list[tuple[_Asked, Scope, str]] = []
-        for one in asked:
-            said = one.said
-            spans, missing = spans_of(self._read[one.name], said.epoch, said.first, said.head)
+        judged: list[tuple[_NodeAnswer, Scope, str]] = []
+        for one in answers:
+            node = one.digests
+            spans, missing = ranges_of(self._read[one.name], node.epoch, node.first, node.head)
             if spans:
                 judged.append((one, one.scope(spans), missing))
             else:
@@ -209,14 +206,14 @@ class _Run:
         scopes = [scope for _, scope, _ in judged]
         self.tell(f"folding what {len(scopes)} logs held")
         held = envelopes_of(self._spark, self._lake, scopes)
-        # Kept before anything is made of it: later would be too late for what is kept of that.
+        # Persisted before frames are made of it, or those would not use the persisted rows.
         kept = [held.persist()] if rows_of(scopes) <= VERIFY_KEPT_ROWS_MAX else []
         frames = expected(held, scopes)
         kept += [frame.persist() for table, frame in frames.items() if table != "log"]
         try:
             made = tallies(frames, _forgotten(scopes))
             self.tell("comparing with silver")
-            near = beside(self._spark, self._lake, frames, _meshes(scopes))
+            near = compare_with_silver(self._spark, self._lake, frames, _meshes(scopes))
             for one, scope, missing in judged:
                 reports[one.number] = self._judge(one, scope, missing, frames, made, near)
         finally:
@@ -224,29 +221,29 @@ class _Run:
                 frame.unpersist()
         return reports
 
-    def _look(self, names: list[str]) -> None:
-        """Brings the lake to where the nodes are and looks at what it has of their logs."""
+    def _update(self, names: list[str]) -> None:
+        """Lets the lake catch up with the nodes, and notes what it has of their logs."""
         self._names = names
         if self._catch_up is not None:
             self.tell("reading the logs up to where the nodes are")
             self._catch_up()
         self._lake = self._lake.fresh()
-        self._read = read_spans(self._spark, self._lake, names)
+        self._read = read_ranges(self._spark, self._lake, names)
 
     def _judge(
         self,
-        one: _Asked,
+        one: _NodeAnswer,
         scope: Scope,
         missing: str,
         frames: Mapping[str, DataFrame],
         made: Tallies,
-        near: Mapping[tuple[str, str], Beside],
+        near: Mapping[tuple[str, str], SilverGap],
     ) -> VerifiedLog:
         differences = tuple(self._differences(one, scope, frames, made))
         status: Status = "same"
         reason = ""
         if differences:
-            reason = missing or _repaired(one.said)
+            reason = missing or _repaired(one.digests)
             status = "unsure" if reason else "differs"
         behind, astray = _counts(scope, near)
         lacks = [table for table, count in astray.items() if count and self._is_folded(table)]
@@ -255,25 +252,25 @@ class _Run:
             reason = f"silver lacks what this log makes, in {', '.join(lacks)}, though it is folded"
         return msgspec.structs.replace(
             _report(one, status, reason),
-            tables=tuple(_tables(one.said, scope, made)),
+            tables=tuple(_tables(one.digests, scope, made)),
             differences=differences,
             behind=behind,
             astray=astray,
         )
 
     def _is_folded(self, table: str) -> bool:
-        """Has silver taken in all that bronze has?"""
+        """Whether silver has taken in all that bronze has."""
         table = EVENTS if table == "tasks" else table
         return is_current(self._lake, table)
 
     # --- which row -------------------------------------------------------------------------------
 
     def _differences(
-        self, one: _Asked, scope: Scope, frames: Mapping[str, DataFrame], made: Tallies
+        self, one: _NodeAnswer, scope: Scope, frames: Mapping[str, DataFrame], made: Tallies
     ) -> Iterator[Difference]:
-        """One per table, of the first mesh and bucket in which it differs."""
+        """For each table that differs: the first row of the first mesh and bucket that does."""
         for table in rules.TABLES:
-            for mesh, held in sorted(one.said.meshes.items()):
+            for mesh, held in sorted(one.digests.meshes.items()):
                 apart = _apart(held.tables[table], made.get((scope.tag(mesh), table)))
                 if apart:
                     self.tell(f"{one.name}: {table} of {mesh} differs, looking for the row")
@@ -281,15 +278,15 @@ class _Run:
                     break
 
     def _first_row(
-        self, one: _Asked, scope: Scope, frame: DataFrame, mesh: str, table: str, bucket: str
+        self, one: _NodeAnswer, scope: Scope, frame: DataFrame, mesh: str, table: str, bucket: str
     ) -> Difference:
         difference = Difference(mesh=mesh, table=table, bucket=bucket, key=[], node=None, lake=None)
         try:
-            rows = one.holding.bucket_rows(mesh, table, bucket)
+            rows = one.source.bucket_rows(mesh, table, bucket)
         except HoldfastError as error:
             return msgspec.structs.replace(difference, note=f"no rows came: {error.message}")
-        if (rows.epoch, rows.head) != (one.said.epoch, one.said.head):
-            # The node has gone on since its digests were made; so the lake has to as well.
+        if (rows.epoch, rows.head) != (one.digests.epoch, one.digests.head):
+            # The node has changed since it made its digests; so the lake has to catch up.
             spans = self._spans_at(one.name, rows)
             if not spans:
                 note = f"the node went on to offset {rows.head} before its rows were fetched"
@@ -307,7 +304,7 @@ class _Run:
         )
         found = _first(rows, matched, apart)
         if found is None:
-            return msgspec.structs.replace(difference, note=_not_found(one.said, rows))
+            return msgspec.structs.replace(difference, note=_not_found(one.digests, rows))
         key, node, lake = found
         return msgspec.structs.replace(
             difference,
@@ -317,38 +314,40 @@ class _Run:
         )
 
     def _spans_at(self, name: str, rows: BucketRows) -> list[OffsetRange]:
-        spans, _ = spans_of(self._read[name], rows.epoch, rows.first, rows.head)
+        spans, _ = ranges_of(self._read[name], rows.epoch, rows.first, rows.head)
         if not spans and self._catch_up is not None:
-            self._look(self._names)
-            spans, _ = spans_of(self._read[name], rows.epoch, rows.first, rows.head)
+            self._update(self._names)
+            spans, _ = ranges_of(self._read[name], rows.epoch, rows.first, rows.head)
         return spans
 
 
 def _first(
     rows: BucketRows, matched: set[str], apart: list[HeldRow]
 ) -> tuple[list[Any], HeldRow | None, HeldRow | None] | None:
-    """The first key, by its order, that the two sides have differently."""
+    """The first key that the two sides have differently, with the rows of both; None if the first
+    rows are the same.
+    """
     node = {tuple(row.key): row for row in rows.rows if row.digest not in matched}
     lake = {tuple(row.key): row for row in apart}
     keys = sorted(node.keys() | lake.keys())
     if rows.more and rows.rows:
-        # The node has told of its first rows only: of later keys nothing is known.
+        # The node gave only its first rows: nothing is known of later keys.
         keys = [key for key in keys if list(key) <= rows.rows[-1].key]
     if not keys:
         return None
     return list(keys[0]), node.get(keys[0]), lake.get(keys[0])
 
 
-def _not_found(said: Digests, rows: BucketRows) -> str:
+def _not_found(digests: Digests, rows: BucketRows) -> str:
     if rows.more:
         return "the bucket has too many rows, and the first of them are the same"
-    if rows.head != said.head or rows.epoch != said.epoch:
-        return f"it differed at offset {said.head} and no longer does at {rows.head}"
+    if rows.head != digests.head or rows.epoch != digests.epoch:
+        return f"it differed at offset {digests.head} and no longer does at {rows.head}"
     return "the digests differ and the rows do not; a row may be there twice"
 
 
-def _tables(said: Digests, scope: Scope, made: Tallies) -> Iterator[TableReport]:
-    for mesh, held in said.meshes.items():
+def _tables(digests: Digests, scope: Scope, made: Tallies) -> Iterator[TableReport]:
+    for mesh, held in digests.meshes.items():
         for table in rules.TABLES:
             tally = made.get((scope.tag(mesh), table))
             yield TableReport(
@@ -371,7 +370,7 @@ def _apart(held: TableDigests, made: DigestTally | None) -> list[str]:
 
 
 def _counts(
-    scope: Scope, near: Mapping[tuple[str, str], Beside]
+    scope: Scope, near: Mapping[tuple[str, str], SilverGap]
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Rows that the node lacks, and rows that silver lacks, by table."""
     behind: dict[str, int] = {}
@@ -384,14 +383,14 @@ def _counts(
     return behind, astray
 
 
-def _report(one: _Asked, status: Status, reason: str) -> VerifiedLog:
+def _report(one: _NodeAnswer, status: Status, reason: str) -> VerifiedLog:
     return VerifiedLog(
         log=one.name,
         location=one.log.location,
         status=status,
         reason=reason,
-        epoch=one.said.epoch,
-        head=one.said.head,
+        epoch=one.digests.epoch,
+        head=one.digests.head,
     )
 
 
@@ -403,7 +402,7 @@ def _meshes(scopes: Sequence[Scope]) -> dict[str, str]:
     return {scope.tag(mesh): mesh for scope in scopes for mesh in scope.forgotten}
 
 
-def _repaired(said: Digests) -> str:
-    if said.repaired_to is None:
+def _repaired(digests: Digests) -> str:
+    if digests.repaired_to is None:
         return ""
-    return f"entries up to offset {said.repaired_to} of its log were lost and it was repaired"
+    return f"entries up to offset {digests.repaired_to} of its log were lost and it was repaired"

@@ -1,5 +1,6 @@
-"""`holdfast pipeline`: every log in one lake, on Spark. Its verbs by theme are in the modules
-beside this one, and each adds its own."""
+"""`holdfast pipeline`: the logs of all nodes in one lake, on Spark. The verbs are in the modules
+beside this one: `pipeline_run`, `pipeline_query`, `pipeline_check`, `pipeline_upkeep` and
+`pipeline_export`; `pipeline_job` has what they share."""
 
 from __future__ import annotations
 

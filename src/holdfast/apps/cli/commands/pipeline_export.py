@@ -15,22 +15,23 @@ from holdfast.apps.cli.times import parse_time, size
 from holdfast.rules.errors import BadInput
 from holdfast.rules.vectors import Model
 
-MINILM = "holdfast.pipeline.embed.minilm:embed"
+MINILM = "holdfast.pipeline.minilm:embed"
+"""A public path: it stands in scripts that people keep."""
 
 
 @job("snapshot", mesh=FILTER)
 @click.argument("target")
-@click.option("--as-of", metavar="STAMP|TIME", help="As it was then.")
+@click.option("--as-of", metavar="STAMP|TIME", help="The state at that point in the past.")
 @click.option("--sign-home", metavar="FOLDER", help="Sign it with the key of this home.")
 @click.option("--no-facts", is_flag=True, help="Leave facts out.")
 @click.option(
     "--vectors",
     type=click.Choice(["all", "newest"]),
     default="all",
-    help="Of all models, or one.",
+    help="Vectors of all models, or of each key only the newest.",
     show_default=True,
 )
-@click.option("--deletions-since", metavar="TIME", help="Leave out what was deleted before.")
+@click.option("--deletions-since", metavar="TIME", help="Leave out keys deleted before that.")
 def snapshot(
     work: Work,
     target: str,
@@ -42,20 +43,20 @@ def snapshot(
 ) -> None:
     """Write what a new node needs into a new folder TARGET.
 
-    A node begins with it by: holdfast restore --snapshot TARGET. It then goes on from there by its
-    links, and need not read the whole history.
+    A node starts from it with: holdfast restore --snapshot TARGET. Its links then continue from
+    there, and it need not read the whole history.
     """
     when: dict[str, Any] = {} if as_of is None else dict(parse_as_of(as_of))
     if "offset" in when:
         raise BadInput("a snapshot is as of a stamp or of a time", hint="write 120 or a time")
     since = None if deletions_since is None else parse_time(deletions_since)
     lake = work.lake()
+    from holdfast import pipeline
     from holdfast.node.snapshots.manifest import signer_of
-    from holdfast.pipeline.snapshot.build import build
 
     signer = None if sign_home is None else signer_of(sign_home)
     with work.spark() as spark:
-        report = build(
+        report = pipeline.build_snapshot(
             spark,
             lake,
             target,
@@ -84,14 +85,14 @@ def snapshot(
 @click.option(
     "--model",
     metavar="PROVIDER:NAME:VERSION:DIM",
-    help="The new model; else the one that --embed brings.",
+    help="The new model; without it, the MODEL that stands beside the function of --embed.",
 )
 @click.option(
     "--embed",
     default=MINILM,
     show_default=True,
     metavar="MODULE:CALLABLE",
-    help="What makes vectors of a list of texts.",
+    help="The function that makes vectors of a list of texts.",
 )
 @click.option("--to", required=True, metavar="NODE|HOME", help="Where the new vectors go.")
 @click.option("--token-file", metavar="FILE", help="The token for that node, in a file.")
@@ -103,7 +104,7 @@ def reembed(
     to: str,
     token_file: str | None,
 ) -> None:
-    """Embed the texts of all vectors of one model anew, by another, and write that to a node.
+    """Embed the texts of all vectors of one model by another model, and write that to a node.
 
     It may be stopped and run again: what is done is not done twice. The old vectors stay.
     """
@@ -112,14 +113,13 @@ def reembed(
         raise BadInput("which mesh is not said", hint="name it with --mesh or in $HOLDFAST_MESH")
     given = None if model is None else parse_model(model)
     lake = work.lake()
-    from holdfast.pipeline import query
-    from holdfast.pipeline.embed.reembed import reembed as embed_anew
+    from holdfast import pipeline
 
-    target = given or _brought(embed)
+    target = given or _model_beside(embed)
     options = {} if token_file is None else {"token_file": token_file}
     with work.spark() as spark:
-        old = query.model_id(spark, lake, source)
-        report = embed_anew(
+        old = pipeline.model_id(spark, lake, source)
+        report = pipeline.reembed(
             spark, lake, mesh=mesh, source=old, target=target, embed=embed, to=to, options=options
         )
     work.session.talk(
@@ -129,8 +129,8 @@ def reembed(
     work.session.show(documents.plain(report), f"{report.target}\n")
 
 
-def _brought(embed: str) -> Model:
-    """The model that stands beside a function that embeds."""
+def _model_beside(embed: str) -> Model:
+    """The `MODEL` in the module of a function that embeds."""
     from holdfast.pipeline.embed.reembed import resolved
 
     resolved(embed)
@@ -144,7 +144,7 @@ def _brought(embed: str) -> Model:
 
 
 def parse_model(text: str) -> Model:
-    """`provider:name:version:dim`; whatever stands between provider and version is the name."""
+    """`provider:name:version:dim`; everything between provider and version is the name."""
     rest, _, dim = text.rpartition(":")
     if not (dim.isascii() and dim.isdecimal() and rest.count(":") >= 2):
         raise BadInput(

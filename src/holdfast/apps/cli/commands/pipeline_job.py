@@ -5,8 +5,8 @@
         with work.spark() as spark:
             ...
 
-`job` adds `--lake`, and where Spark is needed `--master`, `--remote` and `--conf`. Spark and all
-that comes with it is imported inside of the commands only: nobody else pays for it.
+`job` adds `--lake` and, where Spark is needed, `--master`, `--remote` and `--conf`. Spark is
+imported inside the commands only, so that no other command waits for it.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ import click
 
 from holdfast.apps.cli.declare import noun, verb
 from holdfast.apps.cli.session import CommandSession
-from holdfast.rules.errors import BadInput, JobFailed, NoLake, NoSpark
+from holdfast.rules.errors import BadInput, JobFailed, NoLake
 
 if TYPE_CHECKING:
-    from holdfast.pipeline.lake.lake import Lake
+    from holdfast.pipeline import Lake
 
 pipeline_ = noun("pipeline", "Every log in one lake, on Spark.")
 
-_LAKE = "The lake's folder; else $HOLDFAST_LAKE."
-_MASTER = "Where Spark runs, as spark://host:7077; else in this process, on all cores."
-_REMOTE = "A Spark Connect server, as sc://host:15002, in place of a Spark of our own."
-_CONF = "A setting of Spark's; repeatable."
+_LAKE = "The lake's folder; without it, $HOLDFAST_LAKE."
+_MASTER = "Where Spark runs, as spark://host:7077; without it, in this process on all cores."
+_REMOTE = "A Spark Connect server, as sc://host:15002, to use instead of starting Spark."
+_CONF = "A setting of Spark; repeatable."
 
 
 class Work:
-    """One pipeline command at work."""
+    """What one pipeline command works with: its session, the lake, Spark, the time it takes."""
 
     def __init__(
         self,
@@ -63,12 +63,14 @@ class Work:
         return round(monotonic() - self.began, 1)
 
     def lake(self, *, create: bool = False) -> Lake:
-        """The lake that is meant. NoSpark where the packages of the pipeline are not there."""
+        """The lake of the command. NoSpark if packages of the pipeline are not installed."""
         if not self._lake:
             raise BadInput(
-                "which lake is not said", hint="name its folder: --lake FOLDER, or $HOLDFAST_LAKE"
+                "no lake is named", hint="name its folder: --lake FOLDER, or $HOLDFAST_LAKE"
             )
-        return open_lake(self._lake, create=create)
+        from holdfast import pipeline
+
+        return pipeline.Lake.open(self._lake, create=create)
 
     def has_lake(self) -> bool:
         try:
@@ -85,21 +87,20 @@ class Work:
 
     @contextmanager
     def spark_when_needed(self) -> Iterator[Callable[[], Any]]:
-        """A function that starts Spark; it ends with the block. What Spark prints goes into a file,
-        which stays if the work fails; what it raises leaves as an error of ours that names that
-        file.
+        """A function that starts Spark, which is stopped at the end of the block. What Spark prints
+        goes into a file, which stays if the work fails. An error of Spark becomes one of ours that
+        names this file.
         """
-        needs_packages()
-        from holdfast.pipeline.spark.failures import told_plainly
+        from holdfast.pipeline.spark.failures import spark_errors
 
         folder = Path(tempfile.mkdtemp(prefix="holdfast-spark-"))
         log = folder / "spark.log"
-        begun: list[Any] = []
+        started: list[Any] = []
         done = False
         try:
-            with told_plainly("the job"), _ended_by_signals(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Spark's own, about itself
-                yield lambda: self._start(folder, log, begun)
+            with spark_errors("the job"), _ended_by_signals(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Spark warns about itself
+                yield lambda: self._start(folder, log, started)
             done = True
         except JobFailed as error:
             if log.exists():
@@ -109,28 +110,37 @@ class Work:
             done = True
             raise
         finally:
-            progress(self.session, None)
-            for spark in begun:
+            self.progress("")
+            for spark in started:
                 _stop(spark)
             if done or not log.exists():
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _start(self, folder: Path, log: Path, begun: list[Any]) -> Any:
+    def progress(self, what: str, done: int = 0, total: int = 0) -> None:
+        """Shows people what is being done and how far it is, on a line that is written over. An
+        empty text clears the line.
+        """
+        if sys.stderr.isatty() and not self.session.as_json:
+            text = f"{what} {done} of {total}" if total else what
+            sys.stderr.buffer.write(f"\r\x1b[K{text}".encode("utf-8", "backslashreplace"))
+            sys.stderr.buffer.flush()
+
+    def _start(self, folder: Path, log: Path, started: list[Any]) -> Any:
         from holdfast.pipeline.spark.session import is_running, start
 
-        if is_running():  # of whoever called us: it is theirs to stop
+        if is_running():  # the caller of this process started it and will stop it
             return start(remote=self._remote, master=None if self._remote else self._master)
-        progress(self.session, "starting Spark")
+        self.progress("starting Spark")
         ours = {} if self._remote else {"spark.sql.warehouse.dir": str(folder / "warehouse")}
         spark = start(
             master=self._master, remote=self._remote, conf={**ours, **self._conf}, log=log
         )
-        begun.append(spark)
+        started.append(spark)
         return spark
 
 
 def job(name: str, *, spark: bool = True, mesh: bool | str = False) -> Callable[[Any], Any]:
-    """A verb of the pipeline."""
+    """Declares a verb of the pipeline, with the options that all of them share."""
 
     def declare(function: Callable[..., Any]) -> Any:
         @wraps(function)
@@ -158,41 +168,9 @@ def job(name: str, *, spark: bool = True, mesh: bool | str = False) -> Callable[
     return declare
 
 
-def open_lake(root: str, *, create: bool = False) -> Lake:
-    needs_packages()
-    from holdfast.pipeline.lake.lake import Lake
-
-    return Lake.open(root, create=create)
-
-
-def needs_packages() -> None:
-    """NoSpark, which says what to install, where the pipeline cannot work."""
-    try:
-        import holdfast.pipeline.spark.session  # noqa: F401
-    except ImportError as missing:
-        raise NoSpark(f"the pipeline needs packages that are not here: {missing}") from None
-
-
-def progress(session: CommandSession, text: str | None) -> None:
-    """What is being done, on a line that is written over; None clears it."""
-    if sys.stderr.isatty() and not session.as_json:
-        sys.stderr.buffer.write(f"\r\x1b[K{text or ''}".encode("utf-8", "backslashreplace"))
-        sys.stderr.buffer.flush()
-
-
-def told(session: CommandSession) -> Callable[..., None]:
-    """Progress of the library, for whoever watches: what is done, and how far that is."""
-
-    def tell(what: str, done: int | None = None, total: int | None = None) -> None:
-        far = "" if not total else f" {done} of {total}"
-        progress(session, f"{what}{far}")
-
-    return tell
-
-
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM ends a job as Ctrl-C does: what is committed stays, the rest is done by a rerun."""
+    """SIGTERM ends a job as Ctrl-C does: what is committed stays, and a rerun does the rest."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -205,7 +183,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _stop(spark: Any) -> None:
-    """Ends Spark. One that was cut off has nothing left to stop, and that is no news."""
+    """Stops Spark. A Spark whose Java has already ended raises errors, which do not matter."""
     from holdfast.pipeline.spark.failures import SPARK_ERRORS
 
     try:

@@ -20,7 +20,7 @@ from holdfast.rules.errors import BadInput, UnknownKey
 _ROWS = 100
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _PLACE = re.compile(r"(.+):([0-9]{1,18})")
-# What is shown of each table; the key stands first.
+# By table: the columns that are shown.
 _SHOWN = {
     "state": "key value lamport peer updated_at",
     "memory": "owner key value tags lamport updated_at",
@@ -31,11 +31,9 @@ _SHOWN = {
     "facts": "subject predicate object lamport peer created_at",
     "messages": "ref kind sender priority content_type lamport created_at",
 }
+# By table: the column that KEY is compared with, where it is not called `key`.
 _KEY = {
-    "state": "key",
-    "memory": "key",
     "files": "path",
-    "vectors": "key",
     "tasks": "task",
     "task_events": "task",
     "facts": "subject",
@@ -53,11 +51,16 @@ def parse_as_of(text: str) -> dict[str, Any]:
         place = _PLACE.fullmatch(text)
         if place is None:
             raise BadInput(
-                f"{text!r} is not a place in the past",
+                f"{text!r} is not a point in the past",
                 hint="write a stamp as 120, a time as 2026-11-15T10:00:00Z, or LOG:OFFSET",
             ) from None
         return {"log": place[1], "offset": int(place[2])}
     return {"at": datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)}
+
+
+_limit = click.option(
+    "--limit", type=click.IntRange(1), default=_ROWS, show_default=True, help="Rows to show."
+)
 
 
 @job("state")
@@ -67,22 +70,23 @@ def parse_as_of(text: str) -> dict[str, Any]:
     "--table",
     type=click.Choice(list(_SHOWN)),
     default="state",
-    help="Which family.",
+    help="Which table.",
     show_default=True,
 )
-@click.option("--as-of", metavar="STAMP|TIME|LOG:OFFSET", help="As it was then.")
-@click.option("--limit", type=click.IntRange(1), default=_ROWS, show_default=True, help="Rows.")
+@click.option("--as-of", metavar="STAMP|TIME|LOG:OFFSET", help="The state at that point.")
+@_limit
 def state(
     work: Work, of_mesh: str, key: str | None, table: str, as_of: str | None, limit: int
 ) -> None:
-    """Show what MESH holds, or one KEY of it, now or as it was at any time."""
+    """Show what MESH holds, or one KEY of it, now or at any point in the past."""
     when = {} if as_of is None else parse_as_of(as_of)
     lake = work.lake()
-    from holdfast.pipeline import query
+    from holdfast import pipeline
 
+    column = _KEY.get(table, "key")
     with work.spark() as spark:
-        answer = query.held(
-            spark, lake, table, of_mesh, key_column=_KEY[table], key=key, limit=limit, **when
+        answer = pipeline.table_rows(
+            spark, lake, table, of_mesh, key_column=column, key=key, limit=limit, **when
         )
     if not answer.rows:
         then = "" if as_of is None else f" as of {as_of}"
@@ -94,12 +98,12 @@ def state(
 
 @job("query")
 @click.argument("sql")
-@click.option("--limit", type=click.IntRange(1), default=_ROWS, show_default=True, help="Rows.")
+@_limit
 @click.option(
     "--format",
     "form",
     type=click.Choice(["table", "csv", "json"]),
-    help="How rows are written; else a table, or JSON with --json.",
+    help="How rows are written; without it a table, or JSON with --json.",
 )
 def query(work: Work, sql: str, limit: int, form: str | None) -> None:
     """Ask the lake in SQL. An SQL of - is read from stdin.
@@ -109,11 +113,11 @@ def query(work: Work, sql: str, limit: int, form: str | None) -> None:
     """
     text = inputs.text_of(sql)
     lake = work.lake()
-    from holdfast.pipeline import query as queries
+    from holdfast.pipeline.query import check, run_query
 
-    queries.check(text)
+    check(text)
     with work.spark() as spark:
-        answer = queries.ask(spark, lake, text, limit)
+        answer = run_query(spark, lake, text, limit)
     chosen = form or ("json" if work.session.as_json else "table")
     if chosen == "json":
         tables.json_array(answer.documents())

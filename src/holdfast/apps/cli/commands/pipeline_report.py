@@ -1,4 +1,4 @@
-"""What a run has done, for people and for programs."""
+"""The report of a run and of each step of a stream, as text for people or as JSON."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from holdfast.apps.cli import documents, output, tables
 from holdfast.apps.cli.commands.pipeline_job import Work
 
 if TYPE_CHECKING:
+    from holdfast.pipeline import Lake
     from holdfast.pipeline.ingest.ingest import IngestedLog
     from holdfast.pipeline.jobs.run import RunReport
     from holdfast.pipeline.jobs.stream import Step
-    from holdfast.pipeline.lake.lake import Lake
 
 
 def tell_run(work: Work, lake: Lake, report: RunReport) -> None:
-    """Per log from where to where, what was new, what is still to come; per table its rows."""
+    """Shows of each log what was read and what is still to come, and the rows of each table."""
     from holdfast.pipeline.jobs.status import table_rows
 
     ingested, folded = report.ingest, report.fold
@@ -51,15 +51,15 @@ def tell_run(work: Work, lake: Lake, report: RunReport) -> None:
     for reason, count in ingested.quarantined.items():
         output.talk(f"{count} in quarantine: {reason}")
     for failure in report.failures:
-        said = f"{failure.log or failure.location}: {failure.error.message}"
-        output.talk(f"error: {tables.visible(said)}")
+        text = f"{failure.log or failure.location}: {failure.error.message}"
+        output.talk(f"error: {tables.visible(text)}")
         if failure.error.hint:
             output.talk(f"hint: {tables.visible(failure.error.hint)}")
     output.talk(f"{ingested.new} new of {ingested.read} read, {work.seconds} s")
 
 
 def tell_step(work: Work, step: Step) -> None:
-    """One batch of a stream, as it happens."""
+    """Shows one batch of a stream when it is committed."""
     if work.session.as_json:
         output.out(f"{tables.encode({'event': 'batch', **documents.plain(step)}).decode()}\n")
         output.flush()

@@ -1,4 +1,4 @@
-"""`holdfast pipeline compact`, `vacuum`, `backfill`: the lake kept small, and made anew."""
+"""`holdfast pipeline compact`, `vacuum`, `backfill`: keep a lake small, or copy it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from holdfast.apps.cli import documents, output, tables
-from holdfast.apps.cli.commands.pipeline_job import Work, job, open_lake, told
+from holdfast.apps.cli.commands.pipeline_job import Work, job
 from holdfast.apps.cli.declare import FILTER
 from holdfast.apps.cli.times import parse_time
 
@@ -20,13 +20,13 @@ _WEEK_H = 168
     type=click.IntRange(0),
     default=_WEEK_H,
     show_default=True,
-    help="Keep what versions of the last N hours need.",
+    help="Keep the files that versions of the last N hours need.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say which files would go.")
+@click.option("--dry-run", is_flag=True, help="Only show which files would be removed.")
 def vacuum(work: Work, hours: int, dry_run: bool) -> None:
     """Remove files that no version of the last hours needs, and what killed jobs left behind.
 
-    Versions from before that can be read no more. What the tables hold now stays.
+    Older versions can no longer be read. What the tables hold now stays.
     """
     lake = work.lake()
     from holdfast.pipeline.jobs.status import tables as all_tables
@@ -34,9 +34,9 @@ def vacuum(work: Work, hours: int, dry_run: bool) -> None:
     removed: list[dict[str, Any]] = []
     with lake.working("vacuum"):
         for name, table in all_tables(lake.fresh()):
-            found = table.vacuum(hours, dry_run=dry_run)
-            if found:
-                removed.append({"table": name, "files": len(found), "paths": found})
+            paths = table.vacuum(hours, dry_run=dry_run)
+            if paths:
+                removed.append({"table": name, "files": len(paths), "paths": paths})
     if work.session.as_json:
         work.session.show({"lake": lake.root, "dry_run": dry_run, "tables": removed})
         return
@@ -47,15 +47,15 @@ def vacuum(work: Work, hours: int, dry_run: bool) -> None:
 
 @job("compact")
 def compact(work: Work) -> None:
-    """Put small files together, and what was folded since into the files of the state.
+    """Merge small files, and merge what was folded since into the files of the state.
 
-    Nothing that a query shows changes by it.
+    Queries show the same as before.
     """
     lake = work.lake()
-    from holdfast.pipeline.jobs.compaction import compact as put_together
+    from holdfast import pipeline
 
     with work.spark() as spark, lake.working("compact"):
-        report = put_together(spark, lake, progress=told(work.session))
+        report = pipeline.compact(spark, lake, progress=work.progress)
     if work.session.as_json:
         work.session.show({"lake": lake.root, **documents.plain(report), "seconds": work.seconds})
         return
@@ -70,7 +70,7 @@ def compact(work: Work) -> None:
 @click.option("--log", metavar="LOG", help="Only what this log held.")
 @click.option("--first", type=click.IntRange(1), help="From this offset of the log.")
 @click.option("--last", type=click.IntRange(1), help="To this offset of the log, included.")
-@click.option("--redecode", is_flag=True, help="Read everything anew from its bytes.")
+@click.option("--redecode", is_flag=True, help="Read every envelope again from its bytes.")
 def backfill(
     work: Work,
     into: str,
@@ -79,22 +79,23 @@ def backfill(
     redecode: bool,
     **part: Any,
 ) -> None:
-    """Make a new lake of what this one holds, or of a part of it, and fold it there.
+    """Copy this lake, or a part of it, into a new lake and fold it there.
 
-    A lake of everything goes on where this one is. A lake of a part is for looking at.
+    A copy of everything can go on reading where this lake is. A copy of a part is for queries.
     """
     times: dict[str, Any] = {
         name: None if text is None else parse_time(text)
         for name, text in (("since", since), ("until", until))
     }
     lake = work.lake()
-    from holdfast.pipeline.history import Range
-    from holdfast.pipeline.history import backfill as copy
+    from holdfast import pipeline
 
-    wanted = Range(mesh=work.session.named_mesh, **times, **part).check()
-    target = open_lake(into, create=True)
+    wanted = pipeline.Range(mesh=work.session.named_mesh, **times, **part).check()
+    target = pipeline.Lake.open(into, create=True)
     with work.spark() as spark, target.working("backfill"):
-        report = copy(spark, lake, target, wanted, redecode=redecode, progress=told(work.session))
+        report = pipeline.backfill(
+            spark, lake, target, wanted, redecode=redecode, progress=work.progress
+        )
     work.session.talk(
         f"{report.envelopes} envelopes, {report.quarantined} in quarantine, {work.seconds} s"
     )

