@@ -93,7 +93,7 @@ def test_Z4_a_frontier_is_the_set_of_its_confirmed_offsets(
     for verb, offset, length in steps:
         before = frontier
         if verb == "through":
-            frontier = frontier.confirm_range(1, offset + 1)
+            frontier = frontier.confirm_range(1, max(offset, 0) + 1)
             model |= set(range(1, offset + 1))
         else:
             frontier = frontier.confirm_range(offset, offset + length)
@@ -214,10 +214,7 @@ def test_Z4_a_consumer_may_leave_so_many_holes_and_no_more() -> None:
     assert "from offset 1 on" in caught.value.hint
     # What fills a hole or extends a range still goes through.
     assert full.confirm_range(full.last + 1, full.last + 2).last == full.last + 1
-    assert (
-        len(full.confirm_range(1, 2).confirm_range(past, past + 1).ranges)
-        == FRONTIER_RANGES_MAX
-    )
+    assert len(full.confirm_range(1, 2).confirm_range(past, past + 1).ranges) == FRONTIER_RANGES_MAX
 
 
 def test_Z4_a_frontier_cannot_be_changed_or_made_wrong() -> None:

@@ -132,7 +132,7 @@ def running(
                 )
 
         daemon = Daemon(
-            home, settings or Settings(), told=tell, on_overtime=overtime.set, sync=sync
+            home, settings or Settings(), on_event=tell, on_overtime=overtime.set, sync=sync
         )
         await daemon.run()
 

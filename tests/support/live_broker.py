@@ -52,7 +52,7 @@ class LiveBroker:
             self._loop = asyncio.get_running_loop()
             self.daemon = BrokerDaemon(
                 BrokerSettings(**self._given),
-                told=lambda event, document: told.put(None) if event == "ready" else None,
+                on_event=lambda event, document: told.put(None) if event == "ready" else None,
                 on_overtime=lambda: None,
             )
             await self.daemon.run()

@@ -86,7 +86,7 @@ class Served:
             self._daemon = Daemon(
                 self._home,
                 Settings(),
-                told=lambda event, _: self._told.put(None) if event == "ready" else None,
+                on_event=lambda event, _: self._told.put(None) if event == "ready" else None,
                 # The process goes on, without a daemon.
                 on_overtime=lambda: logging.getLogger("holdfast").error("ending took too long"),
             )

@@ -1,7 +1,7 @@
-"""A broker that serves: its folder, its desk, its listeners, and the order in which they end.
+"""A broker that serves: its folder, its store, its listeners, and the order in which they end.
 
-Ending: no more calls and frames are taken, what was handed in is written and answered, the sockets
-are closed with "going away", and the desk is closed. It has ten seconds.
+To end, it accepts no more calls and frames, writes and answers what members pushed, closes the
+sockets with "going away", and closes the store. It has ten seconds for that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from holdfast.broker.upkeep import BrokerUpkeep
 from holdfast.rules import limits
 from holdfast.service.clock import SystemClock
 from holdfast.service.instance_lock import DaemonLock, DaemonNote
-from holdfast.service.lifecycle import Service, Told, silent
+from holdfast.service.lifecycle import EventListener, Service, silent
 from holdfast.storage.broker.port import BrokerStore
 from holdfast.storage.files import home as homes
 from holdfast.storage.files.home import HomePaths
@@ -38,7 +38,7 @@ SYNC_PATH: Final = "/v1/sync"
 
 
 def open_store(settings: BrokerSettings) -> BrokerStore:
-    """The store that the settings name; not opened yet."""
+    """The store that the settings name, which the caller still has to open."""
     if settings.dsn is not None:
         from holdfast.storage.broker.postgres import PostgresBrokerStore
 
@@ -55,10 +55,10 @@ class BrokerDaemon(Service):
         self,
         settings: BrokerSettings,
         *,
-        told: Told = silent,
+        on_event: EventListener = silent,
         on_overtime: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__(told, on_overtime)
+        super().__init__(on_event, on_overtime)
         self._settings = settings.check()
         self._broker: Broker | None = None
         self._api: BrokerApi | None = None
@@ -145,7 +145,7 @@ class BrokerDaemon(Service):
     # --- ending ------------------------------------------------------------------------------
 
     async def _end_calls(self, server: Server) -> None:
-        """What was handed in is answered, then the connections are closed."""
+        """Answers what members pushed, then closes the connections."""
         self.api.phase = "stopping"
         await server.stop()
         await self.broker.accepting.close()

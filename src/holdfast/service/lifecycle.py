@@ -19,13 +19,13 @@ from holdfast.service.systemd import READY, STOPPING, WATCHDOG, Notifier
 
 log = logging.getLogger("holdfast")
 
-Told = Callable[[str, dict[str, Any]], None]
-"""Hears of what happens, each with its document: `ready`, `stopping`, `stopped`; of a daemon also
-`link`, `broker` and `disk`. In any thread, so it must be quick and safe to call from several."""
+EventListener = Callable[[str, dict[str, Any]], None]
+"""Called with the name of an event and its document: `ready`, `stopping`, `stopped`; by a daemon
+also `link`, `broker` and `disk`. From any thread, so it must be quick and thread-safe."""
 
 
 def silent(event: str, document: dict[str, Any]) -> None:
-    """Nobody listens."""
+    """The listener that does nothing."""
 
 
 class Service(ABC):
@@ -33,11 +33,13 @@ class Service(ABC):
     ended by then is left as a crash would leave it.
     """
 
-    def __init__(self, told: Told = silent, on_overtime: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, on_event: EventListener = silent, on_overtime: Callable[[], None] | None = None
+    ) -> None:
         """`on_overtime` is called, in a thread, when ending took too long; as a rule it ends the
         process.
         """
-        self._told = told
+        self._on_event = on_event
         self._notifier = Notifier()
         self.addresses: list[str] = []
         """Where it listens."""
@@ -75,16 +77,16 @@ class Service(ABC):
 
     def _tell_serving(self, document: dict[str, Any]) -> None:
         """That we are ready; `document` says who we are."""
-        self._told("ready", {**document, "pid": os.getpid(), "listening": self.addresses})
+        self._on_event("ready", {**document, "pid": os.getpid(), "listening": self.addresses})
         self._notifier.tell(READY, f"STATUS=serving {', '.join(self.addresses)}")
 
     def _tell_stopping(self) -> None:
         self._notifier.tell(STOPPING)
-        self._told("stopping", {})
+        self._on_event("stopping", {})
 
     def _tell_stopped(self) -> None:
         if self._stop.is_set():
-            self._told("stopped", {})
+            self._on_event("stopped", {})
 
     def _in_background(self, work: Coroutine[Any, Any, None], ending: AsyncExitStack) -> None:
         task = asyncio.create_task(work)

@@ -191,9 +191,9 @@ def test_Z2_news_are_kept_for_a_moment_and_bounded() -> None:
         deaf.cancel()
         kept = log_watch.news(0)
         assert len(kept) == limits.NEWS_KEPT_MAX
-        assert [news.number for news in log_watch.news(log_watch.told - 2)] == [
-            log_watch.told - 1,
-            log_watch.told,
+        assert [news.number for news in log_watch.news(log_watch.last_notice - 2)] == [
+            log_watch.last_notice - 1,
+            log_watch.last_notice,
         ]
 
     asyncio.run(main())
@@ -521,7 +521,7 @@ def test_U4_of_a_link_out_of_reach_is_told_once(home: Path) -> None:
     async def main() -> None:
         told: list[tuple[str, Any]] = []
         daemon = Daemon(
-            home, Settings(), told=lambda kind, document: told.append((kind, document["state"]))
+            home, Settings(), on_event=lambda kind, document: told.append((kind, document["state"]))
         )
         log_watch = LogWatch(lambda: 1)
         for talkative in (False, True):

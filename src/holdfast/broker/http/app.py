@@ -66,7 +66,7 @@ def broker_routes() -> list[Route]:
 
 def broker_app(api: BrokerApi) -> HttpApp:
     """The whole API as one ASGI application."""
-    return HttpApp(api, broker_routes(), told=_told)
+    return HttpApp(api, broker_routes(), translate=_told)
 
 
 def _told(error: HoldfastError, scope: Scope) -> HoldfastError:

@@ -39,7 +39,7 @@ from holdfast.rules.links import LinkState
 from holdfast.service.http.app import HttpApp
 from holdfast.service.http.request import ConcurrencyLimits, RequestCounts
 from holdfast.service.instance_lock import DaemonLock, DaemonNote
-from holdfast.service.lifecycle import Service, Told, silent
+from holdfast.service.lifecycle import EventListener, Service, silent
 from holdfast.service.sessions import Sessions
 from holdfast.storage.files import home as homes
 from holdfast.storage.files.home import HomePaths
@@ -58,11 +58,11 @@ class Daemon(Service):
         home: str | Path | None,
         settings: Settings,
         *,
-        told: Told = silent,
+        on_event: EventListener = silent,
         on_overtime: Callable[[], None] | None = None,
         sync: str | None = None,
     ) -> None:
-        super().__init__(told, on_overtime)
+        super().__init__(on_event, on_overtime)
         self._home, self._settings, self._sync = home, settings.check(), sync
         self._api: NodeApi | None = None
         self._talkative = False
@@ -196,7 +196,7 @@ class Daemon(Service):
         about, state = (kind, document.get("name", "")), document.get("state")
         if self._talkative and state != LinkState.CONNECTING:
             if state is None or self._said.get(about) != state:
-                self._told(kind, document)
+                self._on_event(kind, document)
             self._said[about] = state
 
     def _tell_ready(self) -> None:

@@ -112,7 +112,7 @@ def serve_(
     if detach:
         return _detach(session, settings, {**given, "rate": rate})
 
-    def told(event: str, document: dict[str, Any]) -> None:
+    def on_event(event: str, document: dict[str, Any]) -> None:
         with suppress(OSError):  # nobody reads what we say any more: no reason to stop working
             _tell(session, event, document)
         if event == "ready":
@@ -120,7 +120,8 @@ def serve_(
 
     with logging_to(session):
         return run(
-            lambda: BrokerDaemon(settings, told=told), connections=limits.BROKER_CONNECTIONS_MAX
+            lambda: BrokerDaemon(settings, on_event=on_event),
+            connections=limits.BROKER_CONNECTIONS_MAX,
         )
 
 

@@ -53,14 +53,14 @@ def up_(session: CommandSession, no_socket: bool, detach: bool, **flags: str | N
     from holdfast.node.daemon.daemon import Daemon
     from holdfast.service.lifecycle import run
 
-    def told(event: str, document: dict[str, Any]) -> None:
+    def on_event(event: str, document: dict[str, Any]) -> None:
         with suppress(OSError):  # nobody reads what we say any more: no reason to stop working
             _tell(session, event, document)
         if event == "ready":
             tell_ready(document)
 
     with logging_to(session):
-        return run(lambda: Daemon(paths.root, settings, told=told))
+        return run(lambda: Daemon(paths.root, settings, on_event=on_event))
 
 
 @command_of("down")
