@@ -93,7 +93,7 @@ def test_Z4_a_frontier_is_the_set_of_its_confirmed_offsets(
     for verb, offset, length in steps:
         before = frontier
         if verb == "through":
-            frontier = frontier.confirm_range(1, offset + 1)
+            frontier = frontier.confirm_range(1, max(offset, 0) + 1)
             model |= set(range(1, offset + 1))
         else:
             frontier = frontier.confirm_range(offset, offset + length)

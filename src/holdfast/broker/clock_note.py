@@ -1,8 +1,8 @@
 """`broker.clock` in a broker's folder: when its wall clock was last believed (see
 `rules.clock_check`).
 
-One that cannot be read says that it never was: doubt costs a day without sweeps. One that cannot be
-written ends nothing, because a full disk needs sweeps more than anything else.
+A note that cannot be read counts as "never believed", which costs a day without sweeps. A note that
+cannot be written stops nothing, because a full disk needs sweeps more than anything else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NEVER: Final = ClockNote(0, 0, 0)
 
 
 def read_clock_note(folder: Path) -> ClockNote | None:
-    """None if there is none yet."""
+    """The note in a broker's folder; None if there is none yet."""
     try:
         return msgspec.json.decode((folder / NAME).read_bytes(), type=ClockNote)
     except FileNotFoundError:

@@ -9,46 +9,46 @@ from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, BrokerSwept,
 
 
 class BrokerCounts:
-    """Counted where it happens, read when somebody asks."""
+    """Counters that are increased where something happens, and read by the metrics."""
 
     def __init__(self) -> None:
         self.verdicts: Counter[tuple[str, str]] = Counter()
-        """By mesh and verdict. Meshes that do not exist are counted as one: strangers choose
-        their names."""
+        """Envelopes by mesh and verdict. Unknown meshes are counted together, because strangers
+        choose their names."""
         self.refused: Counter[str] = Counter()
-        """Envelopes that were refused before anything was asked of the store, by code."""
+        """Envelopes that were refused before they reached the store, by code."""
         self.mismatches: Counter[tuple[str, str]] = Counter()
-        """By mesh and the beginning of the sender's key."""
+        """Reused ids by mesh and the beginning of the sender's key."""
         self.groups = 0
         self.opened = 0
         self.closed: Counter[int] = Counter()
-        """Connections that have ended, by code."""
+        """Connections that have ended, by close code."""
         self.swept: Counter[str] = Counter()
         self.sweeps = 0
         self.put_off = 0
-        """Sweeps that did not take place, because the clock was not believed."""
+        """Sweeps that were skipped because the broker did not believe its clock."""
         self.orphan_checks = 0
         self.orphans: Counter[str] = Counter()
-        """What the last check found, by mesh."""
+        """Orphans that the last check found, by mesh."""
 
     def answered(
         self, group: Sequence[PushedEnvelope], answers: Sequence[AcceptResult]
     ) -> list[tuple[PushedEnvelope, AcceptResult]]:
-        """Counts them, and gives back those that were not created."""
+        """Counts the answers for a group of envelopes; returns the pairs that were not created."""
         created: Counter[str] = Counter()
         others: list[tuple[PushedEnvelope, AcceptResult]] = []
-        for one, answer in zip(group, answers, strict=True):
+        for envelope, answer in zip(group, answers, strict=True):
             if answer.verdict is AcceptVerdict.CREATED:
-                created[one.mesh] += 1
+                created[envelope.mesh] += 1
             else:
-                others.append((one, answer))
+                others.append((envelope, answer))
         for mesh, count in created.items():
             self.verdicts[mesh, AcceptVerdict.CREATED] += count
-        for one, answer in others:
+        for envelope, answer in others:
             known = answer.verdict is not AcceptVerdict.UNKNOWN_MESH
-            self.verdicts[one.mesh if known else "", answer.verdict] += 1
+            self.verdicts[envelope.mesh if known else "", answer.verdict] += 1
             if answer.verdict is AcceptVerdict.REUSED:
-                self.mismatches[one.mesh, one.sender.hex()[:16]] += 1
+                self.mismatches[envelope.mesh, envelope.sender.hex()[:16]] += 1
         return others
 
     def sweep(self, done: BrokerSwept) -> None:

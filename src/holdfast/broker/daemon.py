@@ -36,7 +36,7 @@ SYNC_PATH: Final = "/v1/sync"
 
 
 def open_store(settings: BrokerSettings) -> BrokerStore:
-    """The store that the settings name; not opened yet."""
+    """The store that the settings name, which the caller still has to open."""
     if settings.dsn is not None:
         from holdfast.storage.broker.postgres import PostgresBrokerStore
 
@@ -124,7 +124,7 @@ class BrokerDaemon(Service):
     # --- ending ------------------------------------------------------------------------------
 
     async def _end_calls(self, server: Server) -> None:
-        """What was handed in is answered, then the connections are closed."""
+        """Answers what members pushed, then closes the connections."""
         self.api.phase = "stopping"
         await server.stop()
         await self.broker.accepting.close()

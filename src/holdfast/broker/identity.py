@@ -26,11 +26,11 @@ _NAME_BYTES_MAX: Final = 1024
 
 
 class Identity:
-    """A broker's name and key; lets in whoever has proved a key."""
+    """A broker's name and key; every client that has proved a key becomes a caller."""
 
     def __init__(self, folder: Path, name: str | None = None) -> None:
-        """Made in the folder if it is not there. A name that differs from the one that was given
-        at first is refused: nodes know it by that.
+        """Reads them from the folder, or makes them. Raises if `name` differs from the first one:
+        nodes know the broker by that.
         """
         _refuse_home(folder)
         with disk_errors(f"create the folder {folder}"):
@@ -60,7 +60,9 @@ class Identity:
         return card_of(self.name, public_key(self._seed))
 
     def caller_of_zone(self, zone: str, key: bytes) -> Caller:
-        """Anybody may say hello. What a key may do is asked with every call."""
+        """The caller for a proved key. Anybody may say hello; what a key may do, each call
+        checks.
+        """
         return Caller(kind="key", name=zone, reads=frozenset(), key=key)
 
 

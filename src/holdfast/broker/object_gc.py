@@ -1,11 +1,11 @@
-"""Content that nothing at a broker names any more, and how it goes.
+"""Removing content that nothing at a broker names any more.
 
-Objects come ahead of the change that names them, and stay while a change that is still held, or the
-mesh's snapshot, names them. Of a file that is shared anew each day only the last content is named
-when the changes before are swept. To find that out all that a mesh holds is read, so it is done
-rarely. What is unnamed is noted, and goes when it was so for `OBJECT_UNNAMED_MS`: a member that is
-about to name something asks for it first, and then the note is gone. That time is a month, because
-a message may name content in words that only people read, and lasts as long.
+Objects arrive before the change that names them. They stay while a change that the broker holds, or
+the mesh's snapshot, names them. To find the others the broker reads all that a mesh holds, so it
+does that rarely. It notes unnamed content, and removes it after it was unnamed for
+`OBJECT_UNNAMED_MS`: a member that is about to name content asks for it first, and that removes the
+note. The time is a month, because a message may name content in words that only people read, and
+messages last as long.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ log = logging.getLogger("holdfast")
 
 
 async def collect_all(store: BrokerStore, now_ms: int) -> int:
-    """Removes what no mesh names any more; how many went."""
+    """Removes the content that no mesh names any more; returns how many objects."""
     total = 0
     for mesh in await store.mesh_list():
         try:
             total += await _collect(store, mesh, now_ms)
         except (UnknownMesh, Truncated) as error:
-            # Removed, or swept by another broker of the same store, in between: another time.
+            # The mesh was removed, or another broker of the same store swept it: the next time.
             log.info("the objects of mesh %r were not looked through: %s", mesh.slug, error.message)
     return total
 
@@ -54,14 +54,14 @@ async def _collect(store: BrokerStore, mesh: BrokerMesh, now_ms: int) -> int:
 
 
 async def _named(store: BrokerStore, mesh: BrokerMesh) -> set[str]:
-    """Whatever the changes that are held name, and the snapshot."""
-    found: set[str] = set()
+    """The hashes that the held changes and the snapshot of a mesh name."""
+    named: set[str] = set()
     after = mesh.first - 1
     while True:
         page = await store.log_page(
             mesh.slug, after, limits.SEQ_MAX, limits.FEED_ROWS, limits.FEED_BYTES
         )
-        found |= _names([row.raw for row in page.rows])
+        named |= _names([row.raw for row in page.rows])
         if page.to >= page.last or page.to <= after:
             break
         after = page.to
@@ -71,11 +71,11 @@ async def _named(store: BrokerStore, mesh: BrokerMesh) -> set[str]:
         assert snapshot is not None
         part = await store.snapshot_part(mesh.slug, snapshot.id, number)
         if part is None:
-            # Another has taken its place: what that one names was asked for a moment ago.
-            return found | await _named(store, mesh)
-        found |= _names(unpack_part(part, mesh.slug).raws)
+            # Another snapshot has replaced it: look at that one.
+            return named | await _named(store, mesh)
+        named |= _names(unpack_part(part, mesh.slug).raws)
         await asyncio.sleep(0)
-    return found
+    return named
 
 
 def _names(raws: list[bytes]) -> set[str]:

@@ -1,4 +1,4 @@
-"""Looking after a broker: through the one that runs, or in its store if none does."""
+"""What an operator does with a broker: through the running one, or in its store if none runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.broker.broker import standings
 from holdfast.broker.daemon import open_store
 from holdfast.broker.identity import KEY, Identity
 from holdfast.broker.settings import BrokerSettings
-from holdfast.broker.upkeep import UpkeepDone, check_orphans, sweep_asked
+from holdfast.broker.upkeep import check_orphans, sweep_asked
 from holdfast.protocol.log_wire import JSON
 from holdfast.rules.errors import NoHome, UnknownMesh
 from holdfast.rules.ids import id_text
@@ -25,12 +25,12 @@ from holdfast.transport.http_client import Client
 
 Document = dict[str, Any]
 _PATIENCE_MS: Final = 600_000
-"""A sweep of a large store takes its time."""
+"""How long a command waits: a sweep of a large store takes its time."""
 _ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 class Operator:
-    """Whoever runs a broker, at its folder."""
+    """The commands of an operator on the folder of a broker."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
@@ -48,29 +48,29 @@ class Operator:
         return self._ask("POST", "/v1/sweep") or self._do(_sweep)
 
     def orphans(self) -> list[Document]:
-        found = self._ask("POST", "/v1/orphans") or self._do(_orphans)
-        rows: list[Document] = found["orphans"]
+        answer = self._ask("POST", "/v1/orphans") or self._do(_orphans)
+        rows: list[Document] = answer["orphans"]
         return rows
 
     def new_epoch(self, mesh: str | None, reason: str) -> list[Document]:
-        asked = {"mesh": mesh, "reason": reason}
+        request = {"mesh": mesh, "reason": reason}
 
         async def work(store: BrokerStore) -> Document:
             if mesh is not None and await store.mesh_get(mesh) is None:
                 raise UnknownMesh(f"this broker has no mesh {mesh!r}", hint="see: broker status")
             made = await store.new_epoch(mesh, reason, SystemClock().now_ms())
             return {
-                "epochs": [{"mesh": one.slug, "epoch": one.epoch, "base": one.base} for one in made]
+                "epochs": [{"mesh": row.slug, "epoch": row.epoch, "base": row.base} for row in made]
             }
 
-        found = self._ask("POST", "/v1/new-epoch", asked) or self._do(work)
-        rows: list[Document] = found["epochs"]
+        answer = self._ask("POST", "/v1/new-epoch", request) or self._do(work)
+        rows: list[Document] = answer["epochs"]
         return rows
 
     # --- the two ways ------------------------------------------------------------------------
 
     def _ask(self, method: str, path: str, body: Any = None) -> Document | None:
-        """Of the broker that runs here; None if none does."""
+        """The answer of the broker that runs here; None if none does."""
         if daemon_note(self._paths) is None:
             return None
         raw = None if body is None else msgspec.json.encode(body)
@@ -95,7 +95,7 @@ class Operator:
 
     @asynccontextmanager
     async def _store(self) -> AsyncIterator[BrokerStore]:
-        # While it is held no broker starts here; others of the same PostgreSQL may run.
+        # While we hold the lock no broker starts here; others of the same PostgreSQL may run.
         lock = DaemonLock(self._paths, what="a broker", end="end it first")
         try:
             store = open_store(self._settings)
@@ -110,7 +110,7 @@ class Operator:
     async def _status(self, store: BrokerStore) -> Document:
         identity = Identity(self._settings.store)
         mode, days = await store.mode()
-        stands = await standings(store)
+        positions = await standings(store)
         return {
             "name": identity.name,
             "card": identity.card(),
@@ -121,21 +121,20 @@ class Operator:
             "dedupe_days": days,
             "connections": 0,
             "counts": await store.counts(),
-            "meshes": [msgspec.to_builtins(one) for one in stands],
+            "meshes": [msgspec.to_builtins(mesh) for mesh in positions],
         }
 
 
 async def _sweep(store: BrokerStore) -> Document:
-    done = await sweep_asked(store, SystemClock().now_ms())
-    found: Document = msgspec.to_builtins(UpkeepDone.of(done))
-    return found
+    swept: Document = msgspec.to_builtins(await sweep_asked(store, SystemClock().now_ms()))
+    return swept
 
 
 async def _orphans(store: BrokerStore) -> Document:
-    found = await check_orphans(store)
+    orphans = await check_orphans(store)
     return {
         "orphans": [
-            {"mesh": one.mesh, "id": id_text(one.id), "seq": one.seq, "what": one.what}
-            for one in found
+            {"mesh": row.mesh, "id": id_text(row.id), "seq": row.seq, "what": row.what}
+            for row in orphans
         ]
     }

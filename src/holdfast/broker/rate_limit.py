@@ -1,6 +1,6 @@
-"""How fast a member may hand in what is new: a bucket of tokens for each.
+"""How fast a member may push new envelopes: a token bucket for each member.
 
-A bucket fills at a steady pace up to a brim. What turns out to have been accepted before is given
+A bucket fills at a steady pace up to its brim. Envelopes that turn out to be duplicates are given
 back: a retry never counts.
 """
 
@@ -12,16 +12,16 @@ _BUCKETS_MAX: Final = 10_000
 
 
 class Rates:
-    """The buckets of all members. Times are seconds that never go back."""
+    """The buckets of all members. Times are seconds of a monotonic clock."""
 
     def __init__(self, per_s: float) -> None:
         self._per_s = per_s
         self._brim = 2 * per_s
         self._buckets: dict[bytes, tuple[float, float]] = {}
-        """Tokens, and when there were so many."""
+        """By member: the tokens, and the time at which there were so many."""
 
     def take(self, member: bytes, wanted: int, now: float) -> int:
-        """How many of these may pass now."""
+        """How many of the wanted envelopes may pass now; they are taken from the bucket."""
         tokens = self._tokens(member, now)
         passed = min(wanted, int(tokens))
         self._put(member, tokens - passed, now)
@@ -39,7 +39,7 @@ class Rates:
 
     def _put(self, member: bytes, tokens: float, now: float) -> None:
         if len(self._buckets) >= _BUCKETS_MAX and member not in self._buckets:
-            # Whoever has a full bucket needs none.
+            # A full bucket need not be kept: a member without one starts with a full bucket.
             self._buckets = {
                 key: found
                 for key, found in self._buckets.items()

@@ -19,12 +19,12 @@ TOKEN_CHARS_MIN: Final = 16
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker can be told."""
+    """The settings of a broker."""
 
     store: Path
     """The folder of its key and certificate and, without PostgreSQL, of its database."""
     dsn: str | None = None
-    """Of PostgreSQL. It holds a password as a rule, and is never shown."""
+    """The address of PostgreSQL. It usually holds a password, and is never shown."""
     listen: str | None = None
     """HOST:PORT for other machines, with TLS."""
     tcp: str | None = None
@@ -32,18 +32,18 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     tls_cert: str | None = None
     tls_key: str | None = None
     name: str | None = None
-    """What it is called; told once, and kept in the folder."""
+    """The broker's name; given at its first start, and kept in the folder."""
     registration: Registration = "open"
-    """Who may make a mesh here: anybody with a key, nobody, or who brings the token."""
+    """Who may create a mesh here: anybody with a key, nobody, or callers with the token."""
     registration_token: str | None = None
     dedupe: str = str(limits.DEDUPE_RETENTION_DAYS_DEFAULT)
-    """`permanent`, or for how many days ids are remembered."""
+    """`permanent`, or for how many days the broker remembers ids."""
     keep_days: int = limits.BROKER_KEEP_DAYS
     rate_per_s: int = limits.ACCEPT_RATE_PER_S
     sweep_every_ms: int = limits.SWEEP_EVERY_MS
     orphans_every_ms: int = limits.ORPHANS_EVERY_MS
     sync: str = "full"
-    """How hard SQLite presses the disk; only tests that count on no power cut use another."""
+    """The sync mode of SQLite; only tests use another one."""
 
     def __repr__(self) -> str:
         return f"BrokerSettings(store={self.store!r}, postgres={self.dsn is not None})"
@@ -71,7 +71,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mode(self) -> tuple[Mode, int]:
-        """How ids are remembered, and for how many days."""
+        """How the broker remembers ids, and for how many days."""
         if self.dedupe == "permanent":
             return "permanent", 0
         if not (self.dedupe.isascii() and self.dedupe.isdecimal() and len(self.dedupe) <= 6):

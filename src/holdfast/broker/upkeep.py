@@ -1,9 +1,9 @@
-"""What a broker does for itself: sweeps, the orphan check, objects that nothing names, asking for
+"""What a broker does by itself: sweeps, the orphan check, removing unnamed objects, asking for
 snapshots.
 
-Each is also a command. Chunks are small and the loop is let go between them: nobody waits long for
-a sweep. A sweep goes by the wall clock, so it waits while that is not believed
-(`rules.clock_check`); the command is somebody's word, and does not.
+Operators can also run each as a command. Work is done in small chunks, between which other tasks
+run: nobody waits long for a sweep. A sweep goes by the wall clock, so the broker skips it while it
+does not believe the clock (`rules.clock_check`); an operator's command always sweeps.
 """
 
 from __future__ import annotations
@@ -67,38 +67,40 @@ async def collect(
 async def sweep_asked(
     store: BrokerStore, now_ms: int, counts: BrokerCounts | None = None
 ) -> BrokerSwept:
-    """All of it, because somebody says so."""
+    """The sweep of an operator: everything, whether or not the clock is believed."""
     done = await sweep_all(store, now_ms, counts)
-    found = await collect(store, now_ms, counts)
-    return msgspec.structs.replace(done, objects=found.objects)
+    collected = await collect(store, now_ms, counts)
+    return msgspec.structs.replace(done, objects=collected.objects)
 
 
 async def check_orphans(store: BrokerStore, counts: BrokerCounts | None = None) -> list[Orphan]:
-    """Dedupe rows without their message, and the other way round. There should be none."""
-    found = await store.orphans(limits.ORPHANS_SHOWN_MAX)
+    """Finds dedupe rows without their message, and messages without their row. There should be
+    none.
+    """
+    orphans = await store.orphans(limits.ORPHANS_SHOWN_MAX)
     if counts is not None:
         counts.orphan_checks += 1
         counts.orphans.clear()
-        for one in found:
-            counts.orphans[one.mesh] += 1
-    for one in found:
+        for row in orphans:
+            counts.orphans[row.mesh] += 1
+    for row in orphans:
         log.error(
-            "orphan in mesh %r: %s (id %s, seq %d)", one.mesh, one.what, one.id.hex(), one.seq
+            "orphan in mesh %r: %s (id %s, seq %d)", row.mesh, row.what, row.id.hex(), row.seq
         )
-    return found
+    return orphans
 
 
 class BrokerUpkeep:
-    """The broker's own clockwork."""
+    """The task of a broker that does all this when it is due."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Runs until it is cancelled."""
         loop = asyncio.get_running_loop()
         settings = self._broker.settings
-        await self._patiently("look at the clock", self.look_at_clock)
+        await self._guarded("look at the clock", self.look_at_clock)
         sweep_at = loop.time() + settings.sweep_every_ms / limits.SECOND_MS
         orphans_at = loop.time() + settings.orphans_every_ms / limits.SECOND_MS
         while True:
@@ -109,24 +111,24 @@ class BrokerUpkeep:
                 except Exception:
                     log.exception("a fault of ours at the tick of a connection")
             if loop.time() >= sweep_at:
-                await self._patiently("sweep", self.sweep)
+                await self._guarded("sweep", self.sweep)
                 sweep_at = loop.time() + settings.sweep_every_ms / limits.SECOND_MS
             if loop.time() >= orphans_at:
-                await self._patiently("orphan check", self.orphans)
-                await self._patiently("look through the objects", self.collect)
+                await self._guarded("orphan check", self.orphans)
+                await self._guarded("look through the objects", self.collect)
                 orphans_at = loop.time() + settings.orphans_every_ms / limits.SECOND_MS
 
-    async def _patiently(self, what: str, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    async def _guarded(self, what: str, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         try:
             await work()
         except HoldfastError as error:
             log.warning("the %s did not end: %s; it is tried again", what, error.message)
         except Exception:
-            # All else that this clockwork drives goes on.
+            # The other work of this task goes on.
             log.exception("a fault of ours in the %s; it is tried again", what)
 
     async def look_at_clock(self) -> bool:
-        """Is it believed?"""
+        """Whether the broker believes its wall clock now; notes the answer for the next start."""
         broker = self._broker
         times = {"wall_ms": broker.source.now_ms(), "ticks_ms": broker.ticks_ms()}
         note = await broker.run(read_clock_note, broker.settings.store)
@@ -141,7 +143,7 @@ class BrokerUpkeep:
         return clock_check.is_believed
 
     async def sweep(self) -> BrokerSwept:
-        """What is due, if the clock is believed."""
+        """Sweeps what is due, if the clock is believed; then asks members for snapshots."""
         broker = self._broker
         if not await self.look_at_clock():
             broker.counts.put_off += 1
@@ -155,8 +157,8 @@ class BrokerUpkeep:
         return done
 
     async def collect(self) -> BrokerSwept:
-        """Contents that nothing names, if the clock is believed. All that is held is read for it,
-        so it is done as rarely as the orphan check.
+        """Removes contents that nothing names, if the clock is believed. This reads all that the
+        broker holds, so it is done as rarely as the orphan check.
         """
         broker = self._broker
         if not await self.look_at_clock():
@@ -167,11 +169,11 @@ class BrokerUpkeep:
         return await check_orphans(self._broker.store, self._broker.counts)
 
     async def _want_snapshots(self) -> None:
-        """Changes that are old enough to go stay until a snapshot covers them: a member that could
-        make one is asked for it.
+        """Asks a member for a snapshot of each mesh with changes that are old enough to go: they
+        stay until a snapshot covers them.
         """
         broker = self._broker
-        followed = {mesh for one in broker.connections for mesh in one.follows}
+        followed = {mesh for connection in broker.connections for mesh in connection.follows}
         for slug in sorted(followed):
             for connection in list(broker.connections):
                 if slug not in connection.follows:
@@ -184,7 +186,7 @@ class BrokerUpkeep:
                 break
 
     async def _has_old_changes(self, slug: str, key: bytes) -> bool:
-        """Is the first change behind the newest snapshot past its time?"""
+        """Whether the first change behind the newest snapshot is past its time."""
         broker = self._broker
         mesh = await broker.store.mesh_get(slug)
         if mesh is None:
@@ -197,19 +199,3 @@ class BrokerUpkeep:
             return False
         age = broker.source.now_ms() - id_time_ms(changes[0].broker_id)
         return age > broker.retention.keep_ms
-
-
-class UpkeepDone(msgspec.Struct, frozen=True):
-    """What a sweep removed."""
-
-    dedupe: int
-    messages: int
-    released: int
-    died: int
-    invites: int
-    snapshots: int
-    objects: int
-
-    @classmethod
-    def of(cls, done: BrokerSwept) -> UpkeepDone:
-        return cls(*(getattr(done, name) for name in cls.__struct_fields__))

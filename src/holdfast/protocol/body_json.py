@@ -1,9 +1,7 @@
-"""What an op carries, as JSON says it: for people, in the command line and over HTTP."""
+"""The body of an op as JSON, for people: on the command line and over HTTP."""
 
 from __future__ import annotations
 
-import sys
-from array import array
 from base64 import b64encode
 from collections.abc import Callable
 from typing import Any, Final
@@ -11,35 +9,28 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.rules.bodies import Body
+from holdfast.rules.vectors import unpack
 
 _JSON_FIELDS: Final = frozenset({"value", "object", "metadata"})
 
 
 def body_fields(body: Body, json: Callable[[bytes], Any]) -> dict[str, Any]:
-    """JSON as `json` makes it, hashes as hex, vectors as numbers, content as base64. The objects of
-    a fact that names none are left out.
+    """The fields of a body: JSON values as `json` reads them, hashes as hex, vectors as numbers,
+    content as base64. `objects` is left out for a fact that names none.
     """
-    said: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, value in msgspec.structs.asdict(body).items():
         if name == "objects":
             if value:
-                said[name] = [digest.hex() for digest in value]
+                fields[name] = [digest.hex() for digest in value]
         elif not isinstance(value, bytes):
-            said[name] = value
+            fields[name] = value
         elif name in _JSON_FIELDS:
-            said[name] = json(value)
+            fields[name] = json(value)
         elif name == "sha256":
-            said[name] = value.hex()
+            fields[name] = value.hex()
         elif name == "embedding":
-            said[name] = numbers(value)
+            fields[name] = unpack(value)
         else:
-            said[name] = b64encode(value).decode()
-    return said
-
-
-def numbers(packed: bytes) -> list[float]:
-    """A packed vector as its numbers."""
-    values = array("f", packed)
-    if sys.byteorder == "big":
-        values.byteswap()
-    return values.tolist()
+            fields[name] = b64encode(value).decode()
+    return fields

@@ -3,12 +3,12 @@
     {"holdfast": "export", "version": 1, …}      the first line: whose, when, up to where
     {"kind": "state", …}                         rows, each one complete in itself
     {"kind": "blob", "sha256", "part", …}        content, in parts, before the first file of it
-    {"kind": "log", "offset", "raw", …}          log entries: the envelope itself, and for people
-                                                 what it says
-    {"holdfast": "end", "sha256", …}             the last line: a file that was cut has none, and
-                                                 one that was changed another hash
+    {"kind": "log", "offset", "raw", …}          log entries: the envelope itself, and its fields
+                                                 for people
+    {"holdfast": "end", "sha256", …}             the last line: a file that was cut off has none,
+                                                 and a file that was changed another hash
 
-Bytes are base64. Fields that have their usual value are left out.
+Bytes are base64. Fields that have their default value are left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FLUSH_BYTES: Final = 256 * 1024
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose rows these are, and how far the log had got when they were read."""
+    """The first line: whose rows these are, and how far the log was when they were read."""
 
     holdfast: str = "export"
     version: int = VERSION
@@ -39,7 +39,9 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trailer(msgspec.Struct, frozen=True, kw_only=True):
-    """What came before, so that a file shows whether it is whole."""
+    """The last line: how many lines came before and their hash, so that a file shows that it is
+    whole.
+    """
 
     holdfast: str = "end"
     lines: int
@@ -133,11 +135,11 @@ class FileLine(Stamped, frozen=True, kw_only=True, tag="file"):
     sha256: str = ""
     size: int = 0
     content: bytes | None = None
-    """None: a blob holds it. Its lines came before, if it was there to be exported."""
+    """None: a blob holds the content. Its lines came before, if the exporting node had it."""
 
 
 class TurnFields(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One turn on a task, for people: whose and what it came to."""
+    """One turn on a task, for people: who made it and what its effect was."""
 
     kind: str
     event: str
@@ -168,7 +170,9 @@ class FactLine(ExportLine, frozen=True, kw_only=True, tag="fact"):
     predicate: str
     object: msgspec.Raw
     objects: tuple[str, ...] = ()
-    """Hashes of the blobs that it names. Their lines came before, if they were there."""
+    """Hashes of the blobs that it names. Their lines came before, if the exporting node had
+    them.
+    """
     meta: msgspec.Raw = msgspec.Raw(b"null")
     id: str
     lamport: int = 0
@@ -204,7 +208,7 @@ class PeerLine(ExportLine, frozen=True, kw_only=True, tag="peer"):
 
 
 class EnvelopeFields(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What an envelope says, for people."""
+    """The fields of an envelope, for people."""
 
     id: str
     mesh: str
@@ -246,13 +250,13 @@ _decoder: Final = msgspec.json.Decoder(AnyLine)
 
 
 class Out(Protocol):
-    """Anything that takes bytes: an open file, a socket, a draft."""
+    """Anything that bytes can be written to: an open file, a socket, a draft."""
 
     def write(self, data: bytes, /) -> object: ...
 
 
 class LineWriter:
-    """Writes lines, and at the end what they were."""
+    """Writes the first line, the lines of rows, and the last line with their hash."""
 
     def __init__(self, out: Out) -> None:
         self._out = out
@@ -290,17 +294,19 @@ class LineWriter:
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """A file that is whole: what it says of itself, and how to know it again."""
+    """A file that is whole: its first line, and the hash by which it is known again."""
 
     header: Header
     digest: str
     lines: int
-    """Without the first and the last."""
+    """The number of lines between the first and the last."""
     bytes: int
 
 
 def check_file(source: BinaryIO) -> Checked:
-    """Reads an export from beginning to end before anything of it is believed."""
+    """Reads an export from beginning to end and checks its hash; raises BadValue if it is not
+    whole.
+    """
     header: Header | None = None
     hashing = sha256()
     last = b""
@@ -330,7 +336,7 @@ def check_file(source: BinaryIO) -> Checked:
 
 
 class NumberedLines:
-    """The lines between the first and the last, by the number that an editor shows."""
+    """The lines between the first and the last, with the numbers that an editor shows."""
 
     def __init__(self, source: BinaryIO, checked: Checked) -> None:
         source.seek(0)
@@ -350,7 +356,7 @@ class NumberedLines:
         raise StopIteration
 
     def unread(self, number: int, raw: bytes) -> None:
-        """Comes again next."""
+        """Gives a line back: the next call returns it again."""
         self._unread.append((number, raw))
 
 
@@ -371,12 +377,12 @@ def _raw_lines(source: BinaryIO) -> Iterator[bytes]:
 
 def _read_header(raw: bytes) -> Header:
     try:
-        found = msgspec.json.decode(raw, type=_Head)
-        if found.holdfast != "export":
+        head = msgspec.json.decode(raw, type=_Head)
+        if head.holdfast != "export":
             raise BadValue("the file is not an export of Holdfast")
-        if found.version != VERSION:
+        if head.version != VERSION:
             raise UnsupportedProtocol(
-                f"the file is an export of format {found.version}; this Holdfast reads {VERSION}",
+                f"the file is an export of format {head.version}; this Holdfast reads {VERSION}",
                 hint="import it with the version of Holdfast that made it, or a newer one",
             )
         return msgspec.json.decode(raw, type=Header)

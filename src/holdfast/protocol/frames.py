@@ -1,4 +1,4 @@
-"""What a node and its broker say to each other on a WebSocket, one msgpack array to a frame.
+"""The frames that a node and its broker send each other on a WebSocket, one msgpack array each.
 
     broker                                   node
     Challenge(nonce, name, key, features) ─▶
@@ -6,14 +6,14 @@
     Welcome(proof, session, meshes)       ─▶
                                           ◀─ Follow(mesh, epoch, after)     Push(mesh, epoch, items)
     Entries(mesh, epoch, after, to, rows) ─▶
-                                          ◀─ Got(mesh, epoch, seq)
+                                          ◀─ Confirmed(mesh, epoch, seq)
     Acks(mesh, epoch, answers)            ─▶
 
 Both prove themselves as two zones do (`rules.keys`): each signs both names, keys and nonces and the
-certificate of the connection. Close codes say why a side hung up; see `rules.features`.
+certificate of the connection. Close codes say why a side closed; see `rules.features`.
 
-The first element of a frame is its kind. Envelopes travel as their canonical bytes. Fields may be
-added at the end: who does not know them skips them.
+The first element of a frame is its kind. Envelopes travel as their canonical bytes. A later version
+may add fields at the end: an older side skips them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from holdfast.rules.errors import BadAnswer
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False, tag_field="kind"):
-    """One of them."""
+    """The base of all frames."""
 
 
 class MeshPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -41,11 +41,11 @@ class MeshPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
     seq: int
     grants: tuple[str, ...]
     epochs: tuple[tuple[int, int], ...] = ()
-    """Every epoch with its base, from the first on."""
+    """Every epoch of the mesh with its base, from the first on."""
 
 
 class WireError(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An error, as everywhere: code, message, hint."""
+    """An error in a frame: its code, message and hint."""
 
     code: str
     message: str
@@ -53,18 +53,20 @@ class WireError(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Item(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One envelope that is pushed; the number is the pusher's and comes back with the answer."""
+    """One envelope of a push. The node chooses the number; the broker's answer carries it."""
 
     number: int
     raw: bytes
 
 
 class PushAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What became of one."""
+    """What the broker did with one envelope of a push."""
 
     number: int
     status: int
-    """201, 200, 409 or another status of HTTP; 503: try again later."""
+    """An HTTP status: 201 created, 200 known already, 409 and others refused, 503 try again
+    later.
+    """
     message_epoch: int = 0
     seq: int = 0
     broker_id: bytes = b""
@@ -81,25 +83,27 @@ class Challenge(Frame, frozen=True, tag=1):
     name: str
     key: bytes
     supported: dict[str, dict[str, Any]]
-    """By feature: its parameters, `version` among them."""
+    """The parameters of each feature, `version` among them."""
 
 
 class Welcome(Frame, frozen=True, tag=2):
     proof: bytes
     session: str
-    """A bearer token for calls over HTTP while it lasts."""
+    """A bearer token for HTTP calls, until it expires."""
     expires_in_ms: int
     meshes: list[MeshPosition]
 
 
 class MeshMoved(Frame, frozen=True, tag=3):
-    """A mesh stands elsewhere than the other side thinks: a new epoch, or an answer to Follow."""
+    """The position of a mesh, if it is not where the node thinks: in a new epoch, or after
+    Follow.
+    """
 
     place: MeshPosition
 
 
 class Entries(Frame, frozen=True, tag=4):
-    """All that the receiver may see of after < seq <= to."""
+    """All envelopes with after < seq <= to that the node may see."""
 
     mesh: str
     epoch: int
@@ -123,7 +127,9 @@ class Acks(Frame, frozen=True, tag=6):
 
 
 class SnapshotNeeded(Frame, frozen=True, tag=7):
-    """What was asked for is gone; a snapshot holds it (its id), or nothing does (empty)."""
+    """The broker no longer holds what the node follows. `snapshot` is the id of a snapshot that
+    does; empty if there is none.
+    """
 
     mesh: str
     first: int
@@ -132,7 +138,7 @@ class SnapshotNeeded(Frame, frozen=True, tag=7):
 
 
 class QueueMessage(Frame, frozen=True, tag=8):
-    """A message of a queue."""
+    """A message of a queue for the node, which holds it until it settles it or the time is over."""
 
     mesh: str
     queue: str
@@ -140,20 +146,20 @@ class QueueMessage(Frame, frozen=True, tag=8):
     lease: bytes
     deliveries: int
     until_ms: int
-    """How long it stays hidden from others, from now."""
+    """For how long other takers do not get it, from now."""
     broker_id: bytes
     raw: bytes
 
 
 class Refusal(Frame, frozen=True, tag=9):
-    """Something that was asked is refused; `about` is the mesh."""
+    """The broker refuses a frame of the node; `about` is the mesh."""
 
     about: str
     problem: WireError
 
 
 class SnapshotWanted(Frame, frozen=True, tag=10):
-    """The broker would like a new snapshot of this mesh."""
+    """The broker asks the node for a new snapshot of this mesh."""
 
     mesh: str
 
@@ -167,7 +173,7 @@ class Hello(Frame, frozen=True, tag=20):
     nonce: bytes
     proof: bytes
     needs: dict[str, int]
-    """Features that it cannot do without, by version."""
+    """The versions of the features that the node needs."""
 
 
 class Follow(Frame, frozen=True, tag=21):
@@ -175,7 +181,7 @@ class Follow(Frame, frozen=True, tag=21):
     epoch: int
     after: int
     own: bool = False
-    """Also what this member handed in itself: for one that may have lost it."""
+    """Also send what this member pushed itself: for a node that may have lost it."""
 
 
 class Unfollow(Frame, frozen=True, tag=22):
@@ -183,7 +189,7 @@ class Unfollow(Frame, frozen=True, tag=22):
 
 
 class Confirmed(Frame, frozen=True, tag=23):
-    """Everything up to here is on the receiver's disk."""
+    """Everything up to this seq is on the node's disk."""
 
     mesh: str
     epoch: int
@@ -193,12 +199,12 @@ class Confirmed(Frame, frozen=True, tag=23):
 class Push(Frame, frozen=True, tag=24):
     mesh: str
     epoch: int
-    """The epoch that the pusher believes in; 0: any."""
+    """The epoch that the node believes the mesh is in; 0: any."""
     items: list[Item]
 
 
 class Take(Frame, frozen=True, tag=25):
-    """Up to so many messages of a queue may be in the taker's hands at a time; 0 ends it."""
+    """The node takes from a queue and holds up to `most` messages at a time; 0 ends it."""
 
     mesh: str
     queue: str

@@ -1,8 +1,8 @@
-"""A place in the log as JSON, for people and their tools.
+"""An entry of the log as JSON, for people and their tools.
 
-Values that were written as JSON are put into the answer as the text they are stored as: nobody
-parses them on the way. An op that this version does not know is shown as its bytes, so that nothing
-is left out.
+Values that were written as JSON go into the answer as the text that is stored; the node does not
+parse them. An op that this version does not know is shown as its bytes, so that nothing is left
+out.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class LogEntryJson(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     entity: str
     origin: str
     epoch: int
-    """Of the origin's log, when it wrote this."""
+    """The epoch of the origin's log when it wrote this."""
     seq: int
     lamport: int
     created_at: int
     """By the clock of the origin."""
     recorded_at: int | None = None
-    """By the clock of this node; told by the ranged read."""
+    """By the clock of this node; only in answers of the ranged read."""
     owner: str = ""
     meta: msgspec.Raw | None = None
     subject: str = ""
-    """The fields of a fact. Other ops have a `body`."""
+    """This and the next three are the fields of a fact. Other ops have a `body`."""
     predicate: str = ""
     object: msgspec.Raw | msgspec.UnsetType = UNSET
     objects: list[str] = []
@@ -66,11 +66,11 @@ def entry_json(offset: int, raw: bytes, recorded_at: int | None = None) -> LogEn
         recorded_at=recorded_at,
         owner=envelope.owner,
         meta=msgspec.Raw(envelope.meta) if envelope.meta else None,
-        **_said(envelope.entity, body, raw),
+        **_content(envelope.entity, body, raw),
     )
 
 
-def _said(entity: str, body: Body | None, raw: bytes) -> dict[str, Any]:
+def _content(entity: str, body: Body | None, raw: bytes) -> dict[str, Any]:
     if body is None:
         return {"raw": b64encode(raw).decode()}
     fields = body_fields(body, msgspec.Raw)

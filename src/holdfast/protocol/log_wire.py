@@ -1,8 +1,8 @@
 """What travels between a reader of a log and the node that serves it.
 
 People and their tools get JSON. Nodes ask for msgpack, in which the canonical bytes of the
-envelopes pass through untouched: they are read from the source's database, sent, and stored, and
-nobody takes them apart on the way but the receiver's own checks.
+envelopes pass through untouched: the source reads them from its database and sends them, and only
+the receiver decodes them, to check them.
 """
 
 from __future__ import annotations
@@ -24,23 +24,25 @@ ARROW: Final = "application/vnd.apache.arrow.stream"
 
 
 class Fetch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Asks for what comes next for a consumer."""
+    """A reader asks for the next entries of its consumer."""
 
     consumer: str
     limit: int = FETCH_ROWS_DEFAULT
     wait_ms: int = 0
     """How long to wait for something new before answering with nothing."""
     start: int | None = msgspec.field(name="from", default=None)
-    """From here on, without moving the consumer: for a reader that keeps its own place and reads
-    ahead. Without it: from the first offset that is not confirmed."""
+    """The first offset to read, without moving the consumer: for a reader that keeps its own place
+    and reads ahead. Without it, the first offset that is not confirmed."""
     confirm: int | None = None
-    """Confirms up to here first: saves a reader that goes on and on a call per batch."""
+    """Confirms up to this offset first, which saves a steady reader one call per batch."""
     epoch: int | None = None
-    """The epoch that `from` and `confirm` count in; refused if it is not the log's."""
+    """The epoch that `from` and `confirm` count in; the fetch is refused if the log's is
+    another.
+    """
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Registers a consumer, or finds it as it is."""
+    """A reader registers its consumer, or finds the one that is registered."""
 
     consumer: str
     start: str | int = msgspec.field(name="from", default="start")
@@ -50,7 +52,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Confirmation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Confirms what a consumer has taken over: up to an offset, or ranges."""
+    """A reader confirms what it has stored: everything up to an offset, or half-open ranges."""
 
     consumer: str
     offset: int | None = None
@@ -65,9 +67,9 @@ class Batch(msgspec.Struct, array_like=True, frozen=True, gc=False):
     first: int
     """The first offset that the log still holds."""
     head: int
-    """The last one, when this was read."""
+    """The last offset of the log when this piece was read."""
     start: int
-    """Where this piece begins: entries before it were not looked at."""
+    """Where this piece begins."""
     upto: int
     """Where it ends: entries of [start, upto] that are not here did not pass the filter."""
     offsets: list[int]
@@ -85,7 +87,7 @@ def decode_batch(raw: bytes) -> Batch:
     except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
         raise BadAnswer(f"the batch cannot be read: {error}") from None
     offsets = batch.offsets
-    whole = (
+    is_ordered = (
         1 <= batch.epoch <= LAMPORT_MAX
         and batch.start >= 1
         and batch.start - 1 <= batch.upto <= batch.head <= LAMPORT_MAX
@@ -94,6 +96,6 @@ def decode_batch(raw: bytes) -> Batch:
         and (not offsets or (batch.start <= offsets[0] and offsets[-1] <= batch.upto))
         and all(map(lt, offsets, islice(offsets, 1, None)))
     )
-    if not whole:
+    if not is_ordered:
         raise BadAnswer("the batch does not hang together: its offsets are out of order")
     return batch

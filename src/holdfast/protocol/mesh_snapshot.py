@@ -1,8 +1,7 @@
-"""A part of a mesh's snapshot, as it lies at a broker: envelopes, packed.
+"""A part of a mesh's snapshot, as a broker stores it: compressed envelopes.
 
-A broker stores parts without looking into them. Whoever takes one does, and believes nothing: it is
-unpacked up to a size, read strictly, and what is in it takes the one door that everything from
-outside takes.
+A broker stores parts without looking into them. A node that fetches one trusts nothing: it unpacks
+the part up to a size, decodes it strictly, and takes the envelopes in like any others from outside.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ class MeshPart(msgspec.Struct, frozen=True, array_like=True):
     version: int
     mesh: str
     forgotten: int
-    """The maker may have forgotten deletions up to this stamp. Whoever begins with this part must
-    refuse older writes too, or it would bring back what all others know to be gone."""
+    """The maker may have forgotten deletions up to this stamp. A node that begins with this part
+    must refuse older writes too, or it would bring back what all others have deleted."""
     raws: list[bytes]
 
 
@@ -42,7 +41,7 @@ def pack_part(mesh: str, forgotten: int, raws: list[bytes]) -> bytes:
 
 
 def unpack_part(packed: bytes, mesh: str) -> MeshPart:
-    """BadAnswer if it is not a part of a snapshot of this mesh."""
+    """Raises BadAnswer if it is not a part of a snapshot of this mesh."""
     unpacker = zlib.decompressobj()
     try:
         raw = unpacker.decompress(packed, _UNPACKED_BYTES_MAX + 1)
@@ -68,5 +67,5 @@ def part_digest(packed: bytes) -> bytes:
 
 
 def whole_digest(parts: Sequence[bytes]) -> bytes:
-    """Of a snapshot, by the digests of its parts."""
+    """The digest of a snapshot, from the digests of its parts."""
     return sha256(b"".join(parts)).digest()

@@ -1,7 +1,7 @@
 """What each op carries besides the envelope's own fields, and the rules for it.
 
-A body is a msgpack array, like the envelope. Values that callers supply as JSON stay the JSON text
-they were encoded to once: nobody parses them on the way.
+A body is a msgpack array, like the envelope. Values that callers supply as JSON are encoded once
+and travel as that text: no node parses and encodes them again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from holdfast.rules.vectors import Model, check_packed
 
 
 class Body(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The fields of one op."""
+    """The base of all bodies: the fields of one op."""
 
 
 class Nothing(Body, frozen=True):
-    """Ops that say everything by their name and entity."""
+    """The body of ops that say everything by their name and entity."""
 
 
 class StateSet(Body, frozen=True):
@@ -66,7 +66,7 @@ class FileShare(Body, frozen=True):
     sha256: bytes
     size: int
     content: bytes | None = None
-    """The content itself when it is small; otherwise it travels as a blob, before this."""
+    """The content itself when it is small; otherwise it travels as a blob, before the envelope."""
 
 
 class TaskCreate(Body, frozen=True):
@@ -84,11 +84,11 @@ class Fact(Body, frozen=True):
     predicate: str
     object: bytes
     objects: tuple[bytes, ...] = ()
-    """Hashes of blobs that it names: they travel before it."""
+    """Hashes of the blobs that the fact names: the blobs travel before the envelope."""
 
 
 class MessageSend(Body, frozen=True):
-    """The destination, priority and so on are fields of the envelope."""
+    """The content of a message; its destination and priority are fields of the envelope."""
 
     content: bytes
     content_type: str = ""
@@ -107,7 +107,7 @@ _encode: Final = _encoder.encode
 
 def encode_body(body: Body) -> bytes:
     if type(body) is Fact and not body.objects:
-        # As facts were written before they could name objects: their bytes and fingerprints stay.
+        # Facts had these bytes before they could name objects: their fingerprints must not change.
         return _encode((body.predicate, body.object))
     return _encode(body)
 
@@ -134,7 +134,7 @@ def decode_value(raw: bytes) -> Any:
 
 
 def check_value(raw: bytes) -> None:
-    """A value from outside: valid JSON within the limits."""
+    """Raises unless a value from outside is valid JSON within the limits."""
     if len(raw) > limits.VALUE_BYTES_MAX:
         raise OverLimit(f"the value has {len(raw)} bytes; the most is {limits.VALUE_BYTES_MAX}")
     try:
@@ -154,8 +154,8 @@ def _may_be_deep(raw: bytes) -> bool:
 
 
 def _check_json(value: object, depth: int) -> None:
-    """Refuses what JSON cannot say, before an encoder says something else instead (NaN as null,
-    bytes as text).
+    """Raises BadValue for what JSON cannot express; an encoder would write something else instead
+    (NaN as null, bytes as text).
     """
     if isinstance(value, str):
         if "\0" in value:
@@ -185,7 +185,7 @@ def _check_dict(value: dict[object, object], depth: int) -> None:
         if "\0" in key:
             raise BadValue("a key in the value contains a NUL character")
         if type(part) is not int and not (type(part) is str and "\0" not in part):
-            _check_json(part, depth + 1)  # all but the commonest, which need no call
+            _check_json(part, depth + 1)  # integers and plain text, the most common, need no call
 
 
 def check_tags(tags: tuple[str, ...]) -> None:
@@ -271,7 +271,7 @@ def _check_fact(envelope: Envelope, body: Fact) -> None:
 
 
 def check_objects(objects: tuple[bytes, ...]) -> None:
-    """The hashes of the blobs that a fact names."""
+    """Raises unless these can be the hashes of the blobs that a fact names."""
     if len(objects) > limits.FACT_OBJECTS_MAX:
         raise OverLimit(f"{len(objects)} objects; the most is {limits.FACT_OBJECTS_MAX}")
     if any(len(digest) != 32 for digest in objects):
@@ -319,7 +319,7 @@ _RULES: Final = {
     op: (_DECODERS[op].decode, check, op.partition(".")[0] in OWNED)
     for op, (_, check) in _BODIES.items()
 }
-"""By op: how its body is read and checked, and whether it is somebody's."""
+"""By op: how its body is read and checked, and whether its rows have an owner."""
 
 
 def family_of(op: str) -> str:
@@ -327,7 +327,7 @@ def family_of(op: str) -> str:
 
 
 def decode_body(envelope: Envelope) -> Body | None:
-    """Reads and checks the body of an op; None for an op that this version does not know."""
+    """Reads and checks the body of an envelope; None for an op that this version does not know."""
     rules = _RULES.get(envelope.op)
     if rules is None:
         return None
@@ -353,7 +353,7 @@ def decode_body(envelope: Envelope) -> Body | None:
 
 
 def decode_trusted_body(envelope: Envelope) -> Body | None:
-    """Reads the body of an envelope from our own log."""
+    """Reads the body of an envelope from this node's log, which was checked before."""
     decoder = _DECODERS.get(envelope.op)
     if decoder is None:
         return None
@@ -362,6 +362,6 @@ def decode_trusted_body(envelope: Envelope) -> Body | None:
 
 
 def decode_loose(op: str, raw: bytes) -> Body:
-    """Reads a body that stands without its envelope, in the conflict ledger."""
+    """Reads a body that is kept without its envelope, as the conflict ledger does."""
     body: Body = _DECODERS[op].decode(raw)
     return body

@@ -1,11 +1,11 @@
-"""The values of a broker's desk: what it holds of meshes, members, messages and queues.
+"""The values of a broker's store: what it holds of meshes, members, messages and queues.
 
 A **mesh** at a broker counts what it accepted in `(epoch, seq)`. A seq is never given twice in an
 epoch and has no gaps. When a broker may have gone back in time it begins a new epoch, which goes on
-counting from `base`, the last seq that it still knows: whoever has seen a later one of an older
-epoch knows what the broker has forgotten.
+counting from `base`, the last seq that it still knows. A member that has seen a later seq of an
+older epoch then knows what the broker has forgotten.
 
-A **member** is an Ed25519 key with a name (the peer that its envelopes bear as origin) and grants.
+A **member** is an Ed25519 key with a name (the peer that its envelopes carry as origin) and grants.
 """
 
 from __future__ import annotations
@@ -19,25 +19,27 @@ from holdfast.rules.envelope import Priority
 
 AUDIT: Final = "audit"
 GRANTS: Final = ("read", "write", "send", "relay", "invite", AUDIT)
-"""Get the mesh's changes and one's messages; hand in changes; hand in messages; hand in changes of
-other origins; make invites, declare destinations, see and remove members; read all that was handed
-in, whomever it is for."""
+"""What a member may do, in this order: get the mesh's changes and its own messages; push changes;
+push messages; push changes of other origins; make invites, declare destinations, see and remove
+members; read everything that members pushed, whomever it is for."""
 OWNER_GRANTS: Final = frozenset(GRANTS) - {AUDIT}
-"""Nobody reads what others write to each other unless the owner has said so, for all to see."""
+"""An owner gets all but `audit`: to read messages between others must be granted, visibly for
+all.
+"""
 MEMBER_GRANTS: Final = frozenset({"read", "write", "send"})
 
 Mode = Literal["permanent", "retention_scoped"]
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One value of a desk."""
+    """The base of the values that a broker's store takes and returns."""
 
 
 class BrokerMesh(Value, frozen=True, kw_only=True):
     """A mesh as its broker knows it."""
 
     server_id: str
-    """A UUID, given once: another mesh under the same name, later, is another mesh."""
+    """A UUID that is given once: a later mesh under the same name has another one."""
     slug: str
     name: str
     owner: bytes
@@ -45,10 +47,10 @@ class BrokerMesh(Value, frozen=True, kw_only=True):
     base: int
     """The last seq before this epoch."""
     seq: int
-    """The last seq."""
+    """The last seq that the broker has given."""
     first: int
-    """From here on every change is still held; a member that stands further back needs a snapshot.
-    Messages that were not fetched in their time are gone, and move this no further."""
+    """From this seq on the broker holds every change; a member further back needs a snapshot.
+    Messages that nobody fetched in their time are gone and do not move it."""
     created_at: int
 
 
@@ -66,13 +68,13 @@ class MemberRow(Value, frozen=True, kw_only=True):
     added_at: int
     removed_at: int | None = None
     got_epoch: int = 0
-    """Up to where it has confirmed what it got."""
+    """With `got_seq`: up to where the member has confirmed its feed."""
     got_seq: int = 0
     seen_at: int | None = None
 
 
 class InviteRow(Value, frozen=True, kw_only=True):
-    """What is kept of an invite: the digest of its secret, never the secret."""
+    """An invite as a broker keeps it: with the digest of its secret, never the secret."""
 
     mesh: str
     digest: bytes
@@ -84,19 +86,19 @@ class InviteRow(Value, frozen=True, kw_only=True):
 
 
 class DestinationRow(Value, frozen=True, kw_only=True):
-    """A topic or a queue that was declared."""
+    """A topic or a queue that a member declared."""
 
     kind: str
     ref: str
     made_at: int
     visibility_ms: int = 30_000
-    """How long a taken message is hidden from others of its queue."""
+    """How long a taken message is hidden from other takers of its queue."""
     deliveries_max: int = 10
-    """After so many deliveries without an end a message goes to the dead letters."""
+    """After this many deliveries that nobody finished a message goes to the dead letters."""
 
 
 class PushedEnvelope(Value, frozen=True, kw_only=True):
-    """An envelope that a member hands in, read and checked; see `delivery.check_arriving`."""
+    """An envelope that a member pushed, read and checked (see `message.check_arriving`)."""
 
     mesh: str
     id: bytes
@@ -109,41 +111,41 @@ class PushedEnvelope(Value, frozen=True, kw_only=True):
     priority: Priority
     raw: bytes
     broker_id: bytes
-    """A UUIDv7 that was minted before the transaction."""
+    """A UUIDv7 that the broker made before the transaction."""
     epoch: int = 0
-    """The epoch that the sender believes in; 0: any."""
+    """The epoch that the sender believes the mesh is in; 0: any."""
 
 
 class AcceptVerdict(StrEnum):
-    """What became of one envelope. Only CREATED has written anything."""
+    """What a broker did with one pushed envelope. Only CREATED has written anything."""
 
     CREATED = "created"
     DUPLICATE = "duplicate"
-    """Known with the same fingerprint: the answer tells of the first one."""
+    """The id is known with the same fingerprint: the answer is about the first envelope."""
     REUSED = "idempotency_key_reused"
-    """Known with another fingerprint, which `fingerprint` of the answer begins with."""
+    """The id is known with another fingerprint: `fingerprint` of the answer has its beginning."""
     UNKNOWN_MESH = "unknown_mesh"
     NOT_A_MEMBER = "not_a_member"
     NOT_GRANTED = "not_granted"
-    """Lacks write, send, or relay for another origin than its own name."""
+    """The member lacks `write`, `send`, or `relay` for an origin that is not its own name."""
     EPOCH_MISMATCH = "epoch_mismatch"
     UNKNOWN_DESTINATION = "unknown_destination"
 
 
 class AcceptResult(Value, frozen=True, kw_only=True):
-    """The answer for one arriving envelope."""
+    """The answer of a broker's store for one pushed envelope."""
 
     verdict: AcceptVerdict
     epoch: int = 0
     """The current epoch of the mesh, whatever the verdict."""
     message_epoch: int = 0
-    """Epoch and seq of the message itself: of the first one for a duplicate."""
+    """With `seq`: where the envelope stands; for a duplicate, where the first one stands."""
     seq: int = 0
     broker_id: bytes = b""
     first_seen_at: int = 0
     history_available: bool = True
     fingerprint: bytes = b""
-    """The broker's, for REUSED."""
+    """For REUSED: the fingerprint that the broker has."""
 
 
 class FeedRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -156,7 +158,7 @@ class FeedRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class FeedPage(Value, frozen=True, kw_only=True):
-    """All that a member may see of after < seq <= to, in order."""
+    """All envelopes with after < seq <= to that a member may see, in order."""
 
     epoch: int
     after: int
@@ -167,7 +169,7 @@ class FeedPage(Value, frozen=True, kw_only=True):
 
 
 class LogRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One envelope as it was accepted."""
+    """One envelope as the broker accepted it."""
 
     seq: int
     id: bytes
@@ -176,43 +178,46 @@ class LogRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class LogPage(Value, frozen=True, kw_only=True):
-    """All that is still held of after < seq <= to, of every kind, in order."""
+    """All envelopes with after < seq <= to that the broker still holds, of every kind, in order."""
 
     epoch: int
     first: int
-    """As of the mesh."""
+    """`first` of the mesh."""
     last: int
     to: int
     rows: list[LogRow]
 
 
 class BrokerConsumer(Value, frozen=True, kw_only=True):
-    """A named reader of a whole mesh: what it has not confirmed is kept for it, for a while."""
+    """A named reader of a whole mesh. The broker keeps what it has not confirmed, for a while."""
 
     key: bytes
     """The member that it belongs to."""
     name: str
     seq: int
-    """Everything up to here is confirmed."""
+    """The reader has confirmed everything up to this seq."""
     added_at: int
     seen_at: int
     lost: int = 0
-    """Envelopes that went before it confirmed them, between these two seqs."""
+    """How many envelopes a sweep removed before the reader confirmed them, between `lost_first` and
+    `lost_last`."""
     lost_first: int = 0
     lost_last: int = 0
 
     def lacks(self, start: int, stop: int) -> bool:
-        """May it have lost any of start <= seq < stop? What it has confirmed it has."""
+        """Whether a sweep may have removed envelopes with start <= seq < stop that it has not
+        confirmed.
+        """
         return self.lost_last > self.seq and self.lost_last >= start and self.lost_first < stop
 
 
 class TakenRow(Value, frozen=True, kw_only=True):
-    """A message of a queue in the hands of one who took it."""
+    """A message of a queue that a taker holds."""
 
     queue: str
     seq: int
     lease: bytes
-    """Proves whose it is when it is settled: 16 random bytes, new with each delivery."""
+    """The taker proves by it that it holds the message: 16 random bytes, new with each delivery."""
     deliveries: int
     until: int
     broker_id: bytes
@@ -236,29 +241,31 @@ class QueueCounts(Value, frozen=True, kw_only=True):
 
 
 class SnapshotRow(Value, frozen=True, kw_only=True):
-    """A state of a mesh that a member uploads, in parts, for those who come later."""
+    """A state of a mesh that a member uploads, in parts, for members that join later."""
 
     id: str
     epoch: int
     seq: int
-    """Holds what all envelopes up to here made."""
+    """The snapshot holds what all envelopes up to this seq made."""
     parts: int
     rows: int
     ready: bool
     made_by: bytes
     began_at: int
     digest: bytes = b""
-    """SHA-256 over the digests of the parts, when it is ready."""
+    """SHA-256 over the digests of the parts; empty until the snapshot is ready."""
 
 
 class BrokerSwept(Value, frozen=True, kw_only=True):
-    """What a sweep did."""
+    """What a broker's sweep removed."""
 
     dedupe: int = 0
+    """Ids of envelopes."""
     messages: int = 0
     released: int = 0
-    """Taken messages whose time was over."""
+    """Taken messages that went back to their queue because their time was over."""
     died: int = 0
+    """Messages that became dead letters."""
     invites: int = 0
     snapshots: int = 0
     objects: int = 0
@@ -266,7 +273,7 @@ class BrokerSwept(Value, frozen=True, kw_only=True):
 
 
 class Orphan(Value, frozen=True, kw_only=True):
-    """A dedupe row that claims a message which is not there, or a message without its row."""
+    """A dedupe row whose message is not there, or a message without its dedupe row."""
 
     mesh: str
     id: bytes

@@ -1,17 +1,16 @@
-"""Whether a wall clock is believed when something is about to be forgotten by it.
+"""Whether a broker believes its wall clock when it is about to forget something by it.
 
 A broker forgets by its wall clock: messages after days, ids after weeks. A clock that leaps ahead
 makes everything old at once, and what goes then is gone. A second clock, which only counts on,
 cannot tell the time but shows the leap. So a clock is believed
 
 - at the start, if it is not more than `CLOCK_ABSENCE_MS` ahead of when it was last believed, which
-  is written down: whoever was down for longer cannot tell its own absence from a clock that is
-  wrong;
+  is written down: a broker that was down for longer cannot tell that from a wrong clock;
 - while it keeps pace with the other clock, within `CLOCK_LEAP_MS`; being behind does no harm;
 - again when it is back where it was believed, or when it has kept pace for `CLOCK_STEADY_MS`, which
   goes on counting after a restart.
 
-Until then nothing is forgotten unless somebody says so. That costs room, and nothing else.
+Until then a broker forgets nothing, unless an operator runs a sweep. That costs room, nothing else.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ class ClockCheck(msgspec.Struct, frozen=True):
 
     ahead_ms: int
     since_ms: int
-    """By the clock that counts: it has kept pace since then."""
+    """Since when the wall clock has kept pace, by the clock that only counts."""
     believed_ms: int | None
-    """How far ahead it was when it was last believed; None: not since the start."""
+    """How far ahead the wall clock was when it was last believed; None: not since the start."""
 
     @property
     def is_believed(self) -> bool:
@@ -36,18 +35,18 @@ class ClockCheck(msgspec.Struct, frozen=True):
 
 
 class ClockNote(msgspec.Struct, frozen=True):
-    """What outlives a process."""
+    """What a broker writes down about its clock, for its next start."""
 
     believed_at: int
     """What the wall clock showed when it was last believed."""
     seen_at: int
-    """What it showed at the last look, believed or not."""
+    """What the wall clock showed at the last look, believed or not."""
     steady_ms: int
-    """For how long it had kept pace by then."""
+    """For how long the wall clock had kept pace by then."""
 
 
 def start(*, wall_ms: int, ticks_ms: int, note: ClockNote | None) -> ClockCheck:
-    """At the start of a process. Without a note it has never run before."""
+    """The state at the start of a process. Without a note the broker has never run before."""
     ahead = wall_ms - ticks_ms
     if note is None or wall_ms - note.believed_at <= CLOCK_ABSENCE_MS:
         return ClockCheck(ahead, ticks_ms, ahead)
@@ -56,12 +55,12 @@ def start(*, wall_ms: int, ticks_ms: int, note: ClockNote | None) -> ClockCheck:
 
 
 def observe(pace: ClockCheck, *, wall_ms: int, ticks_ms: int) -> ClockCheck:
-    """After another look at both clocks."""
+    """The state after another look at both clocks."""
     ahead = wall_ms - ticks_ms
     if abs(ahead - pace.ahead_ms) > CLOCK_LEAP_MS:
         return ClockCheck(ahead, ticks_ms, pace.believed_ms)
     if ticks_ms - pace.since_ms >= CLOCK_STEADY_MS:
-        # From here on it is measured anew: what a good clock is set right by adds up over years.
+        # Measured anew from here: the small corrections of a good clock add up over years.
         return ClockCheck(ahead, pace.since_ms, ahead)
     return pace
 
@@ -69,7 +68,7 @@ def observe(pace: ClockCheck, *, wall_ms: int, ticks_ms: int) -> ClockCheck:
 def note_after(
     pace: ClockCheck, before: ClockNote | None, *, wall_ms: int, ticks_ms: int
 ) -> ClockNote:
-    """What is to be written down after a look."""
+    """What the broker writes down after a look."""
     steady = min(ticks_ms - pace.since_ms, CLOCK_STEADY_MS)
     if pace.is_believed:
         return ClockNote(wall_ms, wall_ms, steady)

@@ -10,8 +10,8 @@ class is how a write to it becomes true:
 
 A mesh need not have voters. Tasks then travel queued, because their merge (first claim wins,
 whatever the order of delivery) gives the same task everywhere. The other strong classes have no
-such merge: they stay strong, and without voters such a write waits for a quorum and its caller is
-told so. No row, and so no call, turns a strong write into a local one.
+such merge: they stay strong, and without voters such a write waits for a quorum, which its caller
+learns. No row, and so no call, turns a strong write into a local one.
 """
 
 from __future__ import annotations
@@ -110,10 +110,10 @@ FAMILIES: Final[Mapping[str, DataClass]] = MappingProxyType(
 
 def data_class_of(family: str) -> DataClass:
     """The data class of one of our own families."""
-    found = FAMILIES.get(family)
-    if found is None:
+    data_class = FAMILIES.get(family)
+    if data_class is None:
         raise BadValue(f"unknown family {family!r}", hint=f"use one of: {', '.join(FAMILIES)}")
-    return found
+    return data_class
 
 
 def write_class_of(data_class: DataClass, *, voters: bool) -> WriteClass:

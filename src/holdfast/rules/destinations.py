@@ -1,8 +1,8 @@
 """Where a message can go, and what goes first.
 
-topic   every subscriber
-dm      one member, by key
-queue   one of those who take from it, until one has finished with it
+topic   goes to every member
+dm      goes to one member, by its key
+queue   goes to one of the members that take from it, until one has finished with it
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from holdfast.rules.names import check_key
 
 KINDS: Final[tuple[Destination, ...]] = get_args(Destination)
 PRIORITIES: Final[tuple[Priority, ...]] = get_args(Priority)
-"""From the first to the last that is served."""
+"""In the order in which they are served."""
 _RANKS: Final = {priority: rank for rank, priority in enumerate(PRIORITIES)}
 REF_CHARS_MAX: Final = 128
 _KEY_DIGITS: Final = 64
 
 
 def rank(priority: Priority) -> int:
-    """The place of a priority: what has a lower one goes first."""
+    """The place of a priority in the order: a message with a lower rank goes first."""
     return _RANKS[priority]
 
 
@@ -34,7 +34,9 @@ def check_priority(priority: str) -> Priority:
 
 
 def check_destination(kind: str, ref: str) -> tuple[Destination, str]:
-    """A destination as envelopes name it. A member's key is 64 lower-case hex digits."""
+    """A destination as envelopes name it; raises if it is none. A member's key is 64 lower-case hex
+    digits.
+    """
     for known in KINDS:
         if kind == known:
             break
@@ -47,5 +49,5 @@ def check_destination(kind: str, ref: str) -> tuple[Destination, str]:
 
 
 def entity_of(kind: str, ref: str) -> str:
-    """What a message to this destination is about, for logs and lanes."""
+    """The entity of a message to this destination, for logs and lanes."""
     return f"{kind}/{ref}"

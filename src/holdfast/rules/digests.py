@@ -1,20 +1,20 @@
-"""Are two sets of rows the same? Told by a few hundred digests instead of by the rows.
+"""Are two sets of rows the same? A few hundred digests answer that, without sending the rows.
 
 A row becomes canonical bytes: a msgpack array of its table's name and its columns in a fixed order,
 ids as hex, times as milliseconds. Only what is the same on every node goes in, so neither the place
 in one node's log nor the time of arrival. Its digest is their SHA-256. Rows fall into 256 buckets
 by a hash of what they are about, and a bucket's digest is the sum of its rows' digests modulo
 2^256: it does not depend on the order, needs no sorting, and can be made in parts and put together.
-That is strong against accidents. It is no proof against whoever makes the rows, but he who keeps
-them also says what their digests are.
+That is strong against accidents. It is no proof against a node that wants to deceive: it makes the
+rows and also computes their digests.
 
 The node and the lake both work with the functions here, so they cannot disagree about the bytes.
 
 What is covered: state, memory, files and vectors that are live; those that are dead (tombstones,
 and vectors that a newer one replaced) only above the stamp up to which the node may have forgotten
 them; tasks and all their turns; and the entries that the log still holds, facts and messages among
-them: the log is all the table that both have. The inbox is not, for it says what became of messages
-on one node. Models are not: a model's id is the hash of all that it is.
+them: the log is the only table of those. The inbox is not covered, because it says what one node
+did with its messages. Models are not: a model's id is the hash of all that it is.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from holdfast.rules.rows import (
 )
 
 FORMAT: Final = 1
-"""Of the canonical bytes: digests of two formats cannot be compared."""
+"""The format of the canonical bytes: digests of two formats cannot be compared."""
 BUCKETS: Final = 256
 _MODULUS: Final = 1 << 256
 _LANES: Final = 8
@@ -62,19 +62,21 @@ class Column(NamedTuple):
 class _Table(NamedTuple):
     columns: tuple[Column, ...]
     about: tuple[int, ...]
-    """Where the columns stand by which rows fall into buckets: all that one thing becomes stays
-    together, whatever its versions are."""
+    """Indexes of the columns by which rows fall into buckets: all versions of one thing are in one
+    bucket."""
     key: tuple[int, ...]
-    """Those that tell a row from every other one of the mesh."""
+    """Indexes of the columns that tell a row from every other row of its mesh."""
     live: int | None
-    """Where it stands whether a row lives; None where all rows stay for ever."""
+    """Index of the column that says whether a row is live; None where all rows stay for ever."""
     lives_if: bool
+    """The value of that column in a live row."""
     lamport: int
-    """Where the stamp stands above which dead rows count."""
+    """Index of the stamp above which dead rows are covered."""
 
 
-def _table(said: str, about: str, key: str = "", live: str = "") -> _Table:
-    words = (word.partition(":") for word in said.split())
+def _table(declared: str, about: str, key: str = "", live: str = "") -> _Table:
+    """A table from its columns as `name:kind` words."""
+    words = (word.partition(":") for word in declared.split())
     columns = tuple(Column(name, cast(Kind, kind)) for name, _, kind in words)
     places = {column.name: place for place, column in enumerate(columns)}
     return _Table(
@@ -138,7 +140,7 @@ def columns_of(table: str) -> tuple[Column, ...]:
 
 
 def row_bytes(table: str, values: Values) -> bytes:
-    """What is hashed: no two rows that differ have the same."""
+    """The bytes of a row that are hashed: two rows that differ have different bytes."""
     return _encode((table, *values))
 
 
@@ -147,44 +149,46 @@ def row_digest(table: str, values: Values) -> bytes:
 
 
 def bucket_of(table: str, values: Values) -> int:
-    """Between 0 and 255."""
+    """The bucket of a row, 0 to 255."""
     return crc32(_encode([values[place] for place in _of(table).about])) % BUCKETS
 
 
 def row_key(table: str, values: Values) -> tuple[Any, ...]:
-    """What tells a row from the others of its mesh and table; sorts alike everywhere."""
+    """The values that tell a row from the others of its mesh and table; they sort alike
+    everywhere.
+    """
     return tuple(values[place] for place in _of(table).key)
 
 
 def is_covered(table: str, values: Values, forgotten_lamport: int) -> bool:
-    """Whether a row must be on the node and in the lake alike."""
-    kind = _of(table)
-    if kind.live is None or values[kind.live] is kind.lives_if:
+    """Whether the digests cover a row: it must be on the node and in the lake alike."""
+    declared = _of(table)
+    if declared.live is None or values[declared.live] is declared.lives_if:
         return True
-    return bool(values[kind.lamport] > forgotten_lamport)
+    return bool(values[declared.lamport] > forgotten_lamport)
 
 
 def shown(table: str, values: Values) -> dict[str, Any]:
-    """A row for people: ids as they know them, and of what is long its length and hash."""
-    said: dict[str, Any] = {}
+    """A row for people: ids as UUIDs, and a long value as its length and hash."""
+    document: dict[str, Any] = {}
     for column, value in zip(columns_of(table), values, strict=True):
         raw = value.encode() if isinstance(value, str) else value
         if isinstance(raw, bytes) and len(raw) > DIGEST_SHOWN_BYTES_MAX:
-            said[column.name] = f"{len(raw)} bytes, SHA-256 {sha256(raw).hexdigest()}"
+            document[column.name] = f"{len(raw)} bytes, SHA-256 {sha256(raw).hexdigest()}"
         elif column.kind == "id" and value is not None:
-            said[column.name] = id_text(bytes.fromhex(value))
+            document[column.name] = id_text(bytes.fromhex(value))
         elif column.kind == "bytes" and value is not None:
-            said[column.name] = value.hex()
+            document[column.name] = value.hex()
         else:
-            said[column.name] = value
-    return said
+            document[column.name] = value
+    return document
 
 
-# --- many ----------------------------------------------------------------------------------------
+# --- many rows -----------------------------------------------------------------------------------
 
 
 class DigestTally:
-    """The digests of one mesh's table, as they grow row by row."""
+    """The digests of one table of a mesh, made row by row."""
 
     __slots__ = ("counts", "sums")
 
@@ -202,7 +206,9 @@ class DigestTally:
         self.sums[bucket] += int.from_bytes(digest, "big")
 
     def add_lanes(self, bucket: int, rows: int, lanes: Sequence[int]) -> None:
-        """What was summed elsewhere and came as `lanes`, perhaps added up lane by lane."""
+        """Adds a sum that was made elsewhere, given as `lanes`, which may be added up lane by
+        lane.
+        """
         assert len(lanes) == _LANES, "a digest has eight lanes"
         total = 0
         for lane in lanes:
@@ -211,14 +217,14 @@ class DigestTally:
         self.sums[bucket] += total
 
     def lanes(self, bucket: int) -> tuple[int, ...]:
-        """The sum of a bucket as eight numbers of 32 bits: engines without larger integers than 64
-        bits can add up those of 2^31 parts.
+        """The sum of a bucket as eight numbers of 32 bits: an engine with 64-bit integers can add
+        up the lanes of 2^31 parts.
         """
         raw = self._digest(bucket)
         return tuple(int.from_bytes(raw[at : at + 4], "big") for at in range(0, len(raw), 4))
 
     def digests(self) -> dict[str, str]:
-        """By bucket, both as hex; buckets without rows are left out."""
+        """Digests by bucket, both as hex; buckets without rows are left out."""
         return {bucket_name(bucket): self._digest(bucket).hex() for bucket in sorted(self.counts)}
 
     def _digest(self, bucket: int) -> bytes:
@@ -228,11 +234,13 @@ class DigestTally:
 def digest_columns(
     table: str, columns: Iterable[Iterable[Any]], forgotten: Iterable[int | None]
 ) -> Iterator[tuple[int, bytes] | None]:
-    """Bucket and digest of each row, or None if it is not covered; `columns` in the order of the
-    table. `forgotten` says for each row up to where dead ones may be gone, or None to pass it over.
+    """Bucket and digest of each row, or None if the row is not covered. `columns` come in the order
+    of the table. `forgotten` has for each row the stamp up to which dead rows may be gone, or None
+    to leave the row out.
     """
-    kind = _of(table)
-    about, live, lives_if, lamport = kind.about, kind.live, kind.lives_if, kind.lamport
+    declared = _of(table)
+    about, live = declared.about, declared.live
+    lives_if, lamport = declared.lives_if, declared.lamport
     for values, bound in zip(zip(*columns, strict=True), forgotten, strict=True):
         is_dead = live is not None and values[live] is not lives_if
         if bound is None or (is_dead and values[lamport] <= bound):
@@ -258,12 +266,12 @@ def check_table(table: str) -> str:
 
 
 def _of(table: str) -> _Table:
-    found = _TABLES.get(table)
-    if found is None:
+    declared = _TABLES.get(table)
+    if declared is None:
         raise BadInput(
-            f"there are no digests of {table!r}", hint=f"there are of: {', '.join(_TABLES)}"
+            f"there are no digests of {table!r}", hint=f"use one of: {', '.join(_TABLES)}"
         )
-    return found
+    return declared
 
 
 # --- a node's rows as values ---------------------------------------------------------------------
@@ -275,15 +283,15 @@ def values_of(row: AnyRow) -> tuple[str, Values]:
         case StateRow():
             return "state", (row.mesh, row.key, row.value.decode(), *_row(row))
         case MemoryRow():
-            said = (row.mesh, row.owner, row.key, row.value.decode(), row.tags)
-            return "memory", (*said, *_row(row))
+            value = (row.value.decode(), row.tags)
+            return "memory", (row.mesh, row.owner, row.key, *value, *_row(row))
         case FileRow():
-            held = (row.mesh, row.owner, row.path, row.sha256, row.size, row.content)
-            return "files", (*held, *_row(row))
+            content = (row.sha256, row.size, row.content)
+            return "files", (row.mesh, row.owner, row.path, *content, *_row(row))
         case VectorRow():
             place = (row.mesh, row.owner, row.key, row.model)
-            content = (row.content, row.metadata.decode(), row.embedding)
-            return "vectors", (*place, *content, *_row(row), row.live)
+            stored = (row.content, row.metadata.decode(), row.embedding)
+            return "vectors", (*place, *stored, *_row(row), row.live)
         case TaskRow():
             return "tasks", _task(row)
         case TaskEventRow():

@@ -1,10 +1,10 @@
-"""How full a node is, and what that means for whoever writes.
+"""How full a node is, and what that means for writes.
 
     ok ──80 %──▶ high ──95 %, or too little room──▶ full
     full ──93 %, and room again──▶ high ──78 %──▶ ok
 
-`high` is an announcement. At `full` nothing new is taken in, while confirming, retiring, deleting,
-sweeping and reading go on: they are the way back. A level is left a little below where it was
+At `high` the node warns. At `full` it refuses what adds data, while confirming, retiring, deleting,
+sweeping and reading go on: they make room again. A level is left a little below where it was
 entered.
 
 Room is what the file system has free and what the database holds in pages that it can use again: a
@@ -47,9 +47,9 @@ class Pressure(msgspec.Struct, frozen=True):
     fill: float
     level: Level
     used: int
-    """Bytes that hold something of ours."""
+    """Bytes that the home uses."""
     room: int
-    """Bytes that it may still grow by."""
+    """Bytes that the home may still grow by."""
 
 
 def pressure(
@@ -59,7 +59,7 @@ def pressure(
     before: Level = "ok",
     bounds: Bounds = DEFAULT_BOUNDS,
 ) -> Pressure:
-    """The level now, given the one before. `limit` is what the owner allows us in all.
+    """The level now, given the one before. `limit` is the most that the settings allow the home.
 
     A limit beyond what the disk can hold hides nothing: the smaller room of the two counts.
     """
@@ -76,12 +76,13 @@ def pressure(
 
 
 def _holds(level: Level, fill: float, free: int, before: Level, bounds: Bounds) -> bool:
-    """Is this level reached, or not yet left?"""
+    """Whether this level is reached, or not left yet."""
     inside = before in ("full", level)
     percent = bounds.full_percent if level == "full" else bounds.high_percent
     if fill * 100 >= percent - (bounds.slack_percent if inside else 0):
         return True
-    # A small home on a disk that others fill: its share says nothing, what is left does. Twice the
-    # floor is the announcement. The owner's limit has no floor: a small one would always be full.
+    # A small home on a disk that others fill: its share says nothing, the free bytes do. The
+    # warning comes at twice the floor. A limit from the settings has no floor: a small one would
+    # always be full.
     floor = bounds.room_bytes_min * (1 if level == "full" else 2)
     return floor > 0 and free < floor + (bounds.slack_bytes if inside else 0)

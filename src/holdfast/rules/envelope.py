@@ -1,8 +1,8 @@
 """The envelope: the one record that carries a change.
 
 A state change, a message, a fact, an intent and an audit event are all envelopes. The canonical
-bytes are made once, at the origin; everyone else stores, sends, verifies and hashes those bytes and
-never re-encodes them.
+bytes are made once, by the node that writes; every other node stores, sends, verifies and hashes
+those bytes and never encodes them again.
 
 The bytes are a msgpack array in the order of the fields below. A minor version may add fields at
 the end: an older node reads the ones it knows and keeps the rest, because it keeps the bytes. A
@@ -24,7 +24,7 @@ PROTOCOL: Final = "holdfast"
 VERSION: Final = "1.0"
 MAJOR: Final = VERSION.split(".")[0]
 
-# The reader itself refuses what is none of these words or numbers, and does so at no cost.
+# The decoder itself refuses what is none of these words or numbers, and does so at no cost.
 Priority = Literal["now", "next", "low"]
 State = Literal["intent", "committed", "rejected", "queued", "reconciled"]
 WriteClass = Literal["strong", "append-only", "queued", "local"]
@@ -44,7 +44,9 @@ class Base(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Fence(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Under whose authority a strong write was made: lease epoch, coordinator, its sequence."""
+    """The authority for a strong write: lease epoch, coordinator, and the coordinator's
+    sequence.
+    """
 
     lease_epoch: int
     coordinator: str
@@ -61,12 +63,13 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=Fa
     op: str
     """What happens, as `family.verb`: `state.set`, `task.claim`, `fact.append` …"""
     entity: str
-    """To what: the key, path, task id or subject."""
+    """What the change is about: the key, path, task id or subject."""
     owner: str = ""
-    """Whose: the peer under whose name memory, vectors and files are kept; empty where a mesh has
-    one of each.
+    """The peer under whose name memory, vectors and files are kept; empty for families that have no
+    owners.
     """
     origin: str
+    """The peer that wrote the change."""
     epoch: _Count
     """The generation of the origin's log. It grows when a home is restored and may have gone back
     in time.
@@ -99,7 +102,7 @@ encode = _encoder.encode
 
 
 class _Head(msgspec.Struct, array_like=True):
-    """What every version of every protocol of ours begins with."""
+    """The fields that an envelope of any version begins with."""
 
     protocol: str
     version: str
@@ -129,8 +132,8 @@ def decode_trusted(raw: bytes) -> Envelope:
 
 
 def check(envelope: Envelope) -> Envelope:
-    """Every rule that holds for every op, beyond what the reader sees to. The op's own rules are in
-    `bodies`.
+    """Checks the rules that hold for every op, beyond what the decoder checks. The op's own rules
+    are in `bodies`.
     """
     _check_protocol(envelope.protocol, envelope.version)
     ids.check_id(envelope.id)
@@ -163,16 +166,16 @@ _PLACE: Final = re.compile(r"(?s)(.*) - at `\$\[(\d+)\]")
 
 
 def _unreadable(raw: bytes, error: Exception) -> BadEnvelope | UnsupportedProtocol:
-    """Why the reader refused it. What is of another major version need not make sense to us."""
+    """Why the decoder refused it. An envelope of another major version need not be readable."""
     try:
         head = _head_decoder.decode(raw)
         _check_protocol(head.protocol, head.version)
     except UnsupportedProtocol as other:
         return other
     except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass  # not even that: the first error says it
+        pass  # not even the head can be read: the first error says why
     why = str(error)
-    found = _PLACE.match(why)
-    if found is not None:
-        why = f"{Envelope.__struct_fields__[int(found[2])]}: {found[1]}"
+    place = _PLACE.match(why)
+    if place is not None:
+        why = f"{Envelope.__struct_fields__[int(place[2])]}: {place[1]}"
     return BadEnvelope(f"the envelope cannot be read: {why}")

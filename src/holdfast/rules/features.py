@@ -1,9 +1,9 @@
 """What a broker offers, what a node needs of it, and how a connection ends.
 
-A broker tells its features with their parameters before anything else is said. A node that cannot
-work with them says which, and hangs up with a code of its own for each kind of trouble; so does a
-broker that lacks what a node asks for. What is not known is passed over: a newer side may offer
-more.
+A broker sends its features with their parameters before anything else. A node that cannot work with
+them says which, and closes the connection with a code for each kind of problem; so does a broker
+that lacks what a node needs. Each side ignores features that it does not know: a newer side may
+offer more.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from holdfast.rules.errors import (
 
 DEDUPE: Final = "client_message_id_dedupe"
 DEDUPE_VERSION: Final = 2
-"""Since it compares fingerprints."""
+"""Version 2 compares fingerprints."""
 PAYLOAD: Final = "max_payload"
 CONNECTIONS: Final = "concurrent_connection_policy"
 SYNC: Final = "mesh_sync"
-"""Epochs with a base, ranges of seqs, snapshots: what `transport.frames` says."""
+"""Epochs with a base, ranges of seqs, snapshots: the frames of `protocol.frames`."""
 
 NEEDS: Final[dict[str, int]] = {DEDUPE: DEDUPE_VERSION, PAYLOAD: 1, SYNC: 1}
-"""What a node of this version cannot do without."""
+"""The features, with versions, that a node of this version needs."""
 PAYLOAD_BYTES_MIN: Final = 1024
 
 GOING_AWAY: Final = 1001
@@ -40,9 +40,9 @@ BAD_FRAME: Final = 1002
 TOO_LARGE: Final = 1009
 INTERNAL: Final = 1011
 TOO_SLOW: Final = 4008
-"""No hello in time, no sign of life, or what was sent is not read."""
+"""The other side sent no hello in time, was silent, or did not read what it was sent."""
 NOT_TRUSTED: Final = 4001
-"""The hello does not prove what it says."""
+"""The hello does not prove the key that it names."""
 CLOSE_CODES: Final[dict[type[HoldfastError], int]] = {
     FeatureUnavailable: 4010,
     FeatureParamInvalid: 4011,
@@ -53,17 +53,17 @@ Supported = Mapping[str, Mapping[str, Any]]
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node has to keep to with this broker."""
+    """What this broker offers, as far as a node has to keep to it."""
 
     mode: Mode
     retention_days: int | None
-    """None: ids are remembered for ever."""
+    """For how many days the broker remembers ids; None: for ever."""
     inline_bytes: int
     blob_bytes: int
 
 
 def check_retention(mode: Mode, days: int) -> int:
-    """How long a broker may be told to remember ids; refused where nodes would not work with it."""
+    """The days that a broker is set to remember ids; raises if nodes would not work with so few."""
     if mode == "retention_scoped" and not (
         limits.DEDUPE_RETENTION_DAYS_MIN <= days <= limits.DEDUPE_RETENTION_DAYS_MAX
     ):
@@ -84,7 +84,7 @@ def offered(
     inline_bytes: int = limits.ENVELOPE_BYTES_MAX,
     blob_bytes: int = limits.FILE_BYTES_MAX,
 ) -> dict[str, dict[str, Any]]:
-    """The features of a broker that is set up like this."""
+    """The features that a broker with these settings offers."""
     dedupe: dict[str, Any] = {"version": DEDUPE_VERSION, "mode": mode, "request_fingerprint": True}
     if mode == "retention_scoped":
         dedupe["dedupe_retention_days"] = check_retention(mode, days)
@@ -97,7 +97,7 @@ def offered(
 
 
 def check(supported: Supported) -> Terms:
-    """The node's side: can it work with a broker that offers this?"""
+    """The node's side: what this broker offers; raises if the node cannot work with it."""
     dedupe = _feature(supported, DEDUPE, DEDUPE_VERSION)
     payload = _feature(supported, PAYLOAD, 1)
     _feature(supported, SYNC, 1)
@@ -124,7 +124,7 @@ def check(supported: Supported) -> Terms:
 
 
 def check_needs(needs: Mapping[str, int], supported: Supported) -> None:
-    """The broker's side: does it have what a node cannot do without?"""
+    """The broker's side: raises if the broker lacks a feature that the node needs."""
     for name, version in needs.items():
         has = supported.get(name)
         if has is None or has["version"] < version:
@@ -139,7 +139,7 @@ def check_needs(needs: Mapping[str, int], supported: Supported) -> None:
 
 
 def close_code(error: HoldfastError) -> int:
-    """How a connection is closed that ends with this error."""
+    """The code with which a side closes a connection because of this error."""
     return CLOSE_CODES.get(type(error), NOT_TRUSTED)
 
 

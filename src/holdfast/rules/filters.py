@@ -1,12 +1,12 @@
-"""Which entries of a log a reader is given.
+"""Which entries of a log a reader gets.
 
-A filter is stated once, here, and run in two places: by the store inside its query and by the
-receiver on what arrives. Both must agree, so the receiver can tell a source that sends more than it
-was asked for.
+A filter is stated once, here, and runs in two places: in the query of the store that serves a log,
+and on what the receiver gets. Both must agree, so the receiver notices a source that sends more
+than it asked for.
 
 What a filter leaves out counts as read: a reader that confirms up to an offset has confirmed every
-entry up to it, those that it was never given among them. Otherwise nothing could be forgotten as
-long as somebody reads a part.
+entry up to it, also those that it never got. Otherwise a log could forget nothing while one reader
+reads only a part.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     subjects: tuple[str, ...] = ()
     """Beginnings of the entity: a fact's subject, a key, a path."""
     classes: tuple[str, ...] = ()
-    """Data classes, as `rules.classes` names them: `facts`, `state`, `tasks` …"""
+    """Data classes, as `rules.data_classes` names them: `facts`, `state`, `tasks` …"""
     origins: tuple[str, ...] = ()
     """Peers that wrote the envelope."""
     beyond: str = ""
-    """A zone: neither what it wrote nor what came through it."""
+    """A zone: leaves out what the zone wrote and what came through it."""
     without_messages: bool = False
-    """Leave out messages: they are for those whom they name."""
+    """Leaves out messages: they are only for the members that they name."""
 
     def check(self) -> Filter:
         for name in ("meshes", "subjects", "classes", "origins"):
@@ -56,13 +56,13 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def ops(self) -> frozenset[str] | None:
-        """The ops of its data classes; None if all may pass, those of later versions too."""
+        """The ops of its data classes; None if all ops may pass, also those of later versions."""
         if not self.classes:
             return None
         return frozenset().union(*(CLASSES[name] for name in self.classes))
 
     def passes(self, mesh: str, op: str, entity: str, origin: str, via: str) -> bool:
-        """The rule itself. `via` is the zone that the entry came through, or empty."""
+        """Whether an entry passes. `via` is the zone that it came through, or empty."""
         if self.meshes and mesh not in self.meshes:
             return False
         if self.classes and op not in (self.ops or ()):
@@ -87,5 +87,5 @@ def _ops_of(data_class: DataClass) -> frozenset[str]:
 CLASSES: Final = {
     data_class.value: _ops_of(data_class) for data_class in DataClass if _ops_of(data_class)
 }
-"""The data classes that stand in the log, with their ops."""
+"""The data classes whose changes are in the log, with their ops."""
 MESSAGES: Final = CLASSES[DataClass.MESSAGES.value]

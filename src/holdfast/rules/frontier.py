@@ -45,20 +45,14 @@ class Frontier:
         at = bisect_right(self.ranges, offset, key=_start)
         return at > 0 and offset < self.ranges[at - 1][1]
 
-    def confirm_through(self, offset: int) -> Frontier:
-        """Confirm every offset up to this one. Backwards is a no-op."""
-        if offset <= self.prefix:
-            return self
-        return self._with_prefix(offset)
-
     def confirm_range(self, start: int, end: int) -> Frontier:
-        """Confirm the offsets of [start, end). What is confirmed already stays so."""
+        """The frontier with the offsets of [start, end) confirmed too."""
         _check_range(start, end)
         if start == end or end - 1 <= self.prefix:
             return self
         if start <= self.prefix + 1:
             return self._with_prefix(end - 1)
-        # Those that overlap or touch [start, end) become one with it.
+        # Ranges that overlap or touch [start, end) become one with it.
         low = bisect_left(self.ranges, start, key=_end)
         high = bisect_right(self.ranges, end, key=_start)
         if low < high:
@@ -74,16 +68,16 @@ class Frontier:
 
     def holes(self, head: int) -> list[Range]:
         """The unconfirmed ranges of a log whose last offset is `head`, in order."""
-        found: list[Range] = []
+        holes: list[Range] = []
         start = self.prefix + 1
         for confirmed_start, confirmed_end in self.ranges:
             if confirmed_start > head:
                 break
-            found.append((start, confirmed_start))
+            holes.append((start, confirmed_start))
             start = confirmed_end
         if start <= head:
-            found.append((start, head + 1))
-        return found
+            holes.append((start, head + 1))
+        return holes
 
     def encode(self) -> str:
         """As text for a column: `12`, or `12;15-18,20-21` with half-open ranges."""
@@ -104,8 +98,7 @@ class Frontier:
         if not _is_normal(prefix, ranges):
             raise _unreadable(text)
         frontier = Frontier(prefix, ranges)
-        # int() also takes blanks, signs, underscores and foreign digits: none of them came from
-        # encode.
+        # int() also takes blanks, signs, underscores and foreign digits, which encode never writes.
         if frontier.encode() != text:
             raise _unreadable(text)
         return frontier
@@ -119,10 +112,10 @@ class Frontier:
 
 
 def check_confirm(frontier: Frontier, start: int, end: int, head: int) -> None:
-    """Refuse to confirm what was never written: [start, end) of a log that ends at offset `head`.
+    """Raises if [start, end) is beyond the end of a log, whose last offset is `head`.
 
     A frontier that is ahead of the log is refused too: then the log went back in time (an older
-    copy was restored), and offsets that this consumer confirmed will be given to other entries.
+    copy was restored), and it will give offsets that this consumer confirmed to other entries.
     """
     _check_range(start, end)
     if frontier.last > head:

@@ -1,9 +1,9 @@
 """Message ids: UUIDs of version 7, sixteen bytes inside, canonical text outside.
 
-An id is minted once, by whoever asks for the change, and is the key of all dedupe. Its time prefix
-keeps the indexes that hold it append-mostly (random ids cost 2.5 times as much at 200,000 rows).
-Minting needs a clock and randomness, so here they come in as values; `holdfast.service.clock`
-supplies real ones.
+An id is made once, by the caller that asks for the change or by its node, and is the key of all
+dedupe. Its time prefix keeps the indexes that hold it append-mostly (random ids cost 2.5 times as
+much at 200,000 rows). Making one needs a clock and randomness, so callers hand them in as values;
+`holdfast.service.clock` supplies real ones.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ def uuid7(unix_ms: int, randomness: bytes) -> bytes:
 
 
 def check_id(raw: bytes) -> bytes:
-    """Sixteen bytes with the marks of version 7 and of the standard variant."""
+    """Raises BadId unless these are sixteen bytes with the marks of a UUID of version 7."""
     if len(raw) != 16 or raw[6] >> 4 != 7 or raw[8] >> 6 != 2:
         raise BadId(f"{raw.hex()} is not a UUID of version 7")
     return raw
 
 
 def parse_id(text: str) -> bytes:
-    """From the canonical text, or any form that differs from it only by case or dashes."""
+    """The id of a canonical text, or of one that differs from it only by case or dashes."""
     digits = text.replace("-", "") if isinstance(text, str) else ""
     try:
-        # The length too, because fromhex passes over blanks.
+        # The length is checked too, because fromhex ignores blanks.
         raw = bytes.fromhex(digits) if len(digits) == 32 else b""
     except ValueError:
         raw = b""
@@ -48,5 +48,5 @@ def id_text(raw: bytes) -> str:
 
 
 def id_time_ms(raw: bytes) -> int:
-    """When the id was minted, by the clock of whoever minted it: for people, never for order."""
+    """When the id was made, by the clock of its maker: for people, never for order."""
     return int.from_bytes(raw[:6], "big")

@@ -1,11 +1,11 @@
-"""The text of an invite: all that somebody needs to join a mesh, in one word.
+"""The text of an invite: all that a person needs to join a mesh, in one word.
 
     holdfast://join/gqZo…
 
 It holds the address of the broker, its card (so that nobody can pose as it), the name of the mesh
-and a secret. Whoever has the text may join, so it is handed on like a key. The broker keeps only
-the digest of the secret. No character in it means anything to a shell, and its last bytes are a
-checksum: a text that was cut off in copying is refused before anybody is asked.
+and a secret. Everybody who has the text may join, so it is handed on like a key. The broker keeps
+only the digest of the secret. No character in it means anything to a shell, and its last bytes are
+a checksum: a node refuses a text that was cut off in copying before it asks the broker.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class Invite(msgspec.Struct, frozen=True, array_like=True):
-    """What an invite says."""
+    """What an invite holds."""
 
     url: str
     """Where the broker is: `https://host:port`, or `http://` on loopback."""
     card: str
-    """The broker's: `name:ed25519:key`."""
+    """The broker's card: `name:ed25519:key`."""
     mesh: str
     secret: bytes
 
@@ -61,7 +61,7 @@ def format_invite(invite: Invite) -> str:
 
 
 def parse_invite(text: str) -> Invite:
-    """The invite that a text is. What is wrong is told without repeating the text: it is secret."""
+    """The invite in a text. An error does not repeat the text, because it is a secret."""
     word = text.strip()
     if not word.startswith(PREFIX) or len(word) > _TEXT_CHARS_MAX:
         raise BadInput("that is no invite: it does not begin with holdfast://join/", hint=_HINT)
@@ -74,12 +74,12 @@ def parse_invite(text: str) -> Invite:
     if end != _sum(packed) or text_of(raw) != body:
         raise BadInput("the invite is not whole, or was changed on its way", hint=_HINT)
     try:
-        found = _decode(packed)
+        unpacked = _decode(packed)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise BadInput("the invite cannot be read", hint=_HINT) from None
-    if found.version != _VERSION:
+    if unpacked.version != _VERSION:
         raise BadInput("the invite is of another version", hint="upgrade Holdfast on this machine")
-    return check_invite(found.invite)
+    return check_invite(unpacked.invite)
 
 
 def check_invite(invite: Invite) -> Invite:
@@ -95,7 +95,7 @@ def check_invite(invite: Invite) -> Invite:
 
 
 def check_broker_url(url: str) -> str:
-    """Where a broker can be: another machine by TLS only."""
+    """Raises unless a broker can be at this address: on another machine only with TLS."""
     try:
         parts = urlsplit(url)
         plain = parts.scheme == "http" and parts.hostname in _LOOPBACK
@@ -119,9 +119,7 @@ def check_broker_url(url: str) -> str:
 
 
 def digest(secret: bytes) -> bytes:
-    """What a broker keeps of an invite. The secret is random and long: it cannot be guessed
-    back.
-    """
+    """What a broker keeps of an invite's secret, which is random and too long to be guessed."""
     return sha256(b"holdfast invite 1\0" + secret).digest()
 
 

@@ -2,15 +2,15 @@
 
 A zone is known by its Ed25519 key, and a **card** is how people hand a key on: `name:ed25519:key`.
 
-Two zones that meet say **hello**. Each signs the same transcript: both names, both keys, a fresh
-random number from each, and the digest of the certificate by which the connection between them is
-encrypted. The numbers make every hello a new one, so a signature that was overheard is worth
-nothing later. The certificate ties the hello to this connection: somebody in the middle can only
-show a certificate of his own, and the transcript of the two sides then differs. So certificates
-need no authority behind them, and a zone may make a new one whenever it likes.
+Two zones that connect say **hello**. Each signs the same transcript: both names, both keys, a fresh
+random number from each, and the digest of the certificate that encrypts the connection. The numbers
+make every hello a new one, so a recorded signature is worth nothing later. The certificate ties the
+hello to this connection: an attacker in the middle can only show a certificate of his own, and then
+the transcripts of the two sides differ. So certificates need no authority behind them, and a zone
+may make a new one at any time.
 
-The two signatures begin with different words. Otherwise a zone could be made to sign, as a server,
-what somebody else then shows as a client.
+The two signatures begin with different words. Otherwise an attacker could make a zone sign as a
+server what he then shows as a client.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def text_of(raw: bytes) -> str:
 
 
 def bytes_of(text: str, size: int, what: str = "the text") -> bytes:
-    """The inverse. One text for one value: other spellings of the same bytes are refused."""
+    """The inverse of `text_of`; raises for any other spelling of the same bytes."""
     try:
         raw = urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except ValueError:
@@ -65,10 +65,10 @@ def bytes_of(text: str, size: int, what: str = "the text") -> bytes:
 
 
 def check_key_bytes(key: bytes) -> bytes:
-    """A key under which only its owner can sign.
+    """Raises unless only the owner of this key can sign with it.
 
-    For a handful of points on the curve a signature can be made that fits any message, so whoever
-    pins one of them trusts everybody.
+    For a handful of points on the curve anybody can make a signature that fits any message, so a
+    node that trusts one of them would trust everybody.
     """
     if len(key) != KEY_BYTES or not crypto_core_ed25519_is_valid_point(key):
         raise BadInput("that is not a usable Ed25519 key", hint=_CARD_HINT)
@@ -76,7 +76,7 @@ def check_key_bytes(key: bytes) -> bytes:
 
 
 def is_good(key: ZoneKey, now_ms: int) -> bool:
-    """Has it not ended yet?"""
+    """Whether the key has not expired yet."""
     return key.expires_at is None or now_ms < key.expires_at
 
 
@@ -89,7 +89,7 @@ def card_of(name: str, key: bytes) -> str:
 
 
 def parse_card(text: str) -> tuple[str, bytes]:
-    """Name and key. The name may hold colons itself."""
+    """Name and key of a card. The name may contain colons."""
     parts = text.strip().rsplit(":", 2)
     if len(parts) != 3 or parts[1] != KIND:
         raise BadInput("that is not the card of a zone", hint=_CARD_HINT)
@@ -125,7 +125,7 @@ def prove(seed: bytes, role: Role, hello: HelloTranscript) -> bytes:
 
 
 def check_proof(key: bytes, role: Role, hello: HelloTranscript, proof: bytes) -> bool:
-    """Was this signed by the owner of the key, in this role, for this hello?"""
+    """Whether the owner of the key signed this hello in this role."""
     if len(proof) != PROOF_BYTES or len(key) != KEY_BYTES:
         return False
     try:
@@ -139,7 +139,7 @@ def check_proof(key: bytes, role: Role, hello: HelloTranscript, proof: bytes) ->
 
 
 def token_text(random: bytes) -> str:
-    """A token as its bearer keeps it. The beginning lets people and scanners know one."""
+    """A token as its bearer keeps it. People and scanners recognise it by its beginning."""
     assert len(random) == TOKEN_BYTES
     return f"{TOKEN_PREFIX}{text_of(random)}"
 
@@ -151,6 +151,6 @@ def token_digest(text: str) -> bytes:
             raise BadInput("no prefix")
         bytes_of(text.removeprefix(TOKEN_PREFIX), TOKEN_BYTES)
     except BadInput:
-        # Says nothing of the text: it may be a secret of something else.
-        raise BadToken("that is not a token of Holdfast") from None
+        # The message does not repeat the text: it may be a secret of something else.
+        raise BadToken("this is not a token of Holdfast") from None
     return sha256(text.encode()).digest()

@@ -2,8 +2,7 @@
 
 A local event takes `value + 1`; a merged one sets the clock to `max(value, theirs) + 1`, but its
 row keeps the stamp of its origin. The store performs the tick as one UPDATE in the transaction of
-the row it stamps; this module states the rule and guards the clock against stamps that would wear
-it out.
+the row it stamps; this module states the rule and refuses stamps that would wear the clock out.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ def tick(value: int, incoming: int = 0) -> int:
 
 
 def check_incoming(value: int, incoming: int) -> int:
-    """Refuses a stamp that no honest clock can show."""
+    """Raises BadStamp for a stamp that no honest clock can show."""
     if isinstance(incoming, bool) or not isinstance(incoming, int):
         raise BadStamp(f"the lamport is {type(incoming).__name__}, not an integer")
     if not 1 <= incoming < LAMPORT_MAX:
@@ -33,7 +32,9 @@ def check_incoming(value: int, incoming: int) -> int:
 
 
 def merge_run(value: int, lamports: Sequence[int]) -> int:
-    """The clock after many merged events in a row; refuses them all if one stamp is absurd."""
+    """The clock after many merged events in a row; raises BadStamp if one of the stamps is
+    absurd.
+    """
     for incoming in lamports:
         # The rule spelt out: this runs once per entry that is pulled.
         sane = type(incoming) is int and 0 < incoming < LAMPORT_MAX
@@ -44,7 +45,7 @@ def merge_run(value: int, lamports: Sequence[int]) -> int:
 
 
 def worn_out(mesh: str) -> BadStamp:
-    """A clock at its end, which only tens of thousands of hostile leaps can bring about."""
+    """The error for a clock at its end, which only tens of thousands of hostile leaps can cause."""
     return BadStamp(
         f"the clock of mesh {mesh!r} has no number left",
         hint="export the mesh and import it into a new one: that stamps everything anew",

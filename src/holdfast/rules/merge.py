@@ -20,8 +20,8 @@ from holdfast.rules.order import Version, is_newer
 
 
 class Merge(StrEnum):
-    """How the envelopes of a family become rows: the one place that says so, for the store that
-    folds them one by one and for the pipeline that folds them all at once.
+    """How the envelopes of a family become rows: for the node, which folds them one by one, and for
+    the pipeline, which folds them all at once.
     """
 
     LAST_WRITER = "last_writer"
@@ -31,7 +31,7 @@ class Merge(StrEnum):
     TURNS = "turns"
     """One row per thing, folded from all turns on it in the one order, and one per turn."""
     EACH = "each"
-    """One row per change, and none says anything about another."""
+    """One row per change; no change replaces another."""
 
 
 MERGES: Final = {
@@ -43,25 +43,25 @@ MERGES: Final = {
     "fact": Merge.EACH,
     "message": Merge.EACH,
 }
-"""By family."""
+"""How each family merges."""
 
 DELETES: Final = frozenset({"state.delete", "memory.forget", "file.delete", "vector.delete"})
 """The ops that leave a tombstone."""
 
 
 class MergeVerdict(StrEnum):
-    """What becomes of an incoming version."""
+    """What a merge does with an incoming version."""
 
     FIRST = "first"
-    """Nothing was there."""
+    """It is taken: nothing was there."""
     SUCCEEDS = "succeeds"
-    """It replaces what its writer had seen."""
+    """It replaces a version that its writer had seen."""
     OVERRIDES = "overrides"
-    """It wins over something its writer had not seen: that one is discarded."""
+    """It wins over a version that its writer had not seen: that version is discarded."""
     PRECEDES = "precedes"
-    """It is an ancestor of what is there and came late: nothing is lost."""
+    """It came late and is an ancestor of the version that is there: nothing is lost."""
     LOSES = "loses"
-    """It is discarded."""
+    """It is discarded: a newer version, whose writer had not seen it, is there."""
 
     @property
     def applies(self) -> bool:

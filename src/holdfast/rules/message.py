@@ -1,9 +1,9 @@
 """Messages, and what a broker does with an envelope.
 
-A message is an envelope like any other, with the op `message.send`: its destination stands in `to`
-and in its entity, what it answers in `reply_to`. What the sender asked for is told by the
-fingerprint of these fields (see `fingerprint`), which everybody who holds the envelope can compute
-again. All other ops are changes of the mesh's state, which every member gets.
+A message is an envelope like any other, with the op `message.send`: `to` and the entity hold its
+destination, `reply_to` the message that it answers. The fingerprint of these fields (see
+`fingerprint`) says what the sender asked for; every holder of the envelope can compute it again.
+All other ops are changes of the mesh's state, which every member gets.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ CHANGE: Final = "change"
 
 
 def kind_of(envelope: Envelope) -> tuple[str, str]:
-    """`change` and nothing, or the kind and the name of a message's destination."""
+    """Kind and name of a message's destination; for any other op, `change` and an empty name."""
     return (CHANGE, "") if envelope.to is None else envelope.to
 
 
 def check_arriving(envelope: Envelope) -> tuple[str, str]:
-    """Every rule for an envelope that a member hands to a broker; its kind and destination.
+    """Checks every rule for an envelope that a member pushes to a broker; returns its kind and
+    name.
 
     Its bytes were checked by `envelope.decode` before.
     """
@@ -38,7 +39,7 @@ def check_arriving(envelope: Envelope) -> tuple[str, str]:
 
 
 def check_fingerprint(envelope: Envelope, body: MessageSend) -> None:
-    """Whether the fingerprint of a message is that of its fields."""
+    """Raises unless the fingerprint of a message is that of its fields."""
     assert envelope.to is not None, "checked with the body"
     kind, ref = envelope.to
     found = fingerprint(

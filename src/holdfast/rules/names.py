@@ -1,9 +1,9 @@
-"""Names that people and peers give: peer ids, meshes, keys, subjects.
+"""Names that people and programs give: peer ids, meshes, keys, subjects.
 
 Two spellings that look the same must be the same bytes on every machine, or two nodes choose
-different winners. So names are NFC-normalised UTF-8, checked once at the door; what is not is
-refused rather than silently mended, because a mended copy would no longer match the bytes that the
-origin hashed and stamped.
+different winners. So names are NFC-normalised UTF-8, checked once where they come in. Any other
+spelling is refused, not corrected: a corrected copy would no longer match the bytes that the origin
+hashed and stamped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def check_peer(peer: str) -> str:
     """
     plain = type(peer) is str and peer.isascii() and peer.isprintable()
     if plain and 0 < len(peer) <= limits.PEER_ID_BYTES_MAX and peer[0] != " " != peer[-1]:
-        # Nearly all of them: neither control characters nor anything to normalise.
+        # Nearly all names are like this, and need no look for control characters or NFC.
         return peer
     if not isinstance(peer, str) or not peer:
         raise BadPeerId("the peer id is empty")
@@ -43,7 +43,7 @@ def check_peer(peer: str) -> str:
 
 @lru_cache(maxsize=256)
 def _is_slug(text: str) -> bool:
-    # Kept, because a node has few meshes and asks for every envelope.
+    # Cached, because a node has few meshes and checks the name with every envelope.
     return _SLUG.fullmatch(text) is not None
 
 

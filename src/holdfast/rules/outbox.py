@@ -1,12 +1,12 @@
-"""What goes to the broker next, and what becomes of what it refuses.
+"""What a node sends to the broker next, and what it does with what the broker refuses.
 
-Every change of a shared mesh stands in the spool from the moment it is written, in the lane of its
-mesh, until the broker has it:
+Every change of a shared mesh has a row in the outbox from the moment it is written, in the lane of
+its mesh, until the broker has it:
 
     pending → inflight → done        the broker has it
-       ↑         ├──→ pending        its answer is not known, or it may be tried again
-       │         └──→ dead           the broker will never take it as it is
-       └── retry ──── dead           an operator put right what was wrong
+       ↑         ├──→ pending        the answer is not known, or the node may try again
+       │         └──→ dead           the broker will never accept it as it is
+       └── retry ──── dead           an operator removed the cause
     pending, dead ──→ aborted        an operator gave it up
 
 A lane's **policy** says what waits behind an item that the broker refuses:
@@ -15,11 +15,11 @@ A lane's **policy** says what waits behind an item that the broker refuses:
     park         what is about the same entity
     quarantine   nothing
 
-Messages are about no entity in this sense: none of them changes what another did. What is about one
-entity leaves in the order in which it was written, whatever its priority.
+Messages have no entity in this sense: none of them changes what another did. Changes of one entity
+leave in the order in which they were written, whatever their priority.
 
-A network that fails, or a broker that is busy, is no refusal of an item: the lane waits, and it
-costs none of its items an attempt.
+A network that fails, or a broker that is busy, is no refusal of an item: the lane waits, and no
+item loses an attempt.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Policy(StrEnum):
 
 
 class Policies(msgspec.Struct, frozen=True):
-    """What happens behind an item that fails, in each lane."""
+    """The policy of each lane."""
 
     usual: Policy = Policy.PARK
     by_mesh: dict[str, Policy] = {}
@@ -68,16 +68,16 @@ EXPIRED: Final = "outbox_expired"
 """The code of a message that waited for longer than the broker would know its id."""
 DROPPED: Final = "dropped"
 REPLACED: Final = "replaced"
-"""The codes of what an operator gave up, and of what was sent again under a new id."""
+"""The codes of an item that an operator gave up, and of a message that was requeued."""
 
 _LANE: Final = "broker:"
 _ANOTHER_TIME: Final = frozenset({401, 403, 404, 408, 425, 429})
-"""What the broker refuses by these may pass later as it is: a member gets a grant, a topic is
-declared. Everything from 500 on, too."""
+"""HTTP statuses of refusals that may pass later without a change: a member gets a grant, a topic is
+declared. So may all statuses from 500 on."""
 
 
 def lane_of(mesh: str) -> str:
-    """The lane by which the changes of a shared mesh leave."""
+    """The lane for the changes and messages of a shared mesh."""
     return f"{_LANE}{mesh}"
 
 
@@ -90,13 +90,13 @@ def mesh_of(lane: str) -> str:
 
 
 def entity_of(op: str, owner: str, entity: str) -> str:
-    """What must keep its order; empty for messages, which have none."""
+    """The key of the changes that must keep their order; empty for messages, which have none."""
     family = family_of(op)
     return "" if family == "message" else f"{family}/{owner}/{entity}"
 
 
 def outbox_row(lane: str, envelope: Envelope, offset: int, now_ms: int) -> OutboxRow:
-    """The row of an envelope that stands in our log at `offset`."""
+    """The row of an envelope that is in this node's log at `offset`."""
     return OutboxRow(
         lane=lane,
         id=envelope.id,
@@ -112,12 +112,12 @@ def outbox_row(lane: str, envelope: Envelope, offset: int, now_ms: int) -> Outbo
 
 
 class LanePlan(msgspec.Struct, frozen=True):
-    """Which rows of a lane go now, and what holds up the others that were looked at."""
+    """Which of the due rows of a lane go now, and what holds up the others."""
 
     go: list[OutboxRow]
-    """In this order."""
+    """The rows to send, in this order."""
     blocked: dict[int, int]
-    """By the number of a row: the number of the one that it waits for."""
+    """By the number of a row: the number of the row that it waits for."""
 
 
 def plan(
@@ -127,10 +127,10 @@ def plan(
     room: int,
     inflight: Iterable[OutboxRow] = (),
 ) -> LanePlan:
-    """What to send of the rows that are due, at most `room` of them.
+    """Which of the rows that are due to send, at most `room` of them.
 
-    `due` comes by rank and number. `failing` are the first that fail, of each entity among them or
-    of the lane (see the store's `outbox_failing`). A row that is tried again also waits for those
+    `due` comes by rank and number. `failing` are the first failing rows of each of their entities,
+    or of the lane (see the store's `outbox_failing`). A row that is tried again also waits for rows
     of its entity that were `inflight` when it was refused: they were sent after it.
     """
     first = _first_failing(failing, policy)
@@ -140,29 +140,29 @@ def plan(
     blocked: dict[int, int] = {}
     for row in due:
         waits_for: int | None = None
-        for one in ahead.pop(row.entity, ()) if row.entity else (row,):
-            blocker = first.get("" if policy is Policy.HALT else one.entity)
-            if waits_for is None and blocker is not None and blocker < one.number:
+        for item in ahead.pop(row.entity, ()) if row.entity else (row,):
+            blocker = first.get("" if policy is Policy.HALT else item.entity)
+            if waits_for is None and blocker is not None and blocker < item.number:
                 waits_for = blocker
-            if waits_for is None and later.get(one.entity, 0) > one.number:
-                waits_for = later[one.entity]
-            if waits_for is not None:  # and those of its entity that come after it wait with it
-                blocked[one.number] = waits_for
+            if waits_for is None and later.get(item.entity, 0) > item.number:
+                waits_for = later[item.entity]
+            if waits_for is not None:  # and later rows of its entity wait with it
+                blocked[item.number] = waits_for
             elif len(go) < room:
-                go.append(one)
+                go.append(item)
     return LanePlan(go, blocked)
 
 
 def _first_failing(failing: Iterable[OutboxRow], policy: Policy) -> dict[str, int]:
-    """The lowest number that fails, by what waits for it."""
-    found: dict[str, int] = {}
+    """The lowest failing number by entity, or for the whole lane under the empty key."""
+    lowest: dict[str, int] = {}
     if policy is Policy.QUARANTINE:
-        return found
+        return lowest
     for row in failing:
         key = "" if policy is Policy.HALT else row.entity
         if policy is Policy.HALT or row.entity:
-            found[key] = min(row.number, found.get(key, row.number))
-    return found
+            lowest[key] = min(row.number, lowest.get(key, row.number))
+    return lowest
 
 
 def _last_of_each(inflight: Iterable[OutboxRow]) -> dict[str, int]:
@@ -174,23 +174,23 @@ def _last_of_each(inflight: Iterable[OutboxRow]) -> dict[str, int]:
 
 
 def _in_order(due: Sequence[OutboxRow]) -> dict[str, list[OutboxRow]]:
-    """The rows of each entity as they were written: where the first of them stands, all of them go,
-    since an urgent one must not overtake an earlier one.
+    """The rows of each entity in the order in which they were written. All of them go at the place
+    of the first, because an urgent one must not overtake an earlier one.
     """
-    found: dict[str, list[OutboxRow]] = {}
+    by_entity: dict[str, list[OutboxRow]] = {}
     for row in due:
         if row.entity:
-            found.setdefault(row.entity, []).append(row)
-    for rows in found.values():
+            by_entity.setdefault(row.entity, []).append(row)
+    for rows in by_entity.values():
         rows.sort(key=lambda row: row.number)
-    return found
+    return by_entity
 
 
 # --- what becomes of a row -----------------------------------------------------------------------
 
 
 def is_permanent(status: int) -> bool:
-    """Whether what was refused by this status would be refused again and again."""
+    """Whether a broker that refused an item with this status would refuse it every time."""
     return status < 500 and status not in _ANOTHER_TIME
 
 
@@ -207,21 +207,21 @@ def after_refusal(
     """The row after the broker has refused it."""
     attempts = row.attempts + 1
     worn_out = attempts >= OUTBOX_ATTEMPTS_MAX
-    told = msgspec.structs.replace(
+    tried = msgspec.structs.replace(
         row, attempts=attempts, tried_at=now_ms, code=code, error=message[:REASON_CHARS_MAX]
     )
     if is_permanent(status) or (worn_out and policy is not Policy.HALT):
-        return msgspec.structs.replace(told, state=OutboxState.DEAD.value, ended_at=now_ms)
-    # A lane that halts does not give up an item by itself: all the others wait for it to pass.
+        return msgspec.structs.replace(tried, state=OutboxState.DEAD.value, ended_at=now_ms)
+    # A lane that halts does not give up an item by itself: all later ones wait for it to pass.
     wait_ms = longest_ms(jitter) if worn_out else backoff_ms(attempts, jitter)
     return msgspec.structs.replace(
-        told, state=OutboxState.PENDING.value, not_before=now_ms + wait_ms
+        tried, state=OutboxState.PENDING.value, not_before=now_ms + wait_ms
     )
 
 
 def is_expired(row: OutboxRow, now_ms: int, max_age_hours: int) -> bool:
     """Whether a message has waited for so long that the broker may have forgotten its id. Changes
-    never expire: they are what the mesh's state is made of, and known by it.
+    never expire: every node knows from its state which ones it has.
     """
     is_message = not row.entity
     return is_message and now_ms - row.created_at > max_age_hours * HOUR_MS
@@ -240,14 +240,14 @@ def after_expiry(row: OutboxRow, now_ms: int, max_age_hours: int) -> OutboxRow:
 
 
 def after_retry(row: OutboxRow) -> OutboxRow:
-    """The row when an operator wants it to be tried again at once."""
+    """The row after an operator asked for another attempt at once."""
     return msgspec.structs.replace(
         row, state=OutboxState.PENDING.value, attempts=0, not_before=0, ended_at=None
     )
 
 
 def after_abort(row: OutboxRow, now_ms: int, note: str, code: str = DROPPED) -> OutboxRow:
-    """The row when it is given up; why it failed before is still told."""
+    """The row after it was given up; its error still says why it failed before."""
     before = f"; before that {row.code}: {row.error}" if row.code else ""
     return msgspec.structs.replace(
         row,

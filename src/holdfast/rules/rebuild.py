@@ -1,11 +1,10 @@
-"""Changes told again from what they made, for those whose envelope is no longer in the log.
+"""Envelopes that are rebuilt from rows, for changes whose envelope is no longer in the log.
 
-A log forgets its old entries, the tables do not forget what came of them. Whoever brings a whole
-mesh to others therefore needs envelopes for rows that have none any more. Such an envelope has the
-id, the stamp, the origin and the owner of the change that made the row, so it meets the same
-versions everywhere and is the same change to whoever knows the first one. What no table keeps is
-missing in it: what the caller had attached, what the writer had seen, and how far its origin had
-counted.
+A log forgets its old entries; the tables keep what came of them. A node that publishes a whole mesh
+therefore needs envelopes for rows that have none any more. Such an envelope has the id, the stamp,
+the origin and the owner of the change that made the row, so it meets the same versions everywhere,
+and a node that has the first envelope knows it as the same change. What no table keeps is missing
+in it: the caller's `meta`, the base that the writer had seen, and the origin's epoch and seq.
 """
 
 from __future__ import annotations
@@ -41,24 +40,24 @@ from holdfast.rules.rows import (
 )
 
 UNCOUNTED: Final = LAMPORT_MAX - 1
-"""The epoch of what is told again. No log ever counts in it, so its numbers, which are the stamps,
+"""The epoch of rebuilt envelopes. No log ever counts in it, so their seqs, which are the stamps,
 cannot be mistaken for those that an origin gave."""
 
 
 def rebuild_envelope(
     row: VersionedRow, first: bytes | None, model: ModelRow | None = None
 ) -> bytes:
-    """The envelope of the change that made a row, live or dead. `first` is the fingerprint of the
-    envelope that it had, where it is still known; vectors need the model that made them.
+    """The envelope of the change that made a row, live or dead. `first` is the fingerprint of its
+    first envelope, if it is still known; vectors need the model that made them.
     """
-    op, entity, owner, body = _told(row, model)
+    op, entity, owner, body = _change_of(row, model)
     encoded = NOTHING if body is None else encode_body(body)
-    asked = fingerprint(kind=op, ref=entity, body=encoded) if first is None else first
-    return _envelope(row.mesh, op, entity, owner, row.version, row.updated_at, asked, encoded)
+    found = fingerprint(kind=op, ref=entity, body=encoded) if first is None else first
+    return _envelope(row.mesh, op, entity, owner, row.version, row.updated_at, found, encoded)
 
 
 def rebuild_turn(event: TaskEventRow, first: bytes | None) -> bytes:
-    """The same for one turn on a task."""
+    """The envelope of one turn on a task."""
     op = f"task.{event.kind}"
     body: Body | None = None
     if event.kind == "create":
@@ -66,18 +65,20 @@ def rebuild_turn(event: TaskEventRow, first: bytes | None) -> bytes:
     elif event.kind in ("claim", "release"):
         body = TaskTurn(event.generation)
     encoded = NOTHING if body is None else encode_body(body)
-    asked = first
-    if asked is None and event.kind == "create":
-        asked = fingerprint(kind=op, ref="-", body=encoded)  # asked for before it had a name
-    elif asked is None:
-        asked = fingerprint(kind=op, ref=event.task, body=b"")  # the rest is the state's to say
+    found = first
+    if found is None and event.kind == "create":
+        found = fingerprint(kind=op, ref="-", body=encoded)  # requested before the task had an id
+    elif found is None:
+        found = fingerprint(
+            kind=op, ref=event.task, body=b""
+        )  # its generation comes from the state
     return _envelope(
-        event.mesh, op, event.task, "", event.version, event.event_time, asked, encoded
+        event.mesh, op, event.task, "", event.version, event.event_time, found, encoded
     )
 
 
-def _told(row: VersionedRow, model: ModelRow | None) -> tuple[str, str, str, Body | None]:
-    """Op, entity, owner and body; no body for a deletion that says all by its name."""
+def _change_of(row: VersionedRow, model: ModelRow | None) -> tuple[str, str, str, Body | None]:
+    """Op, entity, owner and body of the change that made a row; deletions have no body."""
     if isinstance(row, StateRow):
         return (
             ("state.delete", row.key, "", None)
@@ -98,7 +99,7 @@ def _told(row: VersionedRow, model: ModelRow | None) -> tuple[str, str, str, Bod
     assert isinstance(row, VectorRow)
     if row.tombstone:
         return "vector.delete", row.key, row.owner, VectorDelete(row.model)
-    assert model is not None, "a vector is told with its model"
+    assert model is not None, "a vector needs its model"
     stored = VectorStore(
         model.provider,
         model.name,
@@ -119,7 +120,7 @@ def _envelope(
     owner: str,
     version: Version,
     created_at: int,
-    asked: bytes,
+    first: bytes,
     body: bytes,
 ) -> bytes:
     return encode(
@@ -135,7 +136,7 @@ def _envelope(
             lamport=version.lamport,
             created_at=created_at,
             write_class=write_class_of(data_class_of(family_of(op)), voters=False).value,
-            fingerprint=asked,
+            fingerprint=first,
             body=body,
         )
     )

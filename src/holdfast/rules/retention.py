@@ -8,7 +8,7 @@ may ask again).
 Age is measured by this node's wall clock, which may jump. After a jump backwards some rows bear a
 time in the future: those are never old enough, they wait until the clock has caught up. A jump
 forwards ages everything at once, yet it cannot pass a frontier: it may cost history, never an
-entry that somebody awaits.
+entry that a consumer has not confirmed.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from holdfast.rules.tasks import TaskStatus, Turn
 
 
 class VersionedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A versioned row."""
+    """The base of rows that carry the version of the change that made them."""
 
     mesh: str
     lamport: int
@@ -125,7 +125,7 @@ class TaskEventRow(msgspec.Struct, frozen=True, kw_only=True):
     event_time: int
     """By the clock of the peer that made the turn."""
     applied_at: int
-    """By ours, for people who look into what happened here."""
+    """By this node's clock, for people who look into what happened here."""
     against: Version | None = None
     """The version that it lost against."""
     title: str = ""
@@ -157,17 +157,17 @@ class MeshRow(msgspec.Struct, frozen=True, kw_only=True):
     lamport: int = 0
     seq: int = 0
     forgotten_lamport: int = 0
-    """Tombstones up to here may have been removed: an older write from outside is refused."""
+    """Tombstones up to this stamp may have been removed: an older write from outside is refused."""
     broker_url: str | None = None
-    """Where the mesh is shared; this, the card and the server's id are set together."""
+    """The broker of a shared mesh; this, the card and the server's id are set together."""
     broker_card: str | None = None
     """The broker's name and key, as they were when the mesh was shared or joined."""
     server_id: str | None = None
     """Which mesh of the broker this is."""
     broker_epoch: int = 0
     broker_seq: int = 0
-    """The cursor: everything that the broker has for us up to this seq of this epoch is in our log.
-    """
+    """The cursor: everything that the broker has for this node up to this seq of this epoch is in
+    this node's log."""
 
     @property
     def shared(self) -> bool:
@@ -175,7 +175,7 @@ class MeshRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """One place in the log."""
+    """One entry of the log."""
 
     offset: int
     id: bytes
@@ -197,25 +197,26 @@ class ConsumerRow(msgspec.Struct, frozen=True, kw_only=True):
     frontier: str
     created_at: int
     seen_at: int
-    """When it last confirmed, by our clock."""
+    """When it last confirmed, by this node's clock."""
     retire_ms: int | None = None
-    """It is retired when it has not confirmed for so long; None: it is waited for, for ever."""
+    """A sweep retires it when it has not confirmed for so long; None: never."""
     retire_lag: int | None = None
-    """It is retired when more entries than this wait for it; None: however many."""
+    """A sweep retires it when more entries than this wait for it; None: never."""
     zone: str = ""
-    """The zone that reads by it; empty for readers of this node's own."""
+    """The zone that reads by it; empty for this node's own readers."""
     filter: Filter = Filter()
-    """What it is given; the rest counts as confirmed with its neighbours."""
+    """Which entries it gets; the others count as confirmed with their neighbours."""
 
 
 class Page(msgspec.Struct, frozen=True, gc=False):
-    """A piece of the log as it travels: what matched, and how far was looked."""
+    """A piece of the log as it travels: the entries that pass a filter, and how far the read
+    got.
+    """
 
     offsets: list[int]
     raws: list[bytes]
     upto: int
-    """Every entry up to here was looked at, and those that matched are above. The place to go on
-    from is the one after."""
+    """The read has looked at every entry up to this offset; the next one begins after it."""
 
 
 class Columns(msgspec.Struct, frozen=True, gc=False):
@@ -242,14 +243,14 @@ class ZoneKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ZoneRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Another node that this one trusts by its keys."""
+    """A zone: another node that this one speaks with directly and knows by its keys."""
 
     number: int = 0
-    """Given when it is first stored; log entries that came through it bear it."""
+    """Given by the store; log entries that came through the zone carry it."""
     name: str
     keys: tuple[ZoneKey, ...] = ()
     reads: tuple[str, ...] = ()
-    """Meshes of ours that it may read; `*` for all."""
+    """Meshes of this node that the zone may read; `*` for all."""
     added_at: int
     blocked_at: int | None = None
 
@@ -268,24 +269,25 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LinkRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One relation: this node pulls the log of another."""
+    """A link: this node pulls the log of a zone."""
 
     name: str
     url: str
     zone: str
     filter: Filter
-    """What is asked for and taken in; its origins are those that the zone may carry."""
+    """What the link asks for and takes in; its origins are the peers that the zone may carry."""
     paused: bool = False
     epoch: int = 0
-    """The generation of the source's log that `cursor` counts in; 0 before the first batch."""
+    """The epoch of the source's log that `cursor` counts in; 0 before the first batch."""
     cursor: int = 0
-    """Everything up to here is in our log: moved in the transaction that put it there."""
+    """Everything of the source up to this offset is in this node's log. It moves in the transaction
+    that puts the entries there."""
     added_at: int
     moved_at: int | None = None
 
 
 class QuarantineRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An envelope that a link brought and this node refused: kept, with the reason."""
+    """An envelope that a link or a broker brought and this node refused, with the reason."""
 
     number: int = 0
     link: str
@@ -317,7 +319,7 @@ class ConflictRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WarningRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that this node's peer must be told, once."""
+    """Something that the library reports to this node's user, once."""
 
     mesh: str
     type: str
@@ -327,7 +329,7 @@ class WarningRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What was last heard of a peer: a cache, never a truth."""
+    """When this node last saw a write of a peer, and its stamp: a cache."""
 
     mesh: str
     peer: str
@@ -336,18 +338,19 @@ class PeerRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlobRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A blob that rows name or named."""
+    """A blob that rows name, or named until `released_at`."""
 
     sha256: str
     size: int
     created_at: int
     released_at: int | None = None
-    """When its last reference went, and at which offset of the log; None while it is referenced."""
+    """With `released_offset`: when, and at which offset of the log, the last row stopped naming it;
+    None while a row names it."""
     released_offset: int | None = None
 
 
 class JobRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Where long work has got to, so that it goes on after a crash."""
+    """How far long work has got, so that it goes on after a crash."""
 
     name: str
     cursor: dict[str, Any]
@@ -355,38 +358,38 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutboxRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An envelope of our log that goes, or went, to a broker."""
+    """An envelope of this node's log that goes, or went, to a broker."""
 
     number: int = 0
     lane: str
     id: bytes
     mesh: str
     entity: str = ""
-    """What must keep its order; empty for what has none (see `spool.entity_of`)."""
+    """Rows of one entity keep their order; empty for messages (see `outbox.entity_of`)."""
     rank: int = 1
-    """See `destinations.rank`: what has a lower one goes first."""
+    """A row with a lower rank goes first (see `destinations.rank`)."""
     offset: int
-    """Where the envelope stands in our log."""
+    """Where the envelope is in this node's log."""
     state: str = "pending"
-    """One of `spool.State`."""
+    """One of `outbox.OutboxState`."""
     attempts: int = 0
-    """How often the broker has refused it."""
+    """How many times the broker has refused it."""
     not_before: int = 0
     tried_at: int | None = None
     ended_at: int | None = None
     created_at: int
     code: str = ""
     error: str = ""
-    """Why it was refused last."""
+    """Why the broker refused it last."""
     broker_id: bytes | None = None
     broker_epoch: int = 0
     broker_seq: int = 0
     replaces: bytes | None = None
-    """The message that was sent again under this id."""
+    """The id of the failed message that was requeued under this row's id."""
 
 
 class InboxRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that came for us."""
+    """A message that came for this node."""
 
     number: int = 0
     id: bytes
@@ -396,7 +399,7 @@ class InboxRow(msgspec.Struct, frozen=True, kw_only=True):
     sender: str
     priority: str = "next"
     offset: int
-    """Where its envelope stands in our log."""
+    """Where its envelope is in this node's log."""
     broker_id: bytes | None = None
     received_at: int
     read_at: int | None = None
@@ -404,7 +407,7 @@ class InboxRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownMember(msgspec.Struct, frozen=True, kw_only=True):
-    """A member of a shared mesh, as the broker last told."""
+    """A member of a shared mesh, as the broker last listed it."""
 
     mesh: str
     key: bytes

@@ -74,7 +74,7 @@ def sketch_rows(dim: int) -> int:
 
 
 def sample_step(rows: int, dim: int) -> int:
-    """Every how many of the vectors one goes into the centre."""
+    """The centre is made from every n-th vector; this is n."""
     return max(1, rows * dim // SAMPLE_FLOATS)
 
 

@@ -5,10 +5,11 @@ same set in the same order, any order of delivery gives the same task and the sa
 Within one claim generation the lowest stamp therefore wins, a terminal state beats any claim, and
 of two terminal states the lowest stamp holds.
 
-A claim names the generation its peer saw. One of an earlier generation has lost, even if the task
-is open again by now: its peer has been told so, and does not get a task it no longer expects. One
-of a later generation can exist too: its peer saw a release that a late claim has since undone. It
-waits, and takes its place among the claims of that generation when another release opens it.
+A claim names the generation that its peer saw. A claim of an earlier generation has lost, even if
+the task is open again by now: its peer knows that it lost, and does not get a task it no longer
+expects. A claim of a later generation can exist too: its peer saw a release that a late claim has
+since undone. It waits, and takes its place among the claims of that generation when another release
+opens it.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ TERMINAL: Final = frozenset({TaskStatus.COMPLETED, TaskStatus.CANCELLED})
 
 
 class TaskEvent(StrEnum):
-    """What a turn came to. The history of a task is its turns with these."""
+    """The effect of a turn. The history of a task is its turns, each with its event."""
 
     CREATED = "created"
     CLAIMED = "claimed"
     RENEWED = "renewed"
-    """The holder claimed again: harmless."""
+    """The holder claimed again; nothing changes."""
     SUPERSEDED = "superseded"
     REJECTED_TERMINAL = "rejected_terminal"
     RELEASED = "released"
@@ -65,10 +66,10 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """Where the fold stands."""
+    """A task as the turns so far make it."""
 
     known: bool = False
-    """Its creation has arrived. Turns may come before it, from other peers by other ways."""
+    """Whether its creation has arrived. Turns of other peers may arrive before it."""
     title: str = ""
     description: str = ""
     created_by: str = ""
@@ -83,7 +84,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """A turn with what it came to, and against whom it lost."""
+    """A turn with its effect, and the version that it lost against."""
 
     turn: Turn
     event: TaskEvent
@@ -91,7 +92,7 @@ class Judged(msgspec.Struct, frozen=True):
 
 
 def step(task: Task, turn: Turn) -> tuple[Task, Judged]:
-    """Folds the next turn in stamp order."""
+    """The task after the next turn in stamp order, and the effect of that turn."""
     if turn.kind == "create":
         return _create(task, turn)
     if task.status in TERMINAL:
@@ -111,7 +112,7 @@ def step(task: Task, turn: Turn) -> tuple[Task, Judged]:
 
 
 def fold(turns: Iterable[Turn]) -> tuple[Task, list[Judged]]:
-    """The task that a set of turns makes, whatever order they came in."""
+    """The task that a set of turns makes, in whatever order they arrived, and its history."""
     task, history = Task(), list[Judged]()
     early: dict[int, list[int]] = {}
     """Places in the history of turns that named a generation before it began."""

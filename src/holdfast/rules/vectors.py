@@ -132,7 +132,7 @@ def unpack(packed: bytes) -> list[float]:
 
 
 def check_packed(packed: bytes, dim: int) -> None:
-    """Refuses bytes that are no vector of this dimension, or none that can be compared."""
+    """Raises unless the bytes are a vector of this dimension that can be compared."""
     if len(packed) != dim * FLOAT_BYTES:
         raise BadVector(
             f"the vector has {len(packed)} bytes; {dim} dimensions take {dim * FLOAT_BYTES}",

@@ -1,4 +1,4 @@
-"""Unpacking what arrives packed, without letting a few bytes become very many."""
+"""Unpacking compressed answers, without letting a few bytes become very many."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from holdfast.rules.limits import KIB
 from holdfast.transport.remote_errors import clean
 
 _GZIP: Final = 31
-"""What zlib calls the window of a gzip stream, and no other."""
+"""The window by which zlib reads a gzip stream and nothing else."""
 _PIECE_BYTES: Final = 64 * KIB
 _NO_END: Final = "the answer cannot be unpacked: it has no proper end"
 
 
 def unpacker(headers: Mapping[str, str]) -> zlib._Decompress | None:
-    """For an answer with these headers; None if it is not packed."""
+    """The decompressor for an answer with these headers; None if it is not compressed."""
     encoding = headers.get("content-encoding", "").strip().lower()
     if encoding in ("", "identity"):
         return None
@@ -27,33 +27,35 @@ def unpacker(headers: Mapping[str, str]) -> zlib._Decompress | None:
 
 
 def unpack(headers: Mapping[str, str], body: bytes, bytes_max: int) -> bytes:
-    """The whole body, of `bytes_max` bytes at most: no more than that is ever unpacked."""
-    unpacked = unpacker(headers) if body else None
-    if unpacked is None:
+    """The whole body, unpacked if it is compressed; raises if it has more than `bytes_max`
+    bytes.
+    """
+    reader = unpacker(headers) if body else None
+    if reader is None:
         return body
-    found = _some(unpacked, body, bytes_max + 1)
-    if len(found) > bytes_max:
+    unpacked = _some(reader, body, bytes_max + 1)
+    if len(unpacked) > bytes_max:
         raise BadAnswer(f"the answer unpacks to more than {bytes_max} bytes")
-    if not unpacked.eof or unpacked.unused_data:
+    if not reader.eof or reader.unused_data:
         raise BadAnswer(_NO_END)
-    return found
+    return unpacked
 
 
-def unpack_pieces(unpacked: zlib._Decompress, packed: bytes) -> Iterator[bytes]:
-    """What one packed piece of a stream holds, a little at a time."""
+def unpack_pieces(reader: zlib._Decompress, packed: bytes) -> Iterator[bytes]:
+    """The content of one compressed piece of a stream, in small parts."""
     while True:
-        found = _some(unpacked, packed, _PIECE_BYTES)
-        if found:
-            yield found
-        if unpacked.unused_data:
+        unpacked = _some(reader, packed, _PIECE_BYTES)
+        if unpacked:
+            yield unpacked
+        if reader.unused_data:
             raise BadAnswer(_NO_END)
-        packed = unpacked.unconsumed_tail
-        if len(found) < _PIECE_BYTES:
+        packed = reader.unconsumed_tail
+        if len(unpacked) < _PIECE_BYTES:
             return
 
 
-def _some(unpacked: zlib._Decompress, packed: bytes, most: int) -> bytes:
+def _some(reader: zlib._Decompress, packed: bytes, most: int) -> bytes:
     try:
-        return unpacked.decompress(packed, most)
+        return reader.decompress(packed, most)
     except zlib.error as error:
         raise BadAnswer(f"the answer cannot be unpacked: {error}") from None

@@ -1,12 +1,12 @@
 """A connection that keeps to its time, whatever the other side does.
 
-A timeout for each read is not enough: a peer that sends a byte now and then would hold a caller for
-ever. So a line has a deadline for the whole exchange, and every byte that arrives buys a little
-more time, at the slowest pace that is still worth waiting for, but never more than it had at first.
-An honest slow line gets through; one that drips, or falls silent after a gush, is cut. And as only
-so many bytes are taken, one that pours without end is cut too.
+A timeout for each read is not enough: another side that sends a byte now and then would hold a
+caller for ever. So a connection has a deadline for the whole exchange, and every byte that arrives
+buys a little more time, at the slowest pace that is still worth waiting for, but never more than it
+had at first. An honest slow connection gets through; one that sends a byte now and then, or falls
+silent after a burst, is cut. One that sends more bytes than the caller allows is cut too.
 
-`break_off` may be called by any thread, at any moment, and wakes whoever waits here.
+`break_off` may be called by any thread, at any moment, and wakes a thread that waits here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _BUFFER_BYTES: Final = 64 * KIB
 _SEND_BYTES: Final = 256 * KIB
 _OVERHEAD_BYTES: Final = 256 * KIB
-"""Heads, and what marks the pieces of a body."""
+"""Room for the head of an answer and for the marks of chunks."""
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -64,7 +64,7 @@ class Address(msgspec.Struct, frozen=True):
 
     @property
     def is_secret(self) -> bool:
-        """May a secret travel there? Not over a network as it is."""
+        """Whether a secret may travel to this address: not unencrypted over a network."""
         return self.scheme != "http" or _is_loopback(self.host)
 
     @property
@@ -84,9 +84,9 @@ class DeadlineSocket:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.certificate = b""
-        """The digest of what the other side shows; empty where nothing is encrypted."""
+        """The digest of the other side's certificate; empty on a connection without TLS."""
         self.received = 0
-        """Bytes of the exchange that goes on."""
+        """Bytes received in the current exchange."""
         self._sock: socket.socket | None = None
         self._deadline = self._allowed_s = 0.0
         self._bytes_max = 0
@@ -94,7 +94,7 @@ class DeadlineSocket:
         self._broken = False
 
     def connect(self, address: Address, context: ssl.SSLContext | None, ms: int) -> None:
-        """Raises OSError, ssl.SSLError among them."""
+        """Connects, and encrypts if there is a context; raises OSError, ssl.SSLError among them."""
         self.allow(ms, 0)
         if address.scheme == "unix":
             self._try(socket.AF_UNIX, address.host)
@@ -105,9 +105,9 @@ class DeadlineSocket:
 
     def _connect_host(self, address: Address) -> None:
         # Looking up the name cannot be broken off; all that follows can.
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        places = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         last: OSError = OSError(f"{address.host} has no address")
-        for family, _, _, _, place in found:
+        for family, _, _, _, place in places:
             try:
                 self._try(family, place)
             except OSError as error:
@@ -120,7 +120,7 @@ class DeadlineSocket:
 
     def _try(self, family: int, place: Any) -> None:
         with self._gate:
-            # In its place before it waits, so that it can be woken.
+            # Stored before it waits, so that `break_off` can wake it.
             self._sock = sock = socket.socket(family, socket.SOCK_STREAM)
         try:
             self._arm(sock)
@@ -144,7 +144,9 @@ class DeadlineSocket:
     # --- time ----------------------------------------------------------------------------------
 
     def allow(self, ms: int, bytes_max: int) -> None:
-        """A new exchange, or a new wait within one: how long it may take, and how much bring."""
+        """Begins an exchange, or a wait within one: how long it may take, how many bytes it may
+        bring.
+        """
         self._allowed_s = ms / SECOND_MS
         self._deadline = self._clock() + self._allowed_s
         self._bytes_max = 2 * bytes_max + _OVERHEAD_BYTES
@@ -178,11 +180,11 @@ class DeadlineSocket:
         self._arm(self._sock)
         size = self._sock.recv_into(buffer)
         if self._broken:
-            raise ConnectionAbortedError("broken off")  # which looks like a good end
+            raise ConnectionAbortedError("broken off")  # it would look like a good end
         self._paid(size)
         self.received += size
         if self.received > self._bytes_max:
-            raise ValueError("it sends without end")
+            raise ValueError("it sends more than was asked for")
         return size
 
     def makefile(self, mode: str) -> io.BufferedReader:
@@ -193,7 +195,9 @@ class DeadlineSocket:
 
     @property
     def is_stale(self) -> bool:
-        """Does something lie here between two exchanges? Then it is the end, or not for us."""
+        """Whether something waits to be read between two exchanges: the end, or bytes not for
+        us.
+        """
         assert self._sock is not None
         waiting = select.poll()
         waiting.register(self._sock, select.POLLIN)
@@ -205,12 +209,12 @@ class DeadlineSocket:
                 self._sock.close()
 
     def break_off(self) -> None:
-        """Ends every wait on this line, and every later one at once."""
+        """Ends every wait on this connection, and every later one at once."""
         self._broken = True
         with self._gate, suppress(OSError):
             if self._sock is not None:
-                # The socket's own: that of an encrypted one would take away its state, which the
-                # thread that we wake still uses.
+                # The plain socket's shutdown: that of an SSL socket would remove its state, which
+                # the thread that wakes up still uses.
                 socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
 
@@ -226,9 +230,9 @@ class _Reading(io.RawIOBase):
 
 
 def _not_an_address() -> BadInput:
-    # Does not repeat it: somebody may have put a secret into it.
+    # Does not repeat the text: a user may have put a secret into it.
     return BadInput(
-        "that is not the address of a node",
+        "this is not the address of a node",
         hint="write it as https://HOST:PORT, without a path, a user or a query",
     )
 

@@ -1,16 +1,17 @@
-"""A node asks another one, or its own daemon: HTTP/1.1 over a Unix socket, TCP or TLS.
+"""A node calls another one, or a command its own daemon: HTTP/1.1 over a Unix socket, TCP or TLS.
 
 One connection, kept open between calls, one call at a time; threads take turns, and a stream holds
-the connection until it ends. What comes back is an `HttpAnswer` with a good status, or an error
-that says what a caller can do:
+the connection until it ends. A call returns an `HttpAnswer` with a good status, or raises an error
+that says what its caller can do:
 
-- `Unreachable`: nothing came back. What only reads, or may be done twice, is tried again later.
-- `OutcomeUnknown`: the same, for a call that must not be done twice without its ids.
-- `BadAnswer`: something came back that no node sends.
-- else the error that the other side told of.
+- `Unreachable`: no answer came. A caller that only reads, or may repeat the call, tries again
+  later.
+- `OutcomeUnknown`: no answer came to a call that must not be repeated without its ids.
+- `BadAnswer`: an answer came that no node sends.
+- else the error that the other side answered with.
 
-Nothing that comes back is believed: it is cut at a size, before and after it is unpacked, and at a
-time, however slowly it drips (see `line`).
+Nothing that comes back is trusted: it is cut at a size, before and after unpacking, and at a time,
+however slowly it comes (see `deadline_socket`).
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ from holdfast.transport.remote_errors import HttpAnswer, clean, error_of
 _ERROR_BYTES_MAX: Final = 64 * KIB
 _PIECE_BYTES: Final = 64 * KIB
 _NOT_TWICE: Final = frozenset({("POST", "/v1/facts/append")})
-"""Calls that change something and are told apart by ids that may be in the body or not."""
+"""Calls that change something and may be sent without ids: repeating them may do it twice."""
 _CUTS: Final = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
-"""The other side hung up, as it does with a connection that was idle for long."""
+"""The other side closed the connection, as it does after a long idle time."""
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
 class Content(NamedTuple):
-    """What a request carries, read from the beginning each time it is sent."""
+    """A body that is read from its source, from the beginning each time it is sent."""
 
     source: BinaryIO
     size: int
@@ -76,7 +77,7 @@ class Client:
         read_ms: int = LINK_READ_MS_MAX,
         context: ssl.SSLContext | None = None,
     ) -> None:
-        """Without a `context` a certificate must be vouched for, as in a browser."""
+        """Without a `context` an authority must vouch for the certificate, as in a browser."""
         self.address = Address.parse(address)
         self._connect_ms = connect_ms
         self._read_ms = read_ms
@@ -84,7 +85,7 @@ class Client:
         self._headers = {} if token is None else {"Authorization": bearer(token)}
         if token is not None and not self.address.is_secret:
             raise BadInput(
-                "a token must not travel over a network as it is", hint="use an https address"
+                "a token must not travel unencrypted over a network", hint="use an https address"
             )
         self._turn = threading.Lock()
         self._line: DeadlineSocket | None = None
@@ -105,12 +106,12 @@ class Client:
         pin: bytes | None = None,
         content: Content | None = None,
     ) -> HttpAnswer:
-        """One request and its whole answer, of `bytes_max` bytes at most. `content` is for what is
-        too large to be held as a `body`.
+        """One request and its whole answer, of `bytes_max` bytes at most. `content` is for a body
+        that is too large to be held in memory.
 
         `read_ms` is for all of it, from the first byte that is sent to the last that is read; only
-        bytes that do arrive buy more time. `pin` is the digest of the only certificate that may be
-        spoken to: with any other, ZoneNotTrusted is raised and not a byte is sent.
+        bytes that do arrive buy more time. `pin` is the digest of the only certificate to accept:
+        with any other the call raises ZoneNotTrusted before it sends a byte.
         """
         if content is not None:
             headers = {**headers, "Content-Length": str(content.size)}
@@ -127,7 +128,7 @@ class Client:
             return answer
         error = error_of(answer.status, answer.kind, answer.body, str(self.address))
         if once and isinstance(error, BadAnswer | Unreachable):
-            raise self._unsettled(error) from None  # not a node's word that nothing happened
+            raise self._unsettled(error) from None  # no node has said that nothing happened
         raise error
 
     def stream(
@@ -143,7 +144,8 @@ class Client:
     ) -> Generator[bytes, None, None]:
         """The body piece by piece, as it arrives; `read_ms` is for each wait.
 
-        The call is made when the first piece is asked for. A stream that ends too early raises.
+        The request is sent when the caller asks for the first piece. A stream that ends too early
+        raises.
         """
         request = self._request(method, path, body, headers, gzip=gzip)
         patience_ms = read_ms or self._read_ms
@@ -158,7 +160,7 @@ class Client:
                 yield from self._pieces(line, response, patience_ms)
                 whole = True
             finally:
-                # Whatever is still on its way belongs to nobody.
+                # The rest of the answer must not be read as the answer to the next call.
                 if not whole or response.will_close:
                     self._drop()
 
@@ -168,8 +170,8 @@ class Client:
             self._drop()
 
     def abort(self) -> None:
-        """For good, from any thread, without waiting: the call that goes on fails at once, and so
-        does every later one.
+        """Ends the client for good, from any thread, without waiting: the current call fails at
+        once, and so does every later one.
         """
         self._aborted = True
         line = self._line
@@ -197,8 +199,8 @@ class Client:
             lines.setdefault("Content-Length", str(len(body or b"")))
         head = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in lines.items())]
         if not all(line.isascii() and line.isprintable() for line in head) or " " in path:
-            # Says nothing of the line: it may hold a secret.
-            raise BadInput("a path or a header holds what cannot be sent in one")
+            # The message does not repeat the line: it may hold a secret.
+            raise BadInput("a path or a header contains a character that cannot be sent in one")
         return "\r\n".join([*head, "", ""]).encode("ascii") + (body or b"")
 
     def _send(
@@ -212,8 +214,8 @@ class Client:
         once: bool = False,
         content: Content | None = None,
     ) -> tuple[DeadlineSocket, HTTPResponse]:
-        """Sends it and reads the head of the answer. A connection that had gone stale between two
-        calls is replaced, once.
+        """Sends a request and reads the head of the answer. A connection that the other side closed
+        between two calls is replaced, once.
         """
         begin = partial(self._begin, once=once, content=content)
         line, kept = self._ready(pin)
@@ -240,18 +242,19 @@ class Client:
     ) -> HTTPResponse:
         with self._settling(once=once):
             line.allow(read_ms, bytes_max)
-            # Who refuses a request need not read it to its end: the answer may be there already.
+            # A server that refuses a request need not read all of it: the answer may be there
+            # already.
             with suppress(BrokenPipeError, ConnectionResetError):
                 line.sendall(request)
                 for piece in () if content is None else content.pieces():
                     line.sendall(piece)
-            # All that it asks a socket for is makefile.
+            # HTTPResponse only calls `makefile` of a socket.
             response = HTTPResponse(cast(socket.socket, line), method=method)
             response.begin()
             return response
 
     def _ready(self, pin: bytes | None) -> tuple[DeadlineSocket, bool]:
-        """A connection to speak on, and whether it was used before."""
+        """A connection, and whether it was used before."""
         line = self._line
         if line is not None:
             if not line.is_stale and pin in (None, line.certificate) and not self._aborted:
@@ -259,14 +262,14 @@ class Client:
             self._drop()
         line = self._line = DeadlineSocket()
         with self._settling():
-            # Looked at after the line is in its place: an abort sees it or is seen.
+            # Checked after `_line` is set: either `abort` sees the connection, or we see the abort.
             if self._aborted:
                 raise ConnectionAbortedError("broken off")
             line.connect(self.address, self._tls(), self._connect_ms)
             if pin not in (None, line.certificate):
                 raise ZoneNotTrusted(
                     f"{self.address} shows another certificate than the one that was proved",
-                    hint="it may have been made anew, or somebody stands between the two nodes",
+                    hint="it may have been made anew, or an attacker is between the two nodes",
                 )
         return line, False
 
@@ -276,7 +279,7 @@ class Client:
         return self._context if self.address.scheme == "https" else None
 
     def _take(self, line: DeadlineSocket, response: HTTPResponse, bytes_max: int) -> HttpAnswer:
-        """The rest of an answer, good or bad."""
+        """Reads the body of an answer, good or bad."""
         most = bytes_max if _is_good(response.status) else _ERROR_BYTES_MAX
         headers = _headers_of(response)
         body = unpack(headers, _read_body(response, most), most)
@@ -287,28 +290,28 @@ class Client:
     def _pieces(
         self, line: DeadlineSocket, response: HTTPResponse, patience_ms: int
     ) -> Iterator[bytes]:
-        unpacked = unpacker(_headers_of(response))
+        reader = unpacker(_headers_of(response))
         _check_length(response)
         while True:
             with self._settling():
                 line.allow(patience_ms, _PIECE_BYTES)
                 piece = response.read1(_PIECE_BYTES)
-                if not piece and (response.length or (unpacked is not None and not unpacked.eof)):
+                if not piece and (response.length or (reader is not None and not reader.eof)):
                     raise IncompleteRead(b"", response.length)
             if not piece:
                 return
-            yield from [piece] if unpacked is None else unpack_pieces(unpacked, piece)
+            yield from [piece] if reader is None else unpack_pieces(reader, piece)
 
     # --- what went wrong -----------------------------------------------------------------------
 
     @contextmanager
     def _settling(self, *, once: bool = False) -> Iterator[None]:
-        """Whatever fails in here ends the connection, and is told as what it means to a caller."""
+        """An error in this block ends the connection and becomes one that the caller can act on."""
         try:
             yield
         except (OSError, HTTPException, ValueError) as error:
             self._drop()
-            raise (self._unsettled(error) if once else self._plain(error)) from error
+            raise (self._unsettled(error) if once else self._translated(error)) from error
         except BadAnswer as error:
             self._drop()
             raise (self._unsettled(error) if once else error) from None
@@ -318,18 +321,19 @@ class Client:
 
     def _unsettled(self, error: BaseException) -> OutcomeUnknown:
         return OutcomeUnknown(
-            f"{self.address} was told, and what became of it is not known: {_reason(error)}",
+            f"{self.address} got the request, and its outcome is not known: {reason_of(error)}",
             hint="send it again with the same ids: it is applied once at most",
         )
 
-    def _plain(self, error: Exception) -> HoldfastError:
+    def _translated(self, error: Exception) -> HoldfastError:
         if self._aborted:
             return Unreachable(f"the call to {self.address} was broken off")
         if isinstance(error, ssl.SSLError) and not isinstance(error, _CUTS):
-            return BadAnswer(f"{self.address} does not speak TLS as a node does: {_reason(error)}")
+            reason = reason_of(error)
+            return BadAnswer(f"{self.address} does not speak TLS as a node does: {reason}")
         if isinstance(error, OSError | IncompleteRead):
-            return Unreachable(f"{self.address} does not answer: {_reason(error)}")
-        return BadAnswer(f"{self.address} does not speak HTTP: {_reason(error)}")
+            return Unreachable(f"{self.address} does not answer: {reason_of(error)}")
+        return BadAnswer(f"{self.address} does not speak HTTP: {reason_of(error)}")
 
     def _drop(self) -> None:
         line, self._line = self._line, None
@@ -338,9 +342,9 @@ class Client:
 
 
 def bearer(token: str) -> str:
-    """The value of the header by which a token travels, and nowhere else."""
+    """The value of the Authorization header for a token."""
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise BadToken("that is not a token")
+        raise BadToken("this is not a token")
     return f"Bearer {token}"
 
 
@@ -348,13 +352,14 @@ def _is_good(status: int) -> bool:
     return 200 <= status < 300
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
+    """Why a connection failed, in a few words that are safe to print."""
     if isinstance(error, HoldfastError):
         return error.message
     if isinstance(error, TimeoutError):
         return "it took too long"
     if isinstance(error, IncompleteRead):
-        return "it broke off in the middle of an answer"
+        return "the connection broke in the middle of an answer"
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return clean(str(text))
 
@@ -364,7 +369,9 @@ def _headers_of(response: HTTPResponse) -> dict[str, str]:
 
 
 def _check_length(response: HTTPResponse) -> None:
-    """An answer must say how long it is, or where it ends: else half of one looks whole."""
+    """Raises unless the answer says how long it is or where it ends: else half of it looks
+    whole.
+    """
     if response.length is None and not response.chunked:
         raise BadAnswer("the answer does not say how long it is")
 

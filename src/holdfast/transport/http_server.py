@@ -1,11 +1,9 @@
-"""Listening: the sockets, and a uvicorn server on each of them, in our own event loop.
+"""Serving HTTP: a uvicorn server on each listener, in our own event loop.
 
-A server per listener, because the application must know through which door a request came. They
-install no signal handlers and keep no access log. What uvicorn leaves open is closed here: a head
-that does not end, a head that does not stop growing, and a refusal that is not JSON.
-
-TCP sockets are made with their protocol spelled out. asyncio switches Nagle's algorithm off only
-where it reads `IPPROTO_TCP` there; a socket made without it waits 40 ms on each small answer.
+There is one server per listener, because the application must know by which listener a request
+came. They install no signal handlers and keep no access log. This module adds what uvicorn lacks:
+an end for a head that does not arrive or does not stop growing, refusals as JSON, a limit on
+connections, and a fast path for one call (`Quick`).
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from holdfast.transport.listeners import Listener
 from holdfast.transport.websocket_server import WebSocketConnection, WebSocketHandler
 
 LISTENER: Final = "holdfast.listener"
-"""In the scope of a request: the kind of the listener it came by."""
+"""In the scope of a request: the kind of the listener by which it came."""
 ABORT: Final = "holdfast.abort"
 """In the scope of a request: a function that cuts its connection at once."""
 _BACKLOG: Final = 1024
@@ -39,23 +37,25 @@ _ACCEPT_AGAIN_S: Final = 0.1
 _HEADERS: Final = [("x-content-type-options", "nosniff")]
 
 _QUICK_BYTES_MAX: Final = 65_535
-"""Of a body that is waited for without the framework: at the next byte uvicorn holds back."""
+"""The largest body on the fast path: with one byte more uvicorn stops reading for a while."""
 
 Lines = Mapping[str, Callable[[str], WebSocketHandler]]
-"""By path: who talks on a WebSocket that is opened there, by the kind of the listener."""
+"""By path: makes the handler of a WebSocket that is opened there, from the listener's kind."""
 Headers = Sequence[tuple[bytes, bytes]]
 Done = Callable[[int, bytes, Headers], None]
-"""Is told status, body and headers of an answer, once."""
+"""Called once with status, body and headers of an answer."""
 
 
 class Quick(Protocol):
-    """A call that is made so often that it leaves the framework: no scope, no task, one write."""
+    """A call that is made so often that it gets a path without framework: no scope, no task, one
+    write.
+    """
 
     def takes(self, url: bytes) -> bool:
-        """Asked for each POST with a small body. If not, the call goes the common way."""
+        """Whether a POST with a small body to this URL takes the fast path."""
 
     def answer(self, kind: str, url: bytes, headers: Headers, body: bytes, done: Done) -> None:
-        """Never raises; says `done` now or later."""
+        """Answers by calling `done`, now or later. Never raises."""
 
 
 class Server:
@@ -79,7 +79,7 @@ class Server:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Returns when every listener takes calls."""
+        """Starts serving; returns when every listener accepts calls."""
         for server, listener in zip(self._uvicorns, self.listeners, strict=True):
             self._tasks.append(asyncio.create_task(server.serve(sockets=[listener.socket])))
         for server, task in zip(self._uvicorns, self._tasks, strict=True):
@@ -95,7 +95,7 @@ class Server:
         return sum(len(server.server_state.connections) for server in self._uvicorns)
 
     async def stop(self) -> None:
-        """Takes no more calls, lets those under way finish, for a while, and closes."""
+        """Accepts no more calls, lets the current ones finish for a while, and closes."""
         for server in self._uvicorns:
             server.end.set()
         await asyncio.gather(*self._tasks)
@@ -105,7 +105,7 @@ class Server:
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn's server without its signal handlers, and woken instead of looking."""
+    """uvicorn's server without its signal handlers, and ended by an event instead of by polling."""
 
     def __init__(
         self, config: uvicorn.Config, most: int, kind: str, lines: Lines, quick: Quick | None
@@ -131,7 +131,7 @@ class _Uvicorn(uvicorn.Server):
             return made
 
         taken = self.server_state.connections
-        # All that uvicorn does with what it finds here is to close it.
+        # uvicorn does nothing with its servers but close them.
         self.servers = [
             _Doorkeeper(each, made, config.ssl, taken, self._most)  # type: ignore[misc]
             for each in sockets or ()
@@ -154,11 +154,11 @@ class _Uvicorn(uvicorn.Server):
 
 
 class _Doorkeeper:
-    """Takes connections from one socket, so many and no more.
+    """Accepts connections from one socket, up to a limit.
 
-    The loop's own server counts none of them, and one that does not get through its TLS handshake
-    is seen by nobody above: strangers could take every file descriptor that the process may have,
-    and the store needs some too. So each is counted from the moment that it is taken.
+    asyncio's own server counts none of them, and uvicorn does not see a connection before its TLS
+    handshake is done: strangers could use up every file descriptor of the process, and the store
+    needs some too. So each connection counts from the moment that it is accepted.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class _Doorkeeper:
         while True:
             try:
                 connection, _ = await self._loop.sock_accept(self._listening)
-            except OSError:  # it hung up in the queue, or nothing is left to take it with
+            except OSError:  # the client closed it in the queue, or no file descriptor is left
                 await asyncio.sleep(_ACCEPT_AGAIN_S)
                 continue
             if len(self._taken) + len(self._greeting) >= self._most:
@@ -202,7 +202,7 @@ class _Doorkeeper:
 
     def _greeted(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
         self._greeting.discard(task)
-        if task.cancelled():  # perhaps before it began, so it could not do that itself
+        if task.cancelled():  # perhaps before it began: then nobody else closes the connection
             connection.close()
 
     async def _greet(self, connection: socket.socket) -> None:
@@ -211,12 +211,12 @@ class _Doorkeeper:
             await self._loop.connect_accepted_socket(
                 self._made, connection, ssl=self._tls, ssl_handshake_timeout=shake_s
             )
-        except OSError:  # it speaks no TLS, or too slowly, or is gone
+        except OSError:  # the client speaks no TLS, or too slowly, or is gone
             connection.close()
 
 
 class _Protocol(HttpToolsProtocol):
-    """One connection, whose heads must come to their end in time and in size."""
+    """One connection, with limits on the size and the time of each head, and with the fast path."""
 
     kind: str
     lines: Lines
@@ -229,15 +229,15 @@ class _Protocol(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._body_timer: asyncio.TimerHandle | None = None
         self._quickly: _QuickCycle | None = None
-        """The call that leaves the framework, until its body is here."""
+        """The call on the fast path, until its body has arrived."""
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_came()
         self._body_came()
         super().connection_lost(exc)
-        # uvicorn leaves this timer to whoever hung up in the middle of an answer, and with it, for
-        # as long as a connection may idle, all that was still to be sent to them.
+        # uvicorn leaves this timer running when a client goes in the middle of an answer, and it
+        # keeps all unsent bytes in memory for as long as a connection may idle.
         self._unset_keepalive_if_required()
 
     def data_received(self, data: bytes) -> None:
@@ -262,7 +262,7 @@ class _Protocol(HttpToolsProtocol):
         if self.quick is None or not self._begin_quickly(self.quick):
             super().on_headers_complete()
 
-    # --- the call that leaves the framework ----------------------------------------------------
+    # --- the fast path -------------------------------------------------------------------------
 
     def _begin_quickly(self, quick: Quick) -> bool:
         if self.parser.get_method() != b"POST" or self._answering or not quick.takes(self.url):
@@ -275,7 +275,7 @@ class _Protocol(HttpToolsProtocol):
                 return False
         if not 0 < size <= _QUICK_BYTES_MAX or not self.parser.should_keep_alive():
             return False
-        # What uvicorn sees is a call under way: it queues others behind it, and waits for it.
+        # uvicorn sees a call in progress: it queues others behind it, and waits for it.
         self._quickly = _QuickCycle()
         self.cycle = self._quickly  # type: ignore[assignment]
         return True
@@ -285,7 +285,7 @@ class _Protocol(HttpToolsProtocol):
         cycle, self._quickly = self._quickly, None
         if cycle is not None:
             self._body_came()
-            assert self.quick is not None, "or it would not have begun"
+            assert self.quick is not None, "the fast path has begun"
             done = partial(self._answer_quickly, cycle)
             self.quick.answer(self.kind, self.url, self.headers, bytes(cycle.body), done)
 
@@ -294,18 +294,23 @@ class _Protocol(HttpToolsProtocol):
     ) -> None:
         if cycle.disconnected or self.transport.is_closing():
             return
+        self._write_answer(status, body, headers, keep_alive=cycle.keep_alive)
+        cycle.response_complete = True
+        self.on_response_complete()
+
+    def _write_answer(
+        self, status: int, body: bytes, headers: Headers, *, keep_alive: bool
+    ) -> None:
         end = (b"content-length", b"%d" % len(body))
         lines = [STATUS_LINE[status]]
         for name, value in (*self.server_state.default_headers, *headers, end):
             lines += (name, b": ", value, b"\r\n")
-        if not cycle.keep_alive:
+        if not keep_alive:
             lines.append(b"connection: close\r\n")
         lines += (b"\r\n", body)
         self.transport.write(b"".join(lines))
-        cycle.response_complete = True
-        if not cycle.keep_alive:
+        if not keep_alive:
             self.transport.close()
-        self.on_response_complete()
 
     def _await_body(self) -> None:
         if self._quickly is not None and self._body_timer is None:
@@ -325,12 +330,12 @@ class _Protocol(HttpToolsProtocol):
         return self.url.partition(b"?")[0].decode("latin-1") in self.lines
 
     def handle_websocket_upgrade(self) -> None:
-        """The connection is a WebSocket from here on, and this object is done with."""
+        """Hands the connection to a WebSocketConnection, or refuses the request."""
         path = self.url.partition(b"?")[0].decode("latin-1")
         socket = WebSocketConnection(self.lines[path](self.kind), self.connections)
         transport = self.transport
-        asked = self.scope["method"] == "GET" and not self._answering
-        if asked and socket.begin(transport, path, self.headers):
+        may_upgrade = self.scope["method"] == "GET" and not self._answering
+        if may_upgrade and socket.begin(transport, path, self.headers):
             self.connections.discard(self)
             self._unset_keepalive_if_required()
         else:
@@ -354,14 +359,14 @@ class _Protocol(HttpToolsProtocol):
     def _head_late(self) -> None:
         self._head_timer = None
         if self._answering:
-            self._await_head()  # who sends the next request early may take as long as our answer
+            self._await_head()  # the head of a next request may take as long as this answer
         elif self._head_open:
             self._refuse(408, "too_slow", "the head of the request did not arrive in time")
         else:
             self.timeout_keep_alive_handler()
 
     def timeout_keep_alive_handler(self) -> None:
-        # To close is to wait until what was written is taken, and that may be never.
+        # `close` waits until the client has read everything, which may be never.
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         else:
@@ -372,31 +377,23 @@ class _Protocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._answering:
-            # Another answer is on its way, and nothing may come between its parts.
+            # Another answer is being sent, and nothing may come between its parts.
             self.transport.abort()
             return
         body = msgspec.json.encode({"error": {"code": code, "message": message}})
-        lines = [STATUS_LINE[status]]
-        for name, value in [
-            *self.server_state.default_headers,
-            (b"content-type", JSON.encode()),
-            (b"content-length", str(len(body)).encode()),
-            (b"connection", b"close"),
-        ]:
-            lines += [name, b": ", value, b"\r\n"]
-        self.transport.write(b"".join([*lines, b"\r\n", body]))
-        self.transport.close()
+        headers = [(b"content-type", JSON.encode())]
+        self._write_answer(status, body, headers, keep_alive=False)
 
 
 class _Never:
-    """Stands where uvicorn would wake who waits for a body: nobody does."""
+    """Stands for the event by which uvicorn wakes a task that waits for a body: there is none."""
 
     def set(self) -> None:
         return
 
 
 class _QuickCycle:
-    """A call under way, as uvicorn knows one."""
+    """A call in progress, with the attributes that uvicorn expects."""
 
     __slots__ = ("body", "disconnected", "keep_alive", "more_body", "response_complete")
     message_event = _Never()
@@ -408,7 +405,7 @@ class _QuickCycle:
 
 
 class _Door:
-    """The application, as one listener shows it."""
+    """The application behind one listener: it notes the kind of the listener in each scope."""
 
     def __init__(self, app: Any, kind: str) -> None:
         self._app = app
@@ -421,8 +418,8 @@ class _Door:
 
 def _config(app: Any, listener: Listener) -> uvicorn.Config:
     tls = listener.tls
-    # The application answers for its own faults. What uvicorn would add is what strangers send us,
-    # and that must not fill anybody's log.
+    # The application logs its own faults. What uvicorn would log is what strangers send, and that
+    # must not fill the log.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     return uvicorn.Config(
         _Door(app, listener.kind),
@@ -444,6 +441,6 @@ def _config(app: Any, listener: Listener) -> uvicorn.Config:
 
 
 def _connections_max(most: int) -> int:
-    """Half of the files that the process may open, at most: the other half is for its work."""
+    """At most half of the files that the process may open: the other half is for its work."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return most if soft < 0 else min(most, soft // 2)

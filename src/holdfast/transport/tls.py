@@ -1,11 +1,11 @@
-"""Encryption between nodes, with certificates that nobody vouches for.
+"""Encryption between nodes, with certificates that no authority vouches for.
 
-A certificate here only holds the key that a connection is encrypted with. Who stands behind it is
-proved by the hello, which binds the certificate to the zone's own key (see `rules.keys`). So a node
-makes its certificate itself, and a client takes any: what counts is its digest. An operator may put
-one from an authority in the place of ours, for tools that insist on it.
+A certificate here only holds the key that encrypts a connection. The hello proves who is behind it:
+it binds the certificate to the zone's own key (see `rules.keys`). So a node makes its certificate
+itself, and a client accepts any: what counts is its digest. An operator may replace it with one
+from an authority, for tools that insist on that.
 
-Only TLS 1.3: older versions can be talked into weaker terms, and both ends are ours.
+Only TLS 1.3: older versions allow weaker ciphers to be negotiated, and both ends are Holdfast.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ CERTIFICATE: Final = "tls.crt"
 KEY: Final = "tls.key"
 
 _YEARS: Final = 100
-"""Nobody checks its dates: the zone's key says whom to trust, and for how long."""
+"""No node checks the dates of a certificate: trust in the zone's key has its own end."""
 _FILE_MODE: Final = 0o600
 
 
 def certificate_in(folder: Path, cert: str | None, key: str | None) -> tuple[Path, Path]:
-    """The certificate and its key that were given, or else those of the folder."""
+    """The certificate and its key that the settings name, or else those of the folder."""
     if cert is None or key is None:
         return make_certificate(folder)
-    given = Path(cert), Path(key)
-    for path in given:
+    paths = Path(cert), Path(key)
+    for path in paths:
         if not path.is_file():
             raise BadInput(f"there is no file {path}", hint="give a certificate and its key")
-    return given
+    return paths
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """Certificate and key of a home, made if they are not there or were not finished.
+    """Certificate and key of a folder; makes them if they are not there or were not finished.
 
-    The key is written last: where it is whole, the pair is, and it is never touched again, because
+    The key is written last: where it is whole, the pair is. A whole pair is never changed, because
     it may be an operator's own.
     """
     certificate, key = folder / CERTIFICATE, folder / KEY
@@ -65,14 +65,14 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
 
 def new_certificate() -> tuple[bytes, bytes]:
     """A self-signed certificate and its key, both as PEM."""
-    # Imported only here: it costs as much as all else that a start does, and this is done once.
+    # Imported only here: the import takes as long as the rest of a start, and this is done once.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "holdfast")])
-    # A day before: the other machine's clock may be behind, and some tools do check.
+    # From a day ago: the other machine's clock may be behind, and some tools check the dates.
     begins = datetime.now(UTC) - timedelta(days=1)
     certificate = (
         x509.CertificateBuilder()
@@ -95,7 +95,7 @@ def new_certificate() -> tuple[bytes, bytes]:
 
 
 def certificate_digest(certificate: Path) -> bytes:
-    """What a client sees of this certificate: SHA-256 of its DER form. Of a chain, the first."""
+    """The digest that a client computes: SHA-256 of the DER form, for a chain of its first one."""
     try:
         pem = certificate.read_text(encoding="ascii")
         end = pem.index(_PEM_END) + len(_PEM_END)
@@ -112,7 +112,7 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:
-        # An empty password: a key that needs one is refused, rather than asked for on a terminal.
+        # An empty password: a key that needs one fails, instead of asking for it on a terminal.
         context.load_cert_chain(certificate, key, password="")
     except (OSError, ssl.SSLError) as error:
         raise StoreFailed(
@@ -123,7 +123,7 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
 
 
 def client_context() -> ssl.SSLContext:
-    """Takes any certificate: the caller must bind what it saw to a proof before it trusts it."""
+    """Accepts any certificate: the caller must check by a hello that it is the right one."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False

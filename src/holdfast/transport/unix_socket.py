@@ -1,4 +1,6 @@
-"""Unix sockets in a home: for its user alone, and in place of what a dead process left."""
+"""Unix sockets in a home: only its user can open them, and they replace what a dead process
+left.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,17 @@ _MODE: Final = 0o600
 
 
 def bound(path: Path, kind: int) -> socket.socket:
-    """A socket at a path.
-
-    Only for a caller who knows that no living process has it: nobody is asked.
+    """A socket bound to a path. The caller must know that no living process has one there: a socket
+    that is there is removed.
     """
     _remove_left(path)
     made = socket.socket(socket.AF_UNIX, kind)
     try:
         made.setblocking(False)
-        with suppress(OSError):  # where the kernel lets us, it never had another mode
+        with suppress(OSError):  # where the kernel allows it, the socket never has another mode
             os.fchmod(made.fileno(), _MODE)
         made.bind(str(path))
-        # Before it listens: until then nobody gets in.
+        # Before it listens: until then nobody can connect.
         os.chmod(path, _MODE)
     except OSError as error:
         made.close()
@@ -38,7 +39,9 @@ def bound(path: Path, kind: int) -> socket.socket:
 
 
 def notify_daemon(path: Path) -> None:
-    """One datagram to whoever reads there, if anybody does. Never waits and never fails."""
+    """Sends one datagram to the daemon that reads at this path, if there is one. Never waits, never
+    fails.
+    """
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
         sender.sendto(b"\0", str(path))

@@ -1,12 +1,12 @@
 """A WebSocket to a broker, as a node holds it.
 
-Over TLS any certificate is taken, as everywhere here: what counts is its digest, which the hello
-binds to the broker's key (see `rules.keys`). Without TLS only this machine is spoken to, and zeroes
-stand for the certificate.
+Over TLS it accepts any certificate: what counts is its digest, which the hello binds to the
+broker's key (see `rules.keys`). Without TLS it connects to this machine only, and zeroes stand for
+the certificate.
 
-Nothing is compressed: envelopes are small and often hold what was packed before. One frame has a
-size that is not exceeded, a peer that falls silent is cut, and whatever goes wrong is told as
-`Unreachable`, or as `HungUp` where the other side said why it closed.
+Nothing is compressed: envelopes are small and often hold compressed content. A frame has a largest
+size, and a broker that falls silent is cut off. Every failure is raised as `Unreachable`, or as
+`HungUp` if the other side said why it closed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from holdfast.rules.limits import (
     SYNC_PING_MS,
 )
 from holdfast.transport.deadline_socket import Address
+from holdfast.transport.http_client import reason_of
 from holdfast.transport.remote_errors import clean
 from holdfast.transport.tls import client_context, digest_of
 
 PLAIN: Final = bytes(32)
-"""Stands for the certificate where nothing is encrypted."""
+"""Stands for the digest of a certificate on a connection without TLS."""
 _FRAMES_AHEAD: Final = 16
-"""Frames that are read before anybody asks for them; then the other side has to wait."""
+"""Frames that are read before the caller asks for them; then the other side has to wait."""
 _UNSENT_BYTES_MAX: Final = 4 * MIB
 _REASON_CHARS_MAX: Final = 200
 _NORMAL: Final = 1000
@@ -57,13 +58,13 @@ class WebSocketClient:
         self._connection = connection
         self._address = address
         self.certificate = certificate
-        """The digest of what the other side shows, or zeroes on this machine."""
+        """The digest of the other side's certificate, or zeroes without TLS."""
 
     @classmethod
     async def open(
         cls, url: str, path: str, *, context: ssl.SSLContext | None = None
     ) -> WebSocketClient:
-        """Connects. Nothing that was said on it is believed before a hello."""
+        """Connects. The caller must say hello before it trusts anything that comes."""
         address = Address.parse(url)
         if address.scheme not in ("http", "https") or not address.is_secret:
             raise BadInput(f"{address} is not encrypted", hint="use an https address")
@@ -87,7 +88,7 @@ class WebSocketClient:
         except (InvalidHandshake, InvalidURI) as error:
             raise _no_handshake(address, error) from error
         except (OSError, EOFError) as error:  # TimeoutError and ssl.SSLError among them
-            raise Unreachable(f"{address} does not answer: {_reason(error)}") from error
+            raise Unreachable(f"{address} does not answer: {reason_of(error)}") from error
         try:
             certificate = _certificate(connection) if secret else PLAIN
         except BadAnswer:
@@ -111,21 +112,21 @@ class WebSocketClient:
         return frame
 
     async def close(self, code: int = _NORMAL, reason: str = "") -> None:
-        """Says good-bye and waits a moment for the other side's. Never raises."""
+        """Closes with a code and waits a moment for the other side to close too. Never raises."""
         await self._connection.close(code, reason[:_REASON_CHARS_MAX])
 
     def _gone(self, error: ConnectionClosed) -> Exception:
-        told = error.rcvd
-        if told is None:
+        close = error.rcvd
+        if close is None:
             return Unreachable(f"the connection to {self._address} broke")
-        if told.code in (_NORMAL, _AWAY):
+        if close.code in (_NORMAL, _AWAY):
             return Unreachable(f"{self._address} went away")
-        return HungUp(str(self._address), told.code, clean(told.reason))
+        return HungUp(str(self._address), close.code, clean(close.reason))
 
 
 def _certificate(connection: ClientConnection) -> bytes:
-    found: ssl.SSLObject | None = connection.transport.get_extra_info("ssl_object")
-    der = None if found is None else found.getpeercert(binary_form=True)
+    tls: ssl.SSLObject | None = connection.transport.get_extra_info("ssl_object")
+    der = None if tls is None else tls.getpeercert(binary_form=True)
     if der is None:
         raise BadAnswer("the other side shows no certificate")
     return digest_of(der)
@@ -137,10 +138,3 @@ def _no_handshake(address: Address, error: Exception) -> HoldfastError:
     if broke or away:  # as while it starts or ends
         return Unreachable(f"{address} is not ready")
     return BadAnswer(f"{address} does not speak WebSocket: {clean(str(error))}")
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, TimeoutError):
-        return "it took too long"
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return clean(str(text))

@@ -1,11 +1,10 @@
-"""A WebSocket of the server's side, on a connection that began as HTTP.
+"""A WebSocket on the server's side, on a connection that began as HTTP.
 
-The rules of the protocol are those of `websockets`, which is asked for its verdicts and does no I/O
-itself. Around it stands as little as possible: an idle connection is two small objects and a timer,
-and no task. Nothing is compressed: envelopes are small, and a few bytes can be made to fill
-memory.
+The protocol's state machine is that of `websockets`, which does no I/O itself. Around it is as
+little as possible: an idle connection is two small objects and a timer, and no task. Nothing is
+compressed: envelopes are small, and a few compressed bytes could fill the memory.
 
-Whoever is silent, or does not take what it is sent, for too long is cut off.
+A client that is silent, or does not read what it is sent, for too long is cut off.
 """
 
 from __future__ import annotations
@@ -30,59 +29,61 @@ _LOST: Final = 1006
 
 
 class WebSocketHandler(Protocol):
-    """Who talks on a WebSocket. All calls come from the loop, and none may wait."""
+    """What the application does on a WebSocket. All calls come from the loop, and none may wait."""
 
     def opened(self, socket: WebSocketConnection) -> None: ...
     def message(self, raw: bytes) -> None: ...
     def room(self) -> None:
-        """What was sent has been taken: more may be."""
+        """Called when the client has read what was sent: the application may send more."""
 
     def stopping(self) -> None:
-        """The server ends."""
+        """Called when the server stops."""
 
     def closed(self, code: int) -> None: ...
 
 
 class WebSocketConnection(asyncio.Protocol):
-    """One WebSocket. Made for a request that asked for it."""
+    """One WebSocket, made for a request that asks for it."""
 
     __slots__ = (
-        *("_all", "_begun", "_code", "_heard", "_line", "_loop", "_parts", "_paused_at"),
-        *("_protocol", "_timer", "_unproved", "transport"),
+        *("_all", "_begun", "_code", "_line", "_loop", "_parts", "_paused_at"),
+        *("_protocol", "_received_at", "_timer", "_unproved", "transport"),
     )
 
     def __init__(self, line: WebSocketHandler, all: MutableSet[Any]) -> None:
-        """`all` holds the connections of the server: this one is counted among them."""
+        """`all` holds the connections of the server; this one adds itself when it begins."""
         self._line = line
         self._all = all
         self._protocol = ServerProtocol(max_size=limits.FRAME_BYTES_MAX)
         self._parts = bytearray()
         self._begun = False
-        """Of a message in several frames, the first has come."""
+        """Whether the first frame of a message in several frames has come."""
         self._unproved: int | None = 0
-        """What has come from one that has not proved who it is."""
+        """Bytes that have come before the client proved its key; None after that."""
         self._paused_at: float | None = None
         self._code = _LOST
 
     def begin(
         self, transport: asyncio.Transport, path: str, headers: Iterable[tuple[bytes, bytes]]
     ) -> bool:
-        """Answers the request; False if it is none for a WebSocket, and nothing was answered."""
-        # The protocol wants to read the request itself.
+        """Answers the request. Returns False, and answers nothing, if it is none for a
+        WebSocket.
+        """
+        # The protocol object parses the request itself.
         lines = [b"GET ", path.encode("latin-1"), b" HTTP/1.1\r\n"]
         for name, value in headers:
             lines += [name, b": ", value, b"\r\n"]
         self._protocol.receive_data(b"".join([*lines, b"\r\n"]))
-        asked = self._protocol.events_received()
-        if len(asked) != 1 or not isinstance(asked[0], Request):
+        events = self._protocol.events_received()
+        if len(events) != 1 or not isinstance(events[0], Request):
             return False
-        response = self._protocol.accept(asked[0])
+        response = self._protocol.accept(events[0])
         if response.status_code != 101:
             return False
         self._protocol.send_response(response)
         self.transport = transport
         self._loop = asyncio.get_running_loop()
-        self._heard = self._loop.time()
+        self._received_at = self._loop.time()
         self._all.add(self)
         transport.set_write_buffer_limits(high=limits.CONNECTION_UNREAD_BYTES)
         transport.set_protocol(self)
@@ -91,7 +92,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._line.opened(self)
         return True
 
-    # --- what the line does --------------------------------------------------------------------
+    # --- what the application calls ------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
@@ -102,7 +103,7 @@ class WebSocketConnection(asyncio.Protocol):
         return self._paused_at is None
 
     def send(self, frames: Iterable[bytes]) -> None:
-        """Each as one binary message. On a socket that closes, nothing happens."""
+        """Sends each frame as one binary message; does nothing on a socket that is closing."""
         if self._protocol.state is not State.OPEN:
             return
         for raw in frames:
@@ -118,32 +119,32 @@ class WebSocketConnection(asyncio.Protocol):
             self._loop.call_later(_CLOSING_S, self.transport.abort)
 
     def proved(self) -> None:
-        """It is known who is there: from now on large messages are taken."""
+        """The client has proved its key: from now on large messages are accepted."""
         self._unproved = None
 
     def pause(self) -> None:
-        """Reads no more until `resume`."""
+        """Stops reading until `resume`."""
         if not self.transport.is_closing():
             self.transport.pause_reading()
 
     def resume(self) -> None:
         if not self.transport.is_closing():
             self.transport.resume_reading()
-            self._heard = self._loop.time()  # what it says while we do not read is not heard
+            self._received_at = self._loop.time()  # while we did not read, silence proves nothing
 
     def cut(self, code: int) -> None:
-        """At once, and without a word: it does not read anyway."""
+        """Closes at once, without a close frame, which the client would not read anyway."""
         self._code = code
         self.transport.abort()
 
-    # --- what the connection does --------------------------------------------------------------
+    # --- what the server and the event loop call -----------------------------------------------
 
     def shutdown(self) -> None:
-        """By the server, when it ends."""
+        """Called by the server when it stops."""
         self._line.stopping()
 
     def data_received(self, data: bytes) -> None:
-        self._heard = self._loop.time()
+        self._received_at = self._loop.time()
         protocol = self._protocol
         if self._unproved is not None:
             self._unproved += len(data)
@@ -156,7 +157,7 @@ class WebSocketConnection(asyncio.Protocol):
                 self._on_frame(event)
         self._flush()
         if protocol.parser_exc is not None and self._code == _LOST:
-            # It broke the rules of the protocol, which has told it so.
+            # The client broke the protocol, and the protocol object has sent it a close frame.
             self._code = protocol.close_code or _LOST
 
     def _on_frame(self, frame: Frame) -> None:
@@ -168,12 +169,12 @@ class WebSocketConnection(asyncio.Protocol):
             if frame.fin and not self._begun:
                 self._line.message(bytes(frame.data))
                 return
-            # Not a list: frames without an end or a content must not cost more than they bring.
+            # Not a list: many empty frames must not cost more memory than they bring bytes.
             self._parts += frame.data
             self._begun = not frame.fin
             if frame.fin:
-                whole, self._parts = bytes(self._parts), bytearray()
-                self._line.message(whole)
+                message, self._parts = bytes(self._parts), bytearray()
+                self._line.message(message)
 
     def eof_received(self) -> None:
         self._protocol.receive_eof()
@@ -195,19 +196,19 @@ class WebSocketConnection(asyncio.Protocol):
         parts = self._protocol.data_to_send()
         if not parts or self.transport.is_closing():
             return
-        ends = parts[-1] == b""  # as the protocol says: nothing more will be sent
-        whole = parts[0] if len(parts) == 1 else b"".join(parts)
-        if whole:
-            self.transport.write(whole)
+        ends = parts[-1] == b""  # by this the protocol object says that nothing more will follow
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        if data:
+            self.transport.write(data)
         if ends:
             self.transport.close()
-            # To close is to wait until what was written is taken, and that may be never.
+            # `close` waits until the client has read everything, which may be never.
             self._loop.call_later(_CLOSING_S, self.transport.abort)
 
     def _tick(self) -> None:
         now = self._loop.time()
         silent_s = limits.SOCKET_SILENT_MS / limits.SECOND_MS
-        waits = self.transport.is_reading() and now - self._heard > silent_s
+        waits = self.transport.is_reading() and now - self._received_at > silent_s
         if waits or (self._paused_at is not None and now - self._paused_at > silent_s):
             self.cut(_LOST)
             return

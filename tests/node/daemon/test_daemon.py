@@ -191,9 +191,9 @@ def test_Z2_news_are_kept_for_a_moment_and_bounded() -> None:
         deaf.cancel()
         kept = log_watch.news(0)
         assert len(kept) == limits.NEWS_KEPT_MAX
-        assert [news.number for news in log_watch.news(log_watch.told - 2)] == [
-            log_watch.told - 1,
-            log_watch.told,
+        assert [news.number for news in log_watch.news(log_watch.last_notice - 2)] == [
+            log_watch.last_notice - 1,
+            log_watch.last_notice,
         ]
 
     asyncio.run(main())

@@ -65,7 +65,7 @@ def broker_routes() -> list[Route]:
 
 def broker_app(api: BrokerApi) -> HttpApp:
     """The whole API as one ASGI application."""
-    return HttpApp(api, broker_routes(), told=_shown)
+    return HttpApp(api, broker_routes(), translate=_shown)
 
 
 def _shown(error: HoldfastError, scope: Scope) -> HoldfastError:

@@ -11,8 +11,9 @@ from starlette.responses import Response
 from holdfast import __version__
 from holdfast.broker.broker import MeshStanding, standings
 from holdfast.broker.http.context import BrokerRequest
-from holdfast.broker.upkeep import UpkeepDone, check_orphans, sweep_asked
+from holdfast.broker.upkeep import check_orphans, sweep_asked
 from holdfast.protocol.error_body import ErrorDetail
+from holdfast.rules.broker_rows import BrokerSwept
 from holdfast.rules.errors import HoldfastError, UnknownMesh
 from holdfast.rules.ids import id_text
 from holdfast.rules.names import check_mesh
@@ -94,7 +95,7 @@ def routes() -> list[Route]:
         Route("GET", "/v1/status", _status, "How this broker is.",
               answers={200: BrokerStatusResponse}, local_only=True),
         Route("POST", "/v1/sweep", _sweep, "Remove what is past its time.",
-              answers={200: UpkeepDone}, local_only=True),
+              answers={200: BrokerSwept}, local_only=True),
         Route("POST", "/v1/orphans", _orphans, "Look for ids without their message.",
               answers={200: Orphans}, local_only=True),
         Route("POST", "/v1/new-epoch", _new_epoch, "Begin a new epoch.", request=NewEpoch,
@@ -154,7 +155,7 @@ async def _status(call: BrokerRequest) -> Response:
 
 async def _sweep(call: BrokerRequest) -> Response:
     done = await sweep_asked(call.api.store, call.api.now_ms(), call.api.broker.counts)
-    return call.answer(UpkeepDone.of(done))
+    return call.answer(done)
 
 
 async def _orphans(call: BrokerRequest) -> Response:

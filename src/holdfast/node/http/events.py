@@ -97,7 +97,7 @@ async def _stream(
     call: NodeRequest, filter: Filter, ops: frozenset[str], start: int
 ) -> AsyncIterator[bytes]:
     api = call.api
-    told = api.log_watch.told
+    told = api.log_watch.last_notice
     patience_s = limits.HEARTBEAT_MS / limits.SECOND_MS
     yield _RETRY
     while api.phase != "stopping":

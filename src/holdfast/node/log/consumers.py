@@ -1,8 +1,7 @@
-"""What a log does for a named reader: register it, find what comes next, take its confirmation.
+"""What a log does for a named reader: register it, find its next entries, take its confirmation.
 
-The steps work on a transaction or on a reader of the store. The library (`node.log`) and whoever
-serves other nodes (`node.giving`) run the same ones and differ only in who may ask and in what form
-the answer goes out.
+The steps work on a transaction or on a reader of the store. `log` (for the library) and `serve`
+(for other nodes) run the same steps; they differ only in who may ask and in the form of the answer.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Span = tuple[int, int]
 
 
 def check_reader(name: str, retire_ms: int | None, retire_lag: int | None) -> None:
-    """What a reader says of itself, before anybody looks at the store."""
+    """Checks what a reader declares when it registers; needs no store."""
     check_key(name, "consumer name", limits.CONSUMER_NAME_BYTES_MAX)
     if retire_ms is not None and not 0 < retire_ms < limits.LAMPORT_MAX:
         raise BadInput(f"{retire_ms} ms is not a time to wait for a consumer")
@@ -53,7 +52,7 @@ def require(tx: Reader, name: str) -> ConsumerRow:
 
 
 def check_epoch(tx: Reader, epoch: int | None) -> None:
-    """An offset of another epoch names another entry."""
+    """Raises EpochChanged if a reader counts in another epoch: there an offset is another entry."""
     now = tx.epoch()
     if epoch is not None and epoch != now:
         raise EpochChanged(
@@ -64,7 +63,7 @@ def check_epoch(tx: Reader, epoch: int | None) -> None:
 
 
 def place(start: str | int, first: int, last: int) -> int:
-    """The offset that a new reader begins at."""
+    """The offset at which a new reader begins."""
     if start == "start":
         return first
     if start == "now":
@@ -85,7 +84,7 @@ def fresh(tx: Reader, name: str, start: str | int, now_ms: int) -> ConsumerRow:
 
 
 def check_there(start: int, end: int, first: int) -> None:
-    """Whoever asks for what is gone is told, and from where on there is something."""
+    """Raises Truncated, with the first offset that there is, if [start, end) begins before it."""
     if start < first and end > start:
         raise Truncated(
             f"offset {start} is gone: the log begins at {first}",
@@ -98,7 +97,7 @@ def check_there(start: int, end: int, first: int) -> None:
 
 
 def unread(tx: Reader, row: ConsumerRow, start: int | None) -> tuple[int, list[Span]]:
-    """Where a read begins and the spans that it goes over: from `start` to the end of the log, or
+    """Where a read begins, and the spans that it covers: from `start` to the end of the log, or
     what the reader has not confirmed.
     """
     first, last = tx.log_bounds()
@@ -124,16 +123,17 @@ def pieces(
     spans: Sequence[Span],
     limit: int,
 ) -> Iterator[P]:
-    """Looks at spans of the log one after the other until rows, bytes or patience are used up.
-    `look` takes start, end, rows and bytes; the last piece says how far it got.
+    """Reads spans of the log one after the other until `limit` rows, FETCH_BYTES_MAX bytes or
+    SCAN_ROWS_MAX looked-at entries are reached. `look` takes start, end, rows and bytes; the last
+    piece says how far the read got.
     """
     size, patience = limits.FETCH_BYTES_MAX, limits.SCAN_ROWS_MAX
     for start, end in spans:
         piece = look(start, end, limit, size)
         yield piece
-        found = raws(piece)
-        limit -= len(found)
-        size -= sum(map(len, found))
+        entries = raws(piece)
+        limit -= len(entries)
+        size -= sum(map(len, entries))
         patience -= end - start
         if piece.upto < end - 1 or min(limit, size, patience) <= 0:
             return
@@ -145,8 +145,8 @@ def pieces(
 def confirmed(
     tx: Reader, row: ConsumerRow, offset: int | None, ranges: Iterable[Span] | None, now_ms: int
 ) -> ConsumerRow:
-    """The reader after its confirmation: of everything up to an offset, or of half-open ranges.
-    Backwards changes nothing; past the end is an error.
+    """The reader after it confirmed everything up to an offset, or half-open ranges. Going
+    backwards changes nothing; past the end raises PastEnd.
     """
     last = tx.log_bounds()[1]
     frontier = Frontier.decode(row.frontier)

@@ -1,9 +1,8 @@
-"""What a node holds, as digests that can be held against another's (see `rules.digests`).
+"""What a node holds, as digests that can be compared with another's (see `rules.digests`).
 
-All of it is read in one transaction, so the digests belong to one place in the log. That
-transaction may take minutes where there is much; meanwhile writers go on, and only the space of the
-write-ahead log waits to be used again. Memory stays bounded: rows pass page by page and leave a
-number per bucket.
+One transaction reads everything, so the digests belong to one place in the log. On a large node it
+may take minutes; meanwhile writers go on, and only the space of the write-ahead log waits to be
+used again. Memory stays bounded: rows pass page by page and leave one number per bucket.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _LOG: Final = "log"
 
 
 class TableDigests(msgspec.Struct, frozen=True):
-    """One table of a mesh."""
+    """The digests of one table of a mesh."""
 
     rows: int
     buckets: dict[str, str]
@@ -36,10 +35,10 @@ class TableDigests(msgspec.Struct, frozen=True):
 
 
 class MeshDigests(msgspec.Struct, frozen=True):
-    """One mesh."""
+    """The digests of one mesh."""
 
     forgotten_lamport: int
-    """Dead rows up to this stamp may be gone, so they are in no digest."""
+    """A sweep may have removed dead rows up to this stamp, so they are in no digest."""
     tables: dict[str, TableDigests]
 
 
@@ -52,7 +51,7 @@ class Digests(msgspec.Struct, frozen=True, kw_only=True):
     first: int
     head: int
     repaired_to: int | None
-    """Up to this offset entries of the log were lost and the database was repaired."""
+    """A repair lost entries of the log up to this offset; None if none were lost."""
     meshes: dict[str, MeshDigests]
 
 
@@ -60,10 +59,10 @@ class HeldRow(msgspec.Struct, frozen=True):
     """One row, with its digest."""
 
     key: list[Any]
-    """What tells it from every other row of its mesh and table."""
+    """The values that tell it from every other row of its mesh and table."""
     digest: str
     row: dict[str, Any]
-    """Its columns; of a long value the length and the hash."""
+    """Its columns; a long value as its length and hash."""
 
 
 class BucketRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,13 +77,13 @@ class BucketRows(msgspec.Struct, frozen=True, kw_only=True):
     table: str
     bucket: str
     rows: list[HeldRow]
-    """By key."""
+    """Sorted by key."""
     more: bool
-    """There are more than these, which are the first by their keys."""
+    """Whether the bucket has more rows; these are the first by their keys."""
 
 
 def digests(reader: Reader, peer: str, meshes: Collection[str] = ()) -> Digests:
-    """Of these meshes, or of all of them."""
+    """The digests of these meshes, or of all meshes."""
     first, head = reader.log_bounds()
     known = {row.slug: row for row in reader.mesh_list() if not meshes or row.slug in meshes}
     logs = _log_tallies(reader, known, first, head)
@@ -98,7 +97,10 @@ def digests(reader: Reader, peer: str, meshes: Collection[str] = ()) -> Digests:
         meshes={
             slug: MeshDigests(
                 row.forgotten_lamport,
-                {name: _said(tally) for name, tally in _tallies(reader, row, logs[slug]).items()},
+                {
+                    name: TableDigests(tally.rows, tally.digests())
+                    for name, tally in _tallies(reader, row, logs[slug]).items()
+                },
             )
             for slug, row in known.items()
         },
@@ -106,18 +108,18 @@ def digests(reader: Reader, peer: str, meshes: Collection[str] = ()) -> Digests:
 
 
 def bucket_rows(reader: Reader, peer: str, mesh: str, table: str, bucket: int) -> BucketRows:
-    """The rows of one bucket; the head says where the log was."""
+    """The rows of one bucket, and where the log was when they were read."""
     rules.check_table(table)
     row = reader.mesh_get(mesh)
     if row is None:
         raise UnknownMesh(f"there is no mesh {mesh!r}")
     first, head = reader.log_bounds()
-    found = (
+    in_bucket = (
         held_row(table, values)
         for values in _covered(reader, row, table, first, head)
         if rules.bucket_of(table, values) == bucket
     )
-    rows = nsmallest(DIGEST_ROWS_MAX + 1, found, key=lambda held: held.key)
+    rows = nsmallest(DIGEST_ROWS_MAX + 1, in_bucket, key=lambda held: held.key)
     return BucketRows(
         peer=peer,
         epoch=reader.epoch(),
@@ -140,10 +142,6 @@ def held_row(table: str, values: Values) -> HeldRow:
     )
 
 
-def _said(tally: DigestTally) -> TableDigests:
-    return TableDigests(tally.rows, tally.digests())
-
-
 def _tallies(reader: Reader, mesh: MeshRow, of_log: DigestTally) -> dict[str, DigestTally]:
     tallies = {table: DigestTally() for table in rules.TABLES if table != _LOG}
     for table, values in _rows(reader, mesh.slug):
@@ -155,7 +153,7 @@ def _tallies(reader: Reader, mesh: MeshRow, of_log: DigestTally) -> dict[str, Di
 def _log_tallies(
     reader: Reader, meshes: Collection[str], first: int, head: int
 ) -> dict[str, DigestTally]:
-    """The log is read once for all meshes."""
+    """The tallies of the log by mesh; the log is read once for all of them."""
     tallies = {mesh: DigestTally() for mesh in meshes}
     for values in _log(reader, meshes, first, head):
         tally = tallies[values[0]]
@@ -198,7 +196,7 @@ _SCANS: Final[dict[str, Callable[[Reader, str], Iterator[AnyRow]]]] = {
 def _log(reader: Reader, meshes: Collection[str], first: int, head: int) -> Iterator[Values]:
     """What the log still holds of these meshes."""
     if not meshes:
-        return  # to a filter that would mean all of them
+        return  # a filter without meshes would let all of them pass
     filter = Filter(meshes=tuple(meshes))
     at = first
     while at <= head:

@@ -24,7 +24,7 @@ from holdfast.storage.ports import Reader, Store, Transaction
 from holdfast.storage.scans import log_entries
 
 REPAIR_JOB = "repair"
-"""The row of the job table that tells how far the log has holes that a repair closed."""
+"""The row of the job table that says up to where a repair left holes in the log."""
 
 
 class AsOf(NamedTuple):
@@ -45,7 +45,7 @@ class AsOf(NamedTuple):
 
 
 class _Replay:
-    """The clock, ids and name of a fold that looks back: nothing it does is new."""
+    """The clock and ids for a replay, which makes nothing new."""
 
     def now_ms(self) -> int:
         return 0
@@ -69,8 +69,8 @@ def replay(entries: Iterator[Entry], meshes: list[MeshRow], peer: str) -> Memory
                     kind=mesh.kind,
                     created_at=mesh.created_at,
                     updated_at=mesh.updated_at,
-                    # Where the clock stands now: only part of the log may be replayed, and what
-                    # was no leap for the whole of it must not be one for the part.
+                    # The clock of now: only part of the log may be replayed, and a stamp that is no
+                    # leap in the whole log must not be one in the part.
                     lamport=mesh.lamport,
                 )
             )
@@ -140,14 +140,14 @@ def _past(store: Store, mesh: str, key: str | None, point: AsOf, ops: str) -> Me
         if row is None:
             raise UnknownMesh(f"there is no mesh {mesh!r}")
         end = _end(reader, point)
-        found: Iterator[Entry] = (
+        entries: Iterator[Entry] = (
             iter(reader.log_of(mesh, key, end))
             if key is not None
             else log_entries(reader, reader.log_bounds()[0], end)
         )
         wanted = (
             entry
-            for entry in found
+            for entry in entries
             if entry.mesh == mesh
             and entry.op.startswith(ops)
             and (point.lamport is None or entry.lamport <= point.lamport)
@@ -156,7 +156,9 @@ def _past(store: Store, mesh: str, key: str | None, point: AsOf, ops: str) -> Me
 
 
 def _end(reader: Reader, point: AsOf) -> int:
-    """The first offset after the point. What the log no longer holds is said."""
+    """The first offset after the point; raises Truncated if the log does not hold the whole
+    past.
+    """
     first, last = reader.log_bounds()
     if point.offset is not None:
         end = min(point.offset, last) + 1
@@ -171,9 +173,9 @@ def _end(reader: Reader, point: AsOf) -> int:
             hint="look into a backup from before the damage",
         )
     if first > 1:
-        # A key that was last written before the log begins has no entry left to tell of it.
+        # A key that was last written before the log begins has no entry left.
         raise Truncated(
-            f"the log begins at offset {first}: it can no longer tell the whole past",
+            f"the log begins at offset {first}: it no longer holds the whole past",
             first_available=first,
             hint="look into a backup from that time",
         )
@@ -181,6 +183,6 @@ def _end(reader: Reader, point: AsOf) -> int:
 
 
 def repaired_to(reader: Reader) -> int | None:
-    """The offset up to which entries of the log are missing for good; None if none are."""
+    """The offset up to which a repair lost entries of the log; None if it lost none."""
     job = reader.job_get(REPAIR_JOB)
     return None if job is None else int(job.cursor["head"])

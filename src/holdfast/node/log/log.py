@@ -22,7 +22,7 @@ from holdfast.storage.ports import Reader, Transaction
 
 
 class Head(NamedTuple):
-    """Where the log stands. A cursor is both numbers: a restored log counts in a new epoch."""
+    """The ends of the log. A cursor is epoch and offset: a restored log counts in a new epoch."""
 
     epoch: int
     first: int
@@ -30,7 +30,9 @@ class Head(NamedTuple):
 
 
 class Log:
-    """Append-only; every envelope once, own and received, in the order this node took them in."""
+    """The log: every envelope once, own and received, in the order in which this node stored
+    them.
+    """
 
     def __init__(self, engine: NodeEngine) -> None:
         self._engine = engine
@@ -39,8 +41,8 @@ class Log:
         return self._engine.read("log.head", lambda tx: Head(tx.epoch(), *tx.log_bounds()))
 
     def range(self, start: int = 1, end: int | None = None) -> Iterator[Entry]:
-        """Entries with start <= offset < end, without moving anybody's cursor; a page in memory at
-        a time.
+        """Entries with start <= offset < end, without moving any consumer; a page in memory at a
+        time.
         """
         first, last = self._bounds()
         stop = last + 1 if end is None else end
@@ -50,7 +52,7 @@ class Log:
 
         def page(tx: Reader) -> Sequence[Entry]:
             nonlocal position
-            # Looked at again for every page: the log may be truncated while it is being read.
+            # Checked again for every page: the log may be truncated while it is being read.
             readers.check_there(position, stop, tx.log_bounds()[0])
             rows = tx.log_range(position, stop, limits.CHUNK_ROWS)
             position = rows[-1].offset + 1 if rows else position
@@ -84,12 +86,11 @@ class Log:
         retire_lag: int | None = None,
         filter: Filter = EVERYTHING,
     ) -> Consumer:
-        """Registers a reader. From now on nothing that it has not confirmed is removed.
+        """Registers a reader. From now on sweeps remove nothing that it has not confirmed.
 
-        With `retire_ms` it declares how long it is waited for, with `retire_lag` how many entries
-        may wait for it: a sweep retires a reader that has not confirmed for longer, or that more
-        wait for. With a `filter` it is given only what passes; the rest counts as confirmed with
-        its neighbours.
+        A sweep retires a reader that has not confirmed for longer than `retire_ms`, or for which
+        more than `retire_lag` entries wait. With a `filter` it gets only what passes; the rest
+        counts as confirmed with its neighbours.
         """
         readers.check_reader(name, retire_ms, retire_lag)
         filter.check()
@@ -119,7 +120,7 @@ class Log:
             look = partial(_look, tx, row.filter)
             found: list[Entry] = []
             while spans and not found:
-                # On and on, because to this caller an empty list means that there is nothing new.
+                # Until the end: to the caller an empty list means that there is nothing new.
                 for piece in readers.pieces(look, _raws, spans, limit):
                     found += _entries(piece)
                     upto = piece.upto
@@ -129,8 +130,8 @@ class Log:
         return self._engine.read("fact.fetch", read)
 
     def batch(self, consumer: str, limit: int = limits.FETCH_ROWS_DEFAULT) -> Batch:
-        """The same as it travels, with its bounds. A reader with a filter confirms up to `upto`,
-        and with it everything before that it was not given.
+        """The same as a batch with its bounds. A reader with a filter confirms up to `upto`, and
+        with it the entries that it did not get.
         """
         return serve.serve_batch(self._engine, LOCAL, Fetch(consumer=consumer, limit=limit))
 
@@ -141,15 +142,15 @@ class Log:
         *,
         ranges: Iterable[tuple[int, int]] | None = None,
     ) -> Consumer:
-        """Everything up to an offset, or half-open ranges. Backwards is a no-op, past the end an
-        error.
+        """Confirms everything up to an offset, or half-open ranges. Going backwards changes
+        nothing; past the end raises PastEnd.
         """
         spans = None if ranges is None else list(ranges)
-        told = Confirmation(consumer=consumer, offset=offset, ranges=spans)
-        return serve.confirm(self._engine, LOCAL, told)
+        confirmation = Confirmation(consumer=consumer, offset=offset, ranges=spans)
+        return serve.confirm(self._engine, LOCAL, confirmation)
 
     def retire(self, consumer: str) -> None:
-        """Forgets a reader: the log no longer waits for it."""
+        """Forgets a reader: the log no longer keeps entries for it."""
         serve.retire(self._engine, LOCAL, consumer)
 
     def _bounds(self) -> tuple[int, int]:

@@ -1,11 +1,10 @@
 """The source's side of a pull: other nodes, and programs, read this node's log here.
 
-Who asks is part of every question. What a caller may read is looked up with each call and narrows
-the filter that its consumer was registered with, so a filter never outlives a grant that was taken
-back. Whatever is refused has changed nothing.
+Every function takes the caller. What it may read is looked up with each call and narrows the filter
+of its consumer, so a filter never outlives a grant that was taken back. A refused call has changed
+nothing.
 
-Nothing here waits: an answer that holds no entries and reaches the head means that there is nothing
-new.
+Nothing here waits: a batch without entries that reaches the head means that there is nothing new.
 """
 
 from __future__ import annotations
@@ -27,18 +26,20 @@ from holdfast.storage.ports import Reader, Transaction
 
 
 def register(engine: NodeEngine, caller: Caller, r: Registration) -> Consumer:
-    """Registers a consumer, or finds it as it is. Another filter replaces the one before and keeps
-    what is confirmed: what the old one left out up to there is not given any more. A reader that
-    wants it reads from an offset of its own, or retires and registers anew.
+    """Registers a consumer, or finds the one that is registered. A new filter replaces the old one
+    and keeps what is confirmed: the reader does not get what the old filter left out up to there. A
+    reader that wants it reads from an offset of its own, or retires and registers anew.
 
     The same holds for a filter that names no mesh, which means those that the caller may read at
-    the time: entries that were passed over before a grant stay so. One that names its meshes, as
-    every link does, is refused whole while one of them is not granted, and misses nothing.
+    the time: entries that were left out before a grant stay so. A filter that names its meshes, as
+    every link does, is refused while one of them is not granted, and so misses nothing.
     """
     consumers.check_reader(r.consumer, r.retire_ms, r.retire_lag)
     caller.check_consumer(r.consumer)
     filter = _sent_to(caller, r.filter.check())
-    caller.narrow(filter)  # stored as it was asked for: a grant that grows later is part of it
+    caller.narrow(
+        filter
+    )  # only a check: the filter is stored as it is, so a later grant adds to it
     now = engine.ctx.now_ms()
 
     def work(tx: Transaction) -> Consumer:
@@ -58,13 +59,13 @@ def register(engine: NodeEngine, caller: Caller, r: Registration) -> Consumer:
 
 
 def serve_batch(engine: NodeEngine, caller: Caller, f: Fetch) -> Batch:
-    """What comes next for a consumer; confirms first if that is asked for too."""
+    """The next entries of a consumer; confirms first if the fetch says so."""
     consumers.check_limit(f.limit)
     if f.confirm is not None and engine.read("fact.confirm", partial(_has_news, engine, caller, f)):
         engine.write("fact.confirm", partial(_confirm_first, engine, caller, f))
 
     def read(tx: Reader) -> Batch:
-        row, start, spans = _asked(tx, caller, f)
+        row, start, spans = _checked(tx, caller, f)
         filter = caller.narrow(_sent_to(caller, row.filter))
         first, head = tx.log_bounds()
         upto = head
@@ -83,7 +84,7 @@ def serve_batch(engine: NodeEngine, caller: Caller, f: Fetch) -> Batch:
 
 
 def confirm(engine: NodeEngine, caller: Caller, c: Confirmation) -> Consumer:
-    """Confirms what a consumer has taken over: up to an offset, or ranges."""
+    """Confirms what a consumer has stored: up to an offset, or ranges."""
     consumers.check_confirmation(c.offset, c.ranges)
 
     def work(tx: Transaction) -> Consumer:
@@ -97,7 +98,7 @@ def confirm(engine: NodeEngine, caller: Caller, c: Confirmation) -> Consumer:
 
 
 def retire(engine: NodeEngine, caller: Caller, consumer: str) -> None:
-    """Forgets a consumer: the log no longer waits for it."""
+    """Forgets a consumer: the log no longer keeps entries for it."""
 
     def work(tx: Transaction) -> None:
         _require_own(tx, caller, consumer)
@@ -106,7 +107,7 @@ def retire(engine: NodeEngine, caller: Caller, consumer: str) -> None:
     engine.write("consumer.retire", work)
 
 
-# --- who asks ------------------------------------------------------------------------------------
+# --- the caller ----------------------------------------------------------------------------------
 
 
 def _require_own(tx: Reader, caller: Caller, name: str) -> ConsumerRow:
@@ -117,36 +118,38 @@ def _require_own(tx: Reader, caller: Caller, name: str) -> ConsumerRow:
 
 
 def _check_owner(caller: Caller, row: ConsumerRow) -> None:
-    # A zone's name may hold a slash, so the name of the consumer alone does not tell whose it is.
+    # A zone's name may contain a slash, so the name of the consumer does not show whose it is.
     if caller.kind == "zone" and row.zone != caller.name:
         raise NotGranted(f"the consumer {row.name!r} is not one of zone {caller.name!r}")
 
 
 def _check_room(tx: Reader, caller: Caller) -> None:
-    """Everything waits for every consumer, so nobody from outside may add them without end."""
+    """Raises TooMany if a caller from outside has too many consumers: sweeps wait for each of
+    them.
+    """
     if caller.is_local:
         return
     prefix = f"{caller.kind}:{caller.name}/"
-    mine = sum(row.name.startswith(prefix) for row in tx.consumer_list())
-    if mine >= CONSUMERS_OF_CALLER_MAX:
+    count = sum(row.name.startswith(prefix) for row in tx.consumer_list())
+    if count >= CONSUMERS_OF_CALLER_MAX:
         raise TooMany(
-            f"{caller.kind} {caller.name!r} has {mine} consumers already",
+            f"{caller.kind} {caller.name!r} has {count} consumers already",
             hint="retire those that no longer read",
         )
 
 
 def _sent_to(caller: Caller, filter: Filter) -> Filter:
-    """Whatever a zone asks for: what it wrote or brought here is not sent back to it."""
+    """The filter for a caller: a zone does not get back what it wrote or brought here."""
     if caller.kind != "zone":
         return filter
     return msgspec.structs.replace(filter, beyond=caller.name)
 
 
-# --- what is asked -------------------------------------------------------------------------------
+# --- the request ---------------------------------------------------------------------------------
 
 
-def _asked(tx: Reader, caller: Caller, f: Fetch) -> tuple[ConsumerRow, int, list[consumers.Span]]:
-    """All that can be wrong with a question, before anything is changed or read."""
+def _checked(tx: Reader, caller: Caller, f: Fetch) -> tuple[ConsumerRow, int, list[consumers.Span]]:
+    """The consumer, and where the fetch begins; raises for a bad fetch before anything changes."""
     row = _require_own(tx, caller, f.consumer)
     consumers.check_epoch(tx, f.epoch)
     caller.narrow(row.filter)
@@ -154,8 +157,10 @@ def _asked(tx: Reader, caller: Caller, f: Fetch) -> tuple[ConsumerRow, int, list
 
 
 def _has_news(engine: NodeEngine, caller: Caller, f: Fetch, tx: Reader) -> bool:
-    """Whether a confirmation is worth a write: one that only says "still here" is now and then."""
-    row, _, _ = _asked(tx, caller, f)
+    """Whether a confirmation needs a write: one that confirms nothing new does only now and
+    then.
+    """
+    row, _, _ = _checked(tx, caller, f)
     now = engine.ctx.now_ms()
     after = consumers.confirmed(tx, row, f.confirm, None, now)
     seen_ms = SEEN_MS if row.retire_ms is None else min(SEEN_MS, row.retire_ms // 4)
@@ -163,7 +168,7 @@ def _has_news(engine: NodeEngine, caller: Caller, f: Fetch, tx: Reader) -> bool:
 
 
 def _confirm_first(engine: NodeEngine, caller: Caller, f: Fetch, tx: Transaction) -> None:
-    row, _, _ = _asked(tx, caller, f)
+    row, _, _ = _checked(tx, caller, f)
     tx.consumer_put(consumers.confirmed(tx, row, f.confirm, None, engine.ctx.now_ms()))
 
 

@@ -1,12 +1,12 @@
-"""Waking those who wait for the log to grow, without looking again and again.
+"""Waking the tasks that wait for the log to grow, without polling.
 
 Three things ring: a commit of this process, by the store's own call; a commit of another process
 that has the home open, by a datagram to `wake.sock`; and, since a datagram may get lost, a look
 once a second. However often it rings in one turn of the loop, the end of the log is read once, and
-only those are woken who wait for less.
+only tasks that wait for a lower offset are woken.
 
-News that stand in no log (a link's state, the disk) are kept for a moment, numbered, and wake those
-who asked for news.
+Notices of what is in no log (a link's state, the disk) are kept for a while, numbered, and wake the
+tasks that wait for notices.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from holdfast.rules.limits import NEWS_KEPT_MAX, SECOND_MS, WATCH_MS
 from holdfast.transport.unix_socket import bound
 
 _DRAIN_MAX = 256
-"""Datagrams read in one turn of the loop: one is enough to know, the rest must not pile up."""
+"""Datagrams read in one turn of the loop: one is enough to ring, the rest must not pile up."""
 
 
 class Notice(NamedTuple):
@@ -43,7 +43,9 @@ class _Waiter(NamedTuple):
 
 
 class LogWatch:
-    """Who waits for what. All but `ring` and `post` belong to the loop's thread."""
+    """The tasks that wait, and for what. Only `ring` and `post` may be called from other
+    threads.
+    """
 
     def __init__(self, read_head: Callable[[], int]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -51,16 +53,12 @@ class LogWatch:
         self._rung = False
         self._waiting: set[_Waiter] = set()
         self._news: deque[Notice] = deque(maxlen=NEWS_KEPT_MAX)
-        self._told = 0
+        self.last_notice = 0
+        """The number of the newest notice."""
         self.head = read_head()
         self.closing = False
         self.on_look: Callable[[], None] = lambda: None
-        """Told of every ring, once in a turn of the loop, whether or not the log has grown."""
-
-    @property
-    def told(self) -> int:
-        """The number of the newest news."""
-        return self._told
+        """Called after every ring, once in a turn of the loop, whether or not the log has grown."""
 
     # --- from any thread ---------------------------------------------------------------------
 
@@ -69,35 +67,35 @@ class LogWatch:
         if self._rung:
             return
         self._rung = True
-        with suppress(RuntimeError):  # the loop has ended: nobody waits any more
+        with suppress(RuntimeError):  # the loop has ended: no task waits any more
             self._loop.call_soon_threadsafe(self.look)
 
     def post(self, kind: str, document: dict[str, Any]) -> None:
-        """Tells those who listen for news."""
+        """Adds a notice and wakes the tasks that wait for notices."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._take, kind, document)
 
     # --- in the loop -------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Reads the end of the log, and wakes those who wait for less."""
-        self._rung = False  # before reading: what is committed from now on rings again
+        """Reads the end of the log, and wakes the tasks that wait for a lower offset."""
+        self._rung = False  # before reading: a commit from now on rings again
         try:
             self.head = self._read_head()
         except HoldfastError:
-            return  # the store is closing or its disk failed: those who wait ask it themselves
+            return  # the store is closing or its disk failed: the waiting calls find that out too
         self._wake()
         self.on_look()
 
     def news(self, after: int) -> list[Notice]:
-        """What was posted after a number, as far as it is still kept."""
-        return [found for found in self._news if found.number > after]
+        """The notices after a number, as far as they are still kept."""
+        return [notice for notice in self._news if notice.number > after]
 
     async def wait(self, beyond: int, timeout_s: float, *, after: int | None = None) -> bool:
-        """Returns when the log goes beyond an offset (or, with `after`, at later news): True. Or
-        when time is up or the node is closing: False.
+        """True as soon as the log goes beyond an offset (or, with `after`, at a later notice);
+        False when time is up or the node is closing.
         """
-        if self.head > beyond or (after is not None and self._told > after):
+        if self.head > beyond or (after is not None and self.last_notice > after):
             return True
         if self.closing or timeout_s <= 0:
             return False
@@ -111,32 +109,32 @@ class LogWatch:
             self._waiting.discard(waiter)
 
     def close(self) -> None:
-        """Answers everybody who waits; nobody waits from now on."""
+        """Ends every wait; from now on no call waits."""
         self.closing = True
         for waiter in self._waiting:
             _answer(waiter.future, False)
 
     async def watch(self) -> None:
-        """Looks now and then, in case a nudge got lost. Runs until it is cancelled."""
+        """Looks once a second, in case a datagram got lost. Runs until it is cancelled."""
         while True:
             await asyncio.sleep(WATCH_MS / SECOND_MS)
             self.look()
 
     def _take(self, kind: str, document: dict[str, Any]) -> None:
-        self._told += 1
-        self._news.append(Notice(self._told, kind, document))
+        self.last_notice += 1
+        self._news.append(Notice(self.last_notice, kind, document))
         self._wake()
 
     def _wake(self) -> None:
         for waiter in self._waiting:
             if self.head > waiter.beyond or (
-                waiter.after is not None and self._told > waiter.after
+                waiter.after is not None and self.last_notice > waiter.after
             ):
                 _answer(waiter.future, True)
 
 
 class WakeSocket:
-    """Where other processes that write to this home nudge us."""
+    """The socket to which other processes that write to this home send a datagram."""
 
     def __init__(self, path: Path, log_watch: LogWatch) -> None:
         self._path = path

@@ -1,8 +1,8 @@
-"""The frame that every call passes: find it, admit it, answer it, and account for it.
+"""The ASGI application around all calls: it finds the route, admits the caller, answers and counts.
 
-Starlette's router finds the path. Around it stands what must hold for all calls alike: errors in
-one shape, limits, tokens, a connection that is closed where a body was left unread, and clients
-that do not read cut off.
+Starlette's router finds the path. Around it is what holds for all calls: errors in one shape,
+limits, tokens, closing a connection whose body was not read to its end, and cutting off clients
+that do not read their answer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable
 from time import perf_counter
 
-from starlette.routing import Route as Place
+from starlette.routing import Route as StarletteRoute
 from starlette.routing import Router
 from starlette.types import Message, Receive, Scope, Send
 
@@ -35,16 +35,16 @@ class HttpApp:
         api: ServedApp,
         routes: Iterable[Route],
         *,
-        told: Callable[[HoldfastError, Scope], HoldfastError] = lambda error, scope: error,
+        translate: Callable[[HoldfastError, Scope], HoldfastError] = lambda error, scope: error,
     ) -> None:
-        """`told`: what is said of an error to whoever made the call."""
+        """`translate` makes the error that the caller gets from the one that was raised."""
         self._api = api
-        self._told = told
+        self._translate = translate
         api.routes = list(routes)
         self._router = Router(
             [
-                Place(path, _Calls(api, found), include_in_schema=False)
-                for path, found in _by_path(api.routes).items()
+                StarletteRoute(path, _Calls(api, routes_there), include_in_schema=False)
+                for path, routes_there in _by_path(api.routes).items()
             ],
             redirect_slashes=False,
             default=_no_route,
@@ -72,7 +72,7 @@ class HttpApp:
             await self._router(scope, exchange.receive, exchange.send)
             return
         except HoldfastError as error:
-            response = refusal(self._told(error, scope))
+            response = refusal(self._translate(error, scope))
             if isinstance(error, WrongMethod):
                 response.headers["allow"] = ", ".join(scope["holdfast.allow"])
             if error.http_status >= 500:
@@ -83,7 +83,7 @@ class HttpApp:
             log.exception("a fault of ours in %s %s", scope["method"], clean(scope["path"]))
             response = internal()
         if exchange.status:
-            # The answer has begun: all that is left to say is that it will not be whole.
+            # The answer has begun: a cut connection is the only way to say that it is not whole.
             exchange.abort()
         else:
             await response(scope, exchange.receive, exchange.send)
@@ -118,11 +118,11 @@ class _Calls:
 
 
 class _Exchange:
-    """What passes between the server and a handler, watched.
+    """The messages between the server and a handler, watched on their way.
 
     A connection is used again only if the body of the request was read to its end. Otherwise the
-    answer says that it will be closed, and what still comes is taken off the wire for a moment: to
-    close upon unread bytes makes the kernel reset the connection, and the answer may be lost.
+    answer says that it will be closed, and what still comes is read and dropped for a moment:
+    closing with unread bytes makes the kernel reset the connection, and the answer may be lost.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -145,17 +145,19 @@ class _Exchange:
             self.status = message["status"]
             if not self._whole:
                 message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
-            # Patiently too: what was said before on this connection may not have been taken yet.
-            await self._patiently(message)
+            # In time too: the client may not have read the last answer on this connection yet.
+            await self._send_in_time(message)
             return
         if not self._whole and not message.get("more_body", False):
-            await self._patiently({**message, "more_body": True})
+            await self._send_in_time({**message, "more_body": True})
             await self._linger()
             message = {"type": "http.response.body", "body": b""}
-        await self._patiently(message)
+        await self._send_in_time(message)
 
-    async def _patiently(self, message: Message) -> None:
-        """Whoever asks and does not read is cut off: the answer would be held for ever."""
+    async def _send_in_time(self, message: Message) -> None:
+        """Sends a message; cuts off a client that does not read it, or memory would hold it for
+        ever.
+        """
         try:
             async with asyncio.timeout(limits.REQUEST_MS_MAX / limits.SECOND_MS):
                 await self._send(message)
@@ -174,10 +176,10 @@ class _Exchange:
 
 
 def _by_path(routes: Iterable[Route]) -> dict[str, list[Route]]:
-    found: dict[str, list[Route]] = {}
+    by_path: dict[str, list[Route]] = {}
     for route in routes:
-        found.setdefault(route.path, []).append(route)
-    return found
+        by_path.setdefault(route.path, []).append(route)
+    return by_path
 
 
 async def _no_route(scope: Scope, receive: Receive, send: Send) -> None:

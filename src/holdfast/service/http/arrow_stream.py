@@ -4,7 +4,7 @@ Nothing is done per row in Python. A column of texts is its values joined to one
 running sum of their lengths; both are made by C code. nanoarrow puts the buffers into messages as
 the Arrow format wants them.
 
-A stream is a schema, batches, and an end mark. Whoever reads it knows by the end mark that it is
+A stream is a schema, batches, and an end mark. A reader knows by the end mark that the stream is
 whole, so the mark is a part of its own and is written only when everything before it went out.
 """
 
@@ -22,7 +22,9 @@ from nanoarrow.ipc import StreamWriter
 from holdfast.rules.rows import Columns
 
 FORMAT: Final = "1"
-"""Of the columns below. A column may be added at the end; anything else is another format."""
+"""The format of the columns below. A column may be added at the end; anything else is a new
+format.
+"""
 
 _INT64: Final = nanoarrow.int64(nullable=False)
 _ID: Final = nanoarrow.fixed_size_binary(16, nullable=False)
@@ -44,19 +46,19 @@ COLUMNS: Final[dict[str, Any]] = {
 
 
 class ArrowStream:
-    """One stream on its way: each call gives the next bytes of it."""
+    """One stream: each call returns the next bytes of it."""
 
     def __init__(self, metadata: Mapping[str, str]) -> None:
-        told = {"holdfast.format": FORMAT, **metadata}
+        described = {"holdfast.format": FORMAT, **metadata}
         plain = nanoarrow.c_schema(nanoarrow.struct(COLUMNS, nullable=False))
         self._schema = plain.modify(
-            metadata={key.encode(): text.encode() for key, text in told.items()}
+            metadata={key.encode(): text.encode() for key, text in described.items()}
         )
         self._out = _Collected()
         self._writer = StreamWriter.from_writable(self._out)
 
     def begin(self) -> bytes:
-        """The schema. A stream without a batch is a whole one too."""
+        """The schema. A stream without batches is whole, too."""
         nothing = CArrayStream.from_c_arrays([], self._schema)
         self._writer.write_stream(nothing, write_schema=True)
         return self._out.take()
@@ -75,10 +77,10 @@ class ArrowStream:
             _numbers(_TIME, columns.recorded_at),
             _varying(_BYTES, columns.raw, b"".join(columns.raw)),
         ]
-        whole = nanoarrow.c_array_from_buffers(
+        batch = nanoarrow.c_array_from_buffers(
             self._schema, rows, [None], null_count=0, children=parts, move=True
         )
-        self._writer.write_array(whole, write_schema=False)
+        self._writer.write_array(batch, write_schema=False)
         return self._out.take()
 
     def end(self) -> bytes:
@@ -88,8 +90,9 @@ class ArrowStream:
 
 
 class _Collected:
-    """What the writer wrote since it was last asked. Each piece is copied once more, because the
-    writer lends its buffer only for the call."""
+    """Collects what the writer writes. Each piece is copied, because the writer uses its buffer
+    again after the call.
+    """
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -121,6 +124,6 @@ def _texts(values: Sequence[str]) -> Any:
 
 
 def _varying(kind: Any, values: Sequence[Any], joined: bytes) -> Any:
-    assert len(joined) < 2**31, "a batch is bound in bytes, far below what 32 bits count"
+    assert len(joined) < 2**31, "a batch has a limit in bytes, far below what 32 bits count"
     places = array("i", [0, *accumulate(map(len, values))])
     return _array(kind, len(values), places, joined)

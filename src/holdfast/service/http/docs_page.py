@@ -81,7 +81,7 @@ def _section(route: Route) -> str:
 
 
 def curl(route: Route) -> str:
-    """An example that can be typed as it is, once the words in capitals are put in."""
+    """An example that can be pasted, once the words in capitals are replaced."""
     path = re.sub(r"\{(\w+)\}", lambda found: found[1].upper(), openapi_path(route))
     words = ["curl --unix-socket api.sock"]
     if route.kind == "stream":
@@ -95,7 +95,7 @@ def curl(route: Route) -> str:
 def _who(route: Route) -> str:
     if route.public:
         return "(anybody)"
-    return "(this machine's own user)" if route.local_only else "(who may read)"
+    return "(this machine's own user)" if route.local_only else "(callers that may read)"
 
 
 def _anchor(route: Route) -> str:

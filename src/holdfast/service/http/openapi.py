@@ -1,4 +1,4 @@
-"""`/openapi.json`: what this node answers, for programs, from the declarations of the calls."""
+"""`/openapi.json`: the calls of this node or broker, for programs, made from their declarations."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def _document(call: Request[Any]) -> Response:
 def document(routes: Iterable[Route], about: str = "") -> dict[str, Any]:
     listed = list(routes)
     types = list({id(found): found for route in listed for found in _types(route)}.values())
-    # One after the other, as they are needed below: the schemas of all types, and the components.
+    # The schemas come in the order of the types.
     schemas, components = msgspec.json.schema_components(types, ref_template=_REFS)
     by_type = {id(found): schema for found, schema in zip(types, schemas, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
@@ -88,18 +88,18 @@ def document(routes: Iterable[Route], about: str = "") -> dict[str, Any]:
 
 
 def openapi_path(route: Route) -> str:
-    """The path as it is written for people: `/v1/consumers/{name}`."""
+    """The path as OpenAPI and people write it: `/v1/consumers/{name}`."""
     return _PATH_PARAM.sub(r"{\1}", route.path)
 
 
 def refusals(route: Route) -> list[type[HoldfastError]]:
-    """Everything that a call may be refused by, in the order of its status."""
-    found: list[type[HoldfastError]] = [*_EVERY, *route.errors]
+    """Every error that a call may raise, in the order of their statuses."""
+    errors: list[type[HoldfastError]] = [*_EVERY, *route.errors]
     if not route.public:
-        found += _WITH_CALLER
+        errors += _WITH_CALLER
     if route.request is not None:
-        found += _WITH_BODY
-    return sorted(set(found), key=lambda error: (error.http_status, error.code))
+        errors += _WITH_BODY
+    return sorted(set(errors), key=lambda error: (error.http_status, error.code))
 
 
 def _types(route: Route) -> list[Any]:
@@ -111,7 +111,7 @@ def _types(route: Route) -> list[Any]:
 
 
 def _operation(route: Route, by_type: dict[int, Any]) -> dict[str, Any]:
-    said: dict[str, Any] = {
+    operation: dict[str, Any] = {
         "summary": route.summary,
         "operationId": _operation_id(route),
         "parameters": [
@@ -141,10 +141,10 @@ def _operation(route: Route, by_type: dict[int, Any]) -> dict[str, Any]:
         "security": [] if route.public else [{"token": []}],
     }
     if route.request is not None:
-        said["requestBody"] = {"required": True, **_content(route.request, by_type)}
-    if not said["parameters"]:
-        del said["parameters"]
-    return said
+        operation["requestBody"] = {"required": True, **_content(route.request, by_type)}
+    if not operation["parameters"]:
+        del operation["parameters"]
+    return operation
 
 
 def _refused(route: Route, by_type: dict[int, Any]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class RangeBounds(msgspec.Struct, frozen=True):
 
 
 def arrow_form(epoch: int, peer: str) -> Form:
-    # Imported at first use: many nodes are never asked for Arrow.
+    # Imported at first use: most nodes never serve Arrow.
     from holdfast.service.http.arrow_stream import ArrowStream
 
     return ArrowStream({"holdfast.epoch": str(epoch), "holdfast.peer": peer})

@@ -1,9 +1,7 @@
-"""One call: who makes it, what it brings, and how many there may be at once.
+"""One request: its caller, its parameters and body, and how many there may be at once.
 
-Who makes a call depends on the door it came through. Whoever can open the Unix socket is this
-node's own user. On loopback any user of the machine could knock, so a token is asked for. From
-other machines, by TLS, a zone comes with the session that its hello gave it, and a person with a
-token that may read.
+The listener decides how a caller proves who it is; see `node.http.context` and
+`broker.http.context`.
 """
 
 from __future__ import annotations
@@ -41,17 +39,17 @@ T = TypeVar("T")
 A = TypeVar("A", bound="ServedApp")
 
 ANYONE: Final = Caller(kind="anyone", reads=frozenset())
-"""Who asks what everybody may ask."""
+"""The caller of a public route: nobody has proved anything."""
 _SECRETS: Final = frozenset({"token", "access_token", "authorization", "session"})
 _QUERY_FIELDS_MAX: Final = 256
 
 
 class ClientGone(Exception):
-    """Nobody waits for the answer any more."""
+    """The client has closed the connection: no answer is needed any more."""
 
 
 class RequestCounts:
-    """What was asked and how it went, for the metrics."""
+    """How many calls were answered and how long they took, for the metrics."""
 
     def __init__(self) -> None:
         self.answers: Counter[tuple[str, str, int]] = Counter()
@@ -65,11 +63,11 @@ class RequestCounts:
 
 
 class ConcurrencyLimits:
-    """How many calls are under way. Those that only wait are counted apart: they cost little, and
-    must not keep out those that do something. So are those that anybody may make.
+    """How many calls are in progress, and how many may be. Calls that only wait are counted apart:
+    they cost little, and must not keep out calls that do something. So are public calls.
 
     Callers from outside do not get the last places: however many they are, and however slowly they
-    read, whoever owns this node can still ask it what is going on.
+    read, the node's own user can still ask what is going on.
     """
 
     def __init__(self) -> None:
@@ -106,7 +104,7 @@ _NAMES: Final = {
 
 
 class Request(Generic[A]):
-    """One request, on its way to its handler, at whatever is served."""
+    """One request to a node or a broker, as its handler gets it."""
 
     __slots__ = ("_query", "_receive", "api", "caller", "headers", "path", "route", "scope")
 
@@ -131,7 +129,7 @@ class Request(Generic[A]):
 
     def all(self, name: str) -> tuple[str, ...]:
         """Every value of a parameter that may be given several times."""
-        return tuple(value for found, value in self._query if found == name)
+        return tuple(value for given, value in self._query if given == name)
 
     def one(self, name: str, default: str | None = None) -> str | None:
         values = self.all(name)
@@ -148,7 +146,9 @@ class Request(Generic[A]):
     # --- the body ----------------------------------------------------------------------------
 
     async def body(self, bytes_max: int = limits.BODY_BYTES_MAX) -> bytes:
-        """All of it. Too much is refused before it is read, too slow while it comes."""
+        """The whole body; raises BodyTooLarge before reading too much, TooSlow if it takes too
+        long.
+        """
         self._check_length(bytes_max)
         parts: list[bytes] = []
         size = 0
@@ -164,7 +164,9 @@ class Request(Generic[A]):
         return b"".join(parts)
 
     async def chunks(self, bytes_max: int) -> AsyncIterator[bytes]:
-        """The body piece by piece, for what is too large to be held. Each piece has its time."""
+        """The body piece by piece, for one that is too large for memory. Each piece has its
+        time.
+        """
         self._check_length(bytes_max)
         size = 0
         parts = self._parts()
@@ -183,7 +185,7 @@ class Request(Generic[A]):
 
     def _check_length(self, bytes_max: int) -> None:
         declared = self.headers.get("content-length")
-        # The parser has made sure that it is a number.
+        # The HTTP parser has checked that it is a number.
         if declared is not None and int(declared) > bytes_max:
             raise _too_large(bytes_max)
 
@@ -200,8 +202,9 @@ class Request(Generic[A]):
     # --- waiting -----------------------------------------------------------------------------
 
     async def wait_for(self, grown: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
-        """Waits for something that ends by itself when time is up. Call it after the body was
-        read. Gives up at once if the caller goes away.
+        """Waits for `grown`, which must end by itself when its time is up, and counts the call as a
+        waiting one meanwhile. Raises ClientGone if the client goes away. Only after the body was
+        read.
         """
         gate = self.api.gate
         with gate.inside("poll", own=is_own(self.scope)):
@@ -236,7 +239,7 @@ class Request(Generic[A]):
     def answer(
         self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> Response:
-        """A value as JSON, or as msgpack for who asks for it."""
+        """A value as JSON, or as msgpack if the client accepts that."""
         if self.wants_msgpack:
             return Response(
                 msgspec.msgpack.encode(value), status, headers=headers, media_type=MSGPACK
@@ -244,8 +247,8 @@ class Request(Generic[A]):
         return Response(msgspec.json.encode(value), status, headers=headers, media_type=JSON)
 
     def require_trusted(self) -> None:
-        """For what tells of all meshes alike: names of links, of readers, of what failed. A token
-        that may read every mesh is for whoever watches this node; another zone is not.
+        """For calls that show something of every mesh: names of links, of readers, of failures.
+        Raises unless the caller is this node's user, or has a token that may read every mesh.
         """
         watches = self.caller.kind == "token" and self.caller.reads is None
         if not (self.caller.is_local or watches):
@@ -263,12 +266,12 @@ class Request(Generic[A]):
 
 
 def is_own(scope: Scope) -> bool:
-    """Does it come from whoever owns this node, by the one door that only he can open?"""
+    """Whether it came by the Unix socket, which only this node's own user can open."""
     return bool(scope[LISTENER] == "unix")
 
 
 def refuse_secrets(scope: Scope) -> None:
-    """A secret in an address ends up in logs and histories: whoever sends it there must learn."""
+    """Raises if the query contains a secret: an address ends up in logs and histories."""
     for name, _ in query_of(scope):
         if name.lower() in _SECRETS:
             raise BadToken(f"a secret does not belong in the address: {name}=…")
@@ -300,7 +303,7 @@ def parse_int(name: str, text: str) -> int:
 
 
 def decode_as(raw: bytes, type: type[T], *, packed: bool = False) -> T:
-    """A body as a value of a type; what cannot be read is refused in words."""
+    """A body as a value of a type; raises BadInput if it cannot be decoded."""
     decode = msgspec.msgpack.decode if packed else msgspec.json.decode
     try:
         return decode(raw, type=type)
@@ -311,12 +314,13 @@ def decode_as(raw: bytes, type: type[T], *, packed: bool = False) -> T:
 
 
 def bearer(scope: Scope) -> str:
+    """The token of a request; raises BadToken if it has none."""
     headers: list[tuple[bytes, bytes]] = scope["headers"]
-    found = [value for name, value in headers if name == b"authorization"]
-    if not found:
+    values = [value for name, value in headers if name == b"authorization"]
+    if not values:
         raise BadToken("this call needs a token")
-    kind, _, text = found[0].decode("latin-1").partition(" ")
-    if len(found) > 1 or kind.lower() != "bearer" or not text.strip():
+    kind, _, text = values[0].decode("latin-1").partition(" ")
+    if len(values) > 1 or kind.lower() != "bearer" or not text.strip():
         raise BadToken("the Authorization header is not of the form: Bearer TOKEN")
     return text.strip()
 

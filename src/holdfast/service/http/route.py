@@ -1,17 +1,17 @@
-"""What the modules of the API share: how a call is declared, and what it may reach.
+"""How a call is declared, and what its handler may reach.
 
     def routes() -> list[Route]:
         return [
-            Route("GET", "/v1/log", _log, "Where the log stands.", answers={200: Place}),
+            Route("GET", "/v1/log", _log, "Where the log stands.", answers={200: LogStatus}),
         ]
 
-    async def _log(call: Call) -> Response:
+    async def _log(call: NodeRequest) -> Response:
         head = await call.api.run(call.api.node.log.head)
-        return call.answer(Place(head.epoch, head.first, head.offset))
+        return call.answer(LogStatus(head.epoch, head.first, head.offset))
 
-A declaration says everything that a reader of `/openapi.json` and `/docs` must know. Who asks, how
-much may be sent and how many may ask at once is settled before the handler runs; what it raises
-becomes the answer.
+A declaration says everything that a reader of `/openapi.json` and `/docs` must know. The
+application checks the caller, the size of the body and the number of calls before the handler runs;
+what the handler raises becomes the answer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Handler = Callable[[Any], Awaitable[Response]]
-"""Takes the call: an `Request` of what is served."""
+"""Takes the `Request` and returns the answer."""
 Phase = Literal["starting", "ready", "stopping"]
 Kind = Literal["call", "stream", "probe"]
 
@@ -49,7 +49,7 @@ class Param:
 
 @dataclass(frozen=True)
 class Route:
-    """One call: where it is, who may make it, what it takes and what it gives."""
+    """One call: its path, who may make it, what it takes and what it returns."""
 
     method: str
     path: str
@@ -57,24 +57,25 @@ class Route:
     handler: Handler
     summary: str
     request: Any = None
-    """The type of the body, or a content type where the body is not ours to describe."""
+    """The type of the body, or a content type for a body that has no type."""
     answers: Mapping[int, Any] = field(default_factory=dict)
     """By status: the type of the body, a content type, or None for no body."""
     params: tuple[Param, ...] = ()
-    """All that it takes in the query: another one is refused, for it is likely a typing error."""
+    """All parameters in the query; the call refuses others, which are likely typing errors."""
     errors: tuple[type[HoldfastError], ...] = ()
-    """What it refuses by, beyond what every call may be refused by."""
+    """What it raises, besides what every call may raise."""
     example: str = ""
     """What follows the address in an example for curl: options and body."""
     public: bool = False
-    """Anybody may ask, without a token."""
+    """Anybody may make the call, without a token."""
     local_only: bool = False
+    """Only this node's own user may make the call."""
     kind: Kind = "call"
     """`stream`: stays open and is counted apart. `probe`: is answered however busy the node is."""
 
 
 class ServedApp(Protocol):
-    """What the frame around all calls needs to know of whatever it serves."""
+    """What `HttpApp` needs to know of the node or broker that it serves."""
 
     gate: ConcurrencyLimits
     counts: RequestCounts
@@ -87,12 +88,12 @@ class ServedApp(Protocol):
     def title(self) -> str: ...
     @property
     def about(self) -> str:
-        """What this is, in one sentence."""
+        """What this service is, in one sentence."""
 
     def admit(self, route: Route, scope: Scope, receive: Receive) -> Request[Any]:
-        """The call, once it is known who makes it."""
+        """The request with its caller; raises if the caller is not trusted."""
 
     def certificate_of(self, listener: str) -> bytes:
-        """What a hello that came by this kind of listener is bound to."""
+        """The digest of the certificate to which a hello on this kind of listener is bound."""
 
     async def run(self, work: Callable[..., T], *args: Any) -> T: ...

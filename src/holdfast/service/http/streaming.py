@@ -1,9 +1,9 @@
-"""How larger answers leave: compressed, or piece by piece while they are made.
+"""How larger answers are sent: compressed, or piece by piece while they are made.
 
-A streamed answer is made as fast as it is taken: the next piece is asked for when the last one is
-on its way, so a slow reader costs one piece of memory, not the whole answer. Once it has begun, an
-error can no longer be told. Then the connection is cut (the frame does that), before the mark by
-which the reader would know that it is whole.
+A streamed answer is made as fast as the client reads it: the next piece is made when the last one
+is on its way, so a slow reader costs the memory of one piece. Once the answer has begun, its status
+can no longer report an error. Then `HttpApp` cuts the connection, before the mark by which the
+reader would know that the answer is whole.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from holdfast.service.http.request import ClientGone, Request
 
 _GZIP_WINDOW: Final = 31
 _LEVEL: Final = 1
-"""The fastest: on a network that is worth compressing for, the others cost more time than they
-save."""
+"""The fastest: on networks where compression helps, higher levels cost more time than they save."""
 
 
 async def compressed(call: Request[Any], body: bytes, media_type: str) -> Response:

@@ -1,8 +1,8 @@
-"""JSON from outside, provided that everyone reads the same from it.
+"""JSON from outside, provided that every parser reads the same value from it.
 
-Readers of JSON disagree on repeated keys, on NaN, on half surrogate pairs, and some guess at
-encodings. What one of them would silently take for something else is refused here, before it is
-written down for ever.
+JSON parsers disagree on repeated keys, on NaN and on half surrogate pairs, and some guess
+encodings. This module refuses what two parsers would read differently, before a node stores it for
+ever.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ T = TypeVar("T")
 
 _KEY_CHARS_SHOWN = 80
 INLINE_BYTES: Final = 16 * KIB
-"""Requests up to this size are taken apart in the loop: a thread would cost more than it spares."""
+"""Requests up to this size are decoded in the event loop: a thread would cost more than it
+saves.
+"""
 
 
 async def json_body(call: Request[Any], kind: type[T], bytes_max: int = ASKED_BYTES_MAX) -> T:
-    """The body of a call as a value of a type, from JSON, or from msgpack if it says so."""
+    """The body of a call as a value of a type, from JSON, or from msgpack by its content type."""
     raw = await call.body(bytes_max)
     packed = content_type(call) == MSGPACK
     if len(raw) > INLINE_BYTES:
-        found: T = await call.api.run(_decode, raw, kind, packed)
-        return found
+        decoded: T = await call.api.run(_decode, raw, kind, packed)
+        return decoded
     return _decode(raw, kind, packed)
 
 
@@ -44,7 +46,7 @@ def content_type(call: Request[Any]) -> str:
 
 
 def check_shape(value: Any, kind: type[T]) -> T:
-    """A value that was read, as one of a type."""
+    """A decoded value as a value of a type; raises BadInput if it does not fit."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
