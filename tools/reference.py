@@ -68,9 +68,13 @@ def error_row(kind: type[HoldfastError]) -> str:
 
 
 def meaning(kind: type[HoldfastError]) -> str:
-    """The docstring of the class, on one line."""
-    assert kind.__doc__ is not None
-    return " ".join(inspect.cleandoc(kind.__doc__).split())
+    """What the tree at the top of the module says beside the name, then the class's own words."""
+    assert errors.__doc__ is not None
+    beside = re.search(rf"── {kind.__name__} {{2,}}(.+)", errors.__doc__)
+    own = kind.__doc__ if "__doc__" in vars(kind) else None
+    sentences = [beside[1]] if beside and kind not in children_of(HoldfastError) else []
+    sentences += [" ".join(inspect.cleandoc(own).split())] if own else []
+    return ". ".join(sentences) or kind.code.replace("_", " ")
 
 
 def children_of(parent: type[HoldfastError]) -> list[type[HoldfastError]]:
@@ -170,7 +174,7 @@ def in_units(value: int, units: tuple[tuple[int, str], ...], smallest: str) -> s
 # --- Commands ----------------------------------------------------------------------------------
 
 SHARED = ("--id", "--mesh", "--home", "--json")
-"""Options that are told once, above all commands."""
+"""Options that are explained once, above all commands."""
 
 
 def cli_page() -> str:
@@ -190,7 +194,7 @@ def cli_page() -> str:
         "",
         "| code | name | meaning |",
         "| --- | --- | --- |",
-        *(f"| {code} | {name} | {told} |" for code, (name, told) in EXIT_CODES.items()),
+        *(f"| {code} | {name} | {meaning} |" for code, (name, meaning) in EXIT_CODES.items()),
         "",
         "`holdfast check` has its own, as monitoring tools expect: "
         + ", ".join(f"{code} {word}" for code, word in CHECK_CODES.items())
@@ -241,7 +245,7 @@ def option_table(options: Iterable[tuple[click.Option, click.Context]]) -> list[
     return [
         "| option | |",
         "| --- | --- |",
-        *(f"| `{name.replace('|', chr(92) + '|')}` | {told} |" for name, told in rows),
+        *(f"| `{name.replace('|', chr(92) + '|')}` | {help} |" for name, help in rows),
     ]
 
 
@@ -257,13 +261,13 @@ def http_page() -> str:
         "schemas at `/openapi.json`. Every error is",
         '`{"error": {"code": …, "message": …, "hint": …}}`, with the codes of [errors](errors.md).',
         "",
-        "Who may ask: *anybody*; *readers* are this machine's own user, a zone that was granted a",
-        "mesh, or whoever has a token; *own user* is whoever may open the Unix socket, or has a",
-        "token for everything.",
+        "Who may ask: *any caller*; *readers* are this machine's own user, a zone that was granted",
+        "a mesh, or a caller with a token; *own user* is a caller that may open the Unix socket or",
+        "has a token for everything.",
     ]
     for route in sorted(node_routes(), key=lambda route: (route.path, route.method)):
         lines += ["", f"## {route.method} {openapi_path(route)}", "", route.summary, ""]
-        who = "anybody" if route.public else "own user" if route.local_only else "readers"
+        who = "any caller" if route.public else "own user" if route.local_only else "readers"
         lines += [f"For {who}.", "", "```text", curl(route), "```"]
         if route.params:
             lines += ["", "| parameter | |", "| --- | --- |"]

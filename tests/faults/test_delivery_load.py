@@ -62,12 +62,12 @@ def test_R5_the_judge_of_a_load_is_content_when_everything_is_there_once(tmp_pat
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ({"ana_acked": ["m1", "c1", "c2"]}, "ana was told of, and has not 1: c2"),
+        ({"ana_acked": ["m1", "c1", "c2"]}, "ana got an acknowledgement of, and has not 1: c2"),
         ({"ben_log": ["1 m1 ana message.send topic/news"]}, "ben has never got 1: c1"),
         ({"ben_inbox": []}, "the inbox of ben lacks 1: m1"),
         ({"ben_inbox": ["1 m1", "2 m1"]}, "the inbox of ben had twice 1: m1"),
         ({"ben_log": ["1 m1 ana message.send topic/news", "3 c1 ana state.set k"]}, "3 after 1"),
-        ({"ben_settled": ["q9 asked"]}, "somebody finished what nobody sent: 1: q9"),
+        ({"ben_settled": ["q9 asked"]}, "finished, and never sent: 1: q9"),
         ({"ana_settled": ["q1 asked", "q1 done", "q1 done"]}, "finished twice: 1: q1"),
     ],
 )
@@ -80,7 +80,7 @@ def test_R5_the_judge_of_a_load_sees_what_is_lost_and_what_is_there_twice(
 def test_R5_a_message_of_the_queue_that_nobody_finished_is_seen(tmp_path: Path) -> None:
     log = ["1 q1 ana message.send queue/work"]
     found = _journals(tmp_path, ana_log=log, ana_acked=["q1"], ben_log=[], ben_inbox=[])
-    assert found == ["nobody finished 1: q1"]
+    assert found == ["never finished 1: q1"]
 
 
 def test_R5_what_grows_from_the_middle_third_to_the_last_is_a_breach() -> None:

@@ -3,9 +3,9 @@
     python -m tools.loading.broker --store FOLDER --tcp 127.0.0.1:7421 --keep-ms 60000
 
 Where a broker keeps messages for days it keeps them for `--keep-ms`, and ids four times as long. It
-sweeps when it is told to: whoever drives the load knows when nobody is so far behind that something
-would rightly be gone. For each line of its input it says one line of JSON: how it stands, and for
-the word `sweep` also what went. The end of its input ends it well.
+sweeps on command: the driver of the load knows when no node is so far behind that it would rightly
+miss something. For each line of its input it prints one line of JSON: how it stands, and for the
+word `sweep` also what it removed. The end of its input ends it well.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import asyncio
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -30,35 +31,40 @@ from holdfast.rules.limits import DAY_MS
 from holdfast.storage.broker.sqlite import sweep as sqlite_upkeep
 
 IDS_KEPT = 4
-"""So many times as long as messages."""
+"""How many times as long as messages."""
 NEVER_MS = 1000 * DAY_MS
 
 
 def shorten(keep_ms: int, postgres: bool) -> None:
     """Makes moments of days, here in the child: no setting allows it."""
     retention = RetentionPolicy(keep_ms=keep_ms, dedupe_ms=IDS_KEPT * keep_ms)
-    vars(broker_module)["keeping_of"] = lambda *_: retention
-    vars(sqlite_upkeep)["BROKER_DEDUPE_GRACE_MS"] = 0
-    vars(limits)["OBJECT_UNNAMED_MS"] = keep_ms
+    _replace(broker_module, "retention_of", lambda *_: retention)
+    _replace(sqlite_upkeep, "BROKER_DEDUPE_GRACE_MS", 0)
+    _replace(limits, "OBJECT_UNNAMED_MS", keep_ms)
     if postgres:
         from holdfast.storage.broker.postgres import sweep as postgres_upkeep
 
-        vars(postgres_upkeep)["BROKER_DEDUPE_GRACE_MS"] = 0
+        _replace(postgres_upkeep, "BROKER_DEDUPE_GRACE_MS", 0)
+
+
+def _replace(module: ModuleType, name: str, value: object) -> None:
+    assert hasattr(module, name), f"{module.__name__} has no {name}: it has another name now"
+    setattr(module, name, value)
 
 
 async def standing(daemon: BrokerDaemon) -> dict[str, Any]:
     store = daemon.broker.store
-    meshes = [msgspec.structs.asdict(one) for one in await standings(store)]
+    meshes = [msgspec.structs.asdict(mesh) for mesh in await standings(store)]
     return {"counts": await store.counts(), "meshes": meshes}
 
 
 async def obey(daemon: BrokerDaemon) -> None:
-    """Until nobody tells us anything any more."""
+    """Obeys the words on stdin until it ends."""
     loop = asyncio.get_running_loop()
     words = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(words), sys.stdin)
     await daemon.ready.wait()
-    # What the nodes were told stays what it was: they keep things for longer than they have to.
+    # The nodes believe the mode that was announced: they keep things for longer than they have to.
     await daemon.broker.store.set_mode("retention_scoped", 0)
     say({"event": "ready", "pid": os.getpid()})
     while word := (await words.readline()).decode().strip():

@@ -104,7 +104,7 @@ class Field:
         self._deck.pop()()
 
     def _away_s(self) -> float:
-        """Nobody is away for so long that messages to them would rightly be gone."""
+        """How long a node is away: not so long that messages to it would rightly be gone."""
         return self._rng.uniform(0.05, 0.5) * self.keep_s
 
     def _after(self, name: str, act: Callable[[], None]) -> None:
@@ -151,17 +151,17 @@ class Field:
     # --- looking -------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Once a second: everybody must be well; what they take up is noted; it is swept."""
+        """Once a second: checks that all processes are well, notes what they use, and sweeps."""
         for child in (*self.nodes.values(), self.broker):
             if not child.is_up and not self._is_awaited(child.name):
                 raise RuntimeError(f"{child.name} has died: {child.errors()}")
         for peer, child in self.nodes.items():
-            if child.is_up and child.said:
-                if child.said["failed"]:
+            if child.is_up and child.status:
+                if child.status["failed"]:
                     raise RuntimeError(f"the outbox of {peer} has given something up")
                 home = usage.of_folder(self.homes[peer], "data.db")
-                found = {**usage.of_process(child.pid), **home, **_figures(child.said)}
-                if not child.said["online"]:  # without a daemon it needs fewer of them
+                found = {**usage.of_process(child.pid), **home, **_figures(child.status)}
+                if not child.status["online"]:  # without a daemon it needs fewer of them
                     del found["fds"], found["threads"]
                 self.samples[peer].append(found)
                 self._spend(child, found)
@@ -170,30 +170,30 @@ class Field:
 
     def _look_at_broker(self) -> None:
         may = self._may_sweep()
-        said = self.broker.ask("sweep" if may else "look")
+        answer = self.broker.ask("sweep" if may else "look")
         if may:
             self._swept_at = monotonic()
             self.happened["sweeps"] += 1
-            self.happened["messages swept"] += said["swept"]["messages"]
-            self.happened["ids swept"] += said["swept"]["dedupe"]
-            self.happened["objects swept"] += said["swept"]["objects"]
-        if said["meshes"]:
-            self.mesh = said["meshes"][0]
+            self.happened["messages swept"] += answer["swept"]["messages"]
+            self.happened["ids swept"] += answer["swept"]["dedupe"]
+            self.happened["objects swept"] += answer["swept"]["objects"]
+        if answer["meshes"]:
+            self.mesh = answer["meshes"][0]
             self._seqs.append((monotonic(), self.mesh["seq"]))
         process = usage.of_process(self.broker.pid)
         files = {} if self._dsn else usage.of_folder(self.folder / "hub", "broker.db")
-        counts = {name: float(said["counts"][name]) for name in _COUNTED}
+        counts = {name: float(answer["counts"][name]) for name in _COUNTED}
         self.samples["hub"].append({**process, **files, **counts})
         self._spend(self.broker, process)
 
     def _may_sweep(self) -> bool:
-        """Only what everybody has got is old enough to go, and nobody will ask for older ids."""
+        """True if all nodes have what is old enough to go, and none will ask for older ids."""
         now = monotonic()
         if now - self._swept_at < self.keep_s / 6:
             return False
         for child in self.nodes.values():
-            waits = child.said.get("oldest_ms", 0) / 1000
-            if now - child.said_at > FRESH_S or waits > self.keep_s or not child.is_up:
+            waits = child.status.get("oldest_ms", 0) / 1000
+            if now - child.status_at > FRESH_S or waits > self.keep_s or not child.is_up:
                 self.happened["sweeps put off"] += 1
                 return False
         while len(self._seqs) > 1 and self._seqs[1][0] <= now - self.keep_s:
@@ -215,7 +215,7 @@ class Field:
     @property
     def lag(self) -> int:
         """Of the node that is furthest behind. The broker notes that too, but only now and then."""
-        cursors = [child.said.get("cursor", 0) for child in self.nodes.values()]
+        cursors = [child.status.get("cursor", 0) for child in self.nodes.values()]
         behind: int = self.mesh["seq"] - min(cursors)
         return behind
 
@@ -230,7 +230,7 @@ class Field:
     # --- the end -------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Everybody comes back, nobody writes any more, and all is where it should be."""
+        """All nodes come back and stop writing; returns when everything is where it should be."""
         self.mend(all_of_it=True)
         for child in self.nodes.values():
             child.tell("quiet")
@@ -241,11 +241,11 @@ class Field:
             counts = self.samples["hub"].pop()  # a load that has ended tells nothing of growth
             for peer in PEERS:
                 self.samples[peer].pop()
-            waiting = sum(child.said.get("waiting", 1) for child in self.nodes.values())
+            waiting = sum(child.status.get("waiting", 1) for child in self.nodes.values())
             if not waiting and not self.lag and not counts["ready"] + counts["taken"]:
                 break
         else:
-            raise RuntimeError(f"it does not settle: {[c.said for c in self.nodes.values()]}")
+            raise RuntimeError(f"it does not settle: {[c.status for c in self.nodes.values()]}")
         for child in self.nodes.values():
             child.tell("end")
             child.end()
@@ -283,8 +283,8 @@ class Field:
 _COUNTED: Final = ("messages", "dedupe", "objects", "snapshots", "ready", "taken", "dead")
 
 
-def _figures(said: dict[str, Any]) -> dict[str, float]:
-    return {name: float(said[name]) for name in ("kept", "spool", "inbox")}
+def _figures(status: dict[str, Any]) -> dict[str, float]:
+    return {name: float(status[name]) for name in ("kept", "outbox", "inbox")}
 
 
 def _free_port() -> int:

@@ -1,4 +1,4 @@
-"""A file of lines that only grows, and outlives whoever writes it: a kill takes no line back."""
+"""A file of lines that only grows, and outlives its writer: a kill takes no line back."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
     python -m tools.loading.node HOME --journal FOLDER --rate 8 --keep-ms 60000
 
 The user writes to every family, sends to a topic, to members and to a queue, takes from the queue,
-and from time to time has no daemon at all: then the node is offline, and the user writes on. What
-it was told is written goes into a journal, and so do the log and the inbox, line by line as they
-grow; at the end of the load the journals of all nodes must agree. The log is swept closely behind
+and from time to time has no daemon at all: then the node is offline, and the user writes on. Every
+acknowledged write goes into a journal, and so do the log and the inbox, line by line as they grow;
+at the end of the load the journals of all nodes must agree. The log is swept closely behind
 the journal, so that no file of the home may grow.
 
 It obeys one word per line: `offline`, `online`, `quiet` (ends the writing), `end`. Once a second it
@@ -48,7 +48,7 @@ PAGE = 2000
 
 
 def brief(keep_ms: int) -> Ttl:
-    """Moments for months. Tombstones are kept for longer than anybody is away."""
+    """Moments in place of months. Tombstones are kept for longer than any node is away."""
     return Ttl(
         log_ms=keep_ms,
         tombstone_ms=8 * keep_ms,
@@ -100,7 +100,7 @@ class Served:
 
 
 class Alone:
-    """A home that nobody serves."""
+    """A home without a daemon."""
 
     def __init__(self, home: Path) -> None:
         self.node = holdfast.open(home)
@@ -110,7 +110,7 @@ class Alone:
 
 
 class Party:
-    """One node with all that uses it. Everybody takes turns; what takes long is the daemon's."""
+    """One node with all that uses it. Its threads take turns; long work is left to the daemon."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self._home: Path = given.home
@@ -211,7 +211,7 @@ class Party:
                 "cursor": 0 if mesh is None else mesh.broker_seq,
                 "online": self._online,
                 "kept": head - first + 1,
-                "spool": sum(counts.values()),
+                "outbox": sum(counts.values()),
                 "waiting": sum(counts.get((lane, s), 0) for s in ("pending", "inflight")),
                 "failed": sum(counts.get((lane, s), 0) for s in ("dead", "aborted")),
                 "oldest_ms": 0 if oldest is None else max(0, now - oldest),
@@ -221,7 +221,7 @@ class Party:
         return node._engine.read("load", read)
 
     def _work_off(self) -> None:
-        """Takes from the queue. A message is settled for good, once, by whoever hears so."""
+        """Takes from the queue. A message is finished once, by the taker that gets that answer."""
         while not self._end.wait(TAKE_S):
             if self._online:
                 with suppress(Unreachable, TooMany, StoreBusy):
@@ -232,13 +232,13 @@ class Party:
             sharing = self._at.node.sharing
         try:
             taken = sharing.take(MESH, QUEUE, 20)
-            for one in taken:
+            for message in taken:
                 if self._rng.random() < 0.1:
-                    sharing.settle(MESH, QUEUE, one.handle, "again")
+                    sharing.settle(MESH, QUEUE, message.handle, "again")
                     continue
-                self._settled.add(f"{one.id} asked")
-                if sharing.settle(MESH, QUEUE, one.handle, "done"):
-                    self._settled.add(f"{one.id} done")
+                self._settled.add(f"{message.id} asked")
+                if sharing.settle(MESH, QUEUE, message.handle, "done"):
+                    self._settled.add(f"{message.id} done")
         except StoreClosed:
             pass  # it has gone offline meanwhile; another takes them when their time is over
 
@@ -265,7 +265,7 @@ def main() -> int:
     parser.add_argument("--keep-ms", type=int, required=True)
     parser.add_argument("--friends", nargs="+", required=True)
     parser.add_argument("--seed", default="0")
-    # That a broker is away, and what it then cannot be told, is what this is about.
+    # Warnings that the broker is away are expected here.
     logging.getLogger("holdfast").setLevel(logging.ERROR)
     threading.excepthook = die
     party = Party(parser.parse_args())

@@ -1,4 +1,4 @@
-"""The processes of a load, as whoever drives it holds them: started, told things, killed."""
+"""The processes of a load: how the driver starts them, gives them words, and kills them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE_S: Final = 120
 
 
 class Child:
-    """A process that says lines of JSON and obeys words. It may be started again and again."""
+    """A process that prints lines of JSON and obeys words. It may be started again and again."""
 
     def __init__(self, name: str, words: list[str], errors: Path, **environment: str) -> None:
         self.name, self._words, self._errors = name, words, errors
@@ -25,9 +25,9 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self.lives = 0
         self.pid = 0
-        self.said: dict[str, Any] = {}
-        """The last that it said, and when."""
-        self.said_at = 0.0
+        self.status: dict[str, Any] = {}
+        """How it stood by its last line, and when that came."""
+        self.status_at = 0.0
         self._answers: queue.Queue[dict[str, Any]] = queue.Queue()
 
     @property
@@ -49,11 +49,11 @@ class Child:
         threading.Thread(
             target=self._hear, args=(self._process, self._answers), daemon=True
         ).start()
-        said = self._answers.get(timeout=PATIENCE_S)
-        if said.get("event") != "ready":
+        ready = self._answers.get(timeout=PATIENCE_S)
+        if ready.get("event") != "ready":
             raise RuntimeError(f"{self.name} did not start: {self.errors()}")
         self.lives += 1
-        self.pid = said["pid"]
+        self.pid = ready["pid"]
 
     def tell(self, word: str) -> None:
         assert self._process is not None
@@ -62,21 +62,21 @@ class Child:
         self._process.stdin.flush()
 
     def ask(self, word: str) -> dict[str, Any]:
-        """For one that answers each word with a line."""
+        """Gives it a word and returns its answer, for a process that answers each word."""
         self.tell(word)
-        said = self._answers.get(timeout=PATIENCE_S)
-        if not said:
+        answer = self._answers.get(timeout=PATIENCE_S)
+        if not answer:
             raise RuntimeError(f"{self.name} died of {word!r}: {self.errors()}")
-        return said
+        return answer
 
     def kill(self) -> None:
-        """As the power would."""
+        """Ends it at once, as a power loss would."""
         assert self._process is not None
         self._process.kill()
         self._process.wait(PATIENCE_S)
 
     def end(self) -> None:
-        """Well, and it must say that it did."""
+        """Ends it well; raises if its exit code says otherwise."""
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -85,7 +85,7 @@ class Child:
             raise RuntimeError(f"{self.name} ended with {code}: {self.errors()}")
 
     def close(self) -> None:
-        """However the load ended."""
+        """Kills it if it still runs, however the load ended."""
         if self.is_up:
             self.kill()
 
@@ -95,12 +95,12 @@ class Child:
     def _hear(self, process: subprocess.Popen[bytes], answers: queue.Queue[dict[str, Any]]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            said = json.loads(line)
-            self.said_at = monotonic()
-            if "written" in said:
-                self.said = said
+            document = json.loads(line)
+            self.status_at = monotonic()
+            if "written" in document:
+                self.status = document
             else:
-                answers.put(said)
+                answers.put(document)
         answers.put({})
         process.stdout.close()
 

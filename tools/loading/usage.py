@@ -37,7 +37,7 @@ BOUNDS: Final[dict[str, Bound]] = {
     "database": Bound(4 * MIB, 0.25),
     "blobs": Bound(40, 0.25),
     "kept": Bound(1000, 0.3),
-    "spool": Bound(1000, 0.3),
+    "outbox": Bound(1000, 0.3),
     "inbox": Bound(500, 0.3),
     "messages": Bound(1000, 0.3),
     "dedupe": Bound(3000, 0.3),
@@ -52,15 +52,19 @@ def of_process(pid: int) -> dict[str, float]:
     """As the system sees it; nothing if it is gone."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        said = dict(line.split(":", 1) for line in lines)
+        status = dict(line.split(":", 1) for line in lines)
         return {
-            "rss": int(said["VmRSS"].split()[0]) * KIB,
-            "anon": int(said["RssAnon"].split()[0]) * KIB,
+            "rss": int(status["VmRSS"].split()[0]) * KIB,
+            "anon": int(status["RssAnon"].split()[0]) * KIB,
             "fds": len(os.listdir(f"/proc/{pid}/fd")),
-            "threads": int(said["Threads"]),
+            "threads": int(status["Threads"]),
             "cpu": sum(map(int, _stat(pid)[11:13])) / os.sysconf("SC_CLK_TCK"),
         }
-    except (FileNotFoundError, ProcessLookupError, KeyError):  # KeyError: nobody has waited for it
+    except (
+        FileNotFoundError,
+        ProcessLookupError,
+        KeyError,
+    ):  # KeyError: it has ended, and its parent has not waited for it
         return {}
 
 

@@ -22,8 +22,8 @@ Act = Callable[[Mesh], object]
 
 
 class User:
-    """One user. Keys are its own: what two write at once stands in the ledger of conflicts, which
-    nobody here cares for.
+    """One user. It writes only keys of its own: conflicts, which two writers of one key would make,
+    are not what a load is about.
     """
 
     def __init__(self, peer: str, rng: random.Random, friends: Sequence[str]) -> None:

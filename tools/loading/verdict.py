@@ -1,8 +1,8 @@
 """Whether a load lost anything, or did anything twice: the journals of all nodes, side by side.
 
-What a node wrote stands in its own log. Everybody else must have each change in theirs, once; each
-message must be in the inbox of whoever it is for, once; each message of the queue was finished by
-one who heard so, or by one who died before the answer. Nothing else may stand anywhere.
+What a node wrote stands in its own log. Every other node must have each change in its log, once;
+each message must be in the inbox of each receiver, once; each message of the queue was finished by
+a taker that got the answer, or that died before the answer. Nothing else may stand anywhere.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def judge(folder: Path, keys: Mapping[str, str]) -> Verdict:
         own = _own(folder, peer, problems)
         written |= own
         acked = [words[0] for words in lines_of(folder / f"{peer}.acked")]
-        _compare(problems, f"{peer} was told of, and has not", set(acked) - own.keys())
+        _compare(
+            problems, f"{peer} got an acknowledgement of, and has not", set(acked) - own.keys()
+        )
     messages = 0
     for peer, key in keys.items():
         due = {
@@ -55,9 +57,9 @@ def judge(folder: Path, keys: Mapping[str, str]) -> Verdict:
         came = {words[1] for words in lines_of(folder / f"{peer}.log") if words[2] != peer}
         _compare(problems, f"{peer} has never got", due.keys() - came)
         _compare(problems, f"{peer} has, and should not", came - due.keys())
-        message_watch = {id for id, one in due.items() if one.op == "message.send"}
-        messages += len(message_watch)
-        problems += _inbox(folder, peer, message_watch)
+        for_inbox = {id for id, one in due.items() if one.op == "message.send"}
+        messages += len(for_inbox)
+        problems += _inbox(folder, peer, for_inbox)
     problems += _queue(folder, keys, written)
     finished = sum(one.entity == f"queue/{QUEUE}" for one in written.values())
     return Verdict(problems, len(written), messages, finished)
@@ -79,11 +81,11 @@ def _own(folder: Path, peer: str, problems: list[str]) -> dict[str, Written]:
     return own
 
 
-def _inbox(folder: Path, peer: str, message_watch: set[str]) -> list[str]:
+def _inbox(folder: Path, peer: str, for_inbox: set[str]) -> list[str]:
     came = Counter(words[1] for words in lines_of(folder / f"{peer}.inbox"))
     problems: list[str] = []
-    _compare(problems, f"the inbox of {peer} lacks", message_watch - came.keys())
-    _compare(problems, f"the inbox of {peer} has, and should not", came.keys() - message_watch)
+    _compare(problems, f"the inbox of {peer} lacks", for_inbox - came.keys())
+    _compare(problems, f"the inbox of {peer} has, and should not", came.keys() - for_inbox)
     twice = {id for id, times in came.items() if times > 1}
     _compare(problems, f"the inbox of {peer} had twice", twice)
     return problems
@@ -98,8 +100,8 @@ def _queue(folder: Path, keys: Mapping[str, str], written: Mapping[str, Written]
             done[id] += how == "done"
     sent = {id for id, one in written.items() if one.entity == f"queue/{QUEUE}"}
     problems: list[str] = []
-    _compare(problems, "nobody finished", sent - asked)
-    _compare(problems, "somebody finished what nobody sent:", asked - sent)
+    _compare(problems, "never finished", sent - asked)
+    _compare(problems, "finished, and never sent:", asked - sent)
     _compare(problems, "finished twice:", {id for id, times in done.items() if times > 1})
     return problems
 

@@ -20,9 +20,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.simulate.disk.disk import FaultyDisk, SimulatedDisk, seed_sqlite
+    from holdfast.simulate.disk.disk import SimulatedDisk
     from holdfast.simulate.disk.every_call_fails import run_with_fault, sweep
-    from holdfast.simulate.disk.faults import FailAt, FailSometimes
+    from holdfast.simulate.disk.faults import FailAt
     from holdfast.simulate.disk.files import watch_files
     from holdfast.simulate.disk.powerloss import cut_power, rebuild, record
     from holdfast.simulate.nodes.nodes import NodeWorld
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "FailAt": "disk.faults",
-    "FailSometimes": "disk.faults",
-    "FaultyDisk": "disk.disk",
     "NodeWorld": "nodes.nodes",
     "PromiseBroken": "world.seeds",
     "SimulatedDisk": "disk.disk",
@@ -41,15 +39,12 @@ _WHERE = {
     "rebuild": "disk.powerloss",
     "record": "disk.powerloss",
     "run_with_fault": "disk.every_call_fails",
-    "seed_sqlite": "disk.disk",
     "sweep": "disk.every_call_fails",
     "watch_files": "disk.files",
 }
 
 __all__ = [
     "FailAt",
-    "FailSometimes",
-    "FaultyDisk",
     "NodeWorld",
     "PromiseBroken",
     "SimulatedDisk",
@@ -58,7 +53,6 @@ __all__ = [
     "rebuild",
     "record",
     "run_with_fault",
-    "seed_sqlite",
     "sweep",
     "watch_files",
 ]
