@@ -113,7 +113,7 @@ def test_U2_a_query_that_would_change_something_is_refused(
     Lake.open(lake, create=True)
     refused = cli("pipeline", "query", sql, "--lake", lake, "--json", code=2)
     assert refused.error["code"] == "bad_input"
-    assert "only looks" in refused.error["message"]
+    assert "only reads" in refused.error["message"]
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_P9_a_statement_that_lists_sees_everything(sql: str) -> None:
     ],
 )
 def test_P9_a_statement_that_would_change_something_is_refused(sql: str) -> None:
-    with pytest.raises(BadInput, match="only looks"):
+    with pytest.raises(BadInput, match="only reads"):
         query.check(sql)
 
 

@@ -9,9 +9,9 @@ beside `numpy`, `safetensors` and `tokenizers`. Its package is never imported, o
 read.
 
 The model is a small BERT: six layers of attention over up to 256 pieces of words. A text's vector
-is the mean over its pieces, scaled to length one, so the distance of two vectors says how alike the
-texts are. Texts are worked on in batches of similar length, because the shorter ones of a batch are
-filled up to the longest.
+is the mean over its pieces, scaled to length one, so the distance of two vectors says how similar
+the texts are. Texts are embedded in batches of similar length, because the shorter ones of a batch
+are padded to the longest.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class MiniLM:
         np = self._np
         pieces = [found.ids for found in self._tokenizer.encode_batch(list(texts))]
         result: Floats = np.zeros((len(pieces), DIM), dtype=np.float32)
-        # Those of one length together: what a batch fills up is work for nothing.
+        # Sorted by length, since padding costs time for nothing.
         order = sorted(range(len(pieces)), key=lambda number: len(pieces[number]))
         for start in range(0, len(order), _BATCH):
             batch = order[start : start + _BATCH]
@@ -107,7 +107,7 @@ class MiniLM:
             ids[row, : len(found)] = found
             mask[row, : len(found)] = 1.0
         hidden = self._embedded(ids)
-        # Nobody looks at what only fills up.
+        # Attention must not see the padding.
         away = ((1.0 - mask) * np.float32(-1e9))[:, None, None, :]
         for layer in range(_LAYERS):
             hidden = self._layer(hidden, away, f"encoder.layer.{layer}")

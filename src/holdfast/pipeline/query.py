@@ -1,13 +1,13 @@
-"""SQL over the lake, for people who only want to look.
+"""SQL over the lake, read-only.
 
-    answer = ask(spark, lake, "SELECT mesh, count(*) AS keys FROM state GROUP BY mesh", 100)
+    answer = run_query(spark, lake, "SELECT mesh, count(*) AS n FROM state GROUP BY mesh", 100)
 
-Every table of the lake is there under its own name: `bronze`, `sightings`, `quarantine`, the state
-as it is now (`state`, `memory`, …), and what the audits have found. Only those that a statement
-names are looked at.
+Every table of the lake is a view under its own name: `bronze`, `sightings`, `quarantine`, the state
+as it is now (`state`, `memory`, …), and what the audits have found. Only the views that a statement
+names are made.
 
-A statement may look and nothing else. Spark runs a command the moment it is given one, so what it
-may be is decided here, by its words, before Spark sees it.
+A statement may only read. Spark runs a command as soon as it gets it, so `check` decides by the
+words of the statement, before Spark sees it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from holdfast.pipeline.spark.failures import spark_errors
 from holdfast.rules.errors import BadInput, UnknownModel
 
 ROWS_MAX: Final = 100_000
-"""They are all held in memory. Whoever wants more reads the tables with Spark itself."""
+"""All rows of a result are held in memory. For more, read the tables with Spark itself."""
 
-_LOOKS: Final = frozenset({"SELECT", "WITH", "VALUES", "SHOW", "DESCRIBE", "DESC", "EXPLAIN"})
+_READS: Final = frozenset({"SELECT", "WITH", "VALUES", "SHOW", "DESCRIBE", "DESC", "EXPLAIN"})
 _CHANGES: Final = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
-"""A WITH may go on with one of these."""
+"""Words that change data; they may follow a WITH."""
 _RUNS: Final = frozenset({"REFLECT", "JAVA_METHOD", "TRY_REFLECT"})
-"""Functions that call whatever they are told to."""
+"""Functions that call any Java method."""
 _LISTS: Final = frozenset({"SHOW", "DESCRIBE", "DESC"})
 _NAMED_MAX: Final = 20
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -58,7 +58,7 @@ _QUOTED_NAME: Final = re.compile(r"`((?:[^`]|``)*)`")
 
 
 class QueryResult(msgspec.Struct, frozen=True):
-    """What came out: rows of plain values, and whether there were more."""
+    """Rows of plain values, and whether there were more than the limit."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
@@ -70,7 +70,7 @@ class QueryResult(msgspec.Struct, frozen=True):
 
 
 def run_query(spark: SparkSession, lake: Lake, sql: str, limit: int) -> QueryResult:
-    """Runs one statement that looks; at most `limit` rows come back."""
+    """Runs one statement that only reads; returns at most `limit` rows."""
     named = check(sql)
     if not 0 < limit <= ROWS_MAX:
         raise BadInput(f"a query shows between 1 and {ROWS_MAX} rows")
@@ -97,7 +97,7 @@ def table_rows(
     limit: int,
     **when: Any,
 ) -> QueryResult:
-    """What a mesh holds in one table, now or at a point in the past, live rows only."""
+    """The live rows of a mesh in one table, now or at a point in the past (see `state_as_of`)."""
     if when:
         frame = history.state_as_of(spark, lake, name, mesh, **when)
     else:
@@ -110,7 +110,7 @@ def table_rows(
 
 
 def model_id(spark: SparkSession, lake: Lake, text: str) -> str:
-    """The id of a model that the lake has vectors of, named by it or as provider:name[:version]."""
+    """The id of a model of which the lake has vectors, by its id or as provider:name[:version]."""
     provider, _, rest = text.partition(":")
     name, _, version = rest.rpartition(":")
     by_parts = (F.col("provider") == provider) & (
@@ -131,10 +131,10 @@ def model_id(spark: SparkSession, lake: Lake, text: str) -> str:
 
 
 def _answer(
-    found: pa.Table, limit: int, said: Callable[[str, Any], Any] = lambda _, value: plain(value)
+    found: pa.Table, limit: int, shown: Callable[[str, Any], Any] = lambda _, value: plain(value)
 ) -> QueryResult:
     columns = zip(found.column_names, found.columns, strict=True)
-    cells = ([said(name, value) for value in column.to_pylist()] for name, column in columns)
+    cells = ([shown(name, value) for value in column.to_pylist()] for name, column in columns)
     rows = zip(*cells, strict=True)
     return QueryResult(_unique(found.column_names), tuple(rows)[:limit], found.num_rows > limit)
 
@@ -145,7 +145,7 @@ def _limited(frame: DataFrame, limit: int) -> pa.Table:
 
 
 def views(lake: Lake) -> dict[str, Callable[[SparkSession], DataFrame]]:
-    """Everything that can be asked for, by its name."""
+    """By name of each view: the function that reads it."""
     found: dict[str, Callable[[SparkSession], DataFrame]] = {
         "bronze": lake.bronze.read,
         "sightings": lake.sightings.read,
@@ -160,19 +160,21 @@ def views(lake: Lake) -> dict[str, Callable[[SparkSession], DataFrame]]:
 
 
 def check(sql: str) -> set[str] | None:
-    """The names that occur in a statement which may be run; None for one that lists them all."""
+    """The names that occur in a statement; None for one that lists all views. BadInput if the
+    statement does not only read.
+    """
     quoted = {name.replace("``", "`").lower() for name in _QUOTED_NAME.findall(sql)}
     words = _WORD.findall(_NOT_WORDS.sub(" ", sql))
     first = words[0].upper() if words else ""
-    if first not in _LOOKS or not _NOT_WORDS.sub(" ", sql).lstrip(" \t\r\n(").startswith(words[0]):
+    if first not in _READS or not _NOT_WORDS.sub(" ", sql).lstrip(" \t\r\n(").startswith(words[0]):
         raise BadInput(
-            f"a query only looks; it does not begin with {first or 'nothing'}",
-            hint=f"begin with one of: {', '.join(sorted(_LOOKS))}",
+            f"a query only reads; it cannot begin with {first or 'nothing'}",
+            hint=f"begin with one of: {', '.join(sorted(_READS))}",
         )
     for word in words:
         if word.upper() in _CHANGES | _RUNS:
             raise BadInput(
-                f"a query only looks: {word} is not for it",
+                f"a query only reads: {word} is not allowed",
                 hint=f"if that is the name of a column, write it as `{word}`",
             )
     return None if first in _LISTS else {word.lower() for word in words} | quoted
@@ -200,7 +202,7 @@ def plain(value: Any) -> Any:
 
 
 def _as_nodes_say(name: str, value: Any) -> Any:
-    """As the commands on a home show it: JSON parsed, times in milliseconds."""
+    """A value as the commands on a home show it: JSON parsed, times in milliseconds."""
     if isinstance(value, datetime):
         return round(value.timestamp() * 1000)
     if name in _JSON and isinstance(value, str):
@@ -209,19 +211,19 @@ def _as_nodes_say(name: str, value: Any) -> Any:
 
 
 def _unique(names: list[str]) -> tuple[str, ...]:
-    """Two columns may have one name; in a document they may not."""
+    """Column names without repeats, as documents need them: a second `n` becomes `n_2`."""
     taken: set[str] = set()
-    said: list[str] = []
+    unique: list[str] = []
     for name in names:
         number, free = 2, name
         while free in taken:
             number, free = number + 1, f"{name}_{number}"
         taken.add(free)
-        said.append(free)
-    return tuple(said)
+        unique.append(free)
+    return tuple(unique)
 
 
 def _first_words(error: PySparkException) -> str:
-    """What Spark says, without the plan and the statement that it shows after it."""
+    """The first line of Spark's message, without error code, plan and statement."""
     text = (error.getMessage() or str(error)).strip().splitlines()[0]
     return re.sub(r"^\[[\w.]+\] ", "", re.sub(r" SQLSTATE: \w+.*$", "", text))

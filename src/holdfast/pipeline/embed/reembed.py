@@ -3,18 +3,18 @@
     reembed(spark, lake, mesh="team", source=old.fingerprint, target=minilm.MODEL,
             embed="holdfast.pipeline.minilm:embed", to="unix:/home/ana/holdfast/api.sock")
 
-The texts are those of the live vectors of the source model, as silver has them. Those are left out
-whose key has a newer vector of the target model already, or was deleted there since. The rest is
-embedded by the executors and written back through the sink as ordinary changes: their owners stay
-who they were, and the old vectors stay too, until somebody drops their model.
+The texts are those of the live vectors of the source model in silver. A text is left out if its key
+has a newer vector of the target model already, or was deleted there since. The executors embed the
+rest and write it back through the sink as ordinary changes. Owners stay the same, and the old
+vectors stay too, until their model is dropped.
 
-Any function serves as a model that takes a list of texts and gives as many vectors: a callable, or
-`module:name`, which the executors import by themselves.
+The embedding function takes a list of texts and returns as many vectors. It is a callable, or
+`module:name`, which each executor imports.
 
-**Again and again.** The id of a new vector follows from the mesh, both models and the vector that
-it replaces, so what was written before is known to the node and not written twice. Once the lake
-has read it back, it is not even embedded again. Much is done in rounds; a run that was cut short
-goes on with the first round that it had not finished.
+**Repeats.** The id of a new vector follows from the mesh, both models and the vector that it
+replaces, so the node recognises what was written before and does not write it twice. Once the lake
+has read it back, it is not even embedded again. Large work is divided into rounds; a run that was
+cut short goes on with the first round that it had not finished.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ _ARROW: Final = pa.schema(
 )
 _NAMED_MAX: Final = 20
 _ROUNDS_MAX: Final = 16
-"""Each round looks through all vectors for its share of them."""
+"""A bound on the rounds, because each round scans all vectors for its share."""
 
 
 class ReembedReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What there was to do."""
+    """How many vectors there were, and what was done with them."""
 
     mesh: str
     source: str
@@ -70,13 +70,13 @@ class ReembedReport(msgspec.Struct, frozen=True, kw_only=True):
     vectors: int
     """Live vectors of the source model."""
     up_to_date: int
-    """Of them, those that the target model has already."""
+    """How many of them the target model has already."""
     embedded: int
-    """Those that were embedded and written, by this run or the one that it went on from."""
+    """How many were embedded and written, by this run or the stopped run that it continued."""
     empty: int
-    """Those without a text, which nothing can be made of."""
+    """How many have no text, so that they cannot be embedded."""
     empty_keys: tuple[str, ...]
-    """The first of them, as owner/key."""
+    """The first keys without a text, as owner/key."""
     resumed_rounds: int
 
 
@@ -92,15 +92,15 @@ def reembed(
     options: Mapping[str, str] | None = None,
     round_rows: int = REEMBED_ROUND_ROWS,
 ) -> ReembedReport:
-    """Embeds by `target` what `source`, a model or its fingerprint, has embedded, and writes it to
-    the node at `to`, with these options of the sink.
+    """Embeds by the model `target` the texts that `source`, a model or its fingerprint, has
+    embedded, and writes the vectors to the node at `to`, with these options of the sink.
     """
     old = source.fingerprint if isinstance(source, Model) else source
     new = target.fingerprint
     if old == new:
         raise BadInput("source and target are the same model", hint="name another target")
     if isinstance(embed, str):
-        resolved(embed)  # what is not here is told before anything is done
+        resolved(embed)  # so that a function that cannot be imported is an error at once
     sources.register(spark)
     with spark_errors("re-embedding"):
         vectors = current(spark, lake.fresh(), "vectors").where(F.col("mesh") == mesh)
@@ -126,8 +126,8 @@ def reembed(
 
 
 def with_verdicts(vectors: DataFrame, source: str, target: str) -> DataFrame:
-    """The live vectors of a model, each `pending`, `done` (the other model has a newer row for its
-    key) or `empty`, which is said in the column `state`.
+    """The live vectors of the model `source` with a column `state`: `done` if the model `target`
+    has a newer row for its key, `empty` without a text, else `pending`.
     """
     version = F.struct(*ORDER_COLUMNS)
     newest = (
@@ -162,7 +162,7 @@ def _write(
     write: str,
     options: Mapping[str, str],
 ) -> None:
-    # Embedding is the work here: it is spread over all cores, however few the rows are.
+    # Embedding is expensive, so it is spread over all cores, however few the rows are.
     tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or "8")
     made = (
         pending.select(*_GIVEN)
@@ -185,7 +185,7 @@ def _write(
 
 
 def resolved(embed: str | Embed) -> Embed:
-    """The function itself."""
+    """The function that embeds; `module:name` is imported."""
     if not isinstance(embed, str):
         return embed
     module, _, name = embed.partition(":")

@@ -1,10 +1,10 @@
 """Sending changes to a node until it has answered each of them.
 
-A node is reached through its daemon, or as a home on this machine's disk. What comes back for a row
-is final (it is in, it was in, it is refused and why) or passing: the daemon is away or restarting,
-the disk is full, another process holds the store. What is passing is tried again with the same ids,
-for as long as the patience lasts since the last row got through. So nobody need know how far an
-attempt came.
+A node is reached through its daemon, or as a home on this machine's disk. The answer for a row is
+final (written, already there, or refused with a reason) or passing: the daemon is away or restarts,
+the disk is full, another process holds the store. Rows with a passing answer are sent again with
+the same ids, until `patience_s` seconds have passed without progress. So it does not matter how far
+an attempt came.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from holdfast.transport.http_client import Client
 PATIENCE_S: Final = 120.0
 _ADDRESSES: Final = ("http://", "https://", "unix:")
 _ASK_LATER: Final = frozenset({408, 429})
-"""Too slow, and too many at once."""
+"""Statuses below 500 that pass: the request took too long, or there were too many."""
 
 
 class RowOutcome(msgspec.Struct, frozen=True):
-    """What became of one change."""
+    """The node's answer for one change."""
 
     status: int
     duplicate: bool = False
@@ -75,18 +75,18 @@ class Target(Protocol):
         """The node's own name."""
 
     def send(self, lines: Sequence[bytes]) -> list[RowOutcome]:
-        """What became of each, in their order; raises if nothing is known of any."""
+        """The outcome of each change, in their order; raises if the node gave no answer at all."""
 
     def close(self) -> None: ...
 
 
 def is_address(location: str) -> bool:
-    """Is it a daemon that is named, and not a home?"""
+    """Whether the location is the address of a daemon, and not the path of a home."""
     return location.startswith(_ADDRESSES)
 
 
 def check_location(location: str) -> None:
-    """Refuses what can be no node, wherever it will be looked for."""
+    """Raises BadInput for a location that cannot be a node."""
     if is_address(location):
         Address.parse(location)
     elif not location or "://" in location:
@@ -96,7 +96,7 @@ def check_location(location: str) -> None:
 
 
 def open_target(location: str, options: Mapping[str, str]) -> Target:
-    """`options` by names in lower case. Nothing is connected or opened yet."""
+    """A target for a location, not connected or opened yet. `options` by names in lower case."""
     check_location(location)
     if is_address(location):
         return HttpTarget(location, _token(options))
@@ -164,7 +164,7 @@ class HttpTarget:
 
 
 class HomeTarget:
-    """A node as a home on this machine; others, and its daemon, may have it open too."""
+    """A node as a home on this machine, which other processes may have open too."""
 
     def __init__(self, location: str) -> None:
         self.location = location
@@ -176,11 +176,11 @@ class HomeTarget:
 
     def send(self, lines: Sequence[bytes]) -> list[RowOutcome]:
         node = self._open()
-        prepared = each(lines, partial(_wish, node._engine.ctx), "changes")
+        prepared = each(lines, partial(_prepared, node._engine.ctx), "changes")
         outcomes = self._loop.run(_write(node, prepared))
         if any(isinstance(one, Broken | Unknown) for one in outcomes):
-            self._shut()  # the store takes nothing more until it is opened anew
-        return [_became(one) for one in outcomes]
+            self._shut()  # the store takes nothing more until it is opened again
+        return [_outcome(one) for one in outcomes]
 
     def close(self) -> None:
         self._shut()
@@ -201,15 +201,15 @@ async def _write(node: Node, prepared: Sequence[Prepared]) -> list[Receipt | Hol
     return await write_all(LoopWriter(node._engine, node._opened.store.writer), prepared)
 
 
-def _wish(ctx: NodeContext, line: bytes) -> PreparedChange:
+def _prepared(ctx: NodeContext, line: bytes) -> PreparedChange:
     try:
-        asked = msgspec.json.decode(line, type=ChangeDocument)
+        document = msgspec.json.decode(line, type=ChangeDocument)
     except msgspec.ValidationError as error:
         raise BadInput(f"the change does not fit: {error}") from None
-    return prepare(ctx, asked)
+    return prepare(ctx, document)
 
 
-def _became(one: Receipt | HoldfastError) -> RowOutcome:
+def _outcome(one: Receipt | HoldfastError) -> RowOutcome:
     if isinstance(one, HoldfastError):
         return RowOutcome(one.http_status, False, one.code, one.message)
     return RowOutcome(200 if one.duplicate else 201, one.duplicate)
@@ -219,18 +219,18 @@ def _became(one: Receipt | HoldfastError) -> RowOutcome:
 
 
 class Delivery:
-    """Sends to one node, and does not take a passing trouble for an answer."""
+    """Sends changes to one node, and again those whose answer was passing."""
 
     def __init__(
         self,
-        outlet: Target,
+        target: Target,
         patience_s: float = PATIENCE_S,
         *,
         wait: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
         lot: Callable[[], float] = random.random,
     ) -> None:
-        self._outlet = outlet
+        self._target = target
         self._patience_s = patience_s
         self._ended = threading.Event()
         self._pause = wait or self._ended.wait
@@ -242,32 +242,32 @@ class Delivery:
         self._begin()
         while True:
             try:
-                return self._outlet.peer()
+                return self._target.peer()
             except HoldfastError as error:
                 self._wait(_passing(error), "its name was asked for")
 
     def send(self, lines: Sequence[bytes]) -> list[RowOutcome]:
-        """What became of each in the end, in their order."""
+        """The final outcome of each change, in their order. JobFailed if the patience ends."""
         settled: dict[int, RowOutcome] = {}
         waiting = list(range(len(lines)))
         self._begin()
         while waiting:
             trouble: str
             try:
-                came = self._outlet.send([lines[index] for index in waiting])
+                answers = self._target.send([lines[index] for index in waiting])
             except HoldfastError as error:
                 trouble = _passing(error)
             else:
-                if len(came) != len(waiting):
+                if len(answers) != len(waiting):
                     raise BadAnswer(
-                        f"{self._outlet.location} answers {len(came)} of {len(waiting)} changes"
+                        f"{self._target.location} answers {len(answers)} of {len(waiting)} changes"
                     )
                 settled.update(
                     (index, one)
-                    for index, one in zip(waiting, came, strict=True)
+                    for index, one in zip(waiting, answers, strict=True)
                     if not one.is_passing
                 )
-                left = [one for one in came if one.is_passing]
+                left = [one for one in answers if one.is_passing]
                 if len(left) < len(waiting):
                     self._begin()
                 trouble = f"{left[0].code}: {left[0].message}" if left else ""
@@ -277,9 +277,9 @@ class Delivery:
         return [settled[index] for index in range(len(lines))]
 
     def close(self) -> None:
-        """From any thread: whoever waits for the node gives up at once."""
+        """Ends a wait for the node at once; may be called from any thread."""
         self._ended.set()
-        self._outlet.close()
+        self._target.close()
 
     def _begin(self) -> None:
         self._attempts, self._since = 0, self._clock()
@@ -289,16 +289,16 @@ class Delivery:
         left_s = self._patience_s - (self._clock() - self._since)
         if left_s <= 0:
             raise JobFailed(
-                f"{self._outlet.location} gave no answer within {self._patience_s:g} s when {doing}"
+                f"{self._target.location} gave no answer within {self._patience_s:g} s when {doing}"
                 f" ({trouble}); write again: what is in stays, once"
             )
         self._pause(min(left_s, backoff_ms(self._attempts, self._lot()) / SECOND_MS))
         if self._ended.is_set():
-            raise JobFailed(f"the writing to {self._outlet.location} was broken off when {doing}")
+            raise JobFailed(f"the writing to {self._target.location} was broken off when {doing}")
 
 
 def _passing(error: HoldfastError) -> str:
-    """What a passing trouble is; any other is raised on."""
+    """The text of a passing error; any other error is raised."""
     if not is_passing(error.http_status):
         raise error
     return f"{error.code}: {error.message}"

@@ -1,15 +1,15 @@
 """The ids of rows: the same row of the same write has the same id, however often it is written.
 
-An id is a UUID of version 7. Its random part is the hash of what tells the row apart: the node that
+An id is a UUID of version 7. Its random part is the hash of what identifies the row: the node that
 is written to, the mesh, the owner, the write, the batch, and the row's key. The node is among them
-because the same rows may well be written to two nodes, and those are two writes: two envelopes must
-not share an id.
+because the same rows may be written to two nodes, which are two writes: two envelopes must not
+share an id.
 
-Its time cannot be the clock's, or a repeat would have another id. It is, in this order: what the
-row's column `time` says, what the option `time` says, the time in the write's id if that is a UUID
-of version 7, the first date (as 2026-11-15) that stands in the write's id, the first day of 2026.
-Nothing that must be right depends on it: it keeps indexes short of random inserts and tells the
-lake which day's files an envelope is in. A later batch of a stream counts a millisecond later.
+Its time cannot be the clock's, or a repeat would have another id. It is the first of these that is
+given: the row's column `time`, the option `time`, the time in the write's id if that is a UUID of
+version 7, the first date (as 2026-11-15) in the write's id, the first day of 2026. It need not be
+right: it only keeps inserts into indexes in order and decides in which day's files of the lake an
+envelope lies. Each later batch of a stream gets a time one millisecond later.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from holdfast.rules.ids import id_text, id_time_ms, parse_id, uuid7
 from holdfast.rules.limits import SECOND_MS
 
 UNDATED_MS: Final = 1_767_225_600_000
-"""The first day of 2026, for writes that do not say when they are."""
+"""The first day of 2026, for writes without a time."""
 _TIME_MAX_MS: Final = (1 << 48) - 1
 _DATE: Final = re.compile(r"(?<!\d)(\d{4}-\d{2}-\d{2})(?!\d)")
 
@@ -45,7 +45,7 @@ def write_of(name: str, batch: int, time: str | None) -> Write:
 
 
 def base_ms(name: str, time: str | None) -> int:
-    """When a write is, by what was said about it."""
+    """The time of a write, by its option `time` or its name."""
     if time is not None:
         return time_ms(time)
     try:
@@ -85,6 +85,6 @@ def check_ms(ms: int) -> int:
 
 def row_id(write: Write, peer: str, mesh: str, owner: str, key: bytes, at_ms: int | None) -> str:
     """The id of the row with this key."""
-    told_apart = ("holdfast sink", peer, mesh, owner, write.name, write.batch, key)
-    digest = sha256(msgspec.msgpack.encode(told_apart)).digest()
+    identity = ("holdfast sink", peer, mesh, owner, write.name, write.batch, key)
+    digest = sha256(msgspec.msgpack.encode(identity)).digest()
     return id_text(uuid7(write.at_ms if at_ms is None else at_ms, digest[:10]))

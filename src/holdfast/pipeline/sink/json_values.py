@@ -1,9 +1,9 @@
 """Columns of Arrow as the values that JSON can say.
 
-Nothing is rounded and nothing is guessed. A decimal with a fraction becomes text, because a number
-in JSON is a double to most who read it; times become ISO 8601, those of an instant in UTC with a Z;
-bytes become base64; a struct keeps its nulls. What has no such form (intervals, variants, maps
-whose keys are not text) is refused before anything is written, by the name of its column.
+Nothing is rounded and nothing is guessed. A decimal with a fraction becomes text, because most
+programs read a number in JSON as a double; times become ISO 8601, instants in UTC with a Z; bytes
+become base64; a struct keeps its nulls. A column of another type (intervals, variants, maps whose
+keys are not text) is refused by its name before anything is written.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PLAIN = (
 
 
 def check_type(kind: spark.DataType, column: str) -> None:
-    """Refuses what could only be written as a guess."""
+    """Raises BadInput for a type that has no exact form in JSON."""
     if isinstance(kind, _PLAIN):
         return
     if isinstance(kind, spark.ArrayType):
@@ -62,8 +62,8 @@ def packed(column: pa.Array) -> list[bytes | None]:
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         found: list[bytes | None] = column.to_pylist()
         return found
-    # A null among the numbers becomes NaN, and a number beyond float32 infinite: both are refused
-    # by whoever stores them.
+    # A null among the numbers becomes NaN, and a number beyond float32 infinity: the node refuses
+    # both.
     with numpy.errstate(over="ignore"):
         numbers = column.values.to_numpy(zero_copy_only=False).astype("<f4")
     starts = column.offsets.to_pylist()
@@ -75,7 +75,7 @@ def packed(column: pa.Array) -> list[bytes | None]:
 
 
 def legible(value: Any) -> Any:
-    """A value for people to read in a report, whatever was wrong with it."""
+    """A value in a form that a report can show, also if it could not be written."""
     if isinstance(value, float):
         return value if isfinite(value) else str(value)
     if isinstance(value, bytes):
@@ -88,7 +88,9 @@ def legible(value: Any) -> Any:
 
 
 def _converter(kind: pa.DataType) -> Convert | None:
-    """What turns Arrow's values of a type into JSON's; None where they are the same."""
+    """The function that turns Python values of an Arrow type into JSON values; None if they are the
+    same.
+    """
     types = pa.types
     if types.is_float32(kind) or types.is_float16(kind):
         return _short_float

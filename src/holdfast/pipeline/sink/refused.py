@@ -1,9 +1,9 @@
-"""Rows that a node refused: counted by reason, and kept where somebody can put them right.
+"""Rows that a node refused: counted by reason, and kept in a folder for the user to correct.
 
-With a folder, each task writes its refused rows into a file of their own, one JSON object in each
-line with the row, its id and the reason. The name of a file is that of the write, the batch and the
-part, so that a repeat replaces it; files of an earlier attempt that no part wrote again are removed
-when the batch is committed. Without a folder, the first of each reason is told and the write fails.
+With a folder, each task writes its refused rows into a file of its own: on each line a JSON object
+with the row, its id and the reason. The file is named by the write, the batch and the part, so that
+a repeat replaces it; files of an earlier attempt that no part wrote again are removed when the
+batch is committed. Without a folder, the write fails with the first row of each reason.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 
 class RefusedTally:
-    """What was refused in one part."""
+    """Counts the refused rows of one part, and writes them to its file if there is one."""
 
     def __init__(self, draft: _LazyDraft | None) -> None:
         self.counts: Counter[str] = Counter()
         self.first: dict[str, str] = {}
-        """By reason: what was said of the first row."""
+        """By reason: the message for the first row."""
         self._draft = draft
 
     def add(self, row: SinkRow, code: str, message: str) -> None:
@@ -47,7 +47,9 @@ class RefusedTally:
 
 @contextmanager
 def tallying(folder: str | None, write: Write, part: int) -> Iterator[RefusedTally]:
-    """Counts what is refused; the file is there when the block has ended, if any row was."""
+    """A tally for one part. At the end of the block its file is complete, or removed if no row was
+    refused.
+    """
     if folder is None:
         yield RefusedTally(None)
         return
@@ -56,11 +58,11 @@ def tallying(folder: str | None, write: Write, part: int) -> Iterator[RefusedTal
         draft = _LazyDraft(path, stack)
         yield RefusedTally(draft)
     if not draft.begun:
-        path.unlink(missing_ok=True)  # of an attempt before whatever was wrong was put right
+        path.unlink(missing_ok=True)  # an earlier attempt may have left one
 
 
 class _LazyDraft:
-    """A file that is begun with the first line."""
+    """A file that is created when the first line is written."""
 
     def __init__(self, path: Path, stack: ExitStack) -> None:
         self._path, self._stack = path, stack
@@ -80,7 +82,7 @@ class _LazyDraft:
 
 
 def folder_of(folder: str, write: Write) -> Path:
-    """Where the files of a write are; its name made safe, and still its own."""
+    """The folder for the files of a write: its name with safe characters, and a hash of it."""
     readable = _UNSAFE.sub("_", write.name)[:_NAME_CHARS]
     return Path(folder) / f"{readable}-{sha256(write.name.encode()).hexdigest()[:8]}"
 
@@ -90,7 +92,7 @@ def file_name(write: Write, part: int) -> str:
 
 
 def remove_others(folder: str, write: Write, parts: Collection[int]) -> None:
-    """Leaves the files of these parts only, if the batch was written in other parts before."""
+    """Removes the files of other parts than these, which an earlier attempt has left."""
     kept = {file_name(write, part) for part in parts}
     for path in sorted(folder_of(folder, write).glob(f"{_prefix(write)}*.jsonl")):
         if path.name not in kept:
@@ -98,7 +100,7 @@ def remove_others(folder: str, write: Write, parts: Collection[int]) -> None:
 
 
 def summary(tallies: Sequence[tuple[dict[str, int], dict[str, str]]]) -> str:
-    """All reasons of all parts: how often, and what was said of one."""
+    """All reasons of all parts as text: how often each occurred, and one example."""
     counts: Counter[str] = Counter()
     first: dict[str, str] = {}
     for part_counts, part_first in tallies:

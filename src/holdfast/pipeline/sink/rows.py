@@ -1,8 +1,8 @@
 """From rows to changes: which column is what, and what may stand in it.
 
-The layout is settled once, from the schema and the options, before anything is written: a column
-that the sink does not know, or of a type that does not fit, ends the write there. What is wrong
-with a single row is told for that row.
+The layout is made once, from the schema and the options, before anything is written: a column that
+the sink does not know, or whose type does not fit, fails the whole write. What is wrong with a
+single row is an error of that row only.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class SinkRow(msgspec.Struct, frozen=True):
-    """One row: the change that it becomes, or what is wrong with it."""
+    """One row: the change that it becomes as a line of JSON, or what is wrong with it."""
 
     batch: Any
     index: int
@@ -167,7 +167,7 @@ class Layout:
         return document
 
     def _add_constants(self, document: dict[str, Any], model: dict[str, Any], family: str) -> None:
-        """Where a row says nothing, and only to what has a use for it."""
+        """Adds the options that the row does not set itself, and that its family uses."""
         fits = {"mesh": True, "owner": family in OWNED, "predicate": family == "fact"}
         for name, value in self.constants.items():
             if name in _MODEL:
@@ -245,7 +245,7 @@ def _times(batch: pa.RecordBatch) -> list[int | None]:
 
 
 def _key(values: list[Any]) -> bytes:
-    """What tells a row apart, as bytes. NaN and bytes are written as nothing else is."""
+    """The key of a row as bytes. NaN and binary values get forms that no other value has."""
     return json.dumps(values, ensure_ascii=False, default=_bytes_marked).encode()
 
 

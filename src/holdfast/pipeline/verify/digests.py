@@ -1,8 +1,8 @@
-"""Digests of frames: the lake's side of a comparison, made where the rows are.
+"""Digests of frames: the lake's side of a comparison, computed by the tasks that have the rows.
 
 Each task of Spark turns its Arrow batches into digests with the functions that the nodes use, and
-gives one small row per mesh and bucket. What comes to the driver has a bounded size, however large
-the tables are.
+gives one small row for each mesh and bucket. So the driver gets a bounded number of rows, however
+large the tables are.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Tallies = dict[tuple[str, str], DigestTally]
 
 
 def tallies(frames: Mapping[str, DataFrame], forgotten: Mapping[str, int]) -> Tallies:
-    """The digests of some tables, in one job. Meshes are tagged; those that `forgotten` does not
-    name are passed over.
+    """The digests of some tables, in one job. Meshes are tagged (see `Scope.tag`); those that
+    `forgotten` does not name are left out.
     """
     parts = [
         frame.select(*_names(table)).mapInArrow(
@@ -64,8 +64,8 @@ def unmatched(
     known: Collection[str],
     most: int,
 ) -> tuple[set[str], list[HeldRow]]:
-    """Of one bucket: which of the digests in `known` are there, and up to `most` rows, the first by
-    their keys, that have another one.
+    """Of one bucket: which of the digests in `known` its rows have, and the first rows by key, at
+    most `most`, that have another digest.
     """
     find = partial(_unmatched, table, forgotten, bucket, frozenset(known), most)
     rows = (

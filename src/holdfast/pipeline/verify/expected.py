@@ -1,14 +1,13 @@
 """Which envelopes of the lake one node must have: those that its log held up to an offset.
 
-The lake knows every place where an envelope was seen: its first sighting in bronze, later ones in
-`sightings`, and those of an id that came with other bytes in `quarantine`. Of a log that was never
+The lake knows every place where an envelope was seen: the first in bronze, later ones in
+`sightings`, and those where its id came with other bytes in `quarantine`. For a log that was never
 restored, the places of its one epoch count.
 
-A log that was restored counts in a new epoch, keeps its entries up to the point that it went back
-to, and is read anew from the first that it still held. So from there on only the places of the new
-epoch count: what the old one had beyond that point is lost to this node. Below it, where the log
-had been truncated already, the places of the epoch before count, for what was truncated before the
-restore is the same in both.
+A log that was restored has a new epoch, keeps its entries up to the point of the backup, and is
+read again from the first entry that it still has. From there on only the places of the new epoch
+count: this node has lost what the old epoch had beyond that point. Below it, where the log had been
+truncated already, the places of the epoch before count: they were the same in both epochs.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Reached(NamedTuple):
     first: int
     last: int
     gaps: tuple[int, ...] = ()
-    """Where ranges begin that were truncated before the lake could read them."""
+    """The first offsets of ranges that were truncated before the lake could read them."""
 
 
 ReadRanges = Mapping[str, Mapping[int, Reached]]
@@ -49,7 +48,7 @@ ReadRanges = Mapping[str, Mapping[int, Reached]]
 
 
 def read_ranges(spark: SparkSession, lake: Lake, logs: Sequence[str]) -> ReadRanges:
-    """What the lake has of some logs, in one small job."""
+    """What the lake has of some logs, by one small job."""
     is_gap = F.col("reason") == GAP
     places = [
         table.read(spark).where(F.col("log").isin(list(logs)))
@@ -74,7 +73,7 @@ def read_ranges(spark: SparkSession, lake: Lake, logs: Sequence[str]) -> ReadRan
     found: dict[str, dict[int, Reached]] = {log: {} for log in logs}
     for row in reached.where(F.col("first").isNotNull()).collect():
         log, epoch = row["log"], row["epoch"]
-        # The last entries may be such as the lake was not given.
+        # The lake may not be allowed to read the last entries; its position counts them.
         last = max(row["last"], lake.position(log, epoch) or 0)
         found[log][epoch] = Reached(row["first"], last, tuple(sorted(row["gaps"])))
     return found
@@ -83,12 +82,12 @@ def read_ranges(spark: SparkSession, lake: Lake, logs: Sequence[str]) -> ReadRan
 def ranges_of(
     read: Mapping[int, Reached], epoch: int, first: int, head: int
 ) -> tuple[list[OffsetRange], str]:
-    """The places that count for a log at a place, newest first; and what the lake has not read, in
-    words, or nothing. Without places the node cannot be judged.
+    """The ranges of offsets that count for a log with these bounds, newest first, and a sentence
+    about what the lake has not read, or an empty text. Without ranges the node cannot be judged.
     """
     current = read.get(epoch)
     if current is None and first > head:
-        # There is nothing in it that could be read in this epoch.
+        # The log is empty in this epoch.
         current = Reached(first, head)
     if current is None or current.last < head:
         last = 0 if current is None else current.last
@@ -119,10 +118,10 @@ class Scope(NamedTuple):
     first: int
     """The first offset that its log still has."""
     forgotten: Mapping[str, int]
-    """By mesh: up to which stamp it may have forgotten what is dead."""
+    """By mesh: the stamp up to which the node may have forgotten deleted rows."""
 
     def tag(self, mesh: str) -> str:
-        """A mesh of this node, beside the same mesh of others."""
+        """The name of a mesh with the number of this node, to keep it apart from other nodes."""
         return f"{self.number}/{mesh}"
 
 
@@ -131,8 +130,8 @@ def untagged(tag: str) -> str:
 
 
 def envelopes_of(spark: SparkSession, lake: Lake, scopes: Sequence[Scope]) -> DataFrame:
-    """The rows of bronze that count, for each scope, with the offset that they had there. Meshes
-    bear the tag of the scope, which keeps the nodes apart and lets one fold do for all.
+    """The rows of bronze that count for each scope, with the offset that they have in its log.
+    Their meshes have the tag of the scope, so that one fold can serve all nodes.
     """
     bronze = lake.bronze.read(spark)
     again = [
@@ -150,8 +149,8 @@ def envelopes_of(spark: SparkSession, lake: Lake, scopes: Sequence[Scope]) -> Da
 
 
 def expected(held: DataFrame, scopes: Sequence[Scope]) -> dict[str, DataFrame]:
-    """What the nodes must hold, by table: the fold of the envelopes that count for each, and the
-    entries that its log still has.
+    """By table: the rows that the nodes must hold, which are the fold of the envelopes that count
+    for each; and as `log` the entries that its log still has.
     """
     about = rows_of(scopes)
     frames = {table: fold_family(table, held, about) for table in rules.TABLES if table != "log"}
@@ -167,7 +166,7 @@ def rows_of(scopes: Sequence[Scope]) -> int:
 
 
 def _scoped(places: DataFrame, scopes: Sequence[Scope]) -> DataFrame:
-    """Places once for each scope that they count for."""
+    """The places, each once for every scope for which it counts."""
     inside = [F.when(_at(scope), F.lit(scope.number)) for scope in scopes]
     found = places.where(_any(_at(scope) for scope in scopes))
     return found.withColumn("scope", F.explode(F.array_compact(F.array(*inside))))

@@ -1,6 +1,6 @@
-"""What a node says it holds, wherever it is: asked over HTTP, or looked up in its files.
+"""Digests of what a node holds: asked over HTTP, or computed from its files.
 
-An export, and what a broker has, is a log without tables, so there is nothing to ask.
+An export or a broker has a log and no tables, so there are no digests.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class NodeDigests(Protocol):
 def node_digests(log: ReadableLog) -> NodeDigests | None:
     """None for a log that has no tables."""
     if isinstance(log, NodeLog):
-        return _Asked(log)
+        return _FromNode(log)
     if isinstance(log, DiskLog):
-        return _LookedUp(log)
+        return _FromDisk(log)
     return None
 
 
-class _Asked:
+class _FromNode:
     """A node that answers."""
 
     def __init__(self, log: NodeLog) -> None:
@@ -56,7 +56,7 @@ class _Asked:
         return answer.json(type)
 
 
-class _LookedUp:
+class _FromDisk:
     """A home or a backup on the disk."""
 
     def __init__(self, log: DiskLog) -> None:

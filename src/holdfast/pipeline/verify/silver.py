@@ -1,9 +1,9 @@
-"""Silver beside what the log of each node makes.
+"""Compares silver with what the log of each node makes.
 
-A node hears of things by and by, and its log grows accordingly: silver, which is made of all logs,
-may have rows that a node does not know yet, or newer versions of those that it does. They are
-counted as `behind`. The other way round must not be: whatever a log makes, silver has it, or
-something that replaced it. If not, silver has not been folded since the log was read, or is wrong.
+Changes reach a node with a delay. So silver, which is made of all logs, may have rows that a node
+does not have yet, or newer versions of its rows. They are counted as `behind`. The other way round
+must not happen: whatever a log makes, silver has it, or something that replaced it. If not
+(`astray`), silver has not been folded since the log was read, or is wrong.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from holdfast.rules import digests as rules
 from holdfast.rules.order import ORDER_COLUMNS
 
 _EACH_VERSION: Final = frozenset({"vectors", "task_events"})
-"""Tables in which every version stays, and only what it came to may change."""
+"""Tables that keep every version of a row; only its outcome (live or not, the event) may change."""
 
 
 class SilverGap(NamedTuple):
-    """Rows of one table, of one mesh of one node."""
+    """Differences in one table, of one mesh of one node."""
 
     behind: int
-    """That silver has, and the node does not have or not in that version."""
+    """Rows of silver that the node does not have, or not in that version."""
     astray: int
-    """That the node's log makes, and silver has in an older version or not at all."""
+    """Rows that the node's log makes, and silver has in an older version or not at all."""
 
 
 def compare_with_silver(
     spark: SparkSession, lake: Lake, held: Mapping[str, DataFrame], meshes: Mapping[str, str]
 ) -> dict[tuple[str, str], SilverGap]:
-    """By tagged mesh and table. `held` is what the logs make, `meshes` the meshes by their tags."""
+    """By tagged mesh and table. `held`: what the logs make; `meshes`: the meshes by their tags."""
     tags = spark.createDataFrame(list(meshes.items()), "tag string, mesh string")
     counts = [
         _counted(
@@ -60,7 +60,7 @@ def _key(table: str) -> list[str]:
 
 
 def _side(rows: DataFrame, table: str) -> DataFrame:
-    """What is compared: the key, the version, and a hash of everything."""
+    """The columns that are compared: the key, the version, and a hash of all columns."""
     columns = [column.name for column in rules.columns_of(table)]
     return rows.select(
         *_key(table),
@@ -82,9 +82,9 @@ def _counted(silver: DataFrame, held: DataFrame, table: str) -> DataFrame:
 
 
 def _ahead(table: str) -> Column:
-    """Of a row that both have, but differently: may silver have that? Null if one has no such."""
+    """Of a row that both have: whether silver may have another one. Null if one side has no row."""
     ours, theirs = F.col("held.version"), F.col("silver.version")
     if table == "tasks":
-        # A turn that belongs further back changes a task without being its last.
+        # A late turn with an earlier stamp changes a task, but not its last version.
         return theirs >= ours
     return theirs == ours if table in _EACH_VERSION else theirs > ours
