@@ -1,9 +1,9 @@
 """What the calls of a node's API may reach, and who makes them.
 
-Who makes a call depends on the door it came through. Whoever can open the Unix socket is this
-node's own user. On loopback any user of the machine could knock, so a token is asked for. From
-other machines, by TLS, a zone comes with the session that its hello gave it, and a person with a
-token that may read.
+The listener decides how a caller proves who it is. Only this node's own user can open the Unix
+socket. On loopback any user of the machine could connect, so a call needs a token. From other
+machines, over TLS, a zone brings the session that its hello gave it, and a person a token that may
+read.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class NodeApi:
     """Seconds since 1970."""
     routes: list[Route] = field(default_factory=list)
     pages: dict[str, bytes] = field(default_factory=dict)
-    """What is made once from the declarations: anybody may ask for it, so it must cost nothing."""
+    """The public pages that are made once from the declarations, so that a call costs nothing."""
     certificate: bytes = b""
-    """The digest of the certificate that the TLS listener shows; empty without one."""
+    """The digest of the TLS listener's certificate; empty without such a listener."""
 
     @property
     def title(self) -> str:
@@ -100,7 +100,7 @@ class NodeApi:
         return self.node._engine
 
     async def run(self, work: Callable[..., T], *args: Any) -> T:
-        """Runs what may block in a thread of this daemon's own."""
+        """Runs work that may block in a thread of this daemon."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.threads, work, *args)
 
@@ -122,7 +122,7 @@ class NodeRequest(Request[NodeApi]):
     __slots__ = ()
 
     async def wait(self, beyond: int, timeout_ms: float) -> bool:
-        """Waits until the log goes beyond an offset: True; False when time is up or the node is
+        """True as soon as the log goes beyond an offset; False when time is up or the node is
         stopping.
         """
         timeout_s = timeout_ms / limits.SECOND_MS
@@ -130,15 +130,15 @@ class NodeRequest(Request[NodeApi]):
 
 
 def check_still(call: NodeRequest) -> None:
-    """For an answer that takes its time: what was taken back meanwhile must end it. What was
-    granted meanwhile is there for the next call.
+    """For an answer that takes long: raises NotGranted if the caller has lost a grant meanwhile. A
+    new grant counts from the next call on.
     """
     if not identify(call.api, call.scope).may_all_of(call.caller):
         raise NotGranted("what this caller may read has been taken back", hint="ask again")
 
 
 def identify(api: NodeApi, scope: Scope) -> Caller:
-    """Who makes a call, by the door it came through and the token it brought."""
+    """The caller of a request, from its listener and its token."""
     if is_own(scope):
         return LOCAL
     text = bearer(scope)

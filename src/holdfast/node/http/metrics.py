@@ -1,7 +1,8 @@
-"""`/metrics`: figures for Prometheus, read when they are asked for.
+"""`/metrics`: figures for Prometheus, read at each scrape.
 
-Nothing is counted twice: what the store knows is read from it, what the library and the frame have
-counted is taken from them. So a scrape costs a few reads, and between scrapes nothing.
+Nothing is counted twice: what the store knows is read from it, and the engine and the HTTP
+application have their own counters. So a scrape costs a few reads, and between scrapes nothing is
+done.
 """
 
 from __future__ import annotations
@@ -29,26 +30,18 @@ from holdfast.node.sync.status import BrokerStatus, MeshStatus
 from holdfast.rules.broker_sync import SyncState
 from holdfast.rules.links import LinkState
 from holdfast.rules.rows import ConsumerRow
-from holdfast.service.http.route import Route
+from holdfast.service.http.route import Routes
 from holdfast.storage.ports import Reader
 
 _TEXT: Final = "text/plain"
 
 
-def routes() -> list[Route]:
-    return [
-        Route(
-            "GET",
-            "/metrics",
-            _scrape,
-            "Figures for Prometheus.",
-            answers={200: _TEXT},
-            kind="probe",
-        )
-    ]
+routes = Routes()
 
 
+@routes.get("/metrics", answers={200: _TEXT}, kind="probe")
 async def _scrape(call: NodeRequest) -> Response:
+    """Figures for Prometheus."""
     call.require_trusted()
     figures = CollectorRegistry(auto_describe=False)
     figures.register(DaemonMetrics(call.api))
@@ -70,7 +63,7 @@ class DaemonMetrics(Collector):
         self._api = api
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing is known before it is read; there is no other collector to clash with."""
+        """Nothing, because no metric is known before it is read."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
@@ -190,7 +183,7 @@ def _links(found: list[LinkStatus]) -> Iterator[Metric]:
     lag = gauge("lag_entries", "Entries of the source that are not here yet")
     cursor = gauge("cursor_offset", "Everything of the source up to here is here")
     attempts = gauge("failures_in_a_row", "Since it last worked")
-    waiting = gauge("quarantined_entries", "Entries that were refused and set aside")
+    waiting = gauge("quarantined_entries", "Entries that were refused and are in quarantine")
     received = counter("received", "Entries that arrived")
     known = counter("duplicates", "Those among them that were here already")
     objects = counter("objects", "Objects pulled")
@@ -247,7 +240,7 @@ def _shared(found: list[MeshStatus], now_ms: int) -> Iterator[Metric]:
     epoch = gauge("broker_epoch", "The epoch that the broker counts in")
     paused = gauge("paused", "1 while nothing is sent")
     oldest = gauge("oldest_pending_seconds", "How long the first that waits has waited")
-    quarantined = gauge("quarantined_entries", "Entries that were refused here and set aside")
+    quarantined = gauge("quarantined_entries", "Entries that were refused and are in quarantine")
     pushed = counter("pushed", "Envelopes that the broker has taken")
     received = counter("received", "Envelopes that were new here")
     known = counter("duplicates", "Envelopes that were here already")
