@@ -119,7 +119,7 @@ def test_Z7_appends_are_refused_at_95_percent_before_the_disk_itself_refuses(
     levels: list[str] = []
     stage.watch.on_change(lambda found: levels.append(found.level))
     refusal = stage.append_until_refused()
-    assert "nothing new is taken in" in refusal.message
+    assert "refuses what adds data" in refusal.message
     assert levels == ["high", "full"], "announced ahead, then refused"
     assert 0.95 <= stage.watch.last.fill < 1.0
     assert free_bytes(stage.place) > 0
@@ -138,7 +138,7 @@ def test_Z7_on_a_disk_without_a_free_byte_the_ballast_lets_confirms_and_sweeps_t
     stage.restart()
     stage.others_fill_the_disk()
     assert stage.watch.look().level == "full"
-    with pytest.raises(DiskFull, match="nothing new is taken in"):
+    with pytest.raises(DiskFull, match="refuses what adds data"):
         stage.append()
     assert stage.watch.ballast.present()
     assert stage.read_all() == plain(stage.written)
@@ -204,7 +204,7 @@ def test_Z7_an_append_that_meets_the_end_itself_is_refused_whole_and_frees_the_w
     assert "the disk is full" in met.message, "SQLite said so, not the watch"
     assert stage.watch.last.level == "full", "known at once, without a look"
     assert not stage.watch.ballast.present()
-    with pytest.raises(DiskFull, match="nothing new is taken in"):
+    with pytest.raises(DiskFull, match="refuses what adds data"):
         stage.append()
     assert stage.read_all() == plain(stage.written), "what was acknowledged, and nothing else"
     assert stage.forget() == len(stage.written) - 1

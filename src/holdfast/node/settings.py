@@ -1,4 +1,4 @@
-"""How a daemon is set up: by its flags, else by a file, else by what is usual.
+"""The settings of a daemon: from its flags, else from a file, else the defaults.
 
     # the file that $HOLDFAST_CONFIG names
     listen = "0.0.0.0:7411"
@@ -6,13 +6,13 @@
     hook_message = ["/usr/local/bin/on-message"]
 
     [outbox]
-    policy = "park"        # what waits behind what the broker refuses: or halt, quarantine
+    policy = "park"        # what waits behind an item that the broker refuses: or halt, quarantine
     max_age_hours = 48     # messages that wait for longer are not sent any more
 
     [outbox.lanes]
     team = "halt"          # by mesh
 
-A key that is not known is refused: a setting that is silently ignored is worse than none.
+A key that is not known is refused: a user would not notice a setting that is ignored.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _SIZE: Final = re.compile(r"(\d{1,15})\s*([kmgt]?i?)b?", re.IGNORECASE | re.ASCI
 
 
 class OutboxSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the outbox is cared for."""
+    """The settings of the outbox."""
 
     policy: Policy = Policy.PARK
     """What waits behind an item that the broker refuses."""
     lanes: dict[str, Policy] = {}
-    """The same for single meshes."""
+    """The policy of single meshes."""
     max_age_hours: int | None = None
-    """How long a message may wait; else as long as the broker remembers ids, less a margin."""
+    """How long a message may wait; None: as long as the broker remembers ids, less a margin."""
 
     @property
     def policies(self) -> Policies:
@@ -59,7 +59,7 @@ class OutboxSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a daemon can be told."""
+    """The settings of a daemon."""
 
     socket: bool = True
     """Listen on the Unix socket in the home."""
@@ -69,12 +69,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """HOST:PORT for other machines, with TLS."""
     tls_cert: str | None = None
     tls_key: str | None = None
-    """A certificate of your own; else one is made, which zones pin by their hello."""
+    """With `tls_cert`: a certificate of your own; without them the daemon makes one, which zones
+    pin by their hello."""
     disk_limit: str | int | None = None
-    """How much the home may hold; else what the disk has."""
+    """How much the home may use; None: all of the disk."""
     outbox: OutboxSettings = OutboxSettings()
     hook_message: list[str] = []
-    """A command that is run for each message that comes, with the message as JSON on its stdin."""
+    """A command that the daemon runs for each message, with the message as JSON on its stdin."""
 
     def check(self) -> Settings:
         if not (self.socket or self.tcp or self.listen):
@@ -107,11 +108,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def load(environ: Mapping[str, str], flags: Mapping[str, Any]) -> Settings:
-    """The settings; a flag that is None was not given."""
+    """The settings from flags and file; a flag that is None was not given."""
     given = {name: value for name, value in flags.items() if value is not None}
-    named = environ.get("HOLDFAST_CONFIG", "")
-    found = _from_file(Path(named)) if named else {}
-    return msgspec.convert({**found, **given}, Settings).check()
+    path = environ.get("HOLDFAST_CONFIG", "")
+    from_file = _from_file(Path(path)) if path else {}
+    return msgspec.convert({**from_file, **given}, Settings).check()
 
 
 def _from_file(path: Path) -> dict[str, Any]:
@@ -120,23 +121,23 @@ def _from_file(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise BadInput(
             f"the settings in {path} cannot be read: {error.strerror}",
-            hint="mend or unset HOLDFAST_CONFIG",
+            hint="correct or unset HOLDFAST_CONFIG",
         ) from None
     try:
-        found = msgspec.toml.decode(raw, type=dict[str, Any])
-        msgspec.convert(found, Settings)
+        settings = msgspec.toml.decode(raw, type=dict[str, Any])
+        msgspec.convert(settings, Settings)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         known = ", ".join(Settings.__struct_fields__)
         raise BadInput(
             f"the settings in {path} cannot be used: {error}", hint=f"what can be set: {known}"
         ) from None
-    return found
+    return settings
 
 
 def parse_size(text: str | int) -> int:
-    """`20 GiB`, `500M`, or a number of bytes."""
-    found = _SIZE.fullmatch(str(text).strip())
-    unit = None if found is None else _UNITS.get(found[2].lower())
-    if found is None or unit is None or int(found[1]) == 0:
+    """The bytes of a text such as `20 GiB` or `500M`, or of a plain number."""
+    parts = _SIZE.fullmatch(str(text).strip())
+    unit = None if parts is None else _UNITS.get(parts[2].lower())
+    if parts is None or unit is None or int(parts[1]) == 0:
         raise BadInput(f"{text!r} is no size", hint="write it like 500M or 20GiB")
-    return int(found[1]) * unit
+    return int(parts[1]) * unit

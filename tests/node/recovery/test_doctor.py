@@ -892,7 +892,7 @@ def test_S12_whose_home_it_is_is_known_from_the_log_or_must_be_said(
     assert repair_home(home).peer == "ana"
     second = tmp_path / "second"
     change(second, "UPDATE log SET origin = 'bob' WHERE offset = 1", "DELETE FROM log")
-    with pytest.raises(StoreCorrupt, match="whose home"):
+    with pytest.raises(StoreCorrupt, match="name of the peer"):
         repair_home(second)
     assert repair_home(second, peer="ana").peer == "ana"
     with open_node(second) as node:

@@ -77,8 +77,8 @@ def test_Z7_the_limit_is_announced_ahead_and_refuses_at_the_end(
     caplog.clear()
     with caplog.at_level(logging.WARNING, logger="holdfast"):
         assert disk.look().level == "full"
-    assert "nothing new is taken in" in caplog.text
-    with pytest.raises(DiskFull, match="nothing new is taken in") as refusal:
+    assert "what adds data is refused" in caplog.text
+    with pytest.raises(DiskFull, match="refuses what adds data") as refusal:
         node.mesh(MESH).facts.append("s", "p", 1)
     assert "holdfast consumer retire" in refusal.value.hint
     assert node._engine.metrics.errors["disk_full"] == 1

@@ -1,10 +1,10 @@
-"""The daemon: one home, open for as long as the process lives, and served.
+"""The daemon: it opens one home for as long as the process lives, and serves it.
 
-Starting: take the lock of the home, open the home, bind the listeners, let links and sync run, tell
-that we are ready. Ending is the same in reverse order, so that nothing is taken in that cannot be
-finished: no more calls, answers for callers that wait, no more pulling, no more upkeep, then the
-writer is drained and the home closed. All of it has ten seconds; what has not
-ended by then is left as a crash would leave it, which the next start knows how to mend.
+To start, it takes the lock that says which process serves this home, opens it, binds the listeners,
+starts the links, and reports that it is ready. It ends in reverse order, so that it begins nothing
+that it cannot finish: no more calls, answers for waiting calls, no more pulling, no more upkeep,
+then it waits for the writer and closes the home. All of it has ten seconds; what has not ended by
+then is left as a crash would leave it, and the next start repairs that.
 """
 
 from __future__ import annotations
@@ -173,8 +173,8 @@ class Daemon(Service):
     def _news(self, log_watch: LogWatch, kind: str, document: dict[str, Any]) -> None:
         """Passes an event on, in the thread that found it out."""
         log_watch.post(kind, document)
-        # The first event is `ready`, and after `stopping` all of this is expected.
-        # Of a link that is out of reach, one line: it tries again and again, perhaps for weeks.
+        # Nothing before `ready`, and nothing after `stopping`, when all of this is expected. Only
+        # one line for a link that is out of reach: it tries again and again, perhaps for weeks.
         about, state = (kind, document.get("name", "")), document.get("state")
         if self._talkative and state != LinkState.CONNECTING:
             if state is None or self._last_state.get(about) != state:
@@ -199,7 +199,7 @@ class Daemon(Service):
         super()._tell_stopping()
 
     async def _end_calls(self, server: Server) -> None:
-        """Waiting calls are answered with what there is, streams end, the rest may finish."""
+        """Answers waiting calls with what there is, ends streams, and lets other calls finish."""
         self.api.phase = "stopping"
         self.api.log_watch.close()
         await server.stop()

@@ -1,11 +1,11 @@
-"""Tells of messages as they come, and runs the hook for each.
+"""Reports new messages and failures of the outbox as events, and runs the message hook.
 
-Woken when the log grows. Events go to whoever listens; the hook is a command of the operator's, run
-for one message after the other with the message as JSON on its stdin. A message is marked as told
-before the hook runs, so that none is told twice, whatever dies meanwhile; a hook that fails is
-logged and counted, and the message waits in the inbox like any other.
+It wakes when the log grows. The hook is a command of the operator; it runs for one message after
+the other, with the message as JSON on its stdin. A message is marked before the hook runs, so that
+no message runs it twice, whatever is killed meanwhile. A hook that fails is logged and counted, and
+the message stays in the inbox like any other.
 
-A hook sees what comes from the time on at which it was set up: not what was there before.
+A hook gets only messages that arrive after it was set up.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ log = logging.getLogger("holdfast")
 
 _JOB = "hook_message"
 _LOOK_S = 1.0
-"""What fails in the outbox does not grow the log: it is looked for this often."""
+"""How often it looks for failures in the outbox, which do not make the log grow."""
 _OUTPUT_CHARS = 500
 
 
 class MessageWatch:
-    """In the daemon's loop, from its start to its end."""
+    """A task of the daemon, from its start to its end."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class MessageWatch:
         hook: list[str],
         run: Callable[..., Coroutine[Any, Any, Any]],
     ) -> None:
-        """`run` runs what may block in a thread."""
+        """`run` runs work that may block in a thread."""
         self._engine, self._log_watch, self._hook, self._run = engine, log_watch, hook, run
         self._last: int | None = None
         self._failing: dict[str, str] = {}
         self.hooks: Counter[str] = Counter()
-        """How often a hook ran, by how it went: `done`, `failed`, `late`."""
+        """Runs of the hook by result: `done`, `failed`, `late`."""
 
     async def watch(self) -> None:
         """Runs until it is cancelled."""
@@ -64,14 +64,14 @@ class MessageWatch:
                     self._last = await self._run(self._begin)
                 await self._look()
             except HoldfastError as error:
-                # The store is closing or its disk failed: others say so, and we look again.
+                # The store is closing or its disk failed: that is reported elsewhere.
                 log.info("the inbox could not be looked at: %s", error.message)
             await self._log_watch.wait(head, _LOOK_S)
 
     # --- the beginning -----------------------------------------------------------------------
 
     def _begin(self) -> int:
-        """The number of the last message that needs no telling."""
+        """The number of the last message that needs no event; sets the hook up or removes it."""
         known = self._engine.read("hook", lambda tx: tx.job_get(_JOB))
         if known is not None and not self._hook:
             self._engine.write("hook", lambda tx: tx.job_drop(_JOB))
@@ -96,7 +96,7 @@ class MessageWatch:
         new, failing = await self._run(self._news)
         for row in new:
             self._last = row.number
-            self._log_watch.post("message", _told(row))
+            self._log_watch.post("message", _event(row))
         for lane, problem in failing.items():
             if self._failing.get(lane) != problem["id"]:
                 self._log_watch.post("outbox", problem)
@@ -105,7 +105,7 @@ class MessageWatch:
         self._failing = {lane: problem["id"] for lane, problem in failing.items()}
         if self._hook:
             for row in await self._run(self._unhooked):
-                await self._tell_hook(row)
+                await self._run_hook(row)
 
     def _news(self) -> tuple[list[InboxRow], dict[str, dict[str, Any]]]:
         def read(tx: Reader) -> tuple[list[InboxRow], dict[str, dict[str, Any]]]:
@@ -122,11 +122,11 @@ class MessageWatch:
 
     # --- the hook ----------------------------------------------------------------------------
 
-    async def _tell_hook(self, row: InboxRow) -> None:
+    async def _run_hook(self, row: InboxRow) -> None:
         try:
             message = await self._run(Inbox(self._engine).get, id_text(row.id))
         except UnknownMessage as error:
-            log.warning("the hook is not told of a message: %s", error.message)
+            log.warning("the hook does not run for a message: %s", error.message)
             message = None
         await self._run(self._mark, row)
         if message is not None:
@@ -151,7 +151,7 @@ class MessageWatch:
             return "failed"
         try:
             async with asyncio.timeout(HOOK_MS_MAX / SECOND_MS):
-                _, said = await process.communicate(document)
+                _, errors = await process.communicate(document)
         except TimeoutError:
             log.warning("the hook for message %s took over %d ms", about, HOOK_MS_MAX)
             return "late"
@@ -160,9 +160,9 @@ class MessageWatch:
                 process.kill()
                 await process.wait()
         if process.returncode:
-            told = said.decode(errors="replace").strip()[-_OUTPUT_CHARS:]
+            output = errors.decode(errors="replace").strip()[-_OUTPUT_CHARS:]
             log.warning(
-                "the hook for message %s ended with %d: %s", about, process.returncode, told
+                "the hook for message %s ended with %d: %s", about, process.returncode, output
             )
             return "failed"
         return "done"
@@ -172,7 +172,7 @@ def _hooked(number: int, now_ms: int, tx: Transaction) -> None:
     tx.inbox_hooked((number,), now_ms)
 
 
-def _told(row: InboxRow) -> dict[str, Any]:
+def _event(row: InboxRow) -> dict[str, Any]:
     return {
         "number": row.number,
         "id": id_text(row.id),

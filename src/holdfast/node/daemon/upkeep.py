@@ -1,13 +1,12 @@
-"""What a node that stays up does for itself: it looks at its disk and forgets what it may.
+"""The thread of a daemon that watches the disk and sweeps.
 
-One thread. It waits for the next thing that is due or for somebody who wakes it, and never polls
-faster than that:
+It waits for the next thing that is due, or until it is woken:
 
-- the disk is looked at every DISK_LOOK_MS, and at once after a write that met its end;
+- it measures the disk every DISK_LOOK_MS, and at once after a write that met a full disk;
 - it sweeps every UPKEEP_MS, at once when the disk becomes fuller, and every UPKEEP_PRESSED_MS for
   as long as it is, because readers confirm meanwhile and more may be forgotten.
 
-What fails is told in the log and tried again at its next time: upkeep must outlive a bad disk.
+A failure is logged and tried again at its next time: upkeep must outlive a bad disk.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class NodeUpkeep:
         on_sweep: Callable[[SweepReport], None] | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`on_sweep` is told of every sweep, in the upkeep's thread."""
+        """`on_sweep` is called after every sweep, in the upkeep's thread."""
         self._node = node
         self._disk = disk
         self._ttl = ttl
@@ -61,8 +60,8 @@ class NodeUpkeep:
     # --- from other threads ------------------------------------------------------------------
 
     def start(self) -> None:
-        """Looks at the disk once, here, so that nothing is let in unseen; the rest is done beside
-        the caller. The first sweep comes after its whole interval: starting is busy enough.
+        """Measures the disk once, so that no write is accepted before; then starts the thread. The
+        first sweep comes after a whole interval: starting is busy enough.
         """
         assert self._thread is None, "started twice"
         self._disk.watch()
@@ -73,7 +72,9 @@ class NodeUpkeep:
         self._thread.start()
 
     def stop(self, timeout_s: float | None = None) -> bool:
-        """False if a sweep did not end in time: it works in chunks, so it harms nothing."""
+        """Stops the thread; False if a sweep did not end in time. It works in chunks, so ending it
+        is harmless.
+        """
         self._stopping = True
         self._wake.set()
         if self._thread is not None:
@@ -129,6 +130,6 @@ class NodeUpkeep:
         except HoldfastError as error:
             log.warning("%s of %s failed: %s", doing, self._node.home, error.message)
         except Exception:
-            # A fault of ours, or a disk that answers as none should: the next time may be better,
-            # and without us nobody would see the disk fill up.
+            # A fault of ours, or of the disk: the next time may be better, and without this thread
+            # nothing would notice that the disk fills up.
             log.exception("%s of %s failed", doing, self._node.home)

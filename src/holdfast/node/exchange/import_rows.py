@@ -1,22 +1,24 @@
-"""Rows of an export, written here anew.
+"""Importing an export: its rows as new writes, or its log as it is.
 
-Each live row becomes a local write of this peer, with one tick of the clock per row; owners of
-memory, vectors and files stay who they were. An imported value is the newest from then on, whatever
-stood there before; the log and, where it fits, the conflict ledger keep that.
+`import_` writes each live row as this peer, with one tick of the clock per row; owners of memory,
+vectors and files stay the same. An imported value is the newest from then on; the log and, where it
+applies, the conflict ledger keep the value before. What was deleted there is not deleted here.
 
-Two kinds of row are made once only, however often and from however many exports they come: tasks
-and facts. Where the original is here, or an earlier import has brought it, it is left as it is. An
-imported task gets an id derived from the original's, since the original envelope may still arrive.
+Tasks and facts are written only once, from however many exports they come: where the original is
+here, or an earlier import wrote it, it stays as it is. An imported task gets an id that is derived
+from the original's, because the original envelope may still arrive.
 
-**Tasks** come as far as the rules allow: nobody can claim, release or complete in another's name.
-Titles, descriptions and ends are carried over by new turns of this peer; a claim only if this peer
-held it, otherwise the task is open here. Who created, held and ended it, and when, stays in the
-file.
+**Tasks** come as far as the rules allow: no peer can claim, release or complete in another's name.
+New turns of this peer carry over titles, descriptions and ends; a claim only if this peer held it,
+otherwise the task is open here. Who created, held and ended it, and when, stays in the file.
 
-**Chunks.** The whole file is checked before the first write. Then a few hundred rows go in one
-transaction together with the number of the last line, so that an import that was interrupted goes
-on where it stopped and doubles nothing. A bad line fails with its number and nothing of its chunk
-is applied, unless bad lines are to be skipped and reported.
+**Chunks.** The whole file is checked before the first write. Then a few hundred rows are written in
+one transaction together with the number of the last line, so that an interrupted import goes on
+where it stopped and writes nothing twice. A bad line raises with its number and nothing of its
+chunk is written, unless the caller wants bad lines to be skipped and reported.
+
+`import_log` takes the envelopes as they are, with the stamps of their origins, through the intake
+that all envelopes from outside pass. So two homes can exchange their logs by file.
 """
 
 from __future__ import annotations
@@ -70,9 +72,9 @@ from holdfast.storage.files.home import HomePaths
 from holdfast.storage.ports import Transaction
 
 Progress = Callable[[int, int], None]
-"""Told how many lines are done, of how many."""
+"""Called with the number of lines that are done, and with how many there are."""
 Step = Callable[[Transaction], str]
-"""Writes one row; returns under which name it is to be counted."""
+"""Writes one row; returns the name under which it is counted."""
 
 HERE: Final = "already_here"
 NO_CONTENT: Final = "without_content"
@@ -99,11 +101,11 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
     bad: tuple[BadLine, ...] = ()
     resumed_after: int = 0
-    """The line after which an interrupted import was taken up again; 0 for none."""
+    """The line after which an interrupted import went on; 0 if it was not interrupted."""
 
 
 class ImportedLog(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the envelopes of an exported log, by outcome."""
+    """The envelopes of an exported log by outcome of their intake, and the refused ones."""
 
     counts: dict[str, int]
     refused: tuple[BadLine, ...] = ()
@@ -117,7 +119,7 @@ def import_(
     skip_bad: bool = False,
     progress: Progress | None = None,
 ) -> ImportReport:
-    """Writes the rows of an export here. `mesh_map` renames meshes; those that lack are created."""
+    """Writes the rows of an export here. `mesh_map` renames meshes; missing meshes are created."""
     checked = _checked(source)
     renamed = {old: check_mesh(new) for old, new in (mesh_map or {}).items()}
     with backup_lock.holding(HomePaths(node.home)):
@@ -125,7 +127,7 @@ def import_(
 
 
 def import_log(node: Node, source: BinaryIO, *, progress: Progress | None = None) -> ImportedLog:
-    """Takes in the envelopes of an export as they are; meshes that lack are created."""
+    """Takes in the envelopes of an export as they are; missing meshes are created."""
     checked = _checked(source)
     counts: dict[str, int] = {}
     refused: list[BadLine] = []
@@ -157,7 +159,7 @@ def import_log(node: Node, source: BinaryIO, *, progress: Progress | None = None
 
 
 class _Import:
-    """One import on its way."""
+    """One import in progress."""
 
     def __init__(
         self, engine: NodeEngine, checked: Checked, mesh_map: dict[str, str], skip_bad: bool
@@ -166,10 +168,10 @@ class _Import:
         self._mesh_map = mesh_map
         self._job = f"import:{checked.digest}"
         self._line = 0
-        """The last line whose row is in."""
+        """The last line whose row is written."""
         self._counts: dict[str, int] = {}
         self._passed: dict[str, int] = {}
-        """Lines since then that write nothing."""
+        """Lines since then that write nothing, by the name under which they are counted."""
         self._bad: list[BadLine] = []
 
     def run(self, source: BinaryIO, progress: Progress | None) -> ImportReport:
@@ -210,7 +212,7 @@ class _Import:
     # --- one chunk ---------------------------------------------------------------------------
 
     def _write(self, chunk: list[tuple[int, Step]], *, last: bool = False) -> None:
-        """A row that the store refuses is taken out of its chunk if it may be skipped."""
+        """Writes a chunk; a row that the store refuses is left out if bad lines may be skipped."""
         while True:
             counts = dict(self._counts)
             for name, count in self._passed.items():
@@ -258,7 +260,7 @@ class _Import:
     # --- one line ----------------------------------------------------------------------------
 
     def _read(self, number: int, raw: bytes, lines: NumberedLines) -> Step | None:
-        """Checks a line and prepares its write; what needs no transaction is done at once."""
+        """Checks a line and returns its write; None for a line that needs no transaction."""
         line = decode_line(raw)
         if isinstance(line, BlobLine):
             _put_blob(self._engine, number, line, lines)
@@ -281,9 +283,7 @@ class _Import:
         if isinstance(line, FileLine):
             return self._file(line)
         if isinstance(line, TaskLine):
-            return partial(
-                _put_task, self._engine, self._mesh(line.mesh), line, _task_id(line.task)
-            )
+            return partial(_put_task, self._engine, self._mesh(line.mesh), line)
         if isinstance(line, FactLine):
             return self._fact(line)
         self._pass(NOT_IMPORTED)
@@ -326,10 +326,11 @@ class _Import:
     def _file(self, line: FileLine) -> Step:
         owner = check_peer(line.owner)
         content = line.content
-        if content is not None:
-            found = sha256(content).hexdigest()
-            if found != line.sha256 or len(content) != line.size:
-                raise BadValue(f"the content of {line.path!r} is not what its hash says")
+        if content is not None and (sha256(content).hexdigest(), len(content)) != (
+            line.sha256,
+            line.size,
+        ):
+            raise BadValue(f"the content of {line.path!r} is not what its hash says")
         if (line.size < limits.INLINE_BYTES_MAX) != (content is not None):
             raise BadValue(f"the content of {line.path!r} does not fit its size")
         ctx, mesh = self._engine.ctx, self._mesh(line.mesh)
@@ -393,15 +394,13 @@ def _ensure_mesh(tx: Transaction, *, engine: NodeEngine, line: MeshLine) -> str:
     return "mesh"
 
 
-def _put_task(
-    engine: NodeEngine, mesh: str, line: TaskLine, original: bytes, tx: Transaction
-) -> str:
-    """The task under an id of ours, moved towards the status that it had there."""
+def _put_task(engine: NodeEngine, mesh: str, line: TaskLine, tx: Transaction) -> str:
+    """Creates the task under an id of this peer, and moves it towards the status that it had."""
     there = tx.task_get(mesh, line.task)
     if there is not None and there.known:
         return HERE
     status = operations.check_status(line.status)
-    id = _derived(engine.ctx.peer, mesh, original)
+    id = _derived(engine.ctx.peer, mesh, parse_id(line.task))
     created = operations.task_create(engine.ctx, mesh, line.title, line.description, id)(tx)
     for verb in _turns(status, line.claimed_by == engine.ctx.peer):
         row = operations.require_task(tx, mesh, id)
@@ -427,12 +426,8 @@ def _still_possible(status: TaskStatus, ours: bool, verb: str) -> bool:
     return status in (TaskStatus.OPEN, TaskStatus.CLAIMED)
 
 
-def _task_id(task: str) -> bytes:
-    return parse_id(task)
-
-
 def _derived(peer: str, mesh: str, original: bytes) -> str:
-    """The same original gives the same id here, and another one at any other peer."""
+    """An id that is the same for the same original here, and another one at any other peer."""
     seed = b"\0".join((b"holdfast import", peer.encode(), mesh.encode(), original))
     return id_text(uuid7(id_time_ms(original), sha256(seed).digest()[:10]))
 
@@ -454,7 +449,7 @@ def _put_blob(engine: NodeEngine, number: int, first: BlobLine, lines: NumberedL
     _sha(first.sha256)
     put = engine.blobs.put(io.BufferedReader(_Parts(first, lines)))
     if put.sha256 != first.sha256:
-        # It is nobody's content then; the sweep removes it.
+        # No row names this content; a sweep removes it.
         raise BadValue(f"the content from line {number} on does not hash to {first.sha256}")
 
 
@@ -511,7 +506,7 @@ def _decoded(number: int, raw: bytes) -> AnyLine:
 
 
 def _at_line(number: int, error: HoldfastError) -> HoldfastError:
-    """The same error, saying where."""
+    """The same error with the number of the line in its message."""
     return type(error)(f"line {number}: {error.message}", hint=error.hint)
 
 

@@ -1,8 +1,8 @@
-"""Work on a home that nobody may have open: restoring, repairing, going back a schema version.
+"""Work on a home that no other process may have open: restore, repair, going back a schema version.
 
-Nobody is locked out, because SQLite's locks end where files are renamed. Instead the worker looks
-who is there, puts up its own sign, and looks again right before the step that cannot be shared; a
-process that came between finds the old database closed to it or the new one complete.
+There is no lock, because SQLite's locks end where files are renamed. Instead the worker looks which
+processes have the home open, registers itself, and looks again right before the step that must be
+alone; a process that came between finds the old database closed to it or the new one complete.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.storage.files.presence import Presence
 
 @contextmanager
 def exclusive(paths: HomePaths, doing: str) -> Iterator[Callable[[], None]]:
-    """Gives a function that raises StoreBusy if somebody else has the home open by now.
+    """Yields a function that raises StoreBusy if another process has the home open by now.
 
     A process that is killed within the block counts as an unclean end: the next opening checks the
     database.
@@ -45,7 +45,7 @@ def _refuse(paths: HomePaths, doing: str, ours: Presence | None) -> None:
 
 
 def _open_here(paths: HomePaths, ours: Presence | None) -> bool:
-    """Whether this process has the home open as a node, besides our own sign."""
+    """Whether this process has the home open as a node, besides our own registration."""
     try:
         names = set(os.listdir(paths.processes))
     except FileNotFoundError:

@@ -42,18 +42,18 @@ log = logging.getLogger("holdfast")
 
 
 class LogMark(msgspec.Struct, frozen=True):
-    """How far the log had got, kept beside the database: a database that shows less has gone back
+    """How far the log was, in a file beside the database: a database that shows less has gone back
     in time.
     """
 
     epoch: int
     offset: int
     volatile: bool = False
-    """Somebody writes with `normal` sync: a power cut may take back what readers have seen."""
+    """A process writes with `normal` sync: a power cut may undo what readers have seen."""
 
 
 class Opened:
-    """A home that is open: its core, and what closing needs."""
+    """A home that is open: its engine, and what closing needs."""
 
     def __init__(
         self, paths: HomePaths, store: SqliteStore, engine: NodeEngine, presence: Presence
@@ -64,7 +64,7 @@ class Opened:
         self._closed = False
 
     def close(self) -> None:
-        """Drains, sweeps blobs if time permits, checkpoints, closes: ten seconds at most."""
+        """Waits for writes, sweeps blobs if time permits, and closes: in ten seconds at most."""
         if self._closed:
             return
         self._closed = True
@@ -74,7 +74,7 @@ class Opened:
             self._last_sweep()
             self._mark()
         except HoldfastError as error:
-            # Closing must not fail because the disk does; what is lost here is only tidiness.
+            # Closing must not fail because the disk does; no data is lost here.
             log.warning("closing %s: %s", self.paths.root, error.message)
             clean = False
         finally:
@@ -87,7 +87,7 @@ class Opened:
                 self._go(clean)
 
     def _go(self, clean: bool) -> None:
-        """Takes our sign from the door; after a bad end it stays, so that the next start checks."""
+        """Removes our registration; after a bad end it stays, so that the next start checks."""
         if not clean:
             self._presence.vanish()
             return
@@ -97,8 +97,8 @@ class Opened:
             log.warning("closing %s: %s", self.paths.root, error.message)
 
     def abandon(self) -> None:
-        """Leaves everything as it is, as a killed process does. For simulations, whose disk has
-        died before this is called.
+        """Leaves everything as a killed process does. For simulations, whose disk has failed before
+        this is called.
         """
         self._closed = True
         self._presence.vanish()
@@ -109,14 +109,14 @@ class Opened:
             return
         patience_s = limits.SHUTDOWN_SWEEP_MS_MAX / 1000
         with self.store.writer.between_groups(patience_s) as quiet:
-            pass  # a write that hangs: behind it the sweep would wait without end
+            pass  # if a write hangs, the sweep would wait behind it without end
         if quiet:
             collect_blobs(self.engine, deadline_s=monotonic() + patience_s)
 
     def _mark(self) -> None:
         mark = self.engine.read("log.head", _position)
         if _names(self.paths, self._presence):
-            known = _read_mark(self.paths)  # others go on, perhaps with normal sync
+            known = read_mark(self.paths)  # other processes go on, perhaps with normal sync
             mark = LogMark(mark.epoch, mark.offset, known is not None and known.volatile)
         _write_mark(self.paths, mark)
         self.engine.metrics.save(self.paths.metrics, self.engine.ctx.now_ms(), self.open_ms)
@@ -133,7 +133,9 @@ def open_home(
     nudges: bool = True,
     environ: Mapping[str, str] = os.environ,
 ) -> Opened:
-    """Opens a home, creating it first if asked to. `nudges`: its daemon is told of every commit."""
+    """Opens a home, and creates it first with `create`. With `nudges` every commit of this process
+    wakes the home's daemon.
+    """
     begun = perf_counter()
     mode = sync_mode(sync, environ.get("HOLDFAST_STORE_SYNC"))
     root = homes.resolve_home(home, environ)
@@ -146,7 +148,7 @@ def open_home(
     try:
         if left_log:
             rewrite_wal(paths.database, paths.wal, vfs=vfs)
-        if (crashed or left_log) and paths.database.exists():  # else a creation was cut short
+        if (crashed or left_log) and paths.database.exists():  # else a creation was interrupted
             _check_after_crash(paths, vfs)
         unclean = bool(crashed) or left_log
         opened = _open_store(paths, peer, mode, source or SystemClock(), vfs, presence, unclean)
@@ -200,7 +202,7 @@ def _find(root: Path, peer: str | None, create: bool) -> HomePaths:
         return homes.create_home(root, check_peer(peer))
     except AlreadyExists:
         with suppress(NoHome):
-            return homes.require_home(root)  # another process was faster: it is there, as asked
+            return homes.require_home(root)  # another process created it first
         raise
 
 
@@ -229,9 +231,9 @@ def _open_store(
 
 
 def _make_database(paths: HomePaths) -> None:
-    """SQLite gives its WAL and shared memory the mode of the database, so it must be right.
+    """Creates the database file with its mode, which SQLite copies to WAL and shared memory.
 
-    Only one that is not there: closing a database that SQLite has open here would drop its locks.
+    Never opens one that is there: closing a file that SQLite has open here would drop its locks.
     """
     with disk_errors(f"create {paths.database}"), suppress(FileExistsError):
         os.close(os.open(paths.database, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -240,7 +242,7 @@ def _make_database(paths: HomePaths) -> None:
 def _identify(
     tx: Transaction, paths: HomePaths, peer: str | None, unclean: bool
 ) -> tuple[str, LogMark]:
-    """The home's peer, fixed when it was made, and where its log stands."""
+    """The home's peer, fixed when it was created, and how far its log is."""
     name = tx.peer_name()
     if name is None:
         if peer is None:
@@ -253,7 +255,7 @@ def _identify(
             hint="leave the peer out, or choose another home",
         )
     found = _position(tx)
-    known = _read_mark(paths)
+    known = read_mark(paths)
     back = known is not None and (found.epoch, found.offset) < (known.epoch, known.offset)
     if known is not None and (back or (unclean and known.volatile)):
         log.warning(
@@ -267,10 +269,10 @@ def _identify(
         )
         tx.set_epoch(known.epoch + 1)
         for mesh in tx.mesh_list():
-            # Stamps of the lost time are out in the world: ours must not repeat them.
+            # Other nodes have stamps of the lost time: this node must not give them again.
             tx.tick_merged(mesh.slug, mesh.lamport + limits.RESTORE_LAMPORT_SKIP)
         found = LogMark(known.epoch + 1, found.offset)
-        # Not at the end only: a second bad end must not count on in this epoch once more.
+        # Not only at closing: after a second bad end the log must not count on in this epoch again.
         _write_mark(paths, found)
     return name, found
 
@@ -279,18 +281,19 @@ def _position(tx: Reader) -> LogMark:
     return LogMark(tx.epoch(), tx.log_bounds()[1])
 
 
-def _read_mark(paths: HomePaths) -> LogMark | None:
+def read_mark(paths: HomePaths) -> LogMark | None:
+    """How far the log is known to have been, from the file that outlives the database."""
     try:
         return msgspec.json.decode(paths.mark.read_bytes(), type=LogMark)
     except FileNotFoundError:
         return None
     except msgspec.DecodeError:
-        log.warning("%s cannot be read and is written anew", paths.mark)
+        log.warning("%s cannot be read", paths.mark)
         return None
 
 
 def _write_mark(paths: HomePaths, mark: LogMark) -> None:
-    if _read_mark(paths) != mark:
+    if read_mark(paths) != mark:
         durable_replace(paths.mark, msgspec.json.encode(mark))
 
 

@@ -1,5 +1,12 @@
-"""What a node answers over HTTP: a frame that every call passes, and one module per kind of call.
+"""What a node answers over HTTP: one module per kind of call.
 
-A module that serves calls has `routes() -> list[Route]`. It decides nothing about the log: it
-reads what was asked for, calls the library, and writes the answer.
+A module has `routes`, to which decorators add its calls; `app` puts them into one list. A
+handler reads the request, calls the library or another room, and returns the answer. It decides
+nothing about the log. `context` has what handlers may reach (`NodeApi`) and who makes a call.
+`append`, `changes` and `many` are for writes that come many in one request; `facts`, `ranges`,
+`consumers` and `events` for reading the log; `send`, `inbox` and `outbox` for messages; `status`,
+`health`, `metrics` and `digests` for those who watch the node; `links`, `brokers` and `objects` for
+the rest.
+
+Routes, limits, errors, streaming and OpenAPI come from `service.http`, which the broker uses too.
 """

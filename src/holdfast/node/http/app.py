@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.node.http import (
+    append,
     brokers,
     changes,
     consumers,
@@ -24,7 +25,7 @@ from holdfast.service.http.route import Route
 
 _MODULES = (
     *(send, inbox, outbox, brokers),
-    *(facts, changes, ranges, consumers, objects, digests),
+    *(append, facts, changes, ranges, consumers, objects, digests),
     *(status, events, links, hello, health, metrics, openapi, docs_page),
 )
 

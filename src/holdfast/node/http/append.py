@@ -1,8 +1,8 @@
 """Appending facts over HTTP: one, or many in one request.
 
 The answer says that they are on the disk. The facts of one request share commits with each other
-and with whoever else writes at that moment. Each stands for itself: one that is refused does not
-hold up the others, and each has its own place in the answer.
+and with other writes of that moment. Each is accepted or refused by itself, and has its own place
+in the answer.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from holdfast.rules.errors import (
     UnknownMesh,
     UnknownObject,
 )
+from holdfast.rules.structs import copy_to
 from holdfast.service.http.errors import failure
-from holdfast.service.http.route import Param, Route
+from holdfast.service.http.route import Param, Routes
 from holdfast.service.http.strict_json import INLINE_BYTES, check_shape, content_type, strict_json
 
 T = TypeVar("T")
@@ -53,13 +54,13 @@ class NewFact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class NewFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Facts to append, each for itself: one that is refused does not hold up the others."""
+    """Facts to append. Each is accepted or refused by itself."""
 
     facts: list[Any]
 
 
 class Appended(msgspec.Struct, frozen=True, kw_only=True):
-    """A fact that is in the log, on the disk."""
+    """A fact that is in the log and on the disk."""
 
     id: str
     epoch: int
@@ -67,11 +68,11 @@ class Appended(msgspec.Struct, frozen=True, kw_only=True):
     lamport: int
     origin: str
     duplicate: bool
-    """It was there already, with the same content: this is its place."""
+    """An earlier call appended it with this id and content: this is its place."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of one fact of many: where it is, or why it was refused."""
+    """The result for one fact of many: where it is, or why it was refused."""
 
     status: int
     fact: Appended | None = None
@@ -84,27 +85,24 @@ class Results(msgspec.Struct, frozen=True):
     results: list[Result]
 
 
-def routes() -> list[Route]:
-    return [
-        Route(
-            "POST",
-            "/v1/facts/append",
-            _append,
-            'Append a fact, or many as {"facts": […]} or NDJSON: on the disk when this answers. '
-            "A fact that was there already is answered as a new one, with 200.",
-            request=NewFact,
-            answers={201: Appended, 200: Results},
-            params=(Param("idempotency-key", "The id of a single fact.", where="header"),),
-            errors=(IdReused, UnknownMesh, UnknownObject, DiskFull),
-            example="""-d '{"mesh":"team","subject":"s/1","predicate":"is","object":42}'""",
-            local_only=True,
-        )
-    ]
+routes = Routes()
 
 
+@routes.post(
+    "/v1/facts/append",
+    request=NewFact,
+    answers={201: Appended, 200: Results},
+    params=(Param("idempotency-key", "The id of a single fact.", where="header"),),
+    errors=(IdReused, UnknownMesh, UnknownObject, DiskFull),
+    example="""-d '{"mesh":"team","subject":"s/1","predicate":"is","object":42}'""",
+    local_only=True,
+)
 async def _append(call: NodeRequest) -> Response:
+    """Append a fact, or many as {"facts": […]} or NDJSON: on the disk when this answers. A fact
+    that was there already is answered as a new one, with 200.
+    """
     raw = await call.body()
-    key = call.headers.get("idempotency-key")
+    key = call.idempotency_key()
     lines = content_type(call) == NDJSON
     if lines or len(raw) > INLINE_BYTES:
         prepared = await call.api.run(_prepare, call.api, raw, key, lines)
@@ -112,13 +110,13 @@ async def _append(call: NodeRequest) -> Response:
         prepared = _prepare(call.api, raw, key, lines)
     if isinstance(prepared, Change):
         receipt = await call.api.writer.write("fact.append", prepared)
-        return call.answer(_told(call.api, receipt), 200 if receipt.duplicate else 201)
+        return call.answer(_appended(call.api, receipt), 200 if receipt.duplicate else 201)
     outcomes = await write_all(call.api.writer, prepared)
-    return call.answer(Results([_result(call.api, one) for one in outcomes]))
+    return call.answer(Results([_result(call.api, outcome) for outcome in outcomes]))
 
 
 def _prepare(api: NodeApi, raw: bytes, key: str | None, lines: bool) -> Change | list[Prepared]:
-    """One fact by itself, or many, each checked and encoded or with what is wrong with it."""
+    """The change of a single fact, or a list with the change or the error of each fact."""
     only_mesh = cache(partial(_only_mesh, api))  # looked up once, and only if a fact needs it
     change = partial(_change, api.engine.ctx, only_mesh)
     if lines:
@@ -140,7 +138,7 @@ def _each(
             "an Idempotency-Key names one fact, and this brings many",
             hint="give each of them its own id",
         )
-    return each(given, lambda one: change(read(one), None), "facts")
+    return each(given, lambda item: change(read(item), None), "facts")
 
 
 def _change(
@@ -152,7 +150,7 @@ def _change(
         fact.subject,
         fact.predicate,
         fact.object,
-        fact.id if key is None else key.strip('" '),
+        fact.id if key is None else key,
         fact.meta,
         fact.objects,
     )
@@ -168,21 +166,14 @@ def _only_mesh(api: NodeApi) -> str:
     return meshes[0].slug
 
 
-def _result(api: NodeApi, one: Receipt | HoldfastError) -> Result:
-    if isinstance(one, HoldfastError):
-        return Result(status=one.http_status, error=failure(one).error)
-    return Result(status=200 if one.duplicate else 201, fact=_told(api, one))
+def _result(api: NodeApi, outcome: Receipt | HoldfastError) -> Result:
+    if isinstance(outcome, HoldfastError):
+        return Result(status=outcome.http_status, error=failure(outcome).error)
+    return Result(status=200 if outcome.duplicate else 201, fact=_appended(api, outcome))
 
 
-def _told(api: NodeApi, receipt: Receipt) -> Appended:
-    return Appended(
-        id=receipt.id,
-        epoch=api.engine.ctx.epoch,
-        offset=receipt.offset,
-        lamport=receipt.lamport,
-        origin=receipt.peer,
-        duplicate=receipt.duplicate,
-    )
+def _appended(api: NodeApi, receipt: Receipt) -> Appended:
+    return copy_to(Appended, receipt, epoch=api.engine.ctx.epoch, origin=receipt.peer)
 
 
 def _of_value(value: Any) -> NewFact:

@@ -1,7 +1,7 @@
 """Writing into any family over HTTP, many changes in one request.
 
-The answer says that they are on the disk. Each brings its own id: whoever did not hear the answer
-sends the same again, and what was written is answered with its first place.
+The answer says that they are on the disk. Each brings its own id: a client that missed the answer
+sends the same again, and gets the places of what was written.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from holdfast.rules.errors import (
     UnknownTask,
 )
 from holdfast.service.http.errors import failure
-from holdfast.service.http.route import Route
+from holdfast.service.http.route import Routes
 from holdfast.service.http.strict_json import INLINE_BYTES, check_shape, content_type, strict_json
 
 
 class NewChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Changes to write, each for itself: one that is refused does not hold up the others."""
+    """Changes to write. Each is accepted or refused by itself."""
 
     changes: list[ChangeDocument]
 
 
 class ChangeWritten(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of one change: where it is in the log, or why it was refused."""
+    """The result for one change: where it is in the log, or why it was refused."""
 
     status: int
     id: str | None = None
     offset: int | None = None
     lamport: int | None = None
-    """None of a change that the log has forgotten by now, but not its id."""
+    """None for a change that the log no longer holds, but whose id the node still knows."""
     duplicate: bool | None = None
-    """It was there already, with the same content: this is its place."""
+    """An earlier call wrote it with this id and content: this is its place."""
     error: ErrorDetail | None = None
 
 
@@ -67,30 +67,22 @@ class ChangesWritten(msgspec.Struct, frozen=True):
     results: list[ChangeWritten]
 
 
-def routes() -> list[Route]:
-    return [
-        Route(
-            "POST",
-            "/v1/changes",
-            _changes,
-            'Write into any family, many changes as {"changes": […]} or NDJSON: on the disk when '
-            "this answers. Each is refused for itself, by what is listed below or in its own "
-            "result.",
-            request=NewChanges,
-            answers={200: ChangesWritten},
-            errors=(
-                *(IdReused, UnknownMesh, UnknownKey, UnknownTask, TaskTaken, TaskEnded, DiskFull),
-            ),
-            example=(
-                """-d '{"changes":[{"op":"state.set","mesh":"team","entity":"k","value":42,"""
-                """"id":"0197f2a0-0000-7000-8000-000000000001"}]}'"""
-            ),
-            local_only=True,
-        )
-    ]
+routes = Routes()
 
 
+@routes.post(
+    "/v1/changes",
+    request=NewChanges,
+    answers={200: ChangesWritten},
+    errors=(*(IdReused, UnknownMesh, UnknownKey, UnknownTask, TaskTaken, TaskEnded, DiskFull),),
+    example="""-d '{"changes":[{"op":"state.set","mesh":"team","entity":"k","value":42,"""
+    """"id":"0197f2a0-0000-7000-8000-000000000001"}]}'""",
+    local_only=True,
+)
 async def _changes(call: NodeRequest) -> Response:
+    """Write into any family, many changes as {"changes": […]} or NDJSON: on the disk when this
+    answers. Each is refused for itself, by what is listed below or in its own result.
+    """
     raw = await call.body()
     lines = content_type(call) == NDJSON
     if lines or len(raw) > INLINE_BYTES:
@@ -98,11 +90,11 @@ async def _changes(call: NodeRequest) -> Response:
     else:
         prepared = _prepared(call.api, raw, lines)
     outcomes = await write_all(call.api.writer, prepared)
-    return call.answer(ChangesWritten([_told(one) for one in outcomes]))
+    return call.answer(ChangesWritten([_written(outcome) for outcome in outcomes]))
 
 
 class _Listed(msgspec.Struct, forbid_unknown_fields=True):
-    """The request before each change in it is looked at."""
+    """The request, before each change in it is checked."""
 
     changes: list[Any]
 
@@ -125,13 +117,13 @@ def _of_line(ctx: NodeContext, line: bytes) -> PreparedChange:
     return _of_value(ctx, strict_json(line))
 
 
-def _told(one: Receipt | HoldfastError) -> ChangeWritten:
-    if isinstance(one, HoldfastError):
-        return ChangeWritten(status=one.http_status, error=failure(one).error)
+def _written(outcome: Receipt | HoldfastError) -> ChangeWritten:
+    if isinstance(outcome, HoldfastError):
+        return ChangeWritten(status=outcome.http_status, error=failure(outcome).error)
     return ChangeWritten(
-        status=200 if one.duplicate else 201,
-        id=one.id,
-        offset=one.offset,
-        lamport=one.lamport or None,
-        duplicate=one.duplicate,
+        status=200 if outcome.duplicate else 201,
+        id=outcome.id,
+        offset=outcome.offset,
+        lamport=outcome.lamport or None,
+        duplicate=outcome.duplicate,
     )

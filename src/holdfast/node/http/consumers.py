@@ -1,6 +1,6 @@
-"""Consumers over HTTP: who reads the log, how far, and who is not waited for any more.
+"""Consumers over HTTP: listing, registering and retiring readers of the log.
 
-A zone or a token sees and retires only consumers that bear its name. This node's own user sees all.
+A zone or a token sees and retires only consumers that have its name. This node's own user sees all.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from holdfast.rules.errors import (
 from holdfast.rules.filters import Filter
 from holdfast.rules.rows import ConsumerRow
 from holdfast.service.caller import Caller
-from holdfast.service.http.route import Route
+from holdfast.service.http.route import Routes
 from holdfast.service.http.strict_json import json_body
 from holdfast.storage.ports import Reader
 
 
 class _Narrowing(Filter, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A filter from outside. Every field narrows, so one that is not known is refused: to ignore
-    it would give more than was meant.
+    """A filter from outside. An unknown field is refused: every field narrows, so ignoring one
+    would send more than the caller asked for.
     """
 
 
@@ -44,37 +44,13 @@ class ConsumerList(msgspec.Struct, frozen=True):
     consumers: list[Consumer]
 
 
-def routes() -> list[Route]:
-    return [
-        Route(
-            "GET",
-            "/v1/consumers",
-            _list,
-            "Who reads the log, and how far they are.",
-            answers={200: ConsumerList},
-        ),
-        Route(
-            "POST",
-            "/v1/consumers",
-            _register,
-            "Register a reader, or find it as it is. Nothing that it has not confirmed is removed.",
-            request=Registration,
-            answers={200: Consumer},
-            errors=(NotGranted, OverLimit, PastEnd, Truncated, UnknownMesh),
-            example="""-d '{"consumer":"reader","from":"start"}'""",
-        ),
-        Route(
-            "DELETE",
-            "/v1/consumers/{name:path}",
-            _retire,
-            "Forget a reader: the log no longer waits for it.",
-            answers={204: None},
-            errors=(NotGranted, UnknownConsumer),
-        ),
-    ]
+routes = Routes()
 
 
+@routes.get("/v1/consumers", answers={200: ConsumerList})
 async def _list(call: NodeRequest) -> Response:
+    """Who reads the log, and how far they are."""
+
     def read(tx: Reader) -> list[Consumer]:
         head = tx.log_bounds()[1]
         return [Consumer.of(row, head) for row in tx.consumer_list() if _is_own(call.caller, row)]
@@ -83,7 +59,15 @@ async def _list(call: NodeRequest) -> Response:
     return call.answer(ConsumerList(await call.api.run(engine.read, "consumer.list", read)))
 
 
+@routes.post(
+    "/v1/consumers",
+    request=Registration,
+    answers={200: Consumer},
+    errors=(NotGranted, OverLimit, PastEnd, Truncated, UnknownMesh),
+    example="""-d '{"consumer":"reader","from":"start"}'""",
+)
 async def _register(call: NodeRequest) -> Response:
+    """Register a reader, or find it as it is. Nothing that it has not confirmed is removed."""
     given = msgspec.structs.asdict(await json_body(call, _Asked))
     given["filter"] = Filter(**msgspec.structs.asdict(given["filter"]))
     registration = Registration(**given)
@@ -91,7 +75,11 @@ async def _register(call: NodeRequest) -> Response:
     return call.answer(await api.run(serve.register, api.engine, call.caller, registration))
 
 
+@routes.delete(
+    "/v1/consumers/{name:path}", answers={204: None}, errors=(NotGranted, UnknownConsumer)
+)
 async def _retire(call: NodeRequest) -> Response:
+    """Forget a reader: the log no longer waits for it."""
     api = call.api
     await api.run(serve.retire, api.engine, call.caller, call.path["name"])
     return Response(status_code=204)

@@ -1,9 +1,9 @@
 """What the handlers of a node's API may use, and who makes a call.
 
-Who makes a call depends on the listener. A caller that can open the Unix socket is this node's own
-user. Any user of the machine can connect to the TCP port on loopback, so a token is required there.
-On the TLS port, for other machines, a zone shows the token of its session, and a person a token
-that may read.
+The listener decides how a caller proves who it is. Only this node's own user can open the Unix
+socket. On loopback any user of the machine could connect, so a call needs a token. From other
+machines, over TLS, a zone brings the session that its hello gave it, and a person a token that may
+read.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class NodeApi:
     """Seconds since 1970."""
     routes: list[Route] = field(default_factory=list)
     pages: dict[str, bytes] = field(default_factory=dict)
-    """Documents that are made once, from the routes. Anybody may get them: they are cheap."""
+    """The public pages that are made once from the declarations, so that a call costs nothing."""
     certificate: bytes = b""
-    """The digest of the certificate of the TLS listener; empty if there is none."""
+    """The digest of the TLS listener's certificate; empty without such a listener."""
 
     @property
     def title(self) -> str:
@@ -98,7 +98,7 @@ class NodeApi:
         return self.node._engine
 
     async def run(self, work: Callable[..., T], *args: Any) -> T:
-        """Runs work that may block, in a thread of this daemon."""
+        """Runs work that may block in a thread of this daemon."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.threads, work, *args)
 
@@ -109,23 +109,23 @@ class NodeRequest(Request[NodeApi]):
     __slots__ = ()
 
     async def wait(self, beyond: int, timeout_ms: float) -> bool:
-        """Waits until the log goes beyond an offset. Returns False when the time is up or the node
-        stops first.
+        """True as soon as the log goes beyond an offset; False when time is up or the node is
+        stopping.
         """
         timeout_s = timeout_ms / limits.SECOND_MS
         return await self.wait_for(lambda: self.api.log_watch.wait(beyond, timeout_s))
 
 
 def check_still(call: NodeRequest) -> None:
-    """Ends a long answer with `NotGranted` if the caller has lost a right meanwhile. Rights that it
-    got meanwhile count from its next call on.
+    """For an answer that takes long: raises NotGranted if the caller has lost a grant meanwhile. A
+    new grant counts from the next call on.
     """
     if not identify(call.api, call.scope).may_all_of(call.caller):
         raise NotGranted("what this caller may read has been taken back", hint="ask again")
 
 
 def identify(api: NodeApi, scope: Scope) -> Caller:
-    """Who makes a call, by the listener and the token of the call."""
+    """The caller of a request, from its listener and its token."""
     if is_own(scope):
         return LOCAL
     text = bearer(scope)

@@ -1,4 +1,4 @@
-"""Digests of what this node holds, for whoever compares it with another or with the lake."""
+"""Digests of what this node holds, to compare it with another node or with the lake."""
 
 from __future__ import annotations
 
@@ -11,56 +11,50 @@ from holdfast.node.http.context import NodeRequest, check_still
 from holdfast.node.log import digests
 from holdfast.node.log.digests import BucketRows, Digests
 from holdfast.rules.digests import TABLES, check_table, parse_bucket
-from holdfast.rules.errors import BadInput, NotGranted, TooMany, UnknownMesh
+from holdfast.rules.errors import NotGranted, TooMany, UnknownMesh
 from holdfast.rules.filters import Filter
 from holdfast.service.http.request import is_own
-from holdfast.service.http.route import Param, Route
+from holdfast.service.http.route import Param, Routes
 from holdfast.storage.ports import Reader
 
-
-def routes() -> list[Route]:
-    return [
-        Route(
-            "GET",
-            "/v1/digests",
-            _digests,
-            "Digests of all that this node holds, by mesh, table and bucket, at one place in its "
-            "log. It reads everything once.",
-            answers={200: Digests},
-            params=(Param("mesh", "Only of this mesh; may be repeated."),),
-            errors=(NotGranted, UnknownMesh, TooMany),
-        ),
-        Route(
-            "GET",
-            "/v1/digests/rows",
-            _rows,
-            "The rows of one bucket, each with its digest.",
-            answers={200: BucketRows},
-            params=(
-                Param("mesh", "The mesh.", required=True),
-                Param("table", f"One of {', '.join(TABLES)}.", required=True),
-                Param("bucket", "The bucket, as two hex digits.", required=True),
-            ),
-            errors=(NotGranted, UnknownMesh, TooMany),
-            example="-G -d mesh=team -d table=state -d bucket=a7",
-        ),
-    ]
+routes = Routes()
 
 
+@routes.get(
+    "/v1/digests",
+    answers={200: Digests},
+    params=(Param("mesh", "Only of this mesh; may be repeated."),),
+    errors=(NotGranted, UnknownMesh, TooMany),
+)
 async def _digests(call: NodeRequest) -> Response:
-    asked = call.all("mesh")
-    meshes = call.caller.narrow(Filter(meshes=asked).check()).meshes
+    """Digests of all that this node holds, by mesh, table and bucket, at one place in its log.
+    It reads everything once.
+    """
+    named = call.all("mesh")
+    meshes = call.caller.narrow(Filter(meshes=named).check()).meshes
     peer = call.api.node.peer
 
     def read(tx: Reader) -> Digests:
-        _check_known(tx, asked)
+        _check_known(tx, named)
         return digests.digests(tx, peer, meshes)
 
     return await _answer(call, partial(call.api.engine.read, "digests", read))
 
 
+@routes.get(
+    "/v1/digests/rows",
+    answers={200: BucketRows},
+    params=(
+        Param("mesh", "The mesh.", required=True),
+        Param("table", f"One of {', '.join(TABLES)}.", required=True),
+        Param("bucket", "The bucket, as two hex digits.", required=True),
+    ),
+    errors=(NotGranted, UnknownMesh, TooMany),
+    example="-G -d mesh=team -d table=state -d bucket=a7",
+)
 async def _rows(call: NodeRequest) -> Response:
-    mesh, table, bucket = (_required(call, name) for name in ("mesh", "table", "bucket"))
+    """The rows of one bucket, each with its digest."""
+    mesh, table, bucket = (call.required(name) for name in ("mesh", "table", "bucket"))
     call.caller.narrow(Filter(meshes=(mesh,)).check())
     check_table(table)
     number = parse_bucket(bucket)
@@ -74,19 +68,12 @@ async def _rows(call: NodeRequest) -> Response:
 
 async def _answer(call: NodeRequest, make: partial[Digests] | partial[BucketRows]) -> Response:
     with call.api.gate.inside("digest", own=is_own(call.scope)):
-        said = await call.api.run(make)
+        answer = await call.api.run(make)
     check_still(call)
-    return call.answer(said)
+    return call.answer(answer)
 
 
-def _check_known(tx: Reader, asked: Collection[str]) -> None:
-    for mesh in asked:
+def _check_known(tx: Reader, meshes: Collection[str]) -> None:
+    for mesh in meshes:
         if tx.mesh_get(mesh) is None:
             raise UnknownMesh(f"there is no mesh {mesh!r}")
-
-
-def _required(call: NodeRequest, name: str) -> str:
-    value = call.one(name)
-    if value is None:
-        raise BadInput(f"{name} is missing", hint=f"give it in the address: ?{name}=…")
-    return value

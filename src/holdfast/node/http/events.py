@@ -5,10 +5,11 @@
     data: {"offset":812,"id":"01…","mesh":"team","op":"state.set","entity":"build","origin":"ana"}
 
 A stream of entries keeps no buffer. Each client reads the log at its own pace, from the offset that
-it names, so one that was away finds its place by the last id it saw. `link` and `disk` events tell
-of what stands in no log; they have no id, and whoever was away asks `/v1/links` and `/v1/status`.
+it names, so a client that was away goes on after the last id that it saw. `link` and `disk` events
+report what is in no log; they have no id, and a client that was away asks `/v1/links` and
+`/v1/status`.
 
-A client that does not read is cut off: the frame gives each piece a time to be taken.
+A client that does not read is cut off: `HttpApp` gives each piece a time to be read.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from holdfast.node.http.context import NodeApi, NodeRequest, check_still
-from holdfast.node.log.watch import Notice
 from holdfast.rules import limits
 from holdfast.rules.errors import HoldfastError, PastEnd, Truncated
 from holdfast.rules.filters import Filter
@@ -28,7 +28,7 @@ from holdfast.rules.ids import id_text
 from holdfast.rules.rows import Columns
 from holdfast.service.http.errors import failure
 from holdfast.service.http.request import parse_int
-from holdfast.service.http.route import Param, Route
+from holdfast.service.http.route import Param, Routes
 
 _STREAM: Final = "text/event-stream"
 _HEARTBEAT: Final = b": still here\n\n"
@@ -46,27 +46,23 @@ class EntryEvent(msgspec.Struct, frozen=True):
     origin: str
 
 
-def routes() -> list[Route]:
-    return [
-        Route(
-            "GET",
-            "/v1/events",
-            _events,
-            "What happens, as it happens: entries of the log, links, the disk.",
-            answers={200: _STREAM},
-            params=(
-                Param("from", "Begin at this offset; else with what comes next.", int),
-                Param("mesh", "Only entries of this mesh; may be given several times."),
-                Param("op", "Only entries of this kind, as `state.set`; several times."),
-                Param("Last-Event-ID", "Go on after this offset.", int, where="header"),
-            ),
-            errors=(Truncated, PastEnd),
-            kind="stream",
-        )
-    ]
+routes = Routes()
 
 
+@routes.get(
+    "/v1/events",
+    answers={200: _STREAM},
+    params=(
+        Param("from", "Begin at this offset; else with what comes next.", int),
+        Param("mesh", "Only entries of this mesh; may be given several times."),
+        Param("op", "Only entries of this kind, as `state.set`; several times."),
+        Param("Last-Event-ID", "Go on after this offset.", int, where="header"),
+    ),
+    errors=(Truncated, PastEnd),
+    kind="stream",
+)
 async def _events(call: NodeRequest) -> Response:
+    """What happens, as it happens: entries of the log, links, the disk."""
     filter = call.caller.narrow(Filter(meshes=call.all("mesh"))).check()
     ops = frozenset(call.all("op"))
     last = call.headers.get("last-event-id")
@@ -97,7 +93,7 @@ async def _stream(
     call: NodeRequest, filter: Filter, ops: frozenset[str], start: int
 ) -> AsyncIterator[bytes]:
     api = call.api
-    told = api.log_watch.last_notice
+    sent_upto = api.log_watch.last_notice
     patience_s = limits.HEARTBEAT_MS / limits.SECOND_MS
     yield _RETRY
     while api.phase != "stopping":
@@ -105,19 +101,19 @@ async def _stream(
             check_still(call)
             page = await api.run(_page, api, start, filter)
         except HoldfastError as error:
-            # The answer has begun, so its status cannot say it any more.
+            # The answer has begun, so its status cannot report the error any more.
             yield _event("error", failure(error))
             return
         start = page.upto + 1
-        found = _entries(page, ops)
+        events = _entries(page, ops)
         if call.caller.is_local:
-            news = api.log_watch.news(told)
-            told = news[-1].number if news else told
-            found += b"".join(_news(each) for each in news)
-        if found:
-            yield found
+            notices = api.log_watch.news(sent_upto)
+            sent_upto = notices[-1].number if notices else sent_upto
+            events += b"".join(_event(notice.kind, notice.document) for notice in notices)
+        if events:
+            yield events
         elif page.upto >= api.log_watch.head:
-            after = told if call.caller.is_local else None
+            after = sent_upto if call.caller.is_local else None
             if not await api.log_watch.wait(page.upto, patience_s, after=after):
                 yield _HEARTBEAT
 
@@ -143,11 +139,7 @@ def _entries(page: Columns, ops: frozenset[str]) -> bytes:
     )
 
 
-def _news(news: Notice) -> bytes:
-    return _event(news.kind, news.document)
-
-
 def _event(kind: str, document: Any, *, id: str = "") -> bytes:
     head = f"id: {id}\n" if id else ""
-    # JSON has no line ends of its own, which would end the event.
+    # Encoded JSON has no line ends, which would end the event.
     return f"{head}event: {kind}\ndata: ".encode() + msgspec.json.encode(document) + b"\n\n"

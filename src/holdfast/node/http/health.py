@@ -1,8 +1,8 @@
-"""Whether this node lives, and whether it is ready for work.
+"""Whether this node is alive, and whether it is ready for work.
 
-Alive: the loop turns and the store can be read. A service manager restarts what is not. Ready: it
-has started, is not stopping, and takes writes. A balancer sends nothing to what is not. A full disk
-is no reason to be taken out: reading and confirming are the way back.
+Alive: the loop runs and the store can be read. A service manager restarts a node that is not.
+Ready: it has started, is not stopping, and accepts writes. A load balancer sends nothing to a node
+that is not. A node with a full disk stays ready: reading and confirming make room again.
 """
 
 from __future__ import annotations
@@ -14,46 +14,30 @@ from holdfast.node.http.context import NodeApi, NodeRequest
 from holdfast.protocol.error_body import ErrorDetail
 from holdfast.rules.errors import HoldfastError
 from holdfast.service.http.request import is_own
-from holdfast.service.http.route import Route
+from holdfast.service.http.route import Routes
 
 
 class NodeHealth(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How this node is."""
+    """The health of a node."""
 
     status: str
-    """`ok`, or what keeps it from being so."""
+    """`ok`, or the code of what is wrong."""
     disk: str = ""
     error: ErrorDetail | None = None
 
 
-def routes() -> list[Route]:
-    return [
-        Route(
-            "GET",
-            "/healthz",
-            _alive,
-            "Is this node alive?",
-            answers={200: NodeHealth, 503: NodeHealth},
-            public=True,
-            kind="probe",
-        ),
-        Route(
-            "GET",
-            "/readyz",
-            _ready,
-            "Is it ready for work? Not while it starts or stops, nor after its disk failed.",
-            answers={200: NodeHealth, 503: NodeHealth},
-            public=True,
-            kind="probe",
-        ),
-    ]
+routes = Routes()
 
 
+@routes.get("/healthz", answers={200: NodeHealth, 503: NodeHealth}, public=True, kind="probe")
 async def _alive(call: NodeRequest) -> Response:
+    """Is this node alive?"""
     return _answer(call, _store_trouble(call.api))
 
 
+@routes.get("/readyz", answers={200: NodeHealth, 503: NodeHealth}, public=True, kind="probe")
 async def _ready(call: NodeRequest) -> Response:
+    """Is it ready for work? Not while it starts or stops, nor after its disk failed."""
     api = call.api
     if api.phase != "ready":
         return _answer(call, ErrorDetail("not_ready", f"this node is {api.phase}"))
@@ -76,6 +60,6 @@ def _answer(call: NodeRequest, trouble: ErrorDetail | None) -> Response:
     disk = "" if call.api.disk is None else call.api.disk.last.level
     if trouble is None:
         return call.answer(NodeHealth("ok", disk))
-    # Words may name what lies where on this machine, and from elsewhere anybody may ask.
-    told = trouble if is_own(call.scope) else None
-    return call.answer(NodeHealth(trouble.code, disk, told), 503)
+    # A message may name paths of this machine, and anybody may make this call.
+    shown = trouble if is_own(call.scope) else None
+    return call.answer(NodeHealth(trouble.code, disk, shown), 503)

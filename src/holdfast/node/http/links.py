@@ -1,7 +1,7 @@
-"""The links of this node: how they stand, and the few things that can be done to them at once.
+"""The links of this node: their state, pausing and resuming.
 
-A link is changed in the store, by this API or by a command. `POST /v1/refresh` tells the daemon to
-look at it again.
+A link is changed in the store, by this API or by a command. After `POST /v1/refresh` the daemon
+reads the links from the store again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from holdfast.node.http.context import NodeApi, NodeRequest
 from holdfast.node.links.registry import Links, LinkView
 from holdfast.node.links.status import LinkStatus
 from holdfast.rules.errors import UnknownLink, Unreachable
-from holdfast.service.http.route import Route
+from holdfast.service.http.route import Routes
 from holdfast.service.http.strict_json import json_body
 
 
@@ -27,64 +27,28 @@ class Resume(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a link goes on."""
 
     skip_missing: bool = False
-    """Go on behind what the source no longer holds. Those entries never arrive here."""
+    """Go on behind entries that the source no longer holds; they never arrive here."""
 
 
 class Refreshed(msgspec.Struct, frozen=True):
-    """What the daemon found when it looked again."""
+    """What the daemon found when it read its links again."""
 
     links: int
 
 
-def routes() -> list[Route]:
-    name = "/v1/links/{name}"
-    return [
-        Route("GET", "/v1/links", _list, "How every link stands.", answers={200: LinkList}),
-        Route(
-            "GET",
-            name,
-            _get,
-            "How a link stands.",
-            answers={200: LinkStatus},
-            errors=(UnknownLink,),
-        ),
-        Route(
-            "POST",
-            f"{name}/pause",
-            _pause,
-            "Let a link rest.",
-            answers={200: LinkView},
-            errors=(UnknownLink,),
-            local_only=True,
-        ),
-        Route(
-            "POST",
-            f"{name}/resume",
-            _resume,
-            "Let a link go on, at once.",
-            request=Resume,
-            answers={200: LinkView},
-            errors=(UnknownLink, Unreachable),
-            example="-d '{}'",
-            local_only=True,
-        ),
-        Route(
-            "POST",
-            "/v1/refresh",
-            _refresh,
-            "Look at the stored links and meshes again: somebody has changed them.",
-            answers={200: Refreshed},
-            local_only=True,
-        ),
-    ]
+routes = Routes()
 
 
+@routes.get("/v1/links", answers={200: LinkList})
 async def _list(call: NodeRequest) -> Response:
+    """The state of every link."""
     call.require_trusted()
     return call.answer(LinkList(_status(call.api)))
 
 
+@routes.get("/v1/links/{name}", answers={200: LinkStatus}, errors=(UnknownLink,))
 async def _get(call: NodeRequest) -> Response:
+    """The state of a link."""
     call.require_trusted()
     for found in _status(call.api):
         if found.name == call.path["name"]:
@@ -92,14 +56,27 @@ async def _get(call: NodeRequest) -> Response:
     raise UnknownLink(f"there is no link {call.path['name']!r}")
 
 
+@routes.post(
+    "/v1/links/{name}/pause", answers={200: LinkView}, errors=(UnknownLink,), local_only=True
+)
 async def _pause(call: NodeRequest) -> Response:
+    """Pause a link."""
     links = Links(call.api.engine, call.api.trust)
     view = await call.api.run(links.pause, call.path["name"])
     await call.api.run(_look_again, call.api)
     return call.answer(view)
 
 
+@routes.post(
+    "/v1/links/{name}/resume",
+    request=Resume,
+    answers={200: LinkView},
+    errors=(UnknownLink, Unreachable),
+    example="-d '{}'",
+    local_only=True,
+)
 async def _resume(call: NodeRequest) -> Response:
+    """Resume a link at once."""
     given = await json_body(call, Resume)
     links = Links(call.api.engine, call.api.trust)
 
@@ -111,7 +88,9 @@ async def _resume(call: NodeRequest) -> Response:
     return call.answer(view)
 
 
+@routes.post("/v1/refresh", answers={200: Refreshed}, local_only=True)
 async def _refresh(call: NodeRequest) -> Response:
+    """Read links and meshes from the store again, because another process has changed them."""
     await call.api.run(_look_again, call.api)
     if call.api.sync_manager is not None:
         await call.api.sync_manager.refresh(try_now=True)

@@ -1,6 +1,4 @@
-"""Many things to write in one request, each for itself: one that cannot be read or is refused does
-not hold up the others, and is answered in its own place.
-"""
+"""Many changes in one request: each is accepted or refused by itself, and has its own result."""
 
 from __future__ import annotations
 
@@ -20,15 +18,15 @@ def lines_of(raw: bytes) -> list[bytes]:
 
 
 def each(given: Sequence[T], change: Callable[[T], PreparedChange], what: str) -> list[Prepared]:
-    """Every one of them as a change, or with what is wrong with it."""
+    """The change of each item, or its error."""
     if len(given) > limits.APPEND_FACTS_MAX:
         raise OverLimit(
             f"{len(given)} {what} in one request; the most is {limits.APPEND_FACTS_MAX}"
         )
     prepared: list[Prepared] = []
-    for one in given:
+    for item in given:
         try:
-            prepared.append(change(one))
+            prepared.append(change(item))
         except Refused as error:
             prepared.append(error)
     return prepared

@@ -1,4 +1,4 @@
-"""What waits to be sent and what came, as metrics."""
+"""Metrics of the outbox, the inbox and the message hook."""
 
 from __future__ import annotations
 

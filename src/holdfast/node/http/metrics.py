@@ -1,4 +1,9 @@
-"""What `/metrics` of a daemon says: its log, its consumers, links and brokers, its work."""
+"""`/metrics`: figures for Prometheus, read at each scrape.
+
+Nothing is counted twice: what the store knows is read from it, and the engine and the HTTP
+application have their own counters. So a scrape costs a few reads, and between scrapes nothing is
+done.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +28,23 @@ from holdfast.rules.broker_sync import SyncState
 from holdfast.rules.links import LinkState
 from holdfast.rules.rows import ConsumerRow
 from holdfast.service.http.metrics import (
+    TEXT,
     ServiceCollector,
     calls_answered,
     counters,
     exposition,
     gauge,
     gauges,
-    metrics_route,
 )
-from holdfast.service.http.route import Route
+from holdfast.service.http.route import Routes
 from holdfast.storage.ports import Reader
 
-
-def routes() -> list[Route]:
-    return [metrics_route(_scrape, "Figures for Prometheus.")]
+routes = Routes()
 
 
+@routes.get("/metrics", answers={200: TEXT}, kind="probe")
 async def _scrape(call: NodeRequest) -> Response:
+    """Figures for Prometheus."""
     call.require_trusted()
     return await exposition(call, DaemonMetrics(call.api))
 
@@ -168,7 +173,7 @@ def _links(found: list[LinkStatus]) -> Iterator[Metric]:
     lag = gauge("lag_entries", "Entries of the source that are not here yet")
     cursor = gauge("cursor_offset", "Everything of the source up to here is here")
     attempts = gauge("failures_in_a_row", "Since it last worked")
-    waiting = gauge("quarantined_entries", "Entries that were refused and set aside")
+    waiting = gauge("quarantined_entries", "Entries that were refused and are in quarantine")
     received = counter("received", "Entries that arrived")
     known = counter("duplicates", "Those among them that were here already")
     objects = counter("objects", "Objects pulled")
@@ -225,7 +230,7 @@ def _shared(found: list[MeshStatus], now_ms: int) -> Iterator[Metric]:
     epoch = gauge("broker_epoch", "The epoch that the broker counts in")
     paused = gauge("paused", "1 while nothing is sent")
     oldest = gauge("oldest_pending_seconds", "How long the first that waits has waited")
-    quarantined = gauge("quarantined_entries", "Entries that were refused here and set aside")
+    quarantined = gauge("quarantined_entries", "Entries that were refused and are in quarantine")
     pushed = counter("pushed", "Envelopes that the broker has taken")
     received = counter("received", "Envelopes that were new here")
     known = counter("duplicates", "Envelopes that were here already")

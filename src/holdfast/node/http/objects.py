@@ -1,14 +1,15 @@
 """Objects over HTTP: content that facts and files name by its SHA-256.
 
-An object is put before the fact that names it. One that nothing names is taken away after an hour.
+An object is put before the fact that names it. A sweep removes one that nothing names after an
+hour.
 
-Who asks for a whole object gets it checked: it is hashed on its way out, and the last piece is held
-back until the hash is right, so content that was damaged on the disk never arrives as a whole. A
-part of an object cannot be checked by itself. It is sent as it lies there, and whoever puts the
-parts together checks the hash, which is the name.
+A whole object is checked: it is hashed on its way out, and the last piece is held back until the
+hash is right, so content that was damaged on the disk never arrives as a whole. A part of an object
+cannot be checked by itself. It is sent as it is on the disk; the client that joins the parts checks
+the hash, which is the name.
 
-The name of an object is known to those who have read an entry that names it, or who have the
-content. So it is given to every caller that may read here at all.
+Only callers that have read an entry that names an object, or that have its content, know its name.
+So every caller that may read anything here gets it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from holdfast.rules.filters import EVERYTHING
 from holdfast.rules.limits import BLOB_CHUNK_BYTES, FILE_BYTES_MAX
 from holdfast.service.http.errors import refusal
 from holdfast.service.http.request import parse_int
-from holdfast.service.http.route import Param, Route
+from holdfast.service.http.route import Param, Routes
 from holdfast.service.http.streaming import Streamed
 from holdfast.storage.files.blobs import Blob, check_sha
 
@@ -51,60 +52,42 @@ class PutObject(msgspec.Struct, frozen=True):
     size: int
 
 
-def routes() -> list[Route]:
-    return [
-        Route(
-            "PUT",
-            "/v1/objects",
-            _put,
-            "Put an object; the answer says by which hash facts name it.",
-            request=BINARY,
-            answers={201: PutObject},
-            errors=(BodyTooLarge, DiskFull),
-            example="-T FILE",
-            local_only=True,
-        ),
-        Route(
-            "PUT",
-            "/v1/objects/{sha256}",
-            _put_named,
-            "Put an object whose hash is known: refused if it is something else.",
-            request=BINARY,
-            answers={201: PutObject},
-            errors=(BadInput, BodyTooLarge, DiskFull),
-            example="-T FILE",
-            local_only=True,
-        ),
-        Route(
-            "GET",
-            "/v1/objects/{sha256}",
-            _get,
-            "An object, or a part of it.",
-            answers={200: BINARY, 206: BINARY, 304: None},
-            params=(
-                Param("range", "bytes=FIRST-LAST; a part of it.", where="header"),
-                Param("if-range", "The part is wanted only of this ETag.", where="header"),
-                Param("if-none-match", "It is wanted only if the ETag is another.", where="header"),
-            ),
-            errors=(UnknownObject, BadRange, NotGranted),
-            example="-o FILE",
-        ),
-    ]
+routes = Routes()
 
 
 # --- put -----------------------------------------------------------------------------------------
 
 
+@routes.put(
+    "/v1/objects",
+    request=BINARY,
+    answers={201: PutObject},
+    errors=(BodyTooLarge, DiskFull),
+    example="-T FILE",
+    local_only=True,
+)
 async def _put(call: NodeRequest) -> Response:
+    """Put an object; the answer says by which hash facts name it."""
     return await _take(call, None)
 
 
+@routes.put(
+    "/v1/objects/{sha256}",
+    request=BINARY,
+    answers={201: PutObject},
+    errors=(BadInput, BodyTooLarge, DiskFull),
+    example="-T FILE",
+    local_only=True,
+)
 async def _put_named(call: NodeRequest) -> Response:
+    """Put an object whose hash is known: refused if it is something else."""
     return await _take(call, check_sha(call.path["sha256"]))
 
 
 async def _take(call: NodeRequest, expected: str | None) -> Response:
-    """To the disk as it comes, piece by piece: no thread waits for a slow caller."""
+    """Writes the body to the disk as it comes, piece by piece: no thread waits for a slow
+    caller.
+    """
     api = call.api
     incoming = await api.run(api.engine.blobs.receive)
 
@@ -129,9 +112,21 @@ async def _take(call: NodeRequest, expected: str | None) -> Response:
 # --- get -----------------------------------------------------------------------------------------
 
 
+@routes.get(
+    "/v1/objects/{sha256}",
+    answers={200: BINARY, 206: BINARY, 304: None},
+    params=(
+        Param("range", "bytes=FIRST-LAST; a part of it.", where="header"),
+        Param("if-range", "The part is wanted only of this ETag.", where="header"),
+        Param("if-none-match", "It is wanted only if the ETag is another.", where="header"),
+    ),
+    errors=(UnknownObject, BadRange, NotGranted),
+    example="-o FILE",
+)
 async def _get(call: NodeRequest) -> Response:
+    """An object, or a part of it."""
     sha = check_sha(call.path["sha256"])
-    call.caller.narrow(EVERYTHING)  # refuses who may read nothing
+    call.caller.narrow(EVERYTHING)  # raises for a caller that may read nothing
     tag = f'"{sha}"'
     try:
         size = await call.api.run(call.api.engine.blobs.size, sha)
@@ -156,8 +151,8 @@ async def _get(call: NodeRequest) -> Response:
 
 
 def span_of(text: str, size: int) -> tuple[int, int] | None:
-    """What a Range header means, half-open; an empty span if there is nothing of it. None: all of
-    the content, as for every header that is not one plain range.
+    """The half-open span of a Range header, which may be empty. None for every header that is not
+    one plain range: then the whole content is sent.
     """
     found = _RANGE.fullmatch(text.replace(" ", ""))
     if found is None or found.group() == "bytes=-":
@@ -188,7 +183,7 @@ async def _whole(api: NodeApi, sha: str, size: int) -> AsyncGenerator[bytes, Non
 async def _part(
     api: NodeApi, sha: str, start: int, stop: int, look: Callable[[bytes], None] | None = None
 ) -> AsyncGenerator[bytes, None]:
-    """A part of a blob, piece by piece; each is shown to `look` in the thread that read it."""
+    """A part of a blob, piece by piece; `look` is called with each in the thread that read it."""
     stream: BinaryIO = await api.run(api.engine.blobs.open_unchecked, sha)
 
     def read(size: int) -> bytes:

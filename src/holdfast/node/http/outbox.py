@@ -1,4 +1,4 @@
-"""What this node has to send: looked at, tried again, sent as new, or given up."""
+"""The outbox over HTTP: list, retry, requeue and drop what this node has to send."""
 
 from __future__ import annotations
 
@@ -9,127 +9,100 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast.node.http.context import NodeRequest
-from holdfast.node.http.inbox import flag
 from holdfast.node.messages.outbox import FAILED, LaneInfo, Outbox, OutboxItem
 from holdfast.node.messages.send import Sent
 from holdfast.rules.errors import BadInput, Conflict, DiskFull, IdReused, UnknownMessage
 from holdfast.rules.limits import OUTBOX_PAGE_ROWS
-from holdfast.service.http.route import Param, Route
+from holdfast.service.http.route import Param, Routes
 from holdfast.service.http.strict_json import json_body
 
 
 class OutboxPage(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be sent, in the order in which it was written; and how its lanes stand."""
+    """Items in the order in which they were written, and the state of all lanes."""
 
     items: Sequence[OutboxItem]
     next: int | None
-    """Ask for what comes `after` this; None when there is no more."""
+    """The `after` of the next page; None when there is none."""
     lanes: Sequence[LaneInfo]
 
 
 class Requeue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Under which id it goes."""
+    """How a failed message is sent again."""
 
     new_id: str | None = None
-    """One is minted if none is given. Give one to be able to ask again."""
+    """The new id; the node makes one if none is given. Give one to be able to repeat the call."""
 
 
-def routes() -> list[Route]:
-    one = "/v1/outbox/{id}"
-    return [
-        Route(
-            "GET",
-            "/v1/outbox",
-            _list,
-            "What is to be sent, how far each has got, and what waits for what.",
-            answers={200: OutboxPage},
-            params=(
-                Param("failed", "Only what the broker will not take: `true`."),
-                Param("state", "Only of this state; may be given several times."),
-                Param("lane", "Only of this lane, or of this mesh."),
-                Param("after", "Only those after this number.", int),
-                Param("limit", f"At most so many; {OUTBOX_PAGE_ROWS} unless told.", int),
-            ),
-            local_only=True,
-        ),
-        Route(
-            "GET",
-            one,
-            _get,
-            "One of them.",
-            answers={200: OutboxItem},
-            errors=(UnknownMessage,),
-            local_only=True,
-        ),
-        Route(
-            "POST",
-            f"{one}/retry",
-            _retry,
-            "Try it again at once.",
-            answers={200: OutboxItem},
-            errors=(UnknownMessage, Conflict),
-            local_only=True,
-        ),
-        Route(
-            "POST",
-            f"{one}/requeue",
-            _requeue,
-            "Send a message that failed again as a new one, to the same destination.",
-            request=Requeue,
-            answers={201: Sent, 200: Sent},
-            errors=(UnknownMessage, Conflict, IdReused, DiskFull),
-            example="-d '{}'",
-            local_only=True,
-        ),
-        Route(
-            "POST",
-            f"{one}/drop",
-            _drop,
-            "Give it up.",
-            answers={200: OutboxItem},
-            errors=(UnknownMessage, Conflict),
-            local_only=True,
-        ),
-    ]
+routes = Routes()
 
 
+@routes.get(
+    "/v1/outbox",
+    answers={200: OutboxPage},
+    params=(
+        Param("failed", "Only items that the broker will never accept: `true`."),
+        Param("state", "Only of this state; may be given several times."),
+        Param("lane", "Only of this lane, or of this mesh."),
+        Param("after", "Only those after this number.", int),
+        Param("limit", f"At most this many; {OUTBOX_PAGE_ROWS} if it is not given.", int),
+    ),
+    local_only=True,
+)
 async def _list(call: NodeRequest) -> Response:
-    limit = call.number("limit", OUTBOX_PAGE_ROWS) or 0
-    if not 1 <= limit <= OUTBOX_PAGE_ROWS:
-        raise BadInput(f"limit is {limit}", hint=f"ask for 1 to {OUTBOX_PAGE_ROWS} at a time")
+    """What this node has to send, the state of each item, and what waits for what."""
+    limit, after = call.limit(OUTBOX_PAGE_ROWS), call.number("after", 0) or 0
     states = call.all("state")
-    if flag(call, "failed"):
+    if call.flag("failed"):
         if states:
             raise BadInput("failed is a state of its own", hint="give failed or state")
         states = FAILED
     outbox = _outbox(call)
-    page = await call.api.run(
-        partial(
-            outbox.page,
-            states=states,
-            lane=call.one("lane"),
-            after=call.number("after", 0) or 0,
-            limit=limit,
-        )
-    )
+    lane = call.one("lane")
+    read = partial(outbox.page, states=states, lane=lane, after=after, limit=limit)
+    page = await call.api.run(read)
     lanes = await call.api.run(outbox.lanes)
     more = page[-1].number if len(page) == limit else None
     return call.answer(OutboxPage(items=page, next=more, lanes=lanes))
 
 
+@routes.get("/v1/outbox/{id}", answers={200: OutboxItem}, errors=(UnknownMessage,), local_only=True)
 async def _get(call: NodeRequest) -> Response:
+    """One item of the outbox."""
     return call.answer(await call.api.run(_outbox(call).get, call.path["id"]))
 
 
+@routes.post(
+    "/v1/outbox/{id}/retry",
+    answers={200: OutboxItem},
+    errors=(UnknownMessage, Conflict),
+    local_only=True,
+)
 async def _retry(call: NodeRequest) -> Response:
+    """Try a failed item again at once."""
     return _changed(call, await call.api.run(_outbox(call).retry, call.path["id"]))
 
 
+@routes.post(
+    "/v1/outbox/{id}/drop",
+    answers={200: OutboxItem},
+    errors=(UnknownMessage, Conflict),
+    local_only=True,
+)
 async def _drop(call: NodeRequest) -> Response:
+    """Give an item up."""
     return _changed(call, await call.api.run(_outbox(call).drop, call.path["id"]))
 
 
+@routes.post(
+    "/v1/outbox/{id}/requeue",
+    request=Requeue,
+    answers={201: Sent, 200: Sent},
+    errors=(UnknownMessage, Conflict, IdReused, DiskFull),
+    example="-d '{}'",
+    local_only=True,
+)
 async def _requeue(call: NodeRequest) -> Response:
+    """Send a message that failed again as a new one, to the same destination."""
     given = await json_body(call, Requeue)
     work = partial(_outbox(call).requeue, call.path["id"], new_id=given.new_id)
     sent = await call.api.run(work)

@@ -1,9 +1,9 @@
-"""The ranged read: any piece of the log, again and again, without moving anybody's place.
+"""The ranged read: any piece of the log, as often as wanted, without moving a consumer.
 
 A range is read batch by batch, each in a read of its own, so that a long one holds back neither the
-writer nor the checkpoint. Meanwhile the log may be truncated under it. Then the connection is cut:
-an Arrow stream without its end mark, or a chunked body without its last chunk, cannot be taken for
-a whole one.
+writer nor the checkpoint. Meanwhile a sweep may truncate the log. Then the connection is cut: an
+Arrow stream without its end mark, or a chunked body without its last chunk, is never taken for a
+whole one.
 """
 
 from __future__ import annotations
@@ -21,37 +21,15 @@ from holdfast.rules.filters import CLASSES, Filter
 from holdfast.rules.limits import RANGE_BATCH_BYTES, RANGE_BATCH_ROWS
 from holdfast.rules.rows import Columns
 from holdfast.service.http.ranges import Form, Lines, RangeBounds, arrow_form
-from holdfast.service.http.route import Param, Route
+from holdfast.service.http.route import Param, Routes
 from holdfast.service.http.streaming import Streamed
 from holdfast.storage.ports import Reader
 
-
-def routes() -> list[Route]:
-    return [
-        Route(
-            "GET",
-            "/v1/facts/range",
-            _range,
-            "The entries with from <= offset < to, as NDJSON or as an Arrow stream.",
-            answers={200: NDJSON},
-            params=(
-                Param("from", "The first offset; the log's first if left out.", int),
-                Param("to", "The offset after the last; up to the end if left out or beyond.", int),
-                Param("epoch", "The epoch that the offsets count in.", int),
-                Param("mesh", "Only of this mesh; may be repeated."),
-                Param("subject", "Only what is about something that begins so; may be repeated."),
-                Param("class", f"Only {', '.join(CLASSES)}; may be repeated."),
-                Param("origin", "Only what this peer wrote; may be repeated."),
-                Param("accept", f"{ARROW} for an Arrow stream.", where="header"),
-            ),
-            errors=(Truncated, EpochChanged, PastEnd, NotGranted),
-            example=f"-G -d from=1 -H 'Accept: {ARROW}'",
-        )
-    ]
+routes = Routes()
 
 
 class Ranged:
-    """A range on its way, one batch at a time; used by one thread at a time."""
+    """A range that is being read, one batch at a time; used by one thread at a time."""
 
     def __init__(self, engine: NodeEngine, filter: Filter) -> None:
         self._engine = engine
@@ -60,7 +38,7 @@ class Ranged:
         self._stop = 0
 
     def begin(self, start: int | None, stop: int | None, epoch: int | None) -> RangeBounds:
-        """Settles what the range is; every refusal that can be told comes from here."""
+        """The bounds of the range; raises for every error that a status can still report."""
 
         def read(tx: Reader) -> RangeBounds:
             consumers.check_epoch(tx, epoch)
@@ -75,18 +53,18 @@ class Ranged:
             consumers.check_there(begin, end, first)
             return RangeBounds(tx.epoch(), first, head, begin, end)
 
-        place = self._engine.read("log.range", read)
-        self._next, self._stop = place.start, place.stop
-        return place
+        bounds = self._engine.read("log.range", read)
+        self._next, self._stop = bounds.start, bounds.stop
+        return bounds
 
     def more(self) -> Columns | None:
-        """The next entries, perhaps none of them passing; None at the end."""
+        """The next batch, which is empty if no entry of it passes the filter; None at the end."""
         if self._next >= self._stop:
             return None
 
         def read(tx: Reader) -> Columns:
-            # Looked at again in the read that gives the entries: what was truncated since would
-            # otherwise just be missing.
+            # Checked again in the read that returns the entries: what a sweep has truncated since
+            # would otherwise just be missing.
             consumers.check_there(self._next, self._stop, tx.log_bounds()[0])
             return tx.log_columns(
                 self._next, self._stop, RANGE_BATCH_ROWS, RANGE_BATCH_BYTES, self._filter
@@ -97,21 +75,38 @@ class Ranged:
         return columns
 
 
+@routes.get(
+    "/v1/facts/range",
+    answers={200: NDJSON},
+    params=(
+        Param("from", "The first offset; the log's first if left out.", int),
+        Param("to", "The offset after the last; up to the end if left out or beyond.", int),
+        Param("epoch", "The epoch that the offsets count in.", int),
+        Param("mesh", "Only of this mesh; may be repeated."),
+        Param("subject", "Only what is about something that begins so; may be repeated."),
+        Param("class", f"Only {', '.join(CLASSES)}; may be repeated."),
+        Param("origin", "Only what this peer wrote; may be repeated."),
+        Param("accept", f"{ARROW} for an Arrow stream.", where="header"),
+    ),
+    errors=(Truncated, EpochChanged, PastEnd, NotGranted),
+    example=f"-G -d from=1 -H 'Accept: {ARROW}'",
+)
 async def _range(call: NodeRequest) -> Response:
-    asked = Filter(
+    """The entries with from <= offset < to, as NDJSON or as an Arrow stream."""
+    filter = Filter(
         meshes=call.all("mesh"),
         subjects=call.all("subject"),
         classes=call.all("class"),
         origins=call.all("origin"),
     ).check()
     api = call.api
-    ranged = Ranged(api.engine, call.caller.narrow(asked))
+    ranged = Ranged(api.engine, call.caller.narrow(filter))
     start, stop = call.number("from"), call.number("to")
-    place = await api.run(ranged.begin, start, stop, call.number("epoch"))
+    bounds = await api.run(ranged.begin, start, stop, call.number("epoch"))
     wants_arrow = ARROW in call.headers.get("accept", "")
-    form = await api.run(arrow_form, place.epoch, api.node.peer) if wants_arrow else Lines()
+    form = await api.run(arrow_form, bounds.epoch, api.node.peer) if wants_arrow else Lines()
     parts = _parts(call, ranged, form)
-    return Streamed(parts, headers=place.headers(), media_type=ARROW if wants_arrow else NDJSON)
+    return Streamed(parts, headers=bounds.headers(), media_type=ARROW if wants_arrow else NDJSON)
 
 
 async def _parts(call: NodeRequest, ranged: Ranged, form: Form) -> AsyncGenerator[bytes, None]:

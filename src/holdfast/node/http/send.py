@@ -1,8 +1,9 @@
-"""`POST /v1/send`: a message that is on the disk when this answers, and goes out when it can.
+"""`POST /v1/send`: the message is on the disk when this answers, and goes to the broker when it
+can.
 
-The id is that of the header `Idempotency-Key`, else that of the body, else one is minted. Whoever
-did not hear the answer sends the same again under the same id: the answer is where the message then
-stands. The same id for another request is refused.
+The id is that of the header `Idempotency-Key`, else that of the body, else the node makes one. A
+client that missed the answer sends the same again under the same id: the answer says how far the
+message is. The same id for another request is refused.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from holdfast.rules.errors import (
     UnknownMesh,
 )
 from holdfast.service.http.request import decode_as
-from holdfast.service.http.route import Param, Route
+from holdfast.service.http.route import Param, Routes
 from holdfast.service.http.strict_json import INLINE_BYTES, strict_json
 
 
 class SendDestination(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Exactly one of them."""
+    """Where a message goes: exactly one of these."""
 
     topic: str | None = None
     dm: str | None = None
@@ -58,34 +59,29 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ToSend(NewMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """For the documentation, where `meta` is what it holds."""
+    """`NewMessage` for the documentation, in which `meta` is an object."""
 
     meta: dict[str, Any] = {}  # type: ignore[assignment]
 
 
-def routes() -> list[Route]:
-    return [
-        Route(
-            "POST",
-            "/v1/send",
-            _send,
-            "Send a message: on the disk when this answers (201), and on its way to the broker. "
-            "The same id again is answered with 200 and where it stands.",
-            request=ToSend,
-            answers={201: Sent, 200: Sent},
-            params=(Param("idempotency-key", "The id of the message.", where="header"),),
-            errors=(
-                *(IdReused, NotShared, UnknownMesh, UnknownDestination, BodyTooLarge, DiskFull),
-            ),
-            example="""-d '{"to":{"topic":"news"},"body":"it is done"}'""",
-            local_only=True,
-        )
-    ]
+routes = Routes()
 
 
+@routes.post(
+    "/v1/send",
+    request=ToSend,
+    answers={201: Sent, 200: Sent},
+    params=(Param("idempotency-key", "The id of the message.", where="header"),),
+    errors=(*(IdReused, NotShared, UnknownMesh, UnknownDestination, BodyTooLarge, DiskFull),),
+    example="""-d '{"to":{"topic":"news"},"body":"it is done"}'""",
+    local_only=True,
+)
 async def _send(call: NodeRequest) -> Response:
+    """Send a message: on the disk when this answers (201), and on its way to the broker. The
+    same id again is answered with 200 and where it stands.
+    """
     raw = await call.body()
-    key = call.headers.get("idempotency-key")
+    key = call.idempotency_key()
     if len(raw) > INLINE_BYTES:
         send = await call.api.run(_prepared, call.api, raw, key)
     else:
@@ -95,26 +91,30 @@ async def _send(call: NodeRequest) -> Response:
 
 
 def _prepared(api: NodeApi, raw: bytes, key: str | None) -> SendMessage:
-    strict_json(raw)  # for what one reader would take for something else than another
-    asked = decode_as(raw, NewMessage)
-    if (asked.body is None) == (asked.body_base64 is None):
+    strict_json(raw)  # refuses what two parsers would read differently
+    message = decode_as(raw, NewMessage)
+    meta = bytes(message.meta)
+    return prepare(
+        api.engine,
+        message.mesh or only_shared(api),
+        *one_destination(message.to.topic, message.to.dm, message.to.queue),
+        one_content(message.body, message.body_base64),
+        content_type=message.content_type,
+        meta=None if meta == b"null" else meta,
+        priority=message.priority,
+        reply_to=message.reply_to,
+        id=message.id if key is None else key,
+    )
+
+
+def one_content(body: str | None, body_base64: bytes | None) -> str | bytes:
+    """The content of a message, which is given either as text or as bytes."""
+    content = body if body_base64 is None else body_base64
+    if content is None or (body is not None and body_base64 is not None):
         raise BadInput(
             "a message has one content", hint="give it as body, or as body_base64, and not as both"
         )
-    content = asked.body if asked.body_base64 is None else asked.body_base64
-    assert content is not None
-    meta = bytes(asked.meta)
-    return prepare(
-        api.engine,
-        asked.mesh or only_shared(api),
-        *one_destination(asked.to.topic, asked.to.dm, asked.to.queue),
-        content,
-        content_type=asked.content_type,
-        meta=None if meta == b"null" else meta,
-        priority=asked.priority,
-        reply_to=asked.reply_to,
-        id=asked.id if key is None else key.strip('" '),
-    )
+    return content
 
 
 def only_shared(api: NodeApi) -> str:

@@ -1,4 +1,4 @@
-"""How this node stands, in one answer; and where its log stands, in a smaller one."""
+"""The state of this node in one answer, and the ends of its log in a smaller one."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from holdfast.node.links.status import LinkStatus
 from holdfast.node.messages.outbox import LaneInfo, Outbox
 from holdfast.node.sync.status import BrokerStatus
 from holdfast.rules.disk_pressure import Pressure
-from holdfast.service.http.route import Route
+from holdfast.service.http.route import Routes
 from holdfast.storage.ports import Reader
 
 
 class LogStatusResponse(msgspec.Struct, frozen=True):
-    """Where the log stands. A place in it is an offset and the epoch that it counts in."""
+    """The ends of the log. A cursor is an offset and the epoch that it counts in."""
 
     peer: str
     epoch: int
     first: int
-    """The first offset that is still there."""
+    """The first offset that the log still holds."""
     head: int
-    """The last one; one less than `first` if the log is empty."""
+    """The last offset; one less than `first` if the log is empty."""
 
 
 class CallsInFlight(msgspec.Struct, frozen=True):
-    """What is being answered now."""
+    """How many calls the node is answering now."""
 
     at_work: int
     waiting: int
@@ -38,7 +38,7 @@ class CallsInFlight(msgspec.Struct, frozen=True):
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """How a node stands."""
+    """The state of a node."""
 
     peer: str
     version: str
@@ -52,30 +52,23 @@ class NodeStatus(msgspec.Struct, frozen=True):
     links: list[LinkStatus]
     brokers: list[BrokerStatus]
     outbox: Sequence[LaneInfo]
-    """What waits for what, in each lane."""
+    """The lanes of the outbox, and what holds each up."""
     unread: int
-    """Messages that nobody has read."""
+    """Unread messages of all meshes."""
 
 
-def routes() -> list[Route]:
-    return [
-        Route("GET", "/v1/log", _log, "Where the log stands.", answers={200: LogStatusResponse}),
-        Route(
-            "GET",
-            "/v1/status",
-            _status,
-            "How this node stands: its log, its disk, its readers, its links, its brokers.",
-            answers={200: NodeStatus},
-            local_only=True,
-        ),
-    ]
+routes = Routes()
 
 
+@routes.get("/v1/log", answers={200: LogStatusResponse})
 async def _log(call: NodeRequest) -> Response:
+    """The first and last offset of the log, and its epoch."""
     return call.answer(await call.api.run(_place, call.api))
 
 
+@routes.get("/v1/status", answers={200: NodeStatus}, local_only=True)
 async def _status(call: NodeRequest) -> Response:
+    """The state of this node: its log, its disk, its readers, its links, its brokers."""
     return call.answer(await call.api.run(_stand, call.api))
 
 

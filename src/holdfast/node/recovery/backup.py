@@ -2,17 +2,18 @@
 
     <backup>/data.db            one consistent state of the database
             /blobs/ab/<sha256>  the content that this state names
-            /identity.key       0600: whoever has it can speak for this node
-            /manifest.json      what belongs to it, with the hash of every file
+            /identity.key       0600: its owner can speak for this node
+            /manifest.json      the list of its files, with their hashes
 
-A backup is written under a temporary name and renamed at the end, so what bears its name is whole.
+A backup is written under a temporary name and renamed at the end, so a folder with the final name
+is whole.
 
 **Restoring may take the log back in time.** Readers of the log hold cursors into offsets that the
 restored log gives out a second time, and peers hold stamps that its clocks would repeat. So a
 restored home counts on in an epoch above every one that is known of it, and its clocks skip ahead
 (`RESTORE_LAMPORT_SKIP`), both in the restored database before it takes its place.
 
-Nothing is deleted by restoring. The old database and blobs stay in the home under names that end
+A restore deletes nothing. The old database and blobs stay in the home under names that end
 in `before-restore-<time>`. A crash at any moment leaves the old home or the new one: the content of
 blobs only adds to what is there, and the database takes its place in one rename.
 """
@@ -28,7 +29,7 @@ from typing import Final
 import msgspec
 
 from holdfast.node.home.exclusive import exclusive
-from holdfast.node.home.opening import LogMark
+from holdfast.node.home.opening import LogMark, read_mark
 from holdfast.node.library.node import Node
 from holdfast.node.recovery.backup_manifest import (
     DATABASE,
@@ -50,6 +51,7 @@ from holdfast.rules.errors import (
     StoreCorrupt,
 )
 from holdfast.rules.rows import JobRow
+from holdfast.rules.structs import copy_to
 from holdfast.service.clock import SystemClock
 from holdfast.storage.files import backup_lock
 from holdfast.storage.files import home as homes
@@ -80,7 +82,7 @@ from holdfast.storage.sqlite.store import SqliteStore
 log = logging.getLogger("holdfast")
 
 JOB: Final = "backup"
-"""The row of the job table that tells doctor when the last backup was made."""
+"""The row of the job table that says when the last backup was made; the doctor reads it."""
 
 
 class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,11 +95,11 @@ class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
     blobs: int
     bytes: int
     missing: tuple[str, ...]
-    """Content that the database names and that is not in the backup: it was missing or damaged."""
+    """Hashes of content that the database names and the backup lacks: it was missing or damaged."""
 
 
 class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a restored home holds, and where what was there before is now."""
+    """What a restored home holds, and where the files from before are now."""
 
     home: Path
     peer: str
@@ -125,17 +127,15 @@ def backup(node: Node, target: Path, progress: Progress | None = None) -> Backup
         durable_replace(staging / NAME, manifest.encode())
         rename_folder(staging, target)
     except BaseException:
-        # Ours alone and never a backup: it does not bear the name of one.
+        # Only ours, and not a backup yet: it has a temporary name.
         shutil.rmtree(staging, ignore_errors=True)
         raise
-    report = BackupReport(
+    report = copy_to(
+        BackupReport,
+        manifest,
         target=target,
-        peer=manifest.peer,
-        epoch=manifest.epoch,
-        head=manifest.head,
         blobs=len(manifest.blobs),
         bytes=manifest.total_bytes,
-        missing=manifest.missing,
     )
     _note(node, report, now_ms)
     return report
@@ -157,7 +157,7 @@ def _fill(
 ) -> BackupManifest:
     database = staging / DATABASE
     with new_file(database):
-        pass  # so that it has its mode from the first byte on
+        pass  # so that the file has its mode from the first byte on
     copy_database(paths.database, database, progress)
     flush_file(database)
     hashed = hash_file(database)
@@ -188,7 +188,9 @@ def _copy_key(paths: HomePaths, staging: Path) -> BackedFile:
 def _copy_blobs(
     reader: ReadOnlyDatabase, paths: HomePaths, staging: Path, progress: Progress | None
 ) -> tuple[list[BackedFile], list[str]]:
-    """What is damaged must not pass for content: the backup says that it does not have it."""
+    """Copies the blobs that the database names; returns them, and the hashes of missing or damaged
+    ones.
+    """
     source = FileBlobs(paths.blobs)
     copied: list[BackedFile] = []
     missing: list[str] = []
@@ -222,7 +224,7 @@ def _note(node: Node, report: BackupReport, now_ms: int) -> None:
     try:
         node._engine.write("backup", lambda tx: tx.job_put(row))
     except HoldfastError as error:
-        # The backup is made; only the note of its age is not.
+        # The backup is made; only the note about it is not.
         log.warning("the backup in %s could not be noted: %s", report.target, error.message)
 
 
@@ -232,7 +234,9 @@ def _note(node: Node, report: BackupReport, now_ms: int) -> None:
 def restore(
     source: Path, home: Path, *, force: bool = False, progress: Progress | None = None
 ) -> RestoreReport:
-    """A home from a backup. `force` also replaces a home that is there, which is kept aside."""
+    """Makes a home from a backup. `force` also replaces a home that is there, and keeps its
+    files.
+    """
     manifest = read_manifest(source)
     paths = HomePaths(home)
     _check_place(paths, force)
@@ -262,7 +266,7 @@ def restore(
 
 
 def _check_place(paths: HomePaths, force: bool) -> None:
-    """Nothing there, what remains of a home, or a home whose owner agrees."""
+    """Raises unless the folder is empty, holds the remains of a home, or a home with `force`."""
     root = paths.root
     if not root.exists():
         return
@@ -277,12 +281,12 @@ def _check_place(paths: HomePaths, force: bool) -> None:
     if paths.database.exists() and not force:
         raise AlreadyExists(
             f"{root} is a Holdfast home already",
-            hint="choose another folder, or --force: the old home is kept aside",
+            hint="choose another folder, or --force: the files of the old home are kept",
         )
 
 
 def _check_identity(paths: HomePaths, source: Path) -> None:
-    """Key and database cannot change in one step, and a mixture would be neither home."""
+    """Raises if the home there has another key: key and database cannot be replaced in one step."""
     if _has_key(paths) and paths.identity.read_bytes() != (source / IDENTITY).read_bytes():
         raise AlreadyExists(
             f"the home in {paths.root} has another identity than the backup",
@@ -302,7 +306,7 @@ def _make_folders(paths: HomePaths) -> None:
 
 
 def _put_blobs(source: Path, manifest: BackupManifest, paths: HomePaths) -> None:
-    """Content only adds to what is there: the old home does not notice."""
+    """Adds the blobs of the backup to those that are there: the old home is not affected."""
     blobs = FileBlobs(paths.blobs)
     for file in manifest.blobs:
         put = blobs.put(source / file.path)
@@ -311,7 +315,7 @@ def _put_blobs(source: Path, manifest: BackupManifest, paths: HomePaths) -> None
 
 
 def _known_past(paths: HomePaths) -> tuple[int, dict[str, int]]:
-    """The highest epoch and clocks that the home there, or what remains of it, tells of."""
+    """The highest epoch and clocks that the home there, or what remains of it, shows."""
     mark = read_mark(paths)
     epoch, clocks = (0 if mark is None else mark.epoch), {}
     if paths.database.exists():
@@ -320,20 +324,9 @@ def _known_past(paths: HomePaths) -> tuple[int, dict[str, int]]:
                 epoch = max(epoch, reader.epoch())
                 clocks = {mesh.slug: mesh.lamport for mesh in reader.mesh_list()}
         except HoldfastError as error:
-            # Whatever is wrong with it may be why somebody restores a backup.
+            # Its damage may be the reason for the restore.
             log.warning("the epoch of %s cannot be read: %s", paths.database, error.message)
     return epoch, clocks
-
-
-def read_mark(paths: HomePaths) -> LogMark | None:
-    """How far the log is known to have got, from the file that outlives the database."""
-    try:
-        return msgspec.json.decode(paths.mark.read_bytes(), type=LogMark)
-    except FileNotFoundError:
-        return None
-    except msgspec.DecodeError:
-        log.warning("%s cannot be read", paths.mark)
-        return None
 
 
 def _copy_in(database: Path, manifest: BackupManifest, draft: Draft) -> None:
@@ -347,7 +340,7 @@ def _copy_in(database: Path, manifest: BackupManifest, draft: Draft) -> None:
 
 
 def count_on(database: Path, epoch: int, clocks: dict[str, int]) -> LogMark:
-    """The restored log counts in a new epoch, and its clocks are past every stamp they gave."""
+    """Sets the epoch of a restored log, and its clocks beyond every stamp that they gave."""
 
     def work(tx: Transaction) -> LogMark:
         tx.set_epoch(epoch)
@@ -369,7 +362,7 @@ def count_on(database: Path, epoch: int, clocks: dict[str, int]) -> LogMark:
 
 
 def _take_place(paths: HomePaths, source: Path, draft: Draft) -> list[Path]:
-    """The step that counts. Before it, whatever the old home needs is still there."""
+    """Puts the draft in the place of the database; returns the files that were kept."""
     label = swap.fresh_label(paths.root, "before-restore", SystemClock().now_ms())
     aside: list[Path] = []
     if paths.database.exists():
@@ -382,7 +375,9 @@ def _take_place(paths: HomePaths, source: Path, draft: Draft) -> list[Path]:
 
 
 def _keep_blobs(paths: HomePaths, label: str) -> list[Path]:
-    """Second names for the old blobs: the sweep will remove what the new database does not name."""
+    """Gives the old blobs second names: the sweep will remove those that the new database does not
+    name.
+    """
     aside = paths.blobs.with_name(f"{paths.blobs.name}.{label}")
     for found in FileBlobs(paths.blobs).scan():
         if isinstance(found, BlobFile):

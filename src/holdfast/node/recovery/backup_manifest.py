@@ -1,4 +1,4 @@
-"""What a backup consists of: its files with their hashes, and what it is a backup of."""
+"""The manifest of a backup: its files with their hashes, and the home and epoch that it is of."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.rules.errors import BadPath, BadValue, NewerSchema, StoreCorrupt, UnsupportedProtocol
 from holdfast.storage.files.blobs import check_sha
-from holdfast.storage.files.copying import Hashed, hash_file
+from holdfast.storage.files.copying import check_files
 from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.snapshot_copy import Progress, open_immutable
 
@@ -34,7 +34,7 @@ class BackedFile(msgspec.Struct, frozen=True):
 
 
 class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The first thing to read in a backup, and the last that is written."""
+    """The file of a backup that is written last and read first."""
 
     holdfast: str = "backup"
     version: int = FORMAT
@@ -46,7 +46,7 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     created_at: int
     files: tuple[BackedFile, ...]
     missing: tuple[str, ...] = ()
-    """Blobs that the database names and that were not there to be copied, or were damaged."""
+    """Hashes of blobs that the database names and that were missing or damaged."""
     digest: str = ""
     """SHA-256 of the manifest with this field empty."""
 
@@ -70,7 +70,7 @@ def blob_path(sha: str) -> str:
 
 
 def read_manifest(source: Path) -> BackupManifest:
-    """The manifest of a backup; whatever is in its place instead is refused."""
+    """The manifest of a backup; raises if it is none, damaged, or of another format."""
     try:
         raw = (source / NAME).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -96,19 +96,8 @@ def read_manifest(source: Path) -> BackupManifest:
 
 
 def verify(source: Path, manifest: BackupManifest, progress: Progress | None = None) -> None:
-    """Reads every file of a backup and the whole database: what passes may be trusted."""
-    done, total = 0, manifest.total_bytes
-    for file in manifest.files:
-        found = hash_file(source / file.path)
-        if found is None:
-            raise StoreCorrupt(f"{file.path} is missing in the backup {source}", hint=_OTHER)
-        if found != Hashed(file.sha256, file.size):
-            raise StoreCorrupt(
-                f"{file.path} in the backup {source} is not what the manifest says", hint=_OTHER
-            )
-        done += file.size
-        if progress is not None:
-            progress(done, total)
+    """Reads every file of a backup and checks its database; raises if something is damaged."""
+    check_files(f"the backup {source}", source, manifest.files, _OTHER, progress)
     with open_immutable(source / DATABASE) as reader:
         if reader.schema() > migrations.LATEST:
             raise NewerSchema(
@@ -129,7 +118,7 @@ class _Head(msgspec.Struct):
 
 
 def _check_paths(source: Path, manifest: BackupManifest) -> None:
-    """Only names that a backup can have: none leads out of its folder."""
+    """Raises unless all paths are ones that a backup can have: none leads out of its folder."""
     names = [file.path for file in manifest.files]
     if {DATABASE, IDENTITY} - set(names) or len(set(names)) != len(names):
         raise StoreCorrupt(f"the manifest of {source} is not complete", hint=_OTHER)

@@ -1,4 +1,6 @@
-"""Is the content there that rows name, is it what it was, and does any row name what is there?"""
+"""Checks of the blobs: is the content that rows name there and undamaged, and does a row name
+each?
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ _AGAIN = "share the file again, or restore it from a backup"
 def check_blobs(
     reader: Reader, blobs: FileBlobs, peer: str, now_ms: int, *, full: bool
 ) -> Iterator[Check]:
-    """`full` reads all content; otherwise the folder must do."""
+    """`full` reads and hashes all content; otherwise only names and sizes are checked."""
     yield from _named(reader, blobs, peer, full)
     yield from _found(reader, blobs, now_ms)
 
@@ -59,7 +61,7 @@ def _found(reader: Reader, blobs: FileBlobs, now_ms: int) -> Iterator[Check]:
         if isinstance(found, StrangeFile):
             strange.append(found.name)
         elif found.mtime_ms >= oldest:
-            continue  # its transaction may be on the way
+            continue  # its transaction may follow
         elif isinstance(found, DraftFile):
             drafts += 1
         elif isinstance(found, BlobFile) and reader.blob_get(found.sha) is None:

@@ -1,6 +1,6 @@
-"""Do the tables say what the log says?
+"""Checks that the tables are what the log makes of them.
 
-Tables are a fold of the log, so each can be held against the other. By default some rows of every
+Tables are a fold of the log, so each can be compared with the other. By default some rows of every
 family are compared with the entry that made them, and some of the newest entries with the rows they
 should have led to. On request the whole log is folded again and every row compared; the fold is
 done in parts, each with a share of the keys, so that memory stays bounded.
@@ -44,14 +44,14 @@ FamilyRow = StateRow | MemoryRow | FileRow | VectorRow
 
 
 class Compared(NamedTuple):
-    """How many rows and entries were compared, and what differs, as sentences."""
+    """How many rows and entries were compared, and the differences as sentences."""
 
     number: int
     differences: list[str]
 
 
 def compare_some(reader: Reader, since: int) -> Compared:
-    """A sample of both directions, of what was written at the offset `since` or later."""
+    """Compares samples in both directions, of what was written at the offset `since` or later."""
     head = reader.log_bounds()[1]
     count, found = 0, []
     for mesh in reader.mesh_list():
@@ -71,7 +71,7 @@ def compare_some(reader: Reader, since: int) -> Compared:
 
 
 def compare_all(reader: Reader, peer: str) -> Compared:
-    """Every row of every family against the fold of the whole log, which must begin at 1."""
+    """Compares every row of every family with the fold of the whole log, which must begin at 1."""
     head = reader.log_bounds()[1]
     parts = head // limits.DOCTOR_REPLAY_ROWS + 1
     count, found = 0, []
@@ -105,7 +105,7 @@ def _row_against_entry(reader: Reader, row: FamilyRow) -> list[str]:
     if entry is None or entry.id != row.id:
         return [f"{_name(row)} was made at offset {row.offset}, where the log has something else"]
     body = decode_trusted_body(decode_trusted(entry.raw))
-    if _content(row) != _said(body):
+    if _content(row) != _content_of(body):
         return [f"{_name(row)} is not what offset {row.offset} says"]
     return []
 
@@ -140,7 +140,7 @@ def _content(row: FamilyRow) -> tuple[Any, ...] | None:
     return (row.model, row.embedding, row.content, row.metadata)
 
 
-def _said(body: Body | None) -> tuple[Any, ...] | None:
+def _content_of(body: Body | None) -> tuple[Any, ...] | None:
     if isinstance(body, StateSet):
         return (body.value,)
     if isinstance(body, MemorySet):
@@ -169,7 +169,7 @@ def _compare(reader: Reader, folded: Reader, ours: Callable[[str], bool]) -> Com
             if ours(_entity(row)):
                 count += 1
                 found += _differs(row, expected.pop(_key(row), None))
-        # A tombstone may have been forgotten; something live may not.
+        # A sweep may have removed a tombstone, but nothing live.
         found += [f"{_name(row)} is missing" for row in expected.values() if _is_live(row)]
         for task in task_rows(reader, mesh.slug):
             if ours(task.task):
@@ -196,7 +196,7 @@ def _key(row: FamilyRow) -> tuple[Any, ...]:
     if isinstance(row, StateRow):
         return ("state", row.key)
     if isinstance(row, VectorRow):
-        # Rows of vectors are only added: each is its own.
+        # Rows of vectors are only added: each has a key of its own.
         return ("vector", row.id)
     return (type(row), row.owner, _entity(row))
 

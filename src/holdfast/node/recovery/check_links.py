@@ -1,7 +1,7 @@
-"""What may be wrong between this node and others: disk, ballast, links, quarantine, keys, tokens.
+"""Checks of the doctor about this node and others: disk, ballast, links, quarantine, keys, tokens.
 
-Part of `doctor`, and like it: it looks and changes nothing. What only a running daemon knows, it is
-asked, over its own socket; without one, what the store says has to do.
+They change nothing. What only a running daemon knows, they ask it over its Unix socket; without a
+daemon they use what the store says.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class _LinkList(msgspec.Struct):
 
 
 def check_fill(paths: HomePaths) -> Checks:
-    """How full the home is, by the rule that the daemon refuses by."""
+    """How full the home is, by the rule by which the daemon refuses writes."""
     found = pressure(*measure(paths))
     used, room = found.used // limits.MIB, found.room // limits.MIB
     what = f"the home uses {used} MiB, {found.fill:.0%} of what it could"
     if found.level == "full":
-        yield fail("fill", f"{what}: nothing new is taken in", "free some space; holdfast sweep")
+        yield fail("fill", f"{what}: new data is refused", "free some space; holdfast sweep")
     elif found.level == "high":
         yield warn("fill", f"{what}; {room} MiB are left", "free some space before it is needed")
     else:
@@ -78,18 +78,18 @@ def check_links(reader: Reader, paths: HomePaths, now_ms: int) -> Checks:
 
 
 def check_readers(rows: Iterable[ConsumerRow], head: int) -> Checks:
-    """Readers that a sweep is about to give up, as they declared."""
+    """Readers that a sweep will soon retire, because of the lag that they declared."""
     for row in rows:
         waiting = Consumer.of(row, head).lag
         if row.retire_lag is None or waiting * 10 <= row.retire_lag * 8:
             continue
         what = f"{row.name} is retired at {row.retire_lag} waiting entries and has {waiting}"
-        fix = "start it before the next sweep, or let it go"
+        fix = "start it before the next sweep, if it is still needed"
         yield warn("consumers", what, fix)
 
 
 def check_trust(reader: Reader, now_ms: int) -> Checks:
-    """Keys of zones and tokens of callers that have ended, or will soon."""
+    """Keys of zones, and tokens, that have expired or will soon."""
     zones, tokens = reader.zone_list(), reader.token_list()
     if not zones and not tokens:
         return
@@ -122,7 +122,7 @@ def _ending(name: str, what: str, ends_at: int | None, now_ms: int, fix: str) ->
 
 
 def _last_end(zone: ZoneRow) -> int | None:
-    """When the last of its keys ends; None if one holds for ever, or there is none."""
+    """When the last of a zone's keys expires; None if one never does, or there is none."""
     dates = [key.expires_at for key in zone.keys]
     return None if not dates or None in dates else max(at for at in dates if at is not None)
 
@@ -164,17 +164,17 @@ def _quarantine(reader: Reader, row: LinkRow) -> Checks:
     count = reader.quarantine_count(row.name)
     look = f"holdfast link quarantine {row.name}"
     if count >= limits.QUARANTINE_ROWS_MAX:
-        what = f"link {row.name} has {count} refused entries set aside, and takes no more"
+        what = f"link {row.name} has {count} refused entries in quarantine, and has stopped"
         yield fail("quarantine", what, look)
     elif count:
-        yield warn("quarantine", f"link {row.name} has {count} refused entries set aside", look)
+        yield warn("quarantine", f"link {row.name} has {count} refused entries in quarantine", look)
 
 
 # --- the daemon ----------------------------------------------------------------------------------
 
 
 def _served(paths: HomePaths) -> bool:
-    """Does a daemon answer for this home?"""
+    """Whether a daemon answers for this home."""
     return _ask(paths, "/healthz") is not None
 
 
@@ -185,12 +185,12 @@ def _live(paths: HomePaths) -> dict[str, LinkStatus]:
     try:
         found = msgspec.json.decode(body, type=_LinkList)
     except msgspec.DecodeError:
-        return {}  # another version of Holdfast serves: what the store says has to do
+        return {}  # a daemon of another version: only what the store says can be used
     return {status.name: status for status in found.links}
 
 
 def _ask(paths: HomePaths, path: str) -> bytes | None:
-    """What the daemon says; None if there is none, or it does not answer that."""
+    """The daemon's answer; None if there is no daemon, or it does not answer this call."""
     socket = homes.socket_path(paths)
     if not socket.exists():
         return None

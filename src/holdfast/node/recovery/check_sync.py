@@ -1,6 +1,4 @@
-"""What may be wrong between this node and its brokers: part of `doctor`, and like it, it looks and
-changes nothing.
-"""
+"""Checks of the doctor about this node and its brokers. They change nothing."""
 
 from __future__ import annotations
 
@@ -43,5 +41,5 @@ def _mesh(reader: Reader, row: MeshRow, counts: dict[tuple[str, str], int], now_
         what = f"changes of {row.slug} have waited for {days} days; {waiting} wait"
         yield warn("sync", what, "is the daemon up, and the broker? holdfast status")
     if quarantined := reader.quarantine_count(lane):
-        what = f"{quarantined} envelopes of {row.slug} were refused here and set aside"
+        what = f"{quarantined} envelopes of {row.slug} were refused here and are in quarantine"
         yield warn("sync", what, f"holdfast link quarantine {lane}")

@@ -1,4 +1,4 @@
-"""One finding about a home: how it stands, in a sentence, and what to do."""
+"""One finding of the doctor: its status, a sentence, and what to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Check(msgspec.Struct, frozen=True):
-    """`name` is for programs, `message` for people, `fix` what people do about it."""
+    """`name` is for programs, `message` for people, `fix` says what they can do about it."""
 
     name: str
     status: Literal["ok", "warn", "fail"]
@@ -29,6 +29,6 @@ def fail(name: str, message: str, fix: str) -> Check:
 
 
 def joined_names(names: list[str]) -> str:
-    """The first few of many."""
+    """The first three names, and how many more there are."""
     shown = ", ".join(names[:3])
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"

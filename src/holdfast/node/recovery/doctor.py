@@ -1,11 +1,11 @@
-"""What is wrong with a home, and what to do about it.
+"""The doctor: what is wrong with a home, and what to do about it.
 
-`diagnose` looks at everything that it can get at, also when the home cannot be opened, and changes
-nothing except modes that drifted, which it tells. Each check says ok, warn or fail, in a sentence,
-with a line that says what to do. It looks through its own reader and is itself in no list of
-processes.
+`diagnose` checks everything that it can read, also when the home cannot be opened. It changes
+nothing but wrong file modes, which it reports. Each check says ok, warn or fail, in a sentence,
+with a line that says what to do. It reads through a connection of its own and does not register as
+a process of the home.
 
-`repair_home` and `rollback_migration` are in `mending`.
+Repairing is done by `repair`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _LISTED_MAX = 10_000
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """All checks of a home, and what its processes counted."""
+    """All checks of a home, and the metrics that its processes saved."""
 
     home: Path
     checks: tuple[Check, ...]
@@ -70,7 +70,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def diagnose(home: Path, *, full: bool = False) -> Report:
-    """Looks at a home. `full` also reads every blob and folds the whole log again."""
+    """Checks a home. `full` also reads every blob and folds the whole log again."""
     paths = HomePaths(home)
     checks = [*_guarded("python", _python), *_guarded("sqlite", _sqlite)]
     checks += _guarded("vectors", _vectors)
@@ -89,7 +89,7 @@ def diagnose(home: Path, *, full: bool = False) -> Report:
 
 
 def _guarded(name: str, look: Callable[[], Checks]) -> Checks:
-    """One check that cannot be done must not keep the others from being done."""
+    """The results of a check; one that fails becomes a result itself, so that the others go on."""
     try:
         with read_errors():
             yield from look()
@@ -160,7 +160,7 @@ def _processes(paths: HomePaths) -> Checks:
 
 
 def _kept(paths: HomePaths) -> Checks:
-    """What a restore, a repair or a rollback has kept, and what one that was cut short has left."""
+    """Files that a restore, repair or rollback has kept, and those that an interrupted one left."""
     names = sorted(os.listdir(paths.root))
     labels = (".corrupt-", ".before-restore-", ".before-rollback-")
     kept = [name for name in names if any(label in name for label in labels)]
@@ -194,7 +194,7 @@ def _database(paths: HomePaths, full: bool) -> Checks:
             yield fail("database", f"{problems[0]}{more}", _REPAIR)
         else:
             yield ok("database", "the integrity check finds nothing, and our own rules hold")
-        # Also where the check failed: what can be read tells how much is affected.
+        # Also after a failed check: what can be read shows how much is affected.
         peer = reader.peer_name() or ""
         yield from _guarded("log", partial(_log, reader, peer, full))
         yield from _guarded("consumers", partial(_consumers, reader))
@@ -231,7 +231,7 @@ def _schema(reader: ReadOnlyDatabase) -> Checks:
 def _log(reader: ReadOnlyDatabase, peer: str, full: bool) -> Checks:
     first, head = reader.log_bounds()
     mark = f"epoch {reader.epoch()}, offsets {first} to {head}"
-    # What a repair could not save is missing in the log for good; it speaks for what came after.
+    # What a repair could not save is missing in the log for good; only later entries are complete.
     repaired = repaired_to(reader)
     since = first if repaired is None else max(first, repaired + 1)
     whole = first == 1 and repaired is None

@@ -21,9 +21,9 @@ import msgspec
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.fold import current_version, fold
 from holdfast.node.home.exclusive import exclusive
-from holdfast.node.home.opening import LogMark
+from holdfast.node.home.opening import LogMark, read_mark
 from holdfast.node.log.history import REPAIR_JOB
-from holdfast.node.recovery.backup import count_on, read_mark
+from holdfast.node.recovery.backup import count_on
 from holdfast.rules import limits, tasks
 from holdfast.rules.bodies import Body, VectorDelete, VectorStore, decode_trusted_body, family_of
 from holdfast.rules.envelope import Envelope, decode_trusted
@@ -57,7 +57,7 @@ class RepairReport(msgspec.Struct, frozen=True, kw_only=True):
     head: int
     tables: dict[str, Saved]
     whole_log: bool
-    """No entry of the log was lost, so every table is what it should be."""
+    """Whether no entry of the log was lost: then every table is complete."""
     kept: tuple[Path, ...]
 
 
@@ -71,9 +71,9 @@ class RollbackReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def repair_home(home: Path, *, peer: str | None = None) -> RepairReport:
-    """A new database from what is readable of the old one, which is kept.
+    """Makes a new database from what is readable of the old one, which is kept.
 
-    `peer` says whose home it is; it is needed only where the database can no longer tell.
+    `peer` is the home's peer; it is needed only if the database can no longer be asked for it.
     """
     paths = homes.require_home(home)
     homes.check_modes(paths)
@@ -118,7 +118,7 @@ def repair_home(home: Path, *, peer: str | None = None) -> RepairReport:
 
 
 def rollback_migration(home: Path, version: int) -> RollbackReport:
-    """Undoes a schema version and those after it. What they had added is in the copy only."""
+    """Undoes a schema version and those after it. What they added remains only in the kept copy."""
     paths = homes.require_home(home)
     with exclusive(paths, "roll back the schema") as still_alone:
         label = swap.fresh_label(paths.root, "before-rollback", SystemClock().now_ms())
@@ -146,8 +146,8 @@ def _whose(paths: HomePaths, saved: Salvaged, peer: str | None) -> str:
     name = saved.peer or peer
     if name is None:
         raise StoreCorrupt(
-            f"the database of {paths.root} no longer tells whose home it is",
-            hint=f"name the peer to the repair, or {_RESTORE}",
+            f"the name of the peer cannot be read from the database of {paths.root}",
+            hint=f"give it: holdfast doctor --repair --peer NAME; or {_RESTORE}",
         )
     return name
 
@@ -191,7 +191,7 @@ def _note_loss(tx: Transaction, saved: Salvaged, now_ms: int) -> None:
 
 
 def _tasks_of_turns(tx: Transaction, saved: Salvaged) -> None:
-    """A task is the fold of its turns: where only those are left, they make it again."""
+    """Makes the rows of tasks again of which only the turns were saved."""
     for mesh, id in saved.headless:
         events = tx.task_events(mesh, id)
         task, _ = tasks.fold(event.turn for event in events)
@@ -218,12 +218,12 @@ def _log_pages(store: Store) -> Iterator[list[Entry]]:
 
 
 class _Refold:
-    """Folds entries whose rows are gone, as if they arrived now; the log has them already."""
+    """Folds the entries of the log whose rows are lost."""
 
     def __init__(self, ctx: NodeContext, saved: Salvaged) -> None:
         self._ctx, self._saved = ctx, saved
         self._rebuilt: set[tuple[str, ...]] = set()
-        """Keys of which nothing was saved: all that the log tells of them counts."""
+        """Keys of which no row was saved: all their entries are folded."""
 
     def __call__(self, tx: Transaction, entries: list[Entry]) -> None:
         quiet = cast(Transaction, _Quiet(tx))
@@ -241,7 +241,9 @@ class _Refold:
                 self._saved.tables[family].from_log += 1
 
     def _refold_turn(self, tx: Transaction, envelope: Envelope, body: Body, offset: int) -> None:
-        """A task that was saved knows more than what is left of its turns, so it stays as it is."""
+        """Adds a lost turn. The row of a task that was saved stays as it is, because more turns
+        than those in the log may have made it.
+        """
         turns = tx.task_events(envelope.mesh, envelope.entity)
         if version_of(envelope) in {turn.version for turn in turns}:
             return
@@ -256,7 +258,7 @@ class _Refold:
         key = (envelope.mesh, family, envelope.owner, envelope.entity, _model(body))
         current = current_version(tx, envelope, body)
         if current is None and envelope.lamport <= self._forgotten(tx, envelope.mesh):
-            # Its tombstone may have been removed since: it is not brought back to life.
+            # A sweep may have removed its tombstone: it must not be brought back.
             return False
         if current is None or is_newer(version_of(envelope), current):
             self._rebuilt.add(key)
@@ -274,7 +276,7 @@ def _model(body: Body) -> str:
 
 
 class _Quiet:
-    """A transaction that finds no conflicts: those were found before, and their ledger is saved."""
+    """A transaction that records no conflicts: the saved ledger has them already."""
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx

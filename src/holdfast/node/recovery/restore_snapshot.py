@@ -1,20 +1,20 @@
-"""A home from a snapshot of a lake: a new node, or one that was away for too long, begins here.
+"""A home from a snapshot of a lake, for a new node or one that was away for too long.
 
-A snapshot holds envelopes as their origins wrote them, and they come in by the one door that
-everything from outside takes. So nothing is minted anew: every stamp and fingerprint is the one
-that all other nodes have, and what arrives later through a link meets the same versions as
-anywhere.
+A snapshot holds envelopes as their origins wrote them, and the node takes them in like all others
+from outside. So nothing gets a new id: every stamp and fingerprint is the one that all other nodes
+have, and what arrives later through a link meets the same versions as anywhere.
 
 **Nothing half done looks done.** Everything is checked before the first write. A new home is made
-under another name beside its place and takes its place when it is complete. In a home that is
-there, only meshes are filled that it does not have yet. Either way chunks go in together with a
-note of how far it has got: a restore that was interrupted goes on where it stopped when it is run
-again, and refuses to go on with another snapshot.
+under another name beside its place and renamed when it is complete. In a home that is there, only
+meshes are filled that it does not have yet. Either way each chunk is written together with a note
+of how far the restore is: an interrupted restore goes on where it stopped when it is run again, and
+refuses to go on with another snapshot.
 
-**Somebody who was away for too long** cannot simply link again: his node would be refused writes
-from before what others have forgotten, and others would be refused his. He keeps the old home aside
-and makes a new one from a snapshot. If it bears the old name (`take_over`), it counts in a new
-epoch and its clocks skip ahead, as after any restore, so that what the old home wrote stays apart.
+**A node that was away for too long** cannot simply link again: it would refuse old writes of
+others, because it has forgotten deletions, and others would refuse its own. Its owner keeps the old
+home and makes a new one from a snapshot. If the new home has the old name (`take_over`), it counts
+in a new epoch and its clocks skip ahead, as after any restore, so that what the old home wrote
+stays apart.
 
 The content of large files is not in a snapshot. Rows name it, links and peers have it.
 """
@@ -46,16 +46,16 @@ from holdfast.storage.ports import Reader, Transaction
 from holdfast.storage.scans import blob_rows
 
 Progress = Callable[[int, int], None]
-"""Told how many envelopes are in, of how many."""
+"""Called with the number of envelopes that are stored, and with how many there are."""
 
 JOB: Final = "restore"
-"""The row that says how far a restore has got; it goes with its last chunk."""
+"""The row of the job table that says how far a restore is; its last step removes it."""
 STAGING: Final = f"{TEMPORARY_PREFIX}restoring-"
 _NAMED_MAX: Final = 1000
 
 
 class RefusedEnvelope(msgspec.Struct, frozen=True):
-    """An envelope that this node does not take, and why."""
+    """An envelope that this node refused, and why."""
 
     id: str | None
     code: str
@@ -63,32 +63,32 @@ class RefusedEnvelope(msgspec.Struct, frozen=True):
 
 
 class SnapshotRestored(msgspec.Struct, frozen=True, kw_only=True):
-    """What a home was made of."""
+    """The report of a restore."""
 
     home: Path
     peer: str
     meshes: tuple[str, ...]
     rows: int
-    """Envelopes that are in."""
+    """Envelopes of the snapshot."""
     counts: dict[str, int]
-    """What became of them, by outcome."""
+    """Envelopes by outcome of their intake."""
     refused: tuple[RefusedEnvelope, ...]
-    """The first of those that were not taken in."""
+    """The first of the refused envelopes."""
     head: int
     signed_by: str
-    """The card that signed it; empty if nobody did."""
+    """The card of the signer; empty if the snapshot is not signed."""
     checked: bool
-    """Whether that card is the one that was asked for."""
+    """Whether the caller asked for this signer."""
     logs: dict[str, tuple[int, int]]
     """Where links begin: epoch and offset of each node's log."""
     missing: int
-    """Objects that rows name and whose content is not here."""
+    """How many objects that rows name have no content here."""
     missing_objects: tuple[str, ...]
-    """The first of them."""
+    """The hashes of the first of them."""
     resumed_after: int
-    """Envelopes that an earlier run had taken in."""
+    """Envelopes that an earlier, interrupted run had stored."""
     left: tuple[Path, ...] = ()
-    """Folders of other restores for this home that were never finished: nobody needs them."""
+    """Folders of other unfinished restores for this home; they can be removed."""
 
 
 def restore_snapshot(
@@ -103,9 +103,9 @@ def restore_snapshot(
 ) -> SnapshotRestored:
     """Fills a home with a snapshot; makes the home, for `peer`, if there is none.
 
-    `signed_by` is a card or a key: then only a snapshot that its owner signed is taken. `take_over`
-    lets a new home bear the name of a peer that is in the snapshot: its old home must not be used
-    any more.
+    `signed_by` is a card or a key: then the snapshot must be signed by its owner. `take_over`
+    allows a new home to have the name of a peer that is in the snapshot: the old home of that peer
+    must not be used any more.
     """
     home, folder = Path(home).absolute(), Path(folder).absolute()
     manifest = read_manifest(folder)
@@ -143,15 +143,17 @@ def _check_new(home: Path, peer: str | None, manifest: SnapshotManifest, take_ov
 
 
 def _staging(home: Path, manifest: SnapshotManifest) -> Path:
-    """Beside the home, so that a rename is enough; one for each snapshot, so that two never mix."""
+    """The folder in which a new home is made: beside the home, so that a rename is enough, and one
+    for each snapshot, so that two never mix.
+    """
     missing = [folder for folder in home.parents if not folder.exists()]
     for folder in reversed(missing):
         make_folder(folder)
     return home.parent / f"{STAGING}{home.name}-{manifest.digest[:16]}"
 
 
-class _Place(msgspec.Struct):
-    """How far a restore has got."""
+class _Progress(msgspec.Struct):
+    """How far a restore is, as its job row keeps it."""
 
     digest: str
     part: int = 0
@@ -163,7 +165,7 @@ class _Place(msgspec.Struct):
 
 
 class _Restore:
-    """One restore on its way."""
+    """One restore in progress."""
 
     def __init__(
         self,
@@ -176,7 +178,7 @@ class _Restore:
     ) -> None:
         self._engine, self._folder, self._manifest = engine, folder, manifest
         self._new, self._take_over = new, new and take_over
-        self._place = _Place(digest=manifest.digest)
+        self._place = _Progress(digest=manifest.digest)
 
     def run(self, home: Path, checked: bool, progress: Progress | None) -> SnapshotRestored:
         resumed_after = 0
@@ -196,11 +198,13 @@ class _Restore:
 
     # --- the beginning -----------------------------------------------------------------------
 
-    def _begin(self, tx: Transaction) -> _Place:
-        """Makes the meshes, all of them together with the note that they are not complete."""
+    def _begin(self, tx: Transaction) -> _Progress:
+        """Creates all meshes, together with the note that they are not complete; or reads the note
+        of an interrupted restore.
+        """
         job = tx.job_get(JOB)
         if job is not None:
-            place = msgspec.convert(job.cursor, _Place)
+            place = msgspec.convert(job.cursor, _Progress)
             if place.digest != self._manifest.digest:
                 raise AlreadyExists(
                     "this home is half restored from another snapshot",
@@ -212,11 +216,11 @@ class _Restore:
         for mesh, point in sorted(self._manifest.meshes.items()):
             tx.mesh_add(MeshRow(slug=mesh, name=mesh, created_at=now, updated_at=now))
             skip = limits.RESTORE_LAMPORT_SKIP if self._take_over else 0
-            # First of all: what somebody writes here meanwhile is newer than all that comes.
+            # At the beginning: what users write here meanwhile is newer than all that comes.
             if point.clock:
                 tx.tick_merged(mesh, point.clock + skip)
         if self._take_over:
-            # The old home counted its own writes; ours must not bear the same numbers.
+            # The old home counted its own writes; this one must not give the same numbers again.
             seen = self._manifest.origins.get(self._engine.ctx.peer, 0)
             tx.set_epoch(max(tx.epoch(), seen) + 1)
         self._note(tx, self._place)
@@ -227,7 +231,7 @@ class _Restore:
         if there:
             raise AlreadyExists(
                 f"this home has the mesh {', '.join(there)} already",
-                hint="restore into another home; an old one is best kept aside",
+                hint="restore into another home, and keep the old one",
             )
         peer = self._engine.ctx.peer
         if peer in self._manifest.origins and not self._take_over:
@@ -239,9 +243,9 @@ class _Restore:
     # --- chunk by chunk ----------------------------------------------------------------------
 
     def _chunks(self) -> Iterator[tuple[list[bytes], tuple[int, int]]]:
-        """What is not in yet, each chunk with the part and row that it leads to."""
+        """The envelopes that are not stored yet, each chunk with the part and row behind it."""
         begin, skip = self._place.part, self._place.row
-        # Nobody waits to write into a home that is not there yet.
+        # Larger chunks for a new home: nobody else waits to write into it.
         rows = limits.LINK_BATCH_ROWS if self._new else limits.CHUNK_ROWS
         for number in range(begin, len(self._manifest.parts)):
             part = self._manifest.parts[number]
@@ -253,13 +257,13 @@ class _Restore:
                 chunk.append(raw)
                 size += len(raw)
                 full = len(chunk) >= rows or size >= limits.INTAKE_BATCH_BYTES
-                # The last chunk of a part waits until all of the part has been seen to be right.
+                # The last chunk of a part waits until the hash of the whole part was checked.
                 if full and row < part.rows:
                     yield chunk, (number, row)
                     chunk, size = [], 0
             yield chunk, (number + 1, 0)
 
-    def _take(self, chunk: list[bytes], after: tuple[int, int], tx: Transaction) -> _Place:
+    def _take(self, chunk: list[bytes], after: tuple[int, int], tx: Transaction) -> _Progress:
         before = self._place
         job = tx.job_get(JOB)
         if job is None or job.cursor["rows"] != before.rows or job.cursor["part"] != before.part:
@@ -268,7 +272,7 @@ class _Restore:
                 hint="let it finish; a restore that was interrupted goes on where it stopped",
             )
         applied = Intake(self._engine.ctx, chunk)(tx)
-        place = _Place(
+        place = _Progress(
             digest=before.digest,
             part=after[0],
             row=after[1],
@@ -280,7 +284,7 @@ class _Restore:
         self._note(tx, place)
         return place
 
-    def _note(self, tx: Transaction, place: _Place) -> None:
+    def _note(self, tx: Transaction, place: _Progress) -> None:
         cursor: dict[str, Any] = msgspec.to_builtins(place)
         tx.job_put(JobRow(name=JOB, cursor=cursor, updated_at=self._engine.ctx.now_ms()))
 
@@ -336,15 +340,15 @@ class _Restore:
 
 def _counted(before: dict[str, int], applied: list[Applied]) -> dict[str, int]:
     counts = dict(before)
-    for one in applied:
-        name = "refused" if one.outcome is None else one.outcome.value
+    for envelope in applied:
+        name = "refused" if envelope.outcome is None else envelope.outcome.value
         counts[name] = counts.get(name, 0) + 1
     return counts
 
 
 def _refusals(applied: list[Applied]) -> list[RefusedEnvelope]:
     return [
-        RefusedEnvelope(one.id, one.error.code, one.error.message)
-        for one in applied
-        if one.error is not None
+        RefusedEnvelope(envelope.id, envelope.error.code, envelope.error.message)
+        for envelope in applied
+        if envelope.error is not None
     ]

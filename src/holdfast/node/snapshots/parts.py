@@ -26,7 +26,7 @@ from holdfast.rules.limits import (
     RANGE_BATCH_BYTES,
     RANGE_BATCH_ROWS,
 )
-from holdfast.storage.files.copying import Hashed, hash_file
+from holdfast.storage.files.copying import check_files
 from holdfast.storage.ports import Reader
 from holdfast.storage.sqlite.snapshot_copy import Progress
 
@@ -116,19 +116,8 @@ class PartWriter:
 def verify_parts(
     folder: Path, manifest: SnapshotManifest, progress: Progress | None = None
 ) -> None:
-    """Reads every part, and raises `StoreCorrupt` if one is not what the manifest says."""
-    done = 0
-    for part in manifest.parts:
-        found = hash_file(folder / part.path)
-        if found is None:
-            raise StoreCorrupt(f"{part.path} is missing in the snapshot {folder}", hint=OTHER)
-        if found != Hashed(part.sha256, part.size):
-            raise StoreCorrupt(
-                f"{part.path} in the snapshot {folder} is not what the manifest says", hint=OTHER
-            )
-        done += part.size
-        if progress is not None:
-            progress(done, manifest.total_bytes)
+    """Reads every part: what passes is what was made."""
+    check_files(f"the snapshot {folder}", folder, manifest.parts, OTHER, progress)
 
 
 def envelopes(folder: Path, part: SnapshotPart) -> Iterator[bytes]:

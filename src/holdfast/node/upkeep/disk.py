@@ -1,15 +1,15 @@
-"""Watches how full the disk is, so that its end is announced and there is a way back from it.
+"""Watches how full the disk is, warns before its end, and keeps a way back from it.
 
 `look` measures, cheaply: what the file system says, the size of the database's files, and two sums
-that the database keeps. `admit` is asked before every write that adds something and refuses at the
-level `full`. `relieve` is told of every write that met a disk without room: it releases the
-ballast, so that confirming, retiring and sweeping work, and from then on nothing new is taken in
-until a look finds room again.
+that the database keeps. The engine calls `admit` before every write that adds data; it refuses at
+the level `full`. The engine calls `relieve` after a write that met a full disk: it releases the
+ballast, so that confirming, retiring and sweeping work, and from then on the node refuses what adds
+data until a look finds room again.
 
                     look finds room
         ┌───────────────────────────────────┐
         ▼                                   │
-    taking in ──look: full, or relieve──▶ refusing
+    accepting ──look: full, or relieve──▶ refusing
     (ballast laid)                        (ballast released once a write has met the end)
 """
 
@@ -32,7 +32,7 @@ from holdfast.storage.sqlite.space import space
 log = logging.getLogger("holdfast")
 
 _HINT = (
-    "free some space, or let readers confirm, or forget those that are gone: holdfast consumer "
+    "free some space; or let readers confirm, or retire those that are gone: holdfast consumer "
     "retire NAME; then: holdfast sweep. Reads, confirmations and deletions still work"
 )
 _BLOCK = 512
@@ -57,23 +57,24 @@ class DiskWatch:
         self._limit = limit_bytes
         self._bounds = bounds
         self.ballast = Ballast(paths.root) if ballast is None else ballast
-        self._told = [] if on_change is None else [on_change]
+        self._listeners = [] if on_change is None else [on_change]
         self._lock = threading.Lock()
         self._met_end = 0
-        """How often a write has met a full disk."""
+        """How many writes have met a full disk."""
         self.last = Pressure(0.0, "ok", 0, 0)
-        """What the last look found; before the first, nothing is known and all is let in."""
+        """What the last look found; before the first look every write is accepted."""
 
     def watch(self) -> None:
-        """From now on the writes of this process ask us, and tell us of a full disk."""
+        """From now on the engine calls `admit` and `relieve`."""
         self._engine.admit = self.admit
         self._engine.relieve = self.relieve
 
     def unwatch(self) -> None:
         self._engine.admit = self._engine.relieve = None
 
-    def on_change(self, told: Callable[[Pressure], None]) -> None:
-        self._told.append(told)
+    def on_change(self, listener: Callable[[Pressure], None]) -> None:
+        """Calls the listener with every new level, in the thread that found it."""
+        self._listeners.append(listener)
 
     # --- looking -----------------------------------------------------------------------------
 
@@ -82,7 +83,8 @@ class DiskWatch:
         began = self._met_end
         used, free = measure(self._paths)
         with self._lock:
-            # Told of the end while we looked: these numbers are older, and the next look is soon.
+            # A write met the end while we measured: these numbers are older, and the next look is
+            # soon.
             if self._met_end > began:
                 return self.last
             before = self.last
@@ -96,30 +98,30 @@ class DiskWatch:
         try:
             self.ballast.lay()
         except HoldfastError as error:
-            # Somebody else was faster with the space. The next look tells.
+            # Another process used the space first. The next look measures again.
             log.warning("%s", error.message)
 
     def _tell(self, before: Pressure, found: Pressure) -> None:
         if before.level == found.level:
             return
         _announce(self._paths.root, found)
-        for told in self._told:
-            told(found)
+        for listener in self._listeners:
+            listener(found)
 
-    # --- what writes ask and tell --------------------------------------------------------------
+    # --- what the engine calls -------------------------------------------------------------------
 
     def admit(self) -> None:
-        """Refuses what adds data while there is no room for it."""
+        """Raises DiskFull at the level `full`."""
         last = self.last
         if last.level == "full":
             raise DiskFull(
-                f"the home is {last.fill:.0%} full, with {last.room // MIB} MiB left: nothing new "
-                "is taken in",
+                f"the home is {last.fill:.0%} full, with {last.room // MIB} MiB left: the node "
+                "refuses what adds data",
                 hint=_HINT,
             )
 
     def relieve(self) -> None:
-        """A write met a disk without room: the ballast goes, and nothing new is taken in."""
+        """Releases the ballast after a write met a full disk, and sets the level to `full`."""
         with self._lock:
             self._met_end += 1
             before = self.last
@@ -133,7 +135,9 @@ class DiskWatch:
 
 
 def measure(paths: HomePaths) -> tuple[int, int]:
-    """Bytes that a home uses, and bytes that it could still use: on the disk and inside."""
+    """Bytes that a home uses, and bytes that it could still use: on the disk and in its
+    database.
+    """
     inside = space(paths.database)
     files = (paths.database, paths.wal, paths.shm)
     used = sum(_allocated(path) for path in files) + inside.blobs - inside.reusable
@@ -141,7 +145,7 @@ def measure(paths: HomePaths) -> tuple[int, int]:
 
 
 def _allocated(path: Path) -> int:
-    """What a file takes on the disk: its blocks, since a file may have holes."""
+    """The bytes that a file takes on the disk: its blocks, because a file may have holes."""
     try:
         return os.stat(path).st_blocks * _BLOCK
     except FileNotFoundError:
@@ -151,7 +155,7 @@ def _allocated(path: Path) -> int:
 def _announce(home: Path, found: Pressure) -> None:
     what = f"{home} is {found.fill:.0%} full, with {found.room // MIB} MiB left"
     if found.level == "full":
-        log.warning("%s: nothing new is taken in until there is room; %s", what, _HINT)
+        log.warning("%s: what adds data is refused until there is room; %s", what, _HINT)
     elif found.level == "high":
         log.warning("%s: free some space before it is needed", what)
     else:

@@ -1,9 +1,9 @@
 """Moving vectors from one embedding model to another.
 
 The old model is marked deprecated, then each live vector is embedded again, stored under the new
-model and deleted under the old one, a chunk per transaction. Whatever stops it, a second run goes
-on with what is still live under the old model. Searches in the old model work until its index is
-dropped, thirty days after the last of them.
+model and deleted under the old one, a chunk per transaction. After an interruption a second run
+goes on with what is still live under the old model. Searches in the old model work until its index
+is dropped, thirty days after the last search.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def reembed(
     embed: Embed,
     progress: Progress | None = None,
 ) -> int:
-    """Returns how many vectors were moved by this run. Only our own: other peers move theirs."""
+    """Moves this node's own vectors; returns how many. Other peers move theirs."""
     if old == new:
         raise BadVector("the old and the new model are the same")
     known = {row.id for row in engine.read("vector.models", lambda tx: tx.model_list())}
@@ -101,7 +101,7 @@ def _move(
 
 
 def note_read(engine: NodeEngine, model: Model) -> None:
-    """Remembers, to the day, that a deprecated model is still searched."""
+    """Notes, once a day, that a deprecated model is still searched."""
     rows = engine.read("vector.models", lambda tx: tx.model_list())
     now = engine.ctx.now_ms()
     known = next((row for row in rows if row.id == model.fingerprint), None)
@@ -111,7 +111,9 @@ def note_read(engine: NodeEngine, model: Model) -> None:
 
 
 def drop_unread(engine: NodeEngine) -> list[str]:
-    """Drops the index of deprecated models that nobody has searched for thirty days."""
+    """Drops the index of deprecated models that nobody has searched for thirty days; returns
+    them.
+    """
     limit = engine.ctx.now_ms() - VECTOR_MODEL_UNREAD_DAYS * DAY_MS
     doomed = [
         row.id

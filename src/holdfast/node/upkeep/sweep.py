@@ -1,10 +1,10 @@
 """Forgetting, safely: log entries, tombstones, dedupe rows, blobs.
 
-Something goes only when it is old enough *and* every registered reader of the log is past it. What
-that could make ambiguous is remembered in a smaller form: ids of truncated entries for their
-window, and per mesh the highest stamp among removed tombstones, below which a write from outside is
-refused rather than allowed to bring something back. All of it works in chunks, between which other
-writes get in.
+A sweep removes something only when it is old enough *and* every registered reader of the log has
+confirmed it. What is still needed later stays in a smaller form: the ids of truncated entries for
+some time, and per mesh the highest stamp among removed tombstones; a write from outside below it is
+refused, or it could bring back what was deleted. A sweep works in chunks, between which other
+writes are done.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a sweep removed. As JSON, two fields keep the names that programs know."""
 
     consumers: tuple[str, ...] = ()
-    """Readers that were absent for longer than they had declared, or that too much waited for."""
+    """Readers that were retired: they were absent, or behind, for more than they had declared."""
     outbox_rows: int = msgspec.field(default=0, name="spool_rows")
-    """What the broker has had for a while, or what was given up."""
+    """Items that the broker has had for a while, or that were given up."""
     log_entries: int = 0
     tombstones: int = 0
     dedupe_rows: int = 0
     inbox_rows: int = 0
-    """Messages that have gone with the log."""
+    """Messages whose envelope is no longer in the log."""
     broker_position_rows: int = msgspec.field(default=0, name="heard_rows")
-    """Where they and others stood at the broker."""
+    """Positions at the broker of envelopes that are no longer in the log."""
     blobs: int = 0
     orphans: int = 0
     models: int = 0
@@ -68,7 +68,7 @@ def sweep(engine: NodeEngine, ttl: Ttl = DEFAULT_TTL) -> SweepReport:
     """One pass over everything that may be forgotten."""
     retired = engine.write("sweep.consumers", partial(_retire_absent, engine=engine))
     meshes = [row.slug for row in engine.read("sweep", lambda tx: tx.mesh_list())]
-    # Before the log: its entries tell how old the tombstones are.
+    # Before the log: its entries show how old the tombstones are.
     tombstones = sum(
         _repeat(engine, "sweep.tombstones", partial(_tombstones, engine=engine, ttl=ttl, mesh=mesh))
         for mesh in meshes
@@ -79,7 +79,7 @@ def sweep(engine: NodeEngine, ttl: Ttl = DEFAULT_TTL) -> SweepReport:
     inbox = _repeat(
         engine, "sweep.inbox", lambda tx: tx.inbox_sweep(tx.log_bounds()[0], limits.CHUNK_ROWS)
     )
-    heard = _repeat(
+    positions = _repeat(
         engine,
         "sweep.heard",
         lambda tx: tx.broker_positions_sweep(tx.log_bounds()[0], limits.CHUNK_ROWS),
@@ -96,7 +96,7 @@ def sweep(engine: NodeEngine, ttl: Ttl = DEFAULT_TTL) -> SweepReport:
         tombstones=tombstones,
         dedupe_rows=dedupe,
         inbox_rows=inbox,
-        broker_position_rows=heard,
+        broker_position_rows=positions,
         blobs=removed,
         orphans=orphans,
         models=len(reembed.drop_unread(engine)),
@@ -106,9 +106,11 @@ def sweep(engine: NodeEngine, ttl: Ttl = DEFAULT_TTL) -> SweepReport:
 def collect_blobs(
     engine: NodeEngine, ttl: Ttl = DEFAULT_TTL, *, deadline_s: float | None = None
 ) -> tuple[int, int]:
-    """Removes the files of released blobs, then those that no row names: how many of each."""
+    """Removes the files of released blobs, then files that no row names; returns how many of
+    each.
+    """
     with engine.blobs_free() as free:
-        if not free:  # a backup is copying them; the next sweep comes
+        if not free:  # a backup is copying them; the next sweep removes them
             return 0, 0
         released = _repeat(
             engine,
@@ -133,8 +135,8 @@ def _collect_orphans(engine: NodeEngine, ttl: Ttl, deadline_s: float | None) -> 
 
 
 def _retire_absent(tx: Transaction, engine: NodeEngine) -> tuple[str, ...]:
-    """A reader may declare for how long it is waited for, and for how many entries. Past that, it
-    holds nothing back.
+    """Retires readers that are absent or behind for more than they declared; returns their
+    names.
     """
     now, head = engine.ctx.now_ms(), tx.log_bounds()[1]
     retired = []
@@ -148,7 +150,7 @@ def _retire_absent(tx: Transaction, engine: NodeEngine) -> tuple[str, ...]:
 
 
 def _given_up(row: ConsumerRow, now_ms: int, head: int) -> str:
-    """Why a reader is no longer waited for, or nothing."""
+    """Why a sweep retires a reader; empty if it does not."""
     if row.retire_ms is not None and may_forget(
         written_at_ms=row.seen_at, now_ms=now_ms, ttl_ms=row.retire_ms, offset=0, frontiers=()
     ):
@@ -160,27 +162,27 @@ def _given_up(row: ConsumerRow, now_ms: int, head: int) -> str:
 
 
 def lowest_frontier(tx: Reader) -> int | None:
-    """The offset up to which every reader has confirmed; None when there are no readers. The
-    brokers are readers too: they have confirmed what no longer waits in the spool.
+    """The offset up to which every reader has confirmed; None when there are no readers. Brokers
+    count as readers: they have confirmed what no longer waits in the outbox.
     """
     return min(_frontiers(tx), default=None)
 
 
 def _frontiers(tx: Reader) -> list[int]:
-    found = [Frontier.decode(row.frontier).prefix for row in tx.consumer_list()]
+    frontiers = [Frontier.decode(row.frontier).prefix for row in tx.consumer_list()]
     floor = tx.outbox_floor()
-    return found if floor is None else [*found, floor - 1]
+    return frontiers if floor is None else [*frontiers, floor - 1]
 
 
 def _kept_from(tx: Reader, now_ms: int, ttl_ms: int) -> int:
-    """The first offset that is too young to go, by our own clock at the time of its arrival."""
-    # What was truncated before counts as young until an entry after it is old: the log may have
-    # been kept for less time than what is asked about.
+    """The first offset that is too young to go, by this node's clock at the time of its arrival."""
+    # What was truncated before counts as young until an entry after it is old: the log may be kept
+    # for a shorter time than tombstones.
     return tx.log_at(oldest_kept_ms(now_ms=now_ms, ttl_ms=ttl_ms) - 1) + 1
 
 
 def _truncate(tx: Transaction, engine: NodeEngine, ttl: Ttl) -> int:
-    """With the entries go their holds on objects, so that none is held for ever."""
+    """Truncates a chunk of the log, and releases the objects that its facts named."""
     first, head = tx.log_bounds()
     now = engine.ctx.now_ms()
     frontiers = _frontiers(tx)
@@ -195,7 +197,7 @@ def _truncate(tx: Transaction, engine: NodeEngine, ttl: Ttl) -> int:
     )
     named = tx.fact_objects(below, limits.CHUNK_ROWS + 1)
     if len(named) > limits.CHUNK_ROWS:
-        # So many facts at a time that all their objects are among these. One fact has fewer.
+        # Only as many facts that all their objects are in this chunk; one fact has fewer.
         below = named[-1][0]
     truncated = tx.log_truncate(below, limits.CHUNK_ROWS, now)
     _release_objects(tx, [(at, sha) for at, sha in named if at < tx.log_bounds()[0]], now)
@@ -225,7 +227,9 @@ def _tombstones(tx: Transaction, engine: NodeEngine, ttl: Ttl, mesh: str) -> int
 
 
 def _unlink_released(tx: Transaction, engine: NodeEngine, ttl: Ttl) -> int:
-    """In the transaction, so that no share can name a blob between the look and the removal."""
+    """Removes the files of a chunk of released blobs. Inside the transaction, so that no share can
+    name a blob between the check and the removal.
+    """
     lowest = lowest_frontier(tx)
     oldest = oldest_kept_ms(now_ms=engine.ctx.now_ms(), ttl_ms=ttl.blob_ms)
     removed = 0
@@ -262,7 +266,7 @@ def _repeat(
     *,
     deadline_s: float | None = None,
 ) -> int:
-    """Runs a chunked step until it finds nothing more, or time is up."""
+    """Runs a chunked step until it finds nothing more or time is up; returns the sum."""
     total = 0
     while count := engine.write(name, step):
         total += count

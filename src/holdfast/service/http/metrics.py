@@ -22,7 +22,7 @@ from starlette.responses import Response
 from holdfast.service.http.request import Request, RequestCounts
 from holdfast.service.http.route import Handler, Route
 
-_TEXT: Final = "text/plain"
+TEXT: Final = "text/plain"
 
 Sample = tuple[Sequence[str], float]
 """The values of the labels, and the figure."""
@@ -43,7 +43,7 @@ def metrics_route(scrape: Handler, summary: str, *, local_only: bool = False) ->
         "/metrics",
         scrape,
         summary,
-        answers={200: _TEXT},
+        answers={200: TEXT},
         local_only=local_only,
         kind="probe",
     )

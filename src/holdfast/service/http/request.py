@@ -143,6 +143,32 @@ class Request(Generic[A]):
             return default
         return parse_int(name, text)
 
+    def flag(self, name: str) -> bool:
+        """A parameter that is `true` or `false`; false if it is not given."""
+        text = self.one(name, "false")
+        if text not in ("true", "false"):
+            raise BadInput(f"{name} is {text!r}", hint="give true or false")
+        return text == "true"
+
+    def limit(self, most: int) -> int:
+        """The parameter `limit` of a call that answers in pages of at most `most` rows."""
+        limit = self.number("limit", most) or 0
+        if not 1 <= limit <= most:
+            raise BadInput(f"limit is {limit}", hint=f"ask for 1 to {most} at a time")
+        return limit
+
+    def required(self, name: str) -> str:
+        """A parameter that must be given."""
+        value = self.one(name)
+        if value is None:
+            raise BadInput(f"{name} is missing", hint=f"give it in the address: ?{name}=…")
+        return value
+
+    def idempotency_key(self) -> str | None:
+        """The id in the Idempotency-Key header, without quotes; None if there is none."""
+        key = self.headers.get("idempotency-key")
+        return None if key is None else key.strip('" ')
+
     # --- the body ----------------------------------------------------------------------------
 
     async def body(self, bytes_max: int = limits.BODY_BYTES_MAX) -> bytes:

@@ -1,11 +1,10 @@
 """How a call is declared, and what its handler may reach.
 
-    def routes() -> list[Route]:
-        return [
-            Route("GET", "/v1/log", _log, "Where the log stands.", answers={200: LogStatus}),
-        ]
+    routes = Routes()
 
+    @routes.get("/v1/log", answers={200: LogStatus})
     async def _log(call: NodeRequest) -> Response:
+        "Where the log stands."
         head = await call.api.run(call.api.node.log.head)
         return call.answer(LogStatus(head.epoch, head.first, head.offset))
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Handler = Callable[[Any], Awaitable[Response]]
 """Takes the `Request` and returns the answer."""
+HandlerT = TypeVar("HandlerT", bound=Handler)
 Phase = Literal["starting", "ready", "stopping"]
 Kind = Literal["call", "stream", "probe"]
 
@@ -72,6 +72,42 @@ class Route:
     """Only this node's own user may make the call."""
     kind: Kind = "call"
     """`stream`: stays open and is counted apart. `probe`: is answered however busy the node is."""
+
+
+class Routes:
+    """Collects the calls of one module, by decorators on their handlers. The first argument is the
+    path, keywords are the other fields of `Route`; the handler's docstring is the summary.
+    """
+
+    def __init__(self) -> None:
+        self._routes: list[Route] = []
+
+    def __call__(self) -> list[Route]:
+        """The calls that were declared so far."""
+        return list(self._routes)
+
+    def get(self, path: str, **declared: Any) -> Callable[[HandlerT], HandlerT]:
+        return self._declare("GET", path, declared)
+
+    def post(self, path: str, **declared: Any) -> Callable[[HandlerT], HandlerT]:
+        return self._declare("POST", path, declared)
+
+    def put(self, path: str, **declared: Any) -> Callable[[HandlerT], HandlerT]:
+        return self._declare("PUT", path, declared)
+
+    def delete(self, path: str, **declared: Any) -> Callable[[HandlerT], HandlerT]:
+        return self._declare("DELETE", path, declared)
+
+    def _declare(
+        self, method: str, path: str, declared: dict[str, Any]
+    ) -> Callable[[HandlerT], HandlerT]:
+        def add(handler: HandlerT) -> HandlerT:
+            summary = " ".join((handler.__doc__ or "").split())
+            assert summary, f"{method} {path} needs a docstring: it is the summary of the call"
+            self._routes.append(Route(method, path, handler, summary, **declared))
+            return handler
+
+        return add
 
 
 class ServedApp(Protocol):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple, Protocol
 
+from holdfast.rules.errors import StoreCorrupt
 from holdfast.rules.limits import BLOB_CHUNK_BYTES
 from holdfast.storage.files.durable import FILE_MODE, disk_errors, flush
 
@@ -73,3 +74,37 @@ def flush_file(path: Path) -> None:
         flush(fd, path)
     finally:
         os.close(fd)
+
+
+class ListedFile(Protocol):
+    """A file as a manifest lists it."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def sha256(self) -> str: ...
+
+
+def check_files(
+    what: str,
+    folder: Path,
+    files: Sequence[ListedFile],
+    hint: str,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Reads every file that a manifest lists; raises StoreCorrupt if one is missing or changed.
+
+    `what` names the folder in errors; `progress` is called with bytes done, and with all bytes.
+    """
+    done, total = 0, sum(file.size for file in files)
+    for file in files:
+        found = hash_file(folder / file.path)
+        if found is None:
+            raise StoreCorrupt(f"{file.path} is missing in {what}", hint=hint)
+        if found != Hashed(file.sha256, file.size):
+            raise StoreCorrupt(f"{file.path} in {what} is not what the manifest says", hint=hint)
+        done += file.size
+        if progress is not None:
+            progress(done, total)
