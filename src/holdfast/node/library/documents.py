@@ -72,6 +72,12 @@ class ChangeDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     description: str | None = None
     meta: dict[str, Any] | None = None
 
+    @property
+    def key(self) -> str:
+        """The entity, of an op that needs one."""
+        assert self.entity is not None
+        return self.entity
+
 
 def read_change(value: object) -> ChangeDocument:
     """Converts decoded JSON into a document; `BadInput` if it does not fit."""
@@ -166,50 +172,38 @@ async def _outcome(one: asyncio.Future[Receipt] | HoldfastError) -> Receipt | Ho
 
 
 def _state_set(ctx: NodeContext, doc: ChangeDocument) -> Change:
-    return operations.state_set(ctx, doc.mesh, _entity(doc), doc.value, doc.id, doc.meta)
+    return operations.state_set(ctx, doc.mesh, doc.key, doc.value, doc.id, doc.meta)
 
 
 def _state_delete(ctx: NodeContext, doc: ChangeDocument) -> Change:
-    return operations.state_delete(ctx, doc.mesh, _entity(doc), doc.id)
+    return operations.state_delete(ctx, doc.mesh, doc.key, doc.id)
 
 
 def _memory_set(ctx: NodeContext, doc: ChangeDocument) -> Change:
     return operations.memory_set(
-        ctx,
-        doc.mesh,
-        _entity(doc),
-        doc.value,
-        doc.tags or (),
-        doc.id,
-        doc.owner,
+        ctx, doc.mesh, doc.key, doc.value, doc.tags or (), doc.id, doc.owner
     )
 
 
 def _memory_forget(ctx: NodeContext, doc: ChangeDocument) -> Change:
     _require_own(ctx, doc)
-    return operations.memory_forget(ctx, doc.mesh, _entity(doc), doc.id)
+    return operations.memory_forget(ctx, doc.mesh, doc.key, doc.id)
 
 
 def _vector_store(ctx: NodeContext, doc: ChangeDocument) -> Change:
     embedding = doc.embedding
     assert embedding is not None
     shown = len(embedding) // FLOAT_BYTES if isinstance(embedding, bytes) else len(embedding)
+    model, content = _model(doc, shown), doc.content or ""
+    metadata = None if doc.metadata is UNSET else doc.metadata
     return operations.vector_store(
-        ctx,
-        doc.mesh,
-        _entity(doc),
-        embedding,
-        _model(doc, shown),
-        doc.content or "",
-        None if doc.metadata is UNSET else doc.metadata,
-        doc.id,
-        doc.owner,
+        ctx, doc.mesh, doc.key, embedding, model, content, metadata, doc.id, doc.owner
     )
 
 
 def _vector_delete(ctx: NodeContext, doc: ChangeDocument) -> Change:
     model = _model(doc, None)
-    return operations.vector_delete(ctx, doc.mesh, _entity(doc), model, doc.id, doc.owner)
+    return operations.vector_delete(ctx, doc.mesh, doc.key, model, doc.id, doc.owner)
 
 
 def _file_share(ctx: NodeContext, doc: ChangeDocument) -> Change:
@@ -221,14 +215,12 @@ def _file_share(ctx: NodeContext, doc: ChangeDocument) -> Change:
             hint="share a larger one with the library, or with: holdfast file share",
         )
     digest = sha256(data).hexdigest()
-    return operations.file_share(
-        ctx, doc.mesh, _entity(doc), digest, len(data), data, doc.id, doc.owner
-    )
+    return operations.file_share(ctx, doc.mesh, doc.key, digest, len(data), data, doc.id, doc.owner)
 
 
 def _file_delete(ctx: NodeContext, doc: ChangeDocument) -> Change:
     _require_own(ctx, doc)
-    return operations.file_delete(ctx, doc.mesh, _entity(doc), doc.id)
+    return operations.file_delete(ctx, doc.mesh, doc.key, doc.id)
 
 
 def _task_create(ctx: NodeContext, doc: ChangeDocument) -> Change:
@@ -237,25 +229,14 @@ def _task_create(ctx: NodeContext, doc: ChangeDocument) -> Change:
 
 def _task_move(ctx: NodeContext, doc: ChangeDocument) -> Change:
     verb = doc.op.partition(".")[2]
-    return operations.task_move(ctx, doc.mesh, verb, _entity(doc), doc.id)
+    return operations.task_move(ctx, doc.mesh, verb, doc.key, doc.id)
 
 
 def _fact_append(ctx: NodeContext, doc: ChangeDocument) -> Change:
+    predicate, objects = doc.predicate or "", doc.objects or ()
     return operations.fact_append(
-        ctx,
-        doc.mesh,
-        _entity(doc),
-        doc.predicate or "",
-        doc.object,
-        doc.id,
-        doc.meta,
-        doc.objects or (),
+        ctx, doc.mesh, doc.key, predicate, doc.object, doc.id, doc.meta, objects
     )
-
-
-def _entity(doc: ChangeDocument) -> str:
-    assert doc.entity is not None
-    return doc.entity
 
 
 def _model(doc: ChangeDocument, shown: int | None) -> Model:
