@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.broker.decode_push import SLICE_ITEMS, slice_size
-from holdfast.broker.effects import Accept, Close, Effect, Listen, Reply, Trust
+from holdfast.broker.effects import Accept, Effect, HangUp, Listen, Proved, SendFrames
 from holdfast.broker.session import Session
 from holdfast.broker.verdicts import Outcome
 from holdfast.protocol.frames import (
@@ -43,8 +43,8 @@ def session(ana: Laptop) -> Session:
     """After the hello."""
     made = ana.broker.talk().session
     trust, welcome = step(made, hello(ana, made))
-    assert isinstance(trust, Trust)
-    assert isinstance(welcome, Reply)
+    assert isinstance(trust, Proved)
+    assert isinstance(welcome, SendFrames)
     return made
 
 
@@ -77,7 +77,7 @@ def unknown(accept: Effect) -> tuple[Accept, list[Outcome]]:
 
 def test_D15_a_push_before_the_hello_ends_the_connection(ana: Laptop) -> None:
     session = ana.broker.talk().session
-    assert step(session, push(0, 1)) == [Close(features.NOT_TRUSTED, "say hello first")]
+    assert step(session, push(0, 1)) == [HangUp(features.NOT_TRUSTED, "say hello first")]
     assert not session.has_work(may_page=True)
 
 
@@ -119,9 +119,9 @@ def test_D14_a_broker_that_stops_answers_what_was_pushed_before_it_hangs_up(
     assert session.stop() == []
     assert session.receive(encode_frame(push(2, 1))) == [], "too late"
     replied, closed = session.accepted(*unknown(accept))
-    assert isinstance(replied, Reply)
+    assert isinstance(replied, SendFrames)
     assert [type(frame) for frame in replied.frames] == [Acks]
-    assert closed == Close(features.GOING_AWAY, "this broker stops")
+    assert closed == HangUp(features.GOING_AWAY, "this broker stops")
     assert session.stop() == [], "once"
 
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.broker.effects import Accept, Close, Effect, Reply
+from holdfast.broker.effects import Accept, Effect, HangUp, SendFrames
 from holdfast.broker.session import BrokerInfo, Session
 from holdfast.broker.verdicts import Outcome
 from holdfast.node.library.node import Node
@@ -132,11 +132,11 @@ class BrokerEnd:
         replies: list[FromBroker] = []
         for effect in effects:
             match effect:
-                case Reply():
+                case SendFrames():
                     replies += effect.frames
                 case Accept():
                     replies += self._carry_out(self.session.accepted(effect, self._accept(effect)))
-                case Close():
+                case HangUp():
                     self.closed = (effect.code, effect.reason)
         return replies
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.broker.effects import Accept, Close, Effect, Listen, Reply, Trust
+from holdfast.broker.effects import Accept, Effect, HangUp, Listen, Proved, SendFrames
 from holdfast.broker.verdicts import Outcome
 from holdfast.protocol.frames import Acks, FromBroker, encode_frame
 from holdfast.rules import features, limits
@@ -143,7 +143,7 @@ class Connection:
     def _carry_out(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Reply():
+                case SendFrames():
                     self._send(effect.frames)
                 case Accept():
                     answered = partial(self._accepted, effect)
@@ -151,9 +151,9 @@ class Connection:
                 case Listen():
                     if not self._gone:  # else it hung up meanwhile, and nothing wakes it any more
                         self._listen(effect)
-                case Trust():
+                case Proved():
                     self._socket.proved()
-                case Close():
+                case HangUp():
                     self._flush()
                     self._socket.close(effect.code, effect.reason)
 

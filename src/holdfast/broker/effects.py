@@ -1,10 +1,10 @@
 """What a broker's session asks its shell to do: values that `session` returns, in their order.
 
-Reply      send these frames
+SendFrames      send these frames
 Accept     hand this slice of a push in, and give its outcomes back by `Session.accepted`
 Listen     from now on exactly these meshes and queues wake this connection
-Trust      the other side has proved who it is: frames of full size may be read from it
-Close      hang up, after all that was replied before
+Proved      the other side has proved who it is: frames of full size may be read from it
+HangUp      hang up, after all that was replied before
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast.broker.decode_push import PushSlice
 from holdfast.protocol.frames import FromBroker
 
 
-class Reply(msgspec.Struct, frozen=True):
+class SendFrames(msgspec.Struct, frozen=True):
     """Frames for the other side."""
 
     frames: Sequence[FromBroker]
@@ -36,15 +36,15 @@ class Listen(msgspec.Struct, frozen=True):
     queues: frozenset[tuple[str, str]]
 
 
-class Trust(msgspec.Struct, frozen=True):
+class Proved(msgspec.Struct, frozen=True):
     """The other side is who it says it is."""
 
 
-class Close(msgspec.Struct, frozen=True):
+class HangUp(msgspec.Struct, frozen=True):
     """The end of the connection."""
 
     code: int
     reason: str
 
 
-Effect = Reply | Accept | Listen | Trust | Close
+Effect = SendFrames | Accept | Listen | Proved | HangUp

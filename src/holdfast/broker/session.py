@@ -26,7 +26,7 @@ import msgspec
 
 from holdfast.broker.access import mesh_positions
 from holdfast.broker.decode_push import SLICE_ITEMS, NewId, decode_slice, slice_size
-from holdfast.broker.effects import Accept, Close, Effect, Listen, Reply, Trust
+from holdfast.broker.effects import Accept, Effect, HangUp, Listen, Proved, SendFrames
 from holdfast.broker.feed import Feeds
 from holdfast.broker.queue_delivery import QueueDelivery
 from holdfast.broker.verdicts import Outcome, problem_of
@@ -167,7 +167,7 @@ class Session:
         self.name, self.key = frame.name, frame.key
         self.feeds = Feeds(self._store, self.name, self.key, self._clock, self._may_begin_epoch)
         self.queue_delivery = QueueDelivery(self._store, self.key, self._clock, self._random)
-        return [Trust(), Reply([Welcome(proof, token, expires_in_ms, places)])]
+        return [Proved(), SendFrames([Welcome(proof, token, expires_in_ms, places)])]
 
     def _check_hello(self, frame: Hello) -> bytes:
         """Returns our own proof; raises if theirs is no good."""
@@ -275,7 +275,7 @@ class Session:
 
     def _replied(self, replies: list[FromBroker], *, listens: bool = False) -> list[Effect]:
         """`replies`, and what wakes us from now on if that may have changed."""
-        out: list[Effect] = [Reply(replies)] if replies else []
+        out: list[Effect] = [SendFrames(replies)] if replies else []
         if listens or any(isinstance(frame, _ENDS_FOLLOWING) for frame in replies):
             queues = frozenset(self.queue_delivery.by_queue)
             out.append(Listen(frozenset(self.feeds.by_mesh), queues))
@@ -317,7 +317,7 @@ class Session:
         self._accepting -= 1
         self.items -= len(accept.slice.items)
         self.bytes -= accept.slice.size
-        return [Reply([accept.slice.acks(outcomes)]), *self._goodbye()]
+        return [SendFrames([accept.slice.acks(outcomes)]), *self._goodbye()]
 
     # --- what is sent unasked ------------------------------------------------------------------
 
@@ -345,11 +345,11 @@ class Session:
         elif now_ms - self._caught_up_at >= limits.FEED_CATCH_UP_MS:
             self._caught_up_at = now_ms
             self.feeds.look(last_seq)
-        return [Reply(passed_over)] if passed_over else []
+        return [SendFrames(passed_over)] if passed_over else []
 
     def want_snapshot(self, mesh: str) -> list[Effect]:
         """Asks the other side for a snapshot of a mesh."""
-        return [Reply([SnapshotWanted(mesh)])]
+        return [SendFrames([SnapshotWanted(mesh)])]
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -368,7 +368,7 @@ class Session:
         if self._closed:
             return []
         self._closed = True
-        return [Close(code, reason)]
+        return [HangUp(code, reason)]
 
     async def ended(self) -> None:
         """The connection is gone: nothing is answered any more."""

@@ -90,8 +90,8 @@ def epoch_moved(
     with its base, its last seq. None: go on from the cursor.
 
     A broker that counts in a lower epoch than the one that was read has gone back without knowing
-    it. It would give seqs away a second time, so nothing is said to it until it begins a new one.
-    One that only lacks the last seqs of its epoch begins a new one when it is told of our cursor.
+    it. It would give seqs away a second time, so nothing is sent to it until it begins a new one.
+    One that only lacks the last seqs of its epoch begins a new one when it learns our cursor.
     """
     if cursor.epoch == 0:
         return Move(Cursor(epoch, 0))
@@ -197,7 +197,7 @@ def meaning_of(status: int, code: str) -> Meaning:
     if code == EpochMismatch.code:
         return Meaning.AGAIN
     if status == TooMany.http_status or status >= OutcomeUnknown.http_status:
-        # Nothing is said of the row: what is wrong with one by itself is found before the store.
+        # It says nothing about the row: a bad envelope is found before the store is asked.
         return Meaning.LATER
     if code in OUT_CODES:
         return Meaning.OUT
@@ -226,7 +226,7 @@ _FOR_PEOPLE: Final = (
     Broken,
     StoreClosed,
 )
-"""Asking again gets the same answer until somebody changes something, here or there."""
+"""Asking again gets the same answer until a person changes something, here or there."""
 
 
 def after_error(error: Exception, attempts: int, jitter: float) -> SyncPlan:

@@ -37,7 +37,7 @@ _JOB = "sync:"
 
 def take_up(engine: NodeEngine, mesh: MeshState, place: MeshPosition, max_age_hours: int) -> bool:
     """Brings the cursor to a place. True if it was moved, or stands for the first time. A message
-    that may be at the broker is told again up to `max_age_hours`.
+    that may be at the broker is sent again up to `max_age_hours`.
     """
     _check_same(mesh, place)
     row = engine.read("sync.place", partial(_require, mesh.slug))
@@ -59,7 +59,7 @@ def take_up(engine: NodeEngine, mesh: MeshState, place: MeshPosition, max_age_ho
         )
     mesh.ahead = place.epoch
     if move.lost:
-        # Whoever is storing an answer of the epoch before is done with it after this.
+        # A thread that stores an answer of the epoch before is done with it after this.
         engine.write("sync.epoch", lambda tx: None)
     for lost in move.lost:
         put_back(engine, mesh, lost, max_age_hours)

@@ -308,7 +308,7 @@ class MeshConversation:
             return KeepSnapshot(self.slug)
         if self._try_snapshot:
             self._try_snapshot = False
-            if mesh is not None and mesh.snapshot is not None and mesh.snapshot.id:
+            if mesh is not None and mesh.snapshot:
                 return TakeSnapshot(self.slug)
         if not self._frames:
             return None

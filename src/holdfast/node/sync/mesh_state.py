@@ -27,15 +27,6 @@ class Held(msgspec.Struct, frozen=True):
     objects: frozenset[str]
 
 
-class NeededSnapshot(msgspec.Struct, frozen=True):
-    """A snapshot that has to be taken before anything else of a mesh can be."""
-
-    id: str
-    """Empty: the broker has none."""
-    seq: int
-    first: int
-
-
 class MeshState:
     """One mesh on one connection."""
 
@@ -43,7 +34,6 @@ class MeshState:
         self._lock = threading.Lock()
         self.slug = row.slug
         self.lane = lane_of(row.slug)
-        self.kind = row.kind
         self.server_id = row.server_id
         self.paused = row.sync_paused
         self.cursor = Cursor(row.broker_epoch, row.broker_seq)
@@ -72,11 +62,11 @@ class MeshState:
         self.busy = 0
         """How many times in a row the broker was busy; 0 after it took something."""
         self.trouble: Problem | None = None
-        self.snapshot: NeededSnapshot | None = None
+        self.snapshot: str | None = None
+        """The id of a snapshot that has to be taken before anything else; empty: there is none."""
         self.went_back = False
         """The broker has forgotten something; the snapshot that we made may be among it."""
         self.pushed = self.received = self.duplicates = self.refused = 0
-        self.set_aside = 0
 
     def advance(self, cursor: Cursor) -> None:
         """The cursor in the store has moved. Two threads may report that in the other order."""

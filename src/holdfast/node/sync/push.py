@@ -1,7 +1,7 @@
 """What goes to a broker, and what becomes of it.
 
-Rows are marked as in flight before the first byte of them is sent, and that is durable: whoever
-looks, before or after a crash, sees what the broker may have. An answer that never comes leaves a
+Rows are marked as in flight before the first byte of them is sent, and that is durable: before and
+after a crash the outbox shows what the broker may have. An answer that never comes leaves a
 row in flight; when the connection is gone it is pending again, and goes once more under its id.
 
 A row whose envelope names objects waits until the broker has those. Others pass it, except what is

@@ -105,7 +105,7 @@ class _Progress:
         self._on_waiting(waiting)
         lag = self._lag(row, waiting)
         now = monotonic()
-        # A look at a large outbox takes long, and whoever works must not wait for us.
+        # A look at a large outbox takes long, and the sync must not wait for it.
         self.pause_s = max(_LOOK_S, _SHARE * (now - begun))
         if (seen := (waiting, row.broker_epoch, row.broker_seq)) != self._seen:
             self._seen, self._since = seen, now

@@ -24,7 +24,7 @@ from holdfast.node.core.object_transfer import ObjectGone
 from holdfast.node.messages.expiry import expire
 from holdfast.node.sync import epoch, receive
 from holdfast.node.sync import push as sync_push
-from holdfast.node.sync.mesh_state import FIRST, MeshState, NeededSnapshot
+from holdfast.node.sync.mesh_state import FIRST, MeshState
 from holdfast.node.trust.trust import Trust
 from holdfast.protocol.frames import (
     Acks,
@@ -59,7 +59,7 @@ from holdfast.rules.errors import (
     UnknownMesh,
     ZoneNotTrusted,
 )
-from holdfast.rules.features import NEEDS, Terms, check
+from holdfast.rules.features import NEEDS, check
 from holdfast.rules.keys import NONCE_BYTES, check_proof, parse_card, prove, public_key
 from holdfast.rules.limits import SYNC_GAPS_MAX, SYNC_PUSH_ITEMS, SYNC_WINDOW_ITEMS
 from holdfast.rules.outbox import PARK, OutboxState, Policies
@@ -86,12 +86,11 @@ class BrokerAddress(msgspec.Struct, frozen=True):
 
 
 class Due(msgspec.Struct, frozen=True):
-    """Whether something could be pushed now; else how long to wait for the next that is due. None:
-    until somebody writes.
-    """
+    """Whether something could be pushed now, and else how long to wait for the next that is due."""
 
     now: bool
     wait_ms: int | None = None
+    """None: until something is written."""
 
 
 class MissingObjects(msgspec.Struct, frozen=True):
@@ -123,14 +122,11 @@ class SyncSession:
         self._asked_age = max_age_hours
         self._age_hours = 0
         self.meshes: dict[str, MeshState] = {}
-        self.terms: Terms | None = None
-        self.session = ""
-        """A token for calls over HTTP, while the connection lasts."""
         self._trust = trust
         self._entropy = entropy
         self._chance = chance
         self._transcript: keys.HelloTranscript | None = None
-        """The hello that the broker's welcome must prove to have heard."""
+        """Our hello, which the broker signs in its welcome."""
 
     # --- hello -------------------------------------------------------------------------------
 
@@ -147,10 +143,10 @@ class SyncSession:
             )
         if len(challenge.nonce) != NONCE_BYTES:
             raise BadAnswer("the broker's challenge cannot be read")
-        terms = self.terms = check(challenge.supported)
+        terms = check(challenge.supported)
         self._age_hours = outbox_max_age_hours(terms.mode, terms.retention_days, self._asked_age)
         seed = self._trust.seed()
-        said = keys.HelloTranscript(
+        transcript = keys.HelloTranscript(
             client_zone=self._trust.name,
             client_key=public_key(seed),
             client_nonce=self._entropy(NONCE_BYTES),
@@ -159,19 +155,26 @@ class SyncSession:
             server_nonce=challenge.nonce,
             certificate=certificate,
         )
-        self._transcript = said
-        proof = prove(seed, "client", said)
-        return Hello(said.client_zone, said.client_key, said.client_nonce, proof, dict(NEEDS))
+        self._transcript = transcript
+        proof = prove(seed, "client", transcript)
+        return Hello(
+            transcript.client_zone,
+            transcript.client_key,
+            transcript.client_nonce,
+            proof,
+            dict(NEEDS),
+        )
 
     def welcomed(self, welcome: Welcome) -> list[FromNode]:
         """Opens the meshes after the broker has proved itself; returns a Follow for each."""
-        said = self._transcript
-        if said is None or not check_proof(said.server_key, "server", said, welcome.proof):
+        transcript = self._transcript
+        if transcript is None or not check_proof(
+            transcript.server_key, "server", transcript, welcome.proof
+        ):
             raise ZoneNotTrusted(
                 f"{self.broker.url} cannot prove that it is {self.broker.name!r}",
                 hint="somebody may stand between this node and the broker: check the address",
             )
-        self.session = welcome.session
         places = {place.mesh: place for place in welcome.meshes}
         frames: list[FromNode] = []
         for row in self._shared():
@@ -208,7 +211,11 @@ class SyncSession:
     def retry(self) -> list[FromNode]:
         """Frames that ask again for every mesh that was refused: that may have been put right."""
         meshes = list(self.meshes.values())
-        return [_ask_where(mesh) for mesh in meshes if mesh.trouble is not None or mesh.snapshot]
+        return [
+            _ask_where(mesh)
+            for mesh in meshes
+            if mesh.trouble is not None or mesh.snapshot is not None
+        ]
 
     def _shared(self) -> list[MeshRow]:
         ours = (self.broker.url, self.broker.card)
@@ -223,13 +230,17 @@ class SyncSession:
         if place is None:
             mesh.refuse(NotAMember(f"this node is no member of {mesh.slug!r}"), self._now())
             return []
-        return self._take_up(mesh, place, asked=True)
+        return self._take_up(mesh, place, cursor_known=False)
 
-    def _take_up(self, mesh: MeshState, place: MeshPosition, *, asked: bool) -> list[FromNode]:
-        """Follows a mesh from where it stands. `asked`: the broker does not know our cursor yet."""
+    def _take_up(
+        self, mesh: MeshState, place: MeshPosition, *, cursor_known: bool
+    ) -> list[FromNode]:
+        """Follows a mesh from where it stands. `cursor_known`: the broker has our cursor, and would
+        have begun a new epoch if it lacked something.
+        """
         try:
             moved = epoch.take_up(self.engine, mesh, place, self._age_hours)
-            if not asked and not moved and place.seq < mesh.cursor.seq:
+            if cursor_known and not moved and place.seq < mesh.cursor.seq:
                 raise EpochMismatch(
                     f"the broker ends at seq {place.seq} of {mesh.slug!r}, and {mesh.cursor.seq} "
                     "was read from it before",
@@ -316,7 +327,9 @@ class SyncSession:
             case MeshMoved():
                 return self.on_moved(frame)
             case SnapshotNeeded():
-                self.on_behind(frame)
+                mesh = self.meshes.get(frame.mesh)
+                if mesh is not None:
+                    mesh.snapshot = frame.snapshot
             case Refusal():
                 self.on_refusal(frame)
             case QueueMessage():
@@ -365,7 +378,6 @@ class SyncSession:
         mesh.last = max(mesh.last, entries.last, entries.to)
         mesh.received += taken.new
         mesh.duplicates += taken.known
-        mesh.set_aside += taken.refused
         mesh.snapshot = None
         # Not our cursor: that may be past what this feed has sent, by what we pushed ourselves.
         frames: list[FromNode] = [Confirmed(mesh.slug, entries.epoch, entries.to)]
@@ -398,15 +410,7 @@ class SyncSession:
         if mesh is None:
             return []
         asked, mesh.asking = mesh.asking, False
-        return self._take_up(mesh, moved.place, asked=asked)
-
-    def on_behind(self, behind: SnapshotNeeded) -> NeededSnapshot | None:
-        """What we need is gone at the broker: a snapshot has to be taken first."""
-        mesh = self.meshes.get(behind.mesh)
-        if mesh is None:
-            return None
-        mesh.snapshot = NeededSnapshot(behind.snapshot, behind.snapshot_seq, behind.first)
-        return mesh.snapshot
+        return self._take_up(mesh, moved.place, cursor_known=not asked)
 
     def on_refusal(self, refusal: Refusal) -> None:
         mesh = self.meshes.get(refusal.about)
@@ -433,7 +437,7 @@ class SyncSession:
         return [self._follow(mesh)]
 
     def refuse(self, slug: str, error: HoldfastError) -> None:
-        """Nothing more is done for a mesh until somebody looks, or it is asked for again."""
+        """Stops a mesh, until the broker is asked for it again."""
         mesh = self.meshes.get(slug)
         if mesh is not None:
             mesh.refuse(error, self._now())
@@ -461,7 +465,7 @@ class SyncSession:
         """The line is gone: rows without an answer are pending again, and no attempt is counted."""
         lanes = [mesh.lane for mesh in self.meshes.values() if mesh.inflight]
         self.meshes = {}
-        self._transcript, self.session = None, ""
+        self._transcript = None
 
         def work(tx: Transaction) -> None:
             for lane in lanes:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from holdfast.simulate.delivery.delivery import DeliveryWorld
     from holdfast.simulate.delivery.node_end import NodeEnd
 
-LOOK_MS: Final = 300 * SECOND_MS
+LOOK_MS: Final = 900 * SECOND_MS
 """How often a node looks by itself: far less often than a daemon, so that stories stay short."""
 TIMER_MS_MIN: Final = 5 * SECOND_MS
 """A clock that stands still makes the same row due again and again."""
