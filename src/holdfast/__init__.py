@@ -7,7 +7,8 @@
         team.state.set("build", {"status": "green"})
         team.state.get("build")
 
-Names are loaded when they are first used, so that a program pays only for what it needs.
+`holdfast.errors` holds every error by its name, such as `holdfast.errors.NotShared`. Names are
+loaded when they are first used, so that a program pays only for what it needs.
 """
 
 from __future__ import annotations
@@ -21,22 +22,24 @@ if TYPE_CHECKING:
     from holdfast.node.library.aio import AsyncMesh, AsyncNode, aopen
     from holdfast.node.library.node import Mesh, Node
     from holdfast.node.library.node import open_node as open
+    from holdfast.rules import errors
     from holdfast.rules.errors import Broken, HoldfastError, Refused, Unknown
     from holdfast.rules.vectors import Model
 
 _WHERE = {
-    "open": ("holdfast.node.library.node", "open_node"),
-    "aopen": ("holdfast.node.library.aio", "aopen"),
-    "Node": ("holdfast.node.library.node", "Node"),
-    "Mesh": ("holdfast.node.library.node", "Mesh"),
-    "AsyncNode": ("holdfast.node.library.aio", "AsyncNode"),
-    "AsyncMesh": ("holdfast.node.library.aio", "AsyncMesh"),
-    "Receipt": ("holdfast.node.core.change", "Receipt"),
-    "Model": ("holdfast.rules.vectors", "Model"),
-    "HoldfastError": ("holdfast.rules.errors", "HoldfastError"),
-    "Refused": ("holdfast.rules.errors", "Refused"),
-    "Unknown": ("holdfast.rules.errors", "Unknown"),
-    "Broken": ("holdfast.rules.errors", "Broken"),
+    "AsyncMesh": "node.library.aio",
+    "AsyncNode": "node.library.aio",
+    "Broken": "rules.errors",
+    "HoldfastError": "rules.errors",
+    "Mesh": "node.library.node",
+    "Model": "rules.vectors",
+    "Node": "node.library.node",
+    "Receipt": "node.core.change",
+    "Refused": "rules.errors",
+    "Unknown": "rules.errors",
+    "aopen": "node.library.aio",
+    "errors": "rules.errors",
+    "open": "node.library.node",
 }
 
 __all__ = [
@@ -51,6 +54,7 @@ __all__ = [
     "Refused",
     "Unknown",
     "aopen",
+    "errors",
     "open",
 ]
 
@@ -60,8 +64,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
     from importlib import import_module
 
-    module, attribute = _WHERE[name]
-    return getattr(import_module(module), attribute)
+    module = import_module(f"holdfast.{_WHERE[name]}")
+    if name == "errors":
+        return module
+    return getattr(module, "open_node" if name == "open" else name)
 
 
 def __dir__() -> list[str]:

@@ -103,7 +103,7 @@ class PostgresVandal:
     async def _do(self, store: BrokerStore, sql: str, *values: str | int | bytes) -> None:
         assert isinstance(store, PostgresBrokerStore)
         where = sql.format(mesh="mesh = (SELECT number FROM mesh WHERE slug = $1)")
-        await store._connections.execute(lambda con: con.execute(where, *values))
+        await store._connections.execute(where, *values)
 
 
 STORES: dict[str, StoreMaker] = {

@@ -108,7 +108,13 @@ class SqliteVectorIndex:
         return vectors.search(self.con, model, mesh, packed, limit, exact=exact)
 
     def count(self, model: Model, mesh: str) -> int:
-        return vectors.count(self.con, model, mesh)
+        return counted(self.con, model, mesh)
 
     def drop_table(self, model_id: str) -> bool:
         return vectors.drop_table(self.con, model_id)
+
+
+def counted(con: apsw.Connection, model: Model, mesh: str) -> int:
+    """How many vectors of a mesh the index on SQLite counts."""
+    query = "SELECT live FROM vector_mesh WHERE model = ? AND mesh = ?"
+    return int(con.execute(query, (model.fingerprint, mesh)).get or 0)

@@ -34,7 +34,7 @@ from holdfast.rules.limits import SEARCH_LIMIT_MAX
 from holdfast.rules.vectors import Model, pack, table_name
 from holdfast.storage.sqlite import migrations, vector_index, vector_sketches
 from holdfast.storage.sqlite.connection import connect
-from support.vector_indexes import MemoryVectorIndex, SqliteVectorIndex, VectorIndex
+from support.vector_indexes import MemoryVectorIndex, SqliteVectorIndex, VectorIndex, counted
 
 MODEL = Model(provider="custom", name="small", dim=4)
 TWIN = Model(provider="custom", name="small", version="2", dim=4)
@@ -397,7 +397,7 @@ def test_S8_what_is_rolled_back_was_never_there(con: apsw.Connection) -> None:
     vector_index.remove(con, MODEL, 1, "m")
     con.execute("ROLLBACK")
     assert vector_index.search(con, MODEL, "m", at(0), 5) == [(1, 1.0)]
-    assert vector_index.count(con, MODEL, "m") == 1
+    assert counted(con, MODEL, "m") == 1
 
 
 def test_S8_a_model_registered_in_a_member_that_failed_can_be_registered_again(
@@ -432,7 +432,7 @@ def test_S8_a_full_disk_is_told_as_such_and_leaves_what_was_there(con: apsw.Conn
     con.pragma("max_page_count", 1_000_000)
     with con:
         vector_index.put(con, MODEL, 2, "m", at(2))
-    assert vector_index.count(con, MODEL, "m") == 2
+    assert counted(con, MODEL, "m") == 2
 
 
 def _fill(con: apsw.Connection, numbers: range) -> None:
@@ -553,7 +553,7 @@ def test_S8_sketches_come_with_the_twentieth_vector_and_follow_each_change(
                 live.add(number)
         if con.execute("SELECT centre IS NOT NULL FROM vector_mesh WHERE mesh = 'a'").get:
             assert sketched(con) == [(number, "a") for number in sorted(live)], step
-        assert vector_index.count(con, MODEL, "a") == len(live)
+        assert counted(con, MODEL, "a") == len(live)
     assert sketched(con)
 
 

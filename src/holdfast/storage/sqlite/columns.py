@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+import apsw
 import msgspec
 
 from holdfast.rules.filters import Filter
@@ -55,10 +56,12 @@ OWN_VERSION: Final = Codec(*VERSION)
 
 
 class RowColumns(Generic[R]):
-    """The columns of one kind of row, in the order of its fields."""
+    """The columns of one kind of row in its table, in the order of its fields."""
 
-    def __init__(self, kind: type[R], *, without: Collection[str] = (), **codecs: Codec) -> None:
-        self._kind, self._codecs = kind, codecs
+    def __init__(
+        self, table: str, kind: type[R], *, without: Collection[str] = (), **codecs: Codec
+    ) -> None:
+        self.table, self._kind, self._codecs = table, kind, codecs
         self._columns = {
             name: _names(name, codecs.get(name))
             for name in kind.__struct_fields__
@@ -68,6 +71,9 @@ class RowColumns(Generic[R]):
         self.sql = ", ".join(self.names)
         """As they stand in a statement."""
         self.marks = ", ".join("?" * len(self.names))
+        self.insert = f"INSERT INTO {table} ({self.sql}) VALUES ({self.marks})"
+        self.update = f"UPDATE {table} SET ({self.sql}) = ({self.marks})"
+        """Changes all these columns; the caller adds which rows."""
 
     @cached_property
     def values(self) -> Callable[[R], tuple[Any, ...]]:
@@ -79,30 +85,34 @@ class RowColumns(Generic[R]):
     @cached_property
     def row(self) -> Callable[[Sequence[Any]], R]:
         """The row that these values of its columns make."""
-        fields = ", ".join(f"{name}={self._decoded(name)}" for name in self._columns)
+        # By name, unless the struct takes its fields by place, which is faster.
+        by_place = self._kind.__match_args__ == tuple(self._columns)
+        fields = ", ".join(
+            self._decoded(name) if by_place else f"{name}={self._decoded(name)}"
+            for name in self._columns
+        )
         row: Callable[[Sequence[Any]], R] = self._compiled(f"lambda values: kind({fields})")
         return row
 
+    def select(self, connection: apsw.Connection, rest: str, values: Sequence[Any] = ()) -> list[R]:
+        """The rows that a query finds; `rest` is what follows the name of the table."""
+        return self.rows(connection.execute(f"SELECT {self.sql} FROM {self.table} {rest}", values))
+
+    def find(self, connection: apsw.Connection, rest: str, values: Sequence[Any] = ()) -> R | None:
+        """The first row that a query finds, or None."""
+        found = connection.execute(f"SELECT {self.sql} FROM {self.table} {rest}", values).get
+        return None if found is None else self.row(found)
+
     def rows(self, found: Iterable[Sequence[Any]]) -> list[R]:
+        """The rows that these values make, as a query of another shape gives them."""
         make = self.row
         return [make(values) for values in found]
 
-    def one(self, values: Sequence[Any] | None) -> R | None:
-        """The row, or None where a query has found none."""
-        return None if values is None else self.row(values)
-
-    def insert(self, table: str) -> str:
-        return f"INSERT INTO {table} ({self.sql}) VALUES ({self.marks})"
-
-    def upsert(self, table: str, key: str, *, keep: Collection[str] = ()) -> str:
+    def upsert(self, key: str, *, keep: Collection[str] = ()) -> str:
         """Inserts a row, or changes that with the same key in all columns but those of `keep`."""
         changed = [name for name in self.names if name not in (*key.split(", "), *keep)]
         changes = ", ".join(f"{name} = excluded.{name}" for name in changed)
-        return f"{self.insert(table)} ON CONFLICT ({key}) DO UPDATE SET {changes}"
-
-    def update(self, table: str) -> str:
-        """Changes all these columns; the caller adds which rows."""
-        return f"UPDATE {table} SET ({self.sql}) = ({self.marks})"
+        return f"{self.insert} ON CONFLICT ({key}) DO UPDATE SET {changes}"
 
     def _encoded(self, name: str) -> str:
         if name not in self._codecs or self._codecs[name].encode is None:

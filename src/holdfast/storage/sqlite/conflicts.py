@@ -7,9 +7,10 @@ import apsw
 from holdfast.rules.rows import ConflictRow, WarningRow
 from holdfast.storage.sqlite.columns import VERSION, RowColumns
 
-_CONFLICT = RowColumns(ConflictRow, winner=VERSION, loser=VERSION)
-_NEW = RowColumns(ConflictRow, without=("number",), winner=VERSION, loser=VERSION)
+_CONFLICT = RowColumns("conflict", ConflictRow, winner=VERSION, loser=VERSION)
+_NEW = RowColumns("conflict", ConflictRow, without=("number",), winner=VERSION, loser=VERSION)
 _CHANGED = RowColumns(
+    "conflict",
     ConflictRow,
     without=(
         *("number", "mesh", "family", "owner", "entity"),
@@ -18,54 +19,47 @@ _CHANGED = RowColumns(
     winner=VERSION,
     loser=VERSION,
 )
-_WARNING = RowColumns(WarningRow)
+_WARNING = RowColumns("warning", WarningRow)
 
 
 class LedgerReads:
     _con: apsw.Connection
 
     def conflict_get(self, number: int) -> ConflictRow | None:
-        row = self._con.execute(
-            f"SELECT {_CONFLICT.sql} FROM conflict WHERE number = ?", (number,)
-        ).get
-        return _CONFLICT.one(row)
+        return _CONFLICT.find(self._con, "WHERE number = ?", (number,))
 
     def conflict_open(
         self, mesh: str, family: str, owner: str, entity: str, loser: str
     ) -> ConflictRow | None:
-        row = self._con.execute(
-            f"SELECT {_CONFLICT.sql} FROM conflict WHERE mesh = ? AND entity = ? AND family = ? "
+        return _CONFLICT.find(
+            self._con,
+            "WHERE mesh = ? AND entity = ? AND family = ? "
             "AND owner = ? AND loser_peer = ? AND resolved_at IS NULL LIMIT 1",
             (mesh, entity, family, owner, loser),
-        ).get
-        return _CONFLICT.one(row)
+        )
 
     def conflict_list(
         self, mesh: str | None, *, open_only: bool, after: int, limit: int
     ) -> list[ConflictRow]:
-        rows = self._con.execute(
-            f"SELECT {_CONFLICT.sql} FROM conflict WHERE number > ?1 AND (?2 IS NULL OR mesh = ?2) "
+        return _CONFLICT.select(
+            self._con,
+            f"WHERE number > ?1 AND (?2 IS NULL OR mesh = ?2) "
             f"{'AND resolved_at IS NULL ' if open_only else ''}ORDER BY number LIMIT ?3",
             (after, mesh, limit),
         )
-        return _CONFLICT.rows(rows)
 
     def warning_list(self, mesh: str | None) -> list[WarningRow]:
-        rows = self._con.execute(
-            f"SELECT {_WARNING.sql} FROM warning WHERE ?1 IS NULL OR mesh = ?1 ORDER BY number",
-            (mesh,),
-        )
-        return _WARNING.rows(rows)
+        return _WARNING.select(self._con, "WHERE ?1 IS NULL OR mesh = ?1 ORDER BY number", (mesh,))
 
 
 class LedgerWrites(LedgerReads):
     def conflict_add(self, row: ConflictRow) -> int:
-        self._con.execute(_NEW.insert("conflict"), _NEW.values(row))
+        self._con.execute(_NEW.insert, _NEW.values(row))
         return self._con.last_insert_rowid()
 
     def conflict_change(self, row: ConflictRow) -> None:
         self._con.execute(
-            f"{_CHANGED.update('conflict')} WHERE number = ?", (*_CHANGED.values(row), row.number)
+            f"{_CHANGED.update} WHERE number = ?", (*_CHANGED.values(row), row.number)
         )
 
     def conflict_resolve(self, number: int, resolution: str, now_ms: int) -> None:
@@ -75,7 +69,7 @@ class LedgerWrites(LedgerReads):
         )
 
     def warning_add(self, row: WarningRow) -> None:
-        self._con.execute(_WARNING.insert("warning"), _WARNING.values(row))
+        self._con.execute(_WARNING.insert, _WARNING.values(row))
 
     def warnings_take(self, mesh: str | None) -> list[WarningRow]:
         waiting = self.warning_list(mesh)

@@ -16,23 +16,22 @@ from holdfast.rules.order import Version
 from holdfast.rules.rows import BlobRow, FileRow, MemoryRow, StateRow
 from holdfast.storage.sqlite.columns import FLAG, NAMES, TEXT, RowColumns
 
-_STATE = RowColumns(StateRow, value=TEXT, tombstone=FLAG)
-_MEMORY = RowColumns(MemoryRow, value=TEXT, tags=NAMES, tombstone=FLAG)
-_FILE = RowColumns(FileRow, tombstone=FLAG)
-_BLOB = RowColumns(BlobRow)
+_STATE = RowColumns("state", StateRow, value=TEXT, tombstone=FLAG)
+_MEMORY = RowColumns("memory", MemoryRow, value=TEXT, tags=NAMES, tombstone=FLAG)
+_FILE = RowColumns("file", FileRow, tombstone=FLAG)
+_BLOB = RowColumns("blob", BlobRow)
 
 
-def _put_newer(columns: RowColumns[Any], table: str, key: str) -> str:
-    version = ("lamport", "peer", "id")
-    new = ", ".join(f"excluded.{name}" for name in version)
-    old = ", ".join(f"{table}.{name}" for name in version)
-    return f"{columns.upsert(table, key)} WHERE ({new}) > ({old})"
+def _put_newer(columns: RowColumns[Any], key: str) -> str:
+    new = ", ".join(f"excluded.{name}" for name in Version._fields)
+    old = ", ".join(f"{columns.table}.{name}" for name in Version._fields)
+    return f"{columns.upsert(key)} WHERE ({new}) > ({old})"
 
 
-_PUT_STATE = _put_newer(_STATE, "state", "mesh, key")
-_PUT_MEMORY = _put_newer(_MEMORY, "memory", "mesh, owner, key")
-_PUT_FILE = _put_newer(_FILE, "file", "mesh, owner, path")
-_PUT_BLOB = _BLOB.upsert("blob", "sha256", keep=("size", "created_at"))
+_PUT_STATE = _put_newer(_STATE, "mesh, key")
+_PUT_MEMORY = _put_newer(_MEMORY, "mesh, owner, key")
+_PUT_FILE = _put_newer(_FILE, "mesh, owner, path")
+_PUT_BLOB = _BLOB.upsert("sha256", keep=("size", "created_at"))
 
 _LIVE_COUNTS = {
     "state": "SELECT count(*) FROM state WHERE mesh = ? AND tombstone = 0",
@@ -54,73 +53,56 @@ class FamilyReads:
         return None if row is None else Version(*row)
 
     def state_get(self, mesh: str, key: str) -> StateRow | None:
-        row = self._con.execute(
-            f"SELECT {_STATE.sql} FROM state WHERE mesh = ? AND key = ?", (mesh, key)
-        ).get
-        return _STATE.one(row)
+        return _STATE.find(self._con, "WHERE mesh = ? AND key = ?", (mesh, key))
 
     def state_scan(self, mesh: str, prefix: str, after: str, limit: int) -> list[StateRow]:
         above = above_prefix(prefix)
-        rows = self._con.execute(
-            f"SELECT {_STATE.sql} FROM state WHERE mesh = ?1 AND key > ?2 AND key >= ?3 "
+        return _STATE.select(
+            self._con,
+            f"WHERE mesh = ?1 AND key > ?2 AND key >= ?3 "
             f"{'' if above is None else 'AND key < ?5 '}ORDER BY key LIMIT ?4",
             (mesh, after, prefix, limit, *(() if above is None else (above,))),
         )
-        return _STATE.rows(rows)
 
     def memory_get(self, mesh: str, owner: str, key: str) -> MemoryRow | None:
-        row = self._con.execute(
-            f"SELECT {_MEMORY.sql} FROM memory WHERE mesh = ? AND owner = ? AND key = ?",
-            (mesh, owner, key),
-        ).get
-        return _MEMORY.one(row)
+        return _MEMORY.find(
+            self._con, "WHERE mesh = ? AND owner = ? AND key = ?", (mesh, owner, key)
+        )
 
     def memory_all(self, mesh: str, key: str) -> list[MemoryRow]:
-        rows = self._con.execute(
-            f"SELECT {_MEMORY.sql} FROM memory WHERE mesh = ? AND key = ? AND tombstone = 0 "
-            "ORDER BY lamport DESC, owner",
+        return _MEMORY.select(
+            self._con,
+            "WHERE mesh = ? AND key = ? AND tombstone = 0 ORDER BY lamport DESC, owner",
             (mesh, key),
         )
-        return _MEMORY.rows(rows)
 
     def memory_scan(
         self, mesh: str, owner: str | None, after: tuple[str, str], limit: int
     ) -> list[MemoryRow]:
-        rows = self._con.execute(
-            *_owned_page(_MEMORY.sql, "memory", "key", mesh, owner, after, limit)
-        )
-        return _MEMORY.rows(rows)
+        return _MEMORY.select(self._con, *_owned_page("key", mesh, owner, after, limit))
 
     def file_get(self, mesh: str, owner: str, path: str) -> FileRow | None:
-        row = self._con.execute(
-            f"SELECT {_FILE.sql} FROM file WHERE mesh = ? AND owner = ? AND path = ?",
-            (mesh, owner, path),
-        ).get
-        return _FILE.one(row)
+        return _FILE.find(
+            self._con, "WHERE mesh = ? AND owner = ? AND path = ?", (mesh, owner, path)
+        )
 
     def file_scan(
         self, mesh: str, owner: str | None, after: tuple[str, str], limit: int
     ) -> list[FileRow]:
-        rows = self._con.execute(*_owned_page(_FILE.sql, "file", "path", mesh, owner, after, limit))
-        return _FILE.rows(rows)
+        return _FILE.select(self._con, *_owned_page("path", mesh, owner, after, limit))
 
     def blob_get(self, sha256: str) -> BlobRow | None:
-        row = self._con.execute(f"SELECT {_BLOB.sql} FROM blob WHERE sha256 = ?", (sha256,)).get
-        return _BLOB.one(row)
+        return _BLOB.find(self._con, "WHERE sha256 = ?", (sha256,))
 
     def blob_scan(self, after: str, limit: int) -> list[BlobRow]:
-        rows = self._con.execute(
-            f"SELECT {_BLOB.sql} FROM blob WHERE sha256 > ? ORDER BY sha256 LIMIT ?", (after, limit)
-        )
-        return _BLOB.rows(rows)
+        return _BLOB.select(self._con, "WHERE sha256 > ? ORDER BY sha256 LIMIT ?", (after, limit))
 
     def blob_released(self, limit: int) -> list[BlobRow]:
-        rows = self._con.execute(
-            f"SELECT {_BLOB.sql} FROM blob WHERE released_at IS NOT NULL "
-            "ORDER BY released_offset, sha256 LIMIT ?",
+        return _BLOB.select(
+            self._con,
+            "WHERE released_at IS NOT NULL ORDER BY released_offset, sha256 LIMIT ?",
             (limit,),
         )
-        return _BLOB.rows(rows)
 
     def blob_refs(self, sha256: str) -> int:
         count = self._con.execute(
@@ -158,25 +140,17 @@ def above_prefix(prefix: str) -> str | None:
 
 
 def _owned_page(
-    columns: str,
-    table: str,
-    key: str,
-    mesh: str,
-    owner: str | None,
-    after: tuple[str, str],
-    limit: int,
+    key: str, mesh: str, owner: str | None, after: tuple[str, str], limit: int
 ) -> tuple[str, tuple[Any, ...]]:
     """One page of a family that is kept per owner, in the order of its primary key."""
     if owner is None:
         return (
-            f"SELECT {columns} FROM {table} WHERE mesh = ? AND (owner, {key}) > (?, ?) "
-            f"ORDER BY owner, {key} LIMIT ?",
+            f"WHERE mesh = ? AND (owner, {key}) > (?, ?) ORDER BY owner, {key} LIMIT ?",
             (mesh, *after, limit),
         )
     start = after[1] if after[0] == owner else ""
     return (
-        f"SELECT {columns} FROM {table} WHERE mesh = ? AND owner = ? AND owner >= ? AND {key} > ? "
-        f"ORDER BY {key} LIMIT ?",
+        f"WHERE mesh = ? AND owner = ? AND owner >= ? AND {key} > ? ORDER BY {key} LIMIT ?",
         (mesh, owner, after[0], start, limit),
     )
 

@@ -10,33 +10,28 @@ import apsw
 from holdfast.rules.rows import InboxRow
 from holdfast.storage.sqlite.columns import RowColumns
 
-_ROW: Final = RowColumns(InboxRow)
-_NEW: Final = RowColumns(InboxRow, without=("number",))
+_ROW: Final = RowColumns("inbox", InboxRow)
+_NEW: Final = RowColumns("inbox", InboxRow, without=("number",))
 
 
 class InboxReads:
     _con: apsw.Connection
 
     def inbox_get(self, id: bytes) -> InboxRow | None:
-        row = self._con.execute(f"SELECT {_ROW.sql} FROM inbox WHERE id = ?", (id,)).get
-        return _ROW.one(row)
+        return _ROW.find(self._con, "WHERE id = ?", (id,))
 
     def inbox_list(
         self, mesh: str | None, unread_only: bool, after: int, limit: int
     ) -> list[InboxRow]:
-        rows = self._con.execute(
-            f"SELECT {_ROW.sql} FROM inbox WHERE number > ?1 AND (?2 IS NULL OR mesh = ?2) "
+        return _ROW.select(
+            self._con,
+            f"WHERE number > ?1 AND (?2 IS NULL OR mesh = ?2) "
             f"{'AND read_at IS NULL ' if unread_only else ''}ORDER BY number LIMIT ?3",
             (after, mesh, limit),
         )
-        return _ROW.rows(rows)
 
     def inbox_unhooked(self, limit: int) -> list[InboxRow]:
-        rows = self._con.execute(
-            f"SELECT {_ROW.sql} FROM inbox WHERE hooked_at IS NULL ORDER BY number LIMIT ?",
-            (limit,),
-        )
-        return _ROW.rows(rows)
+        return _ROW.select(self._con, "WHERE hooked_at IS NULL ORDER BY number LIMIT ?", (limit,))
 
     def inbox_last(self) -> int:
         return int(self._con.execute("SELECT max(number) FROM inbox").get or 0)
@@ -58,7 +53,7 @@ class InboxReads:
 
 class InboxWrites(InboxReads):
     def inbox_add(self, row: InboxRow) -> bool:
-        self._con.execute(f"{_NEW.insert('inbox')} ON CONFLICT (id) DO NOTHING", _NEW.values(row))
+        self._con.execute(f"{_NEW.insert} ON CONFLICT (id) DO NOTHING", _NEW.values(row))
         return self._con.changes() > 0
 
     def inbox_read(self, id: bytes, now_ms: int) -> bool:

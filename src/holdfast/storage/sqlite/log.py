@@ -10,17 +10,14 @@ import apsw
 from holdfast.rules.arrivals import Arrived
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.rows import Entry
+from holdfast.storage.sqlite.columns import RowColumns
 from holdfast.storage.sqlite.log_pages import LogPages
 
-_COLUMNS = "offset, id, mesh, op, entity, origin, lamport, recorded_at, raw"
+_ENTRY = RowColumns("log", Entry)
 _INSERT = (
     "INSERT INTO log (id, mesh, op, entity, origin, lamport, raw, recorded_at, via) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-
-
-def _entry(row: Any) -> Entry:
-    return Entry(*row)
 
 
 class LogReads(LogPages):
@@ -40,28 +37,25 @@ class LogReads(LogPages):
         return int(first), int(last)
 
     def log_get(self, offset: int) -> Entry | None:
-        row = self._con.execute(f"SELECT {_COLUMNS} FROM log WHERE offset = ?", (offset,)).get
-        return None if row is None else _entry(row)
+        return _ENTRY.find(self._con, "WHERE offset = ?", (offset,))
 
     def log_find(self, id: bytes) -> Entry | None:
-        row = self._con.execute(f"SELECT {_COLUMNS} FROM log WHERE id = ?", (id,)).get
-        return None if row is None else _entry(row)
+        return _ENTRY.find(self._con, "WHERE id = ?", (id,))
 
     def log_range(self, start: int, end: int, limit: int) -> list[Entry]:
-        rows = self._con.execute(
-            f"SELECT {_COLUMNS} FROM log WHERE offset >= ? AND offset < ? ORDER BY offset LIMIT ?",
+        return _ENTRY.select(
+            self._con,
+            "WHERE offset >= ? AND offset < ? ORDER BY offset LIMIT ?",
             (start, end, limit),
         )
-        return [_entry(row) for row in rows]
 
     def log_of(self, mesh: str, entity: str, before: int) -> list[Entry]:
-        rows = self._con.execute(
+        return _ENTRY.select(
+            self._con,
             # The term about facts is the index's own: without it, this would scan the log.
-            f"SELECT {_COLUMNS} FROM log WHERE mesh = ? AND entity = ? AND op <> 'fact.append' "
-            "AND offset < ? ORDER BY offset",
+            "WHERE mesh = ? AND entity = ? AND op <> 'fact.append' AND offset < ? ORDER BY offset",
             (mesh, entity, before),
         )
-        return [_entry(row) for row in rows]
 
     def log_at(self, recorded_by_ms: int) -> int:
         """Recorded times never run backwards along the log, so halving finds the place without an

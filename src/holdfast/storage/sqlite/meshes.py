@@ -15,12 +15,12 @@ from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.rows import KnownMember, MeshRow, PeerRow
 from holdfast.storage.sqlite.columns import FLAG, NAMES, RowColumns
 
-_MESH = RowColumns(MeshRow, sync_paused=FLAG)
+_MESH = RowColumns("mesh", MeshRow, sync_paused=FLAG)
 _CHANGED = RowColumns(
-    MeshRow, without=("slug", "lamport", "seq", "forgotten_lamport"), sync_paused=FLAG
+    "mesh", MeshRow, without=("slug", "lamport", "seq", "forgotten_lamport"), sync_paused=FLAG
 )
-_PEER = RowColumns(PeerRow)
-_MEMBER = RowColumns(KnownMember, grants=NAMES)
+_PEER = RowColumns("peer", PeerRow)
+_MEMBER = RowColumns("mate", KnownMember, grants=NAMES)
 
 
 class MeshReads:
@@ -32,23 +32,16 @@ class MeshReads:
         return None if name is None else str(name)
 
     def mesh_get(self, slug: str) -> MeshRow | None:
-        row = self._con.execute(f"SELECT {_MESH.sql} FROM mesh WHERE slug = ?", (slug,)).get
-        return _MESH.one(row)
+        return _MESH.find(self._con, "WHERE slug = ?", (slug,))
 
     def mesh_list(self) -> list[MeshRow]:
-        return _MESH.rows(self._con.execute(f"SELECT {_MESH.sql} FROM mesh ORDER BY slug"))
+        return _MESH.select(self._con, "ORDER BY slug")
 
     def peer_list(self, mesh: str) -> list[PeerRow]:
-        return _PEER.rows(
-            self._con.execute(f"SELECT {_PEER.sql} FROM peer WHERE mesh = ? ORDER BY peer", (mesh,))
-        )
+        return _PEER.select(self._con, "WHERE mesh = ? ORDER BY peer", (mesh,))
 
     def known_members_list(self, mesh: str) -> list[KnownMember]:
-        return _MEMBER.rows(
-            self._con.execute(
-                f"SELECT {_MEMBER.sql} FROM mate WHERE mesh = ? ORDER BY key", (mesh,)
-            )
-        )
+        return _MEMBER.select(self._con, "WHERE mesh = ? ORDER BY key", (mesh,))
 
 
 class MeshWrites(MeshReads):
@@ -61,14 +54,12 @@ class MeshWrites(MeshReads):
 
     def mesh_add(self, row: MeshRow) -> None:
         try:
-            self._con.execute(_MESH.insert("mesh"), _MESH.values(row))
+            self._con.execute(_MESH.insert, _MESH.values(row))
         except apsw.ConstraintError:
             raise AlreadyExists(f"mesh {row.slug!r} exists already") from None
 
     def mesh_change(self, row: MeshRow) -> None:
-        self._con.execute(
-            f"{_CHANGED.update('mesh')} WHERE slug = ?", (*_CHANGED.values(row), row.slug)
-        )
+        self._con.execute(f"{_CHANGED.update} WHERE slug = ?", (*_CHANGED.values(row), row.slug))
         if not self._con.changes():
             raise UnknownMesh(f"there is no mesh {row.slug!r}")
 
@@ -106,7 +97,7 @@ class MeshWrites(MeshReads):
 
     def peer_seen(self, row: PeerRow) -> None:
         self._con.execute(
-            f"{_PEER.insert('peer')} ON CONFLICT (mesh, peer) DO UPDATE SET "
+            f"{_PEER.insert} ON CONFLICT (mesh, peer) DO UPDATE SET "
             "last_seen_at = max(last_seen_at, excluded.last_seen_at), "
             "last_lamport = max(last_lamport, excluded.last_lamport)",
             _PEER.values(row),
@@ -115,6 +106,6 @@ class MeshWrites(MeshReads):
     def known_members_put(self, mesh: str, rows: Sequence[KnownMember]) -> None:
         self._con.execute("DELETE FROM mate WHERE mesh = ?", (mesh,))
         self._con.executemany(
-            _MEMBER.insert("mate"),
+            _MEMBER.insert,
             (_MEMBER.values(msgspec.structs.replace(row, mesh=mesh)) for row in rows),
         )

@@ -13,13 +13,13 @@ import msgspec
 from holdfast.rules.rows import OutboxRow
 from holdfast.storage.sqlite.columns import RowColumns
 
-_ROW: Final = RowColumns(OutboxRow)
-_NEW: Final = RowColumns(OutboxRow, without=("number",))
+_ROW: Final = RowColumns("spool", OutboxRow)
+_NEW: Final = RowColumns("spool", OutboxRow, without=("number",))
 _Done = tuple[int, bytes, int, int]
 """Number, broker's id, epoch and seq."""
 _FAILING: Final = "(state = 'dead' OR (state = 'pending' AND attempts > 0))"
 """As the index of that name says it: else the index would not be used."""
-_INSERT: Final = f"{_NEW.insert('spool')} ON CONFLICT (id, lane) DO NOTHING"
+_INSERT: Final = f"{_NEW.insert} ON CONFLICT (id, lane) DO NOTHING"
 
 
 _RUN_MIN: Final = 8
@@ -60,26 +60,20 @@ class OutboxReads:
     _once: apsw.Cursor
 
     def outbox_get(self, lane: str, id: bytes) -> OutboxRow | None:
-        row = self._con.execute(
-            f"SELECT {_ROW.sql} FROM spool WHERE lane = ? AND id = ?", (lane, id)
-        ).get
-        return _ROW.one(row)
+        return _ROW.find(self._con, "WHERE lane = ? AND id = ?", (lane, id))
 
     def outbox_find(self, id: bytes) -> list[OutboxRow]:
-        rows = self._con.execute(
-            f"SELECT {_ROW.sql} FROM spool WHERE id = ? ORDER BY number", (id,)
-        )
-        return _ROW.rows(rows)
+        return _ROW.select(self._con, "WHERE id = ? ORDER BY number", (id,))
 
     def outbox_due(
         self, lane: str, now_ms: int, limit: int, after: tuple[int, int] = (-1, 0)
     ) -> list[OutboxRow]:
-        rows = self._con.execute(
-            f"SELECT {_ROW.sql} FROM spool WHERE lane = ?1 AND state = 'pending' "
+        return _ROW.select(
+            self._con,
+            "WHERE lane = ?1 AND state = 'pending' "
             "AND (rank, number) > (?2, ?3) AND not_before <= ?4 ORDER BY rank, number LIMIT ?5",
             (lane, *after, now_ms, limit),
         )
-        return _ROW.rows(rows)
 
     def outbox_next_at(self, lane: str) -> int | None:
         # Nearly all of them may go at once, and the first one found tells so.
@@ -95,27 +89,18 @@ class OutboxReads:
         return first
 
     def outbox_failing(self, lane: str, entities: Collection[str] | None) -> list[OutboxRow]:
+        failing = f"AND {_FAILING} ORDER BY number LIMIT 1"
         if entities is None:
-            row = self._con.execute(
-                f"SELECT {_ROW.sql} FROM spool WHERE lane = ? AND {_FAILING} "
-                "ORDER BY number LIMIT 1",
-                (lane,),
-            ).get
-            return [] if row is None else [_ROW.row(row)]
+            return _ROW.select(self._con, f"WHERE lane = ? {failing}", (lane,))
         if not self._con.execute(
             f"SELECT EXISTS (SELECT 1 FROM spool WHERE lane = ? AND {_FAILING})", (lane,)
         ).get:
             return []  # as nearly always: one look instead of one for each
-        found = []
-        for entity in set(entities):
-            row = self._con.execute(
-                f"SELECT {_ROW.sql} FROM spool WHERE lane = ? AND entity = ? AND {_FAILING} "
-                "ORDER BY number LIMIT 1",
-                (lane, entity),
-            ).get
-            if row is not None:
-                found.append(_ROW.row(row))
-        return sorted(found, key=lambda row: row.number)
+        first = (
+            _ROW.find(self._con, f"WHERE lane = ? AND entity = ? {failing}", (lane, entity))
+            for entity in set(entities)
+        )
+        return sorted((row for row in first if row is not None), key=lambda row: row.number)
 
     def outbox_list(
         self, lane: str | None, states: Collection[str], after: int, limit: int
@@ -123,12 +108,11 @@ class OutboxReads:
         wanted = sorted(map(str, states))
         places = ", ".join(f"?{number}" for number, _ in enumerate(wanted, 4))
         of_states = f"AND state IN ({places}) " if wanted else ""
-        rows = self._con.execute(
-            f"SELECT {_ROW.sql} FROM spool WHERE number > ?1 AND (?2 IS NULL OR lane = ?2) "
-            f"{of_states}ORDER BY number LIMIT ?3",
+        return _ROW.select(
+            self._con,
+            f"WHERE number > ?1 AND (?2 IS NULL OR lane = ?2) {of_states}ORDER BY number LIMIT ?3",
             (after, lane, limit, *wanted),
         )
-        return _ROW.rows(rows)
 
     def outbox_counts(self) -> dict[tuple[str, str], int]:
         # Rows that are done stand in no index but that of the ids, so they are what is left over.
@@ -179,12 +163,12 @@ class OutboxReads:
         return at
 
     def outbox_old(self, lane: str, before_ms: int, limit: int) -> list[OutboxRow]:
-        rows = self._con.execute(
-            f"SELECT {_ROW.sql} FROM spool WHERE lane = ? AND state = 'pending' AND entity = '' "
+        return _ROW.select(
+            self._con,
+            "WHERE lane = ? AND state = 'pending' AND entity = '' "
             "AND created_at < ? ORDER BY number LIMIT ?",
             (lane, before_ms, limit),
         )
-        return _ROW.rows(rows)
 
     def outbox_floor(self) -> int | None:
         needed = [
@@ -204,9 +188,7 @@ class OutboxWrites(OutboxReads):
         return self._con.total_changes() - before
 
     def outbox_put(self, row: OutboxRow) -> None:
-        self._con.execute(
-            f"{_NEW.update('spool')} WHERE number = ?", (*_NEW.values(row), row.number)
-        )
+        self._con.execute(f"{_NEW.update} WHERE number = ?", (*_NEW.values(row), row.number))
 
     def outbox_inflight(self, lane: str, numbers: Sequence[int]) -> None:
         # As few statements as can be: it is run for everything that leaves.

@@ -10,12 +10,12 @@ from holdfast.storage.sqlite.columns import FLAG, OWN_VERSION, VERSION, Codec, R
 
 _STATUS = Codec(None, TaskStatus)
 _TASK = RowColumns(
-    TaskRow, known=FLAG, status=_STATUS, holder=VERSION, ended=VERSION, last=OWN_VERSION
+    "task", TaskRow, known=FLAG, status=_STATUS, holder=VERSION, ended=VERSION, last=OWN_VERSION
 )
-_EVENT = RowColumns(TaskEventRow, version=OWN_VERSION, against=VERSION)
-_PUT_TASK = _TASK.upsert("task", "mesh, task")
+_EVENT = RowColumns("task_event", TaskEventRow, version=OWN_VERSION, against=VERSION)
+_PUT_TASK = _TASK.upsert("mesh, task")
 _PUT_EVENT = (
-    f"{_EVENT.insert('task_event')} "
+    f"{_EVENT.insert} "
     "ON CONFLICT (mesh, task, lamport, peer, id) DO UPDATE SET event = excluded.event, "
     "against_lamport = excluded.against_lamport, against_peer = excluded.against_peer, "
     "against_id = excluded.against_id"
@@ -26,10 +26,7 @@ class TaskReads:
     _con: apsw.Connection
 
     def task_get(self, mesh: str, task: str) -> TaskRow | None:
-        row = self._con.execute(
-            f"SELECT {_TASK.sql} FROM task WHERE mesh = ? AND task = ?", (mesh, task)
-        ).get
-        return _TASK.one(row)
+        return _TASK.find(self._con, "WHERE mesh = ? AND task = ?", (mesh, task))
 
     def task_scan(
         self,
@@ -42,20 +39,16 @@ class TaskReads:
     ) -> list[TaskRow]:
         chosen = "AND known = 1 " if known_only else ""
         chosen += "" if status is None else "AND status = ?4 "
-        rows = self._con.execute(
-            f"SELECT {_TASK.sql} FROM task WHERE mesh = ?1 AND task > ?2 {chosen}"
-            "ORDER BY task LIMIT ?3",
+        return _TASK.select(
+            self._con,
+            f"WHERE mesh = ?1 AND task > ?2 {chosen}ORDER BY task LIMIT ?3",
             (mesh, after, limit, *(() if status is None else (status.value,))),
         )
-        return _TASK.rows(rows)
 
     def task_events(self, mesh: str, task: str) -> list[TaskEventRow]:
-        rows = self._con.execute(
-            f"SELECT {_EVENT.sql} FROM task_event WHERE mesh = ? AND task = ? "
-            "ORDER BY lamport, peer, id",
-            (mesh, task),
+        return _EVENT.select(
+            self._con, "WHERE mesh = ? AND task = ? ORDER BY lamport, peer, id", (mesh, task)
         )
-        return _EVENT.rows(rows)
 
 
 class TaskWrites(TaskReads):

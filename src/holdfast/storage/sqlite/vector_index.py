@@ -273,13 +273,6 @@ def _nearest(
     return sorted(rows, key=lambda row: (row[1], row[0]))
 
 
-def count(con: apsw.Connection, model: Model, mesh: str) -> int:
-    live = con.execute(
-        "SELECT live FROM vector_mesh WHERE model = ? AND mesh = ?", (model.fingerprint, mesh)
-    ).get
-    return int(live or 0)
-
-
 def _length(con: apsw.Connection, packed: bytes, dim: int) -> float:
     """The vector's length; BadVector for what cannot be stored. SQL does it in a tenth the time."""
     if len(packed) == dim * FLOAT_BYTES:

@@ -10,8 +10,8 @@ from holdfast.rules.vectors import Model
 from holdfast.storage.sqlite import vector_index
 from holdfast.storage.sqlite.columns import FLAG, TEXT, RowColumns
 
-_ROW = RowColumns(VectorRow, metadata=TEXT, tombstone=FLAG, live=FLAG)
-_MODEL = RowColumns(ModelRow)
+_ROW = RowColumns("vector", VectorRow, metadata=TEXT, tombstone=FLAG, live=FLAG)
+_MODEL = RowColumns("vector_model", ModelRow)
 _OF_KEY = "mesh = ? AND owner = ? AND key = ? AND model = ?"
 
 
@@ -29,10 +29,7 @@ class VectorReads:
     _con: apsw.Connection
 
     def vector_live(self, mesh: str, owner: str, key: str, model: str) -> VectorRow | None:
-        row = self._con.execute(
-            f"SELECT {_ROW.sql} FROM vector WHERE {_OF_KEY} AND live = 1", (mesh, owner, key, model)
-        ).get
-        return _ROW.one(row)
+        return _ROW.find(self._con, f"WHERE {_OF_KEY} AND live = 1", (mesh, owner, key, model))
 
     def vector_newest(self, mesh: str, owner: str, key: str, model: str) -> Version | None:
         row = self._con.execute(
@@ -59,13 +56,13 @@ class VectorReads:
         hits = vector_index.search(self._con, model, mesh, packed, limit, exact=exact)
         found = []
         for number, distance in hits:
-            row = self._con.execute(f"SELECT {_ROW.sql} FROM vector WHERE row = ?", (number,)).get
-            found.append((_ROW.row(row), distance))
+            row = _ROW.find(self._con, "WHERE row = ?", (number,))
+            assert row is not None, "the index holds rows of the table, and no others"
+            found.append((row, distance))
         return found
 
     def model_list(self) -> list[ModelRow]:
-        rows = self._con.execute(f"SELECT {_MODEL.sql} FROM vector_model ORDER BY created_at, id")
-        return _MODEL.rows(rows)
+        return _MODEL.select(self._con, "ORDER BY created_at, id")
 
 
 class VectorWrites(VectorReads):
@@ -82,11 +79,9 @@ class VectorWrites(VectorReads):
         if number is None:
             return
         self._con.execute("UPDATE vector SET live = 0 WHERE row = ?", (number,))
-        known = self._con.execute(
-            f"SELECT {_MODEL.sql} FROM vector_model WHERE id = ?", (model,)
-        ).get
-        if known is not None:
-            vector_index.remove(self._con, _model(_MODEL.row(known)), number, mesh)
+        registered = _MODEL.find(self._con, "WHERE id = ?", (model,))
+        if registered is not None:
+            vector_index.remove(self._con, _model(registered), number, mesh)
 
     def vector_bury(self, row: VectorRow) -> None:
         self._insert(row)
@@ -104,5 +99,5 @@ class VectorWrites(VectorReads):
         vector_index.drop_table(self._con, model)
 
     def _insert(self, row: VectorRow) -> int:
-        self._con.execute(_ROW.insert("vector"), _ROW.values(row))
+        self._con.execute(_ROW.insert, _ROW.values(row))
         return self._con.last_insert_rowid()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import apsw
 import msgspec
 
@@ -11,58 +9,49 @@ from holdfast.rules.errors import AlreadyExists
 from holdfast.rules.rows import LinkRow, QuarantineRow, TokenRow, ZoneKey, ZoneRow
 from holdfast.storage.sqlite.columns import FILTER, FLAG, NAMES, RowColumns
 
-_ZONE = RowColumns(ZoneRow, without=("keys",), reads=NAMES)
-_KEY = RowColumns(ZoneKey)
-_TOKEN = RowColumns(TokenRow, reads=NAMES)
-_LINK = RowColumns(LinkRow, filter=FILTER, paused=FLAG)
-_QUARANTINE = RowColumns(QuarantineRow)
+_ZONE = RowColumns("zone", ZoneRow, without=("keys",), reads=NAMES)
+_KEY = RowColumns("zone_key", ZoneKey)
+_TOKEN = RowColumns("token", TokenRow, reads=NAMES)
+_LINK = RowColumns("link", LinkRow, filter=FILTER, paused=FLAG)
+_QUARANTINE = RowColumns("quarantine", QuarantineRow)
 
 
 class ZoneReads:
     _con: apsw.Connection
 
     def zone_get(self, name: str) -> ZoneRow | None:
-        row = self._con.execute(f"SELECT {_ZONE.sql} FROM zone WHERE name = ?", (name,)).get
-        return None if row is None else self._zone(row)
+        zone = _ZONE.find(self._con, "WHERE name = ?", (name,))
+        return None if zone is None else self._with_keys(zone)
 
     def zone_list(self) -> list[ZoneRow]:
-        rows: list[Any] = self._con.execute(
-            f"SELECT {_ZONE.sql} FROM zone ORDER BY name"
-        ).fetchall()
-        return [self._zone(row) for row in rows]
+        return [self._with_keys(zone) for zone in _ZONE.select(self._con, "ORDER BY name")]
 
     def zone_of_key(self, key: bytes) -> ZoneRow | None:
         name = self._con.execute("SELECT zone FROM zone_key WHERE key = ?", (key,)).get
         return None if name is None else self.zone_get(name)
 
     def token_find(self, digest: bytes) -> TokenRow | None:
-        row = self._con.execute(f"SELECT {_TOKEN.sql} FROM token WHERE digest = ?", (digest,)).get
-        return _TOKEN.one(row)
+        return _TOKEN.find(self._con, "WHERE digest = ?", (digest,))
 
     def token_list(self) -> list[TokenRow]:
-        return _TOKEN.rows(self._con.execute(f"SELECT {_TOKEN.sql} FROM token ORDER BY name"))
+        return _TOKEN.select(self._con, "ORDER BY name")
 
     def link_get(self, name: str) -> LinkRow | None:
-        row = self._con.execute(f"SELECT {_LINK.sql} FROM link WHERE name = ?", (name,)).get
-        return _LINK.one(row)
+        return _LINK.find(self._con, "WHERE name = ?", (name,))
 
     def link_list(self) -> list[LinkRow]:
-        return _LINK.rows(self._con.execute(f"SELECT {_LINK.sql} FROM link ORDER BY name"))
+        return _LINK.select(self._con, "ORDER BY name")
 
     def quarantine_get(self, number: int) -> QuarantineRow | None:
-        row = self._con.execute(
-            f"SELECT {_QUARANTINE.sql} FROM quarantine WHERE number = ?", (number,)
-        ).get
-        return _QUARANTINE.one(row)
+        return _QUARANTINE.find(self._con, "WHERE number = ?", (number,))
 
     def quarantine_list(self, link: str | None, after: int, limit: int) -> list[QuarantineRow]:
         of_link = "" if link is None else "link = ?3 AND "
-        rows = self._con.execute(
-            f"SELECT {_QUARANTINE.sql} FROM quarantine WHERE {of_link}number > ?1 "
-            "ORDER BY number LIMIT ?2",
+        return _QUARANTINE.select(
+            self._con,
+            f"WHERE {of_link}number > ?1 ORDER BY number LIMIT ?2",
             (after, limit, *(() if link is None else (link,))),
         )
-        return _QUARANTINE.rows(rows)
 
     def quarantine_count(self, link: str) -> int:
         count = self._con.execute("SELECT count(*) FROM quarantine WHERE link = ?", (link,)).get
@@ -78,12 +67,9 @@ class ZoneReads:
         ).fetchall()
         return rows
 
-    def _zone(self, values: Any) -> ZoneRow:
-        zone = _ZONE.row(values)
-        keys = self._con.execute(
-            f"SELECT {_KEY.sql} FROM zone_key WHERE zone = ? ORDER BY added_at, key", (zone.name,)
-        )
-        return msgspec.structs.replace(zone, keys=tuple(_KEY.rows(keys)))
+    def _with_keys(self, zone: ZoneRow) -> ZoneRow:
+        keys = _KEY.select(self._con, "WHERE zone = ? ORDER BY added_at, key", (zone.name,))
+        return msgspec.structs.replace(zone, keys=tuple(keys))
 
 
 class ZoneWrites(ZoneReads):
@@ -94,7 +80,7 @@ class ZoneWrites(ZoneReads):
                 raise AlreadyExists(f"this key of {row.name!r} is one of zone {owner!r}")
         number = self._con.execute("SELECT number FROM zone WHERE name = ?", (row.name,)).get
         row = msgspec.structs.replace(row, number=self._next("zone") if number is None else number)
-        self._con.execute(_ZONE.upsert("zone", "number", keep=("name",)), _ZONE.values(row))
+        self._con.execute(_ZONE.upsert("number", keep=("name",)), _ZONE.values(row))
         self._con.execute("DELETE FROM zone_key WHERE zone = ?", (row.name,))
         self._con.executemany(
             "INSERT INTO zone_key (key, zone, added_at, expires_at) VALUES (?, ?, ?, ?) "
@@ -109,7 +95,7 @@ class ZoneWrites(ZoneReads):
 
     def token_put(self, row: TokenRow) -> None:
         try:
-            self._con.execute(_TOKEN.insert("token"), _TOKEN.values(row))
+            self._con.execute(_TOKEN.insert, _TOKEN.values(row))
         except apsw.ConstraintError:
             raise AlreadyExists(f"token {row.name!r} exists already") from None
 
@@ -118,7 +104,7 @@ class ZoneWrites(ZoneReads):
         return self._con.changes() > 0
 
     def link_put(self, row: LinkRow) -> None:
-        self._con.execute(_LINK.upsert("link", "name"), _LINK.values(row))
+        self._con.execute(_LINK.upsert("name"), _LINK.values(row))
 
     def link_drop(self, name: str) -> bool:
         self._con.execute("DELETE FROM quarantine WHERE link = ?", (name,))
@@ -127,7 +113,7 @@ class ZoneWrites(ZoneReads):
 
     def quarantine_add(self, row: QuarantineRow) -> int:
         row = msgspec.structs.replace(row, number=self._next("quarantine"))
-        self._con.execute(_QUARANTINE.insert("quarantine"), _QUARANTINE.values(row))
+        self._con.execute(_QUARANTINE.insert, _QUARANTINE.values(row))
         return row.number
 
     def quarantine_drop(self, number: int) -> bool:

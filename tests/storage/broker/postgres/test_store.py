@@ -299,7 +299,7 @@ def test_D2_one_connection_is_enough_for_many_who_wait() -> None:
             for verdicts in await asyncio.gather(*(write(number) for number in range(1, 9))):
                 assert verdicts == [AcceptVerdict.CREATED] * 5
             with pytest.raises(StoreFailed):
-                await store._connections.execute(lambda con: con.execute("SELECT nonsense"))
+                await store._connections.execute("SELECT nonsense")
             await store.ping()
             assert len(store._connections._at_hand) == 1
             con = await asyncpg.connect(dsn)

@@ -63,7 +63,7 @@ class PostgresAccept(PostgresPart):
             *(now_ms, keep_ms, dedupe_ms, slugs, *_routes(batch), _twins(batch), _heads(batch)),
             raws,
         )
-        rows = await self._connections.execute(lambda con: con.fetch(_ACCEPT, *arguments))
+        rows = await self._connections.change(lambda con: con.fetch(_ACCEPT, *arguments))
         if rows[0][0] == _ALL_CREATED:
             _, epoch, _, first, *_ = rows[0]
             self._news.grew(batch[0].mesh, first + len(batch) - 1)
@@ -78,7 +78,7 @@ class PostgresAccept(PostgresPart):
         self, mesh: str, ids: Sequence[tuple[bytes, bytes]]
     ) -> list[AcceptResult | None]:
         keys = [id for id, _ in ids]
-        rows = await self._connections.read(lambda con: con.fetch(_KNOWN_IDS, mesh, keys))
+        rows = await self._connections.fetch(_KNOWN_IDS, mesh, keys)
         answers: list[AcceptResult | None] = [None] * len(ids)
         for number, epoch, *known in rows:
             answers[number - 1] = Known(*known).answer(ids[number - 1][1], epoch)

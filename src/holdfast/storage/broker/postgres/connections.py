@@ -179,9 +179,25 @@ class PostgresConnections:
 
         return await self.read(work)
 
-    async def execute(self, work: Callable[[Any], Awaitable[T]]) -> T:
+    async def fetch(self, statement: str, *values: Any) -> list[Any]:
+        """The rows that one reading statement gives."""
+        return await self.read(lambda con: con.fetch(statement, *values))
+
+    async def fetchrow(self, statement: str, *values: Any) -> Any:
+        """The first row that one reading statement gives; None if it gives none."""
+        return await self.read(lambda con: con.fetchrow(statement, *values))
+
+    async def fetchval(self, statement: str, *values: Any) -> Any:
+        """The first value of that row."""
+        return await self.read(lambda con: con.fetchval(statement, *values))
+
+    async def change(self, work: Callable[[Any], Awaitable[T]]) -> T:
         """Runs one statement that changes; the server makes it a transaction by itself."""
         return await self._tried(work)
+
+    async def execute(self, statement: str, *values: Any) -> str:
+        """Runs one statement that changes, and returns the word of the server: `DELETE 3`."""
+        return await self.change(lambda con: con.execute(statement, *values))
 
     async def transact(self, work: Callable[[Any], Awaitable[T]]) -> T:
         """Runs several statements as one transaction."""

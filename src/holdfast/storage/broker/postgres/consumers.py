@@ -81,7 +81,7 @@ class PostgresConsumers(PostgresPart):
         span = (min(after, SEQ_MAX), min(upto, SEQ_MAX))
         # One more than is given: so it is known whether the page ends at its last row.
         values = (mesh, *span, limit + 1, bytes_max)
-        rows = await self._connections.read(lambda con: con.fetch(_PAGE, *values))
+        rows = await self._connections.fetch(_PAGE, *values)
         if not rows:
             raise no_mesh(mesh)
         shown = [

@@ -27,12 +27,10 @@ class PostgresDestinations(PostgresPart):
         await self._connections.transact(work)
 
     async def destination_list(self, mesh: str) -> list[DestinationRow]:
-        rows = await self._connections.read(
-            lambda con: con.fetch(
-                f"SELECT {_DESTINATION} FROM destination d "
-                "JOIN mesh m ON m.number = d.mesh WHERE m.slug = $1 ORDER BY kind, ref",
-                mesh,
-            )
+        rows = await self._connections.fetch(
+            f"SELECT {_DESTINATION} FROM destination d "
+            "JOIN mesh m ON m.number = d.mesh WHERE m.slug = $1 ORDER BY kind, ref",
+            mesh,
         )
         return [DestinationRow(**row) for row in rows]
 
@@ -81,20 +79,16 @@ class PostgresDestinations(PostgresPart):
 
     async def unsubscribe(self, mesh: str, key: bytes, topic: str) -> bool:
         status = await self._connections.execute(
-            lambda con: con.execute(
-                "DELETE FROM subscription USING mesh m WHERE m.number = mesh AND m.slug = $1 "
-                "AND key = $2 AND topic = $3",
-                *(mesh, key, topic),
-            )
+            "DELETE FROM subscription USING mesh m WHERE m.number = mesh AND m.slug = $1 "
+            "AND key = $2 AND topic = $3",
+            *(mesh, key, topic),
         )
         return touched(status) > 0
 
     async def subscriptions(self, mesh: str, key: bytes) -> dict[str, int]:
-        rows = await self._connections.read(
-            lambda con: con.fetch(
-                "SELECT topic, since FROM subscription s JOIN mesh m ON m.number = s.mesh "
-                "WHERE m.slug = $1 AND key = $2 ORDER BY topic",
-                *(mesh, key),
-            )
+        rows = await self._connections.fetch(
+            "SELECT topic, since FROM subscription s JOIN mesh m ON m.number = s.mesh "
+            "WHERE m.slug = $1 AND key = $2 ORDER BY topic",
+            *(mesh, key),
         )
         return {row["topic"]: row["since"] for row in rows}

@@ -56,14 +56,14 @@ class PostgresFeed(PostgresPart):
         # Further back there is nothing either way, and the server need not count beyond.
         start = min(after, SEQ_MAX)
         arguments = (mesh, key, start, limit, SCAN_ROWS_MAX, bytes_max, own)
-        rows = await self._connections.read(lambda con: con.fetch(_FEED, *arguments))
+        rows = await self._connections.fetch(_FEED, *arguments)
         _check(mesh, rows)
         check_held(mesh, after, rows[0]["first"])
         return _page(rows, after, limit)
 
     async def express(self, mesh: str, key: bytes, after: int, limit: int) -> FeedPage:
         arguments = (mesh, key, after, limit, SCAN_ROWS_MAX, FEED_BYTES)
-        rows = await self._connections.read(lambda con: con.fetch(_EXPRESS, *arguments))
+        rows = await self._connections.fetch(_EXPRESS, *arguments)
         _check(mesh, rows)
         return _page(rows, after, limit)
 

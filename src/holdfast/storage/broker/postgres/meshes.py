@@ -63,13 +63,11 @@ class PostgresMeshes(PostgresPart):
         return await self._connections.transact(work)
 
     async def mesh_get(self, slug: str) -> BrokerMesh | None:
-        row = await self._connections.read(
-            lambda con: con.fetchrow(f"{_MESH} WHERE slug = $1", slug)
-        )
+        row = await self._connections.fetchrow(f"{_MESH} WHERE slug = $1", slug)
         return None if row is None else BrokerMesh(**row)
 
     async def mesh_list(self) -> list[BrokerMesh]:
-        rows = await self._connections.read(lambda con: con.fetch(f"{_MESH} ORDER BY slug"))
+        rows = await self._connections.fetch(f"{_MESH} ORDER BY slug")
         return [BrokerMesh(**row) for row in rows]
 
     async def mesh_remove(self, slug: str) -> bool:
@@ -91,12 +89,10 @@ class PostgresMeshes(PostgresPart):
         return await self._connections.transact(work)
 
     async def epochs(self, slug: str) -> list[EpochRow]:
-        rows = await self._connections.read(
-            lambda con: con.fetch(
-                f"SELECT {columns(EpochRow, 'e.')} FROM epoch e "
-                "JOIN mesh m ON m.number = e.mesh WHERE m.slug = $1 ORDER BY e.epoch",
-                slug,
-            )
+        rows = await self._connections.fetch(
+            f"SELECT {columns(EpochRow, 'e.')} FROM epoch e "
+            "JOIN mesh m ON m.number = e.mesh WHERE m.slug = $1 ORDER BY e.epoch",
+            slug,
         )
         return [EpochRow(**row) for row in rows]
 
@@ -117,15 +113,11 @@ class PostgresMeshes(PostgresPart):
     # --- members -------------------------------------------------------------------------------
 
     async def member_get(self, mesh: str, key: bytes) -> MemberRow | None:
-        row = await self._connections.read(
-            lambda con: con.fetchrow(f"{_MEMBER} AND key = $2", mesh, key)
-        )
+        row = await self._connections.fetchrow(f"{_MEMBER} AND key = $2", mesh, key)
         return None if row is None else _member(row)
 
     async def member_list(self, mesh: str) -> list[MemberRow]:
-        rows = await self._connections.read(
-            lambda con: con.fetch(f"{_MEMBER} ORDER BY b.name", mesh)
-        )
+        rows = await self._connections.fetch(f"{_MEMBER} ORDER BY b.name", mesh)
         return [_member(row) for row in rows]
 
     async def member_put(self, mesh: str, row: MemberRow) -> None:
@@ -135,7 +127,7 @@ class PostgresMeshes(PostgresPart):
         await self._connections.transact(work)
 
     async def member_grant(self, mesh: str, key: bytes, grants: frozenset[str]) -> MemberRow | None:
-        row = await self._connections.execute(
+        row = await self._connections.change(
             lambda con: con.fetchrow(
                 "UPDATE member b SET grants = $3 FROM mesh m WHERE m.number = b.mesh "
                 "AND m.slug = $1 AND key = $2 AND removed_at IS NULL "
@@ -162,25 +154,21 @@ class PostgresMeshes(PostgresPart):
         return await self._connections.transact(work)
 
     async def meshes_of(self, key: bytes) -> list[str]:
-        rows = await self._connections.read(
-            lambda con: con.fetch(
-                "SELECT m.slug FROM member b JOIN mesh m ON m.number = b.mesh "
-                "WHERE b.key = $1 AND b.removed_at IS NULL ORDER BY m.slug",
-                key,
-            )
+        rows = await self._connections.fetch(
+            "SELECT m.slug FROM member b JOIN mesh m ON m.number = b.mesh "
+            "WHERE b.key = $1 AND b.removed_at IS NULL ORDER BY m.slug",
+            key,
         )
         return [row["slug"] for row in rows]
 
     async def member_got(self, mesh: str, key: bytes, epoch: int, seq: int, now_ms: int) -> None:
         await self._connections.execute(
-            lambda con: con.execute(
-                "UPDATE member SET seen_at = greatest(seen_at, $5), "
-                "(got_epoch, got_seq) = (SELECT * FROM (VALUES (got_epoch, got_seq), ($3, $4)) "
-                "AS both_of (e, s) ORDER BY e DESC, s DESC LIMIT 1) "
-                "FROM mesh m WHERE m.number = mesh AND m.slug = $1 AND key = $2 "
-                "AND removed_at IS NULL",
-                *(mesh, key, epoch, seq, now_ms),
-            )
+            "UPDATE member SET seen_at = greatest(seen_at, $5), "
+            "(got_epoch, got_seq) = (SELECT * FROM (VALUES (got_epoch, got_seq), ($3, $4)) "
+            "AS both_of (e, s) ORDER BY e DESC, s DESC LIMIT 1) "
+            "FROM mesh m WHERE m.number = mesh AND m.slug = $1 AND key = $2 "
+            "AND removed_at IS NULL",
+            *(mesh, key, epoch, seq, now_ms),
         )
 
     # --- invites -------------------------------------------------------------------------------
@@ -200,23 +188,18 @@ class PostgresMeshes(PostgresPart):
         await self._connections.transact(work)
 
     async def invite_list(self, mesh: str) -> list[InviteRow]:
-        rows = await self._connections.read(
-            lambda con: con.fetch(
-                "SELECT m.slug AS mesh, digest, grants, uses_left, expires_at, made_by, made_at "
-                "FROM invite i JOIN mesh m ON m.number = i.mesh WHERE m.slug = $1 "
-                "ORDER BY made_at, digest",
-                mesh,
-            )
+        rows = await self._connections.fetch(
+            "SELECT m.slug AS mesh, digest, grants, uses_left, expires_at, made_by, made_at "
+            "FROM invite i JOIN mesh m ON m.number = i.mesh WHERE m.slug = $1 "
+            "ORDER BY made_at, digest",
+            mesh,
         )
         return [InviteRow(**{**row, "grants": frozenset(row["grants"])}) for row in rows]
 
     async def invite_drop(self, mesh: str, digest: bytes) -> bool:
         status = await self._connections.execute(
-            lambda con: con.execute(
-                "DELETE FROM invite USING mesh m WHERE m.number = mesh AND m.slug = $1 "
-                "AND digest = $2",
-                *(mesh, digest),
-            )
+            "DELETE FROM invite USING mesh m WHERE m.number = mesh AND m.slug = $1 AND digest = $2",
+            *(mesh, digest),
         )
         return touched(status) > 0
 

@@ -32,12 +32,10 @@ _PIECE: Final = (
 
 class PostgresObjects(PostgresPart):
     async def object_size(self, mesh: str, sha256: str) -> int | None:
-        size: int | None = await self._connections.read(
-            lambda con: con.fetchval(
-                "SELECT size FROM object o JOIN mesh m ON m.number = o.mesh "
-                "WHERE m.slug = $1 AND sha256 = $2 AND whole",
-                *(mesh, sha256),
-            )
+        size: int | None = await self._connections.fetchval(
+            "SELECT size FROM object o JOIN mesh m ON m.number = o.mesh "
+            "WHERE m.slug = $1 AND sha256 = $2 AND whole",
+            *(mesh, sha256),
         )
         return size
 
@@ -109,9 +107,7 @@ class PostgresObjects(PostgresPart):
             number += 1
 
     async def _piece(self, mesh: str, sha256: str, number: int) -> bytes | None:
-        piece: bytes | None = await self._connections.read(
-            lambda con: con.fetchval(_PIECE, mesh, sha256, number)
-        )
+        piece: bytes | None = await self._connections.fetchval(_PIECE, mesh, sha256, number)
         return piece
 
 
@@ -190,23 +186,19 @@ class PostgresSnapshots(PostgresPart):
         return ready
 
     async def snapshot_get(self, mesh: str) -> SnapshotRow | None:
-        row = await self._connections.read(
-            lambda con: con.fetchrow(
-                f"SELECT {_SNAPSHOT} FROM snapshot WHERE ready "
-                "AND mesh = (SELECT number FROM mesh WHERE slug = $1)",
-                mesh,
-            )
+        row = await self._connections.fetchrow(
+            f"SELECT {_SNAPSHOT} FROM snapshot WHERE ready "
+            "AND mesh = (SELECT number FROM mesh WHERE slug = $1)",
+            mesh,
         )
         return None if row is None else SnapshotRow(**row)
 
     async def snapshot_part(self, mesh: str, id: str, number: int) -> bytes | None:
-        part: bytes | None = await self._connections.read(
-            lambda con: con.fetchval(
-                "SELECT p.part FROM snapshot s JOIN snapshot_part p USING (mesh, id) "
-                "WHERE s.mesh = (SELECT number FROM mesh WHERE slug = $1) AND s.id = $2 "
-                "AND s.ready AND p.number = $3",
-                *(mesh, id, number),
-            )
+        part: bytes | None = await self._connections.fetchval(
+            "SELECT p.part FROM snapshot s JOIN snapshot_part p USING (mesh, id) "
+            "WHERE s.mesh = (SELECT number FROM mesh WHERE slug = $1) AND s.id = $2 "
+            "AND s.ready AND p.number = $3",
+            *(mesh, id, number),
         )
         return part
 

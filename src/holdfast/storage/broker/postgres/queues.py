@@ -116,30 +116,26 @@ class PostgresQueues(PostgresPart):
         return settled
 
     async def queue_counts(self, mesh: str) -> list[QueueCounts]:
-        rows = await self._connections.read(
-            lambda con: con.fetch(
-                "SELECT d.ref AS queue, "
-                "count(q.seq) FILTER (WHERE died_at IS NULL AND lease IS NULL) AS ready, "
-                "count(q.seq) FILTER (WHERE died_at IS NULL AND lease IS NOT NULL) AS taken, "
-                "count(q.seq) FILTER (WHERE died_at IS NOT NULL) AS dead "
-                "FROM mesh m JOIN destination d ON d.mesh = m.number AND d.kind = 'queue' "
-                "LEFT JOIN queue q ON q.mesh = d.mesh AND q.ref = d.ref "
-                "WHERE m.slug = $1 GROUP BY d.ref ORDER BY d.ref",
-                mesh,
-            )
+        rows = await self._connections.fetch(
+            "SELECT d.ref AS queue, "
+            "count(q.seq) FILTER (WHERE died_at IS NULL AND lease IS NULL) AS ready, "
+            "count(q.seq) FILTER (WHERE died_at IS NULL AND lease IS NOT NULL) AS taken, "
+            "count(q.seq) FILTER (WHERE died_at IS NOT NULL) AS dead "
+            "FROM mesh m JOIN destination d ON d.mesh = m.number AND d.kind = 'queue' "
+            "LEFT JOIN queue q ON q.mesh = d.mesh AND q.ref = d.ref "
+            "WHERE m.slug = $1 GROUP BY d.ref ORDER BY d.ref",
+            mesh,
         )
         return [QueueCounts(**row) for row in rows]
 
     async def dead_letters(self, mesh: str, queue: str, limit: int) -> list[DeadLetter]:
-        rows = await self._connections.read(
-            lambda con: con.fetch(
-                "SELECT q.ref AS queue, q.seq, q.deliveries, q.reason, q.died_at, p.id "
-                "FROM mesh m JOIN queue q ON q.mesh = m.number "
-                "JOIN message p ON p.mesh = q.mesh AND p.seq = q.seq "
-                "WHERE m.slug = $1 AND q.ref = $2 AND q.died_at IS NOT NULL "
-                "ORDER BY q.seq LIMIT $3",
-                *(mesh, queue, limit),
-            )
+        rows = await self._connections.fetch(
+            "SELECT q.ref AS queue, q.seq, q.deliveries, q.reason, q.died_at, p.id "
+            "FROM mesh m JOIN queue q ON q.mesh = m.number "
+            "JOIN message p ON p.mesh = q.mesh AND p.seq = q.seq "
+            "WHERE m.slug = $1 AND q.ref = $2 AND q.died_at IS NOT NULL "
+            "ORDER BY q.seq LIMIT $3",
+            *(mesh, queue, limit),
         )
         return [DeadLetter(**row) for row in rows]
 

@@ -70,7 +70,7 @@ class PostgresBrokerStore(
         await self._connections.close()
 
     async def ping(self) -> None:
-        await self._connections.read(lambda con: con.fetchval("SELECT count(*) FROM meta"))
+        await self._connections.fetchval("SELECT count(*) FROM meta")
 
     def on_news(self, listener: Callable[[str, int], None]) -> None:
         self._news.on_news(listener)

@@ -137,7 +137,7 @@ class PostgresSweep(PostgresPart):
     async def sweep(self, now_ms: int, most: int) -> BrokerSwept:
         late = now_ms - CONSUMER_KEEP_MS_MAX
         messages = await self._count(_MESSAGES, now_ms, most, late)
-        for mesh in await self._connections.read(lambda con: con.fetch(_COVERED)):
+        for mesh in await self._connections.fetch(_COVERED):
             if messages < most:
                 values = (mesh["number"], mesh["to_seq"], now_ms, most - messages, late)
                 messages += await self._count(_CHANGES, *values)
@@ -159,10 +159,10 @@ class PostgresSweep(PostgresPart):
         )
 
     async def _count(self, statement: str, *values: int) -> int:
-        return touched(await self._connections.execute(lambda con: con.execute(statement, *values)))
+        return touched(await self._connections.execute(statement, *values))
 
     async def _release(self, now_ms: int, most: int) -> tuple[int, int]:
-        rows = await self._connections.execute(
+        rows = await self._connections.change(
             lambda con: con.fetch(_RELEASE, now_ms, most, DELIVERED_TOO_OFTEN)
         )
         for row in rows:
@@ -190,19 +190,17 @@ class PostgresSweep(PostgresPart):
             messages=_COUNT.format(table="message", **exact),
             dedupe=_COUNT.format(table="dedupe", **exact),
         )
-        return dict(await self._connections.read(lambda con: con.fetchrow(statement)))
+        return dict(await self._connections.fetchrow(statement))
 
     async def mode(self) -> tuple[Mode, int]:
-        noted: str | None = await self._connections.read(
-            lambda con: con.fetchval("SELECT value FROM meta WHERE name = 'mode'")
+        noted: str | None = await self._connections.fetchval(
+            "SELECT value FROM meta WHERE name = 'mode'"
         )
         return mode_of(*(noted.split() if noted is not None else (None, None)))
 
     async def set_mode(self, mode: Mode, days: int) -> None:
         await self._connections.execute(
-            lambda con: con.execute(
-                "INSERT INTO meta VALUES ('mode', $1) "
-                "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                f"{mode} {days}",
-            )
+            "INSERT INTO meta VALUES ('mode', $1) "
+            "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            f"{mode} {days}",
         )

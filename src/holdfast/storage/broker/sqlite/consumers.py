@@ -24,7 +24,7 @@ from holdfast.storage.broker.sqlite.database import SEQ_BITS, SEQ_MASK, BrokerDa
 from holdfast.storage.broker.sqlite.feed import cut_page
 from holdfast.storage.sqlite.columns import RowColumns
 
-_CONSUMER: Final = RowColumns(BrokerConsumer)
+_CONSUMER: Final = RowColumns("consumer", BrokerConsumer)
 _ONE: Final = "mesh = ? AND key = ? AND name = ?"
 _LOST: Final = (
     "UPDATE consumer SET lost_first = CASE lost WHEN 0 THEN :low ELSE min(lost_first, :low) END, "
@@ -111,11 +111,9 @@ class SqliteConsumers(BrokerDatabase):
 
     async def consumer_list(self, mesh: str) -> list[BrokerConsumer]:
         with self.reading() as con:
-            rows = con.execute(
-                f"SELECT {_CONSUMER.sql} FROM consumer WHERE mesh = ? ORDER BY name, key",
-                (self.number_of(mesh),),
+            return _CONSUMER.select(
+                con, "WHERE mesh = ? ORDER BY name, key", (self.number_of(mesh),)
             )
-            return _CONSUMER.rows(rows)
 
     async def consumer_drop(self, mesh: str, key: bytes, name: str) -> bool:
         with self.writing() as con:
@@ -133,10 +131,7 @@ class SqliteConsumers(BrokerDatabase):
         return number, epoch, last, first
 
     def _consumer(self, number: int, key: bytes, name: str) -> BrokerConsumer | None:
-        row = self.connection.execute(
-            f"SELECT {_CONSUMER.sql} FROM consumer WHERE {_ONE}", (number, key, name)
-        ).get
-        return _CONSUMER.one(row)
+        return _CONSUMER.find(self.connection, f"WHERE {_ONE}", (number, key, name))
 
     def _settled(self, number: int, key: bytes, name: str, known: int) -> BrokerConsumer:
         """The reader, after what it has lost up to a seq that it knows of is forgotten."""

@@ -37,7 +37,7 @@ log = logging.getLogger("holdfast")
 SEQ_BITS: Final = 40
 """Of a place; the rest is the number of the mesh."""
 SEQ_MASK: Final = (1 << SEQ_BITS) - 1
-MESH: Final = RowColumns(BrokerMesh)
+MESH: Final = RowColumns("mesh", BrokerMesh)
 
 
 class BrokerDatabase:
@@ -238,7 +238,8 @@ class BrokerDatabase:
             "INSERT INTO epoch SELECT number, epoch, base, ?, ? FROM mesh WHERE number = ?",
             (now_ms, reason, number),
         )
-        mesh = MESH.row(con.execute(f"SELECT {MESH.sql} FROM mesh WHERE number = ?", (number,)).get)
+        mesh = MESH.find(con, "WHERE number = ?", (number,))
+        assert mesh is not None, "the mesh is there: its epoch was just moved"
         self.news(mesh.slug, 0)
         return mesh
 

@@ -9,7 +9,7 @@ from holdfast.storage.broker.refusals import check_subscriber, queue_in_use
 from holdfast.storage.broker.sqlite.meshes import SqliteMembers
 from holdfast.storage.sqlite.columns import RowColumns
 
-_DESTINATION: Final = RowColumns(DestinationRow)
+_DESTINATION: Final = RowColumns("destination", DestinationRow)
 
 
 class SqliteDestinations(SqliteMembers):
@@ -26,11 +26,9 @@ class SqliteDestinations(SqliteMembers):
 
     async def destination_list(self, mesh: str) -> list[DestinationRow]:
         with self.reading() as con:
-            rows = con.execute(
-                f"SELECT {_DESTINATION.sql} FROM destination WHERE mesh = ? ORDER BY kind, ref",
-                (self.number_of(mesh),),
+            return _DESTINATION.select(
+                con, "WHERE mesh = ? ORDER BY kind, ref", (self.number_of(mesh),)
             )
-            return _DESTINATION.rows(rows)
 
     async def destination_drop(self, mesh: str, kind: str, ref: str) -> bool:
         with self.writing() as con:

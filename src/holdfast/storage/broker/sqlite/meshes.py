@@ -9,10 +9,10 @@ from holdfast.storage.broker.refusals import check_invite, name_taken, no_invite
 from holdfast.storage.broker.sqlite.database import MESH, SEQ_BITS, BrokerDatabase
 from holdfast.storage.sqlite.columns import WORDS, RowColumns
 
-_MEMBER: Final = RowColumns(MemberRow, grants=WORDS)
-_EPOCH: Final = RowColumns(EpochRow)
-_INVITE: Final = RowColumns(InviteRow, without=("mesh",), grants=WORDS)
-_LISTED: Final = RowColumns(InviteRow, grants=WORDS)
+_MEMBER: Final = RowColumns("member", MemberRow, grants=WORDS)
+_EPOCH: Final = RowColumns("epoch", EpochRow)
+_INVITE: Final = RowColumns("invite", InviteRow, without=("mesh",), grants=WORDS)
+_LISTED: Final = RowColumns("invite", InviteRow, grants=WORDS)
 """With the name of the mesh in the first column."""
 
 
@@ -56,7 +56,7 @@ class SqliteMeshes(BrokerDatabase):
 
     async def mesh_list(self) -> list[BrokerMesh]:
         with self.reading() as con:
-            return MESH.rows(con.execute(f"SELECT {MESH.sql} FROM mesh ORDER BY slug"))
+            return MESH.select(con, "ORDER BY slug")
 
     async def mesh_remove(self, slug: str) -> bool:
         with self.writing() as con:
@@ -73,11 +73,7 @@ class SqliteMeshes(BrokerDatabase):
 
     async def epochs(self, slug: str) -> list[EpochRow]:
         with self.reading() as con:
-            rows = con.execute(
-                f"SELECT {_EPOCH.sql} FROM epoch WHERE mesh = ? ORDER BY epoch",
-                (self.number_of(slug),),
-            )
-            return _EPOCH.rows(rows)
+            return _EPOCH.select(con, "WHERE mesh = ? ORDER BY epoch", (self.number_of(slug),))
 
     async def new_epoch(self, slug: str | None, reason: str, now_ms: int) -> list[BrokerMesh]:
         with self.writing() as con:
@@ -91,8 +87,7 @@ class SqliteMeshes(BrokerDatabase):
         return begun
 
     def _mesh(self, slug: str) -> BrokerMesh | None:
-        query = f"SELECT {MESH.sql} FROM mesh WHERE slug = ?"
-        return MESH.one(self.connection.execute(query, (slug,)).get)
+        return MESH.find(self.connection, "WHERE slug = ?", (slug,))
 
 
 class SqliteMembers(BrokerDatabase):
@@ -104,20 +99,14 @@ class SqliteMembers(BrokerDatabase):
             return None if number is None else self.present(number, key)
 
     def present(self, number: int, key: bytes) -> MemberRow | None:
-        row = self.connection.execute(
-            f"SELECT {_MEMBER.sql} FROM member WHERE mesh = ? AND key = ? AND removed_at IS NULL",
-            (number, key),
-        ).get
-        return _MEMBER.one(row)
+        return _MEMBER.find(
+            self.connection, "WHERE mesh = ? AND key = ? AND removed_at IS NULL", (number, key)
+        )
 
     async def member_list(self, mesh: str) -> list[MemberRow]:
         with self.reading() as con:
-            rows = con.execute(
-                f"SELECT {_MEMBER.sql} FROM member "
-                "WHERE mesh = ? AND removed_at IS NULL ORDER BY name",
-                (self.number_of(mesh),),
-            )
-            return _MEMBER.rows(rows)
+            where = "WHERE mesh = ? AND removed_at IS NULL ORDER BY name"
+            return _MEMBER.select(con, where, (self.number_of(mesh),))
 
     async def member_put(self, mesh: str, row: MemberRow) -> None:
         with self.writing():

@@ -25,7 +25,7 @@ from holdfast.storage.broker.sqlite.database import BrokerDatabase
 from holdfast.storage.sqlite.columns import FLAG, RowColumns
 
 _HASHES_MAX: Final = 64
-_SNAPSHOT: Final = RowColumns(SnapshotRow, ready=FLAG)
+_SNAPSHOT: Final = RowColumns("snapshot", SnapshotRow, ready=FLAG)
 
 
 class SqliteObjects(BrokerDatabase):
@@ -146,13 +146,13 @@ class SqliteSnapshots(BrokerDatabase):
         with self.writing() as con:
             at = self.number_of(mesh)
             epoch, seq = con.execute("SELECT epoch, seq FROM mesh WHERE number = ?", (at,)).get
-            found = con.execute(
-                f"SELECT {_SNAPSHOT.sql} FROM snapshot "
+            found = _SNAPSHOT.find(
+                con,
                 "WHERE mesh = ? AND epoch = ? AND seq = ? AND made_by = ? AND NOT ready",
                 (at, row.epoch, row.seq, row.made_by),
-            ).get
+            )
             if found is not None:
-                return _SNAPSHOT.row(found)
+                return found
             check_snapshot(mesh, row, epoch, seq)
             con.execute(
                 "INSERT INTO snapshot (mesh, id, epoch, seq, made_by, began_at) "
@@ -216,13 +216,8 @@ class SqliteSnapshots(BrokerDatabase):
 
     async def snapshot_get(self, mesh: str) -> SnapshotRow | None:
         with self.reading() as con:
-            number = self.find_number(mesh)
-            row = con.execute(
-                f"SELECT {_SNAPSHOT.sql} FROM snapshot WHERE mesh = ? AND ready "
-                "ORDER BY epoch DESC, seq DESC LIMIT 1",
-                (number,),
-            ).get
-            return _SNAPSHOT.one(row)
+            newest = "WHERE mesh = ? AND ready ORDER BY epoch DESC, seq DESC LIMIT 1"
+            return _SNAPSHOT.find(con, newest, (self.find_number(mesh),))
 
     async def snapshot_part(self, mesh: str, id: str, number: int) -> bytes | None:
         with self.reading() as con:
@@ -239,8 +234,7 @@ class SqliteSnapshots(BrokerDatabase):
             self.connection.execute(f"DELETE FROM {table} WHERE mesh = ? AND id = ?", (at, id))
 
     def _find(self, at: int, id: str) -> SnapshotRow:
-        query = f"SELECT {_SNAPSHOT.sql} FROM snapshot WHERE mesh = ? AND id = ?"
-        found = _SNAPSHOT.one(self.connection.execute(query, (at, id)).get)
+        found = _SNAPSHOT.find(self.connection, "WHERE mesh = ? AND id = ?", (at, id))
         if found is None:
             raise no_upload(id)
         return found

@@ -11,8 +11,8 @@ from holdfast.storage.broker.refusals import no_queue, no_settling
 from holdfast.storage.broker.sqlite.database import SEQ_BITS, BrokerDatabase
 from holdfast.storage.sqlite.columns import RowColumns
 
-_COUNTS: Final = RowColumns(QueueCounts)
-_LETTER: Final = RowColumns(DeadLetter)
+_COUNTS: Final = RowColumns("destination", QueueCounts)
+_LETTER: Final = RowColumns("queued", DeadLetter)
 _RELEASE: Final = "state = 0, lease = NULL, holder = NULL, until = NULL"
 _BURY: Final = "state = 2, lease = NULL, holder = NULL, until = NULL, reason = ?, died_at = ?"
 

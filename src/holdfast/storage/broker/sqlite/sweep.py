@@ -22,7 +22,7 @@ from holdfast.storage.broker.sqlite.object_gc import SqliteObjectGc
 from holdfast.storage.broker.sqlite.objects import SqliteSnapshots
 from holdfast.storage.sqlite.columns import RowColumns
 
-_ORPHAN: Final = RowColumns(Orphan)
+_ORPHAN: Final = RowColumns("dedupe", Orphan)
 _OLD_MESSAGES: Final = (
     "SELECT place, id FROM message WHERE kind > 0 AND expires_at <= ? AND NOT "
     "(kind = 3 AND EXISTS "
