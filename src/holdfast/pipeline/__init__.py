@@ -53,39 +53,30 @@ if TYPE_CHECKING:
     from holdfast.pipeline.spark.session import start
     from holdfast.pipeline.verify.verify import verify_nodes
 
-_WHERE = {
-    "Lake": "lake.lake",
-    "LiveFacts": "audits.live_facts",
-    "LogSource": "jobs.sources",
-    "Range": "history",
-    "ask_logs": "audits.live_facts",
-    "backfill": "history",
-    "build_snapshot": "snapshot.build",
-    "compact": "jobs.compaction",
-    "current": "fold.silver",
-    "fold_lake": "fold.silver",
-    "forget": "jobs.sources",
-    "ingest_logs": "ingest.ingest",
-    "log_source": "jobs.sources",
-    "model_id": "query",
-    "open_log": "logs.log",
-    "reembed": "embed.reembed",
-    "register": "source.source",
-    "remember": "jobs.sources",
-    "remembered": "jobs.sources",
-    "run": "jobs.run",
-    "run_audits": "audits.gold",
-    "run_query": "query",
-    "save_plots": "audits.plots",
-    "start": "spark.session",
-    "state_as_of": "history",
-    "status": "jobs.status",
-    "stream": "jobs.stream",
-    "table_rows": "query",
-    "verify_nodes": "verify.verify",
+_MODULES = {
+    "audits.gold": "run_audits",
+    "audits.live_facts": "LiveFacts ask_logs",
+    "audits.plots": "save_plots",
+    "embed.reembed": "reembed",
+    "fold.silver": "current fold_lake",
+    "history": "Range backfill state_as_of",
+    "ingest.ingest": "ingest_logs",
+    "jobs.compaction": "compact",
+    "jobs.run": "run",
+    "jobs.sources": "LogSource forget log_source remember remembered",
+    "jobs.status": "status",
+    "jobs.stream": "stream",
+    "lake.lake": "Lake",
+    "logs.log": "open_log",
+    "query": "model_id run_query table_rows",
+    "snapshot.build": "build_snapshot",
+    "source.source": "register",
+    "spark.session": "start",
+    "verify.verify": "verify_nodes",
 }
-"""By public name: the module here that defines it. No name may be that of a room or a module here,
-since importing that would take its place."""
+"""By module: its public names. None may be the name of a room or a module of this package, since
+importing that would replace it."""
+_WHERE = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
     "Lake",

@@ -1,10 +1,9 @@
 """Whether logs kept what their readers had not confirmed, and whether readers confirmed only what
 is there.
 
-A log may forget what all its readers have confirmed, and the lake confirms what it has committed.
+A log may truncate what all its readers have confirmed, and the lake confirms what it has committed.
 So a log begins at most one place after the lowest frontier, no frontier is past the end of its log,
-and no frontier of the lake is past what bronze holds. What logs and readers say now is known only
-of nodes that were asked.
+and no frontier of the lake is past what bronze has. Only nodes that were asked are judged.
 """
 
 from __future__ import annotations
@@ -53,14 +52,14 @@ def _past_end(tables: AuditTables) -> DataFrame:
 
 
 def _unread(tables: AuditTables) -> DataFrame:
-    """Entries that are gone and that the lake never read; told once for each log."""
+    """Entries that were truncated before the lake read them; one row for each log."""
     logs = tables.logs.groupBy("log", "epoch").agg(F.min("first").alias("first"))
     known = tables.positions.withColumnRenamed("offset", "read")
     in_epoch = logs.join(known, ["log", "epoch"], "left")
     gone = in_epoch.filter("first > coalesce(read, 0) + 1").withColumn(
         "began", F.col("read").isNull()
     )
-    # A lake that comes to a log late knows nothing of what was before, and that is as it should be.
+    # A lake that starts to read a log late cannot have what was truncated before: only a notice.
     detail = F.when(
         F.col("began"),
         sentence("the log begins at {}, and nothing of this epoch was read before", "first"),

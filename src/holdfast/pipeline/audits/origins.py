@@ -1,12 +1,12 @@
-"""What each origin wrote, in the order in which it counted: holes, repeats, stamps.
+"""The numbers and stamps that each origin gave its envelopes: gaps, repeats, wrong stamps.
 
 An origin numbers its envelopes of a mesh without gaps. After a restore it counts in a new epoch and
-goes on from where the restored copy stood, so that numbers may come again in another epoch, never
-in the same one. Two ids with one number of one epoch mean that two homes claim to be one origin.
+goes on from where the backup stood, so that a number may come again in another epoch, never in the
+same one. Two ids with one number of one epoch mean that two homes claim to be one origin.
 
-What a hole means depends on what the lake has read. If the origin's own log was read on both sides
-of it, the entry is gone: a finding. Otherwise it may be on its way, or kept from the logs that were
-read by a filter: then all holes of an origin are one notice.
+What a gap means depends on what the lake has read. If the origin's own log was read on both sides
+of it, the entry is lost: a finding. Otherwise it may be on its way, or a filter may have kept it
+out of the logs that were read: then all gaps of an origin are one notice.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _COUNTED: Final = ("mesh", "origin", "origin_epoch")
 
 
 def _in_order(tables: AuditTables) -> DataFrame:
-    """Every envelope beside its neighbours in the order of its origin. `*_1` is the one before,
-    `*_2` the one before that; both may be of an earlier epoch.
+    """Every envelope with its neighbours in the order of its origin. `*_1` is the one before, `*_2`
+    the one before that; both may be of an earlier epoch.
     """
     order = Window.partitionBy("mesh", "origin").orderBy("origin_epoch", "seq", "lamport", "id")
     return tables.bronze.select(
@@ -82,13 +82,13 @@ def _gaps(tables: AuditTables) -> DataFrame:
         .filter("seq > begin")
         .join(F.broadcast(_own_spans(tables)), list(_COUNTED), "left")
     )
-    # Whether the origin's own log was read before the hole and after it.
+    # Whether the origin's own log was read before the gap and after it.
     surely = F.expr(
         "coalesce(own_last >= seq and case when inside then own_first <= seq_1"
         " else epoch_1 is null and log_first = 1 end, false)"
     )
     holes = holes.withColumn("lost", surely)
-    # Findings one by one, everything else of an origin together.
+    # One row for each finding, and one for all other gaps of an origin.
     one_by_one = F.when(F.col("lost"), F.col("seq"))
     ranges = holes.groupBy(*_COUNTED, "lost", one_by_one.alias("number")).agg(
         F.count("*").alias("holes"),
@@ -121,13 +121,13 @@ def _gaps(tables: AuditTables) -> DataFrame:
 
 
 def _own_spans(tables: AuditTables) -> DataFrame:
-    """From which number to which each origin's own log was read, and from which offset on."""
+    """The first and last number that were read of each origin's own log, and its first offset."""
     spans = (
         tables.seen.filter(is_own())
         .groupBy(*_COUNTED)
         .agg(F.min("seq").alias("own_first"), F.max("seq").alias("own_last"))
     )
-    # Offset 1 may be somebody else's envelope, or one that cannot be read.
+    # The entry at offset 1 may be of another origin, or unreadable.
     begins = (
         tables.seen.select(*PLACE)
         .unionByName(tables.quarantine.filter(F.col("reason") != GAP).select(*PLACE))
@@ -139,7 +139,7 @@ def _own_spans(tables: AuditTables) -> DataFrame:
 
 def _stamps(tables: AuditTables) -> DataFrame:
     rows = _in_order(tables)
-    # Beside a number that two homes claim, nothing can be said about the order.
+    # Next to a number that two homes claim, the order is not known.
     alone = ~_same_as_before() & ~_same_as_after()
     alone &= ~F.expr("coalesce(epoch_2 = epoch_1 and seq_2 = seq_1, false)")
     back = alone & F.expr("epoch_1 = origin_epoch and lamport <= lamport_1")
@@ -172,14 +172,14 @@ def _stamps(tables: AuditTables) -> DataFrame:
 
 
 def _own_order(tables: AuditTables) -> DataFrame:
-    """An origin's own log holds what it wrote in the order in which it wrote it."""
+    """Entries of an origin's own log that are not in the order in which it wrote them."""
     order = Window.partitionBy("log", "epoch", "mesh").orderBy("offset")
     rows = (
         tables.seen.filter(is_own())
         .withColumn("seq_1", F.lag("seq").over(order))
         .withColumn("offset_1", F.lag("offset").over(order))
     )
-    # The same number at two places is told as a place or an id that is there twice.
+    # The same number at two places is found by the audit `orphans`.
     found = rows.filter("seq < seq_1")
     detail = sentence(
         "number {} lies at offset {} of the origin's own log, after number {} at offset {}",

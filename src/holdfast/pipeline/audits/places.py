@@ -1,7 +1,7 @@
-"""Whether the lake read logs as they are: each envelope kept once, each place once, none left out.
+"""Whether the lake has each envelope once and each place of a log once, and left none out.
 
-Bronze holds every envelope once, sightings where it was seen again, quarantine what could not be
-kept. Together they are every place of every log that was read.
+Bronze has every envelope once, sightings the places where it was seen again, quarantine what could
+not be kept. Together they have every place of every log that was read.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def _orphans(tables: AuditTables) -> DataFrame:
 
 
 def _rows(tables: AuditTables) -> DataFrame:
-    """Every place with an id, and whether bronze or sightings tell of it."""
+    """Every place in bronze and sightings with its id; `kept` is 1 in bronze and 0 in sightings."""
     kept = tables.bronze.select(*PLACE, "id", "recorded_at", F.lit(1).alias("kept"))
     again = tables.sightings.select(*PLACE, "id", "recorded_at", F.lit(0).alias("kept"))
     return kept.unionByName(again)
 
 
 def _wrong_ids(tables: AuditTables) -> DataFrame:
-    """Ids that bronze has twice, or that were seen again without ever having been kept."""
+    """Ids that bronze has twice, or that only sightings have."""
     rows = _rows(tables)
     wrong = rows.groupBy("id").agg(F.sum("kept").alias("times")).filter("times <> 1")
     listed = rows.join(F.broadcast(wrong), "id")
@@ -65,7 +65,7 @@ def _conflicts(tables: AuditTables) -> DataFrame:
         "entity",
         sentence(" was seen first at offset {} of log {}", "offset", "log").alias("first"),
     )
-    # They are few: sent to where bronze lies, so that bronze itself stays where it is.
+    # Conflicts are few, so they are sent to all tasks and bronze is not shuffled.
     kept = kept.join(F.broadcast(other.select("id")), "id", "left_semi")
     rows = other.join(F.broadcast(kept), "id", "left")
     before = F.coalesce(F.col("first"), F.lit(" is known"))
@@ -74,8 +74,8 @@ def _conflicts(tables: AuditTables) -> DataFrame:
 
 
 def _offsets(tables: AuditTables) -> DataFrame:
-    """Holes between the places that were read of a log, and stretches that were gone before the
-    lake came to read them.
+    """Gaps between the places that were read of a log, and ranges that were truncated before the
+    lake could read them.
     """
     read = tables.bronze.select(*PLACE).unionByName(tables.sightings.select(*PLACE))
     known_gap = F.when(F.col("reason") == GAP, F.col("detail"))
@@ -88,11 +88,11 @@ def _offsets(tables: AuditTables) -> DataFrame:
         F.lag("offset").over(order).alias("before"),
         F.lag("gap").over(order).alias("gap_before"),
     ).filter("gap is not null or (gap_before is null and offset > before + 1)")
-    # Whoever may read only some meshes of a log is not given the others' places, and of a broker's
-    # log what had expired before is not there. What was noted as a gap is missing in any case.
+    # A reader that may read only some meshes does not get the places of the others, and a broker's
+    # log lacks what had expired before. What ingest noted as a gap is missing in any case.
     partly = tables.logs.filter("not whole").select("log").distinct().withColumn("partly", F.lit(1))
     holes = holes.join(F.broadcast(partly), "log", "left")
-    # What was gone before the lake first came is nobody's fault.
+    # What was truncated before the lake first read the log is no fault.
     excused = F.expr("(partly = 1 and gap is null) or before is null")
     severity = F.when(excused, NOTICE).otherwise(FINDING)
     hole = sentence("offsets {} to {} were not read", F.expr("before + 1"), F.expr("offset - 1"))

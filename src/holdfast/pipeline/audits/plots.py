@@ -1,8 +1,7 @@
 """Pictures of what was measured: lag, staleness, conflicts, growth, one file each.
 
-They are drawn from gold alone, in a process without a screen, and bear the same names every time,
-so that whoever looks at a folder finds the newest there. A measure that has nothing to show yet
-says so in its picture.
+They are drawn from gold alone, without a screen, and have the same file names every time, so that a
+folder always has the newest ones. The picture of a measure without rows says "nothing yet".
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from holdfast.storage.files.durable import disk_errors, make_folder
 
 FORMATS: Final = ("png", "svg")
 LINES_MAX: Final = 10
-"""More than so many cannot be told apart; the rest is drawn as one."""
+"""A reader cannot tell more lines apart; the rest is drawn as one line."""
 _REST: Final = "all others"
 _SIZE: Final = (9.0, 4.5)
 _DOTS: Final = 110
@@ -54,13 +53,15 @@ class _Picture:
         self.unit = unit
         self.lines = lines
         self.whole = whole
-        """It counts things, and there are no halves of them."""
+        """Whether its values are whole numbers."""
 
 
 def save_plots(
     lake: Lake, folder: Path, names: Iterable[str] | None = None, *, format: str = "png"
 ) -> list[Path]:
-    """Draws measures, all without `names`, into `folder` as `<measure>.<format>`."""
+    """Draws measures, all of them without `names`, into `folder` as `<measure>.<format>`; returns
+    the paths.
+    """
     if format not in FORMATS:
         raise BadInput(f"no picture can be saved as {format!r}", hint=f"use {' or '.join(FORMATS)}")
     wanted = list(MEASURES if names is None else dict.fromkeys(names))
@@ -77,17 +78,17 @@ def _save(lake: Lake, path: Path, name: str, format: str) -> Path:
     rows = None if delta is None else delta.to_pyarrow_table()
     figure = draw(name, rows)
     canvas = FigureCanvasSVG if format == "svg" else FigureCanvasAgg
-    # The date would make each file another one.
+    # Without the date, the same figures give the same file.
     metadata = {"Date": None} if format == "svg" else {"Software": None}
     with disk_errors(f"write {path}"), warnings.catch_warnings():
-        # A name may hold letters that the font lacks; boxes stand in their places.
+        # A name may have letters that the font lacks; they are drawn as boxes.
         warnings.filterwarnings("ignore", message="Glyph ")
         canvas(figure).print_figure(path, format=format, dpi=_DOTS, metadata=metadata)
     return path
 
 
 def draw(name: str, rows: pa.Table | None) -> Figure:
-    """The picture of a measure, of as many rows as there are."""
+    """The picture of a measure with these rows; None or no rows give an empty one."""
     picture = PICTURES[name]
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.add_subplot()
@@ -119,13 +120,13 @@ def draw(name: str, rows: pa.Table | None) -> Figure:
 
 
 def _label(name: str) -> str:
-    """As it is: neither a formula, nor hidden because it begins with an underscore."""
+    """A name as a label: `$` is no formula, and a leading underscore does not hide the line."""
     plain = name.replace("$", r"\$")
     return f" {plain}" if plain.startswith("_") else plain
 
 
 def _give_room(axes: Any, times: set[Any]) -> None:
-    """One point alone has no width: it stands in the middle of a day."""
+    """Shows a whole day around a single point, which has no width of its own."""
     if len(times) == 1:
         middle = axes.convert_xunits(next(iter(times)))
         axes.set_xlim(middle - 0.5, middle + 0.5)
@@ -135,7 +136,7 @@ def _give_room(axes: Any, times: set[Any]) -> None:
 
 
 def _delays(*of: str) -> Callable[[pa.Table], Mapping[str, Line]]:
-    """The delay that 95 of 100 entries keep, per hour."""
+    """Lines of the 95th percentile of the delay, per hour."""
 
     def lines(rows: pa.Table) -> Mapping[str, Line]:
         names = [" from ".join(parts) for parts in zip(*_texts(rows, of), strict=True)]
@@ -153,7 +154,7 @@ def _bytes(rows: pa.Table) -> Mapping[str, Line]:
 
 
 def _summed(rows: pa.Table, of: tuple[str, ...], column: str, unit: int) -> Mapping[str, Line]:
-    """Sums per day, the largest lines by themselves, the rest together."""
+    """Lines of sums per day: the largest ones, and the sum of all others."""
     sums = rows.group_by([*of, "day"]).aggregate([(column, "sum")])
     names = [" ".join(parts) for parts in zip(*_texts(sums, of), strict=True)]
     values = pc.divide(pc.cast(sums[f"{column}_sum"], pa.float64()), float(unit)).to_pylist()
@@ -162,7 +163,7 @@ def _summed(rows: pa.Table, of: tuple[str, ...], column: str, unit: int) -> Mapp
 
 
 def _worst(names: list[str], times: list[datetime], values: list[float]) -> Mapping[str, Line]:
-    """The slowest lines by themselves, of the rest the slowest in each hour."""
+    """The slowest lines, and for all others together the slowest value of each hour."""
     return _first(_gather(names, times, values), lambda line: max(line.values()), max)
 
 
@@ -191,7 +192,7 @@ def _gather(names: list[str], times: list[Any], values: list[float]) -> dict[str
 
 
 def _plain(time: date | datetime) -> date | datetime:
-    """Without the zone, which is UTC throughout and which an axis need not repeat."""
+    """A time without its zone, which is always UTC."""
     return time.replace(tzinfo=None) if isinstance(time, datetime) else time
 
 

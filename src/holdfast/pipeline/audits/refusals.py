@@ -1,9 +1,8 @@
-"""What the lake could not keep or would not fold, row by row.
+"""The rows of quarantine: what the lake could not keep or may not fold.
 
-Quarantine is the lake's letter box for what cannot be delivered: these are the dead letters that
-the lake can know of. What a node's outbox or a broker's queue has given up on stands in their own
-tables and in no log, so it is told there (`holdfast outbox list --failed`, `holdfast queue
-letters`). Whose signature or origin was wrong is an audit of its own.
+These are the dead letters that the lake can know of. What a node's outbox or a broker's queue has
+given up on stands in their own tables and in no log (see `holdfast outbox list --failed` and
+`holdfast queue letters`). Wrong signatures and origins are an audit of their own.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ FORGED: Final = (
     ZoneNotTrusted.code,
     KeyExpired.code,
 )
-"""Reasons that say: this is not from whom it claims to be."""
+"""Reasons that mean that an envelope is not from the origin that it names."""
 
 
 def _signatures(tables: AuditTables) -> DataFrame:
@@ -41,9 +40,9 @@ def _signatures(tables: AuditTables) -> DataFrame:
 
 
 def _refused(tables: AuditTables) -> DataFrame:
-    told_elsewhere = F.col("reason").isin(*FORGED, CONFLICT, GAP)
-    rows = tables.quarantine.filter(~told_elsewhere)
-    # An op of a newer version is kept, and will be folded when this version is newer too.
+    in_other_audits = F.col("reason").isin(*FORGED, CONFLICT, GAP)
+    rows = tables.quarantine.filter(~in_other_audits)
+    # An op of a newer version is kept, and is folded once this Holdfast is as new.
     severity = F.when(F.col("reason") == UNKNOWN_OP, NOTICE).otherwise(FINDING)
     return as_findings(rows, REFUSED.name, severity, _reason(), at="recorded_at")
 

@@ -32,6 +32,7 @@ from pyspark.sql import functions as F
 from holdfast.pipeline.embed.rounds import Rounds
 from holdfast.pipeline.fold.silver import current
 from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.schema import arrow_schema, columns
 from holdfast.pipeline.source import source as sources
 from holdfast.pipeline.spark.failures import spark_errors
 from holdfast.rules.errors import BadInput, BadVector
@@ -44,18 +45,11 @@ Embed = Callable[[list[str]], Sequence[Any]]
 
 _KEY: Final = ("owner", "key")
 _GIVEN: Final = ("id", *_KEY, "content", "metadata")
-_MADE: Final = (
+_MADE: Final = columns(
     "source string, time timestamp, owner string, key string, content string, metadata string, "
     "embedding binary"
 )
-_ARROW: Final = pa.schema(
-    [
-        ("source", pa.string()),
-        ("time", pa.timestamp("us", "UTC")),
-        *((name, pa.string()) for name in (*_KEY, "content", "metadata")),
-        ("embedding", pa.binary()),
-    ]
-)
+_ARROW: Final = arrow_schema(_MADE)
 _NAMED_MAX: Final = 20
 _ROUNDS_MAX: Final = 16
 """A bound on the rounds, because each round scans all vectors for its share."""

@@ -16,18 +16,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from holdfast.node.log.digests import HeldRow, held_row
+from holdfast.pipeline.lake.schema import arrow_schema, columns
 from holdfast.pipeline.verify.expected import untagged
 from holdfast.rules import digests as rules
 from holdfast.rules.digests import DigestTally
 
 _LANES: Final = tuple(f"lane{n}" for n in range(8))
-_PARTS: Final = pa.schema(
-    [("mesh", pa.string()), ("table", pa.string()), ("bucket", pa.int32()), ("rows", pa.int64())]
-    + [(lane, pa.int64()) for lane in _LANES]
+_PARTS: Final = columns(
+    "mesh string, table string, bucket int, rows bigint"
+    + "".join(f", {lane} bigint" for lane in _LANES)
 )
-_FOUND: Final = pa.schema([("matched", pa.binary()), ("held", pa.binary())])
+_FOUND: Final = columns("matched binary, held binary")
 
 Tallies = dict[tuple[str, str], DigestTally]
 """By tagged mesh and table."""
@@ -38,9 +40,7 @@ def tallies(frames: Mapping[str, DataFrame], forgotten: Mapping[str, int]) -> Ta
     `forgotten` does not name are left out.
     """
     parts = [
-        frame.select(*_names(table)).mapInArrow(
-            partial(_parts, table, dict(forgotten)), _ddl(_PARTS)
-        )
+        frame.select(*_names(table)).mapInArrow(partial(_parts, table, dict(forgotten)), _PARTS)
         for table, frame in frames.items()
     ]
     summed = (
@@ -69,10 +69,7 @@ def unmatched(
     """
     find = partial(_unmatched, table, forgotten, bucket, frozenset(known), most)
     rows = (
-        frame.where(F.col("mesh") == tag)
-        .select(*_names(table))
-        .mapInArrow(find, _ddl(_FOUND))
-        .collect()
+        frame.where(F.col("mesh") == tag).select(*_names(table)).mapInArrow(find, _FOUND).collect()
     )
     matched = {bytes(row["matched"]).hex() for row in rows if row["matched"] is not None}
     held = [_decode(bytes(row["held"])) for row in rows if row["held"] is not None]
@@ -84,11 +81,6 @@ _encode: Final[Callable[[Any], bytes]] = msgspec.msgpack.encode
 
 def _decode(raw: bytes) -> HeldRow:
     return msgspec.msgpack.decode(raw, type=HeldRow)
-
-
-def _ddl(schema: pa.Schema) -> str:
-    names = {pa.string(): "string", pa.int32(): "int", pa.int64(): "bigint", pa.binary(): "binary"}
-    return ", ".join(f"`{field.name}` {names[field.type]}" for field in schema)
 
 
 def _names(table: str) -> list[str]:
@@ -167,7 +159,8 @@ def _unmatched(
         yield _batch(_FOUND, rows)
 
 
-def _batch(schema: pa.Schema, rows: list[Any]) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+def _batch(schema: StructType, rows: list[Any]) -> pa.RecordBatch:
+    arrow = arrow_schema(schema)
+    values = zip(*rows, strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(values, arrow, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow)
