@@ -12,7 +12,7 @@ import pytest
 from holdfast.node.core import receive
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.intake import Applied
-from holdfast.node.core.receive import Received
+from holdfast.node.core.receive import ReceivedPiece
 from holdfast.rules.arrivals import Arrivals
 from holdfast.rules.limits import DAY_MS, HOUR_MS
 from holdfast.simulate.delivery.books import CHANGE, BookRow, Books
@@ -81,8 +81,10 @@ def test_R1_a_seed_tells_the_same_story_of_delivery_in_another_process() -> None
 def test_R1_a_broken_promise_of_delivery_names_the_command_that_plays_it_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def forget(engine: NodeEngine, tx: Transaction, arrivals: Arrivals, **more: object) -> Received:
-        return Received([Applied(None, None)] * len(arrivals), 0, 0, 0)
+    def forget(
+        engine: NodeEngine, tx: Transaction, arrivals: Arrivals, **more: object
+    ) -> ReceivedPiece:
+        return ReceivedPiece([Applied(None, None)] * len(arrivals), 0, 0, 0)
 
     monkeypatch.setattr(receive, "receive_arrivals", forget)
     with pytest.raises(PromiseBroken, match=r"seed 4: .* its cursor has passed") as caught:

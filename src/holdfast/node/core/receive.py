@@ -43,7 +43,7 @@ _VECTOR_COST: Final = 2 * _FOLD_COST
 """A vector goes into a search index besides."""
 
 
-class Received(NamedTuple):
+class ReceivedPiece(NamedTuple):
     """What became of a piece."""
 
     applied: list[Applied]
@@ -126,7 +126,7 @@ def receive_arrivals(
     via: int = 0,
     mesh: str | None = None,
     delivered: Mapping[bytes, bytes] | None = None,
-) -> Received:
+) -> ReceivedPiece:
     """Stores a piece; the caller moves the cursor of its lane afterwards, in the same transaction.
 
     `lane`, `epoch` and `offsets` say where each arrival stands at its source: the place under which
@@ -152,7 +152,7 @@ def receive_arrivals(
     if refused:
         _quarantine(tx, lane, epoch, refused)
     known = [result.outcome for result in applied].count(Outcome.NOOP_ALREADY_APPLIED)
-    return Received(applied, len(applied) - known - len(refused), known, len(refused))
+    return ReceivedPiece(applied, len(applied) - known - len(refused), known, len(refused))
 
 
 def apply_arrivals(

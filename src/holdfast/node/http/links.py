@@ -30,7 +30,7 @@ class Resume(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Go on behind entries that the source no longer holds; they never arrive here."""
 
 
-class Refreshed(msgspec.Struct, frozen=True):
+class LinksRefreshed(msgspec.Struct, frozen=True):
     """What the daemon found when it read its links again."""
 
     links: int
@@ -88,13 +88,13 @@ async def _resume(call: NodeRequest) -> Response:
     return call.answer(view)
 
 
-@routes.post("/v1/refresh", answers={200: Refreshed}, local_only=True)
+@routes.post("/v1/refresh", answers={200: LinksRefreshed}, local_only=True)
 async def _refresh(call: NodeRequest) -> Response:
     """Read links and meshes from the store again, because another process has changed them."""
     await call.api.run(_look_again, call.api)
     if call.api.sync_manager is not None:
         await call.api.sync_manager.refresh(try_now=True)
-    return call.answer(Refreshed(len(_status(call.api))))
+    return call.answer(LinksRefreshed(len(_status(call.api))))
 
 
 def _look_again(api: NodeApi) -> None:
