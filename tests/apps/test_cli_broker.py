@@ -47,9 +47,9 @@ def serving(store: Path, *words: str) -> Iterator[dict[str, Any]]:
 
 def test_U2_a_broker_is_served_looked_after_and_ended(tmp_path: Path) -> None:
     store = f"--store={tmp_path / 'b'}"
-    with serving(tmp_path / "b", "--name=desk", "--dedupe=permanent") as ready:
-        assert (ready["event"], ready["name"], ready["database"]) == ("ready", "desk", "sqlite")
-        assert ready["card"].startswith("desk:ed25519:")
+    with serving(tmp_path / "b", "--name=relay", "--dedupe=permanent") as ready:
+        assert (ready["event"], ready["name"], ready["database"]) == ("ready", "relay", "sqlite")
+        assert ready["card"].startswith("store:ed25519:")
         code, out, _ = holdfast("broker", "status", store, "--json")
         told = json.loads(out)
         assert (code, told["card"], told["pid"]) == (0, ready["card"], ready["pid"])

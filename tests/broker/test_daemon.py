@@ -32,10 +32,10 @@ from support.broker_people import Person, address, ask, broker_up, exchange, raw
 
 def test_D15_a_broker_keeps_its_key_for_itself_and_its_name_for_good(tmp_path: Path) -> None:
     folder = tmp_path / "broker"
-    first = Identity(folder, "desk")
+    first = Identity(folder, "relay")
     assert stat.S_IMODE((folder / "identity.key").stat().st_mode) == 0o600
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert Identity(folder).card() == Identity(folder, "desk").card() == first.card()
+    assert Identity(folder).card() == Identity(folder, "relay").card() == first.card()
     with pytest.raises(BadInput):
         Identity(folder, "other")
     with pytest.raises(HoldfastError):

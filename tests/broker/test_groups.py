@@ -41,7 +41,7 @@ class Listening:
 
 
 class Full(SqliteBrokerStore):
-    """A real desk whose disk is full for the first group, and which notes what it was given."""
+    """A real store whose disk is full for the first group, and which notes what it was given."""
 
     fails = 0
     groups: list[int]
@@ -61,7 +61,7 @@ class Full(SqliteBrokerStore):
 
 
 class Counter:
-    """A counter on a real desk in its threads."""
+    """A counter on a real store in its threads."""
 
     def __init__(self, folder: Path, fails: int = 0, rate_per_s: float = 10**9) -> None:
         self.inner = Full(folder)

@@ -20,12 +20,12 @@ CLOSED = ("members", "invites", "destinations", "subscriptions", "snapshot")
 @pytest.mark.parametrize("scheme", ["http://", "https://"])
 def test_D15_both_sides_prove_their_keys_on_the_connection(tmp_path: Path, scheme: str) -> None:
     async def run() -> None:
-        async with broker_up(tmp_path, listen="127.0.0.1:0", name="desk") as up:
+        async with broker_up(tmp_path, listen="127.0.0.1:0", name="relay") as up:
             ana = Person("ana")
             await ana.register(up, "team")
             async with raw_wire(up, scheme) as wire:
                 challenge = await wire.challenge()
-                assert (challenge.name, challenge.key) == ("desk", up.broker.me.key)
+                assert (challenge.name, challenge.key) == ("relay", up.broker.me.key)
                 frame = wire.hello_frame(ana, challenge)
                 await wire.send(frame)
                 from holdfast.protocol.frames import Welcome
@@ -35,7 +35,7 @@ def test_D15_both_sides_prove_their_keys_on_the_connection(tmp_path: Path, schem
                     client_zone="ana",
                     client_key=ana.key,
                     client_nonce=frame.nonce,
-                    server_zone="desk",
+                    server_zone="relay",
                     server_key=challenge.key,
                     server_nonce=challenge.nonce,
                     certificate=wire.certificate,

@@ -17,7 +17,7 @@ from support.postgres import name_for, server
 @asynccontextmanager
 async def two_up(folder: Path) -> AsyncIterator[tuple[BrokerDaemon, BrokerDaemon]]:
     dsn = await server().database(name_for(folder))
-    async with broker_up(folder / "one", dsn=dsn, name="desk") as one:
+    async with broker_up(folder / "one", dsn=dsn, name="relay") as one:
         other = folder / "two" / "broker"
         other.mkdir(parents=True)
         for name in ("identity.key", "broker.name"):

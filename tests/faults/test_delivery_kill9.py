@@ -110,7 +110,7 @@ class Pair:
             else:
                 mesh.state.set(f"k{rng.randrange(20)}", text)
 
-    def spool(self, at: int, *states: str) -> list[OutboxRow]:
+    def outbox_rows(self, at: int, *states: str) -> list[OutboxRow]:
         engine = self.up[at].daemon.api.node._engine
         lane = f"broker:{MESH}"
         return engine.read("test", lambda tx: tx.outbox_list(lane, states, 0, ALL))
@@ -119,7 +119,7 @@ class Pair:
         """Notes what was done since; how much that is. As much may be written anew."""
         new = 0
         for at in range(len(PEERS)):
-            for row in self.spool(at, "done"):
+            for row in self.outbox_rows(at, "done"):
                 assert row.broker_epoch is not None
                 assert row.broker_seq is not None
                 place = row.broker_epoch, row.broker_seq
@@ -137,7 +137,7 @@ class Pair:
     def settle(self) -> None:
         def quiet() -> bool:
             self.look()
-            return not any(self.spool(at, "pending", "inflight") for at in range(len(PEERS)))
+            return not any(self.outbox_rows(at, "pending", "inflight") for at in range(len(PEERS)))
 
         until(quiet, 120)
         until(lambda: self.cursors() == {self.end()}, 120)
@@ -155,7 +155,7 @@ class Pair:
     def check_nodes(self) -> None:
         nodes = [up.daemon.api.node for up in self.up]
         for at in range(len(PEERS)):
-            assert not self.spool(at, "dead", "aborted", "pending", "inflight")
+            assert not self.outbox_rows(at, "dead", "aborted", "pending", "inflight")
             other = nodes[1 - at]
             sent = [
                 entry.id

@@ -18,7 +18,7 @@ from holdfast.rules.invites import (
 from holdfast.rules.keys import card_of, public_key
 
 SECRET = bytes(range(32))
-CARD = card_of("desk", public_key(b"s" * 32))
+CARD = card_of("relay", public_key(b"s" * 32))
 INVITE = Invite("https://broker.example:7420", CARD, "team", SECRET)
 
 

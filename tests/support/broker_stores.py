@@ -1,7 +1,7 @@
-"""Desks of every kind, and things to put on them.
+"""Stores of every kind, and things to put on them.
 
 A new kind of store adds its maker to `STORES` and its vandal to `VANDALS`; the suite in
-tests/contract_desk then runs on it too.
+tests/contract/broker_store then runs on it too.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ OWNER, ANA, BOB, EVE = (bytes([n]) * 32 for n in range(1, 5))
 TOPIC, QUEUE = "news", "work"
 
 StoreMaker = Callable[[Path], AbstractAsyncContextManager[BrokerStore]]
-"""An opened desk that keeps what it holds in (or by the name of) the folder: made again for the
-same folder it is the same desk, opened anew."""
+"""An opened store that keeps what it holds in (or by the name of) the folder: made again for the
+same folder it is the same store, opened anew."""
 
 
 class Vandal(Protocol):
-    """Somebody who damages a store behind the desk's back."""
+    """Somebody who damages a store behind the store's back."""
 
     async def lose_message(self, store: BrokerStore, mesh: str, seq: int) -> None: ...
     async def lose_dedupe(self, store: BrokerStore, mesh: str, id: bytes) -> None: ...

@@ -38,7 +38,7 @@ class BrokerUp:
         return self.daemon.broker.identity.card()
 
     def ask(self, call: Callable[[], Any]) -> Any:
-        """What a coroutine of the broker's desk gives, from outside its loop."""
+        """What a coroutine of the broker's store gives, from outside its loop."""
         return asyncio.run_coroutine_threadsafe(call(), self.loop).result(PATIENCE_S)
 
 

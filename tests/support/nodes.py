@@ -91,7 +91,7 @@ class Nodes:
 SHARED = {
     "kind": "shared_owner",
     "broker_url": "http://127.0.0.1:1",
-    "broker_card": card_of("desk", public_key(b"a broker of tests, 32 bytes long")),
+    "broker_card": card_of("relay", public_key(b"a broker of tests, 32 bytes long")),
     "server_id": "0197f2a0-0000-7000-8000-000000000000",
     "broker_epoch": 1,
 }

@@ -1,7 +1,7 @@
 """A PostgreSQL for the tests: one server for each test worker, from a wheel, started when first
 asked for and stopped with the worker.
 
-Every desk gets a database of its own. They are copied from one that has the schema already, which
+Every store gets a database of its own. They are copied from one that has the schema already, which
 is much faster than making it each time.
 """
 
@@ -84,7 +84,7 @@ class Server:
         return f"postgresql://{user}@/{database}?host={socket}"
 
     async def database(self, name: str) -> str:
-        """The DSN of a database with an empty desk, made if it is not there."""
+        """The DSN of a database with an empty store, made if it is not there."""
         con = await asyncpg.connect(self.dsn())
         try:
             await self._make_template(con)

@@ -1,7 +1,7 @@
 """A node and a broker that talk without a network: `SyncSession` and `Session`, frame by frame.
 
-    desk = Brokerage(folder)                      a broker's store, and the broker itself
-    ana = Laptop(node, desk); ana.share()         a node with a mesh that it shares there
+    store = Brokerage(folder)                      a broker's store, and the broker itself
+    ana = Laptop(node, store); ana.share()         a node with a mesh that it shares there
     ana.connect(); ana.settle()                   says hello, then all that there is to say
     ana.drop()                                    the line breaks
 

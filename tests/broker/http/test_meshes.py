@@ -252,9 +252,9 @@ def test_S14_a_snapshot_is_uploaded_in_parts_goes_on_and_appears_whole(tmp_path:
 
 def test_U4_a_broker_tells_what_it_is_and_what_it_answers(tmp_path: Path) -> None:
     async def run() -> None:
-        async with broker_up(tmp_path, name="desk", dedupe="permanent") as up:
+        async with broker_up(tmp_path, name="relay", dedupe="permanent") as up:
             about = (await ask(up, "GET", "/v1/broker")).json
-            assert about["name"] == "desk"
+            assert about["name"] == "relay"
             assert about["card"] == up.broker.identity.card()
             assert about["supported"]["client_message_id_dedupe"]["mode"] == "permanent"
             document = (await ask(up, "GET", "/openapi.json")).json

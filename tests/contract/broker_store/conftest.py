@@ -1,6 +1,6 @@
-"""Every test here runs on every desk: what one promises, all keep.
+"""Every test here runs on every store: what one promises, all keep.
 
-A test may be a coroutine: it then runs in the loop in which its desk was opened.
+A test may be a coroutine: it then runs in the loop in which its store was opened.
 """
 
 from __future__ import annotations

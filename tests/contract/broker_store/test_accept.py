@@ -138,7 +138,7 @@ async def test_D2_a_failure_between_dedupe_and_message_leaves_neither(store: Bro
     assert [count.ready for count in await store.queue_counts(TEAM)] == [2]
 
 
-async def test_D2_what_was_accepted_is_there_after_the_desk_was_opened_anew(
+async def test_D2_what_was_accepted_is_there_after_the_store_was_opened_anew(
     make_store: StoreMaker, tmp_path: Path
 ) -> None:
     async with make_store(tmp_path) as store:

@@ -1,4 +1,4 @@
-"""Where desks of both kinds were found to break, or to differ."""
+"""Where stores of both kinds were found to break, or to differ."""
 
 from __future__ import annotations
 

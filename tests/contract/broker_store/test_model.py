@@ -1,4 +1,4 @@
-"""A desk against a dict: whatever is handed in, in whatever order, both give the same answers."""
+"""A store against a dict: whatever is handed in, in whatever order, both give the same answers."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _arriving(slugs: list[str], one: Tried) -> PushedEnvelope:
     )
 
 
-def test_D2_a_desk_answers_as_a_dict_would(store: BrokerStore, runner: asyncio.Runner) -> None:
+def test_D2_a_store_answers_as_a_dict_would(store: BrokerStore, runner: asyncio.Runner) -> None:
     numbers = count()
 
     @settings(max_examples=40)

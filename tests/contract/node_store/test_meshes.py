@@ -24,7 +24,7 @@ def test_S6_a_mesh_comes_back_as_it_was_added(store: Store) -> None:
 SHARED = {
     "kind": "shared_guest",
     "broker_url": "https://broker.example:7777",
-    "broker_card": "desk:ed25519:00",
+    "broker_card": "store:ed25519:00",
     "server_id": "01a0",
     "broker_epoch": 2,
     "broker_seq": 41,

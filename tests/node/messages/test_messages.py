@@ -56,7 +56,7 @@ def ana(node: Node) -> Node:
     return node
 
 
-def spool(node: Node) -> list[OutboxRow]:
+def outbox_rows(node: Node) -> list[OutboxRow]:
     return read(store_of(node), lambda tx: tx.outbox_list(None, (), 0, 999))
 
 
@@ -66,7 +66,7 @@ def put(node: Node, row: OutboxRow, **fields: Any) -> None:
 
 
 def kill(node: Node, id: str, **fields: Any) -> None:
-    row = next(row for row in spool(node) if row.id == e_id(id))
+    row = next(row for row in outbox_rows(node) if row.id == e_id(id))
     dead = {"state": "dead", "attempts": 1, "code": "not_granted", "error": "no", "ended_at": 9}
     put(node, row, **{**dead, **fields})
 
@@ -84,10 +84,10 @@ def bring(node: Node, *raws: bytes) -> list[Applied]:
 # --- sending -------------------------------------------------------------------------------------
 
 
-def test_D10_a_message_is_in_the_log_and_in_the_spool_together(ana: Node) -> None:
+def test_D10_a_message_is_in_the_log_and_in_the_outbox_together(ana: Node) -> None:
     sent = team(ana).send("hello", topic="news", priority="now", meta={"b": 1, "a": [2]})
     assert (sent.kind, sent.ref, sent.state, sent.duplicate) == ("topic", "news", "pending", False)
-    (row,) = spool(ana)
+    (row,) = outbox_rows(ana)
     assert (row.lane, row.rank, row.entity, row.state) == (LANE, 0, "", "pending")
     assert row.id == e_id(sent.id)
     entry = next(ana.log.range(row.offset))
@@ -99,24 +99,24 @@ def test_D10_a_message_is_in_the_log_and_in_the_spool_together(ana: Node) -> Non
     assert envelope.meta == b'{"a":[2],"b":1}'
 
 
-def test_S6_a_change_of_a_shared_mesh_goes_to_the_spool_and_of_a_personal_one_does_not(
+def test_S6_a_change_of_a_shared_mesh_goes_to_the_outbox_and_of_a_personal_one_does_not(
     nodes: Nodes,
 ) -> None:
     node = nodes.open("ana", "team", "mine")
     share(node)
     node.mesh("mine").state.set("k", 1)
-    assert spool(node) == []
+    assert outbox_rows(node) == []
     team(node).state.set("k", 1)
     team(node).facts.append("s", "p", 1)
     task = team(node).tasks.create("do it")
     team(node).tasks.claim(task.task)
-    rows = spool(node)
+    rows = outbox_rows(node)
     assert [row.entity.partition("/")[0] for row in rows] == ["state", "fact", "task", "task"]
     assert [row.offset for row in rows] == [2, 3, 4, 5]
     assert {row.state for row in rows} == {"pending"}
     with pytest.raises(IdReused):
         team(node).state.set("k", 1, id=ID) and team(node).state.set("k", 2, id=ID)
-    assert len(spool(node)) == 5, "what is refused leaves nothing"
+    assert len(outbox_rows(node)) == 5, "what is refused leaves nothing"
 
 
 def test_D10_the_same_id_again_is_answered_from_the_outbox(ana: Node) -> None:
@@ -124,10 +124,10 @@ def test_D10_the_same_id_again_is_answered_from_the_outbox(ana: Node) -> None:
     first = mesh.send("hello", topic="news", id=ID)
     again = mesh.send(b"hello", topic="news", id=ID)
     assert again == msgspec.structs.replace(first, duplicate=True)
-    (row,) = spool(ana)
+    (row,) = outbox_rows(ana)
     store_of(ana).write(lambda tx: tx.outbox_done([(row.number, b"B" * 16, 1, 7)], 5))
     assert mesh.send("hello", topic="news", id=ID).state == "done"
-    assert len(spool(ana)) == 1
+    assert len(outbox_rows(ana)) == 1
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_D10_the_same_id_for_another_request_is_refused(ana: Node, other: dict[s
     asked = {"content": "hello", "topic": "news", **other}
     with pytest.raises(IdReused):
         mesh.send(asked.pop("content"), id=ID, **asked)
-    assert len(spool(ana)) == 1
+    assert len(outbox_rows(ana)) == 1
 
 
 def test_D10_a_personal_mesh_sends_nothing(node: Node) -> None:
@@ -192,7 +192,7 @@ def test_D10_a_bad_message_is_refused_and_leaves_nothing(
     asked = {"content": "hello", **asked}
     with pytest.raises(error):
         team(ana).send(asked.pop("content"), **asked)
-    assert spool(ana) == []
+    assert outbox_rows(ana) == []
     assert ana.log.head().offset == 0
 
 
@@ -280,7 +280,7 @@ def test_S17_a_late_message_is_taken_however_much_was_forgotten(
 ) -> None:
     team(ana).state.set("k", 1)
     team(ana).state.delete("k")
-    for row in spool(ana):
+    for row in outbox_rows(ana):
         put(ana, row, state="done", ended_at=clock.now_ms())
     clock.advance(100 * DAY_MS)
     assert ana.sweep().tombstones == 1
@@ -382,7 +382,7 @@ def test_D11_retry_puts_a_dead_one_back(ana: Node) -> None:
     kill(ana, sent.id, attempts=10, not_before=10**15)
     item = ana.outbox.retry(sent.id)
     assert (item.state, item.attempts, item.retry_at) == ("pending", 0, None)
-    (row,) = spool(ana)
+    (row,) = outbox_rows(ana)
     put(ana, row, state="done")
     with pytest.raises(Conflict, match="done"):
         ana.outbox.retry(sent.id)
@@ -395,7 +395,7 @@ def test_D11_drop_gives_up_what_the_broker_has_not(ana: Node) -> None:
     assert ana.outbox.drop(sent.id).state == "aborted", "again is no error"
     assert ana.outbox.drop(change.id).code == "dropped"
     assert ana.outbox.retry(sent.id).state == "pending", "and that can be thought over"
-    (row, _) = spool(ana)
+    (row, _) = outbox_rows(ana)
     for state in ("inflight", "done"):
         put(ana, row, state=state)
         with pytest.raises(Conflict):
@@ -433,7 +433,7 @@ def test_D11_requeue_sends_the_same_again_as_a_new_message(ana: Node) -> None:
         ana.outbox.requeue(old.id)
     with pytest.raises(Conflict, match="sent again"):
         ana.outbox.retry(old.id)
-    assert len(spool(ana)) == 2
+    assert len(outbox_rows(ana)) == 2
 
 
 def test_D11_requeue_takes_no_id_that_stands_for_something(ana: Node) -> None:
@@ -511,7 +511,7 @@ def test_S17_the_log_keeps_what_the_broker_has_not_got(ana: Node, clock: HandClo
     sent = mesh.send("hello", topic="news")
     mesh.state.set("b", 1)
     mesh.state.delete("b")
-    rows = spool(ana)
+    rows = outbox_rows(ana)
     store_of(ana).write(
         lambda tx: tx.outbox_done(
             [(row.number, b"", 1, row.number) for row in rows if row.entity], 5
@@ -535,14 +535,14 @@ def test_S17_the_log_keeps_what_the_broker_has_not_got(ana: Node, clock: HandClo
 def test_D7_what_has_ended_is_listed_for_a_day(ana: Node, clock: HandClock) -> None:
     for _ in range(3):
         team(ana).send("hello", topic="news")
-    rows = spool(ana)
+    rows = outbox_rows(ana)
     done = [(row.number, b"", 1, row.number) for row in rows[:2]]
     store_of(ana).write(lambda tx: tx.outbox_done(done, clock.now_ms()))
     clock.advance(OUTBOX_DONE_MS - 1)
     assert ana.sweep().outbox_rows == 0
     clock.advance(1)
     assert ana.sweep().outbox_rows == 2
-    assert [row.number for row in spool(ana)] == [3]
+    assert [row.number for row in outbox_rows(ana)] == [3]
 
 
 def test_S17_an_unread_message_keeps_its_content_and_a_read_one_goes_with_the_log(
@@ -612,7 +612,7 @@ def test_D11_a_row_is_made_of_any_envelope_of_the_log(ana: Node) -> None:
     team(ana).send("hello", topic="news", priority="low")
     (entry,) = ana.log.range()
     made = outbox_row(LANE, decode(entry.raw), entry.offset, 5)
-    (row,) = spool(ana)
+    (row,) = outbox_rows(ana)
     assert msgspec.structs.replace(made, number=row.number, created_at=row.created_at) == row
 
 

@@ -126,7 +126,7 @@ def test_D11_what_lost_its_envelope_is_sent_no_more(home: Path) -> None:
     assert integrity(home / "data.db", ours=True) == []
 
 
-def test_D11_where_the_spool_is_lost_everything_of_ours_is_sent_once_more(home: Path) -> None:
+def test_D11_where_the_outbox_is_lost_everything_of_ours_is_sent_once_more(home: Path) -> None:
     before = correspond(home)
     overwrite(home / "data.db", root_page(home, "spool"), garbage(5))
     assert repair_home(home).tables["spool"].damaged

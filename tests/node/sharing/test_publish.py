@@ -134,7 +134,7 @@ def current(node: Node, mesh: str) -> list[bytes]:
 # --- small ---------------------------------------------------------------------------------------
 
 
-def test_S14_a_small_mesh_goes_through_the_spool_in_the_order_of_its_log(
+def test_S14_a_small_mesh_goes_through_the_outbox_in_the_order_of_its_log(
     hub: BrokerUp, homes: Callable[[str], Node]
 ) -> None:
     ana = homes("ana")

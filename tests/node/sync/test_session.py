@@ -78,7 +78,7 @@ def states(laptop: Laptop) -> dict[str, int]:
     return {state: count for (_, state), count in counts.items() if count}
 
 
-def spool(laptop: Laptop) -> list[OutboxRow]:
+def outbox_rows(laptop: Laptop) -> list[OutboxRow]:
     return laptop.engine.read("test", lambda tx: tx.outbox_list(LANE, (), 0, 1000))
 
 
@@ -191,7 +191,7 @@ def test_D11_a_broken_line_gives_rows_back_and_counts_no_attempt(two: Two) -> No
     team(two.ana.node).state.set("a", 1)
     two.ana.push()
     two.ana.drop()
-    (row,) = spool(two.ana)
+    (row,) = outbox_rows(two.ana)
     assert (row.state, row.attempts) == ("pending", 0)
 
 
@@ -269,7 +269,7 @@ def test_D11_a_reused_id_is_dead(two: Two) -> None:
     team(two.ana.node).state.set("a", 1)
     two.ana.push()
     answer(two.ana, 409, "idempotency_key_reused")
-    (row,) = spool(two.ana)
+    (row,) = outbox_rows(two.ana)
     assert (row.state, row.code) == ("dead", "idempotency_key_reused")
 
 
@@ -279,7 +279,7 @@ def test_D6_an_epoch_mismatch_costs_nothing_and_goes_again(two: Two) -> None:
     team(two.ana.node).state.set("a", 1)
     two.ana.push()
     answer(two.ana, 409, "epoch_mismatch", epoch=2)
-    (row,) = spool(two.ana)
+    (row,) = outbox_rows(two.ana)
     assert (row.state, row.attempts) == ("pending", 0)
 
 
@@ -319,7 +319,7 @@ def test_D12_a_busy_broker_backs_the_lane_off_and_costs_no_attempt(
     team(two.ana.node).state.set("a", 1)
     two.ana.push()
     answer(two.ana, status, code)
-    (row,) = spool(two.ana)
+    (row,) = outbox_rows(two.ana)
     assert (row.state, row.attempts) == ("pending", 0)
     assert not two.ana.push()
     wait_ms = two.ana.sync.look_for_due(MESH).wait_ms

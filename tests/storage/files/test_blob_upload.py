@@ -197,7 +197,7 @@ def test_Z7_pieces_survive_a_restart_and_only_the_rest_is_pulled(files: FileBlob
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-PULLER = """
+READER = """
 import signal, sys
 from pathlib import Path
 from holdfast.storage.files.blobs import FileBlobs
@@ -211,7 +211,7 @@ signal.pause()
 
 @pytest.mark.faults
 def test_Z7_pieces_of_a_process_that_was_killed_are_there(files: FileBlobs) -> None:
-    command = [sys.executable, "-c", PULLER, str(files.root), SHA, CONTENT[:100].hex()]
+    command = [sys.executable, "-c", READER, str(files.root), SHA, CONTENT[:100].hex()]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"there\n"

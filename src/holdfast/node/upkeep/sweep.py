@@ -74,7 +74,7 @@ def sweep(engine: NodeEngine, ttl: Ttl = DEFAULT_TTL) -> SweepReport:
         for mesh in meshes
     )
     ended = oldest_kept_ms(now_ms=engine.ctx.now_ms(), ttl_ms=ttl.outbox_ms)
-    outbox = _repeat(engine, "sweep.spool", lambda tx: tx.outbox_sweep(ended, limits.CHUNK_ROWS))
+    outbox = _repeat(engine, "sweep.outbox", lambda tx: tx.outbox_sweep(ended, limits.CHUNK_ROWS))
     truncated = _repeat(engine, "sweep.log", partial(_truncate, engine=engine, ttl=ttl))
     inbox = _repeat(
         engine, "sweep.inbox", lambda tx: tx.inbox_sweep(tx.log_bounds()[0], limits.CHUNK_ROWS)

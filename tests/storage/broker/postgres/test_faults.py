@@ -1,4 +1,4 @@
-"""A desk on a PostgreSQL that is cut off, goes down, or is not the one that it was."""
+"""A store on a PostgreSQL that is cut off, goes down, or is not the one that it was."""
 
 from __future__ import annotations
 

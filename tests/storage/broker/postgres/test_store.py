@@ -1,6 +1,6 @@
 """What only PostgreSQL has: several processes, and a server that has a life of its own.
 
-What every desk promises is in tests/contract_desk.
+What every store promises is in tests/contract/broker_store.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What only a desk on SQLite has: its folder, its mark, its settings, its thread."""
+"""What only a store on SQLite has: its folder, its mark, its settings, its thread."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def opened(folder: Path, **options: Any) -> AsyncIterator[SqliteBrokerStor
 
 
 async def grow(folder: Path, *numbers: int) -> BrokerMesh:
-    """Opens the desk, hands in, closes it; how it stood after the opening."""
+    """Opens the store, hands in, closes it; how it stood after the opening."""
     async with opened(folder) as store:
         await with_team(store)
         mesh = await store.mesh_get(TEAM)
@@ -77,7 +77,7 @@ def copy_database(source: Path, target: Path) -> None:
     target.write_bytes(source.read_bytes())
 
 
-def test_D1_a_desk_on_sqlite_never_suspends_and_needs_no_loop(tmp_path: Path) -> None:
+def test_D1_a_store_on_sqlite_never_suspends_and_needs_no_loop(tmp_path: Path) -> None:
     store = SqliteBrokerStore(tmp_path / "b", sync="off")
     step(store.open(NOW))
     step(with_team(store))
@@ -86,7 +86,7 @@ def test_D1_a_desk_on_sqlite_never_suspends_and_needs_no_loop(tmp_path: Path) ->
     step(store.close())
 
 
-def test_D1_every_desk_is_one() -> None:
+def test_D1_every_store_is_one() -> None:
     stores: list[type[BrokerStore]] = [SqliteBrokerStore, ThreadedBrokerStore]
     verbs = {name: verb for name, verb in vars(BrokerStore).items() if name.isidentifier()}
     for store, name in product(stores, verbs):
@@ -116,7 +116,7 @@ def test_S2_the_folder_is_ours_alone_and_commits_are_synced(tmp_path: Path) -> N
     step(store.close())
 
 
-def test_S2_a_link_or_a_closed_desk_is_refused(tmp_path: Path) -> None:
+def test_S2_a_link_or_a_closed_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "elsewhere").write_bytes(b"")
     (tmp_path / "b" / "broker.db").symlink_to(tmp_path / "elsewhere")
@@ -126,7 +126,7 @@ def test_S2_a_link_or_a_closed_desk_is_refused(tmp_path: Path) -> None:
         step(SqliteBrokerStore(tmp_path / "c").ping())
 
 
-def test_D1_a_newer_desk_is_left_untouched(tmp_path: Path) -> None:
+def test_D1_a_newer_store_is_left_untouched(tmp_path: Path) -> None:
     asyncio.run(grow(tmp_path / "b", 1))
     database = tmp_path / "b" / "broker.db"
     con = connect(database)
@@ -358,7 +358,7 @@ def test_D2_a_caller_that_is_cancelled_does_not_break_the_desk(tmp_path: Path) -
     asyncio.run(story())
 
 
-def test_D1_a_desk_in_a_thread_can_be_closed_twice_opened_again_and_is_refused_between(
+def test_D1_a_store_in_a_thread_can_be_closed_twice_opened_again_and_is_refused_between(
     tmp_path: Path,
 ) -> None:
     async def story() -> None:
@@ -382,7 +382,7 @@ def test_D1_a_desk_in_a_thread_can_be_closed_twice_opened_again_and_is_refused_b
     asyncio.run(story())
 
 
-def test_D1_a_desk_that_does_not_open_leaves_no_thread(tmp_path: Path) -> None:
+def test_D1_a_store_that_does_not_open_leaves_no_thread(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "broker.db").write_bytes(b"no database at all" * 1000)
 

@@ -1,4 +1,4 @@
-"""Every call to the disk fails in turn; a broker's desk keeps what it acknowledged, once."""
+"""Every call to the disk fails in turn; a broker's store keeps what it acknowledged, once."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def check(directory: Path, acknowledged: Sequence[object], error: BaseException 
     asyncio.run(look())
 
 
-def test_R2_a_desk_whose_disk_fails_at_any_call_keeps_what_it_acknowledged() -> None:
+def test_R2_a_store_whose_disk_fails_at_any_call_keeps_what_it_acknowledged() -> None:
     report = sweep(workload, check, modes=("once",), prepare=prepare)
     assert report.calls > 50
     assert not report.failures, "\n".join(map(str, report.failures[:5]))
@@ -99,7 +99,7 @@ def test_R2_with_less_syncing_the_same_look_finds_what_is_lost() -> None:
     assert cut_power(recording, lambda place, told: check(place, told, None), samples=0).failures
 
 
-def test_R2_after_a_commit_that_nobody_knows_the_end_of_the_desk_does_nothing_more(
+def test_R2_after_a_commit_that_nobody_knows_the_end_of_the_store_does_nothing_more(
     tmp_path: Path,
 ) -> None:
     prepare(tmp_path)

@@ -1,7 +1,7 @@
-"""A process that hands envelopes to a broker's desk until it is killed.
+"""A process that hands envelopes to a broker's store until it is killed.
 
-    python desk_process.py FOLDER --seed 7
-    python desk_process.py FOLDER --seed 7 --die-at "commit: before" 3
+    python broker_store_process.py FOLDER --seed 7
+    python broker_store_process.py FOLDER --seed 7 --die-at "commit: before" 3
 
 The numbers of what was answered go to standard output at once, one line for each group. Some
 groups repeat what came before, as whoever lost an answer does.

@@ -1,4 +1,4 @@
-"""After a sync that failed, a broker's desk does not build on what the system only seems to have.
+"""After a sync that failed, a broker's store does not build on what the system only seems to have.
 
 The page cache shows what was written, and takes it for clean: it is never written again. Whoever
 appends to such a log loses all of that with the next power cut.
@@ -104,12 +104,12 @@ def _cut() -> PowerReport:
     return cut_power(recording, check, samples=2, points=points)
 
 
-def test_R2_what_a_failed_sync_left_in_the_log_of_a_desk_is_made_sure_of_first() -> None:
+def test_R2_what_a_failed_sync_left_in_the_log_of_a_store_is_made_sure_of_first() -> None:
     report = _cut()
     assert report.states > 20
     assert not report.failures, "\n".join(map(str, report.failures[:5]))
 
 
-def test_R2_a_desk_that_trusts_that_log_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_R2_a_store_that_trusts_that_log_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "rewrite_wal", lambda *args, **kwargs: None)
     assert _cut().failures

@@ -1,4 +1,4 @@
-"""A broker's desk is killed at any moment; what it had acknowledged is there, once."""
+"""A broker's store is killed at any moment; what it had acknowledged is there, once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.seeds import seeds
 
 pytestmark = pytest.mark.faults
 
-CHILD = Path(__file__).with_name("desk_process.py")
+CHILD = Path(__file__).with_name("broker_store_process.py")
 LIVES = 4
 
 
@@ -42,7 +42,7 @@ def live(folder: Path, lines: int, *options: str) -> dict[int, int]:
 
 
 def check(folder: Path, heard: dict[int, int]) -> None:
-    """Opens the desk as the next process would."""
+    """Opens the store as the next process would."""
 
     async def look() -> None:
         store = SqliteBrokerStore(folder)
@@ -72,7 +72,7 @@ def check(folder: Path, heard: dict[int, int]) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(1))
-def test_R2_a_desk_killed_at_random_moments_loses_nothing_it_acknowledged(
+def test_R2_a_store_killed_at_random_moments_loses_nothing_it_acknowledged(
     tmp_path: Path, seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -91,6 +91,6 @@ def test_R2_a_desk_killed_at_random_moments_loses_nothing_it_acknowledged(
     "point",
     ["insert: before", "insert: after", "commit: before", "commit: after", "mark: before"],
 )
-def test_R2_a_desk_killed_at_a_chosen_point_is_whole(tmp_path: Path, point: str) -> None:
+def test_R2_a_store_killed_at_a_chosen_point_is_whole(tmp_path: Path, point: str) -> None:
     heard = live(tmp_path / "b", 10**6, "--die-at", point, "4" if point != "mark: before" else "2")
     check(tmp_path / "b", heard)
