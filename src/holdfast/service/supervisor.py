@@ -337,7 +337,7 @@ class TaskUnit(_Unit[S], Generic[S, W]):
 U = TypeVar("U", bound="ThreadUnit[Any] | TaskUnit[Any, Any]")
 
 
-class Refreshed(NamedTuple, Generic[U]):
+class UnitChanges(NamedTuple, Generic[U]):
     """The units that were there before, after a look at what is wanted."""
 
     gone: list[U]
@@ -356,7 +356,7 @@ class Supervisor(Generic[K, U]):
         self.units: dict[K, U] = {}
         self._wanted: dict[K, object] = {}
 
-    def refresh(self, wanted: Mapping[K, object]) -> Refreshed[U]:
+    def refresh(self, wanted: Mapping[K, object]) -> UnitChanges[U]:
         """Stops the units that are wanted no more and begins those that are new. `wanted` says by
         key what a unit is for: where that is another value than before, the unit has changed.
         """
@@ -373,7 +373,7 @@ class Supervisor(Generic[K, U]):
             else:
                 same.append(unit_before)
         self._wanted = dict(wanted)
-        return Refreshed(gone, changed, same)
+        return UnitChanges(gone, changed, same)
 
     def stop(self) -> list[U]:
         """Stops all units. Returns them, to be waited for with `join`."""
