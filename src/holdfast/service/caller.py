@@ -33,9 +33,6 @@ class Caller(msgspec.Struct, frozen=True):
     def is_local(self) -> bool:
         return self.kind == "local"
 
-    def may_read(self, mesh: str) -> bool:
-        return self.reads is None or mesh in self.reads
-
     def may_all_of(self, other: Caller) -> bool:
         """Whether this caller, seen at another time, may do at least what `other` might."""
         if (self.kind, self.name) != (other.kind, other.name):
