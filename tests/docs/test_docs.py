@@ -39,6 +39,7 @@ EXPECTED = {
     "zones.md",
 }
 
+PUBLIC = ("holdfast", "holdfast.pipeline", "holdfast.simulate")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 ITEM = re.compile(r"^\| \*\*([A-Z]\d+)\*\*", re.MULTILINE)
 
@@ -193,6 +194,17 @@ def test_U1_every_verb_of_the_library_stands_on_its_page() -> None:
     named = set(re.findall(r"\.(\w+)\b", page)) | set(re.findall(r"`(\w+)\b", page))
     missing = sorted(f"{kind.__name__}.{verb}" for kind, verb in _verbs() if verb not in named)
     expect_none(missing, "show it in docs/library.md")
+
+
+def test_U1_pages_import_from_the_public_paths_only() -> None:
+    strange = [
+        f"{page.name}: {module}"
+        for page in PAGES
+        if page != ON_SPARK
+        for module in re.findall(r"(?m)^(?:from|import) (holdfast[\w.]*)", page.read_text("utf-8"))
+        if module not in PUBLIC
+    ]
+    expect_none(strange, f"users import from {', '.join(PUBLIC)}: export it there")
 
 
 def test_U1_every_public_name_stands_on_the_page_of_the_library() -> None:

@@ -107,7 +107,7 @@ class CommandSession:
         finally:
             self._open = None
             for row in self._warnings:
-                self.warn(**_warning(row))
+                self.warn(**_warning_document(row))
 
     @property
     def opened(self) -> Node:
@@ -173,7 +173,7 @@ class CommandSession:
         # A JSON object has room for warnings. An array has not: there they go to stderr.
         self._collect()
         if self._warnings:
-            document = {**document, "warnings": [_warning(row) for row in self._warnings]}
+            document = {**document, "warnings": [_warning_document(row) for row in self._warnings]}
             self._warnings = []
         output.out(f"{tables.encode(document).decode()}\n")
 
@@ -215,7 +215,7 @@ def _only_mesh(node: Node) -> str:
 _WARNINGS = {"task_claim_superseded": "your claim on task {entity} lost against that of {by_peer}"}
 
 
-def _warning(row: WarningRow) -> dict[str, Any]:
+def _warning_document(row: WarningRow) -> dict[str, Any]:
     sentence = _WARNINGS.get(row.type, "{type} on {entity} by {by_peer}")
     subject = {"mesh": row.mesh, "entity": row.entity, "by_peer": row.by_peer}
     return {

@@ -25,7 +25,7 @@ TOKEN = "HOLDFAST_BROKER_TOKEN"
 STORE = "HOLDFAST_BROKER_STORE"
 _TCP = "127.0.0.1:7420"
 
-broker_ = noun("broker", "The broker that meshes are shared through: run one, and look after it.")
+broker_ = noun("broker", "Run a broker, through which nodes share meshes, and look after it.")
 
 
 def _stored(function: F) -> F:
