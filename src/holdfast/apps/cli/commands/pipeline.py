@@ -4,6 +4,20 @@ beside this one: `pipeline_run`, `pipeline_query`, `pipeline_check`, `pipeline_u
 
 from __future__ import annotations
 
+from holdfast.apps.cli.commands import (
+    pipeline_check,
+    pipeline_export,
+    pipeline_query,
+    pipeline_run,
+    pipeline_upkeep,
+)
 from holdfast.apps.cli.commands.pipeline_job import pipeline_
 
-__all__ = ["pipeline_"]
+__all__ = [
+    "pipeline_",
+    "pipeline_check",
+    "pipeline_export",
+    "pipeline_query",
+    "pipeline_run",
+    "pipeline_upkeep",
+]
