@@ -197,8 +197,8 @@ def _redecoded(rows: DataFrame) -> DataFrame:
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return map(decode_header, batches)
 
-    read_anew = rows.select(*LOG.names).mapInArrow(read, ENVELOPE)
-    return read_anew.withColumn("family", F.substring_index("op", ".", 1))
+    decoded = rows.select(*LOG.names).mapInArrow(read, ENVELOPE)
+    return decoded.withColumn("family", F.substring_index("op", ".", 1))
 
 
 def _copy_sightings(

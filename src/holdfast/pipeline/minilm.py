@@ -79,8 +79,8 @@ class MiniLM:
             from safetensors.numpy import load_file
             from tokenizers import Tokenizer
         except ImportError as missing:
-            said = f"an embedding needs packages that are not here: {missing}"
-            raise NoSpark(said, hint=_HINT) from None
+            problem = f"an embedding needs packages that are not here: {missing}"
+            raise NoSpark(problem, hint=_HINT) from None
         self._np = numpy
         self._weights: dict[str, Any] = load_file(folder / "model.safetensors")
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))

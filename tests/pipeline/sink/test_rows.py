@@ -462,7 +462,7 @@ def test_P8_a_row_that_would_be_a_message_is_refused_and_nobody_gets_it(
         path = str(home) if through == "home" else stack.enter_context(running(home)).unix
         one = writer({**said, "path": path}, from_arrow_schema(rows.schema), False)
         message = one.write(iter(rows.to_batches()))
-        with pytest.raises(JobFailed, match=r"bad_input 2 \(message\.send is not for a table"):
+        with pytest.raises(JobFailed, match=r"bad_input 2 \(message\.send cannot be written"):
             one.commit([message])
     assert (message.new, message.refused) == (1, {"bad_input": 2})
     with holdfast.open(home) as node:
@@ -624,7 +624,7 @@ _KEY_VALUE = spark.StructType().add("key", "string").add("value", "long")
         ("key string, value long", {"op": None}, "nothing says the op"),
         ("key string, value long", {"mesh": None}, "nothing says the mesh"),
         ("key string, value long", {"op": "state.put"}, "no op 'state.put'"),
-        ("key string, content string", {"op": "message.send"}, "message.send is not for a table"),
+        ("key string, content string", {"op": "message.send"}, "message.send cannot be written"),
         ("key string, value long, mesh string", {}, "mesh is an option and a column"),
         ("key string, value long, price long", {}, "no column price"),
         ("key string, value long", {"key": "price"}, "names no column"),

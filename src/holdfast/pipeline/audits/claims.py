@@ -8,7 +8,6 @@ is reported as a notice, because the work of one of them was for nothing.
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
@@ -19,17 +18,13 @@ from holdfast.pipeline.audits.shape import (
     NOTICE,
     Audit,
     AuditTables,
+    all_of,
     as_findings,
     sentence,
 )
 from holdfast.rules.tasks import TaskEvent, TaskStatus
 
 _ENDS: Final = (TaskEvent.COMPLETED.value, TaskEvent.CANCELLED.value)
-
-
-def _claims(tables: AuditTables) -> DataFrame:
-    parts = [_two_hands(tables), _two_ends(tables), _unlike_events(tables), _superseded(tables)]
-    return reduce(DataFrame.unionByName, parts)
 
 
 def _two_hands(tables: AuditTables) -> DataFrame:
@@ -49,36 +44,16 @@ def _two_ends(tables: AuditTables) -> DataFrame:
 
 def _unlike_events(tables: AuditTables) -> DataFrame:
     """Tasks whose holder or end is not the one in their events."""
-    events = tables.task_events.select("mesh", "task", F.col("id").alias("turn"), "event")
-    tasks = tables.tasks.filter(F.col("status") != TaskStatus.OPEN.value)
-    named = tasks.withColumns(
-        {
-            "said": F.when(
-                F.col("status") == TaskStatus.CLAIMED.value, F.lit(TaskEvent.CLAIMED.value)
-            )
-            .otherwise(F.col("status"))
-            .cast("string"),
-            "by": F.when(F.col("status") == TaskStatus.CLAIMED.value, F.col("holder_id")).otherwise(
-                F.col("ended_id")
-            ),
-        }
-    ).select("mesh", "task", "said", "by", "holder_peer", "updated_at")
-    rows = named.join(
-        events.withColumnRenamed("turn", "by").withColumnRenamed("event", "said"),
-        ["mesh", "task", "said", "by"],
-        "left_anti",
+    claimed = F.col("status") == TaskStatus.CLAIMED.value
+    named = tables.tasks.filter(F.col("status") != TaskStatus.OPEN.value).select(
+        *("mesh", "task", "holder_peer", "updated_at"),
+        F.when(claimed, TaskEvent.CLAIMED.value).otherwise(F.col("status")).alias("event"),
+        F.when(claimed, F.col("holder_id")).otherwise(F.col("ended_id")).alias("id"),
     )
-    detail = sentence("the task is {} by {}, and its events do not say so", "said", "by")
-    return as_findings(
-        rows,
-        CLAIMS.name,
-        FINDING,
-        detail,
-        entity="task",
-        id="by",
-        origin="holder_peer",
-        at="updated_at",
-    )
+    rows = named.join(tables.task_events, ["mesh", "task", "event", "id"], "left_anti")
+    detail = sentence("the task is {} by {}, and its events do not say so", "event", "id")
+    known = {"entity": "task", "origin": "holder_peer", "at": "updated_at"}
+    return as_findings(rows, CLAIMS.name, FINDING, detail, **known)
 
 
 def _superseded(tables: AuditTables) -> DataFrame:
@@ -102,4 +77,8 @@ def _of_events(rows: DataFrame, severity: str, detail: Column) -> DataFrame:
     )
 
 
-CLAIMS: Final = Audit("claims", "tasks in two hands, or ended twice", _claims)
+CLAIMS: Final = Audit(
+    "claims",
+    "tasks in two hands, or ended twice",
+    all_of(_two_hands, _two_ends, _unlike_events, _superseded),
+)

@@ -8,7 +8,6 @@ and no frontier of the lake is past what bronze has. Only nodes that were asked 
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -19,14 +18,10 @@ from holdfast.pipeline.audits.shape import (
     NOTICE,
     Audit,
     AuditTables,
+    all_of,
     as_findings,
     sentence,
 )
-
-
-def _frontiers(tables: AuditTables) -> DataFrame:
-    parts = [_forgotten(tables), _past_end(tables), _unread(tables), _confirmed_unread(tables)]
-    return reduce(DataFrame.unionByName, parts)
 
 
 def _forgotten(tables: AuditTables) -> DataFrame:
@@ -81,5 +76,7 @@ def _confirmed_unread(tables: AuditTables) -> DataFrame:
 
 
 FRONTIERS: Final = Audit(
-    "frontiers", "logs that forgot too much, readers that confirmed too much", _frontiers
+    "frontiers",
+    "logs that forgot too much, readers that confirmed too much",
+    all_of(_forgotten, _past_end, _unread, _confirmed_unread),
 )

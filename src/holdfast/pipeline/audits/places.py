@@ -6,7 +6,6 @@ not be kept. Together they have every place of every log that was read.
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import Final
 
 from pyspark.sql import DataFrame, Window
@@ -18,16 +17,12 @@ from holdfast.pipeline.audits.shape import (
     PLACE,
     Audit,
     AuditTables,
+    all_of,
     as_findings,
     sentence,
 )
 from holdfast.pipeline.ingest.batch import GAP
 from holdfast.pipeline.ingest.dedupe import CONFLICT
-
-
-def _orphans(tables: AuditTables) -> DataFrame:
-    parts = [_wrong_ids(tables), _places_twice(tables), _conflicts(tables)]
-    return reduce(DataFrame.unionByName, parts)
 
 
 def _rows(tables: AuditTables) -> DataFrame:
@@ -102,6 +97,6 @@ def _offsets(tables: AuditTables) -> DataFrame:
 ORPHANS: Final = Audit(
     "orphans",
     "ids that bronze has not or has twice, places read twice, one id with two contents",
-    _orphans,
+    all_of(_wrong_ids, _places_twice, _conflicts),
 )
 OFFSETS: Final = Audit("offsets", "holes in what was read of a log", _offsets)

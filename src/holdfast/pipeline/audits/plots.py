@@ -6,8 +6,10 @@ folder always has the newest ones. The picture of a measure without rows says "n
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -38,22 +40,15 @@ Line = dict[Any, float]
 """A value for each time."""
 
 
+@dataclass(frozen=True)
 class _Picture:
     """What one measure looks like."""
 
-    def __init__(
-        self,
-        title: str,
-        unit: str,
-        lines: Callable[[pa.Table], Mapping[str, Line]],
-        *,
-        whole: bool = False,
-    ) -> None:
-        self.title = title
-        self.unit = unit
-        self.lines = lines
-        self.whole = whole
-        """Whether its values are whole numbers."""
+    title: str
+    unit: str
+    lines: Callable[[pa.Table], Mapping[str, Line]]
+    whole: bool = False
+    """Whether its values are whole numbers."""
 
 
 def save_plots(
@@ -159,7 +154,7 @@ def _summed(rows: pa.Table, of: tuple[str, ...], column: str, unit: int) -> Mapp
     names = [" ".join(parts) for parts in zip(*_texts(sums, of), strict=True)]
     values = pc.divide(pc.cast(sums[f"{column}_sum"], pa.float64()), float(unit)).to_pylist()
     lines = _gather(names, sums["day"].to_pylist(), values)
-    return _first(lines, lambda line: sum(line.values()), _added)
+    return _first(lines, lambda line: sum(line.values()), operator.add)
 
 
 def _worst(names: list[str], times: list[datetime], values: list[float]) -> Mapping[str, Line]:
@@ -198,10 +193,6 @@ def _plain(time: date | datetime) -> date | datetime:
 
 def _texts(rows: pa.Table, columns: Iterable[str]) -> list[list[str]]:
     return [rows[column].to_pylist() for column in columns]
-
-
-def _added(one: float, other: float) -> float:
-    return one + other
 
 
 PICTURES: Final[dict[str, _Picture]] = {

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Final
 
 import pyarrow as pa
@@ -81,6 +82,11 @@ class Measure:
     about: str
     schema: StructType
     take: Callable[[AuditTables], DataFrame]
+
+
+def all_of(*finds: Callable[[AuditTables], DataFrame]) -> Callable[[AuditTables], DataFrame]:
+    """One audit made of several: the rows of all of them."""
+    return lambda tables: reduce(DataFrame.unionByName, [find(tables) for find in finds])
 
 
 def sighted(bronze: DataFrame, sightings: DataFrame) -> DataFrame:

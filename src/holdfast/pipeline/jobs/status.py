@@ -29,9 +29,9 @@ class LogStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The epoch that the lake has read; the node's own if nothing was read yet."""
     offset: int | None
     """The last offset that the lake has."""
-    head: int | None
+    head: int | None = None
     """The last offset that the node has; None if the node was not asked or did not answer."""
-    lag: int | None
+    lag: int | None = None
     trouble: str | None = None
 
 
@@ -76,7 +76,7 @@ def tables(lake: Lake) -> Iterator[tuple[str, Table]]:
         yield f"gold/{name}", lake.gold(name, None)
 
 
-def table_rows(lake: Lake) -> dict[str, int]:
+def row_counts(lake: Lake) -> dict[str, int]:
     """Rows by table. The rows of a silver table and of its increments are added up: a key that is
     in both counts twice until they are merged.
     """
@@ -105,14 +105,8 @@ def _logs(
         yield _log_status(source, name, place, trouble, _last(positions, name, place))
     for position in positions:
         if position.log not in shown and position == _last(positions, position.log, None):
-            yield LogStatus(
-                log=position.log,
-                location=None,
-                epoch=position.epoch,
-                offset=position.offset,
-                head=None,
-                lag=None,
-            )
+            epoch, offset = position.epoch, position.offset
+            yield LogStatus(log=position.log, location=None, epoch=epoch, offset=offset)
 
 
 def _bounds(source: LogSource) -> tuple[LogBounds | None, str | None]:

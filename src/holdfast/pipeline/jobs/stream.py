@@ -127,7 +127,7 @@ def _may_pass(error: HoldfastError) -> bool:
 
 
 class _Ended(Exception):
-    """A batch came after the stream was told to end."""
+    """Raised for a batch that comes after the stream was stopped."""
 
 
 class _Work:

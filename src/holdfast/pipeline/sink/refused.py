@@ -41,8 +41,8 @@ class RefusedTally:
         if code not in self.first:
             self.first[code] = f"{message} [row {_short(row)}]"
         if self._draft is not None:
-            told = {"reason": code, "message": message, "id": row.id or None, "row": row.shown()}
-            self._draft.write(msgspec.json.encode(told) + b"\n")
+            line = {"reason": code, "message": message, "id": row.id or None, "row": row.shown()}
+            self._draft.write(msgspec.json.encode(line) + b"\n")
 
 
 @contextmanager

@@ -39,7 +39,7 @@ _CONSTANTS: Final = ("op", "mesh", "owner", "predicate", "provider", "model", "v
 _MODEL: Final = {"provider": "provider", "model": "name", "version": "version", "dim": "dim"}
 _NULL_IS_A_VALUE: Final = {"state.set": "value", "memory.set": "value", "fact.append": "object"}
 _NOT_SENT: Final = (
-    f"{MESSAGE} is not for a table to write, for somebody would get a message for every row: "
+    f"{MESSAGE} cannot be written from a table, which would send a message for every row: "
     "send it by holdfast send, or POST /v1/send"
 )
 

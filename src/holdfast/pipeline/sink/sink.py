@@ -6,7 +6,7 @@
 
 Every row becomes one change, written by the executors, an Arrow batch at a time. The node may be
 `http://127.0.0.1:PORT` (with `token` or `tokenFile`), `unix:/its/socket`, or a home on the disk:
-a node lets its own machine write and nobody else, so the executors must run there.
+only processes on its own machine may write to a node, so the executors must run there.
 
 Written once. The id of a row follows from the write, the batch and the row's key (see `ids`), so a
 repeat changes nothing: after a crash, a retry of Spark, a restart from a checkpoint. A batch write

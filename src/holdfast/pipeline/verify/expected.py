@@ -50,19 +50,12 @@ ReadRanges = Mapping[str, Mapping[int, Reached]]
 def read_ranges(spark: SparkSession, lake: Lake, logs: Sequence[str]) -> ReadRanges:
     """What the lake has of some logs, by one small job."""
     is_gap = F.col("reason") == GAP
-    places = [
-        table.read(spark).where(F.col("log").isin(list(logs)))
-        for table in (lake.bronze, lake.sightings, lake.quarantine)
-    ]
-    said = [
-        *(frame.withColumn("reason", F.lit("")) for frame in places[:2]),
-        places[2],
-    ]
+    kept = [table.read(spark) for table in (lake.bronze, lake.sightings)]
+    places = [*(rows.withColumn("reason", F.lit("")) for rows in kept), lake.quarantine.read(spark)]
+    narrow = [rows.select("log", "epoch", "offset", "reason") for rows in places]
     reached = (
-        reduce(
-            DataFrame.unionByName,
-            [frame.select("log", "epoch", "offset", "reason") for frame in said],
-        )
+        reduce(DataFrame.unionByName, narrow)
+        .where(F.col("log").isin(list(logs)))
         .groupBy("log", "epoch")
         .agg(
             F.min(F.when(~is_gap, F.col("offset"))).alias("first"),

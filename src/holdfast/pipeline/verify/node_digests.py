@@ -43,8 +43,14 @@ class _FromNode:
         self._log = log
 
     def digests(self) -> Digests:
-        said = self._get("/v1/digests", (), Digests)
-        return _check_format(said, self._log.location)
+        answer = self._get("/v1/digests", (), Digests)
+        if answer.format != FORMAT:
+            raise UnsupportedProtocol(
+                f"{self._log.location} makes digests of format {answer.format}, this Holdfast of "
+                f"{FORMAT}",
+                hint="use the same version of Holdfast on both sides",
+            )
+        return answer
 
     def bucket_rows(self, mesh: str, table: str, bucket: str) -> BucketRows:
         query = [("mesh", mesh), ("table", table), ("bucket", bucket)]
@@ -69,12 +75,3 @@ class _FromDisk:
     def bucket_rows(self, mesh: str, table: str, bucket: str) -> BucketRows:
         with self._log.looked_at() as reader:
             return bucket_rows(reader, reader.peer_name() or "", mesh, table, parse_bucket(bucket))
-
-
-def _check_format(said: Digests, location: str) -> Digests:
-    if said.format != FORMAT:
-        raise UnsupportedProtocol(
-            f"{location} makes digests of format {said.format}, this Holdfast of {FORMAT}",
-            hint="use the same version of Holdfast on both sides",
-        )
-    return said

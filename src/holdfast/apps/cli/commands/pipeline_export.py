@@ -110,7 +110,7 @@ def reembed(
     """
     mesh = work.session.named_mesh
     if mesh is None:
-        raise BadInput("which mesh is not said", hint="name it with --mesh or in $HOLDFAST_MESH")
+        raise BadInput("no mesh is named", hint="name it with --mesh or in $HOLDFAST_MESH")
     given = None if model is None else parse_model(model)
     lake = work.lake()
     from holdfast import pipeline

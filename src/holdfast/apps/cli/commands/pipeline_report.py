@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 def tell_run(work: Work, lake: Lake, report: RunReport) -> None:
     """Shows of each log what was read and what is still to come, and the rows of each table."""
-    from holdfast.pipeline.jobs.status import table_rows
+    from holdfast.pipeline.jobs.status import row_counts
 
     ingested, folded = report.ingest, report.fold
     logs = [_log(log) for log in ingested.logs]
-    rows = table_rows(lake.fresh())
+    rows = row_counts(lake.fresh())
     if work.session.as_json:
         work.session.show(
             {
