@@ -43,7 +43,7 @@ from support.keeping import LARGE, MODEL, fill, garbage, make_home, overwrite, t
 
 SCRIPT = """
 import sys
-from holdfast.node.node import open_node
+from holdfast.node.library.node import open_node
 
 node = open_node(sys.argv[1])
 node.mesh("team").state.set("written", "by the other")
@@ -379,7 +379,7 @@ def test_S16_a_write_that_hangs_does_not_hold_the_shutdown_up(
         "import threading; from holdfast.rules import limits; limits.SHUTDOWN_MS_MAX = 50; "
         "limits.SHUTDOWN_SWEEP_MS_MAX = 10; busy = threading.Event(); go = threading.Event(); "
         "slow = lambda tx: (busy.set(), go.wait(30)); "
-        "thread = threading.Thread(target=lambda: node._core.write('slow', slow)); "
+        "thread = threading.Thread(target=lambda: node._engine.write('slow', slow)); "
         "thread.start(); busy.wait(30); node.close(); go.set(); thread.join(30)"
     )
     with other_process(home) as other:

@@ -189,7 +189,7 @@ class Daemon(Service):
         self._in_background(message_watch.watch(), ending)
 
     def _news(self, log_watch: LogWatch, kind: str, document: dict[str, Any]) -> None:
-        """In the thread of whoever found it out."""
+        """Called in the thread that noticed the change."""
         log_watch.post(kind, document)
         # Nothing before `ready`, and nothing after `stopping`, when all of this is expected. Only
         # one line for a link that is out of reach: it tries again and again, perhaps for weeks.
