@@ -122,7 +122,7 @@ class BadStamp(
 class BadId(
     BadInput,
     code="bad_id",
-    hint="message ids are UUIDs of version 7; leave the id out to have one minted",
+    hint="message ids are UUIDs of version 7; without an id the node makes one",
 ):
     """A message id is not a UUID of version 7."""
 

@@ -521,7 +521,7 @@ ABORT_MS_MAX: Final = 1 * SECOND_MS
 METRICS_BYTES_MAX: Final = 4 * MIB
 """The largest file of metrics in a home; then it begins anew."""
 PEER_STALE_MS: Final = 300 * SECOND_MS
-"""A peer that was not heard of for longer is shown as stale."""
+"""A peer whose last write this node saw longer ago is shown as stale."""
 
 # Pipeline: reading logs
 SOURCE_PARTITION_ROWS: Final = 200_000

@@ -6,7 +6,7 @@ repetition, gives the same rows.
 
 A merge that discards something is not silent. Whether something was discarded depends on what the
 winner knew: a writer that replaced a value it had seen discards nothing that anyone would miss. The
-envelope's base says what its writer saw, so a conflict is told from a plain succession without
+envelope's base says what its writer saw, so a conflict differs from a plain succession without
 version vectors.
 """
 

@@ -1,7 +1,7 @@
 """Which names a shared file may have.
 
-A path is a name in the mesh, the same on every machine that reads it, and one day somebody will
-write it below a folder of theirs. So it must be relative, must not climb, must mean one thing
+A path is a name in the mesh, the same on every machine that reads it, and one day a user will
+write the file below a folder. So it must be relative, must not climb, must mean one thing
 only, and must consist of characters that every file system takes. Letters are ASCII letters: two
 Unicode spellings of one visible name would be two files here and one file on a disk that
 normalises.

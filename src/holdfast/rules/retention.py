@@ -5,7 +5,7 @@ consumer has confirmed it. Age alone is no reason (a consumer that was away woul
 a deleted value would come back to life through it), and neither is confirmation alone (a reader
 may ask again).
 
-Age is measured by this node's wall clock, which may jump. After a jump backwards some rows bear a
+Age is measured by this node's wall clock, which may jump. After a jump backwards some rows carry a
 time in the future: those are never old enough, they wait until the clock has caught up. A jump
 forwards ages everything at once, yet it cannot pass a frontier: it may cost history, never an
 entry that a consumer has not confirmed.

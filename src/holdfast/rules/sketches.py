@@ -45,7 +45,7 @@ EVEN_NORMS: Final = 1.05
 """Lengths that differ by less count as one length."""
 
 WITNESSES_MIN: Final = 10
-"""From fewer finds than this the spread of their bit counts cannot be told."""
+"""With fewer finds than this the spread of their bit counts cannot be estimated."""
 SEED_MIN: Final = 16
 ROUNDS_MAX: Final = 4
 CANDIDATES_MAX: Final = 4095

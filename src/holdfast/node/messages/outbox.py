@@ -189,19 +189,19 @@ class Outbox:
         """Sends a failed message again under a new id, and gives the old one up."""
         engine, now = self._engine, self._engine.ctx.now_ms()
         old_id = parse_id(id)
-        minted = engine.ctx.new_id() if new_id is None else parse_id(new_id)
+        fresh_id = engine.ctx.new_id() if new_id is None else parse_id(new_id)
 
         def work(tx: Transaction) -> Sent:
             old = _require(tx, old_id)
             if old.code == REPLACED:
-                return _replaced(tx, old, minted)
+                return _replaced(tx, old, fresh_id)
             if old.state not in (OutboxState.DEAD, OutboxState.ABORTED):
                 raise Conflict(
                     f"{id_text(old_id)} is {old.state}: it may yet arrive, and then twice",
                     hint="drop it first if it is pending; wait for its answer if it is in flight",
                 )
-            receipt = _again(engine, tx, old, minted)(tx)
-            new = tx.outbox_get(old.lane, minted)
+            receipt = _again(engine, tx, old, fresh_id)(tx)
+            new = tx.outbox_get(old.lane, fresh_id)
             if receipt.duplicate or new is None:
                 raise IdReused(f"id {receipt.id} was used before")
             tx.outbox_put(msgspec.structs.replace(new, replaces=old_id))
