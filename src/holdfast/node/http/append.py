@@ -30,7 +30,6 @@ from holdfast.rules.errors import (
     UnknownMesh,
     UnknownObject,
 )
-from holdfast.rules.structs import copy_to
 from holdfast.service.http.errors import failure
 from holdfast.service.http.route import Param, Routes
 from holdfast.service.http.strict_json import INLINE_BYTES, check_shape, content_type, strict_json
@@ -173,7 +172,14 @@ def _result(api: NodeApi, outcome: Receipt | HoldfastError) -> Result:
 
 
 def _appended(api: NodeApi, receipt: Receipt) -> Appended:
-    return copy_to(Appended, receipt, epoch=api.engine.ctx.epoch, origin=receipt.peer)
+    return Appended(
+        id=receipt.id,
+        epoch=api.engine.ctx.epoch,
+        offset=receipt.offset,
+        lamport=receipt.lamport,
+        origin=receipt.peer,
+        duplicate=receipt.duplicate,
+    )
 
 
 def _of_value(value: Any) -> NewFact:
