@@ -5,6 +5,8 @@ documentation from the verb that it is made of, and differs only in how it runs:
     at_once     a read that takes microseconds: it runs in the event loop
     in_thread   everything that may take long
     streamed    an iterator over pages, each read in a thread
+
+The verb is looked up on the object with each call, so that a class which overrides it is heeded.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ def at_once(
 ) -> Callable[Concatenate[AsyncFace[S], P], Coroutine[Any, Any, T]]:
     @wraps(verb)
     async def call(self: AsyncFace[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return verb(self._sync, *args, **kwargs)
+        result: T = getattr(self._sync, verb.__name__)(*args, **kwargs)
+        return result
 
     return call
 
@@ -68,7 +71,8 @@ def in_thread(
 ) -> Callable[Concatenate[AsyncFace[S], P], Coroutine[Any, Any, T]]:
     @wraps(verb)
     async def call(self: AsyncFace[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await asyncio.to_thread(verb, self._sync, *args, **kwargs)
+        run: Callable[..., T] = getattr(self._sync, verb.__name__)
+        return await asyncio.to_thread(run, *args, **kwargs)
 
     return call
 
@@ -78,7 +82,7 @@ def streamed(
 ) -> Callable[Concatenate[AsyncFace[S], P], AsyncIterator[T]]:
     @wraps(verb)
     def call(self: AsyncFace[S], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
-        return _stream(verb(self._sync, *args, **kwargs))
+        return _stream(getattr(self._sync, verb.__name__)(*args, **kwargs))
 
     shown = inspect.signature(verb)
     vars(call)["__signature__"] = shown.replace(return_annotation=f"Async{shown.return_annotation}")
