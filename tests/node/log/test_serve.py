@@ -397,7 +397,7 @@ def test_Z8_grants_as_they_are_stored() -> None:
     assert granted(["one", "*"]) is None
     assert granted(["one"]) == frozenset({"one"})
     assert granted([]) == frozenset()
-    assert Caller("zone", "bob", granted(["one"])).reads == {"one"}
+    assert Caller("zone", "bob", granted(["one"])).reads == frozenset({"one"})
     assert LOCAL.reads is None
 
 

@@ -150,7 +150,7 @@ def test_Z8_a_blocked_zone_is_not_spoken_with_until_it_is_trusted_again(trust: T
     with pytest.raises(ZoneNotTrusted):
         trust.caller_of_zone("bo", public_key(BO))
     trust.trust(BO_CARD)
-    assert trust.caller_of_zone("bo", public_key(BO)).reads == {"team"}
+    assert trust.caller_of_zone("bo", public_key(BO)).reads == frozenset({"team"})
 
 
 def test_Z8_what_was_granted_can_be_taken_back(trust: Trust) -> None:
