@@ -150,12 +150,20 @@ class AsyncWork(_Work[S], Protocol[S]):
 
 
 class _Unit(Generic[S]):
-    """What both kinds of units do after a run."""
+    """What both kinds of units share."""
+
+    _signal: threading.Event | asyncio.Event
+    """Set when the unit was woken or stopped."""
 
     def __init__(
         self, status: UnitStatus[S, Any], work: _Work[S], chance: Callable[[], float]
     ) -> None:
         self._status, self._judge, self._chance = status, work, chance
+
+    def wake(self) -> None:
+        """Something may have been put right: a unit that waits tries at once."""
+        self._status.apply(Supervision.woke)
+        self._signal.set()
 
     def _settle(self, rest_in: S | None) -> None:
         if rest_in is None:
@@ -195,22 +203,18 @@ class ThreadUnit(_Unit[S]):
     ) -> None:
         super().__init__(status, work, chance)
         self._work = work
-        self._signal = threading.Event()
+        self._signal: threading.Event = threading.Event()
         self._lock = threading.Lock()
         self._attempt: Attempt[S] | None = None
         name = f"holdfast-{status.name.replace(' ', '-')}"
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self._thread.start()
 
-    def wake(self) -> None:
-        """Something may have been put right: a unit that waits tries at once."""
-        self._status.apply(Supervision.woke)
-        self._signal.set()
-
     def restart(self) -> None:
         """The work is another now: a run that is under way ends, and the unit runs anew."""
-        self.wake()
+        # In this order: a run that ends by itself meanwhile has nothing to say after the wake.
         self._end_attempt()
+        self.wake()
 
     def stop(self) -> None:
         """Ends the unit, wherever it is. Does not wait for that: `join` does."""
@@ -273,15 +277,10 @@ class TaskUnit(_Unit[S], Generic[S, W]):
     ) -> None:
         super().__init__(status, work, chance)
         self.work = work
-        self._signal = asyncio.Event()
+        self._signal: asyncio.Event = asyncio.Event()
         self._attempt: asyncio.Task[S | None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._task = asyncio.create_task(self._loop())
-
-    def wake(self) -> None:
-        """Something may have been put right: a unit that waits tries at once."""
-        self._status.apply(Supervision.woke)
-        self._signal.set()
 
     def stop(self) -> None:
         """Lets the work finish what is under way, then ends the unit. `join` waits for that."""
