@@ -297,7 +297,9 @@ def test_P9_a_copy_of_a_lake_whose_last_run_was_stopped_goes_on_without_doubles(
     assert ids(lake.sightings)
     copy = Lake.open(f"{lake.root}-2", create=True)
     folded = silver.FoldReport(version=0, tables=[], seconds=0.0)
-    monkeypatch.setattr(history, "fold", lambda *_, **__: folded)  # takes long and is not asked for
+    monkeypatch.setattr(
+        history, "fold_lake", lambda *_, **__: folded
+    )  # takes long and is not asked for
     history.backfill(spark, lake, copy)
     assert ingest_logs(spark, copy, logs[:2]).failures == []
     check_once(copy, logs[0])

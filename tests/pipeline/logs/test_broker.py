@@ -345,7 +345,7 @@ def reading(there: Audited, **options: Any) -> Iterator[LogStreamReader]:
 def test_P1_a_stream_reads_a_broker_under_a_name(on_sqlite: Audited) -> None:
     with (
         reading(on_sqlite) as reader,
-        pytest.raises(BadInput, match="under a name"),
+        pytest.raises(BadInput, match="needs a name"),
     ):
         reader.initialOffset()
 

@@ -197,7 +197,7 @@ def test_P1_options_that_mean_nothing_are_refused(two: Two) -> None:
             plan(**options)
         assert error.value.message
     source = HoldfastSource({"path": str(two.bob)})
-    with pytest.raises(BadInput, match="columns of a log are given"):
+    with pytest.raises(BadInput, match="columns of a log cannot be changed"):
         source.reader(schema.ENVELOPE)
     paths = f'["{two.bob}", "{two.up.unix}"]'
     assert {part.log for part in plan(paths=paths)[1]} == {"ana", "bob"}

@@ -267,7 +267,7 @@ def test_P1_logs_come_and_go_between_two_runs(tmp_path: Path) -> None:
         # The one that is not read any more keeps its place.
         assert reader.latestOffset(more, ALL) == more
         assert rows(reader, both, more) == span("bob", 1, 4)
-        with pytest.raises(BadInput, match="the checkpoint speaks of log 'ana'"):
+        with pytest.raises(BadInput, match="the checkpoint names log 'ana'"):
             reader.partitions(start, more)
 
 
