@@ -7,6 +7,7 @@ line.finish(StorePage)          the first such effect that is under way comes to
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from holdfast.node.sync.conversation import Conversation
@@ -100,6 +101,18 @@ class HeldLine:
         ended(result)
         assert isinstance(effect, kind)
         return effect
+
+    def work(self, kind: type[E]) -> Callable[[], None]:
+        """Runs the store work of the first effect of a kind, as a thread does, and returns what
+        tells the conversation of its end: until then the store is ahead of the conversation.
+        """
+        at, (effect, ended) = next(
+            (at, pair) for at, pair in enumerate(self.under_way) if isinstance(pair[0], kind)
+        )
+        del self.under_way[at]
+        assert isinstance(effect, StoreWork)
+        result = effect.run(self.laptop.sync)
+        return lambda: ended(result)
 
     def after(self, ms: int) -> None:
         """Time passes."""

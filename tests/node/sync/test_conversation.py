@@ -169,6 +169,22 @@ def test_D14_a_broker_that_owes_an_answer_for_too_long_is_left(line: HeldLine) -
     assert isinstance(line.closed.error, Unreachable)
 
 
+def test_D14_a_broker_owes_no_answer_to_rows_that_are_marked_and_not_sent(line: HeldLine) -> None:
+    """A thread marks rows as in flight; the conversation hears of it a moment later."""
+    line.after(2 * SYNC_ANSWER_MS_MAX)
+    team(line.laptop.node).state.set("a", 1)
+    line.driver.feed(line.talk.wake)
+    pushed_now = line.work(PushDue)
+    line.after(1)
+    assert line.closed is None, "nothing was sent yet"
+    pushed_now()
+    assert isinstance(line.sent.pop(), Push)
+    line.after(SYNC_ANSWER_MS_MAX - 1)
+    assert line.closed is None
+    line.after(1)
+    assert line.closed is not None
+
+
 def test_D14_a_broker_that_does_not_say_hello_is_left(ana: Laptop) -> None:
     line = HeldLine(ana)
     line.driver.begin()
