@@ -61,8 +61,8 @@ LONG = (
     "faults",
     "simulate",
     "docs",
-    "apps/test_pipeline_cli.py",
-    "apps/test_cli_keeping.py",
+    "apps/cli/commands/test_pipeline.py",
+    "apps/demo",
 )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from apps.commands import Cli
+from support.cli import Cli
 
 
 @pytest.fixture(scope="session")

@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 import pytest
 
-from apps.commands import Cli
 from holdfast.apps.cli.app import root
 from holdfast.apps.cli.commands.help import EXIT_CODES
 from holdfast.rules import errors
 from holdfast.rules.limits import KEY_BYTES_MAX, VALUE_BYTES_MAX
+from support.cli import Cli
 
 
 def _commands() -> dict[str, click.Command]:

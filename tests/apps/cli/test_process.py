@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from apps.commands import Cli
 from holdfast.node.library.families import State
 from holdfast.rules.errors import OutcomeUnknown
+from support.cli import Cli
 
 
 def test_U2_python_m_holdfast_is_the_command(cli: Cli) -> None:

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 import holdfast
-from apps.commands import ID_MASK, TIME_MASK, Cli
 from holdfast.node.core.intake import Intake
 from holdfast.node.library.node import Node
 from holdfast.rules.limits import MESSAGE_BYTES_MAX
 from support import envelopes as e
+from support.cli import ID_MASK, TIME_MASK, Cli
 from support.nodes import share
 from support.stores import known_member
 

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 import holdfast
-from apps.commands import Cli
 from holdfast.rules.keys import card_of, public_key
 from holdfast.rules.outbox import OutboxState, lane_of
 from holdfast.rules.rows import QuarantineRow
 from holdfast.storage.ports import Transaction
+from support.cli import Cli
 from support.daemon import running
 from support.envelopes import memory_set
 from support.live_broker import LiveBroker, share

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from apps.commands import Cli
 from holdfast.node.settings import Settings
 from holdfast.service import instance_lock
 from holdfast.service.instance_lock import daemon_note
 from holdfast.storage.files.home import HomePaths, socket_path
+from support.cli import Cli
 from support.daemon import PATIENCE_S, ask, make_home, running
 from support.waiting import until
 

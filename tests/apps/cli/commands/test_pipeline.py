@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import holdfast
-from apps.commands import Cli
 from holdfast.apps.cli.commands.pipeline_check import tell_audited, tell_verified
 from holdfast.apps.cli.commands.pipeline_job import Work
 from holdfast.apps.cli.commands.pipeline_query import parse_as_of
@@ -27,6 +26,7 @@ from holdfast.pipeline.spark import session
 from holdfast.pipeline.verify.verify import Difference, VerifiedLog
 from holdfast.rules.errors import BadInput
 from holdfast.rules.vectors import Model
+from support.cli import Cli
 from support.daemon import running
 
 PATIENCE_S = 300

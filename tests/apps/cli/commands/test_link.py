@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from apps.commands import Cli
 from holdfast.node.links import receive
 from holdfast.node.settings import Settings
 from holdfast.protocol.log_wire import Batch
+from support.cli import Cli
 from support.daemon import PATIENCE_S, UpInThread, make_home, running
 from support.envelopes import fact_append
 

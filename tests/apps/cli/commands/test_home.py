@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 import holdfast
-from apps.commands import TIME_MASK, Cli
+from support.cli import TIME_MASK, Cli
 
 ROOT = os.geteuid() == 0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from apps.commands import ID_MASK, TIME_MASK, Cli
+from support.cli import ID_MASK, TIME_MASK, Cli
 
 MINTED = "01890a5d-ac96-774b-bcce-b302099a8057"
 

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from apps.commands import Cli, Outcome
 from holdfast.apps.cli import output, quick, tables
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite import quick_read as quick_sql
+from support.cli import Cli, Outcome
 
 NOT_NEEDED = (
     *("asyncio", "click", "msgspec", "rich", "ssl", "socket", "hashlib", "_hashlib", "dataclasses"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import holdfast
-from apps.commands import Cli
 from holdfast.node.snapshots.manifest import signer_of
+from support.cli import Cli
 from support.plain_snapshot import plain_snapshot
 
 

@@ -6,11 +6,11 @@ import stat
 
 import pytest
 
-from apps.commands import Cli
 from holdfast.node.library.node import open_node
 from holdfast.node.trust.trust import Trust
 from holdfast.rules.keys import card_of, public_key, text_of
 from holdfast.storage.files.home import HomePaths
+from support.cli import Cli
 from support.daemon import running
 
 BO = card_of("bo", public_key(b"b" * 32))

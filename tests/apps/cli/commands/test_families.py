@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from apps.commands import ID, TIME_MASK, Cli
 from holdfast.rules.limits import INLINE_BYTES_MAX
+from support.cli import ID, TIME_MASK, Cli
 
 MINTED = "01890a5d-ac96-774b-bcce-b302099a8057"
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from apps.commands import Cli
 from holdfast.node.settings import Settings
 from holdfast.node.sharing import join, publish
 from holdfast.rules.errors import Unreachable
 from support.broker_up import PATIENCE_S, BrokerUp, broker_at
+from support.cli import Cli
 from support.daemon import make_home, running
 from support.snapshot import snapshot
 from support.waiting import until
