@@ -169,6 +169,24 @@ def test_D14_a_broker_that_owes_an_answer_for_too_long_is_left(line: HeldLine) -
     assert isinstance(line.closed.error, Unreachable)
 
 
+def test_D14_rows_that_are_marked_and_not_sent_yet_are_owed_no_answer(line: HeldLine) -> None:
+    """The thread has marked them, and the loop does not know of it yet."""
+    line.after(10 * SYNC_ANSWER_MS_MAX)
+    team(line.laptop.node).state.set("a", 1)
+    line.driver.feed(line.talk.wake)
+    ((effect, ended),) = [pair for pair in line.under_way if isinstance(pair[0], PushDue)]
+    assert isinstance(effect, PushDue)
+    found = effect.run(line.laptop.sync)
+    assert line.laptop.sync.meshes[MESH].inflight
+    line.after(1)
+    assert line.closed is None
+    ended(found)
+    line.after(SYNC_ANSWER_MS_MAX - 1)
+    assert line.closed is None
+    line.after(1)
+    assert line.closed is not None
+
+
 def test_D14_a_broker_that_does_not_say_hello_is_left(ana: Laptop) -> None:
     line = HeldLine(ana)
     line.driver.begin()

@@ -104,8 +104,8 @@ class MeshConversation:
         self._due = True
         self._pushing = False
         self._look_at = 0
-        self._asked_at = 0
-        """Since when the broker owes us an answer, if it does."""
+        self._owed_since: int | None = None
+        """Since when the broker owes us an answer; None if nothing was pushed."""
         # answers
         self._acks: deque[Acks] = deque()
         self._settling = False
@@ -157,21 +157,26 @@ class MeshConversation:
     def on_time(self) -> list[Effect]:
         """The deadline is over."""
         now = self._ticks_ms()
-        if self._is_owed and now >= self._asked_at + SYNC_ANSWER_MS_MAX:
+        late_at = self._late_at
+        if late_at is not None and now >= late_at:
             raise Unreachable("the broker does not answer what it was sent")
         return self.wake() if now >= self._look_at else []
 
     @property
     def deadline(self) -> int | None:
         """When `on_time` should be called, in ticks."""
-        late_at = self._asked_at + SYNC_ANSWER_MS_MAX if self._is_owed else None
         look_at = None if self._pushing or self.closing else self._look_at
-        return min((at for at in (late_at, look_at) if at is not None), default=None)
+        return min((at for at in (self._late_at, look_at) if at is not None), default=None)
 
     @property
-    def _is_owed(self) -> bool:
-        """Does the broker owe us an answer? Not while we store one."""
-        return self._in_flight() > 0 and not self._settling
+    def _late_at(self) -> int | None:
+        """When the answer is late that the broker owes us; None if it owes none, or while we store
+        one. That rows are in flight is not enough: a thread may have marked them a moment ago, and
+        they are not sent yet.
+        """
+        if self._owed_since is None or self._settling or not self._in_flight():
+            return None
+        return self._owed_since + SYNC_ANSWER_MS_MAX
 
     @property
     def is_quiet(self) -> bool:
@@ -194,7 +199,8 @@ class MeshConversation:
                 self._pushing, self._due = False, True
                 return self._push()
             case StoreAcks():
-                self._settling, self._asked_at = False, self._ticks_ms()
+                self._settling = False
+                self._owed_since = self._ticks_ms() if self._in_flight() else None
                 return [*self._send(result), *self._settle(), *self.wake()]
             case BringObjects():
                 self._session.brought(self.slug, result)
@@ -248,8 +254,8 @@ class MeshConversation:
         return [LookForDue(self.slug)]
 
     def _pushed(self, push: Push) -> list[Effect]:
-        if self._in_flight() <= len(push.items):
-            self._asked_at = self._ticks_ms()
+        if self._owed_since is None or self._in_flight() <= len(push.items):
+            self._owed_since = self._ticks_ms()
         return [NoteActive(), Send(self.slug, frames=[push])]
 
     def _rest(self, due: Due) -> list[Effect]:
