@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from holdfast.node.sync.conversation import Conversation
@@ -117,16 +118,12 @@ class ConnectionPort:
                 ended(None)
 
     def wake_at(self, ticks_ms: int | None) -> None:
-        at = None if ticks_ms is None else ticks_ms / SECOND_MS
         if self._timer is not None:
-            if at is not None and self._timer.when() <= at:
-                return  # it is early, and asks again then
             self._timer.cancel()
-        self._timer = None if at is None else self._loop.call_at(at, self._on_time)
-
-    def _on_time(self) -> None:
         self._timer = None
-        self.driver.on_time()
+        if ticks_ms is not None:
+            wait_s = max(0.0, ticks_ms / SECOND_MS - monotonic())
+            self._timer = self._loop.call_later(wait_s, self.driver.on_time)
 
     def close(self, close: Close) -> None:
         if not self.over.done():

@@ -104,8 +104,8 @@ class MeshConversation:
         self._due = True
         self._pushing = False
         self._look_at = 0
-        self._asked_at: int | None = None
-        """Since when the broker owes us an answer; None: nothing that was sent waits for one."""
+        self._owed_since: int | None = None
+        """Since when the broker owes us an answer; None if nothing was pushed."""
         # answers
         self._acks: deque[Acks] = deque()
         self._settling = False
@@ -170,12 +170,13 @@ class MeshConversation:
 
     @property
     def _late_at(self) -> int | None:
-        """When an answer that the broker owes us is late. It owes none while we store one, and none
-        for rows that are marked as in flight but not sent yet.
+        """When the answer is late that the broker owes us; None if it owes none, or while we store
+        one. That rows are in flight is not enough: a thread may have marked them a moment ago, and
+        they are not sent yet.
         """
-        if self._asked_at is None or self._settling or not self._in_flight():
+        if self._owed_since is None or self._settling or not self._in_flight():
             return None
-        return self._asked_at + SYNC_ANSWER_MS_MAX
+        return self._owed_since + SYNC_ANSWER_MS_MAX
 
     @property
     def is_quiet(self) -> bool:
@@ -199,7 +200,7 @@ class MeshConversation:
                 return self._push()
             case StoreAcks():
                 self._settling = False
-                self._asked_at = self._ticks_ms() if self._in_flight() else None
+                self._owed_since = self._ticks_ms() if self._in_flight() else None
                 return [*self._send(result), *self._settle(), *self.wake()]
             case BringObjects():
                 self._session.brought(self.slug, result)
@@ -253,8 +254,8 @@ class MeshConversation:
         return [LookForDue(self.slug)]
 
     def _pushed(self, push: Push) -> list[Effect]:
-        if self._asked_at is None or self._in_flight() <= len(push.items):
-            self._asked_at = self._ticks_ms()
+        if self._owed_since is None or self._in_flight() <= len(push.items):
+            self._owed_since = self._ticks_ms()
         return [NoteActive(), Send(self.slug, frames=[push])]
 
     def _rest(self, due: Due) -> list[Effect]:
