@@ -21,7 +21,7 @@ from holdfast.protocol.frames import (
     Unfollow,
     encode_frame,
 )
-from holdfast.rules import features, limits
+from holdfast.rules import close_codes, limits
 from holdfast.rules.errors import OutcomeUnknown
 from support.envelopes import MESH, state_set
 from support.nodes import Nodes
@@ -77,7 +77,7 @@ def unknown(accept: Effect) -> tuple[Accept, list[Outcome]]:
 
 def test_D15_a_push_before_the_hello_ends_the_connection(ana: Laptop) -> None:
     session = ana.broker.talk().session
-    assert step(session, push(0, 1)) == [HangUp(features.NOT_TRUSTED, "say hello first")]
+    assert step(session, push(0, 1)) == [HangUp(close_codes.NOT_TRUSTED, "say hello first")]
     assert not session.has_work(may_page=True)
 
 
@@ -121,7 +121,7 @@ def test_D14_a_broker_that_stops_answers_what_was_pushed_before_it_hangs_up(
     replied, closed = session.accepted(*unknown(accept))
     assert isinstance(replied, SendFrames)
     assert [type(frame) for frame in replied.frames] == [Acks]
-    assert closed == HangUp(features.GOING_AWAY, "this broker stops")
+    assert closed == HangUp(close_codes.GOING_AWAY, "this broker stops")
     assert session.stop() == [], "once"
 
 

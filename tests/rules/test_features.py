@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.rules.close_codes import CLOSE_CODES, NOT_TRUSTED, close_code
 from holdfast.rules.errors import (
     BadValue,
     FeatureParamBelowFloor,
@@ -15,16 +16,13 @@ from holdfast.rules.errors import (
     ZoneNotTrusted,
 )
 from holdfast.rules.features import (
-    CLOSE_CODES,
     DEDUPE,
     NEEDS,
-    NOT_TRUSTED,
     PAYLOAD,
     SYNC,
     check,
     check_needs,
     check_retention,
-    close_code,
     offered,
 )
 

@@ -17,7 +17,7 @@ import msgspec
 from holdfast.broker.effects import Accept, Effect, HangUp, Listen, Proved, SendFrames
 from holdfast.broker.verdicts import Outcome
 from holdfast.protocol.frames import Acks, FromBroker, encode_frame
-from holdfast.rules import features, limits
+from holdfast.rules import close_codes, limits
 from holdfast.transport.websocket_server import WebSocketConnection
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class Connection:
 
     def _fault(self, doing: str) -> None:
         log.exception("a fault of ours while this broker %s: %r", doing, self._session.name)
-        self._socket.close(features.INTERNAL, "something went wrong in this broker")
+        self._socket.close(close_codes.INTERNAL, "something went wrong in this broker")
 
     def _hold_back(self) -> None:
         """Reads nothing more while too much waits for an answer, or the other side does not read

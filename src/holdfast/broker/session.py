@@ -49,7 +49,7 @@ from holdfast.protocol.frames import (
     Welcome,
     read_from_node,
 )
-from holdfast.rules import features, keys, limits
+from holdfast.rules import close_codes, features, keys, limits
 from holdfast.rules.errors import BadAnswer, BadInput, HoldfastError, Refused, ZoneNotTrusted
 from holdfast.rules.features import Supported
 from holdfast.rules.names import check_peer
@@ -141,17 +141,17 @@ class Session:
 
     def hello_late(self) -> list[Effect]:
         """The time for a hello is over."""
-        return [] if self.key else self._close(features.TOO_SLOW, "no hello came")
+        return [] if self.key else self._close(close_codes.TOO_SLOW, "no hello came")
 
     async def _on_hello(self, frame: Hello) -> list[Effect]:
         if self.key:
-            return self._close(features.BAD_FRAME, "hello was said before")
+            return self._close(close_codes.BAD_FRAME, "hello was said before")
         try:
             proof = self._check_hello(frame)
             features.check_needs(frame.needs, self._me.supported)
         except Refused as error:
-            code = features.close_code(error)
-            if code != features.NOT_TRUSTED:
+            code = close_codes.close_code(error)
+            if code != close_codes.NOT_TRUSTED:
                 # All that was offered and asked for: without it nobody can tell why.
                 log.warning(
                     "no agreement with %r (%d %s): it needs %r, this broker has %r",
@@ -162,7 +162,7 @@ class Session:
             places = await mesh_positions(self._store, frame.key)
         except HoldfastError as error:
             log.warning("no welcome for %r: %s", frame.name, error.message)
-            return self._close(features.INTERNAL, "the broker's store does not answer")
+            return self._close(close_codes.INTERNAL, "the broker's store does not answer")
         token, expires_in_ms = self._open_session(frame.name, frame.key)
         self.name, self.key = frame.name, frame.key
         self.feeds = Feeds(self._store, self.name, self.key, self._clock, self._may_begin_epoch)
@@ -198,7 +198,7 @@ class Session:
         try:
             frame = read_from_node(raw)
         except BadAnswer as error:
-            return self._close(features.BAD_FRAME, error.message)
+            return self._close(close_codes.BAD_FRAME, error.message)
         self._inbox.append((frame, len(raw)))
         self.items += len(frame.items) if isinstance(frame, Push) else 1
         self.bytes += len(raw)
@@ -243,7 +243,7 @@ class Session:
             if isinstance(frame, Hello):
                 return await self._on_hello(frame)
             if not self.key:
-                return self._close(features.NOT_TRUSTED, "say hello first")
+                return self._close(close_codes.NOT_TRUSTED, "say hello first")
             replies = await self._on_other(frame)
             return self._replied(replies, listens=isinstance(frame, _CHANGES_FOLLOWING))
         finally:
@@ -298,7 +298,7 @@ class Session:
             items = [*items, *after.items]
             size += more
         if len(items) > limits.PUSH_ITEMS_MAX:
-            return self._close(features.TOO_LARGE, "so many items are too many for one push")
+            return self._close(close_codes.TOO_LARGE, "so many items are too many for one push")
         most = slice_size(len(items), by_halves=self._accept_s() < _QUICK_S)
         return self._next_slice(_Push(frame.mesh, frame.epoch, items, size, most))
 
@@ -361,7 +361,7 @@ class Session:
     def _goodbye(self) -> list[Effect]:
         busy = self._accepting or self._inbox or self.in_push or self._stepping
         if self._stopping and not busy:
-            return self._close(features.GOING_AWAY, "this broker stops")
+            return self._close(close_codes.GOING_AWAY, "this broker stops")
         return []
 
     def _close(self, code: int, reason: str) -> list[Effect]:

@@ -10,7 +10,7 @@
     Acks(mesh, epoch, answers)            ─▶
 
 Both prove themselves as two zones do (`rules.keys`): each signs both names, keys and nonces and the
-certificate of the connection. Close codes say why a side closed; see `rules.features`.
+certificate of the connection. Close codes say why a side closed; see `rules.close_codes`.
 
 The first element of a frame is its kind. Envelopes travel as their canonical bytes. A later version
 may add fields at the end: an older side skips them.

@@ -1,9 +1,9 @@
-"""What a broker offers, what a node needs of it, and how a connection ends.
+"""What a broker offers, and what a node needs of it.
 
 A broker sends its features with their parameters before anything else. A node that cannot work with
-them says which, and closes the connection with a code for each kind of problem; so does a broker
-that lacks what a node needs. Each side ignores features that it does not know: a newer side may
-offer more.
+them says which, and closes the connection with a code for each kind of problem (`close_codes`); so
+does a broker that lacks what a node needs. Each side ignores features that it does not know: a
+newer side may offer more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from holdfast.rules.errors import (
     FeatureParamBelowFloor,
     FeatureParamInvalid,
     FeatureUnavailable,
-    HoldfastError,
 )
 
 DEDUPE: Final = "client_message_id_dedupe"
@@ -35,19 +34,6 @@ NEEDS: Final[dict[str, int]] = {DEDUPE: DEDUPE_VERSION, PAYLOAD: 1, SYNC: 1}
 """The features, with versions, that a node of this version needs."""
 PAYLOAD_BYTES_MIN: Final = 1024
 
-GOING_AWAY: Final = 1001
-BAD_FRAME: Final = 1002
-TOO_LARGE: Final = 1009
-INTERNAL: Final = 1011
-TOO_SLOW: Final = 4008
-"""The other side sent no hello in time, was silent, or did not read what it was sent."""
-NOT_TRUSTED: Final = 4001
-"""The hello does not prove the key that it names."""
-CLOSE_CODES: Final[dict[type[HoldfastError], int]] = {
-    FeatureUnavailable: 4010,
-    FeatureParamInvalid: 4011,
-    FeatureParamBelowFloor: 4012,
-}
 
 Supported = Mapping[str, Mapping[str, Any]]
 
@@ -136,11 +122,6 @@ def check_needs(needs: Mapping[str, int], supported: Supported) -> None:
                 f"this broker has {name} of version {has['version']}, not {version}",
                 hint="upgrade the node",
             )
-
-
-def close_code(error: HoldfastError) -> int:
-    """The code with which a side closes a connection because of this error."""
-    return CLOSE_CODES.get(type(error), NOT_TRUSTED)
 
 
 def _feature(supported: Supported, name: str, version: int) -> Mapping[str, Any]:

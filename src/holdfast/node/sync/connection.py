@@ -25,10 +25,10 @@ from holdfast.node.sync.mesh_state import MeshState
 from holdfast.node.sync.session import BrokerAddress, SyncSession
 from holdfast.node.sync.status import BrokerStatusTracker
 from holdfast.node.trust.trust import Trust
-from holdfast.rules import features
+from holdfast.rules import close_codes, features
 from holdfast.rules.broker_sync import SyncPlan, SyncState, after_error
+from holdfast.rules.close_codes import CLOSE_CODES
 from holdfast.rules.errors import HoldfastError, Unreachable, ZoneNotTrusted
-from holdfast.rules.features import CLOSE_CODES
 from holdfast.rules.limits import SECOND_MS
 from holdfast.rules.outbox import PARK, Policies
 from holdfast.transport.websocket_client import HungUp, WebSocketClient
@@ -119,7 +119,7 @@ class BrokerConnection:
         if kind is not None:
             self._tell_terms(error.code)
             return kind(str(error))
-        if error.code == features.NOT_TRUSTED:
+        if error.code == close_codes.NOT_TRUSTED:
             return ZoneNotTrusted(str(error), hint="the broker does not believe who we are")
         return Unreachable(str(error))
 

@@ -45,10 +45,10 @@ from holdfast.protocol.frames import (
     Welcome,
     read_from_broker,
 )
-from holdfast.rules import features
+from holdfast.rules import close_codes
 from holdfast.rules.backoff import longest_ms
+from holdfast.rules.close_codes import CLOSE_CODES, close_code
 from holdfast.rules.errors import BadAnswer, HoldfastError, Unreachable
-from holdfast.rules.features import CLOSE_CODES, close_code
 from holdfast.rules.limits import (
     HELLO_MS_MAX,
     SEEN_MS,
@@ -130,7 +130,7 @@ class Conversation:
         """The deadline is over."""
         now = self._ticks_ms()
         if self._stop_by is not None and now >= self._stop_by:
-            return [Close(code=features.GOING_AWAY)]
+            return [Close(code=close_codes.GOING_AWAY)]
         if self._phase in (_Phase.CHALLENGE, _Phase.WELCOME) and now >= self._hello_by:
             raise Unreachable(f"{self._session.broker.url} does not say hello")
         if self._phase is not _Phase.OPEN:
@@ -250,7 +250,7 @@ class Conversation:
     def _and_goodbye(self, out: list[Effect]) -> list[Effect]:
         """Hangs up if this node stops and every mesh is quiet."""
         if self._stop_by is not None and all(mesh.is_quiet for mesh in self._meshes.values()):
-            return [*out, Close(code=features.GOING_AWAY)]
+            return [*out, Close(code=close_codes.GOING_AWAY)]
         return out
 
 

@@ -222,10 +222,14 @@ class DeliveryWorld(BrokerWorld):
             self.observe(machine)
             return error
 
-    def sync_ended(self, machine: Machine, error: Exception | None) -> None:
-        """A connection is over. Only some errors may be the reason; others are faults of ours."""
+    def sync_ended(self, machine: Machine, error: Exception | None, *, healthy: bool) -> None:
+        """A connection is over. Only some errors may be the reason; others are faults of ours, and
+        so is leaving a broker that answers on a line that nothing was wrong with.
+        """
         if isinstance(error, Unreachable) and "does not answer" in error.message:
             self.happened["no answer"] += 1
+            if healthy:
+                self.break_off(f"{machine.peer} left a healthy broker: {error.message}")
         if not isinstance(error, PATIENCE):
             self.break_off(f"the sync of {machine.peer} ends: {type(error).__name__}: {error}")
 

@@ -113,7 +113,8 @@ class NodeEnd:
         world = self._world
         if self.machine.node is self._node:
             world.sync_on(self.machine, lambda engine: port.session.dropped())
-        world.sync_ended(self.machine, close.error)
+        healthy = world.is_calm and port.begun_in_calm and not port.wire.is_cut
+        world.sync_ended(self.machine, close.error, healthy=healthy)
         self._later()
 
     def died(self, port: NodePort) -> None:

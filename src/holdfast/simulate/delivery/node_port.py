@@ -1,14 +1,16 @@
 """Carries out the effects of a node's conversation in a simulated world: when its calendar says so.
 
 The machine and the loop around it are those of the daemon (`Conversation`, `Driver`). Work on the
-store and calls to the broker begin after a while that is drawn, now and then a long one: so frames
-arrive meanwhile, effects of different kinds end in any order, and the machine's death or a cut wire
-may come between any two. What has not begun when the line is gone never does.
+store and calls to the broker run after a while that is drawn, now and then a long one, and the
+conversation hears of their end another while later, as it does of a thread's: so frames arrive and
+time passes meanwhile, effects of different kinds end in any order, and the machine's death or a cut
+wire may come between any two. What has not begun when the line is gone never does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.node.core.engine import NodeEngine
@@ -48,6 +50,10 @@ EFFECT_MS_MAX: Final = 30
 SLOW: Final = 0.1
 """How many of the effects are slow."""
 SLOW_MS_MAX: Final = 5 * SECOND_MS
+SLOW_END_MS_MAX: Final = 4 * TIMER_MS_MIN
+"""How long the conversation waits at most for word of an effect that has run. Longer than its
+timer: time must be able to pass in between.
+"""
 
 
 class NodePort:
@@ -57,6 +63,7 @@ class NodePort:
         self, end: NodeEnd, world: DeliveryWorld, session: SyncSession, wire: Wire
     ) -> None:
         self._end, self._world, self.wire = end, world, wire
+        self.begun_in_calm = world.is_calm
         self.session = session
         self._requests = SimulatedRequests(world, end, session.engine)
         self._rng = world.fork(f"effects of wire {wire.number}")
@@ -77,7 +84,7 @@ class NodePort:
                     self.wire.up(encode_frame(frame))
                 ended(None)
             case StoreWork() if effect.inline:
-                self._run(effect, lambda: effect.run(self.session), ended)
+                self._run(lambda: effect.run(self.session), ended)
             case StoreWork():
                 self._later(effect, lambda: effect.run(self.session), ended)
             case BrokerCall():
@@ -117,18 +124,29 @@ class NodePort:
             self.driver.on_time()
 
     def _later(self, effect: Effect, run: Callable[[], Any], ended: Ended) -> None:
-        slow = self._rng.random() < SLOW
-        wait = self._rng.randrange(1, SLOW_MS_MAX if slow else EFFECT_MS_MAX)
         name = f"{self._end.peer}: {type(effect).__name__}"
-        key = id(effect)
+
+        def end_later(result: Any) -> None:
+            act = partial(self._tell, ended, result)
+            self._plan(effect, act, SLOW_END_MS_MAX, f"{name} has ended")
+
+        self._plan(effect, partial(self._run, run, end_later), SLOW_MS_MAX, name)
+
+    def _plan(self, effect: Effect, act: Callable[[], None], slow_ms: int, name: str) -> None:
+        slow = self._rng.random() < SLOW
+        wait = self._rng.randrange(1, slow_ms if slow else EFFECT_MS_MAX)
 
         def carry_out() -> None:
-            del self._planned[key]
-            self._run(effect, run, ended)
+            del self._planned[id(effect)]
+            act()
 
-        self._planned[key] = self._world.at(wait, carry_out, name=name)
+        self._planned[id(effect)] = self._world.at(wait, carry_out, name=name)
 
-    def _run(self, effect: Effect, run: Callable[[], Any], ended: Ended) -> None:
+    def _tell(self, ended: Ended, result: Any) -> None:
+        if self._end.has(self):
+            ended(result)
+
+    def _run(self, run: Callable[[], Any], ended: Ended) -> None:
         if not self._end.has(self):
             return
         try:

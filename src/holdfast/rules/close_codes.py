@@ -1,0 +1,49 @@
+"""Why a WebSocket between a node and a broker is closed, as a number.
+
+The broker closes with these codes in `broker/session.py`, a node in `node/sync/conversation.py`.
+What a node makes of the code of its broker is decided in `node/sync/connection.py`, and what
+follows from that in `rules/broker_sync.py`. A code that a node does not know is taken for a lost
+connection: it tries again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.rules.errors import (
+    FeatureParamBelowFloor,
+    FeatureParamInvalid,
+    FeatureUnavailable,
+    HoldfastError,
+)
+
+GOING_AWAY: Final = 1001
+
+
+BAD_FRAME: Final = 1002
+
+
+TOO_LARGE: Final = 1009
+
+
+INTERNAL: Final = 1011
+
+
+TOO_SLOW: Final = 4008
+"""The other side sent no hello in time, was silent, or did not read what it was sent."""
+
+
+NOT_TRUSTED: Final = 4001
+"""The hello does not prove the key that it names."""
+
+
+CLOSE_CODES: Final[dict[type[HoldfastError], int]] = {
+    FeatureUnavailable: 4010,
+    FeatureParamInvalid: 4011,
+    FeatureParamBelowFloor: 4012,
+}
+
+
+def close_code(error: HoldfastError) -> int:
+    """The code with which a side closes a connection because of this error."""
+    return CLOSE_CODES.get(type(error), NOT_TRUSTED)
