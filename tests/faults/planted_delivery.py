@@ -18,6 +18,7 @@ from holdfast.node.sync.mesh_conversation import MeshConversation
 from holdfast.node.sync.mesh_state import MeshState
 from holdfast.node.sync.session import MissingObjects
 from holdfast.rules.broker_sync import Cursor, Move
+from holdfast.rules.limits import SYNC_ANSWER_MS_MAX
 from holdfast.storage.broker.sqlite import accept, queues
 from holdfast.storage.broker.sqlite.database import SEQ_BITS, BrokerDatabase
 from holdfast.storage.ports import Transaction
@@ -149,6 +150,16 @@ def _needed_snapshot_not_taken(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MeshConversation, "_next_in", patient)
 
 
+def _late_before_it_is_sent(patch: pytest.MonkeyPatch) -> None:
+    """Rows that a thread has just marked as in flight count as long unanswered."""
+
+    def late_at(talk: MeshConversation) -> int | None:
+        owed = talk._in_flight() and not talk._settling
+        return (talk._owed_since or 0) + SYNC_ANSWER_MS_MAX if owed else None
+
+    patch.setattr(MeshConversation, "_late_at", property(late_at))
+
+
 PLANTS: dict[str, Patch] = {
     "not synced": _not_synced,
     "answered before commit": _answered_before_commit,
@@ -160,4 +171,5 @@ PLANTS: dict[str, Patch] = {
     "lease not asked for": _lease_not_asked_for,
     "page before its objects": _page_before_its_objects,
     "needed snapshot not taken": _needed_snapshot_not_taken,
+    "late before it is sent": _late_before_it_is_sent,
 }

@@ -3,7 +3,8 @@
 A module has `routes`, to which decorators add its calls; `app` puts them into one list. A
 handler reads the request, calls the library or another room, and returns the answer. It decides
 nothing about the log. `context` has what handlers may reach (`NodeApi`) and who makes a call.
-`append`, `changes` and `many` are for writes that come many in one request; `facts`, `ranges`,
+`append` is for facts and `changes` for every op that `node/library/documents.py` knows, one or
+`many` to a request; `facts`, `ranges`,
 `consumers` and `events` for reading the log; `send`, `inbox` and `outbox` for messages; `status`,
 `health`, `metrics` and `digests` for those who watch the node; `links`, `brokers` and `objects` for
 the rest.
