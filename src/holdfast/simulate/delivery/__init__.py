@@ -18,8 +18,7 @@ deaths that the seed draws:
 * `storm` brings bad times, `copies` go back in time, `time` lets everybody sleep, `publish` shares
   a mesh meanwhile, `workload` and `queues` are what people do.
 * What a node makes of a close code, and how long it waits then, is not played: `node_end` takes
-every
-  end of a connection for a lost one, and comes back.
+  every end of a connection for a lost one, and comes back.
 * `books` states what must hold at every moment, `calm` what must hold in the end.
 
 What belongs here is what a world is made of. A promise about delivery is stated in `books` or
