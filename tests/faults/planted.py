@@ -21,8 +21,8 @@ import msgspec
 import pytest
 
 from faults import planted_delivery, planted_sharing
-from holdfast.node.core import change, intake, operations
-from holdfast.node.core import engine as engine
+from holdfast.node.core import change, files, intake, operations
+from holdfast.node.core.engine import NodeEngine
 from holdfast.node.home import opening
 from holdfast.node.library import conflicts
 from holdfast.node.links import receive
@@ -154,15 +154,15 @@ def _dedupe_skipped(patch: pytest.MonkeyPatch) -> None:
 
 
 def _blob_after_row(patch: pytest.MonkeyPatch) -> None:
-    def share(self: engine.NodeEngine, mesh: str, path: str, content: bytes, id: str | None) -> Any:
+    def share(node: NodeEngine, mesh: str, path: str, content: bytes, id: str | None) -> Any:
         digest = sha256(content).hexdigest()
-        change = operations.file_share(self.ctx, mesh, path, digest, len(content), None, id)
-        receipt = self.write("file.share", change)
-        self.blobs.put(content)
+        change = operations.file_share(node.ctx, mesh, path, digest, len(content), None, id)
+        receipt = node.write("file.share", change)
+        node.blobs.put(content)
         return receipt
 
     patch.setattr(operations.FileSharing, "carry_out", change.Change.carry_out)
-    patch.setattr(engine.NodeEngine, "share", share)
+    patch.setattr(files, "share_file", share)
 
 
 def _blob_not_synced(patch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ def _cursor_before_rows(patch: pytest.MonkeyPatch) -> None:
     """The checkpoint is written when news is seen, not when it is stored."""
     real = receive.receive_batch
 
-    def hasty(engine: engine.NodeEngine, link: str, batch: Batch) -> receive.BatchReceived:
+    def hasty(engine: NodeEngine, link: str, batch: Batch) -> receive.BatchReceived:
         def move(tx: Transaction) -> LinkRow | None:
             row = tx.link_get(link)
             if row is None or row.epoch != batch.epoch or batch.start > row.cursor + 1:
@@ -221,7 +221,7 @@ def _filtered_not_counted(patch: pytest.MonkeyPatch) -> None:
     """What a filter leaves out at the end of a batch is not read: the frontier stays behind it."""
     real = serve.serve_batch
 
-    def stingy(engine: engine.NodeEngine, caller: Caller, f: Fetch) -> Batch:
+    def stingy(engine: NodeEngine, caller: Caller, f: Fetch) -> Batch:
         batch = real(engine, caller, f)
         upto = batch.offsets[-1] if batch.offsets else batch.start - 1
         return msgspec.structs.replace(batch, upto=upto)
@@ -233,7 +233,7 @@ def _counted_too_early(patch: pytest.MonkeyPatch) -> None:
     """A batch says that it reaches the end of the log, although its limit has cut it short."""
     real = serve.serve_batch
 
-    def generous(engine: engine.NodeEngine, caller: Caller, f: Fetch) -> Batch:
+    def generous(engine: NodeEngine, caller: Caller, f: Fetch) -> Batch:
         batch = real(engine, caller, f)
         return msgspec.structs.replace(batch, upto=batch.head)
 
@@ -255,7 +255,7 @@ def _confirmed_when_read(patch: pytest.MonkeyPatch) -> None:
     """Whoever asks from an offset on is taken to have stored everything before it."""
     real = serve.serve_batch
 
-    def hasty(engine: engine.NodeEngine, caller: Caller, f: Fetch) -> Batch:
+    def hasty(engine: NodeEngine, caller: Caller, f: Fetch) -> Batch:
         if f.confirm is not None and f.start is not None:
             f = msgspec.structs.replace(f, confirm=f.start - 1)
         return real(engine, caller, f)
@@ -292,7 +292,7 @@ def _facts_before_objects(patch: pytest.MonkeyPatch) -> None:
 def _tombstones_swept_at_once(patch: pytest.MonkeyPatch) -> None:
     """Age and readers are not asked, and nothing remembers what was deleted."""
 
-    def sweep_all(tx: Transaction, engine: engine.NodeEngine, ttl: sweep.Ttl, mesh: str) -> int:
+    def sweep_all(tx: Transaction, engine: NodeEngine, ttl: sweep.Ttl, mesh: str) -> int:
         return tx.tombstones_sweep(mesh, tx.log_bounds()[1] + 1, 200)[0]
 
     patch.setattr(sweep, "_tombstones", sweep_all)
@@ -302,7 +302,7 @@ def _blobs_swept_past_readers(patch: pytest.MonkeyPatch) -> None:
     """Content goes although a reader of the log has yet to fetch it."""
     real = sweep._unlink_orphans
 
-    def greedy(tx: Transaction, engine: engine.NodeEngine, found: Any) -> int:
+    def greedy(tx: Transaction, engine: NodeEngine, found: Any) -> int:
         named = [item for item in found if isinstance(item, blobs.BlobFile)]
         return sum(engine.blobs.unlink(item.sha) for item in named) + real(
             tx, engine=engine, found=[]

@@ -24,17 +24,27 @@ KEYS = {"ana": "a" * 64, "ben": "b" * 64}
 """By name."""
 
 
+HAPPENINGS = ("broker killed", "node killed", "offline", "messages swept")
+
+
 def test_R5_a_load_on_a_broker_and_its_nodes_loses_nothing_and_doubles_nothing() -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "load.py"), "--minutes", "0.15", "--every", "3"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    assert "nothing lost, nothing twice" in done.stdout
-    for what in ("broker killed", "node killed", "offline", "messages swept"):
-        assert what in done.stdout, f"this load had none: {what}"
+    """A few seconds are enough for everything to happen, and on a busy machine they are not: then
+    there is a longer load.
+    """
+    missing = set(HAPPENINGS)
+    for minutes in ("0.15", "0.5", "1.5"):
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "tools" / "load.py"), "--minutes", minutes, "--every", "3"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+        assert "nothing lost, nothing twice" in done.stdout
+        missing -= {what for what in HAPPENINGS if what in done.stdout}
+        if not missing:
+            return
+    pytest.fail(f"these loads had none of {missing}")
 
 
 # --- what it would say -------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def test_U2_a_broker_is_served_looked_after_and_ended(tmp_path: Path) -> None:
     store = f"--store={tmp_path / 'b'}"
     with serving(tmp_path / "b", "--name=relay", "--dedupe=permanent") as ready:
         assert (ready["event"], ready["name"], ready["database"]) == ("ready", "relay", "sqlite")
-        assert ready["card"].startswith("store:ed25519:")
+        assert ready["card"].startswith("relay:ed25519:")
         code, out, _ = holdfast("broker", "status", store, "--json")
         told = json.loads(out)
         assert (code, told["card"], told["pid"]) == (0, ready["card"], ready["pid"])
