@@ -58,7 +58,7 @@ def fill(home: Path, rows: int) -> None:
         )
         connection.execute(
             f"{series} INSERT INTO log SELECT offset + i, randomblob(16), mesh, op, 'key-' || i, "
-            "origin, lamport, recorded_at, raw FROM n, (SELECT * FROM log)",
+            "origin, lamport, recorded_at, raw, via FROM n, (SELECT * FROM log)",
             (rows - 1,),
         )
     connection.close()

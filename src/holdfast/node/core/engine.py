@@ -76,8 +76,9 @@ class NodeEngine:
         """Runs a write in the caller's thread; returns after its commit. `name` is what the metrics
         and `NEEDS_ROOM` call it.
         """
-        # Spelled out, because a context manager here costs a tenth of a durable write.
-        self.admit_write(name)
+        # Spelled out, because calls and a context manager here cost a tenth of a durable write.
+        if self.admit is not None and name in NEEDS_ROOM:
+            self.check_room()
         begun = perf_counter_ns()
         try:
             return self.store.write(work)
