@@ -119,7 +119,7 @@ with holdfast.open(sys.argv[1]) as node:
 """
 EXPORT = """
 import sys, holdfast
-from holdfast.node.exchange import export
+from holdfast.node.exchange.export import export
 with holdfast.open(sys.argv[1]) as node, open("/dev/null", "wb") as out:
     export(node, out)
 """
