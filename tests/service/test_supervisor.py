@@ -287,6 +287,28 @@ def test_D14_a_coroutine_that_does_not_end_is_left(caplog: pytest.LogCaptureFixt
     assert "lamp a did not end in time" in caplog.text
 
 
+def test_D14_a_coroutine_whose_goodbye_does_not_end_is_left(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As that of a connection to a broker that does not read."""
+
+    class Lingering(LoopWork):
+        async def end(self) -> None:
+            await asyncio.get_running_loop().create_future()
+
+    async def main() -> None:
+        lamp = Lamp()
+        unit = TaskUnit(lamp, Lingering(lamp))
+        await until(lamp, Light.ON)
+        unit.stop()
+        async with asyncio.timeout(PATIENCE_S):
+            assert not await unit.join(0.01)
+        await until(lamp, Light.ENDED)
+
+    asyncio.run(main())
+    assert "lamp a did not end in time" in caplog.text
+
+
 # --- a set of units -------------------------------------------------------------------------------
 
 

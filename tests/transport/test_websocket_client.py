@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.utils import accept_key
 
 from holdfast.rules.errors import BadAnswer, BadInput, Unreachable
+from holdfast.rules.limits import MIB
 from holdfast.transport.tls import certificate_digest, make_certificate, server_context
 from holdfast.transport.websocket_client import PLAIN, HungUp, WebSocketClient
+
+PATIENCE_S = 20
 
 Server = Callable[[ServerConnection], Awaitable[None]]
 Client = Callable[[WebSocketClient], Awaitable[None]]
@@ -147,3 +152,36 @@ def test_D14_nobody_there_is_out_of_reach() -> None:
 
     with pytest.raises(Unreachable, match="does not answer"):
         asyncio.run(main())
+
+
+def test_D14_a_goodbye_to_one_who_does_not_read_comes_to_an_end() -> None:
+    """What is unsent stays so, and the close would wait behind it for ever."""
+
+    async def main() -> None:
+        over, ended = asyncio.Event(), asyncio.Event()
+
+        async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            request = await reader.readuntil(b"\r\n\r\n")
+            (key,) = re.findall(rb"(?i)sec-websocket-key: (\S+)", request)
+            answer = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n"
+            answer += f"Connection: Upgrade\r\nSec-WebSocket-Accept: {accept_key(key.decode())}\r\n"
+            writer.write(f"{answer}\r\n".encode())
+            await over.wait()
+            writer.transport.abort()
+            ended.set()
+
+        async with await asyncio.start_server(deaf, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            socket = await WebSocketClient.open(f"http://127.0.0.1:{port}", "/v1/sync")
+            flood = asyncio.create_task(socket.send(bytes(64 * MIB)))
+            async with asyncio.timeout(PATIENCE_S):
+                while not socket._connection.transport.get_write_buffer_size():
+                    await asyncio.sleep(0)
+                await socket.close()
+                await asyncio.wait({flood})
+                with pytest.raises(Unreachable):
+                    await socket.receive()
+            over.set()
+            await ended.wait()
+
+    asyncio.run(main())

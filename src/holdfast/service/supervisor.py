@@ -290,14 +290,19 @@ class TaskUnit(_Unit[S], Generic[S, W]):
             self._closing = asyncio.create_task(self._close())
 
     async def join(self, timeout_s: float) -> bool:
-        """True once the unit has ended. One that has not ended in time is cancelled."""
+        """True once the unit has ended. One that has not ended in time is cancelled, wherever it
+        is: in its work, or in what its work does to end.
+        """
         assert self._closing is not None, "nobody has stopped it"
-        await self._closing
-        await asyncio.wait({self._task}, timeout=timeout_s)
-        if self._task.done():
+        done, late = await asyncio.wait({self._closing, self._task}, timeout=timeout_s)
+        for task in done:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.error("%s met a fault of Holdfast", self._status.name, exc_info=error)
+        if not late:
             return True
         log.warning("%s did not end in time", self._status.name)
-        self._task.cancel()
+        for task in late:
+            task.cancel()
         return False
 
     async def _close(self) -> None:

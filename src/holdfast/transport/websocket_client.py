@@ -11,6 +11,7 @@ size, and a broker that falls silent is cut off. Every failure is raised as `Unr
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from typing import Final
 
@@ -36,6 +37,8 @@ PLAIN: Final = bytes(32)
 _FRAMES_AHEAD: Final = 16
 """Frames that are read before the caller asks for them; then the other side has to wait."""
 _UNSENT_BYTES_MAX: Final = 4 * MIB
+_CLOSE_S: Final = 2 * SYNC_CLOSE_MS_MAX / SECOND_MS
+"""How long a goodbye may take, the other side's included."""
 _REASON_CHARS_MAX: Final = 200
 _NORMAL: Final = 1000
 _AWAY: Final = 1001
@@ -113,7 +116,12 @@ class WebSocketClient:
 
     async def close(self, code: int = _NORMAL, reason: str = "") -> None:
         """Closes with a code and waits a moment for the other side to close too. Never raises."""
-        await self._connection.close(code, reason[:_REASON_CHARS_MAX])
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await self._connection.close(code, reason[:_REASON_CHARS_MAX])
+        except TimeoutError:
+            # Who does not read lets our frames wait, and with them the one that says goodbye.
+            self._connection.transport.abort()
 
     def _gone(self, error: ConnectionClosed) -> Exception:
         close = error.rcvd
