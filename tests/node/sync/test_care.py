@@ -289,18 +289,18 @@ def delays(ana: Laptop, *errors: Exception) -> list[int]:
     """How long it is waited after each, of connections that each began well."""
 
     async def main(threads: ThreadPoolExecutor) -> list[int]:
-        board = BrokerStatusTracker(ana.sync.broker, ana.engine.ctx.now_ms, lambda unit: None)
+        tracker = BrokerStatusTracker(ana.sync.broker, ana.engine.ctx.now_ms, lambda unit: None)
         link = BrokerConnection(
-            *(ana.engine, ana.trust, ana.sync.broker, board),
+            *(ana.engine, ana.trust, ana.sync.broker, tracker),
             threads=threads,
             callers=threads,
             chance=lambda: 0.99,
         )
         found = []
         for error in errors:
-            board.connected()
-            board.failed(link.plan(error, board.attempts, 0.99), error)
-            retry_at = board.supervision.retry_at
+            tracker.connected()
+            tracker.failed(link.plan(error, tracker.attempts, 0.99), error)
+            retry_at = tracker.supervision.retry_at
             assert retry_at is not None
             found.append(retry_at - ana.engine.ctx.now_ms())
         return found

@@ -47,7 +47,7 @@ class BrokerConnection:
         engine: NodeEngine,
         trust: Trust,
         broker: BrokerAddress,
-        board: BrokerStatusTracker,
+        tracker: BrokerStatusTracker,
         *,
         threads: Executor,
         callers: Executor,
@@ -57,7 +57,7 @@ class BrokerConnection:
     ) -> None:
         self._engine, self._trust, self._chance = engine, trust, chance
         self._threads, self._callers = threads, callers
-        self.board = board
+        self.tracker = tracker
         self.sync = SyncSession(
             engine, trust, broker, policies=policies, max_age_hours=max_age_hours, chance=chance
         )
@@ -110,9 +110,7 @@ class BrokerConnection:
         return after_error(error, max(attempts, before if refused else 0), jitter)
 
     def _meant(self, error: Exception) -> Exception:
-        """What an error means to us: the first of several, and a close code as what it says."""
-        while isinstance(error, ExceptionGroup):
-            error = error.exceptions[0]
+        """What an error means to us: a close code stands for the error that it names."""
         if not isinstance(error, HungUp):
             return error
         kind = _BY_CLOSE_CODE.get(error.code)
@@ -126,13 +124,13 @@ class BrokerConnection:
     # --- one connection ----------------------------------------------------------------------
 
     async def _talk(self) -> None:
-        if self.board.state is SyncState.ACTIVE or self.board.state is SyncState.IDLE:
-            self.board.enter(SyncState.RECONNECTING)
+        if self.tracker.state is SyncState.ACTIVE or self.tracker.state is SyncState.IDLE:
+            self.tracker.enter(SyncState.RECONNECTING)
         requests = BrokerRequests.of(self._engine, self._trust, self._broker)
         socket = await WebSocketClient.open(self._broker.url, PATH)
         talk = Conversation(self.sync, _ticks_ms, self._chance, certificate=socket.certificate)
         line = self._line = ConnectionPort(
-            talk, self.sync, requests, socket, self.board, self._threads, self._callers
+            talk, self.sync, requests, socket, self.tracker, self._threads, self._callers
         )
         self._hung_up.clear()
         close = Close()
@@ -150,7 +148,7 @@ class BrokerConnection:
 
     async def _hang_up(self, line: ConnectionPort, close: Close) -> None:
         for mesh in self.meshes.values():
-            self.board.counted(mesh)
+            self.tracker.counted(mesh)
         try:
             await line.hang_up(close)
         finally:

@@ -43,14 +43,14 @@ class ConnectionPort:
         session: SyncSession,
         requests: BrokerRequests,
         socket: WebSocketClient,
-        board: BrokerStatusTracker,
+        tracker: BrokerStatusTracker,
         threads: Executor,
         callers: Executor,
     ) -> None:
         """`threads` work on the store, `callers` wait for the broker."""
         self.talk, self.driver = talk, Driver(talk, self)
         self.requests = requests
-        self._session, self._socket, self._board = session, socket, board
+        self._session, self._socket, self._board = session, socket, tracker
         self._threads, self._callers = threads, callers
         self._loop = asyncio.get_running_loop()
         self._out: asyncio.Queue[tuple[Send, Ended]] = asyncio.Queue()
@@ -130,15 +130,15 @@ class ConnectionPort:
             self.over.set_result(close)
 
     def _note(self, effect: Effect) -> None:
-        board = self._board
+        tracker = self._board
         match effect:
             case NoteConnected():
-                board.connected()
+                tracker.connected()
             case NoteActive():
-                board.active()
+                tracker.active()
             case NoteSilence():
-                silent_ms = self._session.engine.ctx.now_ms() - board.active_at
-                board.enter(settled(board.state, silent_ms, effect.waiting))
+                silent_ms = self._session.engine.ctx.now_ms() - tracker.active_at
+                tracker.enter(settled(tracker.state, silent_ms, effect.waiting))
 
     def _in_thread(
         self, pool: Executor, run: Callable[[Any], Any], port: Any, ended: Ended

@@ -97,7 +97,7 @@ class SyncManager:
 
     def status(self) -> list[BrokerStatus]:
         return broker_status(
-            self._engine, [(link.board, dict(link.meshes)) for link in self._connections()]
+            self._engine, [(link.tracker, dict(link.meshes)) for link in self._connections()]
         )
 
     def word(self, mesh: str, kind: str, paused: bool) -> str:
@@ -105,7 +105,7 @@ class SyncManager:
         for connection in self._connections():
             live = connection.meshes.get(mesh)
             if live is not None:
-                return status_name(kind, paused, connection.board.state, problem_code(live))
+                return status_name(kind, paused, connection.tracker.state, problem_code(live))
         return status_name(kind, paused, None)
 
     def _connections(self) -> list[BrokerConnection]:
