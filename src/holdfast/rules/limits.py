@@ -318,6 +318,10 @@ INBOX_UNREAD_MS: Final = 90 * DAY_MS
 """How long an unread message keeps its place in the log, however short the log is kept."""
 INBOX_PAGE_ROWS: Final = 500
 """Messages of the inbox in one answer; a caller that asks for more is refused."""
+INBOX_SCAN_ROWS: Final = 5000
+"""Messages that one filtered read of the inbox looks at; then it answers how far it got."""
+INBOX_SEARCH_CHARS_MAX: Final = 1000
+"""The longest text that is searched for; a longer one is refused."""
 HOOK_MS_MAX: Final = 30 * SECOND_MS
 """The daemon ends a message hook that runs longer."""
 HOOK_ROWS: Final = 64

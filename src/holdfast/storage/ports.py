@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar
 
 from holdfast.rules.arrivals import Arrived
 from holdfast.rules.filters import Filter
+from holdfast.rules.inbox_match import EVERY_MESSAGE, InboxMatch
 from holdfast.rules.order import Version
 from holdfast.rules.rows import (
     BlobRow,
@@ -407,9 +408,16 @@ class OutboxWriter(OutboxReader, Protocol):
 class InboxReader(Protocol):
     def inbox_get(self, id: bytes) -> InboxRow | None: ...
     def inbox_list(
-        self, mesh: str | None, unread_only: bool, after: int, limit: int
+        self,
+        mesh: str | None,
+        unread_only: bool,
+        after: int,
+        limit: int,
+        match: InboxMatch = EVERY_MESSAGE,
     ) -> list[InboxRow]:
-        """Rows with number > after, by number."""
+        """Rows with number > after, by number. With a match that narrows, only among the next
+        INBOX_SCAN_ROWS numbers; its words are not looked at.
+        """
 
     def inbox_unhooked(self, limit: int) -> list[InboxRow]:
         """Messages that no hook was run for, by number."""

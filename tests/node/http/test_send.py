@@ -233,6 +233,14 @@ def test_D13_the_inbox_is_listed_read_and_answered(talk: Talk) -> None:
     assert (opened["body"], opened["sender"]) == ("hi", "bob")
     assert opened["read_at"] > 0
     assert talk.ask("GET", f"{INBOX}/{second}").json["body_base64"] == "/w=="
+    for query, ids in (
+        ("text=HI", [first]),
+        ("sender=bob&topic=news", [first]),
+        ("since=1&until=2", []),
+        ("sender=eve", []),
+    ):
+        assert [m["id"] for m in talk.ask("GET", f"{INBOX}?{query}").json["messages"]] == ids
+    assert talk.ask("GET", f"{INBOX}?since=soon").status == 400
     unread = talk.ask("GET", f"{INBOX}?unread=true&mesh=team").json
     assert [found["id"] for found in unread["messages"]] == [second]
     sent = talk.ask("POST", f"{INBOX}/{first}/reply", {"body": "hey"}, idempotency_key=ID)
