@@ -11,6 +11,7 @@
     │   ├── Conflict         IdReused TaskTaken TaskEnded AlreadyExists AlreadyResolved LogForked
     │   │                    IdempotencyKeyReused EpochMismatch NotShared LeaseEnded
     │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin NotAMember InviteEnded
+    │   │                    AnotherConnection
     │   ├── NotTrusted       BadToken KeyExpired ZoneNotTrusted
     │   └── directly         TooMany TooSlow Unreachable BadAnswer EpochChanged NoDaemon NoSpark
     │                        NoJava NoPostgres LakeBusy LakeMoved JobFailed Truncated PastEnd
@@ -314,6 +315,14 @@ class NotAllowed(Refused, code="not_allowed", exit_code=7, http_status=403):
 
 class NotOurs(NotAllowed, code="not_ours"):
     """It belongs to another peer or another user of the machine."""
+
+
+class AnotherConnection(
+    NotAllowed,
+    code="another_connection",
+    hint="end the other node that uses this key, or serve the broker with --connections all",
+):
+    """The broker takes one connection of each member, and another one of this key is there."""
 
 
 class NotGranted(
