@@ -3,7 +3,7 @@
     # the file that $HOLDFAST_CONFIG names
     listen = "0.0.0.0:7411"
     disk_limit = "20 GiB"
-    hook_message = ["/usr/local/bin/on-message"]
+    hook_message = ["/usr/local/bin/on-message"]    # also hook_outbox, hook_link, hook_broker …
 
     [outbox]
     policy = "park"        # what waits behind an item that the broker refuses: or halt, quarantine
@@ -40,6 +40,8 @@ _UNITS: Final = {
     "gi": KIB * MIB,
     "ti": MIB * MIB,
 }
+HOOK_EVENTS: Final = ("message", "outbox", "link", "broker", "disk")
+"""The events for which the operator may set up a command."""
 _SIZE: Final = re.compile(r"(\d{1,15})\s*([kmgt]?i?)b?", re.IGNORECASE | re.ASCII)
 
 
@@ -76,6 +78,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     outbox: OutboxSettings = OutboxSettings()
     hook_message: list[str] = []
     """A command that the daemon runs for each message, with the message as JSON on its stdin."""
+    hook_outbox: list[str] = []
+    """A command that the daemon runs when the broker refuses an item of the outbox."""
+    hook_link: list[str] = []
+    """A command that the daemon runs when a link gets another state."""
+    hook_broker: list[str] = []
+    """A command that the daemon runs when a connection to a broker gets another state."""
+    hook_disk: list[str] = []
+    """A command that the daemon runs when the disk gets fuller or emptier than a limit."""
+    hook_environment: list[str] = []
+    """Names of environment variables that hooks get besides the usual ones."""
 
     def check(self) -> Settings:
         if not (self.socket or self.tcp or self.listen):
@@ -86,13 +98,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise BadInput("a certificate and its key go together", hint="give both, or neither")
         if self.tls_cert is not None and self.listen is None:
             raise BadInput("a certificate is for other machines", hint="give --listen HOST:PORT")
-        if self.hook_message and not self.hook_message[0]:
-            raise BadInput("the hook has no command", hint='write hook_message = ["COMMAND", …]')
+        for event in HOOK_EVENTS:
+            if self.hook(event) and not self.hook(event)[0]:
+                raise BadInput(
+                    f"the hook for {event} has no command",
+                    hint=f'write hook_{event} = ["COMMAND", …]',
+                )
         age = self.outbox.max_age_hours
         if age is not None and age < 1:
             raise BadInput(f"an outbox age of {age} hours would send nothing")
         _ = self.tcp_address, self.listen_address, self.disk_limit_bytes
         return self
+
+    def hook(self, event: str) -> list[str]:
+        """The command for an event; empty if there is none."""
+        command: list[str] = getattr(self, f"hook_{event}")
+        return command
 
     @property
     def tcp_address(self) -> ListenAddress | None:

@@ -323,7 +323,9 @@ INBOX_SCAN_ROWS: Final = 5000
 INBOX_SEARCH_CHARS_MAX: Final = 1000
 """The longest text that is searched for; a longer one is refused."""
 HOOK_MS_MAX: Final = 30 * SECOND_MS
-"""The daemon ends a message hook that runs longer."""
+"""The daemon ends a hook that runs longer, with all that the hook has started."""
+HOOK_GRACE_MS: Final = 2 * SECOND_MS
+"""How long a hook that is asked to end may take; then the daemon kills its process group."""
 HOOK_ROWS: Final = 64
 """Messages that the hook gets in a row before the daemon does something else."""
 

@@ -20,6 +20,7 @@ from time import monotonic
 from typing import Any
 
 from holdfast.node.core.loop_writer import LoopWriter
+from holdfast.node.daemon.hooks import EventHooks, HookRunner
 from holdfast.node.daemon.message_hook import MessageWatch
 from holdfast.node.daemon.upkeep import NodeUpkeep
 from holdfast.node.http.app import node_routes
@@ -28,7 +29,7 @@ from holdfast.node.library.node import Node, open_node
 from holdfast.node.links.status import LinkStatus
 from holdfast.node.links.worker import LinkManager
 from holdfast.node.log.watch import LogWatch, WakeSocket
-from holdfast.node.settings import Settings
+from holdfast.node.settings import HOOK_EVENTS, Settings
 from holdfast.node.sync.manager import SyncManager
 from holdfast.node.sync.session import BrokerAddress
 from holdfast.node.trust.trust import Trust
@@ -165,10 +166,15 @@ class Daemon(Service):
         api.log_watch.look()
 
     def _start_messages(self, api: NodeApi, ending: AsyncExitStack) -> None:
+        settings = self._settings
+        about = {"HOLDFAST_HOME": str(api.node.home), "HOLDFAST_PEER": api.node.peer}
+        hooks = api.hooks = HookRunner(about, settings.hook_environment)
         message_watch = api.message_watch = MessageWatch(
-            api.engine, api.log_watch, self._settings.hook_message, api.run
+            api.engine, api.log_watch, settings.hook_message, hooks, api.run
         )
         self._in_background(message_watch.watch(), ending)
+        event_hooks = api.event_hooks = EventHooks(hooks, api.log_watch, _event_hooks(settings))
+        self._in_background(event_hooks.watch(), ending)
 
     def _news(self, log_watch: LogWatch, kind: str, document: dict[str, Any]) -> None:
         """Passes an event on, in the thread that found it out."""
@@ -203,6 +209,11 @@ class Daemon(Service):
         self.api.phase = "stopping"
         self.api.log_watch.close()
         await server.stop()
+
+
+def _event_hooks(settings: Settings) -> dict[str, list[str]]:
+    """The hooks for events that are in no log."""
+    return {event: settings.hook(event) for event in HOOK_EVENTS if event != "message"}
 
 
 def _disk_news(found: Pressure) -> dict[str, Any]:

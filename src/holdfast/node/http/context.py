@@ -33,6 +33,7 @@ from holdfast.transport.http_server import LISTENER
 if TYPE_CHECKING:
     from holdfast.node.core.engine import NodeEngine
     from holdfast.node.core.loop_writer import LoopWriter
+    from holdfast.node.daemon.hooks import EventHooks, HookRunner
     from holdfast.node.daemon.message_hook import MessageWatch
     from holdfast.node.library.node import Node
     from holdfast.node.links.worker import LinkManager
@@ -62,6 +63,8 @@ class NodeApi:
     disk: DiskWatch | None = None
     link_manager: LinkManager | None = None
     message_watch: MessageWatch | None = None
+    hooks: HookRunner | None = None
+    event_hooks: EventHooks | None = None
     sync_manager: SyncManager | None = None
     phase: Phase = "starting"
     started_at: float = 0.0
