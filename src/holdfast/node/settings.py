@@ -128,6 +128,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return None if self.disk_limit is None else parse_size(self.disk_limit)
 
 
+class Reloaded(msgspec.Struct, frozen=True):
+    """What a reload has done."""
+
+    changed: list[str]
+    """The settings that have another value from now on; `tls_cert` also when only the file is
+    another one.
+    """
+    restart: list[str]
+    """The settings whose new value takes effect at the next start."""
+
+    @property
+    def sentence(self) -> str:
+        said = f"reloaded: {', '.join(self.changed)}" if self.changed else "no setting has changed"
+        return said + (f"; at the next start: {', '.join(self.restart)}" if self.restart else "")
+
+
 def load(environ: Mapping[str, str], flags: Mapping[str, Any]) -> Settings:
     """The settings from flags and file; a flag that is None was not given."""
     given = {name: value for name, value in flags.items() if value is not None}

@@ -22,6 +22,7 @@ from typing import Any
 from holdfast.node.core.loop_writer import LoopWriter
 from holdfast.node.daemon.hooks import EventHooks, HookRunner
 from holdfast.node.daemon.message_hook import MessageWatch
+from holdfast.node.daemon.reload import Reloader, event_hooks, from_nowhere
 from holdfast.node.daemon.upkeep import NodeUpkeep
 from holdfast.node.http.app import node_routes
 from holdfast.node.http.context import NodeApi
@@ -29,7 +30,7 @@ from holdfast.node.library.node import Node, open_node
 from holdfast.node.links.status import LinkStatus
 from holdfast.node.links.worker import LinkManager
 from holdfast.node.log.watch import LogWatch, WakeSocket
-from holdfast.node.settings import HOOK_EVENTS, Settings
+from holdfast.node.settings import Settings
 from holdfast.node.sync.manager import SyncManager
 from holdfast.node.sync.session import BrokerAddress
 from holdfast.node.trust.trust import Trust
@@ -37,6 +38,7 @@ from holdfast.node.upkeep.disk import DiskWatch
 from holdfast.rules import limits
 from holdfast.rules.broker_sync import SyncState
 from holdfast.rules.disk_pressure import Pressure
+from holdfast.rules.errors import HoldfastError
 from holdfast.rules.links import LinkState
 from holdfast.service.http.app import HttpApp
 from holdfast.service.http.request import ConcurrencyLimits, RequestCounts
@@ -63,9 +65,12 @@ class Daemon(Service):
         on_event: OnEvent = silent,
         on_overtime: Callable[[], None] | None = None,
         sync: str | None = None,
+        load: Callable[[], Settings] = from_nowhere,
     ) -> None:
+        """`load` reads the settings again, for a reload."""
         super().__init__(on_event, on_overtime)
         self._home, self._settings, self._sync = home, settings.check(), sync
+        self._load = load
         self._api: NodeApi | None = None
         self._talkative = False
         self._last_state: dict[tuple[str, str], str | None] = {}
@@ -88,6 +93,7 @@ class Daemon(Service):
         self._api = api = self._make_api(node, paths, ending)
         settings = self._settings
         listeners, api.certificate = bind_listeners(paths, settings, ending, socket=settings.socket)
+        api.reload = Reloader(api, self._load, paths.root, listeners).reload
         self._start_upkeep(api, ending)
         self._start_links(api, ending)
         await self._start_syncs(api, ending)
@@ -99,6 +105,17 @@ class Daemon(Service):
         self._start_waking(api, paths, ending)
         self._start_messages(api, ending)
         api.phase = "ready"
+
+    async def reload(self) -> None:
+        api = self._api
+        if api is None or api.phase != "ready":
+            return
+        try:
+            done = api.reload()
+        except HoldfastError as error:
+            log.error("the settings stay as they are: %s (%s)", error.message, error.hint)
+        else:
+            log.warning("%s", done.sentence)
 
     def _make_api(self, node: Node, paths: HomePaths, ending: AsyncExitStack) -> NodeApi:
         engine = node._engine
@@ -173,8 +190,8 @@ class Daemon(Service):
             api.engine, api.log_watch, settings.hook_message, hooks, api.run
         )
         self._in_background(message_watch.watch(), ending)
-        event_hooks = api.event_hooks = EventHooks(hooks, api.log_watch, _event_hooks(settings))
-        self._in_background(event_hooks.watch(), ending)
+        api.event_hooks = EventHooks(hooks, api.log_watch, event_hooks(settings))
+        self._in_background(api.event_hooks.watch(), ending)
 
     def _news(self, log_watch: LogWatch, kind: str, document: dict[str, Any]) -> None:
         """Passes an event on, in the thread that found it out."""
@@ -209,11 +226,6 @@ class Daemon(Service):
         self.api.phase = "stopping"
         self.api.log_watch.close()
         await server.stop()
-
-
-def _event_hooks(settings: Settings) -> dict[str, list[str]]:
-    """The hooks for events that are in no log."""
-    return {event: settings.hook(event) for event in HOOK_EVENTS if event != "message"}
 
 
 def _disk_news(found: Pressure) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from holdfast.node.http import (
     objects,
     outbox,
     ranges,
+    reload,
     send,
     status,
 )
@@ -26,7 +27,7 @@ from holdfast.service.http.route import Route
 _MODULES = (
     *(send, inbox, outbox, brokers),
     *(append, facts, changes, ranges, consumers, objects, digests),
-    *(status, events, links, hello, health, metrics, openapi, docs_page),
+    *(status, events, links, reload, hello, health, metrics, openapi, docs_page),
 )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import click
+import msgspec
 
-from holdfast.apps.cli import serving
+from holdfast.apps.cli import own_daemon, serving
 from holdfast.apps.cli.declare import command_of
 from holdfast.apps.cli.session import CommandSession
 from holdfast.storage.files.home import require_home
@@ -28,14 +30,33 @@ def up_(session: CommandSession, no_socket: bool, detach: bool, **flags: str | N
     """
     from holdfast.node.settings import load
 
-    settings = load(os.environ, {**flags, "socket": False if no_socket else None})
+    read = partial(load, os.environ, {**flags, "socket": False if no_socket else None})
+    settings = read()
     paths = require_home(session.check_home())
     if detach:
         words = ["up", f"--home={paths.root}", *(["--no-socket"] if no_socket else [])]
         return serving.detach(session, paths, words, flags, down="holdfast down")
     from holdfast.node.daemon.daemon import Daemon
 
-    return serving.serve(session, lambda report: Daemon(paths.root, settings, on_event=report))
+    return serving.serve(
+        session, lambda report: Daemon(paths.root, settings, on_event=report, load=read)
+    )
+
+
+@command_of("reload")
+def reload_(session: CommandSession) -> None:
+    """Let the daemon of the home read its settings again, without a restart.
+
+    Nothing changes if one of them is no good. SIGHUP does the same. Where it listens (socket, tcp,
+    listen) stays as it is until the next start.
+    """
+    from holdfast.node.settings import Reloaded
+
+    paths = require_home(session.check_home())
+    done = msgspec.json.decode(own_daemon.ask(paths.root, "POST", "/v1/reload"), type=Reloaded)
+    session.talk(done.sentence)
+    if session.as_json:
+        session.show(msgspec.to_builtins(done))
 
 
 @command_of("down")
