@@ -113,6 +113,7 @@ def running(
     *,
     sync: str = "normal",
     load: Callable[[], Settings] = from_nowhere,
+    moved: bool = False,
 ) -> Iterator[UpInThread]:
     """A daemon in a thread, until the block ends."""
     told: queue.Queue[UpInThread | BaseException] = queue.Queue()
@@ -143,6 +144,7 @@ def running(
             on_overtime=overtime.set,
             sync=sync,
             load=load,
+            moved=moved,
         )
         await daemon.run()
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -75,6 +75,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     pin by their hello."""
     disk_limit: str | int | None = None
     """How much the home may use; None: all of the disk."""
+    copied_home: Literal["refuse", "allow"] = "refuse"
+    """Whether a home is served that was last served on another machine or as other files; `allow`
+    is for places where homes are moved by machines, and gives the log a new epoch each time.
+    """
     outbox: OutboxSettings = OutboxSettings()
     hook_message: list[str] = []
     """A command that the daemon runs for each message, with the message as JSON on its stdin."""

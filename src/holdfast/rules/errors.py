@@ -10,6 +10,7 @@
     │   │                    UnknownDestination
     │   ├── Conflict         IdReused TaskTaken TaskEnded AlreadyExists AlreadyResolved LogForked
     │   │                    IdempotencyKeyReused EpochMismatch NotShared LeaseEnded
+    │   │                    HomeCopied
     │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin NotAMember InviteEnded
     │   │                    AnotherConnection
     │   ├── NotTrusted       BadToken KeyExpired ZoneNotTrusted
@@ -303,6 +304,15 @@ class LogForked(Conflict, code="log_forked"):
 
 class AlreadyExists(Conflict, code="already_exists"):
     """What the caller wants to create is there already."""
+
+
+class HomeCopied(
+    Conflict,
+    code="home_copied",
+    hint="if it was moved and the original is gone: holdfast up --moved. If the original goes on, "
+    "make a home of its own here: holdfast init, then import or join",
+):
+    """The home was last served on another machine or as other files: it may be a copy."""
 
 
 class AlreadyResolved(Conflict, code="already_resolved"):

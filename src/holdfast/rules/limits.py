@@ -322,6 +322,8 @@ INBOX_SCAN_ROWS: Final = 5000
 """Messages that one filtered read of the inbox looks at; then it answers how far it got."""
 INBOX_SEARCH_CHARS_MAX: Final = 1000
 """The longest text that is searched for; a longer one is refused."""
+TTL_MS_MAX: Final = 366 * DAY_MS
+"""The longest time after which a daemon may be told to end by itself; a longer one is refused."""
 HOOK_MS_MAX: Final = 30 * SECOND_MS
 """The daemon ends a hook that runs longer, with all that the hook has started."""
 HOOK_GRACE_MS: Final = 2 * SECOND_MS

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import holdfast
+from holdfast.node.settings import Settings
 from holdfast.rules.features import NEEDS
 from holdfast.storage.sqlite.migrations import LATEST
-from support.daemon import Settings, ask, make_home, running
+from support.daemon import ask, make_home, running
 
 
 def test_U4_anybody_may_ask_which_versions_a_node_speaks(tmp_path: Path) -> None:

@@ -75,6 +75,22 @@ def test_U4_a_running_daemon_takes_up_its_settings_by_command_and_by_signal(
     assert cli("reload", "--json", code=3).error["code"] == "no_daemon"
 
 
+def test_U4_a_throw_away_node_ends_by_itself_and_leaves_nothing(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    words = [sys.executable, "-m", "holdfast", "up", "--ephemeral", "--json", "--peer", "bob"]
+    ran = subprocess.run([*words, "--ttl", "100ms"], capture_output=True, timeout=PATIENCE_S)
+    ready = json.loads(ran.stdout.splitlines()[0])
+    assert (ran.returncode, ready["peer"]) == (0, "bob")
+    assert Path(ready["home"]).parent == tmp_path
+    assert list(tmp_path.glob("holdfast-*")) == []
+    named = f"--home={cli.home}"
+    assert cli("up", named, "--ephemeral", "--json", code=2).error["code"] == "bad_input"
+    assert cli("up", "--peer", "bob", "--json", code=2).error["code"] == "bad_input"
+    assert cli("up", "--ttl", "0s", "--json", code=2).error["code"] == "bad_input"
+
+
 def test_U4_up_tells_programs_one_event_in_a_line(cli: Cli) -> None:
     with cli.start("up", "--json", "--no-socket", "--tcp", "localhost:0") as running:
         assert running.stdout is not None
