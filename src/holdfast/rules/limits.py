@@ -266,14 +266,26 @@ SYNC_ANSWER_MS_MAX: Final = 30 * SECOND_MS
 """A broker that has not answered a push in this time is taken for lost: the node connects anew."""
 SYNC_CLOSE_MS_MAX: Final = 1 * SECOND_MS
 """How long a node that disconnects waits for answers that are on their way."""
+SYNC_WAITING_BYTES: Final = 32 * MIB
+"""Bytes of frames that a node has read and not stored yet; then it stops reading."""
+SYNC_TURNS_MAX: Final = 32
+"""Times in a row that a broker may say how a mesh stands; then the node connects anew."""
+SYNC_TURN_MS: Final = 5 * SECOND_MS
+"""How long it takes until one more of these is allowed."""
+SYNC_SNAPSHOT_MS: Final = 600 * SECOND_MS
+"""A node that a broker asks for a snapshot of a mesh again makes none before this is over."""
 SYNC_GAPS_MAX: Final = 64
 """Pages that a node drops while pages before them are missing; then it connects anew."""
+EPOCHS_MAX: Final = 65_536
+"""Epochs that a broker may name for one mesh; a node does not follow a mesh with more."""
+EPOCH_LEAP_MAX: Final = 10_000
+"""Epochs that a broker may have begun since a node last read from it; more is not believed."""
 SYNC_PING_MS: Final = 15 * SECOND_MS
 """How often a node pings its broker, and how long it waits for the answer."""
 SYNC_MESHES_MS: Final = 100
 """A node looks no more often than this which of its meshes are shared, however much is written."""
 SYNC_THREADS: Final = 4
-"""Threads of a node for calls to its brokers."""
+"""Threads of a node for calls to one of its brokers; also those for its own store, for all."""
 SYNC_SILENT_WARN_MS: Final = 1 * DAY_MS
 """The doctor warns about changes that have waited longer for their broker."""
 

@@ -450,6 +450,9 @@ class BrokerPositionReader(Protocol):
     ) -> list[tuple[int, int]]:
         """Seq and offset of the entries above a seq of an epoch and above `after_seq`, by seq."""
 
+    def broker_positions_epochs(self, mesh: str) -> list[int]:
+        """The epochs of a mesh in which positions are known, the lowest first."""
+
 
 class BrokerPositionWriter(BrokerPositionReader, Protocol):
     def broker_positions_add(self, mesh: str, epoch: int, rows: Sequence[tuple[int, int]]) -> None:

@@ -145,6 +145,15 @@ def test_D6_what_stood_above_a_seq_of_an_epoch_is_found_in_pages(store: Store) -
         assert tx.broker_positions_above(MESH, 3, 0, 0, 9) == []
 
 
+def test_D6_the_epochs_are_told_in_which_anything_stood(store: Store) -> None:
+    assert read(store, lambda tx: tx.broker_positions_epochs(MESH)) == []
+    store.write(lambda tx: tx.broker_positions_add(MESH, 7, [(1, 1), (2, 2)]))
+    store.write(lambda tx: tx.broker_positions_add(MESH, 5_000_000, [(1, 3)]))
+    store.write(lambda tx: tx.broker_positions_add(MESH, 1, [(1, 4), (2, 5), (9, 6)]))
+    store.write(lambda tx: tx.broker_positions_add("other", 2, [(9, 90)]))
+    assert read(store, lambda tx: tx.broker_positions_epochs(MESH)) == [1, 7, 5_000_000]
+
+
 def test_D6_a_place_that_is_known_stays_as_it_was(store: Store) -> None:
     store.write(lambda tx: tx.broker_positions_add(MESH, 1, [(3, 30)]))
     store.write(lambda tx: tx.broker_positions_add(MESH, 1, [(3, 31), (4, 40), (4, 41)]))
