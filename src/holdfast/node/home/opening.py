@@ -23,6 +23,7 @@ from holdfast.node.core.metrics import Metrics
 from holdfast.node.upkeep.sweep import collect_blobs
 from holdfast.rules import limits
 from holdfast.rules.errors import AlreadyExists, BadPeerId, HoldfastError, NoHome, StoreCorrupt
+from holdfast.rules.lamport import after_loss
 from holdfast.rules.names import check_peer
 from holdfast.service.clock import Clock, SystemClock
 from holdfast.storage.files import backup_lock
@@ -219,7 +220,7 @@ def _open_store(
     store = SqliteStore(paths.database, sync=mode, vfs=vfs, holders=lambda: _names(paths, presence))
     try:
         homes.check_modes(paths)
-        name, mark = store.write(lambda tx: _identify(tx, paths, peer, unclean))
+        name, mark = store.write(lambda tx: _identify(tx, paths, peer, unclean, source.now_ms()))
         if mode == "normal":
             _write_mark(paths, LogMark(mark.epoch, mark.offset, volatile=True))
         ctx = NodeContext(name, mark.epoch, source, FileBlobs(paths.blobs))
@@ -240,7 +241,7 @@ def _make_database(paths: HomePaths) -> None:
 
 
 def _identify(
-    tx: Transaction, paths: HomePaths, peer: str | None, unclean: bool
+    tx: Transaction, paths: HomePaths, peer: str | None, unclean: bool, now_ms: int
 ) -> tuple[str, LogMark]:
     """The home's peer, fixed when it was created, and how far its log is."""
     name = tx.peer_name()
@@ -270,7 +271,8 @@ def _identify(
         tx.set_epoch(known.epoch + 1)
         for mesh in tx.mesh_list():
             # Other nodes have stamps of the lost time: this node must not give them again.
-            tx.tick_merged(mesh.slug, mesh.lamport + limits.RESTORE_LAMPORT_SKIP)
+            skip = limits.RESTORE_LAMPORT_SKIP if back else limits.CRASH_LAMPORT_SKIP
+            tx.clock_raise(mesh.slug, after_loss(mesh.lamport, skip, now_ms))
         found = LogMark(known.epoch + 1, found.offset)
         # Not only at closing: after a second bad end the log must not count on in this epoch again.
         _write_mark(paths, found)
