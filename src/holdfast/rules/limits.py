@@ -57,6 +57,14 @@ LAMPORT_MAX: Final = 2**63 - 1
 """The end of the Lamport clock; also the largest offset, epoch and time that is accepted."""
 LAMPORT_LEAP_MAX: Final = 2**48
 """A stamp that is further ahead of this node's clock is refused: no peer may wear the clock out."""
+LAMPORT_PER_MS_MAX: Final = 64
+"""Stamps per millisecond since 1970 that a mesh may have given at most; a higher stamp is refused.
+A node whose clock is 0 can take the highest of them by one leap until the year 2109.
+"""
+LAMPORT_STEP_MAX: Final = 2**14
+"""How far ahead of this node's clock a stamp may always be, also where the clock is too high."""
+KNOWN_PAST_MS: Final = 1_793_491_200_000
+"""The start of November 2026, which has passed: a wall clock that shows less is wrong."""
 
 # Files and blobs
 PATH_CHARS_MAX: Final = 1024
@@ -485,7 +493,11 @@ BACKUP_STEP_PAGES: Final = 1024
 BACKUP_AGE_WARN_MS: Final = 7 * DAY_MS
 """The doctor warns if the last backup is older."""
 RESTORE_LAMPORT_SKIP: Final = 2**32
-"""How far a clock that may have gone back skips ahead, past every stamp of the lost time."""
+"""How far the clock of a log that has gone back skips ahead, past every stamp of the lost time."""
+CRASH_LAMPORT_SKIP: Final = 2**24
+"""How far it skips ahead where only what was not yet synced can be lost: more than fits into any
+WAL, and a million times this stays below what a mesh may give (LAMPORT_PER_MS_MAX).
+"""
 REPAIR_PROBES_MAX: Final = 20_000
 """Reads that a repair spends on the damaged parts of one table; the rest counts as lost."""
 

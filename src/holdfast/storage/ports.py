@@ -76,11 +76,18 @@ class MeshWriter(MeshReader, Protocol):
         mesh.
         """
 
-    def tick_merged(self, mesh: str, incoming: int) -> int:
+    def tick_merged(self, mesh: str, incoming: int, now_ms: int) -> int:
         """One merged event: the clock moves past the incoming stamp and to this new value."""
 
-    def tick_merged_run(self, mesh: str, lamports: Sequence[int]) -> int:
-        """Many merged events in a row, in order; BadStamp, and no tick, if one is absurd."""
+    def tick_merged_run(self, mesh: str, lamports: Sequence[int], now_ms: int) -> int:
+        """Many merged events in a row, in order; BadStamp, and no tick, if one is absurd by the
+        wall clock's time `now_ms`.
+        """
+
+    def clock_raise(self, mesh: str, lamport: int) -> None:
+        """Moves the clock to this value unless it is past it: for stamps of our own that were lost,
+        so nothing is judged. UnknownMesh if there is no such mesh.
+        """
 
     def forget_below(self, mesh: str, lamport: int) -> None:
         """Remembers that tombstones up to this lamport may be gone."""

@@ -23,6 +23,7 @@ from holdfast.node.core.metrics import Metrics
 from holdfast.node.upkeep.sweep import collect_blobs
 from holdfast.rules import limits
 from holdfast.rules.errors import AlreadyExists, BadPeerId, HoldfastError, NoHome, StoreCorrupt
+from holdfast.rules.lamport import after_loss
 from holdfast.rules.names import check_peer
 from holdfast.service.clock import Clock, SystemClock
 from holdfast.storage.files import backup_lock
@@ -224,7 +225,8 @@ def _open_store(
     store = SqliteStore(paths.database, sync=mode, vfs=vfs, holders=lambda: _names(paths, presence))
     try:
         homes.check_modes(paths)
-        name, mark = store.write(lambda tx: _identify(tx, paths, peer, unclean, new_epoch))
+        now_ms = source.now_ms()
+        name, mark = store.write(lambda tx: _identify(tx, paths, peer, unclean, new_epoch, now_ms))
         if mode == "normal":
             _write_mark(paths, LogMark(mark.epoch, mark.offset, volatile=True))
         ctx = NodeContext(name, mark.epoch, source, FileBlobs(paths.blobs))
@@ -245,7 +247,12 @@ def _make_database(paths: HomePaths) -> None:
 
 
 def _identify(
-    tx: Transaction, paths: HomePaths, peer: str | None, unclean: bool, new_epoch: bool
+    tx: Transaction,
+    paths: HomePaths,
+    peer: str | None,
+    unclean: bool,
+    new_epoch: bool,
+    now_ms: int,
 ) -> tuple[str, LogMark]:
     """The home's peer, fixed when it was created, and how far its log is."""
     name = tx.peer_name()
@@ -276,17 +283,17 @@ def _identify(
             (known.epoch, known.offset),
             (found.epoch, found.offset),
         )
-        found = _count_on(tx, paths, known.epoch + 1, found.offset)
+        skip = limits.RESTORE_LAMPORT_SKIP if back else limits.CRASH_LAMPORT_SKIP
+        found = _count_on(tx, paths, LogMark(known.epoch + 1, found.offset), skip, now_ms)
     return name, found
 
 
-def _count_on(tx: Transaction, paths: HomePaths, epoch: int, offset: int) -> LogMark:
-    """The log counts on in another epoch."""
-    tx.set_epoch(epoch)
+def _count_on(tx: Transaction, paths: HomePaths, mark: LogMark, skip: int, now_ms: int) -> LogMark:
+    """The log counts on in the epoch of `mark`."""
+    tx.set_epoch(mark.epoch)
     for mesh in tx.mesh_list():
         # Other nodes have stamps that this database does not: this node must not give them again.
-        tx.tick_merged(mesh.slug, mesh.lamport + limits.RESTORE_LAMPORT_SKIP)
-    mark = LogMark(epoch, offset)
+        tx.clock_raise(mesh.slug, after_loss(mesh.lamport, skip, now_ms))
     # Not only at closing: after a second bad end the log must not count on in this epoch again.
     _write_mark(paths, mark)
     return mark
