@@ -31,6 +31,8 @@ TAGS_MAX: Final = 64
 """Tags on one memory; more are refused."""
 TAG_BYTES_MAX: Final = 128
 """The longest tag; a longer one is refused."""
+OP_CHARS_MAX: Final = 64
+"""The longest name of an op; a longer one is refused."""
 META_BYTES_MAX: Final = 64 * KIB
 """The largest `meta` that a caller attaches to a change, as JSON; a larger one is refused."""
 META_DEPTH_MAX: Final = 64

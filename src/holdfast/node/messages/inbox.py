@@ -15,12 +15,12 @@ import msgspec
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.messages.send import Sent, prepare
 from holdfast.rules.bodies import MessageSend, decode_trusted_body
+from holdfast.rules.canonical import stored_meta
 from holdfast.rules.envelope import Envelope, decode_trusted
 from holdfast.rules.errors import (
     BadValue,
     UnknownMessage,
 )
-from holdfast.rules.fingerprint import parse_meta
 from holdfast.rules.ids import id_text, parse_id
 from holdfast.rules.inbox_match import EVERY_MESSAGE, InboxMatch
 from holdfast.rules.limits import INBOX_PAGE_ROWS, INBOX_SCAN_ROWS
@@ -198,7 +198,7 @@ class Inbox:
             id=id_text(row.id),
             content=body.content,
             content_type=body.content_type,
-            meta=parse_meta(envelope.meta),
+            meta=stored_meta(envelope.meta),
             reply_to=envelope.reply_to,
             created_at=envelope.created_at,
             broker_id=None if row.broker_id is None else row.broker_id.hex(),
