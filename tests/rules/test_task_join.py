@@ -13,8 +13,16 @@ from hypothesis import strategies as st
 from holdfast.rules.limits import TASK_PAGE_ROWS
 from holdfast.rules.order import Version, order_key
 from holdfast.rules.rows import TaskEventRow
-from holdfast.rules.task_join import Joined, join
-from holdfast.rules.tasks import Judged, Standing, Task, TaskEvent, Turn, fold, fold_with_standings
+from holdfast.rules.task_join import JoinedTurn, join
+from holdfast.rules.tasks import (
+    Judged,
+    Task,
+    TaskEvent,
+    TaskStanding,
+    Turn,
+    fold,
+    fold_with_standings,
+)
 from support.envelopes import make_id
 
 
@@ -32,7 +40,7 @@ class History:
         self.last: Version | None = None
         self.read = 0
 
-    def add(self, new: Turn) -> Joined | None:
+    def add(self, new: Turn) -> JoinedTurn | None:
         joined = join(self.task, self.last, new, self)
         if joined is not None:
             for verdict in joined.verdicts:
@@ -41,7 +49,7 @@ class History:
             self.last = self.rows[-1].version
         return joined
 
-    def _put(self, judged: Judged, standing: Standing | None, opened: int | None) -> None:
+    def _put(self, judged: Judged, standing: TaskStanding | None, opened: int | None) -> None:
         row = TaskEventRow(
             mesh="team",
             task="t",

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.rules.filters import Filter
 from holdfast.rules.order import Version
-from holdfast.rules.tasks import Standing, TaskStatus, Turn
+from holdfast.rules.tasks import TaskStanding, TaskStatus, Turn
 
 
 class VersionedRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +130,7 @@ class TaskEventRow(msgspec.Struct, frozen=True, kw_only=True):
     """The version that it lost against."""
     title: str = ""
     description: str = ""
-    standing: Standing | None = None
+    standing: TaskStanding | None = None
     """How the task stands after this turn, so that a turn which arrives late is joined from there.
     None: it was stored before nodes kept this.
     """

@@ -28,9 +28,9 @@ from holdfast.rules.order import Version, is_newer, order_key
 from holdfast.rules.rows import TaskEventRow
 from holdfast.rules.tasks import (
     Judged,
-    Standing,
     Task,
     TaskEvent,
+    TaskStanding,
     TaskStatus,
     Turn,
     fold_with_standings,
@@ -63,7 +63,7 @@ class Verdict(msgspec.Struct, frozen=True):
     """What a turn comes to now, and its row as it is stored; None for the new turn."""
 
     judged: Judged
-    standing: Standing | None
+    standing: TaskStanding | None
     opened: int | None
     before: TaskEventRow | None
 
@@ -78,7 +78,7 @@ class Verdict(msgspec.Struct, frozen=True):
         )
 
 
-class Joined(msgspec.Struct, frozen=True):
+class JoinedTurn(msgspec.Struct, frozen=True):
     """A task with one more turn."""
 
     task: Task
@@ -88,17 +88,17 @@ class Joined(msgspec.Struct, frozen=True):
     """That of the new turn."""
 
 
-_NOTHING_YET: Final = Standing()
+_NOTHING_YET: Final = TaskStanding()
 
 
-def join(task: Task, last: Version | None, turn: Turn, history: TurnHistory) -> Joined | None:
+def join(task: Task, last: Version | None, turn: Turn, history: TurnHistory) -> JoinedTurn | None:
     """The task with `turn`; None if it is in the history already.
 
     `task` is what the history makes, and `last` its newest turn; None if there is none.
     """
     newest = last is None or is_newer(turn.version, last)
     if newest:
-        before = Standing.of(task)
+        before = TaskStanding.of(task)
     else:
         found = history.before(turn.version, or_at=True)
         if found is not None and found.version == turn.version:
@@ -110,14 +110,14 @@ def join(task: Task, last: Version | None, turn: Turn, history: TurnHistory) -> 
         return _join_create(task, turn, before, None if last is None else history.first_create())
     if newest and turn.kind != "release":
         after, mine = step(task, turn)
-        return Joined(after, [Verdict(mine, Standing.of(after), None, None)], mine)
+        return JoinedTurn(after, [Verdict(mine, TaskStanding.of(after), None, None)], mine)
     walk = _Walk(task, before, turn, history)
     if not newest and not walk.is_over(before):
         walk.run()
     return walk.result()
 
 
-def _join_whole(turn: Turn, history: TurnHistory) -> Joined:
+def _join_whole(turn: Turn, history: TurnHistory) -> JoinedTurn:
     """By the fold of all turns: for a history from before turns had standings, once."""
     rows = history.all()
     task, judged, standings = fold_with_standings([*(row.turn for row in rows), turn])
@@ -128,26 +128,28 @@ def _join_whole(turn: Turn, history: TurnHistory) -> Joined:
         reached = standing.generation
         verdicts.append(Verdict(one, standing, opened, known.get(one.turn.version)))
     mine = next(one for one in judged if one.turn.version == turn.version)
-    return Joined(task, [verdict for verdict in verdicts if verdict.changed], mine)
+    return JoinedTurn(task, [verdict for verdict in verdicts if verdict.changed], mine)
 
 
-def _join_create(task: Task, turn: Turn, before: Standing, first: TaskEventRow | None) -> Joined:
+def _join_create(
+    task: Task, turn: Turn, before: TaskStanding, first: TaskEventRow | None
+) -> JoinedTurn:
     """A creation says what the task is called and changes nothing else."""
     if first is not None and is_newer(turn.version, first.version):
         mine = Judged(turn, TaskEvent.IGNORED)
-        return Joined(task, [Verdict(mine, before, None, None)], mine)
+        return JoinedTurn(task, [Verdict(mine, before, None, None)], mine)
     made, mine = step(Task(), turn)
     verdicts = [Verdict(mine, before, None, None)]
     if first is not None:
         second = Judged(first.turn, TaskEvent.IGNORED)
         verdicts.append(Verdict(second, first.standing, first.opened, first))
-    return Joined(_with_standing(made, Standing.of(task)), verdicts, mine)
+    return JoinedTurn(_with_standing(made, TaskStanding.of(task)), verdicts, mine)
 
 
 class _Walk:
     """The fold from the new turn on, until the task stands as it stood before."""
 
-    def __init__(self, old: Task, before: Standing, turn: Turn, history: TurnHistory) -> None:
+    def __init__(self, old: Task, before: TaskStanding, turn: Turn, history: TurnHistory) -> None:
         self._old, self._turn, self._history = old, turn, history
         self._start = turn.version
         self._task = _with_standing(Task(), before)
@@ -161,12 +163,12 @@ class _Walk:
         own = self._verdicts[self._turn.version].standing
         return own is not None and names_later(self._turn, own.generation)
 
-    def is_over(self, before: Standing) -> bool:
+    def is_over(self, before: TaskStanding) -> bool:
         """Whether the new turn changes nothing but itself."""
         if self._waits:
             self._as_before = self._turn.generation > self._old.generation
         else:
-            self._as_before = Standing.of(self._task) == before
+            self._as_before = TaskStanding.of(self._task) == before
         return self._as_before
 
     def run(self) -> None:
@@ -187,7 +189,7 @@ class _Walk:
             at = rows[-1].version
         self._wait_again()
 
-    def result(self) -> Joined:
+    def result(self) -> JoinedTurn:
         verdicts = list(self._verdicts.values())
         if self._as_before:
             verdicts = [self._not_reached(verdict) for verdict in verdicts]
@@ -195,12 +197,12 @@ class _Walk:
         changed.sort(key=lambda verdict: order_key(verdict.judged.turn.version))
         mine = self._verdicts[self._turn.version].judged
         end = self._old if self._as_before else self._task
-        return Joined(_with_standing(self._old, Standing.of(end)), changed, mine)
+        return JoinedTurn(_with_standing(self._old, TaskStanding.of(end)), changed, mine)
 
     def _pass(self, row: TaskEventRow) -> bool:
         """Folds a stored turn once more. Returns True if the task then stands as it stood."""
         self._fold(row.turn, row)
-        self._as_before = row.standing == Standing.of(self._task)
+        self._as_before = row.standing == TaskStanding.of(self._task)
         return self._as_before
 
     def _fold(self, turn: Turn, row: TaskEventRow | None) -> None:
@@ -217,7 +219,7 @@ class _Walk:
             for waited in self._waiting(opened, turn.version):
                 self._task, again = step(self._task, waited.judged.turn)
                 self._verdicts[again.turn.version] = msgspec.structs.replace(waited, judged=again)
-        standing = Standing.of(self._task)
+        standing = TaskStanding.of(self._task)
         new = standing.generation if standing.generation > reached else None
         self._verdicts[turn.version] = Verdict(judged, standing, new, row)
 
@@ -252,7 +254,7 @@ class _Walk:
         return msgspec.structs.replace(verdict, judged=_stored(row).judged)
 
 
-def _standing(row: TaskEventRow | None) -> Standing:
+def _standing(row: TaskEventRow | None) -> TaskStanding:
     if row is None:
         return _NOTHING_YET
     assert row.standing is not None, "a history without standings is folded as a whole"
@@ -264,7 +266,7 @@ def _stored(row: TaskEventRow) -> Verdict:
     return Verdict(judged, row.standing, row.opened, row)
 
 
-def _with_standing(task: Task, standing: Standing) -> Task:
+def _with_standing(task: Task, standing: TaskStanding) -> Task:
     return msgspec.structs.replace(
         task,
         status=standing.status,

@@ -83,7 +83,7 @@ class Task(msgspec.Struct, frozen=True):
     ended_at: int | None = None
 
 
-class Standing(msgspec.Struct, frozen=True, array_like=True):
+class TaskStanding(msgspec.Struct, frozen=True, array_like=True):
     """How a task stands after one of its turns: all that the turns behind it depend on."""
 
     status: TaskStatus = TaskStatus.OPEN
@@ -94,7 +94,7 @@ class Standing(msgspec.Struct, frozen=True, array_like=True):
     ended_at: int | None = None
 
     @classmethod
-    def of(cls, task: Task) -> Standing:
+    def of(cls, task: Task) -> TaskStanding:
         return cls(
             task.status, task.generation, task.holder, task.claimed_at, task.ended, task.ended_at
         )
@@ -138,9 +138,9 @@ def fold(turns: Iterable[Turn]) -> tuple[Task, list[Judged]]:
     return task, history
 
 
-def fold_with_standings(turns: Iterable[Turn]) -> tuple[Task, list[Judged], list[Standing]]:
+def fold_with_standings(turns: Iterable[Turn]) -> tuple[Task, list[Judged], list[TaskStanding]]:
     """As `fold`, and how the task stood after each turn of the history."""
-    standings: list[Standing] = []
+    standings: list[TaskStanding] = []
     task, history = Task(), list[Judged]()
     early: dict[int, list[int]] = {}
     """Places in the history of turns that named a generation before it began."""
@@ -152,7 +152,7 @@ def fold_with_standings(turns: Iterable[Turn]) -> tuple[Task, list[Judged], list
         while task.status is TaskStatus.OPEN and task.generation in early:
             for place in early.pop(task.generation):
                 task, history[place] = step(task, history[place].turn)
-        standings.append(Standing.of(task))
+        standings.append(TaskStanding.of(task))
     return task, history, standings
 
 

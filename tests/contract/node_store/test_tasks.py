@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from holdfast.rules.order import Version
-from holdfast.rules.tasks import Standing, TaskStatus
+from holdfast.rules.tasks import TaskStanding, TaskStatus
 from holdfast.storage.ports import Store, Transaction
 from support.envelopes import MESH, make_id
 from support.stores import PEERS_IN_ORDER, event_row, read, task_row, version, with_mesh
@@ -114,7 +114,7 @@ def test_S10_turns_are_found_by_place_and_by_generation(store: Store) -> None:
     """As a late turn looks for them. Peers sort by their bytes."""
     with_mesh(store, MESH, "other")
     places = [version(2, peer) for peer in PEERS_IN_ORDER]
-    standing = Standing(TaskStatus.CLAIMED, 1, version(2), 7, None, None)
+    standing = TaskStanding(TaskStatus.CLAIMED, 1, version(2), 7, None, None)
     rows = [
         event_row("t", version(1), kind="create", event="created", standing=standing),
         *(event_row("t", at, generation=1, standing=standing) for at in places),

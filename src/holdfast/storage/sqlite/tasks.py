@@ -9,14 +9,14 @@ import msgspec
 
 from holdfast.rules.order import Version
 from holdfast.rules.rows import TaskEventRow, TaskRow
-from holdfast.rules.tasks import Standing, TaskStatus
+from holdfast.rules.tasks import TaskStanding, TaskStatus
 from holdfast.storage.sqlite.columns import FLAG, OWN_VERSION, VERSION, Codec, RowColumns
 
 _STATUS = Codec(None, TaskStatus)
 _TASK = RowColumns(
     "task", TaskRow, known=FLAG, status=_STATUS, holder=VERSION, ended=VERSION, last=OWN_VERSION
 )
-_READ_STANDING: Final = msgspec.msgpack.Decoder(Standing).decode
+_READ_STANDING: Final = msgspec.msgpack.Decoder(TaskStanding).decode
 _STANDING = Codec(
     lambda standing: None if standing is None else msgspec.msgpack.encode(standing),
     lambda stored: None if stored is None else _READ_STANDING(stored),
