@@ -111,6 +111,8 @@ GROUP_MS_MAX: Final = 50
 """No write joins a group after this time, so that a transaction stays well below 100 ms."""
 CHUNK_ROWS: Final = 200
 """Rows per transaction, or per page, of long work: imports, sweeps, re-embedding, scans."""
+TASK_PAGE_ROWS: Final = 64
+"""Turns of a task that a late turn reads at once while it looks how far it reaches."""
 INTAKE_BATCH_BYTES: Final = 1 * MIB
 """Arriving envelopes are written together up to about this size."""
 QUEUE_OPS_MAX: Final = 65_536

@@ -261,6 +261,32 @@ class TaskReader(Protocol):
     def task_events(self, mesh: str, task: str) -> list[TaskEventRow]:
         """In stamp order."""
 
+    def task_event_before(
+        self, mesh: str, task: str, version: Version, *, or_at: bool = False
+    ) -> TaskEventRow | None:
+        """The last turn before this version; `or_at` also finds the version itself."""
+
+    def task_events_after(
+        self, mesh: str, task: str, version: Version, limit: int
+    ) -> list[TaskEventRow]:
+        """In stamp order."""
+
+    def task_events_naming(
+        self, mesh: str, task: str, first: int, last: int, before: Version
+    ) -> list[TaskEventRow]:
+        """Claims and releases before this version that name one of these generations, in stamp
+        order.
+        """
+
+    def task_event_opening(self, mesh: str, task: str, generation: int) -> TaskEventRow | None:
+        """The first turn after which the task had reached this generation, or a later one."""
+
+    def task_event_create(self, mesh: str, task: str) -> TaskEventRow | None:
+        """The first creation of the task."""
+
+    def task_lacks_standings(self, mesh: str, task: str) -> bool:
+        """Whether one of its turns was stored before turns had standings."""
+
 
 class TaskWriter(TaskReader, Protocol):
     def task_put(self, row: TaskRow) -> None: ...
