@@ -177,6 +177,13 @@ REQUEST_MS_MAX: Final = 30 * SECOND_MS
 """How long the body of a request, or the next piece of an answer, may take; then the call ends."""
 HEAD_BYTES_MAX: Final = 64 * KIB
 """The longest first line and headers of a request; longer ones are refused with 431."""
+HEAD_LINES_MAX: Final = 256
+"""The most lines in the head of a request; a head with more is refused with 431."""
+READ_AHEAD_BYTES_MAX: Final = 1 * MIB
+"""What a server keeps of requests that were sent before the last one had its answer. It stops
+reading after the first of them, and cuts a connection on which more comes nevertheless."""
+STRANGER_BYTES_MAX: Final = 2 * MIB
+"""The most memory that a connection costs whose other side has proved nothing."""
 HEAD_MS_MAX: Final = 10 * SECOND_MS
 """How long the head of a request, or a TLS handshake, may take; then the connection is closed."""
 KEEP_ALIVE_MS: Final = 75 * SECOND_MS
@@ -406,6 +413,10 @@ SOCKET_PING_MS: Final = 20 * SECOND_MS
 """How often a broker pings a connection."""
 SOCKET_SILENT_MS: Final = 60 * SECOND_MS
 """A broker cuts off a connection that was silent, or did not read, for this long."""
+FRAGMENTS_MAX: Final = 1024
+"""Frames that one WebSocket message may be sent in; a broker cuts off a connection with more."""
+PINGS_MAX: Final = 1024
+"""Pings that a broker answers within SOCKET_PING_MS; then it cuts the connection off."""
 GOT_SAVED_MS: Final = 30 * SECOND_MS
 """How often a broker saves up to where a member has confirmed its feed."""
 FEED_LOOK_MS: Final = 30 * SECOND_MS
