@@ -58,6 +58,10 @@ LAMPORT_MAX: Final = 2**63 - 1
 LAMPORT_LEAP_MAX: Final = 2**48
 """A stamp that is further ahead of this node's clock is refused: no peer may wear the clock out."""
 
+# Ids
+IDEMPOTENCY_KEY_BYTES_MAX: Final = 255
+"""The longest idempotency key that is no UUID, as UTF-8; a longer one is refused."""
+
 # Files and blobs
 PATH_CHARS_MAX: Final = 1024
 """The longest path of a shared file; a longer one is refused."""
