@@ -538,6 +538,35 @@ class Transaction(
     """A reader that changes the state: all of it or nothing."""
 
 
+class Reading(AbstractContextManager[Reader], Protocol):
+    """One consistent state, from `begin` to `end`; as a context manager it does both."""
+
+    def begin(self) -> Reader: ...
+    def end(self) -> None:
+        """May be called twice, and before `begin`."""
+
+    def error(self, error: BaseException) -> BaseException:
+        """The typed error for one of the database's own."""
+
+
+def read_once(reading: Reading, read: Callable[[Reader], T]) -> T:
+    """Runs one read. An exception that a signal handler raises meanwhile leaves nothing open:
+    `end` runs again if it came within the first one.
+    """
+    try:
+        try:
+            return read(reading.begin())
+        finally:
+            reading.end()
+    except BaseException as error:
+        known = reading.error(error)
+        if known is error:
+            raise
+        raise known from error
+    finally:
+        reading.end()
+
+
 Work = Callable[[Transaction], T]
 
 
@@ -549,7 +578,7 @@ class Store(Protocol):
         commit.
         """
 
-    def read(self) -> AbstractContextManager[Reader]:
+    def read(self) -> Reading:
         """One consistent state, for as long as the context is held. Never waits for the writer."""
 
     def on_commit(self, listener: Callable[[], None]) -> None:
