@@ -37,6 +37,10 @@ NOT_TRUSTED: Final = 4001
 """The hello does not prove the key that it names."""
 
 
+TOO_MANY: Final = 4029
+"""The other side was refused too often: it belongs to none of the meshes that it names."""
+
+
 CLOSE_CODES: Final[dict[type[HoldfastError], int]] = {
     FeatureUnavailable: 4010,
     FeatureParamInvalid: 4011,
