@@ -273,7 +273,7 @@ def test_D16_the_counters_of_the_contract_are_in_the_metrics(tmp_path: Path) -> 
             'holdfast_broker_duplicate_total{mesh="team"} 1.0',
             'holdfast_broker_reused_total{mesh="team"} 1.0',
             'holdfast_broker_refused_total{code="unknown_destination",mesh="team"} 1.0',
-            'holdfast_broker_refused_total{code="unknown_mesh",mesh=""} 1.0',
+            'holdfast_broker_refused_total{code="not_a_member",mesh=""} 1.0',
             "holdfast_broker_dedupe_fingerprint_mismatch_total"
             f'{{client="{client}",mesh="team"}} 1.0',
             "holdfast_broker_dedupe_orphan_check_total 1.0",

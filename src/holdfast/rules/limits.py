@@ -391,6 +391,20 @@ BROKER_CONNECTIONS_MAX: Final = 16_384
 """Open connections of a broker; it closes others at once."""
 BROKER_CALLS_MAX: Final = 4096
 """HTTP calls that a broker works on at once; another is refused."""
+STRANGER_REFUSALS_PER_S: Final = 5
+"""How often each second a broker refuses a key that is no member; then it closes the connection, or
+answers 429."""
+STRANGER_REFUSALS_BURST: Final = 64
+"""How often it does so in a burst."""
+STRANGERS_REFUSALS_PER_S: Final = 50
+"""How often each second it refuses all such keys together."""
+STRANGERS_REFUSALS_BURST: Final = 512
+"""How often it does so in a burst."""
+STRANGER_WAIT_MS: Final = 1 * SECOND_MS
+"""How long a broker waits, without reading, before it closes such a connection: the next one costs
+it a handshake."""
+MEMBERS_KNOWN_MAX: Final = 65_536
+"""Pairs of a mesh and a member that a broker remembers; others are looked up before their push."""
 PUSH_ITEMS_MAX: Final = 10_000
 """Envelopes in one push frame; a broker closes the connection on more."""
 FRAME_BYTES_MAX: Final = 8 * MIB
