@@ -41,7 +41,6 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_days: int = limits.BROKER_KEEP_DAYS
     rate_per_s: int = limits.ACCEPT_RATE_PER_S
     sweep_every_ms: int = limits.SWEEP_EVERY_MS
-    orphans_every_ms: int = limits.ORPHANS_EVERY_MS
     sync: str = "full"
     """The sync mode of SQLite; only tests use another one."""
 
