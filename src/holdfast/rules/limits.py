@@ -465,8 +465,9 @@ CLOCK_STEADY_MS: Final = 24 * HOUR_MS
 """It believes the clock again after the clock has kept pace for this long."""
 CLOCK_ABSENCE_MS: Final = 24 * HOUR_MS
 """A starting broker does not believe a clock that is further ahead of its last belief."""
-ORPHANS_EVERY_MS: Final = 24 * HOUR_MS
-"""How often a broker checks for orphans and for objects that nothing names."""
+NIGHT_HOUR: Final = 3
+"""The hour of local time at which a broker checks for orphans, and for objects that nothing names,
+every night; it also checks for orphans when it starts."""
 SWEEP_ROWS: Final = 2000
 """Rows that a broker's sweep removes in one transaction."""
 ORPHANS_SHOWN_MAX: Final = 1000
