@@ -103,6 +103,9 @@ CHUNK_ROWS: Final = 200
 """Rows per transaction, or per page, of long work: imports, sweeps, re-embedding, scans."""
 INTAKE_BATCH_BYTES: Final = 1 * MIB
 """Arriving envelopes are written together up to about this size."""
+FORK_WAIT_MS_MAX: Final = 1000
+"""How long a fork waits until no thread is in the middle of a database call; then the child may
+use no database."""
 QUEUE_OPS_MAX: Final = 65_536
 """Writes that may wait for the writer; a caller beyond it is refused (StoreBusy)."""
 
