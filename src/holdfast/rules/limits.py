@@ -123,6 +123,9 @@ TASK_PAGE_ROWS: Final = 64
 """Turns of a task that a late turn reads at once while it looks how far it reaches."""
 INTAKE_BATCH_BYTES: Final = 1 * MIB
 """Arriving envelopes are written together up to about this size."""
+FORK_WAIT_MS_MAX: Final = 1000
+"""How long a fork waits until no thread is in the middle of a database call; then the child may
+use no database."""
 QUEUE_OPS_MAX: Final = 65_536
 """Writes that may wait for the writer; a caller beyond it is refused (StoreBusy)."""
 

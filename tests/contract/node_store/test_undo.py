@@ -10,10 +10,10 @@ import pytest
 from holdfast.rules.limits import KNOWN_PAST_MS
 from holdfast.rules.rows import JobRow, PeerRow
 from holdfast.rules.tasks import TaskStatus
-from holdfast.storage.group_commit import Ticket
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.ports import Transaction
 from holdfast.storage.sqlite.store import SqliteStore
+from holdfast.storage.tickets import Ticket
 from support.dump import dump
 from support.envelopes import MESH, MODEL, make_id
 from support.stores import (
