@@ -97,6 +97,7 @@ class ThreadedBrokerStore:
     # --- verbs that read -----------------------------------------------------------------------
 
     ping = _reads(SqliteBrokerStore.ping)
+    server_ms = _reads(SqliteBrokerStore.server_ms)
     mesh_get = _reads(SqliteBrokerStore.mesh_get)
     mesh_list = _reads(SqliteBrokerStore.mesh_list)
     epochs = _reads(SqliteBrokerStore.epochs)
@@ -150,6 +151,7 @@ class ThreadedBrokerStore:
     snapshot_begin = _writes(SqliteBrokerStore.snapshot_begin)
     snapshot_add = _writes(SqliteBrokerStore.snapshot_add)
     snapshot_commit = _writes(SqliteBrokerStore.snapshot_commit)
+    cut_leases = _writes(SqliteBrokerStore.cut_leases)
     sweep = _writes(SqliteBrokerStore.sweep)
     set_mode = _writes(SqliteBrokerStore.set_mode)
 
