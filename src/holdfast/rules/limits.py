@@ -67,8 +67,10 @@ LAMPORT_STEP_MAX: Final = 2**14
 """How far ahead of this node's clock a stamp may always be, also where the clock is too high."""
 KNOWN_PAST_MS: Final = 1_793_491_200_000
 """The start of November 2026, which has passed: a wall clock that shows less is wrong."""
-LOG_TURN_MS: Final = 60 * SECOND_MS
-"""A wall clock that goes back by more was set, and the log notes it; smaller steps are smoothed."""
+CLOCK_STEP_MS: Final = 60 * SECOND_MS
+"""A wall clock that steps by more was set: a log notes where it went back, and a broker does not
+count what it went ahead.
+"""
 LOG_TURNS_MAX: Final = 64
 """Times the log notes that the clock was set back; then it forgets the oldest."""
 
