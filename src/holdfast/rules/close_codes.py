@@ -37,6 +37,10 @@ NOT_TRUSTED: Final = 4001
 """The hello does not prove the key that it names."""
 
 
+ANOTHER_CONNECTION: Final = 4013
+"""The broker keeps one connection of each member, and kept another one (`connection_policy`)."""
+
+
 TOO_MANY: Final = 4029
 """The other side was refused too often: it belongs to none of the meshes that it names."""
 
