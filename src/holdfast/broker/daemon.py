@@ -108,6 +108,7 @@ class BrokerDaemon(Service):
             quick=FastAccept(api),
             lines={SYNC_PATH: lambda kind: Connection(broker, kind)},
             most=limits.BROKER_CONNECTIONS_MAX,
+            web=settings.web,
         )
         self._in_background(BrokerUpkeep(broker).run(), ending)
         await server.start()

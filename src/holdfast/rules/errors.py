@@ -12,7 +12,7 @@
     │   │                    IdempotencyKeyReused EpochMismatch NotShared LeaseEnded
     │   │                    HomeCopied
     │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin NotAMember InviteEnded
-    │   │                    AnotherConnection
+    │   │                    AnotherConnection HostNotAllowed OriginNotAllowed
     │   ├── NotTrusted       BadToken KeyExpired ZoneNotTrusted
     │   └── directly         TooMany TooSlow Unreachable BadAnswer EpochChanged NoDaemon NoSpark
     │                        NoJava NoPostgres LakeBusy LakeMoved JobFailed Truncated PastEnd
@@ -364,6 +364,23 @@ class InviteEnded(
     NotAllowed, code="invite_ended", hint="ask for a new one: holdfast mesh invite MESH"
 ):
     """The invite has been used up, has expired or was taken back."""
+
+
+class HostNotAllowed(
+    NotAllowed,
+    code="host_not_allowed",
+    http_status=421,
+    hint="call it localhost, or allow the name: allowed_hosts",
+):
+    """A request on loopback was for a name that means no service here: perhaps of a web page."""
+
+
+class OriginNotAllowed(
+    NotAllowed,
+    code="origin_not_allowed",
+    hint="programs send no Origin; to let a web page in, allow its origin: allowed_origins",
+):
+    """A request came from a web page that may not talk to this service."""
 
 
 class NotTrusted(Refused, code="not_trusted", exit_code=7, http_status=401):
