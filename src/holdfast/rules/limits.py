@@ -354,6 +354,14 @@ OUTBOX_MARGIN_PERCENT: Final = 10
 """The same margin as a share of the broker's dedupe window; the larger of the two counts."""
 OUTBOX_ATTEMPTS_MAX: Final = 10
 """Refusals that might pass later, after which an item of the outbox is dead."""
+FAILURES_ALONE_MIN: Final = 2
+"""An item costs an attempt when the broker has failed this many times at it alone, between others
+that passed, and each time after.
+"""
+SUSPECTS_MAX: Final = 64
+"""Items of a lane that a node sets aside because the broker fails at each alone; then the oldest
+goes with others again.
+"""
 OUTBOX_DONE_MS: Final = 1 * DAY_MS
 """How long the outbox lists what the broker has, or what was given up."""
 OUTBOX_PAGE_ROWS: Final = 500
