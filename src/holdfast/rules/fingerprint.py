@@ -29,6 +29,8 @@ from typing import Any, Final
 from holdfast.rules.errors import BadValue
 from holdfast.rules.limits import META_BYTES_MAX, META_DEPTH_MAX
 
+FORMULAS: Final = (1, 2)
+"""The versions of the formula that are read; messages are sent by the last one."""
 FINGERPRINT_BYTES: Final = 32
 PREFIX_BYTES: Final = 8
 """How much of another request's fingerprint a caller sees that reuses its id, and a log names."""

@@ -18,7 +18,7 @@ from holdfast.node.core.change import Change, Receipt, refused_send, set_aside
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.engine import NodeEngine
 from holdfast.rules import names
-from holdfast.rules.bodies import MessageSend, decode_trusted_body, encode_body
+from holdfast.rules.bodies import MessageSend, check_content_type, decode_trusted_body, encode_body
 from holdfast.rules.destinations import KINDS, check_destination, check_priority, entity_of
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import (
@@ -220,7 +220,7 @@ def prepare(
             hint="share a file or put an object, and send its name",
         )
     if content_type:
-        names.check_key(content_type, "content type")
+        check_content_type(content_type)
     check_priority(priority)
     names.check_mesh(mesh)
     ref = engine.read("send", lambda tx: resolve(tx, mesh, kind, ref))
