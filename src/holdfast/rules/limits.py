@@ -478,6 +478,8 @@ CLOCK_STEADY_MS: Final = 24 * HOUR_MS
 """It believes the clock again after the clock has kept pace for this long."""
 CLOCK_ABSENCE_MS: Final = 24 * HOUR_MS
 """A starting broker does not believe a clock that is further ahead of its last belief."""
+CONFLICTS_TOLD_MAX: Final = 10
+"""Reused ids of one group that a broker logs one by one; the rest is only counted."""
 NIGHT_HOUR: Final = 3
 """The hour of local time at which a broker checks for orphans, and for objects that nothing names,
 every night; it also checks for orphans when it starts."""

@@ -24,7 +24,7 @@ from holdfast.node.core.object_transfer import ObjectGone
 from holdfast.node.messages.expiry import expire
 from holdfast.node.sync import epoch, receive
 from holdfast.node.sync import push as sync_push
-from holdfast.node.sync.mesh_state import FIRST, MeshState
+from holdfast.node.sync.mesh_state import FIRST, MeshState, OnDead
 from holdfast.node.trust.trust import Trust
 from holdfast.protocol.frames import (
     Acks,
@@ -137,11 +137,14 @@ class SyncSession:
         max_age_hours: int | None = None,
         entropy: Callable[[int], bytes] = os.urandom,
         chance: Callable[[], float] = random.random,
+        on_dead: OnDead = lambda row: None,
     ) -> None:
-        """`max_age_hours` is how long a message may wait, where that is not left to the broker.
-        `chance` draws lots from [0, 1): how long to wait is partly left to them.
+        """`on_dead` gets every row of the outbox that dies. `max_age_hours` is how long a message
+        may wait, where that is not left to the broker. `chance` draws lots from [0, 1): how long to
+        wait is partly left to them.
         """
         self.engine = engine
+        self._on_dead = on_dead
         self.broker = broker
         self.policies = policies
         self._asked_age = max_age_hours
@@ -224,9 +227,10 @@ class SyncSession:
         places = {place.mesh: place for place in welcome.meshes}
         frames: list[FromNode] = []
         for row in self._shared():
-            mesh = self.meshes[row.slug] = MeshState(row, self._trials.get(row.slug, Trial()))
+            trial = self._trials.get(row.slug, Trial())
+            mesh = self.meshes[row.slug] = MeshState(row, trial, self._on_dead)
             self._recover(mesh.lane)
-            expire(self.engine, mesh.lane, self._age_hours)
+            expire(self.engine, mesh.lane, self._age_hours, mesh.on_dead)
             frames += self._begin(mesh, places.get(row.slug))
         return frames
 
@@ -235,7 +239,7 @@ class SyncSession:
         any more.
         """
         for mesh in list(self.meshes.values()):
-            expire(self.engine, mesh.lane, self._age_hours)
+            expire(self.engine, mesh.lane, self._age_hours, mesh.on_dead)
 
     def look(self) -> list[FromNode]:
         """Reads the meshes again: those that were shared since are followed, those that are no
@@ -249,7 +253,7 @@ class SyncSession:
         for slug, row in rows.items():
             mesh = self.meshes.get(slug)
             if mesh is None or mesh.server_id != row.server_id:  # or shared anew since
-                mesh = self.meshes[slug] = MeshState(row)
+                mesh = self.meshes[slug] = MeshState(row, self._on_dead)
                 frames.append(_ask_where(mesh))
             mesh.paused = row.sync_paused
         return frames
