@@ -51,6 +51,9 @@ def test_S18_the_entries_about_an_entity_can_be_found_changed_and_dropped(store:
     for at, other in enumerate(("other", "memory", "m")):
         asked = (*wanted[:at], other, *wanted[at + 1 :])
         assert read(store, lambda tx, asked=asked: tx.conflicts_of(*asked)) == []  # type: ignore[misc]
+    about = found[0].loser
+    assert read(store, lambda tx: tx.conflicts_of(*wanted, about)) == found
+    assert read(store, lambda tx: tx.conflicts_of(*wanted, about._replace(lamport=99))) == []
     changed = msgspec.structs.replace(
         found[0],
         reason="another",

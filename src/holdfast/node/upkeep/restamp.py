@@ -52,7 +52,7 @@ def restamp(engine: NodeEngine, mesh: str, past: int) -> RestampReport:
     if isinstance(past, bool) or not isinstance(past, int) or not 1 <= past < LAMPORT_MAX:
         raise BadInput(f"{past!r} is no stamp", hint="give the number that the refusal names")
     engine.require_mesh(mesh)
-    engine.write("mesh.restamp", partial(_move_clock, mesh=mesh, past=past))
+    engine.write("mesh.restamp", partial(_move_clock, engine=engine, mesh=mesh, past=past))
     counts: dict[str, int] = {}
     for name, scan in _SCANS:
         for rows in _chunks(engine, partial(_own, scan, engine.ctx.peer, mesh, past)):
@@ -64,12 +64,13 @@ def restamp(engine: NodeEngine, mesh: str, past: int) -> RestampReport:
     return RestampReport(mesh=mesh, lamport=engine.require_mesh(mesh).lamport, **counts)
 
 
-def _move_clock(tx: Transaction, mesh: str, past: int) -> None:
+def _move_clock(tx: Transaction, engine: NodeEngine, mesh: str, past: int) -> None:
     row = tx.mesh_get(mesh)
     assert row is not None, "it was there just now"
     if row.lamport < past:
-        check_incoming(row.lamport, past)
-        tx.tick_merged(mesh, past)
+        now_ms = engine.ctx.now_ms()
+        check_incoming(row.lamport, past, now_ms)
+        tx.tick_merged(mesh, past, now_ms)
 
 
 def _chunks(engine: NodeEngine, find: Callable[[Reader], list[Any]]) -> Iterator[Sequence[OwnRow]]:

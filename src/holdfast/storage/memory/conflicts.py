@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.rules.order import Version
 from holdfast.rules.rows import ConflictRow, WarningRow
 from holdfast.storage.memory.undo import UndoTables
 
@@ -14,12 +15,14 @@ class MemoryLedger(UndoTables):
     def conflict_get(self, number: int) -> ConflictRow | None:
         return self._table("conflict").get(number)
 
-    def conflicts_of(self, mesh: str, family: str, entity: str) -> list[ConflictRow]:
+    def conflicts_of(
+        self, mesh: str, family: str, entity: str, loser: Version | None = None
+    ) -> list[ConflictRow]:
         wanted = (mesh, family, entity)
         return [
             row
             for _, row in sorted(self._table("conflict").items())
-            if (row.mesh, row.family, row.entity) == wanted
+            if (row.mesh, row.family, row.entity) == wanted and loser in (None, row.loser)
         ]
 
     def conflict_list(

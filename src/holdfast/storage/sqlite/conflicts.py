@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import apsw
 
+from holdfast.rules.order import Version
 from holdfast.rules.rows import ConflictRow, WarningRow
 from holdfast.storage.sqlite.columns import VERSION, RowColumns
 
@@ -29,11 +30,20 @@ class LedgerReads:
     def conflict_get(self, number: int) -> ConflictRow | None:
         return _CONFLICT.find(self._con, "WHERE number = ?", (number,))
 
-    def conflicts_of(self, mesh: str, family: str, entity: str) -> list[ConflictRow]:
+    def conflicts_of(
+        self, mesh: str, family: str, entity: str, loser: Version | None = None
+    ) -> list[ConflictRow]:
         # Nearly always there are none, and this runs for many a write.
         known = "SELECT 1 FROM conflict WHERE mesh = ? AND entity = ? LIMIT 1"
         if self._once.execute(known, (mesh, entity)).fetchone() is None:
             return []
+        if loser is not None:
+            return _CONFLICT.select(
+                self._con,
+                "WHERE mesh = ? AND entity = ? AND loser_lamport = ? AND loser_peer = ? "
+                "AND loser_id = ? AND family = ? ORDER BY number",
+                (mesh, entity, *loser, family),
+            )
         return _CONFLICT.select(
             self._con,
             "WHERE mesh = ? AND entity = ? AND family = ? ORDER BY number",

@@ -13,7 +13,7 @@ CREATE TABLE state_seen (
 ALTER TABLE conflict ADD COLUMN base_lamport INTEGER;
 ALTER TABLE conflict ADD COLUMN base_peer TEXT;
 DROP INDEX conflict_open;
-CREATE INDEX conflict_entity ON conflict (mesh, entity);
+CREATE INDEX conflict_entity ON conflict (mesh, entity, loser_lamport);
 
 -- By lamport, so that the newest versions of an entity are found without the others.
 DROP INDEX log_entity;
