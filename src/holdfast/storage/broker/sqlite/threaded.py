@@ -152,6 +152,7 @@ class ThreadedBrokerStore:
     snapshot_commit = _writes(SqliteBrokerStore.snapshot_commit)
     sweep = _writes(SqliteBrokerStore.sweep)
     set_mode = _writes(SqliteBrokerStore.set_mode)
+    claim = _writes(SqliteBrokerStore.claim)
 
     def accept(
         self, batch: Sequence[PushedEnvelope], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
