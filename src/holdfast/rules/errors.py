@@ -10,7 +10,7 @@
     │   │                    UnknownDestination
     │   ├── Conflict         IdReused TaskTaken TaskEnded AlreadyExists AlreadyResolved LogForked
     │   │                    IdempotencyKeyReused EpochMismatch NotShared LeaseEnded
-    │   │                    HomeCopied
+    │   │                    HomeCopied AnotherBroker
     │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin NotAMember InviteEnded
     │   │                    AnotherConnection HostNotAllowed OriginNotAllowed
     │   ├── NotTrusted       BadToken KeyExpired ZoneNotTrusted
@@ -320,6 +320,15 @@ class HomeCopied(
 
 class AlreadyResolved(Conflict, code="already_resolved"):
     """The conflict was resolved before."""
+
+
+class AnotherBroker(
+    Conflict,
+    code="another_broker",
+    hint="copy identity.key and broker.name from the folder of the broker that it belongs to; if "
+    "that key is lost for good: holdfast broker serve --replace-key",
+):
+    """A database belongs to a broker with another key. Members would not trust this one."""
 
 
 class NotAllowed(Refused, code="not_allowed", exit_code=7, http_status=403):
