@@ -511,9 +511,11 @@ class TooOld(
     Refused,
     code="too_old",
     http_status=409,
-    hint="start the sender from a snapshot or backup, then write the change again there",
+    hint="at the node that wrote it: holdfast mesh restamp MESH --past STAMP, the stamp named here",
 ):
-    """A write from outside is older than the deletions that this node has forgotten."""
+    """A write from outside could bring back what was deleted: this node has forgotten a newer
+    deletion of its key, or may have.
+    """
 
 
 class NewerSchema(
