@@ -16,7 +16,14 @@ import msgspec
 from holdfast.rules import limits, names
 from holdfast.rules.destinations import check_destination, entity_of
 from holdfast.rules.envelope import Envelope
-from holdfast.rules.errors import BadEnvelope, BadInput, BadValue, BadVector, OverLimit
+from holdfast.rules.errors import (
+    BadEnvelope,
+    BadInput,
+    BadValue,
+    BadVector,
+    EntryDamaged,
+    OverLimit,
+)
 from holdfast.rules.paths import check_path
 from holdfast.rules.vectors import Model, check_packed
 
@@ -353,11 +360,17 @@ def decode_body(envelope: Envelope) -> Body | None:
 
 
 def decode_trusted_body(envelope: Envelope) -> Body | None:
-    """Reads the body of an envelope from this node's log, which was checked before."""
+    """Reads the body of an envelope from this node's log, which was checked before. EntryDamaged if
+    it has changed since.
+    """
     decoder = _DECODERS.get(envelope.op)
     if decoder is None:
         return None
-    body: Body = decoder.decode(envelope.body)
+    try:
+        body: Body = decoder.decode(envelope.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        what = f"the stored body of {envelope.op} {envelope.entity!r} cannot be read: {error}"
+        raise EntryDamaged(what) from None
     return body
 
 

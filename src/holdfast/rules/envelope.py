@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.rules import ids, limits, names
-from holdfast.rules.errors import BadEnvelope, OverLimit, UnsupportedProtocol
+from holdfast.rules.errors import BadEnvelope, EntryDamaged, OverLimit, UnsupportedProtocol
 
 PROTOCOL: Final = "holdfast"
 VERSION: Final = "1.0"
@@ -127,8 +127,13 @@ def decode(raw: bytes) -> Envelope:
 
 
 def decode_trusted(raw: bytes) -> Envelope:
-    """Reads bytes that passed `decode` before they were stored."""
-    return _decoder.decode(raw)
+    """Reads bytes that passed `decode` before they were stored. EntryDamaged if they have changed
+    since.
+    """
+    try:
+        return _decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError, RecursionError) as error:
+        raise EntryDamaged(f"a stored envelope cannot be read: {error}") from None
 
 
 def check(envelope: Envelope) -> Envelope:

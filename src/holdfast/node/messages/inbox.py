@@ -18,6 +18,7 @@ from holdfast.rules.bodies import MessageSend, decode_trusted_body
 from holdfast.rules.envelope import Envelope, decode_trusted
 from holdfast.rules.errors import (
     BadValue,
+    EntryDamaged,
     UnknownMessage,
 )
 from holdfast.rules.fingerprint import parse_meta
@@ -178,7 +179,11 @@ def _opened(tx: Reader, row: InboxRow) -> tuple[Envelope | None, MessageSend]:
 
 
 def _received(tx: Reader, row: InboxRow) -> Received:
-    envelope, body = _opened(tx, row)
+    try:
+        envelope, body = _opened(tx, row)
+    except EntryDamaged:
+        # Reading it says what is the matter; the messages around it are listed all the same.
+        envelope, body = None, MessageSend(b"")
     return copy_to(
         Received,
         row,

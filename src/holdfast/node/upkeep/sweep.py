@@ -88,6 +88,11 @@ def sweep(engine: NodeEngine, ttl: Ttl = DEFAULT_TTL) -> SweepReport:
     dedupe = _repeat(
         engine, "sweep.dedupe", lambda tx: tx.forgotten_sweep(before, limits.CHUNK_ROWS)
     )
+    _repeat(
+        engine,
+        "sweep.leaves",
+        lambda tx: tx.log_seal(limits.CHUNK_ROWS, limits.SEAL_BYTES_MAX),
+    )
     removed, orphans = collect_blobs(engine, ttl)
     return SweepReport(
         consumers=retired,

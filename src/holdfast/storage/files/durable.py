@@ -27,7 +27,8 @@ FOLDER_MODE: Final = 0o700
 TEMPORARY_PREFIX: Final = ".tmp-"
 """No name of ours begins so. What a crash leaves behind is known by it."""
 
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+"""What the system says where nothing more fits."""
 _HINTS: Final = {
     errno.EROFS: "the file system is mounted read-only; make it writable, then reopen the home",
     errno.EACCES: "check who owns the home and its modes; run: holdfast doctor",
@@ -44,7 +45,7 @@ def disk_errors(doing: str) -> Iterator[None]:
         yield
     except OSError as error:
         message = f"could not {doing}: {error.strerror or error}"
-        if error.errno in _FULL:
+        if error.errno in FULL:
             raise DiskFull(message) from error
         raise StoreFailed(message, hint=_HINTS.get(error.errno or 0)) from error
 

@@ -29,6 +29,7 @@ from typing import Final
 import msgspec
 
 from holdfast.storage.files.durable import (
+    FULL,
     appear_locked,
     disk_errors,
     make_folder,
@@ -67,15 +68,20 @@ class Presence:
         self.path = path
 
     @classmethod
-    def enter(cls, paths: HomePaths) -> Presence:
+    def enter(cls, paths: HomePaths, *, full_disk: bool = False) -> Presence:
+        """With `full_disk`, who finds no room for a sign enters without: a home can still be read
+        then. Who works on a home alone needs one.
+        """
         note = _Note(os.getpid(), time.time_ns() // 1_000_000, _argv0())
         path = paths.processes / f"{note.pid}-{os.urandom(8).hex()}"
         with disk_errors(f"enter {paths.root}"), _fork_waits:
-            try:
-                _held[path.name] = appear_locked(path, msgspec.json.encode(note))
-            except FileNotFoundError:
-                make_folder(paths.processes)
-                _held[path.name] = appear_locked(path, msgspec.json.encode(note))
+            for content in (msgspec.json.encode(note), b""):
+                try:
+                    _appear(paths, path, content)
+                    break
+                except OSError as error:
+                    if error.errno not in FULL or not full_disk:
+                        raise
         return cls(path)
 
     def leave(self) -> None:
@@ -96,6 +102,14 @@ class Presence:
             fd = _held.pop(self.path.name, None)
             if fd is not None:
                 os.close(fd)
+
+
+def _appear(paths: HomePaths, path: Path, content: bytes) -> None:
+    try:
+        _held[path.name] = appear_locked(path, content)
+    except FileNotFoundError:
+        make_folder(paths.processes)
+        _held[path.name] = appear_locked(path, content)
 
 
 def others(paths: HomePaths) -> list[Holder]:

@@ -14,13 +14,20 @@ from typing import TypeVar
 import apsw
 
 from holdfast.rules.errors import StoreBusy, StoreClosed
-from holdfast.rules.limits import ABORT_MS_MAX
+from holdfast.rules.limits import ABORT_MS_MAX, BUSY_TIMEOUT_MS
 from holdfast.storage.group_commit import GroupWriter
 from holdfast.storage.ports import Reader, Transaction, Work
 from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.broker_positions import BrokerPositionReads, BrokerPositionWrites
 from holdfast.storage.sqlite.conflicts import LedgerReads, LedgerWrites
-from holdfast.storage.sqlite.connection import UnbindableErrors, check_ours, connect, shut, typed
+from holdfast.storage.sqlite.connection import (
+    UnbindableErrors,
+    check_ours,
+    connect,
+    is_alone,
+    shut,
+    typed,
+)
 from holdfast.storage.sqlite.consumers import ConsumerReads, ConsumerWrites
 from holdfast.storage.sqlite.families import FamilyReads, FamilyWrites
 from holdfast.storage.sqlite.inbox import InboxReads, InboxWrites
@@ -142,6 +149,9 @@ class SqliteStore:
         except BaseException as error:
             shut(self._con)
             raise typed(error) from error
+        self._alone = is_alone(self._con)
+        """The disk was full at the opening: one connection does everything, in turns."""
+        self._held = threading.local()
         self.writer = GroupWriter(SqliteEngine(self._con, holders))
         self._idle: list[apsw.Connection] = []
         self._lock = threading.Lock()
@@ -157,15 +167,45 @@ class SqliteStore:
             if self._closed:
                 raise StoreClosed("the store is closed")
             connection = self._idle.pop() if self._idle else None
+        if self._alone:
+            with self._read_alone() as reader:
+                yield reader
+            return
         if connection is None:
             connection = connect(self._path, sync=self._sync, vfs=self._vfs, read_only=True)
         try:
             connection.execute("BEGIN")
             yield SqliteReader(connection)
-        except (apsw.Error, *UnbindableErrors) as error:
+        except (apsw.Error, UnicodeDecodeError, *UnbindableErrors) as error:
             raise typed(error) from error
         finally:
             self._give_back(connection)
+
+    @contextmanager
+    def _read_alone(self) -> Iterator[Reader]:
+        """A read between two groups of writes; a read within a read sees the same state."""
+        held: SqliteReader | None = getattr(self._held, "reader", None)
+        if held is not None:
+            yield held
+            return
+        with self.writer.between_groups(BUSY_TIMEOUT_MS / 1000) as quiet:
+            if not quiet:
+                raise StoreBusy("a write takes long, and the full disk allows one thing at a time")
+            try:
+                self._con.execute("BEGIN")
+                self._held.reader = SqliteReader(self._con)
+                yield self._held.reader
+            except (apsw.Error, UnicodeDecodeError, *UnbindableErrors) as error:
+                raise typed(error) from error
+            finally:
+                self._held.reader = None
+                if self._con.in_transaction:
+                    self._con.execute("ROLLBACK")
+
+    def sync_fully(self) -> None:
+        """From now on each commit is synced, whatever was chosen at the opening."""
+        with self.writer.between_groups(None):
+            self._con.pragma("synchronous", 2)
 
     def on_commit(self, listener: Callable[[], None]) -> None:
         self.writer.on_commit(listener)
