@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.rules.broker_rows import BrokerSwept, Mode, Orphan
+from holdfast.rules.errors import DiskFull
 from holdfast.rules.limits import (
     BROKER_DEDUPE_GRACE_MS,
     BROKER_UPLOAD_MS_MAX,
@@ -58,6 +59,15 @@ _COUNTED: Final = (
 
 class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
     async def sweep(self, now_ms: int, most: int) -> BrokerSwept:
+        try:
+            swept = self._sweep(now_ms, most)
+        except DiskFull:
+            swept = self._sweep(now_ms, most)  # the ballast has made room for it
+        if self.room.full:
+            self.empty_wal()
+        return swept
+
+    def _sweep(self, now_ms: int, most: int) -> BrokerSwept:
         with self.writing() as con:
             late = now_ms - CONSUMER_KEEP_MS_MAX
             gone = list(con.execute(_OLD_MESSAGES, (now_ms, late, most)))
@@ -213,6 +223,8 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
             return self.noted_mode()
 
     async def set_mode(self, mode: Mode, days: int) -> None:
+        if self.noted_mode() == (mode, days):
+            return
         with self.writing():
             self.note("mode", mode)
             self.note("days", str(days))
