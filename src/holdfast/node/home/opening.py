@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic, perf_counter
 
@@ -42,6 +43,7 @@ from holdfast.storage.files.presence import Presence
 from holdfast.storage.ports import Reader, Transaction
 from holdfast.storage.sqlite.connection import sync_mode
 from holdfast.storage.sqlite.integrity import integrity
+from holdfast.storage.sqlite.recovery.kept_copies import names_blob
 from holdfast.storage.sqlite.recovery.wal import rewrite_wal
 from holdfast.storage.sqlite.recovery.wal_frames import look_at_wal
 from holdfast.storage.sqlite.store import SqliteStore
@@ -236,6 +238,7 @@ def _open_store(
             _note_normal_sync(paths, mark, store)
         ctx = NodeContext(name, mark.epoch, source, FileBlobs(paths.blobs))
         engine = NodeEngine(store, ctx, Metrics(), lambda: backup_lock.free(paths))
+        engine.is_kept = partial(names_blob, paths.root)
         return Opened(paths, store, engine, presence)
     except BaseException:
         store.abort()

@@ -244,7 +244,8 @@ def _unlink_released(tx: Transaction, engine: NodeEngine, ttl: Ttl) -> int:
         if (lowest is not None and blob.released_offset > lowest) or blob.released_at >= oldest:
             break
         assert tx.blob_refs(blob.sha256) == 0, "a released blob has no references"
-        engine.blobs.unlink(blob.sha256)
+        if not engine.is_kept(blob.sha256):  # else it goes as an orphan, when nobody keeps it
+            engine.blobs.unlink(blob.sha256)
         tx.blob_drop(blob.sha256)
         removed += 1
     return removed
@@ -255,7 +256,11 @@ def _unlink_orphans(tx: Transaction, engine: NodeEngine, found: Iterable[Found])
     for item in found:
         if isinstance(item, DraftFile):
             removed += engine.blobs.remove_draft(item)
-        elif isinstance(item, BlobFile) and tx.blob_get(item.sha) is None:
+        elif (
+            isinstance(item, BlobFile)
+            and tx.blob_get(item.sha) is None
+            and not engine.is_kept(item.sha)
+        ):
             removed += engine.blobs.unlink(item.sha)
     return removed
 

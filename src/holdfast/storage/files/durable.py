@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from holdfast.rules.errors import DiskFull, StoreFailed
+from holdfast.rules.errors import DiskFull, NotOurs, StoreFailed
 
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
@@ -173,6 +173,16 @@ def make_folder(path: Path) -> None:
         except FileExistsError:
             pass
     fsync_dir(path.parent)
+
+
+def refuse_links(*folders: Path) -> None:
+    """Nothing in a home is followed to elsewhere: not to write, to read or to remove."""
+    for folder in folders:
+        if os.path.islink(folder):
+            raise NotOurs(
+                f"{folder} is a symbolic link where a folder belongs",
+                hint="put the folder itself there",
+            )
 
 
 def create_temporary(folder: Path) -> tuple[int, Path]:
