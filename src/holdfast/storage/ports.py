@@ -464,6 +464,9 @@ class BrokerPositionReader(Protocol):
     ) -> list[tuple[int, int]]:
         """Seq and offset of the entries above a seq of an epoch and above `after_seq`, by seq."""
 
+    def broker_positions_at(self, offset: int) -> list[tuple[str, int]]:
+        """Mesh and seq of an entry at its broker, those of the newest epoch of a mesh first."""
+
 
 class BrokerPositionWriter(BrokerPositionReader, Protocol):
     def broker_positions_add(self, mesh: str, epoch: int, rows: Sequence[tuple[int, int]]) -> None:

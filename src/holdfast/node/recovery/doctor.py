@@ -94,6 +94,12 @@ def diagnose(home: Path, *, full: bool = False) -> Report:
     return Report(home=home, checks=tuple(checks), metrics=metrics)
 
 
+def needs_repair(home: Path) -> bool:
+    """Whether something is wrong with the database that only a new one mends."""
+    found = diagnose(home, full=True).checks
+    return any(check.status == "fail" and check.fix == REPAIR for check in found)
+
+
 def _guarded(name: str, look: Callable[[], Checks]) -> Checks:
     """The results of a check; one that fails becomes a result itself, so that the others go on."""
     try:

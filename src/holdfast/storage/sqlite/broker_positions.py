@@ -24,6 +24,12 @@ class BrokerPositionReads:
         ).fetchall()
         return [(row[0], row[1]) for row in rows]
 
+    def broker_positions_at(self, offset: int) -> list[tuple[str, int]]:
+        rows: list[Any] = self._con.execute(
+            "SELECT mesh, seq FROM heard WHERE offset = ? ORDER BY mesh, epoch DESC, seq", (offset,)
+        ).fetchall()
+        return [(row[0], row[1]) for row in rows]
+
 
 class BrokerPositionWrites(BrokerPositionReads):
     def broker_positions_add(self, mesh: str, epoch: int, rows: Sequence[tuple[int, int]]) -> None:
