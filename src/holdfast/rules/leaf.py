@@ -16,6 +16,7 @@ from typing import Any, Final
 from holdfast.rules.bodies import decode_trusted_body
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import EntryDamaged
+from holdfast.rules.ids import is_id_of
 from holdfast.rules.limits import LEAF_SEARCH_BYTES_MAX
 
 LEAF_BYTES: Final = 32
@@ -47,9 +48,20 @@ def damage_of(fields: Mapping[str, Any]) -> str | None:
         return error.message
     for name in DERIVED:
         found, written = fields.get(name), getattr(envelope, name)
-        if type(found) is not type(written) or found != written:
+        if type(found) is not type(written) or (found != written and name != "id"):
             return f"its {name} is not the one in its bytes"
-    return None
+    return None if is_id_of(fields["id"], envelope.id, raw) else "its id is not that of its bytes"
+
+
+def columns_of(raw: bytes, id: object) -> dict[str, Any]:
+    """The columns that say again what stands in an entry's bytes; `id` is the one that the log has,
+    which is kept if these bytes may stand there under it.
+    """
+    envelope = decode_trusted(raw)
+    columns = {name: getattr(envelope, name) for name in DERIVED}
+    if isinstance(id, bytes) and is_id_of(id, envelope.id, raw):
+        columns["id"] = id
+    return columns
 
 
 def restored(fields: Mapping[str, Any], *, search: bool = True) -> bytes | None:

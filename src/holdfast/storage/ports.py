@@ -17,7 +17,9 @@ from typing import Protocol, TypeVar
 
 from holdfast.rules.arrivals import Arrived
 from holdfast.rules.filters import Filter
+from holdfast.rules.inbox_match import EVERY_MESSAGE, InboxMatch
 from holdfast.rules.order import Version
+from holdfast.rules.recorded import ClockTurn
 from holdfast.rules.rows import (
     BlobRow,
     Columns,
@@ -75,11 +77,18 @@ class MeshWriter(MeshReader, Protocol):
         mesh.
         """
 
-    def tick_merged(self, mesh: str, incoming: int) -> int:
+    def tick_merged(self, mesh: str, incoming: int, now_ms: int) -> int:
         """One merged event: the clock moves past the incoming stamp and to this new value."""
 
-    def tick_merged_run(self, mesh: str, lamports: Sequence[int]) -> int:
-        """Many merged events in a row, in order; BadStamp, and no tick, if one is absurd."""
+    def tick_merged_run(self, mesh: str, lamports: Sequence[int], now_ms: int) -> int:
+        """Many merged events in a row, in order; BadStamp, and no tick, if one is absurd by the
+        wall clock's time `now_ms`.
+        """
+
+    def clock_raise(self, mesh: str, lamport: int) -> None:
+        """Moves the clock to this value unless it is past it: for stamps of our own that were lost,
+        so nothing is judged. UnknownMesh if there is no such mesh.
+        """
 
     def forget_below(self, mesh: str, lamport: int) -> None:
         """Remembers that tombstones up to this lamport may be gone."""
@@ -112,8 +121,13 @@ class LogReader(Protocol):
     def log_of(self, mesh: str, entity: str, before: int) -> list[Entry]:
         """All entries but facts about an entity with offset < before, in offset order."""
 
-    def log_at(self, recorded_by_ms: int) -> int:
-        """The last offset that was recorded at or before a time of our wall clock; 0 for none."""
+    def log_at(self, recorded_by_ms: int, now_ms: int, *, cautious: bool = False) -> int:
+        """The last offset that counts as recorded at or before a time; 0 for none. How it counts,
+        where our wall clock was set, is said in `rules.recorded`.
+        """
+
+    def log_turns(self) -> tuple[ClockTurn, ...]:
+        """Where along the log our wall clock was set back."""
 
     def forgotten(self, id: bytes) -> tuple[int, bytes] | None:
         """Offset and fingerprint of an entry that was truncated and is still remembered."""
@@ -130,6 +144,9 @@ class LogReader(Protocol):
 
 
 class LogWriter(LogReader, Protocol):
+    def log_set_aside(self, offset: int, id: bytes) -> None:
+        """Gives an entry another id, so that its own is free. Its bytes stay as they are."""
+
     def log_append(
         self,
         id: bytes,
@@ -198,6 +215,13 @@ class FamilyReader(Protocol):
     def blob_scan(self, after: str, limit: int) -> list[BlobRow]: ...
     def blob_released(self, limit: int) -> list[BlobRow]:
         """Blobs without references whose files wait to be removed, longest first."""
+
+    def blob_old(
+        self, upto: int, before_ms: int, now_ms: int, old_upto: int, limit: int
+    ) -> list[BlobRow]:
+        """Of `blob_released`, those that were released at an offset up to `upto` and before a time.
+        A time that has not come yet says nothing: then the offset must be `old_upto` at most.
+        """
 
     def blob_refs(self, sha256: str) -> int:
         """How many live files, and facts in the log, name this blob: counted, not stored, so it
@@ -274,6 +298,32 @@ class TaskReader(Protocol):
 
     def task_events(self, mesh: str, task: str) -> list[TaskEventRow]:
         """In stamp order."""
+
+    def task_event_before(
+        self, mesh: str, task: str, version: Version, *, or_at: bool = False
+    ) -> TaskEventRow | None:
+        """The last turn before this version; `or_at` also finds the version itself."""
+
+    def task_events_after(
+        self, mesh: str, task: str, version: Version, limit: int
+    ) -> list[TaskEventRow]:
+        """In stamp order."""
+
+    def task_events_naming(
+        self, mesh: str, task: str, first: int, last: int, before: Version
+    ) -> list[TaskEventRow]:
+        """Claims and releases before this version that name one of these generations, in stamp
+        order.
+        """
+
+    def task_event_opening(self, mesh: str, task: str, generation: int) -> TaskEventRow | None:
+        """The first turn after which the task had reached this generation, or a later one."""
+
+    def task_event_create(self, mesh: str, task: str) -> TaskEventRow | None:
+        """The first creation of the task."""
+
+    def task_lacks_standings(self, mesh: str, task: str) -> bool:
+        """Whether one of its turns was stored before turns had standings."""
 
 
 class TaskWriter(TaskReader, Protocol):
@@ -391,9 +441,9 @@ class OutboxReader(Protocol):
     def outbox_oldest(self, lane: str) -> int | None:
         """When the first row that is pending or in flight was added."""
 
-    def outbox_old(self, lane: str, before_ms: int, limit: int) -> list[OutboxRow]:
-        """Messages of a lane that are pending and were added before a time, by number. Changes,
-        which may wait for ever, are not among them.
+    def outbox_old(self, lane: str, before_ms: int, now_ms: int, limit: int) -> list[OutboxRow]:
+        """Messages of a lane that are pending and were added before a time, or at one that has not
+        come yet, by number. Changes, which may wait for ever, are not among them.
         """
 
     def outbox_floor(self) -> int | None:
@@ -420,18 +470,25 @@ class OutboxWriter(OutboxReader, Protocol):
     def outbox_done(self, rows: Sequence[tuple[int, bytes, int, int]], now_ms: int) -> None:
         """Marks rows as done: number, id at the broker, epoch and seq of each."""
 
-    def outbox_sweep(self, before_ms: int, most: int) -> int:
+    def outbox_sweep(self, before_ms: int, now_ms: int, most: int) -> int:
         """Removes done and aborted rows that ended before a time, by number, up to the first that
-        ended later; returns how many.
+        ended between then and now; returns how many. A time that has not come yet stops nothing.
         """
 
 
 class InboxReader(Protocol):
     def inbox_get(self, id: bytes) -> InboxRow | None: ...
     def inbox_list(
-        self, mesh: str | None, unread_only: bool, after: int, limit: int
+        self,
+        mesh: str | None,
+        unread_only: bool,
+        after: int,
+        limit: int,
+        match: InboxMatch = EVERY_MESSAGE,
     ) -> list[InboxRow]:
-        """Rows with number > after, by number."""
+        """Rows with number > after, by number. With a match that narrows, only among the next
+        INBOX_SCAN_ROWS numbers; its words are not looked at.
+        """
 
     def inbox_unhooked(self, limit: int) -> list[InboxRow]:
         """Messages that no hook was run for, by number."""
@@ -442,8 +499,8 @@ class InboxReader(Protocol):
     def inbox_counts(self) -> tuple[int, int]:
         """How many messages there are, and how many of them are unread."""
 
-    def inbox_floor(self, received_after_ms: int) -> int | None:
-        """The lowest offset in the log of an unread message that came after a time."""
+    def inbox_floor(self, after: int) -> int | None:
+        """The lowest offset in the log, behind `after`, of an unread message."""
 
 
 class InboxWriter(InboxReader, Protocol):
@@ -466,6 +523,9 @@ class BrokerPositionReader(Protocol):
 
     def broker_positions_at(self, offset: int) -> list[tuple[str, int]]:
         """Mesh and seq of an entry at its broker, those of the newest epoch of a mesh first."""
+
+    def broker_positions_epochs(self, mesh: str) -> list[int]:
+        """The epochs of a mesh in which positions are known, the lowest first."""
 
 
 class BrokerPositionWriter(BrokerPositionReader, Protocol):
@@ -517,6 +577,35 @@ class Transaction(
     """A reader that changes the state: all of it or nothing."""
 
 
+class Reading(AbstractContextManager[Reader], Protocol):
+    """One consistent state, from `begin` to `end`; as a context manager it does both."""
+
+    def begin(self) -> Reader: ...
+    def end(self) -> None:
+        """May be called twice, and before `begin`."""
+
+    def error(self, error: BaseException) -> BaseException:
+        """The typed error for one of the database's own."""
+
+
+def read_once(reading: Reading, read: Callable[[Reader], T]) -> T:
+    """Runs one read. An exception that a signal handler raises meanwhile leaves nothing open:
+    `end` runs again if it came within the first one.
+    """
+    try:
+        try:
+            return read(reading.begin())
+        finally:
+            reading.end()
+    except BaseException as error:
+        known = reading.error(error)
+        if known is error:
+            raise
+        raise known from error
+    finally:
+        reading.end()
+
+
 Work = Callable[[Transaction], T]
 
 
@@ -528,7 +617,7 @@ class Store(Protocol):
         commit.
         """
 
-    def read(self) -> AbstractContextManager[Reader]:
+    def read(self) -> Reading:
         """One consistent state, for as long as the context is held. Never waits for the writer."""
 
     def on_commit(self, listener: Callable[[], None]) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from holdfast.rules.limits import KNOWN_PAST_MS
 from holdfast.rules.rows import JobRow, PeerRow
 from holdfast.rules.tasks import TaskStatus
-from holdfast.storage.group_commit import Ticket
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.ports import Transaction
 from holdfast.storage.sqlite.store import SqliteStore
+from holdfast.storage.tickets import Ticket
 from support.dump import dump
 from support.envelopes import MESH, MODEL, make_id, state_set
 from support.stores import (
@@ -82,8 +83,9 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "set_peer_name": lambda tx: tx.set_peer_name("bea"),
     "mesh_add": lambda tx: tx.mesh_add(mesh_row("new")),
     "tick": lambda tx: tx.tick(MESH),
-    "tick_merged": lambda tx: tx.tick_merged(MESH, 99),
-    "tick_merged_run": lambda tx: tx.tick_merged_run(MESH, [99, 3]),
+    "clock_raise": lambda tx: tx.clock_raise(MESH, 99),
+    "tick_merged": lambda tx: tx.tick_merged(MESH, 99, KNOWN_PAST_MS),
+    "tick_merged_run": lambda tx: tx.tick_merged_run(MESH, [99, 3], KNOWN_PAST_MS),
     "forget_below": lambda tx: tx.forget_below(MESH, 7),
     "peer_seen, known": lambda tx: tx.peer_seen(
         PeerRow(mesh=MESH, peer="bob", last_seen_at=9, last_lamport=9)
@@ -94,6 +96,7 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "log_append": lambda tx: append(tx, 30, now_ms=10_000),
     "log_append, through a zone": lambda tx: append(tx, 30, via=1),
     "log_append_new": lambda tx: tx.log_append_new([arrived(30), arrived(32)], 10_000, 1),
+    "log_set_aside": lambda tx: tx.log_set_aside(3, b"another"),
     "log_truncate": lambda tx: tx.log_truncate(4, 10, 91),
     "log_replace": lambda tx: tx.log_replace(3, state_set("k", 9, id=make_id(3), lamport=9)),
     "forgotten_add": lambda tx: tx.forgotten_add(make_id(30), b"\x08" * 32, 91),
@@ -152,7 +155,7 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "outbox_inflight": lambda tx: tx.outbox_inflight(outbox_row(3).lane, [3]),
     "outbox_recover": lambda tx: tx.outbox_recover(),
     "outbox_done": lambda tx: tx.outbox_done([(2, b"c" * 16, 1, 9)], 60),
-    "outbox_sweep": lambda tx: tx.outbox_sweep(51, 10),
+    "outbox_sweep": lambda tx: tx.outbox_sweep(51, 10**15, 10),
     "inbox_add": lambda tx: tx.inbox_add(inbox_row(5)),
     "inbox_read": lambda tx: tx.inbox_read(make_id(4), 9),
     "inbox_hooked": lambda tx: tx.inbox_hooked([2], 9),

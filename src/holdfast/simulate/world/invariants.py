@@ -15,6 +15,7 @@ Two nodes are compared by their `rows`; `differences` says where they part.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
@@ -24,6 +25,7 @@ from holdfast.node.log.history import replay
 from holdfast.rules.bodies import Fact, decode_trusted_body
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import HoldfastError
+from holdfast.rules.ids import is_id_of
 from holdfast.rules.limits import SEARCH_LIMIT_MAX
 from holdfast.rules.order import order_key
 from holdfast.rules.rows import Entry, FileRow
@@ -98,14 +100,16 @@ def _log(entries: list[Entry], reader: Reader, peer: str) -> list[str]:
     offsets = [entry.offset for entry in entries]
     if offsets and offsets != list(range(offsets[0], offsets[0] + len(offsets))):
         problems.append("the log has a gap")
-    times = [entry.recorded_at for entry in entries]
-    if times != sorted(times):
-        problems.append("times run backwards along the log")
+    turns = {turn.offset for turn in reader.log_turns()}
+    for before, entry in pairwise(entries):
+        if entry.recorded_at < before.recorded_at and entry.offset not in turns:
+            problems.append("times run backwards along the log, and no turn is noted")
     own: dict[str, tuple[int, int, int]] = {}
     for entry in entries:
         envelope = decode_trusted(entry.raw)
-        fields = (envelope.id, envelope.mesh, envelope.op, envelope.entity, envelope.origin)
-        if fields != (entry.id, entry.mesh, entry.op, entry.entity, entry.origin):
+        fields = (envelope.mesh, envelope.op, envelope.entity, envelope.origin)
+        ours = is_id_of(entry.id, envelope.id, entry.raw)
+        if not ours or fields != (entry.mesh, entry.op, entry.entity, entry.origin):
             problems.append(f"entry {entry.offset} is not the envelope that it holds")
         if envelope.origin == peer:
             problems += _own_stamp(own, entry, (envelope.epoch, envelope.seq, envelope.lamport))

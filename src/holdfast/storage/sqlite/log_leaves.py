@@ -11,9 +11,8 @@ from typing import Any, Final
 import apsw
 import msgspec
 
-from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import EntryDamaged
-from holdfast.rules.leaf import DERIVED, damage_of, leaf_of
+from holdfast.rules.leaf import DERIVED, columns_of, damage_of, leaf_of
 
 LEAF_SINCE: Final = 8
 """The schema version that brought them."""
@@ -113,11 +112,12 @@ class LeafWrites(LeafReads):
         return done
 
     def log_replace(self, offset: int, raw: bytes) -> None:
-        envelope = decode_trusted(raw)
-        columns = ", ".join(f"{name} = ?" for name in DERIVED)
+        id = self._con.execute("SELECT id FROM log WHERE offset = ?", (offset,)).get
+        columns = columns_of(raw, id)
+        marks = ", ".join(f"{name} = ?" for name in columns)
         self._con.execute(
-            f"UPDATE log SET {columns}, raw = ?, leaf = ? WHERE offset = ?",
-            (*(getattr(envelope, name) for name in DERIVED), raw, leaf_of(raw), offset),
+            f"UPDATE log SET {marks}, raw = ?, leaf = ? WHERE offset = ?",
+            (*columns.values(), raw, leaf_of(raw), offset),
         )
 
     def _place(self) -> _Place | None:

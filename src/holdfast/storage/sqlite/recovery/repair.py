@@ -25,12 +25,14 @@ import msgspec
 from holdfast.rules.errors import BadVector, StoreCorrupt
 from holdfast.rules.frontier import Frontier
 from holdfast.rules.limits import CHUNK_ROWS
+from holdfast.rules.recorded import ClockTurn, with_turn
 from holdfast.rules.vectors import Model
 from holdfast.storage.files.durable import drafting
 from holdfast.storage.sqlite import migrations, vector_index
 from holdfast.storage.sqlite.connection import connect
+from holdfast.storage.sqlite.log import note_turns
 from holdfast.storage.sqlite.recovery import delivery_rows, trust_rows
-from holdfast.storage.sqlite.recovery.entries import WholeEntries, in_line
+from holdfast.storage.sqlite.recovery.entries import WholeEntries
 from holdfast.storage.sqlite.recovery.pages import absorb, scan_pages
 from holdfast.storage.sqlite.recovery.salvage import Salvage, copy_with_wal, damaged
 from holdfast.storage.sqlite.recovery.sound_rows import is_sound
@@ -132,6 +134,7 @@ class _Repair:
         for table in FOLDED:
             self._table(table, self._folded(table))
         with _transaction(self._target):
+            self._turns()
             self._meshes()
             self._fact_objects()
             self._blobs()
@@ -162,7 +165,6 @@ class _Repair:
         if self._offsets:
             self._first = self._offsets[0]
             self._began = min(self._first, self._truncated_to() + 1)
-        self._settle_times()
         self._close_holes()
         self._count_lost(self._known_head)
         self.result.whole_log = self._first == 1 and saved.lost == 0
@@ -205,21 +207,17 @@ class _Repair:
             with _transaction(self._target):
                 self._target.executemany("UPDATE log SET offset = ?2 WHERE offset = ?1", chunk)
 
-    def _settle_times(self) -> None:
-        """Recorded times never run backwards. Those that are out of line with most others get the
-        time of the entry before.
-        """
-        rows: list[Any] = self._target.execute(
-            "SELECT recorded_at FROM log ORDER BY offset"
+    def _turns(self) -> None:
+        """Notes anew where the clock was set back along the log, which is as it was saved."""
+        falls: list[Any] = self._target.execute(
+            "SELECT offset, before, recorded_at FROM (SELECT offset, recorded_at, "
+            "lag(recorded_at) OVER (ORDER BY offset) AS before FROM log) "
+            "WHERE recorded_at < before ORDER BY offset"
         ).fetchall()
-        times = in_line([at for (at,) in rows], self._now_ms)
-        wrong = [
-            (time, offset)
-            for offset, (at,), time in zip(self._offsets, rows, times, strict=True)
-            if at != time
-        ]
-        with _transaction(self._target):
-            self._target.executemany("UPDATE log SET recorded_at = ? WHERE offset = ?", wrong)
+        turns: tuple[ClockTurn, ...] = ()
+        for fall in falls:
+            turns = with_turn(turns, ClockTurn(*fall))
+        note_turns(self._target, turns)
 
     def _count_lost(self, head: int) -> None:
         """A log that got as far as `head` has lost what is not there between."""
