@@ -39,6 +39,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
     allowed_origins: str = ""
     """Origins of web pages that may talk to this broker, as `https://board.example`; the same."""
+    replace_key: bool = False
+    """The key of the broker that the database belongs to is lost: this one takes its place."""
     name: str | None = None
     """The broker's name; given at its first start, and kept in the folder."""
     registration: Registration = "open"

@@ -10,7 +10,7 @@
     │   │                    UnknownDestination
     │   ├── Conflict         IdReused TaskTaken TaskEnded AlreadyExists AlreadyResolved LogForked
     │   │                    IdempotencyKeyReused EpochMismatch NotShared LeaseEnded
-    │   │                    HomeCopied
+    │   │                    HomeCopied AnotherBroker
     │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin NotAMember InviteEnded
     │   │                    AnotherConnection HostNotAllowed OriginNotAllowed
     │   ├── NotTrusted       BadToken KeyExpired ZoneNotTrusted
@@ -323,6 +323,15 @@ class AlreadyResolved(Conflict, code="already_resolved"):
     """The conflict was resolved before."""
 
 
+class AnotherBroker(
+    Conflict,
+    code="another_broker",
+    hint="copy identity.key and broker.name from the folder of the broker that it belongs to; if "
+    "that key is lost for good: holdfast broker serve --replace-key",
+):
+    """A database belongs to a broker with another key. Members would not trust this one."""
+
+
 class NotAllowed(Refused, code="not_allowed", exit_code=7, http_status=403):
     """The caller is known, but may not do this."""
 
@@ -512,9 +521,11 @@ class TooOld(
     Refused,
     code="too_old",
     http_status=409,
-    hint="start the sender from a snapshot or backup, then write the change again there",
+    hint="at the node that wrote it: holdfast mesh restamp MESH --past STAMP, the stamp named here",
 ):
-    """A write from outside is older than the deletions that this node has forgotten."""
+    """A write from outside could bring back what was deleted: this node has forgotten a newer
+    deletion of its key, or may have.
+    """
 
 
 class NewerSchema(

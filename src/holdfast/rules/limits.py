@@ -31,6 +31,12 @@ TAGS_MAX: Final = 64
 """Tags on one memory; more are refused."""
 TAG_BYTES_MAX: Final = 128
 """The longest tag; a longer one is refused."""
+BURIED_KEYS_MAX: Final = 100_000
+"""Keys of a mesh whose removed tombstones are remembered; of more, those with the lowest stamps are
+forgotten, and up to there every write from outside that meets no live row is refused (TooOld)."""
+LEDGER_OF_KEY_MAX: Final = 256
+"""Lost versions of one key that wait in the ledger; of more, the newest stay. A merge looks back
+over as many versions of the key at most."""
 OP_CHARS_MAX: Final = 64
 """The longest name of an op; a longer one is refused."""
 META_BYTES_MAX: Final = 64 * KIB

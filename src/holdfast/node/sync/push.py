@@ -333,6 +333,8 @@ def _convict(
             "%s of %s fails alone for the %d. time, and others pass: %s",
             *(id_text(after.id), mesh.lane, after.attempts, convict.why),
         )
+        if after.state == OutboxState.DEAD:
+            mesh.on_dead(after)
 
 
 def _code(answer: PushAnswer) -> str:

@@ -253,7 +253,7 @@ class SyncSession:
         for slug, row in rows.items():
             mesh = self.meshes.get(slug)
             if mesh is None or mesh.server_id != row.server_id:  # or shared anew since
-                mesh = self.meshes[slug] = MeshState(row, self._on_dead)
+                mesh = self.meshes[slug] = MeshState(row, on_dead=self._on_dead)
                 frames.append(_ask_where(mesh))
             mesh.paused = row.sync_paused
         return frames

@@ -319,3 +319,8 @@ class BrokerStore(Protocol):
         """
 
     async def set_mode(self, mode: Mode, days: int) -> None: ...
+
+    async def claim(self, key: bytes, *, replace: bool = False) -> bytes:
+        """Notes the key of the broker whose store this is, if none is noted yet or it is to be
+        replaced. Returns the key that is noted then.
+        """

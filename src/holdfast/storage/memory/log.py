@@ -43,6 +43,11 @@ class MemoryLog(UndoTables):
         log = self._table("log")
         return [log[offset] for offset in range(start, stop)]
 
+    def log_newest(self, mesh: str, entity: str, most: int) -> list[Entry]:
+        entries = self.log_of(mesh, entity, self.log_bounds()[1] + 1)
+        entries.sort(key=lambda one: (one.lamport, one.origin.encode(), one.id), reverse=True)
+        return entries[:most]
+
     def log_of(self, mesh: str, entity: str, before: int) -> list[Entry]:
         offsets = self._table("log_entity").get((mesh, entity), ())
         log = self._table("log")

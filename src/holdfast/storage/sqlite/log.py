@@ -60,6 +60,14 @@ class LogReads(LogPages):
             "WHERE offset >= ? AND offset < ? ORDER BY offset LIMIT ?", start, end, limit
         )
 
+    def log_newest(self, mesh: str, entity: str, most: int) -> list[Entry]:
+        return _ENTRY.select(
+            self._con,
+            "WHERE mesh = ? AND entity = ? AND op <> 'fact.append' "
+            "ORDER BY lamport DESC, origin DESC, id DESC LIMIT ?",
+            (mesh, entity, most),
+        )
+
     def log_of(self, mesh: str, entity: str, before: int) -> list[Entry]:
         return self._entries(
             # The term about facts is the index's own: without it, this would scan the log.

@@ -238,3 +238,11 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
         with self.writing():
             self.note("mode", mode)
             self.note("days", str(days))
+
+    async def claim(self, key: bytes, *, replace: bool = False) -> bytes:
+        with self.writing():
+            noted = self.noted("key")
+            if noted is None or replace:
+                noted = key.hex()
+                self.note("key", noted)
+            return bytes.fromhex(noted)

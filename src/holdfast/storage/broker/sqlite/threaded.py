@@ -160,6 +160,7 @@ class ThreadedBrokerStore:
     sweep = _writes(SqliteBrokerStore.sweep)
     repair_orphans = _writes(SqliteBrokerStore.repair_orphans)
     set_mode = _writes(SqliteBrokerStore.set_mode)
+    claim = _writes(SqliteBrokerStore.claim)
 
     def accept(
         self, batch: Sequence[PushedEnvelope], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
