@@ -560,6 +560,13 @@ WAL, and a million times this stays below what a mesh may give (LAMPORT_PER_MS_M
 REPAIR_PROBES_MAX: Final = 20_000
 """Reads that a repair spends on the damaged parts of one table; the rest counts as lost."""
 
+LEAF_SEARCH_BYTES_MAX: Final = 1024 * MIB
+"""Bytes that are hashed to find the one byte of an entry that a disk has changed."""
+LEAF_SEARCHES_MAX: Final = 8
+"""Entries for which a repair looks for such a byte; with more of them, the damage is another."""
+SEAL_BYTES_MAX: Final = 1 * MIB
+"""Bytes of entries from before leaf hashes that get theirs in one step."""
+
 # Export and import
 EXPORT_PART_BYTES: Final = 768 * KIB
 """Content of a blob in one line of an export: 1 MiB as base64."""
