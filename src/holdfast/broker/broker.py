@@ -80,13 +80,15 @@ class Broker:
         """The connections whose member has proved its key."""
         self.clock_check: ClockCheck | None = None
         """Whether this broker believes its clock; None before the first look."""
+        self.clock_looked: tuple[int, int] | None = None
+        """What the wall clock and the ticks showed at the last look."""
+        self.uncounted_ms = 0
+        """How much of the wall clock does not count towards any age."""
         self._epoch_at: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def ticks_ms(self) -> int:
-        """Milliseconds that never go back; where the system can, they count on while it sleeps."""
-        kind = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-        return time.clock_gettime_ns(kind) // 1_000_000
+        return ticks_ms()
 
     def certificate_of(self, listener: str) -> bytes:
         return self.certificate if listener == "tls" else NO_CERTIFICATE
@@ -102,8 +104,8 @@ class Broker:
             open_session=self._open_session,
             may_begin_epoch=self._may_begin_epoch,
             accept_s=self._accept_s,
-            strangers=self.strangers,
             admit=self._admit,
+            strangers=self.strangers,
         )
 
     def _admit(self, key: bytes) -> bool:
@@ -165,6 +167,12 @@ class Broker:
             of_member.discard(connection)
             if not of_member:
                 del self._by_key[connection.key]
+
+
+def ticks_ms() -> int:
+    """Milliseconds that never go back; where the system can, they count on while it sleeps."""
+    kind = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime_ns(kind) // 1_000_000
 
 
 class MeshStanding(msgspec.Struct, frozen=True):

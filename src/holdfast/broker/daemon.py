@@ -14,17 +14,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from typing import Final
 
-from holdfast.broker.broker import Broker
+from holdfast.broker.broker import Broker, ticks_ms
 from holdfast.broker.connection import Connection
 from holdfast.broker.http.app import FastAccept, broker_app
 from holdfast.broker.http.context import BrokerApi
 from holdfast.broker.identity import Identity
+from holdfast.broker.server_clock import ServerClock
 from holdfast.broker.settings import BrokerSettings
 from holdfast.broker.upkeep import BrokerUpkeep
 from holdfast.rules import limits
 from holdfast.rules.errors import AnotherBroker, HoldfastError
 from holdfast.rules.keys import public_key
-from holdfast.service.clock import SystemClock
+from holdfast.service.clock import Clock, SystemClock
 from holdfast.service.instance_lock import DaemonLock, DaemonNote
 from holdfast.service.lifecycle import OnEvent, Service, silent
 from holdfast.service.listeners import bind_listeners, renew_certificate
@@ -85,10 +86,13 @@ class BrokerDaemon(Service):
         lock = DaemonLock(paths, what="a broker", end="end it first")
         ending.callback(lock.close)
         ending.callback(self._tell_stopped)
-        source = SystemClock()
+        own = SystemClock()
+        source: Clock = own if settings.dsn is None else ServerClock(own, ticks_ms)
         store = open_store(settings)
         await store.open(source.now_ms())
         ending.push_async_callback(store.close)
+        if isinstance(source, ServerClock):
+            source.set(await store.server_ms())
         await self._claim(store, identity)
         await store.set_mode(*settings.mode)
         threads = ThreadPoolExecutor(limits.SERVER_THREADS, "holdfast-broker")

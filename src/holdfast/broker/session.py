@@ -115,14 +115,14 @@ class Session:
         open_session: Callable[[str, bytes], tuple[str, int]] | None = None,
         may_begin_epoch: Callable[[str], bool] | None = None,
         accept_s: Callable[[], float] = lambda: inf,
-        strangers: Strangers | None = None,
         admit: Callable[[bytes], bool] = lambda key: True,
+        strangers: Strangers | None = None,
     ) -> None:
         """`certificate` is what a hello is bound to. `open_session` gives a bearer token and how
         long it lasts. `may_begin_epoch` says whether a new epoch may begin for a mesh because a
         member has seen more than there is. `accept_s` is how long a store in another process took
-        for its last group. `admit` says whether one more connection of a member is welcome.
-        `strangers` is what the connections of one broker share.
+        for its last group. `strangers` is what the connections of one broker share. `admit` says
+        whether one more connection of a member is welcome.
         """
         self._store, self._me = store, me
         self._certificate, self._clock, self._random = certificate, clock, random
@@ -177,7 +177,7 @@ class Session:
                     "no agreement with %r (%d %s): it needs %r, this broker has %r",
                     *(frame.name, code, error.message, frame.needs, self._me.supported),
                 )
-            return self._close(code, error.message)
+            return self._close(code, close_codes.close_reason(error))
         try:
             places = await mesh_positions(self._store, frame.key)
         except HoldfastError as error:

@@ -17,6 +17,7 @@
     │   └── directly         TooMany TooSlow Unreachable BadAnswer EpochChanged NoDaemon NoSpark
     │                        NoJava NoPostgres LakeBusy LakeMoved JobFailed Truncated PastEnd
     │                        TooOld NewerSchema DiskFull StoreBusy StoreClosed BlobElsewhere
+    │                        ProcessForked
     │                        FeatureUnavailable FeatureParamInvalid FeatureParamBelowFloor
     │                        OutboxAgeAboveWindow
     ├── Unknown            it may have happened; retry with the same id
@@ -519,9 +520,11 @@ class TooOld(
     Refused,
     code="too_old",
     http_status=409,
-    hint="start the sender from a snapshot or backup, then write the change again there",
+    hint="at the node that wrote it: holdfast mesh restamp MESH --past STAMP, the stamp named here",
 ):
-    """A write from outside is older than the deletions that this node has forgotten."""
+    """A write from outside could bring back what was deleted: this node has forgotten a newer
+    deletion of its key, or may have.
+    """
 
 
 class NewerSchema(
@@ -589,6 +592,16 @@ class OutboxAgeAboveWindow(
     hint="lower the outbox age below the broker's dedupe window, or leave it out",
 ):
     """The outbox is set to keep messages for longer than the broker remembers their ids."""
+
+
+class ProcessForked(
+    Refused,
+    code="process_forked",
+    http_status=503,
+    hint="open the home after the fork, in the child alone; or start processes by multiprocessing's"
+    " spawn or forkserver, or by subprocess",
+):
+    """A process that was forked uses, or opens again, what its parent had open."""
 
 
 class StoreClosed(Refused, code="store_closed", http_status=503, hint="open the home again"):
