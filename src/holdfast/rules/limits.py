@@ -198,11 +198,9 @@ HEAD_BYTES_MAX: Final = 64 * KIB
 """The longest first line and headers of a request; longer ones are refused with 431."""
 HEAD_LINES_MAX: Final = 256
 """The most lines in the head of a request; a head with more is refused with 431."""
-READ_AHEAD_BYTES_MAX: Final = 1 * MIB
-"""What a server keeps of requests that were sent before the last one had its answer. It stops
-reading after the first of them, and cuts a connection on which more comes nevertheless."""
 STRANGER_BYTES_MAX: Final = 2 * MIB
-"""The most memory that a connection costs whose other side has proved nothing."""
+"""The most memory that a connection costs whose other side has proved nothing. A server stops
+reading long before; if half of it comes nevertheless, it cuts the connection."""
 HEAD_MS_MAX: Final = 10 * SECOND_MS
 """How long the head of a request, or a TLS handshake, may take; then the connection is closed."""
 KEEP_ALIVE_MS: Final = 75 * SECOND_MS
