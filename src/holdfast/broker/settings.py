@@ -12,6 +12,7 @@ from holdfast.rules import limits
 from holdfast.rules.broker_rows import Mode
 from holdfast.rules.errors import BadInput, BadValue
 from holdfast.rules.features import check_retention
+from holdfast.rules.paths import check_place
 from holdfast.service.address import ListenAddress, parse_address, parse_loopback
 
 Registration = Literal["open", "closed", "token"]
@@ -49,6 +50,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
         return f"BrokerSettings(store={self.store!r}, postgres={self.dsn is not None})"
 
     def check(self) -> BrokerSettings:
+        check_place(str(self.store), "the folder of the broker")
         _ = self.mode, self.listen_address, self.tcp_address
         if not 1 <= self.keep_days <= limits.DEDUPE_RETENTION_DAYS_MAX:
             raise BadValue(f"messages cannot be kept for {self.keep_days} days")

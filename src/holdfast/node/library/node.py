@@ -24,6 +24,7 @@ from holdfast.node.messages.inbox import Inbox
 from holdfast.node.messages.outbox import Outbox
 from holdfast.node.messages.send import Sent, one_destination, prepare
 from holdfast.node.upkeep.sweep import DEFAULT_TTL, SweepReport, Ttl, sweep
+from holdfast.rules.arguments import checked, checks_arguments
 from holdfast.rules.errors import AlreadyExists
 from holdfast.rules.limits import PEER_STALE_MS
 from holdfast.rules.names import check_key, check_mesh
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from holdfast.node.sharing.sharing import Sharing
 
 
+@checks_arguments()
 class Mesh:
     """One mesh, seen from one node."""
 
@@ -100,6 +102,7 @@ class Mesh:
         )
 
 
+@checks_arguments()
 class Node:
     """A home that is open. Use it as a context manager, or call `close`."""
 
@@ -218,6 +221,7 @@ class Node:
         self.close()
 
 
+@checked
 def open_node(
     home: str | Path | None = None,
     *,

@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.messages.send import Sent, prepare
+from holdfast.rules.arguments import checks_arguments
 from holdfast.rules.bodies import MessageSend, decode_trusted_body
 from holdfast.rules.envelope import Envelope, decode_trusted
 from holdfast.rules.errors import (
@@ -77,6 +78,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
             raise BadValue(f"the content of message {self.id} is not text") from None
 
 
+@checks_arguments()
 class Inbox:
     """Messages for us, of one mesh or of all."""
 
