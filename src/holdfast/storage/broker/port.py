@@ -47,6 +47,9 @@ class BrokerStore(Protocol):
         mesh if this store may have gone back in time.
         """
 
+    async def schema(self) -> int:
+        """The version of the schema."""
+
     async def close(self) -> None: ...
     async def ping(self) -> None:
         """Raises if the store does not work."""
@@ -266,14 +269,23 @@ class BrokerStore(Protocol):
 
     # --- upkeep --------------------------------------------------------------------------------
 
-    async def sweep(self, now_ms: int, most: int) -> BrokerSwept:
+    async def server_ms(self) -> int | None:
+        """What the wall clock of the store's server shows; None if the store has no server."""
+
+    async def cut_leases(self, now_ms: int) -> int:
+        """Ends leases at the latest when one ends that is taken now: those of a clock that was
+        ahead would go on until then. Returns how many it cut.
+        """
+
+    async def sweep(self, now_ms: int, most: int, uncounted_ms: int = 0) -> BrokerSwept:
         """Removes what is past its time, at most `most` rows of each kind: call it again while it
-        finds as many.
+        finds as many. `uncounted_ms` of the clock do not count towards the age of anything; leases
+        and invites go by the clock itself.
 
         - Messages past `keep_ms`; their dedupe rows then say that the history is gone. One that
           waits in a queue (ready or taken) stays until that is settled; a dead letter goes too.
-        - Changes past `keep_ms` only up to the seq of the mesh's snapshot, from the oldest on;
-          `first` of the mesh moves behind the last one that went.
+        - Changes past `keep_ms` only up to the seq of the mesh's snapshot, from the oldest on, and
+          with them what stands before one that goes; `first` of the mesh moves behind the last.
         - Of both, what a consumer has not confirmed stays CONSUMER_KEEP_MS_MAX longer, if its
           member is present and may audit; what goes then is noted with the consumer as lost.
         - Dedupe rows one day past `dedupe_ms`, once their message is gone; none in permanent mode.
@@ -283,6 +295,18 @@ class BrokerStore(Protocol):
 
     async def orphans(self, limit: int) -> list[Orphan]:
         """Dedupe rows without their message, and messages without their dedupe row."""
+
+    async def repair_orphans(self, limit: int) -> list[Orphan]:
+        """Mends at most `limit` orphans, and returns those that it has mended. A message without
+        its dedupe row gets one again, made from the message. A dedupe row without its message goes:
+        whoever sends that envelope again brings it back. Of two messages under one id, the one that
+        the dedupe row names is right, and the other one stays an orphan.
+        """
+
+    async def inconsistencies(self) -> list[str]:
+        """What is wrong with the tables, each as a sentence with an example. It reads all there
+        is.
+        """
 
     async def counts(self) -> dict[str, int]:
         """How much there is, for the metrics: `meshes`, `members`, `messages`, `dedupe`, `ready`,
@@ -295,3 +319,8 @@ class BrokerStore(Protocol):
         """
 
     async def set_mode(self, mode: Mode, days: int) -> None: ...
+
+    async def claim(self, key: bytes, *, replace: bool = False) -> bytes:
+        """Notes the key of the broker whose store this is, if none is noted yet or it is to be
+        replaced. Returns the key that is noted then.
+        """
