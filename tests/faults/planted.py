@@ -335,7 +335,27 @@ def _clock_not_merged(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def _turn_given_back_with_a_transaction(patch: pytest.MonkeyPatch) -> None:
+    """A write that is interrupted between its work and its commit is not undone."""
+
+    def release_only(self: group_commit.GroupWriter) -> None:
+        self._turn.release()
+
+    patch.setattr(group_commit.GroupWriter, "_settle", release_only)
+
+
+def _query_left_in_the_middle(patch: pytest.MonkeyPatch) -> None:
+    """A rollback leaves the query alone that was interrupted: it keeps the old state."""
+
+    def by_another_cursor(tx: store.SqliteTransaction) -> None:
+        tx._con.execute("ROLLBACK")
+
+    patch.setattr(store.SqliteTransaction, "rollback", by_another_cursor)
+
+
 BUGS = [
+    Bug("turn given back with a transaction", "interrupts", _turn_given_back_with_a_transaction),
+    Bug("query left in the middle", "interrupts", _query_left_in_the_middle),
     Bug("acknowledge before commit", "power", _acknowledge_before_commit),
     Bug("acknowledge before commit", "world", _acknowledge_before_commit),
     Bug("commit error ignored", "sweep", _commit_error_ignored),

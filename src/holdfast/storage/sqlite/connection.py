@@ -9,7 +9,7 @@ This module stands on the CLI's cold path: keep its imports few.
 
 from __future__ import annotations
 
-from threading import Event, get_ident
+from _thread import LockType, allocate_lock, get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -150,7 +150,8 @@ class _OpenConnections:
         self.known: dict[int, _Known] = {}
         self.connecting: set[int] = set()
         """The threads that open a connection now."""
-        self._fork_ends: Event | None = None
+        self._fork_ends: LockType | None = None
+        """Held while a fork is under way; `threading.Event` would cost the cold path its import."""
         fork_gate.watch(self)
 
     def enter(self, thread: int) -> None:
@@ -158,16 +159,18 @@ class _OpenConnections:
         self.connecting.add(thread)
         while (fork_ends := self._fork_ends) is not None:
             self.connecting.discard(thread)
-            fork_ends.wait()
+            with fork_ends:
+                pass
             self.connecting.add(thread)
 
     def still(self, until: float) -> bool:
-        self._fork_ends = Event()
-        never, me = Event(), {get_ident(), None}
+        self._fork_ends = wait = allocate_lock()
+        wait.acquire()
+        me = {get_ident(), None}
         while (self.connecting | {known.user for known, _ in self._open()}) - me:
             if monotonic() > until:
                 return False
-            never.wait(_POLL_S)
+            wait.acquire(timeout=_POLL_S)  # in vain, since we hold it
         return True
 
     def _open(self) -> list[tuple[_Known, apsw.Connection]]:
@@ -177,7 +180,7 @@ class _OpenConnections:
     def go_on(self) -> None:
         fork_ends, self._fork_ends = self._fork_ends, None
         if fork_ends is not None:
-            fork_ends.set()
+            fork_ends.release()
 
     def disown(self) -> tuple[object, ...]:
         inherited = self._open()
