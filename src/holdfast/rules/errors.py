@@ -10,7 +10,9 @@
     │   │                    UnknownDestination
     │   ├── Conflict         IdReused TaskTaken TaskEnded AlreadyExists AlreadyResolved LogForked
     │   │                    IdempotencyKeyReused EpochMismatch NotShared LeaseEnded
+    │   │                    HomeCopied
     │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin NotAMember InviteEnded
+    │   │                    AnotherConnection
     │   ├── NotTrusted       BadToken KeyExpired ZoneNotTrusted
     │   └── directly         TooMany TooSlow Unreachable BadAnswer EpochChanged NoDaemon NoSpark
     │                        NoJava NoPostgres LakeBusy LakeMoved JobFailed Truncated PastEnd
@@ -122,9 +124,9 @@ class BadStamp(
 class BadId(
     BadInput,
     code="bad_id",
-    hint="message ids are UUIDs of version 7; without an id the node makes one",
+    hint="message ids are UUIDs of version 7 or 8; without an id the node makes one",
 ):
-    """A message id is not a UUID of version 7."""
+    """A message id is not a UUID of version 7 or 8, or a text is no idempotency key."""
 
 
 class OverLimit(BadInput, code="over_limit"):
@@ -253,15 +255,17 @@ class IdReused(
     code="id_reused",
     hint="the id belongs to another request; mint a new one for this request",
 ):
-    """This node has this message id already, for a request with other content."""
+    """This node has this id already, for a change or a fact with other content."""
 
 
 class IdempotencyKeyReused(
     Conflict,
     code="idempotency_key_reused",
-    hint="send it under a new id: holdfast outbox requeue --new-id ID",
+    hint="the key belongs to another request; use a new one for this request",
 ):
-    """The broker has this message id already, for a request with other content."""
+    """This node or the broker has this message id already, for a message that asks for something
+    else.
+    """
 
 
 class EpochMismatch(
@@ -304,6 +308,15 @@ class AlreadyExists(Conflict, code="already_exists"):
     """What the caller wants to create is there already."""
 
 
+class HomeCopied(
+    Conflict,
+    code="home_copied",
+    hint="if it was moved and the original is gone: holdfast up --moved. If the original goes on, "
+    "make a home of its own here: holdfast init, then import or join",
+):
+    """The home was last served on another machine or as other files: it may be a copy."""
+
+
 class AlreadyResolved(Conflict, code="already_resolved"):
     """The conflict was resolved before."""
 
@@ -314,6 +327,14 @@ class NotAllowed(Refused, code="not_allowed", exit_code=7, http_status=403):
 
 class NotOurs(NotAllowed, code="not_ours"):
     """It belongs to another peer or another user of the machine."""
+
+
+class AnotherConnection(
+    NotAllowed,
+    code="another_connection",
+    hint="end the other node that uses this key, or serve the broker with --connections all",
+):
+    """The broker takes one connection of each member, and another one of this key is there."""
 
 
 class NotGranted(

@@ -31,6 +31,8 @@ TAGS_MAX: Final = 64
 """Tags on one memory; more are refused."""
 TAG_BYTES_MAX: Final = 128
 """The longest tag; a longer one is refused."""
+OP_CHARS_MAX: Final = 64
+"""The longest name of an op; a longer one is refused."""
 META_BYTES_MAX: Final = 64 * KIB
 """The largest `meta` that a caller attaches to a change, as JSON; a larger one is refused."""
 META_DEPTH_MAX: Final = 64
@@ -57,6 +59,18 @@ LAMPORT_MAX: Final = 2**63 - 1
 """The end of the Lamport clock; also the largest offset, epoch and time that is accepted."""
 LAMPORT_LEAP_MAX: Final = 2**48
 """A stamp that is further ahead of this node's clock is refused: no peer may wear the clock out."""
+LAMPORT_PER_MS_MAX: Final = 64
+"""Stamps per millisecond since 1970 that a mesh may have given at most; a higher stamp is refused.
+A node whose clock is 0 can take the highest of them by one leap until the year 2109.
+"""
+LAMPORT_STEP_MAX: Final = 2**14
+"""How far ahead of this node's clock a stamp may always be, also where the clock is too high."""
+KNOWN_PAST_MS: Final = 1_793_491_200_000
+"""The start of November 2026, which has passed: a wall clock that shows less is wrong."""
+
+# Ids
+IDEMPOTENCY_KEY_BYTES_MAX: Final = 255
+"""The longest idempotency key that is no UUID, as UTF-8; a longer one is refused."""
 
 # Files and blobs
 PATH_CHARS_MAX: Final = 1024
@@ -101,6 +115,8 @@ GROUP_MS_MAX: Final = 50
 """No write joins a group after this time, so that a transaction stays well below 100 ms."""
 CHUNK_ROWS: Final = 200
 """Rows per transaction, or per page, of long work: imports, sweeps, re-embedding, scans."""
+TASK_PAGE_ROWS: Final = 64
+"""Turns of a task that a late turn reads at once while it looks how far it reaches."""
 INTAKE_BATCH_BYTES: Final = 1 * MIB
 """Arriving envelopes are written together up to about this size."""
 QUEUE_OPS_MAX: Final = 65_536
@@ -165,6 +181,13 @@ REQUEST_MS_MAX: Final = 30 * SECOND_MS
 """How long the body of a request, or the next piece of an answer, may take; then the call ends."""
 HEAD_BYTES_MAX: Final = 64 * KIB
 """The longest first line and headers of a request; longer ones are refused with 431."""
+HEAD_LINES_MAX: Final = 256
+"""The most lines in the head of a request; a head with more is refused with 431."""
+READ_AHEAD_BYTES_MAX: Final = 1 * MIB
+"""What a server keeps of requests that were sent before the last one had its answer. It stops
+reading after the first of them, and cuts a connection on which more comes nevertheless."""
+STRANGER_BYTES_MAX: Final = 2 * MIB
+"""The most memory that a connection costs whose other side has proved nothing."""
 HEAD_MS_MAX: Final = 10 * SECOND_MS
 """How long the head of a request, or a TLS handshake, may take; then the connection is closed."""
 KEEP_ALIVE_MS: Final = 75 * SECOND_MS
@@ -338,8 +361,16 @@ INBOX_UNREAD_MS: Final = 90 * DAY_MS
 """How long an unread message keeps its place in the log, however short the log is kept."""
 INBOX_PAGE_ROWS: Final = 500
 """Messages of the inbox in one answer; a caller that asks for more is refused."""
+INBOX_SCAN_ROWS: Final = 5000
+"""Messages that one filtered read of the inbox looks at; then it answers how far it got."""
+INBOX_SEARCH_CHARS_MAX: Final = 1000
+"""The longest text that is searched for; a longer one is refused."""
+TTL_MS_MAX: Final = 366 * DAY_MS
+"""The longest time after which a daemon may be told to end by itself; a longer one is refused."""
 HOOK_MS_MAX: Final = 30 * SECOND_MS
-"""The daemon ends a message hook that runs longer."""
+"""The daemon ends a hook that runs longer, with all that the hook has started."""
+HOOK_GRACE_MS: Final = 2 * SECOND_MS
+"""How long a hook that is asked to end may take; then the daemon kills its process group."""
 HOOK_ROWS: Final = 64
 """Messages that the hook gets in a row before the daemon does something else."""
 
@@ -394,6 +425,10 @@ SOCKET_PING_MS: Final = 20 * SECOND_MS
 """How often a broker pings a connection."""
 SOCKET_SILENT_MS: Final = 60 * SECOND_MS
 """A broker cuts off a connection that was silent, or did not read, for this long."""
+FRAGMENTS_MAX: Final = 1024
+"""Frames that one WebSocket message may be sent in; a broker cuts off a connection with more."""
+PINGS_MAX: Final = 1024
+"""Pings that a broker answers within SOCKET_PING_MS; then it cuts the connection off."""
 GOT_SAVED_MS: Final = 30 * SECOND_MS
 """How often a broker saves up to where a member has confirmed its feed."""
 FEED_LOOK_MS: Final = 30 * SECOND_MS
@@ -485,7 +520,11 @@ BACKUP_STEP_PAGES: Final = 1024
 BACKUP_AGE_WARN_MS: Final = 7 * DAY_MS
 """The doctor warns if the last backup is older."""
 RESTORE_LAMPORT_SKIP: Final = 2**32
-"""How far a clock that may have gone back skips ahead, past every stamp of the lost time."""
+"""How far the clock of a log that has gone back skips ahead, past every stamp of the lost time."""
+CRASH_LAMPORT_SKIP: Final = 2**24
+"""How far it skips ahead where only what was not yet synced can be lost: more than fits into any
+WAL, and a million times this stays below what a mesh may give (LAMPORT_PER_MS_MAX).
+"""
 REPAIR_PROBES_MAX: Final = 20_000
 """Reads that a repair spends on the damaged parts of one table; the rest counts as lost."""
 

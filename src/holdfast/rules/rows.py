@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.rules.filters import Filter
 from holdfast.rules.order import Version
-from holdfast.rules.tasks import TaskStatus, Turn
+from holdfast.rules.tasks import TaskStanding, TaskStatus, Turn
 
 
 class VersionedRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +130,12 @@ class TaskEventRow(msgspec.Struct, frozen=True, kw_only=True):
     """The version that it lost against."""
     title: str = ""
     description: str = ""
+    standing: TaskStanding | None = None
+    """How the task stands after this turn, so that a turn which arrives late is joined from there.
+    None: it was stored before nodes kept this.
+    """
+    opened: int | None = None
+    """The generation that the task had reached after this turn, and had not before it."""
 
     @property
     def turn(self) -> Turn:

@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar
 
 from holdfast.rules.arrivals import Arrived
 from holdfast.rules.filters import Filter
+from holdfast.rules.inbox_match import EVERY_MESSAGE, InboxMatch
 from holdfast.rules.order import Version
 from holdfast.rules.rows import (
     BlobRow,
@@ -75,11 +76,18 @@ class MeshWriter(MeshReader, Protocol):
         mesh.
         """
 
-    def tick_merged(self, mesh: str, incoming: int) -> int:
+    def tick_merged(self, mesh: str, incoming: int, now_ms: int) -> int:
         """One merged event: the clock moves past the incoming stamp and to this new value."""
 
-    def tick_merged_run(self, mesh: str, lamports: Sequence[int]) -> int:
-        """Many merged events in a row, in order; BadStamp, and no tick, if one is absurd."""
+    def tick_merged_run(self, mesh: str, lamports: Sequence[int], now_ms: int) -> int:
+        """Many merged events in a row, in order; BadStamp, and no tick, if one is absurd by the
+        wall clock's time `now_ms`.
+        """
+
+    def clock_raise(self, mesh: str, lamport: int) -> None:
+        """Moves the clock to this value unless it is past it: for stamps of our own that were lost,
+        so nothing is judged. UnknownMesh if there is no such mesh.
+        """
 
     def forget_below(self, mesh: str, lamport: int) -> None:
         """Remembers that tombstones up to this lamport may be gone."""
@@ -120,6 +128,9 @@ class LogReader(Protocol):
 
 
 class LogWriter(LogReader, Protocol):
+    def log_set_aside(self, offset: int, id: bytes) -> None:
+        """Gives an entry another id, so that its own is free. Its bytes stay as they are."""
+
     def log_append(
         self,
         id: bytes,
@@ -252,6 +263,32 @@ class TaskReader(Protocol):
 
     def task_events(self, mesh: str, task: str) -> list[TaskEventRow]:
         """In stamp order."""
+
+    def task_event_before(
+        self, mesh: str, task: str, version: Version, *, or_at: bool = False
+    ) -> TaskEventRow | None:
+        """The last turn before this version; `or_at` also finds the version itself."""
+
+    def task_events_after(
+        self, mesh: str, task: str, version: Version, limit: int
+    ) -> list[TaskEventRow]:
+        """In stamp order."""
+
+    def task_events_naming(
+        self, mesh: str, task: str, first: int, last: int, before: Version
+    ) -> list[TaskEventRow]:
+        """Claims and releases before this version that name one of these generations, in stamp
+        order.
+        """
+
+    def task_event_opening(self, mesh: str, task: str, generation: int) -> TaskEventRow | None:
+        """The first turn after which the task had reached this generation, or a later one."""
+
+    def task_event_create(self, mesh: str, task: str) -> TaskEventRow | None:
+        """The first creation of the task."""
+
+    def task_lacks_standings(self, mesh: str, task: str) -> bool:
+        """Whether one of its turns was stored before turns had standings."""
 
 
 class TaskWriter(TaskReader, Protocol):
@@ -407,9 +444,16 @@ class OutboxWriter(OutboxReader, Protocol):
 class InboxReader(Protocol):
     def inbox_get(self, id: bytes) -> InboxRow | None: ...
     def inbox_list(
-        self, mesh: str | None, unread_only: bool, after: int, limit: int
+        self,
+        mesh: str | None,
+        unread_only: bool,
+        after: int,
+        limit: int,
+        match: InboxMatch = EVERY_MESSAGE,
     ) -> list[InboxRow]:
-        """Rows with number > after, by number."""
+        """Rows with number > after, by number. With a match that narrows, only among the next
+        INBOX_SCAN_ROWS numbers; its words are not looked at.
+        """
 
     def inbox_unhooked(self, limit: int) -> list[InboxRow]:
         """Messages that no hook was run for, by number."""
@@ -494,6 +538,35 @@ class Transaction(
     """A reader that changes the state: all of it or nothing."""
 
 
+class Reading(AbstractContextManager[Reader], Protocol):
+    """One consistent state, from `begin` to `end`; as a context manager it does both."""
+
+    def begin(self) -> Reader: ...
+    def end(self) -> None:
+        """May be called twice, and before `begin`."""
+
+    def error(self, error: BaseException) -> BaseException:
+        """The typed error for one of the database's own."""
+
+
+def read_once(reading: Reading, read: Callable[[Reader], T]) -> T:
+    """Runs one read. An exception that a signal handler raises meanwhile leaves nothing open:
+    `end` runs again if it came within the first one.
+    """
+    try:
+        try:
+            return read(reading.begin())
+        finally:
+            reading.end()
+    except BaseException as error:
+        known = reading.error(error)
+        if known is error:
+            raise
+        raise known from error
+    finally:
+        reading.end()
+
+
 Work = Callable[[Transaction], T]
 
 
@@ -505,7 +578,7 @@ class Store(Protocol):
         commit.
         """
 
-    def read(self) -> AbstractContextManager[Reader]:
+    def read(self) -> Reading:
         """One consistent state, for as long as the context is held. Never waits for the writer."""
 
     def on_commit(self, listener: Callable[[], None]) -> None:

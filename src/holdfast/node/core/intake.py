@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from holdfast.node.core.change import known_receipt
+from holdfast.node.core.change import Receipt, known_receipt, refused_send, set_aside
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.fold import current_version, fold
@@ -30,18 +30,19 @@ from holdfast.rules.errors import (
     BadEnvelope,
     ForgedOrigin,
     HoldfastError,
+    IdReused,
     Refused,
     TooOld,
     UnknownMesh,
 )
 from holdfast.rules.ids import id_text
-from holdfast.rules.lamport import check_incoming, tick
-from holdfast.rules.limits import LAMPORT_LEAP_MAX, LAMPORT_MAX
+from holdfast.rules.lamport import check_incoming, highest_taken, tick
+from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.merge import version_of
 from holdfast.rules.order import Version, is_newer
 from holdfast.rules.rebuild import UNCOUNTED
 from holdfast.rules.reconcile import Outcome
-from holdfast.rules.rows import InboxRow, MeshRow, PeerRow
+from holdfast.rules.rows import Entry, InboxRow, MeshRow, OutboxRow, PeerRow
 from holdfast.storage.ports import Reader, Transaction
 
 T = TypeVar("T")
@@ -71,13 +72,17 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
 class _Clock:
     """A mesh's clock while a batch is applied. The stamps that move it are stored together."""
 
-    __slots__ = ("_mesh", "_stamps", "forgotten_lamport", "value")
+    __slots__ = ("_mesh", "_now_ms", "_stamps", "forgotten_lamport", "value")
 
-    def __init__(self, row: MeshRow) -> None:
-        self._mesh = row.slug
+    def __init__(self, row: MeshRow, now_ms: int) -> None:
+        self._mesh, self._now_ms = row.slug, now_ms
         self._stamps: list[int] = []
         self.value = row.lamport
         self.forgotten_lamport = row.forgotten_lamport
+
+    def check(self, lamport: int) -> None:
+        """Raises BadStamp for a stamp that this clock does not merge."""
+        check_incoming(self.value, lamport, self._now_ms)
 
     def merge(self, lamport: int) -> None:
         self.value = tick(self.value, lamport)
@@ -89,12 +94,12 @@ class _Clock:
         """
         highest = max(stamps)
         last = max(self.value, highest) + len(stamps)
-        return highest - self.value <= LAMPORT_LEAP_MAX and last < LAMPORT_MAX
+        return highest <= highest_taken(self.value, self._now_ms) and last < LAMPORT_MAX
 
     def write(self, tx: Transaction, stamps: Sequence[int] = ()) -> None:
         """Stores the stamps that were merged so far, and then `stamps`."""
         if self._stamps or stamps:
-            self.value = tx.tick_merged_run(self._mesh, [*self._stamps, *stamps])
+            self.value = tx.tick_merged_run(self._mesh, [*self._stamps, *stamps], self._now_ms)
             self._stamps = []
 
 
@@ -202,7 +207,7 @@ class Intake:
         if arrival.error is not None:
             return Applied(envelope.id, None, error=arrival.error)
         try:
-            known = known_receipt(tx, envelope.id, envelope.fingerprint, envelope.mesh)
+            known, displaced = self._known(tx, arrival, envelope)
             if known is not None:
                 self._hear(envelope.mesh, envelope.origin, envelope.lamport)
                 if self._is_for_us(arrival) and tx.log_get(known.offset) is not None:
@@ -212,6 +217,8 @@ class Intake:
             clock, current = self._examine(tx, envelope, arrival.body)
         except Refused as error:
             return Applied(envelope.id, None, error=error)
+        if displaced is not None:
+            set_aside(tx, *displaced)
         clock.merge(envelope.lamport)
         self._hear(envelope.mesh, envelope.origin, envelope.lamport)
         offset = tx.log_append(
@@ -229,6 +236,24 @@ class Intake:
         if self._is_for_us(arrival):
             self._put_into_inbox(tx, arrival, offset)
         return Applied(envelope.id, outcome, offset)
+
+    def _known(
+        self, tx: Reader, arrival: Arrival, envelope: Envelope
+    ) -> tuple[Receipt | None, tuple[Entry, OutboxRow] | None]:
+        """The receipt of an envelope that is here already. Else None, and our own message that has
+        to give its id back to this one, if there is one.
+        """
+        try:
+            return known_receipt(tx, envelope.id, envelope.fingerprint, envelope.mesh), None
+        except IdReused:
+            entry = tx.log_find(envelope.id)
+            if entry is None or envelope.origin == self._ctx.peer:
+                raise
+            brought = arrival.raw in self._delivered and entry.mesh == envelope.mesh
+            row = refused_send(tx, entry, self._ctx.peer, broker_has_another=brought)
+            if row is None:
+                raise
+            return None, (entry, row)
 
     def _is_for_us(self, arrival: Arrival) -> bool:
         return (
@@ -266,7 +291,7 @@ class Intake:
         clock = self._clock(tx, envelope.mesh)
         if clock is None:
             raise UnknownMesh(f"there is no mesh {envelope.mesh!r}")
-        check_incoming(clock.value, envelope.lamport)
+        clock.check(envelope.lamport)
         if body is None:
             return clock, None
         current = current_version(tx, envelope, body)
@@ -276,7 +301,7 @@ class Intake:
     def _clock(self, tx: Reader, mesh: str) -> _Clock | None:
         if mesh not in self._clocks:
             row = tx.mesh_get(mesh)
-            self._clocks[mesh] = None if row is None else _Clock(row)
+            self._clocks[mesh] = None if row is None else _Clock(row, self._ctx.now_ms())
         return self._clocks[mesh]
 
     def _hear(self, mesh: str, origin: str, lamport: int) -> None:
@@ -293,10 +318,11 @@ def is_news(ctx: NodeContext, raw: bytes, tx: Reader) -> bool | None:
     envelope = arrival.envelope
     if envelope is None or arrival.error is not None:
         return None
+    intake = Intake(ctx, ())
     try:
-        if known_receipt(tx, envelope.id, envelope.fingerprint, envelope.mesh) is not None:
+        if intake._known(tx, arrival, envelope)[0] is not None:
             return False
-        Intake(ctx, ())._examine(tx, envelope, arrival.body)
+        intake._examine(tx, envelope, arrival.body)
     except Refused:
         return None
     return True

@@ -93,7 +93,7 @@ def _refold(tx: Transaction, ctx: NodeContext, entry: Entry) -> None:
     envelope = decode_trusted(entry.raw)
     body = decode_trusted_body(envelope)
     current = None if body is None else current_version(tx, envelope, body)
-    tx.tick_merged(entry.mesh, entry.lamport)
+    tx.tick_merged(entry.mesh, entry.lamport, entry.recorded_at)
     offset = tx.log_append(
         entry.id,
         entry.mesh,

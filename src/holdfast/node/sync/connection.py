@@ -28,7 +28,7 @@ from holdfast.node.trust.trust import Trust
 from holdfast.rules import close_codes, features
 from holdfast.rules.broker_sync import SyncPlan, SyncState, after_error
 from holdfast.rules.close_codes import CLOSE_CODES
-from holdfast.rules.errors import Unreachable, ZoneNotTrusted
+from holdfast.rules.errors import AnotherConnection, Unreachable, ZoneNotTrusted
 from holdfast.rules.limits import SECOND_MS, SYNC_THREADS
 from holdfast.rules.outbox import PARK, Policies
 from holdfast.transport.websocket_client import HungUp, WebSocketClient
@@ -125,6 +125,8 @@ class BrokerConnection:
         if kind is not None:
             self._tell_terms(error.code)
             return kind(str(error))
+        if error.code == close_codes.ANOTHER_CONNECTION:
+            return AnotherConnection(f"the broker keeps one connection of this key: {error}")
         if error.code == close_codes.NOT_TRUSTED:
             return ZoneNotTrusted(str(error), hint="the broker does not believe who we are")
         return Unreachable(str(error))

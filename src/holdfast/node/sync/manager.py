@@ -81,6 +81,17 @@ class SyncManager:
             for unit in units.changed + units.same:
                 unit.wake()
 
+    def check_age(self, max_age_hours: int | None) -> None:
+        """Raises if a broker that this node has met would not remember ids for so long."""
+        for connection in self._connections():
+            connection.sync.age_for(max_age_hours)
+
+    def set_outbox(self, policies: Policies, max_age_hours: int | None) -> None:
+        """Other settings of the outbox, from now on, for every broker."""
+        self._policies, self._max_age_hours = policies, max_age_hours
+        for connection in self._connections():
+            connection.sync.set_outbox(policies, max_age_hours)
+
     async def stop(self) -> None:
         """Ends all connections, after a moment for answers that are on their way."""
         if self._watching is not None:

@@ -64,7 +64,7 @@ from holdfast.rules.errors import (
     UnknownMesh,
     ZoneNotTrusted,
 )
-from holdfast.rules.features import NEEDS, check
+from holdfast.rules.features import NEEDS, Terms, check
 from holdfast.rules.keys import NONCE_BYTES, check_proof, parse_card, prove, public_key
 from holdfast.rules.limits import SYNC_GAPS_MAX, SYNC_PUSH_ITEMS, SYNC_WINDOW_ITEMS
 from holdfast.rules.outbox import PARK, OutboxState, Policies, Trial
@@ -146,6 +146,8 @@ class SyncSession:
         self.policies = policies
         self._asked_age = max_age_hours
         self._age_hours = 0
+        self._terms: Terms | None = None
+        """What the broker offered at the last hello."""
         self.meshes: dict[str, MeshState] = {}
         self._trust = trust
         self._entropy = entropy
@@ -156,6 +158,21 @@ class SyncSession:
         """When the broker last asked for a snapshot of a mesh and got one, in ticks."""
         self._transcript: keys.HelloTranscript | None = None
         """Our hello, which the broker signs in its welcome."""
+
+    # --- settings ----------------------------------------------------------------------------
+
+    def age_for(self, asked_hours: int | None) -> int:
+        """How long a message may wait for this broker; raises if that is past what it remembers.
+        Before the first hello nobody knows, and the present value stays.
+        """
+        if self._terms is None:
+            return self._age_hours
+        return outbox_max_age_hours(self._terms.mode, self._terms.retention_days, asked_hours)
+
+    def set_outbox(self, policies: Policies, max_age_hours: int | None) -> None:
+        """Other settings of the outbox, from now on."""
+        self._age_hours = self.age_for(max_age_hours)
+        self.policies, self._asked_age = policies, max_age_hours
 
     # --- hello -------------------------------------------------------------------------------
 
@@ -172,8 +189,8 @@ class SyncSession:
             )
         if len(challenge.nonce) != NONCE_BYTES:
             raise BadAnswer("the broker's challenge cannot be read")
-        terms = check(challenge.supported)
-        self._age_hours = outbox_max_age_hours(terms.mode, terms.retention_days, self._asked_age)
+        self._terms = check(challenge.supported)
+        self._age_hours = self.age_for(self._asked_age)
         seed = self._trust.seed()
         transcript = keys.HelloTranscript(
             client_zone=self._trust.name,
