@@ -25,7 +25,7 @@ from holdfast.node.core import change, files, intake, operations
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.home import opening
 from holdfast.node.library import conflicts
-from holdfast.node.links import receive
+from holdfast.node.links import appetite, receive
 from holdfast.node.log import consumers, serve
 from holdfast.node.upkeep import sweep
 from holdfast.protocol.log_wire import Batch, Fetch
@@ -36,6 +36,7 @@ from holdfast.rules.merge import MergeVerdict
 from holdfast.rules.rows import LinkRow
 from holdfast.rules.tasks import Judged, TaskEvent, TaskStatus
 from holdfast.service.caller import Caller
+from holdfast.simulate.nodes import pulling
 from holdfast.storage import group_commit
 from holdfast.storage.files import blobs, durable
 from holdfast.storage.ports import Transaction
@@ -331,6 +332,12 @@ def _clock_not_merged(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def _full_batch_always(patch: pytest.MonkeyPatch) -> None:
+    """A link asks for as much as ever, however often its line breaks under it."""
+    for module in (appetite, pulling):
+        patch.setattr(module, "rows_after_break", lambda asked: asked)
+
+
 BUGS = [
     Bug("acknowledge before commit", "power", _acknowledge_before_commit),
     Bug("acknowledge before commit", "world", _acknowledge_before_commit),
@@ -361,6 +368,7 @@ BUGS = [
     Bug("blobs swept past readers", "world", _blobs_swept_past_readers),
     Bug("last claim wins", "world", _last_claim_wins),
     Bug("clock not merged", "world", _clock_not_merged),
+    Bug("full batch always", "zones", _full_batch_always),
     *(Bug(name, "delivery", plant) for name, plant in planted_delivery.PLANTS.items()),
     *(Bug(name, "delivery", plant) for name, plant in planted_sharing.PLANTS.items()),
 ]
