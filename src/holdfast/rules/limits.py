@@ -286,6 +286,8 @@ QUARANTINE_ROWS_MAX: Final = 10_000
 """Refused entries in the quarantine of one link or shared mesh; then it stops."""
 OBJECT_RANGE_BYTES: Final = 4 * MIB
 """An object is pulled in pieces of this size, so that a broken connection costs one piece."""
+OBJECT_RANGE_BYTES_MIN: Final = 16 * KIB
+"""Each break halves the pieces, down to this."""
 
 # Sync with a broker
 SYNC_IDLE_MS: Final = 30 * SECOND_MS
