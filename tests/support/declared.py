@@ -40,11 +40,11 @@ def only_declared_answers() -> Iterator[None]:
     strange: list[str] = []
     add = RequestCounts.add
 
-    def watched(self: RequestCounts, method: str, path: str, status: int, took_s: float) -> None:
+    def watched(self: RequestCounts, method: str, path: str, status: int, seconds: float) -> None:
         declared = known.get(("GET" if method == "HEAD" else method, path))
         if declared is not None and status not in declared:
             strange.append(f"{method} {path}: {status}")
-        add(self, method, path, status, took_s)
+        add(self, method, path, status, seconds)
 
     RequestCounts.add = watched  # type: ignore[method-assign]
     try:
