@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.broker.broker import standings
 from holdfast.broker.daemon import open_store
 from holdfast.broker.identity import KEY, Identity
 from holdfast.broker.settings import BrokerSettings
@@ -110,7 +109,7 @@ class Operator:
     async def _status(self, store: BrokerStore) -> Document:
         identity = Identity(self._settings.store)
         mode, days = await store.mode()
-        positions = await standings(store)
+        positions = await store.standings()
         return {
             "name": identity.name,
             "card": identity.card(),

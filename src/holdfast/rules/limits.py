@@ -101,6 +101,9 @@ GROUP_MS_MAX: Final = 50
 """No write joins a group after this time, so that a transaction stays well below 100 ms."""
 CHUNK_ROWS: Final = 200
 """Rows per transaction, or per page, of long work: imports, sweeps, re-embedding, scans."""
+FIGURES_PAUSE: Final = 20
+"""Figures that take as long as there are rows, such as a broker's members and queues, are counted
+again after so many times the time that the last count took. Until then everybody gets those."""
 TASK_PAGE_ROWS: Final = 64
 """Turns of a task that a late turn reads at once while it looks how far it reaches."""
 INTAKE_BATCH_BYTES: Final = 1 * MIB

@@ -75,7 +75,7 @@ async def test_D1_a_mesh_that_is_removed_leaves_nothing_behind(store: BrokerStor
     assert await store.mesh_get(TEAM) is None
     counts = await store.counts()
     assert (counts["meshes"], counts["messages"], counts["dedupe"], counts["ready"]) == (1, 1, 1, 0)
-    assert await store.meshes_of(ANA) == []
+    assert await store.memberships(ANA) == []
     # The name is free again, and the new mesh is another one: it knows nothing of the old ids.
     await with_team(store)
     (answer,) = await accept(store, arriving(3))
@@ -152,8 +152,8 @@ async def test_D15_members_have_names_of_their_own(store: BrokerStore) -> None:
     await store.member_remove(TEAM, BOB, NOW)
     await store.member_put(TEAM, member(EVE, "bob"))
     assert [row.key for row in await store.member_list(TEAM)] == [ANA, EVE, OWNER]
-    assert await store.meshes_of(EVE) == [TEAM]
-    assert await store.meshes_of(BOB) == []
+    assert [one.mesh.slug for one in await store.memberships(EVE)] == [TEAM]
+    assert await store.memberships(BOB) == []
 
 
 async def test_D6_what_a_member_has_got_never_goes_backwards_within_an_epoch(

@@ -9,11 +9,10 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast import __version__
-from holdfast.broker.broker import MeshStanding, standings
 from holdfast.broker.http.context import BrokerRequest
 from holdfast.broker.upkeep import check_orphans, sweep_asked
 from holdfast.protocol.error_body import ErrorDetail
-from holdfast.rules.broker_rows import BrokerSwept
+from holdfast.rules.broker_rows import BrokerSwept, MeshStanding
 from holdfast.rules.errors import HoldfastError, UnknownMesh
 from holdfast.rules.ids import id_text
 from holdfast.rules.names import check_mesh
@@ -133,6 +132,7 @@ async def _about(call: BrokerRequest) -> Response:
 async def _status(call: BrokerRequest) -> Response:
     api, broker = call.api, call.api.broker
     mode, days = broker.mode
+    figures = await api.figures.latest()
     return call.answer(
         BrokerStatusResponse(
             name=broker.identity.name,
@@ -147,8 +147,8 @@ async def _status(call: BrokerRequest) -> Response:
             registration=broker.settings.registration,
             connections=len(broker.connections),
             waiting=broker.accepting.rows,
-            counts=await api.store.counts(),
-            meshes=await standings(api.store),
+            counts=figures.counts,
+            meshes=figures.meshes,
         )
     )
 

@@ -108,6 +108,10 @@ class RowColumns(Generic[R]):
         make = self.row
         return [make(values) for values in found]
 
+    def qualified(self, table: str) -> str:
+        """The columns as they stand in a statement with several tables."""
+        return ", ".join(f"{table}.{name}" for name in self.names)
+
     def upsert(self, key: str, *, keep: Collection[str] = ()) -> str:
         """Inserts a row, or changes that with the same key in all columns but those of `keep`."""
         changed = [name for name in self.names if name not in (*key.split(", "), *keep)]
