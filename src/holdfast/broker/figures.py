@@ -1,10 +1,7 @@
 """Figures of the whole broker, counted once for all who ask within a while.
 
-To count members and queues takes as long as there are members and messages in queues. The metrics
-are scraped as often as somebody likes, and that must not slow down those who use the broker. So a
-count is followed by a pause that is `FIGURES_PAUSE` times as long, in which everybody gets the last
-figures; whoever asks while they are counted waits for the same count. A small broker's figures are
-always fresh.
+To count members and queues takes as long as there are members and messages in queues
+(`service/count_pause.py`). Whoever asks while they are counted waits for the same count.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast.rules.broker_rows import MeshStanding, QueueCounts
-from holdfast.rules.limits import FIGURES_PAUSE
+from holdfast.service.count_pause import CountPause
 from holdfast.storage.broker.port import BrokerStore
 
 
@@ -33,19 +30,20 @@ class FigureCount:
 
     def __init__(self, store: BrokerStore, ticks: Callable[[], float]) -> None:
         """`ticks` are seconds that never go back."""
-        self._store, self._ticks = store, ticks
+        self._store = store
         self._counting = asyncio.Lock()
-        self._last: BrokerFigures | None = None
-        self._good_until = 0.0
+        self._pause: CountPause[BrokerFigures] = CountPause(ticks)
 
     async def latest(self) -> BrokerFigures:
         async with self._counting:
-            if self._last is None or self._ticks() >= self._good_until:
-                began = self._ticks()
-                self._last = await self._count()
-                ended = self._ticks()
-                self._good_until = ended + FIGURES_PAUSE * (ended - began)
-            return self._last
+            found = self._pause.begin()
+            if found is not None:
+                return found
+            figures = await self._count()
+            # Messages and ids are counted where they are stored: they cost nothing here.
+            counts = figures.counts
+            names = ("meshes", "members", "ready", "taken", "dead", "objects", "snapshots")
+            return self._pause.counted(figures, sum(counts[name] for name in names))
 
     async def _count(self) -> BrokerFigures:
         store = self._store

@@ -104,6 +104,8 @@ CHUNK_ROWS: Final = 200
 FIGURES_PAUSE: Final = 20
 """Figures that take as long as there are rows, such as a broker's members and queues, are counted
 again after so many times the time that the last count took. Until then everybody gets those."""
+FIGURES_ROWS: Final = 10_000
+"""Fewer rows are counted whenever somebody asks."""
 TASK_PAGE_ROWS: Final = 64
 """Turns of a task that a late turn reads at once while it looks how far it reaches."""
 INTAKE_BATCH_BYTES: Final = 1 * MIB

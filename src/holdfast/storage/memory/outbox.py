@@ -68,7 +68,8 @@ class MemoryOutbox(UndoTables):
 
     def outbox_old(self, lane: str, before_ms: int, limit: int) -> list[OutboxRow]:
         waiting = (row for row in self._outbox(lane, "pending") if not row.entity)
-        return list(islice((row for row in waiting if row.created_at < before_ms), limit))
+        old = [row for row in waiting if row.created_at < before_ms]
+        return sorted(old, key=lambda row: (row.created_at, row.number))[:limit]
 
     def outbox_floor(self) -> int | None:
         return min((row.offset for row in self._outbox(None, *_NEEDED)), default=None)
