@@ -326,7 +326,9 @@ def _last_claim_wins(patch: pytest.MonkeyPatch) -> None:
 
 def _clock_not_merged(patch: pytest.MonkeyPatch) -> None:
     """A received stamp does not move the clock."""
-    patch.setattr(meshes.MeshWrites, "tick_merged_run", lambda tx, mesh, lamports: lamports[-1])
+    patch.setattr(
+        meshes.MeshWrites, "tick_merged_run", lambda tx, mesh, lamports, now_ms: lamports[-1]
+    )
 
 
 BUGS = [

@@ -97,7 +97,7 @@ def _cursor_before_rows(patch: pytest.MonkeyPatch) -> None:
 def _epoch_ignored(patch: pytest.MonkeyPatch) -> None:
     """A seq is a seq, also at a broker that went back."""
 
-    def blind(cursor: Cursor, epoch: int, bases: Any, last: int) -> Move | None:
+    def blind(cursor: Cursor, epoch: int, bases: Any, last: int, held: Any) -> Move | None:
         return None if epoch == cursor.epoch else Move(Cursor(epoch, min(cursor.seq, last)))
 
     patch.setattr(sync_epoch, "epoch_moved", blind)

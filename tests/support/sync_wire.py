@@ -278,7 +278,7 @@ class Laptop:
     def take(self, frame: FromBroker) -> list[FromNode]:
         """The node stores a frame by itself; returns what it says to it."""
         if isinstance(frame, Acks):
-            return self.sync.on_acks(frame)
+            return self.sync.on_acks(frame).frames
         if isinstance(frame, Urgent):
             self.sync.on_urgent(frame)
             return []
@@ -286,7 +286,7 @@ class Laptop:
             return self.sync.on_frame(frame)
         frames: list[FromNode] = []
         for piece in self.sync.decode(frame):
-            frames = self.sync.on_entries(piece)
+            frames = self.sync.on_entries(piece).frames
         return frames
 
     def settle(self) -> None:

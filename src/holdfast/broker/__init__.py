@@ -16,7 +16,8 @@ values. The shell around it carries them out.
 * `connection` is the shell: a socket, a task while there is work, and frames that leave together.
   In the simulator the same class runs over a simulated wire.
 * `accept` puts what waits into groups of one transaction each; `verdicts` says what became of an
-  envelope in the words of the wire; `wakeups` knows which connection an accepted envelope concerns.
+  envelope in the words of the wire; `stamp_check` refuses stamps that no mesh can have given;
+  `wakeups` knows which connection an accepted envelope concerns.
 * `broker` holds what the connections share; `daemon` starts and stops the process, `upkeep` sweeps,
   `http` answers everything that is no conversation, `operator` is for the person who runs it.
 

@@ -14,15 +14,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from holdfast.broker.counters import BrokerCounts
 from holdfast.broker.rate_limit import Rates
+from holdfast.broker.stamp_check import is_high, refused_stamps
 from holdfast.broker.verdicts import Outcome
 from holdfast.broker.wakeups import Wakeups
 from holdfast.rules import limits
@@ -117,7 +118,13 @@ class Acceptor:
             answered([closed] * len(batch))
         elif not batch:
             answered([])
-        elif self._is_full():
+        elif is_high(batch, self._clock()):
+            self._look(self._take_high(batch, answered))
+        else:
+            self._take_sane(batch, answered)
+
+    def _take_sane(self, batch: Sequence[PushedEnvelope], answered: Answered) -> None:
+        if self._is_full():
             self._take_some(batch, 0, "this broker has too much to do", answered)
         else:
             passed = self._rates.take(batch[0].sender, len(batch), self._ticks())
@@ -150,14 +157,40 @@ class Acceptor:
                 self._queue_up(batch[:passed], first.set_result)
             else:
                 first.set_result([])
-            rest = await self._known_only(batch[passed:], why)
+            rest = await self._known_only(batch[passed:], TooMany(why))
             answered([*await first, *rest])
 
-        task = asyncio.get_running_loop().create_task(both())
+        self._look(both())
+
+    def _look(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._looking.add(task)
         task.add_done_callback(self._looking.discard)
 
-    async def _known_only(self, batch: Sequence[PushedEnvelope], why: str) -> list[Outcome]:
+    async def _take_high(self, batch: Sequence[PushedEnvelope], answered: Answered) -> None:
+        """Accepts what the clock of the mesh allows. Of the others, those that were accepted before
+        get their answer, and the rest a refusal.
+        """
+        refused: dict[int, HoldfastError]
+        try:
+            refused = {**await refused_stamps(self._store, batch, self._clock())}
+        except HoldfastError as error:
+            refused = dict.fromkeys(range(len(batch)), error)
+        answers: dict[int, Outcome] = {}
+        for at, why in refused.items():
+            answers[at] = (await self._known_only([batch[at]], why))[0]
+        rest = [at for at in range(len(batch)) if at not in refused]
+        done: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+        if rest:
+            self._take_sane([batch[at] for at in rest], done.set_result)
+        else:
+            done.set_result([])
+        answers.update(zip(rest, await done, strict=True))
+        answered([answers[at] for at in range(len(batch))])
+
+    async def _known_only(
+        self, batch: Sequence[PushedEnvelope], refusal: HoldfastError
+    ) -> list[Outcome]:
         try:
             known = await self._store.known(
                 batch[0].mesh, [(one.id, one.fingerprint) for one in batch]
@@ -172,7 +205,6 @@ class Acceptor:
             # The sender must get an answer, and nobody else looks at this task.
             log.exception("a fault of ours while %d ids were looked up", len(batch))
             return [OutcomeUnknown("the broker does not know what became of it")] * len(batch)
-        refusal = TooMany(why)
         found: list[Outcome] = []
         for one, answer in zip(batch, known, strict=True):
             if answer is None:

@@ -67,12 +67,16 @@ class Connection:
         """Everything that was pushed is answered before the connection is closed."""
         self._carry_out(self._session.stop())
 
+    def replaced(self) -> None:
+        """A newer connection of this member takes its place."""
+        self._carry_out(self._session.replaced())
+
     def closed(self, code: int) -> None:
         broker = self._broker
         self._gone = True
         self._hello_timer.cancel()
         broker.counts.closed[code] += 1
-        broker.connections.discard(self)
+        broker.closed(self)
         self._listen(Listen(frozenset(), frozenset()))
         broker.in_background(self._ended())
 
@@ -152,6 +156,8 @@ class Connection:
                     if not self._gone:  # else it hung up meanwhile, and nothing wakes it any more
                         self._listen(effect)
                 case Proved():
+                    if not self._gone:
+                        self._broker.proved(self)
                     self._socket.proved()
                 case HangUp():
                     self._flush()

@@ -22,13 +22,15 @@ from holdfast.broker.identity import Identity
 from holdfast.broker.settings import BrokerSettings
 from holdfast.broker.upkeep import BrokerUpkeep
 from holdfast.rules import limits
+from holdfast.rules.errors import HoldfastError
 from holdfast.service.clock import SystemClock
 from holdfast.service.instance_lock import DaemonLock, DaemonNote
 from holdfast.service.lifecycle import OnEvent, Service, silent
-from holdfast.service.listeners import bind_listeners
+from holdfast.service.listeners import bind_listeners, renew_certificate
 from holdfast.storage.broker.port import BrokerStore
 from holdfast.storage.files.home import HomePaths
 from holdfast.transport.http_server import Server
+from holdfast.transport.listeners import Listener
 
 log = logging.getLogger("holdfast")
 
@@ -61,6 +63,7 @@ class BrokerDaemon(Service):
         self._broker: Broker | None = None
         self._api: BrokerApi | None = None
         self.ready = asyncio.Event()
+        self._listeners: list[Listener] = []
 
     @property
     def broker(self) -> Broker:
@@ -94,6 +97,7 @@ class BrokerDaemon(Service):
         store.on_news(broker.wakeups.news)
         api = self._api = BrokerApi(broker)
         listeners, broker.certificate = bind_listeners(paths, settings, ending)
+        self._listeners = listeners
         server = Server(
             broker_app(api),
             listeners,
@@ -120,6 +124,21 @@ class BrokerDaemon(Service):
                 "card": identity.card(),
             }
         )
+
+    async def reload(self) -> None:
+        """Reads a renewed certificate. Everything else about a broker stands in its flags."""
+        if not self.ready.is_set():
+            return
+        try:
+            renewed = renew_certificate(self._settings.store, self._settings, self._listeners)
+        except HoldfastError as error:
+            log.error("the certificate stays as it is: %s (%s)", error.message, error.hint)
+            return
+        if renewed is None or renewed == self.broker.certificate:
+            log.warning("reloaded: nothing has changed")
+        else:
+            self.broker.certificate = renewed
+            log.warning("reloaded: tls_cert")
 
     # --- ending ------------------------------------------------------------------------------
 

@@ -109,4 +109,5 @@ def decode_push(raw: bytes, mesh: str, sender: bytes, epoch: int, new_id: NewId)
         raw=raw,
         broker_id=new_id(),
         epoch=epoch,
+        lamport=envelope.lamport,
     )

@@ -104,18 +104,19 @@ class Session:
         open_session: Callable[[str, bytes], tuple[str, int]] | None = None,
         may_begin_epoch: Callable[[str], bool] | None = None,
         accept_s: Callable[[], float] = lambda: inf,
+        admit: Callable[[bytes], bool] = lambda key: True,
     ) -> None:
         """`certificate` is what a hello is bound to. `open_session` gives a bearer token and how
         long it lasts. `may_begin_epoch` says whether a new epoch may begin for a mesh because a
         member has seen more than there is. `accept_s` is how long a store in another process took
-        for its last group.
+        for its last group. `admit` says whether one more connection of a member is welcome.
         """
         self._store, self._me = store, me
         self._certificate, self._clock, self._random = certificate, clock, random
         self._new_id = new_id
         self._open_session = open_session or (lambda name, key: ("", 0))
         self._may_begin_epoch = may_begin_epoch or (lambda mesh: True)
-        self._accept_s = accept_s
+        self._accept_s, self._admit = accept_s, admit
         self._nonce = random(keys.NONCE_BYTES)
         self.name = ""
         self.key = b""
@@ -163,6 +164,8 @@ class Session:
         except HoldfastError as error:
             log.warning("no welcome for %r: %s", frame.name, error.message)
             return self._close(close_codes.INTERNAL, "the broker's store does not answer")
+        if not self._admit(frame.key):
+            return self._close(close_codes.ANOTHER_CONNECTION, "another connection is there")
         token, expires_in_ms = self._open_session(frame.name, frame.key)
         self.name, self.key = frame.name, frame.key
         self.feeds = Feeds(self._store, self.name, self.key, self._clock, self._may_begin_epoch)
@@ -357,6 +360,10 @@ class Session:
         """The broker stops: what was pushed is answered first, then the other side hears of it."""
         self._stopping = True
         return self._goodbye()
+
+    def replaced(self) -> list[Effect]:
+        """The broker keeps a newer connection of this member."""
+        return self._close(close_codes.ANOTHER_CONNECTION, "a newer connection is there")
 
     def _goodbye(self) -> list[Effect]:
         busy = self._accepting or self._inbox or self.in_push or self._stepping

@@ -114,6 +114,8 @@ class PushedEnvelope(Value, frozen=True, kw_only=True):
     """A UUIDv7 that the broker made before the transaction."""
     epoch: int = 0
     """The epoch that the sender believes the mesh is in; 0: any."""
+    lamport: int = 0
+    """The stamp's; the broker bounds it (`stamp_check`) and does not keep it."""
 
 
 class AcceptVerdict(StrEnum):

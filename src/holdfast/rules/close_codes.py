@@ -37,6 +37,10 @@ NOT_TRUSTED: Final = 4001
 """The hello does not prove the key that it names."""
 
 
+ANOTHER_CONNECTION: Final = 4013
+"""The broker keeps one connection of each member, and kept another one (`connection_policy`)."""
+
+
 CLOSE_CODES: Final[dict[type[HoldfastError], int]] = {
     FeatureUnavailable: 4010,
     FeatureParamInvalid: 4011,

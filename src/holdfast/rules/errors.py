@@ -10,7 +10,9 @@
     │   │                    UnknownDestination
     │   ├── Conflict         IdReused TaskTaken TaskEnded AlreadyExists AlreadyResolved LogForked
     │   │                    IdempotencyKeyReused EpochMismatch NotShared LeaseEnded
+    │   │                    HomeCopied
     │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin NotAMember InviteEnded
+    │   │                    AnotherConnection
     │   ├── NotTrusted       BadToken KeyExpired ZoneNotTrusted
     │   └── directly         TooMany TooSlow Unreachable BadAnswer EpochChanged NoDaemon NoSpark
     │                        NoJava NoPostgres LakeBusy LakeMoved JobFailed Truncated PastEnd
@@ -304,6 +306,15 @@ class AlreadyExists(Conflict, code="already_exists"):
     """What the caller wants to create is there already."""
 
 
+class HomeCopied(
+    Conflict,
+    code="home_copied",
+    hint="if it was moved and the original is gone: holdfast up --moved. If the original goes on, "
+    "make a home of its own here: holdfast init, then import or join",
+):
+    """The home was last served on another machine or as other files: it may be a copy."""
+
+
 class AlreadyResolved(Conflict, code="already_resolved"):
     """The conflict was resolved before."""
 
@@ -314,6 +325,14 @@ class NotAllowed(Refused, code="not_allowed", exit_code=7, http_status=403):
 
 class NotOurs(NotAllowed, code="not_ours"):
     """It belongs to another peer or another user of the machine."""
+
+
+class AnotherConnection(
+    NotAllowed,
+    code="another_connection",
+    hint="end the other node that uses this key, or serve the broker with --connections all",
+):
+    """The broker takes one connection of each member, and another one of this key is there."""
 
 
 class NotGranted(

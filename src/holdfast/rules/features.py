@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import Mode
+from holdfast.rules.connection_policy import ConnectionPolicy
 from holdfast.rules.errors import (
     BadValue,
     FeatureParamBelowFloor,
@@ -69,6 +70,7 @@ def offered(
     *,
     inline_bytes: int = limits.ENVELOPE_BYTES_MAX,
     blob_bytes: int = limits.FILE_BYTES_MAX,
+    connections: ConnectionPolicy = ConnectionPolicy.ALLOW_CONCURRENT,
 ) -> dict[str, dict[str, Any]]:
     """The features that a broker with these settings offers."""
     dedupe: dict[str, Any] = {"version": DEDUPE_VERSION, "mode": mode, "request_fingerprint": True}
@@ -77,7 +79,7 @@ def offered(
     return {
         DEDUPE: dedupe,
         PAYLOAD: {"version": 1, "inline_bytes": inline_bytes, "blob_bytes": blob_bytes},
-        CONNECTIONS: {"version": 1, "default_policy": "allow_concurrent"},
+        CONNECTIONS: {"version": 1, "default_policy": str(connections)},
         SYNC: {"version": 1},
     }
 

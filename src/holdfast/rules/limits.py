@@ -31,6 +31,8 @@ TAGS_MAX: Final = 64
 """Tags on one memory; more are refused."""
 TAG_BYTES_MAX: Final = 128
 """The longest tag; a longer one is refused."""
+OP_CHARS_MAX: Final = 64
+"""The longest name of an op; a longer one is refused."""
 META_BYTES_MAX: Final = 64 * KIB
 """The largest `meta` that a caller attaches to a change, as JSON; a larger one is refused."""
 META_DEPTH_MAX: Final = 64
@@ -57,6 +59,14 @@ LAMPORT_MAX: Final = 2**63 - 1
 """The end of the Lamport clock; also the largest offset, epoch and time that is accepted."""
 LAMPORT_LEAP_MAX: Final = 2**48
 """A stamp that is further ahead of this node's clock is refused: no peer may wear the clock out."""
+LAMPORT_PER_MS_MAX: Final = 64
+"""Stamps per millisecond since 1970 that a mesh may have given at most; a higher stamp is refused.
+A node whose clock is 0 can take the highest of them by one leap until the year 2109.
+"""
+LAMPORT_STEP_MAX: Final = 2**14
+"""How far ahead of this node's clock a stamp may always be, also where the clock is too high."""
+KNOWN_PAST_MS: Final = 1_793_491_200_000
+"""The start of November 2026, which has passed: a wall clock that shows less is wrong."""
 
 # Files and blobs
 PATH_CHARS_MAX: Final = 1024
@@ -172,6 +182,13 @@ REQUEST_MS_MAX: Final = 30 * SECOND_MS
 """How long the body of a request, or the next piece of an answer, may take; then the call ends."""
 HEAD_BYTES_MAX: Final = 64 * KIB
 """The longest first line and headers of a request; longer ones are refused with 431."""
+HEAD_LINES_MAX: Final = 256
+"""The most lines in the head of a request; a head with more is refused with 431."""
+READ_AHEAD_BYTES_MAX: Final = 1 * MIB
+"""What a server keeps of requests that were sent before the last one had its answer. It stops
+reading after the first of them, and cuts a connection on which more comes nevertheless."""
+STRANGER_BYTES_MAX: Final = 2 * MIB
+"""The most memory that a connection costs whose other side has proved nothing."""
 HEAD_MS_MAX: Final = 10 * SECOND_MS
 """How long the head of a request, or a TLS handshake, may take; then the connection is closed."""
 KEEP_ALIVE_MS: Final = 75 * SECOND_MS
@@ -273,14 +290,26 @@ SYNC_ANSWER_MS_MAX: Final = 30 * SECOND_MS
 """A broker that has not answered a push in this time is taken for lost: the node connects anew."""
 SYNC_CLOSE_MS_MAX: Final = 1 * SECOND_MS
 """How long a node that disconnects waits for answers that are on their way."""
+SYNC_WAITING_BYTES: Final = 32 * MIB
+"""Bytes of frames that a node has read and not stored yet; then it stops reading."""
+SYNC_TURNS_MAX: Final = 32
+"""Times in a row that a broker may say how a mesh stands; then the node connects anew."""
+SYNC_TURN_MS: Final = 5 * SECOND_MS
+"""How long it takes until one more of these is allowed."""
+SYNC_SNAPSHOT_MS: Final = 600 * SECOND_MS
+"""A node that a broker asks for a snapshot of a mesh again makes none before this is over."""
 SYNC_GAPS_MAX: Final = 64
 """Pages that a node drops while pages before them are missing; then it connects anew."""
+EPOCHS_MAX: Final = 65_536
+"""Epochs that a broker may name for one mesh; a node does not follow a mesh with more."""
+EPOCH_LEAP_MAX: Final = 10_000
+"""Epochs that a broker may have begun since a node last read from it; more is not believed."""
 SYNC_PING_MS: Final = 15 * SECOND_MS
 """How often a node pings its broker, and how long it waits for the answer."""
 SYNC_MESHES_MS: Final = 100
 """A node looks no more often than this which of its meshes are shared, however much is written."""
 SYNC_THREADS: Final = 4
-"""Threads of a node for calls to its brokers."""
+"""Threads of a node for calls to one of its brokers; also those for its own store, for all."""
 SYNC_SILENT_WARN_MS: Final = 1 * DAY_MS
 """The doctor warns about changes that have waited longer for their broker."""
 
@@ -325,8 +354,16 @@ INBOX_UNREAD_MS: Final = 90 * DAY_MS
 """How long an unread message keeps its place in the log, however short the log is kept."""
 INBOX_PAGE_ROWS: Final = 500
 """Messages of the inbox in one answer; a caller that asks for more is refused."""
+INBOX_SCAN_ROWS: Final = 5000
+"""Messages that one filtered read of the inbox looks at; then it answers how far it got."""
+INBOX_SEARCH_CHARS_MAX: Final = 1000
+"""The longest text that is searched for; a longer one is refused."""
+TTL_MS_MAX: Final = 366 * DAY_MS
+"""The longest time after which a daemon may be told to end by itself; a longer one is refused."""
 HOOK_MS_MAX: Final = 30 * SECOND_MS
-"""The daemon ends a message hook that runs longer."""
+"""The daemon ends a hook that runs longer, with all that the hook has started."""
+HOOK_GRACE_MS: Final = 2 * SECOND_MS
+"""How long a hook that is asked to end may take; then the daemon kills its process group."""
 HOOK_ROWS: Final = 64
 """Messages that the hook gets in a row before the daemon does something else."""
 
@@ -381,6 +418,10 @@ SOCKET_PING_MS: Final = 20 * SECOND_MS
 """How often a broker pings a connection."""
 SOCKET_SILENT_MS: Final = 60 * SECOND_MS
 """A broker cuts off a connection that was silent, or did not read, for this long."""
+FRAGMENTS_MAX: Final = 1024
+"""Frames that one WebSocket message may be sent in; a broker cuts off a connection with more."""
+PINGS_MAX: Final = 1024
+"""Pings that a broker answers within SOCKET_PING_MS; then it cuts the connection off."""
 GOT_SAVED_MS: Final = 30 * SECOND_MS
 """How often a broker saves up to where a member has confirmed its feed."""
 FEED_LOOK_MS: Final = 30 * SECOND_MS
@@ -472,7 +513,11 @@ BACKUP_STEP_PAGES: Final = 1024
 BACKUP_AGE_WARN_MS: Final = 7 * DAY_MS
 """The doctor warns if the last backup is older."""
 RESTORE_LAMPORT_SKIP: Final = 2**32
-"""How far a clock that may have gone back skips ahead, past every stamp of the lost time."""
+"""How far the clock of a log that has gone back skips ahead, past every stamp of the lost time."""
+CRASH_LAMPORT_SKIP: Final = 2**24
+"""How far it skips ahead where only what was not yet synced can be lost: more than fits into any
+WAL, and a million times this stays below what a mesh may give (LAMPORT_PER_MS_MAX).
+"""
 REPAIR_PROBES_MAX: Final = 20_000
 """Reads that a repair spends on the damaged parts of one table; the rest counts as lost."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Protocol
 
 from holdfast.service.address import ListenAddress
@@ -22,6 +24,22 @@ class ListenSettings(Protocol):
     def tls_cert(self) -> str | None: ...
     @property
     def tls_key(self) -> str | None: ...
+
+
+def renew_certificate(
+    root: Path, settings: ListenSettings, listeners: Sequence[Listener]
+) -> bytes | None:
+    """Reads the certificate and its key again, for connections from now on, and returns the digest;
+    None if no listener has one. Raises if they are no good, and goes on with the old ones.
+    """
+    contexts = [listener.tls for listener in listeners if listener.tls is not None]
+    if not contexts:
+        return None
+    cert, key = certificate_in(root, settings.tls_cert, settings.tls_key)
+    server_context(cert, key)  # a pair that does not fit must not get half into the one in use
+    for context in contexts:
+        context.load_cert_chain(cert, key, password="")
+    return certificate_digest(cert)
 
 
 def bind_listeners(

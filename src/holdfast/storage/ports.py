@@ -17,6 +17,8 @@ from typing import Protocol, TypeVar
 
 from holdfast.rules.arrivals import Arrived
 from holdfast.rules.filters import Filter
+from holdfast.rules.inbox_match import EVERY_MESSAGE, InboxMatch
+from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.order import Version
 from holdfast.rules.rows import (
     BlobRow,
@@ -75,11 +77,18 @@ class MeshWriter(MeshReader, Protocol):
         mesh.
         """
 
-    def tick_merged(self, mesh: str, incoming: int) -> int:
+    def tick_merged(self, mesh: str, incoming: int, now_ms: int) -> int:
         """One merged event: the clock moves past the incoming stamp and to this new value."""
 
-    def tick_merged_run(self, mesh: str, lamports: Sequence[int]) -> int:
-        """Many merged events in a row, in order; BadStamp, and no tick, if one is absurd."""
+    def tick_merged_run(self, mesh: str, lamports: Sequence[int], now_ms: int) -> int:
+        """Many merged events in a row, in order; BadStamp, and no tick, if one is absurd by the
+        wall clock's time `now_ms`.
+        """
+
+    def clock_raise(self, mesh: str, lamport: int) -> None:
+        """Moves the clock to this value unless it is past it: for stamps of our own that were lost,
+        so nothing is judged. UnknownMesh if there is no such mesh.
+        """
 
     def forget_below(self, mesh: str, lamport: int) -> None:
         """Remembers that tombstones up to this lamport may be gone."""
@@ -109,7 +118,14 @@ class LogReader(Protocol):
     ) -> Columns:
         """What `log_page` gives, as whole columns."""
 
-    def log_of(self, mesh: str, entity: str, before: int) -> list[Entry]:
+    def log_entities(self, mesh: str, ops: str, after: str, limit: int) -> list[str]:
+        """What the ops that begin like this are about, each once, in the order of its bytes. Facts
+        are not looked for.
+        """
+
+    def log_of(
+        self, mesh: str, entity: str, before: int, after: int = 0, limit: int = LAMPORT_MAX
+    ) -> list[Entry]:
         """All entries but facts about an entity with offset < before, in offset order."""
 
     def log_at(self, recorded_by_ms: int) -> int:
@@ -433,9 +449,16 @@ class OutboxWriter(OutboxReader, Protocol):
 class InboxReader(Protocol):
     def inbox_get(self, id: bytes) -> InboxRow | None: ...
     def inbox_list(
-        self, mesh: str | None, unread_only: bool, after: int, limit: int
+        self,
+        mesh: str | None,
+        unread_only: bool,
+        after: int,
+        limit: int,
+        match: InboxMatch = EVERY_MESSAGE,
     ) -> list[InboxRow]:
-        """Rows with number > after, by number."""
+        """Rows with number > after, by number. With a match that narrows, only among the next
+        INBOX_SCAN_ROWS numbers; its words are not looked at.
+        """
 
     def inbox_unhooked(self, limit: int) -> list[InboxRow]:
         """Messages that no hook was run for, by number."""
@@ -467,6 +490,9 @@ class BrokerPositionReader(Protocol):
         self, mesh: str, epoch: int, seq: int, after_seq: int, limit: int
     ) -> list[tuple[int, int]]:
         """Seq and offset of the entries above a seq of an epoch and above `after_seq`, by seq."""
+
+    def broker_positions_epochs(self, mesh: str) -> list[int]:
+        """The epochs of a mesh in which positions are known, the lowest first."""
 
 
 class BrokerPositionWriter(BrokerPositionReader, Protocol):

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+import holdfast
 from holdfast.rules import limits
+from holdfast.rules.features import NEEDS
 from support.broker_people import Person, ask, broker_up
 
 AT = "/api/my/meshes"
@@ -261,6 +263,13 @@ def test_U4_a_broker_tells_what_it_is_and_what_it_answers(tmp_path: Path) -> Non
             assert "/v1/meshes/{mesh}/envelopes" in document["paths"]
             assert document["info"]["description"].startswith("A broker")
             assert b"/v1/meshes/{mesh}/envelopes" in (await ask(up, "GET", "/docs")).body
+            spoken = (await ask(up, "GET", "/v1/version")).json
+            assert (spoken["service"], spoken["version"]) == ("broker", holdfast.__version__)
+            assert spoken["formats"]["envelope"] == {"writes": "1.0", "reads": ["1.x"]}
+            assert spoken["features"] == {
+                name: params["version"] for name, params in about["supported"].items()
+            }
+            assert spoken["features"] | NEEDS == spoken["features"], "nodes of this version suit"
             for path in ("/healthz", "/readyz"):
                 assert (await ask(up, "GET", path)).json == {"status": "ok"}
             for path, method in (("/v1/status", "GET"), ("/metrics", "GET"), ("/v1/sweep", "POST")):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.rules.errors import BadStamp, UnknownMesh
-from holdfast.rules.limits import LAMPORT_LEAP_MAX, LAMPORT_MAX
+from holdfast.rules.limits import KNOWN_PAST_MS, LAMPORT_LEAP_MAX, LAMPORT_MAX
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.ports import Store, Transaction
 from support.dump import dump
@@ -118,9 +118,9 @@ def test_S4_a_run_of_merged_events_moves_the_clock_as_one_by_one(store: Store) -
     with_mesh(store, "one", "run")
     stamps = [5, 3, 9, 9, 1]
     for stamp in stamps:
-        last = store.write(lambda tx, stamp=stamp: tx.tick_merged("one", stamp))  # type: ignore[misc]
-    assert store.write(lambda tx: tx.tick_merged_run("run", stamps)) == last == 12
-    assert store.write(lambda tx: tx.tick_merged_run("run", [])) == last
+        last = store.write(lambda tx, stamp=stamp: tx.tick_merged("one", stamp, KNOWN_PAST_MS))  # type: ignore[misc]
+    assert store.write(lambda tx: tx.tick_merged_run("run", stamps, KNOWN_PAST_MS)) == last == 12
+    assert store.write(lambda tx: tx.tick_merged_run("run", [], KNOWN_PAST_MS)) == last
     one, run = read(store, lambda tx: (tx.mesh_get("one"), tx.mesh_get("run")))
     assert one is not None
     assert run is not None
@@ -133,22 +133,22 @@ def test_S4_a_run_with_one_absurd_stamp_does_not_tick_at_all(store: Store) -> No
     def refused_inside(tx: Transaction) -> None:
         for stamps in ([5, 0], [5, LAMPORT_LEAP_MAX + 7], [True]):
             with pytest.raises(BadStamp):
-                tx.tick_merged_run(MESH, stamps)
+                tx.tick_merged_run(MESH, stamps, KNOWN_PAST_MS)
 
     store.write(refused_inside)
     row = read(store, lambda tx: tx.mesh_get(MESH))
     assert row is not None
     assert row.lamport == 0
     with pytest.raises(UnknownMesh):
-        store.write(lambda tx: tx.tick_merged_run("nowhere", [1]))
+        store.write(lambda tx: tx.tick_merged_run("nowhere", [1], KNOWN_PAST_MS))
 
 
 def test_S4_a_clock_at_its_end_refuses_to_merge(store: Store) -> None:
     store.write(lambda tx: tx.mesh_add(mesh_row(lamport=LAMPORT_MAX - 1)))
-    assert store.write(lambda tx: tx.tick_merged_run(MESH, [1])) == LAMPORT_MAX
+    assert store.write(lambda tx: tx.tick_merged_run(MESH, [1], KNOWN_PAST_MS)) == LAMPORT_MAX
     for work in (
-        lambda tx: tx.tick_merged_run(MESH, [1]),
-        lambda tx: tx.tick_merged(MESH, 1),
+        lambda tx: tx.tick_merged_run(MESH, [1], KNOWN_PAST_MS),
+        lambda tx: tx.tick_merged(MESH, 1, KNOWN_PAST_MS),
     ):
         with pytest.raises(BadStamp, match="no number left"):
             store.write(work)

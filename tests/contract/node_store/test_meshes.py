@@ -8,7 +8,13 @@ import msgspec
 import pytest
 
 from holdfast.rules.errors import AlreadyExists, BadStamp, UnknownMesh
-from holdfast.rules.limits import LAMPORT_LEAP_MAX, LAMPORT_MAX
+from holdfast.rules.lamport import ceiling
+from holdfast.rules.limits import (
+    KNOWN_PAST_MS,
+    LAMPORT_LEAP_MAX,
+    LAMPORT_MAX,
+    LAMPORT_STEP_MAX,
+)
 from holdfast.rules.rows import PeerRow
 from holdfast.storage.ports import Store, Transaction
 from support.stores import PEERS_IN_ORDER, mesh_row, read, with_mesh
@@ -94,7 +100,7 @@ def test_S4_a_merged_event_moves_the_clock_past_both(
     store: Store, ours: int, theirs: int, then: int
 ) -> None:
     store.write(lambda tx: tx.mesh_add(mesh_row(lamport=ours, seq=4)))
-    assert store.write(lambda tx: tx.tick_merged("team", theirs)) == then
+    assert store.write(lambda tx: tx.tick_merged("team", theirs, KNOWN_PAST_MS)) == then
     row = read(store, lambda tx: tx.mesh_get("team"))
     assert row is not None
     assert (row.lamport, row.seq) == (then, 4), "only our own events are numbered"
@@ -104,23 +110,51 @@ def test_S4_an_unknown_mesh_has_no_clock(store: Store) -> None:
     with pytest.raises(UnknownMesh):
         store.write(lambda tx: tx.tick("nowhere"))
     with pytest.raises(UnknownMesh):
-        store.write(lambda tx: tx.tick_merged("nowhere", 1))
+        store.write(lambda tx: tx.tick_merged("nowhere", 1, KNOWN_PAST_MS))
 
 
 @pytest.mark.parametrize("stamp", [0, -1, LAMPORT_MAX, 2**63, 2**64])
 def test_S4_a_stamp_that_is_no_positive_63_bit_integer_is_refused(store: Store, stamp: int) -> None:
     with_mesh(store)
     with pytest.raises(BadStamp):
-        store.write(lambda tx: tx.tick_merged("team", stamp))
+        store.write(lambda tx: tx.tick_merged("team", stamp, KNOWN_PAST_MS))
     assert store.write(lambda tx: tx.tick("team")) == (1, 1, None), "nothing moved"
 
 
 def test_S4_a_stamp_may_be_2_to_the_48_ahead_and_no_more(store: Store) -> None:
     store.write(lambda tx: tx.mesh_add(mesh_row(lamport=10)))
     with pytest.raises(BadStamp):
-        store.write(lambda tx: tx.tick_merged("team", 10 + LAMPORT_LEAP_MAX + 1))
+        store.write(lambda tx: tx.tick_merged("team", 10 + LAMPORT_LEAP_MAX + 1, IN_2128))
     far = 10 + LAMPORT_LEAP_MAX
-    assert store.write(lambda tx: tx.tick_merged("team", far)) == far + 1
+    assert store.write(lambda tx: tx.tick_merged("team", far, IN_2128)) == far + 1
+
+
+IN_2128 = 5_000_000_000_000
+"""Before that year no mesh can have given 2^48 stamps, so the other bound is the lower one."""
+
+
+def test_S4_no_stamp_takes_the_clock_above_what_a_mesh_can_have_given_by_now(store: Store) -> None:
+    with_mesh(store)
+    top = ceiling(KNOWN_PAST_MS)
+    with pytest.raises(BadStamp, match="by now"):
+        store.write(lambda tx: tx.tick_merged("team", top + 1, KNOWN_PAST_MS))
+    with pytest.raises(BadStamp, match="by now"):
+        store.write(lambda tx: tx.tick_merged_run("team", [5, top + 1], 0))
+    assert store.write(lambda tx: tx.tick_merged_run("team", [5, top], 0)) == top + 1
+    far = top + 2 + LAMPORT_STEP_MAX
+    with pytest.raises(BadStamp, match="by now"):
+        store.write(lambda tx: tx.tick_merged("team", far, KNOWN_PAST_MS))
+    later = KNOWN_PAST_MS + LAMPORT_STEP_MAX
+    assert store.write(lambda tx: tx.tick_merged("team", far, later)) == far + 1
+
+
+def test_S4_a_clock_is_raised_past_our_own_lost_stamps_and_never_lowered(store: Store) -> None:
+    with_mesh(store)
+    for to in (2**60, 7):
+        store.write(lambda tx, to=to: tx.clock_raise("team", to))  # type: ignore[misc]
+    assert store.write(lambda tx: tx.tick("team")) == (2**60 + 1, 1, None)
+    with pytest.raises(UnknownMesh):
+        store.write(lambda tx: tx.clock_raise("nowhere", 1))
 
 
 def test_S4_a_rolled_back_event_leaves_the_clock_where_it_was(store: Store) -> None:
@@ -128,7 +162,7 @@ def test_S4_a_rolled_back_event_leaves_the_clock_where_it_was(store: Store) -> N
 
     def work(tx: Transaction) -> None:
         assert tx.tick("team") == (1, 1, None)
-        assert tx.tick_merged("team", 40) == 41
+        assert tx.tick_merged("team", 40, KNOWN_PAST_MS) == 41
         raise RuntimeError("stop")
 
     with pytest.raises(RuntimeError, match="stop"):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from holdfast.rules.limits import KNOWN_PAST_MS
 from holdfast.rules.rows import JobRow, PeerRow
 from holdfast.rules.tasks import TaskStatus
 from holdfast.storage.group_commit import Ticket
@@ -82,8 +83,9 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "set_peer_name": lambda tx: tx.set_peer_name("bea"),
     "mesh_add": lambda tx: tx.mesh_add(mesh_row("new")),
     "tick": lambda tx: tx.tick(MESH),
-    "tick_merged": lambda tx: tx.tick_merged(MESH, 99),
-    "tick_merged_run": lambda tx: tx.tick_merged_run(MESH, [99, 3]),
+    "clock_raise": lambda tx: tx.clock_raise(MESH, 99),
+    "tick_merged": lambda tx: tx.tick_merged(MESH, 99, KNOWN_PAST_MS),
+    "tick_merged_run": lambda tx: tx.tick_merged_run(MESH, [99, 3], KNOWN_PAST_MS),
     "forget_below": lambda tx: tx.forget_below(MESH, 7),
     "peer_seen, known": lambda tx: tx.peer_seen(
         PeerRow(mesh=MESH, peer="bob", last_seen_at=9, last_lamport=9)

@@ -233,6 +233,14 @@ def test_D13_the_inbox_is_listed_read_and_answered(talk: Talk) -> None:
     assert (opened["body"], opened["sender"]) == ("hi", "bob")
     assert opened["read_at"] > 0
     assert talk.ask("GET", f"{INBOX}/{second}").json["body_base64"] == "/w=="
+    for query, ids in (
+        ("text=HI", [first]),
+        ("sender=bob&topic=news", [first]),
+        ("since=1&until=2", []),
+        ("sender=eve", []),
+    ):
+        assert [m["id"] for m in talk.ask("GET", f"{INBOX}?{query}").json["messages"]] == ids
+    assert talk.ask("GET", f"{INBOX}?since=soon").status == 400
     unread = talk.ask("GET", f"{INBOX}?unread=true&mesh=team").json
     assert [found["id"] for found in unread["messages"]] == [second]
     sent = talk.ask("POST", f"{INBOX}/{first}/reply", {"body": "hey"}, idempotency_key=ID)
@@ -300,7 +308,7 @@ def test_D16_the_metrics_tell_of_both(talk: Talk) -> None:
     text = talk.ask("GET", "/metrics").body.decode()
     assert 'holdfast_outbox_rows{lane="broker:team",state="pending"} 1.0' in text
     assert "holdfast_inbox_unread 1.0" in text
-    assert 'holdfast_hook_runs_total{how="failed"} 0.0' in text
+    assert 'holdfast_hook_runs_total{event="message",how="failed"} 0.0' in text
 
 
 # --- telling of messages -------------------------------------------------------------------------
@@ -360,11 +368,10 @@ def test_D13_the_hook_sees_each_new_message_once(tmp_path: Path) -> None:
         bring(talk, again, e.message_send("topic", "t", b"two", lamport=4))
         until(lambda: len(lines()) == 3)
         assert lines() == ["one bob", "bad bob", "two bob"], "in order, and nothing of before"
-        until(
-            lambda: talk.api.message_watch is not None and talk.api.message_watch.hooks.total() == 3
-        )
-        assert talk.api.message_watch is not None
-        assert talk.api.message_watch.hooks == {"done": 2, "failed": 1}
+        hooks = talk.api.hooks
+        assert hooks is not None
+        until(lambda: hooks.runs.total() == 3)
+        assert hooks.runs == {("message", "done"): 2, ("message", "failed"): 1}
     with running(home, settings) as up:
         bring(Talk(up, up.unix), again, e.message_send("topic", "t", b"three", lamport=5))
         until(lambda: len(lines()) == 4)
@@ -377,9 +384,5 @@ def test_D13_a_hook_that_cannot_run_harms_nobody(tmp_path: Path) -> None:
         talk = Talk(up, up.unix)
         until(lambda: talk.engine.read("test", _hook_is_set_up))
         bring(talk, e.message_send("topic", "t", b"one", lamport=1))
-        until(
-            lambda: (
-                talk.api.message_watch is not None and talk.api.message_watch.hooks["failed"] == 1
-            )
-        )
+        until(lambda: talk.api.hooks is not None and talk.api.hooks.runs["message", "failed"] == 1)
         assert talk.ask("GET", INBOX).json["unread"] == 1

@@ -27,6 +27,7 @@ from holdfast.rules.errors import (
     Unreachable,
     ZoneNotTrusted,
 )
+from holdfast.rules.lamport import ceiling
 from holdfast.rules.rows import LinkRow, ZoneKey, ZoneRow
 from holdfast.service.caller import Caller
 from holdfast.storage.files.home import HomePaths
@@ -284,14 +285,15 @@ def test_Z7_quarantined_envelopes_are_paged_and_tried_in_chunks(
 
 def test_Z2_what_is_tried_again_gets_its_objects_first(here: Here) -> None:
     """They were brought once, but nothing named them and a sweep took them."""
-    ahead = limits.LAMPORT_LEAP_MAX + 100
+    top = ceiling(0)
+    ahead = top + 100
     content = b"x" * 70_000
     here.add()
     here.take(
         file_share("a", content, lamport=ahead), file_share("b", b"y" * 70_000, lamport=ahead)
     )
     assert [row.code for row in here.links.quarantine("bob")] == ["bad_stamp"] * 2
-    here.node.apply([fact_append("s", "is", 1, lamport=1000)])  # now they are not so far ahead
+    here.node.apply([fact_append("s", "is", 1, lamport=top)])  # now they are not so far ahead
     here.far.will("object_size", Unreachable("nobody is there"))
     with pytest.raises(Unreachable):
         here.links.retry_quarantined("bob")

@@ -27,10 +27,12 @@ from holdfast.rules.errors import (
     Conflict,
     IdReused,
     NotShared,
+    OverLimit,
     UnknownDestination,
     UnknownMesh,
     UnknownMessage,
 )
+from holdfast.rules.inbox_match import InboxMatch
 from holdfast.rules.limits import DAY_MS, HOUR_MS, MESSAGE_BYTES_MAX, OUTBOX_DONE_MS
 from holdfast.rules.message import check_arriving
 from holdfast.rules.outbox import Policies, Policy, lane_of, outbox_row
@@ -306,6 +308,45 @@ def test_D13_the_inbox_of_a_mesh_shows_no_other(nodes: Nodes) -> None:
         team(node).inbox.get(foreign)
     with pytest.raises(UnknownMessage):
         node.inbox.read(ID)
+
+
+def test_D13_the_inbox_is_searched_by_words_sender_topic_and_time(
+    ana: Node, clock: HandClock
+) -> None:
+    begun = clock.now_ms()
+    for n, (topic, content) in enumerate(
+        (("news", b"The PUMP stands still"), ("alarms", b"\xff\xfe"), ("news", "größe".encode())), 1
+    ):
+        bring(ana, e.message_send("topic", topic, content, lamport=n, id=make_id(n)))
+        clock.advance(10)
+
+    def found(**match: Any) -> list[int]:
+        return [message.number for message in ana.inbox.list(**match)]
+
+    assert found(text="pump") == [1]
+    assert found(text="GRÖSSE") == [3], "letters are compared without their case"
+    assert found(text="alarm") == [2], "a destination has words too"
+    assert found(text="nothing of it") == []
+    assert found(topic="news", since_ms=begun + 10) == [3]
+    assert found(sender="bob", until_ms=begun + 20) == [1, 2]
+    assert found(sender="eve") == []
+    with pytest.raises(BadValue):
+        found(since_ms="yesterday")
+    with pytest.raises(OverLimit):
+        found(text="x" * 1001)
+
+
+def test_D13_a_search_goes_on_where_the_last_page_stopped_looking(
+    ana: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("storage.sqlite.inbox", "storage.memory.inbox", "node.messages.inbox"):
+        monkeypatch.setattr(f"holdfast.{module}.INBOX_SCAN_ROWS", 2)
+    for n in range(1, 8):
+        content = b"wanted" if n in (1, 6) else b"other"
+        bring(ana, e.message_send("topic", "news", content, lamport=n, id=make_id(n)))
+    first = ana.inbox.page(unread=False, after=2, limit=9, match=InboxMatch(text="wanted"))
+    assert (list(first.messages), first.next) == ([], 4), "it says how far it looked"
+    assert [message.number for message in ana.inbox.list(text="wanted")] == [1, 6]
 
 
 def test_D5_a_reply_goes_to_the_sender_and_names_what_it_answers(ana: Node) -> None:

@@ -151,7 +151,11 @@ def test_S17_tasks_and_facts_are_never_too_old(node: Node, clock: HandClock) -> 
     clock.advance(1)
     node.sweep(NOW)
     results = node.apply(
-        [e.task_create("t", lamport=1), e.task_claim("t", lamport=2), e.fact_append("s", "is", 1)]
+        [
+            e.task_create(e.TASK, lamport=1),
+            e.task_claim(e.TASK, lamport=2),
+            e.fact_append("s", "is", 1),
+        ]
     )
     assert [result.error for result in results] == [None] * 3
 

@@ -12,6 +12,7 @@ from holdfast import __version__
 from holdfast.broker.http.context import BrokerRequest
 from holdfast.broker.upkeep import check_orphans, sweep_asked
 from holdfast.protocol.error_body import ErrorDetail
+from holdfast.protocol.version_http import VersionInfo
 from holdfast.rules.broker_rows import BrokerSwept, MeshStanding
 from holdfast.rules.errors import HoldfastError, UnknownMesh
 from holdfast.rules.ids import id_text
@@ -19,6 +20,7 @@ from holdfast.rules.names import check_mesh
 from holdfast.service.http.request import is_own
 from holdfast.service.http.route import Route
 from holdfast.service.http.strict_json import json_body
+from holdfast.service.http.version import common_formats
 
 
 class About(msgspec.Struct, frozen=True):
@@ -91,6 +93,8 @@ def routes() -> list[Route]:
               answers={200: BrokerHealth, 503: BrokerHealth}, public=True, kind="probe"),
         Route("GET", "/v1/broker", _about, "What this broker is, and what it offers.",
               answers={200: About}, public=True),
+        Route("GET", "/v1/version", _version, "The version of this broker, and what it speaks.",
+              answers={200: VersionInfo}, public=True),
         Route("GET", "/v1/status", _status, "How this broker is.",
               answers={200: BrokerStatusResponse}, local_only=True),
         Route("POST", "/v1/sweep", _sweep, "Remove what is past its time.",
@@ -100,6 +104,11 @@ def routes() -> list[Route]:
         Route("POST", "/v1/new-epoch", _new_epoch, "Begin a new epoch.", request=NewEpoch,
               answers={200: Epochs}, errors=(UnknownMesh,), local_only=True),
     ]  # fmt: skip
+
+
+async def _version(call: BrokerRequest) -> Response:
+    offered = {name: params["version"] for name, params in call.api.broker.me.supported.items()}
+    return call.answer(VersionInfo("broker", __version__, common_formats(), offered))
 
 
 async def _alive(call: BrokerRequest) -> Response:

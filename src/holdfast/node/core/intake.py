@@ -35,8 +35,8 @@ from holdfast.rules.errors import (
     UnknownMesh,
 )
 from holdfast.rules.ids import id_text
-from holdfast.rules.lamport import check_incoming, tick
-from holdfast.rules.limits import LAMPORT_LEAP_MAX, LAMPORT_MAX
+from holdfast.rules.lamport import check_incoming, highest_taken, tick
+from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.merge import version_of
 from holdfast.rules.order import Version, is_newer
 from holdfast.rules.rebuild import UNCOUNTED
@@ -71,13 +71,17 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
 class _Clock:
     """A mesh's clock while a batch is applied. The stamps that move it are stored together."""
 
-    __slots__ = ("_mesh", "_stamps", "forgotten_lamport", "value")
+    __slots__ = ("_mesh", "_now_ms", "_stamps", "forgotten_lamport", "value")
 
-    def __init__(self, row: MeshRow) -> None:
-        self._mesh = row.slug
+    def __init__(self, row: MeshRow, now_ms: int) -> None:
+        self._mesh, self._now_ms = row.slug, now_ms
         self._stamps: list[int] = []
         self.value = row.lamport
         self.forgotten_lamport = row.forgotten_lamport
+
+    def check(self, lamport: int) -> None:
+        """Raises BadStamp for a stamp that this clock does not merge."""
+        check_incoming(self.value, lamport, self._now_ms)
 
     def merge(self, lamport: int) -> None:
         self.value = tick(self.value, lamport)
@@ -89,12 +93,12 @@ class _Clock:
         """
         highest = max(stamps)
         last = max(self.value, highest) + len(stamps)
-        return highest - self.value <= LAMPORT_LEAP_MAX and last < LAMPORT_MAX
+        return highest <= highest_taken(self.value, self._now_ms) and last < LAMPORT_MAX
 
     def write(self, tx: Transaction, stamps: Sequence[int] = ()) -> None:
         """Stores the stamps that were merged so far, and then `stamps`."""
         if self._stamps or stamps:
-            self.value = tx.tick_merged_run(self._mesh, [*self._stamps, *stamps])
+            self.value = tx.tick_merged_run(self._mesh, [*self._stamps, *stamps], self._now_ms)
             self._stamps = []
 
 
@@ -266,7 +270,7 @@ class Intake:
         clock = self._clock(tx, envelope.mesh)
         if clock is None:
             raise UnknownMesh(f"there is no mesh {envelope.mesh!r}")
-        check_incoming(clock.value, envelope.lamport)
+        clock.check(envelope.lamport)
         if body is None:
             return clock, None
         current = current_version(tx, envelope, body)
@@ -276,7 +280,7 @@ class Intake:
     def _clock(self, tx: Reader, mesh: str) -> _Clock | None:
         if mesh not in self._clocks:
             row = tx.mesh_get(mesh)
-            self._clocks[mesh] = None if row is None else _Clock(row)
+            self._clocks[mesh] = None if row is None else _Clock(row, self._ctx.now_ms())
         return self._clocks[mesh]
 
     def _hear(self, mesh: str, origin: str, lamport: int) -> None:

@@ -20,8 +20,11 @@ from time import monotonic
 from typing import Any
 
 from holdfast.node.core.loop_writer import LoopWriter
+from holdfast.node.daemon.hooks import EventHooks, HookRunner
 from holdfast.node.daemon.message_hook import MessageWatch
+from holdfast.node.daemon.reload import Reloader, event_hooks, from_nowhere
 from holdfast.node.daemon.upkeep import NodeUpkeep
+from holdfast.node.home import whereabouts
 from holdfast.node.http.app import node_routes
 from holdfast.node.http.context import NodeApi
 from holdfast.node.library.node import Node, open_node
@@ -36,6 +39,8 @@ from holdfast.node.upkeep.disk import DiskWatch
 from holdfast.rules import limits
 from holdfast.rules.broker_sync import SyncState
 from holdfast.rules.disk_pressure import Pressure
+from holdfast.rules.errors import HoldfastError, HomeCopied
+from holdfast.rules.home_copy import HomePlace
 from holdfast.rules.links import LinkState
 from holdfast.service.http.app import HttpApp
 from holdfast.service.http.request import ConcurrencyLimits, RequestCounts
@@ -62,9 +67,16 @@ class Daemon(Service):
         on_event: OnEvent = silent,
         on_overtime: Callable[[], None] | None = None,
         sync: str | None = None,
+        load: Callable[[], Settings] = from_nowhere,
+        moved: bool = False,
+        ttl_ms: int | None = None,
     ) -> None:
+        """`load` reads the settings again, for a reload. `moved`: the home was moved here, and no
+        original goes on elsewhere. After `ttl_ms` the daemon ends by itself.
+        """
         super().__init__(on_event, on_overtime)
         self._home, self._settings, self._sync = home, settings.check(), sync
+        self._load, self._moved, self._ttl_ms = load, moved, ttl_ms
         self._api: NodeApi | None = None
         self._talkative = False
         self._last_state: dict[tuple[str, str], str | None] = {}
@@ -82,11 +94,16 @@ class Daemon(Service):
         lock = DaemonLock(paths)
         ending.callback(lock.close)
         ending.callback(self._tell_stopped)  # while we hold it: `down` waits for the lock
-        node = await asyncio.to_thread(open_node, root, sync=self._sync, nudges=False)
+        copied = self._check_place(paths)
+        node = await asyncio.to_thread(
+            open_node, root, sync=self._sync, nudges=False, new_epoch=copied
+        )
         ending.push_async_callback(asyncio.to_thread, node.close)
+        self._note_place(paths)
         self._api = api = self._make_api(node, paths, ending)
         settings = self._settings
         listeners, api.certificate = bind_listeners(paths, settings, ending, socket=settings.socket)
+        api.reload = Reloader(api, self._load, paths.root, listeners).reload
         self._start_upkeep(api, ending)
         self._start_links(api, ending)
         await self._start_syncs(api, ending)
@@ -98,6 +115,38 @@ class Daemon(Service):
         self._start_waking(api, paths, ending)
         self._start_messages(api, ending)
         api.phase = "ready"
+        if self._ttl_ms is not None:
+            loop = asyncio.get_running_loop()
+            ending.callback(loop.call_later(self._ttl_ms / limits.SECOND_MS, self.stop).cancel)
+
+    def _check_place(self, paths: HomePaths) -> bool:
+        """Whether the home may be a copy that was let pass; raises HomeCopied if it was not."""
+        found = whereabouts.place(paths)
+        if not found.suspicious:
+            return False
+        where = "on another machine" if found is HomePlace.OTHER_HOST else "as other files"
+        if not (self._moved or self._settings.copied_home == "allow"):
+            raise HomeCopied(f"{paths.root} was last served {where}: it was copied or moved")
+        log.warning("%s was last served %s; its log counts on in a new epoch", paths.root, where)
+        return True
+
+    def _note_place(self, paths: HomePaths) -> None:
+        if whereabouts.place(paths) is not HomePlace.SAME:
+            try:
+                whereabouts.note(paths)
+            except HoldfastError as error:  # a full disk: it is noted at a later start
+                log.warning("a copy of %s would not be noticed: %s", paths.root, error.message)
+
+    async def reload(self) -> None:
+        api = self._api
+        if api is None or api.phase != "ready":
+            return
+        try:
+            done = api.reload()
+        except HoldfastError as error:
+            log.error("the settings stay as they are: %s (%s)", error.message, error.hint)
+        else:
+            log.warning("%s", done.sentence)
 
     def _make_api(self, node: Node, paths: HomePaths, ending: AsyncExitStack) -> NodeApi:
         engine = node._engine
@@ -165,10 +214,15 @@ class Daemon(Service):
         api.log_watch.look()
 
     def _start_messages(self, api: NodeApi, ending: AsyncExitStack) -> None:
+        settings = self._settings
+        about = {"HOLDFAST_HOME": str(api.node.home), "HOLDFAST_PEER": api.node.peer}
+        hooks = api.hooks = HookRunner(about, settings.hook_environment)
         message_watch = api.message_watch = MessageWatch(
-            api.engine, api.log_watch, self._settings.hook_message, api.run
+            api.engine, api.log_watch, settings.hook_message, hooks, api.run
         )
         self._in_background(message_watch.watch(), ending)
+        api.event_hooks = EventHooks(hooks, api.log_watch, event_hooks(settings))
+        self._in_background(api.event_hooks.watch(), ending)
 
     def _news(self, log_watch: LogWatch, kind: str, document: dict[str, Any]) -> None:
         """Passes an event on, in the thread that found it out."""

@@ -23,6 +23,7 @@ from holdfast.node.core.metrics import Metrics
 from holdfast.node.upkeep.sweep import collect_blobs
 from holdfast.rules import limits
 from holdfast.rules.errors import AlreadyExists, BadPeerId, HoldfastError, NoHome, StoreCorrupt
+from holdfast.rules.lamport import after_loss
 from holdfast.rules.names import check_peer
 from holdfast.service.clock import Clock, SystemClock
 from holdfast.storage.files import backup_lock
@@ -131,10 +132,12 @@ def open_home(
     source: Clock | None = None,
     vfs: str | None = None,
     nudges: bool = True,
+    new_epoch: bool = False,
     environ: Mapping[str, str] = os.environ,
 ) -> Opened:
     """Opens a home, and creates it first with `create`. With `nudges` every commit of this process
-    wakes the home's daemon.
+    wakes the home's daemon. With `new_epoch` the log counts on in a new epoch, because another copy
+    of this home may count on in the present one.
     """
     begun = perf_counter()
     mode = sync_mode(sync, environ.get("HOLDFAST_STORE_SYNC"))
@@ -151,7 +154,9 @@ def open_home(
         if (crashed or left_log) and paths.database.exists():  # else a creation was interrupted
             _check_after_crash(paths, vfs)
         unclean = bool(crashed) or left_log
-        opened = _open_store(paths, peer, mode, source or SystemClock(), vfs, presence, unclean)
+        opened = _open_store(
+            paths, peer, mode, source or SystemClock(), vfs, presence, unclean, new_epoch
+        )
         try:
             presences.clear_unclean(paths, crashed)
         except BaseException:
@@ -214,12 +219,14 @@ def _open_store(
     vfs: str | None,
     presence: Presence,
     unclean: bool,
+    new_epoch: bool,
 ) -> Opened:
     _make_database(paths)
     store = SqliteStore(paths.database, sync=mode, vfs=vfs, holders=lambda: _names(paths, presence))
     try:
         homes.check_modes(paths)
-        name, mark = store.write(lambda tx: _identify(tx, paths, peer, unclean))
+        now_ms = source.now_ms()
+        name, mark = store.write(lambda tx: _identify(tx, paths, peer, unclean, new_epoch, now_ms))
         if mode == "normal":
             _write_mark(paths, LogMark(mark.epoch, mark.offset, volatile=True))
         ctx = NodeContext(name, mark.epoch, source, FileBlobs(paths.blobs))
@@ -240,7 +247,12 @@ def _make_database(paths: HomePaths) -> None:
 
 
 def _identify(
-    tx: Transaction, paths: HomePaths, peer: str | None, unclean: bool
+    tx: Transaction,
+    paths: HomePaths,
+    peer: str | None,
+    unclean: bool,
+    new_epoch: bool,
+    now_ms: int,
 ) -> tuple[str, LogMark]:
     """The home's peer, fixed when it was created, and how far its log is."""
     name = tx.peer_name()
@@ -257,6 +269,10 @@ def _identify(
     found = _position(tx)
     known = read_mark(paths)
     back = known is not None and (found.epoch, found.offset) < (known.epoch, known.offset)
+    if new_epoch:
+        return name, _count_on(
+            tx, paths, max(found.epoch, 0 if known is None else known.epoch) + 1, found.offset
+        )
     if known is not None and (back or (unclean and known.volatile)):
         log.warning(
             "the log of %s has gone back from %s to %s; it counts on in a new epoch"
@@ -267,14 +283,20 @@ def _identify(
             (known.epoch, known.offset),
             (found.epoch, found.offset),
         )
-        tx.set_epoch(known.epoch + 1)
-        for mesh in tx.mesh_list():
-            # Other nodes have stamps of the lost time: this node must not give them again.
-            tx.tick_merged(mesh.slug, mesh.lamport + limits.RESTORE_LAMPORT_SKIP)
-        found = LogMark(known.epoch + 1, found.offset)
-        # Not only at closing: after a second bad end the log must not count on in this epoch again.
-        _write_mark(paths, found)
+        skip = limits.RESTORE_LAMPORT_SKIP if back else limits.CRASH_LAMPORT_SKIP
+        found = _count_on(tx, paths, LogMark(known.epoch + 1, found.offset), skip, now_ms)
     return name, found
+
+
+def _count_on(tx: Transaction, paths: HomePaths, mark: LogMark, skip: int, now_ms: int) -> LogMark:
+    """The log counts on in the epoch of `mark`."""
+    tx.set_epoch(mark.epoch)
+    for mesh in tx.mesh_list():
+        # Other nodes have stamps that this database does not: this node must not give them again.
+        tx.clock_raise(mesh.slug, after_loss(mesh.lamport, skip, now_ms))
+    # Not only at closing: after a second bad end the log must not count on in this epoch again.
+    _write_mark(paths, mark)
+    return mark
 
 
 def _position(tx: Reader) -> LogMark:

@@ -8,7 +8,7 @@ from holdfast.node.core import operations
 from holdfast.node.core.change import Change, Receipt, known_receipt
 from holdfast.node.core.engine import NodeEngine
 from holdfast.rules.bodies import Body, FileShare, decode_loose
-from holdfast.rules.errors import AlreadyResolved, BlobMissing, UnknownConflict
+from holdfast.rules.errors import AlreadyResolved, BlobMissing, NotOurs, UnknownConflict
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import CHUNK_ROWS
 from holdfast.rules.rows import ConflictRow
@@ -67,6 +67,11 @@ def _rewrite(engine: NodeEngine, row: ConflictRow, id: str | None) -> Change:
         # Not the old turn but a new attempt: the task may have moved on since.
         return operations.task_move(
             engine.ctx, row.mesh, row.loser_op.partition(".")[2], row.entity, id
+        )
+    if row.owner and row.owner != engine.ctx.peer:
+        raise NotOurs(
+            f"{row.entity!r} is {row.owner}'s, and only {row.owner} can write it again",
+            hint=f"restore it at the node of {row.owner}, or: holdfast conflict dismiss",
         )
     body: Body = decode_loose(row.loser_op, row.loser_body)
     # A share looks for its blob inside the transaction: a sweep may remove it until then.

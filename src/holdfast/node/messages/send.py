@@ -16,7 +16,7 @@ from holdfast.node.core.change import Change, Receipt
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.engine import NodeEngine
 from holdfast.rules import names
-from holdfast.rules.bodies import MessageSend, encode_body
+from holdfast.rules.bodies import MessageSend, check_content_type, encode_body
 from holdfast.rules.destinations import KINDS, check_destination, check_priority, entity_of
 from holdfast.rules.errors import (
     BadInput,
@@ -152,7 +152,7 @@ def prepare(
             hint="share a file or put an object, and send its name",
         )
     if content_type:
-        names.check_key(content_type, "content type")
+        check_content_type(content_type)
     check_priority(priority)
     names.check_mesh(mesh)
     ref = engine.read("send", lambda tx: resolve(tx, mesh, kind, ref))

@@ -50,6 +50,7 @@ from holdfast.rules.errors import (
     HoldfastError,
     StoreCorrupt,
 )
+from holdfast.rules.lamport import after_loss
 from holdfast.rules.rows import JobRow
 from holdfast.rules.structs import copy_to
 from holdfast.service.clock import SystemClock
@@ -346,7 +347,8 @@ def count_on(database: Path, epoch: int, clocks: dict[str, int]) -> LogMark:
         tx.set_epoch(epoch)
         for mesh in tx.mesh_list():
             latest = max(mesh.lamport, clocks.get(mesh.slug, 0))
-            tx.tick_merged(mesh.slug, latest + limits.RESTORE_LAMPORT_SKIP)
+            skip = limits.RESTORE_LAMPORT_SKIP
+            tx.clock_raise(mesh.slug, after_loss(latest, skip, SystemClock().now_ms()))
         return LogMark(epoch, tx.log_bounds()[1])
 
     try:

@@ -38,6 +38,7 @@ from holdfast.node.snapshots.parts import content_sum, envelopes, log_sum, sum_t
 from holdfast.node.snapshots.places import remember, restored_from
 from holdfast.rules import limits
 from holdfast.rules.errors import AlreadyExists, BadPeerId, StoreBusy, StoreCorrupt
+from holdfast.rules.lamport import after_loss
 from holdfast.rules.names import check_mesh
 from holdfast.rules.rows import JobRow, MeshRow
 from holdfast.storage.files.durable import TEMPORARY_PREFIX, make_folder, rename_folder
@@ -215,10 +216,11 @@ class _Restore:
         now = self._engine.ctx.now_ms()
         for mesh, point in sorted(self._manifest.meshes.items()):
             tx.mesh_add(MeshRow(slug=mesh, name=mesh, created_at=now, updated_at=now))
-            skip = limits.RESTORE_LAMPORT_SKIP if self._take_over else 0
             # At the beginning: what users write here meanwhile is newer than all that comes.
             if point.clock:
-                tx.tick_merged(mesh, point.clock + skip)
+                tx.tick_merged(mesh, point.clock, now)
+            if self._take_over:
+                tx.clock_raise(mesh, after_loss(point.clock, limits.RESTORE_LAMPORT_SKIP, now))
         if self._take_over:
             # The old home counted its own writes; this one must not give the same numbers again.
             seen = self._manifest.origins.get(self._engine.ctx.peer, 0)

@@ -174,7 +174,7 @@ def _store(
         if part.forgotten:
             # What we write must be newer than that, or the maker of the snapshot would refuse it.
             # This also refuses a stamp that no clock can show.
-            tx.tick_merged(part.mesh, part.forgotten)
+            tx.tick_merged(part.mesh, part.forgotten, engine.ctx.now_ms())
         tx.forget_below(part.mesh, part.forgotten)
         cursor = msgspec.to_builtins(download)
         now = engine.ctx.now_ms()

@@ -186,8 +186,9 @@ def _lost(row: OutboxRow, now: int) -> OutboxRow:
 
 def ack_rows(
     engine: NodeEngine, mesh: MeshState, acks: Acks, policy: Policy, chance: Callable[[], float]
-) -> None:
-    """Turns the broker's answers into states of their rows, in one transaction.
+) -> list[Meaning]:
+    """Turns the broker's answers into states of their rows, in one transaction. Returns what they
+    meant; an answer about a row that is not in flight means nothing.
 
     An answer of an epoch that is over may no longer be true: such rows go again.
     """
@@ -197,7 +198,7 @@ def ack_rows(
         if answer.number in mesh.inflight
     ]
     if not found:
-        return
+        return []
     answers = [(row, answer, meaning_of(answer.status, _code(answer))) for row, answer in found]
     settling = _Settling(engine, mesh, acks.epoch, answers, policy, chance)
     engine.write("sync.acks", settling)
@@ -221,6 +222,7 @@ def ack_rows(
     for row, _ in found:
         mesh.inflight.pop(row.number, None)
     _count(mesh, answers, engine.ctx.now_ms())
+    return [meaning for _, _, meaning in answers]
 
 
 def _code(answer: PushAnswer) -> str:

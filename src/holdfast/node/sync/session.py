@@ -46,7 +46,7 @@ from holdfast.protocol.frames import (
     Welcome,
 )
 from holdfast.rules import keys
-from holdfast.rules.broker_sync import Cursor, is_gap
+from holdfast.rules.broker_sync import Cursor, Meaning, is_gap
 from holdfast.rules.errors import (
     BadAnswer,
     EpochMismatch,
@@ -59,7 +59,7 @@ from holdfast.rules.errors import (
     UnknownMesh,
     ZoneNotTrusted,
 )
-from holdfast.rules.features import NEEDS, check
+from holdfast.rules.features import NEEDS, Terms, check
 from holdfast.rules.keys import NONCE_BYTES, check_proof, parse_card, prove, public_key
 from holdfast.rules.limits import SYNC_GAPS_MAX, SYNC_PUSH_ITEMS, SYNC_WINDOW_ITEMS
 from holdfast.rules.outbox import PARK, OutboxState, Policies
@@ -93,6 +93,24 @@ class Due(msgspec.Struct, frozen=True):
     """None: until something is written."""
 
 
+class AcksStored(msgspec.Struct, frozen=True):
+    """What became of answers."""
+
+    frames: list[FromNode]
+    rows: int
+    """How many rows have their answer by them; answers about other rows count for nothing."""
+    passed: int
+    """How many of these the broker has, or has refused for good."""
+
+
+class PageStored(msgspec.Struct, frozen=True):
+    """What became of a piece of a page."""
+
+    frames: list[FromNode]
+    rows: int = 0
+    """How many envelopes it brought, new ones and known ones."""
+
+
 class MissingObjects(msgspec.Struct, frozen=True):
     """Objects that a page names and that are not here."""
 
@@ -121,12 +139,31 @@ class SyncSession:
         self.policies = policies
         self._asked_age = max_age_hours
         self._age_hours = 0
+        self._terms: Terms | None = None
+        """What the broker offered at the last hello."""
         self.meshes: dict[str, MeshState] = {}
         self._trust = trust
         self._entropy = entropy
         self._chance = chance
+        self.snapshot_asked: dict[str, int] = {}
+        """When the broker last asked for a snapshot of a mesh and got one, in ticks."""
         self._transcript: keys.HelloTranscript | None = None
         """Our hello, which the broker signs in its welcome."""
+
+    # --- settings ----------------------------------------------------------------------------
+
+    def age_for(self, asked_hours: int | None) -> int:
+        """How long a message may wait for this broker; raises if that is past what it remembers.
+        Before the first hello nobody knows, and the present value stays.
+        """
+        if self._terms is None:
+            return self._age_hours
+        return outbox_max_age_hours(self._terms.mode, self._terms.retention_days, asked_hours)
+
+    def set_outbox(self, policies: Policies, max_age_hours: int | None) -> None:
+        """Other settings of the outbox, from now on."""
+        self._age_hours = self.age_for(max_age_hours)
+        self.policies, self._asked_age = policies, max_age_hours
 
     # --- hello -------------------------------------------------------------------------------
 
@@ -143,8 +180,8 @@ class SyncSession:
             )
         if len(challenge.nonce) != NONCE_BYTES:
             raise BadAnswer("the broker's challenge cannot be read")
-        terms = check(challenge.supported)
-        self._age_hours = outbox_max_age_hours(terms.mode, terms.retention_days, self._asked_age)
+        self._terms = check(challenge.supported)
+        self._age_hours = self.age_for(self._asked_age)
         seed = self._trust.seed()
         transcript = keys.HelloTranscript(
             client_zone=self._trust.name,
@@ -246,8 +283,8 @@ class SyncSession:
                     "was read from it before",
                     hint="it went back in time; run there: holdfast broker new-epoch",
                 )
-        except (EpochMismatch, NotAllowed, NotFound) as error:
-            mesh.refuse(error, self._now())
+        except (EpochMismatch, BadAnswer, NotAllowed, NotFound) as error:
+            mesh.refuse(error, self._now())  # the other meshes go on
             return []
         mesh.ready, mesh.trouble, mesh.gaps = True, None, 0
         if moved:
@@ -287,13 +324,17 @@ class SyncSession:
         wait_ms = None if at is None else max(1, at - now)
         return Due(is_due and len(mesh.inflight) < SYNC_WINDOW_ITEMS, wait_ms)
 
-    def on_acks(self, acks: Acks) -> list[FromNode]:
+    def on_acks(self, acks: Acks) -> AcksStored:
         """Answers to what was pushed. A newer epoch in them makes us ask where the mesh stands."""
         mesh = self.meshes.get(acks.mesh)
         if mesh is None:
-            return []
+            return AcksStored([], 0, 0)
         policy = self.policies.of(acks.mesh)
-        sync_push.ack_rows(self.engine, mesh, acks, policy, self._chance)
+        settled = sync_push.ack_rows(self.engine, mesh, acks, policy, self._chance)
+        passed = sum(meaning in (Meaning.DONE, Meaning.REFUSED) for meaning in settled)
+        return AcksStored(self._after_acks(mesh, acks), len(settled), passed)
+
+    def _after_acks(self, mesh: MeshState, acks: Acks) -> list[FromNode]:
         if acks.epoch > mesh.cursor.epoch:
             return [self._follow(mesh)]
         codes = {answer.problem.code for answer in acks.answers if answer.problem is not None}
@@ -346,7 +387,7 @@ class SyncSession:
 
     def store_page(
         self, piece: receive.DecodedPage, absent: Collection[str] | None
-    ) -> list[FromNode] | MissingObjects:
+    ) -> PageStored | MissingObjects:
         """Stores a piece if the objects that it names are here, or `absent` at the broker."""
         if absent is None and (wanted := receive.objects_wanted(self.engine, piece)):
             return MissingObjects(wanted)
@@ -357,22 +398,22 @@ class SyncSession:
 
     def on_entries(
         self, incoming: receive.DecodedPage, absent: Collection[str] | None = None
-    ) -> list[FromNode]:
+    ) -> PageStored:
         """Stores a page and says that we have it; or asks again, if something lies before it."""
         entries = incoming.entries
         mesh = self.meshes.get(entries.mesh)
         if mesh is None or not mesh.ready or entries.epoch < mesh.cursor.epoch:
-            return []  # left from before something changed
+            return PageStored([])  # left from before something changed
         if entries.epoch > mesh.cursor.epoch or is_gap(mesh.cursor, entries.epoch, entries.after):
-            return self._ask_again(mesh, entries)
+            return PageStored(self._ask_again(mesh, entries))
         try:
             taken = receive.receive_page(self.engine, mesh, incoming, absent)
         except receive.CursorMoved as moved:
             mesh.cursor = moved.cursor
-            return self._ask_again(mesh, entries)
+            return PageStored(self._ask_again(mesh, entries))
         except OverLimit as error:
             mesh.refuse(error, self._now())  # a person has to look at what was set aside
-            return []
+            return PageStored([])
         mesh.advance(taken.cursor)
         mesh.gaps, mesh.trouble = 0, None
         mesh.last = max(mesh.last, entries.last, entries.to)
@@ -386,7 +427,7 @@ class SyncSession:
             epoch.found_own(self.engine, mesh.slug)
             mesh.own = False
             frames.append(self._follow(mesh))
-        return frames
+        return PageStored(frames, len(entries.rows))
 
     def _ask_again(self, mesh: MeshState, entries: Entries) -> list[FromNode]:
         """Asks once: pages that were on their way then leave the same gap, and are passed over."""

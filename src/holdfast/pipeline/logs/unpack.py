@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from holdfast.pipeline.lake import schema
 from holdfast.pipeline.logs.arrow import LOG, uuid_texts
-from holdfast.rules.bodies import MessageSend, VectorDelete, VectorStore, decode_body
-from holdfast.rules.envelope import MAJOR, PROTOCOL, Envelope, decode
+from holdfast.rules.bodies import MessageSend, VectorDelete, VectorStore, decode_stored_body
+from holdfast.rules.envelope import MAJOR, PROTOCOL, Envelope, decode_stored
 from holdfast.rules.errors import BadEnvelope, BadStamp, HoldfastError, UnsupportedProtocol
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import SECOND_MS, SOURCE_TIME_MS_MAX
@@ -82,8 +82,8 @@ def decode_header(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _read(raw: bytes) -> _Read:
     try:
-        envelope = decode(raw)
-        body = decode_body(envelope)
+        envelope = decode_stored(raw)
+        body = decode_stored_body(envelope)
         if isinstance(body, MessageSend):
             check_fingerprint(envelope, body)
         _check(envelope)

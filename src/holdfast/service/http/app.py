@@ -21,7 +21,7 @@ from holdfast.rules.errors import HoldfastError, NoRoute, StoreClosed, WrongMeth
 from holdfast.service.http.errors import internal, refusal
 from holdfast.service.http.request import ClientGone, is_own, refuse_secrets
 from holdfast.service.http.route import Route, ServedApp
-from holdfast.transport.http_server import ABORT
+from holdfast.transport.http_protocol import ABORT
 from holdfast.transport.remote_errors import clean
 
 log = logging.getLogger("holdfast")

@@ -7,7 +7,6 @@ carry out. Whatever ends a connection, another is begun after a while, as in lif
 from __future__ import annotations
 
 import random
-from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.node.library.node import Node
@@ -82,7 +81,7 @@ class NodeEnd:
     def hear(self, wire: Wire, raw: bytes) -> None:
         port = self._port
         if port is not None and port.wire is wire and self.has(port):
-            port.driver.feed(partial(port.talk.on_frame, raw))
+            port.hear(raw)
 
     def hung_up(self, wire: Wire, code: int) -> None:
         port = self._port
@@ -110,6 +109,7 @@ class NodeEnd:
         """The conversation is over: what was in flight is pending again."""
         self._port = None
         port.wire.node_hangs_up()
+        self.attempts = 0 if port.talk.progressed else self.attempts
         world = self._world
         if self.machine.node is self._node:
             world.sync_on(self.machine, lambda engine: port.session.dropped())

@@ -59,6 +59,9 @@ class Draft:
             self._fd, self.path = create_temporary(folder)
         self.size = 0
 
+    def fileno(self) -> int:
+        return self._fd
+
     def write(self, data: bytes) -> int:
         """All of it or an error; a short write of the kernel is carried on."""
         rest = memoryview(data)

@@ -51,16 +51,20 @@ class MemoryMeshes(UndoTables):
         self._put("mesh", mesh, ticked)
         return ticked.lamport, ticked.seq, f"broker:{mesh}" if row.shared else None
 
-    def tick_merged(self, mesh: str, incoming: int) -> int:
-        return self.tick_merged_run(mesh, (incoming,))
+    def tick_merged(self, mesh: str, incoming: int, now_ms: int) -> int:
+        return self.tick_merged_run(mesh, (incoming,), now_ms)
 
-    def tick_merged_run(self, mesh: str, lamports: Sequence[int]) -> int:
+    def tick_merged_run(self, mesh: str, lamports: Sequence[int], now_ms: int) -> int:
         row = self._require_mesh(mesh)
-        lamport = merge_run(row.lamport, lamports)
+        lamport = merge_run(row.lamport, lamports, now_ms)
         if lamport > LAMPORT_MAX:
             raise worn_out(mesh)
         self._put("mesh", mesh, msgspec.structs.replace(row, lamport=lamport))
         return lamport
+
+    def clock_raise(self, mesh: str, lamport: int) -> None:
+        row = self._require_mesh(mesh)
+        self._put("mesh", mesh, msgspec.structs.replace(row, lamport=max(row.lamport, lamport)))
 
     def forget_below(self, mesh: str, lamport: int) -> None:
         row = self._require_mesh(mesh)

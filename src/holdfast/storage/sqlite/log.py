@@ -9,6 +9,7 @@ import apsw
 
 from holdfast.rules.arrivals import Arrived
 from holdfast.rules.envelope import decode_trusted
+from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.rows import Entry
 from holdfast.storage.sqlite.columns import RowColumns
 from holdfast.storage.sqlite.log_pages import LogPages
@@ -49,12 +50,23 @@ class LogReads(LogPages):
             (start, end, limit),
         )
 
-    def log_of(self, mesh: str, entity: str, before: int) -> list[Entry]:
+    def log_entities(self, mesh: str, ops: str, after: str, limit: int) -> list[str]:
+        found = self._con.execute(
+            "SELECT DISTINCT entity FROM log WHERE mesh = ? AND entity > ? "
+            "AND op <> 'fact.append' AND substr(op, 1, ?) = ? ORDER BY entity LIMIT ?",
+            (mesh, after, len(ops), ops, limit),
+        )
+        return [entity for (entity,) in found]
+
+    def log_of(
+        self, mesh: str, entity: str, before: int, after: int = 0, limit: int = LAMPORT_MAX
+    ) -> list[Entry]:
         return _ENTRY.select(
             self._con,
             # The term about facts is the index's own: without it, this would scan the log.
-            "WHERE mesh = ? AND entity = ? AND op <> 'fact.append' AND offset < ? ORDER BY offset",
-            (mesh, entity, before),
+            "WHERE mesh = ? AND entity = ? AND op <> 'fact.append' AND offset > ? AND offset < ? "
+            "ORDER BY offset LIMIT ?",
+            (mesh, entity, after, before, limit),
         )
 
     def log_at(self, recorded_by_ms: int) -> int:

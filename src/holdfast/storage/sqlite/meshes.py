@@ -76,18 +76,25 @@ class MeshWrites(MeshReads):
             raise UnknownMesh(f"there is no mesh {mesh!r}")
         return ticked[0], ticked[1], ticked[2]
 
-    def tick_merged(self, mesh: str, incoming: int) -> int:
-        return self.tick_merged_run(mesh, (incoming,))
+    def tick_merged(self, mesh: str, incoming: int, now_ms: int) -> int:
+        return self.tick_merged_run(mesh, (incoming,), now_ms)
 
-    def tick_merged_run(self, mesh: str, lamports: Sequence[int]) -> int:
+    def tick_merged_run(self, mesh: str, lamports: Sequence[int], now_ms: int) -> int:
         value = self._con.execute("SELECT lamport FROM mesh WHERE slug = ?", (mesh,)).get
         if value is None:
             raise UnknownMesh(f"there is no mesh {mesh!r}")
-        lamport = merge_run(value, lamports)
+        lamport = merge_run(value, lamports, now_ms)
         if lamport > LAMPORT_MAX:
             raise worn_out(mesh)
         self._once.execute("UPDATE mesh SET lamport = ? WHERE slug = ?", (lamport, mesh))
         return lamport
+
+    def clock_raise(self, mesh: str, lamport: int) -> None:
+        self._con.execute(
+            "UPDATE mesh SET lamport = max(lamport, ?) WHERE slug = ?", (lamport, mesh)
+        )
+        if not self._con.changes():
+            raise UnknownMesh(f"there is no mesh {mesh!r}")
 
     def forget_below(self, mesh: str, lamport: int) -> None:
         self._con.execute(

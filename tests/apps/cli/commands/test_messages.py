@@ -147,6 +147,15 @@ def test_U2_the_inbox_is_listed_read_and_answered(shared: Cli) -> None:
     assert (
         shared("inbox", "list", "--mesh", "team", "--after", "1", "--json").json[0]["number"] == 2
     )
+    for words, numbers in (
+        (["--search", "THERE"], [1]),
+        (["--from", "bob", "--since", "1h"], [1, 2]),
+        (["--until", "2020-01-01"], []),
+        (["--topic", "other"], []),
+    ):
+        found = shared("inbox", "list", *words, "--json").json
+        assert [message["number"] for message in found] == numbers, words
+    assert shared("inbox", "list", "--search", "elephant").err == "no such message\n"
     assert shared("inbox", "read", OTHER_ID, "--json", code=4).error["code"] == "unknown_message"
 
 

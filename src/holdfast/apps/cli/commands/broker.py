@@ -24,6 +24,11 @@ DSN = "HOLDFAST_BROKER_DSN"
 TOKEN = "HOLDFAST_BROKER_TOKEN"
 STORE = "HOLDFAST_BROKER_STORE"
 _TCP = "127.0.0.1:7420"
+_CONNECTIONS = {
+    "newest": "prefer_newest",
+    "oldest": "prefer_oldest",
+    "all": "allow_concurrent",
+}
 
 broker_ = noun("broker", "Run a broker, through which nodes share meshes, and look after it.")
 
@@ -83,12 +88,20 @@ def _stored(function: F) -> F:
     show_default=True,
     help="New envelopes that one member may hand in each second.",
 )
+@click.option(
+    "--connections",
+    type=click.Choice(list(_CONNECTIONS)),
+    default="all",
+    show_default=True,
+    help="Which connections of one member stay, in each process of the broker.",
+)
 @click.option("--detach", is_flag=True, help="Return when it is ready; print where it listens.")
 def serve_(
     session: CommandSession,
     store: str | None,
     postgres: str | None,
     rate: int,
+    connections: str,
     detach: bool,
     **given: Any,
 ) -> int:
@@ -101,7 +114,14 @@ def serve_(
     if given["listen"] is None and given["tcp"] is None:
         given["tcp"] = _TCP
     token = os.environ.get(TOKEN) if given["registration"] == "token" else None
-    settings = _settings(store, postgres, rate_per_s=rate, registration_token=token, **given)
+    settings = _settings(
+        store,
+        postgres,
+        rate_per_s=rate,
+        registration_token=token,
+        connections=_CONNECTIONS[connections],
+        **given,
+    )
     if detach:
         from holdfast.storage.files.durable import make_folder
         from holdfast.storage.files.home import HomePaths
@@ -111,7 +131,7 @@ def serve_(
             session,
             HomePaths(settings.store),
             ["broker", "serve", f"--store={settings.store}"],
-            {**given, "rate": rate},
+            {**given, "rate": rate, "connections": connections},
             down="holdfast broker down",
             environ={} if settings.dsn is None else {DSN: settings.dsn},
         )

@@ -1,0 +1,34 @@
+"""What the doctor says about clocks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.node.library.node import open_node
+from holdfast.node.recovery.checks import Check
+from holdfast.node.recovery.doctor import diagnose
+from holdfast.rules.lamport import ceiling
+from holdfast.service.clock import SystemClock
+from support.nodes import store_of
+
+
+def clock_checks(home: Path) -> list[Check]:
+    return [one for one in diagnose(home).checks if one.name == "clock"]
+
+
+@pytest.mark.parametrize(
+    ("share", "status", "words"),
+    [(0.0, "ok", ""), (0.6, "warn", "somebody has moved it"), (3.0, "warn", "export the mesh")],
+)
+def test_S4_the_doctor_warns_of_a_clock_that_others_will_not_take(
+    tmp_path: Path, share: float, status: str, words: str
+) -> None:
+    to = int(share * ceiling(SystemClock().now_ms()))
+    with open_node(tmp_path / "home", peer="ana", create=True) as node:
+        node.create_mesh("team")
+        store_of(node).write(lambda tx: tx.clock_raise("team", to))
+    first = clock_checks(tmp_path / "home")[0]
+    assert first.status == status
+    assert words in f"{first.message} {first.fix}"
