@@ -86,6 +86,26 @@ def test_Z8_a_broker_takes_only_what_its_sender_could_have_written() -> None:
     assert decode_push(e.memory_set("k", 1, **good), "team", b"key", 0, new_id).origin == "ana"
 
 
+def test_D3_the_type_of_the_content_tells_two_sends_apart(tmp_path: Path) -> None:
+    """And what came under version 1 of the fingerprint is known when it comes again."""
+
+    async def run() -> None:
+        async with broker_up(tmp_path) as up:
+            ana = Person("ana")
+            await ana.register(up, "team")
+            id, to = new_id(), ("team", "dm", ana.key.hex())
+            raw = ana.message(*to, b"one", id=id, content_type="text/plain")
+            other = ana.message(*to, b"one", id=id, content_type="text/html")
+            lying = ana.message(*to, b"one", content_type="text/html", version="1.0")
+            old = ana.message(*to, b"one")
+            answers = [await ana.hand_in(up, "team", one) for one in (raw, raw, other, lying)]
+            answers += [await ana.hand_in(up, "team", one) for one in (old, old)]
+        assert [answer.status for answer in answers] == [201, 200, 409, 400, 201, 200]
+        assert answers[3].code == "bad_envelope"
+
+    asyncio.run(run())
+
+
 def test_D2_every_item_of_a_push_has_its_own_answer(tmp_path: Path) -> None:
     async def run() -> None:
         async with broker_up(tmp_path) as up:

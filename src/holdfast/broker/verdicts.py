@@ -16,12 +16,10 @@ from holdfast.rules.errors import (
     UnknownDestination,
     UnknownMesh,
 )
+from holdfast.rules.fingerprint import PREFIX_BYTES
 
 Outcome = AcceptResult | HoldfastError
 """What became of one envelope: the store's answer, or why there is none."""
-
-PREFIX_BYTES: Final = 8
-"""How much of the first request's fingerprint a member sees that reuses its id."""
 
 _OURS: Final = 500
 """Statuses from here on say that the broker failed, not the request."""

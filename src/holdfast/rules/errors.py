@@ -124,9 +124,9 @@ class BadStamp(
 class BadId(
     BadInput,
     code="bad_id",
-    hint="message ids are UUIDs of version 7; without an id the node makes one",
+    hint="message ids are UUIDs of version 7 or 8; without an id the node makes one",
 ):
-    """A message id is not a UUID of version 7."""
+    """A message id is not a UUID of version 7 or 8, or a text is no idempotency key."""
 
 
 class OverLimit(BadInput, code="over_limit"):
@@ -255,15 +255,17 @@ class IdReused(
     code="id_reused",
     hint="the id belongs to another request; mint a new one for this request",
 ):
-    """This node has this message id already, for a request with other content."""
+    """This node has this id already, for a change or a fact with other content."""
 
 
 class IdempotencyKeyReused(
     Conflict,
     code="idempotency_key_reused",
-    hint="send it under a new id: holdfast outbox requeue --new-id ID",
+    hint="the key belongs to another request; use a new one for this request",
 ):
-    """The broker has this message id already, for a request with other content."""
+    """This node or the broker has this message id already, for a message that asks for something
+    else.
+    """
 
 
 class EpochMismatch(

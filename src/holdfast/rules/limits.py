@@ -68,6 +68,10 @@ LAMPORT_STEP_MAX: Final = 2**14
 KNOWN_PAST_MS: Final = 1_793_491_200_000
 """The start of November 2026, which has passed: a wall clock that shows less is wrong."""
 
+# Ids
+IDEMPOTENCY_KEY_BYTES_MAX: Final = 255
+"""The longest idempotency key that is no UUID, as UTF-8; a longer one is refused."""
+
 # Files and blobs
 PATH_CHARS_MAX: Final = 1024
 """The longest path of a shared file; a longer one is refused."""

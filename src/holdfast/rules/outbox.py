@@ -239,6 +239,19 @@ def after_expiry(row: OutboxRow, now_ms: int, max_age_hours: int) -> OutboxRow:
     )
 
 
+def gives_id_back(row: OutboxRow | None, *, broker_has_another: bool = False) -> bool:
+    """Whether the id of a message that this node sent is free for another message.
+
+    A refused send consumes nothing: when the broker has refused a message for good, its id is as if
+    it had never been used. While a message still waits, its id is free only for what the broker
+    itself brings: then `broker_has_another` message under this id, and will refuse ours. A message
+    that expired may have arrived, so it keeps its id.
+    """
+    if row is None or row.state == OutboxState.DONE:
+        return False
+    return broker_has_another or (row.state == OutboxState.DEAD and row.code != EXPIRED)
+
+
 def after_retry(row: OutboxRow) -> OutboxRow:
     """The row after an operator asked for another attempt at once."""
     return msgspec.structs.replace(

@@ -136,6 +136,9 @@ class LogReader(Protocol):
 
 
 class LogWriter(LogReader, Protocol):
+    def log_set_aside(self, offset: int, id: bytes) -> None:
+        """Gives an entry another id, so that its own is free. Its bytes stay as they are."""
+
     def log_append(
         self,
         id: bytes,

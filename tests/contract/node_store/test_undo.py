@@ -96,6 +96,7 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "log_append": lambda tx: append(tx, 30, now_ms=10_000),
     "log_append, through a zone": lambda tx: append(tx, 30, via=1),
     "log_append_new": lambda tx: tx.log_append_new([arrived(30), arrived(32)], 10_000, 1),
+    "log_set_aside": lambda tx: tx.log_set_aside(3, b"another"),
     "log_truncate": lambda tx: tx.log_truncate(4, 10, 91),
     "forgotten_add": lambda tx: tx.forgotten_add(make_id(30), b"\x08" * 32, 91),
     "forgotten_sweep": lambda tx: tx.forgotten_sweep(1000, 10),

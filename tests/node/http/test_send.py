@@ -93,8 +93,11 @@ def test_D10_the_same_id_again_gives_the_same_id_and_its_state(talk: Talk) -> No
     assert again.json == {**first.json, "duplicate": True}
     kill(talk, ID)
     assert talk.ask("POST", SEND, NEWS, idempotency_key=ID).json["state"] == "dead"
-    other = talk.ask("POST", SEND, {**NEWS, "body": "hullo"}, idempotency_key=ID)
-    assert (other.status, other.code) == (409, "id_reused")
+    other = talk.ask("POST", SEND, {**NEWS, "body": "hullo"}, idempotency_key=OTHER_ID)
+    third = talk.ask("POST", SEND, NEWS, idempotency_key=OTHER_ID)
+    assert (other.status, third.status, third.code) == (201, 409, "idempotency_key_reused")
+    corrected = talk.ask("POST", SEND, {**NEWS, "body": "hullo"}, idempotency_key=ID)
+    assert (corrected.status, corrected.json["state"]) == (201, "pending"), "a refusal uses no key"
 
 
 def test_D10_bytes_meta_and_the_rest_arrive_as_they_were_sent(talk: Talk) -> None:
@@ -153,7 +156,8 @@ BAD: list[tuple[str, bytes, int, str]] = [
     ("an unknown kind", raw(to='{"topick":"t"}'), 400, INPUT),
     ("nobody", raw(to='{"dm":"nobody"}'), 404, "unknown_destination"),
     ("a priority", raw(priority='"soon"'), 400, INPUT),
-    ("an id", raw(id='"17"'), 400, "bad_id"),
+    ("an id", raw(id='"17\\n"'), 400, "bad_id"),
+    ("a long id", raw(id=f'"{"x" * 256}"'), 400, "over_limit"),
     ("no mesh", raw(mesh='"nowhere"'), 404, "unknown_mesh"),
     ("a personal mesh", raw(mesh='"mine"'), 409, "not_shared"),
     ("meta twice", raw(meta='{"a":1,"a":2}'), 400, INPUT),
@@ -177,7 +181,7 @@ def test_D10_a_bad_request_is_refused_in_words_and_leaves_nothing(talk: Talk) ->
         answer = talk.ask("POST", SEND, body)
         assert (answer.status, answer.code) == (status, code), (name, answer)
         assert answer.json["error"]["message"], name
-    assert talk.ask("POST", SEND, NEWS, idempotency_key="17").code == "bad_id"
+    assert talk.ask("POST", SEND, NEWS, idempotency_key="").code == "bad_id"
     assert talk.state() == before
 
 
@@ -264,7 +268,7 @@ REFUSED: list[tuple[str, str, Any, int]] = [
     ("GET", f"{OUTBOX}?failed=true&state=dead", None, 400),
     ("POST", f"{OUTBOX}/{ID}/retry", None, 404),
     ("POST", f"{OUTBOX}/{ID}/drop", None, 404),
-    ("POST", f"{OUTBOX}/{ID}/requeue", {"new_id": "17"}, 400),
+    ("POST", f"{OUTBOX}/17/requeue", {}, 400),
     ("POST", f"{OUTBOX}/{ID}/requeue", {"newid": ID}, 400),
 ]
 

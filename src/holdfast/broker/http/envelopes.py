@@ -15,7 +15,7 @@ from starlette.responses import Response
 from holdfast.broker.broker import Broker
 from holdfast.broker.decode_push import decode_push
 from holdfast.broker.http.context import BrokerRequest
-from holdfast.broker.verdicts import PREFIX_BYTES, error_of, for_members
+from holdfast.broker.verdicts import error_of, for_members
 from holdfast.protocol.broker_log_http import (
     EnvelopeCreated,
     EnvelopeDuplicate,
@@ -41,6 +41,7 @@ from holdfast.rules.errors import (
     UnknownDestination,
     UnknownMesh,
 )
+from holdfast.rules.fingerprint import PREFIX_BYTES
 from holdfast.rules.ids import id_text
 from holdfast.service.http.errors import failure
 from holdfast.service.http.route import Param, Route

@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from holdfast.node.core.change import known_receipt
+from holdfast.node.core.change import Receipt, known_receipt, refused_send, set_aside
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.fold import current_version, fold
@@ -30,6 +30,7 @@ from holdfast.rules.errors import (
     BadEnvelope,
     ForgedOrigin,
     HoldfastError,
+    IdReused,
     Refused,
     TooOld,
     UnknownMesh,
@@ -41,7 +42,7 @@ from holdfast.rules.merge import version_of
 from holdfast.rules.order import Version, is_newer
 from holdfast.rules.rebuild import UNCOUNTED
 from holdfast.rules.reconcile import Outcome
-from holdfast.rules.rows import InboxRow, MeshRow, PeerRow
+from holdfast.rules.rows import Entry, InboxRow, MeshRow, OutboxRow, PeerRow
 from holdfast.storage.ports import Reader, Transaction
 
 T = TypeVar("T")
@@ -206,7 +207,7 @@ class Intake:
         if arrival.error is not None:
             return Applied(envelope.id, None, error=arrival.error)
         try:
-            known = known_receipt(tx, envelope.id, envelope.fingerprint, envelope.mesh)
+            known, displaced = self._known(tx, arrival, envelope)
             if known is not None:
                 self._hear(envelope.mesh, envelope.origin, envelope.lamport)
                 if self._is_for_us(arrival) and tx.log_get(known.offset) is not None:
@@ -216,6 +217,8 @@ class Intake:
             clock, current = self._examine(tx, envelope, arrival.body)
         except Refused as error:
             return Applied(envelope.id, None, error=error)
+        if displaced is not None:
+            set_aside(tx, *displaced)
         clock.merge(envelope.lamport)
         self._hear(envelope.mesh, envelope.origin, envelope.lamport)
         offset = tx.log_append(
@@ -233,6 +236,24 @@ class Intake:
         if self._is_for_us(arrival):
             self._put_into_inbox(tx, arrival, offset)
         return Applied(envelope.id, outcome, offset)
+
+    def _known(
+        self, tx: Reader, arrival: Arrival, envelope: Envelope
+    ) -> tuple[Receipt | None, tuple[Entry, OutboxRow] | None]:
+        """The receipt of an envelope that is here already. Else None, and our own message that has
+        to give its id back to this one, if there is one.
+        """
+        try:
+            return known_receipt(tx, envelope.id, envelope.fingerprint, envelope.mesh), None
+        except IdReused:
+            entry = tx.log_find(envelope.id)
+            if entry is None or envelope.origin == self._ctx.peer:
+                raise
+            brought = arrival.raw in self._delivered and entry.mesh == envelope.mesh
+            row = refused_send(tx, entry, self._ctx.peer, broker_has_another=brought)
+            if row is None:
+                raise
+            return None, (entry, row)
 
     def _is_for_us(self, arrival: Arrival) -> bool:
         return (
@@ -297,10 +318,11 @@ def is_news(ctx: NodeContext, raw: bytes, tx: Reader) -> bool | None:
     envelope = arrival.envelope
     if envelope is None or arrival.error is not None:
         return None
+    intake = Intake(ctx, ())
     try:
-        if known_receipt(tx, envelope.id, envelope.fingerprint, envelope.mesh) is not None:
+        if intake._known(tx, arrival, envelope)[0] is not None:
             return False
-        Intake(ctx, ())._examine(tx, envelope, arrival.body)
+        intake._examine(tx, envelope, arrival.body)
     except Refused:
         return None
     return True

@@ -270,9 +270,9 @@ def _identify(
     known = read_mark(paths)
     back = known is not None and (found.epoch, found.offset) < (known.epoch, known.offset)
     if new_epoch:
-        return name, _count_on(
-            tx, paths, max(found.epoch, 0 if known is None else known.epoch) + 1, found.offset
-        )
+        last = max(found.epoch, 0 if known is None else known.epoch)
+        mark = LogMark(last + 1, found.offset)
+        return name, _count_on(tx, paths, mark, limits.RESTORE_LAMPORT_SKIP, now_ms)
     if known is not None and (back or (unclean and known.volatile)):
         log.warning(
             "the log of %s has gone back from %s to %s; it counts on in a new epoch"

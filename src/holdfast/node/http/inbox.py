@@ -11,10 +11,15 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast.node.http.context import NodeRequest
-from holdfast.node.http.send import one_content
+from holdfast.node.http.send import KEY, one_content
 from holdfast.node.messages.inbox import Inbox, Message, Received
 from holdfast.node.messages.send import Sent
-from holdfast.rules.errors import DiskFull, IdReused, UnknownDestination, UnknownMessage
+from holdfast.rules.errors import (
+    DiskFull,
+    IdempotencyKeyReused,
+    UnknownDestination,
+    UnknownMessage,
+)
 from holdfast.rules.inbox_match import InboxMatch
 from holdfast.rules.limits import BODY_BYTES_MAX, INBOX_PAGE_ROWS
 from holdfast.rules.structs import copy_to
@@ -64,6 +69,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     meta: dict[str, Any] | None = None
     priority: str = "next"
     id: str | None = None
+    """An idempotency key, as that of a send."""
 
 
 routes = Routes()
@@ -122,8 +128,8 @@ async def _read(call: NodeRequest) -> Response:
     "/v1/inbox/{id}/reply",
     request=Reply,
     answers={201: Sent, 200: Sent},
-    params=(Param("idempotency-key", "The id of the answer.", where="header"),),
-    errors=(UnknownMessage, UnknownDestination, IdReused, DiskFull),
+    params=(Param("idempotency-key", KEY, where="header"),),
+    errors=(UnknownMessage, UnknownDestination, IdempotencyKeyReused, DiskFull),
     example="""-d '{"body":"thank you"}'""",
     local_only=True,
 )

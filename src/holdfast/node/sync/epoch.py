@@ -137,7 +137,8 @@ def _put_back(
             continue  # truncated since: the broker's snapshot, or nobody, has it
         if entry.origin != engine.ctx.peer and not relays:
             continue
-        if entry.op == MESSAGE and min(entry.recorded_at, id_time_ms(entry.id)) < oldest_ms:
+        made_at = id_time_ms(entry.id) or entry.recorded_at
+        if entry.op == MESSAGE and min(entry.recorded_at, made_at) < oldest_ms:
             if entry.origin == engine.ctx.peer:
                 log.warning(
                     "message %s to %s is not sent again: nobody can tell whether the broker has "

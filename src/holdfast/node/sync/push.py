@@ -272,8 +272,9 @@ class _Settling:
         for row, answer, meaning in self.answers:
             if meaning is Meaning.DONE:
                 continue
-            known = tx.outbox_get(lane, row.id)
-            if known is None or known.state != OutboxState.INFLIGHT:
+            # By its number: it may have given its id back to what the broker brought meanwhile.
+            known = next(iter(tx.outbox_list(lane, (), row.number - 1, 1)), None)
+            if known is None or (known.number, known.state) != (row.number, OutboxState.INFLIGHT):
                 continue  # an operator was faster
             if meaning is Meaning.REFUSED:
                 after = self._refused(known, answer, now, tx)

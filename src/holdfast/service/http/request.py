@@ -166,9 +166,17 @@ class Request(Generic[A]):
         return value
 
     def idempotency_key(self) -> str | None:
-        """The id in the Idempotency-Key header, without quotes; None if there is none."""
-        key = self.headers.get("idempotency-key")
-        return None if key is None else key.strip('" ')
+        """The text in the Idempotency-Key header, as UTF-8 and without the quotes around it; None
+        if there is none.
+        """
+        given = self.headers.get("idempotency-key")
+        if given is None:
+            return None
+        try:
+            key = given.encode("latin-1").decode().strip()
+        except UnicodeDecodeError:
+            raise BadInput("the Idempotency-Key is not UTF-8") from None
+        return key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
 
     # --- the body ----------------------------------------------------------------------------
 

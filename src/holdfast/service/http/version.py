@@ -10,7 +10,7 @@ from holdfast.rules import envelope, fingerprint
 def common_formats() -> dict[str, FormatVersions]:
     return {
         "envelope": FormatVersions(envelope.VERSION, [f"{envelope.MAJOR}.x"]),
-        "fingerprint": numbered(int(fingerprint.ENVELOPE_VERSION)),
+        "fingerprint": numbered(fingerprint.FORMULAS[-1], since=fingerprint.FORMULAS[0]),
         "http": numbered(1),
         "mesh_snapshot": numbered(mesh_snapshot.VERSION),
     }

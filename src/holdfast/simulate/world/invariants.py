@@ -24,6 +24,7 @@ from holdfast.node.log.history import replay
 from holdfast.rules.bodies import Fact, decode_trusted_body
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import HoldfastError
+from holdfast.rules.ids import is_id_of
 from holdfast.rules.limits import SEARCH_LIMIT_MAX
 from holdfast.rules.order import order_key
 from holdfast.rules.rows import Entry, FileRow
@@ -104,8 +105,9 @@ def _log(entries: list[Entry], reader: Reader, peer: str) -> list[str]:
     own: dict[str, tuple[int, int, int]] = {}
     for entry in entries:
         envelope = decode_trusted(entry.raw)
-        fields = (envelope.id, envelope.mesh, envelope.op, envelope.entity, envelope.origin)
-        if fields != (entry.id, entry.mesh, entry.op, entry.entity, entry.origin):
+        fields = (envelope.mesh, envelope.op, envelope.entity, envelope.origin)
+        ours = is_id_of(entry.id, envelope.id, entry.raw)
+        if not ours or fields != (entry.mesh, entry.op, entry.entity, entry.origin):
             problems.append(f"entry {entry.offset} is not the envelope that it holds")
         if envelope.origin == peer:
             problems += _own_stamp(own, entry, (envelope.epoch, envelope.seq, envelope.lamport))

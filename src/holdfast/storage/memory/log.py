@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from holdfast.rules.arrivals import Arrived
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.limits import LAMPORT_MAX
@@ -108,6 +110,13 @@ class MemoryLog(UndoTables):
         for id, mesh, op, entity, origin, lamport, raw in arrivals:
             self.log_append(id, mesh, op, entity, origin, lamport, now_ms, raw, via)
         return first
+
+    def log_set_aside(self, offset: int, id: bytes) -> None:
+        entry = self._table("log").get(offset)
+        if entry is not None:
+            self._drop("log_id", entry.id)
+            self._put("log", offset, msgspec.structs.replace(entry, id=id))
+            self._put("log_id", id, offset)
 
     def log_truncate(self, below: int, most: int, now_ms: int) -> int:
         first, last = self.log_bounds()

@@ -152,6 +152,9 @@ class LogWrites(LogReads):
             ).get
         )
 
+    def log_set_aside(self, offset: int, id: bytes) -> None:
+        self._con.execute("UPDATE log SET id = ? WHERE offset = ?", (id, offset))
+
     def log_truncate(self, below: int, most: int, now_ms: int) -> int:
         doomed: list[Any] = self._con.execute(
             "SELECT offset, id, raw FROM log WHERE offset < ? "

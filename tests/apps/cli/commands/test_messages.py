@@ -72,7 +72,7 @@ def test_U2_a_message_is_sent_and_its_id_is_the_answer(shared: Cli) -> None:
         "duplicate": True,
     }
     other = shared("send", "hullo", "--topic", "news", "--id", ID, "--json", code=5)
-    assert other.error["code"] == "id_reused"
+    assert other.error["code"] == "idempotency_key_reused"
 
 
 def test_U2_a_message_comes_as_argument_from_stdin_or_from_a_file(

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.apps.cli import contents, tables
 from holdfast.apps.cli.commands.send import message_of, message_options, show_sent
-from holdfast.apps.cli.declare import FILTER, noun, verb
+from holdfast.apps.cli.declare import FILTER, KEY, noun, verb
 from holdfast.apps.cli.session import CommandSession
 from holdfast.apps.cli.times import parse_moment
 from holdfast.node.messages.inbox import Message
@@ -81,14 +81,14 @@ def read(session: CommandSession, id_: str, keep_unread: bool) -> None:
         _write(message)
 
 
-@verb(inbox_, "reply", mesh=False, writes=True)
+@verb(inbox_, "reply", mesh=False, writes=KEY)
 @click.argument("id_", metavar="ID")
 @message_options
 def reply(session: CommandSession, id_: str, **options: Any) -> None:
     """Answer the sender of message ID. A BODY of - reads stdin."""
     message = message_of(options)
     with session.warning_node() as node:
-        show_sent(session, node.inbox.reply(id_, **message, new_id=session.id))
+        show_sent(session, node.inbox.reply(id_, **message, new_id=session.key))
 
 
 def _document(message: Message) -> dict[str, Any]:
