@@ -26,7 +26,7 @@ TIMES: Final = 8
 """How much larger the large database is."""
 _PAGE: Final = 20
 """A page counts as much as so many steps."""
-_SLACK: Final = 400
+_SLACK: Final = 200
 """A tree that got one level deeper, a page that filled up."""
 
 
@@ -37,8 +37,10 @@ class WorkMeter:
         self._lock = threading.Lock()
         self._connections: list[apsw.Connection] = []
         self._steps = 0
+        self._open: dict[int, int] = {}
+        """Steps of the transaction that is open, by connection."""
         self.longest = 0
-        """The most steps of one transaction that wrote, since it was last set to 0."""
+        """The most steps of one transaction that wrote. Whoever measures sets it to 0 before."""
 
     def watch(self, connection: apsw.Connection) -> None:
         with self._lock:
@@ -46,8 +48,16 @@ class WorkMeter:
         connection.trace_v2(apsw.SQLITE_TRACE_PROFILE, self._add)
 
     def _add(self, event: dict[str, Any]) -> None:
+        steps = event["stmt_status"]["SQLITE_STMTSTATUS_VM_STEP"]
+        verb, connection = event["sql"].partition(" ")[0], id(event["connection"])
         with self._lock:
-            self._steps += event["stmt_status"]["SQLITE_STMTSTATUS_VM_STEP"]
+            self._steps += steps
+            if event["sql"].startswith("BEGIN IMMEDIATE"):
+                self._open[connection] = 0
+            elif connection in self._open:
+                self._open[connection] += steps
+                if verb in ("COMMIT", "ROLLBACK"):
+                    self.longest = max(self.longest, self._open.pop(connection))
 
     def total(self) -> int:
         pages = 0
@@ -62,6 +72,12 @@ class WorkMeter:
                 except (apsw.ConnectionClosedError, apsw.ThreadingViolationError):
                     continue
             return self._steps + _PAGE * pages
+
+    def longest_of(self, call: Callable[[], object]) -> int:
+        """The most steps of one transaction that wrote, of those that a call makes."""
+        self.longest = 0
+        call()
+        return self.longest
 
     def of(self, call: Callable[[], object]) -> int:
         """The work of a call, once what it needs for the first time is there."""

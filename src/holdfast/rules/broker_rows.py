@@ -293,6 +293,8 @@ class BrokerSwept(Value, frozen=True, kw_only=True):
     snapshots: int = 0
     objects: int = 0
     """Contents that nothing named any more."""
+    removed: int = 0
+    """Rows of meshes that were removed."""
 
 
 class Orphan(Value, frozen=True, kw_only=True):

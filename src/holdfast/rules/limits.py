@@ -456,6 +456,8 @@ ORPHANS_EVERY_MS: Final = 24 * HOUR_MS
 """How often a broker checks for orphans and for objects that nothing names."""
 SWEEP_ROWS: Final = 2000
 """Rows that a broker's sweep removes in one transaction."""
+SWEEP_PIECES: Final = 16
+"""Pieces of contents, or parts of snapshots, of a removed mesh that go in one: they are large."""
 ORPHANS_SHOWN_MAX: Final = 1000
 """Orphans that one check lists; the rest is left out."""
 BROKER_RANGE_ROWS: Final = 2000

@@ -32,9 +32,9 @@ _GROWS: Final = {
     "conflicts": "lists them all",
     "mesh.counts": "counts every family, for people",
     "tasks.events": "the whole history of a task",
-    "peers": "lists them all",
     "consumer_list": "lists them all",
-    "vectors.search": "looks at every vector of a small mesh",
+    "inbox.counts": "counts; a daemon counts it after pauses",
+    "outbox_counts": "counts; a daemon counts it after pauses",
 }
 
 

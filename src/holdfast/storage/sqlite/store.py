@@ -113,6 +113,9 @@ class SqliteEngine:
     def rollback(self) -> None:
         self._con.execute("ROLLBACK")
 
+    def changes(self) -> int:
+        return self._con.total_changes()
+
     def alive(self) -> bool:
         return self._con.in_transaction
 

@@ -14,7 +14,7 @@ from holdfast.rules.broker_rows import (
     MeshStanding,
 )
 from holdfast.storage.broker.refusals import check_invite, name_taken, no_invite, slug_taken
-from holdfast.storage.broker.sqlite.database import MESH, SEQ_BITS, BrokerDatabase
+from holdfast.storage.broker.sqlite.database import MESH, BrokerDatabase
 from holdfast.storage.sqlite.columns import WORDS, RowColumns
 
 _MEMBER: Final = RowColumns("member", MemberRow, grants=WORDS)
@@ -71,12 +71,10 @@ class SqliteMeshes(BrokerDatabase):
             number = self.find_number(slug)
             if number is None:
                 return False
-            low, high = number << SEQ_BITS, (number + 1) << SEQ_BITS
-            for table in ("message", "queued"):
-                con.execute(f"DELETE FROM {table} WHERE place >= ? AND place < ?", (low, high))
-            for table in ("dedupe", "object_piece", "snapshot_part"):
-                con.execute(f"DELETE FROM {table} WHERE mesh = ?", (number,))
             con.execute("DELETE FROM mesh WHERE number = ?", (number,))
+            # Its messages, ids and pieces go by sweeps: at once they would hold up everybody. Its
+            # number is never given again, so nobody sees them.
+            self.note_removed([*self.noted_removed(), number])
             return True
 
     async def epochs(self, slug: str) -> list[EpochRow]:
