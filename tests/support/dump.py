@@ -22,6 +22,7 @@ def dump(tx: Reader) -> dict[str, Any]:
         "epoch": tx.epoch(),
         "meshes": meshes,
         "bounds": tx.log_bounds(),
+        "turns": tx.log_turns(),
         "log": tx.log_range(0, _ALL, _ALL),
         "found": [tx.log_find(make_id(n)) for n in IDS],
         "forgotten": [tx.forgotten(make_id(n)) for n in IDS],

@@ -228,7 +228,7 @@ def test_D15_a_websocket_holds_no_more_than_its_limit(
         while not place.sinks:
             await asyncio.sleep(0)
         if proved:
-            place.sinks[0].socket.proved()
+            place.sinks[0].socket.proved(member=True)
         with counted() as held:
             with suppress(OSError):
                 one.send(begin)
@@ -248,7 +248,7 @@ def test_D15_small_frames_without_end_are_cut_off(place_of: Callable[[str], Plac
             before = len(place.sinks)
             while len(place.sinks) == before:
                 await asyncio.sleep(0)
-            place.sinks[-1].socket.proved()
+            place.sinks[-1].socket.proved(member=True)
             # A client that reads everything.
             reader, writer = await asyncio.open_connection(sock=one)
             writer.write(begin + again * 4)

@@ -16,6 +16,7 @@ from holdfast.broker.counters import BrokerCounts
 from holdfast.broker.identity import Identity
 from holdfast.broker.session import BrokerInfo, Session
 from holdfast.broker.settings import BrokerSettings, retention_of
+from holdfast.broker.strangers import Strangers
 from holdfast.broker.wakeups import Wakeups
 from holdfast.rules import features, limits
 from holdfast.rules.broker_rows import Mode
@@ -68,6 +69,7 @@ class Broker:
             wakeups=self.wakeups,
             rate_per_s=settings.rate_per_s,
         )
+        self.strangers = Strangers(store, monotonic, self.counts)
         self.sessions = Sessions(identity, clock=monotonic, random=os.urandom)
         self.certificate = b""
         """The digest of the certificate that the TLS listener shows."""
@@ -99,6 +101,7 @@ class Broker:
             may_begin_epoch=self._may_begin_epoch,
             accept_s=self._accept_s,
             admit=self._admit,
+            strangers=self.strangers,
         )
 
     def _admit(self, key: bytes) -> bool:

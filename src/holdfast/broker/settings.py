@@ -42,7 +42,6 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_days: int = limits.BROKER_KEEP_DAYS
     rate_per_s: int = limits.ACCEPT_RATE_PER_S
     sweep_every_ms: int = limits.SWEEP_EVERY_MS
-    orphans_every_ms: int = limits.ORPHANS_EVERY_MS
     connections: str = ConnectionPolicy.ALLOW_CONCURRENT
     """Which connections stay when a member has several: see `rules.connection_policy`."""
     sync: str = "full"

@@ -67,6 +67,10 @@ LAMPORT_STEP_MAX: Final = 2**14
 """How far ahead of this node's clock a stamp may always be, also where the clock is too high."""
 KNOWN_PAST_MS: Final = 1_793_491_200_000
 """The start of November 2026, which has passed: a wall clock that shows less is wrong."""
+LOG_TURN_MS: Final = 60 * SECOND_MS
+"""A wall clock that goes back by more was set, and the log notes it; smaller steps are smoothed."""
+LOG_TURNS_MAX: Final = 64
+"""Times the log notes that the clock was set back; then it forgets the oldest."""
 
 # Ids
 IDEMPOTENCY_KEY_BYTES_MAX: Final = 255
@@ -392,6 +396,20 @@ BROKER_CONNECTIONS_MAX: Final = 16_384
 """Open connections of a broker; it closes others at once."""
 BROKER_CALLS_MAX: Final = 4096
 """HTTP calls that a broker works on at once; another is refused."""
+STRANGER_REFUSALS_PER_S: Final = 5
+"""How often each second a broker refuses a key that is no member; then it closes the connection, or
+answers 429."""
+STRANGER_REFUSALS_BURST: Final = 64
+"""How often it does so in a burst."""
+STRANGERS_REFUSALS_PER_S: Final = 50
+"""How often each second it refuses all such keys together."""
+STRANGERS_REFUSALS_BURST: Final = 512
+"""How often it does so in a burst."""
+STRANGER_WAIT_MS: Final = 1 * SECOND_MS
+"""How long a broker waits, without reading, before it closes such a connection: the next one costs
+it a handshake."""
+MEMBERS_KNOWN_MAX: Final = 65_536
+"""Pairs of a mesh and a member that a broker remembers; others are looked up before their push."""
 PUSH_ITEMS_MAX: Final = 10_000
 """Envelopes in one push frame; a broker closes the connection on more."""
 FRAME_BYTES_MAX: Final = 8 * MIB
@@ -452,8 +470,9 @@ CLOCK_STEADY_MS: Final = 24 * HOUR_MS
 """It believes the clock again after the clock has kept pace for this long."""
 CLOCK_ABSENCE_MS: Final = 24 * HOUR_MS
 """A starting broker does not believe a clock that is further ahead of its last belief."""
-ORPHANS_EVERY_MS: Final = 24 * HOUR_MS
-"""How often a broker checks for orphans and for objects that nothing names."""
+NIGHT_HOUR: Final = 3
+"""The hour of local time at which a broker checks for orphans, and for objects that nothing names,
+every night; it also checks for orphans when it starts."""
 SWEEP_ROWS: Final = 2000
 """Rows that a broker's sweep removes in one transaction."""
 SWEEP_PIECES: Final = 16

@@ -5,9 +5,9 @@ consumer has confirmed it. Age alone is no reason (a consumer that was away woul
 a deleted value would come back to life through it), and neither is confirmation alone (a reader
 may ask again).
 
-Age is measured by this node's wall clock, which may jump. After a jump backwards some rows carry a
-time in the future: those are never old enough, they wait until the clock has caught up. A jump
-forwards ages everything at once, yet it cannot pass a frontier: it may cost history, never an
+Age is measured by this node's wall clock, which may be set. How old an entry of the log is then, is
+said in `recorded`; other rows are as old as the entry that they belong to. A clock that is ahead
+right now ages everything at once, yet it cannot pass a frontier: it may cost history, never an
 entry that a consumer has not confirmed.
 """
 
@@ -45,6 +45,18 @@ def may_forget(
     if written_at_ms >= oldest_kept_ms(now_ms=now_ms, ttl_ms=ttl_ms):
         return False
     return all(offset <= frontier for frontier in frontiers)
+
+
+def is_absent(
+    *, seen_at_ms: int, now_ms: int, retire_ms: int, confirmed: int, old_upto: int
+) -> bool:
+    """Whether a reader has confirmed nothing for longer than it declared.
+
+    Its own time may be that of a wrong clock. So what it confirmed last must be as old, by its
+    place in the log (`old_upto`); and a time that has not come yet says nothing.
+    """
+    silent = seen_at_ms > now_ms or seen_at_ms < oldest_kept_ms(now_ms=now_ms, ttl_ms=retire_ms)
+    return silent and confirmed <= old_upto
 
 
 def truncate_below(

@@ -20,6 +20,7 @@ from holdfast.rules.filters import Filter
 from holdfast.rules.inbox_match import EVERY_MESSAGE, InboxMatch
 from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.order import Version
+from holdfast.rules.recorded import ClockTurn
 from holdfast.rules.rows import (
     BlobRow,
     Columns,
@@ -128,8 +129,13 @@ class LogReader(Protocol):
     ) -> list[Entry]:
         """All entries but facts about an entity with offset < before, in offset order."""
 
-    def log_at(self, recorded_by_ms: int) -> int:
-        """The last offset that was recorded at or before a time of our wall clock; 0 for none."""
+    def log_at(self, recorded_by_ms: int, now_ms: int, *, cautious: bool = False) -> int:
+        """The last offset that counts as recorded at or before a time; 0 for none. How it counts,
+        where our wall clock was set, is said in `rules.recorded`.
+        """
+
+    def log_turns(self) -> tuple[ClockTurn, ...]:
+        """Where along the log our wall clock was set back."""
 
     def forgotten(self, id: bytes) -> tuple[int, bytes] | None:
         """Offset and fingerprint of an entry that was truncated and is still remembered."""
@@ -195,6 +201,13 @@ class FamilyReader(Protocol):
     def blob_scan(self, after: str, limit: int) -> list[BlobRow]: ...
     def blob_released(self, limit: int) -> list[BlobRow]:
         """Blobs without references whose files wait to be removed, longest first."""
+
+    def blob_old(
+        self, upto: int, before_ms: int, now_ms: int, old_upto: int, limit: int
+    ) -> list[BlobRow]:
+        """Of `blob_released`, those that were released at an offset up to `upto` and before a time.
+        A time that has not come yet says nothing: then the offset must be `old_upto` at most.
+        """
 
     def blob_refs(self, sha256: str) -> int:
         """How many live files, and facts in the log, name this blob: counted, not stored, so it
@@ -414,9 +427,9 @@ class OutboxReader(Protocol):
     def outbox_oldest(self, lane: str) -> int | None:
         """When the first row that is pending or in flight was added."""
 
-    def outbox_old(self, lane: str, before_ms: int, limit: int) -> list[OutboxRow]:
-        """Messages of a lane that are pending and were added before a time, by number. Changes,
-        which may wait for ever, are not among them.
+    def outbox_old(self, lane: str, before_ms: int, now_ms: int, limit: int) -> list[OutboxRow]:
+        """Messages of a lane that are pending and were added before a time, or at one that has not
+        come yet, by number. Changes, which may wait for ever, are not among them.
         """
 
     def outbox_floor(self) -> int | None:
@@ -443,9 +456,9 @@ class OutboxWriter(OutboxReader, Protocol):
     def outbox_done(self, rows: Sequence[tuple[int, bytes, int, int]], now_ms: int) -> None:
         """Marks rows as done: number, id at the broker, epoch and seq of each."""
 
-    def outbox_sweep(self, before_ms: int, most: int) -> int:
+    def outbox_sweep(self, before_ms: int, now_ms: int, most: int) -> int:
         """Removes done and aborted rows that ended before a time, by number, up to the first that
-        ended later; returns how many.
+        ended between then and now; returns how many. A time that has not come yet stops nothing.
         """
 
 
@@ -472,8 +485,8 @@ class InboxReader(Protocol):
     def inbox_counts(self) -> tuple[int, int]:
         """How many messages there are, and how many of them are unread."""
 
-    def inbox_floor(self, received_after_ms: int) -> int | None:
-        """The lowest offset in the log of an unread message that came after a time."""
+    def inbox_floor(self, after: int) -> int | None:
+        """The lowest offset in the log, behind `after`, of an unread message."""
 
 
 class InboxWriter(InboxReader, Protocol):
@@ -546,6 +559,35 @@ class Transaction(
     """A reader that changes the state: all of it or nothing."""
 
 
+class Reading(AbstractContextManager[Reader], Protocol):
+    """One consistent state, from `begin` to `end`; as a context manager it does both."""
+
+    def begin(self) -> Reader: ...
+    def end(self) -> None:
+        """May be called twice, and before `begin`."""
+
+    def error(self, error: BaseException) -> BaseException:
+        """The typed error for one of the database's own."""
+
+
+def read_once(reading: Reading, read: Callable[[Reader], T]) -> T:
+    """Runs one read. An exception that a signal handler raises meanwhile leaves nothing open:
+    `end` runs again if it came within the first one.
+    """
+    try:
+        try:
+            return read(reading.begin())
+        finally:
+            reading.end()
+    except BaseException as error:
+        known = reading.error(error)
+        if known is error:
+            raise
+        raise known from error
+    finally:
+        reading.end()
+
+
 Work = Callable[[Transaction], T]
 
 
@@ -557,7 +599,7 @@ class Store(Protocol):
         commit.
         """
 
-    def read(self) -> AbstractContextManager[Reader]:
+    def read(self) -> Reading:
         """One consistent state, for as long as the context is held. Never waits for the writer."""
 
     def on_commit(self, listener: Callable[[], None]) -> None:

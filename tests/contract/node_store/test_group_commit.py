@@ -72,6 +72,9 @@ class TapeEngine:
         self._note("commit")
         self.open = False
 
+    def pinned(self) -> bool:
+        return False
+
     def rollback(self) -> None:
         self._note("rollback")
         self.die()

@@ -154,7 +154,7 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "outbox_inflight": lambda tx: tx.outbox_inflight(outbox_row(3).lane, [3]),
     "outbox_recover": lambda tx: tx.outbox_recover(),
     "outbox_done": lambda tx: tx.outbox_done([(2, b"c" * 16, 1, 9)], 60),
-    "outbox_sweep": lambda tx: tx.outbox_sweep(51, 10),
+    "outbox_sweep": lambda tx: tx.outbox_sweep(51, 10**15, 10),
     "inbox_add": lambda tx: tx.inbox_add(inbox_row(5)),
     "inbox_read": lambda tx: tx.inbox_read(make_id(4), 9),
     "inbox_hooked": lambda tx: tx.inbox_hooked([2], 9),

@@ -228,7 +228,8 @@ def test_S19_the_past_of_a_mesh_is_that_of_its_whole_log(node: Node, seed: int) 
         raws.append(make(key, n, id=e.make_id(n), **given))
     node.apply(raws)
     mesh = team(node)
-    for point in ({"offset": 650}, {"offset": 9}, {"lamport": 100}):
+    points: list[dict[str, Any]] = [{"offset": 650}, {"offset": 9}, {"lamport": 100}]
+    for point in points:
         end, lamport = point.get("offset", 700), point.get("lamport")
         for family, found in (
             ("state", mesh.state.as_of(**point)),

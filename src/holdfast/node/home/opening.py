@@ -65,10 +65,11 @@ class Opened:
         self._closed = False
 
     def close(self) -> None:
-        """Waits for writes, sweeps blobs if time permits, and closes: in ten seconds at most."""
+        """Waits for writes, sweeps blobs if time permits, and closes: in ten seconds at most. If it
+        is interrupted, another call finishes it.
+        """
         if self._closed:
             return
-        self._closed = True
         deadline = monotonic() + limits.SHUTDOWN_MS_MAX / 1000
         clean = True
         try:
@@ -86,6 +87,7 @@ class Opened:
                 )
             else:
                 self._go(clean)
+        self._closed = True
 
     def _go(self, clean: bool) -> None:
         """Removes our registration; after a bad end it stays, so that the next start checks."""
@@ -109,9 +111,8 @@ class Opened:
         if not self.engine.read("sweep", lambda tx: tx.blob_released(1)):
             return
         patience_s = limits.SHUTDOWN_SWEEP_MS_MAX / 1000
-        with self.store.writer.between_groups(patience_s) as quiet:
-            pass  # if a write hangs, the sweep would wait behind it without end
-        if quiet:
+        # If a write hangs, the sweep would wait behind it without end.
+        if self.store.writer.between_groups(lambda: None, patience_s):
             collect_blobs(self.engine, deadline_s=monotonic() + patience_s)
 
     def _mark(self) -> None:
@@ -147,8 +148,9 @@ def open_home(
         log.warning("%s", mended)
     crashed = presences.unclean(paths)
     left_log = presences.left_log(paths)
-    presence = Presence.enter(paths)
+    presence = Presence.at(paths)
     try:
+        presence.appear()
         if left_log:
             rewrite_wal(paths.database, paths.wal, vfs=vfs)
         if (crashed or left_log) and paths.database.exists():  # else a creation was interrupted
@@ -159,16 +161,16 @@ def open_home(
         )
         try:
             presences.clear_unclean(paths, crashed)
+            if nudges:
+                opened.store.on_commit(_Nudge(paths))
+            opened.open_ms = (perf_counter() - begun) * 1000
+            return opened
         except BaseException:
             opened.store.abort()
             raise
     except BaseException:
         presence.leave()
         raise
-    if nudges:
-        opened.store.on_commit(_Nudge(paths))
-    opened.open_ms = (perf_counter() - begun) * 1000
-    return opened
 
 
 class _Nudge:

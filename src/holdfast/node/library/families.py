@@ -99,7 +99,8 @@ class State(_Family):
         at_ms: int | None = None,
     ) -> Rows[StateEntry]:
         """The state as it was at an offset of our log, a Lamport time or a wall-clock time."""
-        return state_as_of(self._engine.store, self._mesh, key, AsOf(offset, lamport, at_ms))
+        point = AsOf(offset, lamport, at_ms)
+        return state_as_of(self._engine.store, self._mesh, key, point, self._engine.ctx.now_ms())
 
 
 class Memories(_Family):
@@ -147,7 +148,8 @@ class Memories(_Family):
         at_ms: int | None = None,
     ) -> Rows[Memory]:
         """All peers' memories as they were."""
-        return memory_as_of(self._engine.store, self._mesh, key, AsOf(offset, lamport, at_ms))
+        point = AsOf(offset, lamport, at_ms)
+        return memory_as_of(self._engine.store, self._mesh, key, point, self._engine.ctx.now_ms())
 
 
 class Vectors(_Family):

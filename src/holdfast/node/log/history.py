@@ -112,21 +112,27 @@ def _refold(tx: Transaction, ctx: NodeContext, entry: Entry) -> None:
     fold(tx, ctx, envelope, body, offset, current)
 
 
-def state_as_of(store: Store, mesh: str, key: str | None, point: AsOf) -> list[StateEntry]:
+def state_as_of(
+    store: Store, mesh: str, key: str | None, point: AsOf, now_ms: int
+) -> list[StateEntry]:
     def read(past: Reader) -> list[StateEntry]:
         rows: list[StateRow] = past.state_scan(mesh, "", "", _ALL)
         return [StateEntry.of(row) for row in rows if not row.tombstone]
 
-    found = [entry for page in _past(store, mesh, key, point, "state.", read) for entry in page]
+    pages = _past(store, mesh, key, point, "state.", now_ms, read)
+    found = [entry for page in pages for entry in page]
     return sorted(found, key=lambda entry: entry.key.encode())
 
 
-def memory_as_of(store: Store, mesh: str, key: str | None, point: AsOf) -> list[Memory]:
+def memory_as_of(
+    store: Store, mesh: str, key: str | None, point: AsOf, now_ms: int
+) -> list[Memory]:
     def read(past: Reader) -> list[Memory]:
         rows: list[MemoryRow] = past.memory_scan(mesh, None, ("", ""), _ALL)
         return [Memory.of(row) for row in rows if not row.tombstone]
 
-    found = [memory for page in _past(store, mesh, key, point, "memory.", read) for memory in page]
+    pages = _past(store, mesh, key, point, "memory.", now_ms, read)
+    found = [memory for page in pages for memory in page]
     return sorted(found, key=lambda memory: (memory.peer.encode(), memory.key.encode()))
 
 
@@ -139,6 +145,7 @@ def _past(
     key: str | None,
     point: AsOf,
     ops: str,
+    now_ms: int,
     read: Callable[[Reader], list[R]],
 ) -> Iterator[list[R]]:
     """What `read` finds in the past, some keys at a time. No more of the log than these keys' last
@@ -151,11 +158,11 @@ def _past(
         row = reader.mesh_get(mesh)
         if row is None:
             raise UnknownMesh(f"there is no mesh {mesh!r}")
-        end = _end(reader, point)
+        end = _end(reader, point, now_ms)
     after = ""
     while True:
         with store.read() as reader:
-            _end(reader, point)  # it may have been truncated meanwhile
+            _end(reader, point, now_ms)  # it may have been truncated meanwhile
             page = [key] if key is not None else reader.log_entities(mesh, ops, after, CHUNK_ROWS)
             wanted = Wanted(mesh, ops, end, point.lamport)
             winners = [entry for name in page for entry in _winners(reader, name, wanted)]
@@ -194,7 +201,7 @@ def _winners(reader: Reader, entity: str, wanted: Wanted) -> Iterator[Entry]:
     return (entry for _, entry in newest.values())
 
 
-def _end(reader: Reader, point: AsOf) -> int:
+def _end(reader: Reader, point: AsOf, now_ms: int) -> int:
     """The first offset after the point; raises Truncated if the log does not hold the whole
     past.
     """
@@ -202,7 +209,7 @@ def _end(reader: Reader, point: AsOf) -> int:
     if point.offset is not None:
         end = min(point.offset, last) + 1
     elif point.at_ms is not None:
-        end = reader.log_at(point.at_ms) + 1
+        end = reader.log_at(point.at_ms, now_ms) + 1
     else:
         end = last + 1
     if repaired_to(reader) is not None:

@@ -24,7 +24,7 @@ def expire(engine: NodeEngine, lane: str, max_age_hours: int) -> int:
     before = now - max_age_hours * HOUR_MS
     total = 0
     # Nearly always nothing is old: a read finds that out without holding up the writers.
-    while engine.read("outbox.expire", lambda tx: tx.outbox_old(lane, before, 1)):
+    while engine.read("outbox.expire", lambda tx: tx.outbox_old(lane, before, now, 1)):
         count = engine.write("outbox.expire", partial(_expire_page, lane, now, max_age_hours))
         if not count:
             break  # another process was faster
@@ -33,8 +33,10 @@ def expire(engine: NodeEngine, lane: str, max_age_hours: int) -> int:
 
 
 def _expire_page(lane: str, now_ms: int, max_age_hours: int, tx: Transaction) -> int:
-    found = tx.outbox_old(lane, now_ms - max_age_hours * HOUR_MS, OUTBOX_PAGE_ROWS)
-    old = [row for row in found if is_expired(row, now_ms, max_age_hours)]
+    before = now_ms - max_age_hours * HOUR_MS
+    found = tx.outbox_old(lane, before, now_ms, OUTBOX_PAGE_ROWS)
+    old_upto = tx.log_at(before, now_ms, cautious=True)
+    old = [row for row in found if is_expired(row, now_ms, max_age_hours, old_upto)]
     for row in old:
         tx.outbox_put(after_expiry(row, now_ms, max_age_hours))
     return len(old)

@@ -29,7 +29,14 @@ from holdfast.rules.limits import (
     SYNC_PUSH_ITEMS,
     SYNC_WINDOW_ITEMS,
 )
-from holdfast.rules.outbox import OutboxState, Policy, after_abort, after_refusal, plan
+from holdfast.rules.outbox import (
+    OutboxState,
+    Policy,
+    after_abort,
+    after_refusal,
+    plan,
+    waits_until,
+)
 from holdfast.rules.rows import Entry, OutboxRow
 from holdfast.storage.ports import Reader, Transaction
 from holdfast.transport.remote_errors import error_by_code
@@ -57,12 +64,12 @@ def next_push(engine: NodeEngine, mesh: MeshState, policy: Policy, room: int) ->
     """Marks the rows that are due and fit as in flight; None if there are none, or no room."""
     room = min(room, SYNC_PUSH_ITEMS, SYNC_WINDOW_ITEMS - len(mesh.inflight))
     now = engine.ctx.now_ms()
-    if room <= 0 or not mesh.may_send or now < mesh.not_before:
+    if room <= 0 or not mesh.may_send or now < waits_until(mesh.not_before, now):
         return None
-    if mesh.retry_at is not None and mesh.retry_at <= now:
+    if mesh.retry_at is not None and waits_until(mesh.retry_at, now) <= now:
         mesh.retry_at = None
     first = engine.read("sync.due", lambda tx: tx.outbox_next_at(mesh.lane))
-    if first is None or first > now:
+    if first is None or waits_until(first, now) > now:
         return None
     chosen = engine.write("sync.push", partial(_choose, engine, mesh, policy, room, now))
     for held in chosen.held:

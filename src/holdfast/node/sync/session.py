@@ -62,7 +62,7 @@ from holdfast.rules.errors import (
 from holdfast.rules.features import NEEDS, Terms, check
 from holdfast.rules.keys import NONCE_BYTES, check_proof, parse_card, prove, public_key
 from holdfast.rules.limits import SYNC_GAPS_MAX, SYNC_PUSH_ITEMS, SYNC_WINDOW_ITEMS
-from holdfast.rules.outbox import PARK, OutboxState, Policies
+from holdfast.rules.outbox import PARK, OutboxState, Policies, waits_until
 from holdfast.rules.retention import outbox_max_age_hours
 from holdfast.rules.rows import KnownMember, MeshRow
 from holdfast.service.problem import Problem
@@ -316,11 +316,12 @@ class SyncSession:
         if first is None:
             return Due(False)
         now = self._now()
-        at: int | None = max(first, mesh.not_before)
-        is_due = max(first, mesh.not_before) <= now
+        due_at = max(waits_until(first, now), waits_until(mesh.not_before, now))
+        at: int | None = due_at
+        is_due = due_at <= now
         if is_due and mesh.looked_to == FIRST:
             # If it does not go now, it waits for an answer, an object or another row.
-            at = mesh.retry_at
+            at = None if mesh.retry_at is None else waits_until(mesh.retry_at, now)
         wait_ms = None if at is None else max(1, at - now)
         return Due(is_due and len(mesh.inflight) < SYNC_WINDOW_ITEMS, wait_ms)
 

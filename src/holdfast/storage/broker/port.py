@@ -49,6 +49,9 @@ class BrokerStore(Protocol):
         mesh if this store may have gone back in time.
         """
 
+    async def schema(self) -> int:
+        """The version of the schema."""
+
     async def close(self) -> None: ...
     async def ping(self) -> None:
         """Raises if the store does not work."""
@@ -291,6 +294,18 @@ class BrokerStore(Protocol):
 
     async def orphans(self, limit: int) -> list[Orphan]:
         """Dedupe rows without their message, and messages without their dedupe row."""
+
+    async def repair_orphans(self, limit: int) -> list[Orphan]:
+        """Mends at most `limit` orphans, and returns those that it has mended. A message without
+        its dedupe row gets one again, made from the message. A dedupe row without its message goes:
+        whoever sends that envelope again brings it back. Of two messages under one id, the one that
+        the dedupe row names is right, and the other one stays an orphan.
+        """
+
+    async def inconsistencies(self) -> list[str]:
+        """What is wrong with the tables, each as a sentence with an example. It reads all there
+        is.
+        """
 
     async def standings(self) -> list[MeshStanding]:
         """Where all meshes stand, by slug. It takes as long as there are members."""

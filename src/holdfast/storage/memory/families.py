@@ -61,6 +61,16 @@ class MemoryFamilies(UndoTables):
         rows = (row for row in self._table("blob").values() if row.released_at is not None)
         return _page(rows, lambda row: row.released_offset, limit)
 
+    def blob_old(
+        self, upto: int, before_ms: int, now_ms: int, old_upto: int, limit: int
+    ) -> list[BlobRow]:
+        def is_old(row: BlobRow) -> bool:
+            at, offset = row.released_at or 0, row.released_offset or 0
+            return offset <= upto and (at < before_ms or (at > now_ms and offset <= old_upto))
+
+        released = self.blob_released(len(self._table("blob")))
+        return [row for row in released if is_old(row)][:limit]
+
     def blob_refs(self, sha256: str) -> int:
         files = self._table("file").values()
         by_files = sum(row.in_blob and row.sha256 == sha256 for row in files)

@@ -9,6 +9,7 @@ import msgspec
 from holdfast.rules.arrivals import Arrived
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.limits import LAMPORT_MAX
+from holdfast.rules.recorded import ClockTurn, next_time, recorded_by, with_turn
 from holdfast.rules.rows import Entry
 from holdfast.storage.memory.undo import UndoTables
 
@@ -59,15 +60,20 @@ class MemoryLog(UndoTables):
         found = [log[offset] for offset in offsets if offset in log and after < offset < before]
         return found[:limit]
 
-    def log_at(self, recorded_by_ms: int) -> int:
-        first, last = self.log_bounds()
+    def log_at(self, recorded_by_ms: int, now_ms: int, *, cautious: bool = False) -> int:
         log = self._table("log")
-        found = 0
-        for offset in range(first, last + 1):
-            if log[offset].recorded_at > recorded_by_ms:
-                break
-            found = offset
-        return found
+        return recorded_by(
+            recorded_by_ms,
+            now_ms,
+            self.log_bounds(),
+            self.log_turns(),
+            lambda offset: int(log[offset].recorded_at) if offset in log else 0,
+            cautious=cautious,
+        )
+
+    def log_turns(self) -> tuple[ClockTurn, ...]:
+        turns: tuple[ClockTurn, ...] = self._table("meta").get("turns", ())
+        return turns
 
     def forgotten(self, id: bytes) -> tuple[int, bytes] | None:
         row = self._table("forgotten").get(id)
@@ -87,8 +93,12 @@ class MemoryLog(UndoTables):
     ) -> int:
         _, last = self.log_bounds()
         newest = self._table("log").get(last)
-        recorded_at = max(now_ms, newest.recorded_at if newest is not None else 0)
-        offset = last + 1
+        offset, recorded_at = last + 1, now_ms
+        if newest is not None:
+            recorded_at = next_time(newest.recorded_at, now_ms)
+            if recorded_at < newest.recorded_at:
+                turn = ClockTurn(offset, newest.recorded_at, recorded_at)
+                self._put("meta", "turns", with_turn(self.log_turns(), turn))
         entry = Entry(offset, id, mesh, op, entity, origin, lamport, recorded_at, raw)
         assert id not in self._table("log_id"), "the caller looks before it appends"
         self._put("log", offset, entry)

@@ -75,10 +75,13 @@ def connect(
 
 
 def shut(connection: apsw.Connection) -> None:
-    """Closes a connection. What a failing disk does meanwhile costs nothing that was committed: the
-    next opening takes it from the log.
+    """Closes a connection; twice is once. What a failing disk does meanwhile costs nothing that was
+    committed: the next opening takes it from the log.
     """
-    path = connection.filename
+    try:
+        path = connection.filename
+    except apsw.ConnectionClosedError:
+        return
     try:
         connection.close(True)
     except apsw.Error as error:

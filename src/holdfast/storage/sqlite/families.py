@@ -109,6 +109,17 @@ class FamilyReads:
             (limit,),
         )
 
+    def blob_old(
+        self, upto: int, before_ms: int, now_ms: int, old_upto: int, limit: int
+    ) -> list[BlobRow]:
+        return _BLOB.select(
+            self._con,
+            "WHERE released_at IS NOT NULL AND released_offset <= ?1 AND (released_at < ?2 "
+            "OR (released_at > ?3 AND released_offset <= ?4)) "
+            "ORDER BY released_offset, sha256 LIMIT ?5",
+            (upto, before_ms, now_ms, old_upto, limit),
+        )
+
     def blob_refs(self, sha256: str) -> int:
         count = self._con.execute(
             "SELECT (SELECT count(*) FROM file "

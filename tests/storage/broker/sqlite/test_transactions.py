@@ -53,7 +53,7 @@ def test_D7_the_longest_transaction_does_not_grow_with_the_mesh(
     work: Callable[[BrokerStore], Awaitable[None]],
 ) -> None:
     monkeypatch.setattr(limits, "SWEEP_ROWS", _PIECE)
-    longest = []
+    longest: list[int] = []
 
     async def main(rows: int) -> None:
         async with sqlite_store(tmp_path / str(rows)) as store:

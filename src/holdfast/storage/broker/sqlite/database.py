@@ -26,11 +26,13 @@ from holdfast.storage.broker.accepted import mode_of
 from holdfast.storage.broker.refusals import no_mesh
 from holdfast.storage.broker.sqlite.folder import prepare
 from holdfast.storage.broker.sqlite.mark import Mark, doubts, read_mark, write_mark
-from holdfast.storage.broker.sqlite.migrations import migrate
-from holdfast.storage.files.durable import alone_in
+from holdfast.storage.broker.sqlite.migrations import migrate, rollback
+from holdfast.storage.files.durable import alone_in, drafting
 from holdfast.storage.sqlite.columns import RowColumns
 from holdfast.storage.sqlite.connection import connect, shut, typed
+from holdfast.storage.sqlite.migrations import version
 from holdfast.storage.sqlite.recovery.wal import rewrite_wal
+from holdfast.storage.sqlite.snapshot_copy import copy_database
 
 log = logging.getLogger("holdfast")
 
@@ -107,6 +109,26 @@ class BrokerDatabase:
                 self._con = None
                 shut(con)
                 raise typed(error) from error
+
+    async def schema(self) -> int:
+        return version(self.connection)
+
+    async def rollback_schema(self, to: int, now_ms: int) -> tuple[list[int], Path]:
+        """Takes the schema of a store that is not open back to a version. The database as it was
+        stays beside it. Returns the numbers that were undone, and where the copy is.
+        """
+        assert self._con is None, "nobody has it open"
+        with alone_in(self.folder):
+            self._settle_log()
+            kept = self.database.with_name(f"{self.database.name}.before-rollback-{now_ms}")
+            with drafting(self.folder) as draft:
+                copy_database(self.database, draft.path)
+                draft.publish(kept)
+            con = connect(self.database, sync=self._sync, vfs=self._vfs)
+            try:
+                return rollback(con, to), kept
+            finally:
+                shut(con)
 
     def _settle_log(self) -> None:
         """A bad end leaves commits in the log that were perhaps never synced: they are, before

@@ -1,4 +1,4 @@
-"""Forgetting in time, and checking that nothing was lost.
+"""Forgetting in time.
 
 Every sweep is one short transaction. What goes of the messages goes by their time; what goes of the
 changes goes from the oldest on, and only as far as a snapshot holds them. A dedupe row goes after
@@ -7,9 +7,9 @@ its message: no id of what is still held is ever forgotten.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from holdfast.rules.broker_rows import BrokerSwept, Mode, Orphan
+from holdfast.rules.broker_rows import BrokerSwept, Mode
 from holdfast.rules.limits import (
     BROKER_DEDUPE_GRACE_MS,
     BROKER_UPLOAD_MS_MAX,
@@ -22,9 +22,7 @@ from holdfast.storage.broker.sqlite.consumers import awaited_behind, note_lost
 from holdfast.storage.broker.sqlite.database import SEQ_BITS, SEQ_MASK
 from holdfast.storage.broker.sqlite.object_gc import SqliteObjectGc
 from holdfast.storage.broker.sqlite.objects import SqliteSnapshots
-from holdfast.storage.sqlite.columns import RowColumns
 
-_ORPHAN: Final = RowColumns("dedupe", Orphan)
 _NOT_AWAITED: Final = (
     f"(expires_at <= ? OR place & {SEQ_MASK} <= {awaited_behind(f'place >> {SEQ_BITS}')})"
 )
@@ -97,10 +95,10 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
         return swept
 
     def _old_queued(self, now_ms: int, late: int, most: int) -> list[tuple[int, bytes]]:
-        """Messages of queues whose time is over and that nobody waits for. Those that wait stay, and
-        there may be many: each sweep looks at some and the next one goes on behind them.
+        """Messages of queues whose time is over, without those that still wait for a taker. There
+        may be many of these: each sweep looks at some, and the next one goes on behind them.
         """
-        found = self.connection.execute(
+        found: list[Any] = self.connection.execute(
             _OLD_QUEUED, (late, *self._looked_at, now_ms, most)
         ).fetchall()
         self._looked_at = (found[-1][1], found[-1][0]) if len(found) == most else (0, 0)
@@ -247,24 +245,6 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
         con.execute(f"UPDATE object {idle} whole = 0", (now_ms,))
         con.execute(f"UPDATE snapshot {idle} NOT ready", (now_ms,))
         return len(old) + len(left)
-
-    async def orphans(self, limit: int) -> list[Orphan]:
-        with self.reading() as con:
-            rows = con.execute(
-                "SELECT coalesce(slug, ''), d.id, d.seq, 'dedupe row without its message' "
-                "FROM dedupe AS d LEFT JOIN mesh ON mesh.number = d.mesh "
-                f"LEFT JOIN message AS m ON m.place = (d.mesh << {SEQ_BITS}) + d.seq "
-                "WHERE d.history = 1 AND (m.id IS NULL OR m.id <> d.id) "
-                "UNION ALL "
-                "SELECT coalesce(slug, ''), m.id, "
-                f"m.place & {SEQ_MASK}, 'message without its dedupe row' "
-                f"FROM message AS m LEFT JOIN mesh ON mesh.number = m.place >> {SEQ_BITS} "
-                f"LEFT JOIN dedupe AS d ON d.mesh = m.place >> {SEQ_BITS} AND d.id = m.id "
-                f"WHERE d.seq IS NULL OR d.seq <> m.place & {SEQ_MASK} OR NOT d.history "
-                "LIMIT ?",
-                (limit,),
-            )
-            return _ORPHAN.rows(rows)
 
     async def counts(self) -> dict[str, int]:
         with self.reading() as con:

@@ -28,10 +28,12 @@ from holdfast.rules.errors import BadVector, StoreCorrupt
 from holdfast.rules.frontier import Frontier
 from holdfast.rules.ids import is_id_of
 from holdfast.rules.limits import CHUNK_ROWS
+from holdfast.rules.recorded import ClockTurn, with_turn
 from holdfast.rules.vectors import Model
 from holdfast.storage.files.durable import drafting
 from holdfast.storage.sqlite import migrations, vector_index
 from holdfast.storage.sqlite.connection import connect
+from holdfast.storage.sqlite.log import note_turns
 from holdfast.storage.sqlite.recovery import delivery_rows, trust_rows
 from holdfast.storage.sqlite.recovery.pages import absorb, scan_pages
 from holdfast.storage.sqlite.recovery.salvage import Salvage, copy_with_wal, damaged
@@ -127,6 +129,7 @@ class _Repair:
         for table in FOLDED:
             self._table(table, self._folded(table))
         with _transaction(self._target):
+            self._turns()
             self._meshes()
             self._fact_objects()
             self._blobs()
@@ -187,6 +190,18 @@ class _Repair:
         for chunk in _chunks(pair for pair in pairs if pair[0] != pair[1]):
             with _transaction(self._target):
                 self._target.executemany("UPDATE log SET offset = ?2 WHERE offset = ?1", chunk)
+
+    def _turns(self) -> None:
+        """Notes anew where the clock was set back along the log, which is as it was saved."""
+        falls: list[Any] = self._target.execute(
+            "SELECT offset, before, recorded_at FROM (SELECT offset, recorded_at, "
+            "lag(recorded_at) OVER (ORDER BY offset) AS before FROM log) "
+            "WHERE recorded_at < before ORDER BY offset"
+        ).fetchall()
+        turns: tuple[ClockTurn, ...] = ()
+        for fall in falls:
+            turns = with_turn(turns, ClockTurn(*fall))
+        note_turns(self._target, turns)
 
     def _count_lost(self, head: int) -> None:
         """A log that got as far as `head` has lost what is not there between."""
