@@ -360,6 +360,35 @@ def test_D7_a_clock_that_leapt_ahead_sweeps_nothing_until_somebody_says_so(
     asyncio.run(run())
 
 
+def test_D7_a_broker_that_booted_behind_sweeps_nothing_undelivered_and_knows_retries(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        async with broker_up(tmp_path, keep_days=1) as up:
+            ana = Person("ana")
+            await ana.register(up, "team")
+            await ana.declare(up, "team", "topic", "news")
+            assert await BrokerUpkeep(up.broker).look_at_clock()
+        async with broker_up(tmp_path, keep_days=1) as up:
+            broker, upkeep = up.broker, BrokerUpkeep(up.broker)
+            real = broker.source.now_ms
+            behind = lambda: real() - 400 * limits.DAY_MS  # noqa: E731
+            broker.clock_check = broker.clock_looked = None  # as at the start of a process
+            broker.source.now_ms = behind  # type: ignore[method-assign]
+            broker.accepting._clock = behind
+            await upkeep.look_at_clock()
+            raw = ana.message("team", "topic", "news")
+            async with ana.connect(up) as wire:
+                assert [one.status for one in await wire.push("team", raw)] == [201]
+            broker.source.now_ms = broker.accepting._clock = real  # type: ignore[method-assign]
+            swept = await upkeep.sweep()
+            assert (swept.messages, swept.dedupe) == (0, 0)
+            async with ana.connect(up) as wire:
+                assert [one.status for one in await wire.push("team", raw)] == [200], "a retry"
+
+    asyncio.run(run())
+
+
 def test_D7_a_broker_that_was_down_for_long_does_not_sweep_at_once(tmp_path: Path) -> None:
     async def run() -> None:
         async with broker_up(tmp_path) as up:

@@ -20,8 +20,8 @@ from holdfast.node.home.opening import Opened, open_home
 from holdfast.node.library.node import Node, open_node
 from holdfast.rules.errors import StoreBusy
 from holdfast.storage.files.home import HomePaths
-from holdfast.storage.group_commit import Ticket
 from holdfast.storage.ports import Transaction
+from holdfast.storage.tickets import Ticket
 from support.interrupts import Alarm, Interrupted, Interrupter, bytecodes
 from support.nodes import team
 from support.seeds import seeds

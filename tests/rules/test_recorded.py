@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.rules.limits import DAY_MS, HOUR_MS, LOG_TURN_MS, LOG_TURNS_MAX
+from holdfast.rules.limits import CLOCK_STEP_MS, DAY_MS, HOUR_MS, LOG_TURNS_MAX
 from holdfast.rules.recorded import (
     ClockTurn,
     next_time,
@@ -94,11 +94,11 @@ def test_S19_a_short_leap_is_found_out_also_when_its_time_has_come() -> None:
 
 def test_S19_small_steps_back_are_smoothed_and_note_nothing() -> None:
     log = Log()
-    for wrong in (0, -LOG_TURN_MS, 0, -5, 7):
+    for wrong in (0, -CLOCK_STEP_MS, 0, -5, 7):
         log.write(wrong_ms=wrong)
     assert log.turns == ()
     assert log.times == sorted(log.times)
-    log.write(wrong_ms=-LOG_TURN_MS)
+    log.write(wrong_ms=-CLOCK_STEP_MS)
     assert len(log.turns) == 1
 
 
@@ -121,7 +121,7 @@ def walked(steps: Sequence[tuple[int, int]]) -> Log:
     for wait, wrong in steps:
         log.now += wait
         right = max(t for t, true in zip(log.times, log.true, strict=True) if t <= true + 60_000)
-        unseen = right <= log.now + wrong + LOG_TURN_MS
+        unseen = right <= log.now + wrong + CLOCK_STEP_MS
         log.write(wrong_ms=max(wrong, 0) if unseen else wrong)
     log.now += 2 * DAY_MS
     log.write()
@@ -142,7 +142,7 @@ def check_ages(log: Log) -> None:
     for percent in range(0, 100, 3):
         age = (log.now - START) * percent // 100
         old = log.at(log.now - age, cautious=True)
-        assert all(log.now - true >= age - LOG_TURN_MS for true in log.true[:old])
+        assert all(log.now - true >= age - CLOCK_STEP_MS for true in log.true[:old])
 
 
 @given(WALKS)

@@ -21,7 +21,7 @@ from support.hostile import counted, pour
 
 PATIENCE_S = 60
 CLIENTS = 1
-ASK = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+ASK = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 class Sink:
@@ -125,10 +125,13 @@ def place_of(tmp_path: Path, context: ssl.SSLContext) -> Callable[[str], Place]:
 
 
 def post(path: str, size: int) -> bytes:
-    return b"POST %s HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (path.encode(), size)
+    return b"POST %s HTTP/1.1\r\nhost: [::1]\r\ncontent-length: %d\r\n\r\n" % (
+        path.encode(),
+        size,
+    )
 
 
-CHUNKS = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+CHUNKS = b"POST / HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
 NEVER = CHUNKS.replace(b" / ", b" /never ")
 SENT: dict[str, tuple[bytes, bytes]] = {
     "requests sent ahead": (b"", ASK * 500),
@@ -187,7 +190,7 @@ def test_D10_a_connection_holds_no_more_than_its_limit(
 
 
 UPGRADE = (
-    b"GET /line HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+    b"GET /line HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
     b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
 )
 

@@ -78,13 +78,15 @@ class Broker:
         """The connections whose member has proved its key."""
         self.clock_check: ClockCheck | None = None
         """Whether this broker believes its clock; None before the first look."""
+        self.clock_looked: tuple[int, int] | None = None
+        """What the wall clock and the ticks showed at the last look."""
+        self.uncounted_ms = 0
+        """How much of the wall clock does not count towards any age."""
         self._epoch_at: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def ticks_ms(self) -> int:
-        """Milliseconds that never go back; where the system can, they count on while it sleeps."""
-        kind = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-        return time.clock_gettime_ns(kind) // 1_000_000
+        return ticks_ms()
 
     def certificate_of(self, listener: str) -> bytes:
         return self.certificate if listener == "tls" else NO_CERTIFICATE
@@ -163,3 +165,9 @@ class Broker:
             of_member.discard(connection)
             if not of_member:
                 del self._by_key[connection.key]
+
+
+def ticks_ms() -> int:
+    """Milliseconds that never go back; where the system can, they count on while it sleeps."""
+    kind = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime_ns(kind) // 1_000_000

@@ -177,7 +177,7 @@ class Session:
                     "no agreement with %r (%d %s): it needs %r, this broker has %r",
                     *(frame.name, code, error.message, frame.needs, self._me.supported),
                 )
-            return self._close(code, error.message)
+            return self._close(code, close_codes.close_reason(error))
         try:
             places = await mesh_positions(self._store, frame.key)
         except HoldfastError as error:

@@ -55,3 +55,10 @@ CLOSE_CODES: Final[dict[type[HoldfastError], int]] = {
 def close_code(error: HoldfastError) -> int:
     """The code with which a side closes a connection because of this error."""
     return CLOSE_CODES.get(type(error), NOT_TRUSTED)
+
+
+def close_reason(error: HoldfastError) -> str:
+    """The reason that goes with the code: one word where two programs did not agree, which each of
+    them explains in its log; else a sentence.
+    """
+    return error.code if type(error) in CLOSE_CODES else error.message

@@ -31,6 +31,12 @@ TAGS_MAX: Final = 64
 """Tags on one memory; more are refused."""
 TAG_BYTES_MAX: Final = 128
 """The longest tag; a longer one is refused."""
+BURIED_KEYS_MAX: Final = 100_000
+"""Keys of a mesh whose removed tombstones are remembered; of more, those with the lowest stamps are
+forgotten, and up to there every write from outside that meets no live row is refused (TooOld)."""
+LEDGER_OF_KEY_MAX: Final = 256
+"""Lost versions of one key that wait in the ledger; of more, the newest stay. A merge looks back
+over as many versions of the key at most."""
 OP_CHARS_MAX: Final = 64
 """The longest name of an op; a longer one is refused."""
 META_BYTES_MAX: Final = 64 * KIB
@@ -67,8 +73,10 @@ LAMPORT_STEP_MAX: Final = 2**14
 """How far ahead of this node's clock a stamp may always be, also where the clock is too high."""
 KNOWN_PAST_MS: Final = 1_793_491_200_000
 """The start of November 2026, which has passed: a wall clock that shows less is wrong."""
-LOG_TURN_MS: Final = 60 * SECOND_MS
-"""A wall clock that goes back by more was set, and the log notes it; smaller steps are smoothed."""
+CLOCK_STEP_MS: Final = 60 * SECOND_MS
+"""A wall clock that steps by more was set: a log notes where it went back, and a broker does not
+count what it went ahead.
+"""
 LOG_TURNS_MAX: Final = 64
 """Times the log notes that the clock was set back; then it forgets the oldest."""
 
@@ -128,6 +136,9 @@ TASK_PAGE_ROWS: Final = 64
 """Turns of a task that a late turn reads at once while it looks how far it reaches."""
 INTAKE_BATCH_BYTES: Final = 1 * MIB
 """Arriving envelopes are written together up to about this size."""
+FORK_WAIT_MS_MAX: Final = 1000
+"""How long a fork waits until no thread is in the middle of a database call; then the child may
+use no database."""
 QUEUE_OPS_MAX: Final = 65_536
 """Writes that may wait for the writer; a caller beyond it is refused (StoreBusy)."""
 
@@ -354,6 +365,14 @@ OUTBOX_MARGIN_PERCENT: Final = 10
 """The same margin as a share of the broker's dedupe window; the larger of the two counts."""
 OUTBOX_ATTEMPTS_MAX: Final = 10
 """Refusals that might pass later, after which an item of the outbox is dead."""
+FAILURES_ALONE_MIN: Final = 2
+"""An item costs an attempt when the broker has failed this many times at it alone, between others
+that passed, and each time after.
+"""
+SUSPECTS_MAX: Final = 64
+"""Items of a lane that a node sets aside because the broker fails at each alone; then the oldest
+goes with others again.
+"""
 OUTBOX_DONE_MS: Final = 1 * DAY_MS
 """How long the outbox lists what the broker has, or what was given up."""
 OUTBOX_PAGE_ROWS: Final = 500
@@ -470,6 +489,8 @@ CLOCK_STEADY_MS: Final = 24 * HOUR_MS
 """It believes the clock again after the clock has kept pace for this long."""
 CLOCK_ABSENCE_MS: Final = 24 * HOUR_MS
 """A starting broker does not believe a clock that is further ahead of its last belief."""
+CONFLICTS_TOLD_MAX: Final = 10
+"""Reused ids of one group that a broker logs one by one; the rest is only counted."""
 NIGHT_HOUR: Final = 3
 """The hour of local time at which a broker checks for orphans, and for objects that nothing names,
 every night; it also checks for orphans when it starts."""

@@ -1,7 +1,7 @@
 """When an entry of the log was recorded, by a wall clock that may be set.
 
 Each entry keeps what the wall clock showed. A clock that runs, or is corrected by seconds, gives
-times that never fall along the log (`next_time` smooths what is smaller than `LOG_TURN_MS`). One
+times that never fall along the log (`next_time` smooths what is smaller than `CLOCK_STEP_MS`). One
 that is set back by more makes a **turn**: the entries before it show later times than those after
 it. Turns are few and noted beside the log, so between two of them a time is found by halving.
 
@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from holdfast.rules.limits import LOG_TURN_MS, LOG_TURNS_MAX
+from holdfast.rules.limits import CLOCK_STEP_MS, LOG_TURNS_MAX
 
 TimeAt = Callable[[int], int]
 """What the wall clock showed for the entry at an offset, or for the last one before it."""
@@ -53,7 +53,7 @@ class _Stretch(NamedTuple):
 
 def next_time(newest_ms: int, now_ms: int) -> int:
     """The time of an entry after one of `newest_ms`; if it is less, the clock has made a turn."""
-    return max(newest_ms, now_ms) if newest_ms - now_ms <= LOG_TURN_MS else now_ms
+    return max(newest_ms, now_ms) if newest_ms - now_ms <= CLOCK_STEP_MS else now_ms
 
 
 def with_turn(turns: Sequence[ClockTurn], turn: ClockTurn) -> tuple[ClockTurn, ...]:

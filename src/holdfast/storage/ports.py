@@ -40,6 +40,7 @@ from holdfast.rules.rows import (
     PeerRow,
     QuarantineRow,
     StateRow,
+    SweptRow,
     TaskEventRow,
     TaskRow,
     TokenRow,
@@ -59,6 +60,9 @@ class MeshReader(Protocol):
 
     def mesh_get(self, slug: str) -> MeshRow | None: ...
     def mesh_list(self) -> list[MeshRow]: ...
+    def buried(self, mesh: str, name: bytes) -> int:
+        """The lamport of the newest tombstone of a key that was removed; 0 if none is known."""
+
     def peer_list(self, mesh: str) -> list[PeerRow]: ...
     def known_members_list(self, mesh: str) -> list[KnownMember]:
         """The members of a shared mesh as its broker last listed them, by key."""
@@ -92,7 +96,13 @@ class MeshWriter(MeshReader, Protocol):
         """
 
     def forget_below(self, mesh: str, lamport: int) -> None:
-        """Remembers that tombstones up to this lamport may be gone."""
+        """Remembers that tombstones up to this lamport may be gone, of whatever keys."""
+
+    def bury(self, mesh: str, highest: int, names: Sequence[tuple[bytes, int]], most: int) -> None:
+        """Remembers that rows up to the lamport `highest` are gone, and of which keys, by a hash, a
+        tombstone of which lamport. Of more than `most` keys the lowest are forgotten: then up to
+        there tombstones of whatever keys are gone.
+        """
 
     def peer_seen(self, row: PeerRow) -> None: ...
     def known_members_put(self, mesh: str, rows: Sequence[KnownMember]) -> None:
@@ -118,6 +128,9 @@ class LogReader(Protocol):
         self, start: int, end: int, limit: int, bytes_max: int, filter: Filter
     ) -> Columns:
         """What `log_page` gives, as whole columns."""
+
+    def log_newest(self, mesh: str, entity: str, most: int) -> list[Entry]:
+        """The entries but facts about an entity that have the highest lamports, highest first."""
 
     def log_entities(self, mesh: str, ops: str, after: str, limit: int) -> list[str]:
         """What the ops that begin like this are about, each once, in the order of its bytes. Facts
@@ -184,6 +197,9 @@ class FamilyReader(Protocol):
     def state_scan(self, mesh: str, prefix: str, after: str, limit: int) -> list[StateRow]:
         """Live and dead rows with key > after."""
 
+    def state_seen(self, mesh: str, key: str) -> dict[str, int]:
+        """What the version of a key that stands has seen of other peers: the lamport of each."""
+
     def memory_get(self, mesh: str, owner: str, key: str) -> MemoryRow | None: ...
     def memory_all(self, mesh: str, key: str) -> list[MemoryRow]:
         """Live rows of every owner, newest first, then by owner."""
@@ -233,10 +249,10 @@ class FamilyWriter(FamilyReader, Protocol):
         """Forgets which objects were named by facts below an offset: those are truncated."""
 
     def blob_drop(self, sha256: str) -> None: ...
-    def tombstones_sweep(self, mesh: str, below_offset: int, most: int) -> tuple[int, int]:
-        """Removes dead rows that were written below an offset: how many, and their highest
-        lamport.
-        """
+    def state_seen_put(self, mesh: str, key: str, peer: str, lamport: int) -> None: ...
+    def state_seen_drop(self, mesh: str, key: str, peer: str) -> None: ...
+    def tombstones_sweep(self, mesh: str, below_offset: int, most: int) -> list[SweptRow]:
+        """Removes dead rows that were written below an offset, and returns them."""
 
 
 class VectorReader(Protocol):
@@ -320,10 +336,10 @@ class TaskWriter(TaskReader, Protocol):
 
 class LedgerReader(Protocol):
     def conflict_get(self, number: int) -> ConflictRow | None: ...
-    def conflict_open(
-        self, mesh: str, family: str, owner: str, entity: str, loser: str
-    ) -> ConflictRow | None:
-        """The entry about this entity that still waits and whose loser is of this peer."""
+    def conflicts_of(
+        self, mesh: str, family: str, entity: str, loser: Version | None = None
+    ) -> list[ConflictRow]:
+        """All entries about an entity, or about one version of it, resolved ones too, by number."""
 
     def conflict_list(
         self, mesh: str | None, *, open_only: bool, after: int, limit: int
@@ -335,6 +351,8 @@ class LedgerWriter(LedgerReader, Protocol):
     def conflict_add(self, row: ConflictRow) -> int: ...
     def conflict_change(self, row: ConflictRow) -> None:
         """Puts another winner and loser into the entry with this number."""
+
+    def conflict_drop(self, number: int) -> None: ...
 
     def conflict_resolve(self, number: int, resolution: str, now_ms: int) -> None: ...
     def warning_add(self, row: WarningRow) -> None: ...

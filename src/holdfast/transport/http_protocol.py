@@ -29,8 +29,10 @@ import msgspec
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from holdfast.protocol.error_body import ErrorBody, ErrorDetail
 from holdfast.protocol.log_wire import JSON
 from holdfast.rules import limits
+from holdfast.rules.web_access import WebAccess
 from holdfast.transport.websocket_server import WebSocketConnection, WebSocketHandler
 
 ABORT: Final = "holdfast.abort"
@@ -67,6 +69,7 @@ class HttpConnection(HttpToolsProtocol):
     kind: str
     lines: Lines
     quick: Quick | None
+    web: WebAccess
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -247,13 +250,22 @@ class HttpConnection(HttpToolsProtocol):
         self._head_bytes = self._head_lines = 0
         self._head_came()
         unusual = False
+        hosts: list[bytes] = []
+        origins: list[bytes] = []
         for name, value in self.headers:
             if name == b"content-length":
                 self._body_left = int(value)
+            elif name == b"host":
+                hosts.append(value)
+            elif name == b"origin":
+                origins.append(value)
             elif name in (b"transfer-encoding", b"expect", b"upgrade"):
                 unusual = True
                 self._chunked = self._chunked or name == b"transfer-encoding"
-        if unusual or self.quick is None or not self._begin_quickly(self.quick):
+        refused = self.web.refusal(self.kind, hosts, origins)
+        if refused is not None:
+            self._refuse(refused.http_status, refused.code, refused.message, refused.hint)
+        elif unusual or self.quick is None or not self._begin_quickly(self.quick):
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -369,7 +381,7 @@ class HttpConnection(HttpToolsProtocol):
         else:
             super().timeout_keep_alive_handler()
 
-    def _refuse(self, status: int, code: str, message: str) -> None:
+    def _refuse(self, status: int, code: str, message: str, hint: str = "") -> None:
         self._head_came()
         if self.transport.is_closing():
             return
@@ -377,7 +389,7 @@ class HttpConnection(HttpToolsProtocol):
             # Another answer is being sent, and nothing may come between its parts.
             self.transport.abort()
             return
-        body = msgspec.json.encode({"error": {"code": code, "message": message}})
+        body = msgspec.json.encode(ErrorBody(ErrorDetail(code, message, hint)))
         headers = [(b"content-type", JSON.encode())]
         self._write_answer(status, body, headers, keep_alive=False)
 

@@ -299,3 +299,15 @@ async def test_D5_one_destination_is_found_among_all(store: BrokerStore) -> None
         (TEAM, "queue", "more"),
     ):
         assert await store.destination_get(mesh, kind, ref) is None
+
+
+async def test_D1_a_store_belongs_to_the_first_broker_that_claims_it(
+    make_store: StoreMaker, tmp_path: Path
+) -> None:
+    async with make_store(tmp_path) as store:
+        assert await store.claim(b"a" * 32) == b"a" * 32
+        assert await store.claim(b"b" * 32) == b"a" * 32
+    async with make_store(tmp_path) as store:
+        assert await store.claim(b"b" * 32) == b"a" * 32
+        assert await store.claim(b"b" * 32, replace=True) == b"b" * 32
+        assert await store.claim(b"a" * 32) == b"b" * 32

@@ -25,8 +25,8 @@ from holdfast.node.sharing.sharing import Sharing
 from holdfast.rules.errors import BadKey, IdReused, StoreClosed, TaskEnded, UnknownMesh
 from holdfast.rules.vectors import Model
 from holdfast.storage import group_commit
-from holdfast.storage.group_commit import Ticket
 from holdfast.storage.ports import Transaction
+from holdfast.storage.tickets import Ticket
 from support.envelopes import state_set
 from support.nodes import Nodes
 

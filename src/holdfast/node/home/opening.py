@@ -68,8 +68,8 @@ class Opened:
         """Waits for writes, sweeps blobs if time permits, and closes: in ten seconds at most. If it
         is interrupted, another call finishes it.
         """
-        if self._closed:
-            return
+        if self._closed or self.store.forked:
+            return  # a forked child has nothing to close
         deadline = monotonic() + limits.SHUTDOWN_MS_MAX / 1000
         clean = True
         try:

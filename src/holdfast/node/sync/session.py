@@ -24,7 +24,7 @@ from holdfast.node.core.object_transfer import ObjectGone
 from holdfast.node.messages.expiry import expire
 from holdfast.node.sync import epoch, receive
 from holdfast.node.sync import push as sync_push
-from holdfast.node.sync.mesh_state import FIRST, MeshState
+from holdfast.node.sync.mesh_state import FIRST, MeshState, OnDead
 from holdfast.node.trust.trust import Trust
 from holdfast.protocol.frames import (
     Acks,
@@ -49,6 +49,8 @@ from holdfast.rules import keys
 from holdfast.rules.broker_sync import Cursor, Meaning, is_gap
 from holdfast.rules.errors import (
     BadAnswer,
+    Broken,
+    DiskFull,
     EpochMismatch,
     HoldfastError,
     NotAllowed,
@@ -56,13 +58,16 @@ from holdfast.rules.errors import (
     NotFound,
     NotGranted,
     OverLimit,
+    StoreBusy,
+    StoreClosed,
+    Unknown,
     UnknownMesh,
     ZoneNotTrusted,
 )
 from holdfast.rules.features import NEEDS, Terms, check
 from holdfast.rules.keys import NONCE_BYTES, check_proof, parse_card, prove, public_key
 from holdfast.rules.limits import SYNC_GAPS_MAX, SYNC_PUSH_ITEMS, SYNC_WINDOW_ITEMS
-from holdfast.rules.outbox import PARK, OutboxState, Policies, waits_until
+from holdfast.rules.outbox import PARK, OutboxState, Policies, Trial, waits_until
 from holdfast.rules.retention import outbox_max_age_hours
 from holdfast.rules.rows import KnownMember, MeshRow
 from holdfast.service.problem import Problem
@@ -72,6 +77,8 @@ from holdfast.transport.remote_errors import error_by_code
 log = logging.getLogger("holdfast")
 
 PLAIN = bytes(32)
+_OF_OUR_DISK = (Broken, Unknown, DiskFull, StoreBusy, StoreClosed)
+"""Errors that say nothing about what was under way to the broker."""
 
 
 class BrokerAddress(msgspec.Struct, frozen=True):
@@ -130,11 +137,14 @@ class SyncSession:
         max_age_hours: int | None = None,
         entropy: Callable[[int], bytes] = os.urandom,
         chance: Callable[[], float] = random.random,
+        on_dead: OnDead = lambda row: None,
     ) -> None:
-        """`max_age_hours` is how long a message may wait, where that is not left to the broker.
-        `chance` draws lots from [0, 1): how long to wait is partly left to them.
+        """`on_dead` gets every row of the outbox that dies. `max_age_hours` is how long a message
+        may wait, where that is not left to the broker. `chance` draws lots from [0, 1): how long to
+        wait is partly left to them.
         """
         self.engine = engine
+        self._on_dead = on_dead
         self.broker = broker
         self.policies = policies
         self._asked_age = max_age_hours
@@ -145,6 +155,8 @@ class SyncSession:
         self._trust = trust
         self._entropy = entropy
         self._chance = chance
+        self._trials: dict[str, Trial] = {}
+        """By mesh: what may go, since the last connections ended in the middle of something."""
         self.snapshot_asked: dict[str, int] = {}
         """When the broker last asked for a snapshot of a mesh and got one, in ticks."""
         self._transcript: keys.HelloTranscript | None = None
@@ -215,9 +227,10 @@ class SyncSession:
         places = {place.mesh: place for place in welcome.meshes}
         frames: list[FromNode] = []
         for row in self._shared():
-            mesh = self.meshes[row.slug] = MeshState(row)
+            trial = self._trials.get(row.slug, Trial())
+            mesh = self.meshes[row.slug] = MeshState(row, trial, self._on_dead)
             self._recover(mesh.lane)
-            expire(self.engine, mesh.lane, self._age_hours)
+            expire(self.engine, mesh.lane, self._age_hours, mesh.on_dead)
             frames += self._begin(mesh, places.get(row.slug))
         return frames
 
@@ -226,7 +239,7 @@ class SyncSession:
         any more.
         """
         for mesh in list(self.meshes.values()):
-            expire(self.engine, mesh.lane, self._age_hours)
+            expire(self.engine, mesh.lane, self._age_hours, mesh.on_dead)
 
     def look(self) -> list[FromNode]:
         """Reads the meshes again: those that were shared since are followed, those that are no
@@ -240,7 +253,7 @@ class SyncSession:
         for slug, row in rows.items():
             mesh = self.meshes.get(slug)
             if mesh is None or mesh.server_id != row.server_id:  # or shared anew since
-                mesh = self.meshes[slug] = MeshState(row)
+                mesh = self.meshes[slug] = MeshState(row, on_dead=self._on_dead)
                 frames.append(_ask_where(mesh))
             mesh.paused = row.sync_paused
         return frames
@@ -503,18 +516,32 @@ class SyncSession:
 
     # --- the end -----------------------------------------------------------------------------
 
-    def dropped(self) -> None:
-        """The line is gone: rows without an answer are pending again, and no attempt is counted."""
-        lanes = [mesh.lane for mesh in self.meshes.values() if mesh.inflight]
+    def dropped(self, error: Exception | None = None) -> None:
+        """The line is gone: rows without an answer are pending again. With an `error` that is what
+        ended it, and the next connection sends less of what was under way.
+        """
+        meshes = [mesh for mesh in self.meshes.values() if mesh.inflight]
+        trials = {mesh.slug: mesh.trial for mesh in self.meshes.values()}
+        if error is not None and not isinstance(error, _OF_OUR_DISK):
+            now, why = self._now(), Problem.of(error, 0).message
+            for mesh in meshes:
+                rows = list(mesh.inflight.values())
+                trials[mesh.slug] = mesh.trial.failed(rows, why, now, self._chance())
+        self._trials = {slug: trial for slug, trial in trials.items() if trial != Trial()}
         self.meshes = {}
         self._transcript = None
 
         def work(tx: Transaction) -> None:
-            for lane in lanes:
-                tx.outbox_recover(lane)
+            for mesh in meshes:
+                tx.outbox_recover(mesh.lane)
 
-        if lanes:
+        if meshes:
             self.engine.write("sync.dropped", work)
+
+    @property
+    def suspects(self) -> int:
+        """How many rows are set aside because the broker failed at each alone."""
+        return sum(len(trial.suspects) for trial in self._trials.values())
 
     def _recover(self, lane: str) -> None:
         """Makes rows pending that the last connection left in flight because the disk failed."""

@@ -227,4 +227,14 @@ def alone_in(folder: Path) -> Iterator[None]:
             fcntl.flock(fd, fcntl.LOCK_EX)
         yield
     finally:
+        close_unlocked(fd)
+
+
+def close_unlocked(fd: int) -> None:
+    """Gives up a lock and closes. A forked child has a copy of the descriptor, so that closing
+    alone would not end the lock.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    finally:
         os.close(fd)

@@ -43,6 +43,11 @@ class MemoryLog(UndoTables):
         log = self._table("log")
         return [log[offset] for offset in range(start, stop)]
 
+    def log_newest(self, mesh: str, entity: str, most: int) -> list[Entry]:
+        entries = self.log_of(mesh, entity, self.log_bounds()[1] + 1)
+        entries.sort(key=lambda one: (one.lamport, one.origin.encode(), one.id), reverse=True)
+        return entries[:most]
+
     def log_entities(self, mesh: str, ops: str, after: str, limit: int) -> list[str]:
         found = {
             entry.entity

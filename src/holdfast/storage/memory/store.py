@@ -91,6 +91,9 @@ class MemoryEngine:
     def error(self, error: BaseException, *, committing: bool) -> BaseException:
         return error
 
+    def disown(self) -> None:
+        """A copy in memory harms nobody."""
+
 
 class MemoryReading:
     """The dictionaries, while no transaction changes them."""

@@ -61,6 +61,14 @@ class LogReads(LogPages):
             (start, end, limit),
         )
 
+    def log_newest(self, mesh: str, entity: str, most: int) -> list[Entry]:
+        return _ENTRY.select(
+            self._con,
+            "WHERE mesh = ? AND entity = ? AND op <> 'fact.append' "
+            "ORDER BY lamport DESC, origin DESC, id DESC LIMIT ?",
+            (mesh, entity, most),
+        )
+
     def log_entities(self, mesh: str, ops: str, after: str, limit: int) -> list[str]:
         found = self._con.execute(
             "SELECT DISTINCT entity FROM log WHERE mesh = ? AND entity > ? "

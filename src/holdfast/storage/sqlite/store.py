@@ -5,9 +5,12 @@ it.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from threading import get_ident
+from time import monotonic
 from types import TracebackType
 from typing import TypeVar
 
@@ -15,12 +18,20 @@ import apsw
 
 from holdfast.rules.errors import StoreBusy, StoreClosed
 from holdfast.rules.limits import ABORT_MS_MAX
+from holdfast.storage import fork_gate
 from holdfast.storage.group_commit import GroupWriter
 from holdfast.storage.ports import Reader, Reading, Transaction, Work
 from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.broker_positions import BrokerPositionReads, BrokerPositionWrites
 from holdfast.storage.sqlite.conflicts import LedgerReads, LedgerWrites
-from holdfast.storage.sqlite.connection import check_ours, connect, shut, typed
+from holdfast.storage.sqlite.connection import (
+    check_ours,
+    connect,
+    managed,
+    refusing,
+    shut,
+    typed,
+)
 from holdfast.storage.sqlite.consumers import ConsumerReads, ConsumerWrites
 from holdfast.storage.sqlite.families import FamilyReads, FamilyWrites
 from holdfast.storage.sqlite.inbox import InboxReads, InboxWrites
@@ -34,6 +45,8 @@ from holdfast.storage.sqlite.zones import ZoneReads, ZoneWrites
 T = TypeVar("T")
 
 log = logging.getLogger("holdfast")
+
+_POLL_S = 0.0005
 
 
 class SqliteReader(
@@ -79,6 +92,9 @@ class SqliteTransaction(
 
     def start(self) -> None:
         self._recorded_at = 0
+
+    def disown(self) -> None:
+        self._con = self._once = refusing()
 
     def rollback(self) -> None:
         # By the cursor of the hot path: a query that was interrupted there ends with it.
@@ -126,6 +142,10 @@ class SqliteEngine:
     def pinned(self) -> bool:
         return self._con.txn_state() != apsw.SQLITE_TXN_NONE
 
+    def disown(self) -> None:
+        self._con = self._once = refusing()
+        self._transaction.disown()
+
     def error(self, error: BaseException, *, committing: bool) -> BaseException:
         known = typed(error, committing=committing)
         if isinstance(known, StoreBusy) and (who := self._holders()):
@@ -136,13 +156,15 @@ class SqliteEngine:
 class SqliteReading:
     """One read transaction on a connection that the store lends."""
 
-    __slots__ = ("_connection", "_store")
+    __slots__ = ("_connection", "_store", "thread")
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
         self._connection: apsw.Connection | None = None
+        self.thread = get_ident()
 
     def begin(self) -> Reader:
+        self._store.enter(self)
         connection = self._connection = self._store.borrow()
         try:
             connection.execute("BEGIN")
@@ -152,7 +174,8 @@ class SqliteReading:
 
     def end(self) -> None:
         connection = self._connection
-        if connection is None:
+        if connection is None or self._store.forked:
+            self._store.readings.discard(self)
             return
         # Also after an error: a read transaction that stayed open would keep the WAL from being
         # reused.
@@ -164,6 +187,7 @@ class SqliteReading:
         else:
             # A query that an error left in the middle still sees the old state: so would the next.
             shut(connection)
+        self._store.readings.discard(self)
 
     def error(self, error: BaseException) -> BaseException:
         return typed(error)
@@ -202,8 +226,15 @@ class SqliteStore:
             shut(self._con)
             raise typed(error) from error
         self.writer = GroupWriter(SqliteEngine(self._con, holders))
+        managed(self._con)
+        self.readings: set[SqliteReading] = set()
+        """The reads that are under way."""
+        self._fork_ends: threading.Event | None = None
+        """While a fork is under way, no read begins before this."""
+        self.forked = False
         self._idle: list[apsw.Connection] = []
         self._closed = self._shut = False
+        fork_gate.watch(self)
 
     def write(self, work: Work[T]) -> T:
         result: T = self.writer.write(work)
@@ -217,11 +248,45 @@ class SqliteStore:
         that raises could leave it locked.
         """
         if self._closed:
-            raise StoreClosed("the store is closed")
+            raise fork_gate.refusal() if self.forked else StoreClosed("the store is closed")
         try:
             return self._idle.pop()
         except IndexError:
-            return connect(self._path, sync=self._sync, vfs=self._vfs, read_only=True)
+            connection = connect(self._path, sync=self._sync, vfs=self._vfs, read_only=True)
+            managed(connection)
+            return connection
+
+    def enter(self, reading: SqliteReading) -> None:
+        """Notes a read that begins; a fork that is under way comes first."""
+        self.readings.add(reading)
+        while (fork_ends := self._fork_ends) is not None:
+            self.readings.discard(reading)
+            fork_ends.wait()
+            self.readings.add(reading)
+
+    # --- forks -------------------------------------------------------------------------------
+
+    def still(self, until: float) -> bool:
+        self._fork_ends = threading.Event()
+        never, me = threading.Event(), get_ident()
+        while any(reading.thread != me for reading in list(self.readings)):
+            if monotonic() > until:
+                return False
+            never.wait(_POLL_S)
+        return True
+
+    def go_on(self) -> None:
+        fork_ends, self._fork_ends = self._fork_ends, None
+        if fork_ends is not None:
+            fork_ends.set()
+
+    def disown(self) -> tuple[object, ...]:
+        kept = vars(self).copy()
+        self._fork_ends, self.readings, self._idle = None, set(), []
+        self.forked = self._closed = True
+        return (kept,)
+
+    # --- the end -----------------------------------------------------------------------------
 
     def give_back(self, connection: apsw.Connection) -> None:
         self._idle.append(connection)
@@ -248,7 +313,9 @@ class SqliteStore:
                 shut(self._idle.pop())
 
     def _close(self, *, checkpoint: bool, wait_s: float) -> None:
-        """May be called twice, also after an interrupt."""
+        """May be called twice, also after an interrupt. A forked child has nothing to close."""
+        if self.forked:
+            return
         self._closed = True
         self._shut_idle()
         if self._shut:

@@ -98,6 +98,7 @@ class ThreadedBrokerStore:
 
     ping = _reads(SqliteBrokerStore.ping)
     schema = _reads(SqliteBrokerStore.schema)
+    server_ms = _reads(SqliteBrokerStore.server_ms)
     mesh_get = _reads(SqliteBrokerStore.mesh_get)
     mesh_list = _reads(SqliteBrokerStore.mesh_list)
     epochs = _reads(SqliteBrokerStore.epochs)
@@ -154,9 +155,11 @@ class ThreadedBrokerStore:
     snapshot_begin = _writes(SqliteBrokerStore.snapshot_begin)
     snapshot_add = _writes(SqliteBrokerStore.snapshot_add)
     snapshot_commit = _writes(SqliteBrokerStore.snapshot_commit)
+    cut_leases = _writes(SqliteBrokerStore.cut_leases)
     sweep = _writes(SqliteBrokerStore.sweep)
     repair_orphans = _writes(SqliteBrokerStore.repair_orphans)
     set_mode = _writes(SqliteBrokerStore.set_mode)
+    claim = _writes(SqliteBrokerStore.claim)
 
     def accept(
         self, batch: Sequence[PushedEnvelope], now_ms: int, *, keep_ms: int, dedupe_ms: int | None

@@ -363,6 +363,8 @@ class _Repair:
                 "UPDATE mesh SET lamport = max(lamport, coalesce("
                 f"(SELECT max({lamport}) FROM {table} WHERE {table}.mesh = mesh.slug), 0))"
             )
+        # Which keys had the tombstones that are gone is not saved: any key may have had one.
+        self._target.execute("UPDATE mesh SET forgotten_floor = forgotten_lamport")
 
     def _fact_objects(self) -> None:
         """The log tells which objects its facts name."""
