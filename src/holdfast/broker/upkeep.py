@@ -52,7 +52,8 @@ async def sweep_all(
         )
         if counts is not None:
             counts.sweep(done)
-        if max(getattr(done, name) for name in _FIELDS) < limits.SWEEP_ROWS:
+        most = max(getattr(done, name) for name in _FIELDS)
+        if most < limits.SWEEP_ROWS and not done.removed:
             break
         await asyncio.sleep(0)
     if counts is not None:

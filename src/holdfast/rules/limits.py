@@ -127,6 +127,11 @@ GROUP_MS_MAX: Final = 50
 """No write joins a group after this time, so that a transaction stays well below 100 ms."""
 CHUNK_ROWS: Final = 200
 """Rows per transaction, or per page, of long work: imports, sweeps, re-embedding, scans."""
+FIGURES_PAUSE: Final = 20
+"""Figures that take as long as there are rows, such as a broker's members and queues, are counted
+again after so many times the time that the last count took. Until then everybody gets those."""
+FIGURES_ROWS: Final = 10_000
+"""Fewer rows are counted whenever somebody asks."""
 TASK_PAGE_ROWS: Final = 64
 """Turns of a task that a late turn reads at once while it looks how far it reaches."""
 INTAKE_BATCH_BYTES: Final = 1 * MIB
@@ -491,6 +496,8 @@ NIGHT_HOUR: Final = 3
 every night; it also checks for orphans when it starts."""
 SWEEP_ROWS: Final = 2000
 """Rows that a broker's sweep removes in one transaction."""
+SWEEP_PIECES: Final = 16
+"""Pieces of contents, or parts of snapshots, of a removed mesh that go in one: they are large."""
 ORPHANS_SHOWN_MAX: Final = 1000
 """Orphans that one check lists; the rest is left out."""
 BROKER_RANGE_ROWS: Final = 2000

@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 from holdfast.rules.arrivals import Arrived
 from holdfast.rules.filters import Filter
 from holdfast.rules.inbox_match import EVERY_MESSAGE, InboxMatch
+from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.order import Version
 from holdfast.rules.recorded import ClockTurn
 from holdfast.rules.rows import (
@@ -131,7 +132,14 @@ class LogReader(Protocol):
     def log_newest(self, mesh: str, entity: str, most: int) -> list[Entry]:
         """The entries but facts about an entity that have the highest lamports, highest first."""
 
-    def log_of(self, mesh: str, entity: str, before: int) -> list[Entry]:
+    def log_entities(self, mesh: str, ops: str, after: str, limit: int) -> list[str]:
+        """What the ops that begin like this are about, each once, in the order of its bytes. Facts
+        are not looked for.
+        """
+
+    def log_of(
+        self, mesh: str, entity: str, before: int, after: int = 0, limit: int = LAMPORT_MAX
+    ) -> list[Entry]:
         """All entries but facts about an entity with offset < before, in offset order."""
 
     def log_at(self, recorded_by_ms: int, now_ms: int, *, cautious: bool = False) -> int:

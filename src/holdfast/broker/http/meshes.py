@@ -8,7 +8,7 @@ from os import urandom
 from starlette.responses import Response
 
 from holdfast.broker.access import require_member, require_mesh
-from holdfast.broker.http.context import BrokerRequest, key_of, standing_of
+from holdfast.broker.http.context import BrokerRequest, key_of, standing, standing_of
 from holdfast.protocol.broker_http import (
     Grants,
     InviteInfo,
@@ -139,14 +139,8 @@ def _check_registration(call: BrokerRequest, token: str) -> None:
 
 
 async def _list(call: BrokerRequest) -> Response:
-    store = call.api.store
-    standings = []
-    for slug in await store.meshes_of(call.key):
-        mesh = await store.mesh_get(slug)
-        member = await store.member_get(slug, call.key)
-        if mesh is not None and member is not None:
-            standings.append(await standing_of(call.api, mesh, member))
-    return call.answer(standings)
+    found = await call.api.store.memberships(call.key)
+    return call.answer([standing(one) for one in found])
 
 
 async def _get(call: BrokerRequest) -> Response:

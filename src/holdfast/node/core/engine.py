@@ -18,6 +18,7 @@ from time import perf_counter_ns
 from typing import Final, TypeVar
 
 from holdfast.node.core.context import NodeContext
+from holdfast.node.core.message_count import MessageCount, MessageFigures
 from holdfast.node.core.metrics import Metrics
 from holdfast.rules.errors import DiskFull, HoldfastError, UnknownMesh
 from holdfast.rules.limits import CHUNK_ROWS
@@ -69,6 +70,7 @@ class NodeEngine:
         """How a shared mesh stands with its broker, given the mesh, its kind and whether it is
         paused; set by the sync, if it runs in this process.
         """
+        self.message_count = MessageCount(lambda: self.read("outbox.counts", MessageFigures.read))
 
     @property
     def blobs(self) -> BlobStore:

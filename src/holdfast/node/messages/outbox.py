@@ -151,8 +151,9 @@ class Outbox:
     def lanes(self) -> Sequence[LaneInfo]:
         """The lane of every shared mesh, and every other lane that holds an item."""
 
+        counts = self._engine.message_count.latest().outbox
+
         def read(tx: Reader) -> Sequence[LaneInfo]:
-            counts = tx.outbox_counts()
             lanes = {lane for lane, _ in counts}
             lanes |= {lane_of(row.slug) for row in tx.mesh_list() if row.shared}
             return [self._lane_info(tx, lane, counts) for lane in sorted(lanes)]

@@ -114,6 +114,10 @@ class RowColumns(Generic[R]):
                 raise  # of the query itself
             raise StoreCorrupt(f"a row of {self.table} cannot be read: {error}") from error
 
+    def qualified(self, table: str) -> str:
+        """The columns as they stand in a statement with several tables."""
+        return ", ".join(f"{table}.{name}" for name in self.names)
+
     def upsert(self, key: str, *, keep: Collection[str] = ()) -> str:
         """Inserts a row, or changes that with the same key in all columns but those of `keep`."""
         changed = [name for name in self.names if name not in (*key.split(", "), *keep)]

@@ -11,6 +11,7 @@ import msgspec
 from holdfast.rules.arrivals import Arrived
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.leaf import leaf_of
+from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.recorded import ClockTurn, next_time, recorded_by, with_turn
 from holdfast.rules.rows import Entry
 from holdfast.storage.sqlite.columns import RowColumns
@@ -68,11 +69,22 @@ class LogReads(LogPages):
             (mesh, entity, most),
         )
 
-    def log_of(self, mesh: str, entity: str, before: int) -> list[Entry]:
+    def log_entities(self, mesh: str, ops: str, after: str, limit: int) -> list[str]:
+        found = self._con.execute(
+            "SELECT DISTINCT entity FROM log WHERE mesh = ? AND entity > ? "
+            "AND op <> 'fact.append' AND substr(op, 1, ?) = ? ORDER BY entity LIMIT ?",
+            (mesh, after, len(ops), ops, limit),
+        )
+        return [entity for (entity,) in found]
+
+    def log_of(
+        self, mesh: str, entity: str, before: int, after: int = 0, limit: int = LAMPORT_MAX
+    ) -> list[Entry]:
         return self._entries(
             # The term about facts is the index's own: without it, this would scan the log.
-            "WHERE mesh = ? AND entity = ? AND op <> 'fact.append' AND offset < ? ORDER BY offset",
-            *(mesh, entity, before),
+            "WHERE mesh = ? AND entity = ? AND op <> 'fact.append' AND offset > ? AND offset < ? "
+            "ORDER BY offset LIMIT ?",
+            *(mesh, entity, after, before, limit),
         )
 
     def log_at(self, recorded_by_ms: int, now_ms: int, *, cautious: bool = False) -> int:

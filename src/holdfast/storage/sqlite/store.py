@@ -153,6 +153,9 @@ class SqliteEngine:
         finally:
             self._pass_turn()
 
+    def changes(self) -> int:
+        return self._con.total_changes()
+
     def alive(self) -> bool:
         return self._con.in_transaction
 

@@ -304,6 +304,13 @@ class BrokerDatabase:
         found = self.connection.execute("SELECT number FROM mesh WHERE slug = ?", (slug,)).get
         return None if found is None else int(found)
 
+    def noted_removed(self) -> list[int]:
+        """Numbers of removed meshes of which there may be rows left."""
+        return [int(number) for number in (self.noted("removed") or "").split()]
+
+    def note_removed(self, numbers: list[int]) -> None:
+        self.note("removed", " ".join(map(str, numbers)))
+
     def noted(self, name: str) -> str | None:
         value = self.connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).get
         return None if value is None else str(value)
