@@ -20,7 +20,7 @@ import apsw
 import msgspec
 import pytest
 
-from faults import planted_delivery, planted_sharing
+from faults import planted_clock, planted_delivery, planted_sharing
 from holdfast.node.core import change, files, intake, operations
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.home import opening
@@ -363,4 +363,6 @@ BUGS = [
     Bug("clock not merged", "world", _clock_not_merged),
     *(Bug(name, "delivery", plant) for name, plant in planted_delivery.PLANTS.items()),
     *(Bug(name, "delivery", plant) for name, plant in planted_sharing.PLANTS.items()),
+    *(Bug(name, "world", plant) for name, plant in planted_clock.IN_NODES.items()),
+    *(Bug(name, "delivery", plant) for name, plant in planted_clock.IN_DELIVERY.items()),
 ]

@@ -23,6 +23,8 @@ class DeliveryTraits(NamedTuple):
     """At some time everybody sleeps for longer than ids are remembered."""
     broker_far_ahead: bool
     """At some time the broker's clock shows a day that is weeks ahead."""
+    broker_far_behind: bool
+    """At some time the broker's clock shows a day that is weeks behind."""
 
 
 def traits_of(seed: int) -> DeliveryTraits:
@@ -39,7 +41,11 @@ def traits_of(seed: int) -> DeliveryTraits:
         publishing=rng.choice(("", "backfill", "snapshot")),
         sleeping=rng.random() < 0.4,
         broker_far_ahead=rng.random() < 0.4,
+        broker_far_behind=rng.random() < 0.6,
     )
+    if drawn.sleeping:
+        # An operator sweeps after the sleep, and goes by the clock as it is.
+        drawn = drawn._replace(broker_far_behind=False)
     if nodes_go_back:
         # One that was restored to a time before it published or joined would have to do it again.
         return drawn._replace(publishing="")
