@@ -10,7 +10,8 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from holdfast.service.lifecycle import Service, run
-from holdfast.transport.http_server import Done, Headers, Server
+from holdfast.transport.http_protocol import Done, Headers
+from holdfast.transport.http_server import Server
 from holdfast.transport.listeners import tcp_listener
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from websockets.exceptions import ConnectionClosed
 
-from holdfast.protocol.frames import Confirmed, Follow, Push, Refusal
+from holdfast.protocol.frames import Confirmed, Follow, Push, Refusal, Welcome
 from holdfast.rules import keys, limits
 from holdfast.rules.keys import text_of
-from support.broker_people import Person, ask, broker_up, raw_wire
+from support.broker_people import Person, Wire, ask, broker_up, raw_wire
 
 CLOSED = ("members", "invites", "destinations", "subscriptions", "snapshot")
 
@@ -28,8 +29,6 @@ def test_D15_both_sides_prove_their_keys_on_the_connection(tmp_path: Path, schem
                 assert (challenge.name, challenge.key) == ("relay", up.broker.me.key)
                 frame = wire.hello_frame(ana, challenge)
                 await wire.send(frame)
-                from holdfast.protocol.frames import Welcome
-
                 welcome = await wire.get(Welcome)
                 hello = keys.HelloTranscript(
                     client_zone="ana",
@@ -64,6 +63,9 @@ def test_D15_a_hello_that_was_overheard_is_worth_nothing(tmp_path: Path) -> None
     asyncio.run(run())
 
 
+TOKENS = {4010: "feature_unavailable", 4011: "feature_param_invalid"}
+
+
 @pytest.mark.parametrize(
     ("changed", "code"),
     [
@@ -87,7 +89,10 @@ def test_D9_a_hello_that_is_not_good_is_closed_with_its_code(
             async with raw_wire(up) as wire:
                 frame = wire.hello_frame(ana, await wire.challenge())
                 await wire.send(msgspec.structs.replace(frame, **changed))
-                assert (await wire.closed())[0] == code
+                closed = await wire.closed()
+                assert closed[0] == code
+                if code in TOKENS:
+                    assert closed[1] == TOKENS[code]
 
     with caplog.at_level(logging.WARNING, "holdfast"):
         asyncio.run(run())
@@ -109,6 +114,52 @@ def test_D15_nothing_is_answered_before_hello(tmp_path: Path) -> None:
                     await wire.challenge()
                     await wire.send(frame)
                     assert (await wire.closed())[0] == 4001
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("policy", "stays"),
+    [
+        ("allow_concurrent", (True, True)),
+        ("prefer_newest", (False, True)),
+        ("prefer_oldest", (True, False)),
+    ],
+)
+def test_D9_a_member_that_connects_twice_is_met_as_the_broker_says(
+    tmp_path: Path, policy: str, stays: tuple[bool, bool]
+) -> None:
+    async def greet(wire: Wire, person: Person) -> None:
+        challenge = await wire.challenge()
+        assert challenge.supported["concurrent_connection_policy"]["default_policy"] == policy
+        await wire.send(wire.hello_frame(person, challenge))
+
+    async def still_there(wire: Wire) -> bool:
+        """A follow gets its refusal on a connection that is open."""
+        try:
+            await wire.send(Follow("nowhere", 1, 0))
+            await wire.get(Refusal)
+        except ConnectionClosed:
+            assert (await wire.closed())[0] == 4013
+            return False
+        return True
+
+    async def run() -> None:
+        async with broker_up(tmp_path, connections=policy) as up:
+            ana, bob = Person("ana"), Person("bob")
+            async with raw_wire(up) as first, raw_wire(up) as other, raw_wire(up) as second:
+                await greet(first, ana)
+                await first.get(Welcome)
+                await greet(other, bob)
+                await other.get(Welcome)
+                await greet(second, ana)
+                if stays[1]:
+                    await second.get(Welcome)
+                assert (await still_there(first), await still_there(second)) == stays
+                assert await still_there(other), "another member has nothing to do with it"
+            async with raw_wire(up) as again:
+                await greet(again, ana)
+                await again.get(Welcome)
 
     asyncio.run(run())
 

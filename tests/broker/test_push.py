@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.broker import session
+from holdfast.broker.decode_push import decode_push
 from holdfast.protocol.frames import Acks, Item, Push, PushAnswer
 from holdfast.rules import limits
+from holdfast.rules.bodies import StateSet, TaskTurn
+from holdfast.rules.errors import (
+    BadEnvelope,
+    BadId,
+    BadKey,
+    BadValue,
+    ForgedOrigin,
+    HoldfastError,
+)
 from holdfast.rules.fingerprint import fingerprint
+from support import envelopes as e
 from support.broker_people import Person, ask, broker_up, new_id
 from support.postgres import name_for, server
 
@@ -50,6 +62,46 @@ def test_D2_the_three_answers_over_http_are_exactly_those_of_the_contract(tmp_pa
             "conflict": "request_fingerprint_mismatch",
             "broker_fingerprint_prefix": mark[:8].hex(),
         }
+
+    asyncio.run(run())
+
+
+def test_Z8_a_broker_takes_only_what_its_sender_could_have_written() -> None:
+    """Members read these bytes for ever, and the audit prints them."""
+    good: dict[str, Any] = {"origin": "ana", "lamport": 3}
+    for raw, error in [
+        (e.memory_set("k", 1, **good, owner="bob"), ForgedOrigin),
+        (e.file_share("k", b"x", **good, owner="bob"), ForgedOrigin),
+        (e.vector_store("k", [1, 2], **good, owner="bob"), ForgedOrigin),
+        (e.state_set("k", 1, **good, meta=b'1,"origin":"bob"'), BadValue),
+        (e.state_set("k", 1, **good, meta=b'{"b":1,"a":1}'), BadValue),
+        (e.raw("state.set", "k", StateSet(b"[1,\n2]"), **good), BadValue),
+        (e.raw("task.claim", "no id", TaskTurn(0), **good), BadId),
+        (e.raw("no\nop", "k", **good), BadKey),
+        (e.state_set("k", 1, **good).replace(b"\xa1k", b"\xd9\x01k"), BadEnvelope),
+    ]:
+        with pytest.raises(HoldfastError) as refused:
+            decode_push(raw, "team", b"key", 0, new_id)
+        assert type(refused.value) is error, refused.value
+    assert decode_push(e.memory_set("k", 1, **good), "team", b"key", 0, new_id).origin == "ana"
+
+
+def test_D3_the_type_of_the_content_tells_two_sends_apart(tmp_path: Path) -> None:
+    """And what came under version 1 of the fingerprint is known when it comes again."""
+
+    async def run() -> None:
+        async with broker_up(tmp_path) as up:
+            ana = Person("ana")
+            await ana.register(up, "team")
+            id, to = new_id(), ("team", "dm", ana.key.hex())
+            raw = ana.message(*to, b"one", id=id, content_type="text/plain")
+            other = ana.message(*to, b"one", id=id, content_type="text/html")
+            lying = ana.message(*to, b"one", content_type="text/html", version="1.0")
+            old = ana.message(*to, b"one")
+            answers = [await ana.hand_in(up, "team", one) for one in (raw, raw, other, lying)]
+            answers += [await ana.hand_in(up, "team", one) for one in (old, old)]
+        assert [answer.status for answer in answers] == [201, 200, 409, 400, 201, 200]
+        assert answers[3].code == "bad_envelope"
 
     asyncio.run(run())
 

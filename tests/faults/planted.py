@@ -29,10 +29,10 @@ from holdfast.node.links import receive
 from holdfast.node.log import consumers, serve
 from holdfast.node.upkeep import sweep
 from holdfast.protocol.log_wire import Batch, Fetch
-from holdfast.rules import merge, tasks
+from holdfast.rules import ledger, tasks
 from holdfast.rules.errors import DiskFull
 from holdfast.rules.filters import Filter
-from holdfast.rules.merge import MergeVerdict
+from holdfast.rules.ledger import Meeting, Seen, Written
 from holdfast.rules.rows import LinkRow
 from holdfast.rules.tasks import Judged, TaskEvent, TaskStatus
 from holdfast.service.caller import Caller
@@ -135,17 +135,16 @@ def _tick_outside_of_the_transaction(patch: pytest.MonkeyPatch) -> None:
 
 
 def _lower_stamp_wins(patch: pytest.MonkeyPatch) -> None:
-    real = merge.last_writer_wins
-    swapped = {
-        MergeVerdict.OVERRIDES: MergeVerdict.LOSES,
-        MergeVerdict.LOSES: MergeVerdict.OVERRIDES,
-    }
+    """Of two versions that have not seen each other, the older one stands."""
+    real = ledger.meet
 
-    def reversed_(*args: Any) -> MergeVerdict:
-        verdict = real(*args)
-        return swapped.get(verdict, verdict)
+    def reversed_(
+        standing: Written, seen: Seen, lost: Any, incoming: Written, history: Any
+    ) -> Meeting:
+        met = real(standing, seen, lost, incoming, history)
+        return met._replace(wins=not met.wins) if met.lost else met
 
-    patch.setattr("holdfast.node.core.fold.last_writer_wins", reversed_)
+    patch.setattr("holdfast.node.core.ledger.meet", reversed_)
 
 
 def _dedupe_skipped(patch: pytest.MonkeyPatch) -> None:
@@ -293,7 +292,7 @@ def _tombstones_swept_at_once(patch: pytest.MonkeyPatch) -> None:
     """Age and readers are not asked, and nothing remembers what was deleted."""
 
     def sweep_all(tx: Transaction, engine: NodeEngine, ttl: sweep.Ttl, mesh: str) -> int:
-        return tx.tombstones_sweep(mesh, tx.log_bounds()[1] + 1, 200)[0]
+        return len(tx.tombstones_sweep(mesh, tx.log_bounds()[1] + 1, 200))
 
     patch.setattr(sweep, "_tombstones", sweep_all)
 
@@ -322,6 +321,11 @@ def _last_claim_wins(patch: pytest.MonkeyPatch) -> None:
         return real(task, turn)
 
     patch.setattr(tasks, "_claim", claim)
+
+
+def _lost_stays_lost(patch: pytest.MonkeyPatch) -> None:
+    """What the newest version has seen after all stays in the ledger."""
+    patch.setattr(ledger, "_found", lambda seen, lost: [])
 
 
 def _clock_not_merged(patch: pytest.MonkeyPatch) -> None:
@@ -361,6 +365,7 @@ BUGS = [
     Bug("blobs swept past readers", "world", _blobs_swept_past_readers),
     Bug("last claim wins", "world", _last_claim_wins),
     Bug("clock not merged", "world", _clock_not_merged),
+    Bug("lost stays lost", "world", _lost_stays_lost),
     *(Bug(name, "delivery", plant) for name, plant in planted_delivery.PLANTS.items()),
     *(Bug(name, "delivery", plant) for name, plant in planted_sharing.PLANTS.items()),
     *(Bug(name, "world", plant) for name, plant in planted_clock.IN_NODES.items()),

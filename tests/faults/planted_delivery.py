@@ -17,6 +17,7 @@ from holdfast.node.sync.effects import Effect, StorePage
 from holdfast.node.sync.mesh_conversation import MeshConversation
 from holdfast.node.sync.mesh_state import MeshState
 from holdfast.node.sync.session import MissingObjects
+from holdfast.rules import outbox as outbox_rules
 from holdfast.rules.broker_sync import Cursor, Move
 from holdfast.rules.limits import SYNC_ANSWER_MS_MAX
 from holdfast.storage.broker.sqlite import accept, queues
@@ -97,7 +98,7 @@ def _cursor_before_rows(patch: pytest.MonkeyPatch) -> None:
 def _epoch_ignored(patch: pytest.MonkeyPatch) -> None:
     """A seq is a seq, also at a broker that went back."""
 
-    def blind(cursor: Cursor, epoch: int, bases: Any, last: int) -> Move | None:
+    def blind(cursor: Cursor, epoch: int, bases: Any, last: int, held: Any) -> Move | None:
         return None if epoch == cursor.epoch else Move(Cursor(epoch, min(cursor.seq, last)))
 
     patch.setattr(sync_epoch, "epoch_moved", blind)
@@ -160,6 +161,11 @@ def _late_before_it_is_sent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MeshConversation, "_late_at", property(late_at))
 
 
+def _whole_group_again(patch: pytest.MonkeyPatch) -> None:
+    """What failed together is sent together again, for ever."""
+    patch.setattr(outbox_rules.Trial, "failed", lambda trial, *given: trial)
+
+
 PLANTS: dict[str, Patch] = {
     "not synced": _not_synced,
     "answered before commit": _answered_before_commit,
@@ -172,4 +178,5 @@ PLANTS: dict[str, Patch] = {
     "page before its objects": _page_before_its_objects,
     "needed snapshot not taken": _needed_snapshot_not_taken,
     "late before it is sent": _late_before_it_is_sent,
+    "whole group again": _whole_group_again,
 }

@@ -38,7 +38,7 @@ from holdfast.service.instance_lock import daemon_note
 from holdfast.simulate.world.invariants import audit
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.sqlite.integrity import integrity
-from holdfast.transport.http_server import _Protocol
+from holdfast.transport.http_protocol import HttpConnection
 from support.daemon import ask, connect, make_home, running
 from support.waiting import until
 
@@ -318,7 +318,7 @@ def test_R5_who_hangs_up_in_the_middle_of_an_answer_leaves_nothing_behind(tmp_pa
 
 def connections_kept() -> int:
     gc.collect()
-    return sum(type(found) is _Protocol for found in gc.get_objects())
+    return sum(type(found) is HttpConnection for found in gc.get_objects())
 
 
 @pytest.mark.parametrize(

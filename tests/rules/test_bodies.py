@@ -38,6 +38,7 @@ from holdfast.rules.bodies import (
 )
 from holdfast.rules.errors import (
     BadEnvelope,
+    BadId,
     BadKey,
     BadPath,
     BadValue,
@@ -45,6 +46,7 @@ from holdfast.rules.errors import (
     OverLimit,
     Refused,
 )
+from holdfast.rules.ids import id_text, parse_id
 from holdfast.rules.limits import (
     FACT_OBJECTS_MAX,
     FILE_BYTES_MAX,
@@ -55,7 +57,9 @@ from holdfast.rules.limits import (
     VALUE_DEPTH_MAX,
 )
 from holdfast.rules.vectors import pack
-from support.envelopes import MODEL, envelope
+from support.envelopes import MODEL, TASK, envelope, make_id
+
+OTHER_TASK = id_text(make_id(77))
 
 
 def share(whole_content: bytes, **fields: Any) -> FileShare:
@@ -93,11 +97,11 @@ GOOD: list[tuple[str, str, Body]] = [
     ("file.share", "big", FileShare(b"\1" * 32, INLINE_BYTES_MAX)),
     ("file.share", "huge", FileShare(b"\1" * 32, FILE_BYTES_MAX)),
     ("file.delete", "a/b.txt", Nothing()),
-    ("task.create", "t", TaskCreate("title", "more")),
-    ("task.claim", "t", TaskTurn(3)),
-    ("task.release", "t", TaskTurn(0)),
-    ("task.complete", "t", Nothing()),
-    ("task.cancel", "t", Nothing()),
+    ("task.create", TASK, TaskCreate("title", "more")),
+    ("task.claim", TASK, TaskTurn(3)),
+    ("task.release", TASK, TaskTurn(0)),
+    ("task.complete", TASK, Nothing()),
+    ("task.cancel", TASK, Nothing()),
     ("fact.append", "s", Fact("is", b"true")),
     ("fact.append", "s", Fact("shows", b"null", (b"\1" * 32, b"\2" * 32))),
     ("message.send", "topic/news", MessageSend(b"\0\xff", "x/y")),
@@ -108,6 +112,8 @@ GOOD: list[tuple[str, str, Body]] = [
 
 def destined(op: str, entity: str) -> dict[str, Any]:
     """Messages bear their destination twice: for people who look at the log, and for the broker."""
+    if op == "task.create":
+        return {"id": parse_id(entity)}
     return {"to": tuple(entity.split("/", 1))} if op == "message.send" else {}
 
 
@@ -133,7 +139,15 @@ def test_Q2_an_op_of_a_newer_version_has_no_body_here() -> None:
 def test_Q2_fields_that_a_newer_version_adds_are_read_over() -> None:
     made = envelope("state.set", "k", StateSet(b"1"))
     longer = msgspec.msgpack.encode([b"1", "new", [1]])
-    assert decode_body(msgspec.structs.replace(made, body=longer)) == StateSet(b"1")
+    later = msgspec.structs.replace(made, version="1.1", body=longer)
+    assert decode_body(later) == StateSet(b"1")
+    for wrong in (
+        msgspec.structs.replace(made, body=longer),
+        msgspec.structs.replace(later, body=b"\xdc\0\3" + longer[1:]),
+        msgspec.structs.replace(later, body=longer.replace(b"\xc4\1", b"\xc5\0\1")),
+    ):
+        with pytest.raises(BadEnvelope, match="canonical"):
+            decode_body(wrong)
 
 
 @pytest.mark.parametrize(
@@ -195,12 +209,17 @@ WRONG: list[tuple[str, str, Body, type[Refused]]] = [
     ("file.share", "x", share(b"x" * INLINE_BYTES_MAX), BadEnvelope),
     ("file.share", "x", FileShare(b"\1" * 32, FILE_BYTES_MAX + 1), OverLimit),
     ("file.delete", "a//b", Nothing(), BadPath),
-    ("task.create", "t", TaskCreate(""), BadValue),
-    ("task.create", "t", TaskCreate("x" * 1025), OverLimit),
-    ("task.create", "t", TaskCreate("a\0"), BadKey),
-    ("task.create", "t", TaskCreate("t", "x" * 65_537), OverLimit),
-    ("task.claim", "t", TaskTurn(-1), BadEnvelope),
-    ("task.release", "t", TaskTurn(2**63), BadEnvelope),
+    ("task.create", TASK, TaskCreate(""), BadValue),
+    ("task.create", TASK, TaskCreate("x" * 1025), OverLimit),
+    ("task.create", TASK, TaskCreate("a\0"), BadKey),
+    ("task.create", TASK, TaskCreate("t", "x" * 65_537), OverLimit),
+    ("task.claim", TASK, TaskTurn(-1), BadEnvelope),
+    ("task.release", TASK, TaskTurn(2**63), BadEnvelope),
+    ("task.create", OTHER_TASK, TaskCreate("t"), BadEnvelope),
+    ("task.claim", "t", TaskTurn(0), BadId),
+    ("task.claim", TASK.upper(), TaskTurn(0), BadId),
+    ("task.complete", TASK.replace("-", ""), Nothing(), BadId),
+    ("task.cancel", "'; DROP", Nothing(), BadId),
     ("fact.append", "s", Fact("", b"1"), BadKey),
     ("fact.append", "s", Fact("x" * 257, b"1"), OverLimit),
     ("fact.append", "s", Fact("is", b"maybe"), BadValue),
@@ -252,8 +271,12 @@ def test_Z1_a_fact_without_objects_has_the_bytes_it_always_had() -> None:
         "b7c36d4142d20e343257812a60a56b2e55ccec35b0052ac71580dfcdb52883ed"
     )
     longer = msgspec.msgpack.encode(["is", b"true", [], "new"])
-    made = msgspec.structs.replace(envelope("fact.append", "s"), body=longer)
+    made = msgspec.structs.replace(envelope("fact.append", "s"), version="1.1", body=longer)
     assert decode_body(made) == Fact("is", b"true")
+    for unusual in (["is", b"true", []], ["is", b"true", [], "new"]):
+        body = msgspec.msgpack.encode(unusual)
+        with pytest.raises(BadEnvelope, match="canonical"):
+            decode_body(msgspec.structs.replace(made, version="1.0", body=body))
 
 
 # --- values --------------------------------------------------------------------------------------
@@ -408,4 +431,4 @@ def test_R4_any_bytes_are_a_body_or_refused(op: str, raw: bytes, owned: bool) ->
     if _accepts(lambda: decode_body(made)):
         body = decode_trusted_body(made)
         assert body is not None
-        assert encode_body(body)
+        assert encode_body(body) == raw, "what is accepted is what we would have written"

@@ -10,18 +10,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.rules.bodies import StateSet
-from holdfast.rules.envelope import Base, Envelope, Fence, decode, decode_trusted, encode
+from holdfast.rules.envelope import (
+    Base,
+    Envelope,
+    Fence,
+    decode,
+    decode_stored,
+    decode_trusted,
+    encode,
+)
 from holdfast.rules.errors import (
     BadEnvelope,
     BadId,
     BadInput,
     BadKey,
     BadPeerId,
+    BadStamp,
+    BadValue,
     OverLimit,
     Refused,
     UnsupportedProtocol,
 )
-from holdfast.rules.limits import ENVELOPE_BYTES_MAX, LAMPORT_MAX, META_BYTES_MAX
+from holdfast.rules.fingerprint import canonical_meta
+from holdfast.rules.limits import (
+    ENVELOPE_BYTES_MAX,
+    LAMPORT_MAX,
+    META_BYTES_MAX,
+    SOURCE_TIME_MS_MAX,
+)
 from support.envelopes import envelope, make_id
 
 GOOD = envelope("state.set", "k", StateSet(b"1"), lamport=9, id=make_id(1))
@@ -64,9 +80,12 @@ def test_Q2_fields_of_a_newer_minor_version_are_read_over() -> None:
     assert read == msgspec.structs.replace(GOOD, version="1.7")
 
 
-def test_Q2_fields_that_an_older_minor_version_lacks_have_their_defaults() -> None:
+def test_Q2_the_first_version_has_all_its_fields_and_no_others() -> None:
     fields = msgspec.msgpack.decode(encode(GOOD))
-    assert decode(msgspec.msgpack.encode(fields[:18])) == GOOD
+    for wrong in (fields[:18], [*fields, None]):
+        with pytest.raises(BadEnvelope, match="canonical"):
+            decode(msgspec.msgpack.encode(wrong))
+        assert decode_stored(msgspec.msgpack.encode(wrong)) == GOOD
 
 
 @pytest.mark.parametrize("version", ["2.0", "0.9", "1", "1.", "1.x", "", "1.-1", "11.0", "one.0"])
@@ -99,6 +118,26 @@ WRONG: list[tuple[dict[str, Any], type[Refused]]] = [
     ({"origin": "x" * 129}, OverLimit),
     ({"owner": "cafe\u0301"}, BadPeerId),
     ({"owner": "a\n"}, BadPeerId),
+    ({"op": "letter"}, BadKey),
+    ({"op": "a.b\n"}, BadKey),
+    ({"op": "A.b"}, BadKey),
+    ({"version": "1.\u0663"}, UnsupportedProtocol),
+    ({"version": "1.00"}, UnsupportedProtocol),
+    ({"meta": b"\xff"}, BadValue),
+    ({"meta": b"{}"}, BadValue),
+    ({"meta": b"null"}, BadValue),
+    ({"meta": b'null,"origin":"ana"'}, BadValue),
+    ({"meta": b'{"b":1,"a":1}'}, BadValue),
+    ({"meta": b'{"a":1}\n'}, BadValue),
+    ({"meta": b'{"a":1,"a":1}'}, BadValue),
+    ({"meta": b'{"a":1.0}'}, BadValue),
+    ({"meta": b'{"a":"\\u00e9"}'}, BadValue),
+    ({"meta": b'{"a":9007199254740993}'}, BadValue),
+    ({"base": Base(3, "ana", 2**63)}, BadEnvelope),
+    ({"fence": Fence(-1, "ana", 7)}, BadEnvelope),
+    ({"fence": Fence(1, "a\n", 7)}, BadPeerId),
+    ({"created_at": SOURCE_TIME_MS_MAX}, BadStamp),
+    ({"committed_at": SOURCE_TIME_MS_MAX}, BadStamp),
     ({"lamport": 0}, BadEnvelope),
     ({"lamport": -1}, BadEnvelope),
     ({"lamport": LAMPORT_MAX}, BadEnvelope),
@@ -178,11 +217,13 @@ _envelopes = st.builds(
     lamport=st.integers(2, LAMPORT_MAX - 1),
     seq=st.integers(1, LAMPORT_MAX - 1),
     epoch=st.integers(1, LAMPORT_MAX - 1),
-    created_at=st.integers(0, LAMPORT_MAX - 1),
-    committed_at=st.none() | st.integers(0, LAMPORT_MAX - 1),
+    created_at=st.integers(0, SOURCE_TIME_MS_MAX - 1),
+    committed_at=st.none() | st.integers(0, SOURCE_TIME_MS_MAX - 1),
     fingerprint=st.binary(min_size=32, max_size=32),
     base=st.none() | st.builds(Base, st.just(1), st.just("ana"), st.none() | st.integers(0, 9)),
-    meta=st.binary(max_size=20),
+    meta=st.dictionaries(
+        st.text(max_size=3), st.integers(-9, 9) | st.text(max_size=3), max_size=3
+    ).map(canonical_meta),
     body=st.binary(max_size=40),
     priority=st.sampled_from(["now", "next", "low"]),
     to=st.none() | st.tuples(st.sampled_from(["topic", "dm", "queue"]), st.text(max_size=5)),

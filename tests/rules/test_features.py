@@ -55,6 +55,18 @@ def test_D9_what_is_not_known_is_passed_over() -> None:
     assert check(supported).mode == "permanent"
 
 
+@pytest.mark.parametrize(
+    "offer", [without(DEDUPE, "fingerprint_version"), changed(DEDUPE, fingerprint_version=1)]
+)
+def test_D3_a_broker_that_reads_version_1_only_is_left_before_it_refuses_messages(
+    offer: dict[str, dict[str, Any]],
+) -> None:
+    with pytest.raises(FeatureUnavailable, match="up to version 1") as found:
+        check(offer)
+    assert close_code(found.value) == 4010
+    assert "upgrade the broker" in (found.value.hint or "")
+
+
 @pytest.mark.parametrize("feature", [DEDUPE, PAYLOAD, SYNC])
 def test_D9_a_missing_feature_is_4010(feature: str) -> None:
     with pytest.raises(FeatureUnavailable) as found:

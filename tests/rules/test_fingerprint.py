@@ -8,7 +8,6 @@ import math
 import struct
 import subprocess
 import sys
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -22,19 +21,30 @@ from holdfast.rules.fingerprint import (
     SAFE_INT_MAX,
     canonical_meta,
     fingerprint,
+    fingerprint_2,
     parse_meta,
 )
 from holdfast.rules.limits import META_BYTES_MAX, META_DEPTH_MAX
+from support.project import SOURCE
 
-VECTORS: list[dict[str, str]] = json.loads(
-    (Path(__file__).parent / "vectors" / "fingerprint.json").read_text("utf-8")
-)["vectors"]
+VECTOR_FILES = SOURCE / "protocol" / "vectors"
+
+
+def _vectors(name: str) -> list[dict[str, str]]:
+    path = VECTOR_FILES / name
+    found: list[dict[str, str]] = json.loads(path.read_text("utf-8"))["vectors"]
+    return found
+
+
+VECTORS = _vectors("fingerprint.json")
+VECTORS_2 = _vectors("fingerprint_2.json")
 
 
 def by_hand(v: dict[str, str]) -> str:
     """The same hash, written from the definition and with nothing in common with our code."""
     state = hashlib.new("sha256")
-    for field in ("1", v["kind"], v["ref"], v["reply_to"], v["priority"], v["meta_canonical"]):
+    names = ("kind", "ref", "reply_to", "priority", "meta_canonical", "content_type")
+    for field in ("2" if "content_type" in v else "1", *(v[name] for name in names if name in v)):
         state.update(field.encode("utf-8"))
         state.update(bytes([0]))
     body = hashlib.new("sha256", bytes.fromhex(v["body_hex"]))
@@ -52,6 +62,32 @@ def test_D3_the_published_vectors_hold(v: dict[str, str]) -> None:
     assert len(found) == FINGERPRINT_BYTES
     assert found.hex() == v["fingerprint"] == by_hand(v)
     assert fingerprint(**request, meta=meta, body_hash=v["body_hash"]) == found
+
+
+@pytest.mark.parametrize("v", VECTORS_2, ids=lambda v: v["name"])
+def test_D3_the_published_vectors_of_version_2_hold(v: dict[str, str]) -> None:
+    meta = canonical_meta(parse_meta(v["meta"]))
+    names = ("kind", "ref", "reply_to", "priority", "content_type")
+    request: dict[str, Any] = {name: v[name] for name in names}
+    found = fingerprint_2(**request, meta=meta, body=bytes.fromhex(v["body_hex"]))
+    assert found.hex() == v["fingerprint"] == by_hand(v)
+    assert fingerprint_2(**request, meta=meta, body_hash=v["body_hash"]) == found
+
+
+def test_D3_the_vectors_of_version_2_vary_every_field_and_meet_none_of_version_1() -> None:
+    for name in ("kind", "ref", "reply_to", "priority", "meta_canonical", "content_type"):
+        assert len({v[name] for v in VECTORS_2}) >= 2, name
+    both = [v["fingerprint"] for v in (*VECTORS, *VECTORS_2)]
+    assert len(set(both)) >= len(both) - 2, "only no meta and empty meta are one request"
+
+
+@pytest.mark.parametrize("field", ["kind", "ref", "reply_to", "priority", "meta", "content_type"])
+def test_D3_a_nul_in_a_field_of_version_2_is_refused(field: str) -> None:
+    request: dict[str, Any] = {"kind": "topic", "ref": "r", "body": b"", field: "a\0b"}
+    if field == "meta":
+        request["meta"] = b"a\0b"
+    with pytest.raises(BadValue, match=field):
+        fingerprint_2(**request)
 
 
 def test_D3_the_vectors_vary_every_field() -> None:

@@ -1,4 +1,4 @@
-"""Message ids: UUIDs of version 7, and nothing else passes for one."""
+"""Message ids: UUIDs of version 7 or 8, and nothing else passes for one."""
 
 from __future__ import annotations
 

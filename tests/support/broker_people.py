@@ -46,9 +46,10 @@ from holdfast.rules.bodies import MessageSend, StateSet, encode_body, encode_val
 from holdfast.rules.destinations import entity_of
 from holdfast.rules.envelope import Envelope, encode
 from holdfast.rules.features import NEEDS
-from holdfast.rules.fingerprint import fingerprint
+from holdfast.rules.fingerprint import fingerprint, fingerprint_2
 from holdfast.rules.ids import uuid7
 from holdfast.rules.keys import bytes_of, prove, public_key, text_of
+from holdfast.rules.message import MESSAGE_VERSION
 
 PATIENCE_S = 30
 F = TypeVar("F")
@@ -105,7 +106,7 @@ async def ask(
 ) -> Reply:
     """One call on a connection of its own. A body that is not bytes goes as JSON."""
     raw = b"" if body is None else body if isinstance(body, bytes) else msgspec.json.encode(body)
-    lines = [f"{method} {path} HTTP/1.1", "host: broker", "connection: close"]
+    lines = [f"{method} {path} HTTP/1.1", "host: localhost", "connection: close"]
     if body is not None:
         lines.append(f"content-length: {len(raw)}")
     if session is not None:
@@ -163,15 +164,22 @@ class Person:
     def message(
         self, mesh: str, kind: str, ref: str, content: bytes = b"hello", **fields: Any
     ) -> bytes:
-        mark = fingerprint(
-            kind=kind,
-            ref=ref,
-            body=content,
-            reply_to=fields.get("reply_to", ""),
-            priority=fields.get("priority", "next"),
-            meta=fields.get("meta", b""),
-        )
-        body = encode_body(MessageSend(content))
+        """Of version 1, as older members send it; with a `content_type`, of version 2."""
+        kind_of_content: str | None = fields.pop("content_type", None)
+        asked: dict[str, Any] = {
+            "kind": kind,
+            "ref": ref,
+            "body": content,
+            "reply_to": fields.get("reply_to", ""),
+            "priority": fields.get("priority", "next"),
+            "meta": fields.get("meta", b""),
+        }
+        if kind_of_content is None:
+            mark = fingerprint(**asked)
+        else:
+            mark = fingerprint_2(**asked, content_type=kind_of_content)
+            fields = {"version": MESSAGE_VERSION, **fields}
+        body = encode_body(MessageSend(content, kind_of_content or ""))
         given = {"fingerprint": mark, "to": (kind, ref), **fields}
         return self._envelope(mesh, "message.send", entity_of(kind, ref), body, **given)
 

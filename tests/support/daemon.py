@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 
 import holdfast
 from holdfast.node.daemon.daemon import Daemon
+from holdfast.node.daemon.reload import from_nowhere
 from holdfast.node.settings import Settings
 
 T = TypeVar("T")
@@ -107,7 +108,12 @@ class UpInThread(Up):
 
 @contextmanager
 def running(
-    home: Path, settings: Settings | None = None, *, sync: str = "normal"
+    home: Path,
+    settings: Settings | None = None,
+    *,
+    sync: str = "normal",
+    load: Callable[[], Settings] = from_nowhere,
+    moved: bool = False,
 ) -> Iterator[UpInThread]:
     """A daemon in a thread, until the block ends."""
     told: queue.Queue[UpInThread | BaseException] = queue.Queue()
@@ -132,7 +138,13 @@ def running(
                 )
 
         daemon = Daemon(
-            home, settings or Settings(), on_event=tell, on_overtime=overtime.set, sync=sync
+            home,
+            settings or Settings(),
+            on_event=tell,
+            on_overtime=overtime.set,
+            sync=sync,
+            load=load,
+            moved=moved,
         )
         await daemon.run()
 

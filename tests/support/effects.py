@@ -47,15 +47,18 @@ class NoRequests(BrokerRequests):
 class HeldLine:
     """The port of one conversation: effects wait until a test ends them."""
 
-    def __init__(self, laptop: Laptop, requests: BrokerRequests | None = None) -> None:
+    def __init__(
+        self, laptop: Laptop, requests: BrokerRequests | None = None, **given: Any
+    ) -> None:
         self.laptop, self._requests = laptop, requests or NoRequests()
         self.ticks = 0
-        self.talk = Conversation(laptop.sync, lambda: self.ticks, lambda: 0.0)
+        self.talk = Conversation(laptop.sync, lambda: self.ticks, lambda: 0.0, **given)
         self.driver = Driver(self.talk, self)
         self.under_way: list[tuple[Effect, Ended]] = []
         self.sent: list[FromNode] = []
         self.closed: Close | None = None
         self.wakes_at: int | None = None
+        self.held_back = False
 
     # --- the port ------------------------------------------------------------------------------
 
@@ -72,6 +75,9 @@ class HeldLine:
 
     def wake_at(self, ticks_ms: int | None) -> None:
         self.wakes_at = ticks_ms
+
+    def hold_back(self, full: bool) -> None:
+        self.held_back = full
 
     def close(self, close: Close) -> None:
         self.closed = close

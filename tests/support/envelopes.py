@@ -27,7 +27,7 @@ from holdfast.rules.bodies import (
 )
 from holdfast.rules.envelope import Base, Envelope, encode
 from holdfast.rules.fingerprint import fingerprint
-from holdfast.rules.ids import uuid7
+from holdfast.rules.ids import id_text, parse_id, uuid7
 from holdfast.rules.limits import INLINE_BYTES_MAX
 from holdfast.rules.vectors import Model, pack
 from support.source import START_MS
@@ -40,6 +40,10 @@ _numbers = count(1)
 def make_id(number: int, at_ms: int = START_MS) -> bytes:
     """An id that says its number at the end, for tests that name their ids."""
     return uuid7(at_ms, b"\0\0\0" + number.to_bytes(7, "big"))
+
+
+TASK = id_text(make_id(0))
+"""The name of a task that another peer made."""
 
 
 def envelope(
@@ -62,7 +66,7 @@ def envelope(
     given = {
         "mesh": MESH,
         "epoch": 1,
-        "created_at": START_MS + lamport,
+        "created_at": START_MS + lamport % 2**40,
         "fingerprint": fingerprint(kind=op, ref=entity, body=encoded),
         **fields,
     }
@@ -116,7 +120,8 @@ def file_share(path: str, content: bytes, **fields: Any) -> bytes:
 
 
 def task_create(task: str, title: str = "a task", **fields: Any) -> bytes:
-    return raw("task.create", task, TaskCreate(title), **fields)
+    """A task is named by the id of its creation."""
+    return raw("task.create", task, TaskCreate(title), **{"id": parse_id(task), **fields})
 
 
 def task_claim(task: str, generation: int = 0, **fields: Any) -> bytes:

@@ -124,12 +124,12 @@ def calls_of(node: Node, broker: LiveBroker, card: str | None = None) -> BrokerC
     return BrokerClient.of(trust, broker.url, shown)
 
 
-def share(home: Path, broker: LiveBroker) -> None:
-    """Registers the home's mesh, and makes it a shared one."""
+def share(home: Path, broker: LiveBroker, mesh: str = MESH) -> None:
+    """Registers a mesh of the home, and makes it a shared one."""
     with holdfast.open(home, sync="normal") as node:
         calls = calls_of(node, broker)
-        there = calls.register(MESH, "Team")
-        _become(node, calls, "shared_owner", there.server_id, there.epoch)
+        there = calls.register(mesh, "Team")
+        _become(node, calls, "shared_owner", there.server_id, there.epoch, mesh)
         calls.close()
 
 
@@ -145,9 +145,11 @@ def join(home: Path, broker: LiveBroker, owner: Path) -> None:
         calls.close()
 
 
-def _become(node: Node, calls: BrokerClient, kind: str, server_id: str, epoch: int) -> None:
+def _become(
+    node: Node, calls: BrokerClient, kind: str, server_id: str, epoch: int, mesh: str = MESH
+) -> None:
     row = msgspec.structs.replace(
-        node.mesh(MESH).info(),
+        node.mesh(mesh).info(),
         kind=kind,
         broker_url=calls.url,
         broker_card=calls.card,

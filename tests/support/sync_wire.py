@@ -40,7 +40,7 @@ from holdfast.rules.errors import HoldfastError
 from holdfast.rules.keys import card_of, public_key
 from holdfast.rules.limits import DAY_MS
 from holdfast.rules.outbox import Policies, Policy
-from holdfast.rules.rows import MeshRow
+from holdfast.rules.rows import MeshRow, OutboxRow
 from holdfast.storage.broker.sqlite import SqliteBrokerStore
 from holdfast.storage.files.home import HomePaths
 from support.envelopes import MESH
@@ -174,7 +174,9 @@ class Laptop:
             policies=Policies(policy),
             entropy=lambda size: b"e" * size,
             chance=lambda: 0.0,
+            on_dead=lambda row: self.died.append(row),
         )
+        self.died: list[OutboxRow] = []
         self.talk: BrokerEnd | None = None
         self.to_broker: deque[FromNode] = deque()
         self.to_node: deque[FromBroker] = deque()
@@ -278,7 +280,7 @@ class Laptop:
     def take(self, frame: FromBroker) -> list[FromNode]:
         """The node stores a frame by itself; returns what it says to it."""
         if isinstance(frame, Acks):
-            return self.sync.on_acks(frame)
+            return self.sync.on_acks(frame).frames
         if isinstance(frame, Urgent):
             self.sync.on_urgent(frame)
             return []
@@ -286,7 +288,7 @@ class Laptop:
             return self.sync.on_frame(frame)
         frames: list[FromNode] = []
         for piece in self.sync.decode(frame):
-            frames = self.sync.on_entries(piece)
+            frames = self.sync.on_entries(piece).frames
         return frames
 
     def settle(self) -> None:

@@ -21,7 +21,7 @@ GLOSSARY = ROOT / "docs" / "glossary.md"
 # Commands whose name is plain English and says what they do.
 PLAIN = frozenset(
     (
-        *("init", "status", "paths", "up", "down", "check", "send", "restore", "import"),
+        *("init", "status", "paths", "up", "reload", "down", "check", "send", "restore", "import"),
         *("completion", "help"),
     )
 )

@@ -103,7 +103,6 @@ def main() -> int:
         name="hub",
         dedupe="3",
         sweep_every_ms=NEVER_MS,
-        orphans_every_ms=NEVER_MS,
     )
     asyncio.run(serve(settings))
     return 0

@@ -18,10 +18,12 @@ from holdfast.broker.counters import BrokerCounts
 from holdfast.broker.identity import Identity
 from holdfast.broker.session import BrokerInfo, Session
 from holdfast.broker.settings import BrokerSettings, retention_of
+from holdfast.broker.strangers import Strangers
 from holdfast.broker.wakeups import Wakeups
 from holdfast.rules import features, limits
 from holdfast.rules.broker_rows import Mode
 from holdfast.rules.clock_check import ClockCheck, ClockNote
+from holdfast.rules.connection_policy import Admission, admission
 from holdfast.service.clock import Clock, SystemClock
 from holdfast.service.sessions import Sessions
 from holdfast.storage.broker.port import BrokerStore
@@ -51,7 +53,9 @@ class Broker:
         self.source = source or SystemClock()
         self.mode = mode
         self.me = BrokerInfo(
-            name=identity.name, seed=identity.seed(), supported=features.offered(*self.mode)
+            name=identity.name,
+            seed=identity.seed(),
+            supported=features.offered(*self.mode, connections=settings.connection_policy),
         )
         self.retention = retention_of(*self.mode, settings.keep_days)
         self.counts = BrokerCounts()
@@ -67,10 +71,13 @@ class Broker:
             wakeups=self.wakeups,
             rate_per_s=settings.rate_per_s,
         )
+        self.strangers = Strangers(store, monotonic, self.counts)
         self.sessions = Sessions(identity, clock=monotonic, random=os.urandom)
         self.certificate = b""
         """The digest of the certificate that the TLS listener shows."""
         self.connections: set[Connection] = set()
+        self._by_key: dict[bytes, set[Connection]] = {}
+        """The connections whose member has proved its key."""
         self.clock_check: ClockCheck | None = None
         """Whether this broker believes its clock; None before the first look."""
         self.clock_looked: tuple[int, int] | None = None
@@ -99,7 +106,18 @@ class Broker:
             open_session=self._open_session,
             may_begin_epoch=self._may_begin_epoch,
             accept_s=self._accept_s,
+            admit=self._admit,
+            strangers=self.strangers,
         )
+
+    def _admit(self, key: bytes) -> bool:
+        """Whether one more connection of a member is welcome; closes those that it replaces."""
+        others = list(self._by_key.get(key, ()))
+        verdict = admission(self.settings.connection_policy, len(others))
+        if verdict is Admission.REPLACE:
+            for connection in others:
+                connection.replaced()
+        return verdict is not Admission.REFUSE
 
     def _open_session(self, name: str, key: bytes) -> tuple[str, int]:
         session = self.sessions.open(name, key)
@@ -136,9 +154,21 @@ class Broker:
 
     def subscribed(self, mesh: str, key: bytes, topic: str, *, on: bool) -> None:
         """A member has subscribed to a topic, or ended that: tells its connections."""
-        for connection in self.connections:
-            if connection.key == key:
-                connection.subscribed(mesh, topic, on=on)
+        for connection in self._by_key.get(key, ()):
+            connection.subscribed(mesh, topic, on=on)
+
+    def proved(self, connection: Connection) -> None:
+        """A connection has a member from now on."""
+        self._by_key.setdefault(connection.key, set()).add(connection)
+
+    def closed(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self.connections.discard(connection)
+        of_member = self._by_key.get(connection.key)
+        if of_member is not None:
+            of_member.discard(connection)
+            if not of_member:
+                del self._by_key[connection.key]
 
 
 def ticks_ms() -> int:

@@ -23,13 +23,16 @@ from holdfast.broker.server_clock import ServerClock
 from holdfast.broker.settings import BrokerSettings
 from holdfast.broker.upkeep import BrokerUpkeep
 from holdfast.rules import limits
+from holdfast.rules.errors import AnotherBroker, HoldfastError
+from holdfast.rules.keys import public_key
 from holdfast.service.clock import Clock, SystemClock
 from holdfast.service.instance_lock import DaemonLock, DaemonNote
 from holdfast.service.lifecycle import OnEvent, Service, silent
-from holdfast.service.listeners import bind_listeners
+from holdfast.service.listeners import bind_listeners, renew_certificate
 from holdfast.storage.broker.port import BrokerStore
 from holdfast.storage.files.home import HomePaths
 from holdfast.transport.http_server import Server
+from holdfast.transport.listeners import Listener
 
 log = logging.getLogger("holdfast")
 
@@ -62,6 +65,7 @@ class BrokerDaemon(Service):
         self._broker: Broker | None = None
         self._api: BrokerApi | None = None
         self.ready = asyncio.Event()
+        self._listeners: list[Listener] = []
 
     @property
     def broker(self) -> Broker:
@@ -89,6 +93,7 @@ class BrokerDaemon(Service):
         ending.push_async_callback(store.close)
         if isinstance(source, ServerClock):
             source.set(await store.server_ms())
+        await self._claim(store, identity)
         await store.set_mode(*settings.mode)
         threads = ThreadPoolExecutor(limits.SERVER_THREADS, "holdfast-broker")
         ending.callback(threads.shutdown, wait=False)
@@ -98,12 +103,14 @@ class BrokerDaemon(Service):
         store.on_news(broker.wakeups.news)
         api = self._api = BrokerApi(broker)
         listeners, broker.certificate = bind_listeners(paths, settings, ending)
+        self._listeners = listeners
         server = Server(
             broker_app(api),
             listeners,
             quick=FastAccept(api),
             lines={SYNC_PATH: lambda kind: Connection(broker, kind)},
             most=limits.BROKER_CONNECTIONS_MAX,
+            web=settings.web,
         )
         self._in_background(BrokerUpkeep(broker).run(), ending)
         await server.start()
@@ -113,6 +120,15 @@ class BrokerDaemon(Service):
         self._start_watchdog(ending)
         api.phase = "ready"
         self.ready.set()
+
+    async def _claim(self, store: BrokerStore, identity: Identity) -> None:
+        key = public_key(identity.seed())
+        noted = await store.claim(key, replace=self._settings.replace_key)
+        if noted != key:
+            raise AnotherBroker(
+                f"this database belongs to the broker with the key {noted.hex()}, and the key in "
+                f"{self._settings.store} is {key.hex()}"
+            )
 
     def _tell_ready(self) -> None:
         identity = self.broker.identity
@@ -124,6 +140,21 @@ class BrokerDaemon(Service):
                 "card": identity.card(),
             }
         )
+
+    async def reload(self) -> None:
+        """Reads a renewed certificate. Everything else about a broker stands in its flags."""
+        if not self.ready.is_set():
+            return
+        try:
+            renewed = renew_certificate(self._settings.store, self._settings, self._listeners)
+        except HoldfastError as error:
+            log.error("the certificate stays as it is: %s (%s)", error.message, error.hint)
+            return
+        if renewed is None or renewed == self.broker.certificate:
+            log.warning("reloaded: nothing has changed")
+        else:
+            self.broker.certificate = renewed
+            log.warning("reloaded: tls_cert")
 
     # --- ending ------------------------------------------------------------------------------
 

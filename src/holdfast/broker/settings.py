@@ -10,8 +10,10 @@ import msgspec
 from holdfast.broker.accept import RetentionPolicy
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import Mode
+from holdfast.rules.connection_policy import ConnectionPolicy
 from holdfast.rules.errors import BadInput, BadValue
 from holdfast.rules.features import check_retention
+from holdfast.rules.web_access import WebAccess, web_access
 from holdfast.service.address import ListenAddress, parse_address, parse_loopback
 
 Registration = Literal["open", "closed", "token"]
@@ -31,6 +33,14 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """HOST:PORT on loopback, without TLS."""
     tls_cert: str | None = None
     tls_key: str | None = None
+    allowed_hosts: str = ""
+    """Names, besides those of loopback, by which callers may call the listener of `tcp`; commas
+    between them.
+    """
+    allowed_origins: str = ""
+    """Origins of web pages that may talk to this broker, as `https://board.example`; the same."""
+    replace_key: bool = False
+    """The key of the broker that the database belongs to is lost: this one takes its place."""
     name: str | None = None
     """The broker's name; given at its first start, and kept in the folder."""
     registration: Registration = "open"
@@ -41,7 +51,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_days: int = limits.BROKER_KEEP_DAYS
     rate_per_s: int = limits.ACCEPT_RATE_PER_S
     sweep_every_ms: int = limits.SWEEP_EVERY_MS
-    orphans_every_ms: int = limits.ORPHANS_EVERY_MS
+    connections: str = ConnectionPolicy.ALLOW_CONCURRENT
+    """Which connections stay when a member has several: see `rules.connection_policy`."""
     sync: str = "full"
     """The sync mode of SQLite; only tests use another one."""
 
@@ -49,7 +60,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
         return f"BrokerSettings(store={self.store!r}, postgres={self.dsn is not None})"
 
     def check(self) -> BrokerSettings:
-        _ = self.mode, self.listen_address, self.tcp_address
+        _ = self.connection_policy, self.mode, self.listen_address, self.tcp_address
         if not 1 <= self.keep_days <= limits.DEDUPE_RETENTION_DAYS_MAX:
             raise BadValue(f"messages cannot be kept for {self.keep_days} days")
         if self.registration not in ("open", "closed", "token"):
@@ -80,6 +91,20 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
                 hint="give a number of days, 3 or more, or: permanent",
             )
         return "retention_scoped", check_retention("retention_scoped", int(self.dedupe))
+
+    @property
+    def connection_policy(self) -> ConnectionPolicy:
+        try:
+            return ConnectionPolicy(self.connections)
+        except ValueError:
+            known = ", ".join(ConnectionPolicy)
+            raise BadInput(
+                f"{self.connections!r} is no policy for connections", hint=f"one of: {known}"
+            ) from None
+
+    @property
+    def web(self) -> WebAccess:
+        return web_access(self.allowed_hosts, self.allowed_origins)
 
     @property
     def listen_address(self) -> ListenAddress | None:

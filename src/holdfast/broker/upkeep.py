@@ -26,6 +26,8 @@ from holdfast.rules.broker_rows import BrokerSwept, Orphan
 from holdfast.rules.clock_check import note_after, observe, start
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.ids import id_time_ms
+from holdfast.rules.nightly import is_due, night_of
+from holdfast.service.clock import utc_offset_ms
 from holdfast.storage.broker.port import BrokerStore
 
 log = logging.getLogger("holdfast")
@@ -97,6 +99,18 @@ async def check_orphans(store: BrokerStore, counts: BrokerCounts | None = None) 
     return orphans
 
 
+async def repair_orphans(store: BrokerStore) -> list[Orphan]:
+    """Mends orphans until there is nothing left that can be mended; returns those it mended."""
+    mended: list[Orphan] = []
+    while some := await store.repair_orphans(limits.ORPHANS_SHOWN_MAX):
+        mended += some
+        for row in some:
+            log.warning(
+                "mended in mesh %r: %s (id %s, seq %d)", row.mesh, row.what, row.id.hex(), row.seq
+            )
+    return mended
+
+
 def kept_at_most(retention: RetentionPolicy) -> int:
     """For how long a broker keeps anything at most."""
     messages = retention.keep_ms + limits.CONSUMER_KEEP_MS_MAX
@@ -107,16 +121,31 @@ def kept_at_most(retention: RetentionPolicy) -> int:
 class BrokerUpkeep:
     """The task of a broker that does all this when it is due."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, broker: Broker, offset_ms: Callable[[int], int] = utc_offset_ms) -> None:
+        self._broker, self._offset_ms = broker, offset_ms
+        now = broker.source.now_ms()
+        self._night = night_of(now, offset_ms(now))
+        """The night in which the nightly work was done last. The orphan check of the start counts
+        for the night in which it was."""
 
     async def run(self) -> None:
         """Runs until it is cancelled."""
+        await self._guarded("look at the clock", self.look_at_clock)
+        async with asyncio.TaskGroup() as tasks:
+            # Beside the rest: what reads everything takes its time, and no connection waits for it.
+            tasks.create_task(self._watch_nights())
+            await self._tick()
+
+    async def _watch_nights(self) -> None:
+        await self._guarded("orphan check", self.orphans)
+        while True:
+            await asyncio.sleep(_TICK_S)
+            await self.nightly()
+
+    async def _tick(self) -> None:
         loop = asyncio.get_running_loop()
         settings = self._broker.settings
-        await self._guarded("look at the clock", self.look_at_clock)
         sweep_at = loop.time() + settings.sweep_every_ms / limits.SECOND_MS
-        orphans_at = loop.time() + settings.orphans_every_ms / limits.SECOND_MS
         while True:
             await asyncio.sleep(_TICK_S)
             for connection in list(self._broker.connections):
@@ -129,10 +158,6 @@ class BrokerUpkeep:
             if loop.time() >= sweep_at:
                 await self._guarded("sweep", self.sweep)
                 sweep_at = loop.time() + settings.sweep_every_ms / limits.SECOND_MS
-            if loop.time() >= orphans_at:
-                await self._guarded("orphan check", self.orphans)
-                await self._guarded("look through the objects", self.collect)
-                orphans_at = loop.time() + settings.orphans_every_ms / limits.SECOND_MS
 
     async def _guarded(self, what: str, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         try:
@@ -142,6 +167,17 @@ class BrokerUpkeep:
         except Exception:
             # The other work of this task goes on.
             log.exception("a fault of ours in the %s; it is tried again", what)
+
+    async def nightly(self) -> bool:
+        """What is done once a night, if it is due; returns whether it was."""
+        now = self._broker.source.now_ms()
+        offset = self._offset_ms(now)
+        if not is_due(self._night, now, offset):
+            return False
+        self._night = night_of(now, offset)
+        await self._guarded("orphan check", self.orphans)
+        await self._guarded("look through the objects", self.collect)
+        return True
 
     def has_leapt(self) -> bool:
         """Whether the wall clock was set since the last look."""
@@ -196,7 +232,7 @@ class BrokerUpkeep:
 
     async def collect(self) -> BrokerSwept:
         """Removes contents that nothing names, if the clock is believed. This reads all that the
-        broker holds, so it is done as rarely as the orphan check.
+        broker holds, so it is done once a night.
         """
         broker = self._broker
         if not await self.look_at_clock():

@@ -3,7 +3,7 @@
     # the file that $HOLDFAST_CONFIG names
     listen = "0.0.0.0:7411"
     disk_limit = "20 GiB"
-    hook_message = ["/usr/local/bin/on-message"]
+    hook_message = ["/usr/local/bin/on-message"]    # also hook_outbox, hook_link, hook_broker …
 
     [outbox]
     policy = "park"        # what waits behind an item that the broker refuses: or halt, quarantine
@@ -20,13 +20,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
 from holdfast.rules.errors import BadInput
 from holdfast.rules.limits import KIB, MIB
 from holdfast.rules.outbox import Policies, Policy
+from holdfast.rules.web_access import WebAccess, web_access
 from holdfast.service.address import ListenAddress, parse_address, parse_loopback
 
 _UNITS: Final = {
@@ -40,6 +41,8 @@ _UNITS: Final = {
     "gi": KIB * MIB,
     "ti": MIB * MIB,
 }
+HOOK_EVENTS: Final = ("message", "outbox", "link", "broker", "disk")
+"""The events for which the operator may set up a command."""
 _SIZE: Final = re.compile(r"(\d{1,15})\s*([kmgt]?i?)b?", re.IGNORECASE | re.ASCII)
 
 
@@ -71,11 +74,29 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tls_key: str | None = None
     """With `tls_cert`: a certificate of your own; without them the daemon makes one, which zones
     pin by their hello."""
+    allowed_hosts: list[str] | str = []
+    """Names, besides those of loopback, by which callers may call the listener of `tcp`."""
+    allowed_origins: list[str] | str = []
+    """Origins of web pages that may talk to this daemon, as `https://board.example`."""
     disk_limit: str | int | None = None
     """How much the home may use; None: all of the disk."""
+    copied_home: Literal["refuse", "allow"] = "refuse"
+    """Whether a home is served that was last served on another machine or as other files; `allow`
+    is for places where homes are moved by machines, and gives the log a new epoch each time.
+    """
     outbox: OutboxSettings = OutboxSettings()
     hook_message: list[str] = []
     """A command that the daemon runs for each message, with the message as JSON on its stdin."""
+    hook_outbox: list[str] = []
+    """A command that the daemon runs when the broker refuses an item of the outbox."""
+    hook_link: list[str] = []
+    """A command that the daemon runs when a link gets another state."""
+    hook_broker: list[str] = []
+    """A command that the daemon runs when a connection to a broker gets another state."""
+    hook_disk: list[str] = []
+    """A command that the daemon runs when the disk gets fuller or emptier than a limit."""
+    hook_environment: list[str] = []
+    """Names of environment variables that hooks get besides the usual ones."""
 
     def check(self) -> Settings:
         if not (self.socket or self.tcp or self.listen):
@@ -86,13 +107,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise BadInput("a certificate and its key go together", hint="give both, or neither")
         if self.tls_cert is not None and self.listen is None:
             raise BadInput("a certificate is for other machines", hint="give --listen HOST:PORT")
-        if self.hook_message and not self.hook_message[0]:
-            raise BadInput("the hook has no command", hint='write hook_message = ["COMMAND", …]')
+        for event in HOOK_EVENTS:
+            if self.hook(event) and not self.hook(event)[0]:
+                raise BadInput(
+                    f"the hook for {event} has no command",
+                    hint=f'write hook_{event} = ["COMMAND", …]',
+                )
         age = self.outbox.max_age_hours
         if age is not None and age < 1:
             raise BadInput(f"an outbox age of {age} hours would send nothing")
-        _ = self.tcp_address, self.listen_address, self.disk_limit_bytes
+        _ = self.tcp_address, self.listen_address, self.disk_limit_bytes, self.web
         return self
+
+    def hook(self, event: str) -> list[str]:
+        """The command for an event; empty if there is none."""
+        command: list[str] = getattr(self, f"hook_{event}")
+        return command
 
     @property
     def tcp_address(self) -> ListenAddress | None:
@@ -103,8 +133,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return None if self.listen is None else parse_address(self.listen)
 
     @property
+    def web(self) -> WebAccess:
+        return web_access(self.allowed_hosts, self.allowed_origins)
+
+    @property
     def disk_limit_bytes(self) -> int | None:
         return None if self.disk_limit is None else parse_size(self.disk_limit)
+
+
+class Reloaded(msgspec.Struct, frozen=True):
+    """What a reload has done."""
+
+    changed: list[str]
+    """The settings that have another value from now on; `tls_cert` also when only the file is
+    another one.
+    """
+    restart: list[str]
+    """The settings whose new value takes effect at the next start."""
+
+    @property
+    def sentence(self) -> str:
+        said = f"reloaded: {', '.join(self.changed)}" if self.changed else "no setting has changed"
+        return said + (f"; at the next start: {', '.join(self.restart)}" if self.restart else "")
 
 
 def load(environ: Mapping[str, str], flags: Mapping[str, Any]) -> Settings:

@@ -18,12 +18,17 @@ may add fields at the end: an older side skips them.
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
 from holdfast.rules.broker_rows import FeedRow
 from holdfast.rules.errors import BadAnswer
+from holdfast.rules.limits import LAMPORT_MAX, SEQ_MAX
+
+Whole = Annotated[int, msgspec.Meta(ge=0, le=LAMPORT_MAX)]
+"""An epoch, a time or a number as every store can hold it: a frame with another is refused."""
+Seq = Annotated[int, msgspec.Meta(ge=0, le=SEQ_MAX)]
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False, tag_field="kind"):
@@ -35,12 +40,12 @@ class MeshPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     mesh: str
     server_id: str
-    epoch: int
-    base: int
-    first: int
-    seq: int
+    epoch: Whole
+    base: Seq
+    first: Whole
+    seq: Seq
     grants: tuple[str, ...]
-    epochs: tuple[tuple[int, int], ...] = ()
+    epochs: tuple[tuple[Whole, Seq], ...] = ()
     """Every epoch of the mesh with its base, from the first on."""
 
 
@@ -62,16 +67,16 @@ class Item(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class PushAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the broker did with one envelope of a push."""
 
-    number: int
-    status: int
+    number: Whole
+    status: Whole
     """An HTTP status: 201 created, 200 known already, 409 and others refused, 503 try again
     later.
     """
-    message_epoch: int = 0
-    seq: int = 0
+    message_epoch: Whole = 0
+    seq: Seq = 0
     broker_id: bytes = b""
     history_available: bool = True
-    first_seen_at: int = 0
+    first_seen_at: Whole = 0
     problem: WireError | None = None
 
 
@@ -90,7 +95,7 @@ class Welcome(Frame, frozen=True, tag=2):
     proof: bytes
     session: str
     """A bearer token for HTTP calls, until it expires."""
-    expires_in_ms: int
+    expires_in_ms: Whole
     meshes: list[MeshPosition]
 
 
@@ -106,11 +111,11 @@ class Entries(Frame, frozen=True, tag=4):
     """All envelopes with after < seq <= to that the node may see."""
 
     mesh: str
-    epoch: int
-    after: int
-    to: int
+    epoch: Whole
+    after: Seq
+    to: Seq
     rows: list[FeedRow]
-    last: int
+    last: Seq
 
 
 class Urgent(Frame, frozen=True, tag=5):
@@ -122,7 +127,7 @@ class Urgent(Frame, frozen=True, tag=5):
 
 class Acks(Frame, frozen=True, tag=6):
     mesh: str
-    epoch: int
+    epoch: Whole
     answers: list[PushAnswer]
 
 
@@ -132,9 +137,9 @@ class SnapshotNeeded(Frame, frozen=True, tag=7):
     """
 
     mesh: str
-    first: int
+    first: Whole
     snapshot: str
-    snapshot_seq: int
+    snapshot_seq: Seq
 
 
 class QueueMessage(Frame, frozen=True, tag=8):
@@ -142,10 +147,10 @@ class QueueMessage(Frame, frozen=True, tag=8):
 
     mesh: str
     queue: str
-    seq: int
+    seq: Seq
     lease: bytes
-    deliveries: int
-    until_ms: int
+    deliveries: Whole
+    until_ms: Whole
     """For how long other takers do not get it, from now."""
     broker_id: bytes
     raw: bytes

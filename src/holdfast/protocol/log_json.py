@@ -1,8 +1,9 @@
 """An entry of the log as JSON, for people and their tools.
 
-Values that were written as JSON go into the answer as the text that is stored; the node does not
-parse them. An op that this version does not know is shown as its bytes, so that nothing is left
-out.
+Values that were written as JSON go into the answer as the text that is stored, if that is one JSON
+value on one line. Earlier code stored what was neither; no such content can end a line or add a
+field here (`rules.canonical.on_one_line`). An op that this version does not know, and an entry that
+cannot be read, is shown as its bytes, so that nothing is left out and no reader stops there.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import msgspec
 
 from holdfast.protocol.body_json import body_fields
 from holdfast.rules.bodies import Body, Fact, decode_trusted_body
+from holdfast.rules.canonical import on_one_line
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.ids import id_text
 
@@ -46,12 +48,19 @@ class LogEntryJson(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     objects: list[str] = []
     body: dict[str, Any] | None = None
     raw: str = ""
-    """The whole envelope as base64, of an op that this version does not know."""
+    """The whole envelope as base64, of an op that this version does not know, or one that cannot be
+    read.
+    """
+    unreadable: str = ""
+    """Why the bytes of the entry cannot be read; then nothing but `offset` and `raw` is known."""
 
 
 def entry_json(offset: int, raw: bytes, recorded_at: int | None = None) -> LogEntryJson:
-    envelope = decode_trusted(raw)
-    body = decode_trusted_body(envelope)
+    try:
+        envelope = decode_trusted(raw)
+        body = decode_trusted_body(envelope)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return _unreadable(offset, raw, recorded_at, error)
     return LogEntryJson(
         offset=offset,
         id=id_text(envelope.id),
@@ -65,7 +74,7 @@ def entry_json(offset: int, raw: bytes, recorded_at: int | None = None) -> LogEn
         created_at=envelope.created_at,
         recorded_at=recorded_at,
         owner=envelope.owner,
-        meta=msgspec.Raw(envelope.meta) if envelope.meta else None,
+        meta=_json(envelope.meta) if envelope.meta else None,
         **_content(envelope.entity, body, raw),
     )
 
@@ -73,5 +82,27 @@ def entry_json(offset: int, raw: bytes, recorded_at: int | None = None) -> LogEn
 def _content(entity: str, body: Body | None, raw: bytes) -> dict[str, Any]:
     if body is None:
         return {"raw": b64encode(raw).decode()}
-    fields = body_fields(body, msgspec.Raw)
+    fields = body_fields(body, _json)
     return {"subject": entity, **fields} if isinstance(body, Fact) else {"body": fields}
+
+
+def _json(raw: bytes) -> msgspec.Raw:
+    return msgspec.Raw(on_one_line(raw))
+
+
+def _unreadable(offset: int, raw: bytes, recorded_at: int | None, error: Exception) -> LogEntryJson:
+    return LogEntryJson(
+        offset=offset,
+        id="",
+        mesh="",
+        op="",
+        entity="",
+        origin="",
+        epoch=0,
+        seq=0,
+        lamport=0,
+        created_at=0,
+        recorded_at=recorded_at,
+        raw=b64encode(raw).decode(),
+        unreadable=str(error),
+    )

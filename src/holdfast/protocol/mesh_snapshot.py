@@ -16,7 +16,7 @@ import msgspec
 from holdfast.rules.errors import BadAnswer
 from holdfast.rules.limits import ENVELOPE_BYTES_MAX, MESH_PART_BYTES, MIB
 
-_VERSION: Final = 1
+VERSION: Final = 1
 _EFFORT: Final = 3
 _UNPACKED_BYTES_MAX: Final = 2 * MESH_PART_BYTES + ENVELOPE_BYTES_MAX + MIB
 
@@ -37,7 +37,7 @@ _decode: Final = msgspec.msgpack.Decoder(MeshPart).decode
 
 
 def pack_part(mesh: str, forgotten: int, raws: list[bytes]) -> bytes:
-    return zlib.compress(_encode(MeshPart(_VERSION, mesh, forgotten, raws)), _EFFORT)
+    return zlib.compress(_encode(MeshPart(VERSION, mesh, forgotten, raws)), _EFFORT)
 
 
 def unpack_part(packed: bytes, mesh: str) -> MeshPart:
@@ -53,7 +53,7 @@ def unpack_part(packed: bytes, mesh: str) -> MeshPart:
         part = _decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadAnswer(f"a part of the snapshot cannot be read: {error}") from None
-    if part.version != _VERSION:
+    if part.version != VERSION:
         raise BadAnswer(
             f"the snapshot is of version {part.version}", hint="upgrade Holdfast on this machine"
         )

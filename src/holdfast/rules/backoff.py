@@ -37,6 +37,27 @@ def backoff_ms(attempts: int, jitter: float) -> int:
     return BACKOFF_MS_MIN + int(jitter * (longest - BACKOFF_MS_MIN))
 
 
+class Allowance(msgspec.Struct, frozen=True):
+    """How often the other side may make us do something: `most` times in a row, and once more for
+    every `every_ms` that has passed since.
+    """
+
+    most: int
+    every_ms: int
+    spent: int = 0
+    since: int = 0
+    """When the first of those that are spent comes back begins to be counted."""
+
+    def spend(self, now_ms: int) -> Allowance | None:
+        """What is left after one more; None if that is too many."""
+        back = (now_ms - self.since) // self.every_ms
+        spent = max(0, self.spent - back)
+        since = now_ms if spent == 0 else self.since + back * self.every_ms
+        if spent >= self.most:
+            return None
+        return msgspec.structs.replace(self, spent=spent + 1, since=since)
+
+
 def longest_ms(jitter: float) -> int:
     """A wait near the longest, for what only a person can put right: it is tried from time to time,
     and not by all nodes at once. `jitter` is a lot from [0, 1).

@@ -15,7 +15,7 @@ This module decides what follows; `node/sync` does it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -24,6 +24,7 @@ import msgspec
 
 from holdfast.rules.backoff import RetryPlan, backoff_ms, longest_ms
 from holdfast.rules.errors import (
+    BadAnswer,
     BadInput,
     Broken,
     EpochMismatch,
@@ -42,7 +43,7 @@ from holdfast.rules.errors import (
     TooMany,
     UnknownMesh,
 )
-from holdfast.rules.limits import SYNC_IDLE_MS
+from holdfast.rules.limits import EPOCH_LEAP_MAX, EPOCHS_MAX, SYNC_IDLE_MS
 
 
 class SyncState(StrEnum):
@@ -83,11 +84,35 @@ class Move(msgspec.Struct, frozen=True):
     """This node may have lost what it pushed itself: the broker has to send that, too."""
 
 
+def check_place(cursor: Cursor, epoch: int, bases: Sequence[tuple[int, int]], last: int) -> None:
+    """Refuses a place that no broker comes to: a node that believed it would count in that epoch
+    from then on, and no honest broker would ever catch up.
+    """
+    numbers = [number for number, _ in bases]
+    if not numbers or numbers[-1] != epoch or any(b <= a for a, b in pairwise([0, *numbers])):
+        raise BadAnswer(f"the broker counts in epoch {epoch} and names others out of order")
+    if bases[-1][1] > last:
+        raise BadAnswer(f"the broker ends at seq {last}, and its epoch began at {bases[-1][1]}")
+    if len(numbers) > EPOCHS_MAX:
+        raise BadAnswer(f"the broker names {len(numbers)} epochs; the most is {EPOCHS_MAX}")
+    if epoch - cursor.epoch > EPOCH_LEAP_MAX:
+        raise EpochMismatch(
+            f"the broker counts in epoch {epoch}, and epoch {cursor.epoch} was read from it last; "
+            f"no more than {EPOCH_LEAP_MAX} can have begun since",
+            hint="look at it: holdfast broker status; leave it if it is not the one that it was",
+        )
+
+
 def epoch_moved(
-    cursor: Cursor, epoch: int, bases: Sequence[tuple[int, int]], last: int
+    cursor: Cursor,
+    epoch: int,
+    bases: Sequence[tuple[int, int]],
+    last: int,
+    held: Collection[int],
 ) -> Move | None:
     """What to do about the place where a broker says that a mesh stands: its epoch, every epoch
-    with its base, its last seq. None: go on from the cursor.
+    with its base, its last seq. `held` are the epochs in which this node knows where something
+    stood. None: go on from the cursor.
 
     A broker that counts in a lower epoch than the one that was read has gone back without knowing
     it. It would give seqs away a second time, so nothing is sent to it until it begins a new one.
@@ -104,13 +129,15 @@ def epoch_moved(
     if epoch == cursor.epoch:
         return None
     known, counted = dict(bases), _that_counted(bases)
+    # Of the present one it may hear while this is looked at.
+    ours = {number for number in held if number <= cursor.epoch} | {cursor.epoch}
     if cursor.epoch not in counted:
-        return _from_another_branch(cursor, epoch, counted)
+        return _from_another_branch(ours, epoch, counted)
     floor = min([last, *(base for number, base in bases if cursor.epoch < number <= epoch)])
     lost = [
         LostAtBroker(number, floor, None if before > _FAR else before)
         for number, before in _floors(cursor.epoch, known)
-        if floor < before
+        if floor < before and number in ours
     ]
     return Move(Cursor(epoch, min(cursor.seq, floor)), tuple(lost), own=cursor.seq > floor)
 
@@ -124,14 +151,14 @@ def _that_counted(bases: Sequence[tuple[int, int]]) -> dict[int, int]:
     return {number: base for number, base in bases if after.get(number) != base}
 
 
-def _from_another_branch(cursor: Cursor, epoch: int, known: dict[int, int]) -> Move:
+def _from_another_branch(held: Collection[int], epoch: int, known: dict[int, int]) -> Move:
     """The broker has never been in our epoch: it was restored from a copy that is older than that
     epoch's beginning, and newer than what the epoch began from. Nobody can say up to where the two
     histories are one, so all of it is read again, and all that may be missing there is brought.
     """
     lost = [
         LostAtBroker(number, _lowest_after(number, known) if number in known else 0, certain=False)
-        for number in range(cursor.epoch, 0, -1)
+        for number in sorted(held, reverse=True)
     ]
     return Move(Cursor(epoch, 0), tuple(lost), own=True)
 
@@ -149,8 +176,8 @@ def _floors(epoch: int, known: dict[int, int]) -> list[tuple[int, int]]:
     Of the last one nothing was. Epochs that are missing here were never part of this history.
     """
     found, floor = [(epoch, _FAR + 1)], known[epoch]
-    for number in range(epoch - 1, 0, -1):
-        if number in known:
+    for number in sorted(known, reverse=True):
+        if number < epoch:
             found.append((number, floor))
             floor = min(floor, known[number])
     return found

@@ -18,7 +18,8 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.rules import ids, limits, names
-from holdfast.rules.errors import BadEnvelope, OverLimit, UnsupportedProtocol
+from holdfast.rules.canonical import check_meta, check_packed_form
+from holdfast.rules.errors import BadEnvelope, BadKey, BadStamp, OverLimit, UnsupportedProtocol
 
 PROTOCOL: Final = "holdfast"
 VERSION: Final = "1.0"
@@ -31,6 +32,7 @@ WriteClass = Literal["strong", "append-only", "queued", "local"]
 Destination = Literal["topic", "dm", "queue"]
 _Count = Annotated[int, Meta(ge=1, lt=limits.LAMPORT_MAX)]
 _Time = Annotated[int, Meta(ge=0, lt=limits.LAMPORT_MAX)]
+_Epoch = Annotated[int, Meta(ge=0, lt=limits.LAMPORT_MAX)]
 
 
 class Base(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -40,7 +42,7 @@ class Base(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     lamport: int
     peer: str
-    lease_epoch: int | None = None
+    lease_epoch: _Epoch | None = None
 
 
 class Fence(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -48,9 +50,9 @@ class Fence(msgspec.Struct, array_like=True, frozen=True, gc=False):
     sequence.
     """
 
-    lease_epoch: int
+    lease_epoch: _Epoch
     coordinator: str
-    sequence: int
+    sequence: _Epoch
 
 
 class Envelope(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
@@ -113,6 +115,21 @@ _head_decoder: Final = msgspec.msgpack.Decoder(_Head)
 
 def decode(raw: bytes) -> Envelope:
     """Reads canonical bytes and checks every field: what passes here may enter a store."""
+    envelope = decode_stored(raw)
+    _check_op(envelope.op)
+    check_meta(envelope.meta)
+    if envelope.fence is not None:
+        names.check_peer(envelope.fence.coordinator)
+    if max(envelope.created_at, envelope.committed_at or 0) >= limits.SOURCE_TIME_MS_MAX:
+        raise BadStamp(f"it was made {envelope.created_at} ms after 1970, as no clock can say")
+    check_packed_form(raw, encode(envelope), "the envelope", newer=envelope.version != VERSION)
+    return envelope
+
+
+def decode_stored(raw: bytes) -> Envelope:
+    """Reads and checks bytes from a log of another process. Earlier code let in more forms of one
+    envelope than `decode` does.
+    """
     if len(raw) > limits.ENVELOPE_BYTES_MAX:
         raise OverLimit(
             f"the envelope has {len(raw)} bytes; the most is {limits.ENVELOPE_BYTES_MAX}"
@@ -138,7 +155,7 @@ def check(envelope: Envelope) -> Envelope:
     _check_protocol(envelope.protocol, envelope.version)
     ids.check_id(envelope.id)
     names.check_mesh(envelope.mesh)
-    names.check_key(envelope.op, "op", 64)
+    names.check_key(envelope.op, "op", limits.OP_CHARS_MAX)
     names.check_key(envelope.entity, "entity", limits.PATH_CHARS_MAX)
     names.check_peer(envelope.origin)
     if envelope.owner:
@@ -152,16 +169,22 @@ def check(envelope: Envelope) -> Envelope:
     return envelope
 
 
+def _check_op(op: str) -> None:
+    if _OP.fullmatch(op) is None:
+        raise BadKey(f"{op!r} is no op", hint="an op is family.verb, in small letters")
+
+
 def _check_protocol(protocol: str, version: str) -> None:
     if version == VERSION and protocol == PROTOCOL:
         return
     if protocol != PROTOCOL:
         raise UnsupportedProtocol(f"protocol {protocol!r} is not {PROTOCOL!r}")
-    major, _, minor = version.partition(".")
-    if major != MAJOR or not minor.isdecimal():
+    if _VERSION.fullmatch(version) is None:
         raise UnsupportedProtocol(f"version {version!r} is not of major version {MAJOR}")
 
 
+_OP: Final = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
+_VERSION: Final = re.compile(rf"{MAJOR}\.(?:0|[1-9][0-9]{{0,8}})")
 _PLACE: Final = re.compile(r"(?s)(.*) - at `\$\[(\d+)\]")
 
 

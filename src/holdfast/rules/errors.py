@@ -10,11 +10,14 @@
     │   │                    UnknownDestination
     │   ├── Conflict         IdReused TaskTaken TaskEnded AlreadyExists AlreadyResolved LogForked
     │   │                    IdempotencyKeyReused EpochMismatch NotShared LeaseEnded
+    │   │                    HomeCopied AnotherBroker
     │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin NotAMember InviteEnded
+    │   │                    AnotherConnection HostNotAllowed OriginNotAllowed
     │   ├── NotTrusted       BadToken KeyExpired ZoneNotTrusted
     │   └── directly         TooMany TooSlow Unreachable BadAnswer EpochChanged NoDaemon NoSpark
     │                        NoJava NoPostgres LakeBusy LakeMoved JobFailed Truncated PastEnd
     │                        TooOld NewerSchema DiskFull StoreBusy StoreClosed BlobElsewhere
+    │                        ProcessForked
     │                        FeatureUnavailable FeatureParamInvalid FeatureParamBelowFloor
     │                        OutboxAgeAboveWindow
     ├── Unknown            it may have happened; retry with the same id
@@ -122,9 +125,9 @@ class BadStamp(
 class BadId(
     BadInput,
     code="bad_id",
-    hint="message ids are UUIDs of version 7; without an id the node makes one",
+    hint="message ids are UUIDs of version 7 or 8; without an id the node makes one",
 ):
-    """A message id is not a UUID of version 7."""
+    """A message id is not a UUID of version 7 or 8, or a text is no idempotency key."""
 
 
 class OverLimit(BadInput, code="over_limit"):
@@ -253,15 +256,17 @@ class IdReused(
     code="id_reused",
     hint="the id belongs to another request; mint a new one for this request",
 ):
-    """This node has this message id already, for a request with other content."""
+    """This node has this id already, for a change or a fact with other content."""
 
 
 class IdempotencyKeyReused(
     Conflict,
     code="idempotency_key_reused",
-    hint="send it under a new id: holdfast outbox requeue --new-id ID",
+    hint="the key belongs to another request; use a new one for this request",
 ):
-    """The broker has this message id already, for a request with other content."""
+    """This node or the broker has this message id already, for a message that asks for something
+    else.
+    """
 
 
 class EpochMismatch(
@@ -304,8 +309,26 @@ class AlreadyExists(Conflict, code="already_exists"):
     """What the caller wants to create is there already."""
 
 
+class HomeCopied(
+    Conflict,
+    code="home_copied",
+    hint="if it was moved and the original is gone: holdfast up --moved. If the original goes on, "
+    "make a home of its own here: holdfast init, then import or join",
+):
+    """The home was last served on another machine or as other files: it may be a copy."""
+
+
 class AlreadyResolved(Conflict, code="already_resolved"):
     """The conflict was resolved before."""
+
+
+class AnotherBroker(
+    Conflict,
+    code="another_broker",
+    hint="copy identity.key and broker.name from the folder of the broker that it belongs to; if "
+    "that key is lost for good: holdfast broker serve --replace-key",
+):
+    """A database belongs to a broker with another key. Members would not trust this one."""
 
 
 class NotAllowed(Refused, code="not_allowed", exit_code=7, http_status=403):
@@ -314,6 +337,14 @@ class NotAllowed(Refused, code="not_allowed", exit_code=7, http_status=403):
 
 class NotOurs(NotAllowed, code="not_ours"):
     """It belongs to another peer or another user of the machine."""
+
+
+class AnotherConnection(
+    NotAllowed,
+    code="another_connection",
+    hint="end the other node that uses this key, or serve the broker with --connections all",
+):
+    """The broker takes one connection of each member, and another one of this key is there."""
 
 
 class NotGranted(
@@ -342,6 +373,23 @@ class InviteEnded(
     NotAllowed, code="invite_ended", hint="ask for a new one: holdfast mesh invite MESH"
 ):
     """The invite has been used up, has expired or was taken back."""
+
+
+class HostNotAllowed(
+    NotAllowed,
+    code="host_not_allowed",
+    http_status=421,
+    hint="call it localhost, or allow the name: allowed_hosts",
+):
+    """A request on loopback was for a name that means no service here: perhaps of a web page."""
+
+
+class OriginNotAllowed(
+    NotAllowed,
+    code="origin_not_allowed",
+    hint="programs send no Origin; to let a web page in, allow its origin: allowed_origins",
+):
+    """A request came from a web page that may not talk to this service."""
 
 
 class NotTrusted(Refused, code="not_trusted", exit_code=7, http_status=401):
@@ -472,9 +520,11 @@ class TooOld(
     Refused,
     code="too_old",
     http_status=409,
-    hint="start the sender from a snapshot or backup, then write the change again there",
+    hint="at the node that wrote it: holdfast mesh restamp MESH --past STAMP, the stamp named here",
 ):
-    """A write from outside is older than the deletions that this node has forgotten."""
+    """A write from outside could bring back what was deleted: this node has forgotten a newer
+    deletion of its key, or may have.
+    """
 
 
 class NewerSchema(
@@ -542,6 +592,16 @@ class OutboxAgeAboveWindow(
     hint="lower the outbox age below the broker's dedupe window, or leave it out",
 ):
     """The outbox is set to keep messages for longer than the broker remembers their ids."""
+
+
+class ProcessForked(
+    Refused,
+    code="process_forked",
+    http_status=503,
+    hint="open the home after the fork, in the child alone; or start processes by multiprocessing's"
+    " spawn or forkserver, or by subprocess",
+):
+    """A process that was forked uses, or opens again, what its parent had open."""
 
 
 class StoreClosed(Refused, code="store_closed", http_status=503, hint="open the home again"):

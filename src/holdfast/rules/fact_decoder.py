@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from holdfast.rules import limits, names
 from holdfast.rules.bodies import Fact, check_value
+from holdfast.rules.canonical import check_meta, check_spelling
 from holdfast.rules.envelope import Envelope
 from holdfast.rules.errors import BadInput
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 FACT: Final = "fact.append"
 
 _Count = Annotated[int, Meta(ge=1, lt=limits.LAMPORT_MAX)]
-_Time = Annotated[int, Meta(ge=0, lt=limits.LAMPORT_MAX)]
+_Time = Annotated[int, Meta(ge=0, lt=limits.SOURCE_TIME_MS_MAX)]
 _Name = Annotated[str, Meta(min_length=1)]
 
 
@@ -63,6 +64,7 @@ assert PlainFact.__struct_fields__ == Envelope.__struct_fields__, "the order in 
 
 _read: Final = msgspec.msgpack.Decoder(PlainFact).decode
 _read_body: Final = msgspec.msgpack.Decoder(Fact).decode
+_encode: Final = msgspec.msgpack.Encoder().encode
 
 _NAMES_MAX: Final = 4096
 
@@ -84,7 +86,11 @@ def read_fact(raw: bytes) -> Arrived | None:
             return None
         if not entity.isascii() or "\0" in entity or len(entity) > limits.SUBJECT_BYTES_MAX:
             names.check_key(entity, "subject", limits.SUBJECT_BYTES_MAX)
-        check_value(body.object)
+        check_spelling(body.object, check_value(body.object))
+        if fact.meta:
+            check_meta(fact.meta)
+        if fact.body != _encode((body.predicate, body.object)) or raw != _encode(fact):
+            return None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BadInput):
         return None
     return id, mesh, FACT, entity, origin, fact.lamport, raw

@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import Mode
+from holdfast.rules.connection_policy import ConnectionPolicy
 from holdfast.rules.errors import (
     BadValue,
     FeatureParamBelowFloor,
@@ -25,6 +26,9 @@ from holdfast.rules.errors import (
 DEDUPE: Final = "client_message_id_dedupe"
 DEDUPE_VERSION: Final = 2
 """Version 2 compares fingerprints."""
+FINGERPRINT_VERSION: Final = 2
+"""The newest version of the formula that a broker reads; one that does not say so reads version 1
+(see `fingerprint`)."""
 PAYLOAD: Final = "max_payload"
 CONNECTIONS: Final = "concurrent_connection_policy"
 SYNC: Final = "mesh_sync"
@@ -69,15 +73,21 @@ def offered(
     *,
     inline_bytes: int = limits.ENVELOPE_BYTES_MAX,
     blob_bytes: int = limits.FILE_BYTES_MAX,
+    connections: ConnectionPolicy = ConnectionPolicy.ALLOW_CONCURRENT,
 ) -> dict[str, dict[str, Any]]:
     """The features that a broker with these settings offers."""
-    dedupe: dict[str, Any] = {"version": DEDUPE_VERSION, "mode": mode, "request_fingerprint": True}
+    dedupe: dict[str, Any] = {
+        "version": DEDUPE_VERSION,
+        "mode": mode,
+        "request_fingerprint": True,
+        "fingerprint_version": FINGERPRINT_VERSION,
+    }
     if mode == "retention_scoped":
         dedupe["dedupe_retention_days"] = check_retention(mode, days)
     return {
         DEDUPE: dedupe,
         PAYLOAD: {"version": 1, "inline_bytes": inline_bytes, "blob_bytes": blob_bytes},
-        CONNECTIONS: {"version": 1, "default_policy": "allow_concurrent"},
+        CONNECTIONS: {"version": 1, "default_policy": str(connections)},
         SYNC: {"version": 1},
     }
 
@@ -92,6 +102,13 @@ def check(supported: Supported) -> Terms:
         raise FeatureParamInvalid(f"{DEDUPE} has the mode {mode!r}")
     if dedupe.get("request_fingerprint") is not True:
         raise FeatureParamInvalid(f"{DEDUPE} does not compare fingerprints")
+    reads = _number(dedupe, DEDUPE, "fingerprint_version") if "fingerprint_version" in dedupe else 1
+    if reads < FINGERPRINT_VERSION:
+        # It would refuse every message of ours for good.
+        raise FeatureUnavailable(
+            f"the broker reads fingerprints up to version {reads}, not {FINGERPRINT_VERSION}",
+            hint="upgrade the broker before its members",
+        )
     days: int | None = None
     if mode == "retention_scoped":
         days = _number(dedupe, DEDUPE, "dedupe_retention_days")

@@ -7,6 +7,14 @@ contain), `meta` in the canonical JSON of RFC 8785, the body as the hex of its o
 fingerprint is computed once, where the request is accepted, and stored; resends carry those
 bytes.
 
+The formula has versions, and the first field that is hashed names the one that was used:
+
+    1   kind, ref, reply_to, priority, meta, body hash                  changes; messages once
+    2   kind, ref, reply_to, priority, meta, content type, body hash    messages
+
+Which of them an envelope bears follows from the envelope's own version (see `message`). Two
+versions never give the same bytes for anything.
+
 Which kinds, destinations and priorities exist is decided elsewhere: here they are only text.
 """
 
@@ -21,13 +29,17 @@ from typing import Any, Final
 from holdfast.rules.errors import BadValue
 from holdfast.rules.limits import META_BYTES_MAX, META_DEPTH_MAX
 
-ENVELOPE_VERSION: Final = "1"
+FORMULAS: Final = (1, 2)
+"""The versions of the formula that are read; messages are sent by the last one."""
 FINGERPRINT_BYTES: Final = 32
+PREFIX_BYTES: Final = 8
+"""How much of another request's fingerprint a caller sees that reuses its id, and a log names."""
 
 SAFE_INT_MAX: Final = 2**53 - 1
 """Beyond it a double, which is JSON's number elsewhere, no longer tells neighbours apart."""
 
 _SEPARATORS: Final = 6
+_SEPARATORS_2: Final = 7
 _HEX_DIGITS: Final = "0123456789abcdef"
 
 
@@ -41,33 +53,71 @@ def fingerprint(
     priority: str = "next",
     meta: bytes = b"",
 ) -> bytes:
-    """The 32-byte fingerprint of a request; `meta` is what canonical_meta gave.
+    """The 32-byte fingerprint of a request by version 1; `meta` is what canonical_meta gave.
 
     Hand in the `body`, or its lower-case hex SHA-256 as `body_hash` where it is known already.
     """
+    body_hash = _body_hash(body, body_hash)
+    try:
+        if meta:
+            head = f"1\0{kind}\0{ref}\0{reply_to}\0{priority}\0".encode()
+            joined = b"%b%b\0%b" % (head, meta, body_hash.encode())
+        else:
+            joined = f"1\0{kind}\0{ref}\0{reply_to}\0{priority}\0\0{body_hash}".encode()
+    except UnicodeEncodeError as error:
+        raise _half_a_pair() from error
+    # One count over the whole instead of a search per field: this runs for every write.
+    if joined.count(0) != _SEPARATORS:
+        raise _with_nul(kind=kind, ref=ref, reply_to=reply_to, priority=priority)
+    return sha256(joined).digest()
+
+
+def fingerprint_2(
+    *,
+    kind: str,
+    ref: str,
+    body: bytes | None = None,
+    body_hash: str | None = None,
+    reply_to: str = "",
+    priority: str = "next",
+    meta: bytes = b"",
+    content_type: str = "",
+) -> bytes:
+    """The fingerprint of a message by version 2 of the formula, which covers the type of its
+    content too; otherwise as `fingerprint`.
+    """
+    body_hash = _body_hash(body, body_hash)
+    try:
+        head = f"2\0{kind}\0{ref}\0{reply_to}\0{priority}\0".encode()
+        joined = b"%b%b\0%b" % (head, meta, f"{content_type}\0{body_hash}".encode())
+    except UnicodeEncodeError as error:
+        raise _half_a_pair() from error
+    if joined.count(0) != _SEPARATORS_2:
+        raise _with_nul(
+            kind=kind, ref=ref, reply_to=reply_to, priority=priority, content_type=content_type
+        )
+    return sha256(joined).digest()
+
+
+def _body_hash(body: bytes | None, body_hash: str | None) -> str:
     if body_hash is None:
         if body is None:
             raise BadValue("a fingerprint needs the body or its hash")
-        body_hash = sha256(body).hexdigest()
-    elif body is not None:
+        return sha256(body).hexdigest()
+    if body is not None:
         raise BadValue("a fingerprint takes the body or its hash, not both")
-    elif len(body_hash) != 64 or body_hash.strip(_HEX_DIGITS):
+    if len(body_hash) != 64 or body_hash.strip(_HEX_DIGITS):
         raise BadValue("a body hash is the SHA-256 of the body as 64 lower-case hex digits")
-    try:
-        if meta:
-            head = f"{ENVELOPE_VERSION}\0{kind}\0{ref}\0{reply_to}\0{priority}\0".encode()
-            joined = b"%b%b\0%b" % (head, meta, body_hash.encode())
-        else:
-            text = f"{ENVELOPE_VERSION}\0{kind}\0{ref}\0{reply_to}\0{priority}\0\0{body_hash}"
-            joined = text.encode()
-    except UnicodeEncodeError as error:
-        raise BadValue("a fingerprinted field contains half of a surrogate pair") from error
-    # One count over the whole instead of a search per field: this runs for every write.
-    if joined.count(0) != _SEPARATORS:
-        named = {"kind": kind, "ref": ref, "reply_to": reply_to, "priority": priority}
-        guilty = next((name for name, text in named.items() if "\0" in text), "meta")
-        raise BadValue(f"the field {guilty} contains a NUL, which separates the fields")
-    return sha256(joined).digest()
+    return body_hash
+
+
+def _half_a_pair() -> BadValue:
+    return BadValue("a fingerprinted field contains half of a surrogate pair")
+
+
+def _with_nul(**fields: str) -> BadValue:
+    guilty = next((name for name, text in fields.items() if "\0" in text), "meta")
+    return BadValue(f"the field {guilty} contains a NUL, which separates the fields")
 
 
 def canonical_meta(meta: Mapping[str, Any] | None) -> bytes:

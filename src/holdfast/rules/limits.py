@@ -31,6 +31,14 @@ TAGS_MAX: Final = 64
 """Tags on one memory; more are refused."""
 TAG_BYTES_MAX: Final = 128
 """The longest tag; a longer one is refused."""
+BURIED_KEYS_MAX: Final = 100_000
+"""Keys of a mesh whose removed tombstones are remembered; of more, those with the lowest stamps are
+forgotten, and up to there every write from outside that meets no live row is refused (TooOld)."""
+LEDGER_OF_KEY_MAX: Final = 256
+"""Lost versions of one key that wait in the ledger; of more, the newest stay. A merge looks back
+over as many versions of the key at most."""
+OP_CHARS_MAX: Final = 64
+"""The longest name of an op; a longer one is refused."""
 META_BYTES_MAX: Final = 64 * KIB
 """The largest `meta` that a caller attaches to a change, as JSON; a larger one is refused."""
 META_DEPTH_MAX: Final = 64
@@ -71,6 +79,10 @@ count what it went ahead.
 """
 LOG_TURNS_MAX: Final = 64
 """Times the log notes that the clock was set back; then it forgets the oldest."""
+
+# Ids
+IDEMPOTENCY_KEY_BYTES_MAX: Final = 255
+"""The longest idempotency key that is no UUID, as UTF-8; a longer one is refused."""
 
 # Files and blobs
 PATH_CHARS_MAX: Final = 1024
@@ -115,8 +127,13 @@ GROUP_MS_MAX: Final = 50
 """No write joins a group after this time, so that a transaction stays well below 100 ms."""
 CHUNK_ROWS: Final = 200
 """Rows per transaction, or per page, of long work: imports, sweeps, re-embedding, scans."""
+TASK_PAGE_ROWS: Final = 64
+"""Turns of a task that a late turn reads at once while it looks how far it reaches."""
 INTAKE_BATCH_BYTES: Final = 1 * MIB
 """Arriving envelopes are written together up to about this size."""
+FORK_WAIT_MS_MAX: Final = 1000
+"""How long a fork waits until no thread is in the middle of a database call; then the child may
+use no database."""
 QUEUE_OPS_MAX: Final = 65_536
 """Writes that may wait for the writer; a caller beyond it is refused (StoreBusy)."""
 
@@ -179,6 +196,13 @@ REQUEST_MS_MAX: Final = 30 * SECOND_MS
 """How long the body of a request, or the next piece of an answer, may take; then the call ends."""
 HEAD_BYTES_MAX: Final = 64 * KIB
 """The longest first line and headers of a request; longer ones are refused with 431."""
+HEAD_LINES_MAX: Final = 256
+"""The most lines in the head of a request; a head with more is refused with 431."""
+READ_AHEAD_BYTES_MAX: Final = 1 * MIB
+"""What a server keeps of requests that were sent before the last one had its answer. It stops
+reading after the first of them, and cuts a connection on which more comes nevertheless."""
+STRANGER_BYTES_MAX: Final = 2 * MIB
+"""The most memory that a connection costs whose other side has proved nothing."""
 HEAD_MS_MAX: Final = 10 * SECOND_MS
 """How long the head of a request, or a TLS handshake, may take; then the connection is closed."""
 KEEP_ALIVE_MS: Final = 75 * SECOND_MS
@@ -280,14 +304,26 @@ SYNC_ANSWER_MS_MAX: Final = 30 * SECOND_MS
 """A broker that has not answered a push in this time is taken for lost: the node connects anew."""
 SYNC_CLOSE_MS_MAX: Final = 1 * SECOND_MS
 """How long a node that disconnects waits for answers that are on their way."""
+SYNC_WAITING_BYTES: Final = 32 * MIB
+"""Bytes of frames that a node has read and not stored yet; then it stops reading."""
+SYNC_TURNS_MAX: Final = 32
+"""Times in a row that a broker may say how a mesh stands; then the node connects anew."""
+SYNC_TURN_MS: Final = 5 * SECOND_MS
+"""How long it takes until one more of these is allowed."""
+SYNC_SNAPSHOT_MS: Final = 600 * SECOND_MS
+"""A node that a broker asks for a snapshot of a mesh again makes none before this is over."""
 SYNC_GAPS_MAX: Final = 64
 """Pages that a node drops while pages before them are missing; then it connects anew."""
+EPOCHS_MAX: Final = 65_536
+"""Epochs that a broker may name for one mesh; a node does not follow a mesh with more."""
+EPOCH_LEAP_MAX: Final = 10_000
+"""Epochs that a broker may have begun since a node last read from it; more is not believed."""
 SYNC_PING_MS: Final = 15 * SECOND_MS
 """How often a node pings its broker, and how long it waits for the answer."""
 SYNC_MESHES_MS: Final = 100
 """A node looks no more often than this which of its meshes are shared, however much is written."""
 SYNC_THREADS: Final = 4
-"""Threads of a node for calls to its brokers."""
+"""Threads of a node for calls to one of its brokers; also those for its own store, for all."""
 SYNC_SILENT_WARN_MS: Final = 1 * DAY_MS
 """The doctor warns about changes that have waited longer for their broker."""
 
@@ -324,6 +360,14 @@ OUTBOX_MARGIN_PERCENT: Final = 10
 """The same margin as a share of the broker's dedupe window; the larger of the two counts."""
 OUTBOX_ATTEMPTS_MAX: Final = 10
 """Refusals that might pass later, after which an item of the outbox is dead."""
+FAILURES_ALONE_MIN: Final = 2
+"""An item costs an attempt when the broker has failed this many times at it alone, between others
+that passed, and each time after.
+"""
+SUSPECTS_MAX: Final = 64
+"""Items of a lane that a node sets aside because the broker fails at each alone; then the oldest
+goes with others again.
+"""
 OUTBOX_DONE_MS: Final = 1 * DAY_MS
 """How long the outbox lists what the broker has, or what was given up."""
 OUTBOX_PAGE_ROWS: Final = 500
@@ -332,8 +376,16 @@ INBOX_UNREAD_MS: Final = 90 * DAY_MS
 """How long an unread message keeps its place in the log, however short the log is kept."""
 INBOX_PAGE_ROWS: Final = 500
 """Messages of the inbox in one answer; a caller that asks for more is refused."""
+INBOX_SCAN_ROWS: Final = 5000
+"""Messages that one filtered read of the inbox looks at; then it answers how far it got."""
+INBOX_SEARCH_CHARS_MAX: Final = 1000
+"""The longest text that is searched for; a longer one is refused."""
+TTL_MS_MAX: Final = 366 * DAY_MS
+"""The longest time after which a daemon may be told to end by itself; a longer one is refused."""
 HOOK_MS_MAX: Final = 30 * SECOND_MS
-"""The daemon ends a message hook that runs longer."""
+"""The daemon ends a hook that runs longer, with all that the hook has started."""
+HOOK_GRACE_MS: Final = 2 * SECOND_MS
+"""How long a hook that is asked to end may take; then the daemon kills its process group."""
 HOOK_ROWS: Final = 64
 """Messages that the hook gets in a row before the daemon does something else."""
 
@@ -358,6 +410,20 @@ BROKER_CONNECTIONS_MAX: Final = 16_384
 """Open connections of a broker; it closes others at once."""
 BROKER_CALLS_MAX: Final = 4096
 """HTTP calls that a broker works on at once; another is refused."""
+STRANGER_REFUSALS_PER_S: Final = 5
+"""How often each second a broker refuses a key that is no member; then it closes the connection, or
+answers 429."""
+STRANGER_REFUSALS_BURST: Final = 64
+"""How often it does so in a burst."""
+STRANGERS_REFUSALS_PER_S: Final = 50
+"""How often each second it refuses all such keys together."""
+STRANGERS_REFUSALS_BURST: Final = 512
+"""How often it does so in a burst."""
+STRANGER_WAIT_MS: Final = 1 * SECOND_MS
+"""How long a broker waits, without reading, before it closes such a connection: the next one costs
+it a handshake."""
+MEMBERS_KNOWN_MAX: Final = 65_536
+"""Pairs of a mesh and a member that a broker remembers; others are looked up before their push."""
 PUSH_ITEMS_MAX: Final = 10_000
 """Envelopes in one push frame; a broker closes the connection on more."""
 FRAME_BYTES_MAX: Final = 8 * MIB
@@ -388,6 +454,10 @@ SOCKET_PING_MS: Final = 20 * SECOND_MS
 """How often a broker pings a connection."""
 SOCKET_SILENT_MS: Final = 60 * SECOND_MS
 """A broker cuts off a connection that was silent, or did not read, for this long."""
+FRAGMENTS_MAX: Final = 1024
+"""Frames that one WebSocket message may be sent in; a broker cuts off a connection with more."""
+PINGS_MAX: Final = 1024
+"""Pings that a broker answers within SOCKET_PING_MS; then it cuts the connection off."""
 GOT_SAVED_MS: Final = 30 * SECOND_MS
 """How often a broker saves up to where a member has confirmed its feed."""
 FEED_LOOK_MS: Final = 30 * SECOND_MS
@@ -414,8 +484,11 @@ CLOCK_STEADY_MS: Final = 24 * HOUR_MS
 """It believes the clock again after the clock has kept pace for this long."""
 CLOCK_ABSENCE_MS: Final = 24 * HOUR_MS
 """A starting broker does not believe a clock that is further ahead of its last belief."""
-ORPHANS_EVERY_MS: Final = 24 * HOUR_MS
-"""How often a broker checks for orphans and for objects that nothing names."""
+CONFLICTS_TOLD_MAX: Final = 10
+"""Reused ids of one group that a broker logs one by one; the rest is only counted."""
+NIGHT_HOUR: Final = 3
+"""The hour of local time at which a broker checks for orphans, and for objects that nothing names,
+every night; it also checks for orphans when it starts."""
 SWEEP_ROWS: Final = 2000
 """Rows that a broker's sweep removes in one transaction."""
 ORPHANS_SHOWN_MAX: Final = 1000

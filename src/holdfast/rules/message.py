@@ -3,6 +3,7 @@
 A message is an envelope like any other, with the op `message.send`: `to` and the entity hold its
 destination, `reply_to` the message that it answers. The fingerprint of these fields (see
 `fingerprint`) says what the sender asked for; every holder of the envelope can compute it again.
+An envelope of version 1.0 bears version 1 of the formula, one of version 1.1 or later version 2.
 All other ops are changes of the mesh's state, which every member gets.
 """
 
@@ -11,12 +12,14 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.rules.bodies import MessageSend, decode_body
-from holdfast.rules.envelope import Envelope
+from holdfast.rules.envelope import VERSION, Envelope
 from holdfast.rules.errors import BadEnvelope
-from holdfast.rules.fingerprint import fingerprint
+from holdfast.rules.fingerprint import fingerprint, fingerprint_2
 
 MESSAGE: Final = "message.send"
 CHANGE: Final = "change"
+MESSAGE_VERSION: Final = "1.1"
+"""The version of the envelopes in which messages are sent: their fingerprint is of version 2."""
 
 
 def kind_of(envelope: Envelope) -> tuple[str, str]:
@@ -40,9 +43,17 @@ def check_arriving(envelope: Envelope) -> tuple[str, str]:
 
 def check_fingerprint(envelope: Envelope, body: MessageSend) -> None:
     """Raises unless the fingerprint of a message is that of its fields."""
+    if by_version(envelope, body) != envelope.fingerprint:
+        raise BadEnvelope("the fingerprint of the message is not that of its content")
+
+
+def by_version(envelope: Envelope, body: MessageSend) -> bytes:
+    """The fingerprint of a message by the formula that its envelope's version names."""
+    if envelope.version != VERSION:
+        return request_of(envelope, body)
     assert envelope.to is not None, "checked with the body"
     kind, ref = envelope.to
-    found = fingerprint(
+    return fingerprint(
         kind=kind,
         ref=ref,
         body=body.content,
@@ -50,5 +61,20 @@ def check_fingerprint(envelope: Envelope, body: MessageSend) -> None:
         priority=envelope.priority,
         meta=envelope.meta,
     )
-    if found != envelope.fingerprint:
-        raise BadEnvelope("the fingerprint of the message is not that of its content")
+
+
+def request_of(envelope: Envelope, body: MessageSend) -> bytes:
+    """The fingerprint of a message by version 2, whichever it bears: so a message that was sent
+    under version 1 is known when it is asked for again.
+    """
+    assert envelope.to is not None, "checked with the body"
+    kind, ref = envelope.to
+    return fingerprint_2(
+        kind=kind,
+        ref=ref,
+        body=body.content,
+        reply_to=envelope.reply_to,
+        priority=envelope.priority,
+        meta=envelope.meta,
+        content_type=body.content_type,
+    )

@@ -14,6 +14,7 @@ entry that a consumer has not confirmed.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from hashlib import sha256
 from typing import Literal
 
 from holdfast.rules.errors import BadValue, FeatureParamBelowFloor, OutboxAgeAboveWindow
@@ -73,6 +74,25 @@ def truncate_below(
     # A consumer may stand below what is gone already (it was registered at an old offset), and an
     # empty log has no last entry: neither brings anything back.
     return max(first, keep)
+
+
+def buried_name(family: str, owner: str, key: str, model: str) -> bytes:
+    """The name under which a key is remembered when its tombstone is removed."""
+    return sha256("\0".join((family, owner, key, model)).encode()).digest()[:16]
+
+
+def is_too_old(
+    *, lamport: int, deletes: bool, replaces_live: bool, floor: int, buried: int
+) -> bool:
+    """Whether a write from outside, which would win here, could bring back what was deleted: its
+    key had a newer tombstone that was removed, or may have had one.
+
+    A deletion brings nothing back. A live row that the write replaces proves that the key had no
+    newer tombstone: that one would have taken the row's place, and nothing older gets in after it.
+    A dead row proves nothing, because deletions do get in. Up to `floor` nobody knows which keys
+    had tombstones; above it `buried` is the stamp of the newest one of this key.
+    """
+    return not deletes and not replaces_live and lamport <= max(floor, buried)
 
 
 def outbox_max_age_hours(

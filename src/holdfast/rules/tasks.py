@@ -83,6 +83,23 @@ class Task(msgspec.Struct, frozen=True):
     ended_at: int | None = None
 
 
+class TaskStanding(msgspec.Struct, frozen=True, array_like=True):
+    """How a task stands after one of its turns: all that the turns behind it depend on."""
+
+    status: TaskStatus = TaskStatus.OPEN
+    generation: int = 0
+    holder: Version | None = None
+    claimed_at: int | None = None
+    ended: Version | None = None
+    ended_at: int | None = None
+
+    @classmethod
+    def of(cls, task: Task) -> TaskStanding:
+        return cls(
+            task.status, task.generation, task.holder, task.claimed_at, task.ended, task.ended_at
+        )
+
+
 class Judged(msgspec.Struct, frozen=True):
     """A turn with its effect, and the version that it lost against."""
 
@@ -112,19 +129,36 @@ def step(task: Task, turn: Turn) -> tuple[Task, Judged]:
 
 
 def fold(turns: Iterable[Turn]) -> tuple[Task, list[Judged]]:
-    """The task that a set of turns makes, in whatever order they arrived, and its history."""
+    """The task that a set of turns makes, in whatever order they arrived, and its history.
+
+    It takes as long as the history. A node that stores turns as they arrive adds each to what it
+    has: `holdfast.rules.task_join`.
+    """
+    task, history, _ = fold_with_standings(turns)
+    return task, history
+
+
+def fold_with_standings(turns: Iterable[Turn]) -> tuple[Task, list[Judged], list[TaskStanding]]:
+    """As `fold`, and how the task stood after each turn of the history."""
+    standings: list[TaskStanding] = []
     task, history = Task(), list[Judged]()
     early: dict[int, list[int]] = {}
     """Places in the history of turns that named a generation before it began."""
     for turn in sorted(turns, key=lambda turn: order_key(turn.version)):
         task, judged = step(task, turn)
         history.append(judged)
-        if turn.kind in _OF_A_GENERATION and turn.generation > task.generation:
+        if names_later(turn, task.generation):
             early.setdefault(turn.generation, []).append(len(history) - 1)
         while task.status is TaskStatus.OPEN and task.generation in early:
             for place in early.pop(task.generation):
                 task, history[place] = step(task, history[place].turn)
-    return task, history
+        standings.append(TaskStanding.of(task))
+    return task, history, standings
+
+
+def names_later(turn: Turn, generation: int) -> bool:
+    """Whether a turn belongs to a generation that begins after this one."""
+    return turn.kind in _OF_A_GENERATION and turn.generation > generation
 
 
 def _create(task: Task, turn: Turn) -> tuple[Task, Judged]:

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from holdfast.rules.errors import AlreadyExists
+from holdfast.storage import fork_gate
 from holdfast.storage.files.durable import disk_errors
 from holdfast.storage.files.home import HomePaths
 
@@ -48,6 +49,19 @@ class DaemonLock:
                 f"{what} serves {paths.root} already: {who}", hint=f"use that one, or {end}"
             )
         self.write(DaemonNote(os.getpid()))
+        fork_gate.watch(self)
+
+    def still(self, until: float) -> bool:
+        return True
+
+    def go_on(self) -> None: ...
+
+    def disown(self) -> tuple[object, ...]:
+        """A forked child closes its copy, which would keep the lock of a dead parent alive."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+        return ()
 
     def _take(self) -> bool:
         """True once the lock is ours. A process that only looks holds it too, for a moment: another
@@ -69,10 +83,13 @@ class DaemonLock:
             os.pwrite(self._fd, msgspec.json.encode(note), 0)
 
     def close(self) -> None:
+        if self._fd < 0:
+            return
         # Emptied, not removed: a process that opened it meanwhile would lock a file that is gone.
         with suppress(OSError):
             os.ftruncate(self._fd, 0)
-        os.close(self._fd)
+        fd, self._fd = self._fd, -1
+        os.close(fd)
 
 
 def daemon_note(paths: HomePaths) -> DaemonNote | None:

@@ -69,6 +69,10 @@ class Service(ABC):
                 overtime.cancel()
 
     @abstractmethod
+    async def reload(self) -> None:
+        """Reads again what may change while it serves, and logs what came of it. For SIGHUP."""
+
+    @abstractmethod
     async def _start(self, ending: AsyncExitStack) -> None:
         """Starts to serve. `ending` gets what undoes each step, and undoes them in reverse."""
 
@@ -123,8 +127,20 @@ async def serve(daemon: Service) -> int:
         came.append(number)
         daemon.stop()
 
+    at_terminal = os.isatty(0)
+    reloading: set[asyncio.Task[None]] = set()
+
+    def on_hangup() -> None:
+        if at_terminal:
+            on_signal(signal.SIGHUP)  # the terminal is closed, and nobody else ends us
+            return
+        task = loop.create_task(daemon.reload())
+        reloading.add(task)
+        task.add_done_callback(reloading.discard)
+
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
+    loop.add_signal_handler(signal.SIGHUP, on_hangup)
     await daemon.run()
     return 130 if came and came[0] == signal.SIGINT else 0
 

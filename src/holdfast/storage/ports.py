@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar
 
 from holdfast.rules.arrivals import Arrived
 from holdfast.rules.filters import Filter
+from holdfast.rules.inbox_match import EVERY_MESSAGE, InboxMatch
 from holdfast.rules.order import Version
 from holdfast.rules.recorded import ClockTurn
 from holdfast.rules.rows import (
@@ -38,6 +39,7 @@ from holdfast.rules.rows import (
     PeerRow,
     QuarantineRow,
     StateRow,
+    SweptRow,
     TaskEventRow,
     TaskRow,
     TokenRow,
@@ -57,6 +59,9 @@ class MeshReader(Protocol):
 
     def mesh_get(self, slug: str) -> MeshRow | None: ...
     def mesh_list(self) -> list[MeshRow]: ...
+    def buried(self, mesh: str, name: bytes) -> int:
+        """The lamport of the newest tombstone of a key that was removed; 0 if none is known."""
+
     def peer_list(self, mesh: str) -> list[PeerRow]: ...
     def known_members_list(self, mesh: str) -> list[KnownMember]:
         """The members of a shared mesh as its broker last listed them, by key."""
@@ -90,7 +95,13 @@ class MeshWriter(MeshReader, Protocol):
         """
 
     def forget_below(self, mesh: str, lamport: int) -> None:
-        """Remembers that tombstones up to this lamport may be gone."""
+        """Remembers that tombstones up to this lamport may be gone, of whatever keys."""
+
+    def bury(self, mesh: str, highest: int, names: Sequence[tuple[bytes, int]], most: int) -> None:
+        """Remembers that rows up to the lamport `highest` are gone, and of which keys, by a hash, a
+        tombstone of which lamport. Of more than `most` keys the lowest are forgotten: then up to
+        there tombstones of whatever keys are gone.
+        """
 
     def peer_seen(self, row: PeerRow) -> None: ...
     def known_members_put(self, mesh: str, rows: Sequence[KnownMember]) -> None:
@@ -117,6 +128,9 @@ class LogReader(Protocol):
     ) -> Columns:
         """What `log_page` gives, as whole columns."""
 
+    def log_newest(self, mesh: str, entity: str, most: int) -> list[Entry]:
+        """The entries but facts about an entity that have the highest lamports, highest first."""
+
     def log_of(self, mesh: str, entity: str, before: int) -> list[Entry]:
         """All entries but facts about an entity with offset < before, in offset order."""
 
@@ -133,6 +147,9 @@ class LogReader(Protocol):
 
 
 class LogWriter(LogReader, Protocol):
+    def log_set_aside(self, offset: int, id: bytes) -> None:
+        """Gives an entry another id, so that its own is free. Its bytes stay as they are."""
+
     def log_append(
         self,
         id: bytes,
@@ -171,6 +188,9 @@ class FamilyReader(Protocol):
     def state_get(self, mesh: str, key: str) -> StateRow | None: ...
     def state_scan(self, mesh: str, prefix: str, after: str, limit: int) -> list[StateRow]:
         """Live and dead rows with key > after."""
+
+    def state_seen(self, mesh: str, key: str) -> dict[str, int]:
+        """What the version of a key that stands has seen of other peers: the lamport of each."""
 
     def memory_get(self, mesh: str, owner: str, key: str) -> MemoryRow | None: ...
     def memory_all(self, mesh: str, key: str) -> list[MemoryRow]:
@@ -221,10 +241,10 @@ class FamilyWriter(FamilyReader, Protocol):
         """Forgets which objects were named by facts below an offset: those are truncated."""
 
     def blob_drop(self, sha256: str) -> None: ...
-    def tombstones_sweep(self, mesh: str, below_offset: int, most: int) -> tuple[int, int]:
-        """Removes dead rows that were written below an offset: how many, and their highest
-        lamport.
-        """
+    def state_seen_put(self, mesh: str, key: str, peer: str, lamport: int) -> None: ...
+    def state_seen_drop(self, mesh: str, key: str, peer: str) -> None: ...
+    def tombstones_sweep(self, mesh: str, below_offset: int, most: int) -> list[SweptRow]:
+        """Removes dead rows that were written below an offset, and returns them."""
 
 
 class VectorReader(Protocol):
@@ -273,6 +293,32 @@ class TaskReader(Protocol):
     def task_events(self, mesh: str, task: str) -> list[TaskEventRow]:
         """In stamp order."""
 
+    def task_event_before(
+        self, mesh: str, task: str, version: Version, *, or_at: bool = False
+    ) -> TaskEventRow | None:
+        """The last turn before this version; `or_at` also finds the version itself."""
+
+    def task_events_after(
+        self, mesh: str, task: str, version: Version, limit: int
+    ) -> list[TaskEventRow]:
+        """In stamp order."""
+
+    def task_events_naming(
+        self, mesh: str, task: str, first: int, last: int, before: Version
+    ) -> list[TaskEventRow]:
+        """Claims and releases before this version that name one of these generations, in stamp
+        order.
+        """
+
+    def task_event_opening(self, mesh: str, task: str, generation: int) -> TaskEventRow | None:
+        """The first turn after which the task had reached this generation, or a later one."""
+
+    def task_event_create(self, mesh: str, task: str) -> TaskEventRow | None:
+        """The first creation of the task."""
+
+    def task_lacks_standings(self, mesh: str, task: str) -> bool:
+        """Whether one of its turns was stored before turns had standings."""
+
 
 class TaskWriter(TaskReader, Protocol):
     def task_put(self, row: TaskRow) -> None: ...
@@ -282,10 +328,10 @@ class TaskWriter(TaskReader, Protocol):
 
 class LedgerReader(Protocol):
     def conflict_get(self, number: int) -> ConflictRow | None: ...
-    def conflict_open(
-        self, mesh: str, family: str, owner: str, entity: str, loser: str
-    ) -> ConflictRow | None:
-        """The entry about this entity that still waits and whose loser is of this peer."""
+    def conflicts_of(
+        self, mesh: str, family: str, entity: str, loser: Version | None = None
+    ) -> list[ConflictRow]:
+        """All entries about an entity, or about one version of it, resolved ones too, by number."""
 
     def conflict_list(
         self, mesh: str | None, *, open_only: bool, after: int, limit: int
@@ -297,6 +343,8 @@ class LedgerWriter(LedgerReader, Protocol):
     def conflict_add(self, row: ConflictRow) -> int: ...
     def conflict_change(self, row: ConflictRow) -> None:
         """Puts another winner and loser into the entry with this number."""
+
+    def conflict_drop(self, number: int) -> None: ...
 
     def conflict_resolve(self, number: int, resolution: str, now_ms: int) -> None: ...
     def warning_add(self, row: WarningRow) -> None: ...
@@ -427,9 +475,16 @@ class OutboxWriter(OutboxReader, Protocol):
 class InboxReader(Protocol):
     def inbox_get(self, id: bytes) -> InboxRow | None: ...
     def inbox_list(
-        self, mesh: str | None, unread_only: bool, after: int, limit: int
+        self,
+        mesh: str | None,
+        unread_only: bool,
+        after: int,
+        limit: int,
+        match: InboxMatch = EVERY_MESSAGE,
     ) -> list[InboxRow]:
-        """Rows with number > after, by number."""
+        """Rows with number > after, by number. With a match that narrows, only among the next
+        INBOX_SCAN_ROWS numbers; its words are not looked at.
+        """
 
     def inbox_unhooked(self, limit: int) -> list[InboxRow]:
         """Messages that no hook was run for, by number."""
@@ -461,6 +516,9 @@ class BrokerPositionReader(Protocol):
         self, mesh: str, epoch: int, seq: int, after_seq: int, limit: int
     ) -> list[tuple[int, int]]:
         """Seq and offset of the entries above a seq of an epoch and above `after_seq`, by seq."""
+
+    def broker_positions_epochs(self, mesh: str) -> list[int]:
+        """The epochs of a mesh in which positions are known, the lowest first."""
 
 
 class BrokerPositionWriter(BrokerPositionReader, Protocol):
@@ -511,6 +569,35 @@ class Transaction(
     """A reader that changes the state: all of it or nothing."""
 
 
+class Reading(AbstractContextManager[Reader], Protocol):
+    """One consistent state, from `begin` to `end`; as a context manager it does both."""
+
+    def begin(self) -> Reader: ...
+    def end(self) -> None:
+        """May be called twice, and before `begin`."""
+
+    def error(self, error: BaseException) -> BaseException:
+        """The typed error for one of the database's own."""
+
+
+def read_once(reading: Reading, read: Callable[[Reader], T]) -> T:
+    """Runs one read. An exception that a signal handler raises meanwhile leaves nothing open:
+    `end` runs again if it came within the first one.
+    """
+    try:
+        try:
+            return read(reading.begin())
+        finally:
+            reading.end()
+    except BaseException as error:
+        known = reading.error(error)
+        if known is error:
+            raise
+        raise known from error
+    finally:
+        reading.end()
+
+
 Work = Callable[[Transaction], T]
 
 
@@ -522,7 +609,7 @@ class Store(Protocol):
         commit.
         """
 
-    def read(self) -> AbstractContextManager[Reader]:
+    def read(self) -> Reading:
         """One consistent state, for as long as the context is held. Never waits for the writer."""
 
     def on_commit(self, listener: Callable[[], None]) -> None:

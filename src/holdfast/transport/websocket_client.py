@@ -34,8 +34,10 @@ from holdfast.transport.tls import client_context, digest_of
 
 PLAIN: Final = bytes(32)
 """Stands for the digest of a certificate on a connection without TLS."""
-_FRAMES_AHEAD: Final = 16
-"""Frames that are read before the caller asks for them; then the other side has to wait."""
+_FRAMES_AHEAD: Final = 4
+"""Frames, each up to FRAME_BYTES_MAX, that are read before the caller asks for them; then the other
+side has to wait.
+"""
 _UNSENT_BYTES_MAX: Final = 4 * MIB
 _CLOSE_S: Final = 2 * SYNC_CLOSE_MS_MAX / SECOND_MS
 """How long a goodbye may take, the other side's included."""

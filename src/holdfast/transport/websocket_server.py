@@ -4,7 +4,8 @@ The protocol's state machine is that of `websockets`, which does no I/O itself. 
 little as possible: an idle connection is two small objects and a timer, and no task. Nothing is
 compressed: envelopes are small, and a few compressed bytes could fill the memory.
 
-A client that is silent, or does not read what it is sent, for too long is cut off.
+A client that is silent, or does not read what it is sent, for too long is cut off. While it does
+not read, nothing is read from it either: else its pings alone would fill the memory with pongs.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ _CLOSING_S: Final = 2.0
 _DATA: Final = (Opcode.BINARY, Opcode.CONT)
 _UNSUPPORTED: Final = 1003
 _TOO_LARGE: Final = 1009
+_POLICY: Final = 1008
 _LOST: Final = 1006
 
 
@@ -46,21 +48,26 @@ class WebSocketConnection(asyncio.Protocol):
     """One WebSocket, made for a request that asks for it."""
 
     __slots__ = (
-        *("_all", "_begun", "_code", "_line", "_loop", "_parts", "_paused_at"),
-        *("_protocol", "_received_at", "_timer", "_unproved", "transport"),
+        *("_all", "_begun", "_code", "_held", "_line", "_loop", "_parts", "_paused_at"),
+        *("_fragments", "_pings", "_protocol", "_received_at", "_timer", "_unproved", "transport"),
     )
 
     def __init__(self, line: WebSocketHandler, all: MutableSet[Any]) -> None:
         """`all` holds the connections of the server; this one adds itself when it begins."""
         self._line = line
         self._all = all
-        self._protocol = ServerProtocol(max_size=limits.FRAME_BYTES_MAX)
+        self._protocol = ServerProtocol(max_size=limits.UNPROVED_BYTES_MAX)
         self._parts = bytearray()
         self._begun = False
         """Whether the first frame of a message in several frames has come."""
+        self._fragments = self._pings = 0
+        """Frames of the message that has begun, and pings since the last tick."""
         self._unproved: int | None = 0
         """Bytes that have come before the client proved its key; None after that."""
         self._paused_at: float | None = None
+        """Since when the client has not read what it was sent; None if it reads."""
+        self._held = False
+        """Whether the application wants nothing more to be read."""
         self._code = _LOST
 
     def begin(
@@ -85,7 +92,6 @@ class WebSocketConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._received_at = self._loop.time()
         self._all.add(self)
-        transport.set_write_buffer_limits(high=limits.CONNECTION_UNREAD_BYTES)
         transport.set_protocol(self)
         self._flush()
         self._timer = self._loop.call_later(limits.SOCKET_PING_MS / limits.SECOND_MS, self._tick)
@@ -118,17 +124,30 @@ class WebSocketConnection(asyncio.Protocol):
             self._flush()
             self._loop.call_later(_CLOSING_S, self.transport.abort)
 
-    def proved(self) -> None:
-        """The client has proved its key: from now on large messages are accepted."""
+    def proved(self, *, member: bool) -> None:
+        """The client has proved its key: it may send as much as it likes. A member's messages may
+        be large, and large ones may wait for it to read them.
+        """
         self._unproved = None
+        if member and not self.transport.is_closing():
+            self._protocol.max_message_size = limits.FRAME_BYTES_MAX
+            self.transport.set_write_buffer_limits(high=limits.CONNECTION_UNREAD_BYTES)
 
     def pause(self) -> None:
         """Stops reading until `resume`."""
-        if not self.transport.is_closing():
-            self.transport.pause_reading()
+        self._held = True
+        self._read_or_not()
 
     def resume(self) -> None:
-        if not self.transport.is_closing():
+        self._held = False
+        self._read_or_not()
+
+    def _read_or_not(self) -> None:
+        if self.transport.is_closing():
+            return
+        if self._held or self._paused_at is not None:
+            self.transport.pause_reading()
+        else:
             self.transport.resume_reading()
             self._received_at = self._loop.time()  # while we did not read, silence proves nothing
 
@@ -165,9 +184,17 @@ class WebSocketConnection(asyncio.Protocol):
             self._code = self._protocol.close_code or _LOST
         elif frame.opcode is Opcode.TEXT:
             self.close(_UNSUPPORTED, "frames here are binary")
+        elif frame.opcode is Opcode.PING:
+            self._pings += 1
+            if self._pings > limits.PINGS_MAX:
+                self.cut(_POLICY)
         elif frame.opcode in _DATA and self.is_open:
             if frame.fin and not self._begun:
                 self._line.message(bytes(frame.data))
+                return
+            self._fragments = 0 if frame.fin else self._fragments + 1
+            if self._fragments > limits.FRAGMENTS_MAX:
+                self.cut(_POLICY)
                 return
             # Not a list: many empty frames must not cost more memory than they bring bytes.
             self._parts += frame.data
@@ -182,9 +209,11 @@ class WebSocketConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._paused_at = self._loop.time()
+        self._read_or_not()
 
     def resume_writing(self) -> None:
         self._paused_at = None
+        self._read_or_not()
         self._line.room()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -206,6 +235,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._loop.call_later(_CLOSING_S, self.transport.abort)
 
     def _tick(self) -> None:
+        self._pings = 0
         now = self._loop.time()
         silent_s = limits.SOCKET_SILENT_MS / limits.SECOND_MS
         waits = self.transport.is_reading() and now - self._received_at > silent_s

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from typing import Any
 
+import msgspec
 import pytest
 
-from holdfast.rules.broker_rows import AcceptVerdict, BrokerSwept, InviteRow, SnapshotRow
+from holdfast.rules.broker_rows import (
+    AcceptVerdict,
+    BrokerSwept,
+    InviteRow,
+    PushedEnvelope,
+    SnapshotRow,
+)
+from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import Truncated
 from holdfast.rules.limits import DAY_MS, KNOWN_PAST_MS
 from holdfast.storage.broker.port import BrokerStore
@@ -31,7 +40,7 @@ from support.broker_stores import (
     verdicts,
     with_team,
 )
-from support.envelopes import make_id
+from support.envelopes import make_id, message_send
 
 
 async def with_snapshot(store: BrokerStore, seq: int) -> None:
@@ -212,6 +221,82 @@ async def test_D7_the_orphan_check_finds_both_kinds_and_nothing_else(
     ]
     assert len({one.what for one in found}) == 2
     assert len(await store.orphans(1)) == 1
+
+
+def _real(number: int, **fields: Any) -> PushedEnvelope:
+    """A message whose bytes are a message, so that its row can be made again from them."""
+    raw = message_send("topic", TOPIC, b"message %d" % number, id=make_id(number), origin="ana")
+    mark = decode_trusted(raw).fingerprint
+    return topic(number, **{"raw": raw, "fingerprint": mark, "priority": "next", **fields})
+
+
+async def test_D7_ids_are_made_again_from_messages_and_lost_messages_may_come_again(
+    store: BrokerStore, vandal: Vandal
+) -> None:
+    await with_team(store)
+    await store.set_mode("retention_scoped", 30)
+    batch = [_real(number) for number in range(1, 6)]
+    first = await accept(store, *batch)
+    assert await store.inconsistencies() == []
+    assert await store.repair_orphans(10) == []
+    await vandal.lose_message(store, TEAM, 2)
+    await vandal.lose_dedupe(store, TEAM, make_id(3))
+    await vandal.move_dedupe(store, TEAM, make_id(4), 77)
+    assert len(await store.repair_orphans(1)) == 1, "as many as are asked for"
+    while await store.repair_orphans(1):
+        pass
+    assert await store.orphans(10) == []
+    assert await store.inconsistencies() == []
+    again = await accept(store, *batch, now_ms=NOW + 5)
+    assert verdicts(again) == ["duplicate", "created", "duplicate", "duplicate", "duplicate"]
+    for at in (0, 2, 3, 4):
+        assert msgspec.structs.replace(again[at], verdict=first[at].verdict) == first[at]
+    other = await accept(store, _real(3, fingerprint=b"x" * 32))
+    assert verdicts(other) == ["idempotency_key_reused"], "the fingerprint is that of the message"
+    assert await vandal.destination_of(store, TEAM, make_id(3)) == ("topic", TOPIC)
+    # And it ends in its time, as the one that was lost would have.
+    await store.sweep(NOW + KEEP_MS + 5, 100)
+    swept = await store.sweep(NOW + DEDUPE_MS + 2 * DAY_MS, 100)
+    assert swept.dedupe == 5
+
+
+async def test_D7_of_two_messages_under_one_id_the_dedupe_row_names_the_right_one(
+    store: BrokerStore, vandal: Vandal
+) -> None:
+    await with_team(store)
+    await accept(store, _real(1), _real(2), arriving(3))
+    await vandal.lose_dedupe(store, TEAM, make_id(1))
+    await accept(store, _real(1))
+    await vandal.lose_dedupe(store, TEAM, make_id(3))
+    assert await store.repair_orphans(10) == []
+    found = sorted((one.seq, one.what) for one in await store.orphans(10))
+    assert [seq for seq, _ in found] == [1, 3], "two under one id; and what cannot be read"
+
+
+async def test_D7_a_dedupe_row_says_where_its_message_went_also_when_that_is_gone(
+    store: BrokerStore, vandal: Vandal
+) -> None:
+    await with_team(store)
+    await accept(store, arriving(1), topic(2), dm(3), queued(4), topic(5))
+    await accept(store, topic(6))
+    expected = [("change", ""), ("topic", TOPIC), ("dm", BOB.hex()), ("queue", QUEUE)]
+    expected += [("topic", TOPIC)] * 2
+    for at, one in enumerate(expected, 1):
+        assert await vandal.destination_of(store, TEAM, make_id(at)) == one
+    await store.sweep(NOW + KEEP_MS + 1, 100)
+    assert await vandal.destination_of(store, TEAM, make_id(2)) == ("topic", TOPIC)
+
+
+async def test_D7_tables_that_do_not_belong_together_are_told(
+    store: BrokerStore, vandal: Vandal
+) -> None:
+    await with_team(store)
+    await accept(store, queued(1), queued(2))
+    assert await store.inconsistencies() == []
+    assert await store.schema() > 0
+    await vandal.lose_message(store, TEAM, 2)
+    found = await store.inconsistencies()
+    assert any(line.startswith("a queue lists what is no message: team/work/2") for line in found)
 
 
 # --- a clock that was wrong ----------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.rules.bodies import OPS, decode_body
+from holdfast.rules.bodies import OPS, decode_stored_body
 from holdfast.rules.envelope import decode, encode
 from support.golden import golden, golden_bytes
 from support.nodes import KINDS, Nodes, team
@@ -34,7 +34,7 @@ def test_Q2_an_old_envelope_reads_as_it_did(name: str) -> None:
     found = plain(envelope)
     written = golden()[name]["envelope"]
     assert {field: found[field] for field in written} == written
-    body = decode_body(envelope)
+    body = decode_stored_body(envelope)
     expected = golden()[name]["body"]
     if expected is None:
         assert body is None
@@ -58,8 +58,12 @@ def test_Q2_every_op_is_written_down() -> None:
 def test_Q2_a_node_takes_the_old_envelopes_and_keeps_their_bytes(kind: str, tmp_path: Path) -> None:
     nodes = Nodes(kind, tmp_path, HandClock())
     node = nodes.open("watcher")
-    # The one that is left out is another with fields of a later version: the same id.
-    names = [name for name in NAMES if name != "later_minor_version"]
+    # Two are left out. One is another with fields of a later version: the same id. In the other
+    # ana writes in bob's name, which no node ever did, and which is refused.
+    names = [name for name in NAMES if name not in ("later_minor_version", "memory_forget")]
+    (refused,) = node.apply([golden_bytes("memory_forget")])
+    assert refused.error is not None
+    assert refused.error.code == "forged_origin"
     raws = sorted((golden_bytes(name) for name in names), key=lambda raw: decode(raw).lamport)
     assert [result.error for result in node.apply(raws)] == [None] * len(raws)
     assert [entry.raw for entry in node.log.range()] == raws

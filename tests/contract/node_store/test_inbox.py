@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
+from holdfast.rules.inbox_match import InboxMatch
+from holdfast.rules.limits import INBOX_SCAN_ROWS
 from holdfast.rules.rows import InboxRow
-from holdfast.storage.ports import Store
+from holdfast.storage.ports import Store, Transaction
 from support.envelopes import MESH, make_id
 from support.stores import inbox_row, known_member, read
 
@@ -45,6 +49,40 @@ def test_D13_messages_are_listed_in_the_order_they_came(store: Store) -> None:
         assert numbers(tx.inbox_list(None, False, 1, 2)) == [2, 3]
         assert tx.inbox_counts() == (4, 3)
         assert tx.inbox_last() == 4
+
+
+def test_D13_messages_are_found_by_sender_topic_and_time(store: Store) -> None:
+    rows = (
+        inbox_row(1, sender="bob", kind="topic", ref="news", received_at=10),
+        inbox_row(2, sender="eve", kind="topic", ref="news", received_at=20),
+        inbox_row(3, sender="bob", kind="queue", ref="news", received_at=30),
+        inbox_row(4, sender="bob", kind="topic", ref="other", received_at=40, read_at=41),
+    )
+    for row in rows:
+        store.write(lambda tx, row=row: tx.inbox_add(row))  # type: ignore[misc]
+
+    def found(unread: bool = False, after: int = 0, **match: Any) -> list[int]:
+        with store.read() as tx:
+            return numbers(tx.inbox_list(None, unread, after, 9, InboxMatch(**match).check()))
+
+    assert found() == [1, 2, 3, 4]
+    assert found(sender="bob") == [1, 3, 4]
+    assert found(sender="bob", unread=True, after=1) == [3]
+    assert found(topic="news") == [1, 2], "a queue of that name is no topic"
+    assert found(since_ms=20, until_ms=40) == [2, 3]
+    assert found(sender="eve", topic="other") == []
+
+
+def test_D13_a_filtered_read_looks_at_a_part_of_the_inbox(store: Store) -> None:
+    def fill(tx: Transaction) -> None:
+        for number in range(1, INBOX_SCAN_ROWS + 3):
+            tx.inbox_add(inbox_row(number, sender="eve" if number > INBOX_SCAN_ROWS else "bob"))
+
+    store.write(fill)
+    with store.read() as tx:
+        assert tx.inbox_list(None, False, 0, 9, InboxMatch(sender="eve")) == []
+        later = tx.inbox_list(None, False, INBOX_SCAN_ROWS, 9, InboxMatch(sender="eve"))
+    assert numbers(later) == [INBOX_SCAN_ROWS + 1, INBOX_SCAN_ROWS + 2]
 
 
 def test_D13_a_message_is_read_once(store: Store) -> None:
@@ -105,6 +143,15 @@ def test_D6_what_stood_above_a_seq_of_an_epoch_is_found_in_pages(store: Store) -
         assert tx.broker_positions_above(MESH, 1, 1, 0, 2) == [(2, 20), (3, 30)]
         assert tx.broker_positions_above(MESH, 1, 1, 3, 9) == [(4, 25)]
         assert tx.broker_positions_above(MESH, 3, 0, 0, 9) == []
+
+
+def test_D6_the_epochs_are_told_in_which_anything_stood(store: Store) -> None:
+    assert read(store, lambda tx: tx.broker_positions_epochs(MESH)) == []
+    store.write(lambda tx: tx.broker_positions_add(MESH, 7, [(1, 1), (2, 2)]))
+    store.write(lambda tx: tx.broker_positions_add(MESH, 5_000_000, [(1, 3)]))
+    store.write(lambda tx: tx.broker_positions_add(MESH, 1, [(1, 4), (2, 5), (9, 6)]))
+    store.write(lambda tx: tx.broker_positions_add("other", 2, [(9, 90)]))
+    assert read(store, lambda tx: tx.broker_positions_epochs(MESH)) == [1, 7, 5_000_000]
 
 
 def test_D6_a_place_that_is_known_stays_as_it_was(store: Store) -> None:

@@ -119,6 +119,21 @@ def test_S19_recorded_times_never_run_backwards_even_when_the_clock_does(store: 
     assert times == [1000, 3000, 3000, 3000, 4000, 4000, 5000, 5000]
 
 
+def test_D4_an_entry_that_is_set_aside_frees_its_id(store: Store) -> None:
+    fill(store, 3)
+    before = read(store, lambda tx: tx.log_get(2))
+    assert before is not None
+    store.write(lambda tx: tx.log_set_aside(2, b"a" * 16))
+    assert read(store, lambda tx: tx.log_find(before.id)) is None
+    after = read(store, lambda tx: tx.log_find(b"a" * 16))
+    assert after is not None
+    assert (after.offset, after.raw) == (2, before.raw)
+    assert store.write(lambda tx: append(tx, 2)) == 4, "another entry takes the id"
+    found = read(store, lambda tx: tx.log_find(before.id))
+    assert found is not None
+    assert found.offset == 4
+
+
 def test_S19_a_clock_that_was_set_back_makes_a_turn_and_times_are_found_on_both_sides(
     store: Store,
 ) -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from holdfast.rules.order import Version
-from holdfast.rules.tasks import TaskStatus
+from holdfast.rules.tasks import TaskStanding, TaskStatus
 from holdfast.storage.ports import Store, Transaction
 from support.envelopes import MESH, make_id
 from support.stores import PEERS_IN_ORDER, event_row, read, task_row, version, with_mesh
@@ -108,3 +108,44 @@ def test_S10_a_verdict_may_change_but_not_when_it_was_applied(store: Store) -> N
     store.write(lambda tx: tx.task_event_put(lost))
     kept = msgspec.structs.replace(lost, applied_at=100)
     assert read(store, lambda tx: tx.task_events(MESH, "t")) == [kept]
+
+
+def test_S10_turns_are_found_by_place_and_by_generation(store: Store) -> None:
+    """As a late turn looks for them. Peers sort by their bytes."""
+    with_mesh(store, MESH, "other")
+    places = [version(2, peer) for peer in PEERS_IN_ORDER]
+    standing = TaskStanding(TaskStatus.CLAIMED, 1, version(2), 7, None, None)
+    rows = [
+        event_row("t", version(1), kind="create", event="created", standing=standing),
+        *(event_row("t", at, generation=1, standing=standing) for at in places),
+        event_row("t", version(3), kind="release", generation=1, standing=standing, opened=2),
+        event_row("t", version(4), kind="create", standing=standing),
+        event_row("t", version(5), kind="complete", generation=1, standing=standing, opened=5),
+        event_row("t", version(6), generation=3, standing=standing),
+    ]
+
+    def put(tx: Transaction) -> None:
+        for row in reversed(rows):
+            tx.task_event_put(row)
+            tx.task_event_put(msgspec.structs.replace(row, mesh="other"))
+            tx.task_event_put(msgspec.structs.replace(row, task="u", standing=None))
+
+    store.write(put)
+    with store.read() as tx:
+        assert tx.task_events(MESH, "t") == rows
+        for n, row in enumerate(rows):
+            before = rows[n - 1] if n else None
+            assert tx.task_event_before(MESH, "t", row.version) == before
+            assert tx.task_event_before(MESH, "t", row.version, or_at=True) == row
+            assert tx.task_events_after(MESH, "t", row.version, 2) == rows[n + 1 : n + 3]
+        named = rows[1 : len(places) + 2]
+        assert tx.task_events_naming(MESH, "t", 1, 1, version(9)) == named
+        assert tx.task_events_naming(MESH, "t", 1, 3, version(9)) == [*named, rows[-1]]
+        assert tx.task_events_naming(MESH, "t", 1, 1, named[2].version) == named[:2]
+        assert tx.task_events_naming(MESH, "t", 2, 2, version(9)) == []
+        openings = [tx.task_event_opening(MESH, "t", n) for n in (1, 2, 3, 5, 6)]
+        assert [row and row.opened for row in openings] == [2, 2, 5, 5, None]
+        assert tx.task_event_create(MESH, "t") == rows[0]
+        assert tx.task_event_create(MESH, "nothing") is None
+        assert not tx.task_lacks_standings(MESH, "t")
+        assert tx.task_lacks_standings(MESH, "u")

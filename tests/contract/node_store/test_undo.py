@@ -10,10 +10,10 @@ import pytest
 from holdfast.rules.limits import KNOWN_PAST_MS
 from holdfast.rules.rows import JobRow, PeerRow
 from holdfast.rules.tasks import TaskStatus
-from holdfast.storage.group_commit import Ticket
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.ports import Transaction
 from holdfast.storage.sqlite.store import SqliteStore
+from holdfast.storage.tickets import Ticket
 from support.dump import dump
 from support.envelopes import MESH, MODEL, make_id
 from support.stores import (
@@ -54,6 +54,7 @@ def ground(tx: Transaction) -> None:
         append(tx, number, now_ms=100 * number)
     tx.log_truncate(2, 10, 90)
     tx.state_put(state_row("k", 3))
+    tx.state_seen_put(MESH, "k", "bob", 2)
     tx.state_put(state_row("dead", 1, tombstone=True))
     tx.memory_put(memory_row("ana", "k", 3))
     tx.file_put(file_row("ana", "k", 3, **BIG))  # type: ignore[arg-type]
@@ -86,6 +87,7 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "clock_raise": lambda tx: tx.clock_raise(MESH, 99),
     "tick_merged": lambda tx: tx.tick_merged(MESH, 99, KNOWN_PAST_MS),
     "tick_merged_run": lambda tx: tx.tick_merged_run(MESH, [99, 3], KNOWN_PAST_MS),
+    "bury": lambda tx: tx.bury(MESH, 9, [(b"n" * 16, 9), (b"m" * 16, 3)], 1),
     "forget_below": lambda tx: tx.forget_below(MESH, 7),
     "peer_seen, known": lambda tx: tx.peer_seen(
         PeerRow(mesh=MESH, peer="bob", last_seen_at=9, last_lamport=9)
@@ -96,6 +98,7 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "log_append": lambda tx: append(tx, 30, now_ms=10_000),
     "log_append, through a zone": lambda tx: append(tx, 30, via=1),
     "log_append_new": lambda tx: tx.log_append_new([arrived(30), arrived(32)], 10_000, 1),
+    "log_set_aside": lambda tx: tx.log_set_aside(3, b"another"),
     "log_truncate": lambda tx: tx.log_truncate(4, 10, 91),
     "forgotten_add": lambda tx: tx.forgotten_add(make_id(30), b"\x08" * 32, 91),
     "forgotten_sweep": lambda tx: tx.forgotten_sweep(1000, 10),
@@ -111,6 +114,9 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "fact_objects_put": lambda tx: tx.fact_objects_put(4, ["b" * 64, "c" * 64]),
     "fact_objects_drop": lambda tx: tx.fact_objects_drop(4),
     "blob_drop": lambda tx: tx.blob_drop("b" * 64),
+    "state_seen_put, over": lambda tx: tx.state_seen_put(MESH, "k", "bob", 9),
+    "state_seen_put, new": lambda tx: tx.state_seen_put(MESH, "k", "new", 9),
+    "state_seen_drop": lambda tx: tx.state_seen_drop(MESH, "k", "bob"),
     "tombstones_sweep": lambda tx: tx.tombstones_sweep(MESH, 99, 10),
     "vector_add": lambda tx: tx.vector_add(vector_row("ana", "new", 9, (1, 1)), MODEL),
     "vector_retire": lambda tx: tx.vector_retire(MESH, "ana", "k", ID),
@@ -129,6 +135,7 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "conflict_change": lambda tx: tx.conflict_change(
         msgspec.structs.replace(conflict_row("l"), number=1, reason="another")
     ),
+    "conflict_drop": lambda tx: tx.conflict_drop(1),
     "conflict_resolve": lambda tx: tx.conflict_resolve(1, "dismissed", 5),
     "warning_add": lambda tx: tx.warning_add(warning_row("u")),
     "warnings_take": lambda tx: tx.warnings_take(None),

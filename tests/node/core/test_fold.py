@@ -40,15 +40,7 @@ def test_S5_at_one_lamport_the_higher_peer_by_bytes_wins(
 ) -> None:
     node = nodes.open("ana")
     node.apply([e.state_set("k", peer, origin=peer, lamport=3) for peer in peers])
-    node.apply([e.memory_set("k", peer, origin=peer, owner="own", lamport=3) for peer in peers])
-    node.apply(
-        [e.file_share("k", peer.encode(), origin=peer, owner="own", lamport=3) for peer in peers]
-    )
     assert team(node).state.get("k") == "\U00010000"
-    memory = team(node).memory.get("k", peer="own")
-    assert memory is not None
-    assert memory.value == "\U00010000"
-    assert team(node).files.read("k", peer="own") == "\U00010000".encode()
 
 
 def test_S5_a_row_keeps_the_stamp_of_its_origin(node: Node) -> None:

@@ -90,7 +90,7 @@ def test_S10_tasks_are_listed_by_status(node: Node) -> None:
 
 
 def test_S10_an_inbound_claim_takes_an_open_task(node: Node) -> None:
-    task = team(node).tasks.create("t").task
+    task = team(node).tasks.create(e.TASK).task
     (applied,) = node.apply([e.task_claim(task, lamport=5)])
     assert applied.outcome is Outcome.APPLIED
     row = team(node).tasks.get(task)
@@ -104,7 +104,7 @@ def test_S10_an_inbound_claim_takes_an_open_task(node: Node) -> None:
 @pytest.mark.parametrize("end", ["complete", "cancel"])
 def test_S10_an_inbound_claim_on_an_ended_task_is_kept_as_rejected(node: Node, end: str) -> None:
     tasks = team(node).tasks
-    task = tasks.create("t").task
+    task = tasks.create(e.TASK).task
     tasks.claim(task)
     before = getattr(tasks, end)(task)
     (applied,) = node.apply([e.task_claim(task, lamport=50)])
@@ -120,7 +120,7 @@ def test_S10_an_inbound_claim_on_an_ended_task_is_kept_as_rejected(node: Node, e
 
 
 def test_S10_an_inbound_claim_by_the_holder_is_harmless(node: Node) -> None:
-    task = team(node).tasks.create("t").task
+    task = team(node).tasks.create(e.TASK).task
     node.apply([e.task_claim(task, lamport=5, id=make_id(5))])
     (applied,) = node.apply([e.task_claim(task, lamport=9)])
     assert applied.outcome is Outcome.APPLIED
@@ -132,7 +132,7 @@ def test_S10_an_inbound_claim_by_the_holder_is_harmless(node: Node) -> None:
 
 def test_S10_an_inbound_claim_that_is_later_than_ours_loses(node: Node) -> None:
     tasks = team(node).tasks
-    task = tasks.create("t").task
+    task = tasks.create(e.TASK).task
     ours = tasks.claim(task)
     (applied,) = node.apply([e.task_claim(task, lamport=40)])
     assert applied.outcome is Outcome.SUPERSEDED
@@ -143,17 +143,17 @@ def test_S10_an_inbound_claim_that_is_later_than_ours_loses(node: Node) -> None:
 
 
 def test_S10_an_inbound_claim_that_is_earlier_than_ours_wins(node: Node) -> None:
-    node.apply([e.task_create("t", lamport=1, origin="cyd")])
+    node.apply([e.task_create(e.TASK, lamport=1, origin="cyd")])
     tasks = team(node).tasks
-    ours = tasks.claim("t")
+    ours = tasks.claim(e.TASK)
     assert ours.holder is not None
     assert ours.holder.lamport == 3
-    (applied,) = node.apply([e.task_claim("t", lamport=2, id=make_id(2))])
+    (applied,) = node.apply([e.task_claim(e.TASK, lamport=2, id=make_id(2))])
     assert applied.outcome is Outcome.APPLIED
-    row = tasks.get("t")
+    row = tasks.get(e.TASK)
     assert (row.claimed_by, row.holder) == ("bob", Version(2, "bob", make_id(2)))
-    assert events(node, "t") == [("cyd", "created"), ("bob", "claimed"), ("ana", "superseded")]
-    assert tasks.events("t")[-1].against == row.holder
+    assert events(node, e.TASK) == [("cyd", "created"), ("bob", "claimed"), ("ana", "superseded")]
+    assert tasks.events(e.TASK)[-1].against == row.holder
 
 
 # --- several nodes --------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def test_S10_an_inbound_claim_that_is_earlier_than_ours_wins(node: Node) -> None
 
 def test_S10_of_two_peers_that_claim_apart_the_first_keeps_the_task(nodes: Nodes) -> None:
     ana, bob, cyd = (nodes.open(peer) for peer in ("ana", "bob", "cyd"))
-    task = team(cyd).tasks.create("t").task
+    task = team(cyd).tasks.create(e.TASK).task
     deliver(cyd, ana)
     deliver(cyd, bob)
     team(ana).state.set("other", 1)  # so that ana's claim is the later one
@@ -180,27 +180,27 @@ def test_S10_of_two_peers_that_claim_apart_the_first_keeps_the_task(nodes: Nodes
 def test_S10_a_claim_of_a_generation_that_has_not_come_yet_is_no_poison(node: Node) -> None:
     """Turns come by several ways: a claim may be here before the release that it rests on."""
     turns = [
-        e.task_create("t", lamport=1, origin="cyd"),
-        e.task_claim("t", lamport=2, origin="bob"),
-        e.task_release("t", lamport=3, origin="bob"),
-        e.task_claim("t", 1, lamport=4, origin="cyd"),
+        e.task_create(e.TASK, lamport=1, origin="cyd"),
+        e.task_claim(e.TASK, lamport=2, origin="bob"),
+        e.task_release(e.TASK, lamport=3, origin="bob"),
+        e.task_claim(e.TASK, 1, lamport=4, origin="cyd"),
     ]
     first, second, third, fourth = (node.apply([turns[n]])[0] for n in (3, 0, 2, 1))
     assert [result.error for result in (first, second, third, fourth)] == [None] * 4
-    row = team(node).tasks.get("t")
+    row = team(node).tasks.get(e.TASK)
     assert (row.claimed_by, row.generation) == ("cyd", 1)
-    assert events(node, "t") == [
+    assert events(node, e.TASK) == [
         *(("cyd", "created"), ("bob", "claimed"), ("bob", "released"), ("cyd", "claimed"))
     ]
     assert list(node.conflicts()) == [], "nothing was lost in the end"
 
 
 def test_S10_a_claim_of_a_generation_that_never_was_loses_when_that_is_known(node: Node) -> None:
-    node.apply([e.task_create("t", lamport=1)])
-    node.apply([e.task_claim("t", 1, lamport=5, origin="cyd")])
+    node.apply([e.task_create(e.TASK, lamport=1)])
+    node.apply([e.task_claim(e.TASK, 1, lamport=5, origin="cyd")])
     assert list(node.conflicts()) == []
-    node.apply([e.task_claim("t", 0, lamport=3, origin="bob")])
-    assert events(node, "t")[1:] == [("bob", "claimed"), ("cyd", "superseded")]
+    node.apply([e.task_claim(e.TASK, 0, lamport=3, origin="bob")])
+    assert events(node, e.TASK)[1:] == [("bob", "claimed"), ("cyd", "superseded")]
     (conflict,) = node.conflicts()
     assert (conflict.loser.peer, conflict.winner.peer) == ("cyd", "bob")
 
@@ -211,11 +211,11 @@ def test_S17_a_turn_that_comes_again_after_its_id_was_forgotten_changes_nothing(
     from holdfast.node.upkeep.sweep import Ttl
 
     turns = [
-        e.task_create("t", lamport=1),
-        e.task_claim("t", lamport=2),
-        e.task_release("t", lamport=3),
-        e.task_claim("t", 1, lamport=4, origin="cyd"),
-        e.raw("task.complete", "t", lamport=5, origin="cyd"),
+        e.task_create(e.TASK, lamport=1),
+        e.task_claim(e.TASK, lamport=2),
+        e.task_release(e.TASK, lamport=3),
+        e.task_claim(e.TASK, 1, lamport=4, origin="cyd"),
+        e.raw("task.complete", e.TASK, lamport=5, origin="cyd"),
         e.state_set("last", 1, lamport=6),
     ]
     node.apply(turns)
@@ -233,7 +233,9 @@ PEERS = ("ana", "bob", "é", "\uffff", "\U00010000")
 
 def _random_turns(seed: int) -> list[bytes]:
     rng = random.Random(seed)
-    turns = [e.task_create("t", lamport=rng.randint(1, 3), origin=rng.choice(PEERS), id=make_id(0))]
+    turns = [
+        e.task_create(e.TASK, lamport=rng.randint(1, 3), origin=rng.choice(PEERS), id=make_id(0))
+    ]
     for n in range(1, rng.randint(2, 9)):
         kind = rng.choice(["claim", "claim", "claim", "release", "release", "complete", "cancel"])
         fields: dict[str, Any] = {
@@ -242,11 +244,11 @@ def _random_turns(seed: int) -> list[bytes]:
             "id": make_id(n),
         }
         if kind == "claim":
-            turns.append(e.task_claim("t", rng.randint(0, 2), **fields))
+            turns.append(e.task_claim(e.TASK, rng.randint(0, 2), **fields))
         elif kind == "release":
-            turns.append(e.task_release("t", rng.randint(0, 2), **fields))
+            turns.append(e.task_release(e.TASK, rng.randint(0, 2), **fields))
         else:
-            turns.append(e.raw(f"task.{kind}", "t", **fields))
+            turns.append(e.raw(f"task.{kind}", e.TASK, **fields))
     return turns
 
 

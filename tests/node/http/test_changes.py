@@ -44,7 +44,7 @@ EVERY = [
     change(2, "state.set", "gone", value=None),
     change(3, "state.delete", "gone"),
     change(4, "memory.set", value=1, tags=["t"]),
-    change(5, "memory.set", value=2, owner="bea"),
+    change(5, "memory.set", "other", value=2, owner="ana"),
     change(6, "memory.set", "gone", value=2),
     change(7, "memory.forget", "gone", owner="ana"),
     change(
@@ -55,10 +55,10 @@ EVERY = [
         metadata={"m": 1},
     ),
     change(
-        *(9, "vector.store"),
+        *(9, "vector.store", "other"),
         model={**MODEL, "dim": 2},
         embedding=base64.b64encode(pack([0.5, 1.0], 2)).decode(),
-        owner="bea",
+        owner="ana",
     ),
     change(10, "vector.store", "gone", model=MODEL, embedding=[1, 1]),
     change(11, "vector.delete", "gone", model={**MODEL, "dim": 2}),
@@ -102,11 +102,14 @@ def test_P8_every_op_is_written_as_the_library_would(talk: Talk) -> None:
     mesh = talk.api.node.mesh("team")
     assert [(e.key, e.value) for e in mesh.state.list()] == [("k", {"a": [1, None, "é"]})]
     remembered = [(m.peer, m.value, tuple(m.tags)) for m in mesh.memory.recall("k", scope="all")]
-    assert sorted(remembered) == [("ana", 1, ("t",)), ("bea", 2, ())]
+    assert sorted(remembered) == [("ana", 1, ("t",))]
+    other = mesh.memory.get("other")
+    assert other is not None
+    assert other.value == 2
     hits = mesh.vectors.search([1.0, 0.5], model=THE_MODEL)
     assert [(h.peer, h.key, h.content, h.metadata) for h in hits] == [
         ("ana", "k", "text", {"m": 1}),
-        ("bea", "k", "", None),
+        ("ana", "other", "", None),
     ]
     assert mesh.files.read("a.txt") == b"\0content"
     assert [f.path for f in mesh.files.list()] == ["a.txt"]
@@ -133,9 +136,6 @@ def test_P8_the_same_again_changes_nothing_and_tells_the_first_places(talk: Talk
         (1, {"meta": {}}),
         (3, {"entity": "k"}),
         (4, {"tags": []}),
-        (5, {"owner": "carl"}),
-        (9, {"owner": "carl"}),
-        (12, {"owner": "carl"}),
         (8, {"content": "else"}),
         (20, {"title": "else"}),
         (15, {"mesh": "second"}),
@@ -165,7 +165,10 @@ REFUSED: list[tuple[Any, str]] = [
     (change(58, "state.delete", value=None), "bad_input"),
     (change(59, "state.delete", "nowhere"), "unknown_key"),
     (change(60, "memory.forget", "nowhere"), "unknown_key"),
-    (change(61, "memory.forget", "k", owner="bea"), "bad_input"),
+    (change(61, "memory.forget", "k", owner="bea"), "not_ours"),
+    (change(64, "memory.set", value=1, owner="bea"), "not_ours"),
+    (change(65, "file.share", "a", data="", owner="bea"), "not_ours"),
+    (change(66, "vector.delete", model={**MODEL, "dim": 2}, owner="bea"), "not_ours"),
     (change(62, "memory.set", value=1, owner="a\n"), "bad_peer_id"),
     (change(63, "memory.set", value=1, owner=""), "bad_peer_id"),
     (change(64, "vector.delete", "nowhere", model={**MODEL, "dim": 2}), "unknown_key"),

@@ -6,6 +6,7 @@ import base64
 import json
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import pytest
 from holdfast.node.core.intake import Intake
 from holdfast.node.settings import OutboxSettings, Settings
 from holdfast.rules.errors import DiskFull
+from holdfast.rules.ids import parse_id
 from holdfast.rules.limits import BODY_BYTES_MAX, MESSAGE_BYTES_MAX
 from holdfast.rules.outbox import Policy
+from holdfast.rules.rows import OutboxRow
 from holdfast.storage.ports import Reader
 from support import envelopes as e
 from support.daemon import make_home, running
@@ -93,8 +96,11 @@ def test_D10_the_same_id_again_gives_the_same_id_and_its_state(talk: Talk) -> No
     assert again.json == {**first.json, "duplicate": True}
     kill(talk, ID)
     assert talk.ask("POST", SEND, NEWS, idempotency_key=ID).json["state"] == "dead"
-    other = talk.ask("POST", SEND, {**NEWS, "body": "hullo"}, idempotency_key=ID)
-    assert (other.status, other.code) == (409, "id_reused")
+    other = talk.ask("POST", SEND, {**NEWS, "body": "hullo"}, idempotency_key=OTHER_ID)
+    third = talk.ask("POST", SEND, NEWS, idempotency_key=OTHER_ID)
+    assert (other.status, third.status, third.code) == (201, 409, "idempotency_key_reused")
+    corrected = talk.ask("POST", SEND, {**NEWS, "body": "hullo"}, idempotency_key=ID)
+    assert (corrected.status, corrected.json["state"]) == (201, "pending"), "a refusal uses no key"
 
 
 def test_D10_bytes_meta_and_the_rest_arrive_as_they_were_sent(talk: Talk) -> None:
@@ -153,7 +159,8 @@ BAD: list[tuple[str, bytes, int, str]] = [
     ("an unknown kind", raw(to='{"topick":"t"}'), 400, INPUT),
     ("nobody", raw(to='{"dm":"nobody"}'), 404, "unknown_destination"),
     ("a priority", raw(priority='"soon"'), 400, INPUT),
-    ("an id", raw(id='"17"'), 400, "bad_id"),
+    ("an id", raw(id='"17\\n"'), 400, "bad_id"),
+    ("a long id", raw(id=f'"{"x" * 256}"'), 400, "over_limit"),
     ("no mesh", raw(mesh='"nowhere"'), 404, "unknown_mesh"),
     ("a personal mesh", raw(mesh='"mine"'), 409, "not_shared"),
     ("meta twice", raw(meta='{"a":1,"a":2}'), 400, INPUT),
@@ -177,7 +184,7 @@ def test_D10_a_bad_request_is_refused_in_words_and_leaves_nothing(talk: Talk) ->
         answer = talk.ask("POST", SEND, body)
         assert (answer.status, answer.code) == (status, code), (name, answer)
         assert answer.json["error"]["message"], name
-    assert talk.ask("POST", SEND, NEWS, idempotency_key="17").code == "bad_id"
+    assert talk.ask("POST", SEND, NEWS, idempotency_key="").code == "bad_id"
     assert talk.state() == before
 
 
@@ -233,6 +240,14 @@ def test_D13_the_inbox_is_listed_read_and_answered(talk: Talk) -> None:
     assert (opened["body"], opened["sender"]) == ("hi", "bob")
     assert opened["read_at"] > 0
     assert talk.ask("GET", f"{INBOX}/{second}").json["body_base64"] == "/w=="
+    for query, ids in (
+        ("text=HI", [first]),
+        ("sender=bob&topic=news", [first]),
+        ("since=1&until=2", []),
+        ("sender=eve", []),
+    ):
+        assert [m["id"] for m in talk.ask("GET", f"{INBOX}?{query}").json["messages"]] == ids
+    assert talk.ask("GET", f"{INBOX}?since=soon").status == 400
     unread = talk.ask("GET", f"{INBOX}?unread=true&mesh=team").json
     assert [found["id"] for found in unread["messages"]] == [second]
     sent = talk.ask("POST", f"{INBOX}/{first}/reply", {"body": "hey"}, idempotency_key=ID)
@@ -256,7 +271,7 @@ REFUSED: list[tuple[str, str, Any, int]] = [
     ("GET", f"{OUTBOX}?failed=true&state=dead", None, 400),
     ("POST", f"{OUTBOX}/{ID}/retry", None, 404),
     ("POST", f"{OUTBOX}/{ID}/drop", None, 404),
-    ("POST", f"{OUTBOX}/{ID}/requeue", {"new_id": "17"}, 400),
+    ("POST", f"{OUTBOX}/17/requeue", {}, 400),
     ("POST", f"{OUTBOX}/{ID}/requeue", {"newid": ID}, 400),
 ]
 
@@ -300,7 +315,7 @@ def test_D16_the_metrics_tell_of_both(talk: Talk) -> None:
     text = talk.ask("GET", "/metrics").body.decode()
     assert 'holdfast_outbox_rows{lane="broker:team",state="pending"} 1.0' in text
     assert "holdfast_inbox_unread 1.0" in text
-    assert 'holdfast_hook_runs_total{how="failed"} 0.0' in text
+    assert 'holdfast_hook_runs_total{event="message",how="failed"} 0.0' in text
 
 
 # --- telling of messages -------------------------------------------------------------------------
@@ -318,6 +333,31 @@ def test_D13_a_message_is_told_as_an_event_and_so_is_a_failure(talk: Talk) -> No
     talk.ask("POST", f"{OUTBOX}/{sent}/drop")
     assert _next(events, "outbox")["state"] == "aborted"
     events.close()
+
+
+def test_D11_each_of_several_that_die_is_an_event(talk: Talk) -> None:
+    """As the sync reports them, from threads of its own."""
+    events = Events(talk.up, "?op=none")
+    sent = [talk.ask("POST", SEND, {**NEWS, "body": str(n)}).json["id"] for n in range(3)]
+    for id in sent:
+        kill(talk, id)
+        raw = parse_id(id)
+        (row,) = talk.engine.read("test", partial(_found, raw))
+        watch = talk.up.daemon.api.message_watch
+        assert watch is not None
+        watch.died(row)
+    talk.ask("POST", f"{OUTBOX}/{sent[0]}/drop")
+    told: list[tuple[str, str]] = []
+    while not told or told[-1][1] != "aborted":
+        event = _next(events, "outbox")
+        told.append((event["id"], event["state"]))
+    dead = [id for id, state in told if state == "dead"]
+    assert set(sent) == set(dead)
+    events.close()
+
+
+def _found(id: bytes, tx: Reader) -> list[OutboxRow]:
+    return tx.outbox_find(id)
 
 
 def _next(events: Any, kind: str) -> dict[str, Any]:
@@ -360,11 +400,10 @@ def test_D13_the_hook_sees_each_new_message_once(tmp_path: Path) -> None:
         bring(talk, again, e.message_send("topic", "t", b"two", lamport=4))
         until(lambda: len(lines()) == 3)
         assert lines() == ["one bob", "bad bob", "two bob"], "in order, and nothing of before"
-        until(
-            lambda: talk.api.message_watch is not None and talk.api.message_watch.hooks.total() == 3
-        )
-        assert talk.api.message_watch is not None
-        assert talk.api.message_watch.hooks == {"done": 2, "failed": 1}
+        hooks = talk.api.hooks
+        assert hooks is not None
+        until(lambda: hooks.runs.total() == 3)
+        assert hooks.runs == {("message", "done"): 2, ("message", "failed"): 1}
     with running(home, settings) as up:
         bring(Talk(up, up.unix), again, e.message_send("topic", "t", b"three", lamport=5))
         until(lambda: len(lines()) == 4)
@@ -377,9 +416,5 @@ def test_D13_a_hook_that_cannot_run_harms_nobody(tmp_path: Path) -> None:
         talk = Talk(up, up.unix)
         until(lambda: talk.engine.read("test", _hook_is_set_up))
         bring(talk, e.message_send("topic", "t", b"one", lamport=1))
-        until(
-            lambda: (
-                talk.api.message_watch is not None and talk.api.message_watch.hooks["failed"] == 1
-            )
-        )
+        until(lambda: talk.api.hooks is not None and talk.api.hooks.runs["message", "failed"] == 1)
         assert talk.ask("GET", INBOX).json["unread"] == 1

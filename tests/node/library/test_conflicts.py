@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 import pytest
 
 from holdfast.node.library.node import Node
 from holdfast.node.upkeep.sweep import Ttl
-from holdfast.rules.errors import AlreadyResolved, BlobMissing, TaskTaken, UnknownConflict
+from holdfast.rules.bodies import FileShare, encode_body
+from holdfast.rules.errors import AlreadyResolved, BlobMissing, NotOurs, TaskTaken, UnknownConflict
 from holdfast.rules.order import Version
 from holdfast.rules.rows import ConflictRow
 from support import envelopes as e
@@ -98,31 +100,30 @@ def test_S18_a_local_write_is_never_a_conflict_with_what_is_here(node: Node) -> 
     assert list(node.conflicts()) == []
 
 
-@pytest.mark.parametrize("family", ["memory", "file"])
-def test_S18_owned_families_have_entries_too(node: Node, family: str) -> None:
-    if family == "memory":
-        one = e.memory_set("k", "lost", lamport=2, origin="bob", owner="own")
-        two = e.memory_set("k", "won", lamport=3, origin="cyd", owner="own")
-    else:
-        one = e.file_share("k", b"lost", lamport=2, origin="bob", owner="own")
-        two = e.file_share("k", b"won", lamport=3, origin="cyd", owner="own")
-    node.apply([one, two])
-    row = the_conflict(node)
-    assert (row.family, row.owner, row.entity) == (family, "own", "k")
-    node.restore_conflict(row.number)
-    if family == "memory":
-        memory = team(node).memory.get("k", peer="own")
-        assert memory is not None
-        assert memory.value == "lost"
-    else:
-        assert team(node).files.read("k", peer="own") == b"lost"
+def test_S6_what_one_peer_alone_may_write_has_no_conflicts(node: Node) -> None:
+    own = {"origin": "bob", "owner": "bob"}
+    node.apply([e.memory_set("k", n, lamport=n, **own) for n in (3, 1, 2)])
+    node.apply([e.file_share("k", b"%d" % n, lamport=n, **own) for n in (3, 1, 2)])
+    refused = node.apply(
+        [
+            e.memory_set("k", "not bob's", lamport=9, origin="cyd", owner="bob"),
+            e.file_share("k", b"not bob's", lamport=9, origin="cyd", owner="bob"),
+            e.vector_store("k", [1, 2], lamport=9, origin="cyd", owner="bob"),
+        ]
+    )
+    assert [result.error and result.error.code for result in refused] == ["forged_origin"] * 3
+    memory = team(node).memory.get("k", peer="bob")
+    assert memory is not None
+    assert memory.value == 3
+    assert team(node).files.read("k", peer="bob") == b"3"
+    assert list(node.conflicts()) == []
 
 
 def test_S18_a_lost_claim_is_in_the_ledger(node: Node) -> None:
-    node.apply([e.task_create("t", lamport=1), e.task_claim("t", lamport=2, id=make_id(2))])
-    node.apply([e.task_claim("t", lamport=3, origin="cyd", id=make_id(3))])
+    node.apply([e.task_create(e.TASK, lamport=1), e.task_claim(e.TASK, lamport=2, id=make_id(2))])
+    node.apply([e.task_claim(e.TASK, lamport=3, origin="cyd", id=make_id(3))])
     row = the_conflict(node)
-    assert (row.family, row.entity, row.loser_op) == ("task", "t", "task.claim")
+    assert (row.family, row.entity, row.loser_op) == ("task", e.TASK, "task.claim")
     assert (row.winner, row.loser) == (
         Version(2, "bob", make_id(2)),
         Version(3, "cyd", make_id(3)),
@@ -131,11 +132,11 @@ def test_S18_a_lost_claim_is_in_the_ledger(node: Node) -> None:
     with pytest.raises(TaskTaken):
         node.restore_conflict(row.number)
     assert the_conflict(node) == row, "an attempt that was refused resolves nothing"
-    node.apply([e.raw("task.cancel", "t", lamport=1, origin="dan")])
-    assert {row.reason for row in node.conflicts()} == {
-        "the first claim of a generation wins",
-        "the task had ended",
-    }
+    node.apply([e.raw("task.cancel", e.TASK, lamport=1, origin="dan")])
+    assert [(row.loser.peer, row.reason) for row in node.conflicts()] == [
+        ("cyd", "the task had ended"),
+        ("bob", "the task had ended"),
+    ], "both lost against the end, whatever was known first"
 
 
 # --- restoring ------------------------------------------------------------------------------------
@@ -197,18 +198,43 @@ def test_S18_conflicts_are_listed_per_mesh_and_survive_a_restart(nodes: Nodes) -
     assert len(list(nodes.reopen(node).conflicts())) == 1
 
 
+def ledger_of_old(node: Node, owner: str, lost: bytes) -> ConflictRow:
+    """An entry about a file. Earlier versions let others write in its owner's name."""
+    team(node).files.share("k", b"won")
+    row = ConflictRow(
+        mesh="team",
+        family="file",
+        owner=owner,
+        entity="k",
+        reason="both were written without knowing of the other; the higher stamp wins",
+        winner=Version(1, "ana", make_id(1)),
+        loser=Version(1, "Bob", make_id(2)),
+        loser_op="file.share",
+        loser_body=encode_body(FileShare(sha256(lost).digest(), len(lost))),
+        found_at=1,
+    )
+    store_of(node).write(lambda tx: tx.conflict_add(row))
+    return the_conflict(node)
+
+
 def test_S18_a_lost_blob_is_restored_while_it_is_there(nodes: Nodes, clock: HandClock) -> None:
     node = nodes.open("ana")
     lost = bytes(range(256)) * 300
     node.receive_blob(lost)
-    node.apply([e.file_share("k", lost, lamport=4, origin="bob", owner="own")])
-    node.apply([e.file_share("k", b"won", lamport=7, origin="cyd", owner="own")])
-    row = the_conflict(node)
+    row = ledger_of_old(node, "ana", lost)
     node.restore_conflict(row.number)
-    assert team(node).files.read("k", peer="own") == lost
+    assert team(node).files.read("k") == lost
     clock.advance(1)
     node.sweep(Ttl(blob_ms=0, orphan_ms=0))
-    assert team(node).files.read("k", peer="own") == lost, "revived: the sweep leaves it alone"
+    assert team(node).files.read("k") == lost, "the sweep leaves it alone"
+
+
+def test_S6_nobody_restores_what_is_anothers(nodes: Nodes) -> None:
+    node = nodes.open("ana")
+    row = ledger_of_old(node, "bob", b"x" * 70_000)
+    with pytest.raises(NotOurs, match="bob"):
+        node.restore_conflict(row.number)
+    assert the_conflict(node) == row
 
 
 def test_S18_a_lost_blob_that_is_gone_is_not_restored_as_a_hole(
@@ -217,9 +243,7 @@ def test_S18_a_lost_blob_that_is_gone_is_not_restored_as_a_hole(
     node = nodes.open("ana")
     lost = bytes(range(256)) * 300
     sha = node.receive_blob(lost)
-    node.apply([e.file_share("k", lost, lamport=4, origin="bob", owner="own")])
-    node.apply([e.file_share("k", b"won", lamport=7, origin="cyd", owner="own")])
-    row = the_conflict(node)
+    row = ledger_of_old(node, "ana", lost)
     write = node._engine.write
 
     def swept_first(name: str, work: Any) -> Any:
@@ -234,5 +258,5 @@ def test_S18_a_lost_blob_that_is_gone_is_not_restored_as_a_hole(
     assert blob_names(node) == set()
     with pytest.raises(BlobMissing):
         node.restore_conflict(row.number)
-    assert team(node).files.read("k", peer="own") == b"won"
+    assert team(node).files.read("k") == b"won"
     assert the_conflict(node) == row

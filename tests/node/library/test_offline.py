@@ -30,7 +30,7 @@ def alone(nodes: Nodes) -> Node:
             e.file_share("small", b"here", lamport=3),
             e.file_share("big", BIG, lamport=4),
             e.vector_store("v", [1, 1], lamport=5, content="of bob"),
-            e.task_create("t", lamport=6),
+            e.task_create(e.TASK, lamport=6),
         ]
     )
     node.log.add_consumer("to-others", start="now")
@@ -96,14 +96,14 @@ def test_S15_a_claim_is_tentative_offline_and_reverts_when_another_was_first(
     nodes: Nodes, alone: Node
 ) -> None:
     bob = nodes.open("bob")
-    bob.apply([e.task_create("t", lamport=6)])
-    team(bob).tasks.claim("t")
+    bob.apply([e.task_create(e.TASK, lamport=6)])
+    team(bob).tasks.claim(e.TASK)
     team(alone).state.set("busy", True)
-    assert team(alone).tasks.claim("t").claimed_by == "ana"
+    assert team(alone).tasks.claim(e.TASK).claimed_by == "ana"
     assert queued(alone) == ["state.set", "task.claim"]
     deliver(bob, alone)
-    assert team(alone).tasks.get("t").claimed_by == "bob", "its stamp is the lower one"
-    assert [warning.entity for warning in alone.take_warnings()] == ["t"]
+    assert team(alone).tasks.get(e.TASK).claimed_by == "bob", "its stamp is the lower one"
+    assert [warning.entity for warning in alone.take_warnings()] == [e.TASK]
 
 
 def test_S15_the_clock_and_the_mesh_are_told_from_here(alone: Node) -> None:
@@ -147,8 +147,8 @@ def test_S15_every_verb_that_changes_something_waits_in_the_outbox(cut_off: Node
     mesh.files.share("mine", BIG)
     mesh.files.delete("mine")
     mesh.facts.append("s", "p", 1)
-    mesh.tasks.claim("t")
-    mesh.tasks.complete("t")
+    mesh.tasks.claim(e.TASK)
+    mesh.tasks.complete(e.TASK)
     written = [entry.op for entry in cut_off.log.range(7)]
     assert in_outbox(cut_off) == [(op, "pending") for op in written]
     assert len(written) == 11
@@ -171,11 +171,11 @@ def test_S15_a_tentative_claim_waits_and_reverts_when_another_was_first(
     nodes: Nodes, cut_off: Node
 ) -> None:
     bob = nodes.open("bob")
-    bob.apply([e.task_create("t", lamport=6)])
-    team(bob).tasks.claim("t")
+    bob.apply([e.task_create(e.TASK, lamport=6)])
+    team(bob).tasks.claim(e.TASK)
     team(cut_off).state.set("busy", True)
-    assert team(cut_off).tasks.claim("t").claimed_by == "ana"
+    assert team(cut_off).tasks.claim(e.TASK).claimed_by == "ana"
     assert in_outbox(cut_off)[-1] == ("task.claim", "pending")
     deliver(bob, cut_off)
-    assert team(cut_off).tasks.get("t").claimed_by == "bob"
+    assert team(cut_off).tasks.get(e.TASK).claimed_by == "bob"
     assert in_outbox(cut_off)[-1] == ("task.claim", "pending"), "the others still hear of it"

@@ -25,12 +25,15 @@ from holdfast.rules.errors import (
     BadValue,
     BodyTooLarge,
     Conflict,
+    IdempotencyKeyReused,
     IdReused,
     NotShared,
+    OverLimit,
     UnknownDestination,
     UnknownMesh,
     UnknownMessage,
 )
+from holdfast.rules.inbox_match import InboxMatch
 from holdfast.rules.limits import DAY_MS, HOUR_MS, MESSAGE_BYTES_MAX, OUTBOX_DONE_MS
 from holdfast.rules.message import check_arriving
 from holdfast.rules.outbox import Policies, Policy, lane_of, outbox_row
@@ -122,7 +125,7 @@ def test_S6_a_change_of_a_shared_mesh_goes_to_the_outbox_and_of_a_personal_one_d
 def test_D10_the_same_id_again_is_answered_from_the_outbox(ana: Node) -> None:
     mesh = team(ana)
     first = mesh.send("hello", topic="news", id=ID)
-    again = mesh.send(b"hello", topic="news", id=ID)
+    again = mesh.send(b"hello", topic="news", content_type="text/plain", id=ID)
     assert again == msgspec.structs.replace(first, duplicate=True)
     (row,) = outbox_rows(ana)
     store_of(ana).write(lambda tx: tx.outbox_done([(row.number, b"B" * 16, 1, 7)], 5))
@@ -139,13 +142,15 @@ def test_D10_the_same_id_again_is_answered_from_the_outbox(ana: Node) -> None:
         {"priority": "now"},
         {"meta": {"a": 1}},
         {"reply_to": OTHER_ID},
+        {"content_type": "text/html"},
+        {"content": b"hello"},
     ],
 )
 def test_D10_the_same_id_for_another_request_is_refused(ana: Node, other: dict[str, Any]) -> None:
     mesh = team(ana)
     mesh.send("hello", topic="news", id=ID)
     asked = {"content": "hello", "topic": "news", **other}
-    with pytest.raises(IdReused):
+    with pytest.raises(IdempotencyKeyReused):
         mesh.send(asked.pop("content"), id=ID, **asked)
     assert len(outbox_rows(ana)) == 1
 
@@ -177,7 +182,7 @@ def _sending_to_nowhere(node: Node) -> Any:
         ({"topic": "a", "priority": "soon"}, BadInput),
         ({"topic": "a", "priority": "next\0"}, BadInput),
         ({"topic": "a", "reply_to": "x\0y"}, BadId),
-        ({"topic": "a", "id": "17"}, BadId),
+        ({"topic": "a", "id": "17\n"}, BadId),
         ({"topic": "a", "content_type": "a\0b"}, BadKey),
         ({"topic": "a", "meta": {"a": float("nan")}}, BadValue),
         ({"topic": "a", "meta": {"a": 2**60}}, BadValue),
@@ -306,6 +311,45 @@ def test_D13_the_inbox_of_a_mesh_shows_no_other(nodes: Nodes) -> None:
         team(node).inbox.get(foreign)
     with pytest.raises(UnknownMessage):
         node.inbox.read(ID)
+
+
+def test_D13_the_inbox_is_searched_by_words_sender_topic_and_time(
+    ana: Node, clock: HandClock
+) -> None:
+    begun = clock.now_ms()
+    for n, (topic, content) in enumerate(
+        (("news", b"The PUMP stands still"), ("alarms", b"\xff\xfe"), ("news", "größe".encode())), 1
+    ):
+        bring(ana, e.message_send("topic", topic, content, lamport=n, id=make_id(n)))
+        clock.advance(10)
+
+    def found(**match: Any) -> list[int]:
+        return [message.number for message in ana.inbox.list(**match)]
+
+    assert found(text="pump") == [1]
+    assert found(text="GRÖSSE") == [3], "letters are compared without their case"
+    assert found(text="alarm") == [2], "a destination has words too"
+    assert found(text="nothing of it") == []
+    assert found(topic="news", since_ms=begun + 10) == [3]
+    assert found(sender="bob", until_ms=begun + 20) == [1, 2]
+    assert found(sender="eve") == []
+    with pytest.raises(BadValue):
+        found(since_ms="yesterday")
+    with pytest.raises(OverLimit):
+        found(text="x" * 1001)
+
+
+def test_D13_a_search_goes_on_where_the_last_page_stopped_looking(
+    ana: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("storage.sqlite.inbox", "storage.memory.inbox", "node.messages.inbox"):
+        monkeypatch.setattr(f"holdfast.{module}.INBOX_SCAN_ROWS", 2)
+    for n in range(1, 8):
+        content = b"wanted" if n in (1, 6) else b"other"
+        bring(ana, e.message_send("topic", "news", content, lamport=n, id=make_id(n)))
+    first = ana.inbox.page(unread=False, after=2, limit=9, match=InboxMatch(text="wanted"))
+    assert (list(first.messages), first.next) == ([], 4), "it says how far it looked"
+    assert [message.number for message in ana.inbox.list(text="wanted")] == [1, 6]
 
 
 def test_D5_a_reply_goes_to_the_sender_and_names_what_it_answers(ana: Node) -> None:
@@ -440,7 +484,7 @@ def test_D11_requeue_takes_no_id_that_stands_for_something(ana: Node) -> None:
     one = team(ana).send("hello", topic="news")
     team(ana).send("hello", topic="news", id=ID)
     kill(ana, one.id)
-    with pytest.raises(IdReused):
+    with pytest.raises(IdempotencyKeyReused):
         ana.outbox.requeue(one.id, new_id=ID)
     assert ana.outbox.get(one.id).state == "dead", "nothing has changed"
 

@@ -18,6 +18,7 @@ from holdfast.node.sync.effects import BrokerCall, Send, StoreWork
 from holdfast.node.sync.http_side import BrokerRequests
 from holdfast.node.sync.mesh_conversation import MeshConversation
 from holdfast.node.sync.status import BrokerStatusTracker
+from holdfast.node.sync.waiting import WaitingBytes
 from holdfast.protocol.frames import (
     Acks,
     Entries,
@@ -77,7 +78,7 @@ def test_D6_a_broker_that_fell_into_an_older_epoch_is_not_pushed_at_without_end(
     (number,) = ana.sync.meshes[MESH].inflight
     no = PushAnswer(number, 409, problem=WireError("epoch_mismatch", "no"))
     told = ana.sync.on_acks(Acks(MESH, 1, [no]))
-    assert told == [Follow(MESH, 0, 0)]  # where does it stand?
+    assert told.frames == [Follow(MESH, 0, 0)]  # where does it stand?
     assert not ana.push()
     assert not ana.sync.look_for_due(MESH).now
 
@@ -198,12 +199,14 @@ class Unfinished(Poisoned):
 
 def taken(ana: Laptop, calls: Poisoned, frames: Sequence[Any]) -> list[FromNode]:
     """What the node says while it takes these frames; raises what ends its connection."""
-    talk = MeshConversation(ana.sync, MESH, lambda: 0, look_ms=1000, push_items=1)
+    talk = MeshConversation(
+        ana.sync, MESH, lambda: 0, look_ms=1000, push_items=1, waiting=WaitingBytes()
+    )
     talk.closing = True  # nothing is pushed
     said: list[FromNode] = []
     effects = deque(talk.begin())
     for frame in frames:
-        effects.extend(talk.on_frame(frame))
+        effects.extend(talk.on_frame(frame, 100))
     while effects:
         effect = effects.popleft()
         result = None
@@ -285,20 +288,22 @@ def test_D13_what_we_wrote_and_somebody_told_again_is_ours(ana: Laptop) -> None:
     assert [entry.key for entry in team(ana.node).state.list()] == ["k"]
 
 
-def delays(ana: Laptop, *errors: Exception) -> list[int]:
-    """How long it is waited after each, of connections that each began well."""
+def delays(ana: Laptop, *errors: Exception, good: bool = False) -> list[int]:
+    """How long it is waited after each, of connections that each began well; `good`: something
+    came of each.
+    """
 
     async def main(threads: ThreadPoolExecutor) -> list[int]:
         tracker = BrokerStatusTracker(ana.sync.broker, ana.engine.ctx.now_ms, lambda unit: None)
         link = BrokerConnection(
             *(ana.engine, ana.trust, ana.sync.broker, tracker),
             threads=threads,
-            callers=threads,
             chance=lambda: 0.99,
         )
         found = []
         for error in errors:
             tracker.connected()
+            link._progressed = good
             tracker.failed(link.plan(error, tracker.attempts, 0.99), error)
             retry_at = tracker.supervision.retry_at
             assert retry_at is not None
@@ -318,4 +323,12 @@ def test_D14_a_broker_that_greets_and_then_refuses_is_asked_less_and_less_often(
 
 
 def test_D14_a_broker_that_is_restarted_is_found_again_at_once(ana: Laptop) -> None:
-    assert len(set(delays(ana, *[Unreachable("gone")] * 4))) == 1
+    assert len(set(delays(ana, *[Unreachable("gone")] * 4, good=True))) == 1
+
+
+def test_D14_a_broker_that_greets_and_then_hangs_up_is_tried_less_and_less_often(
+    ana: Laptop,
+) -> None:
+    """That it opened the connection is no reason to come back at once: nothing came of it."""
+    waited = delays(ana, *[Unreachable("gone")] * 4)
+    assert waited == sorted(set(waited))

@@ -10,6 +10,7 @@ from holdfast.node.sync.effects import (
     Close,
     DecodePage,
     Effect,
+    FinishJoin,
     KeepMembers,
     NoteActive,
     PushDue,
@@ -18,20 +19,33 @@ from holdfast.node.sync.effects import (
     StoreFrame,
     StorePage,
     StoreUrgent,
+    UploadSnapshot,
 )
 from holdfast.node.sync.mesh_conversation import FRAMES_MAX
 from holdfast.protocol.frames import (
     Acks,
     Confirmed,
     Entries,
+    MeshMoved,
+    MeshPosition,
     Push,
     PushAnswer,
     SnapshotNeeded,
+    SnapshotWanted,
     Urgent,
+    encode_frame,
 )
 from holdfast.rules.broker_rows import FeedRow
 from holdfast.rules.errors import BadAnswer, DiskFull, Unreachable
-from holdfast.rules.limits import HELLO_MS_MAX, SYNC_ANSWER_MS_MAX, SYNC_CLOSE_MS_MAX
+from holdfast.rules.limits import (
+    HELLO_MS_MAX,
+    SEQ_MAX,
+    SYNC_ANSWER_MS_MAX,
+    SYNC_CLOSE_MS_MAX,
+    SYNC_SNAPSHOT_MS,
+    SYNC_TURN_MS,
+    SYNC_TURNS_MAX,
+)
 from support.effects import HeldLine
 from support.envelopes import MESH, state_set
 from support.nodes import Nodes, team
@@ -230,6 +244,127 @@ def test_D15_urgent_messages_beyond_the_limit_are_left_to_their_pages(line: Held
     for _ in range(FRAMES_MAX + 1):
         line.finish(StoreUrgent)
     assert line.kinds == []
+
+
+def test_D15_what_waits_is_counted_in_bytes_and_reading_stops(ana: Laptop) -> None:
+    """Frames of every kind; and what was taken counts until it is stored."""
+    line = HeldLine(ana, waiting_bytes=1000)
+    line.open()
+    for seq in range(1, 9):
+        line.hear(page(seq))
+        if line.held_back:
+            break
+    assert line.held_back, "however few frames they are"
+    waits = sum(len(encode_frame(page(n))) for n in range(1, seq + 1))
+    assert 1000 < waits < 1000 + 2 * len(encode_frame(page(seq)))
+    line.finish(DecodePage)
+    assert line.held_back, "the first page is not stored yet"
+    line.finish(StorePage)
+    assert not line.held_back
+    line.finish(DecodePage)
+    line.finish(StorePage)
+    assert line.talk._waiting.bytes == 0
+    for frame in (Urgent(MESH, page(30).rows * 9), answers(*range(70, 170))):
+        line.hear(frame)
+        assert line.held_back
+        line.finish(StoreUrgent if isinstance(frame, Urgent) else StoreAcks)
+        assert not line.held_back
+    assert line.talk._waiting.bytes == 0
+
+
+def test_D15_an_answer_that_was_not_read_yet_is_not_late(ana: Laptop) -> None:
+    line = HeldLine(ana, waiting_bytes=100)
+    line.open()
+    (number,) = pushed(line, "a")
+    line.hear(page(1))
+    assert line.held_back
+    line.after(2 * SYNC_ANSWER_MS_MAX)
+    assert line.closed is None, "it may be among what waits on the line"
+    line.finish(DecodePage)
+    line.finish(StorePage)
+    line.after(SYNC_ANSWER_MS_MAX - 1)
+    assert line.closed is None
+    line.after(1)
+    assert line.closed is not None
+    assert number
+
+
+def test_D15_answers_about_rows_that_are_not_ours_are_none(line: HeldLine) -> None:
+    pushed(line, "a")
+    line.after(SYNC_ANSWER_MS_MAX // 2)
+    line.hear(answers(998, 999))
+    line.finish(StoreAcks)
+    line.after(SYNC_ANSWER_MS_MAX // 2)
+    assert line.closed is not None
+    assert isinstance(line.closed.error, Unreachable)
+    assert not line.talk.progressed
+
+
+def test_D15_a_broker_that_sends_a_node_round_in_circles_is_left(line: HeldLine) -> None:
+    """Each time the mesh stands elsewhere, so it is asked for again, and stands elsewhere."""
+    place = MeshPosition(MESH, "server", 1, 0, 1, 0, ("read", "write"))
+    for _ in range(SYNC_TURNS_MAX):
+        line.hear(MeshMoved(place))
+        line.finish(StoreFrame)
+        if "FinishJoin" in line.kinds:
+            line.finish(FinishJoin)
+    assert line.closed is None
+    line.after(SYNC_TURN_MS)
+    line.hear(MeshMoved(place))
+    line.finish(StoreFrame)
+    assert line.closed is None, "with time there may be another"
+    line.hear(MeshMoved(place))
+    assert line.closed is not None
+    assert isinstance(line.closed.error, BadAnswer)
+    assert not line.talk.progressed
+
+
+def test_D15_a_broker_gets_no_snapshot_after_the_other(ana: Laptop) -> None:
+    line = HeldLine(ana)
+    line.open()
+    line.hear(SnapshotWanted(MESH), SnapshotWanted(MESH))
+    line.finish(UploadSnapshot, Unreachable("the line broke"))
+    line.hear(SnapshotWanted(MESH))
+    assert line.kinds == []
+    again = HeldLine(ana)
+    again.ticks = line.ticks + SYNC_SNAPSHOT_MS - 1
+    again.open()
+    again.hear(SnapshotWanted(MESH))
+    assert again.kinds == [], "nor on the next connection"
+    again.ticks += 1
+    again.hear(SnapshotWanted(MESH))
+    assert again.kinds == ["UploadSnapshot"]
+
+
+def test_D15_a_broker_that_names_an_epoch_far_away_is_not_followed_there(line: HeldLine) -> None:
+    """Nothing of that many epochs is looked through, and the cursor stays where it was."""
+    ana = line.laptop
+    for epochs in ((), ((1, 0), (5_000_000, 0))):
+        server_id = ana.row.server_id or ""
+        place = MeshPosition(MESH, server_id, 5_000_000, 0, 1, 0, ("read",), epochs)
+        line.hear(MeshMoved(place))
+        line.finish(StoreFrame)
+        assert line.closed is None, "other meshes go on"
+        trouble = ana.sync.meshes[MESH].trouble
+        assert trouble is not None
+        assert trouble.code == "epoch_mismatch"
+        assert ana.row.broker_epoch == 1
+
+
+@pytest.mark.parametrize("seq", [SEQ_MAX + 1, 2**63, 2**64 - 1, -1])
+def test_D15_a_number_that_no_store_can_hold_is_refused_where_it_comes_in(
+    line: HeldLine, seq: int
+) -> None:
+    number, *_ = pushed(line, "a")
+    for frame in (
+        Entries(MESH, 1, 0, seq, [], seq),
+        Entries(MESH, 1, 0, 1, [], seq),
+        Acks(MESH, 1, [PushAnswer(number, 201, 1, seq, bytes(16))]),
+        MeshMoved(MeshPosition(MESH, "server", 1, 0, 1, seq, ())),
+        SnapshotNeeded(MESH, 1, "s", seq),
+    ):
+        with pytest.raises(BadAnswer, match="cannot be read"):
+            line.talk.on_frame(encode_frame(frame))
 
 
 # --- the driver ----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -16,11 +17,12 @@ from holdfast.node.library.node import Mesh
 from holdfast.node.recovery.backup import backup, restore
 from holdfast.node.snapshots.upload import upload_snapshot
 from holdfast.node.sync.status import BrokerStatus, MeshStatus
+from holdfast.protocol.broker_http import Member
 from holdfast.rules.broker_sync import SyncState
 from holdfast.rules.keys import public_key
-from holdfast.rules.limits import DAY_MS
+from holdfast.rules.limits import DAY_MS, SYNC_THREADS
 from support.daemon import UpInThread, ask, make_home, process, running
-from support.live_broker import MESH, LiveBroker, join, share
+from support.live_broker import MESH, PATIENCE_S, LiveBroker, join, share
 from support.waiting import until
 
 
@@ -427,3 +429,47 @@ def with_calls(pair: Pair, at: int, work: Callable[[BrokerClient], object]) -> N
     assert row.broker_card is not None
     with closing(BrokerClient.of(api.trust, row.broker_url, row.broker_card)) as calls:
         work(calls)
+
+
+def test_D14_a_broker_whose_calls_hang_takes_nothing_from_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every line of four meshes waits for it; the content of a file goes to the other one."""
+    home = make_home(tmp_path / "ana", "ana")
+    hung, well = LiveBroker(tmp_path / "hung"), LiveBroker(tmp_path / "well")
+    meshes = [f"mesh-{number}" for number in range(2 * SYNC_THREADS)]
+    asked, may_go_on = threading.Semaphore(0), threading.Event()
+    with holdfast.open(home, sync="normal") as node:
+        for mesh in meshes:
+            node.create_mesh(mesh)
+    with hung, well:
+        share(home, well)
+        for mesh in meshes:
+            share(home, hung, mesh)
+        members = BrokerClient.members
+
+        def hang(client: BrokerClient, mesh: str) -> list[Member]:
+            if client.url == hung.url:
+                asked.release()
+                may_go_on.wait()
+            return members(client, mesh)
+
+        monkeypatch.setattr(BrokerClient, "members", hang)
+        with running(home) as up:
+            for _ in range(SYNC_THREADS):
+                assert asked.acquire(timeout=PATIENCE_S)
+            try:
+                files = up.daemon.api.node.mesh(MESH).files
+                files.share("large.bin", bytes(100_000))
+                manager = up.daemon.api.sync_manager
+                assert manager is not None
+                until(
+                    lambda: all(
+                        not (mesh.pending or mesh.inflight)
+                        for broker in manager.status()
+                        for mesh in broker.meshes
+                        if mesh.mesh == MESH
+                    )
+                )
+            finally:
+                may_go_on.set()

@@ -260,7 +260,7 @@ def test_P8_rows_of_every_family_are_written(home: Path, through: str) -> None:
     task = id_text(uuid7(1, bytes(10)))
     rows: list[dict[str, Any]] = [
         {"op": "state.set", "entity": "k", "value": "v", "meta": {"why": "so"}},
-        {"op": "memory.set", "entity": "k", "value": "v", "tags": ["t"], "owner": "bea"},
+        {"op": "memory.set", "entity": "k", "value": "v", "tags": ["t"], "owner": "ana"},
         {"op": "vector.store", "entity": "k", "embedding": [1.0, 0.5], "content": "text"},
         {"op": "fact.append", "entity": "s", "predicate": "is", "object": None},
         {"op": "file.share", "entity": "a.txt", "data": b"\0content"},
@@ -300,7 +300,7 @@ def test_P8_rows_of_every_family_are_written(home: Path, through: str) -> None:
     with holdfast.open(home) as node:
         mesh = node.mesh("team")
         assert list(mesh.state.list()) == []
-        assert [m.value for m in mesh.memory.recall("k", scope="peer:bea")] == ["v"]
+        assert [m.value for m in mesh.memory.recall("k", scope="self")] == ["v"]
         model = Model(provider="p", name="m", version="1", dim=2)
         (hit,) = mesh.vectors.search([1.0, 0.5], model=model)
         assert (hit.key, hit.content, hit.distance) == ("k", "text", 0.0)
@@ -367,7 +367,8 @@ def test_P8_rows_that_share_a_key_are_one_row_or_told_apart(home: Path) -> None:
         put(home, other, key="n", writeId="w2")
     assert values(home) == {"a": 1, "b": 1}
     owners = table(n=[1, 1], key=["c", "c"], value=[1, 1], owner=["bea", "carl"])
-    assert put(home, owners, key="n", writeId="w3", op="memory.set").new == 2
+    with pytest.raises(JobFailed, match="2 were refused: not_ours 2"):
+        put(home, owners, key="n", writeId="w3", op="memory.set")
 
 
 # --- refused rows ------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -112,14 +113,34 @@ def test_D10_whoever_asks_again_without_reading_does_not_keep_a_place_for_ever(
     async def much(call: NodeRequest) -> Response:
         return Response(bytes(16 * limits.MIB))
 
+    monkeypatch.setattr(limits, "KEEP_ALIVE_MS", 1000)
     up = with_routes(Route("GET", "/v1/much", much, "Very much.", public=True))
-    monkeypatch.setattr(limits, "REQUEST_MS_MAX", 50)
     api = up.daemon.api
     with socket.socket(socket.AF_UNIX) as rude:
         rude.connect(up.unix.removeprefix("unix:"))
-        rude.sendall(2 * b"GET /v1/much HTTP/1.1\r\nhost: x\r\n\r\n")
-        until(lambda: api.counts.answers["GET", "/v1/much", 200] == 2)
+        rude.sendall(2 * b"GET /v1/much HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        until(lambda: api.counts.answers["GET", "/v1/much", 200] == 1)
         assert api.gate.now["public"] == 0
+        # What it asked for next is not even looked at, and the connection is cut after a while.
+        rude.settimeout(30)
+        got = 0
+        with suppress(ConnectionResetError):
+            until(lambda: not _is_connected(rude))
+            while part := rude.recv(1 << 20):
+                got += len(part)
+        assert got < 16 * limits.MIB
+        assert api.counts.answers["GET", "/v1/much", 200] == 1
+
+
+def _is_connected(client: socket.socket) -> bool:
+    """Whether the other side is still there, without reading anything."""
+    try:
+        client.send(b"\r\n", socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def test_D10_what_anybody_may_ask_is_made_once(
@@ -258,3 +279,30 @@ def test_Z2_a_filter_with_a_misspelt_field_is_refused_and_not_widened(up: UpInTh
     assert (answer.status, answer.code) == (400, "bad_input")
     with holdfast.open(up.home) as node:
         assert list(node.log.consumers()) == []
+
+
+@pytest.mark.parametrize("what", ["a call", "a long poll", "events", "a range"])
+def test_D10_a_client_that_sends_no_more_gets_its_answer(up: UpInThread, what: str) -> None:
+    append(up, "team")
+    consumer = json.dumps({"consumer": "r", "from": "now"}).encode()
+    assert ask(up.unix, "POST", "/v1/consumers", consumer).status == 200
+    fetch = json.dumps({"consumer": "r", "wait_ms": limits.LONG_POLL_MS_MAX}).encode()
+    raw = {
+        "a call": b"GET /v1/log HTTP/1.1\r\n\r\n",
+        "a long poll": b"POST /v1/facts/fetch HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % len(fetch)
+        + fetch,
+        "events": b"GET /v1/events?from=1 HTTP/1.1\r\n\r\n",
+        "a range": b"GET /v1/facts/range HTTP/1.1\r\n\r\n",
+    }[what]
+    told = {"a call": b'"epoch"', "a long poll": b'"entries"', "events": b"event: entry"}
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(30)
+        client.connect(up.unix.removeprefix("unix:"))
+        client.sendall(raw)
+        client.shutdown(socket.SHUT_WR)
+        answer = b""
+        while part := client.recv(65_536):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert told.get(what, b'"team"') in answer
+    assert answer.endswith((b"0\r\n\r\n", b"}"))  # it is whole

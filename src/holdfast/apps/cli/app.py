@@ -19,13 +19,13 @@ PROGRAM = "holdfast"
 COMPLETE = "_HOLDFAST_COMPLETE"
 
 _COMMANDS = (
-    *("init", "status", "paths", "up", "down", "doctor", "check"),
+    *("init", "status", "paths", "up", "reload", "down", "doctor", "check"),
     *("mesh", "peer", "token", "memory", "state", "vector", "file", "task", "conflict", "log"),
     *("fact", "consumer", "link", "send", "inbox", "outbox", "sweep"),
     *("backup", "restore", "export", "import", "queue", "broker", "pipeline", "demo"),
     *("completion", "help"),
 )
-_MODULES = {"down": "up", "restore": "backup", "import": "export"}
+_MODULES = {"down": "up", "reload": "up", "restore": "backup", "import": "export"}
 """A command lives in the module of its own name, but for those that undo what another one does."""
 
 

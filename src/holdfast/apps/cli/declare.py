@@ -27,6 +27,9 @@ _MESH = "The mesh; else $HOLDFAST_MESH, else the only one of the home."
 _FILTER = "Only this mesh; else all of them."
 _HOME = "The home; else $HOLDFAST_HOME, else the platform's data folder."
 _ID = "The id of this write (a UUIDv7), for a retry that is applied once at most."
+_KEY = "Names this message (any text, or a UUID), for a retry that is applied once at most."
+KEY = "key"
+"""For `writes`: `--id` is any idempotency key."""
 
 
 class SessionCommand(click.Command):
@@ -51,7 +54,12 @@ def noun(name: str, help: str) -> click.Group:
 
 
 def verb(
-    group: click.Group, name: str, *, mesh: bool | str = True, writes: bool = False, **settings: Any
+    group: click.Group,
+    name: str,
+    *,
+    mesh: bool | str = True,
+    writes: bool | str = False,
+    **settings: Any,
 ) -> Callable[[F], click.Command]:
     """A verb of a noun."""
 
@@ -64,14 +72,15 @@ def verb(
 
 
 def command_of(
-    name: str, *, mesh: bool | str = False, writes: bool = False, **settings: Any
+    name: str, *, mesh: bool | str = False, writes: bool | str = False, **settings: Any
 ) -> Callable[[F], click.Command]:
     """A command that stands alone."""
 
     def declare(function: F) -> click.Command:
         command: click.Command = click.command(name, cls=SessionCommand, **settings)(function)
         if writes:
-            command.params.append(click.Option(["--id"], metavar="UUID", help=_ID))
+            metavar, help = ("KEY", _KEY) if writes == KEY else ("UUID", _ID)
+            command.params.append(click.Option(["--id"], metavar=metavar, help=help))
         if mesh:
             # A command that looks at all meshes does not obey $HOLDFAST_MESH, only its option.
             named = mesh == FILTER

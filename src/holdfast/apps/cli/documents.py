@@ -7,6 +7,7 @@ Keys are stable and only ever added. Ids are UUID text, stamps are `lamport` and
 from __future__ import annotations
 
 import os
+from base64 import b64encode
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from holdfast.node.core.change import Receipt
 from holdfast.node.core.views import LastKnown
 from holdfast.protocol.body_json import body_fields
 from holdfast.rules.bodies import decode_loose, decode_trusted_body, decode_value
+from holdfast.rules.canonical import stored_meta
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.ids import id_text
 from holdfast.rules.order import Version
@@ -111,22 +113,28 @@ def conflict(row: ConflictRow) -> Document:
 
 def entry(row: Entry) -> Document:
     """One place in the log, with what its envelope says; `body` is null for an unknown op."""
-    envelope = decode_trusted(row.raw)
-    body = decode_trusted_body(envelope)
-    return {
+    head = {
         "offset": row.offset,
         "id": id_text(row.id),
         "mesh": row.mesh,
         "op": row.op,
         "entity": row.entity,
-        "owner": envelope.owner,
         "peer": row.origin,
         "lamport": row.lamport,
+        "recorded_at": row.recorded_at,
+    }
+    try:
+        envelope = decode_trusted(row.raw)
+        body = decode_trusted_body(envelope)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return {**head, "unreadable": str(error), "raw": b64encode(row.raw).decode()}
+    return {
+        **head,
+        "owner": envelope.owner,
         "epoch": envelope.epoch,
         "seq": envelope.seq,
         "created_at": envelope.created_at,
-        "recorded_at": row.recorded_at,
-        "meta": decode_value(envelope.meta) if envelope.meta else None,
+        "meta": stored_meta(envelope.meta) if envelope.meta else None,
         "body": None if body is None else body_fields(body, decode_value),
     }
 

@@ -58,6 +58,11 @@ class CommandSession:
             SystemClock().new_id() if self._asked_id is None else parse_id(self._asked_id)
         )
 
+    @cached_property
+    def key(self) -> str:
+        """The idempotency key of this message: any text, or an id that is made before it."""
+        return self.id if self._asked_id is None else self._asked_id
+
     @contextmanager
     def node(self, *, peer: str | None = None, create: bool = False) -> Iterator[Node]:
         self.check_home()
@@ -66,7 +71,7 @@ class CommandSession:
                 yield node
             except Unknown as error:
                 error.hint = (
-                    f"retry with --id {self.id}: it is applied once at most"
+                    f"retry with --id {self.key}: it is applied once at most"
                     if self._takes_id
                     else "look whether it happened, and if not, retry"
                 )

@@ -65,6 +65,15 @@ def parse_span(text: str) -> int:
     return _scaled(text, _SPANS, "span of time", "write it as 90s, 15m, 12h or 7d")
 
 
+def parse_moment(text: str) -> int:
+    """A time, or how long ago it was (`2h`, `7d`), as milliseconds since 1970."""
+    if _NUMBER.fullmatch(text.strip()) is None:
+        return parse_time(text)
+    from time import time
+
+    return round(time() * 1000) - parse_span(text)
+
+
 def parse_size(text: str) -> int:
     """`500MiB`, `2GB`, `4096` in bytes."""
     return _scaled(text, _SIZES, "size", "write it as 500MiB, 2GB or a number of bytes")

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from holdfast.broker.broker import Broker
 from holdfast.broker.decode_push import decode_push
 from holdfast.broker.http.context import BrokerRequest
-from holdfast.broker.verdicts import PREFIX_BYTES, error_of, for_members
+from holdfast.broker.verdicts import error_of, for_members
 from holdfast.protocol.broker_log_http import (
     EnvelopeCreated,
     EnvelopeDuplicate,
@@ -41,6 +41,7 @@ from holdfast.rules.errors import (
     UnknownDestination,
     UnknownMesh,
 )
+from holdfast.rules.fingerprint import PREFIX_BYTES
 from holdfast.rules.ids import id_text
 from holdfast.service.http.errors import failure
 from holdfast.service.http.route import Param, Route
@@ -84,6 +85,9 @@ def routes() -> list[Route]:
 
 
 async def _hand_in(call: BrokerRequest) -> Response:
+    strangers = call.api.broker.strangers
+    if not strangers.was_member(call.mesh, call.key):
+        await call.member()
     raw = await call.body(limits.ENVELOPE_BYTES_MAX)
     epoch = epoch_of(call.headers.get(EPOCH_HEADER))
     status, body, now = await hand_in(call.api.broker, raw, call.mesh, call.key, epoch)
@@ -102,10 +106,10 @@ async def hand_in(
     outcome = (await broker.accepting.hand_in([one]))[0]
     if isinstance(outcome, HoldfastError):
         raise outcome
-    return answer(one, outcome)
+    return answer(broker, one, outcome)
 
 
-def answer(one: PushedEnvelope, outcome: AcceptResult) -> tuple[int, bytes, int]:
+def answer(broker: Broker, one: PushedEnvelope, outcome: AcceptResult) -> tuple[int, bytes, int]:
     id, history = id_text(one.id), f"{outcome.message_epoch}.{outcome.seq}"
     if outcome.verdict is AcceptVerdict.CREATED:
         return 201, _encode(EnvelopeCreated(id_text(outcome.broker_id), id, history)), outcome.epoch
@@ -115,6 +119,8 @@ def answer(one: PushedEnvelope, outcome: AcceptResult) -> tuple[int, bytes, int]
         return 200, body, outcome.epoch
     error = error_of(outcome)
     assert error is not None, "everything else is a refusal"
+    if isinstance(error, NotAMember):
+        broker.strangers.no_member(one.mesh, one.sender)
     if outcome.verdict is AcceptVerdict.REUSED:
         prefix = outcome.fingerprint[:PREFIX_BYTES].hex()
         return 409, _encode(EnvelopeIdReused(failure(error).error, id, prefix)), outcome.epoch

@@ -28,12 +28,12 @@ from holdfast.protocol.broker_log_http import (
     TakenResponse,
     TakeRequest,
 )
-from holdfast.rules.bodies import MessageSend, decode_body
-from holdfast.rules.envelope import Envelope, decode
+from holdfast.rules.bodies import MessageSend, decode_stored_body
+from holdfast.rules.canonical import stored_meta
+from holdfast.rules.envelope import Envelope, decode_stored
 from holdfast.rules.errors import BadAnswer, BadInput, Refused
-from holdfast.rules.fingerprint import parse_meta
 from holdfast.rules.ids import id_text
-from holdfast.rules.message import check_arriving
+from holdfast.rules.message import check_fingerprint, kind_of
 
 ENDS: Final = ("done", "again", "dead", "extend")
 
@@ -96,7 +96,7 @@ class QueueClient:
             sender=envelope.origin,
             content=body.content,
             content_type=body.content_type,
-            meta=parse_meta(envelope.meta),
+            meta=stored_meta(envelope.meta),
             priority=envelope.priority,
             reply_to=envelope.reply_to,
             deliveries=taken.deliveries,
@@ -104,14 +104,17 @@ class QueueClient:
         )
 
     def _read(self, raw: bytes) -> tuple[Envelope, MessageSend]:
-        """What the broker hands out is checked as what arrives in any other way."""
+        """What the broker hands out is checked, but for its form: it may have kept it since before
+        that was asked for, and a message that nobody can take stands in the way of the others.
+        """
         try:
-            envelope = decode(raw)
-            place = check_arriving(envelope)
-            body = decode_body(envelope)
+            envelope = decode_stored(raw)
+            body = decode_stored_body(envelope)
+            if isinstance(body, MessageSend):
+                check_fingerprint(envelope, body)
         except Refused as error:
             raise BadAnswer(f"the broker hands out what is no message: {error.message}") from None
-        if not isinstance(body, MessageSend) or place != ("queue", self._queue):
+        if not isinstance(body, MessageSend) or kind_of(envelope) != ("queue", self._queue):
             raise BadAnswer(f"the broker hands out what was not sent to {self._queue!r}")
         return envelope, body
 

@@ -7,7 +7,7 @@ In the transaction it is deduplicated, stamped, appended and folded, all or noth
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -15,13 +15,23 @@ from holdfast.node.core.context import NodeContext
 from holdfast.node.core.fold import CURRENT, FOLDS
 from holdfast.rules.bodies import OPS, Body, encode_body, family_of
 from holdfast.rules.data_classes import data_class_of, write_class_of
-from holdfast.rules.envelope import Base, Destination, Envelope, Priority, decode_trusted, encode
+from holdfast.rules.envelope import (
+    VERSION,
+    Base,
+    Destination,
+    Envelope,
+    Priority,
+    decode_trusted,
+    encode,
+)
 from holdfast.rules.errors import IdReused
 from holdfast.rules.fingerprint import canonical_meta, fingerprint
-from holdfast.rules.ids import id_text, parse_id
+from holdfast.rules.ids import aside_id, id_text, parse_id
+from holdfast.rules.message import MESSAGE
 from holdfast.rules.order import Stamp
-from holdfast.rules.outbox import outbox_row
+from holdfast.rules.outbox import gives_id_back, lane_of, outbox_row
 from holdfast.rules.reconcile import Outcome
+from holdfast.rules.rows import Entry, OutboxRow
 from holdfast.storage.ports import Reader, Transaction
 
 _WRITE_CLASS: Final = {
@@ -54,6 +64,8 @@ class Change:
 
     repeatable = True
     """It touches nothing but the transaction, so the writer may undo it and run it again."""
+    version: ClassVar[str] = VERSION
+    """Of the envelope: it names the formula of the fingerprint."""
 
     __slots__ = (
         "body",
@@ -103,10 +115,14 @@ class Change:
 
     def __call__(self, tx: Transaction) -> Receipt:
         if self.given:
-            known = known_receipt(tx, self.id, self.fingerprint, self.mesh)
+            known = self.known(tx)
             if known is not None:
                 return known
         return self.carry_out(tx)
+
+    def known(self, tx: Transaction) -> Receipt | None:
+        """The receipt of an earlier call with this id; None if there was none."""
+        return known_receipt(tx, self.id, self.fingerprint, self.mesh)
 
     def carry_out(self, tx: Transaction) -> Receipt:
         ctx = self.ctx
@@ -116,6 +132,7 @@ class Change:
         assert current is None or current.lamport < lamport, "our clock is past everything we hold"
         now = ctx.now_ms()
         envelope = Envelope(
+            version=self.version,
             id=self.id,
             mesh=self.mesh,
             op=self.op,
@@ -166,6 +183,29 @@ def known_receipt(tx: Reader, id: bytes, asked: bytes, mesh: str) -> Receipt | N
         _refuse_other(id, fingerprint_, asked)
         return Receipt(id, offset, 0, "", True, Outcome.NOOP_ALREADY_APPLIED)
     return None
+
+
+def refused_send(
+    tx: Reader, entry: Entry, peer: str, *, broker_has_another: bool
+) -> OutboxRow | None:
+    """The outbox row of an entry that is our own message and gives its id back; None if it keeps
+    it.
+    """
+    if entry.op != MESSAGE or entry.origin != peer:
+        return None
+    row = tx.outbox_get(lane_of(entry.mesh), entry.id)
+    if row is None or row.offset != entry.offset:
+        return None
+    return row if gives_id_back(row, broker_has_another=broker_has_another) else None
+
+
+def set_aside(tx: Transaction, entry: Entry, row: OutboxRow) -> None:
+    """Takes the id from our own message, in the log and in the outbox: another one gets it. Both
+    keep the envelope as it is, under an id that is computed from it.
+    """
+    aside = aside_id(entry.raw)
+    tx.log_set_aside(entry.offset, aside)
+    tx.outbox_put(msgspec.structs.replace(row, id=aside))
 
 
 def _refuse_other(id: bytes, first: bytes, asked: bytes) -> None:

@@ -24,7 +24,7 @@ from holdfast.rules.limits import CHUNK_ROWS
 from holdfast.rules.names import check_mesh
 from holdfast.rules.rows import MeshRow
 from holdfast.storage.files.blobs import BlobStore
-from holdfast.storage.ports import Reader, Store, Work
+from holdfast.storage.ports import Reader, Store, Work, read_once
 
 T = TypeVar("T")
 
@@ -119,8 +119,7 @@ class NodeEngine:
     def read(self, name: str, read: Callable[[Reader], T]) -> T:
         begun = perf_counter_ns()
         try:
-            with self.store.read() as reader:
-                return read(reader)
+            return read_once(self.store.read(), read)
         except HoldfastError as error:
             self.metrics.failed(error)
             raise
@@ -132,8 +131,7 @@ class NodeEngine:
         its own cursor.
         """
         while True:
-            with self.store.read() as reader:
-                rows = page(reader)
+            rows = read_once(self.store.read(), page)
             yield from rows
             if len(rows) < CHUNK_ROWS:
                 return

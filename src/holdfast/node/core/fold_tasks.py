@@ -1,12 +1,12 @@
 """The fold of tasks: from turns (create, claim, release …) to the task and its history.
 
-A turn that is newer than all others is one step further. A turn that belongs further back folds the
-task again from all its turns. So does a release: it may open a generation that later turns have
-named already. When that changes the verdict on a turn, the new verdict is stored, a lost turn goes
-to the conflict ledger, and a peer whose claim was superseded is warned on its next call.
+`holdfast.rules.task_join` says what one more turn changes. Here the new verdicts are stored, a lost
+turn goes to the conflict ledger, and a peer whose claim was superseded is warned on its next call.
 """
 
 from __future__ import annotations
+
+import msgspec
 
 from holdfast.node.core.context import NodeContext
 from holdfast.rules import tasks
@@ -16,6 +16,7 @@ from holdfast.rules.merge import version_of
 from holdfast.rules.order import Version, is_newer
 from holdfast.rules.reconcile import Outcome
 from holdfast.rules.rows import ConflictRow, TaskEventRow, TaskRow, WarningRow
+from holdfast.rules.task_join import Verdict, join
 from holdfast.storage.ports import Transaction
 
 
@@ -30,26 +31,47 @@ def fold_task(
     """`current` is not used: a turn meets the task as a whole."""
     turn = _turn(envelope, body)
     row = tx.task_get(envelope.mesh, envelope.entity)
-    newest = row is None or is_newer(turn.version, row.last)
-    if row is None or (newest and turn.kind != "release"):
-        task, judged = tasks.step(tasks.Task() if row is None else task_of(row), turn)
-        known: list[TaskEventRow] = []
-        history = [judged]
-        last, updated_at = turn.version, envelope.created_at
+    task, last = (tasks.Task(), None) if row is None else (task_of(row), row.last)
+    joined = join(task, last, turn, _StoredTurns(tx, envelope.mesh, envelope.entity))
+    if joined is None:
+        # It was folded before, and its id was forgotten since.
+        return Outcome.NOOP_ALREADY_APPLIED
+    updated_at = envelope.created_at
+    if row is None or is_newer(turn.version, row.last):
+        last = turn.version
     else:
-        known = tx.task_events(envelope.mesh, envelope.entity)
-        if any(event.version == turn.version for event in known):
-            # It was folded before, and its id was forgotten since.
-            return Outcome.NOOP_ALREADY_APPLIED
-        task, history = tasks.fold([*(_turn_of(event) for event in known), turn])
-        if newest:
-            last, updated_at = turn.version, envelope.created_at
-        else:
-            last, updated_at = row.last, row.updated_at
-    _keep_events(tx, ctx, envelope, known, history)
-    tx.task_put(_task_row(envelope, task, last, offset, updated_at))
-    mine = next(judged for judged in history if judged.turn.version == turn.version)
-    return Outcome.SUPERSEDED if mine.event in tasks.DISCARDED else Outcome.APPLIED
+        last, updated_at = row.last, row.updated_at
+    _keep_events(tx, ctx, envelope, joined.verdicts)
+    tx.task_put(_task_row(envelope, joined.task, last, offset, updated_at))
+    return Outcome.SUPERSEDED if joined.mine.event in tasks.DISCARDED else Outcome.APPLIED
+
+
+class _StoredTurns:
+    """The turns of one task, as the store has them."""
+
+    def __init__(self, tx: Transaction, mesh: str, task: str) -> None:
+        self._tx, self._key = tx, (mesh, task)
+
+    def before(self, version: Version, *, or_at: bool = False) -> TaskEventRow | None:
+        return self._tx.task_event_before(*self._key, version, or_at=or_at)
+
+    def after(self, version: Version, limit: int) -> list[TaskEventRow]:
+        return self._tx.task_events_after(*self._key, version, limit)
+
+    def naming(self, first: int, last: int, before: Version) -> list[TaskEventRow]:
+        return self._tx.task_events_naming(*self._key, first, last, before)
+
+    def opening(self, generation: int) -> TaskEventRow | None:
+        return self._tx.task_event_opening(*self._key, generation)
+
+    def first_create(self) -> TaskEventRow | None:
+        return self._tx.task_event_create(*self._key)
+
+    def lacks_standings(self) -> bool:
+        return self._tx.task_lacks_standings(*self._key)
+
+    def all(self) -> list[TaskEventRow]:
+        return self._tx.task_events(*self._key)
 
 
 def _turn(envelope: Envelope, body: Body) -> tasks.Turn:
@@ -64,17 +86,6 @@ def _turn(envelope: Envelope, body: Body) -> tasks.Turn:
         )
     generation = body.generation if isinstance(body, TaskTurn) else 0
     return tasks.Turn(version_of(envelope), kind, generation, envelope.created_at)
-
-
-def _turn_of(event: TaskEventRow) -> tasks.Turn:
-    return tasks.Turn(
-        event.version,
-        event.kind,
-        event.generation,
-        event.event_time,
-        event.title,
-        event.description,
-    )
 
 
 def task_of(row: TaskRow) -> tasks.Task:
@@ -118,18 +129,11 @@ def _task_row(
 
 
 def _keep_events(
-    tx: Transaction,
-    ctx: NodeContext,
-    envelope: Envelope,
-    known: list[TaskEventRow],
-    history: list[tasks.Judged],
+    tx: Transaction, ctx: NodeContext, envelope: Envelope, verdicts: list[Verdict]
 ) -> None:
     """Stores new and changed verdicts, and notes every turn that is lost now and was not before."""
-    was = {event.version: event for event in known}
-    for judged in history:
-        before = was.get(judged.turn.version)
-        if before is not None and (before.event, before.against) == (judged.event, judged.against):
-            continue
+    for verdict in verdicts:
+        judged, before = verdict.judged, verdict.before
         turn = judged.turn
         tx.task_event_put(
             TaskEventRow(
@@ -144,6 +148,8 @@ def _keep_events(
                 against=judged.against,
                 title=turn.title,
                 description=turn.description,
+                standing=verdict.standing,
+                opened=verdict.opened,
             )
         )
         # Without `against` it is a claim of a generation that has not begun here: it may still win.
@@ -151,32 +157,51 @@ def _keep_events(
         was_lost = (
             before is not None and before.event in tasks.DISCARDED and before.against is not None
         )
-        if lost and not was_lost:
+        if lost or was_lost:
             # A renewed claim is lost together with the first one; the warning is about the first.
             held = before is not None and before.event == tasks.TaskEvent.CLAIMED
-            _lost_turn(tx, ctx, envelope, judged, held=held)
+            _note_lost(tx, ctx, envelope, judged, lost=lost, held=held and not was_lost)
 
 
-def _lost_turn(
-    tx: Transaction, ctx: NodeContext, envelope: Envelope, judged: tasks.Judged, *, held: bool
+def _note_lost(
+    tx: Transaction,
+    ctx: NodeContext,
+    envelope: Envelope,
+    judged: tasks.Judged,
+    *,
+    lost: bool,
+    held: bool,
 ) -> None:
+    """Keeps one entry in the ledger for a turn that is lost, and none for one that is so no more.
+    An entry that a person has resolved stays as it is.
+    """
     turn, against = judged.turn, judged.against
+    rows = tx.conflicts_of(envelope.mesh, "task", envelope.entity, turn.version)
+    there = rows[0] if rows else None
+    if not lost:
+        if there is not None and there.resolved_at is None:
+            tx.conflict_drop(there.number)
+        return
     assert against is not None, "a turn loses against another"
     ended = judged.event is tasks.TaskEvent.REJECTED_TERMINAL
-    tx.conflict_add(
-        ConflictRow(
-            mesh=envelope.mesh,
-            family="task",
-            owner="",
-            entity=envelope.entity,
-            reason="the task had ended" if ended else "the first claim of a generation wins",
-            winner=against,
-            loser=turn.version,
-            loser_op=f"task.{turn.kind}",
-            loser_body=NOTHING,
-            found_at=ctx.now_ms(),
-        )
+    entry = ConflictRow(
+        mesh=envelope.mesh,
+        family="task",
+        owner="",
+        entity=envelope.entity,
+        reason="the task had ended" if ended else "the first claim of a generation wins",
+        winner=against,
+        loser=turn.version,
+        loser_op=f"task.{turn.kind}",
+        loser_body=NOTHING,
+        found_at=ctx.now_ms(),
     )
+    if there is None:
+        tx.conflict_add(entry)
+    elif there.resolved_at is None:
+        tx.conflict_change(
+            msgspec.structs.replace(entry, number=there.number, found_at=there.found_at)
+        )
     if held and turn.kind == "claim" and turn.version.peer == ctx.peer:
         tx.warning_add(
             WarningRow(

@@ -110,7 +110,6 @@ def memory_set(
     value: object,
     tags: Iterable[str] = (),
     id: str | None = None,
-    owner: str | None = None,
 ) -> Change:
     names.check_key(key)
     if isinstance(tags, str):
@@ -118,7 +117,7 @@ def memory_set(
     listed = tuple(tags)
     check_tags(listed)
     body = MemorySet(encode_value(value), listed)
-    return Change(ctx, mesh, "memory.set", key, body, owner=owner or ctx.peer, id=id)
+    return Change(ctx, mesh, "memory.set", key, body, owner=ctx.peer, id=id)
 
 
 def memory_forget(ctx: NodeContext, mesh: str, key: str, id: str | None = None) -> Change:
@@ -167,7 +166,6 @@ def vector_store(
     content: str = "",
     metadata: object = None,
     id: str | None = None,
-    owner: str | None = None,
 ) -> Change:
     names.check_key(key)
     check_prose(content, "content", limits.VECTOR_CONTENT_BYTES_MAX)
@@ -181,7 +179,7 @@ def vector_store(
         content,
         encode_value(metadata),
     )
-    return Change(ctx, mesh, "vector.store", key, body, owner=owner or ctx.peer, id=id)
+    return Change(ctx, mesh, "vector.store", key, body, owner=ctx.peer, id=id)
 
 
 def vector_delete(
@@ -190,17 +188,15 @@ def vector_delete(
     key: str,
     model: Model,
     id: str | None = None,
-    owner: str | None = None,
 ) -> Change:
     names.check_key(key)
-    whose = owner or ctx.peer
 
     def require(tx: Reader) -> None:
-        if tx.vector_live(mesh, whose, key, model.fingerprint) is None:
-            raise UnknownKey(f"{whose} has no vector {key!r} of this model in {mesh!r}")
+        if tx.vector_live(mesh, ctx.peer, key, model.fingerprint) is None:
+            raise UnknownKey(f"{ctx.peer} has no vector {key!r} of this model in {mesh!r}")
 
     body = VectorDelete(model.fingerprint)
-    return _Deletion(require, ctx, mesh, "vector.delete", key, body, owner=whose, id=id)
+    return _Deletion(require, ctx, mesh, "vector.delete", key, body, owner=ctx.peer, id=id)
 
 
 def vector_search(
@@ -244,11 +240,10 @@ def file_share(
     size: int,
     content: bytes | None,
     id: str | None = None,
-    owner: str | None = None,
 ) -> FileSharing:
     check_path(path)
     body = FileShare(bytes.fromhex(sha256), size, content)
-    return FileSharing(ctx, mesh, "file.share", path, body, owner=owner or ctx.peer, id=id)
+    return FileSharing(ctx, mesh, "file.share", path, body, owner=ctx.peer, id=id)
 
 
 def file_delete(ctx: NodeContext, mesh: str, path: str, id: str | None = None) -> Change:

@@ -20,8 +20,11 @@ from time import monotonic
 from typing import Any
 
 from holdfast.node.core.loop_writer import LoopWriter
-from holdfast.node.daemon.message_hook import MessageWatch
+from holdfast.node.daemon.hooks import EventHooks, HookRunner
+from holdfast.node.daemon.message_hook import MessageWatch, outbox_event
+from holdfast.node.daemon.reload import Reloader, event_hooks, from_nowhere
 from holdfast.node.daemon.upkeep import NodeUpkeep
+from holdfast.node.home import whereabouts
 from holdfast.node.http.app import node_routes
 from holdfast.node.http.context import NodeApi
 from holdfast.node.library.node import Node, open_node
@@ -36,7 +39,10 @@ from holdfast.node.upkeep.disk import DiskWatch
 from holdfast.rules import limits
 from holdfast.rules.broker_sync import SyncState
 from holdfast.rules.disk_pressure import Pressure
+from holdfast.rules.errors import HoldfastError, HomeCopied
+from holdfast.rules.home_copy import HomePlace
 from holdfast.rules.links import LinkState
+from holdfast.rules.rows import OutboxRow
 from holdfast.service.http.app import HttpApp
 from holdfast.service.http.request import ConcurrencyLimits, RequestCounts
 from holdfast.service.instance_lock import DaemonLock, DaemonNote
@@ -62,9 +68,16 @@ class Daemon(Service):
         on_event: OnEvent = silent,
         on_overtime: Callable[[], None] | None = None,
         sync: str | None = None,
+        load: Callable[[], Settings] = from_nowhere,
+        moved: bool = False,
+        ttl_ms: int | None = None,
     ) -> None:
+        """`load` reads the settings again, for a reload. `moved`: the home was moved here, and no
+        original goes on elsewhere. After `ttl_ms` the daemon ends by itself.
+        """
         super().__init__(on_event, on_overtime)
         self._home, self._settings, self._sync = home, settings.check(), sync
+        self._load, self._moved, self._ttl_ms = load, moved, ttl_ms
         self._api: NodeApi | None = None
         self._talkative = False
         self._last_state: dict[tuple[str, str], str | None] = {}
@@ -82,15 +95,20 @@ class Daemon(Service):
         lock = DaemonLock(paths)
         ending.callback(lock.close)
         ending.callback(self._tell_stopped)  # while we hold it: `down` waits for the lock
-        node = await asyncio.to_thread(open_node, root, sync=self._sync, nudges=False)
+        copied = self._check_place(paths)
+        node = await asyncio.to_thread(
+            open_node, root, sync=self._sync, nudges=False, new_epoch=copied
+        )
         ending.push_async_callback(asyncio.to_thread, node.close)
+        self._note_place(paths)
         self._api = api = self._make_api(node, paths, ending)
         settings = self._settings
         listeners, api.certificate = bind_listeners(paths, settings, ending, socket=settings.socket)
+        api.reload = Reloader(api, self._load, paths.root, listeners).reload
         self._start_upkeep(api, ending)
         self._start_links(api, ending)
         await self._start_syncs(api, ending)
-        server = Server(HttpApp(api, node_routes()), listeners)
+        server = Server(HttpApp(api, node_routes()), listeners, web=settings.web)
         await server.start()
         ending.push_async_callback(self._end_calls, server)
         self.addresses = [listener.address for listener in listeners]
@@ -98,6 +116,38 @@ class Daemon(Service):
         self._start_waking(api, paths, ending)
         self._start_messages(api, ending)
         api.phase = "ready"
+        if self._ttl_ms is not None:
+            loop = asyncio.get_running_loop()
+            ending.callback(loop.call_later(self._ttl_ms / limits.SECOND_MS, self.stop).cancel)
+
+    def _check_place(self, paths: HomePaths) -> bool:
+        """Whether the home may be a copy that was let pass; raises HomeCopied if it was not."""
+        found = whereabouts.place(paths)
+        if not found.suspicious:
+            return False
+        where = "on another machine" if found is HomePlace.OTHER_HOST else "as other files"
+        if not (self._moved or self._settings.copied_home == "allow"):
+            raise HomeCopied(f"{paths.root} was last served {where}: it was copied or moved")
+        log.warning("%s was last served %s; its log counts on in a new epoch", paths.root, where)
+        return True
+
+    def _note_place(self, paths: HomePaths) -> None:
+        if whereabouts.place(paths) is not HomePlace.SAME:
+            try:
+                whereabouts.note(paths)
+            except HoldfastError as error:  # a full disk: it is noted at a later start
+                log.warning("a copy of %s would not be noticed: %s", paths.root, error.message)
+
+    async def reload(self) -> None:
+        api = self._api
+        if api is None or api.phase != "ready":
+            return
+        try:
+            done = api.reload()
+        except HoldfastError as error:
+            log.error("the settings stay as they are: %s (%s)", error.message, error.hint)
+        else:
+            log.warning("%s", done.sentence)
 
     def _make_api(self, node: Node, paths: HomePaths, ending: AsyncExitStack) -> NodeApi:
         engine = node._engine
@@ -143,6 +193,12 @@ class Daemon(Service):
         def changed(broker: BrokerAddress, unit: Supervision[SyncState]) -> None:
             self._news(api.log_watch, "broker", _broker_news(broker, unit))
 
+        def died(row: OutboxRow) -> None:
+            if api.message_watch is None:  # it starts after the sync
+                api.log_watch.post("outbox", outbox_event(row))
+            else:
+                api.message_watch.died(row)
+
         outbox = self._settings.outbox
         sync_manager = api.sync_manager = SyncManager(
             api.engine,
@@ -150,6 +206,7 @@ class Daemon(Service):
             policies=outbox.policies,
             max_age_hours=outbox.max_age_hours,
             on_change=changed,
+            on_dead=died,
         )
         await sync_manager.start()
         ending.push_async_callback(sync_manager.stop)
@@ -165,10 +222,15 @@ class Daemon(Service):
         api.log_watch.look()
 
     def _start_messages(self, api: NodeApi, ending: AsyncExitStack) -> None:
+        settings = self._settings
+        about = {"HOLDFAST_HOME": str(api.node.home), "HOLDFAST_PEER": api.node.peer}
+        hooks = api.hooks = HookRunner(about, settings.hook_environment)
         message_watch = api.message_watch = MessageWatch(
-            api.engine, api.log_watch, self._settings.hook_message, api.run
+            api.engine, api.log_watch, settings.hook_message, hooks, api.run
         )
         self._in_background(message_watch.watch(), ending)
+        api.event_hooks = EventHooks(hooks, api.log_watch, event_hooks(settings))
+        self._in_background(api.event_hooks.watch(), ending)
 
     def _news(self, log_watch: LogWatch, kind: str, document: dict[str, Any]) -> None:
         """Passes an event on, in the thread that found it out."""

@@ -2,17 +2,16 @@
 
 It wakes when the log grows. The hook is a command of the operator; it runs for one message after
 the other, with the message as JSON on its stdin. A message is marked before the hook runs, so that
-no message runs it twice, whatever is killed meanwhile. A hook that fails is logged and counted, and
-the message stays in the inbox like any other.
+no message runs it twice, whatever is killed meanwhile. A hook that fails is logged and counted
+(`hooks`), and the message stays in the inbox like any other.
 
 A hook gets only messages that arrive after it was set up.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections import Counter
+from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -20,12 +19,13 @@ from typing import Any
 import msgspec
 
 from holdfast.node.core.engine import NodeEngine
+from holdfast.node.daemon.hooks import HookRunner
 from holdfast.node.http.inbox import opened
 from holdfast.node.log.watch import LogWatch
 from holdfast.node.messages.inbox import Inbox
 from holdfast.rules.errors import HoldfastError, UnknownMessage
 from holdfast.rules.ids import id_text
-from holdfast.rules.limits import CHUNK_ROWS, HOOK_MS_MAX, HOOK_ROWS, SECOND_MS
+from holdfast.rules.limits import CHUNK_ROWS, HOOK_ROWS, OUTBOX_PAGE_ROWS
 from holdfast.rules.outbox import lane_of
 from holdfast.rules.rows import InboxRow, JobRow, OutboxRow
 from holdfast.storage.ports import Reader, Transaction
@@ -35,7 +35,6 @@ log = logging.getLogger("holdfast")
 _JOB = "hook_message"
 _LOOK_S = 1.0
 """How often it looks for failures in the outbox, which do not make the log grow."""
-_OUTPUT_CHARS = 500
 
 
 class MessageWatch:
@@ -46,22 +45,40 @@ class MessageWatch:
         engine: NodeEngine,
         log_watch: LogWatch,
         hook: list[str],
+        runner: HookRunner,
         run: Callable[..., Coroutine[Any, Any, Any]],
     ) -> None:
         """`run` runs work that may block in a thread."""
         self._engine, self._log_watch, self._hook, self._run = engine, log_watch, hook, run
+        self._runner = runner
         self._last: int | None = None
         self._failing: dict[str, str] = {}
-        self.hooks: Counter[str] = Counter()
-        """Runs of the hook by result: `done`, `failed`, `late`."""
+        """By lane: the first row that fails, of which there was an event."""
+        self._told: deque[str] = deque(maxlen=OUTBOX_PAGE_ROWS)
+        """Rows whose death was an event lately."""
+        self._changed = False
+
+    def set_hook(self, hook: list[str]) -> None:
+        """Another command, or none, from the next look on. A hook gets only messages that arrive
+        after it was set up; one that replaces another goes on where that one was.
+        """
+        self._hook, self._changed = hook, True
+
+    def died(self, row: OutboxRow) -> None:
+        """A row of the outbox has died; from any thread. Each is an event, also behind others."""
+        problem = outbox_event(row)
+        self._told.append(problem["id"])
+        self._log_watch.post("outbox", problem)
 
     async def watch(self) -> None:
         """Runs until it is cancelled."""
         while not self._log_watch.closing:
             head = self._log_watch.head
             try:
-                if self._last is None:
-                    self._last = await self._run(self._begin)
+                if self._last is None or self._changed:
+                    self._changed = False
+                    last = await self._run(self._begin)
+                    self._last = last if self._last is None else self._last
                 await self._look()
             except HoldfastError as error:
                 # The store is closing or its disk failed: that is reported elsewhere.
@@ -98,7 +115,8 @@ class MessageWatch:
             self._last = row.number
             self._log_watch.post("message", _event(row))
         for lane, problem in failing.items():
-            if self._failing.get(lane) != problem["id"]:
+            news = self._failing.get(lane) != problem["id"]
+            if news and not (problem["state"] == "dead" and problem["id"] in self._told):
                 self._log_watch.post("outbox", problem)
         for lane in self._failing.keys() - failing.keys():
             self._log_watch.post("outbox", {"lane": lane, "id": None, "state": None})
@@ -112,7 +130,7 @@ class MessageWatch:
             failing: dict[str, dict[str, Any]] = {}
             for mesh in tx.mesh_list():
                 first = tx.outbox_failing(lane_of(mesh.slug), None) if mesh.shared else ()
-                failing |= {row.lane: _problem(row) for row in first}
+                failing |= {row.lane: outbox_event(row) for row in first}
             return tx.inbox_list(None, False, self._last or 0, CHUNK_ROWS), failing
 
         return self._engine.read("inbox.watch", read)
@@ -130,42 +148,12 @@ class MessageWatch:
             message = None
         await self._run(self._mark, row)
         if message is not None:
-            how = await self._call(msgspec.json.encode(opened(message)), id_text(row.id))
-            self.hooks[how] += 1
+            document, about = msgspec.json.encode(opened(message)), f"message {id_text(row.id)}"
+            await self._runner.run("message", self._hook, document, about)
 
     def _mark(self, row: InboxRow) -> None:
         now = self._engine.ctx.now_ms()
         self._engine.write("hook", partial(_hooked, row.number, now))
-
-    async def _call(self, document: bytes, about: str) -> str:
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *self._hook,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
-            )
-        except OSError as error:
-            log.warning("the hook for message %s cannot be run: %s", about, error)
-            return "failed"
-        try:
-            async with asyncio.timeout(HOOK_MS_MAX / SECOND_MS):
-                _, errors = await process.communicate(document)
-        except TimeoutError:
-            log.warning("the hook for message %s took over %d ms", about, HOOK_MS_MAX)
-            return "late"
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        if process.returncode:
-            output = errors.decode(errors="replace").strip()[-_OUTPUT_CHARS:]
-            log.warning(
-                "the hook for message %s ended with %d: %s", about, process.returncode, output
-            )
-            return "failed"
-        return "done"
 
 
 def _hooked(number: int, now_ms: int, tx: Transaction) -> None:
@@ -185,7 +173,7 @@ def _event(row: InboxRow) -> dict[str, Any]:
     }
 
 
-def _problem(row: OutboxRow) -> dict[str, Any]:
+def outbox_event(row: OutboxRow) -> dict[str, Any]:
     return {
         "lane": row.lane,
         "id": id_text(row.id),

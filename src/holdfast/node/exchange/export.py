@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.node.core.ledger import with_winner
 from holdfast.node.library.node import Node
 from holdfast.protocol.export_lines import (
     AnyLine,
@@ -36,6 +37,7 @@ from holdfast.protocol.export_lines import (
     VectorLine,
 )
 from holdfast.rules.bodies import Fact, decode_trusted_body
+from holdfast.rules.canonical import on_one_line
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import BlobCorrupt, BlobMissing, UnknownMesh
 from holdfast.rules.ids import id_text
@@ -148,9 +150,9 @@ class _Export:
         for peer in reader.peer_list(mesh):
             yield copy_to(PeerLine, peer)
         for state in state_rows(reader, mesh):
-            yield _stamped(StateLine, state, value=msgspec.Raw(state.value))
+            yield _stamped(StateLine, state, value=_json(state.value))
         for memory in memory_rows(reader, mesh):
-            yield _stamped(MemoryLine, memory, value=msgspec.Raw(memory.value))
+            yield _stamped(MemoryLine, memory, value=_json(memory.value))
         for vector in vector_rows(reader, mesh):
             yield _vector_line(vector, self._models.get(vector.model))
         for file in file_rows(reader, mesh):
@@ -164,7 +166,8 @@ class _Export:
             lambda row: row.number,
             0,
         ):
-            yield copy_to(ConflictLine, row, winner=_text(row.winner), loser=_text(row.loser))
+            shown = with_winner(reader, row)
+            yield copy_to(ConflictLine, shown, winner=_text(shown.winner), loser=_text(row.loser))
 
     def _parts(self, sha256: str) -> Iterator[BlobLine]:
         sha = bytes.fromhex(sha256)
@@ -199,6 +202,11 @@ def _stamped(kind: type[L], row: VersionedRow, **given: Any) -> L:
     return copy_to(kind, row, **{"id": id_text(row.id), "deleted": row.tombstone, **given})
 
 
+def _json(raw: bytes) -> msgspec.Raw:
+    """A value in a line: what earlier code took from others may have line breaks of its own."""
+    return msgspec.Raw(on_one_line(raw))
+
+
 def _text(version: Version) -> tuple[int, str, str]:
     return version.lamport, version.peer, id_text(version.id)
 
@@ -209,7 +217,7 @@ def _vector_line(row: VectorRow, model: ModelRow | None) -> VectorLine:
         row,
         model=None if model is None else copy_to(ModelFields, model),
         model_id=row.model,
-        metadata=msgspec.Raw(row.metadata),
+        metadata=_json(row.metadata),
         deleted=not row.live,
     )
 
@@ -243,9 +251,9 @@ def _fact_line(entry: Entry) -> FactLine:
         entry,
         subject=entry.entity,
         predicate=body.predicate,
-        object=msgspec.Raw(body.object),
+        object=_json(body.object),
         objects=tuple(digest.hex() for digest in body.objects),
-        meta=msgspec.Raw(envelope.meta or b"null"),
+        meta=_json(envelope.meta or b"null"),
         id=id_text(entry.id),
         peer=entry.origin,
         created_at=envelope.created_at,

@@ -1,8 +1,13 @@
 """Importing an export: its rows as new writes, or its log as it is.
 
-`import_` writes each live row as this peer, with one tick of the clock per row; owners of memory,
-vectors and files stay the same. An imported value is the newest from then on; the log and, where it
-applies, the conflict ledger keep the value before. What was deleted there is not deleted here.
+`import_` writes each live row as this peer, with one tick of the clock per row. An imported value
+is the newest from then on; the log and, where it applies, the conflict ledger keep the value
+before. What was deleted there is not deleted here.
+
+**Owners** of memory, vectors and files stay the same, and nobody writes in another's name. So what
+another peer owns comes in as that peer wrote it, with its id and stamp, and through the intake: a
+newer version that is here stays. A row that somebody else had written in its owner's name, as
+earlier versions did when they imported, is not taken, and counted.
 
 Tasks and facts are written only once, from however many exports they come: where the original is
 here, or an earlier import wrote it, it stays as it is. An imported task gets an id that is derived
@@ -34,6 +39,7 @@ import msgspec
 from holdfast.node.core import operations
 from holdfast.node.core.change import Change
 from holdfast.node.core.engine import NodeEngine
+from holdfast.node.core.intake import Intake
 from holdfast.node.library.node import Node
 from holdfast.protocol.export_lines import (
     AnyLine,
@@ -52,19 +58,25 @@ from holdfast.protocol.export_lines import (
     decode_line,
 )
 from holdfast.rules import limits
-from holdfast.rules.bodies import decode_value
+from holdfast.rules.bodies import decode_value, encode_value
 from holdfast.rules.errors import (
+    BadId,
     BadInput,
     BadValue,
     Conflict,
     HoldfastError,
+    NotAllowed,
     NotFound,
     OverLimit,
     StoreBusy,
+    TooOld,
 )
 from holdfast.rules.ids import id_text, id_time_ms, parse_id, uuid7
 from holdfast.rules.names import check_mesh, check_peer
-from holdfast.rules.rows import JobRow, MeshRow
+from holdfast.rules.rebuild import rebuild_envelope
+from holdfast.rules.reconcile import Outcome
+from holdfast.rules.rows import FileRow, JobRow, MemoryRow, MeshRow, ModelRow, VectorRow
+from holdfast.rules.structs import copy_to
 from holdfast.rules.tasks import TaskStatus
 from holdfast.rules.vectors import Model
 from holdfast.storage.files import backup_lock
@@ -80,6 +92,7 @@ HERE: Final = "already_here"
 NO_CONTENT: Final = "without_content"
 DELETED: Final = "deleted"
 NOT_IMPORTED: Final = "not_imported"
+NOT_THEIRS: Final = "not_theirs"
 
 
 class BadLine(msgspec.Struct, frozen=True):
@@ -93,7 +106,8 @@ class BadLine(msgspec.Struct, frozen=True):
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     """What an import wrote, by kind.
 
-    Besides the kinds: `already_here` (tasks and facts), `without_content` (files and facts whose
+    Besides the kinds: `already_here` (tasks, facts, and what other peers own), `not_theirs` (rows
+    in the name of an owner who did not write them), `without_content` (files and facts whose
     content the export does not hold), `deleted` (rows that were deleted there), `not_imported` (the
     log, the ledger and other lines that are not rows).
     """
@@ -240,7 +254,7 @@ class _Import:
         for number, step in chunk:
             try:
                 name = step(tx)
-            except (BadInput, NotFound, Conflict) as error:
+            except (BadInput, NotFound, NotAllowed, Conflict, TooOld) as error:
                 raise _Refused(number, error) from error
             counts[name] = counts.get(name, 0) + 1
         if last:
@@ -277,9 +291,9 @@ class _Import:
             change = operations.state_set(self._engine.ctx, self._mesh(line.mesh), line.key, value)
             return _changed("state", change)
         if isinstance(line, MemoryLine):
-            return _changed("memory", self._memory(line))
+            return self._memory(line)
         if isinstance(line, VectorLine):
-            return _changed("vector", self._vector(line))
+            return self._vector(line)
         if isinstance(line, FileLine):
             return self._file(line)
         if isinstance(line, TaskLine):
@@ -295,14 +309,46 @@ class _Import:
     def _mesh(self, slug: str) -> str:
         return self._mesh_map.get(slug, slug)
 
-    def _memory(self, line: MemoryLine) -> Change:
-        owner = check_peer(line.owner)
-        mesh, value = self._mesh(line.mesh), _value(line.value)
-        return operations.memory_set(
-            self._engine.ctx, mesh, line.key, value, line.tags, owner=owner
-        )
+    def _memory(self, line: MemoryLine) -> Step | None:
+        value = _value(line.value)
+        if not self._is_ours(line.owner):
+            return self._theirs("memory", line, MemoryRow, value=encode_value(value))
+        ctx, mesh = self._engine.ctx, self._mesh(line.mesh)
+        return _changed("memory", operations.memory_set(ctx, mesh, line.key, value, line.tags))
 
-    def _vector(self, line: VectorLine) -> Change:
+    def _is_ours(self, owner: str) -> bool:
+        return check_peer(owner) == self._engine.ctx.peer
+
+    def _theirs(
+        self,
+        name: str,
+        line: MemoryLine | VectorLine | FileLine,
+        kind: type[MemoryRow | VectorRow | FileRow],
+        made_by: ModelRow | None = None,
+        **fields: Any,
+    ) -> Step | None:
+        """A row of another owner, as that owner wrote it."""
+        if line.peer != line.owner:
+            self._pass(NOT_THEIRS)
+            return None
+        mesh, id = self._mesh(line.mesh), parse_id(line.id)
+        if mesh != line.mesh:
+            # In another mesh it is another change, but the same one whoever imports it.
+            id = parse_id(_derived(line.owner, mesh, id))
+        row = copy_to(kind, line, mesh=mesh, id=id, offset=0, tombstone=False, **fields)
+        intake = Intake(self._engine.ctx, (rebuild_envelope(row, None, made_by),))
+
+        def step(tx: Transaction) -> str:
+            if tx.log_find(id) is not None or tx.forgotten(id) is not None:
+                return HERE
+            (applied,) = intake(tx)
+            if applied.error is not None:
+                raise applied.error
+            return name if applied.outcome is Outcome.APPLIED else HERE
+
+        return step
+
+    def _vector(self, line: VectorLine) -> Step | None:
         if line.model is None:
             raise BadValue(f"the vector {line.key!r} does not say which model made it")
         model = Model(
@@ -312,19 +358,20 @@ class _Import:
             dim=line.model.dim,
             quantization=line.model.quantization,
         )
-        return operations.vector_store(
-            self._engine.ctx,
-            self._mesh(line.mesh),
-            line.key,
-            line.embedding,
-            model,
-            line.content,
-            _value(line.metadata),
-            owner=check_peer(line.owner),
+        metadata = _value(line.metadata)
+        if not self._is_ours(line.owner):
+            described = copy_to(ModelRow, line.model, id=model.fingerprint, created_at=0)
+            more = {"model": model.fingerprint, "metadata": encode_value(metadata)}
+            return self._theirs("vector", line, VectorRow, described, **more)
+        ctx, mesh = self._engine.ctx, self._mesh(line.mesh)
+        return _changed(
+            "vector",
+            operations.vector_store(
+                ctx, mesh, line.key, line.embedding, model, line.content, metadata
+            ),
         )
 
-    def _file(self, line: FileLine) -> Step:
-        owner = check_peer(line.owner)
+    def _file(self, line: FileLine) -> Step | None:
         content = line.content
         if content is not None and (sha256(content).hexdigest(), len(content)) != (
             line.sha256,
@@ -334,15 +381,19 @@ class _Import:
         if (line.size < limits.INLINE_BYTES_MAX) != (content is not None):
             raise BadValue(f"the content of {line.path!r} does not fit its size")
         ctx, mesh = self._engine.ctx, self._mesh(line.mesh)
-        change = operations.file_share(
-            ctx, mesh, line.path, _sha(line.sha256), line.size, content, owner=owner
-        )
+        _sha(line.sha256)
+        write: Callable[[Transaction], object] | None
+        if self._is_ours(line.owner):
+            write = operations.file_share(ctx, mesh, line.path, line.sha256, line.size, content)
+        else:
+            write = self._theirs("file", line, FileRow)
+        if write is None:
+            return None
 
         def step(tx: Transaction) -> str:
             if content is None and not ctx.blobs.exists(line.sha256):
                 return NO_CONTENT
-            change(tx)
-            return "file"
+            return HERE if write(tx) == HERE else "file"
 
         return step
 
@@ -400,13 +451,24 @@ def _put_task(engine: NodeEngine, mesh: str, line: TaskLine, tx: Transaction) ->
     if there is not None and there.known:
         return HERE
     status = operations.check_status(line.status)
-    id = _derived(engine.ctx.peer, mesh, parse_id(line.task))
+    id = _derived(engine.ctx.peer, mesh, _task_id(line))
     created = operations.task_create(engine.ctx, mesh, line.title, line.description, id)(tx)
     for verb in _turns(status, line.claimed_by == engine.ctx.peer):
         row = operations.require_task(tx, mesh, id)
         if _still_possible(row.status, row.claimed_by == engine.ctx.peer, verb):
             operations.task_move(engine.ctx, mesh, verb, id)(tx)
     return HERE if created.duplicate else "task"
+
+
+def _task_id(line: TaskLine) -> bytes:
+    """The id of a task. Earlier versions took tasks of other names from others: such a task gets an
+    id that follows from its name.
+    """
+    try:
+        return parse_id(line.task)
+    except BadId:
+        at_ms = min(max(line.created_at, 0), limits.SOURCE_TIME_MS_MAX)
+        return uuid7(at_ms, sha256(line.task.encode()).digest()[:10])
 
 
 def _turns(status: TaskStatus, ours: bool) -> Iterable[str]:

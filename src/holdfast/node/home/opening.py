@@ -65,10 +65,11 @@ class Opened:
         self._closed = False
 
     def close(self) -> None:
-        """Waits for writes, sweeps blobs if time permits, and closes: in ten seconds at most."""
-        if self._closed:
-            return
-        self._closed = True
+        """Waits for writes, sweeps blobs if time permits, and closes: in ten seconds at most. If it
+        is interrupted, another call finishes it.
+        """
+        if self._closed or self.store.forked:
+            return  # a forked child has nothing to close
         deadline = monotonic() + limits.SHUTDOWN_MS_MAX / 1000
         clean = True
         try:
@@ -86,6 +87,7 @@ class Opened:
                 )
             else:
                 self._go(clean)
+        self._closed = True
 
     def _go(self, clean: bool) -> None:
         """Removes our registration; after a bad end it stays, so that the next start checks."""
@@ -109,9 +111,8 @@ class Opened:
         if not self.engine.read("sweep", lambda tx: tx.blob_released(1)):
             return
         patience_s = limits.SHUTDOWN_SWEEP_MS_MAX / 1000
-        with self.store.writer.between_groups(patience_s) as quiet:
-            pass  # if a write hangs, the sweep would wait behind it without end
-        if quiet:
+        # If a write hangs, the sweep would wait behind it without end.
+        if self.store.writer.between_groups(lambda: None, patience_s):
             collect_blobs(self.engine, deadline_s=monotonic() + patience_s)
 
     def _mark(self) -> None:
@@ -132,10 +133,12 @@ def open_home(
     source: Clock | None = None,
     vfs: str | None = None,
     nudges: bool = True,
+    new_epoch: bool = False,
     environ: Mapping[str, str] = os.environ,
 ) -> Opened:
     """Opens a home, and creates it first with `create`. With `nudges` every commit of this process
-    wakes the home's daemon.
+    wakes the home's daemon. With `new_epoch` the log counts on in a new epoch, because another copy
+    of this home may count on in the present one.
     """
     begun = perf_counter()
     mode = sync_mode(sync, environ.get("HOLDFAST_STORE_SYNC"))
@@ -145,26 +148,29 @@ def open_home(
         log.warning("%s", mended)
     crashed = presences.unclean(paths)
     left_log = presences.left_log(paths)
-    presence = Presence.enter(paths)
+    presence = Presence.at(paths)
     try:
+        presence.appear()
         if left_log:
             rewrite_wal(paths.database, paths.wal, vfs=vfs)
         if (crashed or left_log) and paths.database.exists():  # else a creation was interrupted
             _check_after_crash(paths, vfs)
         unclean = bool(crashed) or left_log
-        opened = _open_store(paths, peer, mode, source or SystemClock(), vfs, presence, unclean)
+        opened = _open_store(
+            paths, peer, mode, source or SystemClock(), vfs, presence, unclean, new_epoch
+        )
         try:
             presences.clear_unclean(paths, crashed)
+            if nudges:
+                opened.store.on_commit(_Nudge(paths))
+            opened.open_ms = (perf_counter() - begun) * 1000
+            return opened
         except BaseException:
             opened.store.abort()
             raise
     except BaseException:
         presence.leave()
         raise
-    if nudges:
-        opened.store.on_commit(_Nudge(paths))
-    opened.open_ms = (perf_counter() - begun) * 1000
-    return opened
 
 
 class _Nudge:
@@ -215,12 +221,14 @@ def _open_store(
     vfs: str | None,
     presence: Presence,
     unclean: bool,
+    new_epoch: bool,
 ) -> Opened:
     _make_database(paths)
     store = SqliteStore(paths.database, sync=mode, vfs=vfs, holders=lambda: _names(paths, presence))
     try:
         homes.check_modes(paths)
-        name, mark = store.write(lambda tx: _identify(tx, paths, peer, unclean, source.now_ms()))
+        now_ms = source.now_ms()
+        name, mark = store.write(lambda tx: _identify(tx, paths, peer, unclean, new_epoch, now_ms))
         if mode == "normal":
             _write_mark(paths, LogMark(mark.epoch, mark.offset, volatile=True))
         ctx = NodeContext(name, mark.epoch, source, FileBlobs(paths.blobs))
@@ -241,7 +249,12 @@ def _make_database(paths: HomePaths) -> None:
 
 
 def _identify(
-    tx: Transaction, paths: HomePaths, peer: str | None, unclean: bool, now_ms: int
+    tx: Transaction,
+    paths: HomePaths,
+    peer: str | None,
+    unclean: bool,
+    new_epoch: bool,
+    now_ms: int,
 ) -> tuple[str, LogMark]:
     """The home's peer, fixed when it was created, and how far its log is."""
     name = tx.peer_name()
@@ -258,6 +271,10 @@ def _identify(
     found = _position(tx)
     known = read_mark(paths)
     back = known is not None and (found.epoch, found.offset) < (known.epoch, known.offset)
+    if new_epoch:
+        last = max(found.epoch, 0 if known is None else known.epoch)
+        mark = LogMark(last + 1, found.offset)
+        return name, _count_on(tx, paths, mark, limits.RESTORE_LAMPORT_SKIP, now_ms)
     if known is not None and (back or (unclean and known.volatile)):
         log.warning(
             "the log of %s has gone back from %s to %s; it counts on in a new epoch"
@@ -268,15 +285,20 @@ def _identify(
             (known.epoch, known.offset),
             (found.epoch, found.offset),
         )
-        tx.set_epoch(known.epoch + 1)
-        for mesh in tx.mesh_list():
-            # Other nodes have stamps of the lost time: this node must not give them again.
-            skip = limits.RESTORE_LAMPORT_SKIP if back else limits.CRASH_LAMPORT_SKIP
-            tx.clock_raise(mesh.slug, after_loss(mesh.lamport, skip, now_ms))
-        found = LogMark(known.epoch + 1, found.offset)
-        # Not only at closing: after a second bad end the log must not count on in this epoch again.
-        _write_mark(paths, found)
+        skip = limits.RESTORE_LAMPORT_SKIP if back else limits.CRASH_LAMPORT_SKIP
+        found = _count_on(tx, paths, LogMark(known.epoch + 1, found.offset), skip, now_ms)
     return name, found
+
+
+def _count_on(tx: Transaction, paths: HomePaths, mark: LogMark, skip: int, now_ms: int) -> LogMark:
+    """The log counts on in the epoch of `mark`."""
+    tx.set_epoch(mark.epoch)
+    for mesh in tx.mesh_list():
+        # Other nodes have stamps that this database does not: this node must not give them again.
+        tx.clock_raise(mesh.slug, after_loss(mesh.lamport, skip, now_ms))
+    # Not only at closing: after a second bad end the log must not count on in this epoch again.
+    _write_mark(paths, mark)
+    return mark
 
 
 def _position(tx: Reader) -> LogMark:

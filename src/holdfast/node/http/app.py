@@ -17,8 +17,10 @@ from holdfast.node.http import (
     objects,
     outbox,
     ranges,
+    reload,
     send,
     status,
+    version,
 )
 from holdfast.service.http import docs_page, hello, openapi
 from holdfast.service.http.route import Route
@@ -26,7 +28,7 @@ from holdfast.service.http.route import Route
 _MODULES = (
     *(send, inbox, outbox, brokers),
     *(append, facts, changes, ranges, consumers, objects, digests),
-    *(status, events, links, hello, health, metrics, openapi, docs_page),
+    *(status, events, links, reload, version, hello, health, metrics, openapi, docs_page),
 )
 
 

@@ -30,6 +30,8 @@ from holdfast.rules.errors import (
     UnknownMesh,
     UnknownObject,
 )
+from holdfast.rules.idempotency import id_of_key
+from holdfast.rules.ids import id_text
 from holdfast.service.http.errors import failure
 from holdfast.service.http.route import Param, Routes
 from holdfast.service.http.strict_json import INLINE_BYTES, check_shape, content_type, strict_json
@@ -91,7 +93,7 @@ routes = Routes()
     "/v1/facts/append",
     request=NewFact,
     answers={201: Appended, 200: Results},
-    params=(Param("idempotency-key", "The id of a single fact.", where="header"),),
+    params=(Param("idempotency-key", "Names a single fact: any text, or a UUID.", where="header"),),
     errors=(IdReused, UnknownMesh, UnknownObject, DiskFull),
     example="""-d '{"mesh":"team","subject":"s/1","predicate":"is","object":42}'""",
     local_only=True,
@@ -143,13 +145,14 @@ def _each(
 def _change(
     ctx: NodeContext, only_mesh: Callable[[], str], fact: NewFact, key: str | None
 ) -> Change:
+    mesh = fact.mesh or only_mesh()
     return operations.fact_append(
         ctx,
-        fact.mesh or only_mesh(),
+        mesh,
         fact.subject,
         fact.predicate,
         fact.object,
-        fact.id if key is None else key,
+        fact.id if key is None else id_text(id_of_key(key, mesh, ctx.peer)),
         fact.meta,
         fact.objects,
     )

@@ -33,17 +33,22 @@ from holdfast.transport.http_server import LISTENER
 if TYPE_CHECKING:
     from holdfast.node.core.engine import NodeEngine
     from holdfast.node.core.loop_writer import LoopWriter
+    from holdfast.node.daemon.hooks import EventHooks, HookRunner
     from holdfast.node.daemon.message_hook import MessageWatch
     from holdfast.node.library.node import Node
     from holdfast.node.links.worker import LinkManager
     from holdfast.node.log.watch import LogWatch
-    from holdfast.node.settings import Settings
+    from holdfast.node.settings import Reloaded, Settings
     from holdfast.node.sync.manager import SyncManager
     from holdfast.node.trust.trust import Trust
     from holdfast.node.upkeep.disk import DiskWatch
     from holdfast.service.sessions import Sessions
 
 T = TypeVar("T")
+
+
+def _not_yet() -> Reloaded:
+    raise AssertionError("nobody asks before the daemon is up")
 
 
 @dataclass
@@ -62,7 +67,11 @@ class NodeApi:
     disk: DiskWatch | None = None
     link_manager: LinkManager | None = None
     message_watch: MessageWatch | None = None
+    hooks: HookRunner | None = None
+    event_hooks: EventHooks | None = None
     sync_manager: SyncManager | None = None
+    reload: Callable[[], Reloaded] = _not_yet
+    """Reads the settings again; in the loop."""
     phase: Phase = "starting"
     started_at: float = 0.0
     """Seconds since 1970."""

@@ -14,11 +14,11 @@ A client that does not read is cut off: `HttpApp` gives each piece a time to be 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 import msgspec
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from holdfast.node.http.context import NodeApi, NodeRequest, check_still
 from holdfast.rules import limits
@@ -29,6 +29,7 @@ from holdfast.rules.rows import Columns
 from holdfast.service.http.errors import failure
 from holdfast.service.http.request import parse_int
 from holdfast.service.http.route import Param, Routes
+from holdfast.service.http.streaming import Streamed
 
 _STREAM: Final = "text/event-stream"
 _HEARTBEAT: Final = b": still here\n\n"
@@ -71,7 +72,7 @@ async def _events(call: NodeRequest) -> Response:
     if start is None:
         start = head + 1
     _check_place(start, first, head)
-    return StreamingResponse(
+    return Streamed(
         _stream(call, filter, ops, start),
         media_type=_STREAM,
         headers={"cache-control": "no-cache"},
@@ -91,7 +92,7 @@ def _check_place(start: int, first: int, head: int) -> None:
 
 async def _stream(
     call: NodeRequest, filter: Filter, ops: frozenset[str], start: int
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     api = call.api
     sent_upto = api.log_watch.last_notice
     patience_s = limits.HEARTBEAT_MS / limits.SECOND_MS
@@ -114,7 +115,9 @@ async def _stream(
             yield events
         elif page.upto >= api.log_watch.head:
             after = sent_upto if call.caller.is_local else None
-            if not await api.log_watch.wait(page.upto, patience_s, after=after):
+            if not await call.until_ended(api.log_watch.wait(page.upto, patience_s, after=after)):
+                if call.has_ended:
+                    return  # most likely it has gone; whoever still reads has got all until now
                 yield _HEARTBEAT
 
 

@@ -11,10 +11,16 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast.node.http.context import NodeRequest
-from holdfast.node.http.send import one_content
+from holdfast.node.http.send import KEY, one_content
 from holdfast.node.messages.inbox import Inbox, Message, Received
 from holdfast.node.messages.send import Sent
-from holdfast.rules.errors import DiskFull, IdReused, UnknownDestination, UnknownMessage
+from holdfast.rules.errors import (
+    DiskFull,
+    IdempotencyKeyReused,
+    UnknownDestination,
+    UnknownMessage,
+)
+from holdfast.rules.inbox_match import InboxMatch
 from holdfast.rules.limits import BODY_BYTES_MAX, INBOX_PAGE_ROWS
 from holdfast.rules.structs import copy_to
 from holdfast.service.http.route import Param, Routes
@@ -63,6 +69,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     meta: dict[str, Any] | None = None
     priority: str = "next"
     id: str | None = None
+    """An idempotency key, as that of a send."""
 
 
 routes = Routes()
@@ -74,20 +81,33 @@ routes = Routes()
     params=(
         Param("mesh", "Only of this mesh."),
         Param("unread", "Only those that nobody has read: `true`."),
+        Param("sender", "Only those of this peer."),
+        Param("topic", "Only those to this topic."),
+        Param("since", "Only those that came at this time or later; milliseconds.", int),
+        Param("until", "Only those that came before this time; milliseconds.", int),
+        Param("text", "Only those with these words in their text, sender or destination."),
         Param("after", "Only those after this number.", int),
         Param("limit", f"At most this many; {INBOX_PAGE_ROWS} if it is not given.", int),
     ),
     local_only=True,
 )
 async def _list(call: NodeRequest) -> Response:
-    """Messages that came, without their content."""
+    """Messages that came, without their content. A page may be empty and still have a `next`: a
+    search looks at a part of the inbox at a time.
+    """
     inbox = Inbox(call.api.engine, call.one("mesh"))
     limit, after = call.limit(INBOX_PAGE_ROWS), call.number("after", 0) or 0
-    read = partial(inbox.page, unread=call.flag("unread"), after=after, limit=limit)
-    page = await call.api.run(read)
+    match = InboxMatch(
+        sender=call.one("sender"),
+        topic=call.one("topic"),
+        since_ms=call.number("since"),
+        until_ms=call.number("until"),
+        text=call.one("text"),
+    ).check()
+    read = partial(inbox.page, unread=call.flag("unread"), after=after, limit=limit, match=match)
+    messages, more = await call.api.run(read)
     total, unread = await call.api.run(inbox.counts)
-    more = page[-1].number if len(page) == limit else None
-    return call.answer(InboxPage(messages=page, next=more, total=total, unread=unread))
+    return call.answer(InboxPage(messages=messages, next=more, total=total, unread=unread))
 
 
 @routes.get("/v1/inbox/{id}", answers={200: OpenMessage}, errors=(UnknownMessage,), local_only=True)
@@ -108,8 +128,8 @@ async def _read(call: NodeRequest) -> Response:
     "/v1/inbox/{id}/reply",
     request=Reply,
     answers={201: Sent, 200: Sent},
-    params=(Param("idempotency-key", "The id of the answer.", where="header"),),
-    errors=(UnknownMessage, UnknownDestination, IdReused, DiskFull),
+    params=(Param("idempotency-key", KEY, where="header"),),
+    errors=(UnknownMessage, UnknownDestination, IdempotencyKeyReused, DiskFull),
     example="""-d '{"body":"thank you"}'""",
     local_only=True,
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from holdfast.node.http.context import NodeApi
+from holdfast.node.settings import HOOK_EVENTS
 from holdfast.rules.outbox import OutboxState, lane_of
 from holdfast.storage.ports import Reader
 
@@ -15,11 +17,19 @@ from holdfast.storage.ports import Reader
 def message_metrics(api: NodeApi) -> Iterator[Metric]:
     yield from api.engine.read("metrics", lambda tx: _standing(tx, api.engine.ctx.now_ms()))
     hooks = CounterMetricFamily(
-        "holdfast_hook_runs", "Times that the hook for messages ran, by how it went", labels=["how"]
+        "holdfast_hook_runs",
+        "Times that hooks ran, by event and how it went",
+        labels=["event", "how"],
     )
-    for how in ("done", "failed", "late"):
-        hooks.add_metric([how], 0 if api.message_watch is None else api.message_watch.hooks[how])
+    runs = Counter[tuple[str, str]]() if api.hooks is None else api.hooks.runs
+    for event in HOOK_EVENTS:
+        for how in ("done", "failed", "late"):
+            hooks.add_metric([event, how], runs[event, how])
     yield hooks
+    missed = 0 if api.event_hooks is None else api.event_hooks.missed
+    yield CounterMetricFamily(
+        "holdfast_hook_events_missed", "Events that came faster than hooks ended", value=missed
+    )
 
 
 def _standing(tx: Reader, now_ms: int) -> list[Metric]:

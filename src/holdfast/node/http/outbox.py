@@ -11,7 +11,7 @@ from starlette.responses import Response
 from holdfast.node.http.context import NodeRequest
 from holdfast.node.messages.outbox import FAILED, LaneInfo, Outbox, OutboxItem
 from holdfast.node.messages.send import Sent
-from holdfast.rules.errors import BadInput, Conflict, DiskFull, IdReused, UnknownMessage
+from holdfast.rules.errors import BadInput, Conflict, DiskFull, IdempotencyKeyReused, UnknownMessage
 from holdfast.rules.limits import OUTBOX_PAGE_ROWS
 from holdfast.service.http.route import Param, Routes
 from holdfast.service.http.strict_json import json_body
@@ -30,7 +30,9 @@ class Requeue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """How a failed message is sent again."""
 
     new_id: str | None = None
-    """The new id; the node makes one if none is given. Give one to be able to repeat the call."""
+    """The new id, or any idempotency key; the node makes an id if none is given. Give one to be
+    able to repeat the call.
+    """
 
 
 routes = Routes()
@@ -97,7 +99,7 @@ async def _drop(call: NodeRequest) -> Response:
     "/v1/outbox/{id}/requeue",
     request=Requeue,
     answers={201: Sent, 200: Sent},
-    errors=(UnknownMessage, Conflict, IdReused, DiskFull),
+    errors=(UnknownMessage, Conflict, IdempotencyKeyReused, DiskFull),
     example="-d '{}'",
     local_only=True,
 )

@@ -1,7 +1,8 @@
 """`POST /v1/send`: the message is on the disk when this answers, and goes to the broker when it
 can.
 
-The id is that of the header `Idempotency-Key`, else that of the body, else the node makes one. A
+The id is that of the header `Idempotency-Key`, else that of the body, else the node makes one. Both
+may be any text: `rules.idempotency` says which id it becomes. A
 client that missed the answer sends the same again under the same id: the answer says how far the
 message is. The same id for another request is refused.
 """
@@ -19,7 +20,7 @@ from holdfast.rules.errors import (
     BadInput,
     BodyTooLarge,
     DiskFull,
-    IdReused,
+    IdempotencyKeyReused,
     NotShared,
     UnknownDestination,
     UnknownMesh,
@@ -55,7 +56,7 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     reply_to: str | None = None
     """The id of the message that this one answers."""
     id: str | None = None
-    """A UUID of version 7."""
+    """An idempotency key: a UUID of version 7 or 8, or any other text, from which an id is made."""
 
 
 class ToSend(NewMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,6 +65,8 @@ class ToSend(NewMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
     meta: dict[str, Any] = {}  # type: ignore[assignment]
 
 
+KEY = "Names the message, so that it may be sent again: any text, or a UUID, which is then its id."
+
 routes = Routes()
 
 
@@ -71,8 +74,10 @@ routes = Routes()
     "/v1/send",
     request=ToSend,
     answers={201: Sent, 200: Sent},
-    params=(Param("idempotency-key", "The id of the message.", where="header"),),
-    errors=(*(IdReused, NotShared, UnknownMesh, UnknownDestination, BodyTooLarge, DiskFull),),
+    params=(Param("idempotency-key", KEY, where="header"),),
+    errors=(
+        *(IdempotencyKeyReused, NotShared, UnknownMesh, UnknownDestination, BodyTooLarge, DiskFull),
+    ),
     example="""-d '{"to":{"topic":"news"},"body":"it is done"}'""",
     local_only=True,
 )

@@ -23,10 +23,7 @@ from holdfast.node.core import operations
 from holdfast.node.core.change import Change, Receipt
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.loop_writer import LoopWriter
-from holdfast.rules.bodies import OWNED, family_of
-from holdfast.rules.envelope import decode_trusted
-from holdfast.rules.errors import BadInput, HoldfastError, IdReused, OverLimit
-from holdfast.rules.ids import id_text
+from holdfast.rules.errors import BadInput, HoldfastError, NotOurs, OverLimit
 from holdfast.rules.limits import INLINE_BYTES_MAX
 from holdfast.rules.names import check_peer
 from holdfast.rules.vectors import FLOAT_BYTES, Model
@@ -54,7 +51,7 @@ class ChangeDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     entity: str | None = None
     """The key, subject, path or task that it changes; none for a task that is created."""
     owner: str | None = None
-    """The owner of the memory, vector or file; this node if none is given."""
+    """The owner of the memory, vector or file: this node, which writes only what is its own."""
     value: Any = UNSET
     tags: list[str] | None = None
     predicate: str | None = None
@@ -115,34 +112,12 @@ def prepare(ctx: NodeContext, doc: ChangeDocument) -> PreparedChange:
         raise BadInput(
             f"{doc.op} takes no {_listed(surplus)}", hint="leave out what it has no use for"
         )
-    if doc.owner is not None:
-        check_peer(doc.owner)
-    change = kind.make(ctx, doc)
-    return _Owned(change) if family_of(doc.op) in OWNED else change
-
-
-class _Owned:
-    """A change of a family with owners. The fingerprint of a change does not cover its owner, so
-    the same id for another owner is refused here.
-    """
-
-    repeatable = True
-    __slots__ = ("change",)
-
-    def __init__(self, change: Change) -> None:
-        self.change = change
-
-    @property
-    def op(self) -> str:
-        return self.change.op
-
-    def __call__(self, tx: Transaction) -> Receipt:
-        receipt = self.change(tx)
-        if receipt.duplicate:
-            first = tx.log_find(receipt.raw_id)
-            if first is not None and decode_trusted(first.raw).owner != self.change.owner:
-                raise IdReused(f"id {id_text(receipt.raw_id)} was used before for another owner")
-        return receipt
+    if doc.owner is not None and check_peer(doc.owner) != ctx.peer:
+        raise NotOurs(
+            f"{doc.op} is for what is this node's own, and {doc.owner!r} is not it",
+            hint="write it at the node of its owner",
+        )
+    return kind.make(ctx, doc)
 
 
 # --- writing many ------------------------------------------------------------------------------
@@ -180,13 +155,10 @@ def _state_delete(ctx: NodeContext, doc: ChangeDocument) -> Change:
 
 
 def _memory_set(ctx: NodeContext, doc: ChangeDocument) -> Change:
-    return operations.memory_set(
-        ctx, doc.mesh, doc.key, doc.value, doc.tags or (), doc.id, doc.owner
-    )
+    return operations.memory_set(ctx, doc.mesh, doc.key, doc.value, doc.tags or (), doc.id)
 
 
 def _memory_forget(ctx: NodeContext, doc: ChangeDocument) -> Change:
-    _require_own(ctx, doc)
     return operations.memory_forget(ctx, doc.mesh, doc.key, doc.id)
 
 
@@ -197,13 +169,13 @@ def _vector_store(ctx: NodeContext, doc: ChangeDocument) -> Change:
     model, content = _model(doc, shown), doc.content or ""
     metadata = None if doc.metadata is UNSET else doc.metadata
     return operations.vector_store(
-        ctx, doc.mesh, doc.key, embedding, model, content, metadata, doc.id, doc.owner
+        ctx, doc.mesh, doc.key, embedding, model, content, metadata, doc.id
     )
 
 
 def _vector_delete(ctx: NodeContext, doc: ChangeDocument) -> Change:
     model = _model(doc, None)
-    return operations.vector_delete(ctx, doc.mesh, doc.key, model, doc.id, doc.owner)
+    return operations.vector_delete(ctx, doc.mesh, doc.key, model, doc.id)
 
 
 def _file_share(ctx: NodeContext, doc: ChangeDocument) -> Change:
@@ -215,11 +187,10 @@ def _file_share(ctx: NodeContext, doc: ChangeDocument) -> Change:
             hint="share a larger one with the library, or with: holdfast file share",
         )
     digest = sha256(data).hexdigest()
-    return operations.file_share(ctx, doc.mesh, doc.key, digest, len(data), data, doc.id, doc.owner)
+    return operations.file_share(ctx, doc.mesh, doc.key, digest, len(data), data, doc.id)
 
 
 def _file_delete(ctx: NodeContext, doc: ChangeDocument) -> Change:
-    _require_own(ctx, doc)
     return operations.file_delete(ctx, doc.mesh, doc.key, doc.id)
 
 
@@ -252,11 +223,6 @@ def _model(doc: ChangeDocument, shown: int | None) -> Model:
         dim=dim,
         quantization=named.quantization,
     )
-
-
-def _require_own(ctx: NodeContext, doc: ChangeDocument) -> None:
-    if doc.owner not in (None, ctx.peer):
-        raise BadInput(f"{doc.op} is for what is this node's own, and {doc.owner!r} is not it")
 
 
 def _listed(names: Iterable[str]) -> str:

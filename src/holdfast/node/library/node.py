@@ -23,6 +23,7 @@ from holdfast.node.log.log import Log
 from holdfast.node.messages.inbox import Inbox
 from holdfast.node.messages.outbox import Outbox
 from holdfast.node.messages.send import Sent, one_destination, prepare
+from holdfast.node.upkeep.restamp import RestampReport, restamp
 from holdfast.node.upkeep.sweep import DEFAULT_TTL, SweepReport, Ttl, sweep
 from holdfast.rules.errors import AlreadyExists
 from holdfast.rules.limits import PEER_STALE_MS
@@ -69,6 +70,12 @@ class Mesh:
             )
             for row in rows
         ]
+
+    def restamp(self, past: int) -> RestampReport:
+        """Writes again what is this node's own here and stamped at `past` or before: for a node
+        whose writes others refuse as too old.
+        """
+        return restamp(self._engine, self.slug, past)
 
     @writes("message.send")
     def send(

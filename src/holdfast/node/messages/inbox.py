@@ -8,21 +8,22 @@ there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.messages.send import Sent, prepare
 from holdfast.rules.bodies import MessageSend, decode_trusted_body
+from holdfast.rules.canonical import stored_meta
 from holdfast.rules.envelope import Envelope, decode_trusted
 from holdfast.rules.errors import (
     BadValue,
     UnknownMessage,
 )
-from holdfast.rules.fingerprint import parse_meta
 from holdfast.rules.ids import id_text, parse_id
-from holdfast.rules.limits import INBOX_PAGE_ROWS
+from holdfast.rules.inbox_match import EVERY_MESSAGE, InboxMatch
+from holdfast.rules.limits import INBOX_PAGE_ROWS, INBOX_SCAN_ROWS
 from holdfast.rules.rows import InboxRow
 from holdfast.rules.structs import copy_to
 from holdfast.storage.ports import Reader, Transaction
@@ -77,6 +78,14 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
             raise BadValue(f"the content of message {self.id} is not text") from None
 
 
+class FoundMessages(NamedTuple):
+    """A page of the inbox."""
+
+    messages: Sequence[Received]
+    next: int | None
+    """The `after` of the next page; None when there is none."""
+
+
 class Inbox:
     """Messages for us, of one mesh or of all."""
 
@@ -84,19 +93,48 @@ class Inbox:
         self._engine = engine
         self._mesh = mesh
 
-    def list(self, *, unread: bool = False, after: int = 0) -> Iterator[Received]:
-        """The messages after a number, in the order of their arrival; reads a page at a time."""
-        place = after
-        while True:
-            rows = self.page(unread=unread, after=place, limit=INBOX_PAGE_ROWS)
-            yield from rows
-            if len(rows) < INBOX_PAGE_ROWS:
-                return
-            place = rows[-1].number
+    def list(
+        self,
+        *,
+        unread: bool = False,
+        after: int = 0,
+        sender: str | None = None,
+        topic: str | None = None,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        text: str | None = None,
+    ) -> Iterator[Received]:
+        """The messages after a number, in the order of their arrival; reads a page at a time.
 
-    def page(self, *, unread: bool, after: int, limit: int) -> Sequence[Received]:
-        def read(tx: Reader) -> Sequence[Received]:
-            return [_received(tx, row) for row in tx.inbox_list(self._mesh, unread, after, limit)]
+        They can be narrowed down to a sender, a topic, the time of their arrival (from `since_ms`
+        to before `until_ms`, in milliseconds since 1970), and words that stand in their text.
+        """
+        match = InboxMatch(
+            sender=sender, topic=topic, since_ms=since_ms, until_ms=until_ms, text=text
+        ).check()
+        place: int | None = after
+        while place is not None:
+            page = self.page(unread=unread, after=place, limit=INBOX_PAGE_ROWS, match=match)
+            yield from page.messages
+            place = page.next
+
+    def page(
+        self, *, unread: bool, after: int, limit: int, match: InboxMatch = EVERY_MESSAGE
+    ) -> FoundMessages:
+        """At most `limit` of the messages after a number. A search that meets few of many looks at
+        a part of the inbox, and `next` says where it goes on.
+        """
+
+        def read(tx: Reader) -> FoundMessages:
+            rows = tx.inbox_list(self._mesh, unread, after, limit, match)
+            found = []
+            for row in rows:
+                envelope, body = _opened(tx, row)
+                if match.says(row.sender, row.ref, body.content):
+                    found.append(_received(row, envelope, body))
+            looked_upto = rows[-1].number if len(rows) == limit else after + INBOX_SCAN_ROWS
+            more = len(rows) == limit or (match.narrows and looked_upto < tx.inbox_last())
+            return FoundMessages(found, looked_upto if more else None)
 
         return self._engine.read("inbox.list", read)
 
@@ -160,7 +198,7 @@ class Inbox:
             id=id_text(row.id),
             content=body.content,
             content_type=body.content_type,
-            meta=parse_meta(envelope.meta),
+            meta=stored_meta(envelope.meta),
             reply_to=envelope.reply_to,
             created_at=envelope.created_at,
             broker_id=None if row.broker_id is None else row.broker_id.hex(),
@@ -177,8 +215,7 @@ def _opened(tx: Reader, row: InboxRow) -> tuple[Envelope | None, MessageSend]:
     return envelope, body
 
 
-def _received(tx: Reader, row: InboxRow) -> Received:
-    envelope, body = _opened(tx, row)
+def _received(row: InboxRow, envelope: Envelope | None, body: MessageSend) -> Received:
     return copy_to(
         Received,
         row,

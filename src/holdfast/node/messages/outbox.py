@@ -19,8 +19,9 @@ from holdfast.node.messages.send import MessageChange, Sent
 from holdfast.rules.bodies import MessageSend, decode_trusted_body
 from holdfast.rules.destinations import PRIORITIES
 from holdfast.rules.envelope import Envelope, decode_trusted
-from holdfast.rules.errors import BadInput, Conflict, IdReused, UnknownMessage
-from holdfast.rules.ids import id_text, parse_id
+from holdfast.rules.errors import BadInput, Conflict, IdempotencyKeyReused, UnknownMessage
+from holdfast.rules.idempotency import id_of_key
+from holdfast.rules.ids import id_text, is_aside, parse_row_id
 from holdfast.rules.limits import OUTBOX_PAGE_ROWS
 from holdfast.rules.message import MESSAGE
 from holdfast.rules.outbox import (
@@ -35,11 +36,12 @@ from holdfast.rules.outbox import (
     lane_of,
     plan,
 )
-from holdfast.rules.rows import OutboxRow
+from holdfast.rules.rows import Entry, OutboxRow
 from holdfast.rules.structs import copy_to
 from holdfast.storage.ports import Reader, Transaction
 
 FAILED = (OutboxState.DEAD,)
+_NOT_DONE = tuple(state for state in OutboxState if state is not OutboxState.DONE)
 
 
 class OutboxItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +50,7 @@ class OutboxItem(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     lane: str
     id: str
+    """The id of its envelope; or, if it has given that back, the one that names it since."""
     mesh: str
     op: str
     """Empty if the log no longer holds the envelope."""
@@ -70,6 +73,8 @@ class OutboxItem(msgspec.Struct, frozen=True, kw_only=True):
     """The id of the failed message that this one was requeued for."""
     blocked_by: str | None = None
     """The id of the failed item that it waits for."""
+    sent_as: str | None = None
+    """The id under which it was sent, if it has given that back: another message may have it."""
 
 
 class LaneInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,7 +141,7 @@ class Outbox:
 
     def get(self, id: str) -> OutboxItem:
         def read(tx: Reader) -> OutboxItem:
-            row = _require(tx, parse_id(id))
+            row = _require(tx, parse_row_id(id))
             return _item(tx, row, self._blocked(tx, [row]).get(row.number))
 
         return self._engine.read("outbox.get", read)
@@ -188,11 +193,13 @@ class Outbox:
     def requeue(self, id: str, *, new_id: str | None = None) -> Sent:
         """Sends a failed message again under a new id, and gives the old one up."""
         engine, now = self._engine, self._engine.ctx.now_ms()
-        old_id = parse_id(id)
-        fresh_id = engine.ctx.new_id() if new_id is None else parse_id(new_id)
+        raw_id = parse_row_id(id)
+        minted = engine.ctx.new_id()
 
         def work(tx: Transaction) -> Sent:
-            old = _require(tx, old_id)
+            old = _require(tx, raw_id)
+            old_id = old.id
+            fresh_id = minted if new_id is None else id_of_key(new_id, old.mesh, engine.ctx.peer)
             if old.code == REPLACED:
                 return _replaced(tx, old, fresh_id)
             if old.state not in (OutboxState.DEAD, OutboxState.ABORTED):
@@ -203,7 +210,7 @@ class Outbox:
             receipt = _again(engine, tx, old, fresh_id)(tx)
             new = tx.outbox_get(old.lane, fresh_id)
             if receipt.duplicate or new is None:
-                raise IdReused(f"id {receipt.id} was used before")
+                raise IdempotencyKeyReused(f"id {receipt.id} was used before")
             tx.outbox_put(msgspec.structs.replace(new, replaces=old_id))
             tx.outbox_put(after_abort(old, now, f"sent again as {receipt.id}", REPLACED))
             return _sent(tx, new, duplicate=False)
@@ -215,7 +222,7 @@ class Outbox:
     def _change(
         self, name: str, id: str, change: Callable[[Transaction, OutboxRow], OutboxRow]
     ) -> OutboxItem:
-        raw_id = parse_id(id)
+        raw_id = parse_row_id(id)
 
         def work(tx: Transaction) -> OutboxItem:
             row = change(tx, _require(tx, raw_id))
@@ -257,9 +264,22 @@ class Outbox:
 
 def _require(tx: Reader, id: bytes) -> OutboxRow:
     rows = tx.outbox_find(id)
-    if not rows:
+    row = rows[0] if rows else _set_aside(tx, id)
+    if row is None:
         raise UnknownMessage(f"nothing with the id {id_text(id)} is in the outbox")
-    return rows[0]
+    return row
+
+
+def _set_aside(tx: Reader, id: bytes) -> OutboxRow | None:
+    """The newest row that was sent under this id and has given it back."""
+    found: OutboxRow | None = None
+    after = 0
+    while page := tx.outbox_list(None, _NOT_DONE, after, OUTBOX_PAGE_ROWS):
+        for row in page:
+            if is_aside(row.id) and (envelope := _envelope(tx, row)) and envelope.id == id:
+                found = row
+        after = page[-1].number
+    return found
 
 
 def _again(engine: NodeEngine, tx: Reader, old: OutboxRow, new_id: bytes) -> MessageChange:
@@ -324,7 +344,12 @@ def _item(tx: Reader, row: OutboxRow, blocked_by: bytes | None) -> OutboxItem:
         broker_id=None if row.broker_id is None else row.broker_id.hex(),
         replaces=None if row.replaces is None else id_text(row.replaces),
         blocked_by=None if blocked_by is None else id_text(blocked_by),
+        sent_as=_sent_as(row, known),
     )
+
+
+def _sent_as(row: OutboxRow, entry: Entry | None) -> str | None:
+    return id_text(decode_trusted(entry.raw).id) if entry and is_aside(row.id) else None
 
 
 def _lane(lane: str | None) -> str | None:

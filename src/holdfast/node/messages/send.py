@@ -7,31 +7,45 @@ before the caller gets an answer. How far it has got since, its row in the outbo
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from typing import Any
+from hashlib import sha256
+from typing import Any, NoReturn
 
 import msgspec
 
-from holdfast.node.core.change import Change, Receipt
+from holdfast.node.core.change import Change, Receipt, refused_send, set_aside
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.engine import NodeEngine
 from holdfast.rules import names
-from holdfast.rules.bodies import MessageSend, encode_body
+from holdfast.rules.bodies import MessageSend, check_content_type, decode_trusted_body, encode_body
 from holdfast.rules.destinations import KINDS, check_destination, check_priority, entity_of
+from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import (
     BadInput,
     BadValue,
     BodyTooLarge,
+    IdempotencyKeyReused,
     NotShared,
     UnknownDestination,
     UnknownMesh,
 )
-from holdfast.rules.fingerprint import canonical_meta, fingerprint, parse_meta
+from holdfast.rules.fingerprint import (
+    PREFIX_BYTES,
+    canonical_meta,
+    fingerprint,
+    fingerprint_2,
+    parse_meta,
+)
+from holdfast.rules.idempotency import id_of_key
 from holdfast.rules.ids import id_text, parse_id
 from holdfast.rules.limits import MESSAGE_BYTES_MAX
-from holdfast.rules.message import MESSAGE
+from holdfast.rules.message import MESSAGE, MESSAGE_VERSION, request_of
 from holdfast.rules.outbox import OutboxState, lane_of
+from holdfast.rules.reconcile import Outcome
 from holdfast.storage.ports import Reader, Transaction
+
+log = logging.getLogger("holdfast")
 
 TEXT = "text/plain"
 
@@ -58,7 +72,8 @@ class MessageChange(Change):
     for; the broker computes it again.
     """
 
-    __slots__ = ()
+    __slots__ = ("first_fingerprint",)
+    version = MESSAGE_VERSION
 
     def __init__(
         self,
@@ -81,16 +96,68 @@ class MessageChange(Change):
         self.body = MessageSend(content, content_type)
         self.encoded = encode_body(self.body)
         self.given = id is not None
-        self.id = ctx.new_id() if id is None else parse_id(id)
+        self.id = ctx.new_id() if id is None else id_of_key(id, mesh, ctx.peer)
         self.meta, self.priority = meta, check_priority(priority)
         self.reply_to = id_text(parse_id(reply_to)) if reply_to else ""
-        self.fingerprint = fingerprint(
-            kind=kind,
-            ref=ref,
-            body=content,
-            reply_to=self.reply_to,
-            priority=priority,
-            meta=meta,
+        asked: dict[str, Any] = {
+            "kind": kind,
+            "ref": ref,
+            "body_hash": sha256(content).hexdigest(),
+            "reply_to": self.reply_to,
+            "priority": priority,
+            "meta": meta,
+        }
+        self.fingerprint = fingerprint_2(**asked, content_type=content_type)
+        self.first_fingerprint = fingerprint(**asked) if self.given else b""
+        """By version 1 of the formula: for a message that was sent under it and truncated since."""
+
+    def known(self, tx: Transaction) -> Receipt | None:
+        """As for every change; but a message that the broker refused has not used its id up."""
+        entry = tx.log_find(self.id)
+        if entry is None:
+            return self._forgotten(tx)
+        envelope = decode_trusted(entry.raw)
+        body = decode_trusted_body(envelope)
+        if isinstance(body, MessageSend) and entry.mesh == self.mesh:
+            first = request_of(envelope, body)
+            if first == self.fingerprint:
+                return Receipt(
+                    self.id,
+                    entry.offset,
+                    entry.lamport,
+                    entry.origin,
+                    True,
+                    Outcome.NOOP_ALREADY_APPLIED,
+                )
+            row = refused_send(tx, entry, self.ctx.peer, broker_has_another=False)
+            if row is not None:
+                set_aside(tx, entry, row)
+                return None
+            self._refuse(first)
+        raise IdempotencyKeyReused(
+            f"id {id_text(self.id)} was used before, for {envelope.op} in the mesh {entry.mesh!r}"
+        )
+
+    def _forgotten(self, tx: Transaction) -> Receipt | None:
+        gone = tx.forgotten(self.id)
+        if gone is None:
+            return None
+        offset, first = gone
+        if first not in (self.fingerprint, self.first_fingerprint):
+            self._refuse(first)
+        return Receipt(self.id, offset, 0, "", True, Outcome.NOOP_ALREADY_APPLIED)
+
+    def _refuse(self, first: bytes) -> NoReturn:
+        log.warning(
+            "a send under the id %s is refused: that id belongs to another request (fingerprint "
+            "%s, this one has %s)",
+            id_text(self.id),
+            first[:PREFIX_BYTES].hex(),
+            self.fingerprint[:PREFIX_BYTES].hex(),
+        )
+        raise IdempotencyKeyReused(
+            f"id {id_text(self.id)} was used before for another request "
+            f"(its fingerprint begins with {first[:PREFIX_BYTES].hex()})"
         )
 
     def carry_out(self, tx: Transaction) -> Receipt:
@@ -140,7 +207,8 @@ def prepare(
     id: str | None = None,
 ) -> SendMessage:
     """Checks a message and returns the transaction that sends it. `meta` as raw JSON is read as
-    strictly as the fingerprint needs it. A `dm` may name a member instead of a key.
+    strictly as the fingerprint needs it. A `dm` may name a member instead of a key. `id` is any
+    idempotency key (see `rules.idempotency`).
     """
     if isinstance(content, str):
         content, content_type = _encoded(content), content_type or TEXT
@@ -152,7 +220,7 @@ def prepare(
             hint="share a file or put an object, and send its name",
         )
     if content_type:
-        names.check_key(content_type, "content type")
+        check_content_type(content_type)
     check_priority(priority)
     names.check_mesh(mesh)
     ref = engine.read("send", lambda tx: resolve(tx, mesh, kind, ref))
@@ -215,6 +283,3 @@ def _encoded(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         raise BadValue("the content contains half of a surrogate pair, which is not text") from None
-
-
-# --- what came -----------------------------------------------------------------------------------

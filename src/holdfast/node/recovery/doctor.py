@@ -22,6 +22,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.node.core.metrics import summarise
+from holdfast.node.home import whereabouts
 from holdfast.node.log.history import repaired_to
 from holdfast.node.recovery import backup
 from holdfast.node.recovery.check_blobs import check_blobs
@@ -39,6 +40,7 @@ from holdfast.node.recovery.checks import Check, fail, joined_names, ok, warn
 from holdfast.rules import limits
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.frontier import Frontier
+from holdfast.rules.home_copy import HomePlace
 from holdfast.service.clock import SystemClock
 from holdfast.storage.files import home as homes
 from holdfast.storage.files import presence as presences
@@ -81,6 +83,7 @@ def diagnose(home: Path, *, full: bool = False) -> Report:
     else:
         checks += _guarded("home", partial(_folder, paths, full))
         checks += _guarded("identity", partial(_identity, paths))
+        checks += _guarded("place", partial(_place, paths))
         checks += _guarded("disk", partial(_disk, paths))
         checks += _guarded("processes", partial(_processes, paths))
         checks += _guarded("kept", partial(_kept, paths))
@@ -136,6 +139,20 @@ def _identity(paths: HomePaths) -> Checks:
         yield fail("identity", f"{paths.identity} is not a key of Holdfast", fix)
     else:
         yield ok("identity", "the key of this node is there")
+
+
+def _place(paths: HomePaths) -> Checks:
+    """Whether the home is where a daemon served it last."""
+    found = whereabouts.place(paths)
+    if found.suspicious:
+        where = "on another machine" if found is HomePlace.OTHER_HOST else "as other files"
+        yield warn(
+            "place",
+            f"the home was last served {where}: it was copied or moved",
+            "if the original is gone: holdfast up --moved; else make a home of its own here",
+        )
+    else:
+        yield ok("place", "the home is where it was served last")
 
 
 def _disk(paths: HomePaths) -> Checks:

@@ -14,6 +14,7 @@ effects as values. It decides everything and does nothing.
 * `mesh_conversation` decides about one mesh: what waits together, what is asked again, when an
   answer is late, when a broker sends too much. It has several lines (out, answers, in, objects …);
   each has one effect under way at most, and they do not wait for each other.
+* `waiting` counts what was read and is not stored: while that is too much, nothing more is read.
 * `effects` are the values; `driver` is the loop, the same in the daemon and in the simulator.
 * `connection_port` carries effects out in the daemon: a WebSocket, threads, a timer. Its twin in
   the simulator is `simulate/delivery/node_port`.

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from time import monotonic
 from typing import Any
 
@@ -21,15 +21,15 @@ from holdfast.node.sync.connection_port import ConnectionPort
 from holdfast.node.sync.conversation import Conversation
 from holdfast.node.sync.effects import Close
 from holdfast.node.sync.http_side import BrokerRequests
-from holdfast.node.sync.mesh_state import MeshState
+from holdfast.node.sync.mesh_state import MeshState, OnDead
 from holdfast.node.sync.session import BrokerAddress, SyncSession
 from holdfast.node.sync.status import BrokerStatusTracker
 from holdfast.node.trust.trust import Trust
 from holdfast.rules import close_codes, features
 from holdfast.rules.broker_sync import SyncPlan, SyncState, after_error
 from holdfast.rules.close_codes import CLOSE_CODES
-from holdfast.rules.errors import HoldfastError, Unreachable, ZoneNotTrusted
-from holdfast.rules.limits import SECOND_MS
+from holdfast.rules.errors import AnotherConnection, Unreachable, ZoneNotTrusted
+from holdfast.rules.limits import SECOND_MS, SYNC_THREADS
 from holdfast.rules.outbox import PARK, Policies
 from holdfast.transport.websocket_client import HungUp, WebSocketClient
 
@@ -50,22 +50,32 @@ class BrokerConnection:
         tracker: BrokerStatusTracker,
         *,
         threads: Executor,
-        callers: Executor,
         policies: Policies = PARK,
         max_age_hours: int | None = None,
         chance: Callable[[], float] = random.random,
+        on_dead: OnDead = lambda row: None,
     ) -> None:
         self._engine, self._trust, self._chance = engine, trust, chance
-        self._threads, self._callers = threads, callers
+        self._threads = threads
+        # Its own: a broker that lets calls wait must not use up what others need.
+        self._callers = ThreadPoolExecutor(SYNC_THREADS, f"holdfast-sync-{broker.name}")
         self.tracker = tracker
         self.sync = SyncSession(
-            engine, trust, broker, policies=policies, max_age_hours=max_age_hours, chance=chance
+            engine,
+            trust,
+            broker,
+            policies=policies,
+            max_age_hours=max_age_hours,
+            chance=chance,
+            on_dead=on_dead,
         )
         self._broker = broker
         self._line: ConnectionPort | None = None
         self._hung_up = asyncio.Event()
         """No connection is open, and what was in flight is pending again."""
         self._in_vain = 0
+        """Connections in a row that were good for nothing."""
+        self._progressed = False
         self._offered: dict[str, dict[str, Any]] = {}
 
     # --- from outside ------------------------------------------------------------------------
@@ -91,23 +101,28 @@ class BrokerConnection:
             line.driver.feed(line.talk.stop)
             await self._hung_up.wait()
 
+    def release(self) -> None:
+        """After the end: its threads go when they have nothing left to do."""
+        self._callers.shutdown(wait=False)
+
     # --- what the supervisor asks ------------------------------------------------------------
 
     async def run(self) -> None:
         """One connection, until something breaks it."""
+        self._progressed = False
         try:
             await self._talk()
         except Exception as error:
             raise self._meant(error) from None
 
     def plan(self, error: Exception, attempts: int, jitter: float) -> SyncPlan:
-        """What follows from an error. A broker that greets us and then refuses something is met
-        again and again by connections that began well: those failures count too.
+        """What follows from an error. A broker that greets us and then hangs up, or sends us round
+        in circles, is met again and again by connections that began well. So what counts is whether
+        anything came of them.
         """
-        before = self._in_vain
-        refused = isinstance(error, HoldfastError) and not isinstance(error, Unreachable)
-        self._in_vain = before + 1 if refused else 0
-        return after_error(error, max(attempts, before if refused else 0), jitter)
+        before = 0 if self._progressed else self._in_vain
+        self._in_vain = before + 1
+        return after_error(error, max(attempts, before), jitter)
 
     def _meant(self, error: Exception) -> Exception:
         """What an error means to us: a close code stands for the error that it names."""
@@ -117,6 +132,8 @@ class BrokerConnection:
         if kind is not None:
             self._tell_terms(error.code)
             return kind(str(error))
+        if error.code == close_codes.ANOTHER_CONNECTION:
+            return AnotherConnection(f"the broker keeps one connection of this key: {error}")
         if error.code == close_codes.NOT_TRUSTED:
             return ZoneNotTrusted(str(error), hint="the broker does not believe who we are")
         return Unreachable(str(error))
@@ -137,7 +154,7 @@ class BrokerConnection:
         try:
             close = await line.run()
         finally:
-            self._offered = talk.offered
+            self._offered, self._progressed = talk.offered, talk.progressed
             # Shielded: what was in flight must be pending again, however this ends.
             await asyncio.shield(self._hang_up(line, close))
             self._line = None

@@ -56,6 +56,8 @@ class ConnectionPort:
         self._out: asyncio.Queue[tuple[Send, Ended]] = asyncio.Queue()
         self._store_work: set[asyncio.Future[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._may_read = asyncio.Event()
+        self._may_read.set()
         self.over: asyncio.Future[Close] = self._loop.create_future()
         """How the conversation ended."""
 
@@ -78,12 +80,13 @@ class ConnectionPort:
         await self._socket.close(close.code, close.reason)
         if self._store_work:
             await asyncio.wait(self._store_work)
-        await self._loop.run_in_executor(self._threads, self._session.dropped)
+        await self._loop.run_in_executor(self._threads, self._session.dropped, close.error)
         await self._loop.run_in_executor(self._callers, self.requests.close)
 
     async def _read(self) -> None:
         try:
             while True:
+                await self._may_read.wait()
                 raw = await self._socket.receive()
                 self.driver.feed(partial(self.talk.on_frame, raw))
         except Exception as error:
@@ -124,6 +127,12 @@ class ConnectionPort:
         if ticks_ms is not None:
             wait_s = max(0.0, ticks_ms / SECOND_MS - monotonic())
             self._timer = self._loop.call_later(wait_s, self.driver.on_time)
+
+    def hold_back(self, full: bool) -> None:
+        if full:
+            self._may_read.clear()
+        else:
+            self._may_read.set()
 
     def close(self, close: Close) -> None:
         if not self.over.done():

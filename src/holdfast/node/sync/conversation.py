@@ -11,7 +11,6 @@ or a task, and the time is handed in. So `driver` runs it in the daemon and in t
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any
@@ -30,6 +29,7 @@ from holdfast.node.sync.effects import (
 )
 from holdfast.node.sync.mesh_conversation import FRAMES_MAX, MeshConversation
 from holdfast.node.sync.session import PLAIN, SyncSession
+from holdfast.node.sync.waiting import WaitingBytes, WaitingFrames
 from holdfast.protocol.frames import (
     Acks,
     Challenge,
@@ -47,14 +47,16 @@ from holdfast.protocol.frames import (
 )
 from holdfast.rules import close_codes
 from holdfast.rules.backoff import longest_ms
-from holdfast.rules.close_codes import CLOSE_CODES, close_code
+from holdfast.rules.close_codes import CLOSE_CODES, close_code, close_reason
 from holdfast.rules.errors import BadAnswer, HoldfastError, Unreachable
 from holdfast.rules.limits import (
     HELLO_MS_MAX,
     SEEN_MS,
     SYNC_CLOSE_MS_MAX,
+    SYNC_IDLE_MS,
     SYNC_LOOK_MS,
     SYNC_PUSH_ITEMS,
+    SYNC_WAITING_BYTES,
 )
 
 
@@ -78,6 +80,7 @@ class Conversation:
         certificate: bytes = PLAIN,
         look_ms: int = SYNC_LOOK_MS,
         push_items: int = SYNC_PUSH_ITEMS,
+        waiting_bytes: int = SYNC_WAITING_BYTES,
     ) -> None:
         """`ticks_ms` is a time that only counts. `look_ms` is how often to look whether something
         is due, should a wake-up have got lost.
@@ -85,11 +88,13 @@ class Conversation:
         self._session, self._ticks_ms = session, ticks_ms
         self._certificate, self._look_ms, self._push_items = certificate, look_ms, push_items
         self._phase = _Phase.CHALLENGE
-        self._early: deque[bytes] = deque()
+        self._waiting = WaitingBytes(waiting_bytes)
+        self._early: WaitingFrames[bytes] = WaitingFrames(self._waiting, FRAMES_MAX)
         """What came while a hello was made or the meshes were read."""
         self._meshes: dict[str, MeshConversation] = {}
         self._looking = self._look_again = False
         now = ticks_ms()
+        self._opened_at: int | None = None
         self._hello_by = now + HELLO_MS_MAX
         self._watch_at = now + look_ms
         self._seen_at = self._retried_at = now
@@ -97,6 +102,21 @@ class Conversation:
         self._stop_by: int | None = None
         self.offered: dict[str, dict[str, Any]] = {}
         """The features of the broker, once it has named them."""
+
+    @property
+    def is_full(self) -> bool:
+        """So much waits to be stored that nothing more should be read from the line."""
+        return self._waiting.is_full
+
+    @property
+    def progressed(self) -> bool:
+        """Was this connection good for anything? Something was brought or taken in; or it held for
+        a while with nothing to do.
+        """
+        meshes = self._meshes.values()
+        held = self._opened_at is not None and self._ticks_ms() - self._opened_at >= SYNC_IDLE_MS
+        idle = held and all(mesh.is_quiet for mesh in meshes)
+        return idle or any(mesh.progressed for mesh in meshes)
 
     # --- events --------------------------------------------------------------------------------
 
@@ -155,13 +175,18 @@ class Conversation:
     def done(self, effect: Effect, result: Any) -> list[Effect]:
         """An effect has come to its end, with this result."""
         if effect.mesh:
-            return self._and_goodbye(self._meshes[effect.mesh].done(effect, result))
+            was_full = self.is_full
+            out = self._meshes[effect.mesh].done(effect, result)
+            if was_full and not self.is_full:
+                for mesh in self._meshes.values():
+                    mesh.reads_on()
+            return self._and_goodbye(out)
         match effect:
             case Greet():
                 self._phase, self._hello_by = _Phase.WELCOME, self._ticks_ms() + HELLO_MS_MAX
                 return [Send(frames=[result]), *self._on_early()]
             case OpenMeshes():
-                self._phase = _Phase.OPEN
+                self._phase, self._opened_at = _Phase.OPEN, self._ticks_ms()
                 return [*_send(result), NoteConnected(), *self._open_meshes(), *self._on_early()]
             case LookAtMeshes():
                 self._looking = False
@@ -175,16 +200,14 @@ class Conversation:
             return self._and_goodbye(self._meshes[effect.mesh].failed(effect, error))
         if isinstance(effect, Greet) and type(error) in CLOSE_CODES:
             assert isinstance(error, HoldfastError)
-            return [Close(code=close_code(error), reason=error.message, error=error)]
+            return [Close(code=close_code(error), reason=close_reason(error), error=error)]
         raise error
 
     # --- frames --------------------------------------------------------------------------------
 
     def _on_frame(self, raw: bytes) -> list[Effect]:
         if self._phase in (_Phase.GREETING, _Phase.OPENING):
-            if len(self._early) >= FRAMES_MAX:
-                raise BadAnswer("the broker sends more than was asked for")
-            self._early.append(raw)
+            self._early.add(raw, len(raw))
             return []
         frame = read_from_broker(raw)
         match self._phase:
@@ -199,11 +222,12 @@ class Conversation:
                 self._phase = _Phase.OPENING
                 return [OpenMeshes(welcome=frame)]
         mesh = self._meshes.get(_mesh_of(frame))
-        return [] if mesh is None else [NoteActive(), *mesh.on_frame(frame)]
+        return [] if mesh is None else [NoteActive(), *mesh.on_frame(frame, len(raw))]
 
     def _on_early(self) -> list[Effect]:
         """Takes what came meanwhile, in its order; it may have to wait once more."""
-        early, self._early = self._early, deque()
+        early = [self._early.take() for _ in range(len(self._early))]
+        self._early.released()
         out: list[Effect] = []
         try:
             for raw in early:
@@ -227,6 +251,7 @@ class Conversation:
                     self._ticks_ms,
                     look_ms=self._look_ms,
                     push_items=self._push_items,
+                    waiting=self._waiting,
                 )
                 mesh.closing = self._stop_by is not None
                 out += mesh.begin()

@@ -28,6 +28,9 @@ class EffectPort(Protocol):
     def wake_at(self, ticks_ms: int | None) -> None:
         """When `Driver.on_time` is to be called; replaces what was asked for before."""
 
+    def hold_back(self, full: bool) -> None:
+        """Whether frames have to stay on the line: what was read fills the conversation."""
+
     def close(self, close: Close) -> None:
         """Hangs up. The last call."""
 
@@ -68,6 +71,7 @@ class Driver:
         finally:
             self._carrying = False
         if not self.is_over:
+            self._port.hold_back(self._talk.is_full)
             self._port.wake_at(self._talk.deadline)
 
     def _carry_out(self, effect: Effect) -> None:

@@ -34,7 +34,7 @@ from holdfast.rules.rows import KnownMember
 
 if TYPE_CHECKING:
     from holdfast.node.sync.http_side import BrokerRequests
-    from holdfast.node.sync.session import Due, MissingObjects
+    from holdfast.node.sync.session import AcksStored, Due, MissingObjects, PageStored
 
 NORMAL: Final = 1000
 
@@ -144,7 +144,7 @@ class StoreAcks(StoreWork, frozen=True, kw_only=True):
 
     acks: Acks
 
-    def run(self, session: SyncSession) -> list[FromNode]:
+    def run(self, session: SyncSession) -> AcksStored:
         return session.on_acks(self.acks)
 
 
@@ -164,7 +164,7 @@ class StorePage(StoreWork, frozen=True, kw_only=True):
     absent: frozenset[str] | None = None
     """Objects that the broker does not have; None: it was not asked."""
 
-    def run(self, session: SyncSession) -> list[FromNode] | MissingObjects:
+    def run(self, session: SyncSession) -> PageStored | MissingObjects:
         return session.store_page(self.piece, self.absent)
 
 

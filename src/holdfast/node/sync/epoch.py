@@ -20,7 +20,7 @@ from holdfast.node.core.engine import NodeEngine
 from holdfast.node.snapshots.upload import is_kept
 from holdfast.node.sync.mesh_state import MeshState
 from holdfast.protocol.frames import MeshPosition
-from holdfast.rules.broker_sync import Cursor, LostAtBroker, Move, epoch_moved
+from holdfast.rules.broker_sync import Cursor, LostAtBroker, Move, check_place, epoch_moved
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import NotAMember, UnknownMesh
 from holdfast.rules.ids import id_text, id_time_ms
@@ -40,12 +40,13 @@ def take_up(engine: NodeEngine, mesh: MeshState, place: MeshPosition, max_age_ho
     that may be at the broker is sent again up to `max_age_hours`.
     """
     _check_same(mesh, place)
-    row = engine.read("sync.place", partial(_require, mesh.slug))
+    row, held = engine.read("sync.place", partial(_require_with_epochs, mesh.slug))
     mesh.cursor = Cursor(row.broker_epoch, row.broker_seq)
+    bases = place.epochs or ((place.epoch, place.base),)
+    check_place(mesh.cursor, place.epoch, bases, place.seq)
     mesh.grants = frozenset(place.grants)
     mesh.last = place.seq
-    bases = place.epochs or ((place.epoch, place.base),)
-    move = epoch_moved(mesh.cursor, place.epoch, bases, place.seq)
+    move = epoch_moved(mesh.cursor, place.epoch, bases, place.seq, held)
     if move is None:
         # Who was cut off after the last move may not have come to it.
         mesh.went_back = not _is_kept(engine, mesh)
@@ -87,6 +88,10 @@ def _require(slug: str, tx: Reader) -> MeshRow:
     if row is None:
         raise UnknownMesh(f"there is no mesh {slug!r} any more")
     return row
+
+
+def _require_with_epochs(slug: str, tx: Reader) -> tuple[MeshRow, list[int]]:
+    return _require(slug, tx), tx.broker_positions_epochs(slug)
 
 
 def _move(engine: NodeEngine, slug: str, move: Move, tx: Transaction) -> None:
@@ -132,7 +137,8 @@ def _put_back(
             continue  # truncated since: the broker's snapshot, or nobody, has it
         if entry.origin != engine.ctx.peer and not relays:
             continue
-        if entry.op == MESSAGE and min(entry.recorded_at, id_time_ms(entry.id)) < oldest_ms:
+        made_at = id_time_ms(entry.id) or entry.recorded_at
+        if entry.op == MESSAGE and min(entry.recorded_at, made_at) < oldest_ms:
             if entry.origin == engine.ctx.peer:
                 log.warning(
                     "message %s to %s is not sent again: nobody can tell whether the broker has "

@@ -17,6 +17,7 @@ from functools import partial
 
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.sync.connection import BrokerConnection
+from holdfast.node.sync.mesh_state import OnDead
 from holdfast.node.sync.session import BrokerAddress
 from holdfast.node.sync.status import BrokerStatus, BrokerStatusTracker, broker_status, problem_code
 from holdfast.node.trust.trust import Trust
@@ -46,13 +47,13 @@ class SyncManager:
         policies: Policies = PARK,
         max_age_hours: int | None = None,
         on_change: Changed = lambda broker, unit: None,
+        on_dead: OnDead = lambda row: None,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._engine, self._trust = engine, trust
         self._policies, self._max_age_hours = policies, max_age_hours
-        self._on_change, self._chance = on_change, chance
+        self._on_change, self._on_dead, self._chance = on_change, on_dead, chance
         self._threads = ThreadPoolExecutor(SYNC_THREADS, "holdfast-sync")
-        self._callers = ThreadPoolExecutor(SYNC_THREADS, "holdfast-sync-call")
         self._supervisor: Supervisor[BrokerAddress, _Unit] = Supervisor(self._begin)
         self._rung = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
@@ -82,6 +83,17 @@ class SyncManager:
             for unit in units.changed + units.same:
                 unit.wake()
 
+    def check_age(self, max_age_hours: int | None) -> None:
+        """Raises if a broker that this node has met would not remember ids for so long."""
+        for connection in self._connections():
+            connection.sync.age_for(max_age_hours)
+
+    def set_outbox(self, policies: Policies, max_age_hours: int | None) -> None:
+        """Other settings of the outbox, from now on, for every broker."""
+        self._policies, self._max_age_hours = policies, max_age_hours
+        for connection in self._connections():
+            connection.sync.set_outbox(policies, max_age_hours)
+
     async def stop(self) -> None:
         """Ends all connections, after a moment for answers that are on their way."""
         if self._watching is not None:
@@ -91,7 +103,6 @@ class SyncManager:
         await _join(self._supervisor.stop())
         self._engine.sync_word = None
         self._threads.shutdown(wait=False)
-        self._callers.shutdown(wait=False)
 
     # --- for others to see ---------------------------------------------------------------------
 
@@ -123,10 +134,10 @@ class SyncManager:
             broker,
             tracker,
             threads=self._threads,
-            callers=self._callers,
             policies=self._policies,
             max_age_hours=self._max_age_hours,
             chance=self._chance,
+            on_dead=self._on_dead,
         )
         return TaskUnit(tracker, connection, self._chance)
 
@@ -148,6 +159,8 @@ class SyncManager:
 
 async def _join(units: list[_Unit]) -> None:
     await asyncio.gather(*(unit.join(_END_S) for unit in units))
+    for unit in units:
+        unit.work.release()
 
 
 async def _look(connection: BrokerConnection) -> None:

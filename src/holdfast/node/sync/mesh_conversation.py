@@ -47,7 +47,8 @@ from holdfast.node.sync.effects import (
 )
 from holdfast.node.sync.mesh_state import MeshState
 from holdfast.node.sync.receive import DecodedPage
-from holdfast.node.sync.session import Due, MissingObjects, SyncSession
+from holdfast.node.sync.session import AcksStored, Due, MissingObjects, SyncSession
+from holdfast.node.sync.waiting import WaitingBytes, WaitingFrames
 from holdfast.protocol.frames import (
     Acks,
     Entries,
@@ -57,6 +58,7 @@ from holdfast.protocol.frames import (
     SnapshotWanted,
     Urgent,
 )
+from holdfast.rules.backoff import Allowance
 from holdfast.rules.errors import (
     BadAnswer,
     BadInput,
@@ -71,6 +73,9 @@ from holdfast.rules.limits import (
     LINK_BATCH_BYTES,
     LINK_BATCH_ROWS,
     SYNC_ANSWER_MS_MAX,
+    SYNC_SNAPSHOT_MS,
+    SYNC_TURN_MS,
+    SYNC_TURNS_MAX,
     SYNC_WINDOW_ITEMS,
 )
 
@@ -95,7 +100,9 @@ class MeshConversation:
         *,
         look_ms: int,
         push_items: int,
+        waiting: WaitingBytes,
     ) -> None:
+        """`waiting` counts what was read and is not stored, for all meshes of the connection."""
         self._session, self.slug, self._ticks_ms = session, slug, ticks_ms
         self._look_ms, self._push_items = look_ms, push_items
         self.closing = False
@@ -106,18 +113,22 @@ class MeshConversation:
         self._look_at = 0
         self._owed_since: int | None = None
         """Since when the broker owes us an answer; None if nothing was pushed."""
+        self.progressed = False
+        """Something was brought, or taken in: the broker is good for something."""
+        self._waiting = waiting
         # answers
-        self._acks: deque[Acks] = deque()
+        self._acks: WaitingFrames[Acks] = WaitingFrames(waiting, SYNC_WINDOW_ITEMS)
         self._settling = False
         # in
-        self._frames: deque[FromBroker] = deque()
+        self._frames: WaitingFrames[FromBroker] = WaitingFrames(waiting, FRAMES_MAX)
+        self._turns = Allowance(SYNC_TURNS_MAX, SYNC_TURN_MS)
         self._pieces: deque[DecodedPage] = deque()
         self._taking = False
         self._joining = self._try_join = True
         self._try_snapshot = False
         # objects, urgent, members, upload
         self._bringing = False
-        self._urgent: deque[Urgent] = deque()
+        self._urgent: WaitingFrames[Urgent] = WaitingFrames(waiting, FRAMES_MAX)
         self._storing_urgent = self._reading_members = self._uploading = False
 
     @property
@@ -140,19 +151,37 @@ class MeshConversation:
         self._reading_members = True
         return [ReadMembers(self.slug)]
 
-    def on_frame(self, frame: FromBroker) -> list[Effect]:
-        """A frame about this mesh."""
+    def on_frame(self, frame: FromBroker, size: int) -> list[Effect]:
+        """A frame about this mesh, of `size` bytes."""
         if isinstance(frame, Acks):
-            _wait_in(self._acks, frame, SYNC_WINDOW_ITEMS)
+            self._acks.add(frame, size)
             return self._settle()
         if isinstance(frame, SnapshotWanted):
             return self._upload()
         if isinstance(frame, Urgent):
-            if len(self._urgent) < FRAMES_MAX:  # else it comes with its page, in its turn
-                self._urgent.append(frame)
+            if self._urgent.has_room:  # else it comes with its page, in its turn
+                self._urgent.add(frame, size)
             return self._store_urgent()
-        _wait_in(self._frames, frame, FRAMES_MAX)
+        if not isinstance(frame, Entries):
+            self._spend_turn()
+        self._frames.add(frame, size)
         return self._take()
+
+    def _spend_turn(self) -> None:
+        """A broker that says again and again that a mesh stands elsewhere, or cannot be followed,
+        would keep this node at work for nothing.
+        """
+        left = self._turns.spend(self._ticks_ms())
+        if left is None:
+            raise BadAnswer(f"the broker says over and over how {self.slug!r} stands")
+        self._turns = left
+
+    def reads_on(self) -> None:
+        """Frames are read again, after a time in which too much waited: an answer may be among
+        those that were not read.
+        """
+        if self._owed_since is not None:
+            self._owed_since = self._ticks_ms()
 
     def on_time(self) -> list[Effect]:
         """The deadline is over."""
@@ -176,6 +205,8 @@ class MeshConversation:
         """
         if self._owed_since is None or self._settling or not self._in_flight():
             return None
+        if self._waiting.is_full:
+            return None  # it may have come, and was not read
         return self._owed_since + SYNC_ANSWER_MS_MAX
 
     @property
@@ -199,15 +230,14 @@ class MeshConversation:
                 self._pushing, self._due = False, True
                 return self._push()
             case StoreAcks():
-                self._settling = False
-                self._owed_since = self._ticks_ms() if self._in_flight() else None
-                return [*self._send(result), *self._settle(), *self.wake()]
+                return self._settled(result)
             case BringObjects():
                 self._session.brought(self.slug, result)
                 self._bringing = False
                 return [NoteActive(), *self._bring(), *self.wake()]
             case StoreUrgent():
                 self._storing_urgent = False
+                self._urgent.released()
                 return self._store_urgent()
             case ReadMembers():
                 return [KeepMembers(self.slug, members=result)]
@@ -274,8 +304,14 @@ class MeshConversation:
         return [BringObjects(self.slug, objects=wanted)]
 
     def _upload(self) -> list[Effect]:
-        if self._uploading:
+        """Makes a snapshot that was asked for. It costs a look at all that the mesh holds, so it is
+        not made as often as a broker likes.
+        """
+        now, asked = self._ticks_ms(), self._session.snapshot_asked
+        again = self.slug in asked and now - asked[self.slug] < SYNC_SNAPSHOT_MS
+        if self._uploading or again:
             return []
+        asked[self.slug] = now
         self._uploading = True
         return [UploadSnapshot(self.slug)]
 
@@ -286,11 +322,21 @@ class MeshConversation:
         if self._settling or not self._acks:
             return []
         self._settling = True
-        together = [self._acks.popleft()]
-        while self._acks and self._acks[0].epoch == together[0].epoch:
-            together.append(self._acks.popleft())
+        together = [self._acks.take()]
+        while (more := self._acks.first) is not None and more.epoch == together[0].epoch:
+            together.append(self._acks.take())
         answers = list(chain.from_iterable(acks.answers for acks in together))
         return [StoreAcks(self.slug, acks=msgspec.structs.replace(together[0], answers=answers))]
+
+    def _settled(self, stored: AcksStored) -> list[Effect]:
+        self._settling = False
+        self._acks.released()
+        self.progressed = self.progressed or stored.passed > 0
+        if not self._in_flight():
+            self._owed_since = None
+        elif stored.rows:  # an answer about other rows is none
+            self._owed_since = self._ticks_ms()
+        return [*self._send(stored.frames), *self._settle(), *self.wake()]
 
     # --- in ------------------------------------------------------------------------------------
 
@@ -318,7 +364,7 @@ class MeshConversation:
                 return TakeSnapshot(self.slug)
         if not self._frames:
             return None
-        frame = self._frames.popleft()
+        frame = self._frames.take()
         if isinstance(frame, Entries):
             return DecodePage(self.slug, entries=self._together(frame))
         return StoreFrame(self.slug, frame=frame)
@@ -327,11 +373,11 @@ class MeshConversation:
         """Pages that wait and follow each other, as one."""
         rows = first.rows
         size = sum(len(row.raw) for row in rows)
-        while self._frames and len(rows) < LINK_BATCH_ROWS and size < LINK_BATCH_BYTES:
-            more = self._frames[0]
+        while len(rows) < LINK_BATCH_ROWS and size < LINK_BATCH_BYTES:
+            more = self._frames.first
             if not isinstance(more, Entries) or (more.epoch, more.after) != (first.epoch, first.to):
                 break
-            self._frames.popleft()
+            self._frames.take()
             rows = [*rows, *more.rows]
             size += sum(len(row.raw) for row in more.rows)
             first = msgspec.structs.replace(first, to=more.to, rows=rows, last=more.last)
@@ -343,6 +389,8 @@ class MeshConversation:
         match effect:
             case DecodePage():
                 self._pieces.extend(result)
+                if not self._pieces:
+                    self._frames.released()
             case StorePage() if isinstance(result, MissingObjects):
                 return [FetchObjects(self.slug, objects=result.objects)]
             case FetchObjects():
@@ -350,8 +398,12 @@ class MeshConversation:
             case StorePage():
                 # Only now: what is confirmed is stored.
                 self._pieces.popleft()
-                out = [*self._send(result), NoteActive()]
+                if not self._pieces:
+                    self._frames.released()
+                self.progressed = self.progressed or result.rows > 0
+                out = [*self._send(result.frames), NoteActive()]
             case StoreFrame():
+                self._frames.released()
                 # A join or a snapshot that could not be taken is tried again after every such one.
                 self._try_join, self._try_snapshot = self._joining, True
                 out = [*self._send(result), *self.wake()]
@@ -368,14 +420,8 @@ class MeshConversation:
         if self._storing_urgent or not self._urgent:
             return []
         self._storing_urgent = True
-        return [StoreUrgent(self.slug, urgent=self._urgent.popleft())]
+        return [StoreUrgent(self.slug, urgent=self._urgent.take())]
 
     def _send(self, frames: Sequence[FromNode]) -> list[Effect]:
         """Frames that nothing of this mesh waits for."""
         return [Send(frames=frames)] if frames else []
-
-
-def _wait_in(queue: deque[Any], frame: FromBroker, most: int) -> None:
-    if len(queue) >= most:
-        raise BadAnswer("the broker sends more than was asked for")
-    queue.append(frame)

@@ -7,12 +7,13 @@ in the row of the mesh, what waits in the outbox.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
 from holdfast.rules.broker_sync import Cursor
-from holdfast.rules.outbox import lane_of
+from holdfast.rules.outbox import Suspect, Trial, lane_of
 from holdfast.rules.rows import MeshRow, OutboxRow
 from holdfast.service.problem import Problem
 
@@ -27,11 +28,18 @@ class Held(msgspec.Struct, frozen=True):
     objects: frozenset[str]
 
 
+OnDead = Callable[[OutboxRow], None]
+
+
 class MeshState:
     """One mesh on one connection."""
 
-    def __init__(self, row: MeshRow) -> None:
+    def __init__(
+        self, row: MeshRow, trial: Trial | None = None, on_dead: OnDead = lambda row: None
+    ) -> None:
+        """`on_dead` gets every row of the outbox that dies, after it is stored."""
         self._lock = threading.Lock()
+        self.on_dead = on_dead
         self.slug = row.slug
         self.lane = lane_of(row.slug)
         self.server_id = row.server_id
@@ -50,6 +58,8 @@ class MeshState:
         """The broker sends us what we pushed ourselves, too."""
         self.gaps = 0
         self.inflight: dict[int, OutboxRow] = {}
+        self.trial = trial or Trial()
+        """What may go after groups have failed as a whole; it outlasts the connection."""
         self.held: dict[int, Held] = {}
         self.brought: set[str] = set()
         """Objects that the broker has, or that this node cannot bring."""
@@ -67,11 +77,31 @@ class MeshState:
         self.went_back = False
         """The broker has forgotten something; the snapshot that we made may be among it."""
         self.pushed = self.received = self.duplicates = self.refused = 0
+        self.pruned = 0
+        """Answers that an envelope was taken before, and that the broker no longer holds it."""
 
     def advance(self, cursor: Cursor) -> None:
         """The cursor in the store has moved. Two threads may report that in the other order."""
         with self._lock:
             self.cursor = max(cursor, self.cursor)
+
+    def judge(
+        self, passed: list[int], failed: list[OutboxRow], why: str, now: int, jitter: float
+    ) -> Suspect | None:
+        """Takes answers into the trial: rows that passed, rows at which the broker failed. Returns
+        the row that is convicted by them.
+        """
+        convict = None
+        with self._lock:
+            if passed:
+                self.trial, convict = self.trial.passed(passed)
+            if failed:
+                self.trial = self.trial.failed(failed, why, now, jitter)
+        return convict
+
+    def forget_suspect(self, number: int) -> None:
+        with self._lock:
+            self.trial = self.trial.forget(number)
 
     def refuse(self, error: Exception, at: int) -> None:
         """Sends nothing more of this mesh, until the broker is asked for it again and agrees."""

@@ -22,17 +22,21 @@ from holdfast.protocol.frames import Acks, Item, Push, PushAnswer, WireError
 from holdfast.rules.arrivals import objects_of, read_arrivals
 from holdfast.rules.backoff import backoff_ms
 from holdfast.rules.broker_sync import Cursor, Meaning, meaning_of
-from holdfast.rules.errors import NotGranted
+from holdfast.rules.envelope import decode_trusted
+from holdfast.rules.errors import IdempotencyKeyReused, NotGranted
+from holdfast.rules.fingerprint import PREFIX_BYTES
+from holdfast.rules.ids import id_text
 from holdfast.rules.limits import (
     OUTBOX_ATTEMPTS_MAX,
     SYNC_PUSH_BYTES,
-    SYNC_PUSH_ITEMS,
     SYNC_WINDOW_ITEMS,
 )
 from holdfast.rules.outbox import (
     OutboxState,
     Policy,
+    Suspect,
     after_abort,
+    after_conviction,
     after_refusal,
     plan,
     waits_until,
@@ -43,6 +47,10 @@ from holdfast.transport.remote_errors import error_by_code
 
 log = logging.getLogger("holdfast")
 
+_ABOUT_THE_ROW = (Meaning.DONE, Meaning.REFUSED)
+"""Answers of a broker that has read the row and knows what to do with it."""
+_BROKER_FAILED = 500
+_KNOWN = 200
 _NAMING = ("file.share", "fact.append")
 """Ops whose envelopes may name objects."""
 _PAGES = 16
@@ -58,22 +66,33 @@ class _Chosen(msgspec.Struct):
     rows: list[OutboxRow]
     raws: list[bytes]
     held: list[Held]
+    lost: list[OutboxRow]
+    """Rows whose envelope is gone."""
 
 
 def next_push(engine: NodeEngine, mesh: MeshState, policy: Policy, room: int) -> Push | None:
     """Marks the rows that are due and fit as in flight; None if there are none, or no room."""
-    room = min(room, SYNC_PUSH_ITEMS, SYNC_WINDOW_ITEMS - len(mesh.inflight))
+    room = min(room, mesh.trial.most, SYNC_WINDOW_ITEMS - len(mesh.inflight))
     now = engine.ctx.now_ms()
     if room <= 0 or not mesh.may_send or now < waits_until(mesh.not_before, now):
         return None
+    if mesh.inflight and (mesh.trial.is_careful or mesh.trial.due(now) is not None):
+        return None  # one group at a time: so it is known which one fails
     if mesh.retry_at is not None and waits_until(mesh.retry_at, now) <= now:
         mesh.retry_at = None
     first = engine.read("sync.due", lambda tx: tx.outbox_next_at(mesh.lane))
+    if first is None and not mesh.inflight:
+        for number in list(mesh.trial.suspects):
+            mesh.forget_suspect(number)  # an operator was faster
     if first is None or waits_until(first, now) > now:
         return None
     chosen = engine.write("sync.push", partial(_choose, engine, mesh, policy, room, now))
+    for lost in chosen.lost:
+        _tell_dead(mesh, lost, b"")
     for held in chosen.held:
         mesh.held[held.row.number] = held
+    if (again := mesh.trial.next_at(now)) is not None:
+        mesh.retry_at = min(again, mesh.retry_at or again)
     if not chosen.rows:
         return None
     for row in chosen.rows:
@@ -85,11 +104,14 @@ def next_push(engine: NodeEngine, mesh: MeshState, policy: Policy, room: int) ->
 def _choose(
     engine: NodeEngine, mesh: MeshState, policy: Policy, room: int, now: int, tx: Transaction
 ) -> _Chosen:
-    chosen = _Chosen([], [], [])
+    chosen = _Chosen([], [], [], [])
+    if mesh.trial.passes and _try_suspect(engine, mesh, policy, chosen, now, tx):
+        return chosen
+    set_aside = {*mesh.held, *mesh.trial.suspects}
     after, page = mesh.looked_to, max(room, _PAGE_ROWS_MIN)
     for _ in range(_PAGES):
         due = tx.outbox_due(mesh.lane, now, page, after)
-        free = [row for row in due if row.number not in mesh.held]
+        free = [row for row in due if row.number not in set_aside]
         failing = _failing(mesh, policy, free, tx)
         rows = plan(free, failing, policy, room, list(mesh.inflight.values())).go
         _fill(engine, mesh, chosen, rows, now, tx)
@@ -98,8 +120,34 @@ def _choose(
             break
     # Where all that was looked at has to wait, the next look begins behind it.
     mesh.looked_to = FIRST if chosen.rows else after
+    if not chosen.rows and not mesh.held and not chosen.held:
+        # Nothing else can go, and nothing waits for objects on this connection: try it again.
+        _try_suspect(engine, mesh, policy, chosen, now, tx)
     tx.outbox_inflight(mesh.lane, [row.number for row in chosen.rows])
     return chosen
+
+
+def _try_suspect(
+    engine: NodeEngine,
+    mesh: MeshState,
+    policy: Policy,
+    chosen: _Chosen,
+    now: int,
+    tx: Transaction,
+) -> bool:
+    """Chooses the row that failed alone and whose turn it is, and nothing beside it."""
+    while (suspect := mesh.trial.due(now)) is not None:
+        row = tx.outbox_get(mesh.lane, suspect.row.id)
+        if row is None or row.state != OutboxState.PENDING:
+            mesh.forget_suspect(suspect.row.number)  # an operator was faster
+            continue
+        failing = _failing(mesh, policy, [row], tx)
+        if row.not_before > now or not plan([row], failing, policy, 1).go:
+            return False
+        _fill(engine, mesh, chosen, [row], now, tx)
+        tx.outbox_inflight(mesh.lane, [row.number for row in chosen.rows])
+        return bool(chosen.rows)
+    return False
 
 
 def _fill(
@@ -118,7 +166,8 @@ def _fill(
         for row in some:
             entry = entries.get(row.offset)
             if entry is None:
-                tx.outbox_put(_lost(row, now))
+                tx.outbox_put(lost := _lost(row, now))
+                chosen.lost.append(lost)
                 continue
             if row.entity and row.entity in stuck:
                 continue
@@ -141,6 +190,7 @@ def _failing(
     and those that wait for objects.
     """
     held = [one.row for one in list(mesh.held.values())]
+    held += [suspect.row for suspect in mesh.trial.suspects.values()]
     held += [row for row in list(mesh.inflight.values()) if row.attempts]
     if policy is Policy.HALT:
         return [*tx.outbox_failing(mesh.lane, None), *held]
@@ -193,8 +243,9 @@ def _lost(row: OutboxRow, now: int) -> OutboxRow:
 
 def ack_rows(
     engine: NodeEngine, mesh: MeshState, acks: Acks, policy: Policy, chance: Callable[[], float]
-) -> None:
-    """Turns the broker's answers into states of their rows, in one transaction.
+) -> list[Meaning]:
+    """Turns the broker's answers into states of their rows, in one transaction. Returns what they
+    meant; an answer about a row that is not in flight means nothing.
 
     An answer of an epoch that is over may no longer be true: such rows go again.
     """
@@ -204,7 +255,7 @@ def ack_rows(
         if answer.number in mesh.inflight
     ]
     if not found:
-        return
+        return []
     answers = [(row, answer, meaning_of(answer.status, _code(answer))) for row, answer in found]
     settling = _Settling(engine, mesh, acks.epoch, answers, policy, chance)
     engine.write("sync.acks", settling)
@@ -227,7 +278,63 @@ def ack_rows(
     mesh.advance(settling.cursor)
     for row, _ in found:
         mesh.inflight.pop(row.number, None)
+    _judge(engine, mesh, answers, policy, chance)
     _count(mesh, answers, engine.ctx.now_ms())
+    _tell_duplicates(mesh, answers)
+    for dead, why in settling.dead:
+        _tell_dead(mesh, dead, why)
+    return [meaning for _, _, meaning in answers]
+
+
+def _judge(
+    engine: NodeEngine,
+    mesh: MeshState,
+    answers: list[tuple[OutboxRow, PushAnswer, Meaning]],
+    policy: Policy,
+    chance: Callable[[], float],
+) -> None:
+    """What the lane may send next. A broker that answers that it failed, as to a whole group, may
+    have failed at one of its rows.
+    """
+    now = engine.ctx.now_ms()
+    passed = [row.number for row, _, meaning in answers if meaning in _ABOUT_THE_ROW]
+    failed = [
+        (row, f"the broker answers {answer.status} {_code(answer)}".rstrip())
+        for row, answer, meaning in answers
+        if meaning is Meaning.LATER and answer.status >= _BROKER_FAILED
+    ]
+    why = failed[0][1] if failed else ""
+    convict = mesh.judge(passed, [row for row, _ in failed], why, now, chance())
+    if convict is not None:
+        _convict(engine, mesh, convict, policy, chance())
+    if (again := mesh.trial.next_at(now)) is not None:
+        mesh.retry_at = min(again, mesh.retry_at or again)
+
+
+def _convict(
+    engine: NodeEngine, mesh: MeshState, convict: Suspect, policy: Policy, jitter: float
+) -> None:
+    """Others passed before and after a row failed alone: that costs it an attempt."""
+    now = engine.ctx.now_ms()
+
+    def work(tx: Transaction) -> OutboxRow | None:
+        row = tx.outbox_get(mesh.lane, convict.row.id)
+        if row is None or row.state != OutboxState.PENDING:
+            return None  # an operator was faster
+        after = after_conviction(convict, row, now_ms=now, jitter=jitter, policy=policy)
+        tx.outbox_put(after)
+        return after
+
+    after = engine.write("sync.convict", work)
+    if after is None or after.state != OutboxState.PENDING:
+        mesh.forget_suspect(convict.row.number)
+    if after is not None:
+        log.warning(
+            "%s of %s fails alone for the %d. time, and others pass: %s",
+            *(id_text(after.id), mesh.lane, after.attempts, convict.why),
+        )
+        if after.state == OutboxState.DEAD:
+            mesh.on_dead(after)
 
 
 def _code(answer: PushAnswer) -> str:
@@ -238,11 +345,46 @@ def _count(mesh: MeshState, answers: list[tuple[OutboxRow, PushAnswer, Meaning]]
     for _, answer, meaning in answers:
         if meaning is Meaning.DONE:
             mesh.pushed += 1
+            mesh.pruned += not answer.history_available
         elif meaning is Meaning.REFUSED:
             mesh.refused += 1
         elif meaning is Meaning.OUT and answer.problem is not None:
             problem = answer.problem
             mesh.refuse(error_by_code(problem.code, problem.message, problem.hint), now)
+
+
+def _tell_duplicates(mesh: MeshState, answers: list[tuple[OutboxRow, PushAnswer, Meaning]]) -> None:
+    """What the broker had already is no news to anybody. That it no longer holds it is: whoever has
+    not got it by now does not get it any more.
+    """
+    again = [(row, answer) for row, answer, _ in answers if answer.status == _KNOWN]
+    pruned = [row for row, answer in again if not answer.history_available]
+    if pruned:
+        log.warning(
+            "%s: the broker has taken %d of what was sent again before, and holds it no longer "
+            "(the first is %s)",
+            *(mesh.slug, len(pruned), id_text(pruned[0].id)),
+        )
+    if len(again) > len(pruned):
+        log.info(
+            "%s: the broker had %d of what was sent again already (the first is %s)",
+            *(mesh.slug, len(again) - len(pruned), id_text(again[0][0].id)),
+        )
+
+
+def _tell_dead(mesh: MeshState, row: OutboxRow, fingerprint: bytes) -> None:
+    """A row has died: said aloud, and an event for whoever listens."""
+    if row.code == IdempotencyKeyReused.code:
+        log.error(
+            "%s: message %s, whose fingerprint begins with %s, is refused for good: %s",
+            *(mesh.slug, id_text(row.id), fingerprint[:PREFIX_BYTES].hex(), row.error),
+        )
+    else:
+        log.warning(
+            "%s: %s is dead (%s: %s); see: holdfast outbox list --failed",
+            *(mesh.slug, id_text(row.id), row.code, row.error),
+        )
+    mesh.on_dead(row)
 
 
 class _Settling:
@@ -260,9 +402,12 @@ class _Settling:
         self._engine, self._mesh, self._epoch = engine, mesh, epoch
         self.answers, self._policy, self._chance = answers, policy, chance
         self.paused, self.cursor = mesh.paused, mesh.cursor
+        self.dead: list[tuple[OutboxRow, bytes]] = []
+        """Rows that died, with the fingerprint of their envelopes."""
 
     def __call__(self, tx: Transaction) -> None:
         now = self._engine.ctx.now_ms()
+        self.dead = []
         lane = self._mesh.lane
         # Looked at here and not before: another thread may be putting back what an epoch lost,
         # and would not see what is written down as done in it behind its back.
@@ -277,8 +422,9 @@ class _Settling:
         for row, answer, meaning in self.answers:
             if meaning is Meaning.DONE:
                 continue
-            known = tx.outbox_get(lane, row.id)
-            if known is None or known.state != OutboxState.INFLIGHT:
+            # By its number: it may have given its id back to what the broker brought meanwhile.
+            known = next(iter(tx.outbox_list(lane, (), row.number - 1, 1)), None)
+            if known is None or (known.number, known.state) != (row.number, OutboxState.INFLIGHT):
                 continue  # an operator was faster
             if meaning is Meaning.REFUSED:
                 after = self._refused(known, answer, now, tx)
@@ -291,6 +437,10 @@ class _Settling:
             else:
                 after = msgspec.structs.replace(known, state=str(OutboxState.PENDING), tried_at=now)
             tx.outbox_put(after)
+            if after.state == OutboxState.DEAD:
+                entry = tx.log_get(after.offset)
+                mark = b"" if entry is None else decode_trusted(entry.raw).fingerprint
+                self.dead.append((after, mark))
         self._note(tx, now, seqs, halted=halted)
 
     def _refused(self, row: OutboxRow, answer: PushAnswer, now: int, tx: Reader) -> OutboxRow:

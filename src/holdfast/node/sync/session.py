@@ -24,7 +24,7 @@ from holdfast.node.core.object_transfer import ObjectGone
 from holdfast.node.messages.expiry import expire
 from holdfast.node.sync import epoch, receive
 from holdfast.node.sync import push as sync_push
-from holdfast.node.sync.mesh_state import FIRST, MeshState
+from holdfast.node.sync.mesh_state import FIRST, MeshState, OnDead
 from holdfast.node.trust.trust import Trust
 from holdfast.protocol.frames import (
     Acks,
@@ -46,9 +46,11 @@ from holdfast.protocol.frames import (
     Welcome,
 )
 from holdfast.rules import keys
-from holdfast.rules.broker_sync import Cursor, is_gap
+from holdfast.rules.broker_sync import Cursor, Meaning, is_gap
 from holdfast.rules.errors import (
     BadAnswer,
+    Broken,
+    DiskFull,
     EpochMismatch,
     HoldfastError,
     NotAllowed,
@@ -56,13 +58,16 @@ from holdfast.rules.errors import (
     NotFound,
     NotGranted,
     OverLimit,
+    StoreBusy,
+    StoreClosed,
+    Unknown,
     UnknownMesh,
     ZoneNotTrusted,
 )
-from holdfast.rules.features import NEEDS, check
+from holdfast.rules.features import NEEDS, Terms, check
 from holdfast.rules.keys import NONCE_BYTES, check_proof, parse_card, prove, public_key
 from holdfast.rules.limits import SYNC_GAPS_MAX, SYNC_PUSH_ITEMS, SYNC_WINDOW_ITEMS
-from holdfast.rules.outbox import PARK, OutboxState, Policies, waits_until
+from holdfast.rules.outbox import PARK, OutboxState, Policies, Trial, waits_until
 from holdfast.rules.retention import outbox_max_age_hours
 from holdfast.rules.rows import KnownMember, MeshRow
 from holdfast.service.problem import Problem
@@ -72,6 +77,8 @@ from holdfast.transport.remote_errors import error_by_code
 log = logging.getLogger("holdfast")
 
 PLAIN = bytes(32)
+_OF_OUR_DISK = (Broken, Unknown, DiskFull, StoreBusy, StoreClosed)
+"""Errors that say nothing about what was under way to the broker."""
 
 
 class BrokerAddress(msgspec.Struct, frozen=True):
@@ -93,6 +100,24 @@ class Due(msgspec.Struct, frozen=True):
     """None: until something is written."""
 
 
+class AcksStored(msgspec.Struct, frozen=True):
+    """What became of answers."""
+
+    frames: list[FromNode]
+    rows: int
+    """How many rows have their answer by them; answers about other rows count for nothing."""
+    passed: int
+    """How many of these the broker has, or has refused for good."""
+
+
+class PageStored(msgspec.Struct, frozen=True):
+    """What became of a piece of a page."""
+
+    frames: list[FromNode]
+    rows: int = 0
+    """How many envelopes it brought, new ones and known ones."""
+
+
 class MissingObjects(msgspec.Struct, frozen=True):
     """Objects that a page names and that are not here."""
 
@@ -112,21 +137,45 @@ class SyncSession:
         max_age_hours: int | None = None,
         entropy: Callable[[int], bytes] = os.urandom,
         chance: Callable[[], float] = random.random,
+        on_dead: OnDead = lambda row: None,
     ) -> None:
-        """`max_age_hours` is how long a message may wait, where that is not left to the broker.
-        `chance` draws lots from [0, 1): how long to wait is partly left to them.
+        """`on_dead` gets every row of the outbox that dies. `max_age_hours` is how long a message
+        may wait, where that is not left to the broker. `chance` draws lots from [0, 1): how long to
+        wait is partly left to them.
         """
         self.engine = engine
+        self._on_dead = on_dead
         self.broker = broker
         self.policies = policies
         self._asked_age = max_age_hours
         self._age_hours = 0
+        self._terms: Terms | None = None
+        """What the broker offered at the last hello."""
         self.meshes: dict[str, MeshState] = {}
         self._trust = trust
         self._entropy = entropy
         self._chance = chance
+        self._trials: dict[str, Trial] = {}
+        """By mesh: what may go, since the last connections ended in the middle of something."""
+        self.snapshot_asked: dict[str, int] = {}
+        """When the broker last asked for a snapshot of a mesh and got one, in ticks."""
         self._transcript: keys.HelloTranscript | None = None
         """Our hello, which the broker signs in its welcome."""
+
+    # --- settings ----------------------------------------------------------------------------
+
+    def age_for(self, asked_hours: int | None) -> int:
+        """How long a message may wait for this broker; raises if that is past what it remembers.
+        Before the first hello nobody knows, and the present value stays.
+        """
+        if self._terms is None:
+            return self._age_hours
+        return outbox_max_age_hours(self._terms.mode, self._terms.retention_days, asked_hours)
+
+    def set_outbox(self, policies: Policies, max_age_hours: int | None) -> None:
+        """Other settings of the outbox, from now on."""
+        self._age_hours = self.age_for(max_age_hours)
+        self.policies, self._asked_age = policies, max_age_hours
 
     # --- hello -------------------------------------------------------------------------------
 
@@ -143,8 +192,8 @@ class SyncSession:
             )
         if len(challenge.nonce) != NONCE_BYTES:
             raise BadAnswer("the broker's challenge cannot be read")
-        terms = check(challenge.supported)
-        self._age_hours = outbox_max_age_hours(terms.mode, terms.retention_days, self._asked_age)
+        self._terms = check(challenge.supported)
+        self._age_hours = self.age_for(self._asked_age)
         seed = self._trust.seed()
         transcript = keys.HelloTranscript(
             client_zone=self._trust.name,
@@ -178,9 +227,10 @@ class SyncSession:
         places = {place.mesh: place for place in welcome.meshes}
         frames: list[FromNode] = []
         for row in self._shared():
-            mesh = self.meshes[row.slug] = MeshState(row)
+            trial = self._trials.get(row.slug, Trial())
+            mesh = self.meshes[row.slug] = MeshState(row, trial, self._on_dead)
             self._recover(mesh.lane)
-            expire(self.engine, mesh.lane, self._age_hours)
+            expire(self.engine, mesh.lane, self._age_hours, mesh.on_dead)
             frames += self._begin(mesh, places.get(row.slug))
         return frames
 
@@ -189,7 +239,7 @@ class SyncSession:
         any more.
         """
         for mesh in list(self.meshes.values()):
-            expire(self.engine, mesh.lane, self._age_hours)
+            expire(self.engine, mesh.lane, self._age_hours, mesh.on_dead)
 
     def look(self) -> list[FromNode]:
         """Reads the meshes again: those that were shared since are followed, those that are no
@@ -203,7 +253,7 @@ class SyncSession:
         for slug, row in rows.items():
             mesh = self.meshes.get(slug)
             if mesh is None or mesh.server_id != row.server_id:  # or shared anew since
-                mesh = self.meshes[slug] = MeshState(row)
+                mesh = self.meshes[slug] = MeshState(row, on_dead=self._on_dead)
                 frames.append(_ask_where(mesh))
             mesh.paused = row.sync_paused
         return frames
@@ -246,8 +296,8 @@ class SyncSession:
                     "was read from it before",
                     hint="it went back in time; run there: holdfast broker new-epoch",
                 )
-        except (EpochMismatch, NotAllowed, NotFound) as error:
-            mesh.refuse(error, self._now())
+        except (EpochMismatch, BadAnswer, NotAllowed, NotFound) as error:
+            mesh.refuse(error, self._now())  # the other meshes go on
             return []
         mesh.ready, mesh.trouble, mesh.gaps = True, None, 0
         if moved:
@@ -288,13 +338,17 @@ class SyncSession:
         wait_ms = None if at is None else max(1, at - now)
         return Due(is_due and len(mesh.inflight) < SYNC_WINDOW_ITEMS, wait_ms)
 
-    def on_acks(self, acks: Acks) -> list[FromNode]:
+    def on_acks(self, acks: Acks) -> AcksStored:
         """Answers to what was pushed. A newer epoch in them makes us ask where the mesh stands."""
         mesh = self.meshes.get(acks.mesh)
         if mesh is None:
-            return []
+            return AcksStored([], 0, 0)
         policy = self.policies.of(acks.mesh)
-        sync_push.ack_rows(self.engine, mesh, acks, policy, self._chance)
+        settled = sync_push.ack_rows(self.engine, mesh, acks, policy, self._chance)
+        passed = sum(meaning in (Meaning.DONE, Meaning.REFUSED) for meaning in settled)
+        return AcksStored(self._after_acks(mesh, acks), len(settled), passed)
+
+    def _after_acks(self, mesh: MeshState, acks: Acks) -> list[FromNode]:
         if acks.epoch > mesh.cursor.epoch:
             return [self._follow(mesh)]
         codes = {answer.problem.code for answer in acks.answers if answer.problem is not None}
@@ -347,7 +401,7 @@ class SyncSession:
 
     def store_page(
         self, piece: receive.DecodedPage, absent: Collection[str] | None
-    ) -> list[FromNode] | MissingObjects:
+    ) -> PageStored | MissingObjects:
         """Stores a piece if the objects that it names are here, or `absent` at the broker."""
         if absent is None and (wanted := receive.objects_wanted(self.engine, piece)):
             return MissingObjects(wanted)
@@ -358,22 +412,22 @@ class SyncSession:
 
     def on_entries(
         self, incoming: receive.DecodedPage, absent: Collection[str] | None = None
-    ) -> list[FromNode]:
+    ) -> PageStored:
         """Stores a page and says that we have it; or asks again, if something lies before it."""
         entries = incoming.entries
         mesh = self.meshes.get(entries.mesh)
         if mesh is None or not mesh.ready or entries.epoch < mesh.cursor.epoch:
-            return []  # left from before something changed
+            return PageStored([])  # left from before something changed
         if entries.epoch > mesh.cursor.epoch or is_gap(mesh.cursor, entries.epoch, entries.after):
-            return self._ask_again(mesh, entries)
+            return PageStored(self._ask_again(mesh, entries))
         try:
             taken = receive.receive_page(self.engine, mesh, incoming, absent)
         except receive.CursorMoved as moved:
             mesh.cursor = moved.cursor
-            return self._ask_again(mesh, entries)
+            return PageStored(self._ask_again(mesh, entries))
         except OverLimit as error:
             mesh.refuse(error, self._now())  # a person has to look at what was set aside
-            return []
+            return PageStored([])
         mesh.advance(taken.cursor)
         mesh.gaps, mesh.trouble = 0, None
         mesh.last = max(mesh.last, entries.last, entries.to)
@@ -387,7 +441,7 @@ class SyncSession:
             epoch.found_own(self.engine, mesh.slug)
             mesh.own = False
             frames.append(self._follow(mesh))
-        return frames
+        return PageStored(frames, len(entries.rows))
 
     def _ask_again(self, mesh: MeshState, entries: Entries) -> list[FromNode]:
         """Asks once: pages that were on their way then leave the same gap, and are passed over."""
@@ -462,18 +516,32 @@ class SyncSession:
 
     # --- the end -----------------------------------------------------------------------------
 
-    def dropped(self) -> None:
-        """The line is gone: rows without an answer are pending again, and no attempt is counted."""
-        lanes = [mesh.lane for mesh in self.meshes.values() if mesh.inflight]
+    def dropped(self, error: Exception | None = None) -> None:
+        """The line is gone: rows without an answer are pending again. With an `error` that is what
+        ended it, and the next connection sends less of what was under way.
+        """
+        meshes = [mesh for mesh in self.meshes.values() if mesh.inflight]
+        trials = {mesh.slug: mesh.trial for mesh in self.meshes.values()}
+        if error is not None and not isinstance(error, _OF_OUR_DISK):
+            now, why = self._now(), Problem.of(error, 0).message
+            for mesh in meshes:
+                rows = list(mesh.inflight.values())
+                trials[mesh.slug] = mesh.trial.failed(rows, why, now, self._chance())
+        self._trials = {slug: trial for slug, trial in trials.items() if trial != Trial()}
         self.meshes = {}
         self._transcript = None
 
         def work(tx: Transaction) -> None:
-            for lane in lanes:
-                tx.outbox_recover(lane)
+            for mesh in meshes:
+                tx.outbox_recover(mesh.lane)
 
-        if lanes:
+        if meshes:
             self.engine.write("sync.dropped", work)
+
+    @property
+    def suspects(self) -> int:
+        """How many rows are set aside because the broker failed at each alone."""
+        return sum(len(trial.suspects) for trial in self._trials.values())
 
     def _recover(self, lane: str) -> None:
         """Makes rows pending that the last connection left in flight because the disk failed."""

@@ -54,7 +54,7 @@ class DiskWatch:
         """`on_change` is called with every new level, in the thread that found it."""
         self._engine = engine
         self._paths = paths
-        self._limit = limit_bytes
+        self.limit_bytes = limit_bytes
         self._bounds = bounds
         self.ballast = Ballast(paths.root) if ballast is None else ballast
         self._listeners = [] if on_change is None else [on_change]
@@ -88,7 +88,7 @@ class DiskWatch:
             if self._met_end > began:
                 return self.last
             before = self.last
-            found = self.last = pressure(used, free, self._limit, before.level, self._bounds)
+            found = self.last = pressure(used, free, self.limit_bytes, before.level, self._bounds)
         if found.level == "ok":
             self._lay()
         self._tell(before, found)

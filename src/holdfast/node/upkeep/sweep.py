@@ -22,7 +22,7 @@ from holdfast.node.core.views import Consumer
 from holdfast.node.upkeep import reembed
 from holdfast.rules import limits
 from holdfast.rules.frontier import Frontier
-from holdfast.rules.retention import is_absent, oldest_kept_ms, truncate_below
+from holdfast.rules.retention import buried_name, is_absent, oldest_kept_ms, truncate_below
 from holdfast.rules.rows import ConsumerRow
 from holdfast.storage.files.blobs import BlobFile, DraftFile, Found
 from holdfast.storage.ports import Reader, Transaction
@@ -228,10 +228,16 @@ def _tombstones(tx: Transaction, engine: NodeEngine, ttl: Ttl, mesh: str) -> int
     lowest = lowest_frontier(tx)
     if lowest is not None:
         bound = min(bound, lowest + 1)
-    removed, highest = tx.tombstones_sweep(mesh, bound, limits.CHUNK_ROWS)
+    removed = tx.tombstones_sweep(mesh, bound, limits.CHUNK_ROWS)
     if removed:
-        tx.forget_below(mesh, highest)
-    return removed
+        names = [
+            (buried_name(row.family, row.owner, row.key, row.model), row.lamport)
+            for row in removed
+            if row.tombstone
+        ]
+        highest = max(row.lamport for row in removed)
+        tx.bury(mesh, highest, names, limits.BURIED_KEYS_MAX)
+    return len(removed)
 
 
 def _unlink_released(tx: Transaction, engine: NodeEngine, ttl: Ttl) -> int:

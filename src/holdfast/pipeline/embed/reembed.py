@@ -5,8 +5,9 @@
 
 The texts are those of the live vectors of the source model in silver. A text is left out if its key
 has a newer vector of the target model already, or was deleted there since. The executors embed the
-rest and write it back through the sink as ordinary changes. Owners stay the same, and the old
-vectors stay too, until their model is dropped.
+rest and write it back through the sink as ordinary changes. The old vectors stay, until their model
+is dropped. A node writes only vectors of its own, so what other peers own is left to a run for
+their nodes, and counted.
 
 The embedding function takes a list of texts and returns as many vectors. It is a callable, or
 `module:name`, which each executor imports.
@@ -33,6 +34,7 @@ from holdfast.pipeline.embed.rounds import Rounds
 from holdfast.pipeline.fold.silver import current
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.schema import arrow_schema, columns
+from holdfast.pipeline.sink.deliver import open_target
 from holdfast.pipeline.source import source as sources
 from holdfast.pipeline.spark.failures import spark_errors
 from holdfast.rules.errors import BadInput, BadVector
@@ -71,6 +73,8 @@ class ReembedReport(msgspec.Struct, frozen=True, kw_only=True):
     """How many have no text, so that they cannot be embedded."""
     empty_keys: tuple[str, ...]
     """The first keys without a text, as owner/key."""
+    of_others: int
+    """How many belong to other peers than the node that was written to."""
     resumed_rounds: int
 
 
@@ -96,8 +100,12 @@ def reembed(
     if isinstance(embed, str):
         resolved(embed)  # so that a function that cannot be imported is an error at once
     sources.register(spark)
+    owner = _peer_of(to, options or {})
     with spark_errors("re-embedding"):
-        vectors = current(spark, lake.fresh(), "vectors").where(F.col("mesh") == mesh)
+        everything = current(spark, lake.fresh(), "vectors").where(F.col("mesh") == mesh)
+        vectors = everything.where(F.col("owner") == owner)
+        live = everything.where((F.col("model") == old) & F.col("live"))
+        of_others = live.where(F.col("owner") != owner).count()
         counts, empty_keys = _survey(with_verdicts(vectors, old, new))
         rounds = Rounds(lake, f"reembed {mesh} {old} {new} to {to}")
         wanted = min(_ROUNDS_MAX, -(-counts["pending"] // max(1, round_rows)))
@@ -115,8 +123,17 @@ def reembed(
         embedded=counts["pending"],
         empty=counts["empty"],
         empty_keys=tuple(empty_keys),
+        of_others=of_others,
         resumed_rounds=rounds.resumed,
     )
+
+
+def _peer_of(location: str, options: Mapping[str, str]) -> str:
+    target = open_target(location, {name.lower(): value for name, value in options.items()})
+    try:
+        return target.peer()
+    finally:
+        target.close()
 
 
 def with_verdicts(vectors: DataFrame, source: str, target: str) -> DataFrame:

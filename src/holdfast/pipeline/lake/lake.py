@@ -39,7 +39,7 @@ from holdfast.rules.errors import (
     UnknownKey,
     UnsupportedProtocol,
 )
-from holdfast.storage.files.durable import disk_errors
+from holdfast.storage.files.durable import close_unlocked, disk_errors
 
 Progress = Callable[[str, int, int], None]
 """A job calls it with what it is doing, how many steps are done, and how many there are."""
@@ -193,7 +193,7 @@ class Lake:
             os.pwrite(fd, note.encode(), 0)
             yield
         finally:
-            os.close(fd)
+            close_unlocked(fd)
 
 
 def no_progress(what: str, done: int, total: int) -> None:

@@ -18,10 +18,21 @@ import pyarrow.compute as pc
 
 from holdfast.pipeline.lake import schema
 from holdfast.pipeline.logs.arrow import LOG, uuid_texts
-from holdfast.rules.bodies import MessageSend, VectorDelete, VectorStore, decode_body
-from holdfast.rules.envelope import MAJOR, PROTOCOL, Envelope, decode
-from holdfast.rules.errors import BadEnvelope, BadStamp, HoldfastError, UnsupportedProtocol
-from holdfast.rules.ids import id_text
+from holdfast.rules.bodies import (
+    MessageSend,
+    VectorDelete,
+    VectorStore,
+    decode_stored_body,
+)
+from holdfast.rules.envelope import MAJOR, PROTOCOL, Envelope, decode_stored
+from holdfast.rules.errors import (
+    BadEnvelope,
+    BadStamp,
+    HoldfastError,
+    IdReused,
+    UnsupportedProtocol,
+)
+from holdfast.rules.ids import id_text, is_aside, parse_row_id
 from holdfast.rules.limits import SECOND_MS, SOURCE_TIME_MS_MAX
 from holdfast.rules.message import check_fingerprint
 
@@ -82,8 +93,8 @@ def decode_header(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _read(raw: bytes) -> _Read:
     try:
-        envelope = decode(raw)
-        body = decode_body(envelope)
+        envelope = decode_stored(raw)
+        body = decode_stored_body(envelope)
         if isinstance(body, MessageSend):
             check_fingerprint(envelope, body)
         _check(envelope)
@@ -139,7 +150,9 @@ def _with_mismatches(
             != batch.column(name)[row].as_py()
         ]
         problems[row] = _problem(
-            BadEnvelope(f"the log says another {', '.join(wrong)} than the envelope")
+            IdReused("the broker refused this message, and its id is free for another")
+            if wrong == ["id"] and is_aside(parse_row_id(batch.column("id")[row].as_py()))
+            else BadEnvelope(f"the log says another {', '.join(wrong)} than the envelope")
         )
     return problems
 

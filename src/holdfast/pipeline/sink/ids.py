@@ -49,7 +49,8 @@ def base_ms(name: str, time: str | None) -> int:
     if time is not None:
         return time_ms(time)
     try:
-        return id_time_ms(parse_id(name))
+        if made_at := id_time_ms(parse_id(name)):
+            return made_at
     except BadId:
         pass
     for text in _DATE.findall(name):

@@ -30,6 +30,7 @@ from holdfast.rules.errors import (
     TooSlow,
 )
 from holdfast.service.caller import Caller
+from holdfast.transport.http_protocol import ENDED
 from holdfast.transport.http_server import LISTENER
 
 if TYPE_CHECKING:
@@ -165,9 +166,17 @@ class Request(Generic[A]):
         return value
 
     def idempotency_key(self) -> str | None:
-        """The id in the Idempotency-Key header, without quotes; None if there is none."""
-        key = self.headers.get("idempotency-key")
-        return None if key is None else key.strip('" ')
+        """The text in the Idempotency-Key header, as UTF-8 and without the quotes around it; None
+        if there is none.
+        """
+        given = self.headers.get("idempotency-key")
+        if given is None:
+            return None
+        try:
+            key = given.encode("latin-1").decode().strip()
+        except UnicodeDecodeError:
+            raise BadInput("the Idempotency-Key is not UTF-8") from None
+        return key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
 
     # --- the body ----------------------------------------------------------------------------
 
@@ -229,32 +238,42 @@ class Request(Generic[A]):
 
     async def wait_for(self, grown: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
         """Waits for `grown`, which must end by itself when its time is up, and counts the call as a
-        waiting one meanwhile. Raises ClientGone if the client goes away. Only after the body was
-        read.
+        waiting one meanwhile. Raises ClientGone if the client goes away. Returns False if it sends
+        no more (it may have gone, or wait for its answer). Only after the body was read.
         """
         gate = self.api.gate
         with gate.inside("poll", own=is_own(self.scope)):
             gate.now["call"] -= 1
             try:
-                return await self._until_gone(grown())
+                return await self.until_ended(grown())
             finally:
                 gate.now["call"] += 1
 
-    async def _until_gone(self, awaited: Coroutine[Any, Any, bool]) -> bool:
-        gone = asyncio.ensure_future(self._gone())
+    async def until_ended(self, awaited: Coroutine[Any, Any, bool]) -> bool:
+        """What is awaited; False if the client sends no more before that. Raises ClientGone if it
+        goes away.
+        """
+        ended = asyncio.ensure_future(self._ended())
         grown = asyncio.ensure_future(awaited)
         try:
-            await asyncio.wait({gone, grown}, return_when=asyncio.FIRST_COMPLETED)
-            if not grown.done():
-                raise ClientGone
-            return grown.result()
+            await asyncio.wait({ended, grown}, return_when=asyncio.FIRST_COMPLETED)
+            if grown.done():
+                return grown.result()
+            return ended.result()
         finally:
-            gone.cancel()
+            ended.cancel()
             grown.cancel()
 
-    async def _gone(self) -> None:
+    @property
+    def has_ended(self) -> bool:
+        """Whether the client has sent all that it will send. It may still wait for its answer."""
+        return bool(self.scope[ENDED]())
+
+    async def _ended(self) -> bool:
         while (await self._receive())["type"] != "http.disconnect":
-            pass
+            if self.has_ended:
+                return False
+        raise ClientGone
 
     # --- the answer --------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ wire may come between any two. What has not begun when the line is gone never do
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 LOOK_MS: Final = 900 * SECOND_MS
 """How often a node looks by itself: far less often than a daemon, so that stories stay short."""
+WAITING_BYTES: Final = 1500
+"""A few frames: so that it happens that nothing more is read."""
 TIMER_MS_MIN: Final = 5 * SECOND_MS
 """A clock that stands still makes the same row due again and again."""
 PUSH_ITEMS: Final = 3
@@ -68,11 +71,27 @@ class NodePort:
         self._requests = SimulatedRequests(world, end, session.engine)
         self._rng = world.fork(f"effects of wire {wire.number}")
         self.talk = Conversation(
-            session, lambda: world.ticks, self._rng.random, look_ms=LOOK_MS, push_items=PUSH_ITEMS
+            session,
+            lambda: world.ticks,
+            self._rng.random,
+            look_ms=LOOK_MS,
+            push_items=PUSH_ITEMS,
+            waiting_bytes=WAITING_BYTES,
         )
         self.driver = Driver(self.talk, self)
         self._planned: dict[int, ScheduledEvent] = {}
         self._timer: ScheduledEvent | None = None
+        self._unread: deque[bytes] = deque()
+        self._full = False
+
+    def hear(self, raw: bytes) -> None:
+        """A frame is there; it is read if the conversation has room for it."""
+        self._unread.append(raw)
+        self._read_on()
+
+    def _read_on(self) -> None:
+        while self._unread and not self._full and not self.driver.is_over:
+            self.driver.feed(partial(self.talk.on_frame, self._unread.popleft()))
 
     # --- what the driver asks for --------------------------------------------------------------
 
@@ -103,6 +122,13 @@ class NodePort:
         if at is not None:
             name = f"{self._end.peer} looks at the time"
             self._timer = world.at(at - world.ticks, self._on_time, name=name)
+
+    def hold_back(self, full: bool) -> None:
+        if full and not self._full:
+            self._world.happened["held back"] += 1
+        self._full = full
+        if self._unread and not full:
+            self._world.at(1, self._read_on, name=f"{self._end.peer} reads on")
 
     def close(self, close: Close) -> None:
         self.abandon()
@@ -161,7 +187,7 @@ class NodePort:
         happened = self._world.happened
         match effect:
             case NoteConnected():
-                self._end.attempts = 0
+                happened["connected"] += 1
             case UploadSnapshot():
                 happened["snapshot wanted"] += 1
             case StoreFrame() if isinstance(effect.frame, SnapshotNeeded):

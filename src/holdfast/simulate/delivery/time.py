@@ -106,4 +106,6 @@ def is_old(world: DeliveryWorld, entry: Entry) -> bool:
     again, stays lost: nobody could tell a second one from the first.
     """
     slept = world.slept_at
-    return slept is not None and entry.op == MESSAGE and id_time_ms(entry.id) <= slept
+    if slept is None or entry.op != MESSAGE:
+        return False
+    return (id_time_ms(entry.id) or entry.recorded_at) <= slept

@@ -8,6 +8,7 @@ from holdfast.node.library.node import Node
 from holdfast.node.messages.send import prepare
 from holdfast.rules.destinations import PRIORITIES
 from holdfast.rules.ids import id_text
+from holdfast.simulate.delivery.broker_machine import POISON
 from holdfast.simulate.delivery.queues import QUEUE
 from holdfast.simulate.world.workload import Answers, WorkItem, Workload
 
@@ -17,12 +18,15 @@ NOWHERE: Final = "nowhere"
 MESSAGES: Final = 0.45
 """Which part of the work is a message."""
 SEND: Final = "message.send"
+POISONED: Final = 0.02
+"""Which part of the messages the broker fails at, in worlds that have such."""
 
 
 class DeliveryWorkload(Workload):
     """Draws messages besides all other work."""
 
     keys: dict[str, bytes]
+    poisons = False
 
     def draw(self, *, evenly: bool = False) -> WorkItem:
         if self._rng.random() < MESSAGES:
@@ -35,6 +39,8 @@ class DeliveryWorkload(Workload):
         mesh, id = rng.choice(self._meshes), self._new_id()
         kind, ref = rng.choice(self._destinations())
         priority, text = rng.choice(PRIORITIES), f"message {self._count}"
+        if self.poisons and rng.random() < POISONED:
+            text = f"{POISON} {self._count}"
 
         def do(node: Node) -> Answers:
             engine = node._engine

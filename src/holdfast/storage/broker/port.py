@@ -47,6 +47,9 @@ class BrokerStore(Protocol):
         mesh if this store may have gone back in time.
         """
 
+    async def schema(self) -> int:
+        """The version of the schema."""
+
     async def close(self) -> None: ...
     async def ping(self) -> None:
         """Raises if the store does not work."""
@@ -293,6 +296,18 @@ class BrokerStore(Protocol):
     async def orphans(self, limit: int) -> list[Orphan]:
         """Dedupe rows without their message, and messages without their dedupe row."""
 
+    async def repair_orphans(self, limit: int) -> list[Orphan]:
+        """Mends at most `limit` orphans, and returns those that it has mended. A message without
+        its dedupe row gets one again, made from the message. A dedupe row without its message goes:
+        whoever sends that envelope again brings it back. Of two messages under one id, the one that
+        the dedupe row names is right, and the other one stays an orphan.
+        """
+
+    async def inconsistencies(self) -> list[str]:
+        """What is wrong with the tables, each as a sentence with an example. It reads all there
+        is.
+        """
+
     async def counts(self) -> dict[str, int]:
         """How much there is, for the metrics: `meshes`, `members`, `messages`, `dedupe`, `ready`,
         `taken`, `dead`, `objects`, `snapshots`.
@@ -304,3 +319,8 @@ class BrokerStore(Protocol):
         """
 
     async def set_mode(self, mode: Mode, days: int) -> None: ...
+
+    async def claim(self, key: bytes, *, replace: bool = False) -> bytes:
+        """Notes the key of the broker whose store this is, if none is noted yet or it is to be
+        replaced. Returns the key that is noted then.
+        """

@@ -59,6 +59,9 @@ class Draft:
             self._fd, self.path = create_temporary(folder)
         self.size = 0
 
+    def fileno(self) -> int:
+        return self._fd
+
     def write(self, data: bytes) -> int:
         """All of it or an error; a short write of the kernel is carried on."""
         rest = memoryview(data)
@@ -188,21 +191,22 @@ def create_temporary(folder: Path) -> tuple[int, Path]:
     return fd, path
 
 
-def appear_locked(path: Path, content: bytes) -> int:
-    """A small file that nobody ever sees without its lock, until the descriptor is closed.
+def appear_locked(path: Path, content: bytes, held: dict[str, int]) -> None:
+    """A small file that nobody ever sees without its lock, until its descriptor is closed, which
+    stands in `held` under the file's name before it is locked.
 
     Not flushed, so the one thing here that a power cut may take: its lock is gone then anyway.
     """
     fd, temporary = create_temporary(path.parent)
+    held[path.name] = fd
     try:
         os.write(fd, content)
         fcntl.flock(fd, fcntl.LOCK_EX)
         os.replace(temporary, path)
     except BaseException:
-        os.close(fd)
         temporary.unlink(missing_ok=True)
+        os.close(held.pop(path.name))
         raise
-    return fd
 
 
 def _flush(fd: int) -> None:
@@ -222,5 +226,15 @@ def alone_in(folder: Path) -> Iterator[None]:
         with disk_errors(f"lock {folder}"):
             fcntl.flock(fd, fcntl.LOCK_EX)
         yield
+    finally:
+        close_unlocked(fd)
+
+
+def close_unlocked(fd: int) -> None:
+    """Gives up a lock and closes. A forked child has a copy of the descriptor, so that closing
+    alone would not end the lock.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_UN)
     finally:
         os.close(fd)

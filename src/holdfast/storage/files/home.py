@@ -7,6 +7,7 @@
     api.sock  wake.sock                   0600   sockets of its daemon
     ballast                               0600   room that is given up when the disk is full
     log.mark                              0600
+    whereabouts.json                      0600
     logs/metrics.jsonl
     processes/<pid>-<random>              one per process that has the home open (`presence`)
 
@@ -103,6 +104,15 @@ class HomePaths(msgspec.Struct, frozen=True):
         return self.root / "log.mark"
 
     @property
+    def whereabouts(self) -> Path:
+        return self.root / "whereabouts.json"
+
+    @property
+    def ephemeral(self) -> Path:
+        """Marks a home that is removed when its daemon ends."""
+        return self.root / "ephemeral"
+
+    @property
     def logs(self) -> Path:
         return self.root / "logs"
 
@@ -124,7 +134,7 @@ class HomePaths(msgspec.Struct, frozen=True):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        inner = (self.database, self.wal, self.shm, self.identity, self.mark)
+        inner = (self.database, self.wal, self.shm, self.identity, self.mark, self.whereabouts)
         serving = (self.identity_next, self.tls_cert, self.tls_key, self.ballast)
         return (*inner, self.metrics, self.backup_lock, *serving)
 

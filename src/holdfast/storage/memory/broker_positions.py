@@ -20,6 +20,9 @@ class MemoryBrokerPositions(UndoTables):
         ]
         return sorted(above)[:limit]
 
+    def broker_positions_epochs(self, mesh: str) -> list[int]:
+        return sorted({epoch for slug, epoch, _ in self._table("broker_position") if slug == mesh})
+
     def broker_positions_add(self, mesh: str, epoch: int, rows: Sequence[tuple[int, int]]) -> None:
         for seq, offset in rows:
             if (mesh, epoch, seq) not in self._table("broker_position"):

@@ -6,8 +6,20 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from holdfast.rules.inbox_match import EVERY_MESSAGE, InboxMatch
+from holdfast.rules.limits import INBOX_SCAN_ROWS
 from holdfast.rules.rows import InboxRow
 from holdfast.storage.memory.undo import UndoTables
+
+
+def _matches(row: InboxRow, match: InboxMatch, after: int) -> bool:
+    return (
+        row.number <= after + INBOX_SCAN_ROWS
+        and match.sender in (None, row.sender)
+        and (match.topic is None or (row.kind, row.ref) == ("topic", match.topic))
+        and (match.since_ms is None or row.received_at >= match.since_ms)
+        and (match.until_ms is None or row.received_at < match.until_ms)
+    )
 
 
 class MemoryInbox(UndoTables):
@@ -18,7 +30,12 @@ class MemoryInbox(UndoTables):
         return None if number is None else self._table("inbox")[number]
 
     def inbox_list(
-        self, mesh: str | None, unread_only: bool, after: int, limit: int
+        self,
+        mesh: str | None,
+        unread_only: bool,
+        after: int,
+        limit: int,
+        match: InboxMatch = EVERY_MESSAGE,
     ) -> list[InboxRow]:
         rows = [
             row
@@ -26,6 +43,7 @@ class MemoryInbox(UndoTables):
             if row.number > after
             and mesh in (None, row.mesh)
             and not (unread_only and row.read_at is not None)
+            and (not match.narrows or _matches(row, match, after))
         ]
         return rows[:limit]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from holdfast.rules.arrivals import Arrived
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.recorded import ClockTurn, next_time, recorded_by, with_turn
@@ -39,6 +41,11 @@ class MemoryLog(UndoTables):
         stop = min(end, last + 1, start + max(limit, 0))
         log = self._table("log")
         return [log[offset] for offset in range(start, stop)]
+
+    def log_newest(self, mesh: str, entity: str, most: int) -> list[Entry]:
+        entries = self.log_of(mesh, entity, self.log_bounds()[1] + 1)
+        entries.sort(key=lambda one: (one.lamport, one.origin.encode(), one.id), reverse=True)
+        return entries[:most]
 
     def log_of(self, mesh: str, entity: str, before: int) -> list[Entry]:
         offsets = self._table("log_entity").get((mesh, entity), ())
@@ -105,6 +112,13 @@ class MemoryLog(UndoTables):
         for id, mesh, op, entity, origin, lamport, raw in arrivals:
             self.log_append(id, mesh, op, entity, origin, lamport, now_ms, raw, via)
         return first
+
+    def log_set_aside(self, offset: int, id: bytes) -> None:
+        entry = self._table("log").get(offset)
+        if entry is not None:
+            self._drop("log_id", entry.id)
+            self._put("log", offset, msgspec.structs.replace(entry, id=id))
+            self._put("log_id", id, offset)
 
     def log_truncate(self, below: int, most: int, now_ms: int) -> int:
         first, last = self.log_bounds()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.rules.order import order_key
+from holdfast.rules.order import Version, order_key
 from holdfast.rules.rows import TaskEventRow, TaskRow
 from holdfast.rules.tasks import TaskStatus
 from holdfast.storage.memory.undo import UndoTables
@@ -37,6 +37,45 @@ class MemoryTasks(UndoTables):
     def task_events(self, mesh: str, task: str) -> list[TaskEventRow]:
         rows = [row for row in self._rows("task_event", mesh) if row.task == task]
         return sorted(rows, key=lambda row: order_key(row.version))
+
+    def task_event_before(
+        self, mesh: str, task: str, version: Version, *, or_at: bool = False
+    ) -> TaskEventRow | None:
+        end = order_key(version)
+        rows = [
+            row
+            for row in self.task_events(mesh, task)
+            if order_key(row.version) < end or (or_at and row.version == version)
+        ]
+        return rows[-1] if rows else None
+
+    def task_events_after(
+        self, mesh: str, task: str, version: Version, limit: int
+    ) -> list[TaskEventRow]:
+        rows = self.task_events(mesh, task)
+        return [row for row in rows if order_key(row.version) > order_key(version)][:limit]
+
+    def task_events_naming(
+        self, mesh: str, task: str, first: int, last: int, before: Version
+    ) -> list[TaskEventRow]:
+        return [
+            row
+            for row in self.task_events(mesh, task)
+            if row.kind in ("claim", "release")
+            and first <= row.generation <= last
+            and order_key(row.version) < order_key(before)
+        ]
+
+    def task_event_opening(self, mesh: str, task: str, generation: int) -> TaskEventRow | None:
+        rows = self.task_events(mesh, task)
+        opening = (row for row in rows if row.opened is not None and row.opened >= generation)
+        return next(opening, None)
+
+    def task_event_create(self, mesh: str, task: str) -> TaskEventRow | None:
+        return next((row for row in self.task_events(mesh, task) if row.kind == "create"), None)
+
+    def task_lacks_standings(self, mesh: str, task: str) -> bool:
+        return any(row.standing is None for row in self.task_events(mesh, task))
 
     def task_put(self, row: TaskRow) -> None:
         self._put("task", (row.mesh, row.task), row)

@@ -24,6 +24,17 @@ class BrokerPositionReads:
         ).fetchall()
         return [(row[0], row[1]) for row in rows]
 
+    def broker_positions_epochs(self, mesh: str) -> list[int]:
+        # One step of the index for each epoch, however many seqs it has.
+        rows = self._con.execute(
+            "WITH RECURSIVE held(epoch) AS (SELECT min(epoch) FROM heard WHERE mesh = :mesh "
+            "UNION ALL SELECT (SELECT min(epoch) FROM heard WHERE mesh = :mesh "
+            "AND epoch > held.epoch) FROM held WHERE held.epoch IS NOT NULL) "
+            "SELECT epoch FROM held WHERE epoch IS NOT NULL",
+            {"mesh": mesh},
+        )
+        return [epoch for (epoch,) in rows]
+
 
 class BrokerPositionWrites(BrokerPositionReads):
     def broker_positions_add(self, mesh: str, epoch: int, rows: Sequence[tuple[int, int]]) -> None:

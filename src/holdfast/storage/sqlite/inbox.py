@@ -7,11 +7,27 @@ from typing import Final
 
 import apsw
 
+from holdfast.rules.inbox_match import EVERY_MESSAGE, InboxMatch
+from holdfast.rules.limits import INBOX_SCAN_ROWS
 from holdfast.rules.rows import InboxRow
 from holdfast.storage.sqlite.columns import RowColumns
 
 _ROW: Final = RowColumns("inbox", InboxRow)
 _NEW: Final = RowColumns("inbox", InboxRow, without=("number",))
+
+
+_MATCH: Final = (
+    "number <= ?4",
+    "(?5 IS NULL OR sender = ?5)",
+    "(?6 IS NULL OR (kind = 'topic' AND ref = ?6))",
+    "(?7 IS NULL OR received_at >= ?7)",
+    "(?8 IS NULL OR received_at < ?8)",
+)
+
+
+def _match_values(match: InboxMatch, after: int) -> tuple[int | str | None, ...]:
+    upto = after + INBOX_SCAN_ROWS
+    return upto, match.sender, match.topic, match.since_ms, match.until_ms
 
 
 class InboxReads:
@@ -21,13 +37,22 @@ class InboxReads:
         return _ROW.find(self._con, "WHERE id = ?", (id,))
 
     def inbox_list(
-        self, mesh: str | None, unread_only: bool, after: int, limit: int
+        self,
+        mesh: str | None,
+        unread_only: bool,
+        after: int,
+        limit: int,
+        match: InboxMatch = EVERY_MESSAGE,
     ) -> list[InboxRow]:
+        terms = ["number > ?1", "(?2 IS NULL OR mesh = ?2)"]
+        if unread_only:
+            terms.append("read_at IS NULL")
+        if match.narrows:
+            terms += _MATCH
         return _ROW.select(
             self._con,
-            f"WHERE number > ?1 AND (?2 IS NULL OR mesh = ?2) "
-            f"{'AND read_at IS NULL ' if unread_only else ''}ORDER BY number LIMIT ?3",
-            (after, mesh, limit),
+            f"WHERE {' AND '.join(terms)} ORDER BY number LIMIT ?3",
+            (after, mesh, limit, *(_match_values(match, after) if match.narrows else ())),
         )
 
     def inbox_unhooked(self, limit: int) -> list[InboxRow]:

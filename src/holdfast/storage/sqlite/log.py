@@ -60,6 +60,14 @@ class LogReads(LogPages):
             (start, end, limit),
         )
 
+    def log_newest(self, mesh: str, entity: str, most: int) -> list[Entry]:
+        return _ENTRY.select(
+            self._con,
+            "WHERE mesh = ? AND entity = ? AND op <> 'fact.append' "
+            "ORDER BY lamport DESC, origin DESC, id DESC LIMIT ?",
+            (mesh, entity, most),
+        )
+
     def log_of(self, mesh: str, entity: str, before: int) -> list[Entry]:
         return _ENTRY.select(
             self._con,
@@ -165,6 +173,9 @@ class LogWrites(LogReads):
                 (before,),
             ).get
         )
+
+    def log_set_aside(self, offset: int, id: bytes) -> None:
+        self._con.execute("UPDATE log SET id = ? WHERE offset = ?", (id, offset))
 
     def log_truncate(self, below: int, most: int, now_ms: int) -> int:
         doomed: list[Any] = self._con.execute(

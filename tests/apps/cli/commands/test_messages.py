@@ -72,7 +72,7 @@ def test_U2_a_message_is_sent_and_its_id_is_the_answer(shared: Cli) -> None:
         "duplicate": True,
     }
     other = shared("send", "hullo", "--topic", "news", "--id", ID, "--json", code=5)
-    assert other.error["code"] == "id_reused"
+    assert other.error["code"] == "idempotency_key_reused"
 
 
 def test_U2_a_message_comes_as_argument_from_stdin_or_from_a_file(
@@ -147,6 +147,15 @@ def test_U2_the_inbox_is_listed_read_and_answered(shared: Cli) -> None:
     assert (
         shared("inbox", "list", "--mesh", "team", "--after", "1", "--json").json[0]["number"] == 2
     )
+    for words, numbers in (
+        (["--search", "THERE"], [1]),
+        (["--from", "bob", "--since", "1h"], [1, 2]),
+        (["--until", "2020-01-01"], []),
+        (["--topic", "other"], []),
+    ):
+        found = shared("inbox", "list", *words, "--json").json
+        assert [message["number"] for message in found] == numbers, words
+    assert shared("inbox", "list", "--search", "elephant").err == "no such message\n"
     assert shared("inbox", "read", OTHER_ID, "--json", code=4).error["code"] == "unknown_message"
 
 

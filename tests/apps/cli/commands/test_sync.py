@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 import holdfast
+from holdfast.apps.cli.commands.status import _broker_text
 from holdfast.rules.keys import card_of, public_key
 from holdfast.rules.outbox import OutboxState, lane_of
 from holdfast.rules.rows import QuarantineRow
@@ -137,3 +138,14 @@ def _refuse(home: Path) -> None:
         (row,) = node._engine.read("test", lambda tx: tx.outbox_list(LANE, (), 0, 9))
         refused = msgspec.structs.replace(row, attempts=3, not_before=1 << 50, code="not_granted")
         node._engine.write("test", lambda tx: tx.outbox_put(refused))
+
+
+def test_D13_the_status_names_the_lane_of_a_mesh_that_is_full() -> None:
+    """And what to do about it: `over_limit` alone helps nobody."""
+    trouble = {"message": "broker:team has 10000 envelopes in quarantine", "hint": "look at them"}
+    mesh = {"mesh": "team", "state": "over_limit", "trouble": trouble, "pending": 0, "inflight": 0}
+    broker = {"broker": "hub", "state": "active", "last_error": None, "attempts": 0}
+    text = "".join(_broker_text({**broker, "meshes": [{**mesh, "lag": 2, "dead": 0}]}))
+    assert "over_limit" in text
+    assert "broker:team has 10000" in text
+    assert "look at them" in text

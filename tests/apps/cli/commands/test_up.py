@@ -50,6 +50,47 @@ def test_U4_up_tells_people_where_it_listens_and_who_it_is(cli: Cli) -> None:
         assert running.stdout.read() == b"", "a daemon has no answer, so nothing is data"
 
 
+def test_U4_a_running_daemon_takes_up_its_settings_by_command_and_by_signal(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "holdfast.toml"
+    config.write_text("")
+    monkeypatch.setenv("HOLDFAST_CONFIG", str(config))
+    with cli.start("up", "--json") as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        json.loads(running.stdout.readline())
+        config.write_text('hook_disk = ["true"]')
+        assert cli("reload").err == "reloaded: hook_disk\n"
+        config.write_text("nothing of the kind")
+        assert cli("reload", "--json", code=2).error["code"] == "bad_input"
+        config.write_text('listen = "127.0.0.1:0"')
+        assert cli("reload", "--json").json == {"changed": ["hook_disk"], "restart": ["listen"]}
+        config.write_text('hook_link = ["true"]')
+        running.send_signal(signal.SIGHUP)
+        said = json.loads(running.stderr.readline())["log"]
+        assert said["message"] == "reloaded: hook_link"
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(PATIENCE_S) == 0
+    assert cli("reload", "--json", code=3).error["code"] == "no_daemon"
+
+
+def test_U4_a_throw_away_node_ends_by_itself_and_leaves_nothing(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    words = [sys.executable, "-m", "holdfast", "up", "--ephemeral", "--json", "--peer", "bob"]
+    ran = subprocess.run([*words, "--ttl", "100ms"], capture_output=True, timeout=PATIENCE_S)
+    ready = json.loads(ran.stdout.splitlines()[0])
+    assert (ran.returncode, ready["peer"]) == (0, "bob")
+    assert Path(ready["home"]).parent == tmp_path
+    assert list(tmp_path.glob("holdfast-*")) == []
+    named = f"--home={cli.home}"
+    assert cli("up", named, "--ephemeral", "--json", code=2).error["code"] == "bad_input"
+    assert cli("up", "--peer", "bob", "--json", code=2).error["code"] == "bad_input"
+    assert cli("up", "--ttl", "0s", "--json", code=2).error["code"] == "bad_input"
+
+
 def test_U4_up_tells_programs_one_event_in_a_line(cli: Cli) -> None:
     with cli.start("up", "--json", "--no-socket", "--tcp", "localhost:0") as running:
         assert running.stdout is not None

@@ -24,6 +24,11 @@ DSN = "HOLDFAST_BROKER_DSN"
 TOKEN = "HOLDFAST_BROKER_TOKEN"
 STORE = "HOLDFAST_BROKER_STORE"
 _TCP = "127.0.0.1:7420"
+_CONNECTIONS = {
+    "newest": "prefer_newest",
+    "oldest": "prefer_oldest",
+    "all": "allow_concurrent",
+}
 
 broker_ = noun("broker", "Run a broker, through which nodes share meshes, and look after it.")
 
@@ -54,6 +59,16 @@ def _stored(function: F) -> F:
 @click.option("--tcp", metavar="HOST:PORT", help=f"On loopback; {_TCP} if neither is given.")
 @click.option("--tls-cert", metavar="FILE", help="A certificate of your own, with --tls-key.")
 @click.option("--tls-key", metavar="FILE", help="Its key.")
+@click.option(
+    "--allowed-hosts",
+    metavar="NAMES",
+    default="",
+    help="Names for --tcp besides localhost; commas.",
+)
+@click.option(
+    "--allowed-origins", metavar="URLS", default="", help="Web pages that may call; commas between."
+)
+@click.option("--replace-key", is_flag=True, help="The database's old key is lost; take this one.")
 @click.option("--name", help="What the broker is called; given once, and kept.")
 @click.option(
     "--registration",
@@ -83,12 +98,20 @@ def _stored(function: F) -> F:
     show_default=True,
     help="New envelopes that one member may hand in each second.",
 )
+@click.option(
+    "--connections",
+    type=click.Choice(list(_CONNECTIONS)),
+    default="all",
+    show_default=True,
+    help="Which connections of one member stay, in each process of the broker.",
+)
 @click.option("--detach", is_flag=True, help="Return when it is ready; print where it listens.")
 def serve_(
     session: CommandSession,
     store: str | None,
     postgres: str | None,
     rate: int,
+    connections: str,
     detach: bool,
     **given: Any,
 ) -> int:
@@ -101,7 +124,14 @@ def serve_(
     if given["listen"] is None and given["tcp"] is None:
         given["tcp"] = _TCP
     token = os.environ.get(TOKEN) if given["registration"] == "token" else None
-    settings = _settings(store, postgres, rate_per_s=rate, registration_token=token, **given)
+    settings = _settings(
+        store,
+        postgres,
+        rate_per_s=rate,
+        registration_token=token,
+        connections=_CONNECTIONS[connections],
+        **given,
+    )
     if detach:
         from holdfast.storage.files.durable import make_folder
         from holdfast.storage.files.home import HomePaths
@@ -111,7 +141,7 @@ def serve_(
             session,
             HomePaths(settings.store),
             ["broker", "serve", f"--store={settings.store}"],
-            {**given, "rate": rate},
+            {**given, "rate": rate, "connections": connections},
             down="holdfast broker down",
             environ={} if settings.dsn is None else {DSN: settings.dsn},
         )
@@ -162,18 +192,67 @@ def sweep_(session: CommandSession, store: str | None, postgres: str | None) -> 
 
 
 @verb(broker_, "orphans", mesh=False)
+@click.option("--repair", is_flag=True, help="Mend what can be mended.")
 @_stored
-def orphans_(session: CommandSession, store: str | None, postgres: str | None) -> None:
+def orphans_(
+    session: CommandSession, store: str | None, postgres: str | None, repair: bool
+) -> None:
     """Look for ids without their message, and messages without their id. There should be none.
 
-    A running broker looks every day. The command ends with an error if there are any.
+    A running broker looks when it starts and every night. The command ends with an error if there
+    are any.
+
+    --repair makes an id again from its message. An id whose message is lost is forgotten, so that
+    the message is taken when it comes again; `broker new-epoch` makes every node look what is lost.
     """
     from holdfast.broker.operator import Operator
 
-    found = Operator(_settings(store, postgres)).orphans()
+    operator = Operator(_settings(store, postgres))
+    mended = operator.repair_orphans() if repair else []
+    if mended:
+        session.talk(f"{len(mended)} are mended; let the nodes look: holdfast broker new-epoch")
+    found = operator.orphans()
     session.rows(found, "mesh id seq what", empty="no orphans")
     if found:
-        raise StoreCorrupt(f"{len(found)} orphans", hint="restore the store, then: broker orphans")
+        raise StoreCorrupt(
+            f"{len(found)} orphans",
+            hint="restore the store from a backup"
+            if repair
+            else "mend them: holdfast broker orphans --repair",
+        )
+
+
+@verb(broker_, "doctor", mesh=False)
+@click.option(
+    "--rollback-schema",
+    type=int,
+    metavar="VERSION",
+    help="Take the schema back to this version, for an older Holdfast.",
+)
+@_stored
+def doctor_(
+    session: CommandSession,
+    store: str | None,
+    postgres: str | None,
+    rollback_schema: int | None,
+) -> None:
+    """Look the broker over: schema, tables, orphans, clock, key.
+
+    It ends with an error if something is wrong. --rollback-schema works while no broker runs; on
+    SQLite the database as it was stays beside it, on PostgreSQL make a dump first.
+    """
+    from holdfast.broker.operator import Operator
+
+    operator = Operator(_settings(store, postgres))
+    if rollback_schema is not None:
+        done = operator.rollback_schema(rollback_schema)
+        session.show(done, fields="schema undone kept")
+        return
+    checks = operator.doctor()
+    session.rows(checks, "name status message fix", empty="nothing was looked at")
+    wrong = [check["name"] for check in checks if check["status"] == "fail"]
+    if wrong:
+        raise StoreCorrupt(f"wrong: {', '.join(wrong)}", hint="see what each check says")
 
 
 @verb(broker_, "new-epoch")

@@ -11,9 +11,12 @@ import msgspec
 
 from holdfast.apps.cli import contents, tables
 from holdfast.apps.cli.commands.send import message_of, message_options, show_sent
-from holdfast.apps.cli.declare import FILTER, noun, verb
+from holdfast.apps.cli.declare import FILTER, KEY, noun, verb
 from holdfast.apps.cli.session import CommandSession
+from holdfast.apps.cli.times import parse_moment
 from holdfast.node.messages.inbox import Message
+
+_NOTHING = {True: "nothing unread", False: "no message has come"}
 
 inbox_ = noun("inbox", "Messages that came for this node.")
 
@@ -23,15 +26,41 @@ inbox_ = noun("inbox", "Messages that came for this node.")
 @click.option(
     "--after", type=int, default=0, metavar="NUMBER", help="Only messages after this one."
 )
+@click.option("--from", "sender", metavar="PEER", help="Only messages of this peer.")
+@click.option("--topic", help="Only messages to this topic.")
+@click.option("--since", metavar="TIME", help="Only messages that came then or later.")
+@click.option("--until", metavar="TIME", help="Only messages that came before then.")
+@click.option("--search", metavar="TEXT", help="Only messages with these words in them.")
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
-def list_(session: CommandSession, unread: bool, after: int, limit: int | None) -> None:
-    """List messages in the order in which they came."""
+def list_(
+    session: CommandSession,
+    unread: bool,
+    after: int,
+    since: str | None,
+    until: str | None,
+    search: str | None,
+    limit: int | None,
+    **match: str | None,
+) -> None:
+    """List messages in the order in which they came.
+
+    A TIME is 2026-11-15T10:00:00Z or 2026-11-15, or how long ago: 2h, 7d.
+    """
+    narrowed = any((since, until, search, *match.values()))
     with session.warning_node() as node:
         inbox = node.inbox if session.named_mesh is None else node.mesh(session.named_mesh).inbox
+        found = inbox.list(
+            unread=unread,
+            after=after,
+            since_ms=None if since is None else parse_moment(since),
+            until_ms=None if until is None else parse_moment(until),
+            text=search,
+            **match,
+        )
         session.rows(
-            map(msgspec.structs.asdict, islice(inbox.list(unread=unread, after=after), limit)),
+            map(msgspec.structs.asdict, islice(found, limit)),
             "number id mesh sender kind ref priority preview received_at read_at",
-            empty="nothing unread" if unread else "no message has come",
+            empty="no such message" if narrowed else _NOTHING[unread],
         )
 
 
@@ -52,14 +81,14 @@ def read(session: CommandSession, id_: str, keep_unread: bool) -> None:
         _write(message)
 
 
-@verb(inbox_, "reply", mesh=False, writes=True)
+@verb(inbox_, "reply", mesh=False, writes=KEY)
 @click.argument("id_", metavar="ID")
 @message_options
 def reply(session: CommandSession, id_: str, **options: Any) -> None:
     """Answer the sender of message ID. A BODY of - reads stdin."""
     message = message_of(options)
     with session.warning_node() as node:
-        show_sent(session, node.inbox.reply(id_, **message, new_id=session.id))
+        show_sent(session, node.inbox.reply(id_, **message, new_id=session.key))
 
 
 def _document(message: Message) -> dict[str, Any]:

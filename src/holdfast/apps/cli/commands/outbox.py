@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from holdfast.apps.cli.commands.send import show_sent
-from holdfast.apps.cli.declare import noun, verb
+from holdfast.apps.cli.declare import KEY, noun, verb
 from holdfast.apps.cli.session import CommandSession
 from holdfast.node.library.node import Node
 from holdfast.node.messages.outbox import Outbox, OutboxItem
@@ -73,7 +73,7 @@ def retry(session: CommandSession, id_: str) -> None:
         _changed(session, outbox_of(node).retry(id_))
 
 
-@verb(outbox_, "requeue", mesh=False, writes=True)
+@verb(outbox_, "requeue", mesh=False, writes=KEY)
 @click.argument("id_", metavar="ID")
 @click.option(
     "--new-id",
@@ -89,7 +89,7 @@ def requeue(session: CommandSession, id_: str, new_id: bool) -> None:
             "if it may go as it was: holdfast outbox retry",
         )
     with session.warning_node() as node:
-        show_sent(session, outbox_of(node).requeue(id_, new_id=session.id))
+        show_sent(session, outbox_of(node).requeue(id_, new_id=session.key))
 
 
 @verb(outbox_, "drop", mesh=False)

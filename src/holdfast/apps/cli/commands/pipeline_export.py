@@ -104,8 +104,9 @@ def reembed(
     to: str,
     token_file: str | None,
 ) -> None:
-    """Embed the texts of all vectors of one model by another model, and write that to a node.
+    """Embed the texts of a node's vectors of one model by another model, and write that to it.
 
+    A node writes only vectors of its own: run it for each node whose peer has some.
     It may be stopped and run again: what is done is not done twice. The old vectors stay.
     """
     mesh = work.session.named_mesh
@@ -124,7 +125,7 @@ def reembed(
         )
     work.session.talk(
         f"{report.embedded} embedded, {report.up_to_date} were up to date, "
-        f"{report.empty} have no text"
+        f"{report.empty} have no text, {report.of_others} belong to other peers"
     )
     work.session.show(documents.plain(report), f"{report.target}\n")
 

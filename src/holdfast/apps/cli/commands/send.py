@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from holdfast.apps.cli import contents, inputs
-from holdfast.apps.cli.declare import command_of
+from holdfast.apps.cli.declare import KEY, command_of
 from holdfast.apps.cli.session import CommandSession
 from holdfast.node.messages.send import Sent
 from holdfast.rules.destinations import PRIORITIES
@@ -44,7 +44,7 @@ def message_of(options: dict[str, Any]) -> dict[str, Any]:
     return {**options, "content": content, "meta": None if meta is None else parse_meta(meta)}
 
 
-@command_of("send", mesh=True, writes=True)
+@command_of("send", mesh=True, writes=KEY)
 @click.option("--topic", metavar="NAME", help="To every subscriber of this topic.")
 @click.option("--dm", metavar="MEMBER", help="To one member, by name or key.")
 @click.option("--queue", metavar="NAME", help="To one of those who take from this queue.")
@@ -58,7 +58,7 @@ def send_(session: CommandSession, **options: Any) -> None:
     """
     message = message_of(options)
     with session.mesh() as mesh:
-        show_sent(session, mesh.send(**message, id=session.id))
+        show_sent(session, mesh.send(**message, id=session.key))
 
 
 def show_sent(session: CommandSession, sent: Sent) -> None:

@@ -140,12 +140,7 @@ def _status_text(status: Mapping[str, Any]) -> Iterator[str]:
         trouble = "" if link["trouble"] is None else f" ({tables.visible(link['trouble'])})"
         yield f"link       {tables.visible(link['name'])} is {link['state']}{lag}{trouble}\n"
     for broker in status["brokers"]:
-        error = broker["last_error"]
-        trouble = "" if error is None or not broker["attempts"] else f" ({error['message']})"
-        yield f"broker     {tables.visible(broker['broker'])} is {broker['state']}"
-        yield f"{tables.visible(trouble)}\n"
-        for mesh in broker["meshes"]:
-            yield f"shared     {mesh['mesh']} is {mesh['state']}: {_waiting(mesh)}\n"
+        yield from _broker_text(broker)
     for lane in status["outbox"]:
         if lane["failing"] is not None:
             waits = f"{lane['blocks']} waits for {lane['failing']}" if lane["blocks"] else ""
@@ -157,6 +152,18 @@ def _status_text(status: Mapping[str, Any]) -> Iterator[str]:
         yield f"conflicts  {status['conflicts_open']} open\n"
     for process in status["processes"]:
         yield f"open in    process {process['pid']} ({tables.visible(process['command'])})\n"
+
+
+def _broker_text(broker: Mapping[str, Any]) -> Iterator[str]:
+    error = broker["last_error"]
+    trouble = "" if error is None or not broker["attempts"] else f" ({error['message']})"
+    yield f"broker     {tables.visible(broker['broker'])} is {broker['state']}"
+    yield f"{tables.visible(trouble)}\n"
+    for mesh in broker["meshes"]:
+        yield f"shared     {mesh['mesh']} is {mesh['state']}: {_waiting(mesh)}\n"
+        if (problem := mesh["trouble"]) is not None:  # it names the lane, and what to do about it
+            yield f"           {tables.visible(problem['message'])}\n"
+            yield f"           {tables.visible(problem['hint'])}\n"
 
 
 def _waiting(mesh: Mapping[str, Any]) -> str:

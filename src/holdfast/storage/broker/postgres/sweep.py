@@ -1,4 +1,4 @@
-"""Forgetting in time, looking for orphans, and counting.
+"""Forgetting in time, and counting.
 
 Every step of a sweep is one short transaction of at most `most` rows, so that `accept` does not
 wait for it. Two brokers may sweep at once: each skips rows that the other has locked.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.rules.broker_rows import BrokerSwept, Mode, Orphan
+from holdfast.rules.broker_rows import BrokerSwept, Mode
 from holdfast.rules.limits import (
     BROKER_DEDUPE_GRACE_MS,
     CONSUMER_KEEP_MS_MAX,
@@ -112,20 +112,6 @@ _ABANDONED: Final = (
     "DELETE FROM object WHERE (mesh, sha256) IN (SELECT mesh, sha256 FROM object "
     "WHERE NOT whole AND idle_since <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED)",
 )
-_ORPHANS: Final = """
-(
-    SELECT d.mesh, d.id, d.seq, 'a dedupe row without its message' AS what FROM dedupe d
-    WHERE d.history AND NOT EXISTS (
-        SELECT FROM message p WHERE p.mesh = d.mesh AND p.seq = d.seq AND p.id = d.id
-    ) LIMIT $1
-) UNION ALL (
-    SELECT p.mesh, p.id, p.seq, 'a message without its dedupe row' FROM message p
-    WHERE NOT EXISTS (
-        SELECT FROM dedupe d
-        WHERE d.mesh = p.mesh AND d.id = p.id AND d.seq = p.seq AND d.history
-    ) LIMIT $1
-) LIMIT $1
-"""
 _COUNTS: Final = """
 SELECT (SELECT count(*) FROM mesh) AS meshes,
     (SELECT count(*) FROM member WHERE removed_at IS NULL) AS members,
@@ -196,14 +182,6 @@ class PostgresSweep(PostgresPart):
             await self._count(statement, now_ms)
         return gone[0]
 
-    async def orphans(self, limit: int) -> list[Orphan]:
-        rows = await self._connections.read_long(
-            f"SELECT coalesce(m.slug, '') AS mesh, o.id, o.seq, o.what FROM ({_ORPHANS}) o "
-            "LEFT JOIN mesh m ON m.number = o.mesh ORDER BY 1, o.seq, o.what",
-            limit,
-        )
-        return [Orphan(**row) for row in rows]
-
     async def counts(self) -> dict[str, int]:
         exact = {"most": POSTGRES_COUNT_ROWS_MAX}
         statement = _COUNTS.format(
@@ -224,3 +202,12 @@ class PostgresSweep(PostgresPart):
             "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
             f"{mode} {days}",
         )
+
+    async def claim(self, key: bytes, *, replace: bool = False) -> bytes:
+        # One statement, so that of two brokers that start at once the later one sees the first.
+        noted = await self._connections.fetchval(
+            "INSERT INTO meta VALUES ('key', $1) ON CONFLICT (name) DO UPDATE "
+            "SET value = CASE WHEN $2 THEN excluded.value ELSE meta.value END RETURNING value",
+            *(key.hex(), replace),
+        )
+        return bytes.fromhex(noted)

@@ -22,15 +22,18 @@ import apsw
 from holdfast.rules.broker_rows import BrokerMesh, Mode
 from holdfast.rules.errors import StoreClosed, StoreFailed, Unknown
 from holdfast.rules.limits import BROKER_CACHE_KIB, BROKER_MARK_ROWS
+from holdfast.storage import fork_gate
 from holdfast.storage.broker.accepted import mode_of
 from holdfast.storage.broker.refusals import no_mesh
 from holdfast.storage.broker.sqlite.folder import prepare
 from holdfast.storage.broker.sqlite.mark import Mark, doubts, read_mark, write_mark
-from holdfast.storage.broker.sqlite.migrations import migrate
-from holdfast.storage.files.durable import alone_in
+from holdfast.storage.broker.sqlite.migrations import migrate, rollback
+from holdfast.storage.files.durable import alone_in, drafting
 from holdfast.storage.sqlite.columns import RowColumns
-from holdfast.storage.sqlite.connection import connect, shut, typed
+from holdfast.storage.sqlite.connection import connect, managed, shut, typed
+from holdfast.storage.sqlite.migrations import version
 from holdfast.storage.sqlite.recovery.wal import rewrite_wal
+from holdfast.storage.sqlite.snapshot_copy import copy_database
 
 log = logging.getLogger("holdfast")
 
@@ -61,6 +64,8 @@ class BrokerDatabase:
         self._con: apsw.Connection | None = None
         self._failed: str | None = None
         self._only_reads = False
+        self._forked = False
+        fork_gate.watch(self)
         self._listeners: list[Callable[[str, int], None]] = []
         self._news: list[tuple[str, int]] = []
         self._marked: dict[str, int] = {}
@@ -70,6 +75,8 @@ class BrokerDatabase:
 
     @property
     def connection(self) -> apsw.Connection:
+        if self._forked:
+            raise fork_gate.refusal()
         if self._con is None:
             raise StoreClosed("the store is not open", hint="open it first")
         if self._failed is not None:
@@ -98,6 +105,7 @@ class BrokerDatabase:
         with alone_in(self.folder):
             self._settle_log()
             con = connect(self.database, sync=self._sync, vfs=self._vfs)
+            managed(con)
             try:
                 con.pragma("cache_size", -BROKER_CACHE_KIB)
                 migrate(con)
@@ -107,6 +115,26 @@ class BrokerDatabase:
                 self._con = None
                 shut(con)
                 raise typed(error) from error
+
+    async def schema(self) -> int:
+        return version(self.connection)
+
+    async def rollback_schema(self, to: int, now_ms: int) -> tuple[list[int], Path]:
+        """Takes the schema of a store that is not open back to a version. The database as it was
+        stays beside it. Returns the numbers that were undone, and where the copy is.
+        """
+        assert self._con is None, "nobody has it open"
+        with alone_in(self.folder):
+            self._settle_log()
+            kept = self.database.with_name(f"{self.database.name}.before-rollback-{now_ms}")
+            with drafting(self.folder) as draft:
+                copy_database(self.database, draft.path)
+                draft.publish(kept)
+            con = connect(self.database, sync=self._sync, vfs=self._vfs)
+            try:
+                return rollback(con, to), kept
+            finally:
+                shut(con)
 
     def _settle_log(self) -> None:
         """A bad end leaves commits in the log that were perhaps never synced: they are, before
@@ -120,6 +148,7 @@ class BrokerDatabase:
         """Opens for reading only what another store has opened; it sees what that one commits."""
         assert self._con is None, "opened once"
         con = connect(self.database, sync=self._sync, vfs=self._vfs, read_only=True)
+        managed(con)
         con.pragma("cache_size", -BROKER_CACHE_KIB)
         self._con, self._failed, self._only_reads = con, None, True
 
@@ -139,6 +168,17 @@ class BrokerDatabase:
 
     def on_news(self, listener: Callable[[str, int], None]) -> None:
         self._listeners.append(listener)
+
+    # --- forks ---------------------------------------------------------------------------------
+
+    def still(self, until: float) -> bool:
+        return True  # the worker stops: its thread is the one that uses this
+
+    def go_on(self) -> None: ...
+
+    def disown(self) -> tuple[object, ...]:
+        kept, self._con, self._forked = self._con, None, True
+        return (kept,)
 
     # --- transactions --------------------------------------------------------------------------
 

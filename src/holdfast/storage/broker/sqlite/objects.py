@@ -68,9 +68,12 @@ class SqliteObjects(BrokerDatabase):
                 (at, sha256),
             ).get
             whole, pieces, held = row or (0, 0, 0)
+            same = held == size
             if whole:
+                if not same:
+                    raise not_the_object(sha256)
                 return
-            same = held == size and self._hash((at, sha256), pieces) == sha256
+            same = same and self._hash((at, sha256), pieces) == sha256
             if same:
                 con.execute(
                     "INSERT INTO object (mesh, sha256, whole) VALUES (?, ?, 1) "
@@ -146,6 +149,7 @@ class SqliteSnapshots(BrokerDatabase):
         with self.writing() as con:
             at = self.number_of(mesh)
             epoch, seq = con.execute("SELECT epoch, seq FROM mesh WHERE number = ?", (at,)).get
+            check_snapshot(mesh, row, epoch, seq)
             found = _SNAPSHOT.find(
                 con,
                 "WHERE mesh = ? AND epoch = ? AND seq = ? AND made_by = ? AND NOT ready",
@@ -153,7 +157,6 @@ class SqliteSnapshots(BrokerDatabase):
             )
             if found is not None:
                 return found
-            check_snapshot(mesh, row, epoch, seq)
             con.execute(
                 "INSERT INTO snapshot (mesh, id, epoch, seq, made_by, began_at) "
                 "VALUES (?, ?, ?, ?, ?, ?)",

@@ -1,4 +1,4 @@
-"""Forgetting in time, and checking that nothing was lost.
+"""Forgetting in time.
 
 Every sweep is one short transaction. What goes of the messages goes by their time; what goes of the
 changes goes from the oldest on, and only as far as a snapshot holds them. A dedupe row goes after
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.rules.broker_rows import BrokerSwept, Mode, Orphan
+from holdfast.rules.broker_rows import BrokerSwept, Mode
 from holdfast.rules.limits import (
     BROKER_DEDUPE_GRACE_MS,
     BROKER_UPLOAD_MS_MAX,
@@ -20,9 +20,7 @@ from holdfast.storage.broker.sqlite.consumers import awaited_behind, note_lost
 from holdfast.storage.broker.sqlite.database import SEQ_BITS, SEQ_MASK
 from holdfast.storage.broker.sqlite.object_gc import SqliteObjectGc
 from holdfast.storage.broker.sqlite.objects import SqliteSnapshots
-from holdfast.storage.sqlite.columns import RowColumns
 
-_ORPHAN: Final = RowColumns("dedupe", Orphan)
 _OLD_MESSAGES: Final = (
     "SELECT place, id FROM message WHERE kind > 0 AND expires_at <= ? AND NOT "
     "(kind = 3 AND EXISTS "
@@ -215,24 +213,6 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
         con.execute(f"UPDATE snapshot {idle} NOT ready", (now_ms,))
         return len(old) + len(left)
 
-    async def orphans(self, limit: int) -> list[Orphan]:
-        with self.reading() as con:
-            rows = con.execute(
-                "SELECT coalesce(slug, ''), d.id, d.seq, 'dedupe row without its message' "
-                "FROM dedupe AS d LEFT JOIN mesh ON mesh.number = d.mesh "
-                f"LEFT JOIN message AS m ON m.place = (d.mesh << {SEQ_BITS}) + d.seq "
-                "WHERE d.history = 1 AND (m.id IS NULL OR m.id <> d.id) "
-                "UNION ALL "
-                "SELECT coalesce(slug, ''), m.id, "
-                f"m.place & {SEQ_MASK}, 'message without its dedupe row' "
-                f"FROM message AS m LEFT JOIN mesh ON mesh.number = m.place >> {SEQ_BITS} "
-                f"LEFT JOIN dedupe AS d ON d.mesh = m.place >> {SEQ_BITS} AND d.id = m.id "
-                f"WHERE d.seq IS NULL OR d.seq <> m.place & {SEQ_MASK} OR NOT d.history "
-                "LIMIT ?",
-                (limit,),
-            )
-            return _ORPHAN.rows(rows)
-
     async def counts(self) -> dict[str, int]:
         with self.reading() as con:
             row = con.execute(_COUNTS).get
@@ -246,3 +226,11 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
         with self.writing():
             self.note("mode", mode)
             self.note("days", str(days))
+
+    async def claim(self, key: bytes, *, replace: bool = False) -> bytes:
+        with self.writing():
+            noted = self.noted("key")
+            if noted is None or replace:
+                noted = key.hex()
+                self.note("key", noted)
+            return bytes.fromhex(noted)

@@ -97,6 +97,7 @@ class ThreadedBrokerStore:
     # --- verbs that read -----------------------------------------------------------------------
 
     ping = _reads(SqliteBrokerStore.ping)
+    schema = _reads(SqliteBrokerStore.schema)
     server_ms = _reads(SqliteBrokerStore.server_ms)
     mesh_get = _reads(SqliteBrokerStore.mesh_get)
     mesh_list = _reads(SqliteBrokerStore.mesh_list)
@@ -153,7 +154,9 @@ class ThreadedBrokerStore:
     snapshot_commit = _writes(SqliteBrokerStore.snapshot_commit)
     cut_leases = _writes(SqliteBrokerStore.cut_leases)
     sweep = _writes(SqliteBrokerStore.sweep)
+    repair_orphans = _writes(SqliteBrokerStore.repair_orphans)
     set_mode = _writes(SqliteBrokerStore.set_mode)
+    claim = _writes(SqliteBrokerStore.claim)
 
     def accept(
         self, batch: Sequence[PushedEnvelope], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
@@ -171,14 +174,20 @@ class ThreadedBrokerStore:
             number += 1
 
     async def orphans(self, limit: int) -> list[Orphan]:
-        """It reads all there is, so it gets a connection and a thread: no other read waits."""
+        return await self._beside_all(lambda store: store.orphans(limit))
+
+    async def inconsistencies(self) -> list[str]:
+        return await self._beside_all(lambda store: store.inconsistencies())
+
+    async def _beside_all(self, verb: Callable[[SqliteBrokerStore], Coroutine[Any, Any, T]]) -> T:
+        """A verb that reads all there is gets a connection and a thread: no other read waits."""
         if self.inner.failed is not None or not self._writer.runs:
-            return await self._writer.do(lambda: self.inner.orphans(limit))
-        aside, thread = self.inner.another(), Worker("holdfast-store-orphans")
+            return await self._writer.do(lambda: verb(self.inner))
+        aside, thread = self.inner.another(), Worker("holdfast-store-all")
         thread.start(asyncio.get_running_loop())
         try:
             await thread.do(aside.open_beside)
-            return await thread.do(lambda: aside.orphans(limit))
+            return await thread.do(lambda: verb(aside))
         finally:
             try:
                 await thread.do(aside.close)

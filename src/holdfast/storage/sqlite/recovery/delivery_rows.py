@@ -84,18 +84,18 @@ def _send_again(connection: apsw.Connection, peer: str | None, now_ms: int) -> N
     after = 0
     while True:
         page: list[Any] = connection.execute(
-            "SELECT offset, raw FROM log WHERE offset > ? AND via = 0 AND origin = ? "
+            "SELECT offset, id, raw FROM log WHERE offset > ? AND via = 0 AND origin = ? "
             "AND mesh IN (SELECT slug FROM mesh WHERE kind <> 'personal') ORDER BY offset LIMIT ?",
             (after, peer, CHUNK_ROWS),
         ).fetchall()
         if not page:
             return
-        _Outbox(connection).outbox_add([_row(offset, raw, now_ms) for offset, raw in page])
+        _Outbox(connection).outbox_add([_row(at, id, raw, now_ms) for at, id, raw in page])
         after = page[-1][0]
 
 
-def _row(offset: int, raw: bytes, now_ms: int) -> OutboxRow:
+def _row(offset: int, id: bytes, raw: bytes, now_ms: int) -> OutboxRow:
     envelope = decode_trusted(raw)
     row = outbox_row(lane_of(envelope.mesh), envelope, offset, now_ms)
     # As old as it is: a message that the broker may have forgotten must not go as if it were new.
-    return msgspec.structs.replace(row, created_at=min(now_ms, envelope.created_at))
+    return msgspec.structs.replace(row, id=id, created_at=min(now_ms, envelope.created_at))

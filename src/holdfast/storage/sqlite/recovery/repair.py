@@ -26,6 +26,7 @@ import msgspec
 from holdfast.rules.envelope import Envelope, decode_trusted
 from holdfast.rules.errors import BadVector, StoreCorrupt
 from holdfast.rules.frontier import Frontier
+from holdfast.rules.ids import is_id_of
 from holdfast.rules.limits import CHUNK_ROWS
 from holdfast.rules.recorded import ClockTurn, with_turn
 from holdfast.rules.vectors import Model
@@ -362,6 +363,8 @@ class _Repair:
                 "UPDATE mesh SET lamport = max(lamport, coalesce("
                 f"(SELECT max({lamport}) FROM {table} WHERE {table}.mesh = mesh.slug), 0))"
             )
+        # Which keys had the tombstones that are gone is not saved: any key may have had one.
+        self._target.execute("UPDATE mesh SET forgotten_floor = forgotten_lamport")
 
     def _fact_objects(self) -> None:
         """The log tells which objects its facts name."""
@@ -492,8 +495,10 @@ def _is_entry(fields: Fields) -> bool:
         envelope: Envelope = decode_trusted(fields["raw"])
     except (msgspec.DecodeError, UnicodeDecodeError, TypeError, RecursionError):
         return False
-    columns = ("id", "mesh", "op", "entity", "origin", "lamport")
-    return all(bool(fields[name] == getattr(envelope, name)) for name in columns)
+    columns = ("mesh", "op", "entity", "origin", "lamport")
+    return all(bool(fields[name] == getattr(envelope, name)) for name in columns) and is_id_of(
+        fields["id"], envelope.id, fields["raw"]
+    )
 
 
 def _is_sound(table: str, fields: Fields) -> bool:

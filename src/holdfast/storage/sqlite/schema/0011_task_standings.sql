@@ -1,0 +1,9 @@
+-- Each turn keeps how the task stands after it, so that a late turn is joined from its place on.
+
+ALTER TABLE task_event ADD COLUMN standing BLOB;    -- NULL: stored before turns had standings
+ALTER TABLE task_event ADD COLUMN opened INTEGER;   -- the generation that this turn has opened
+CREATE INDEX task_event_named ON task_event (mesh, task, generation)
+  WHERE kind IN ('claim', 'release');
+CREATE INDEX task_event_opened ON task_event (mesh, task, opened) WHERE opened IS NOT NULL;
+CREATE INDEX task_event_create ON task_event (mesh, task) WHERE kind = 'create';
+CREATE INDEX task_event_without_standing ON task_event (mesh, task) WHERE standing IS NULL;

@@ -1,0 +1,431 @@
+"""One HTTP/1.1 connection: uvicorn's protocol, with an end to everything that a client can make
+grow.
+
+**One request at a time.** uvicorn parses whatever has been read, and queues a request for each head
+that it finds. Here the parser gets one message at most; the rest stays as the bytes that came, and
+reading stops. The next message is parsed when the last one has its answer and the client reads what
+it was sent. So a connection costs one request and one read, however much is sent ahead, and
+whoever sends much ahead gets one turn of the loop for each request, as everybody else does.
+
+To stop at the end of a message one must know where it ends. The parser accepts `CR LF` alone as the
+end of a line, so a head, and a body in chunks, ends with the first empty line that the parser takes
+for it: bytes are handed over up to an empty line at most. A cut at the wrong place does no harm:
+the parser sees the same bytes in any case.
+
+**Half-closed connections.** A client that has sent its requests and shuts its sending half down
+gets its answers. Over TLS there is no such thing here: asyncio closes both halves.
+
+A call that is made very often gets a path without framework (`Quick`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+import msgspec
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from holdfast.protocol.error_body import ErrorBody, ErrorDetail
+from holdfast.protocol.log_wire import JSON
+from holdfast.rules import limits
+from holdfast.rules.web_access import WebAccess
+from holdfast.transport.websocket_server import WebSocketConnection, WebSocketHandler
+
+ABORT: Final = "holdfast.abort"
+"""In the scope of a request: a function that cuts its connection at once."""
+ENDED: Final = "holdfast.ended"
+"""In the scope of a request: a function that tells whether its client sends no more."""
+
+_EMPTY_LINE: Final = b"\r\n\r\n"
+_QUICK_BYTES_MAX: Final = 65_535
+"""The largest body on the fast path: with one byte more uvicorn stops reading for a while."""
+
+Lines = Mapping[str, Callable[[str], WebSocketHandler]]
+"""By path: makes the handler of a WebSocket that is opened there, from the listener's kind."""
+Headers = Sequence[tuple[bytes, bytes]]
+Done = Callable[[int, bytes, Headers], None]
+"""Called once with status, body and headers of an answer."""
+
+
+class Quick(Protocol):
+    """A call that is made so often that it gets a path without framework: no scope, no task, one
+    write.
+    """
+
+    def takes(self, url: bytes) -> bool:
+        """Whether a POST with a small body to this URL takes the fast path."""
+
+    def answer(self, kind: str, url: bytes, headers: Headers, body: bytes, done: Done) -> None:
+        """Answers by calling `done`, now or later. Never raises."""
+
+
+class HttpConnection(HttpToolsProtocol):
+    """One connection."""
+
+    kind: str
+    lines: Lines
+    quick: Quick | None
+    web: WebAccess
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.flow: _Flow = _Flow(transport)
+        self._ahead = b""
+        """What was read and not parsed yet, from `_ahead_at` on."""
+        self._ahead_at = 0
+        self._woken = False
+        self._ended = False
+        """The client has sent all that it will send."""
+        self._upgraded = False
+        self._message_open = False
+        self._chunked = False
+        self._body_left = 0
+        """How much of a body of known length has not come yet."""
+        self._last_bytes = b""
+        self._head_bytes = 0
+        """What the parser got since the end of the last head, or the last byte of a body."""
+        self._head_lines = 0
+        self._head_open = False
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._body_timer: asyncio.TimerHandle | None = None
+        self._quickly: _QuickCycle | None = None
+        """The call on the fast path, until its body has arrived."""
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ahead = b""
+        self._head_came()
+        self._body_came()
+        super().connection_lost(exc)
+        # uvicorn leaves this timer running when a client goes in the middle of an answer, and it
+        # keeps all unsent bytes in memory for as long as a connection may idle.
+        self._unset_keepalive_if_required()
+
+    # --- what is read --------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        if self._ahead:
+            self._keep(self._ahead[self._ahead_at :] + data, 0)
+        elif self._must_wait:
+            self._keep(data, 0)
+        else:
+            self._parse(data, 0)
+
+    @property
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def _must_wait(self) -> bool:
+        """No message begins while the last one has no answer, or the client does not read."""
+        return not self._message_open and (self._answering or self.flow.write_paused)
+
+    def _keep(self, data: bytes, at: int) -> None:
+        if len(data) - at > limits.READ_AHEAD_BYTES_MAX:
+            self.transport.abort()  # reading has stopped, and yet more came
+            return
+        self._ahead, self._ahead_at = data, at
+        self.flow.hold()
+
+    def _parse(self, data: bytes, at: int) -> None:
+        """Hands bytes to the parser, up to the end of a message."""
+        end = len(data)
+        while at < end:
+            if self._must_wait:
+                self._keep(data, at)
+                return
+            if not self._answering:
+                self._await_head()
+            cut = self._cut(data, at)
+            piece = data[at:cut]
+            at = cut
+            in_body = self._body_left > 0
+            if in_body:
+                self._body_left -= len(piece)
+            elif not self._within_head(piece):
+                return
+            super().data_received(piece)
+            if self._upgraded:
+                after = self.transport.get_protocol()
+                if at < end and isinstance(after, WebSocketConnection):
+                    after.data_received(data[at:])
+                return
+            if self.transport.is_closing():
+                return
+            self._await_body()
+        self._last_bytes = data[-3:]
+
+    def _cut(self, data: bytes, at: int) -> int:
+        """Up to where the parser may get bytes: it meets one end of a message there at most."""
+        if self._body_left:
+            return min(len(data), at + self._body_left)
+        if at == 0 and self._last_bytes:
+            # An empty line may have come in two parts.
+            seam = (self._last_bytes + data[:3]).find(_EMPTY_LINE)
+            if seam >= 0:
+                return seam + len(_EMPTY_LINE) - len(self._last_bytes)
+        found = data.find(_EMPTY_LINE, at)
+        return len(data) if found < 0 else found + len(_EMPTY_LINE)
+
+    def _within_head(self, piece: bytes) -> bool:
+        """Counts what is no body; refuses and returns False if it is too much."""
+        self._head_bytes += len(piece)
+        self._head_lines += piece.count(b"\n")
+        if self._chunked:
+            # The piece may be content of any size; `on_body` begins to count anew.
+            grown = self._head_bytes - len(piece) > limits.HEAD_BYTES_MAX
+        else:
+            grown = self._head_bytes > limits.HEAD_BYTES_MAX
+            grown = grown or self._head_lines > limits.HEAD_LINES_MAX
+        if grown:
+            self._refuse(431, "head_too_large", "the head of the request is too large")
+        return not grown
+
+    def _go_on(self) -> None:
+        """Parses what was read ahead, with the next turn of the loop; others have theirs before."""
+        if self._ahead:
+            if not self._woken:
+                self._woken = True
+                self.loop.call_soon(self._parse_ahead)
+        elif self._ended and not self._answering:
+            self.transport.close()
+
+    def _parse_ahead(self) -> None:
+        self._woken = False
+        if self._must_wait or self.transport.is_closing():
+            return
+        data, at = self._ahead, self._ahead_at
+        self._ahead, self._ahead_at = b"", 0
+        self._parse(data, at)
+        if self._ended:
+            if not self._ahead and not self._answering:
+                self.transport.close()  # what it has sent is no whole request
+        elif not self._ahead and not self._upgraded:
+            self.flow.release()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends no more. Returns whether answers are still to be sent."""
+        self._ended = True
+        if self.scheme == "https" or not (
+            self._ahead or (self._answering and not self._message_open)
+        ):
+            return False
+        self.flow.hold()  # whoever resumed reading would read the same end again
+        if self.cycle is not None and not self._message_open:
+            self.cycle.message_event.set()  # calls that only wait end now
+        return True
+
+    def _has_ended(self) -> bool:
+        return self._ended
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._go_on()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.transport.is_closing():
+            self._go_on()
+
+    # --- what the parser says ------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._message_open = self._head_open = True
+        self._chunked = False
+        self._await_head()
+        self.scope[ABORT] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+        self.scope[ENDED] = self._has_ended  # type: ignore[typeddict-unknown-key]
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._head_open:  # else it stands behind a body in chunks, and nobody asks for it
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._head_open = False
+        self._head_bytes = self._head_lines = 0
+        self._head_came()
+        unusual = False
+        hosts: list[bytes] = []
+        origins: list[bytes] = []
+        for name, value in self.headers:
+            if name == b"content-length":
+                self._body_left = int(value)
+            elif name == b"host":
+                hosts.append(value)
+            elif name == b"origin":
+                origins.append(value)
+            elif name in (b"transfer-encoding", b"expect", b"upgrade"):
+                unusual = True
+                self._chunked = self._chunked or name == b"transfer-encoding"
+        refused = self.web.refusal(self.kind, hosts, origins)
+        if refused is not None:
+            self._refuse(refused.http_status, refused.code, refused.message, refused.hint)
+        elif unusual or self.quick is None or not self._begin_quickly(self.quick):
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._head_bytes = self._head_lines = 0
+        if not self.transport.is_closing():
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self.transport.is_closing():
+            return
+        self._message_open = False
+        self._body_left = self._head_bytes = self._head_lines = 0
+        super().on_message_complete()
+        cycle, self._quickly = self._quickly, None
+        if cycle is not None:
+            self._body_came()
+            assert self.quick is not None, "the fast path has begun"
+            done = partial(self._answer_quickly, cycle)
+            self.quick.answer(self.kind, self.url, self.headers, bytes(cycle.body), done)
+
+    # --- the fast path -------------------------------------------------------------------------
+
+    def _begin_quickly(self, quick: Quick) -> bool:
+        if self.parser.get_method() != b"POST" or self._answering or not quick.takes(self.url):
+            return False
+        if not 0 < self._body_left <= _QUICK_BYTES_MAX or not self.parser.should_keep_alive():
+            return False
+        # uvicorn sees a call in progress: it queues others behind it, and waits for it.
+        self._quickly = _QuickCycle()
+        self.cycle = self._quickly  # type: ignore[assignment]
+        return True
+
+    def _answer_quickly(
+        self, cycle: _QuickCycle, status: int, body: bytes, headers: Headers
+    ) -> None:
+        if cycle.disconnected or self.transport.is_closing():
+            return
+        self._write_answer(status, body, headers, keep_alive=cycle.keep_alive)
+        cycle.response_complete = True
+        self.on_response_complete()
+
+    def _write_answer(
+        self, status: int, body: bytes, headers: Headers, *, keep_alive: bool
+    ) -> None:
+        end = (b"content-length", b"%d" % len(body))
+        lines = [STATUS_LINE[status]]
+        for name, value in (*self.server_state.default_headers, *headers, end):
+            lines += (name, b": ", value, b"\r\n")
+        if not keep_alive:
+            lines.append(b"connection: close\r\n")
+        lines += (b"\r\n", body)
+        self.transport.write(b"".join(lines))
+        if not keep_alive:
+            self.transport.close()
+
+    def _await_body(self) -> None:
+        if self._quickly is not None and self._body_timer is None:
+            self._body_timer = self.loop.call_later(
+                limits.REQUEST_MS_MAX / limits.SECOND_MS, self.transport.abort
+            )
+
+    def _body_came(self) -> None:
+        if self._body_timer is not None:
+            self._body_timer.cancel()
+            self._body_timer = None
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "bad_request", "this is not a request of HTTP/1.1")
+
+    def _should_upgrade_to_ws(self) -> bool:
+        return self.url.partition(b"?")[0].decode("latin-1") in self.lines
+
+    def handle_websocket_upgrade(self) -> None:
+        """Hands the connection to a WebSocketConnection, or refuses the request."""
+        if self.transport.is_closing():
+            return  # the request is refused already
+        path = self.url.partition(b"?")[0].decode("latin-1")
+        socket = WebSocketConnection(self.lines[path](self.kind), self.connections)
+        transport = self.transport
+        may_upgrade = self.scope["method"] == "GET" and not self._answering
+        if may_upgrade and socket.begin(transport, path, self.headers):
+            self._upgraded = True
+            self.connections.discard(self)
+            self._unset_keepalive_if_required()
+            self.flow.release()
+        else:
+            self._refuse(400, "bad_request", "this is not how a WebSocket is opened")
+
+    def _await_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(
+                limits.HEAD_MS_MAX / limits.SECOND_MS, self._head_late
+            )
+
+    def _head_came(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_late(self) -> None:
+        self._head_timer = None
+        if self._answering:
+            self._await_head()  # the head of a next request may take as long as this answer
+        elif self._head_open:
+            self._refuse(408, "too_slow", "the head of the request did not arrive in time")
+        else:
+            self.timeout_keep_alive_handler()
+
+    def timeout_keep_alive_handler(self) -> None:
+        # `close` waits until the client has read everything, which may be never.
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            super().timeout_keep_alive_handler()
+
+    def _refuse(self, status: int, code: str, message: str, hint: str = "") -> None:
+        self._head_came()
+        if self.transport.is_closing():
+            return
+        if self._answering:
+            # Another answer is being sent, and nothing may come between its parts.
+            self.transport.abort()
+            return
+        body = msgspec.json.encode(ErrorBody(ErrorDetail(code, message, hint)))
+        headers = [(b"content-type", JSON.encode())]
+        self._write_answer(status, body, headers, keep_alive=False)
+
+
+class _Never:
+    """Stands for the event by which uvicorn wakes a task that waits for a body: there is none."""
+
+    def set(self) -> None:
+        return
+
+
+class _QuickCycle:
+    """A call in progress, with the attributes that uvicorn expects."""
+
+    __slots__ = ("body", "disconnected", "keep_alive", "more_body", "response_complete")
+    message_event = _Never()
+
+    def __init__(self) -> None:
+        self.body = bytearray()
+        self.disconnected = self.response_complete = False
+        self.keep_alive = self.more_body = True
+
+
+class _Flow(FlowControl):
+    """When the transport reads: never while something is read ahead, whatever uvicorn wants."""
+
+    _held = False
+
+    def hold(self) -> None:
+        self._held = True
+        self.pause_reading()
+
+    def release(self) -> None:
+        self._held = False
+        self.resume_reading()
+
+    def resume_reading(self) -> None:
+        if not self._held:
+            super().resume_reading()
