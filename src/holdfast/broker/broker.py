@@ -20,7 +20,7 @@ from holdfast.broker.strangers import Strangers
 from holdfast.broker.wakeups import Wakeups
 from holdfast.rules import features, limits
 from holdfast.rules.broker_rows import Mode
-from holdfast.rules.clock_check import ClockCheck
+from holdfast.rules.clock_check import ClockCheck, ClockNote
 from holdfast.rules.connection_policy import Admission, admission
 from holdfast.service.clock import Clock, SystemClock
 from holdfast.service.sessions import Sessions
@@ -80,6 +80,8 @@ class Broker:
         """Whether this broker believes its clock; None before the first look."""
         self.clock_looked: tuple[int, int] | None = None
         """What the wall clock and the ticks showed at the last look."""
+        self.clock_note: ClockNote | None = None
+        """What this process noted of its clock at the last look."""
         self.uncounted_ms = 0
         """How much of the wall clock does not count towards any age."""
         self._epoch_at: dict[str, float] = {}

@@ -154,7 +154,7 @@ class BrokerUpkeep:
                     connection.tick()
                 except Exception:
                     log.exception("a fault of ours at the tick of a connection")
-            if self._has_leapt():
+            if self.has_leapt():
                 await self._guarded("look at the clock", self.look_at_clock)
             if loop.time() >= sweep_at:
                 await self._guarded("sweep", self.sweep)
@@ -180,7 +180,7 @@ class BrokerUpkeep:
         await self._guarded("look through the objects", self.collect)
         return True
 
-    def _has_leapt(self) -> bool:
+    def has_leapt(self) -> bool:
         """Whether the wall clock was set since the last look."""
         looked = self._broker.clock_looked
         if looked is None:
@@ -194,7 +194,8 @@ class BrokerUpkeep:
         if isinstance(broker.source, ServerClock):
             broker.source.set(await broker.store.server_ms())
         wall, ticks = broker.source.now_ms(), broker.ticks_ms()
-        note = await broker.run(read_clock_note, broker.settings.store)
+        # Its own, if it has one: a full disk may not have taken the last.
+        note = broker.clock_note or await broker.run(read_clock_note, broker.settings.store)
         clock_check = broker.clock_check
         clock_check = (
             start(wall_ms=wall, ticks_ms=ticks, note=note)
@@ -207,6 +208,7 @@ class BrokerUpkeep:
             clock_check, note, wall_ms=wall, ticks_ms=ticks, ran_ms=ran, kept_ms=kept
         )
         broker.clock_check, broker.clock_looked = clock_check, (wall, ticks)
+        broker.clock_note = noted
         broker.uncounted_ms = noted.uncounted_ms
         await broker.run(write_clock_note, broker.settings.store, noted)
         cut = await broker.store.cut_leases(wall)

@@ -27,7 +27,7 @@ from holdfast.node.home import whereabouts
 from holdfast.node.log.history import repaired_to
 from holdfast.node.recovery import backup
 from holdfast.node.recovery.check_blobs import check_blobs
-from holdfast.node.recovery.check_clock import check_stamps
+from holdfast.node.recovery.check_clock import check_stamps, check_wall_clock
 from holdfast.node.recovery.check_fold import compare_all, compare_some
 from holdfast.node.recovery.check_links import (
     check_ballast,
@@ -241,6 +241,7 @@ def _database(paths: HomePaths, full: bool) -> Checks:
         yield from _guarded("conflicts", partial(_conflicts, reader))
         blobs, now_ms = FileBlobs(paths.blobs), SystemClock().now_ms()
         yield from _guarded("clock", partial(check_stamps, reader, now_ms))
+        yield from _guarded("clock", partial(check_wall_clock, reader, now_ms))
         yield from _guarded("trust", partial(check_trust, reader, now_ms))
         yield from _guarded("links", partial(check_links, reader, paths, now_ms))
         yield from _guarded("sync", partial(check_sync, reader, now_ms))

@@ -102,7 +102,7 @@ class WireEnd:
             assert self.connection is not None
             self.connection.closed(code)
 
-    def proved(self) -> None:
+    def proved(self, *, member: bool) -> None:
         """Nodes of this world send nothing large before their hello."""
 
     def pause(self) -> None:
@@ -336,8 +336,13 @@ class BrokerMachine(Machine):
     def tick(self) -> None:
         """What a broker process does about once a second."""
         assert self.broker is not None
+        assert self.loop is not None
         connections = list(self.broker.connections)
         self._in_loop(lambda: _tick_all(connections))
+        upkeep = BrokerUpkeep(self.broker)
+        if upkeep.has_leapt():
+            with self.activity():
+                self.loop.settle(upkeep.look_at_clock())
 
     def sweep(self) -> None:
         assert self.broker is not None
@@ -355,6 +360,11 @@ class BrokerMachine(Machine):
     def is_far_ahead(self) -> bool:
         """Is its clock so wrong that nothing may be swept by it?"""
         return self.clock.now_ms() - self._world.now_ms > FAR_MS
+
+    @property
+    def is_far_off(self) -> bool:
+        """Is its clock wrong by days, in either direction?"""
+        return abs(self.clock.now_ms() - self._world.now_ms) > FAR_MS
 
     def _in_loop(self, act: Callable[[], object]) -> None:
         loop = self.loop

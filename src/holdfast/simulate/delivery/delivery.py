@@ -93,6 +93,7 @@ class DeliveryWorld(BrokerWorld):
     """Nodes, their broker, and the lines between them."""
 
     ttl = TTL
+    leaping = False
 
     def __init__(self, seed: int) -> None:
         self.traits = traits_of(seed)
@@ -303,6 +304,8 @@ class DeliveryWorld(BrokerWorld):
         for mesh in self.meshes:
             for peer in self._peers[1:]:
                 assert self.admit(peer, mesh), "nothing fails any more"
+        self.broker_ticks()
+        self.expect(self.queues.hidden())
         rest: list[str] = []
         for _ in range(SETTLE_ROUNDS_MAX):
             self.publication.turn()
