@@ -46,8 +46,10 @@ def open_store(settings: BrokerSettings) -> BrokerStore:
 
         return PostgresBrokerStore(settings.dsn)
     from holdfast.storage.broker.sqlite import SqliteBrokerStore, ThreadedBrokerStore
+    from holdfast.storage.broker.sqlite.room import BrokerRoom
 
-    return ThreadedBrokerStore(SqliteBrokerStore(settings.store, sync=settings.sync))
+    room = BrokerRoom(settings.store, keeps_ballast=True)
+    return ThreadedBrokerStore(SqliteBrokerStore(settings.store, sync=settings.sync, room=room))
 
 
 class BrokerDaemon(Service):

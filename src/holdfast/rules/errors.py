@@ -23,7 +23,8 @@
     ├── Unknown            it may have happened; retry with the same id
     │   └── directly         OutcomeUnknown
     └── Broken             stop, look, repair
-        └── directly         StoreFailed StoreCorrupt MigrationFailed BlobMissing BlobCorrupt
+        └── directly         StoreFailed StoreCorrupt EntryDamaged MigrationFailed BlobMissing
+                             BlobCorrupt
 
 Every error has a `code` for programs, a message that says what happened and a `hint` that says what
 to do. Only the leaves are raised. The docstring of a class says when it is raised; `make docs`
@@ -632,6 +633,14 @@ class StoreCorrupt(
     Broken, code="store_corrupt", hint="run: holdfast doctor --repair (the damaged file is kept)"
 ):
     """A database, backup or snapshot does not pass its check."""
+
+
+class EntryDamaged(
+    Broken,
+    code="entry_damaged",
+    hint="run: holdfast doctor --repair (it fetches the entry again from where it still is)",
+):
+    """An entry of the log is not what was written there."""
 
 
 class MigrationFailed(

@@ -151,6 +151,16 @@ class LogReader(Protocol):
     def forgotten(self, id: bytes) -> tuple[int, bytes] | None:
         """Offset and fingerprint of an entry that was truncated and is still remembered."""
 
+    def log_leaves(self, start: int, end: int, limit: int) -> list[bytes | None]:
+        """The leaf hashes of entries with start <= offset < end; None for an entry from before
+        hashes.
+        """
+
+    def log_damage(self, start: int, end: int, limit: int) -> list[tuple[int, str]]:
+        """Of the first `limit` entries with start <= offset < end: the offsets of those that are
+        not what was written, and what is wrong with each.
+        """
+
 
 class LogWriter(LogReader, Protocol):
     def log_set_aside(self, offset: int, id: bytes) -> None:
@@ -186,7 +196,19 @@ class LogWriter(LogReader, Protocol):
         """
 
     def forgotten_sweep(self, before_ms: int, most: int) -> int: ...
+    def log_replace(self, offset: int, raw: bytes) -> None:
+        """Puts the bytes of an envelope in the place of a damaged entry. The caller has made sure
+        that they are what was written there.
+        """
+
     def set_epoch(self, epoch: int) -> None: ...
+
+
+class LogSealer(Protocol):
+    def log_seal(self, rows_max: int, bytes_max: int) -> int:
+        """Gives the next entries from before leaf hashes theirs, about so many of them; returns how
+        many were looked at, 0 if all have theirs. What a reader sees does not change.
+        """
 
 
 class FamilyReader(Protocol):
@@ -474,6 +496,9 @@ class BrokerPositionReader(Protocol):
     ) -> list[tuple[int, int]]:
         """Seq and offset of the entries above a seq of an epoch and above `after_seq`, by seq."""
 
+    def broker_positions_at(self, offset: int) -> list[tuple[str, int]]:
+        """Mesh and seq of an entry at its broker, those of the newest epoch of a mesh first."""
+
     def broker_positions_epochs(self, mesh: str) -> list[int]:
         """The epochs of a mesh in which positions are known, the lowest first."""
 
@@ -511,6 +536,7 @@ class Reader(
 class Transaction(
     MeshWriter,
     LogWriter,
+    LogSealer,
     FamilyWriter,
     VectorWriter,
     TaskWriter,

@@ -62,6 +62,10 @@ class NodeEngine:
         """Raises `DiskFull` while nothing new is taken in; set by the watch of the disk."""
         self.relieve: Callable[[], None] | None = None
         """Makes what room it can, after a write met a full disk; set by the watch of the disk."""
+        self.is_kept: Callable[[str], bool] = lambda sha: False
+        """Whether something besides the tables still needs a blob; set by whoever opens the
+        home.
+        """
         self.sync_word: Callable[[str, str, bool], str] | None = None
         """How a shared mesh stands with its broker, given the mesh, its kind and whether it is
         paused; set by the sync, if it runs in this process.

@@ -17,7 +17,7 @@ from holdfast.node.core.views import Memory, StateEntry
 from holdfast.rules.bodies import decode_trusted_body
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import BadInput, Truncated, UnknownMesh
-from holdfast.rules.limits import CHUNK_ROWS
+from holdfast.rules.limits import CHUNK_ROWS, LAMPORT_MAX
 from holdfast.rules.merge import version_of
 from holdfast.rules.names import check_key
 from holdfast.rules.order import Version, is_newer
@@ -41,12 +41,16 @@ class AsOf(NamedTuple):
 
     def check(self) -> AsOf:
         given = [value for value in self if value is not None]
-        if len(given) != 1 or given[0] < 0:
+        if len(given) != 1 or not _is_point(given[0]):
             raise BadInput(
                 "give one point in the past: an offset, a lamport or a time",
                 hint="for example --as-of offset:120, lamport:77 or 2026-11-15T10:00:00Z",
             )
         return self
+
+
+def _is_point(value: object) -> bool:
+    return type(value) is int and 0 <= value < LAMPORT_MAX
 
 
 class _Replay:

@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.rules.arrivals import Arrived
 from holdfast.rules.envelope import decode_trusted
+from holdfast.rules.leaf import columns_of, damage_of, leaf_of
 from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.recorded import ClockTurn, next_time, recorded_by, with_turn
 from holdfast.rules.rows import Entry
@@ -150,6 +151,26 @@ class MemoryLog(UndoTables):
     def forgotten_add(self, id: bytes, fingerprint: bytes, now_ms: int) -> None:
         if id not in self._table("forgotten"):
             self._put("forgotten", id, (0, fingerprint, now_ms))
+
+    def log_leaves(self, start: int, end: int, limit: int) -> list[bytes | None]:
+        return [leaf_of(entry.raw) for entry in self.log_range(start, end, limit)]
+
+    def log_damage(self, start: int, end: int, limit: int) -> list[tuple[int, str]]:
+        found = (
+            (entry.offset, damage_of(msgspec.structs.asdict(entry)))
+            for entry in self.log_range(start, end, limit)
+        )
+        return [(offset, damage) for offset, damage in found if damage is not None]
+
+    def log_seal(self, rows_max: int, bytes_max: int) -> int:
+        return 0  # no entry here is from before leaf hashes
+
+    def log_replace(self, offset: int, raw: bytes) -> None:
+        entry = self._table("log")[offset]
+        columns = columns_of(raw, entry.id)
+        self._drop("log_id", entry.id)
+        self._put("log", offset, msgspec.structs.replace(entry, raw=raw, **columns))
+        self._put("log_id", columns["id"], offset)
 
     def forgotten_sweep(self, before_ms: int, most: int) -> int:
         old = sorted(

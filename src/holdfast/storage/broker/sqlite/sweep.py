@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from holdfast.rules.broker_rows import BrokerSwept, Mode
+from holdfast.rules.errors import DiskFull
 from holdfast.rules.limits import (
     BROKER_DEDUPE_GRACE_MS,
     BROKER_UPLOAD_MS_MAX,
@@ -88,6 +89,15 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
             return con.changes()
 
     async def sweep(self, now_ms: int, most: int, uncounted_ms: int = 0) -> BrokerSwept:
+        try:
+            swept = self._sweep(now_ms, most, uncounted_ms)
+        except DiskFull:
+            swept = self._sweep(now_ms, most, uncounted_ms)  # the ballast has made room for it
+        if self.room.full:
+            self.empty_wal()
+        return swept
+
+    def _sweep(self, now_ms: int, most: int, uncounted_ms: int) -> BrokerSwept:
         with self.writing() as con:
             old_ms = now_ms - uncounted_ms
             late = old_ms - CONSUMER_KEEP_MS_MAX
@@ -286,6 +296,8 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
             return self.noted_mode()
 
     async def set_mode(self, mode: Mode, days: int) -> None:
+        if self.noted_mode() == (mode, days):
+            return
         with self.writing():
             self.note("mode", mode)
             self.note("days", str(days))
