@@ -235,7 +235,7 @@ def test_S3_a_write_that_raises_in_a_group_undoes_itself_alone(store: AnyStore, 
 
 def test_S3_every_kind_of_change_is_tried(store: AnyStore) -> None:
     """A port that grows a writing method must grow a proof that it can be undone."""
-    from holdfast.storage import ports
+    from holdfast.storage import ports, task_port
 
     writing = {
         name
@@ -244,7 +244,7 @@ def test_S3_every_kind_of_change_is_tried(store: AnyStore) -> None:
             (ports.LogWriter, ports.LogReader),
             (ports.FamilyWriter, ports.FamilyReader),
             (ports.VectorWriter, ports.VectorReader),
-            (ports.TaskWriter, ports.TaskReader),
+            (task_port.TaskWriter, task_port.TaskReader),
             (ports.LedgerWriter, ports.LedgerReader),
             (ports.ConsumerWriter, ports.ConsumerReader),
             (ports.ZoneWriter, ports.ZoneReader),
