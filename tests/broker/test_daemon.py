@@ -28,6 +28,7 @@ from holdfast.rules.errors import (
     HoldfastError,
 )
 from support.broker_people import Person, address, ask, broker_up, exchange, raw_wire, rows_of
+from support.source import HandClock
 
 
 def test_D15_a_broker_keeps_its_key_for_itself_and_its_name_for_good(tmp_path: Path) -> None:
@@ -265,6 +266,9 @@ def test_D16_the_counters_of_the_contract_are_in_the_metrics(tmp_path: Path) -> 
                 await eve.hand_in(up, "nowhere", eve.change("nowhere", "k", 1))
                 upkeep = BrokerUpkeep(up.broker)
                 await upkeep.sweep()
+                async with asyncio.timeout(30):
+                    while not up.broker.counts.orphan_checks:  # that of the start
+                        await asyncio.sleep(0.01)
                 assert await upkeep.orphans() == []
                 text = (await ask(up, "GET", "/metrics", unix=True)).body.decode()
         client = ana.key.hex()[:16]
@@ -273,10 +277,10 @@ def test_D16_the_counters_of_the_contract_are_in_the_metrics(tmp_path: Path) -> 
             'holdfast_broker_duplicate_total{mesh="team"} 1.0',
             'holdfast_broker_reused_total{mesh="team"} 1.0',
             'holdfast_broker_refused_total{code="unknown_destination",mesh="team"} 1.0',
-            'holdfast_broker_refused_total{code="unknown_mesh",mesh=""} 1.0',
+            'holdfast_broker_refused_total{code="not_a_member",mesh=""} 1.0',
             "holdfast_broker_dedupe_fingerprint_mismatch_total"
             f'{{client="{client}",mesh="team"}} 1.0',
-            "holdfast_broker_dedupe_orphan_check_total 1.0",
+            "holdfast_broker_dedupe_orphan_check_total 2.0",
             'holdfast_broker_dedupe_orphan_found{mesh=""} 0.0',
             "holdfast_broker_connections 1.0",
             'holdfast_broker_queue_depth{mesh="team",queue="jobs",state="ready"} 1.0',
@@ -290,11 +294,37 @@ def test_D16_the_counters_of_the_contract_are_in_the_metrics(tmp_path: Path) -> 
 
 def test_D7_sweeps_and_orphan_checks_run_by_themselves(tmp_path: Path) -> None:
     async def run() -> None:
-        async with broker_up(tmp_path, sweep_every_ms=1, orphans_every_ms=1) as up:
+        async with broker_up(tmp_path, sweep_every_ms=1) as up:
             counts = up.broker.counts
             async with asyncio.timeout(30):
                 while not (counts.sweeps and counts.orphan_checks):
                     await asyncio.sleep(0.05)
+
+    asyncio.run(run())
+
+
+def test_D7_the_orphan_check_runs_at_the_start_and_when_a_night_begins(tmp_path: Path) -> None:
+    """By the wall clock of the place: a broker that is started every noon checks every night that
+    it sees, and one that runs for weeks every night.
+    """
+
+    async def run() -> None:
+        async with broker_up(tmp_path) as up:
+            counts = up.broker.counts
+            async with asyncio.timeout(30):
+                while not counts.orphan_checks:
+                    await asyncio.sleep(0.01)
+            clock = HandClock((20_000 * 24 + 12) * limits.HOUR_MS)  # noon, UTC
+            up.broker.source = clock
+            upkeep = BrokerUpkeep(up.broker, lambda at_ms: 2 * limits.HOUR_MS)
+            before = counts.orphan_checks
+            checked = []
+            for _ in range(48):
+                clock.advance(limits.HOUR_MS)
+                if await upkeep.nightly():
+                    checked.append((clock.at_ms // limits.HOUR_MS + 2) % 24)
+            assert checked == [limits.NIGHT_HOUR] * 2
+            assert counts.orphan_checks == before + 2
 
     asyncio.run(run())
 
@@ -326,6 +356,35 @@ def test_D7_a_clock_that_leapt_ahead_sweeps_nothing_until_somebody_says_so(
             assert (await upkeep.sweep()).messages == 0
             said = await ask(up, "POST", "/v1/sweep", unix=True)
             assert msgspec.json.decode(said.body)["messages"] == 1, "an operator's word"
+
+    asyncio.run(run())
+
+
+def test_D7_a_broker_that_booted_behind_sweeps_nothing_undelivered_and_knows_retries(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        async with broker_up(tmp_path, keep_days=1) as up:
+            ana = Person("ana")
+            await ana.register(up, "team")
+            await ana.declare(up, "team", "topic", "news")
+            assert await BrokerUpkeep(up.broker).look_at_clock()
+        async with broker_up(tmp_path, keep_days=1) as up:
+            broker, upkeep = up.broker, BrokerUpkeep(up.broker)
+            real = broker.source.now_ms
+            behind = lambda: real() - 400 * limits.DAY_MS  # noqa: E731
+            broker.clock_check = broker.clock_looked = None  # as at the start of a process
+            broker.source.now_ms = behind  # type: ignore[method-assign]
+            broker.accepting._clock = behind
+            await upkeep.look_at_clock()
+            raw = ana.message("team", "topic", "news")
+            async with ana.connect(up) as wire:
+                assert [one.status for one in await wire.push("team", raw)] == [201]
+            broker.source.now_ms = broker.accepting._clock = real  # type: ignore[method-assign]
+            swept = await upkeep.sweep()
+            assert (swept.messages, swept.dedupe) == (0, 0)
+            async with ana.connect(up) as wire:
+                assert [one.status for one in await wire.push("team", raw)] == [200], "a retry"
 
     asyncio.run(run())
 

@@ -25,6 +25,7 @@ from holdfast.rules.limits import DAY_MS
 from holdfast.storage.broker.port import BrokerStore
 from holdfast.storage.broker.postgres import PostgresBrokerStore
 from holdfast.storage.broker.sqlite import SqliteBrokerStore, ThreadedBrokerStore
+from holdfast.storage.broker.sqlite.accept import KINDS
 from support.envelopes import make_id
 from support.postgres import name_for, server
 
@@ -45,6 +46,9 @@ class Vandal(Protocol):
 
     async def lose_message(self, store: BrokerStore, mesh: str, seq: int) -> None: ...
     async def lose_dedupe(self, store: BrokerStore, mesh: str, id: bytes) -> None: ...
+    async def move_dedupe(self, store: BrokerStore, mesh: str, id: bytes, seq: int) -> None: ...
+    async def destination_of(self, store: BrokerStore, mesh: str, id: bytes) -> tuple[Any, Any]:
+        """Kind and reference in a dedupe row, as the store keeps them."""
 
 
 @asynccontextmanager
@@ -87,10 +91,19 @@ class SqliteVandal:
         where = "mesh = (SELECT number FROM mesh WHERE slug = ?) AND id = ?"
         self._do(store, f"DELETE FROM dedupe WHERE {where}", (mesh, id))
 
-    def _do(self, store: BrokerStore, sql: str, values: tuple[str, int | bytes]) -> None:
+    async def move_dedupe(self, store: BrokerStore, mesh: str, id: bytes, seq: int) -> None:
+        where = "mesh = (SELECT number FROM mesh WHERE slug = ?2) AND id = ?3"
+        self._do(store, f"UPDATE dedupe SET seq = ?1 WHERE {where}", (seq, mesh, id))
+
+    async def destination_of(self, store: BrokerStore, mesh: str, id: bytes) -> tuple[Any, Any]:
+        where = "mesh = (SELECT number FROM mesh WHERE slug = ?) AND id = ?"
+        kind, ref = self._do(store, f"SELECT kind, ref FROM dedupe WHERE {where}", (mesh, id)).get
+        return None if kind is None else KINDS[kind], ref
+
+    def _do(self, store: BrokerStore, sql: str, values: tuple[Any, ...]) -> Any:
         inner = store.inner if isinstance(store, ThreadedBrokerStore) else store
         assert isinstance(inner, SqliteBrokerStore)
-        inner.connection.execute(sql, values)
+        return inner.connection.execute(sql, values)
 
 
 class PostgresVandal:
@@ -99,6 +112,19 @@ class PostgresVandal:
 
     async def lose_dedupe(self, store: BrokerStore, mesh: str, id: bytes) -> None:
         await self._do(store, "DELETE FROM dedupe WHERE {mesh} AND id = $2", mesh, id)
+
+    async def move_dedupe(self, store: BrokerStore, mesh: str, id: bytes, seq: int) -> None:
+        sql = "UPDATE dedupe SET seq = $3 WHERE {mesh} AND id = $2"
+        await self._do(store, sql, mesh, id, seq)
+
+    async def destination_of(self, store: BrokerStore, mesh: str, id: bytes) -> tuple[Any, Any]:
+        assert isinstance(store, PostgresBrokerStore)
+        row = await store._connections.fetchrow(
+            "SELECT kind, ref FROM dedupe WHERE id = $2 "
+            "AND mesh = (SELECT number FROM mesh WHERE slug = $1)",
+            *(mesh, id),
+        )
+        return row["kind"], row["ref"]
 
     async def _do(self, store: BrokerStore, sql: str, *values: str | int | bytes) -> None:
         assert isinstance(store, PostgresBrokerStore)

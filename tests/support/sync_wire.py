@@ -40,7 +40,7 @@ from holdfast.rules.errors import HoldfastError
 from holdfast.rules.keys import card_of, public_key
 from holdfast.rules.limits import DAY_MS
 from holdfast.rules.outbox import Policies, Policy
-from holdfast.rules.rows import MeshRow
+from holdfast.rules.rows import MeshRow, OutboxRow
 from holdfast.storage.broker.sqlite import SqliteBrokerStore
 from holdfast.storage.files.home import HomePaths
 from support.envelopes import MESH
@@ -174,7 +174,9 @@ class Laptop:
             policies=Policies(policy),
             entropy=lambda size: b"e" * size,
             chance=lambda: 0.0,
+            on_dead=lambda row: self.died.append(row),
         )
+        self.died: list[OutboxRow] = []
         self.talk: BrokerEnd | None = None
         self.to_broker: deque[FromNode] = deque()
         self.to_node: deque[FromBroker] = deque()

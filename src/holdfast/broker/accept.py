@@ -29,6 +29,8 @@ from holdfast.broker.wakeups import Wakeups
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, PushedEnvelope
 from holdfast.rules.errors import HoldfastError, OutcomeUnknown, StoreClosed, TooMany
+from holdfast.rules.fingerprint import PREFIX_BYTES
+from holdfast.rules.ids import id_text
 from holdfast.storage.broker.port import BrokerStore
 
 log = logging.getLogger("holdfast")
@@ -301,13 +303,29 @@ class Acceptor:
             log.exception("a fault of ours while %d envelopes were accepted", len(group))
             return [OutcomeUnknown("the broker does not know what became of it")] * len(group)
         again: dict[bytes, int] = {}
-        for one, answer in self._counts.answered(group, answers):
+        others = self._counts.answered(group, answers)
+        _tell_conflicts(others)
+        for one, answer in others:
             if answer.verdict in _KNOWN:
                 again[one.sender] = again.get(one.sender, 0) + 1
         now = self._ticks()
         for sender, count in again.items():
             self._rates.give_back(sender, count, now)
         return answers
+
+
+def _tell_conflicts(others: Sequence[tuple[PushedEnvelope, AcceptResult]]) -> None:
+    """A reused id is a mistake of a member, or something worse: said aloud, without any content."""
+    reused = [pair for pair in others if pair[1].verdict is AcceptVerdict.REUSED]
+    for one, answer in reused[: limits.CONFLICTS_TOLD_MAX]:
+        log.warning(
+            "%s: member %s sent another request under the id %s: its fingerprint begins with %s, "
+            "that of the accepted one with %s",
+            *(one.mesh, one.sender.hex()[:16], id_text(one.id)),
+            *(one.fingerprint[:PREFIX_BYTES].hex(), answer.fingerprint[:PREFIX_BYTES].hex()),
+        )
+    if len(reused) > limits.CONFLICTS_TOLD_MAX:
+        log.warning("%d more of such ids came with it", len(reused) - limits.CONFLICTS_TOLD_MAX)
 
 
 def _size(batch: Sequence[PushedEnvelope]) -> int:

@@ -11,13 +11,12 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from holdfast.broker.accept import Acceptor
 from holdfast.broker.counters import BrokerCounts
 from holdfast.broker.identity import Identity
 from holdfast.broker.session import BrokerInfo, Session
 from holdfast.broker.settings import BrokerSettings, retention_of
+from holdfast.broker.strangers import Strangers
 from holdfast.broker.wakeups import Wakeups
 from holdfast.rules import features, limits
 from holdfast.rules.broker_rows import Mode
@@ -70,6 +69,7 @@ class Broker:
             wakeups=self.wakeups,
             rate_per_s=settings.rate_per_s,
         )
+        self.strangers = Strangers(store, monotonic, self.counts)
         self.sessions = Sessions(identity, clock=monotonic, random=os.urandom)
         self.certificate = b""
         """The digest of the certificate that the TLS listener shows."""
@@ -78,13 +78,15 @@ class Broker:
         """The connections whose member has proved its key."""
         self.clock_check: ClockCheck | None = None
         """Whether this broker believes its clock; None before the first look."""
+        self.clock_looked: tuple[int, int] | None = None
+        """What the wall clock and the ticks showed at the last look."""
+        self.uncounted_ms = 0
+        """How much of the wall clock does not count towards any age."""
         self._epoch_at: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def ticks_ms(self) -> int:
-        """Milliseconds that never go back; where the system can, they count on while it sleeps."""
-        kind = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-        return time.clock_gettime_ns(kind) // 1_000_000
+        return ticks_ms()
 
     def certificate_of(self, listener: str) -> bytes:
         return self.certificate if listener == "tls" else NO_CERTIFICATE
@@ -101,6 +103,7 @@ class Broker:
             may_begin_epoch=self._may_begin_epoch,
             accept_s=self._accept_s,
             admit=self._admit,
+            strangers=self.strangers,
         )
 
     def _admit(self, key: bytes) -> bool:
@@ -164,32 +167,7 @@ class Broker:
                 del self._by_key[connection.key]
 
 
-class MeshStanding(msgspec.Struct, frozen=True):
-    """Where a mesh stands, for the status and the metrics."""
-
-    mesh: str
-    epoch: int
-    base: int
-    first: int
-    seq: int
-    members: int
-    lag: int
-    """What the member that is furthest behind has not confirmed."""
-
-
-async def standings(store: BrokerStore) -> list[MeshStanding]:
-    found = []
-    for mesh in await store.mesh_list():
-        members = await store.member_list(mesh.slug)
-        behind = [
-            mesh.seq - row.got_seq if row.got_epoch == mesh.epoch else mesh.seq
-            for row in members
-            if row.got_epoch
-        ]
-        found.append(
-            MeshStanding(
-                *(mesh.slug, mesh.epoch, mesh.base, mesh.first, mesh.seq),
-                *(len(members), max(behind, default=0)),
-            )
-        )
-    return found
+def ticks_ms() -> int:
+    """Milliseconds that never go back; where the system can, they count on while it sleeps."""
+    kind = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime_ns(kind) // 1_000_000

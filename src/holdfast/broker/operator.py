@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from typing import Any, Final
 
 import msgspec
 
-from holdfast.broker.broker import standings
 from holdfast.broker.daemon import open_store
+from holdfast.broker.doctor import examine, failed
 from holdfast.broker.identity import KEY, Identity
 from holdfast.broker.settings import BrokerSettings
-from holdfast.broker.upkeep import check_orphans, sweep_asked
+from holdfast.broker.upkeep import check_orphans, repair_orphans, sweep_asked
 from holdfast.protocol.log_wire import JSON
-from holdfast.rules.errors import NoHome, UnknownMesh
+from holdfast.rules.broker_rows import Orphan
+from holdfast.rules.errors import (
+    BadInput,
+    Broken,
+    MigrationFailed,
+    NewerSchema,
+    NoHome,
+    UnknownMesh,
+)
 from holdfast.rules.ids import id_text
 from holdfast.service.clock import SystemClock
 from holdfast.service.instance_lock import DaemonLock, daemon_note
@@ -51,6 +60,43 @@ class Operator:
         answer = self._ask("POST", "/v1/orphans") or self._do(_orphans)
         rows: list[Document] = answer["orphans"]
         return rows
+
+    def repair_orphans(self) -> list[Document]:
+        """Mends orphans; returns those that were mended."""
+        answer = self._ask("POST", "/v1/orphans/repair") or self._do(_repair)
+        rows: list[Document] = answer["orphans"]
+        return rows
+
+    def doctor(self) -> list[Document]:
+        """Looks the broker over; see `doctor`."""
+        try:
+            answer = self._ask("GET", "/v1/doctor") or self._do(self._examine)
+        except (Broken, NewerSchema, MigrationFailed) as error:
+            answer = {"checks": msgspec.to_builtins(failed(error))}
+        rows: list[Document] = answer["checks"]
+        return rows
+
+    def rollback_schema(self, to: int) -> Document:
+        """Takes the schema back to a version. Refused while a broker runs here, and below the first
+        version, which is the oldest that holds anything.
+        """
+        if to < 1:
+            raise BadInput(f"{to} is no version of the schema", hint="1 is the oldest")
+        lock = DaemonLock(self._paths, what="a broker", end="end it first")
+        try:
+            if self._settings.dsn is not None:
+                from holdfast.storage.broker.postgres import PostgresBrokerStore
+
+                undone = asyncio.run(PostgresBrokerStore(self._settings.dsn).rollback_schema(to))
+                return {"schema": to, "undone": undone, "kept": None}
+            from holdfast.storage.broker.sqlite import SqliteBrokerStore
+
+            store = SqliteBrokerStore(self._settings.store, sync=self._settings.sync)
+            work = store.rollback_schema(to, SystemClock().now_ms())
+            undone, kept = asyncio.run(work)
+            return {"schema": to, "undone": undone, "kept": str(kept)}
+        finally:
+            lock.close()
 
     def new_epoch(self, mesh: str | None, reason: str) -> list[Document]:
         request = {"mesh": mesh, "reason": reason}
@@ -107,10 +153,15 @@ class Operator:
         finally:
             lock.close()
 
+    async def _examine(self, store: BrokerStore) -> Document:
+        clock = SystemClock().now_ms(), time.monotonic_ns() // 1_000_000
+        checks = await examine(store, self._settings.store, *clock)
+        return {"checks": msgspec.to_builtins(checks)}
+
     async def _status(self, store: BrokerStore) -> Document:
         identity = Identity(self._settings.store)
         mode, days = await store.mode()
-        positions = await standings(store)
+        positions = await store.standings()
         return {
             "name": identity.name,
             "card": identity.card(),
@@ -131,7 +182,14 @@ async def _sweep(store: BrokerStore) -> Document:
 
 
 async def _orphans(store: BrokerStore) -> Document:
-    orphans = await check_orphans(store)
+    return _told(await check_orphans(store))
+
+
+async def _repair(store: BrokerStore) -> Document:
+    return _told(await repair_orphans(store))
+
+
+def _told(orphans: list[Orphan]) -> Document:
     return {
         "orphans": [
             {"mesh": row.mesh, "id": id_text(row.id), "seq": row.seq, "what": row.what}

@@ -118,7 +118,12 @@ class QueueDelivery:
 
     async def _hand_out(self, mesh: str, queue: str, window: QueueWindow) -> list[FromBroker]:
         now = self._clock()
-        window.held = {seq: held for seq, held in window.held.items() if held[0] > now}
+        # A lease never lasts for longer than it was given: else the clock was set back.
+        window.held = {
+            seq: (min(until, now + span), span)
+            for seq, (until, span) in window.held.items()
+            if until > now
+        }
         room = window.most - len(window.held)
         if room <= 0:
             return []
@@ -137,8 +142,7 @@ class QueueDelivery:
 
 
 async def require_queue(store: BrokerStore, mesh: str, queue: str) -> None:
-    rows = await store.destination_list(mesh)
-    if not any((row.kind, row.ref) == ("queue", queue) for row in rows):
+    if await store.destination_get(mesh, "queue", queue) is None:
         raise UnknownDestination(f"mesh {mesh!r} has no queue {queue!r}")
 
 

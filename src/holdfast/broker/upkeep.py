@@ -15,15 +15,19 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.broker.accept import RetentionPolicy
 from holdfast.broker.broker import Broker
 from holdfast.broker.clock_note import read_clock_note, write_clock_note
 from holdfast.broker.counters import BrokerCounts
 from holdfast.broker.object_gc import collect_all
+from holdfast.broker.server_clock import ServerClock
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import BrokerSwept, Orphan
 from holdfast.rules.clock_check import note_after, observe, start
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.ids import id_time_ms
+from holdfast.rules.nightly import is_due, night_of
+from holdfast.service.clock import utc_offset_ms
 from holdfast.storage.broker.port import BrokerStore
 
 log = logging.getLogger("holdfast")
@@ -32,18 +36,24 @@ _TICK_S: Final = 1.0
 
 
 async def sweep_all(
-    store: BrokerStore, now_ms: int, counts: BrokerCounts | None = None
+    store: BrokerStore,
+    now_ms: int,
+    counts: BrokerCounts | None = None,
+    *,
+    uncounted_ms: int = 0,
 ) -> BrokerSwept:
     """Sweeps until nothing is left to sweep."""
     total = BrokerSwept()
+    await store.cut_leases(now_ms)
     while True:
-        done = await store.sweep(now_ms, limits.SWEEP_ROWS)
+        done = await store.sweep(now_ms, limits.SWEEP_ROWS, uncounted_ms)
         total = BrokerSwept(
             **{name: getattr(total, name) + getattr(done, name) for name in _FIELDS}
         )
         if counts is not None:
             counts.sweep(done)
-        if max(getattr(done, name) for name in _FIELDS) < limits.SWEEP_ROWS:
+        most = max(getattr(done, name) for name in _FIELDS)
+        if most < limits.SWEEP_ROWS and not done.removed:
             break
         await asyncio.sleep(0)
     if counts is not None:
@@ -90,19 +100,53 @@ async def check_orphans(store: BrokerStore, counts: BrokerCounts | None = None) 
     return orphans
 
 
+async def repair_orphans(store: BrokerStore) -> list[Orphan]:
+    """Mends orphans until there is nothing left that can be mended; returns those it mended."""
+    mended: list[Orphan] = []
+    while some := await store.repair_orphans(limits.ORPHANS_SHOWN_MAX):
+        mended += some
+        for row in some:
+            log.warning(
+                "mended in mesh %r: %s (id %s, seq %d)", row.mesh, row.what, row.id.hex(), row.seq
+            )
+    return mended
+
+
+def kept_at_most(retention: RetentionPolicy) -> int:
+    """For how long a broker keeps anything at most."""
+    messages = retention.keep_ms + limits.CONSUMER_KEEP_MS_MAX
+    ids = (retention.dedupe_ms or 0) + limits.BROKER_DEDUPE_GRACE_MS
+    return max(messages, ids)
+
+
 class BrokerUpkeep:
     """The task of a broker that does all this when it is due."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, broker: Broker, offset_ms: Callable[[int], int] = utc_offset_ms) -> None:
+        self._broker, self._offset_ms = broker, offset_ms
+        now = broker.source.now_ms()
+        self._night = night_of(now, offset_ms(now))
+        """The night in which the nightly work was done last. The orphan check of the start counts
+        for the night in which it was."""
 
     async def run(self) -> None:
         """Runs until it is cancelled."""
+        await self._guarded("look at the clock", self.look_at_clock)
+        async with asyncio.TaskGroup() as tasks:
+            # Beside the rest: what reads everything takes its time, and no connection waits for it.
+            tasks.create_task(self._watch_nights())
+            await self._tick()
+
+    async def _watch_nights(self) -> None:
+        await self._guarded("orphan check", self.orphans)
+        while True:
+            await asyncio.sleep(_TICK_S)
+            await self.nightly()
+
+    async def _tick(self) -> None:
         loop = asyncio.get_running_loop()
         settings = self._broker.settings
-        await self._guarded("look at the clock", self.look_at_clock)
         sweep_at = loop.time() + settings.sweep_every_ms / limits.SECOND_MS
-        orphans_at = loop.time() + settings.orphans_every_ms / limits.SECOND_MS
         while True:
             await asyncio.sleep(_TICK_S)
             for connection in list(self._broker.connections):
@@ -110,13 +154,11 @@ class BrokerUpkeep:
                     connection.tick()
                 except Exception:
                     log.exception("a fault of ours at the tick of a connection")
+            if self._has_leapt():
+                await self._guarded("look at the clock", self.look_at_clock)
             if loop.time() >= sweep_at:
                 await self._guarded("sweep", self.sweep)
                 sweep_at = loop.time() + settings.sweep_every_ms / limits.SECOND_MS
-            if loop.time() >= orphans_at:
-                await self._guarded("orphan check", self.orphans)
-                await self._guarded("look through the objects", self.collect)
-                orphans_at = loop.time() + settings.orphans_every_ms / limits.SECOND_MS
 
     async def _guarded(self, what: str, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         try:
@@ -127,19 +169,49 @@ class BrokerUpkeep:
             # The other work of this task goes on.
             log.exception("a fault of ours in the %s; it is tried again", what)
 
+    async def nightly(self) -> bool:
+        """What is done once a night, if it is due; returns whether it was."""
+        now = self._broker.source.now_ms()
+        offset = self._offset_ms(now)
+        if not is_due(self._night, now, offset):
+            return False
+        self._night = night_of(now, offset)
+        await self._guarded("orphan check", self.orphans)
+        await self._guarded("look through the objects", self.collect)
+        return True
+
+    def _has_leapt(self) -> bool:
+        """Whether the wall clock was set since the last look."""
+        looked = self._broker.clock_looked
+        if looked is None:
+            return False
+        wall_ms, ticks_ms = self._broker.source.now_ms(), self._broker.ticks_ms()
+        return abs((wall_ms - looked[0]) - (ticks_ms - looked[1])) > limits.CLOCK_STEP_MS
+
     async def look_at_clock(self) -> bool:
         """Whether the broker believes its wall clock now; notes the answer for the next start."""
         broker = self._broker
-        times = {"wall_ms": broker.source.now_ms(), "ticks_ms": broker.ticks_ms()}
+        if isinstance(broker.source, ServerClock):
+            broker.source.set(await broker.store.server_ms())
+        wall, ticks = broker.source.now_ms(), broker.ticks_ms()
         note = await broker.run(read_clock_note, broker.settings.store)
         clock_check = broker.clock_check
         clock_check = (
-            start(**times, note=note) if clock_check is None else observe(clock_check, **times)
+            start(wall_ms=wall, ticks_ms=ticks, note=note)
+            if clock_check is None
+            else observe(clock_check, wall_ms=wall, ticks_ms=ticks)
         )
-        broker.clock_check = clock_check
-        await broker.run(
-            write_clock_note, broker.settings.store, note_after(clock_check, note, **times)
+        ran = 0 if broker.clock_looked is None else ticks - broker.clock_looked[1]
+        kept = kept_at_most(broker.retention)
+        noted = note_after(
+            clock_check, note, wall_ms=wall, ticks_ms=ticks, ran_ms=ran, kept_ms=kept
         )
+        broker.clock_check, broker.clock_looked = clock_check, (wall, ticks)
+        broker.uncounted_ms = noted.uncounted_ms
+        await broker.run(write_clock_note, broker.settings.store, noted)
+        cut = await broker.store.cut_leases(wall)
+        if cut:
+            log.warning("the clock was ahead: %d leases that were taken then end in time", cut)
         return clock_check.is_believed
 
     async def sweep(self) -> BrokerSwept:
@@ -152,18 +224,20 @@ class BrokerUpkeep:
                 "has been steady for a day; if it is right: holdfast broker sweep"
             )
             return BrokerSwept()
-        done = await sweep_all(broker.store, broker.source.now_ms(), broker.counts)
+        now, uncounted = broker.source.now_ms(), broker.uncounted_ms
+        done = await sweep_all(broker.store, now, broker.counts, uncounted_ms=uncounted)
         await self._want_snapshots()
         return done
 
     async def collect(self) -> BrokerSwept:
         """Removes contents that nothing names, if the clock is believed. This reads all that the
-        broker holds, so it is done as rarely as the orphan check.
+        broker holds, so it is done once a night.
         """
         broker = self._broker
         if not await self.look_at_clock():
             return BrokerSwept()
-        return await collect(broker.store, broker.source.now_ms(), broker.counts)
+        now = broker.source.now_ms() - broker.uncounted_ms
+        return await collect(broker.store, now, broker.counts)
 
     async def orphans(self) -> list[Orphan]:
         return await check_orphans(self._broker.store, self._broker.counts)

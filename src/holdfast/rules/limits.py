@@ -31,6 +31,12 @@ TAGS_MAX: Final = 64
 """Tags on one memory; more are refused."""
 TAG_BYTES_MAX: Final = 128
 """The longest tag; a longer one is refused."""
+BURIED_KEYS_MAX: Final = 100_000
+"""Keys of a mesh whose removed tombstones are remembered; of more, those with the lowest stamps are
+forgotten, and up to there every write from outside that meets no live row is refused (TooOld)."""
+LEDGER_OF_KEY_MAX: Final = 256
+"""Lost versions of one key that wait in the ledger; of more, the newest stay. A merge looks back
+over as many versions of the key at most."""
 OP_CHARS_MAX: Final = 64
 """The longest name of an op; a longer one is refused."""
 META_BYTES_MAX: Final = 64 * KIB
@@ -67,6 +73,12 @@ LAMPORT_STEP_MAX: Final = 2**14
 """How far ahead of this node's clock a stamp may always be, also where the clock is too high."""
 KNOWN_PAST_MS: Final = 1_793_491_200_000
 """The start of November 2026, which has passed: a wall clock that shows less is wrong."""
+CLOCK_STEP_MS: Final = 60 * SECOND_MS
+"""A wall clock that steps by more was set: a log notes where it went back, and a broker does not
+count what it went ahead.
+"""
+LOG_TURNS_MAX: Final = 64
+"""Times the log notes that the clock was set back; then it forgets the oldest."""
 
 # Ids
 IDEMPOTENCY_KEY_BYTES_MAX: Final = 255
@@ -115,10 +127,18 @@ GROUP_MS_MAX: Final = 50
 """No write joins a group after this time, so that a transaction stays well below 100 ms."""
 CHUNK_ROWS: Final = 200
 """Rows per transaction, or per page, of long work: imports, sweeps, re-embedding, scans."""
+FIGURES_PAUSE: Final = 20
+"""Figures that take as long as there are rows, such as a broker's members and queues, are counted
+again after so many times the time that the last count took. Until then everybody gets those."""
+FIGURES_ROWS: Final = 10_000
+"""Fewer rows are counted whenever somebody asks."""
 TASK_PAGE_ROWS: Final = 64
 """Turns of a task that a late turn reads at once while it looks how far it reaches."""
 INTAKE_BATCH_BYTES: Final = 1 * MIB
 """Arriving envelopes are written together up to about this size."""
+FORK_WAIT_MS_MAX: Final = 1000
+"""How long a fork waits until no thread is in the middle of a database call; then the child may
+use no database."""
 QUEUE_OPS_MAX: Final = 65_536
 """Writes that may wait for the writer; a caller beyond it is refused (StoreBusy)."""
 
@@ -183,11 +203,9 @@ HEAD_BYTES_MAX: Final = 64 * KIB
 """The longest first line and headers of a request; longer ones are refused with 431."""
 HEAD_LINES_MAX: Final = 256
 """The most lines in the head of a request; a head with more is refused with 431."""
-READ_AHEAD_BYTES_MAX: Final = 1 * MIB
-"""What a server keeps of requests that were sent before the last one had its answer. It stops
-reading after the first of them, and cuts a connection on which more comes nevertheless."""
 STRANGER_BYTES_MAX: Final = 2 * MIB
-"""The most memory that a connection costs whose other side has proved nothing."""
+"""The most memory that a connection costs whose other side has proved nothing. A server stops
+reading long before; if half of it comes nevertheless, it cuts the connection."""
 HEAD_MS_MAX: Final = 10 * SECOND_MS
 """How long the head of a request, or a TLS handshake, may take; then the connection is closed."""
 KEEP_ALIVE_MS: Final = 75 * SECOND_MS
@@ -397,6 +415,20 @@ BROKER_CONNECTIONS_MAX: Final = 16_384
 """Open connections of a broker; it closes others at once."""
 BROKER_CALLS_MAX: Final = 4096
 """HTTP calls that a broker works on at once; another is refused."""
+STRANGER_REFUSALS_PER_S: Final = 5
+"""How often each second a broker refuses a key that is no member; then it closes the connection, or
+answers 429."""
+STRANGER_REFUSALS_BURST: Final = 64
+"""How often it does so in a burst."""
+STRANGERS_REFUSALS_PER_S: Final = 50
+"""How often each second it refuses all such keys together."""
+STRANGERS_REFUSALS_BURST: Final = 512
+"""How often it does so in a burst."""
+STRANGER_WAIT_MS: Final = 1 * SECOND_MS
+"""How long a broker waits, without reading, before it closes such a connection: the next one costs
+it a handshake."""
+MEMBERS_KNOWN_MAX: Final = 65_536
+"""Pairs of a mesh and a member that a broker remembers; others are looked up before their push."""
 PUSH_ITEMS_MAX: Final = 10_000
 """Envelopes in one push frame; a broker closes the connection on more."""
 FRAME_BYTES_MAX: Final = 8 * MIB
@@ -457,10 +489,15 @@ CLOCK_STEADY_MS: Final = 24 * HOUR_MS
 """It believes the clock again after the clock has kept pace for this long."""
 CLOCK_ABSENCE_MS: Final = 24 * HOUR_MS
 """A starting broker does not believe a clock that is further ahead of its last belief."""
-ORPHANS_EVERY_MS: Final = 24 * HOUR_MS
-"""How often a broker checks for orphans and for objects that nothing names."""
+CONFLICTS_TOLD_MAX: Final = 10
+"""Reused ids of one group that a broker logs one by one; the rest is only counted."""
+NIGHT_HOUR: Final = 3
+"""The hour of local time at which a broker checks for orphans, and for objects that nothing names,
+every night; it also checks for orphans when it starts."""
 SWEEP_ROWS: Final = 2000
 """Rows that a broker's sweep removes in one transaction."""
+SWEEP_PIECES: Final = 16
+"""Pieces of contents, or parts of snapshots, of a removed mesh that go in one: they are large."""
 ORPHANS_SHOWN_MAX: Final = 1000
 """Orphans that one check lists; the rest is left out."""
 BROKER_RANGE_ROWS: Final = 2000
@@ -529,6 +566,13 @@ WAL, and a million times this stays below what a mesh may give (LAMPORT_PER_MS_M
 """
 REPAIR_PROBES_MAX: Final = 20_000
 """Reads that a repair spends on the damaged parts of one table; the rest counts as lost."""
+
+LEAF_SEARCH_BYTES_MAX: Final = 1024 * MIB
+"""Bytes that are hashed to find the one byte of an entry that a disk has changed."""
+LEAF_SEARCHES_MAX: Final = 8
+"""Entries for which a repair looks for such a byte; with more of them, the damage is another."""
+SEAL_BYTES_MAX: Final = 1 * MIB
+"""Bytes of entries from before leaf hashes that get theirs in one step."""
 
 # Export and import
 EXPORT_PART_BYTES: Final = 768 * KIB

@@ -39,6 +39,7 @@ from holdfast.rules.bodies import family_of
 from holdfast.rules.destinations import rank
 from holdfast.rules.envelope import Envelope
 from holdfast.rules.limits import (
+    BACKOFF_MS_MAX,
     FAILURES_ALONE_MIN,
     HOUR_MS,
     OUTBOX_ATTEMPTS_MAX,
@@ -332,12 +333,24 @@ def after_refusal(
     )
 
 
-def is_expired(row: OutboxRow, now_ms: int, max_age_hours: int) -> bool:
+def waits_until(not_before_ms: int, now_ms: int) -> int:
+    """Until when an item waits that must not go before a time. No item waits for longer than the
+    longest backoff: a time further ahead is one of a clock that was wrong, and is over.
+    """
+    return now_ms if not_before_ms - now_ms > BACKOFF_MS_MAX else not_before_ms
+
+
+def is_expired(row: OutboxRow, now_ms: int, max_age_hours: int, old_upto: int) -> bool:
     """Whether a message has waited for so long that the broker may have forgotten its id. Changes
     never expire: every node knows from its state which ones it has.
+
+    `old_upto` is the last offset of the log that is as old: if the clock was wrong when the message
+    was added, its time says nothing, but its place in the log does.
     """
-    is_message = not row.entity
-    return is_message and now_ms - row.created_at > max_age_hours * HOUR_MS
+    if row.entity or row.offset > old_upto:
+        return False
+    age_ms = now_ms - row.created_at
+    return age_ms > max_age_hours * HOUR_MS or age_ms < 0
 
 
 def after_expiry(row: OutboxRow, now_ms: int, max_age_hours: int) -> OutboxRow:

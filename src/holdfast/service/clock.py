@@ -26,6 +26,11 @@ class Clock(Protocol):
         """A new message id."""
 
 
+def utc_offset_ms(at_ms: int) -> int:
+    """By how much local time is ahead of UTC at a moment."""
+    return time.localtime(at_ms / 1000).tm_gmtoff * 1000
+
+
 class SystemClock:
     """The machine's clock, and ids that grow within the process even when that clock does not."""
 

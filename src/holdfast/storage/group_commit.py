@@ -4,7 +4,7 @@ All writes of a process go through one queue. Writes that wait at the same time 
 are run in order, each in its own savepoint, then committed together, and only then answered. So
 durability costs one sync per group, not one per write, and a write that raises undoes itself alone.
 A group of writes that may all be run twice (`repeatable`) is first run without savepoints; only if
-one of them raises, the group is undone and run again with them.
+one of them raises after it has changed something, the group is undone and run again with them.
 
 There are two ways in. A thread that finds the queue empty runs its own write at once, without a
 hand-over. All other writes (of coroutines, or of threads that find the writer busy) queue for the
@@ -13,6 +13,7 @@ themselves instead.
 
     open ──stop()──▶ stopping ──queue drained──▶ stopped
     abort() goes straight to stopped, and what waits is refused
+    in a forked child it is forked, for good (see `fork_gate`)
 
 A commit that fails fails the whole group and applies nothing. If the disk failed *during* the
 commit, nobody can say what survives: the callers of the group get `OutcomeUnknown`, and the writer
@@ -34,17 +35,17 @@ from typing import Any, Protocol, cast
 
 from holdfast.rules.errors import (
     HoldfastError,
+    Refused,
     StoreBusy,
     StoreClosed,
     StoreFailed,
     Unknown,
 )
 from holdfast.rules.limits import GROUP_MS_MAX, GROUP_OPS_MAX, QUEUE_OPS_MAX
+from holdfast.storage import fork_gate
 from holdfast.storage.owned_lock import nested, owned_lock, run_locked
 from holdfast.storage.ports import Transaction, Work
-
-Sink = Callable[[list["Ticket"]], None]
-"""Gets those tickets of a group that share it, once they have a result or an error."""
+from holdfast.storage.tickets import Ticket, copy, deliver, reject
 
 log = logging.getLogger("holdfast")
 
@@ -62,6 +63,9 @@ class Engine(Protocol):
 
     def commit(self) -> None: ...
     def rollback(self) -> None: ...
+    def changes(self) -> int:
+        """A number that grows with every change; what raised without changing it undoes nothing."""
+
     def alive(self) -> bool:
         """Whether the transaction is still open: the database itself ends it after some errors."""
 
@@ -73,24 +77,8 @@ class Engine(Protocol):
     def error(self, error: BaseException, *, committing: bool) -> BaseException:
         """The typed error for one of the database's own."""
 
-
-class Ticket:
-    """One write that waits: its work, who gets the answer, and its result or error."""
-
-    __slots__ = ("error", "result", "sink", "taken", "work")
-
-    def __init__(self, work: Work[Any], sink: Sink) -> None:
-        self.work = work
-        self.sink = sink
-        self.taken = False
-        """Whether it has left the queue to be run."""
-        self.result: Any = None
-        self.error: BaseException | None = None
-
-    def value(self) -> Any:
-        if self.error is not None:
-            raise self.error
-        return self.result
+    def disown(self) -> None:
+        """In a forked child: refuses everything from now on, also what is under way."""
 
 
 class GroupWriter:
@@ -99,13 +87,7 @@ class GroupWriter:
     def __init__(self, engine: Engine, *, clock: Callable[[], float] = monotonic) -> None:
         self._engine = engine
         self._clock = clock
-        self._queue: deque[Ticket] = deque()
-        self._lock = owned_lock()
-        self._work_came = threading.Condition(cast(threading.RLock, self._lock))
-        self._drained = threading.Condition(cast(threading.RLock, self._lock))
-        self._turn = owned_lock()
-        """Held by the thread that runs a group: the engine belongs to one thread at a time."""
-        self._thread: threading.Thread | None = None
+        self._make_queue()
         self._state = "open"
         self._failed: HoldfastError | None = None
         self._busy = 0
@@ -114,6 +96,17 @@ class GroupWriter:
         """Whether a lone write may have begun a transaction."""
         self._untold = False
         """Whether something was committed, perhaps, of which the listeners have not heard."""
+        self._stilled = False
+        fork_gate.watch(self)
+
+    def _make_queue(self) -> None:
+        self._queue: deque[Ticket] = deque()
+        self._lock = owned_lock()
+        self._work_came = threading.Condition(cast(threading.RLock, self._lock))
+        self._drained = threading.Condition(cast(threading.RLock, self._lock))
+        self._turn = owned_lock()
+        """Held by the thread that runs a group: the engine belongs to one thread at a time."""
+        self._thread: threading.Thread | None = None
 
     @property
     def state(self) -> str:
@@ -220,7 +213,7 @@ class GroupWriter:
         first.
         """
         deadline = None if timeout_s is None else monotonic() + timeout_s
-        if self._state == "stopped":
+        if self._state in ("stopped", "forked"):
             return True
         if not run_locked(self._lock, lambda: self._drain(timeout_s)):
             return False
@@ -252,7 +245,9 @@ class GroupWriter:
 
     def abort(self) -> None:
         """Refuses what waits and stops at once. A group being committed is not torn apart."""
-        _reject(run_locked(self._lock, self._end))
+        if self._state == "forked":
+            return
+        reject(run_locked(self._lock, self._end))
 
     def between_groups(self, do: Callable[[], object], timeout_s: float | None) -> bool:
         """Runs a step while no group runs. False, and the step is not run, if the running group did
@@ -274,9 +269,32 @@ class GroupWriter:
             if turn._is_owned():
                 turn.release()
 
+    # --- forks -------------------------------------------------------------------------------
+
+    def still(self, until: float) -> bool:
+        self._stilled = self._turn.acquire(timeout=max(0.0, until - monotonic()))
+        return self._stilled
+
+    def go_on(self) -> None:
+        if self._stilled:
+            self._stilled = False
+            self._turn.release()
+
+    def disown(self) -> tuple[object, ...]:
+        kept = vars(self).copy()
+        self._make_queue()
+        self._state = "forked"
+        self._engine.disown()
+        return (kept,)
+
+    def refuse_if_forked(self) -> None:
+        if self._state == "forked":
+            raise fork_gate.refusal()
+
     # --- inside ------------------------------------------------------------------------------
 
     def _refuse_unless_open(self) -> None:
+        self.refuse_if_forked()
         if self._state != "open":
             raise StoreClosed(f"the store is {self._state}")
         if self._failed is not None:
@@ -342,7 +360,7 @@ class GroupWriter:
                 self._queue.extendleft(reversed(tickets))
                 return
         # The writer was aborted while their group ran: they are refused like all that waited.
-        _reject(tickets)
+        reject(tickets)
 
     def _write_alone(self, work: Work[Any]) -> Any:
         """Runs a group of one. It needs no ticket, and no savepoint: a failure undoes the whole
@@ -411,8 +429,10 @@ class GroupWriter:
         return self._commit(tickets, ran)
 
     def _run_plainly(self, tickets: list[Ticket]) -> int:
-        """Runs a group without savepoints, which cost a fifth of a write. Returns 0 if one of them
-        raised: then everything is undone, to be run again with savepoints.
+        """Runs a group without savepoints, which cost a fifth of a write. A write that is refused
+        before it has changed anything, such as a claim of a task that is taken, gets its error and
+        the others go on. Returns 0 if one raised later: then everything is undone, to be run again
+        with savepoints.
         """
         engine = self._engine
         try:
@@ -424,13 +444,21 @@ class GroupWriter:
         ran = 0
         try:
             for ticket in tickets:
-                ticket.result = ticket.work(transaction)
+                before = engine.changes()
+                try:
+                    ticket.result = ticket.work(transaction)
+                except Refused as error:
+                    if engine.changes() != before or not engine.alive():
+                        raise
+                    ticket.error = error
                 ran += 1
                 # Each time: thirty writes of a megabyte would hold the lock for half a second.
                 if self._clock() > deadline:
                     break
         except Exception:
             self._rollback()
+            for ticket in tickets[:ran]:
+                ticket.error = None
             return 0
         except BaseException:
             self._rollback()
@@ -448,7 +476,7 @@ class GroupWriter:
             return self._fail(failed, self._commit_failed(error), group)
         if self._listeners:
             self._notify_listeners()
-        _deliver(group)
+        deliver(group)
         return ran
 
     def _notify_listeners(self) -> None:
@@ -517,49 +545,9 @@ class GroupWriter:
     ) -> int:
         answered = tickets if group is None else group
         for ticket in tickets:
-            ticket.error = error if len(answered) == 1 else _copy(error)
-        _deliver(answered)
+            ticket.error = error if len(answered) == 1 else copy(error)
+        deliver(answered)
         return len(answered)
-
-
-def _copy(error: BaseException) -> BaseException:
-    """Copies an error, so that each caller raises an exception of its own."""
-    if isinstance(error, HoldfastError):
-        twin = type(error).__new__(type(error))
-        twin.args = error.args
-        twin.__dict__.update(error.__dict__)
-        twin.__cause__ = error.__cause__
-        return twin
-    return error
-
-
-def _deliver(tickets: list[Ticket]) -> None:
-    """Answers a group. Tickets that share a sink (that of an event loop) are passed in one call."""
-    if not tickets:
-        return
-    sink = tickets[0].sink
-    if all(ticket.sink is sink for ticket in tickets):
-        _call(sink, tickets)
-        return
-    by_sink: dict[Sink, list[Ticket]] = {}
-    for ticket in tickets:
-        by_sink.setdefault(ticket.sink, []).append(ticket)
-    for sink, group in by_sink.items():
-        _call(sink, group)
-
-
-def _call(sink: Sink, tickets: list[Ticket]) -> None:
-    try:
-        sink(tickets)
-    except Exception:
-        # Other callers still wait for their answers, and the next groups for this thread.
-        log.exception("a caller could not be told what came of its write")
-
-
-def _reject(tickets: list[Ticket]) -> None:
-    for ticket in tickets:
-        ticket.error = StoreClosed("the write was aborted before it began")
-    _deliver(tickets)
 
 
 def _left(deadline: float | None) -> float | None:

@@ -42,7 +42,8 @@ NAMED = """
     send inbox.list inbox.read inbox.reply check.outbox
     outbox.list outbox.lanes outbox.show outbox.retry outbox.requeue outbox.drop
     queue.list queue.take queue.settle queue.run queue.letters
-    broker.serve broker.down broker.status broker.sweep broker.orphans broker.new-epoch
+    broker.serve broker.down broker.status broker.sweep broker.orphans broker.doctor
+    broker.new-epoch
     peer.list peer.zones peer.card peer.trust peer.revoke peer.block peer.rotate
     token.add token.list token.revoke
     link.add link.list link.show link.pause link.resume link.remove

@@ -124,6 +124,18 @@ async def test_S9_of_an_object_that_is_another_nothing_stays(
     assert await read(store) == WHOLE
 
 
+async def test_S9_a_whole_object_is_finished_again_only_with_its_own_size(
+    store: BrokerStore,
+) -> None:
+    await with_team(store)
+    await store.object_add(TEAM, NAME, 0, WHOLE)
+    await store.object_finish(TEAM, NAME, len(WHOLE))
+    await store.object_finish(TEAM, NAME, len(WHOLE))
+    with pytest.raises(BadValue):
+        await store.object_finish(TEAM, NAME, len(WHOLE) + 1)
+    assert await read(store) == WHOLE, "what is whole stays"
+
+
 async def test_S9_objects_are_of_their_mesh_and_pieces_have_a_limit(store: BrokerStore) -> None:
     await with_team(store)
     await store.mesh_register("other", "Other", ANA, "ana", "server-2", NOW)
@@ -209,6 +221,9 @@ async def test_S14_snapshots_that_cannot_be_right_are_refused(store: BrokerStore
     assert await store.snapshot_get(TEAM) is None
     # The upload is over: the next one begins anew.
     assert (await store.snapshot_begin(TEAM, snapshot("two", 1))).id == "two"
+    await store.new_epoch(TEAM, "restored", NOW)
+    with pytest.raises(EpochMismatch):
+        await store.snapshot_begin(TEAM, snapshot("three", 1))
 
 
 async def test_D7_uploads_that_nobody_goes_on_with_are_given_up(store: BrokerStore) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from holdfast.rules.errors import StoreBusy
 from holdfast.storage import group_commit
-from holdfast.storage.group_commit import Ticket
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.sqlite.store import SqliteStore
+from holdfast.storage.tickets import Ticket
 from support.waiting import until
 
 

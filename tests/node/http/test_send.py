@@ -6,6 +6,7 @@ import base64
 import json
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import pytest
 from holdfast.node.core.intake import Intake
 from holdfast.node.settings import OutboxSettings, Settings
 from holdfast.rules.errors import DiskFull
+from holdfast.rules.ids import parse_id
 from holdfast.rules.limits import BODY_BYTES_MAX, MESSAGE_BYTES_MAX
 from holdfast.rules.outbox import Policy
+from holdfast.rules.rows import OutboxRow
 from holdfast.storage.ports import Reader
 from support import envelopes as e
 from support.daemon import make_home, running
@@ -330,6 +333,31 @@ def test_D13_a_message_is_told_as_an_event_and_so_is_a_failure(talk: Talk) -> No
     talk.ask("POST", f"{OUTBOX}/{sent}/drop")
     assert _next(events, "outbox")["state"] == "aborted"
     events.close()
+
+
+def test_D11_each_of_several_that_die_is_an_event(talk: Talk) -> None:
+    """As the sync reports them, from threads of its own."""
+    events = Events(talk.up, "?op=none")
+    sent = [talk.ask("POST", SEND, {**NEWS, "body": str(n)}).json["id"] for n in range(3)]
+    for id in sent:
+        kill(talk, id)
+        raw = parse_id(id)
+        (row,) = talk.engine.read("test", partial(_found, raw))
+        watch = talk.up.daemon.api.message_watch
+        assert watch is not None
+        watch.died(row)
+    talk.ask("POST", f"{OUTBOX}/{sent[0]}/drop")
+    told: list[tuple[str, str]] = []
+    while not told or told[-1][1] != "aborted":
+        event = _next(events, "outbox")
+        told.append((event["id"], event["state"]))
+    dead = [id for id, state in told if state == "dead"]
+    assert set(sent) == set(dead)
+    events.close()
+
+
+def _found(id: bytes, tx: Reader) -> list[OutboxRow]:
+    return tx.outbox_find(id)
 
 
 def _next(events: Any, kind: str) -> dict[str, Any]:

@@ -9,12 +9,12 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast import __version__
-from holdfast.broker.broker import MeshStanding, standings
+from holdfast.broker.doctor import BrokerCheck, examine
 from holdfast.broker.http.context import BrokerRequest
-from holdfast.broker.upkeep import check_orphans, sweep_asked
+from holdfast.broker.upkeep import check_orphans, repair_orphans, sweep_asked
 from holdfast.protocol.error_body import ErrorDetail
 from holdfast.protocol.version_http import VersionInfo
-from holdfast.rules.broker_rows import BrokerSwept
+from holdfast.rules.broker_rows import BrokerSwept, MeshStanding, Orphan
 from holdfast.rules.errors import HoldfastError, UnknownMesh
 from holdfast.rules.ids import id_text
 from holdfast.rules.names import check_mesh
@@ -70,6 +70,10 @@ class Orphans(msgspec.Struct, frozen=True):
     orphans: list[OrphanResponse]
 
 
+class BrokerChecks(msgspec.Struct, frozen=True):
+    checks: list[BrokerCheck]
+
+
 class NewEpoch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mesh: str | None = None
     """None: in every mesh."""
@@ -102,6 +106,10 @@ def routes() -> list[Route]:
               answers={200: BrokerSwept}, local_only=True),
         Route("POST", "/v1/orphans", _orphans, "Look for ids without their message.",
               answers={200: Orphans}, local_only=True),
+        Route("POST", "/v1/orphans/repair", _repair, "Mend ids and messages that lack each other.",
+              answers={200: Orphans}, local_only=True),
+        Route("GET", "/v1/doctor", _doctor, "Look this broker over.",
+              answers={200: BrokerChecks}, local_only=True),
         Route("POST", "/v1/new-epoch", _new_epoch, "Begin a new epoch.", request=NewEpoch,
               answers={200: Epochs}, errors=(UnknownMesh,), local_only=True),
     ]  # fmt: skip
@@ -142,6 +150,7 @@ async def _about(call: BrokerRequest) -> Response:
 async def _status(call: BrokerRequest) -> Response:
     api, broker = call.api, call.api.broker
     mode, days = broker.mode
+    figures = await api.figures.latest()
     return call.answer(
         BrokerStatusResponse(
             name=broker.identity.name,
@@ -156,8 +165,8 @@ async def _status(call: BrokerRequest) -> Response:
             registration=broker.settings.registration,
             connections=len(broker.connections),
             waiting=broker.accepting.rows,
-            counts=await api.store.counts(),
-            meshes=await standings(api.store),
+            counts=figures.counts,
+            meshes=figures.meshes,
         )
     )
 
@@ -168,12 +177,29 @@ async def _sweep(call: BrokerRequest) -> Response:
 
 
 async def _orphans(call: BrokerRequest) -> Response:
-    orphans = await check_orphans(call.api.store, call.api.broker.counts)
-    return call.answer(
-        Orphans(
-            [OrphanResponse(each.mesh, id_text(each.id), each.seq, each.what) for each in orphans]
-        )
+    return call.answer(_told(await check_orphans(call.api.store, call.api.broker.counts)))
+
+
+async def _repair(call: BrokerRequest) -> Response:
+    return call.answer(_told(await repair_orphans(call.api.store)))
+
+
+def _told(orphans: list[Orphan]) -> Orphans:
+    return Orphans(
+        [OrphanResponse(each.mesh, id_text(each.id), each.seq, each.what) for each in orphans]
     )
+
+
+async def _doctor(call: BrokerRequest) -> Response:
+    broker = call.api.broker
+    checks = await examine(
+        broker.store,
+        broker.settings.store,
+        broker.source.now_ms(),
+        broker.ticks_ms(),
+        broker.clock_check,
+    )
+    return call.answer(BrokerChecks(checks))
 
 
 async def _new_epoch(call: BrokerRequest) -> Response:

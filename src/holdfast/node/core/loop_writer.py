@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 from holdfast.node.core.engine import NodeEngine
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.limits import GROUP_MS_MAX
-from holdfast.storage.group_commit import GroupWriter, Sink, Ticket
+from holdfast.storage.group_commit import GroupWriter
 from holdfast.storage.ports import Work
+from holdfast.storage.tickets import Sink, Ticket
 
 T = TypeVar("T")
 
@@ -52,6 +53,7 @@ class LoopWriter:
         """Runs a write as `NodeEngine.write` does. The future has its result or its error, after
         the commit.
         """
+        self._writer.refuse_if_forked()  # its loop is the parent's too
         future: asyncio.Future[T] = self._loop.create_future()
         try:
             self.engine.admit_write(name)

@@ -21,7 +21,7 @@ from typing import Any
 
 from holdfast.node.core.loop_writer import LoopWriter
 from holdfast.node.daemon.hooks import EventHooks, HookRunner
-from holdfast.node.daemon.message_hook import MessageWatch
+from holdfast.node.daemon.message_hook import MessageWatch, outbox_event
 from holdfast.node.daemon.reload import Reloader, event_hooks, from_nowhere
 from holdfast.node.daemon.upkeep import NodeUpkeep
 from holdfast.node.home import whereabouts
@@ -43,6 +43,7 @@ from holdfast.rules.disk_pressure import Pressure
 from holdfast.rules.errors import HoldfastError, HomeCopied
 from holdfast.rules.home_copy import HomePlace
 from holdfast.rules.links import LinkState
+from holdfast.rules.rows import OutboxRow
 from holdfast.service.http.app import HttpApp
 from holdfast.service.http.request import ConcurrencyLimits, RequestCounts
 from holdfast.service.instance_lock import DaemonLock, DaemonNote
@@ -110,7 +111,7 @@ class Daemon(Service):
         self._start_upkeep(api, ending)
         self._start_links(api, ending)
         await self._start_syncs(api, ending)
-        server = Server(HttpApp(api, node_routes()), listeners)
+        server = Server(HttpApp(api, node_routes()), listeners, web=settings.web)
         await server.start()
         ending.push_async_callback(self._end_calls, server)
         self.addresses = [listener.address for listener in listeners]
@@ -195,6 +196,12 @@ class Daemon(Service):
         def changed(broker: BrokerAddress, unit: Supervision[SyncState]) -> None:
             self._news(api.log_watch, "broker", _broker_news(broker, unit))
 
+        def died(row: OutboxRow) -> None:
+            if api.message_watch is None:  # it starts after the sync
+                api.log_watch.post("outbox", outbox_event(row))
+            else:
+                api.message_watch.died(row)
+
         outbox = self._settings.outbox
         sync_manager = api.sync_manager = SyncManager(
             api.engine,
@@ -202,6 +209,7 @@ class Daemon(Service):
             policies=outbox.policies,
             max_age_hours=outbox.max_age_hours,
             on_change=changed,
+            on_dead=died,
         )
         await sync_manager.start()
         ending.push_async_callback(sync_manager.stop)

@@ -11,6 +11,7 @@ A hook gets only messages that arrive after it was set up.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -24,7 +25,7 @@ from holdfast.node.log.watch import LogWatch
 from holdfast.node.messages.inbox import Inbox
 from holdfast.rules.errors import HoldfastError, UnknownMessage
 from holdfast.rules.ids import id_text
-from holdfast.rules.limits import CHUNK_ROWS, HOOK_ROWS
+from holdfast.rules.limits import CHUNK_ROWS, HOOK_ROWS, OUTBOX_PAGE_ROWS
 from holdfast.rules.outbox import lane_of
 from holdfast.rules.rows import InboxRow, JobRow, OutboxRow
 from holdfast.storage.ports import Reader, Transaction
@@ -52,6 +53,9 @@ class MessageWatch:
         self._runner = runner
         self._last: int | None = None
         self._failing: dict[str, str] = {}
+        """By lane: the first row that fails, of which there was an event."""
+        self._told: deque[str] = deque(maxlen=OUTBOX_PAGE_ROWS)
+        """Rows whose death was an event lately."""
         self._changed = False
 
     def set_hook(self, hook: list[str]) -> None:
@@ -59,6 +63,12 @@ class MessageWatch:
         after it was set up; one that replaces another goes on where that one was.
         """
         self._hook, self._changed = hook, True
+
+    def died(self, row: OutboxRow) -> None:
+        """A row of the outbox has died; from any thread. Each is an event, also behind others."""
+        problem = outbox_event(row)
+        self._told.append(problem["id"])
+        self._log_watch.post("outbox", problem)
 
     async def watch(self) -> None:
         """Runs until it is cancelled."""
@@ -105,7 +115,8 @@ class MessageWatch:
             self._last = row.number
             self._log_watch.post("message", _event(row))
         for lane, problem in failing.items():
-            if self._failing.get(lane) != problem["id"]:
+            news = self._failing.get(lane) != problem["id"]
+            if news and not (problem["state"] == "dead" and problem["id"] in self._told):
                 self._log_watch.post("outbox", problem)
         for lane in self._failing.keys() - failing.keys():
             self._log_watch.post("outbox", {"lane": lane, "id": None, "state": None})
@@ -119,7 +130,7 @@ class MessageWatch:
             failing: dict[str, dict[str, Any]] = {}
             for mesh in tx.mesh_list():
                 first = tx.outbox_failing(lane_of(mesh.slug), None) if mesh.shared else ()
-                failing |= {row.lane: _problem(row) for row in first}
+                failing |= {row.lane: outbox_event(row) for row in first}
             return tx.inbox_list(None, False, self._last or 0, CHUNK_ROWS), failing
 
         return self._engine.read("inbox.watch", read)
@@ -162,7 +173,7 @@ def _event(row: InboxRow) -> dict[str, Any]:
     }
 
 
-def _problem(row: OutboxRow) -> dict[str, Any]:
+def outbox_event(row: OutboxRow) -> dict[str, Any]:
     return {
         "lane": row.lane,
         "id": id_text(row.id),

@@ -235,6 +235,11 @@ def _shared(found: list[MeshStatus], now_ms: int) -> Iterator[Metric]:
     received = counter("received", "Envelopes that were new here")
     known = counter("duplicates", "Envelopes that were here already")
     refused = counter("refused", "Answers by which the broker refused an envelope")
+    pruned = CounterMetricFamily(
+        "holdfast_dedupe_history_pruned",
+        "Envelopes that the broker knew and no longer held when they were sent again",
+        labels=["mesh"],
+    )
     for mesh in found:
         who = [mesh.mesh]
         counts = (("pending", mesh.pending), ("inflight", mesh.inflight), ("dead", mesh.dead))
@@ -252,5 +257,6 @@ def _shared(found: list[MeshStatus], now_ms: int) -> Iterator[Metric]:
         received.add_metric(who, mesh.received)
         known.add_metric(who, mesh.duplicates)
         refused.add_metric(who, mesh.refused)
+        pruned.add_metric(who, mesh.pruned)
     yield from (rows, lag, cursor, epoch, paused, oldest, quarantined)
-    yield from (pushed, received, known, refused)
+    yield from (pushed, received, known, refused, pruned)

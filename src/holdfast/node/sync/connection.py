@@ -22,7 +22,7 @@ from holdfast.node.sync.connection_port import ConnectionPort
 from holdfast.node.sync.conversation import Conversation
 from holdfast.node.sync.effects import Close
 from holdfast.node.sync.http_side import BrokerRequests
-from holdfast.node.sync.mesh_state import MeshState
+from holdfast.node.sync.mesh_state import MeshState, OnDead
 from holdfast.node.sync.session import BrokerAddress, SyncSession
 from holdfast.node.sync.status import BrokerStatusTracker
 from holdfast.node.trust.trust import Trust
@@ -54,6 +54,7 @@ class BrokerConnection:
         policies: Policies = PARK,
         max_age_hours: int | None = None,
         chance: Callable[[], float] = random.random,
+        on_dead: OnDead = lambda row: None,
     ) -> None:
         self._engine, self._trust, self._chance = engine, trust, chance
         self._threads = threads
@@ -61,7 +62,13 @@ class BrokerConnection:
         self._callers = ThreadPoolExecutor(SYNC_THREADS, f"holdfast-sync-{broker.name}")
         self.tracker = tracker
         self.sync = SyncSession(
-            engine, trust, broker, policies=policies, max_age_hours=max_age_hours, chance=chance
+            engine,
+            trust,
+            broker,
+            policies=policies,
+            max_age_hours=max_age_hours,
+            chance=chance,
+            on_dead=on_dead,
         )
         self._broker = broker
         self._pieces = PieceSize()

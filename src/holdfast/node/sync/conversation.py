@@ -47,7 +47,7 @@ from holdfast.protocol.frames import (
 )
 from holdfast.rules import close_codes
 from holdfast.rules.backoff import longest_ms
-from holdfast.rules.close_codes import CLOSE_CODES, close_code
+from holdfast.rules.close_codes import CLOSE_CODES, close_code, close_reason
 from holdfast.rules.errors import BadAnswer, HoldfastError, Unreachable
 from holdfast.rules.limits import (
     HELLO_MS_MAX,
@@ -200,7 +200,7 @@ class Conversation:
             return self._and_goodbye(self._meshes[effect.mesh].failed(effect, error))
         if isinstance(effect, Greet) and type(error) in CLOSE_CODES:
             assert isinstance(error, HoldfastError)
-            return [Close(code=close_code(error), reason=error.message, error=error)]
+            return [Close(code=close_code(error), reason=close_reason(error), error=error)]
         raise error
 
     # --- frames --------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from functools import partial
 
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.sync.connection import BrokerConnection
+from holdfast.node.sync.mesh_state import OnDead
 from holdfast.node.sync.session import BrokerAddress
 from holdfast.node.sync.status import BrokerStatus, BrokerStatusTracker, broker_status, problem_code
 from holdfast.node.sync.terms import STOP_CODES
@@ -48,11 +49,12 @@ class SyncManager:
         policies: Policies = PARK,
         max_age_hours: int | None = None,
         on_change: Changed = lambda broker, unit: None,
+        on_dead: OnDead = lambda row: None,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._engine, self._trust = engine, trust
         self._policies, self._max_age_hours = policies, max_age_hours
-        self._on_change, self._chance = on_change, chance
+        self._on_change, self._on_dead, self._chance = on_change, on_dead, chance
         self._threads = ThreadPoolExecutor(SYNC_THREADS, "holdfast-sync")
         self._supervisor: Supervisor[BrokerAddress, _Unit] = Supervisor(self._begin)
         self._rung = asyncio.Event()
@@ -153,6 +155,7 @@ class SyncManager:
             policies=self._policies,
             max_age_hours=self._max_age_hours,
             chance=self._chance,
+            on_dead=self._on_dead,
         )
         return TaskUnit(tracker, connection, self._chance)
 

@@ -7,6 +7,7 @@ in the row of the mesh, what waits in the outbox.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -27,11 +28,18 @@ class Held(msgspec.Struct, frozen=True):
     objects: frozenset[str]
 
 
+OnDead = Callable[[OutboxRow], None]
+
+
 class MeshState:
     """One mesh on one connection."""
 
-    def __init__(self, row: MeshRow, trial: Trial | None = None) -> None:
+    def __init__(
+        self, row: MeshRow, trial: Trial | None = None, on_dead: OnDead = lambda row: None
+    ) -> None:
+        """`on_dead` gets every row of the outbox that dies, after it is stored."""
         self._lock = threading.Lock()
+        self.on_dead = on_dead
         self.slug = row.slug
         self.lane = lane_of(row.slug)
         self.server_id = row.server_id
@@ -69,6 +77,8 @@ class MeshState:
         self.went_back = False
         """The broker has forgotten something; the snapshot that we made may be among it."""
         self.pushed = self.received = self.duplicates = self.refused = 0
+        self.pruned = 0
+        """Answers that an envelope was taken before, and that the broker no longer holds it."""
 
     def advance(self, cursor: Cursor) -> None:
         """The cursor in the store has moved. Two threads may report that in the other order."""

@@ -22,7 +22,9 @@ from holdfast.protocol.frames import Acks, Item, Push, PushAnswer, WireError
 from holdfast.rules.arrivals import objects_of, read_arrivals
 from holdfast.rules.backoff import backoff_ms
 from holdfast.rules.broker_sync import Cursor, Meaning, meaning_of
-from holdfast.rules.errors import NotGranted
+from holdfast.rules.envelope import decode_trusted
+from holdfast.rules.errors import IdempotencyKeyReused, NotGranted
+from holdfast.rules.fingerprint import PREFIX_BYTES
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import (
     OUTBOX_ATTEMPTS_MAX,
@@ -37,6 +39,7 @@ from holdfast.rules.outbox import (
     after_conviction,
     after_refusal,
     plan,
+    waits_until,
 )
 from holdfast.rules.rows import Entry, OutboxRow
 from holdfast.storage.ports import Reader, Transaction
@@ -47,6 +50,7 @@ log = logging.getLogger("holdfast")
 _ABOUT_THE_ROW = (Meaning.DONE, Meaning.REFUSED)
 """Answers of a broker that has read the row and knows what to do with it."""
 _BROKER_FAILED = 500
+_KNOWN = 200
 _NAMING = ("file.share", "fact.append")
 """Ops whose envelopes may name objects."""
 _PAGES = 16
@@ -62,25 +66,29 @@ class _Chosen(msgspec.Struct):
     rows: list[OutboxRow]
     raws: list[bytes]
     held: list[Held]
+    lost: list[OutboxRow]
+    """Rows whose envelope is gone."""
 
 
 def next_push(engine: NodeEngine, mesh: MeshState, policy: Policy, room: int) -> Push | None:
     """Marks the rows that are due and fit as in flight; None if there are none, or no room."""
     room = min(room, mesh.trial.most, SYNC_WINDOW_ITEMS - len(mesh.inflight))
     now = engine.ctx.now_ms()
-    if room <= 0 or not mesh.may_send or now < mesh.not_before:
+    if room <= 0 or not mesh.may_send or now < waits_until(mesh.not_before, now):
         return None
     if mesh.inflight and (mesh.trial.is_careful or mesh.trial.due(now) is not None):
         return None  # one group at a time: so it is known which one fails
-    if mesh.retry_at is not None and mesh.retry_at <= now:
+    if mesh.retry_at is not None and waits_until(mesh.retry_at, now) <= now:
         mesh.retry_at = None
     first = engine.read("sync.due", lambda tx: tx.outbox_next_at(mesh.lane))
     if first is None and not mesh.inflight:
         for number in list(mesh.trial.suspects):
             mesh.forget_suspect(number)  # an operator was faster
-    if first is None or first > now:
+    if first is None or waits_until(first, now) > now:
         return None
     chosen = engine.write("sync.push", partial(_choose, engine, mesh, policy, room, now))
+    for lost in chosen.lost:
+        _tell_dead(mesh, lost, b"")
     for held in chosen.held:
         mesh.held[held.row.number] = held
     if (again := mesh.trial.next_at(now)) is not None:
@@ -96,7 +104,7 @@ def next_push(engine: NodeEngine, mesh: MeshState, policy: Policy, room: int) ->
 def _choose(
     engine: NodeEngine, mesh: MeshState, policy: Policy, room: int, now: int, tx: Transaction
 ) -> _Chosen:
-    chosen = _Chosen([], [], [])
+    chosen = _Chosen([], [], [], [])
     if mesh.trial.passes and _try_suspect(engine, mesh, policy, chosen, now, tx):
         return chosen
     set_aside = {*mesh.held, *mesh.trial.suspects}
@@ -158,7 +166,8 @@ def _fill(
         for row in some:
             entry = entries.get(row.offset)
             if entry is None:
-                tx.outbox_put(_lost(row, now))
+                tx.outbox_put(lost := _lost(row, now))
+                chosen.lost.append(lost)
                 continue
             if row.entity and row.entity in stuck:
                 continue
@@ -271,6 +280,9 @@ def ack_rows(
         mesh.inflight.pop(row.number, None)
     _judge(engine, mesh, answers, policy, chance)
     _count(mesh, answers, engine.ctx.now_ms())
+    _tell_duplicates(mesh, answers)
+    for dead, why in settling.dead:
+        _tell_dead(mesh, dead, why)
     return [meaning for _, _, meaning in answers]
 
 
@@ -321,6 +333,8 @@ def _convict(
             "%s of %s fails alone for the %d. time, and others pass: %s",
             *(id_text(after.id), mesh.lane, after.attempts, convict.why),
         )
+        if after.state == OutboxState.DEAD:
+            mesh.on_dead(after)
 
 
 def _code(answer: PushAnswer) -> str:
@@ -331,11 +345,46 @@ def _count(mesh: MeshState, answers: list[tuple[OutboxRow, PushAnswer, Meaning]]
     for _, answer, meaning in answers:
         if meaning is Meaning.DONE:
             mesh.pushed += 1
+            mesh.pruned += not answer.history_available
         elif meaning is Meaning.REFUSED:
             mesh.refused += 1
         elif meaning is Meaning.OUT and answer.problem is not None:
             problem = answer.problem
             mesh.refuse(error_by_code(problem.code, problem.message, problem.hint), now)
+
+
+def _tell_duplicates(mesh: MeshState, answers: list[tuple[OutboxRow, PushAnswer, Meaning]]) -> None:
+    """What the broker had already is no news to anybody. That it no longer holds it is: whoever has
+    not got it by now does not get it any more.
+    """
+    again = [(row, answer) for row, answer, _ in answers if answer.status == _KNOWN]
+    pruned = [row for row, answer in again if not answer.history_available]
+    if pruned:
+        log.warning(
+            "%s: the broker has taken %d of what was sent again before, and holds it no longer "
+            "(the first is %s)",
+            *(mesh.slug, len(pruned), id_text(pruned[0].id)),
+        )
+    if len(again) > len(pruned):
+        log.info(
+            "%s: the broker had %d of what was sent again already (the first is %s)",
+            *(mesh.slug, len(again) - len(pruned), id_text(again[0][0].id)),
+        )
+
+
+def _tell_dead(mesh: MeshState, row: OutboxRow, fingerprint: bytes) -> None:
+    """A row has died: said aloud, and an event for whoever listens."""
+    if row.code == IdempotencyKeyReused.code:
+        log.error(
+            "%s: message %s, whose fingerprint begins with %s, is refused for good: %s",
+            *(mesh.slug, id_text(row.id), fingerprint[:PREFIX_BYTES].hex(), row.error),
+        )
+    else:
+        log.warning(
+            "%s: %s is dead (%s: %s); see: holdfast outbox list --failed",
+            *(mesh.slug, id_text(row.id), row.code, row.error),
+        )
+    mesh.on_dead(row)
 
 
 class _Settling:
@@ -353,9 +402,12 @@ class _Settling:
         self._engine, self._mesh, self._epoch = engine, mesh, epoch
         self.answers, self._policy, self._chance = answers, policy, chance
         self.paused, self.cursor = mesh.paused, mesh.cursor
+        self.dead: list[tuple[OutboxRow, bytes]] = []
+        """Rows that died, with the fingerprint of their envelopes."""
 
     def __call__(self, tx: Transaction) -> None:
         now = self._engine.ctx.now_ms()
+        self.dead = []
         lane = self._mesh.lane
         # Looked at here and not before: another thread may be putting back what an epoch lost,
         # and would not see what is written down as done in it behind its back.
@@ -385,6 +437,10 @@ class _Settling:
             else:
                 after = msgspec.structs.replace(known, state=str(OutboxState.PENDING), tried_at=now)
             tx.outbox_put(after)
+            if after.state == OutboxState.DEAD:
+                entry = tx.log_get(after.offset)
+                mark = b"" if entry is None else decode_trusted(entry.raw).fingerprint
+                self.dead.append((after, mark))
         self._note(tx, now, seqs, halted=halted)
 
     def _refused(self, row: OutboxRow, answer: PushAnswer, now: int, tx: Reader) -> OutboxRow:

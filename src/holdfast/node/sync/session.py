@@ -24,7 +24,7 @@ from holdfast.node.core.object_transfer import ObjectGone
 from holdfast.node.messages.expiry import expire
 from holdfast.node.sync import epoch, receive
 from holdfast.node.sync import push as sync_push
-from holdfast.node.sync.mesh_state import FIRST, MeshState
+from holdfast.node.sync.mesh_state import FIRST, MeshState, OnDead
 from holdfast.node.sync.terms import STOPS, note_terms
 from holdfast.node.trust.trust import Trust
 from holdfast.protocol.frames import (
@@ -68,7 +68,7 @@ from holdfast.rules.errors import (
 from holdfast.rules.features import NEEDS, Terms, check
 from holdfast.rules.keys import NONCE_BYTES, check_proof, parse_card, prove, public_key
 from holdfast.rules.limits import SYNC_GAPS_MAX, SYNC_PUSH_ITEMS, SYNC_WINDOW_ITEMS
-from holdfast.rules.outbox import PARK, OutboxState, Policies, Trial
+from holdfast.rules.outbox import PARK, OutboxState, Policies, Trial, waits_until
 from holdfast.rules.retention import outbox_max_age_hours
 from holdfast.rules.rows import KnownMember, MeshRow
 from holdfast.service.problem import Problem
@@ -138,11 +138,14 @@ class SyncSession:
         max_age_hours: int | None = None,
         entropy: Callable[[int], bytes] = os.urandom,
         chance: Callable[[], float] = random.random,
+        on_dead: OnDead = lambda row: None,
     ) -> None:
-        """`max_age_hours` is how long a message may wait, where that is not left to the broker.
-        `chance` draws lots from [0, 1): how long to wait is partly left to them.
+        """`on_dead` gets every row of the outbox that dies. `max_age_hours` is how long a message
+        may wait, where that is not left to the broker. `chance` draws lots from [0, 1): how long to
+        wait is partly left to them.
         """
         self.engine = engine
+        self._on_dead = on_dead
         self.broker = broker
         self.policies = policies
         self._asked_age = max_age_hours
@@ -237,9 +240,10 @@ class SyncSession:
         places = {place.mesh: place for place in welcome.meshes}
         frames: list[FromNode] = []
         for row in self._shared():
-            mesh = self.meshes[row.slug] = MeshState(row, self._trials.get(row.slug, Trial()))
+            trial = self._trials.get(row.slug, Trial())
+            mesh = self.meshes[row.slug] = MeshState(row, trial, self._on_dead)
             self._recover(mesh.lane)
-            expire(self.engine, mesh.lane, self._age_hours)
+            expire(self.engine, mesh.lane, self._age_hours, mesh.on_dead)
             frames += self._begin(mesh, places.get(row.slug))
         return frames
 
@@ -248,7 +252,7 @@ class SyncSession:
         any more.
         """
         for mesh in list(self.meshes.values()):
-            expire(self.engine, mesh.lane, self._age_hours)
+            expire(self.engine, mesh.lane, self._age_hours, mesh.on_dead)
 
     def look(self) -> list[FromNode]:
         """Reads the meshes again: those that were shared since are followed, those that are no
@@ -262,7 +266,7 @@ class SyncSession:
         for slug, row in rows.items():
             mesh = self.meshes.get(slug)
             if mesh is None or mesh.server_id != row.server_id:  # or shared anew since
-                mesh = self.meshes[slug] = MeshState(row)
+                mesh = self.meshes[slug] = MeshState(row, on_dead=self._on_dead)
                 frames.append(_ask_where(mesh))
             mesh.paused = row.sync_paused
         return frames
@@ -338,11 +342,12 @@ class SyncSession:
         if first is None:
             return Due(False)
         now = self._now()
-        at: int | None = max(first, mesh.not_before)
-        is_due = max(first, mesh.not_before) <= now
+        due_at = max(waits_until(first, now), waits_until(mesh.not_before, now))
+        at: int | None = due_at
+        is_due = due_at <= now
         if is_due and mesh.looked_to == FIRST:
             # If it does not go now, it waits for an answer, an object or another row.
-            at = mesh.retry_at
+            at = None if mesh.retry_at is None else waits_until(mesh.retry_at, now)
         wait_ms = None if at is None else max(1, at - now)
         return Due(is_due and len(mesh.inflight) < SYNC_WINDOW_ITEMS, wait_ms)
 

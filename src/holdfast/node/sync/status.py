@@ -6,7 +6,7 @@ Counts begin with the daemon: what must outlast it stands in the store.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -47,6 +47,8 @@ class MeshStatus(msgspec.Struct, frozen=True, kw_only=True):
     received: int = 0
     duplicates: int = 0
     refused: int = 0
+    pruned: int = 0
+    """Envelopes that the broker knew and no longer held when they were sent again."""
 
 
 class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,13 +101,17 @@ class BrokerStatusTracker(UnitStatus[SyncState, Supervision[SyncState]]):
 
     def counted(self, mesh: MeshState) -> None:
         """A connection is over: what it counted is kept."""
-        before = self.totals.setdefault(mesh.slug, [0, 0, 0, 0])
+        before = self.totals.setdefault(mesh.slug, [0] * len(_COUNTED))
         for at, more in enumerate(_counts(mesh)):
             before[at] += more
 
 
-def _counts(mesh: MeshState) -> tuple[int, int, int, int]:
-    return mesh.pushed, mesh.received, mesh.duplicates, mesh.refused
+_COUNTED: Final = ("pushed", "received", "duplicates", "refused", "pruned")
+"""What a mesh counts on one connection."""
+
+
+def _counts(mesh: MeshState) -> list[int]:
+    return [getattr(mesh, name) for name in _COUNTED]
 
 
 class _Stored(msgspec.Struct):
@@ -115,12 +121,12 @@ class _Stored(msgspec.Struct):
     quarantined: dict[str, int]
 
 
-def _read(tx: Reader) -> _Stored:
+def _read(tx: Reader, counts: dict[tuple[str, str], int]) -> _Stored:
     rows = {row.slug: row for row in tx.mesh_list() if row.shared}
     lanes = [lane_of(slug) for slug in rows]
     return _Stored(
         rows,
-        tx.outbox_counts(),
+        counts,
         {lane: tx.outbox_oldest(lane) for lane in lanes},
         {lane: tx.quarantine_count(lane) for lane in lanes},
     )
@@ -130,7 +136,8 @@ def broker_status(
     engine: NodeEngine, trackers: list[tuple[BrokerStatusTracker, dict[str, MeshState]]]
 ) -> list[BrokerStatus]:
     """All brokers with their meshes, as they are now."""
-    stored = engine.read("sync.status", _read)
+    counts = engine.message_count.latest().outbox
+    stored = engine.read("sync.status", lambda tx: _read(tx, counts))
     return [_broker(tracker, meshes, stored) for tracker, meshes in trackers]
 
 
@@ -171,13 +178,12 @@ def _mesh(
     def count(state: OutboxState) -> int:
         return stored.counts.get((lane, str(state)), 0)
 
-    totals = [*tracker.totals.get(row.slug, (0, 0, 0, 0))]
+    totals = tracker.totals.get(row.slug, [0] * len(_COUNTED))
     known: dict[str, Any] = {}
     if live is not None:
         totals = [a + b for a, b in zip(totals, _counts(live), strict=True)]
         lag = max(0, live.last - row.broker_seq)
         known = {"broker_seq": live.last, "lag": lag, "waiting_for_objects": len(live.held)}
-    pushed, received, duplicates, refused = totals
     return MeshStatus(
         mesh=row.slug,
         kind=row.kind,
@@ -191,10 +197,7 @@ def _mesh(
         dead=count(OutboxState.DEAD),
         oldest_pending_at=stored.oldest[lane],
         quarantined=stored.quarantined[lane],
-        pushed=pushed,
-        received=received,
-        duplicates=duplicates,
-        refused=refused,
+        **dict(zip(_COUNTED, totals, strict=True)),
         **known,
     )
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, Mode
+from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, Mode, Orphan
 
 _DEFAULT_MODE: Final[tuple[Mode, int]] = ("retention_scoped", 30)
 
@@ -35,6 +35,11 @@ class Known(msgspec.Struct, frozen=True, gc=False):
             history_available=self.history,
             fingerprint=b"" if same else self.fingerprint,
         )
+
+
+def is_message(orphan: Orphan) -> bool:
+    """Whether the orphan is a message; else it is a dedupe row."""
+    return orphan.what.startswith("message")
 
 
 def mode_of(mode: str | None, days: str | None) -> tuple[Mode, int]:

@@ -28,6 +28,8 @@ from holdfast.rules.broker_rows import (
     InviteRow,
     LogPage,
     MemberRow,
+    Membership,
+    MeshStanding,
     Mode,
     Orphan,
     PushedEnvelope,
@@ -46,6 +48,9 @@ class BrokerStore(Protocol):
         """Brings the schema up to date (one process at a time), and begins a new epoch in every
         mesh if this store may have gone back in time.
         """
+
+    async def schema(self) -> int:
+        """The version of the schema."""
 
     async def close(self) -> None: ...
     async def ping(self) -> None:
@@ -91,7 +96,9 @@ class BrokerStore(Protocol):
     async def member_remove(self, mesh: str, key: bytes, now_ms: int) -> bool:
         """Removes a member with its subscriptions and the invites that it made."""
 
-    async def meshes_of(self, key: bytes) -> list[str]: ...
+    async def memberships(self, key: bytes) -> list[Membership]:
+        """The meshes that the key is a member of, by slug."""
+
     async def member_got(self, mesh: str, key: bytes, epoch: int, seq: int, now_ms: int) -> None:
         """Notes up to which seq a member has what it was sent; never backwards within an epoch."""
 
@@ -110,6 +117,7 @@ class BrokerStore(Protocol):
     async def destination_put(self, mesh: str, row: DestinationRow) -> None:
         """Declares a topic or a queue, or changes its settings."""
 
+    async def destination_get(self, mesh: str, kind: str, ref: str) -> DestinationRow | None: ...
     async def destination_list(self, mesh: str) -> list[DestinationRow]: ...
     async def destination_drop(self, mesh: str, kind: str, ref: str) -> bool:
         """Refused (BadInput) while a queue holds messages, dead letters among them."""
@@ -209,6 +217,9 @@ class BrokerStore(Protocol):
         """
 
     async def queue_counts(self, mesh: str) -> list[QueueCounts]: ...
+    async def queue_meshes(self) -> list[str]:
+        """The meshes that have a queue, by slug."""
+
     async def dead_letters(self, mesh: str, queue: str, limit: int) -> list[DeadLetter]: ...
     async def revive(self, mesh: str, queue: str, seq: int) -> bool:
         """Puts a dead letter back into its queue, with no deliveries counted."""
@@ -266,14 +277,23 @@ class BrokerStore(Protocol):
 
     # --- upkeep --------------------------------------------------------------------------------
 
-    async def sweep(self, now_ms: int, most: int) -> BrokerSwept:
+    async def server_ms(self) -> int | None:
+        """What the wall clock of the store's server shows; None if the store has no server."""
+
+    async def cut_leases(self, now_ms: int) -> int:
+        """Ends leases at the latest when one ends that is taken now: those of a clock that was
+        ahead would go on until then. Returns how many it cut.
+        """
+
+    async def sweep(self, now_ms: int, most: int, uncounted_ms: int = 0) -> BrokerSwept:
         """Removes what is past its time, at most `most` rows of each kind: call it again while it
-        finds as many.
+        finds as many. `uncounted_ms` of the clock do not count towards the age of anything; leases
+        and invites go by the clock itself.
 
         - Messages past `keep_ms`; their dedupe rows then say that the history is gone. One that
           waits in a queue (ready or taken) stays until that is settled; a dead letter goes too.
-        - Changes past `keep_ms` only up to the seq of the mesh's snapshot, from the oldest on;
-          `first` of the mesh moves behind the last one that went.
+        - Changes past `keep_ms` only up to the seq of the mesh's snapshot, from the oldest on, and
+          with them what stands before one that goes; `first` of the mesh moves behind the last.
         - Of both, what a consumer has not confirmed stays CONSUMER_KEEP_MS_MAX longer, if its
           member is present and may audit; what goes then is noted with the consumer as lost.
         - Dedupe rows one day past `dedupe_ms`, once their message is gone; none in permanent mode.
@@ -283,6 +303,21 @@ class BrokerStore(Protocol):
 
     async def orphans(self, limit: int) -> list[Orphan]:
         """Dedupe rows without their message, and messages without their dedupe row."""
+
+    async def repair_orphans(self, limit: int) -> list[Orphan]:
+        """Mends at most `limit` orphans, and returns those that it has mended. A message without
+        its dedupe row gets one again, made from the message. A dedupe row without its message goes:
+        whoever sends that envelope again brings it back. Of two messages under one id, the one that
+        the dedupe row names is right, and the other one stays an orphan.
+        """
+
+    async def inconsistencies(self) -> list[str]:
+        """What is wrong with the tables, each as a sentence with an example. It reads all there
+        is.
+        """
+
+    async def standings(self) -> list[MeshStanding]:
+        """Where all meshes stand, by slug. It takes as long as there are members."""
 
     async def counts(self) -> dict[str, int]:
         """How much there is, for the metrics: `meshes`, `members`, `messages`, `dedupe`, `ready`,
@@ -295,3 +330,8 @@ class BrokerStore(Protocol):
         """
 
     async def set_mode(self, mode: Mode, days: int) -> None: ...
+
+    async def claim(self, key: bytes, *, replace: bool = False) -> bytes:
+        """Notes the key of the broker whose store this is, if none is noted yet or it is to be
+        replaced. Returns the key that is noted then.
+        """

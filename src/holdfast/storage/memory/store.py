@@ -79,6 +79,9 @@ class MemoryEngine:
         self._marks.clear()
         self.lock.release()
 
+    def changes(self) -> int:
+        return len(self._tables.undo)
+
     def alive(self) -> bool:
         return bool(self._marks)
 
@@ -87,6 +90,9 @@ class MemoryEngine:
 
     def error(self, error: BaseException, *, committing: bool) -> BaseException:
         return error
+
+    def disown(self) -> None:
+        """A copy in memory harms nobody."""
 
 
 class MemoryReading:

@@ -81,11 +81,12 @@ def rollback(
     if not 0 <= to < found:
         raise BadInput(f"cannot roll back from schema version {found} to {to}")
     undone = []
-    for step in sorted(known, key=lambda step: -step.number):
-        if to < step.number <= found:
-            below = step.number - 1
-            if _apply(connection, step.down, step.number, below, f"rolling back {step.number}"):
-                undone.append(step.number)
+    doomed = sorted((step for step in known if to < step.number <= found), key=lambda s: -s.number)
+    for at, step in enumerate(doomed):
+        # The version that the step had been applied to: numbers may have gaps.
+        below = doomed[at + 1].number if at + 1 < len(doomed) else to
+        if _apply(connection, step.down, step.number, below, f"rolling back {step.number}"):
+            undone.append(step.number)
     return undone
 
 

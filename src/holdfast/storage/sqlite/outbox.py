@@ -10,6 +10,7 @@ from typing import Any, Final
 import apsw
 import msgspec
 
+from holdfast.rules.limits import BACKOFF_MS_MAX
 from holdfast.rules.rows import OutboxRow
 from holdfast.storage.sqlite.columns import RowColumns
 
@@ -71,8 +72,9 @@ class OutboxReads:
         return _ROW.select(
             self._con,
             "WHERE lane = ?1 AND state = 'pending' "
-            "AND (rank, number) > (?2, ?3) AND not_before <= ?4 ORDER BY rank, number LIMIT ?5",
-            (lane, *after, now_ms, limit),
+            "AND (rank, number) > (?2, ?3) AND not_before NOT BETWEEN ?4 + 1 AND ?5 "
+            "ORDER BY rank, number LIMIT ?6",
+            (lane, *after, now_ms, now_ms + BACKOFF_MS_MAX, limit),
         )
 
     def outbox_next_at(self, lane: str) -> int | None:
@@ -145,16 +147,19 @@ class OutboxReads:
         return [(first, total - sum(count for _, count in others)), *others]
 
     def outbox_oldest(self, lane: str) -> int | None:
-        first: list[int] = [
-            number
-            for (number,) in self._con.execute(
-                "SELECT min(number) FROM spool WHERE lane = ?1 AND state = 'inflight' "
-                "UNION ALL SELECT min(number) FROM spool WHERE lane = ?1 AND state = 'pending' "
-                "GROUP BY rank",
-                (lane,),
-            )
-            if number is not None
-        ]
+        sent: int | None = self._con.execute(
+            "SELECT min(number) FROM spool WHERE lane = ? AND state = 'inflight'", (lane,)
+        ).get
+        first = [] if sent is None else [sent]
+        rank = -1
+        # The first of each rank; there are few ranks, and there may be many rows.
+        while found := self._con.execute(
+            "SELECT rank, number FROM spool WHERE lane = ? AND state = 'pending' AND rank > ? "
+            "ORDER BY rank, number LIMIT 1",
+            (lane, rank),
+        ).get:
+            rank, number = found
+            first.append(number)
         if not first:
             return None
         at: int = self._con.execute(
@@ -162,20 +167,23 @@ class OutboxReads:
         ).get
         return at
 
-    def outbox_old(self, lane: str, before_ms: int, limit: int) -> list[OutboxRow]:
-        return _ROW.select(
-            self._con,
-            "WHERE lane = ? AND state = 'pending' AND entity = '' "
-            "AND created_at < ? ORDER BY number LIMIT ?",
-            (lane, before_ms, limit),
-        )
+    def outbox_old(self, lane: str, before_ms: int, now_ms: int, limit: int) -> list[OutboxRow]:
+        # Two searches: of one with OR the index could give neither the rows nor their order.
+        found: list[OutboxRow] = []
+        for bound, at in (("<", before_ms), (">", now_ms)):
+            found += _ROW.select(
+                self._con,
+                "WHERE lane = ? AND state = 'pending' AND entity = '' "
+                f"AND created_at {bound} ? ORDER BY created_at, number LIMIT ?",
+                (lane, at, limit - len(found)),
+            )
+        return found
 
     def outbox_floor(self) -> int | None:
-        needed = [
-            self._con.execute(f"SELECT min(offset) FROM spool WHERE {which}").get
-            for which in ("state = 'pending'", "state = 'inflight'", _FAILING)
-        ]
-        return min((offset for offset in needed if offset is not None), default=None)
+        floor: int | None = self._con.execute(
+            "SELECT min(offset) FROM spool WHERE state IN ('pending', 'inflight', 'dead')"
+        ).get
+        return floor
 
 
 class OutboxWrites(OutboxReads):
@@ -245,7 +253,7 @@ class OutboxWrites(OutboxReads):
                 ),
             )
 
-    def outbox_sweep(self, before_ms: int, most: int) -> int:
+    def outbox_sweep(self, before_ms: int, now_ms: int, most: int) -> int:
         doomed: list[tuple[int]] = []
         # The row with the highest number stays, so that it is not given again.
         rows = self._con.execute(
@@ -253,9 +261,10 @@ class OutboxWrites(OutboxReads):
             "AND number < (SELECT max(number) FROM spool) ORDER BY number"
         )
         for number, ended_at in rows:
-            if len(doomed) == most or ended_at >= before_ms:
+            if len(doomed) == most or before_ms <= ended_at <= now_ms:
                 rows.close()
                 break
-            doomed.append((number,))
+            if ended_at < before_ms:
+                doomed.append((number,))
         self._con.executemany("DELETE FROM spool WHERE number = ?", doomed)
         return len(doomed)

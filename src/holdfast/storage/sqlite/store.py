@@ -5,22 +5,34 @@ it.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from threading import get_ident
+from time import monotonic
 from types import TracebackType
 from typing import TypeVar
 
 import apsw
 
 from holdfast.rules.errors import StoreBusy, StoreClosed
-from holdfast.rules.limits import ABORT_MS_MAX
+from holdfast.rules.limits import ABORT_MS_MAX, BUSY_TIMEOUT_MS
+from holdfast.storage import fork_gate
 from holdfast.storage.group_commit import GroupWriter
 from holdfast.storage.ports import Reader, Reading, Transaction, Work
 from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.broker_positions import BrokerPositionReads, BrokerPositionWrites
 from holdfast.storage.sqlite.conflicts import LedgerReads, LedgerWrites
-from holdfast.storage.sqlite.connection import check_ours, connect, shut, typed
+from holdfast.storage.sqlite.connection import (
+    check_ours,
+    connect,
+    is_alone,
+    managed,
+    refusing,
+    shut,
+    typed,
+)
 from holdfast.storage.sqlite.consumers import ConsumerReads, ConsumerWrites
 from holdfast.storage.sqlite.families import FamilyReads, FamilyWrites
 from holdfast.storage.sqlite.inbox import InboxReads, InboxWrites
@@ -34,6 +46,8 @@ from holdfast.storage.sqlite.zones import ZoneReads, ZoneWrites
 T = TypeVar("T")
 
 log = logging.getLogger("holdfast")
+
+_POLL_S = 0.0005
 
 
 class SqliteReader(
@@ -80,6 +94,9 @@ class SqliteTransaction(
     def start(self) -> None:
         self._recorded_at = 0
 
+    def disown(self) -> None:
+        self._con = self._once = refusing()
+
     def rollback(self) -> None:
         # By the cursor of the hot path: a query that was interrupted there ends with it.
         self._once.execute("ROLLBACK")
@@ -88,16 +105,29 @@ class SqliteTransaction(
 class SqliteEngine:
     """The writing connection, as the group writer drives it."""
 
-    def __init__(self, connection: apsw.Connection, holders: Callable[[], str]) -> None:
+    def __init__(
+        self, connection: apsw.Connection, holders: Callable[[], str], turns: Turns | None = None
+    ) -> None:
         self._con = connection
         self._once = connection.cursor()
         self._holders = holders
+        self._turns = turns
         self._transaction = SqliteTransaction(connection)
         self.transaction: Transaction = self._transaction
 
     def begin(self) -> None:
-        self._once.execute("BEGIN IMMEDIATE")
+        if self._turns is not None:
+            self._turns.write()
+        try:
+            self._once.execute("BEGIN IMMEDIATE")
+        finally:
+            self._pass_turn()
         self._transaction.start()
+
+    def _pass_turn(self) -> None:
+        """The next may come, unless our transaction is still open."""
+        if self._turns is not None and not self._con.in_transaction:
+            self._turns.done()
 
     def savepoint(self) -> None:
         self._once.execute("SAVEPOINT member")
@@ -112,16 +142,29 @@ class SqliteEngine:
         self._transaction.start()
 
     def commit(self) -> None:
-        self._once.execute("COMMIT")
+        try:
+            self._once.execute("COMMIT")
+        finally:
+            self._pass_turn()
 
     def rollback(self) -> None:
-        self._transaction.rollback()
+        try:
+            self._transaction.rollback()
+        finally:
+            self._pass_turn()
+
+    def changes(self) -> int:
+        return self._con.total_changes()
 
     def alive(self) -> bool:
         return self._con.in_transaction
 
     def pinned(self) -> bool:
         return self._con.txn_state() != apsw.SQLITE_TXN_NONE
+
+    def disown(self) -> None:
+        self._con = self._once = refusing()
+        self._transaction.disown()
 
     def error(self, error: BaseException, *, committing: bool) -> BaseException:
         known = typed(error, committing=committing)
@@ -130,37 +173,88 @@ class SqliteEngine:
         return known
 
 
+class Turns:
+    """Who uses the one connection of a store whose disk was full. A thread that reads may read
+    within that read, and a write may read; no thread writes within its own read.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._reads = 0
+        self._writes = False
+
+    def read(self) -> bool:
+        self._take()
+        self._reads += 1
+        return True
+
+    def read_ends(self) -> bool:
+        """Whether it was the outermost."""
+        self._reads -= 1
+        return self._reads == 0 and not self._writes
+
+    def write(self) -> None:
+        self._take()
+        if self._reads:
+            self._lock.release()
+            raise StoreBusy("a read is open in this thread", hint="end it, then write")
+        self._writes = True
+
+    def done(self) -> None:
+        self._writes = self._writes and self._reads > 0
+        self._lock.release()
+
+    def _take(self) -> None:
+        if not self._lock.acquire(timeout=BUSY_TIMEOUT_MS / 1000):
+            raise StoreBusy("the disk was full at the opening: one thing is done at a time")
+
+
 class SqliteReading:
     """One read transaction on a connection that the store lends."""
 
-    __slots__ = ("_connection", "_store")
+    __slots__ = ("_connection", "_in_turn", "_store", "thread")
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
         self._connection: apsw.Connection | None = None
+        self._in_turn = False
+        self.thread = get_ident()
 
     def begin(self) -> Reader:
+        self._store.enter(self)
+        if self._store.turns is not None:
+            self._in_turn = self._store.turns.read()
         connection = self._connection = self._store.borrow()
         try:
-            connection.execute("BEGIN")
+            if not connection.in_transaction:
+                connection.execute("BEGIN")
         except apsw.Error as error:
             raise typed(error) from error
         return SqliteReader(connection)
 
     def end(self) -> None:
         connection = self._connection
-        if connection is None:
+        if connection is None or self._store.forked:
+            self._store.readings.discard(self)
+            return
+        self._connection = None
+        if self._in_turn:
+            assert self._store.turns is not None, "it gave the turn"
+            if self._store.turns.read_ends() and connection.in_transaction:
+                connection.execute("ROLLBACK")
+            self._store.turns.done()
+            self._store.readings.discard(self)
             return
         # Also after an error: a read transaction that stayed open would keep the WAL from being
         # reused.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
-        self._connection = None
         if connection.txn_state() == apsw.SQLITE_TXN_NONE:
             self._store.give_back(connection)
         else:
             # A query that an error left in the middle still sees the old state: so would the next.
             shut(connection)
+        self._store.readings.discard(self)
 
     def error(self, error: BaseException) -> BaseException:
         return typed(error)
@@ -198,9 +292,18 @@ class SqliteStore:
         except BaseException as error:
             shut(self._con)
             raise typed(error) from error
-        self.writer = GroupWriter(SqliteEngine(self._con, holders))
+        self.turns = Turns() if is_alone(self._con) else None
+        """Where the disk was full at the opening, one connection does everything, in turns."""
+        self.writer = GroupWriter(SqliteEngine(self._con, holders, self.turns))
+        managed(self._con)
+        self.readings: set[SqliteReading] = set()
+        """The reads that are under way."""
+        self._fork_ends: threading.Event | None = None
+        """While a fork is under way, no read begins before this."""
+        self.forked = False
         self._idle: list[apsw.Connection] = []
         self._closed = self._shut = False
+        fork_gate.watch(self)
 
     def write(self, work: Work[T]) -> T:
         result: T = self.writer.write(work)
@@ -214,16 +317,56 @@ class SqliteStore:
         that raises could leave it locked.
         """
         if self._closed:
-            raise StoreClosed("the store is closed")
+            raise fork_gate.refusal() if self.forked else StoreClosed("the store is closed")
+        if self.turns is not None:
+            return self._con
         try:
             return self._idle.pop()
         except IndexError:
-            return connect(self._path, sync=self._sync, vfs=self._vfs, read_only=True)
+            connection = connect(self._path, sync=self._sync, vfs=self._vfs, read_only=True)
+            managed(connection)
+            return connection
+
+    def enter(self, reading: SqliteReading) -> None:
+        """Notes a read that begins; a fork that is under way comes first."""
+        self.readings.add(reading)
+        while (fork_ends := self._fork_ends) is not None:
+            self.readings.discard(reading)
+            fork_ends.wait()
+            self.readings.add(reading)
+
+    # --- forks -------------------------------------------------------------------------------
+
+    def still(self, until: float) -> bool:
+        self._fork_ends = threading.Event()
+        never, me = threading.Event(), get_ident()
+        while any(reading.thread != me for reading in list(self.readings)):
+            if monotonic() > until:
+                return False
+            never.wait(_POLL_S)
+        return True
+
+    def go_on(self) -> None:
+        fork_ends, self._fork_ends = self._fork_ends, None
+        if fork_ends is not None:
+            fork_ends.set()
+
+    def disown(self) -> tuple[object, ...]:
+        kept = vars(self).copy()
+        self._fork_ends, self.readings, self._idle = None, set(), []
+        self.forked = self._closed = True
+        return (kept,)
+
+    # --- the end -----------------------------------------------------------------------------
 
     def give_back(self, connection: apsw.Connection) -> None:
         self._idle.append(connection)
         if self._closed:
             self._shut_idle()
+
+    def sync_fully(self) -> None:
+        """From now on each commit is synced, whatever was chosen at the opening."""
+        self.writer.between_groups(lambda: self._con.pragma("synchronous", 2), None)
 
     def on_commit(self, listener: Callable[[], None]) -> None:
         self.writer.on_commit(listener)
@@ -245,7 +388,9 @@ class SqliteStore:
                 shut(self._idle.pop())
 
     def _close(self, *, checkpoint: bool, wait_s: float) -> None:
-        """May be called twice, also after an interrupt."""
+        """May be called twice, also after an interrupt. A forked child has nothing to close."""
+        if self.forked:
+            return
         self._closed = True
         self._shut_idle()
         if self._shut:

@@ -57,12 +57,29 @@ def test_U2_a_broker_is_served_looked_after_and_ended(tmp_path: Path) -> None:
         code, out, _ = holdfast("broker", "sweep", store, "--json")
         assert (code, json.loads(out)["messages"]) == (0, 0)
         assert holdfast("broker", "orphans", store, "--json")[:2] == (0, "[]\n")
+        assert holdfast("broker", "orphans", store, "--repair", "--json")[:2] == (0, "[]\n")
+        code, out, _ = holdfast("broker", "doctor", store, "--json")
+        looked_at = {check["name"]: check["status"] for check in json.loads(out)}
+        assert looked_at == dict.fromkeys(("schema", "tables", "orphans", "clock", "key"), "ok")
+        code, _, err = holdfast("broker", "doctor", store, "--rollback-schema=1", "--json")
+        assert (code, json.loads(err)["error"]["code"]) == (5, "already_exists"), "it is in use"
         assert holdfast("broker", "new-epoch", store, "--json")[:2] == (0, "[]\n")
         code, _, err = holdfast("broker", "serve", store, "--tcp=127.0.0.1:0", "--json")
         assert (code, json.loads(err)["error"]["code"]) == (5, "already_exists")
     code, out, _ = holdfast("broker", "status", store, "--json")
     assert (code, json.loads(out)["pid"], json.loads(out)["card"]) == (0, None, ready["card"])
     assert holdfast("broker", "orphans", store)[0] == 0
+    (tmp_path / "b" / "identity.key").chmod(0o644)
+    code, out, err = holdfast("broker", "doctor", store, "--json")
+    wrong = [check for check in json.loads(out) if check["status"] == "fail"]
+    assert ([check["name"] for check in wrong], code != 0) == (["key"], True)
+    assert "chmod 600" in wrong[0]["fix"]
+    code, out, _ = holdfast("broker", "doctor", store, "--rollback-schema=1", "--json")
+    done = json.loads(out)
+    assert (code, done["schema"], done["undone"][-1]) == (0, 1, 2)
+    assert Path(done["kept"]).exists()
+    assert holdfast("broker", "doctor", store, "--rollback-schema=0")[0] == 2
+    assert holdfast("broker", "status", store)[0] == 0, "it is brought up to date again"
 
 
 def test_U2_a_broker_that_cannot_be_says_why(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ import pytest
 
 from holdfast.rules.broker_rows import AcceptVerdict
 from holdfast.rules.errors import (
+    BadInput,
+    Conflict,
     MigrationFailed,
     NewerSchema,
     StoreClosed,
@@ -37,6 +39,7 @@ from support.broker_stores import (
     queued,
     seqs,
     topic,
+    verdicts,
     with_team,
 )
 from support.postgres import server
@@ -80,7 +83,51 @@ async def epoch(store: BrokerStore) -> int:
 
 def test_D1_the_version_is_that_of_the_scripts() -> None:
     numbers = [number for number, _, _ in migrations.load()]
-    assert numbers == list(range(1, migrations.LATEST + 1))
+    assert numbers == sorted(set(numbers)) == [n for n, _, _ in migrations.load(down=True)]
+    assert (numbers[0], numbers[-1]) == (1, migrations.LATEST)
+
+
+def test_D1_the_schema_goes_back_version_by_version_and_up_again_with_what_is_in_it() -> None:
+    async def main() -> None:
+        dsn = await server().empty(new_name())
+        store = PostgresBrokerStore(dsn)
+        await store.open(NOW)
+        await with_team(store)
+        await accept(store, arriving(1), arriving(2))
+        with pytest.raises(Conflict, match="connections of brokers"):
+            await PostgresBrokerStore(dsn).rollback_schema(1)
+        await store.close()
+        numbers = [number for number, _, _ in migrations.load()]
+        for to in reversed(numbers[:-1]):
+            undone = await PostgresBrokerStore(dsn).rollback_schema(to)
+            assert undone == [number for number in reversed(numbers) if number > to]
+            con = await asyncpg.connect(dsn)
+            assert await migrations.version(con) == to
+            assert await con.fetchval("SELECT count(*) FROM holdfast.message") >= 2
+            await con.close()
+            store = PostgresBrokerStore(dsn)
+            await store.open(NOW)
+            assert await store.schema() == migrations.LATEST
+            assert verdicts(await accept(store, arriving(1), arriving(2))) == ["duplicate"] * 2
+            assert verdicts(await accept(store, arriving(1), arriving(100 + to))) == (
+                ["duplicate", "created"]
+            )
+            assert await store.inconsistencies() == []
+            assert await store.orphans(9) == []
+            await store.close()
+        with pytest.raises(BadInput, match="cannot roll back"):
+            await PostgresBrokerStore(dsn).rollback_schema(migrations.LATEST)
+        con = await asyncpg.connect(dsn)
+        async with con.transaction():
+            await con.execute("SET search_path TO holdfast")
+            await migrations.rollback(con, 0)
+        assert await con.fetchval("SELECT to_regclass('holdfast.message')") is None
+        await con.close()
+        store = PostgresBrokerStore(dsn)
+        await store.open(NOW)
+        await store.close()
+
+    asyncio.run(main())
 
 
 def test_D1_of_many_that_start_at_once_one_migrates() -> None:

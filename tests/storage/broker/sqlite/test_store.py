@@ -19,7 +19,7 @@ import pytest
 
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import BrokerMesh
-from holdfast.rules.errors import NewerSchema, NotOurs, StoreClosed, StoreCorrupt
+from holdfast.rules.errors import BadInput, NewerSchema, NotOurs, StoreClosed, StoreCorrupt
 from holdfast.storage.broker.port import BrokerStore
 from holdfast.storage.broker.sqlite import SqliteBrokerStore, ThreadedBrokerStore
 from holdfast.storage.broker.sqlite import database as base
@@ -140,13 +140,45 @@ def test_D1_a_newer_store_is_left_untouched(tmp_path: Path) -> None:
 
 def test_D1_the_scripts_are_numbered_and_go_back(tmp_path: Path) -> None:
     steps = migrations.load(schema_version.PACKAGE)
-    assert [one.number for one in steps] == list(range(1, schema_version.LATEST + 1))
+    numbers = [one.number for one in steps]
+    assert numbers == sorted(set(numbers))
+    assert (numbers[0], numbers[-1]) == (1, schema_version.LATEST)
     con = connect(tmp_path / "x.db")
     assert schema_version.migrate(con) == [one.number for one in steps]
     assert schema_version.migrate(con) == []
     migrations.rollback(con, 0, steps)
     assert con.execute("SELECT name FROM sqlite_schema WHERE name NOT LIKE 'sqlite%'").get is None
     shut(con)
+
+
+def test_D1_the_schema_goes_back_version_by_version_and_up_again_with_what_is_in_it(
+    tmp_path: Path,
+) -> None:
+    """From the newest to the oldest: whatever each version has stays, and works when it is new
+    again. The database as it was stays beside it.
+    """
+    folder = tmp_path / "b"
+    asyncio.run(grow(folder, 1, 2))
+    numbers = [one.number for one in migrations.load(schema_version.PACKAGE)]
+    for to in reversed(numbers[:-1]):
+        undone, kept = step(SqliteBrokerStore(folder, sync="off").rollback_schema(to, NOW + to))
+        con = connect(folder / "broker.db")
+        assert migrations.version(con) == to
+        assert con.execute("SELECT count(*) FROM message").get == 2
+        shut(con)
+        assert undone == [number for number in reversed(numbers) if number > to]
+        assert kept.exists()
+        asyncio.run(_is_whole(folder))
+    with pytest.raises(BadInput, match="cannot roll back"):
+        step(SqliteBrokerStore(folder, sync="off").rollback_schema(schema_version.LATEST, NOW))
+
+
+async def _is_whole(folder: Path) -> None:
+    async with opened(folder) as store:
+        assert await store.schema() == schema_version.LATEST
+        assert verdicts(await accept(store, arriving(1), arriving(2))) == ["duplicate"] * 2
+        assert await store.inconsistencies() == []
+        assert await store.orphans(9) == []
 
 
 def test_D1_something_that_is_no_database_is_said_to_be_damaged(tmp_path: Path) -> None:

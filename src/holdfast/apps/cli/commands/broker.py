@@ -59,6 +59,16 @@ def _stored(function: F) -> F:
 @click.option("--tcp", metavar="HOST:PORT", help=f"On loopback; {_TCP} if neither is given.")
 @click.option("--tls-cert", metavar="FILE", help="A certificate of your own, with --tls-key.")
 @click.option("--tls-key", metavar="FILE", help="Its key.")
+@click.option(
+    "--allowed-hosts",
+    metavar="NAMES",
+    default="",
+    help="Names for --tcp besides localhost; commas.",
+)
+@click.option(
+    "--allowed-origins", metavar="URLS", default="", help="Web pages that may call; commas between."
+)
+@click.option("--replace-key", is_flag=True, help="The database's old key is lost; take this one.")
 @click.option("--name", help="What the broker is called; given once, and kept.")
 @click.option(
     "--registration",
@@ -182,18 +192,67 @@ def sweep_(session: CommandSession, store: str | None, postgres: str | None) -> 
 
 
 @verb(broker_, "orphans", mesh=False)
+@click.option("--repair", is_flag=True, help="Mend what can be mended.")
 @_stored
-def orphans_(session: CommandSession, store: str | None, postgres: str | None) -> None:
+def orphans_(
+    session: CommandSession, store: str | None, postgres: str | None, repair: bool
+) -> None:
     """Look for ids without their message, and messages without their id. There should be none.
 
-    A running broker looks every day. The command ends with an error if there are any.
+    A running broker looks when it starts and every night. The command ends with an error if there
+    are any.
+
+    --repair makes an id again from its message. An id whose message is lost is forgotten, so that
+    the message is taken when it comes again; `broker new-epoch` makes every node look what is lost.
     """
     from holdfast.broker.operator import Operator
 
-    found = Operator(_settings(store, postgres)).orphans()
+    operator = Operator(_settings(store, postgres))
+    mended = operator.repair_orphans() if repair else []
+    if mended:
+        session.talk(f"{len(mended)} are mended; let the nodes look: holdfast broker new-epoch")
+    found = operator.orphans()
     session.rows(found, "mesh id seq what", empty="no orphans")
     if found:
-        raise StoreCorrupt(f"{len(found)} orphans", hint="restore the store, then: broker orphans")
+        raise StoreCorrupt(
+            f"{len(found)} orphans",
+            hint="restore the store from a backup"
+            if repair
+            else "mend them: holdfast broker orphans --repair",
+        )
+
+
+@verb(broker_, "doctor", mesh=False)
+@click.option(
+    "--rollback-schema",
+    type=int,
+    metavar="VERSION",
+    help="Take the schema back to this version, for an older Holdfast.",
+)
+@_stored
+def doctor_(
+    session: CommandSession,
+    store: str | None,
+    postgres: str | None,
+    rollback_schema: int | None,
+) -> None:
+    """Look the broker over: schema, tables, orphans, clock, key.
+
+    It ends with an error if something is wrong. --rollback-schema works while no broker runs; on
+    SQLite the database as it was stays beside it, on PostgreSQL make a dump first.
+    """
+    from holdfast.broker.operator import Operator
+
+    operator = Operator(_settings(store, postgres))
+    if rollback_schema is not None:
+        done = operator.rollback_schema(rollback_schema)
+        session.show(done, fields="schema undone kept")
+        return
+    checks = operator.doctor()
+    session.rows(checks, "name status message fix", empty="nothing was looked at")
+    wrong = [check["name"] for check in checks if check["status"] == "fail"]
+    if wrong:
+        raise StoreCorrupt(f"wrong: {', '.join(wrong)}", hint="see what each check says")
 
 
 @verb(broker_, "new-epoch")

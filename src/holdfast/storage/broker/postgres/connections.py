@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
 from holdfast.rules import limits
-from holdfast.rules.errors import StoreClosed, StoreFailed
+from holdfast.rules.errors import Conflict, HoldfastError, StoreClosed, StoreFailed
 from holdfast.storage.broker.postgres import migrations, timeline
 from holdfast.storage.broker.postgres.driver import asyncpg
 from holdfast.storage.broker.postgres.errors import UNDONE, typed
@@ -36,6 +36,10 @@ SETTINGS: Final = {
 }
 
 _AT_HAND_MAX: Final = 2
+_OTHERS: Final = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+    "AND application_name LIKE 'holdfast broker%' AND pid <> pg_backend_pid()"
+)
 
 log = logging.getLogger("holdfast")
 
@@ -85,6 +89,29 @@ class PostgresConnections:
             reset=_leave_as_it_is,
         )
         return applied
+
+    async def rollback(self, to: int) -> list[int]:
+        """Takes the schema back to a version; returns the numbers that were undone."""
+        assert self._pool is None, "this process has not opened it"
+        try:
+            con = await self.connect(statement_ms=limits.POSTGRES_MIGRATE_MS_MAX)
+        except Exception as error:
+            raise typed(error, changing=False) from error
+        try:
+            async with con.transaction():
+                await migrations.take_turn(con)
+                others = await con.fetchval(_OTHERS)
+                if others:
+                    raise Conflict(
+                        f"{others} connections of brokers are open", hint="end all brokers first"
+                    )
+                return await migrations.rollback(con, to)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise typed(error, changing=True) from error
+        finally:
+            await shut(con)
 
     async def connect(self, *, statement_ms: int | None = None, named: str = "") -> Any:
         """A connection outside the pool."""

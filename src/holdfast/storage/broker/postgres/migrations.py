@@ -11,24 +11,30 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any, Final
 
-from holdfast.rules.errors import MigrationFailed, NewerSchema
+from holdfast.rules.errors import BadInput, MigrationFailed, NewerSchema
 from holdfast.storage.broker.postgres.driver import asyncpg
 from holdfast.storage.broker.postgres.errors import typed
 
 SCHEMA: Final = "holdfast"
-LATEST: Final = 4
+LATEST: Final = 8
 """What this code works with. A test compares it with the scripts."""
 LOCK: Final = 0x486F6C64_66617374
 """Of the advisory lock: `Holdfast`."""
 
 
-def load() -> list[tuple[int, str, str]]:
-    """Number, name and text of the scripts in the package, in order."""
+_DOWN: Final = ".down.sql"
+
+
+def load(*, down: bool = False) -> list[tuple[int, str, str]]:
+    """Number, name and text of the scripts in the package, in order: those that go up, or those
+    that go `down`.
+    """
     folder = resources.files("holdfast.storage.broker.postgres") / "schema"
     scripts = sorted(item.name for item in folder.iterdir() if item.name.endswith(".sql"))
     return [
         (int(name.partition("_")[0]), name, (folder / name).read_text(encoding="utf-8"))
         for name in scripts
+        if name.endswith(_DOWN) is down
     ]
 
 
@@ -57,7 +63,7 @@ async def migrate(con: Any, steps: Sequence[tuple[int, str, str]] | None = None)
     if found == 0:
         await con.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
         await con.execute(
-            f"CREATE TABLE {SCHEMA}.meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)"
+            f"CREATE TABLE IF NOT EXISTS {SCHEMA}.meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)"
         )
     applied = []
     for number, name, script in known:
@@ -65,12 +71,34 @@ async def migrate(con: Any, steps: Sequence[tuple[int, str, str]] | None = None)
             await _apply(con, name, script)
             applied.append(number)
     if applied:
-        await con.execute(
-            f"INSERT INTO {SCHEMA}.meta VALUES ('schema', $1) "
-            "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-            str(applied[-1]),
-        )
+        await _note(con, applied[-1])
     return applied
+
+
+async def rollback(con: Any, to: int) -> list[int]:
+    """Goes back to a version, newest step first, inside the caller's transaction, after
+    `take_turn`. What the steps had added is gone.
+    """
+    found = await version(con)
+    if not 0 <= to < found:
+        raise BadInput(f"cannot roll back from schema version {found} to {to}")
+    if found > LATEST:
+        raise NewerSchema(f"the database has schema version {found}; this Holdfast knows {LATEST}")
+    undone = []
+    for number, name, script in reversed(load(down=True)):
+        if to < number <= found:
+            await _apply(con, name, script)
+            undone.append(number)
+    await _note(con, to)
+    return undone
+
+
+async def _note(con: Any, number: int) -> None:
+    await con.execute(
+        f"INSERT INTO {SCHEMA}.meta VALUES ('schema', $1) "
+        "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        str(number),
+    )
 
 
 async def _apply(con: Any, name: str, script: str) -> None:

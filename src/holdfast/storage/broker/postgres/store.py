@@ -26,6 +26,7 @@ from holdfast.storage.broker.postgres.meshes import PostgresMeshes
 from holdfast.storage.broker.postgres.notify import PostgresNotify
 from holdfast.storage.broker.postgres.object_gc import PostgresObjectGc
 from holdfast.storage.broker.postgres.objects import PostgresSnapshots
+from holdfast.storage.broker.postgres.orphans import PostgresOrphans
 from holdfast.storage.broker.postgres.queues import PostgresQueues
 from holdfast.storage.broker.postgres.sweep import PostgresSweep
 
@@ -44,6 +45,7 @@ class PostgresBrokerStore(
     PostgresObjectGc,
     PostgresSnapshots,
     PostgresSweep,
+    PostgresOrphans,
 ):
     """A `BrokerStore`. `dsn`: postgresql://user:password@host:port/database?sslmode=…"""
 
@@ -68,6 +70,16 @@ class PostgresBrokerStore(
     async def close(self) -> None:
         await self._news.close()
         await self._connections.close()
+
+    async def schema(self) -> int:
+        found = await self._connections.fetchval("SELECT value FROM meta WHERE name = 'schema'")
+        return int(found)
+
+    async def rollback_schema(self, to: int) -> list[int]:
+        """Takes the schema of a store that is not open back to a version, in one transaction.
+        Refused while another process has it open.
+        """
+        return await self._connections.rollback(to)
 
     async def ping(self) -> None:
         await self._connections.fetchval("SELECT count(*) FROM meta")

@@ -9,7 +9,7 @@ do their work meanwhile. Nothing is kept from one transaction to the next, so no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import apsw
@@ -27,9 +27,10 @@ _QUEUE: Final = KIND_NUMBERS["queue"]
 
 # The rows of an array are numbered from 1 on, and so are the bytes of those that are joined to one.
 _DEDUPE: Final = (
-    "INSERT INTO dedupe (mesh, id, fingerprint, epoch, seq, broker_id, first_seen_at, expires_at) "
+    "INSERT INTO dedupe "
+    "(mesh, id, fingerprint, epoch, seq, broker_id, first_seen_at, expires_at, kind, ref) "
     "SELECT ?2, value, substr(?3, rowid * 32 - 31, 32), ?4, ?5 + rowid, "
-    "substr(?6, rowid * 16 - 15, 16), ?7, ?8 FROM carray(?1)"
+    "substr(?6, rowid * 16 - 15, 16), ?7, ?8, ?9, ?10 FROM carray(?1)"
 )
 _MESSAGE: Final = (
     "INSERT INTO message (place, kind, rank, ref, sender, id, broker_id, expires_at, raw) "
@@ -93,6 +94,12 @@ class _Growing:
             found = Known(one.fingerprint, self.epoch, seq, one.broker_id, now_ms, True)
         return found
 
+    def alike(self) -> Iterator[tuple[_Gate, int, list[PushedEnvelope]]]:
+        """The runs of what was created: their gate, where they begin, and what is in them."""
+        ends = [begin for _, begin in self.runs[1:]] + [len(self.created)]
+        for (gate, begin), end in zip(self.runs, ends, strict=True):
+            yield gate, begin, self.created[begin:end]
+
     @property
     def grown(self) -> int:
         """The last seq."""
@@ -112,7 +119,7 @@ class SqliteAccept(BrokerDatabase):
         self.mark_if_due()
         keep_until = now_ms + keep_ms
         dedupe_until = None if dedupe_ms is None else now_ms + dedupe_ms
-        with self.writing() as con:
+        with self.writing(adds=True) as con:
             meshes = _meshes(con, batch)
             answers = self._judge(batch, meshes, now_ms)
             grown = [mesh for mesh in meshes.values() if mesh.created]
@@ -230,24 +237,23 @@ def _known(con: apsw.Connection, mesh: int, ids: Sequence[bytes]) -> dict[bytes,
 
 
 def insert_ids(con: apsw.Connection, mesh: _Growing, now_ms: int, dedupe_until: int | None) -> None:
-    created = mesh.created
-    prints = b"".join([one.fingerprint for one in created])
-    tickets = b"".join([one.broker_id for one in created])
-    assert len(prints) == 2 * len(tickets) == 32 * len(created), "each has its own bytes"
-    con.execute(
-        _DEDUPE,
-        (
-            apsw.carray(tuple([one.id for one in created])),
-            *(mesh.number, prints, mesh.epoch, mesh.seq, tickets, now_ms, dedupe_until),
-        ),
-    )
+    for gate, begin, run in mesh.alike():
+        prints = b"".join([one.fingerprint for one in run])
+        tickets = b"".join([one.broker_id for one in run])
+        assert len(prints) == 2 * len(tickets) == 32 * len(run), "each has its own bytes"
+        con.execute(
+            _DEDUPE,
+            (
+                apsw.carray(tuple([one.id for one in run])),
+                *(mesh.number, prints, mesh.epoch, mesh.seq + begin, tickets),
+                *(now_ms, dedupe_until, gate.kind, gate.ref),
+            ),
+        )
 
 
 def insert_messages(con: apsw.Connection, mesh: _Growing, keep_until: int) -> None:
     number, many = mesh.number, len(mesh.created)
-    ends = [begin for _, begin in mesh.runs[1:]] + [many]
-    for (gate, begin), end in zip(mesh.runs, ends, strict=True):
-        run = mesh.created[begin:end]
+    for gate, begin, run in mesh.alike():
         before = (number << SEQ_BITS) + mesh.seq + begin
         con.execute(
             _MESSAGE,

@@ -1,4 +1,4 @@
-"""Brings a broker's database up to date; `storage.sqlite.migrations` says how."""
+"""Brings a broker's database up to date, or back; `storage.sqlite.migrations` says how."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.rules.errors import NewerSchema
 from holdfast.storage.sqlite import migrations
 
 PACKAGE: Final = "holdfast.storage.broker.sqlite"
-LATEST: Final = 2
+LATEST: Final = 6
 """What this code writes."""
 
 
@@ -22,3 +22,8 @@ def migrate(connection: apsw.Connection) -> list[int]:
     if found == LATEST:
         return []
     return migrations.migrate(connection, migrations.load(PACKAGE))
+
+
+def rollback(connection: apsw.Connection, to: int) -> list[int]:
+    """Goes back to a version of the schema; returns the numbers that were undone."""
+    return migrations.rollback(connection, to, migrations.load(PACKAGE))

@@ -45,7 +45,7 @@ class SqliteObjects(BrokerDatabase):
 
     async def object_add(self, mesh: str, sha256: str, number: int, piece: bytes) -> int:
         check_piece(piece)
-        with self.writing() as con:
+        with self.writing(adds=True) as con:
             at = self.number_of(mesh)
             whole, pieces = self._object(at, sha256) or (0, 0)
             if whole or number != pieces:
@@ -68,9 +68,12 @@ class SqliteObjects(BrokerDatabase):
                 (at, sha256),
             ).get
             whole, pieces, held = row or (0, 0, 0)
+            same = held == size
             if whole:
+                if not same:
+                    raise not_the_object(sha256)
                 return
-            same = held == size and self._hash((at, sha256), pieces) == sha256
+            same = same and self._hash((at, sha256), pieces) == sha256
             if same:
                 con.execute(
                     "INSERT INTO object (mesh, sha256, whole) VALUES (?, ?, 1) "
@@ -143,9 +146,10 @@ class SqliteObjects(BrokerDatabase):
 
 class SqliteSnapshots(BrokerDatabase):
     async def snapshot_begin(self, mesh: str, row: SnapshotRow) -> SnapshotRow:
-        with self.writing() as con:
+        with self.writing(adds=True) as con:
             at = self.number_of(mesh)
             epoch, seq = con.execute("SELECT epoch, seq FROM mesh WHERE number = ?", (at,)).get
+            check_snapshot(mesh, row, epoch, seq)
             found = _SNAPSHOT.find(
                 con,
                 "WHERE mesh = ? AND epoch = ? AND seq = ? AND made_by = ? AND NOT ready",
@@ -153,7 +157,6 @@ class SqliteSnapshots(BrokerDatabase):
             )
             if found is not None:
                 return found
-            check_snapshot(mesh, row, epoch, seq)
             con.execute(
                 "INSERT INTO snapshot (mesh, id, epoch, seq, made_by, began_at) "
                 "VALUES (?, ?, ?, ?, ?, ?)",
@@ -163,7 +166,7 @@ class SqliteSnapshots(BrokerDatabase):
 
     async def snapshot_add(self, mesh: str, id: str, number: int, rows: int, part: bytes) -> int:
         check_part(part)
-        with self.writing() as con:
+        with self.writing(adds=True) as con:
             at = self.number_of(mesh)
             found = self._find(at, id)
             if found.ready or number != found.parts:

@@ -7,6 +7,7 @@ from holdfast.storage.broker.sqlite.consumers import SqliteConsumers
 from holdfast.storage.broker.sqlite.destinations import SqliteDestinations
 from holdfast.storage.broker.sqlite.feed import SqliteFeed
 from holdfast.storage.broker.sqlite.meshes import SqliteInvites, SqliteMeshes
+from holdfast.storage.broker.sqlite.orphans import SqliteOrphans
 from holdfast.storage.broker.sqlite.queues import SqliteQueues
 from holdfast.storage.broker.sqlite.sweep import SqliteSweep
 
@@ -18,6 +19,7 @@ class SqliteBrokerStore(
     SqliteFeed,
     SqliteInvites,
     SqliteMeshes,
+    SqliteOrphans,
     SqliteQueues,
     SqliteSweep,
 ):

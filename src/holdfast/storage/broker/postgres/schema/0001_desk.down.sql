@@ -1,0 +1,13 @@
+DROP TABLE snapshot_part;
+DROP TABLE snapshot;
+DROP TABLE object_piece;
+DROP TABLE object;
+DROP TABLE queue;
+DROP TABLE dedupe;
+DROP TABLE message;
+DROP TABLE subscription;
+DROP TABLE destination;
+DROP TABLE invite;
+DROP TABLE member;
+DROP TABLE epoch;
+DROP TABLE mesh;

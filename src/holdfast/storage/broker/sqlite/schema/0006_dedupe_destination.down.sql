@@ -1,0 +1,2 @@
+ALTER TABLE dedupe DROP COLUMN ref;
+ALTER TABLE dedupe DROP COLUMN kind;
