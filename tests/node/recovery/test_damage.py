@@ -170,3 +170,14 @@ def test_S17_a_repair_keeps_what_was_buried_or_lets_nothing_old_in(
         assert mesh is not None
         assert tx.buried(MESH, name) == (0 if lost else 7)
         assert (mesh.forgotten_lamport > 0) == lost
+
+
+def test_S12_text_that_is_not_text_costs_its_own_row_only(made: Made, tmp_path: Path) -> None:
+    home, _ = copied(made, tmp_path)
+    with closing(apsw.Connection(str(home / "data.db"))) as connection:
+        for name in "abcde":
+            connection.execute("INSERT INTO job VALUES (?, '{}', 1)", (name,))
+        connection.execute("UPDATE job SET cursor = CAST(x'ff' AS TEXT) WHERE name IN ('b', 'd')")
+    assert repair_home(home).tables["job"].lost == 2
+    with open_node(home) as node, node._engine.store.read() as tx:
+        assert [name for name in "abcde" if tx.job_get(name) is not None] == ["a", "c", "e"]
