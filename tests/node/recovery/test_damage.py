@@ -15,7 +15,7 @@ from holdfast.node.recovery.repair import repair_home
 from holdfast.rules.errors import StoreCorrupt
 from holdfast.storage.sqlite.recovery.wal_frames import look_at_wal
 from support.damage import Entries, readable, small_home, spoil
-from support.keeping import MESH, team
+from support.keeping import MESH, garbage, overwrite, team
 from support.seeds import seeds
 
 Made = dict[bool, tuple[Path, Entries]]
@@ -149,3 +149,35 @@ def test_S12_a_wal_that_a_power_cut_tore_is_opened(made: Made, tmp_path: Path) -
     assert look_at_wal(wal).commits == 1
     with open_node(home) as node:
         assert 0 < len(entries) - node.log.head().offset <= 2
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_S17_a_repair_keeps_what_was_buried_or_lets_nothing_old_in(
+    made: Made, tmp_path: Path, lost: bool
+) -> None:
+    home, _ = copied(made, tmp_path)
+    name = b"n" * 32
+    with closing(apsw.Connection(str(home / "data.db"))) as connection:
+        connection.execute("INSERT INTO buried VALUES (?, ?, 7)", (MESH, name))
+        if lost:
+            root = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'buried'")
+            page = int(str(root.get))
+    if lost:
+        overwrite(home / "data.db", page, garbage(1))
+    repair_home(home, peer="ana")
+    with open_node(home) as node, node._engine.store.read() as tx:
+        mesh = tx.mesh_get(MESH)
+        assert mesh is not None
+        assert tx.buried(MESH, name) == (0 if lost else 7)
+        assert (mesh.forgotten_lamport > 0) == lost
+
+
+def test_S12_text_that_is_not_text_costs_its_own_row_only(made: Made, tmp_path: Path) -> None:
+    home, _ = copied(made, tmp_path)
+    with closing(apsw.Connection(str(home / "data.db"))) as connection:
+        for name in "abcde":
+            connection.execute("INSERT INTO job VALUES (?, '{}', 1)", (name,))
+        connection.execute("UPDATE job SET cursor = CAST(x'ff' AS TEXT) WHERE name IN ('b', 'd')")
+    assert repair_home(home).tables["job"].lost == 2
+    with open_node(home) as node, node._engine.store.read() as tx:
+        assert [name for name in "abcde" if tx.job_get(name) is not None] == ["a", "c", "e"]

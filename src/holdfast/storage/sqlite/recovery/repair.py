@@ -43,6 +43,8 @@ Fields = dict[str, Any]
 
 FOLDED: Final = ("state", "memory", "file", "vector", "task", "task_event")
 """Tables that the log can give back."""
+_LINEAGE: Final = 9
+"""The migration that brings what versions have seen, and the names of buried keys."""
 _VECTORS: Final = 3
 """The migration that brings vectors; their index tables are made later, one per model."""
 _MESHES: Final = ("log", "state", "memory", "file", "vector", "task", "task_event", "peer")
@@ -125,7 +127,7 @@ class _Repair:
         self._log()
         for table in ("meta", "mesh", "forgotten", "consumer", "job", "conflict", "warning"):
             self._table(table, self._plain(table))
-        for table in ("peer", "blob", "vector_model"):
+        for table in ("peer", "blob", "vector_model", "buried"):
             self._table(table, self._plain(table))
         for table in trust_rows.TABLES:
             self._table(table, self._neighbour(table))
@@ -133,9 +135,12 @@ class _Repair:
             self._table(table, self._shared(table))
         for table in FOLDED:
             self._table(table, self._folded(table))
+        if not self.result.whole_log:
+            self._table("state_seen", self._plain("state_seen"))
         with _transaction(self._target):
             self._turns()
             self._meshes()
+            self._lineage()
             self._fact_objects()
             self._blobs()
         with _transaction(self._target):
@@ -265,6 +270,7 @@ class _Repair:
         since = {
             **dict.fromkeys(trust_rows.TABLES, trust_rows.SINCE),
             **dict.fromkeys(delivery_rows.TABLES, delivery_rows.SINCE),
+            **dict.fromkeys(("buried", "state_seen"), _LINEAGE),
         }
         return migrations.version(self._source) < since.get(table, 0)
 
@@ -411,6 +417,17 @@ class _Repair:
             )
         # Which keys had the tombstones that are gone is not saved: any key may have had one.
         self._target.execute("UPDATE mesh SET forgotten_floor = forgotten_lamport")
+
+    def _lineage(self) -> None:
+        """What versions have seen belongs to rows that are there. Where names of buried keys are
+        lost, nothing old may come in by any name: it might be what a lost one had deleted.
+        """
+        self._target.execute(
+            "DELETE FROM state_seen WHERE (mesh, key) NOT IN (SELECT mesh, key FROM state)"
+        )
+        buried = self.result.tables["buried"]
+        if buried.damaged or buried.lost:
+            self._target.execute("UPDATE mesh SET forgotten_lamport = lamport")
 
     def _fact_objects(self) -> None:
         """The log tells which objects its facts name."""
