@@ -163,6 +163,17 @@ def test_S18_a_loser_is_restored_as_a_new_write_that_wins_everywhere(nodes: Node
     assert differences(snapshot(store_of(ana)), snapshot(store_of(bob))) == []
 
 
+def test_S18_what_one_lost_oneself_is_restored_and_stays_on_record(node: Node) -> None:
+    """The new write has seen the old one, which would leave the ledger if it still waited."""
+    team(node).state.set("k", "mine")
+    node.apply([e.state_set("k", "won", lamport=7, origin="cyd")])
+    receipt = node.restore_conflict(the_conflict(node).number)
+    assert team(node).state.get("k") == "mine"
+    assert list(node.conflicts()) == []
+    (row,) = node.conflicts(open_only=False)
+    assert row.resolution == f"restored as {receipt.id}"
+
+
 def test_S18_a_conflict_is_resolved_once(node: Node) -> None:
     row = make_one(node)
     first = node.restore_conflict(row.number, id=ID)

@@ -43,9 +43,9 @@ def restore(engine: NodeEngine, number: int, id: str | None) -> Receipt:
         found = _require(tx, number)
         if found.resolved_at is not None:
             raise AlreadyResolved(f"conflict {number} was resolved before: {found.resolution}")
-        receipt = change(tx)
+        # First, because the write may see the version that is restored: what waits would then go.
         tx.conflict_resolve(number, f"restored as {id_text(change.id)}", engine.ctx.now_ms())
-        return receipt
+        return change(tx)
 
     try:
         return engine.write("conflict.restore", work)
