@@ -24,6 +24,7 @@ from holdfast.broker.connection import Connection
 from holdfast.broker.identity import KEY, NAME, Identity
 from holdfast.broker.session import Session
 from holdfast.broker.settings import BrokerSettings
+from holdfast.broker.strangers import Strangers
 from holdfast.broker.upkeep import BrokerUpkeep, sweep_asked
 from holdfast.protocol.frames import (
     Acks,
@@ -148,6 +149,7 @@ class _Broker(Broker):
             wakeups=self.wakeups,
             rate_per_s=1000,
         )
+        self.strangers = Strangers(store, broker_machine.seconds, self.counts)
         store.on_news(self.wakeups.news)
 
     def ticks_ms(self) -> int:
@@ -166,6 +168,7 @@ class _Broker(Broker):
             self._rng.randbytes,
             new_id=self.source.new_id,
             may_begin_epoch=lambda mesh: True,
+            strangers=self.strangers,
         )
 
 
