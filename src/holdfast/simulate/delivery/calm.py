@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from holdfast.rules.errors import UnknownDestination
+from holdfast.rules.errors import IdempotencyKeyReused, UnknownDestination
 from holdfast.rules.ids import id_text
 from holdfast.rules.outbox import EXPIRED
 from holdfast.rules.rows import OutboxRow
@@ -17,7 +17,7 @@ from holdfast.storage.ports import Reader
 if TYPE_CHECKING:
     from holdfast.simulate.delivery.delivery import DeliveryWorld
 
-REASONS: Final = frozenset({UnknownDestination.code, EXPIRED})
+REASONS: Final = frozenset({UnknownDestination.code, IdempotencyKeyReused.code, EXPIRED})
 """Why a message of an honest node may not be delivered."""
 
 

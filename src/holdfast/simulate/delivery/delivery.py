@@ -106,6 +106,8 @@ class DeliveryWorld(BrokerWorld):
             self.fork("chores"), self.new_id, self.meshes, self.ttl
         )
         self.message_watch.keys = self.keys
+        if self.traits.reusing:
+            self.message_watch.reuse = self.fork("reused ids")
         self.publication = Publication(self)
         self.slept_at: int | None = None
         """When everybody fell asleep. Since then somebody looks after the broker, and sweeps."""
