@@ -1,4 +1,4 @@
-"""Write the pages that come from the code: errors, limits, cli and http in docs/reference.
+"""Write the pages that come from the code: docs/reference, and the tables of docs/protocol.
 
     python tools/reference.py            write them
     python tools/reference.py --check    say which are out of date, and fail if any is
@@ -27,7 +27,7 @@ from holdfast.rules.errors import HoldfastError
 from holdfast.service.http.docs_page import curl
 from holdfast.service.http.openapi import openapi_path, refusals
 
-PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 NOTE = "<!-- Written by `make docs` from {source}. Edit that file, not this page. -->"
 
 BINARY_UNITS = ((1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))
@@ -281,16 +281,19 @@ def http_page() -> str:
 
 
 def main() -> int:
+    from tools.protocol_tables import tables_page  # it asks this module for the limits
+
     pages = {
-        "errors.md": errors_page(),
-        "limits.md": limits_page(),
-        "cli.md": cli_page(),
-        "http.md": http_page(),
+        "reference/errors.md": errors_page(),
+        "reference/limits.md": limits_page(),
+        "reference/cli.md": cli_page(),
+        "reference/http.md": http_page(),
+        "protocol/tables.md": tables_page(),
     }
     check = sys.argv[1:] == ["--check"]
     stale = []
     for name, text in pages.items():
-        path = PAGES / name
+        path = DOCS / name
         if path.exists() and path.read_text(encoding="utf-8") == text:
             continue
         stale.append(name)
@@ -298,9 +301,10 @@ def main() -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
     for name in stale:
-        print(f"docs/reference/{name}: {'out of date' if check else 'written'}")
+        print(f"docs/{name}: {'out of date' if check else 'written'}")
     return 1 if check and stale else 0
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(DOCS.parent))
     sys.exit(main())

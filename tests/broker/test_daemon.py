@@ -277,7 +277,7 @@ def test_D16_the_counters_of_the_contract_are_in_the_metrics(tmp_path: Path) -> 
             'holdfast_broker_duplicate_total{mesh="team"} 1.0',
             'holdfast_broker_reused_total{mesh="team"} 1.0',
             'holdfast_broker_refused_total{code="unknown_destination",mesh="team"} 1.0',
-            'holdfast_broker_refused_total{code="unknown_mesh",mesh=""} 1.0',
+            'holdfast_broker_refused_total{code="not_a_member",mesh=""} 1.0',
             "holdfast_broker_dedupe_fingerprint_mismatch_total"
             f'{{client="{client}",mesh="team"}} 1.0',
             "holdfast_broker_dedupe_orphan_check_total 2.0",
@@ -356,6 +356,35 @@ def test_D7_a_clock_that_leapt_ahead_sweeps_nothing_until_somebody_says_so(
             assert (await upkeep.sweep()).messages == 0
             said = await ask(up, "POST", "/v1/sweep", unix=True)
             assert msgspec.json.decode(said.body)["messages"] == 1, "an operator's word"
+
+    asyncio.run(run())
+
+
+def test_D7_a_broker_that_booted_behind_sweeps_nothing_undelivered_and_knows_retries(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        async with broker_up(tmp_path, keep_days=1) as up:
+            ana = Person("ana")
+            await ana.register(up, "team")
+            await ana.declare(up, "team", "topic", "news")
+            assert await BrokerUpkeep(up.broker).look_at_clock()
+        async with broker_up(tmp_path, keep_days=1) as up:
+            broker, upkeep = up.broker, BrokerUpkeep(up.broker)
+            real = broker.source.now_ms
+            behind = lambda: real() - 400 * limits.DAY_MS  # noqa: E731
+            broker.clock_check = broker.clock_looked = None  # as at the start of a process
+            broker.source.now_ms = behind  # type: ignore[method-assign]
+            broker.accepting._clock = behind
+            await upkeep.look_at_clock()
+            raw = ana.message("team", "topic", "news")
+            async with ana.connect(up) as wire:
+                assert [one.status for one in await wire.push("team", raw)] == [201]
+            broker.source.now_ms = broker.accepting._clock = real  # type: ignore[method-assign]
+            swept = await upkeep.sweep()
+            assert (swept.messages, swept.dedupe) == (0, 0)
+            async with ana.connect(up) as wire:
+                assert [one.status for one in await wire.push("team", raw)] == [200], "a retry"
 
     asyncio.run(run())
 

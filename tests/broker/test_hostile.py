@@ -22,6 +22,7 @@ def test_D6_an_epoch_that_cannot_be_spoils_nothing_for_those_who_share_its_group
         async with broker_up(tmp_path, dsn=dsn) as up:
             ana, eve = Person("ana"), Person("eve")
             await ana.register(up, "team")
+            await ana.invite(up, "team", eve)
             async with ana.connect(up) as a, eve.connect(up) as e:
                 for epoch in (2**63, 2**64 - 1, -1):
                     bad, good = await asyncio.gather(

@@ -237,7 +237,9 @@ class Prober(Driver):
     @staticmethod
     def _head(method: str, path: str, body: dict[str, object], more: str = "") -> bytes:
         said = msgspec.json.encode(body) if body else b""
-        head = f"{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(said)}\r\n{more}\r\n"
+        head = (
+            f"{method} {path} HTTP/1.1\r\nhost: [::1]\r\ncontent-length: {len(said)}\r\n{more}\r\n"
+        )
         return head.encode() + said
 
 

@@ -25,17 +25,18 @@ from holdfast.node.core import change, files, intake, operations
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.home import opening
 from holdfast.node.library import conflicts
-from holdfast.node.links import receive
+from holdfast.node.links import appetite, receive
 from holdfast.node.log import consumers, serve
 from holdfast.node.upkeep import sweep
 from holdfast.protocol.log_wire import Batch, Fetch
-from holdfast.rules import merge, tasks
+from holdfast.rules import ledger, tasks
 from holdfast.rules.errors import DiskFull
 from holdfast.rules.filters import Filter
-from holdfast.rules.merge import MergeVerdict
+from holdfast.rules.ledger import Meeting, Seen, Written
 from holdfast.rules.rows import LinkRow
 from holdfast.rules.tasks import Judged, TaskEvent, TaskStatus
 from holdfast.service.caller import Caller
+from holdfast.simulate.nodes import pulling
 from holdfast.storage import group_commit
 from holdfast.storage.files import blobs, durable
 from holdfast.storage.ports import Transaction
@@ -135,17 +136,16 @@ def _tick_outside_of_the_transaction(patch: pytest.MonkeyPatch) -> None:
 
 
 def _lower_stamp_wins(patch: pytest.MonkeyPatch) -> None:
-    real = merge.last_writer_wins
-    swapped = {
-        MergeVerdict.OVERRIDES: MergeVerdict.LOSES,
-        MergeVerdict.LOSES: MergeVerdict.OVERRIDES,
-    }
+    """Of two versions that have not seen each other, the older one stands."""
+    real = ledger.meet
 
-    def reversed_(*args: Any) -> MergeVerdict:
-        verdict = real(*args)
-        return swapped.get(verdict, verdict)
+    def reversed_(
+        standing: Written, seen: Seen, lost: Any, incoming: Written, history: Any
+    ) -> Meeting:
+        met = real(standing, seen, lost, incoming, history)
+        return met._replace(wins=not met.wins) if met.lost else met
 
-    patch.setattr("holdfast.node.core.fold.last_writer_wins", reversed_)
+    patch.setattr("holdfast.node.core.ledger.meet", reversed_)
 
 
 def _dedupe_skipped(patch: pytest.MonkeyPatch) -> None:
@@ -293,7 +293,7 @@ def _tombstones_swept_at_once(patch: pytest.MonkeyPatch) -> None:
     """Age and readers are not asked, and nothing remembers what was deleted."""
 
     def sweep_all(tx: Transaction, engine: NodeEngine, ttl: sweep.Ttl, mesh: str) -> int:
-        return tx.tombstones_sweep(mesh, tx.log_bounds()[1] + 1, 200)[0]
+        return len(tx.tombstones_sweep(mesh, tx.log_bounds()[1] + 1, 200))
 
     patch.setattr(sweep, "_tombstones", sweep_all)
 
@@ -324,6 +324,11 @@ def _last_claim_wins(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tasks, "_claim", claim)
 
 
+def _lost_stays_lost(patch: pytest.MonkeyPatch) -> None:
+    """What the newest version has seen after all stays in the ledger."""
+    patch.setattr(ledger, "_found", lambda seen, lost: [])
+
+
 def _clock_not_merged(patch: pytest.MonkeyPatch) -> None:
     """A received stamp does not move the clock."""
     patch.setattr(
@@ -331,7 +336,33 @@ def _clock_not_merged(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def _turn_given_back_with_a_transaction(patch: pytest.MonkeyPatch) -> None:
+    """A write that is interrupted between its work and its commit is not undone."""
+
+    def release_only(self: group_commit.GroupWriter) -> None:
+        self._turn.release()
+
+    patch.setattr(group_commit.GroupWriter, "_settle", release_only)
+
+
+def _query_left_in_the_middle(patch: pytest.MonkeyPatch) -> None:
+    """A rollback leaves the query alone that was interrupted: it keeps the old state."""
+
+    def by_another_cursor(tx: store.SqliteTransaction) -> None:
+        tx._con.execute("ROLLBACK")
+
+    patch.setattr(store.SqliteTransaction, "rollback", by_another_cursor)
+
+
+def _full_batch_always(patch: pytest.MonkeyPatch) -> None:
+    """A link asks for as much as ever, however often its line breaks under it."""
+    for module in (appetite, pulling):
+        patch.setattr(module, "rows_after_break", lambda asked: asked)
+
+
 BUGS = [
+    Bug("turn given back with a transaction", "interrupts", _turn_given_back_with_a_transaction),
+    Bug("query left in the middle", "interrupts", _query_left_in_the_middle),
     Bug("acknowledge before commit", "power", _acknowledge_before_commit),
     Bug("acknowledge before commit", "world", _acknowledge_before_commit),
     Bug("commit error ignored", "sweep", _commit_error_ignored),
@@ -361,6 +392,8 @@ BUGS = [
     Bug("blobs swept past readers", "world", _blobs_swept_past_readers),
     Bug("last claim wins", "world", _last_claim_wins),
     Bug("clock not merged", "world", _clock_not_merged),
+    Bug("lost stays lost", "world", _lost_stays_lost),
+    Bug("full batch always", "zones", _full_batch_always),
     *(Bug(name, "delivery", plant) for name, plant in planted_delivery.PLANTS.items()),
     *(Bug(name, "delivery", plant) for name, plant in planted_sharing.PLANTS.items()),
 ]

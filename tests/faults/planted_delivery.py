@@ -18,7 +18,7 @@ from holdfast.node.sync.effects import Effect, StorePage
 from holdfast.node.sync.mesh_conversation import MeshConversation
 from holdfast.node.sync.mesh_state import MeshState
 from holdfast.node.sync.session import MissingObjects
-from holdfast.rules import outbox as rules_outbox
+from holdfast.rules import outbox as outbox_rules
 from holdfast.rules.broker_sync import Cursor, Move
 from holdfast.rules.limits import SYNC_ANSWER_MS_MAX
 from holdfast.rules.rows import OutboxRow
@@ -165,12 +165,17 @@ def _late_before_it_is_sent(patch: pytest.MonkeyPatch) -> None:
 
 def _waiting_send_keeps_its_id(patch: pytest.MonkeyPatch) -> None:
     """A send whose answer is not there yet stays in the way of what the broker accepted."""
-    real = rules_outbox.gives_id_back
+    real = outbox_rules.gives_id_back
 
     def late(row: OutboxRow | None, *, broker_has_another: bool = False) -> bool:
         return real(row)
 
     patch.setattr(change, "gives_id_back", late)
+
+
+def _whole_group_again(patch: pytest.MonkeyPatch) -> None:
+    """What failed together is sent together again, for ever."""
+    patch.setattr(outbox_rules.Trial, "failed", lambda trial, *given: trial)
 
 
 PLANTS: dict[str, Patch] = {
@@ -186,4 +191,5 @@ PLANTS: dict[str, Patch] = {
     "page before its objects": _page_before_its_objects,
     "needed snapshot not taken": _needed_snapshot_not_taken,
     "late before it is sent": _late_before_it_is_sent,
+    "whole group again": _whole_group_again,
 }

@@ -49,8 +49,11 @@ def live(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return sorted((row[key], row[lamport], row[peer]) for row in rows if not row[dead])
 
 
+LATER = 10**15
+
+
 def held_then(node: Node, mesh: str, point: AsOf) -> list[tuple[Any, ...]]:
-    found = node_state_as_of(node._engine.store, mesh, None, point)
+    found = node_state_as_of(node._engine.store, mesh, None, point, LATER)
     return sorted((entry.key, entry.lamport, entry.peer) for entry in found)
 
 
@@ -74,7 +77,7 @@ def test_P9_the_past_is_what_the_node_says_it_was(
         memory = state_as_of(spark, lake, "memory", mesh, lamport=middle.lamport)
         point = AsOf(lamport=middle.lamport)
         assert memory.where("NOT tombstone").count() == len(
-            node_memory_as_of(node._engine.store, mesh, None, point)
+            node_memory_as_of(node._engine.store, mesh, None, point, LATER)
         )
         # At the end it is the present, and anywhere at all something is known sooner or later.
         now = [row for row in held(node._engine.store)["tasks"] if row[0] == mesh]

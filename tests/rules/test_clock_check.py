@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.rules.clock_check import ClockCheck, ClockNote, note_after, observe, start
-from holdfast.rules.limits import CLOCK_ABSENCE_MS, CLOCK_LEAP_MS, CLOCK_STEADY_MS, DAY_MS, HOUR_MS
+from holdfast.rules.limits import (
+    CLOCK_ABSENCE_MS,
+    CLOCK_LEAP_MS,
+    CLOCK_STEADY_MS,
+    CLOCK_STEP_MS,
+    DAY_MS,
+    HOUR_MS,
+)
 
 WALL = 1_800_000_000_000
 START = start(wall_ms=WALL, ticks_ms=0, note=ClockNote(WALL - HOUR_MS, WALL - HOUR_MS, 0))
@@ -102,3 +110,117 @@ def test_D7_a_clock_far_ahead_is_believed_only_after_a_day_of_looks(
             assert (
                 ahead - (was - WALL) <= 2 * CLOCK_LEAP_MS or ticks - steady_from >= CLOCK_STEADY_MS
             )
+
+
+class Run:
+    """A broker through restarts: true time, a wall clock that is off, and the note."""
+
+    def __init__(self) -> None:
+        self.true, self.off, self.ticks = WALL, 0, 0
+        self.note: ClockNote | None = None
+        self.pace: ClockCheck | None = None
+
+    @property
+    def wall(self) -> int:
+        return self.true + self.off
+
+    @property
+    def sweeps_by(self) -> int:
+        assert self.note is not None
+        return self.wall - self.note.uncounted_ms
+
+    def look(self, *, after: int = 0, down: bool = False) -> None:
+        self.true += after
+        ran = 0 if down or self.pace is None else after
+        if down or self.pace is None:
+            self.ticks = 0
+            self.pace = start(wall_ms=self.wall, ticks_ms=0, note=self.note)
+        else:
+            self.ticks += after
+            self.pace = observe(self.pace, wall_ms=self.wall, ticks_ms=self.ticks)
+        self.note = note_after(
+            *(self.pace, self.note),
+            wall_ms=self.wall,
+            ticks_ms=self.ticks,
+            ran_ms=ran,
+            kept_ms=KEPT,
+        )
+
+
+KEPT = 10 * DAY_MS
+
+
+def test_D7_what_was_stored_behind_has_its_whole_time_when_the_clock_is_right_again() -> None:
+    run = Run()
+    run.look()
+    run.off = -400 * DAY_MS
+    run.look(after=HOUR_MS, down=True)
+    stored_at = run.wall
+    run.off = 0
+    run.look(after=HOUR_MS)
+    assert run.sweeps_by - stored_at <= HOUR_MS, "it is an hour old, not 400 days"
+    run.look(after=5 * DAY_MS)
+    assert run.sweeps_by - stored_at <= 6 * DAY_MS
+    run.look(after=KEPT)
+    run.look(after=HOUR_MS)
+    assert run.sweeps_by == run.wall, "nothing from then can be left"
+
+
+def test_D7_a_clock_that_leaps_and_comes_back_leaves_nothing_uncounted() -> None:
+    run = Run()
+    run.look()
+    run.off = 400 * DAY_MS
+    run.look(after=HOUR_MS)
+    assert run.sweeps_by <= run.true
+    run.off = 0
+    run.look(after=HOUR_MS)
+    assert run.sweeps_by == run.wall == run.true
+
+
+def test_D7_a_leap_during_the_time_that_is_uncounted_does_not_end_it() -> None:
+    run = Run()
+    run.look()
+    run.off = -400 * DAY_MS
+    run.look(down=True)
+    stored_at = run.wall
+    run.off = 0
+    run.look(after=HOUR_MS)
+    run.off = 40 * DAY_MS
+    run.look(after=HOUR_MS)
+    run.off = 0
+    run.look(after=HOUR_MS)
+    assert run.sweeps_by - stored_at <= 3 * HOUR_MS
+
+
+def test_D7_a_note_of_earlier_code_is_read() -> None:
+    old = msgspec.json.decode(b'{"believed_at":5,"seen_at":6,"steady_ms":7}', type=ClockNote)
+    assert (old.uncounted_ms, old.uncounted_until) == (0, 0)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 3 * DAY_MS),
+            st.sampled_from([0, 0, 40 * DAY_MS, -40 * DAY_MS, -400 * DAY_MS, 1000, -1000]),
+            st.booleans(),
+        ),
+        max_size=30,
+    )
+)
+def test_D7_no_broker_sweeps_what_it_has_not_kept_for_its_whole_time(
+    looks: list[tuple[int, int, bool]],
+) -> None:
+    """Whatever the clock does: what is stored now and swept later was kept, by true time. Looks
+    come right after each leap, as the broker makes them.
+    """
+    run = Run()
+    run.look()
+    stored: list[tuple[int, int]] = []
+    for after, off, down in looks:
+        run.look(after=after, down=down)
+        run.off = off
+        run.look(down=down)
+        for expires_at, stored_at in stored:
+            if run.sweeps_by >= expires_at:
+                assert run.true - stored_at >= KEPT - 60 * CLOCK_STEP_MS
+        stored.append((run.wall + KEPT, run.true))

@@ -8,7 +8,6 @@ import math
 import struct
 import subprocess
 import sys
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -26,10 +25,13 @@ from holdfast.rules.fingerprint import (
     parse_meta,
 )
 from holdfast.rules.limits import META_BYTES_MAX, META_DEPTH_MAX
+from support.project import SOURCE
+
+VECTOR_FILES = SOURCE / "protocol" / "vectors"
 
 
 def _vectors(name: str) -> list[dict[str, str]]:
-    path = Path(__file__).parent / "vectors" / name
+    path = VECTOR_FILES / name
     found: list[dict[str, str]] = json.loads(path.read_text("utf-8"))["vectors"]
     return found
 

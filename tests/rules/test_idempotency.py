@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,9 +14,12 @@ from holdfast.rules.errors import BadId, OverLimit, Refused
 from holdfast.rules.idempotency import id_of_key
 from holdfast.rules.ids import check_id, id_text, id_time_ms
 from holdfast.rules.limits import IDEMPOTENCY_KEY_BYTES_MAX
+from support.project import SOURCE
+
+VECTOR_FILES = SOURCE / "protocol" / "vectors"
 
 VECTORS: list[dict[str, str]] = json.loads(
-    (Path(__file__).parent / "vectors" / "idempotency_key.json").read_text("utf-8")
+    (VECTOR_FILES / "idempotency_key.json").read_text("utf-8")
 )["vectors"]
 
 

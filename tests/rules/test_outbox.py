@@ -25,6 +25,7 @@ from holdfast.rules.outbox import (
     lane_of,
     mesh_of,
     plan,
+    waits_until,
 )
 from holdfast.rules.rows import OutboxRow
 from support.stores import outbox_row
@@ -298,10 +299,19 @@ def test_D12_a_lane_that_halts_gives_up_nothing_by_itself() -> None:
 
 
 def test_D8_a_message_expires_and_a_change_does_not() -> None:
-    assert not is_expired(row(1, created_at=0), 72 * HOUR_MS, 72)
-    assert is_expired(row(1, created_at=0), 72 * HOUR_MS + 1, 72)
-    assert not is_expired(row(1, "state//k", created_at=0), 999 * HOUR_MS, 72)
-    assert not is_expired(row(1, created_at=10**15), 999 * HOUR_MS, 72), "a clock that went back"
+    assert not is_expired(row(1, created_at=0), 72 * HOUR_MS, 72, 10**9)
+    assert is_expired(row(1, created_at=0), 72 * HOUR_MS + 1, 72, 10**9)
+    assert not is_expired(row(1, "state//k", created_at=0), 999 * HOUR_MS, 72, 10**9)
+    assert not is_expired(row(1, created_at=0), 999 * HOUR_MS, 72, 0), "the log says it is young"
+    ahead = row(1, created_at=10**15)
+    assert not is_expired(ahead, 999 * HOUR_MS, 72, 0), "a clock that went back"
+    assert is_expired(ahead, 999 * HOUR_MS, 72, 10**9), "but the log says that it is old"
+
+
+def test_S17_an_item_waits_no_longer_than_the_longest_backoff() -> None:
+    assert waits_until(0, 1000) == 0
+    assert waits_until(1000 + BACKOFF_MS_MAX, 1000) == 1000 + BACKOFF_MS_MAX
+    assert waits_until(1001 + BACKOFF_MS_MAX, 1000) == 1000, "that was another clock"
     found = after_expiry(row(1), 5, 72)
     assert (found.state, found.code, found.ended_at) == (OutboxState.DEAD, EXPIRED, 5)
     assert found.attempts == 1, "so that it counts as failing"

@@ -106,7 +106,7 @@ async def ask(
 ) -> Reply:
     """One call on a connection of its own. A body that is not bytes goes as JSON."""
     raw = b"" if body is None else body if isinstance(body, bytes) else msgspec.json.encode(body)
-    lines = [f"{method} {path} HTTP/1.1", "host: broker", "connection: close"]
+    lines = [f"{method} {path} HTTP/1.1", "host: localhost", "connection: close"]
     if body is not None:
         lines.append(f"content-length: {len(raw)}")
     if session is not None:

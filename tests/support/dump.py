@@ -22,9 +22,16 @@ def dump(tx: Reader) -> dict[str, Any]:
         "epoch": tx.epoch(),
         "meshes": meshes,
         "bounds": tx.log_bounds(),
+        "turns": tx.log_turns(),
         "log": tx.log_range(0, _ALL, _ALL),
         "found": [tx.log_find(make_id(n)) for n in IDS],
         "forgotten": [tx.forgotten(make_id(n)) for n in IDS],
+        "seen": {
+            (row.slug, one.key): tx.state_seen(row.slug, one.key)
+            for row in meshes
+            for one in tx.state_scan(row.slug, "", "", _ALL)
+        },
+        "buried": [tx.buried(row.slug, letter * 16) for row in meshes for letter in (b"n", b"m")],
         "consumers": tx.consumer_list(),
         "jobs": [tx.job_get(name) for name in JOBS],
         "blobs": tx.blob_scan("", _ALL),

@@ -21,7 +21,7 @@ from support.hostile import counted, pour
 
 PATIENCE_S = 60
 CLIENTS = 1
-ASK = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+ASK = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 class Sink:
@@ -125,10 +125,13 @@ def place_of(tmp_path: Path, context: ssl.SSLContext) -> Callable[[str], Place]:
 
 
 def post(path: str, size: int) -> bytes:
-    return b"POST %s HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (path.encode(), size)
+    return b"POST %s HTTP/1.1\r\nhost: [::1]\r\ncontent-length: %d\r\n\r\n" % (
+        path.encode(),
+        size,
+    )
 
 
-CHUNKS = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+CHUNKS = b"POST / HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
 NEVER = CHUNKS.replace(b" / ", b" /never ")
 SENT: dict[str, tuple[bytes, bytes]] = {
     "requests sent ahead": (b"", ASK * 500),
@@ -183,11 +186,29 @@ def test_D10_a_connection_holds_no_more_than_its_limit(
     place.run(client)
 
 
+def test_D10_a_handshake_that_is_not_ended_holds_no_more_than_its_limit(
+    place_of: Callable[[str], Place],
+) -> None:
+    place = place_of("tls")
+
+    async def client(server: Server, listener: Listener) -> None:
+        clients = [socket.create_connection(listener.socket.getsockname()) for _ in range(8)]
+        with counted() as held:
+            for one in clients:
+                # The beginning of a record of 16 KiB, and what looks like more of them.
+                await pour(one, b"\x16\x03\x01\x40\x00" + bytes(16_000), most=2 * limits.MIB)
+            assert held.now() < len(clients) * limits.STRANGER_BYTES_MAX
+        for one in clients:
+            one.close()
+
+    place.run(client)
+
+
 # --- WebSockets ----------------------------------------------------------------------------------
 
 
 UPGRADE = (
-    b"GET /line HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+    b"GET /line HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
     b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
 )
 
@@ -215,7 +236,7 @@ def test_D15_a_websocket_holds_no_more_than_its_limit(
 ) -> None:
     # Not cut off, they must be held back.
     monkeypatch.setattr(limits, "PINGS_MAX", 2**40)
-    monkeypatch.setattr(limits, "FRAGMENTS_MAX", 100_000)
+    monkeypatch.setattr(limits, "FRAGMENTS_MAX", 10_000)
     begin, again = FRAMES[what]
     place = place_of("unix")
     # Whoever has proved its key may send one large message.
@@ -228,7 +249,7 @@ def test_D15_a_websocket_holds_no_more_than_its_limit(
         while not place.sinks:
             await asyncio.sleep(0)
         if proved:
-            place.sinks[0].socket.proved()
+            place.sinks[0].socket.proved(member=True)
         with counted() as held:
             with suppress(OSError):
                 one.send(begin)
@@ -248,7 +269,7 @@ def test_D15_small_frames_without_end_are_cut_off(place_of: Callable[[str], Plac
             before = len(place.sinks)
             while len(place.sinks) == before:
                 await asyncio.sleep(0)
-            place.sinks[-1].socket.proved()
+            place.sinks[-1].socket.proved(member=True)
             # A client that reads everything.
             reader, writer = await asyncio.open_connection(sock=one)
             writer.write(begin + again * 4)

@@ -21,6 +21,7 @@ from uvicorn.server import ServerState
 
 from holdfast.rules import limits
 from holdfast.rules.errors import AlreadyExists, BadInput, NotOurs
+from holdfast.rules.web_access import WebAccess
 from holdfast.transport.http_protocol import ABORT, HttpConnection
 from holdfast.transport.http_server import LISTENER, Server
 from holdfast.transport.listeners import Listener, tcp_listener, unix_listener
@@ -77,7 +78,7 @@ def test_U4_a_tcp_listener_answers_without_nagles_delay(tmp_path: Path) -> None:
     async def client(server: Server) -> None:
         port = listener.socket.getsockname()[1]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         assert (await reader.read()).endswith(b"\r\n\r\ntcp")
         writer.close()
 
@@ -89,7 +90,7 @@ def test_U4_every_listener_marks_its_requests(tmp_path: Path) -> None:
     unix, tcp = unix_listener(tmp_path / "s"), tcp_listener("127.0.0.1", 0)
 
     async def client(server: Server) -> None:
-        ask = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+        ask = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
         assert (await exchange(tmp_path / "s", ask)).endswith(b"\r\n\r\nunix")
         reader, writer = await asyncio.open_connection(*tcp.socket.getsockname())
         writer.write(ask)
@@ -119,7 +120,7 @@ def test_S16_the_socket_of_a_dead_daemon_is_replaced(tmp_path: Path) -> None:
 
     async def client(server: Server) -> None:
         answer = await exchange(
-            tmp_path / "s", b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+            tmp_path / "s", b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
         )
         assert answer.startswith(b"HTTP/1.1 200 ")
 
@@ -166,7 +167,7 @@ def test_S16_the_server_leaves_the_signals_alone(tmp_path: Path) -> None:
     [
         b"\x00\x01\x02\r\n\r\n",
         b"GET http://[ HTTP/1.1\r\n\r\n",
-        b"GET /\xff HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nhost: localhost\r\n\r\n",
         b"GET / HTTP/1.1\r\ncontent-length: -5\r\n\r\n",
         b"GET / HTTP/1.1\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n",
         b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 3\r\n\r\nabc",
@@ -194,7 +195,7 @@ def test_D10_a_head_that_grows_without_end_is_cut(tmp_path: Path, line: bytes) -
     serve(echo, [unix_listener(tmp_path / "s")], client)
 
 
-@pytest.mark.parametrize("begun", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nhost: x\r\n"])
+@pytest.mark.parametrize("begun", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nhost: localhost\r\n"])
 def test_D10_a_head_that_does_not_come_to_its_end_is_given_up(
     tmp_path: Path, begun: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,7 +214,7 @@ def test_D10_the_second_head_on_a_connection_has_its_time_too(
     monkeypatch.setattr(limits, "HEAD_MS_MAX", 50)
 
     async def client(server: Server) -> None:
-        first = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+        first = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
         answer = await exchange(tmp_path / "s", first + b"GET /again HTT")
         assert answer.count(b"HTTP/1.1 200 ") == 1
         assert b"HTTP/1.1 408 " in answer
@@ -229,7 +230,7 @@ def test_D10_a_slow_answer_is_no_slow_head(tmp_path: Path, monkeypatch: pytest.M
         await echo(scope, receive, send)
 
     async def client(server: Server) -> None:
-        ask = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+        ask = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
         assert (await exchange(tmp_path / "s", ask)).startswith(b"HTTP/1.1 200 ")
 
     serve(slow, [unix_listener(tmp_path / "s")], client)
@@ -245,7 +246,7 @@ def test_D10_who_sends_the_next_request_early_may_wait_for_our_answer(
         await echo(scope, receive, send)
 
     async def client(server: Server) -> None:
-        first = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+        first = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
         answer = await exchange(tmp_path / "s", first + b"GET /aga")
         assert answer.startswith(b"HTTP/1.1 200 ")
         assert b"\r\n\r\nunixHTTP/1.1 408 " in answer
@@ -273,7 +274,7 @@ def test_D10_more_connections_than_it_can_hold_are_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "CONNECTIONS_MAX", 2)
-    ask = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+    ask = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
     async def client(server: Server) -> None:
         kept = []
@@ -302,7 +303,9 @@ def test_S16_stopping_lets_an_answer_finish_and_closes_what_is_idle(tmp_path: Pa
 
     async def client(server: Server) -> None:
         idle_reader, idle_writer = await asyncio.open_unix_connection(tmp_path / "s")
-        busy = asyncio.create_task(exchange(tmp_path / "s", b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"))
+        busy = asyncio.create_task(
+            exchange(tmp_path / "s", b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        )
         await inside.wait()
         stopping = asyncio.create_task(server.stop())
         assert await idle_reader.read() == b""
@@ -345,7 +348,7 @@ def conversations(draw: st.DrawFn) -> tuple[list[bytes], bytes, list[int]]:
         body, path = draw(bodies), b"/%d" % number
         sent += draw(st.sampled_from([b"", b"\r\n"]))
         if body is None:
-            sent += b"GET %s HTTP/1.1\r\nhost: x\r\n\r\n" % path
+            sent += b"GET %s HTTP/1.1\r\nhost: localhost\r\n\r\n" % path
         elif draw(st.booleans()):
             sent += b"POST %s HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % (path, len(body)) + body
         else:
@@ -373,7 +376,7 @@ def test_D10_requests_sent_ahead_are_answered_one_by_one_however_they_are_cut(
         server = HttpConnection(
             uvicorn.Config(tell, lifespan="off"), ServerState(), {}, asyncio.get_running_loop()
         )
-        server.kind, server.lines, server.quick = "unix", {}, None
+        server.kind, server.lines, server.quick, server.web = "unix", {}, None, WebAccess()
         await asyncio.get_running_loop().connect_accepted_socket(lambda: server, theirs)
         reader, writer = await asyncio.open_connection(sock=ours)
         for begin, end in zip([0, *cuts], [*cuts, len(raw)], strict=True):

@@ -22,7 +22,7 @@ from holdfast.transport.remote_errors import error_of
 from holdfast.transport.tls import make_certificate, server_context
 
 PATIENCE_S = 10
-ASK = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+ASK = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 async def much(scope: Any, receive: Any, send: Any) -> None:

@@ -18,6 +18,7 @@ values. The shell around it carries them out.
 * `accept` puts what waits into groups of one transaction each; `verdicts` says what became of an
   envelope in the words of the wire; `stamp_check` refuses stamps that no mesh can have given;
   `wakeups` knows which connection an accepted envelope concerns.
+* `strangers` knows who was a member lately, and limits what those cost who are none.
 * `broker` holds what the connections share; `daemon` starts and stops the process, `upkeep` sweeps,
   `http` answers everything that is no conversation, `operator` is for the person who runs it.
 

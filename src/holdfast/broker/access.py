@@ -19,7 +19,7 @@ async def require_member(store: BrokerStore, mesh: str, key: bytes, *grants: str
     """
     member = await store.member_get(mesh, key)
     if member is None:
-        raise NotAMember(f"this key is no member of mesh {mesh!r}")
+        raise NotAMember("this key is no member of the mesh")
     lacks = [grant for grant in grants if grant not in member.grants]
     if lacks:
         raise NotGranted(

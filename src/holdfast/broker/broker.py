@@ -18,6 +18,7 @@ from holdfast.broker.counters import BrokerCounts
 from holdfast.broker.identity import Identity
 from holdfast.broker.session import BrokerInfo, Session
 from holdfast.broker.settings import BrokerSettings, retention_of
+from holdfast.broker.strangers import Strangers
 from holdfast.broker.wakeups import Wakeups
 from holdfast.rules import features, limits
 from holdfast.rules.broker_rows import Mode
@@ -70,6 +71,7 @@ class Broker:
             wakeups=self.wakeups,
             rate_per_s=settings.rate_per_s,
         )
+        self.strangers = Strangers(store, monotonic, self.counts)
         self.sessions = Sessions(identity, clock=monotonic, random=os.urandom)
         self.certificate = b""
         """The digest of the certificate that the TLS listener shows."""
@@ -78,13 +80,15 @@ class Broker:
         """The connections whose member has proved its key."""
         self.clock_check: ClockCheck | None = None
         """Whether this broker believes its clock; None before the first look."""
+        self.clock_looked: tuple[int, int] | None = None
+        """What the wall clock and the ticks showed at the last look."""
+        self.uncounted_ms = 0
+        """How much of the wall clock does not count towards any age."""
         self._epoch_at: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def ticks_ms(self) -> int:
-        """Milliseconds that never go back; where the system can, they count on while it sleeps."""
-        kind = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-        return time.clock_gettime_ns(kind) // 1_000_000
+        return ticks_ms()
 
     def certificate_of(self, listener: str) -> bytes:
         return self.certificate if listener == "tls" else NO_CERTIFICATE
@@ -101,6 +105,7 @@ class Broker:
             may_begin_epoch=self._may_begin_epoch,
             accept_s=self._accept_s,
             admit=self._admit,
+            strangers=self.strangers,
         )
 
     def _admit(self, key: bytes) -> bool:
@@ -162,6 +167,12 @@ class Broker:
             of_member.discard(connection)
             if not of_member:
                 del self._by_key[connection.key]
+
+
+def ticks_ms() -> int:
+    """Milliseconds that never go back; where the system can, they count on while it sleeps."""
+    kind = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime_ns(kind) // 1_000_000
 
 
 class MeshStanding(msgspec.Struct, frozen=True):

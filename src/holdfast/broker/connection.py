@@ -130,7 +130,9 @@ class Connection:
             self._task = self._loop.create_task(self._work())
 
     def _has_work(self) -> bool:
-        return self._socket.is_open and self._session.has_work(may_page=self._socket.has_room)
+        # Every frame may need an answer: none is looked at while there is no room for one.
+        line = self._socket
+        return line.is_open and line.has_room and self._session.has_work(may_page=True)
 
     async def _work(self) -> None:
         try:
@@ -158,10 +160,19 @@ class Connection:
                 case Proved():
                     if not self._gone:
                         self._broker.proved(self)
-                    self._socket.proved()
+                    self._socket.proved(member=effect.member)
                 case HangUp():
                     self._flush()
-                    self._socket.close(effect.code, effect.reason)
+                    self._hang_up(effect)
+
+    def _hang_up(self, end: HangUp) -> None:
+        if not end.wait_ms:
+            self._socket.close(end.code, end.reason)
+            return
+        self._paused = True
+        self._socket.pause()
+        close = partial(self._socket.close, end.code, end.reason)
+        self._loop.call_later(end.wait_ms / limits.SECOND_MS, close)
 
     def _accepted(self, accept: Accept, outcomes: list[Outcome]) -> None:
         try:
@@ -178,7 +189,7 @@ class Connection:
         """Reads nothing more while too much waits for an answer, or the other side does not read
         what it was sent.
         """
-        much = self._session.is_full or not self._socket.has_room
+        much = self._session.is_full or self._session.has_ended or not self._socket.has_room
         if much and not self._paused:
             self._paused = True
             self._socket.pause()

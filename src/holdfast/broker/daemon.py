@@ -14,16 +14,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from typing import Final
 
-from holdfast.broker.broker import Broker
+from holdfast.broker.broker import Broker, ticks_ms
 from holdfast.broker.connection import Connection
 from holdfast.broker.http.app import FastAccept, broker_app
 from holdfast.broker.http.context import BrokerApi
 from holdfast.broker.identity import Identity
+from holdfast.broker.server_clock import ServerClock
 from holdfast.broker.settings import BrokerSettings
 from holdfast.broker.upkeep import BrokerUpkeep
 from holdfast.rules import limits
-from holdfast.rules.errors import HoldfastError
-from holdfast.service.clock import SystemClock
+from holdfast.rules.errors import AnotherBroker, HoldfastError
+from holdfast.rules.keys import public_key
+from holdfast.service.clock import Clock, SystemClock
 from holdfast.service.instance_lock import DaemonLock, DaemonNote
 from holdfast.service.lifecycle import OnEvent, Service, silent
 from holdfast.service.listeners import bind_listeners, renew_certificate
@@ -44,8 +46,10 @@ def open_store(settings: BrokerSettings) -> BrokerStore:
 
         return PostgresBrokerStore(settings.dsn)
     from holdfast.storage.broker.sqlite import SqliteBrokerStore, ThreadedBrokerStore
+    from holdfast.storage.broker.sqlite.room import BrokerRoom
 
-    return ThreadedBrokerStore(SqliteBrokerStore(settings.store, sync=settings.sync))
+    room = BrokerRoom(settings.store, keeps_ballast=True)
+    return ThreadedBrokerStore(SqliteBrokerStore(settings.store, sync=settings.sync, room=room))
 
 
 class BrokerDaemon(Service):
@@ -84,10 +88,14 @@ class BrokerDaemon(Service):
         lock = DaemonLock(paths, what="a broker", end="end it first")
         ending.callback(lock.close)
         ending.callback(self._tell_stopped)
-        source = SystemClock()
+        own = SystemClock()
+        source: Clock = own if settings.dsn is None else ServerClock(own, ticks_ms)
         store = open_store(settings)
         await store.open(source.now_ms())
         ending.push_async_callback(store.close)
+        if isinstance(source, ServerClock):
+            source.set(await store.server_ms())
+        await self._claim(store, identity)
         await store.set_mode(*settings.mode)
         threads = ThreadPoolExecutor(limits.SERVER_THREADS, "holdfast-broker")
         ending.callback(threads.shutdown, wait=False)
@@ -104,6 +112,7 @@ class BrokerDaemon(Service):
             quick=FastAccept(api),
             lines={SYNC_PATH: lambda kind: Connection(broker, kind)},
             most=limits.BROKER_CONNECTIONS_MAX,
+            web=settings.web,
         )
         self._in_background(BrokerUpkeep(broker).run(), ending)
         await server.start()
@@ -113,6 +122,15 @@ class BrokerDaemon(Service):
         self._start_watchdog(ending)
         api.phase = "ready"
         self.ready.set()
+
+    async def _claim(self, store: BrokerStore, identity: Identity) -> None:
+        key = public_key(identity.seed())
+        noted = await store.claim(key, replace=self._settings.replace_key)
+        if noted != key:
+            raise AnotherBroker(
+                f"this database belongs to the broker with the key {noted.hex()}, and the key in "
+                f"{self._settings.store} is {key.hex()}"
+            )
 
     def _tell_ready(self) -> None:
         identity = self.broker.identity

@@ -3,7 +3,7 @@
 SendFrames      send these frames
 Accept     hand this slice of a push in, and give its outcomes back by `Session.accepted`
 Listen     from now on exactly these meshes and queues wake this connection
-Proved      the other side has proved who it is: frames of full size may be read from it
+Proved      the other side has proved who it is; a member may send frames of full size
 HangUp      hang up, after all that was replied before
 """
 
@@ -39,12 +39,17 @@ class Listen(msgspec.Struct, frozen=True):
 class Proved(msgspec.Struct, frozen=True):
     """The other side is who it says it is."""
 
+    member: bool
+    """Whether it belongs to a mesh here."""
+
 
 class HangUp(msgspec.Struct, frozen=True):
     """The end of the connection."""
 
     code: int
     reason: str
+    wait_ms: int = 0
+    """How long the other side waits for it, while nothing is read from it."""
 
 
 Effect = SendFrames | Accept | Listen | Proved | HangUp

@@ -118,7 +118,12 @@ class QueueDelivery:
 
     async def _hand_out(self, mesh: str, queue: str, window: QueueWindow) -> list[FromBroker]:
         now = self._clock()
-        window.held = {seq: held for seq, held in window.held.items() if held[0] > now}
+        # A lease never lasts for longer than it was given: else the clock was set back.
+        window.held = {
+            seq: (min(until, now + span), span)
+            for seq, (until, span) in window.held.items()
+            if until > now
+        }
         room = window.most - len(window.held)
         if room <= 0:
             return []

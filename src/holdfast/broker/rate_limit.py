@@ -14,9 +14,10 @@ _BUCKETS_MAX: Final = 10_000
 class Rates:
     """The buckets of all members. Times are seconds of a monotonic clock."""
 
-    def __init__(self, per_s: float) -> None:
+    def __init__(self, per_s: float, brim: float | None = None) -> None:
+        """`brim` is what a full bucket holds; without it twice what comes in a second."""
         self._per_s = per_s
-        self._brim = 2 * per_s
+        self.brim = 2 * per_s if brim is None else brim
         self._buckets: dict[bytes, tuple[float, float]] = {}
         """By member: the tokens, and the time at which there were so many."""
 
@@ -27,15 +28,19 @@ class Rates:
         self._put(member, tokens - passed, now)
         return passed
 
+    def left(self, member: bytes, now: float) -> float:
+        """How many would pass now."""
+        return self._tokens(member, now)
+
     def give_back(self, member: bytes, count: int, now: float) -> None:
         if count:
-            self._put(member, min(self._brim, self._tokens(member, now) + count), now)
+            self._put(member, min(self.brim, self._tokens(member, now) + count), now)
 
     def _tokens(self, member: bytes, now: float) -> float:
         found = self._buckets.get(member)
         if found is None:
-            return self._brim
-        return min(self._brim, found[0] + (now - found[1]) * self._per_s)
+            return self.brim
+        return min(self.brim, found[0] + (now - found[1]) * self._per_s)
 
     def _put(self, member: bytes, tokens: float, now: float) -> None:
         if len(self._buckets) >= _BUCKETS_MAX and member not in self._buckets:
@@ -43,6 +48,6 @@ class Rates:
             self._buckets = {
                 key: found
                 for key, found in self._buckets.items()
-                if found[0] + (now - found[1]) * self._per_s < self._brim
+                if found[0] + (now - found[1]) * self._per_s < self.brim
             }
         self._buckets[member] = (tokens, now)

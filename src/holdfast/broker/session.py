@@ -29,8 +29,10 @@ from holdfast.broker.decode_push import SLICE_ITEMS, NewId, decode_slice, slice_
 from holdfast.broker.effects import Accept, Effect, HangUp, Listen, Proved, SendFrames
 from holdfast.broker.feed import Feeds
 from holdfast.broker.queue_delivery import QueueDelivery
-from holdfast.broker.verdicts import Outcome, problem_of
+from holdfast.broker.strangers import Strangers
+from holdfast.broker.verdicts import Outcome, answer_of, problem_of
 from holdfast.protocol.frames import (
+    Acks,
     Challenge,
     Confirmed,
     Follow,
@@ -50,9 +52,17 @@ from holdfast.protocol.frames import (
     read_from_node,
 )
 from holdfast.rules import close_codes, features, keys, limits
-from holdfast.rules.errors import BadAnswer, BadInput, HoldfastError, Refused, ZoneNotTrusted
+from holdfast.rules.broker_rows import AcceptVerdict
+from holdfast.rules.errors import (
+    BadAnswer,
+    BadInput,
+    HoldfastError,
+    NotAMember,
+    Refused,
+    ZoneNotTrusted,
+)
 from holdfast.rules.features import Supported
-from holdfast.rules.names import check_peer
+from holdfast.rules.names import check_mesh, check_peer
 from holdfast.storage.broker.port import BrokerStore
 
 log = logging.getLogger("holdfast")
@@ -60,6 +70,7 @@ log = logging.getLogger("holdfast")
 _QUICK_S: Final = 0.002
 """A store that takes less for a group is quick: about as long as a hundred items are read."""
 _CHANGES_FOLLOWING: Final = (Follow, Unfollow, Take)
+_OUT: Final = (AcceptVerdict.NOT_A_MEMBER, AcceptVerdict.UNKNOWN_MESH)
 _ENDS_FOLLOWING: Final = (MeshMoved, SnapshotNeeded, Refusal)
 
 
@@ -105,11 +116,13 @@ class Session:
         may_begin_epoch: Callable[[str], bool] | None = None,
         accept_s: Callable[[], float] = lambda: inf,
         admit: Callable[[bytes], bool] = lambda key: True,
+        strangers: Strangers | None = None,
     ) -> None:
         """`certificate` is what a hello is bound to. `open_session` gives a bearer token and how
         long it lasts. `may_begin_epoch` says whether a new epoch may begin for a mesh because a
         member has seen more than there is. `accept_s` is how long a store in another process took
-        for its last group. `admit` says whether one more connection of a member is welcome.
+        for its last group. `strangers` is what the connections of one broker share. `admit` says
+        whether one more connection of a member is welcome.
         """
         self._store, self._me = store, me
         self._certificate, self._clock, self._random = certificate, clock, random
@@ -117,6 +130,9 @@ class Session:
         self._open_session = open_session or (lambda name, key: ("", 0))
         self._may_begin_epoch = may_begin_epoch or (lambda mesh: True)
         self._accept_s, self._admit = accept_s, admit
+        self._strangers = strangers or Strangers(store, lambda: clock() / limits.SECOND_MS)
+        self._member = False
+        """Whether the other side was seen to belong to a mesh here."""
         self._nonce = random(keys.NONCE_BYTES)
         self.name = ""
         self.key = b""
@@ -147,6 +163,9 @@ class Session:
     async def _on_hello(self, frame: Hello) -> list[Effect]:
         if self.key:
             return self._close(close_codes.BAD_FRAME, "hello was said before")
+        if self._strangers.are_too_many(frame.key):
+            # Before any signature is checked: only who has proved this key can have been refused.
+            return self._close_stranger()
         try:
             proof = self._check_hello(frame)
             features.check_needs(frame.needs, self._me.supported)
@@ -170,7 +189,11 @@ class Session:
         self.name, self.key = frame.name, frame.key
         self.feeds = Feeds(self._store, self.name, self.key, self._clock, self._may_begin_epoch)
         self.queue_delivery = QueueDelivery(self._store, self.key, self._clock, self._random)
-        return [Proved(), SendFrames([Welcome(proof, token, expires_in_ms, places)])]
+        self._member = bool(places)
+        for place in places:
+            self._strangers.found(place.mesh, self.key)
+        welcome = Welcome(proof, token, expires_in_ms, places)
+        return [Proved(self._member), SendFrames([welcome])]
 
     def _check_hello(self, frame: Hello) -> bytes:
         """Returns our own proof; raises if theirs is no good."""
@@ -200,12 +223,19 @@ class Session:
             return []
         try:
             frame = read_from_node(raw)
-        except BadAnswer as error:
+            if not isinstance(frame, Hello):
+                check_mesh(frame.mesh)  # once: it stands in everything that is answered
+        except (BadAnswer, BadInput) as error:
             return self._close(close_codes.BAD_FRAME, error.message)
         self._inbox.append((frame, len(raw)))
         self.items += len(frame.items) if isinstance(frame, Push) else 1
         self.bytes += len(raw)
         return []
+
+    @property
+    def has_ended(self) -> bool:
+        """Nothing that still comes is looked at."""
+        return self._closed
 
     @property
     def is_full(self) -> bool:
@@ -241,14 +271,15 @@ class Session:
 
     async def _on_frame(self, frame: FromNode, size: int) -> list[Effect]:
         if isinstance(frame, Push) and self.key:
-            return self._on_push(frame, size)
+            return await self._on_push(frame, size)
         try:
             if isinstance(frame, Hello):
                 return await self._on_hello(frame)
             if not self.key:
                 return self._close(close_codes.NOT_TRUSTED, "say hello first")
             replies = await self._on_other(frame)
-            return self._replied(replies, listens=isinstance(frame, _CHANGES_FOLLOWING))
+            out = self._replied(replies, listens=isinstance(frame, _CHANGES_FOLLOWING))
+            return [*out, *self._judge(frame, replies)]
         finally:
             self.items -= 1
             self.bytes -= size
@@ -276,6 +307,27 @@ class Session:
             return [Refusal(frame.mesh, problem_of(error))]
         return []
 
+    def _judge(self, frame: FromNode, replies: list[FromBroker]) -> list[Effect]:
+        """A member may send frames of full size from now on; a stranger only so many."""
+        refused = [reply for reply in replies if isinstance(reply, Refusal)]
+        out = any(reply.problem.code == NotAMember.code for reply in refused)
+        if not self._member and not out and isinstance(frame, Follow | Take):
+            self._member = True
+            return [Proved(member=True)]
+        if not out and self._member:
+            return []
+        self._strangers.refused(self.key)
+        return self._end_patience()
+
+    def _end_patience(self) -> list[Effect]:
+        if self._strangers.are_too_many(self.key):
+            return self._close_stranger()
+        return []
+
+    def _close_stranger(self) -> list[Effect]:
+        why = "this key was refused too often lately"
+        return self._close(close_codes.TOO_MANY, why, limits.STRANGER_WAIT_MS)
+
     def _replied(self, replies: list[FromBroker], *, listens: bool = False) -> list[Effect]:
         """`replies`, and what wakes us from now on if that may have changed."""
         out: list[Effect] = [SendFrames(replies)] if replies else []
@@ -286,7 +338,7 @@ class Session:
 
     # --- pushes --------------------------------------------------------------------------------
 
-    def _on_push(self, frame: Push, size: int) -> list[Effect]:
+    async def _on_push(self, frame: Push, size: int) -> list[Effect]:
         """Reads the first slice of a push, and of those that wait behind it for the same mesh."""
         items = frame.items
         while self._inbox and len(items) < SLICE_ITEMS:
@@ -302,8 +354,26 @@ class Session:
             size += more
         if len(items) > limits.PUSH_ITEMS_MAX:
             return self._close(close_codes.TOO_LARGE, "so many items are too many for one push")
+        admitted: list[Effect] = []
+        if not self._strangers.was_member(frame.mesh, self.key):
+            try:
+                await self._strangers.require_member(frame.mesh, self.key)
+            except HoldfastError as error:
+                return self._refuse_push(frame.mesh, items, size, error)
+            if not self._member:
+                self._member = True
+                admitted = [Proved(member=True)]
         most = slice_size(len(items), by_halves=self._accept_s() < _QUICK_S)
-        return self._next_slice(_Push(frame.mesh, frame.epoch, items, size, most))
+        return [*admitted, *self._next_slice(_Push(frame.mesh, frame.epoch, items, size, most))]
+
+    def _refuse_push(
+        self, mesh: str, items: Sequence[Item], size: int, error: HoldfastError
+    ) -> list[Effect]:
+        """One answer for all items, none of which was read."""
+        self.items -= len(items)
+        self.bytes -= size
+        answers = [answer_of(item.number, error) for item in items]
+        return [SendFrames([Acks(mesh, 0, answers)]), *self._end_patience()]
 
     def _next_slice(self, push: _Push) -> list[Effect]:
         """An empty push has one slice too: who sent it waits for the answer."""
@@ -320,6 +390,8 @@ class Session:
         self._accepting -= 1
         self.items -= len(accept.slice.items)
         self.bytes -= accept.slice.size
+        if any(_is_out(outcome) for outcome in outcomes):
+            self._strangers.no_member(accept.slice.mesh, self.key)
         return [SendFrames([accept.slice.acks(outcomes)]), *self._goodbye()]
 
     # --- what is sent unasked ------------------------------------------------------------------
@@ -371,14 +443,19 @@ class Session:
             return self._close(close_codes.GOING_AWAY, "this broker stops")
         return []
 
-    def _close(self, code: int, reason: str) -> list[Effect]:
+    def _close(self, code: int, reason: str, wait_ms: int = 0) -> list[Effect]:
         if self._closed:
             return []
         self._closed = True
-        return [HangUp(code, reason)]
+        return [HangUp(code, reason, wait_ms)]
 
     async def ended(self) -> None:
         """The connection is gone: nothing is answered any more."""
         self._closed = True
         self._inbox.clear()
         await self.feeds.ended()
+
+
+def _is_out(outcome: Outcome) -> bool:
+    """Whether the store says that the sender is no member."""
+    return not isinstance(outcome, HoldfastError) and outcome.verdict in _OUT

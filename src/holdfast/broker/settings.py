@@ -13,6 +13,8 @@ from holdfast.rules.broker_rows import Mode
 from holdfast.rules.connection_policy import ConnectionPolicy
 from holdfast.rules.errors import BadInput, BadValue
 from holdfast.rules.features import check_retention
+from holdfast.rules.paths import check_place
+from holdfast.rules.web_access import WebAccess, web_access
 from holdfast.service.address import ListenAddress, parse_address, parse_loopback
 
 Registration = Literal["open", "closed", "token"]
@@ -32,6 +34,14 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """HOST:PORT on loopback, without TLS."""
     tls_cert: str | None = None
     tls_key: str | None = None
+    allowed_hosts: str = ""
+    """Names, besides those of loopback, by which callers may call the listener of `tcp`; commas
+    between them.
+    """
+    allowed_origins: str = ""
+    """Origins of web pages that may talk to this broker, as `https://board.example`; the same."""
+    replace_key: bool = False
+    """The key of the broker that the database belongs to is lost: this one takes its place."""
     name: str | None = None
     """The broker's name; given at its first start, and kept in the folder."""
     registration: Registration = "open"
@@ -51,6 +61,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
         return f"BrokerSettings(store={self.store!r}, postgres={self.dsn is not None})"
 
     def check(self) -> BrokerSettings:
+        check_place(str(self.store), "the folder of the broker")
         _ = self.connection_policy, self.mode, self.listen_address, self.tcp_address
         if not 1 <= self.keep_days <= limits.DEDUPE_RETENTION_DAYS_MAX:
             raise BadValue(f"messages cannot be kept for {self.keep_days} days")
@@ -92,6 +103,10 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise BadInput(
                 f"{self.connections!r} is no policy for connections", hint=f"one of: {known}"
             ) from None
+
+    @property
+    def web(self) -> WebAccess:
+        return web_access(self.allowed_hosts, self.allowed_origins)
 
     @property
     def listen_address(self) -> ListenAddress | None:

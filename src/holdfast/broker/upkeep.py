@@ -15,10 +15,12 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.broker.accept import RetentionPolicy
 from holdfast.broker.broker import Broker
 from holdfast.broker.clock_note import read_clock_note, write_clock_note
 from holdfast.broker.counters import BrokerCounts
 from holdfast.broker.object_gc import collect_all
+from holdfast.broker.server_clock import ServerClock
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import BrokerSwept, Orphan
 from holdfast.rules.clock_check import note_after, observe, start
@@ -34,12 +36,17 @@ _TICK_S: Final = 1.0
 
 
 async def sweep_all(
-    store: BrokerStore, now_ms: int, counts: BrokerCounts | None = None
+    store: BrokerStore,
+    now_ms: int,
+    counts: BrokerCounts | None = None,
+    *,
+    uncounted_ms: int = 0,
 ) -> BrokerSwept:
     """Sweeps until nothing is left to sweep."""
     total = BrokerSwept()
+    await store.cut_leases(now_ms)
     while True:
-        done = await store.sweep(now_ms, limits.SWEEP_ROWS)
+        done = await store.sweep(now_ms, limits.SWEEP_ROWS, uncounted_ms)
         total = BrokerSwept(
             **{name: getattr(total, name) + getattr(done, name) for name in _FIELDS}
         )
@@ -107,6 +114,13 @@ async def repair_orphans(store: BrokerStore) -> list[Orphan]:
     return list(mended.values())
 
 
+def kept_at_most(retention: RetentionPolicy) -> int:
+    """For how long a broker keeps anything at most."""
+    messages = retention.keep_ms + limits.CONSUMER_KEEP_MS_MAX
+    ids = (retention.dedupe_ms or 0) + limits.BROKER_DEDUPE_GRACE_MS
+    return max(messages, ids)
+
+
 class BrokerUpkeep:
     """The task of a broker that does all this when it is due."""
 
@@ -142,6 +156,8 @@ class BrokerUpkeep:
                     connection.tick()
                 except Exception:
                     log.exception("a fault of ours at the tick of a connection")
+            if self._has_leapt():
+                await self._guarded("look at the clock", self.look_at_clock)
             if loop.time() >= sweep_at:
                 await self._guarded("sweep", self.sweep)
                 sweep_at = loop.time() + settings.sweep_every_ms / limits.SECOND_MS
@@ -166,19 +182,38 @@ class BrokerUpkeep:
         await self._guarded("look through the objects", self.collect)
         return True
 
+    def _has_leapt(self) -> bool:
+        """Whether the wall clock was set since the last look."""
+        looked = self._broker.clock_looked
+        if looked is None:
+            return False
+        wall_ms, ticks_ms = self._broker.source.now_ms(), self._broker.ticks_ms()
+        return abs((wall_ms - looked[0]) - (ticks_ms - looked[1])) > limits.CLOCK_STEP_MS
+
     async def look_at_clock(self) -> bool:
         """Whether the broker believes its wall clock now; notes the answer for the next start."""
         broker = self._broker
-        times = {"wall_ms": broker.source.now_ms(), "ticks_ms": broker.ticks_ms()}
+        if isinstance(broker.source, ServerClock):
+            broker.source.set(await broker.store.server_ms())
+        wall, ticks = broker.source.now_ms(), broker.ticks_ms()
         note = await broker.run(read_clock_note, broker.settings.store)
         clock_check = broker.clock_check
         clock_check = (
-            start(**times, note=note) if clock_check is None else observe(clock_check, **times)
+            start(wall_ms=wall, ticks_ms=ticks, note=note)
+            if clock_check is None
+            else observe(clock_check, wall_ms=wall, ticks_ms=ticks)
         )
-        broker.clock_check = clock_check
-        await broker.run(
-            write_clock_note, broker.settings.store, note_after(clock_check, note, **times)
+        ran = 0 if broker.clock_looked is None else ticks - broker.clock_looked[1]
+        kept = kept_at_most(broker.retention)
+        noted = note_after(
+            clock_check, note, wall_ms=wall, ticks_ms=ticks, ran_ms=ran, kept_ms=kept
         )
+        broker.clock_check, broker.clock_looked = clock_check, (wall, ticks)
+        broker.uncounted_ms = noted.uncounted_ms
+        await broker.run(write_clock_note, broker.settings.store, noted)
+        cut = await broker.store.cut_leases(wall)
+        if cut:
+            log.warning("the clock was ahead: %d leases that were taken then end in time", cut)
         return clock_check.is_believed
 
     async def sweep(self) -> BrokerSwept:
@@ -191,7 +226,8 @@ class BrokerUpkeep:
                 "has been steady for a day; if it is right: holdfast broker sweep"
             )
             return BrokerSwept()
-        done = await sweep_all(broker.store, broker.source.now_ms(), broker.counts)
+        now, uncounted = broker.source.now_ms(), broker.uncounted_ms
+        done = await sweep_all(broker.store, now, broker.counts, uncounted_ms=uncounted)
         await self._want_snapshots()
         return done
 
@@ -202,7 +238,8 @@ class BrokerUpkeep:
         broker = self._broker
         if not await self.look_at_clock():
             return BrokerSwept()
-        return await collect(broker.store, broker.source.now_ms(), broker.counts)
+        now = broker.source.now_ms() - broker.uncounted_ms
+        return await collect(broker.store, now, broker.counts)
 
     async def orphans(self) -> list[Orphan]:
         return await check_orphans(self._broker.store, self._broker.counts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.protocol.frames import PushAnswer, WireError
+from holdfast.rules import limits
 from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict
 from holdfast.rules.errors import (
     EpochMismatch,
@@ -14,7 +15,6 @@ from holdfast.rules.errors import (
     NotGranted,
     StoreClosed,
     UnknownDestination,
-    UnknownMesh,
 )
 from holdfast.rules.fingerprint import PREFIX_BYTES
 
@@ -23,7 +23,6 @@ Outcome = AcceptResult | HoldfastError
 
 _OURS: Final = 500
 """Statuses from here on say that the broker failed, not the request."""
-_NO_SUCH_MESH: Final = "ask whoever shared it; names at a broker are its own"
 _ASK_OWNER: Final = "ask the owner of the mesh for the grant"
 
 
@@ -37,9 +36,8 @@ def error_of(answer: AcceptResult) -> HoldfastError | None:
                 "this id was accepted before with another request, whose fingerprint begins with "
                 f"{answer.fingerprint[:PREFIX_BYTES].hex()}"
             )
-        case AcceptVerdict.UNKNOWN_MESH:
-            return UnknownMesh("this broker has no such mesh", hint=_NO_SUCH_MESH)
-        case AcceptVerdict.NOT_A_MEMBER:
+        case AcceptVerdict.UNKNOWN_MESH | AcceptVerdict.NOT_A_MEMBER:
+            # One answer: nobody learns here which meshes there are.
             return NotAMember("this key is no member of the mesh")
         case AcceptVerdict.NOT_GRANTED:
             return NotGranted("this member may not hand that in", hint=_ASK_OWNER)
@@ -60,7 +58,8 @@ def for_members(error: HoldfastError) -> HoldfastError:
 
 def problem_of(error: HoldfastError) -> WireError:
     error = for_members(error)
-    return WireError(error.code, error.message, error.hint)
+    most = limits.REASON_CHARS_MAX  # it may repeat what the other side sent
+    return WireError(error.code, error.message[:most], error.hint[:most])
 
 
 def answer_of(number: int, outcome: Outcome) -> PushAnswer:

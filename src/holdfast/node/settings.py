@@ -27,6 +27,7 @@ import msgspec
 from holdfast.rules.errors import BadInput
 from holdfast.rules.limits import KIB, MIB
 from holdfast.rules.outbox import Policies, Policy
+from holdfast.rules.web_access import WebAccess, web_access
 from holdfast.service.address import ListenAddress, parse_address, parse_loopback
 
 _UNITS: Final = {
@@ -73,6 +74,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tls_key: str | None = None
     """With `tls_cert`: a certificate of your own; without them the daemon makes one, which zones
     pin by their hello."""
+    allowed_hosts: list[str] | str = []
+    """Names, besides those of loopback, by which callers may call the listener of `tcp`."""
+    allowed_origins: list[str] | str = []
+    """Origins of web pages that may talk to this daemon, as `https://board.example`."""
     disk_limit: str | int | None = None
     """How much the home may use; None: all of the disk."""
     copied_home: Literal["refuse", "allow"] = "refuse"
@@ -111,7 +116,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         age = self.outbox.max_age_hours
         if age is not None and age < 1:
             raise BadInput(f"an outbox age of {age} hours would send nothing")
-        _ = self.tcp_address, self.listen_address, self.disk_limit_bytes
+        _ = self.tcp_address, self.listen_address, self.disk_limit_bytes, self.web
         return self
 
     def hook(self, event: str) -> list[str]:
@@ -126,6 +131,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def listen_address(self) -> ListenAddress | None:
         return None if self.listen is None else parse_address(self.listen)
+
+    @property
+    def web(self) -> WebAccess:
+        return web_access(self.allowed_hosts, self.allowed_origins)
 
     @property
     def disk_limit_bytes(self) -> int | None:

@@ -11,13 +11,18 @@ cannot tell the time but shows the leap. So a clock is believed
   goes on counting after a restart.
 
 Until then a broker forgets nothing, unless an operator runs a sweep. That costs room, nothing else.
+
+A clock that was *behind* does its harm later: what was stored meanwhile has expired by the time
+that the clock is set right. So what the wall clock went ahead without being seen running, by a leap
+or while the broker was down, does not count towards any age (`uncounted_ms`), until everything that
+was stored before has had its whole time. When the clock goes back, that is taken off again.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from holdfast.rules.limits import CLOCK_ABSENCE_MS, CLOCK_LEAP_MS, CLOCK_STEADY_MS
+from holdfast.rules.limits import CLOCK_ABSENCE_MS, CLOCK_LEAP_MS, CLOCK_STEADY_MS, CLOCK_STEP_MS
 
 
 class ClockCheck(msgspec.Struct, frozen=True):
@@ -43,6 +48,10 @@ class ClockNote(msgspec.Struct, frozen=True):
     """What the wall clock showed at the last look, believed or not."""
     steady_ms: int
     """For how long the wall clock had kept pace by then."""
+    uncounted_ms: int = 0
+    """How much the wall clock went ahead that does not count towards any age."""
+    uncounted_until: int = 0
+    """Until when, by the wall clock."""
 
 
 def start(*, wall_ms: int, ticks_ms: int, note: ClockNote | None) -> ClockCheck:
@@ -66,10 +75,30 @@ def observe(pace: ClockCheck, *, wall_ms: int, ticks_ms: int) -> ClockCheck:
 
 
 def note_after(
-    pace: ClockCheck, before: ClockNote | None, *, wall_ms: int, ticks_ms: int
+    pace: ClockCheck,
+    before: ClockNote | None,
+    *,
+    wall_ms: int,
+    ticks_ms: int,
+    ran_ms: int = 0,
+    kept_ms: int = 0,
 ) -> ClockNote:
-    """What the broker writes down after a look."""
+    """What the broker writes down after a look. Since the last one it ran for `ran_ms`, as far as
+    it knows; `kept_ms` is how long it keeps anything at most.
+    """
     steady = min(ticks_ms - pace.since_ms, CLOCK_STEADY_MS)
-    if pace.is_believed:
-        return ClockNote(wall_ms, wall_ms, steady)
-    return ClockNote(0 if before is None else before.believed_at, wall_ms, steady)
+    believed_at = wall_ms if pace.is_believed else 0 if before is None else before.believed_at
+    uncounted = (0, 0) if before is None else _uncounted(before, wall_ms, ran_ms, kept_ms)
+    return ClockNote(believed_at, wall_ms, steady, *uncounted)
+
+
+def _uncounted(note: ClockNote, wall_ms: int, ran_ms: int, kept_ms: int) -> tuple[int, int]:
+    """`uncounted_ms` and `uncounted_until` after another look."""
+    leap = wall_ms - note.seen_at - ran_ms
+    over = note.seen_at + ran_ms >= note.uncounted_until
+    before, until = (0, 0) if over else (note.uncounted_ms, note.uncounted_until)
+    if not note.seen_at or abs(leap) <= CLOCK_STEP_MS:
+        return before, until
+    if leap > 0:
+        return before + leap, wall_ms + kept_ms
+    return max(0, before + leap), until + leap

@@ -41,6 +41,10 @@ ANOTHER_CONNECTION: Final = 4013
 """The broker keeps one connection of each member, and kept another one (`connection_policy`)."""
 
 
+TOO_MANY: Final = 4029
+"""The other side was refused too often: it belongs to none of the meshes that it names."""
+
+
 CLOSE_CODES: Final[dict[type[HoldfastError], int]] = {
     FeatureUnavailable: 4010,
     FeatureParamInvalid: 4011,

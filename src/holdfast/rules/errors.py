@@ -10,19 +10,21 @@
     │   │                    UnknownDestination
     │   ├── Conflict         IdReused TaskTaken TaskEnded AlreadyExists AlreadyResolved LogForked
     │   │                    IdempotencyKeyReused EpochMismatch NotShared LeaseEnded
-    │   │                    HomeCopied
+    │   │                    HomeCopied AnotherBroker
     │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin NotAMember InviteEnded
-    │   │                    AnotherConnection
+    │   │                    AnotherConnection HostNotAllowed OriginNotAllowed
     │   ├── NotTrusted       BadToken KeyExpired ZoneNotTrusted
     │   └── directly         TooMany TooSlow Unreachable BadAnswer EpochChanged NoDaemon NoSpark
     │                        NoJava NoPostgres LakeBusy LakeMoved JobFailed Truncated PastEnd
     │                        TooOld NewerSchema DiskFull StoreBusy StoreClosed BlobElsewhere
+    │                        ProcessForked
     │                        FeatureUnavailable FeatureParamInvalid FeatureParamBelowFloor
     │                        OutboxAgeAboveWindow
     ├── Unknown            it may have happened; retry with the same id
     │   └── directly         OutcomeUnknown
     └── Broken             stop, look, repair
-        └── directly         StoreFailed StoreCorrupt MigrationFailed BlobMissing BlobCorrupt
+        └── directly         StoreFailed StoreCorrupt EntryDamaged MigrationFailed BlobMissing
+                             BlobCorrupt
 
 Every error has a `code` for programs, a message that says what happened and a `hint` that says what
 to do. Only the leaves are raised. The docstring of a class says when it is raised; `make docs`
@@ -321,6 +323,15 @@ class AlreadyResolved(Conflict, code="already_resolved"):
     """The conflict was resolved before."""
 
 
+class AnotherBroker(
+    Conflict,
+    code="another_broker",
+    hint="copy identity.key and broker.name from the folder of the broker that it belongs to; if "
+    "that key is lost for good: holdfast broker serve --replace-key",
+):
+    """A database belongs to a broker with another key. Members would not trust this one."""
+
+
 class NotAllowed(Refused, code="not_allowed", exit_code=7, http_status=403):
     """The caller is known, but may not do this."""
 
@@ -363,6 +374,23 @@ class InviteEnded(
     NotAllowed, code="invite_ended", hint="ask for a new one: holdfast mesh invite MESH"
 ):
     """The invite has been used up, has expired or was taken back."""
+
+
+class HostNotAllowed(
+    NotAllowed,
+    code="host_not_allowed",
+    http_status=421,
+    hint="call it localhost, or allow the name: allowed_hosts",
+):
+    """A request on loopback was for a name that means no service here: perhaps of a web page."""
+
+
+class OriginNotAllowed(
+    NotAllowed,
+    code="origin_not_allowed",
+    hint="programs send no Origin; to let a web page in, allow its origin: allowed_origins",
+):
+    """A request came from a web page that may not talk to this service."""
 
 
 class NotTrusted(Refused, code="not_trusted", exit_code=7, http_status=401):
@@ -493,9 +521,11 @@ class TooOld(
     Refused,
     code="too_old",
     http_status=409,
-    hint="start the sender from a snapshot or backup, then write the change again there",
+    hint="at the node that wrote it: holdfast mesh restamp MESH --past STAMP, the stamp named here",
 ):
-    """A write from outside is older than the deletions that this node has forgotten."""
+    """A write from outside could bring back what was deleted: this node has forgotten a newer
+    deletion of its key, or may have.
+    """
 
 
 class NewerSchema(
@@ -565,6 +595,16 @@ class OutboxAgeAboveWindow(
     """The outbox is set to keep messages for longer than the broker remembers their ids."""
 
 
+class ProcessForked(
+    Refused,
+    code="process_forked",
+    http_status=503,
+    hint="open the home after the fork, in the child alone; or start processes by multiprocessing's"
+    " spawn or forkserver, or by subprocess",
+):
+    """A process that was forked uses, or opens again, what its parent had open."""
+
+
 class StoreClosed(Refused, code="store_closed", http_status=503, hint="open the home again"):
     """The store is stopping or stopped."""
 
@@ -593,6 +633,14 @@ class StoreCorrupt(
     Broken, code="store_corrupt", hint="run: holdfast doctor --repair (the damaged file is kept)"
 ):
     """A database, backup or snapshot does not pass its check."""
+
+
+class EntryDamaged(
+    Broken,
+    code="entry_damaged",
+    hint="run: holdfast doctor --repair (it fetches the entry again from where it still is)",
+):
+    """An entry of the log is not what was written there."""
 
 
 class MigrationFailed(

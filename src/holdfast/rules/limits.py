@@ -31,6 +31,12 @@ TAGS_MAX: Final = 64
 """Tags on one memory; more are refused."""
 TAG_BYTES_MAX: Final = 128
 """The longest tag; a longer one is refused."""
+BURIED_KEYS_MAX: Final = 100_000
+"""Keys of a mesh whose removed tombstones are remembered; of more, those with the lowest stamps are
+forgotten, and up to there every write from outside that meets no live row is refused (TooOld)."""
+LEDGER_OF_KEY_MAX: Final = 256
+"""Lost versions of one key that wait in the ledger; of more, the newest stay. A merge looks back
+over as many versions of the key at most."""
 OP_CHARS_MAX: Final = 64
 """The longest name of an op; a longer one is refused."""
 META_BYTES_MAX: Final = 64 * KIB
@@ -67,6 +73,12 @@ LAMPORT_STEP_MAX: Final = 2**14
 """How far ahead of this node's clock a stamp may always be, also where the clock is too high."""
 KNOWN_PAST_MS: Final = 1_793_491_200_000
 """The start of November 2026, which has passed: a wall clock that shows less is wrong."""
+CLOCK_STEP_MS: Final = 60 * SECOND_MS
+"""A wall clock that steps by more was set: a log notes where it went back, and a broker does not
+count what it went ahead.
+"""
+LOG_TURNS_MAX: Final = 64
+"""Times the log notes that the clock was set back; then it forgets the oldest."""
 
 # Ids
 IDEMPOTENCY_KEY_BYTES_MAX: Final = 255
@@ -119,6 +131,9 @@ TASK_PAGE_ROWS: Final = 64
 """Turns of a task that a late turn reads at once while it looks how far it reaches."""
 INTAKE_BATCH_BYTES: Final = 1 * MIB
 """Arriving envelopes are written together up to about this size."""
+FORK_WAIT_MS_MAX: Final = 1000
+"""How long a fork waits until no thread is in the middle of a database call; then the child may
+use no database."""
 QUEUE_OPS_MAX: Final = 65_536
 """Writes that may wait for the writer; a caller beyond it is refused (StoreBusy)."""
 
@@ -183,11 +198,9 @@ HEAD_BYTES_MAX: Final = 64 * KIB
 """The longest first line and headers of a request; longer ones are refused with 431."""
 HEAD_LINES_MAX: Final = 256
 """The most lines in the head of a request; a head with more is refused with 431."""
-READ_AHEAD_BYTES_MAX: Final = 1 * MIB
-"""What a server keeps of requests that were sent before the last one had its answer. It stops
-reading after the first of them, and cuts a connection on which more comes nevertheless."""
 STRANGER_BYTES_MAX: Final = 2 * MIB
-"""The most memory that a connection costs whose other side has proved nothing."""
+"""The most memory that a connection costs whose other side has proved nothing. A server stops
+reading long before; if half of it comes nevertheless, it cuts the connection."""
 HEAD_MS_MAX: Final = 10 * SECOND_MS
 """How long the head of a request, or a TLS handshake, may take; then the connection is closed."""
 KEEP_ALIVE_MS: Final = 75 * SECOND_MS
@@ -273,6 +286,8 @@ QUARANTINE_ROWS_MAX: Final = 10_000
 """Refused entries in the quarantine of one link or shared mesh; then it stops."""
 OBJECT_RANGE_BYTES: Final = 4 * MIB
 """An object is pulled in pieces of this size, so that a broken connection costs one piece."""
+OBJECT_RANGE_BYTES_MIN: Final = 16 * KIB
+"""Each break halves the pieces, down to this."""
 
 # Sync with a broker
 SYNC_IDLE_MS: Final = 30 * SECOND_MS
@@ -345,6 +360,14 @@ OUTBOX_MARGIN_PERCENT: Final = 10
 """The same margin as a share of the broker's dedupe window; the larger of the two counts."""
 OUTBOX_ATTEMPTS_MAX: Final = 10
 """Refusals that might pass later, after which an item of the outbox is dead."""
+FAILURES_ALONE_MIN: Final = 2
+"""An item costs an attempt when the broker has failed this many times at it alone, between others
+that passed, and each time after.
+"""
+SUSPECTS_MAX: Final = 64
+"""Items of a lane that a node sets aside because the broker fails at each alone; then the oldest
+goes with others again.
+"""
 OUTBOX_DONE_MS: Final = 1 * DAY_MS
 """How long the outbox lists what the broker has, or what was given up."""
 OUTBOX_PAGE_ROWS: Final = 500
@@ -387,6 +410,20 @@ BROKER_CONNECTIONS_MAX: Final = 16_384
 """Open connections of a broker; it closes others at once."""
 BROKER_CALLS_MAX: Final = 4096
 """HTTP calls that a broker works on at once; another is refused."""
+STRANGER_REFUSALS_PER_S: Final = 5
+"""How often each second a broker refuses a key that is no member; then it closes the connection, or
+answers 429."""
+STRANGER_REFUSALS_BURST: Final = 64
+"""How often it does so in a burst."""
+STRANGERS_REFUSALS_PER_S: Final = 50
+"""How often each second it refuses all such keys together."""
+STRANGERS_REFUSALS_BURST: Final = 512
+"""How often it does so in a burst."""
+STRANGER_WAIT_MS: Final = 1 * SECOND_MS
+"""How long a broker waits, without reading, before it closes such a connection: the next one costs
+it a handshake."""
+MEMBERS_KNOWN_MAX: Final = 65_536
+"""Pairs of a mesh and a member that a broker remembers; others are looked up before their push."""
 PUSH_ITEMS_MAX: Final = 10_000
 """Envelopes in one push frame; a broker closes the connection on more."""
 FRAME_BYTES_MAX: Final = 8 * MIB
@@ -522,6 +559,13 @@ WAL, and a million times this stays below what a mesh may give (LAMPORT_PER_MS_M
 """
 REPAIR_PROBES_MAX: Final = 20_000
 """Reads that a repair spends on the damaged parts of one table; the rest counts as lost."""
+
+LEAF_SEARCH_BYTES_MAX: Final = 1024 * MIB
+"""Bytes that are hashed to find the one byte of an entry that a disk has changed."""
+LEAF_SEARCHES_MAX: Final = 8
+"""Entries for which a repair looks for such a byte; with more of them, the damage is another."""
+SEAL_BYTES_MAX: Final = 1 * MIB
+"""Bytes of entries from before leaf hashes that get theirs in one step."""
 
 # Export and import
 EXPORT_PART_BYTES: Final = 768 * KIB

@@ -4,10 +4,7 @@ Memory, state and files: the last writer wins, by the one order. Vectors: every 
 newest per key is live. Tasks: see `tasks`. Each rule is a join: any order of delivery, any
 repetition, gives the same rows.
 
-A merge that discards something is not silent. Whether something was discarded depends on what the
-winner knew: a writer that replaced a value it had seen discards nothing that anyone would miss. The
-envelope's base says what its writer saw, so a conflict differs from a plain succession without
-version vectors.
+What a merge loses is not silent: see `ledger`.
 """
 
 from __future__ import annotations
@@ -15,8 +12,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from holdfast.rules.envelope import Base, Envelope
-from holdfast.rules.order import Version, is_newer
+from holdfast.rules.envelope import Envelope
+from holdfast.rules.order import Version
 
 
 class Merge(StrEnum):
@@ -47,65 +44,6 @@ MERGES: Final = {
 
 DELETES: Final = frozenset({"state.delete", "memory.forget", "file.delete", "vector.delete"})
 """The ops that leave a tombstone."""
-
-
-class MergeVerdict(StrEnum):
-    """What a merge does with an incoming version."""
-
-    FIRST = "first"
-    """It is taken: nothing was there."""
-    SUCCEEDS = "succeeds"
-    """It replaces a version that its writer had seen."""
-    OVERRIDES = "overrides"
-    """It wins over a version that its writer had not seen: that version is discarded."""
-    PRECEDES = "precedes"
-    """It came late and is an ancestor of the version that is there: nothing is lost."""
-    LOSES = "loses"
-    """It is discarded: a newer version, whose writer had not seen it, is there."""
-
-    @property
-    def applies(self) -> bool:
-        return self in _APPLIES
-
-    @property
-    def discards(self) -> bool:
-        return self is MergeVerdict.OVERRIDES or self is MergeVerdict.LOSES
-
-
-_APPLIES = frozenset({MergeVerdict.FIRST, MergeVerdict.SUCCEEDS, MergeVerdict.OVERRIDES})
-
-
-def last_writer_wins(
-    incoming: Version,
-    incoming_base: Base | None,
-    current: Version | None,
-    current_base: Base | None,
-) -> MergeVerdict:
-    """The verdict for families where the last writer wins. `current_base` may be None when it is
-    not known.
-    """
-    if current is None:
-        return MergeVerdict.FIRST
-    if is_newer(incoming, current):
-        return (
-            MergeVerdict.SUCCEEDS
-            if _had_seen(incoming, incoming_base, current)
-            else MergeVerdict.OVERRIDES
-        )
-    return (
-        MergeVerdict.PRECEDES if _had_seen(current, current_base, incoming) else MergeVerdict.LOSES
-    )
-
-
-def _had_seen(later: Version, later_base: Base | None, earlier: Version) -> bool:
-    # A peer has always seen its own earlier writes; of others, the one it named as its base.
-    if later.peer == earlier.peer:
-        return True
-    return (
-        later_base is not None
-        and later_base.lamport == earlier.lamport
-        and later_base.peer == earlier.peer
-    )
 
 
 def version_of(envelope: Envelope) -> Version:

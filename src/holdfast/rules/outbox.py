@@ -19,7 +19,11 @@ Messages have no entity in this sense: none of them changes what another did. Ch
 leave in the order in which they were written, whatever their priority.
 
 A network that fails, or a broker that is busy, is no refusal of an item: the lane waits, and no
-item loses an attempt.
+item loses an attempt. But one item may be what the broker fails at: it answers that it failed,
+hangs up or falls silent each time that the item is in a group. So after a group has failed as a
+whole the lane sends less, down to one item at a time (`Trial`). An item that fails alone is set
+aside while others go. Only if the broker takes others before and after it is the item charged with
+an attempt: a broker that takes nothing is no item's fault.
 """
 
 from __future__ import annotations
@@ -34,7 +38,15 @@ from holdfast.rules.backoff import backoff_ms, longest_ms
 from holdfast.rules.bodies import family_of
 from holdfast.rules.destinations import rank
 from holdfast.rules.envelope import Envelope
-from holdfast.rules.limits import HOUR_MS, OUTBOX_ATTEMPTS_MAX, REASON_CHARS_MAX
+from holdfast.rules.limits import (
+    BACKOFF_MS_MAX,
+    FAILURES_ALONE_MIN,
+    HOUR_MS,
+    OUTBOX_ATTEMPTS_MAX,
+    REASON_CHARS_MAX,
+    SUSPECTS_MAX,
+    SYNC_PUSH_ITEMS,
+)
 from holdfast.rules.rows import OutboxRow
 
 
@@ -71,6 +83,7 @@ REPLACED: Final = "replaced"
 """The codes of an item that an operator gave up, and of a message that was requeued."""
 
 _LANE: Final = "broker:"
+_FAILED: Final = 502
 _ANOTHER_TIME: Final = frozenset({401, 403, 404, 408, 425, 429})
 """HTTP statuses of refusals that may pass later without a change: a member gets a grant, a topic is
 declared. So may all statuses from 500 on."""
@@ -186,6 +199,107 @@ def _in_order(due: Sequence[OutboxRow]) -> dict[str, list[OutboxRow]]:
     return by_entity
 
 
+# --- after a group has failed --------------------------------------------------------------------
+
+
+FAILS_ALONE: Final = "fails_alone"
+"""The code of an item that the broker fails at while it takes others."""
+
+
+class Suspect(msgspec.Struct, frozen=True):
+    """A row that has failed alone. It is left out while others go, and tried again alone."""
+
+    row: OutboxRow
+    failures: int
+    """How many times it has failed alone."""
+    not_before: int
+    why: str
+    between: int = 0
+    """How many of these lay between two groups that passed."""
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """What a lane may send after groups of it have failed as a whole."""
+
+    most: int = SYNC_PUSH_ITEMS
+    """So many rows at a time. If that is less than all, one group at a time."""
+    suspects: dict[int, Suspect] = {}
+    """By number."""
+    passes: bool = False
+    """The broker has taken the group before this one."""
+    accused: int | None = None
+    """The row that has just failed alone, after another group had passed."""
+
+    @property
+    def is_careful(self) -> bool:
+        """Groups go one by one: the next one when the last is answered."""
+        return self.most < SYNC_PUSH_ITEMS
+
+    def failed(self, rows: Sequence[OutboxRow], why: str, now_ms: int, jitter: float) -> Trial:
+        """Nobody knows what became of these rows, which were under way together."""
+        assert rows, "nothing was under way"
+        if len(rows) > 1:
+            most = max(1, min(self.most, len(rows)) // 2)
+            return msgspec.structs.replace(self, most=most, passes=False, accused=None)
+        row = rows[0]
+        before = self.suspects.get(row.number)
+        failures = 1 if before is None else before.failures + 1
+        between = 0 if before is None else before.between
+        suspect = Suspect(row, failures, now_ms + backoff_ms(failures, jitter), why, between)
+        suspects = {**self.suspects, row.number: suspect}
+        while len(suspects) > SUSPECTS_MAX:
+            del suspects[next(iter(suspects))]  # it goes with others again, and is found again
+        accused = row.number if self.passes else None
+        # The others may go in groups as before: this says nothing of them.
+        return Trial(most=self.most, suspects=suspects, passes=False, accused=accused)
+
+    def passed(self, numbers: Iterable[int]) -> tuple[Trial, Suspect | None]:
+        """The broker has taken these rows, or refused them for what they are. Returns also the row
+        that this convicts: it has failed alone between two groups that passed, and not only once.
+        """
+        suspects = dict(self.suspects)
+        for number in numbers:
+            suspects.pop(number, None)
+        convict = None if self.accused is None else suspects.get(self.accused)
+        if convict is not None:
+            convict = msgspec.structs.replace(convict, between=convict.between + 1)
+            suspects[convict.row.number] = convict
+            if convict.between < FAILURES_ALONE_MIN:
+                convict = None  # a line may break at any moment
+        most = min(SYNC_PUSH_ITEMS, self.most * 2)
+        return Trial(most=most, suspects=suspects, passes=True), convict
+
+    def forget(self, number: int) -> Trial:
+        """A row that is dead, or gone, is no suspect."""
+        suspects = {at: suspect for at, suspect in self.suspects.items() if at != number}
+        return msgspec.structs.replace(self, suspects=suspects)
+
+    def due(self, now_ms: int) -> Suspect | None:
+        """The suspect whose turn it is, the one that has waited longest."""
+        found = [one for one in self.suspects.values() if one.not_before <= now_ms]
+        return min(found, key=lambda one: (one.not_before, one.row.number), default=None)
+
+    def next_at(self, now_ms: int) -> int | None:
+        """When the next suspect may be tried."""
+        later = [one.not_before for one in self.suspects.values() if one.not_before > now_ms]
+        return min(later, default=None)
+
+
+def after_conviction(
+    suspect: Suspect, row: OutboxRow, *, now_ms: int, jitter: float, policy: Policy
+) -> OutboxRow:
+    """The row after the broker has failed at it alone once more: it has cost an attempt."""
+    return after_refusal(
+        row,
+        status=_FAILED,
+        code=FAILS_ALONE,
+        message=f"the broker fails at this one alone, and takes others: {suspect.why}",
+        now_ms=now_ms,
+        jitter=jitter,
+        policy=policy,
+    )
+
+
 # --- what becomes of a row -----------------------------------------------------------------------
 
 
@@ -219,12 +333,24 @@ def after_refusal(
     )
 
 
-def is_expired(row: OutboxRow, now_ms: int, max_age_hours: int) -> bool:
+def waits_until(not_before_ms: int, now_ms: int) -> int:
+    """Until when an item waits that must not go before a time. No item waits for longer than the
+    longest backoff: a time further ahead is one of a clock that was wrong, and is over.
+    """
+    return now_ms if not_before_ms - now_ms > BACKOFF_MS_MAX else not_before_ms
+
+
+def is_expired(row: OutboxRow, now_ms: int, max_age_hours: int, old_upto: int) -> bool:
     """Whether a message has waited for so long that the broker may have forgotten its id. Changes
     never expire: every node knows from its state which ones it has.
+
+    `old_upto` is the last offset of the log that is as old: if the clock was wrong when the message
+    was added, its time says nothing, but its place in the log does.
     """
-    is_message = not row.entity
-    return is_message and now_ms - row.created_at > max_age_hours * HOUR_MS
+    if row.entity or row.offset > old_upto:
+        return False
+    age_ms = now_ms - row.created_at
+    return age_ms > max_age_hours * HOUR_MS or age_ms < 0
 
 
 def after_expiry(row: OutboxRow, now_ms: int, max_age_hours: int) -> OutboxRow:

@@ -5,15 +5,16 @@ consumer has confirmed it. Age alone is no reason (a consumer that was away woul
 a deleted value would come back to life through it), and neither is confirmation alone (a reader
 may ask again).
 
-Age is measured by this node's wall clock, which may jump. After a jump backwards some rows carry a
-time in the future: those are never old enough, they wait until the clock has caught up. A jump
-forwards ages everything at once, yet it cannot pass a frontier: it may cost history, never an
+Age is measured by this node's wall clock, which may be set. How old an entry of the log is then, is
+said in `recorded`; other rows are as old as the entry that they belong to. A clock that is ahead
+right now ages everything at once, yet it cannot pass a frontier: it may cost history, never an
 entry that a consumer has not confirmed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from hashlib import sha256
 from typing import Literal
 
 from holdfast.rules.errors import BadValue, FeatureParamBelowFloor, OutboxAgeAboveWindow
@@ -47,6 +48,18 @@ def may_forget(
     return all(offset <= frontier for frontier in frontiers)
 
 
+def is_absent(
+    *, seen_at_ms: int, now_ms: int, retire_ms: int, confirmed: int, old_upto: int
+) -> bool:
+    """Whether a reader has confirmed nothing for longer than it declared.
+
+    Its own time may be that of a wrong clock. So what it confirmed last must be as old, by its
+    place in the log (`old_upto`); and a time that has not come yet says nothing.
+    """
+    silent = seen_at_ms > now_ms or seen_at_ms < oldest_kept_ms(now_ms=now_ms, ttl_ms=retire_ms)
+    return silent and confirmed <= old_upto
+
+
 def truncate_below(
     *, head: int, first: int, frontiers: Iterable[int], oldest_kept_offset_by_age: int
 ) -> int:
@@ -61,6 +74,25 @@ def truncate_below(
     # A consumer may stand below what is gone already (it was registered at an old offset), and an
     # empty log has no last entry: neither brings anything back.
     return max(first, keep)
+
+
+def buried_name(family: str, owner: str, key: str, model: str) -> bytes:
+    """The name under which a key is remembered when its tombstone is removed."""
+    return sha256("\0".join((family, owner, key, model)).encode()).digest()[:16]
+
+
+def is_too_old(
+    *, lamport: int, deletes: bool, replaces_live: bool, floor: int, buried: int
+) -> bool:
+    """Whether a write from outside, which would win here, could bring back what was deleted: its
+    key had a newer tombstone that was removed, or may have had one.
+
+    A deletion brings nothing back. A live row that the write replaces proves that the key had no
+    newer tombstone: that one would have taken the row's place, and nothing older gets in after it.
+    A dead row proves nothing, because deletions do get in. Up to `floor` nobody knows which keys
+    had tombstones; above it `buried` is the stamp of the newest one of this key.
+    """
+    return not deletes and not replaces_live and lamport <= max(floor, buried)
 
 
 def outbox_max_age_hours(

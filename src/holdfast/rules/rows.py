@@ -6,7 +6,7 @@ its origin gave them) and `offset`, the place of that change in this node's log.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -163,7 +163,11 @@ class MeshRow(msgspec.Struct, frozen=True, kw_only=True):
     lamport: int = 0
     seq: int = 0
     forgotten_lamport: int = 0
-    """Tombstones up to this stamp may have been removed: an older write from outside is refused."""
+    """Rows up to this stamp may have been removed, tombstones among them."""
+    forgotten_floor: int = 0
+    """Up to this stamp it is not known which keys had a tombstone that was removed. Above it,
+    `buried` says so key by key.
+    """
     broker_url: str | None = None
     """The broker of a shared mesh; this, the card and the server's id are set together."""
     broker_card: str | None = None
@@ -306,6 +310,18 @@ class QuarantineRow(msgspec.Struct, frozen=True, kw_only=True):
     found_at: int
 
 
+class SweptRow(NamedTuple):
+    """A dead row that a sweep removed."""
+
+    family: str
+    owner: str
+    key: str
+    model: str
+    lamport: int
+    tombstone: bool
+    """False: a vector that a newer one had replaced."""
+
+
 class ConflictRow(msgspec.Struct, frozen=True, kw_only=True):
     """Something that a merge discarded."""
 
@@ -319,6 +335,11 @@ class ConflictRow(msgspec.Struct, frozen=True, kw_only=True):
     loser: Version
     loser_op: str
     loser_body: bytes
+    base_lamport: int | None = None
+    """This and the next are the stamp that the loser's writer saw; None: nothing, or it is not
+    known.
+    """
+    base_peer: str | None = None
     found_at: int
     resolved_at: int | None = None
     resolution: str | None = None

@@ -8,6 +8,7 @@ file without a lock means nothing.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import threading
 from contextlib import suppress
@@ -15,9 +16,13 @@ from typing import Final
 
 import msgspec
 
-from holdfast.rules.errors import AlreadyExists
+from holdfast.rules.errors import AlreadyExists, DiskFull
+from holdfast.storage import fork_gate
+from holdfast.storage.files.ballast import Ballast
 from holdfast.storage.files.durable import disk_errors
 from holdfast.storage.files.home import HomePaths
+
+log = logging.getLogger("holdfast")
 
 LOCK: Final = "daemon.lock"
 _NOTE_BYTES_MAX: Final = 65536
@@ -48,6 +53,19 @@ class DaemonLock:
                 f"{what} serves {paths.root} already: {who}", hint=f"use that one, or {end}"
             )
         self.write(DaemonNote(os.getpid()))
+        fork_gate.watch(self)
+
+    def still(self, until: float) -> bool:
+        return True
+
+    def go_on(self) -> None: ...
+
+    def disown(self) -> tuple[object, ...]:
+        """A forked child closes its copy, which would keep the lock of a dead parent alive."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+        return ()
 
     def _take(self) -> bool:
         """True once the lock is ours. A process that only looks holds it too, for a moment: another
@@ -64,15 +82,29 @@ class DaemonLock:
         return False
 
     def write(self, note: DaemonNote) -> None:
+        try:
+            self._write(note)
+        except DiskFull as error:
+            Ballast(self._path.parent).release()
+            try:
+                self._write(note)
+            except DiskFull:
+                # The lock says that a daemon is here; where it listens, its own messages say.
+                log.warning("%s", error.message)
+
+    def _write(self, note: DaemonNote) -> None:
         with disk_errors(f"write {self._path}"):
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, msgspec.json.encode(note), 0)
 
     def close(self) -> None:
+        if self._fd < 0:
+            return
         # Emptied, not removed: a process that opened it meanwhile would lock a file that is gone.
         with suppress(OSError):
             os.ftruncate(self._fd, 0)
-        os.close(self._fd)
+        fd, self._fd = self._fd, -1
+        os.close(fd)
 
 
 def daemon_note(paths: HomePaths) -> DaemonNote | None:

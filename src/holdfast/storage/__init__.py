@@ -8,6 +8,9 @@ last.
     sqlite        that store on a disk; `sqlite.recovery` for damaged databases
     memory        the same in dictionaries, for tests, simulations and looks into the past
     group_commit  many writers, one commit at a time: under both
+    tickets       one write that waits, and how a group is answered
+    fork_gate     what a forked child must not touch
+    owned_lock    a lock that an interrupt cannot leave locked
     files         the home, blobs, ballast, and how a file gets on the disk
     broker        what the store of a broker must be able to do, on SQLite and on PostgreSQL
 """

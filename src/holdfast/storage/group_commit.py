@@ -13,6 +13,7 @@ themselves instead.
 
     open ──stop()──▶ stopping ──queue drained──▶ stopped
     abort() goes straight to stopped, and what waits is refused
+    in a forked child it is forked, for good (see `fork_gate`)
 
 A commit that fails fails the whole group and applies nothing. If the disk failed *during* the
 commit, nobody can say what survives: the callers of the group get `OutcomeUnknown`, and the writer
@@ -22,12 +23,15 @@ refuses further work until the home is reopened.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
+import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import monotonic
-from typing import Any, Protocol
+from types import FrameType
+from typing import Any, Protocol, cast
 
 from holdfast.rules.errors import (
     HoldfastError,
@@ -37,10 +41,10 @@ from holdfast.rules.errors import (
     Unknown,
 )
 from holdfast.rules.limits import GROUP_MS_MAX, GROUP_OPS_MAX, QUEUE_OPS_MAX
+from holdfast.storage import fork_gate
+from holdfast.storage.owned_lock import nested, owned_lock, run_locked
 from holdfast.storage.ports import Transaction, Work
-
-Sink = Callable[[list["Ticket"]], None]
-"""Gets those tickets of a group that share it, once they have a result or an error."""
+from holdfast.storage.tickets import Ticket, copy, deliver, reject
 
 log = logging.getLogger("holdfast")
 
@@ -61,25 +65,16 @@ class Engine(Protocol):
     def alive(self) -> bool:
         """Whether the transaction is still open: the database itself ends it after some errors."""
 
+    def pinned(self) -> bool:
+        """Whether a query that nobody finished keeps the database at an old state, although no
+        transaction is open.
+        """
+
     def error(self, error: BaseException, *, committing: bool) -> BaseException:
         """The typed error for one of the database's own."""
 
-
-class Ticket:
-    """One write that waits: its work, who gets the answer, and its result or error."""
-
-    __slots__ = ("error", "result", "sink", "work")
-
-    def __init__(self, work: Work[Any], sink: Sink) -> None:
-        self.work = work
-        self.sink = sink
-        self.result: Any = None
-        self.error: BaseException | None = None
-
-    def value(self) -> Any:
-        if self.error is not None:
-            raise self.error
-        return self.result
+    def disown(self) -> None:
+        """In a forked child: refuses everything from now on, also what is under way."""
 
 
 class GroupWriter:
@@ -88,17 +83,26 @@ class GroupWriter:
     def __init__(self, engine: Engine, *, clock: Callable[[], float] = monotonic) -> None:
         self._engine = engine
         self._clock = clock
-        self._queue: deque[Ticket] = deque()
-        self._lock = threading.Lock()
-        self._work_came = threading.Condition(self._lock)
-        self._drained = threading.Condition(self._lock)
-        self._turn = threading.Lock()
-        """Held by the thread that runs a group: the engine belongs to one thread at a time."""
-        self._thread: threading.Thread | None = None
+        self._make_queue()
         self._state = "open"
         self._failed: HoldfastError | None = None
         self._busy = 0
         self._listeners: tuple[Callable[[], None], ...] = ()
+        self._begun = False
+        """Whether a lone write may have begun a transaction."""
+        self._untold = False
+        """Whether something was committed, perhaps, of which the listeners have not heard."""
+        self._stilled = False
+        fork_gate.watch(self)
+
+    def _make_queue(self) -> None:
+        self._queue: deque[Ticket] = deque()
+        self._lock = owned_lock()
+        self._work_came = threading.Condition(cast(threading.RLock, self._lock))
+        self._drained = threading.Condition(cast(threading.RLock, self._lock))
+        self._turn = owned_lock()
+        """Held by the thread that runs a group: the engine belongs to one thread at a time."""
+        self._thread: threading.Thread | None = None
 
     @property
     def state(self) -> str:
@@ -111,43 +115,79 @@ class GroupWriter:
 
     def on_commit(self, listener: Callable[[], None]) -> None:
         """Calls `listener` after every commit from now on, before its writes are answered."""
-        with self._lock:
-            self._listeners = (*self._listeners, listener)
+        self._listeners = (*self._listeners, listener)
 
     # --- the two ways in ---------------------------------------------------------------------
 
     def write(self, work: Work[Any]) -> Any:
-        """Runs one write and returns after its commit."""
-        if not self._queue and self._turn.acquire(blocking=False):
+        """Runs one write and returns after its commit. An exception that a signal handler raises
+        meanwhile leaves the write done or undone, and the writer free for the next one.
+        """
+        turn = self._turn
+        if turn._is_owned():
+            self._after_interrupt()
+        if not self._queue:
+            # Twice, because the exception may also come while the first one settles.
             try:
-                return self._write_alone(work)
+                try:
+                    if turn.acquire(blocking=False):
+                        return self._write_alone(work)
+                finally:
+                    if turn._is_owned():
+                        self._settle()
             finally:
-                self._turn.release()
-                if self._queue:
-                    self._wake()
+                if turn._is_owned():
+                    self._settle()
+        return self._write_queued(work)
+
+    def _write_queued(self, work: Work[Any]) -> Any:
         done = threading.Lock()
         done.acquire()
-        ticket = Ticket(work, lambda tickets: done.release())
-        self.submit([ticket])
-        done.acquire()
-        return ticket.value()
+        answers: list[Ticket] = []
 
-    def submit(self, tickets: Sequence[Ticket]) -> None:
-        """Queues writes for the writer's thread, which calls their sinks, once per group."""
-        with self._lock:
-            self._refuse_unless_open()
-            if len(self._queue) + len(tickets) > QUEUE_OPS_MAX:
+        def answer(tickets: list[Ticket]) -> None:
+            answers.extend(tickets)
+            done.release()
+
+        ticket = Ticket(work, answer)
+        try:
+            if not self.submit([ticket]):
                 raise StoreBusy(
-                    f"{len(self._queue)} writes wait already",
+                    f"{QUEUE_OPS_MAX} writes wait already",
                     hint="wait for some of them before sending more",
                 )
-            self._queue.extend(tickets)
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._serve, name="holdfast-writer", daemon=True
-                )
-                self._thread.start()
-            self._work_came.notify()
+            done.acquire()
+        except BaseException:
+            # Nothing may happen after the caller has got its exception.
+            if run_locked(self._lock, lambda: self._withdraw(ticket)) and not answers:
+                done.acquire()
+            raise
+        return ticket.value()
+
+    def _withdraw(self, ticket: Ticket) -> bool:
+        """Takes a write out of the queue again; True if it runs already."""
+        with suppress(ValueError):
+            self._queue.remove(ticket)
+        return ticket.taken
+
+    def submit(self, tickets: Sequence[Ticket]) -> int:
+        """Queues writes for the writer's thread, which calls their sinks, once per group. Returns
+        how many of them, from the first, the queue had room for.
+        """
+        return run_locked(self._lock, lambda: self._submit(tickets))
+
+    def _submit(self, tickets: Sequence[Ticket]) -> int:
+        self._refuse_unless_open()
+        room = max(0, QUEUE_OPS_MAX - len(self._queue))
+        if not room:
+            return 0
+        if self._thread is None:
+            thread = threading.Thread(target=self._serve, name="holdfast-writer", daemon=True)
+            thread.start()
+            self._thread = thread
+        self._queue.extend(tickets[:room])
+        self._work_came.notify()
+        return min(room, len(tickets))
 
     def enqueue(self, ticket: Ticket) -> None:
         """Queues a write for the next `run_group` of a simulation or a test."""
@@ -169,51 +209,88 @@ class GroupWriter:
         first.
         """
         deadline = None if timeout_s is None else monotonic() + timeout_s
-        with self._lock:
-            if self._state == "stopped":
-                return True
-            self._state = "stopping"
-            self._work_came.notify()
-            thread = self._thread
-            if thread is not None and not self._drained.wait_for(self._is_idle, timeout_s):
-                return False
+        if self._state in ("stopped", "forked"):
+            return True
+        if not run_locked(self._lock, lambda: self._drain(timeout_s)):
+            return False
         # A write may also be running in its caller's own thread.
-        with self.between_groups(_left(deadline)) as quiet:
-            if not quiet:
-                return False
-            while self._queue:
-                self._run(self._take())
-            with self._lock:
-                self._state = "stopped"
-                self._work_came.notify()
+        if not self.between_groups(self._finish, _left(deadline)):
+            return False
+        thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(_left(deadline))
         return True
 
+    def _drain(self, timeout_s: float | None) -> bool:
+        self._state = "stopping"
+        self._work_came.notify()
+        return self._thread is None or self._drained.wait_for(self._is_idle, timeout_s)
+
+    def _finish(self) -> None:
+        while self._queue:
+            self._run(self._take())
+        run_locked(self._lock, self._end)
+
+    def _end(self) -> list[Ticket]:
+        """Ends the writer's thread; returns what still waited."""
+        self._state = "stopped"
+        waiting = list(self._queue)
+        self._queue.clear()
+        self._work_came.notify()
+        return waiting
+
     def abort(self) -> None:
         """Refuses what waits and stops at once. A group being committed is not torn apart."""
-        with self._lock:
-            self._state = "stopped"
-            waiting = list(self._queue)
-            self._queue.clear()
-            self._work_came.notify()
-        _reject(waiting)
+        if self._state == "forked":
+            return
+        reject(run_locked(self._lock, self._end))
 
-    @contextmanager
-    def between_groups(self, timeout_s: float | None) -> Iterator[bool]:
-        """Lets no group run while the context is held. Yields False if the running group did not
-        end in time.
+    def between_groups(self, do: Callable[[], object], timeout_s: float | None) -> bool:
+        """Runs a step while no group runs. False, and the step is not run, if the running group did
+        not end in time.
         """
-        quiet = self._turn.acquire(timeout=-1 if timeout_s is None else timeout_s)
+        turn = self._turn
+        if turn._is_owned():
+            self._after_interrupt()
         try:
-            yield quiet
+            try:
+                if not turn.acquire(timeout=-1 if timeout_s is None else timeout_s):
+                    return False
+                do()
+                return True
+            finally:
+                if turn._is_owned():
+                    turn.release()
         finally:
-            if quiet:
-                self._turn.release()
+            if turn._is_owned():
+                turn.release()
+
+    # --- forks -------------------------------------------------------------------------------
+
+    def still(self, until: float) -> bool:
+        self._stilled = self._turn.acquire(timeout=max(0.0, until - monotonic()))
+        return self._stilled
+
+    def go_on(self) -> None:
+        if self._stilled:
+            self._stilled = False
+            self._turn.release()
+
+    def disown(self) -> tuple[object, ...]:
+        kept = vars(self).copy()
+        self._make_queue()
+        self._state = "forked"
+        self._engine.disown()
+        return (kept,)
+
+    def refuse_if_forked(self) -> None:
+        if self._state == "forked":
+            raise fork_gate.refusal()
 
     # --- inside ------------------------------------------------------------------------------
 
     def _refuse_unless_open(self) -> None:
+        self.refuse_if_forked()
         if self._state != "open":
             raise StoreClosed(f"the store is {self._state}")
         if self._failed is not None:
@@ -226,9 +303,26 @@ class GroupWriter:
     def _is_idle(self) -> bool:
         return not self._queue and not self._busy
 
-    def _wake(self) -> None:
-        with self._lock:
-            self._work_came.notify()
+    def _settle(self) -> None:
+        """Gives the turn back, with no transaction open, however its holder ended."""
+        if self._begun:
+            self._undo_lone()
+            self._begun = False
+        if self._untold:
+            self._notify_listeners()
+        self._turn.release()
+
+    def _after_interrupt(self) -> None:
+        """Called when this thread has the turn already. Either a signal handler calls from the
+        middle of a write, or a write was interrupted again while it settled.
+        """
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            if frame.f_locals.get("self") is self:
+                raise nested()
+            frame = frame.f_back
+        while self._turn._is_owned():
+            self._settle()
 
     def _serve(self) -> None:
         while True:
@@ -247,44 +341,56 @@ class GroupWriter:
     def _take(self) -> list[Ticket]:
         with self._lock:
             count = min(len(self._queue), GROUP_OPS_MAX)
-            return [self._queue.popleft() for _ in range(count)]
+            tickets = [self._queue.popleft() for _ in range(count)]
+            for ticket in tickets:
+                ticket.taken = True
+            return tickets
 
     def _put_back(self, tickets: list[Ticket]) -> None:
         if not tickets:
             return
         with self._lock:
             if self._state != "stopped":
+                for ticket in tickets:
+                    ticket.taken = False
                 self._queue.extendleft(reversed(tickets))
                 return
         # The writer was aborted while their group ran: they are refused like all that waited.
-        _reject(tickets)
+        reject(tickets)
 
     def _write_alone(self, work: Work[Any]) -> Any:
         """Runs a group of one. It needs no ticket, and no savepoint: a failure undoes the whole
         transaction anyway.
         """
         if self._state != "open" or self._failed is not None:
-            with self._lock:
-                self._refuse_unless_open()
+            self._refuse_unless_open()
         engine = self._engine
+        self._begun = True
         try:
             engine.begin()
-        except BaseException as error:
-            raise engine.error(error, committing=False) from error
-        try:
             result = work(engine.transaction)
         except BaseException as error:
-            self._rollback()
+            self._undo_lone()
+            if engine.pinned():
+                # A frame that the error keeps alive holds a query in the middle.
+                traceback.clear_frames(error.__traceback__)
             typed = engine.error(error, committing=False)
             if typed is error:
                 raise
             raise typed from error
+        self._untold = True
         try:
             engine.commit()
         except BaseException as error:
-            raise self._commit_failed(error) from error
+            typed = self._commit_failed(error)
+            if typed is error:
+                raise
+            raise typed from error
         if self._listeners:
             self._notify_listeners()
+        else:
+            self._untold = False
+        self._begun = False
         return result
 
     def _run(self, tickets: list[Ticket]) -> int:
@@ -356,10 +462,11 @@ class GroupWriter:
             return self._fail(failed, self._commit_failed(error), group)
         if self._listeners:
             self._notify_listeners()
-        _deliver(group)
+        deliver(group)
         return ran
 
     def _notify_listeners(self) -> None:
+        self._untold = False
         for listener in self._listeners:
             try:
                 listener()
@@ -384,6 +491,16 @@ class GroupWriter:
                 self._rollback()
                 return engine.error(worse, committing=False)
         return None
+
+    def _undo_lone(self) -> None:
+        """Undoes a lone write. A second try, because the first may have met a signal handler that
+        raised, and not a disk that failed.
+        """
+        if self._engine.alive():
+            try:
+                self._engine.rollback()
+            except Exception:
+                self._rollback()
 
     def _rollback(self) -> None:
         """Undoes the transaction. An error here is logged: the caller raises the one before it."""
@@ -414,49 +531,9 @@ class GroupWriter:
     ) -> int:
         answered = tickets if group is None else group
         for ticket in tickets:
-            ticket.error = error if len(answered) == 1 else _copy(error)
-        _deliver(answered)
+            ticket.error = error if len(answered) == 1 else copy(error)
+        deliver(answered)
         return len(answered)
-
-
-def _copy(error: BaseException) -> BaseException:
-    """Copies an error, so that each caller raises an exception of its own."""
-    if isinstance(error, HoldfastError):
-        twin = type(error).__new__(type(error))
-        twin.args = error.args
-        twin.__dict__.update(error.__dict__)
-        twin.__cause__ = error.__cause__
-        return twin
-    return error
-
-
-def _deliver(tickets: list[Ticket]) -> None:
-    """Answers a group. Tickets that share a sink (that of an event loop) are passed in one call."""
-    if not tickets:
-        return
-    sink = tickets[0].sink
-    if all(ticket.sink is sink for ticket in tickets):
-        _call(sink, tickets)
-        return
-    by_sink: dict[Sink, list[Ticket]] = {}
-    for ticket in tickets:
-        by_sink.setdefault(ticket.sink, []).append(ticket)
-    for sink, group in by_sink.items():
-        _call(sink, group)
-
-
-def _call(sink: Sink, tickets: list[Ticket]) -> None:
-    try:
-        sink(tickets)
-    except Exception:
-        # Other callers still wait for their answers, and the next groups for this thread.
-        log.exception("a caller could not be told what came of its write")
-
-
-def _reject(tickets: list[Ticket]) -> None:
-    for ticket in tickets:
-        ticket.error = StoreClosed("the write was aborted before it began")
-    _deliver(tickets)
 
 
 def _left(deadline: float | None) -> float | None:

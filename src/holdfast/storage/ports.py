@@ -19,6 +19,7 @@ from holdfast.rules.arrivals import Arrived
 from holdfast.rules.filters import Filter
 from holdfast.rules.inbox_match import EVERY_MESSAGE, InboxMatch
 from holdfast.rules.order import Version
+from holdfast.rules.recorded import ClockTurn
 from holdfast.rules.rows import (
     BlobRow,
     Columns,
@@ -38,6 +39,7 @@ from holdfast.rules.rows import (
     PeerRow,
     QuarantineRow,
     StateRow,
+    SweptRow,
     TaskEventRow,
     TaskRow,
     TokenRow,
@@ -57,6 +59,9 @@ class MeshReader(Protocol):
 
     def mesh_get(self, slug: str) -> MeshRow | None: ...
     def mesh_list(self) -> list[MeshRow]: ...
+    def buried(self, mesh: str, name: bytes) -> int:
+        """The lamport of the newest tombstone of a key that was removed; 0 if none is known."""
+
     def peer_list(self, mesh: str) -> list[PeerRow]: ...
     def known_members_list(self, mesh: str) -> list[KnownMember]:
         """The members of a shared mesh as its broker last listed them, by key."""
@@ -90,7 +95,13 @@ class MeshWriter(MeshReader, Protocol):
         """
 
     def forget_below(self, mesh: str, lamport: int) -> None:
-        """Remembers that tombstones up to this lamport may be gone."""
+        """Remembers that tombstones up to this lamport may be gone, of whatever keys."""
+
+    def bury(self, mesh: str, highest: int, names: Sequence[tuple[bytes, int]], most: int) -> None:
+        """Remembers that rows up to the lamport `highest` are gone, and of which keys, by a hash, a
+        tombstone of which lamport. Of more than `most` keys the lowest are forgotten: then up to
+        there tombstones of whatever keys are gone.
+        """
 
     def peer_seen(self, row: PeerRow) -> None: ...
     def known_members_put(self, mesh: str, rows: Sequence[KnownMember]) -> None:
@@ -117,14 +128,32 @@ class LogReader(Protocol):
     ) -> Columns:
         """What `log_page` gives, as whole columns."""
 
+    def log_newest(self, mesh: str, entity: str, most: int) -> list[Entry]:
+        """The entries but facts about an entity that have the highest lamports, highest first."""
+
     def log_of(self, mesh: str, entity: str, before: int) -> list[Entry]:
         """All entries but facts about an entity with offset < before, in offset order."""
 
-    def log_at(self, recorded_by_ms: int) -> int:
-        """The last offset that was recorded at or before a time of our wall clock; 0 for none."""
+    def log_at(self, recorded_by_ms: int, now_ms: int, *, cautious: bool = False) -> int:
+        """The last offset that counts as recorded at or before a time; 0 for none. How it counts,
+        where our wall clock was set, is said in `rules.recorded`.
+        """
+
+    def log_turns(self) -> tuple[ClockTurn, ...]:
+        """Where along the log our wall clock was set back."""
 
     def forgotten(self, id: bytes) -> tuple[int, bytes] | None:
         """Offset and fingerprint of an entry that was truncated and is still remembered."""
+
+    def log_leaves(self, start: int, end: int, limit: int) -> list[bytes | None]:
+        """The leaf hashes of entries with start <= offset < end; None for an entry from before
+        hashes.
+        """
+
+    def log_damage(self, start: int, end: int, limit: int) -> list[tuple[int, str]]:
+        """Of the first `limit` entries with start <= offset < end: the offsets of those that are
+        not what was written, and what is wrong with each.
+        """
 
 
 class LogWriter(LogReader, Protocol):
@@ -161,7 +190,19 @@ class LogWriter(LogReader, Protocol):
         """
 
     def forgotten_sweep(self, before_ms: int, most: int) -> int: ...
+    def log_replace(self, offset: int, raw: bytes) -> None:
+        """Puts the bytes of an envelope in the place of a damaged entry. The caller has made sure
+        that they are what was written there.
+        """
+
     def set_epoch(self, epoch: int) -> None: ...
+
+
+class LogSealer(Protocol):
+    def log_seal(self, rows_max: int, bytes_max: int) -> int:
+        """Gives the next entries from before leaf hashes theirs, about so many of them; returns how
+        many were looked at, 0 if all have theirs. What a reader sees does not change.
+        """
 
 
 class FamilyReader(Protocol):
@@ -169,6 +210,9 @@ class FamilyReader(Protocol):
     def state_get(self, mesh: str, key: str) -> StateRow | None: ...
     def state_scan(self, mesh: str, prefix: str, after: str, limit: int) -> list[StateRow]:
         """Live and dead rows with key > after."""
+
+    def state_seen(self, mesh: str, key: str) -> dict[str, int]:
+        """What the version of a key that stands has seen of other peers: the lamport of each."""
 
     def memory_get(self, mesh: str, owner: str, key: str) -> MemoryRow | None: ...
     def memory_all(self, mesh: str, key: str) -> list[MemoryRow]:
@@ -187,6 +231,13 @@ class FamilyReader(Protocol):
     def blob_scan(self, after: str, limit: int) -> list[BlobRow]: ...
     def blob_released(self, limit: int) -> list[BlobRow]:
         """Blobs without references whose files wait to be removed, longest first."""
+
+    def blob_old(
+        self, upto: int, before_ms: int, now_ms: int, old_upto: int, limit: int
+    ) -> list[BlobRow]:
+        """Of `blob_released`, those that were released at an offset up to `upto` and before a time.
+        A time that has not come yet says nothing: then the offset must be `old_upto` at most.
+        """
 
     def blob_refs(self, sha256: str) -> int:
         """How many live files, and facts in the log, name this blob: counted, not stored, so it
@@ -212,10 +263,10 @@ class FamilyWriter(FamilyReader, Protocol):
         """Forgets which objects were named by facts below an offset: those are truncated."""
 
     def blob_drop(self, sha256: str) -> None: ...
-    def tombstones_sweep(self, mesh: str, below_offset: int, most: int) -> tuple[int, int]:
-        """Removes dead rows that were written below an offset: how many, and their highest
-        lamport.
-        """
+    def state_seen_put(self, mesh: str, key: str, peer: str, lamport: int) -> None: ...
+    def state_seen_drop(self, mesh: str, key: str, peer: str) -> None: ...
+    def tombstones_sweep(self, mesh: str, below_offset: int, most: int) -> list[SweptRow]:
+        """Removes dead rows that were written below an offset, and returns them."""
 
 
 class VectorReader(Protocol):
@@ -299,10 +350,10 @@ class TaskWriter(TaskReader, Protocol):
 
 class LedgerReader(Protocol):
     def conflict_get(self, number: int) -> ConflictRow | None: ...
-    def conflict_open(
-        self, mesh: str, family: str, owner: str, entity: str, loser: str
-    ) -> ConflictRow | None:
-        """The entry about this entity that still waits and whose loser is of this peer."""
+    def conflicts_of(
+        self, mesh: str, family: str, entity: str, loser: Version | None = None
+    ) -> list[ConflictRow]:
+        """All entries about an entity, or about one version of it, resolved ones too, by number."""
 
     def conflict_list(
         self, mesh: str | None, *, open_only: bool, after: int, limit: int
@@ -314,6 +365,8 @@ class LedgerWriter(LedgerReader, Protocol):
     def conflict_add(self, row: ConflictRow) -> int: ...
     def conflict_change(self, row: ConflictRow) -> None:
         """Puts another winner and loser into the entry with this number."""
+
+    def conflict_drop(self, number: int) -> None: ...
 
     def conflict_resolve(self, number: int, resolution: str, now_ms: int) -> None: ...
     def warning_add(self, row: WarningRow) -> None: ...
@@ -406,9 +459,9 @@ class OutboxReader(Protocol):
     def outbox_oldest(self, lane: str) -> int | None:
         """When the first row that is pending or in flight was added."""
 
-    def outbox_old(self, lane: str, before_ms: int, limit: int) -> list[OutboxRow]:
-        """Messages of a lane that are pending and were added before a time, by number. Changes,
-        which may wait for ever, are not among them.
+    def outbox_old(self, lane: str, before_ms: int, now_ms: int, limit: int) -> list[OutboxRow]:
+        """Messages of a lane that are pending and were added before a time, or at one that has not
+        come yet, by number. Changes, which may wait for ever, are not among them.
         """
 
     def outbox_floor(self) -> int | None:
@@ -435,9 +488,9 @@ class OutboxWriter(OutboxReader, Protocol):
     def outbox_done(self, rows: Sequence[tuple[int, bytes, int, int]], now_ms: int) -> None:
         """Marks rows as done: number, id at the broker, epoch and seq of each."""
 
-    def outbox_sweep(self, before_ms: int, most: int) -> int:
+    def outbox_sweep(self, before_ms: int, now_ms: int, most: int) -> int:
         """Removes done and aborted rows that ended before a time, by number, up to the first that
-        ended later; returns how many.
+        ended between then and now; returns how many. A time that has not come yet stops nothing.
         """
 
 
@@ -464,8 +517,8 @@ class InboxReader(Protocol):
     def inbox_counts(self) -> tuple[int, int]:
         """How many messages there are, and how many of them are unread."""
 
-    def inbox_floor(self, received_after_ms: int) -> int | None:
-        """The lowest offset in the log of an unread message that came after a time."""
+    def inbox_floor(self, after: int) -> int | None:
+        """The lowest offset in the log, behind `after`, of an unread message."""
 
 
 class InboxWriter(InboxReader, Protocol):
@@ -485,6 +538,9 @@ class BrokerPositionReader(Protocol):
         self, mesh: str, epoch: int, seq: int, after_seq: int, limit: int
     ) -> list[tuple[int, int]]:
         """Seq and offset of the entries above a seq of an epoch and above `after_seq`, by seq."""
+
+    def broker_positions_at(self, offset: int) -> list[tuple[str, int]]:
+        """Mesh and seq of an entry at its broker, those of the newest epoch of a mesh first."""
 
     def broker_positions_epochs(self, mesh: str) -> list[int]:
         """The epochs of a mesh in which positions are known, the lowest first."""
@@ -523,6 +579,7 @@ class Reader(
 class Transaction(
     MeshWriter,
     LogWriter,
+    LogSealer,
     FamilyWriter,
     VectorWriter,
     TaskWriter,
@@ -538,6 +595,35 @@ class Transaction(
     """A reader that changes the state: all of it or nothing."""
 
 
+class Reading(AbstractContextManager[Reader], Protocol):
+    """One consistent state, from `begin` to `end`; as a context manager it does both."""
+
+    def begin(self) -> Reader: ...
+    def end(self) -> None:
+        """May be called twice, and before `begin`."""
+
+    def error(self, error: BaseException) -> BaseException:
+        """The typed error for one of the database's own."""
+
+
+def read_once(reading: Reading, read: Callable[[Reader], T]) -> T:
+    """Runs one read. An exception that a signal handler raises meanwhile leaves nothing open:
+    `end` runs again if it came within the first one.
+    """
+    try:
+        try:
+            return read(reading.begin())
+        finally:
+            reading.end()
+    except BaseException as error:
+        known = reading.error(error)
+        if known is error:
+            raise
+        raise known from error
+    finally:
+        reading.end()
+
+
 Work = Callable[[Transaction], T]
 
 
@@ -549,7 +635,7 @@ class Store(Protocol):
         commit.
         """
 
-    def read(self) -> AbstractContextManager[Reader]:
+    def read(self) -> Reading:
         """One consistent state, for as long as the context is held. Never waits for the writer."""
 
     def on_commit(self, listener: Callable[[], None]) -> None:

@@ -21,6 +21,7 @@ from typing import Any, Final
 import uvicorn
 
 from holdfast.rules import limits
+from holdfast.rules.web_access import WebAccess
 from holdfast.transport.http_protocol import HttpConnection, Lines, Quick
 from holdfast.transport.listeners import Listener
 
@@ -42,11 +43,18 @@ class Server:
         lines: Lines | None = None,
         quick: Quick | None = None,
         most: int | None = None,
+        web: WebAccess | None = None,
     ) -> None:
+        """`web` says which web pages may call, and by which names; without it, what is always
+        allowed.
+        """
         self.listeners = listeners
         share = _connections_max(most or limits.CONNECTIONS_MAX) // max(1, len(listeners))
         self._uvicorns = [
-            _Uvicorn(_config(app, listener), share, listener.kind, lines or {}, quick)
+            _Uvicorn(
+                *(_config(app, listener), share, listener.kind),
+                *(lines or {}, quick, web or WebAccess()),
+            )
             for listener in listeners
         ]
         self._tasks: list[asyncio.Task[None]] = []
@@ -81,11 +89,17 @@ class _Uvicorn(uvicorn.Server):
     """uvicorn's server without its signal handlers, and ended by an event instead of by polling."""
 
     def __init__(
-        self, config: uvicorn.Config, most: int, kind: str, lines: Lines, quick: Quick | None
+        self,
+        config: uvicorn.Config,
+        most: int,
+        kind: str,
+        lines: Lines,
+        quick: Quick | None,
+        web: WebAccess,
     ) -> None:
         super().__init__(config)
         self._most = most
-        self._kind, self._lines, self._quick = kind, lines, quick
+        self._kind, self._lines, self._quick, self._web = kind, lines, quick, web
         self.up = asyncio.Event()
         self.end = asyncio.Event()
 
@@ -101,6 +115,7 @@ class _Uvicorn(uvicorn.Server):
         def made() -> asyncio.Protocol:
             made = HttpConnection(config, self.server_state, {}, loop)
             made.kind, made.lines, made.quick = self._kind, self._lines, self._quick
+            made.web = self._web
             return made
 
         taken = self.server_state.connections

@@ -55,6 +55,7 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
                 _write(certificate, public)
                 _write(key, private)
         finally:
+            fcntl.flock(held, fcntl.LOCK_UN)  # a forked child may have a copy of the descriptor
             os.close(held)
     except OSError as error:
         raise StoreFailed(

@@ -56,7 +56,7 @@ class WebSocketConnection(asyncio.Protocol):
         """`all` holds the connections of the server; this one adds itself when it begins."""
         self._line = line
         self._all = all
-        self._protocol = ServerProtocol(max_size=limits.FRAME_BYTES_MAX)
+        self._protocol = ServerProtocol(max_size=limits.UNPROVED_BYTES_MAX)
         self._parts = bytearray()
         self._begun = False
         """Whether the first frame of a message in several frames has come."""
@@ -124,10 +124,13 @@ class WebSocketConnection(asyncio.Protocol):
             self._flush()
             self._loop.call_later(_CLOSING_S, self.transport.abort)
 
-    def proved(self) -> None:
-        """The client has proved its key: from now on large messages are accepted, and sent."""
+    def proved(self, *, member: bool) -> None:
+        """The client has proved its key: it may send as much as it likes. A member's messages may
+        be large, and large ones may wait for it to read them.
+        """
         self._unproved = None
-        if not self.transport.is_closing():
+        if member and not self.transport.is_closing():
+            self._protocol.max_message_size = limits.FRAME_BYTES_MAX
             self.transport.set_write_buffer_limits(high=limits.CONNECTION_UNREAD_BYTES)
 
     def pause(self) -> None:

@@ -29,7 +29,7 @@ class Line:
         self.reader, self.writer = reader, writer
 
     def send(self, method: str, path: str, session: str, body: bytes = b"", **more: str) -> None:
-        lines = [f"{method} {path} HTTP/1.1", "host: x", f"content-length: {len(body)}"]
+        lines = [f"{method} {path} HTTP/1.1", "host: localhost", f"content-length: {len(body)}"]
         lines.append(f"authorization: Bearer {session}")
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in more.items()]
         self.writer.write("\r\n".join([*lines, "", ""]).encode() + body)
@@ -122,7 +122,9 @@ def test_D2_what_is_unusual_goes_the_common_way(tmp_path: Path) -> None:
                 line.send("POST", AT, session)
                 assert (await line.answer())[0] == 400
                 raw = ana.message("team", "dm", to)
-                head = f"POST {AT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {session}\r\n"
+                head = (
+                    f"POST {AT} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {session}\r\n"
+                )
                 line.writer.write(
                     head.encode()
                     + b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(raw), raw)
@@ -146,7 +148,9 @@ def test_D4_a_body_that_does_not_come_to_its_end_is_given_up(
             await ana.register(up, "team")
             session = await ana.session(up)
             async with line_to(up) as line:
-                head = f"POST {AT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {session}\r\n"
+                head = (
+                    f"POST {AT} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {session}\r\n"
+                )
                 line.writer.write(head.encode() + b"content-length: 100\r\n\r\nsome of it")
                 with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
                     await line.answer()

@@ -244,3 +244,15 @@ async def test_D7_the_mode_is_noted_in_the_store(make_store: StoreMaker, tmp_pat
         await store.ping()
     async with make_store(tmp_path) as store:
         assert await store.mode() == ("permanent", 7)
+
+
+async def test_D1_a_store_belongs_to_the_first_broker_that_claims_it(
+    make_store: StoreMaker, tmp_path: Path
+) -> None:
+    async with make_store(tmp_path) as store:
+        assert await store.claim(b"a" * 32) == b"a" * 32
+        assert await store.claim(b"b" * 32) == b"a" * 32
+    async with make_store(tmp_path) as store:
+        assert await store.claim(b"b" * 32) == b"a" * 32
+        assert await store.claim(b"b" * 32, replace=True) == b"b" * 32
+        assert await store.claim(b"a" * 32) == b"b" * 32

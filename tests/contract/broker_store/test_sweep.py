@@ -17,7 +17,7 @@ from holdfast.rules.broker_rows import (
 )
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import Truncated
-from holdfast.rules.limits import DAY_MS
+from holdfast.rules.limits import DAY_MS, KNOWN_PAST_MS
 from holdfast.storage.broker.port import BrokerStore
 from support.broker_stores import (
     ANA,
@@ -144,20 +144,17 @@ async def test_D7_changes_go_only_as_far_as_a_snapshot_holds_them(store: BrokerS
     assert await store.orphans(10) == []
 
 
-async def test_D7_a_young_change_keeps_the_ones_behind_it(store: BrokerStore) -> None:
+async def test_D7_changes_go_up_to_the_last_that_is_over(store: BrokerStore) -> None:
     await with_team(store)
     await accept(store, arriving(1))
     await accept(store, arriving(2), now_ms=NOW + 1000)
     # The wall clock went back: the third one is older by its time than the second.
     await accept(store, arriving(3))
-    await with_snapshot(store, 3)
-    assert (await store.sweep(NOW + KEEP_MS, 100)).messages == 1
-    assert seqs(await feed(store, BOB, 1)) == [2, 3]
-    assert (await store.sweep(NOW + KEEP_MS + 1000, 100)).messages == 2
-    mesh = await store.mesh_get(TEAM)
-    assert mesh is not None
-    assert (mesh.first, mesh.seq) == (4, 3)
-    assert seqs(await feed(store, BOB, 3)) == []
+    await accept(store, arriving(4), now_ms=NOW + 1000)
+    await with_snapshot(store, 4)
+    assert (await store.sweep(NOW + KEEP_MS, 100)).messages == 3
+    assert (await store.sweep(NOW + KEEP_MS + 999, 100)).messages == 0
+    assert (await store.sweep(NOW + KEEP_MS + 1000, 100)).messages == 1
 
 
 async def test_D7_a_message_that_waits_in_a_queue_outlives_its_time(store: BrokerStore) -> None:
@@ -300,3 +297,58 @@ async def test_D7_tables_that_do_not_belong_together_are_told(
     await vandal.lose_message(store, TEAM, 2)
     found = await store.inconsistencies()
     assert any(line.startswith("a queue lists what is no message: team/work/2") for line in found)
+
+
+# --- a clock that was wrong ----------------------------------------------------------------------
+
+
+async def test_D7_what_does_not_count_makes_nothing_old(store: BrokerStore) -> None:
+    """Stored by a clock that was 400 days behind, and swept by one that is right."""
+    await with_team(store)
+    behind = NOW - 400 * DAY_MS
+    await accept(store, topic(1), dm(2), now_ms=behind)
+    assert await store.sweep(NOW, 100, 400 * DAY_MS) == BrokerSwept()
+    assert verdicts(await accept(store, topic(1))) == ["duplicate"]
+    assert (await store.sweep(NOW + KEEP_MS, 100, 400 * DAY_MS)).messages == 2
+    much = NOW + 100 * DAY_MS
+    assert (await store.sweep(much, 100)).dedupe == 2, "and then everything has had its time"
+
+
+async def test_D5_a_lease_of_a_clock_that_was_ahead_ends_in_time(store: BrokerStore) -> None:
+    await with_team(store)
+    await accept(store, queued(1), queued(2))
+    ahead = NOW + 400 * DAY_MS
+    (first,) = await store.take(TEAM, QUEUE, BOB, 1, [b"a" * 16], ahead)
+    (second,) = await store.take(TEAM, QUEUE, BOB, 1, [b"b" * 16], NOW)
+    visibility_ms = first.until - ahead
+    assert await store.cut_leases(NOW) == 1, "only what lasts for too long"
+    assert await store.cut_leases(NOW) == 0
+    assert await store.settle(TEAM, QUEUE, second.seq, second.lease, "done", "", NOW)
+    assert await store.take(TEAM, QUEUE, ANA, 1, [b"c" * 16], NOW + visibility_ms - 1) == []
+    (again,) = await store.take(TEAM, QUEUE, ANA, 1, [b"d" * 16], NOW + visibility_ms)
+    assert (again.seq, again.deliveries) == (first.seq, 2)
+
+
+@pytest.mark.parametrize("leapt", [1, 5])
+async def test_D7_a_change_of_a_clock_that_was_ahead_holds_back_no_other(
+    store: BrokerStore, leapt: int
+) -> None:
+    await with_team(store)
+    for number in range(1, leapt + 1):
+        await accept(store, arriving(number), now_ms=NOW + 400 * DAY_MS)
+    for number in range(leapt + 1, leapt + 4):
+        await accept(store, arriving(number))
+    await with_snapshot(store, leapt + 2)
+    assert (await store.sweep(NOW + KEEP_MS - 1, 2)).messages == 0
+    swept = 0
+    while done := (await store.sweep(NOW + KEEP_MS, 2)).messages:
+        swept += done
+    assert swept == leapt + 2, "all that the snapshot covers"
+    assert await store.orphans(10) == []
+
+
+async def test_D7_a_store_with_a_server_has_its_clock(store: BrokerStore) -> None:
+    first, second = await store.server_ms(), await store.server_ms()
+    if first is not None:
+        assert second is not None
+        assert KNOWN_PAST_MS < first <= second

@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from holdfast.storage.group_commit import Ticket
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.ports import Transaction
 from holdfast.storage.sqlite.store import SqliteStore
+from holdfast.storage.tickets import Ticket
 from support.envelopes import MESH
 from support.stores import read, state_row, with_mesh
 

@@ -41,23 +41,28 @@ def test_S18_conflicts_are_listed_by_mesh_and_by_whether_they_are_open(store: St
     assert [row.number for row in page] == [2]
 
 
-def test_S18_an_entry_that_waits_is_found_by_what_lost_and_can_be_changed(store: Store) -> None:
-    wanted = ("team", "state", "", "k", "bob")
-    assert read(store, lambda tx: tx.conflict_open(*wanted)) is None
-    for entity in ("j", "k", "l"):
+def test_S18_the_entries_about_an_entity_can_be_found_changed_and_dropped(store: Store) -> None:
+    wanted = ("team", "state", "k")
+    assert read(store, lambda tx: tx.conflicts_of(*wanted)) == []
+    for entity in ("j", "k", "l", "k"):
         store.write(lambda tx, entity=entity: tx.conflict_add(conflict_row(entity)))  # type: ignore[misc]
-    found = read(store, lambda tx: tx.conflict_open(*wanted))
-    assert found == msgspec.structs.replace(conflict_row("k"), number=2)
-    for at, other in enumerate(("other", "memory", "own", "m", "ana")):
+    found = read(store, lambda tx: tx.conflicts_of(*wanted))
+    assert found == [msgspec.structs.replace(conflict_row("k"), number=n) for n in (2, 4)]
+    for at, other in enumerate(("other", "memory", "m")):
         asked = (*wanted[:at], other, *wanted[at + 1 :])
-        assert read(store, lambda tx, asked=asked: tx.conflict_open(*asked)) is None  # type: ignore[misc]
+        assert read(store, lambda tx, asked=asked: tx.conflicts_of(*asked)) == []  # type: ignore[misc]
+    about = found[0].loser
+    assert read(store, lambda tx: tx.conflicts_of(*wanted, about)) == found
+    assert read(store, lambda tx: tx.conflicts_of(*wanted, about._replace(lamport=99))) == []
     changed = msgspec.structs.replace(
-        found,
+        found[0],
         reason="another",
         winner=version(9),
         loser=version(8, "bob"),
         loser_op="state.delete",
         loser_body=b"\x90",
+        base_lamport=7,
+        base_peer="é",
         found_at=77,
     )
     store.write(lambda tx: tx.conflict_change(changed))
@@ -66,7 +71,8 @@ def test_S18_an_entry_that_waits_is_found_by_what_lost_and_can_be_changed(store:
         conflict_row("j"), number=1
     )
     store.write(lambda tx: tx.conflict_resolve(2, "dismissed", 80))
-    assert read(store, lambda tx: tx.conflict_open(*wanted)) is None, "it waits no more"
+    store.write(lambda tx: tx.conflict_drop(4))
+    assert [row.number for row in read(store, lambda tx: tx.conflicts_of(*wanted))] == [2]
 
 
 def test_S10_warnings_are_taken_once_in_order(store: Store) -> None:

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.rules.order import Version
-from holdfast.rules.rows import BlobRow, FileRow, MemoryRow, StateRow
+from holdfast.rules.rows import BlobRow, FileRow, MemoryRow, StateRow, SweptRow
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.ports import Reader, Store, Transaction
-from support.envelopes import MESH, make_id
+from support.envelopes import MESH, MODEL, make_id
 from support.stores import (
     PEERS_IN_ORDER,
     blob_row,
@@ -371,12 +371,23 @@ def test_S17_tombstones_below_an_offset_go_and_nothing_else(store: Store) -> Non
         )
 
     store.write(work)
-    assert store.write(lambda tx: tx.tombstones_sweep(MESH, 10, 100)) == (4, 8)
-    assert store.write(lambda tx: tx.tombstones_sweep(MESH, 10, 100)) == (0, 0)
+    store.write(lambda tx: tx.state_seen_put(MESH, "dead", "bob", 4))
+    store.write(lambda tx: tx.state_seen_put(MESH, "live", "bob", 3))
+    assert store.write(lambda tx: tx.tombstones_sweep(MESH, 10, 100)) == [
+        SweptRow("state", "", "dead", "", 5, True),
+        SweptRow("memory", "ana", "dead", "", 6, True),
+        SweptRow("file", "ana", "dead", "", 7, True),
+        SweptRow("vector", "ana", "dead", MODEL.fingerprint, 8, True),
+    ]
+    assert store.write(lambda tx: tx.tombstones_sweep(MESH, 10, 100)) == []
+    assert read(store, lambda tx: tx.state_seen(MESH, "dead")) == {}
+    assert read(store, lambda tx: tx.state_seen(MESH, "live")) == {"bob": 3}
     left = [row.key for row in read(store, lambda tx: tx.state_scan(MESH, "", "", 99))]
     assert left == ["live", "young"]
     assert read(store, lambda tx: tx.state_get("other", "far")) is not None
-    assert store.write(lambda tx: tx.tombstones_sweep(MESH, 11, 100)) == (1, 9)
+    assert [row.lamport for row in store.write(lambda tx: tx.tombstones_sweep(MESH, 11, 100))] == [
+        9
+    ]
 
 
 def test_S17_tombstones_go_in_chunks_over_all_families(store: Store) -> None:
@@ -390,5 +401,16 @@ def test_S17_tombstones_go_in_chunks_over_all_families(store: Store) -> None:
 
     store.write(work)
     swept = [store.write(lambda tx: tx.tombstones_sweep(MESH, 99, 2)) for _ in range(6)]
-    assert [count for count, _ in swept] == [2, 2, 2, 2, 1, 0]
-    assert max(highest for _, highest in swept) == 23
+    assert [len(rows) for rows in swept] == [2, 2, 2, 2, 1, 0]
+    assert max(row.lamport for rows in swept for row in rows) == 23
+
+
+def test_S18_what_a_version_has_seen_is_kept_by_peer(store: Store) -> None:
+    with_mesh(store)
+    store.write(lambda tx: tx.state_put(state_row("k", 5)))
+    for peer, lamport in (("bob", 3), ("é", 4), ("bob", 2)):
+        store.write(lambda tx, p=peer, at=lamport: tx.state_seen_put(MESH, "k", p, at))  # type: ignore[misc]
+    assert read(store, lambda tx: tx.state_seen(MESH, "k")) == {"bob": 2, "é": 4}
+    store.write(lambda tx: tx.state_seen_drop(MESH, "k", "bob"))
+    store.write(lambda tx: tx.state_seen_drop(MESH, "k", "nobody"))
+    assert read(store, lambda tx: tx.state_seen(MESH, "k")) == {"é": 4}

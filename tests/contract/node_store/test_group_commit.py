@@ -19,10 +19,11 @@ from holdfast.rules.errors import (
     StoreFailed,
 )
 from holdfast.rules.limits import GROUP_MS_MAX, GROUP_OPS_MAX
-from holdfast.storage.group_commit import GroupWriter, Ticket
+from holdfast.storage.group_commit import GroupWriter
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.ports import Transaction
 from holdfast.storage.sqlite.store import SqliteStore
+from holdfast.storage.tickets import Ticket
 from support.envelopes import MESH
 from support.stores import read, state_row, with_mesh
 
@@ -68,6 +69,11 @@ class TapeEngine:
     def commit(self) -> None:
         self._note("commit")
         self.open = False
+
+    def pinned(self) -> bool:
+        return False
+
+    def disown(self) -> None: ...
 
     def rollback(self) -> None:
         self._note("rollback")

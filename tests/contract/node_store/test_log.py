@@ -10,6 +10,9 @@ from holdfast.storage.ports import Store, Transaction
 from support.envelopes import MESH, make_id
 from support.stores import append, read, with_mesh
 
+LATER = 10**15
+DAY_MS = 24 * 3600 * 1000
+
 
 def offsets(entries: list[Entry]) -> list[int]:
     return [entry.offset for entry in entries]
@@ -28,7 +31,7 @@ def test_Z1_an_empty_log_says_so(store: Store) -> None:
     assert read(store, lambda tx: tx.log_range(1, 100, 100)) == []
     assert read(store, lambda tx: tx.log_get(1)) is None
     assert read(store, lambda tx: tx.log_find(make_id(1))) is None
-    assert read(store, lambda tx: tx.log_at(10**15)) == 0
+    assert read(store, lambda tx: tx.log_at(10**15, 10**15)) == 0
     assert read(store, lambda tx: tx.forgotten(make_id(1))) is None
 
 
@@ -131,6 +134,41 @@ def test_D4_an_entry_that_is_set_aside_frees_its_id(store: Store) -> None:
     assert found.offset == 4
 
 
+def test_S19_a_clock_that_was_set_back_makes_a_turn_and_times_are_found_on_both_sides(
+    store: Store,
+) -> None:
+    with_mesh(store)
+    at = [DAY_MS, 2 * DAY_MS, 402 * DAY_MS, 3 * DAY_MS, 4 * DAY_MS]
+    for number, now in enumerate(at, 1):
+        store.write(lambda tx, n=number, t=now: append(tx, n, now_ms=t))  # type: ignore[misc]
+    batch = [(make_id(n), MESH, "fact.append", "s", "bob", n, b"raw") for n in (6, 7)]
+    store.write(lambda tx: tx.log_append_new(batch, DAY_MS))
+    assert [entry.recorded_at for entry in read(store, lambda tx: tx.log_range(1, 9, 9))] == [
+        *at,
+        DAY_MS,
+        DAY_MS,
+    ]
+    assert read(store, lambda tx: tx.log_turns()) == (
+        (4, 402 * DAY_MS, 3 * DAY_MS),
+        (6, 4 * DAY_MS, DAY_MS),
+    )
+    found = [read(store, lambda tx, d=d: tx.log_at(d * DAY_MS, 9 * DAY_MS)) for d in range(10)]  # type: ignore[misc]
+    assert found == [0, 1, 2, 4, 7, 7, 7, 7, 7, 7]
+    old = [
+        read(store, lambda tx, d=d: tx.log_at(d * DAY_MS, 9 * DAY_MS, cautious=True))  # type: ignore[misc]
+        for d in range(10)
+    ]
+    assert old == [0, 1, 2, 4, 5, 5, 5, 5, 5, 7], "what was recorded behind may be young"
+
+
+def test_S3_a_refused_batch_notes_no_turn(store: Store) -> None:
+    with_mesh(store)
+    store.write(lambda tx: append(tx, 1, now_ms=9 * DAY_MS))
+    twice = [(make_id(n), MESH, "fact.append", "s", "bob", n, b"raw") for n in (6, 6)]
+    assert store.write(lambda tx: tx.log_append_new(twice, DAY_MS)) is None
+    assert read(store, lambda tx: tx.log_turns()) == ()
+
+
 @pytest.mark.parametrize(
     ("at", "offset"), [(0, 0), (1000, 0), (1001, 1), (1003, 3), (1005, 5), (9999, 5)]
 )
@@ -138,7 +176,7 @@ def test_S19_a_time_finds_the_last_entry_recorded_by_then(
     store: Store, at: int, offset: int
 ) -> None:
     fill(store, 5)
-    assert read(store, lambda tx: tx.log_at(at)) == offset
+    assert read(store, lambda tx: tx.log_at(at, LATER)) == offset
 
 
 def test_Z5_truncation_removes_from_the_front_and_remembers_ids(store: Store) -> None:
@@ -184,9 +222,9 @@ def test_S17_a_time_before_a_truncated_log_finds_nothing(store: Store) -> None:
     """Not the entry before the first: the age of what is gone is not known any more."""
     fill(store, 6)
     store.write(lambda tx: tx.log_truncate(4, 100, 7777))
-    assert read(store, lambda tx: tx.log_at(1000)) == 0
-    assert read(store, lambda tx: tx.log_at(1003)) == 0
-    assert read(store, lambda tx: tx.log_at(1004)) == 4
+    assert read(store, lambda tx: tx.log_at(1000, LATER)) == 0
+    assert read(store, lambda tx: tx.log_at(1003, LATER)) == 0
+    assert read(store, lambda tx: tx.log_at(1004, LATER)) == 4
 
 
 def test_S17_dedupe_rows_go_by_age_oldest_first(store: Store) -> None:

@@ -200,7 +200,26 @@ def test_S17_what_was_forgotten_only_grows(store: Store) -> None:
         store.write(work)
         row = read(store, lambda tx: tx.mesh_get("team"))
         assert row is not None
-        assert row.forgotten_lamport == kept
+        assert (row.forgotten_lamport, row.forgotten_floor) == (kept, kept)
+
+
+def test_S17_removed_tombstones_are_remembered_by_key_up_to_a_number(store: Store) -> None:
+    with_mesh(store, "team", "other")
+    a, b, c = (letter * 16 for letter in (b"a", b"b", b"c"))
+
+    def known() -> list[int]:
+        found = [read(store, lambda tx, n=n: tx.buried("team", n)) for n in (a, b, c)]  # type: ignore[misc]
+        row = read(store, lambda tx: tx.mesh_get("team"))
+        assert row is not None
+        return [*found, row.forgotten_lamport, row.forgotten_floor]
+
+    store.write(lambda tx: tx.bury("team", 20, [(a, 7), (b, 5)], 2))
+    assert known() == [7, 5, 0, 20, 0]
+    store.write(lambda tx: tx.bury("team", 9, [(a, 6), (b, 9)], 2))
+    assert known() == [7, 9, 0, 20, 0], "the newest of a key counts"
+    store.write(lambda tx: tx.bury("team", 30, [(c, 30)], 2))
+    assert known() == [0, 9, 30, 30, 7], "the lowest is gone, and of whatever key"
+    assert read(store, lambda tx: tx.buried("other", c)) == 0
 
 
 def test_S6_peers_are_a_cache_that_keeps_the_newest(store: Store) -> None:

@@ -242,7 +242,7 @@ def test_D8_old_messages_are_found_and_no_changes(store: Store) -> None:
     fill(store, outbox_row(5, entity="", created_at=4), outbox_row(6, entity="", lane=OTHER))
 
     def old(before_ms: int, limit: int = 10) -> list[int]:
-        rows = read(store, lambda tx: tx.outbox_old(LANE, before_ms, limit))
+        rows = read(store, lambda tx: tx.outbox_old(LANE, before_ms, 10**15, limit))
         return [row.number for row in rows]
 
     assert (old(4), old(5), old(6), old(10, 2)) == ([], [5], [4, 5], [3, 4])
@@ -269,17 +269,19 @@ def test_D7_the_sweep_takes_what_ended_long_ago_in_chunks(store: Store) -> None:
         outbox_row(7, state="done", ended_at=10),
         outbox_row(8),
     )
-    assert store.write(lambda tx: tx.outbox_sweep(40, 2)) == 2
+    assert store.write(lambda tx: tx.outbox_sweep(40, 10**15, 2)) == 2
     assert read(store, lambda tx: numbers(tx.outbox_list(None, (), 0, 9))) == [3, 4, 5, 6, 7, 8]
-    assert store.write(lambda tx: tx.outbox_sweep(40, 2)) == 1
-    assert store.write(lambda tx: tx.outbox_sweep(40, 2)) == 0, "up to the first that ended later"
+    assert store.write(lambda tx: tx.outbox_sweep(40, 10**15, 2)) == 1
+    assert store.write(lambda tx: tx.outbox_sweep(40, 10**15, 2)) == 0, (
+        "up to the first that ended later"
+    )
     assert read(store, lambda tx: numbers(tx.outbox_list(None, (), 0, 9))) == [3, 5, 6, 7, 8]
-    assert store.write(lambda tx: tx.outbox_sweep(51, 9)) == 2
+    assert store.write(lambda tx: tx.outbox_sweep(51, 10**15, 9)) == 2
 
 
 def test_D7_a_number_is_not_given_again_after_a_sweep(store: Store) -> None:
     fill(store, *(outbox_row(n, state="done", ended_at=1) for n in range(1, 4)))
-    while store.write(lambda tx: tx.outbox_sweep(99, 9)):
+    while store.write(lambda tx: tx.outbox_sweep(99, 10**15, 9)):
         pass
     assert read(store, lambda tx: numbers(tx.outbox_list(None, (), 0, 9))) == [3]
     fill(store, outbox_row(9))

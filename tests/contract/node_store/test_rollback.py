@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from holdfast.rules.errors import StoreFailed, UnknownMesh
-from holdfast.storage.group_commit import Ticket
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.ports import Transaction
 from holdfast.storage.sqlite.store import SqliteStore
+from holdfast.storage.tickets import Ticket
 from support.envelopes import MESH
 from support.stores import mesh_row
 

@@ -10,12 +10,12 @@ import pytest
 from holdfast.rules.limits import KNOWN_PAST_MS
 from holdfast.rules.rows import JobRow, PeerRow
 from holdfast.rules.tasks import TaskStatus
-from holdfast.storage.group_commit import Ticket
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.ports import Transaction
 from holdfast.storage.sqlite.store import SqliteStore
+from holdfast.storage.tickets import Ticket
 from support.dump import dump
-from support.envelopes import MESH, MODEL, make_id
+from support.envelopes import MESH, MODEL, make_id, state_set
 from support.stores import (
     append,
     arrived,
@@ -54,6 +54,7 @@ def ground(tx: Transaction) -> None:
         append(tx, number, now_ms=100 * number)
     tx.log_truncate(2, 10, 90)
     tx.state_put(state_row("k", 3))
+    tx.state_seen_put(MESH, "k", "bob", 2)
     tx.state_put(state_row("dead", 1, tombstone=True))
     tx.memory_put(memory_row("ana", "k", 3))
     tx.file_put(file_row("ana", "k", 3, **BIG))  # type: ignore[arg-type]
@@ -86,6 +87,7 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "clock_raise": lambda tx: tx.clock_raise(MESH, 99),
     "tick_merged": lambda tx: tx.tick_merged(MESH, 99, KNOWN_PAST_MS),
     "tick_merged_run": lambda tx: tx.tick_merged_run(MESH, [99, 3], KNOWN_PAST_MS),
+    "bury": lambda tx: tx.bury(MESH, 9, [(b"n" * 16, 9), (b"m" * 16, 3)], 1),
     "forget_below": lambda tx: tx.forget_below(MESH, 7),
     "peer_seen, known": lambda tx: tx.peer_seen(
         PeerRow(mesh=MESH, peer="bob", last_seen_at=9, last_lamport=9)
@@ -98,6 +100,7 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "log_append_new": lambda tx: tx.log_append_new([arrived(30), arrived(32)], 10_000, 1),
     "log_set_aside": lambda tx: tx.log_set_aside(3, b"another"),
     "log_truncate": lambda tx: tx.log_truncate(4, 10, 91),
+    "log_replace": lambda tx: tx.log_replace(3, state_set("k", 9, id=make_id(3), lamport=9)),
     "forgotten_add": lambda tx: tx.forgotten_add(make_id(30), b"\x08" * 32, 91),
     "forgotten_sweep": lambda tx: tx.forgotten_sweep(1000, 10),
     "set_epoch": lambda tx: tx.set_epoch(3),
@@ -112,6 +115,9 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "fact_objects_put": lambda tx: tx.fact_objects_put(4, ["b" * 64, "c" * 64]),
     "fact_objects_drop": lambda tx: tx.fact_objects_drop(4),
     "blob_drop": lambda tx: tx.blob_drop("b" * 64),
+    "state_seen_put, over": lambda tx: tx.state_seen_put(MESH, "k", "bob", 9),
+    "state_seen_put, new": lambda tx: tx.state_seen_put(MESH, "k", "new", 9),
+    "state_seen_drop": lambda tx: tx.state_seen_drop(MESH, "k", "bob"),
     "tombstones_sweep": lambda tx: tx.tombstones_sweep(MESH, 99, 10),
     "vector_add": lambda tx: tx.vector_add(vector_row("ana", "new", 9, (1, 1)), MODEL),
     "vector_retire": lambda tx: tx.vector_retire(MESH, "ana", "k", ID),
@@ -130,6 +136,7 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "conflict_change": lambda tx: tx.conflict_change(
         msgspec.structs.replace(conflict_row("l"), number=1, reason="another")
     ),
+    "conflict_drop": lambda tx: tx.conflict_drop(1),
     "conflict_resolve": lambda tx: tx.conflict_resolve(1, "dismissed", 5),
     "warning_add": lambda tx: tx.warning_add(warning_row("u")),
     "warnings_take": lambda tx: tx.warnings_take(None),
@@ -154,7 +161,7 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "outbox_inflight": lambda tx: tx.outbox_inflight(outbox_row(3).lane, [3]),
     "outbox_recover": lambda tx: tx.outbox_recover(),
     "outbox_done": lambda tx: tx.outbox_done([(2, b"c" * 16, 1, 9)], 60),
-    "outbox_sweep": lambda tx: tx.outbox_sweep(51, 10),
+    "outbox_sweep": lambda tx: tx.outbox_sweep(51, 10**15, 10),
     "inbox_add": lambda tx: tx.inbox_add(inbox_row(5)),
     "inbox_read": lambda tx: tx.inbox_read(make_id(4), 9),
     "inbox_hooked": lambda tx: tx.inbox_hooked([2], 9),

@@ -420,7 +420,7 @@ def stuck_upload(address: str) -> socket.socket:
     client = socket.socket(socket.AF_UNIX)
     client.connect(address.removeprefix("unix:"))
     client.sendall(
-        b"PUT /v1/objects HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n"
+        b"PUT /v1/objects HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n"
         b"expect: 100-continue\r\n\r\n"
     )
     # It is inside the handler once it asks for the body.

@@ -35,10 +35,10 @@ from holdfast.rules.errors import (
     StoreFailed,
 )
 from holdfast.storage.files.home import HomePaths
-from holdfast.storage.group_commit import Ticket
 from holdfast.storage.ports import Transaction
 from holdfast.storage.sqlite.integrity import integrity
 from holdfast.storage.sqlite.snapshot_copy import open_immutable
+from holdfast.storage.tickets import Ticket
 from support.keeping import LARGE, MODEL, fill, garbage, make_home, overwrite, team
 
 SCRIPT = """

@@ -11,8 +11,8 @@ import holdfast
 from holdfast.node.library.node import Node
 from holdfast.rules import limits
 from holdfast.rules.errors import StoreClosed
-from holdfast.storage.group_commit import Ticket
 from holdfast.storage.ports import Transaction
+from holdfast.storage.tickets import Ticket
 from support.nodes import Nodes, blob_names, team
 from support.source import HandClock
 

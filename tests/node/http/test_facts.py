@@ -369,7 +369,8 @@ def test_Z2_a_waiting_call_ends_when_its_caller_goes_away(talk: Talk) -> None:
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(talk.up.unix.removeprefix("unix:"))
         line.sendall(
-            b"POST /v1/facts/fetch HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
+            b"POST /v1/facts/fetch HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n"
+            % len(body)
         )
         line.sendall(body)
         until(lambda: talk.api.gate.now["poll"] == 1)

@@ -106,7 +106,7 @@ def test_Z2_the_store_has_a_limit_of_its_own(talk: Talk, monkeypatch: pytest.Mon
 
 
 def test_Z7_a_caller_that_goes_away_leaves_nothing_of_its_object(talk: Talk) -> None:
-    head = b"PUT /v1/objects HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(LARGE)
+    head = b"PUT /v1/objects HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(LARGE)
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(talk.up.unix.removeprefix("unix:"))
         line.sendall(head + LARGE[: 2 * BLOB_CHUNK_BYTES])

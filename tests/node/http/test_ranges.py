@@ -323,7 +323,9 @@ def ask_and_wait(talk: Talk) -> socket.socket:
     line = socket.socket(socket.AF_UNIX)
     line.settimeout(60)
     line.connect(talk.up.unix.removeprefix("unix:"))
-    line.sendall(b"GET /v1/facts/range HTTP/1.1\r\nhost: x\r\naccept: %s\r\n\r\n" % ARROW.encode())
+    line.sendall(
+        b"GET /v1/facts/range HTTP/1.1\r\nhost: localhost\r\naccept: %s\r\n\r\n" % ARROW.encode()
+    )
     return line
 
 

@@ -24,8 +24,9 @@ from holdfast.node.messages import inbox, outbox
 from holdfast.node.sharing.sharing import Sharing
 from holdfast.rules.errors import BadKey, IdReused, StoreClosed, TaskEnded, UnknownMesh
 from holdfast.rules.vectors import Model
-from holdfast.storage.group_commit import Ticket
+from holdfast.storage import group_commit
 from holdfast.storage.ports import Transaction
+from holdfast.storage.tickets import Ticket
 from support.envelopes import state_set
 from support.nodes import Nodes
 
@@ -257,6 +258,39 @@ def test_S3_writes_of_one_turn_of_the_loop_share_a_commit(nodes: Nodes) -> None:
         receipts = await asyncio.gather(*(team.state.set(f"k{n}", n) for n in range(100)))
         assert [receipt.offset for receipt in receipts] == list(range(1, 101)), "in their order"
         assert commits <= 3
+
+    run(nodes, story)
+
+
+def test_S3_more_writes_in_one_turn_than_the_queue_holds_wait_and_keep_their_order(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "QUEUE_OPS_MAX", 30)
+
+    async def story(node: AsyncNode) -> None:
+        team = await node.mesh("team")
+        receipts = await asyncio.gather(*(team.state.set(f"k{n}", n) for n in range(400)))
+        assert [receipt.offset for receipt in receipts] == list(range(1, 401))
+
+    run(nodes, story)
+
+
+def test_S3_writes_of_a_loop_wait_while_others_fill_the_queue(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "QUEUE_OPS_MAX", 3)
+
+    async def story(node: AsyncNode) -> None:
+        team = await node.mesh("team")
+        writer = node.sync._opened.store.writer
+        for _ in range(3):
+            writer.enqueue(Ticket(lambda tx: None, lambda tickets: None))
+        writes = asyncio.gather(*(team.state.set(f"k{n}", n) for n in range(10)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(writer._queue) == 3, "there was no room for any of them"
+        assert writer.run_group() == 3
+        assert [receipt.offset for receipt in await writes] == list(range(1, 11))
 
     run(nodes, story)
 

@@ -175,9 +175,9 @@ def test_S17_each_mesh_forgets_for_itself(nodes: Nodes, clock: HandClock) -> Non
     node.apply([e.state_set("l", 1, lamport=2, mesh="two")])
     clock.advance(1)
     assert node.sweep(NOW).tombstones == 1
-    (result,) = node.apply([e.state_set("m", 1, lamport=3, mesh="two")])
+    (result,) = node.apply([e.state_set("k", 1, lamport=3, mesh="two")])
     assert result.error is None
-    (result,) = node.apply([e.state_set("m", 1, lamport=3, mesh="one")])
+    (result,) = node.apply([e.state_set("k", 1, lamport=3, mesh="one")])
     assert isinstance(result.error, TooOld)
 
 

@@ -34,8 +34,9 @@ from holdfast.rules.bodies import family_of
 from holdfast.rules.envelope import Envelope, Fence, decode_trusted, encode
 from holdfast.rules.errors import UnknownKey
 from holdfast.rules.ids import id_text
+from holdfast.rules.ledger import Written, lost_among
 from holdfast.rules.limits import HOT_SPOT_OVERRIDES, LAMPORT_LEAP_MAX
-from holdfast.rules.merge import MergeVerdict, last_writer_wins, version_of
+from holdfast.rules.merge import version_of
 from holdfast.rules.order import order_key
 from support.envelopes import envelope, make_id
 from support.histories import Histories, grow
@@ -431,14 +432,13 @@ def replayed(histories: Histories) -> int:
             if family in FAMILIES:
                 key = (envelope.mesh, family, envelope.owner, envelope.entity)
                 versions.setdefault(key, {})[envelope.id] = envelope
-    verdicts = []
+    overrides = 0
     for found in versions.values():
         ordered = sorted(found.values(), key=lambda one: order_key(version_of(one)))
         for before, after in pairwise(ordered):
-            verdicts.append(
-                last_writer_wins(version_of(after), after.base, version_of(before), before.base)
-            )
-    return verdicts.count(MergeVerdict.OVERRIDES)
+            both = [Written(version_of(one), one.base) for one in (before, after)]
+            overrides += len(lost_among(both))
+    return overrides
 
 
 def add(spark: SparkSession, table: Table, row: Row) -> None:

@@ -18,8 +18,8 @@ from holdfast.pipeline.fold.winners import contenders, winners
 from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, SILVER
 from holdfast.rules.bodies import OPS, family_of
 from holdfast.rules.limits import FOLD_KEYS_AT_ONCE_ROWS_MAX, FOLD_TWO_SCANS_ROWS_MIN
-from holdfast.rules.merge import DELETES, MERGES, Merge, last_writer_wins
-from holdfast.rules.order import ORDER_COLUMNS, Version
+from holdfast.rules.merge import DELETES, MERGES, Merge
+from holdfast.rules.order import ORDER_COLUMNS, Version, is_newer
 from support.envelopes import (
     file_share,
     memory_set,
@@ -159,7 +159,7 @@ def by_the_rule(versions: Iterable[tuple[str, Version]]) -> dict[str, Version]:
     """As a node does it: one after the other, in the order of arrival."""
     kept: dict[str, Version] = {}
     for key, version in versions:
-        if last_writer_wins(version, None, kept.get(key), None).applies:
+        if key not in kept or is_newer(version, kept[key]):
             kept[key] = version
     return kept
 

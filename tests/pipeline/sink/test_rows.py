@@ -300,7 +300,7 @@ def test_P8_rows_of_every_family_are_written(home: Path, through: str) -> None:
     with holdfast.open(home) as node:
         mesh = node.mesh("team")
         assert list(mesh.state.list()) == []
-        assert [m.value for m in mesh.memory.recall("k", scope="peer:bea")] == ["v"]
+        assert [m.value for m in mesh.memory.recall("k", scope="self")] == ["v"]
         model = Model(provider="p", name="m", version="1", dim=2)
         (hit,) = mesh.vectors.search([1.0, 0.5], model=model)
         assert (hit.key, hit.content, hit.distance) == ("k", "text", 0.0)

@@ -36,7 +36,7 @@ EXPECTED = {
     *("hub kill", "hub power", "hub disk full", "hub io error", "forgotten", "restored"),
     *("remove a member", "snapshot wanted", "behind", "snapshot taken"),
     *("published by backfill", "published by snapshot", "joined", "died of sharing"),
-    *("sleep", "far ahead"),
+    *("sleep", "far ahead", "held back", "poison", "failed alone"),
 }
 
 

@@ -18,9 +18,9 @@ from holdfast.simulate.disk.every_call_fails import SweepFailure
 from holdfast.simulate.disk.workload import Acknowledge
 from holdfast.simulate.world.invariants import audit
 from holdfast.storage.files.home import HomePaths
-from holdfast.storage.group_commit import Ticket
 from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.connection import connect
+from holdfast.storage.tickets import Ticket
 from support.envelopes import MESH, make_id
 from support.faults import (
     HOME,

@@ -23,7 +23,7 @@ from holdfast.simulate.disk.workload import Acknowledge, scratch
 from holdfast.simulate.world.invariants import audit
 from holdfast.simulate.world.machine import Died, Machine, MachineClock
 from holdfast.simulate.world.world import World
-from holdfast.storage.group_commit import Ticket
+from holdfast.storage.tickets import Ticket
 from support import envelopes
 from support.envelopes import MESH, MODEL
 from support.faults import HOME, ID, PEER, count_of

@@ -93,32 +93,53 @@ class FastAccept:
         begun = perf_counter()
         self._api.gate.now["call"] += 1
         try:
-            pushed = self._read(kind, url, headers, body)
+            mesh, key = self._sender(kind, url, headers)
+            if self._api.broker.strangers.was_member(mesh, key):
+                self._take(self._read(mesh, key, headers, body), begun, done)
+                return
         except Exception as error:
             self._refuse(error, begun, done)
             return
+        self._api.broker.in_background(self._look_first(mesh, key, headers, body, begun, done))
+
+    async def _look_first(
+        self, mesh: str, key: bytes, headers: Headers, body: bytes, begun: float, done: Done
+    ) -> None:
+        """The same for a key that is perhaps no member: nothing is decoded before that is known."""
+        try:
+            await self._api.broker.strangers.require_member(mesh, key)
+            pushed = self._read(mesh, key, headers, body)
+        except Exception as error:
+            self._refuse(error, begun, done)
+        else:
+            self._take(pushed, begun, done)
+
+    def _take(self, pushed: PushedEnvelope, begun: float, done: Done) -> None:
+        broker = self._api.broker
 
         def accepted(outcomes: list[Outcome]) -> None:
             try:
                 (outcome,) = outcomes
                 if isinstance(outcome, HoldfastError):
                     raise outcome
-                status, answer, epoch = envelopes.answer(pushed, outcome)
+                status, answer, epoch = envelopes.answer(broker, pushed, outcome)
             except Exception as error:
                 self._refuse(error, begun, done)
             else:
                 self._end(status, begun)
                 done(status, answer, (_JSON, (_EPOCH, b"%d" % epoch)))
 
-        self._api.broker.accepting.take([pushed], accepted)
+        broker.accepting.take([pushed], accepted)
 
-    def _read(self, kind: str, url: bytes, headers: Headers, body: bytes) -> PushedEnvelope:
-        api = self._api
-        key = api.identify({LISTENER: kind, "headers": headers}).key
+    def _sender(self, kind: str, url: bytes, headers: Headers) -> tuple[str, bytes]:
+        key = self._api.identify({LISTENER: kind, "headers": headers}).key
         if not key:
             raise BadToken("this call is for a key that has said hello", hint="say hello first")
         # A name that is spelled with escapes is no name of a mesh either way.
-        mesh = check_mesh(url[len(_BEGIN) : -len(_END)].decode("latin-1"))
+        return check_mesh(url[len(_BEGIN) : -len(_END)].decode("latin-1")), key
+
+    def _read(self, mesh: str, key: bytes, headers: Headers, body: bytes) -> PushedEnvelope:
+        api = self._api
         epoch = 0
         for name, value in headers:
             if name == _EPOCH:

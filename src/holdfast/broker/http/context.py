@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from starlette.types import Receive, Scope
 
-from holdfast.broker.access import mesh_position, require_member
+from holdfast.broker.access import mesh_position
 from holdfast.broker.broker import Broker
 from holdfast.protocol.broker_http import Standing
 from holdfast.rules import limits
@@ -98,7 +98,8 @@ class BrokerRequest(Request[BrokerApi]):
 
     async def member(self, *grants: str) -> MemberRow:
         """The caller as a member of the mesh in the path; NotGranted without these grants."""
-        return await require_member(self.api.store, self.mesh, self.key, *grants)
+        strangers = self.api.broker.strangers
+        return await strangers.require_member(self.mesh, self.key, *grants)
 
 
 async def standing_of(api: BrokerApi, mesh: BrokerMesh, member: MemberRow) -> Standing:

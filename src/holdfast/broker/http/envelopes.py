@@ -85,6 +85,9 @@ def routes() -> list[Route]:
 
 
 async def _hand_in(call: BrokerRequest) -> Response:
+    strangers = call.api.broker.strangers
+    if not strangers.was_member(call.mesh, call.key):
+        await call.member()
     raw = await call.body(limits.ENVELOPE_BYTES_MAX)
     epoch = epoch_of(call.headers.get(EPOCH_HEADER))
     status, body, now = await hand_in(call.api.broker, raw, call.mesh, call.key, epoch)
@@ -103,10 +106,10 @@ async def hand_in(
     outcome = (await broker.accepting.hand_in([one]))[0]
     if isinstance(outcome, HoldfastError):
         raise outcome
-    return answer(one, outcome)
+    return answer(broker, one, outcome)
 
 
-def answer(one: PushedEnvelope, outcome: AcceptResult) -> tuple[int, bytes, int]:
+def answer(broker: Broker, one: PushedEnvelope, outcome: AcceptResult) -> tuple[int, bytes, int]:
     id, history = id_text(one.id), f"{outcome.message_epoch}.{outcome.seq}"
     if outcome.verdict is AcceptVerdict.CREATED:
         return 201, _encode(EnvelopeCreated(id_text(outcome.broker_id), id, history)), outcome.epoch
@@ -116,6 +119,8 @@ def answer(one: PushedEnvelope, outcome: AcceptResult) -> tuple[int, bytes, int]
         return 200, body, outcome.epoch
     error = error_of(outcome)
     assert error is not None, "everything else is a refusal"
+    if isinstance(error, NotAMember):
+        broker.strangers.no_member(one.mesh, one.sender)
     if outcome.verdict is AcceptVerdict.REUSED:
         prefix = outcome.fingerprint[:PREFIX_BYTES].hex()
         return 409, _encode(EnvelopeIdReused(failure(error).error, id, prefix)), outcome.epoch

@@ -24,7 +24,7 @@ from holdfast.rules.limits import CHUNK_ROWS
 from holdfast.rules.names import check_mesh
 from holdfast.rules.rows import MeshRow
 from holdfast.storage.files.blobs import BlobStore
-from holdfast.storage.ports import Reader, Store, Work
+from holdfast.storage.ports import Reader, Store, Work, read_once
 
 T = TypeVar("T")
 
@@ -61,6 +61,10 @@ class NodeEngine:
         """Raises `DiskFull` while nothing new is taken in; set by the watch of the disk."""
         self.relieve: Callable[[], None] | None = None
         """Makes what room it can, after a write met a full disk; set by the watch of the disk."""
+        self.is_kept: Callable[[str], bool] = lambda sha: False
+        """Whether something besides the tables still needs a blob; set by whoever opens the
+        home.
+        """
         self.sync_word: Callable[[str, str, bool], str] | None = None
         """How a shared mesh stands with its broker, given the mesh, its kind and whether it is
         paused; set by the sync, if it runs in this process.
@@ -119,8 +123,7 @@ class NodeEngine:
     def read(self, name: str, read: Callable[[Reader], T]) -> T:
         begun = perf_counter_ns()
         try:
-            with self.store.read() as reader:
-                return read(reader)
+            return read_once(self.store.read(), read)
         except HoldfastError as error:
             self.metrics.failed(error)
             raise
@@ -132,8 +135,7 @@ class NodeEngine:
         its own cursor.
         """
         while True:
-            with self.store.read() as reader:
-                rows = page(reader)
+            rows = read_once(self.store.read(), page)
             yield from rows
             if len(rows) < CHUNK_ROWS:
                 return

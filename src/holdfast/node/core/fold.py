@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.node.core import ledger
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.fold_tasks import fold_task
 from holdfast.rules.bodies import (
-    NOTHING,
     OPS,
     Body,
     Fact,
@@ -27,14 +27,13 @@ from holdfast.rules.bodies import (
     StateSet,
     VectorDelete,
     VectorStore,
-    encode_body,
     family_of,
 )
-from holdfast.rules.envelope import Envelope, decode_trusted
-from holdfast.rules.merge import MergeVerdict, last_writer_wins, version_of
+from holdfast.rules.envelope import Envelope
+from holdfast.rules.merge import version_of
 from holdfast.rules.order import Version, is_newer
 from holdfast.rules.reconcile import Outcome
-from holdfast.rules.rows import BlobRow, ConflictRow, FileRow, MemoryRow, StateRow, VectorRow
+from holdfast.rules.rows import BlobRow, FileRow, MemoryRow, StateRow, VectorRow, VersionedRow
 from holdfast.storage.ports import Reader, Transaction
 
 
@@ -42,6 +41,22 @@ def current_version(tx: Reader, envelope_or_change: Any, body: Body) -> Version 
     """The version that a change of this mesh, op, owner and entity meets."""
     find = CURRENT.get(envelope_or_change.op)
     return None if find is None else find(tx, envelope_or_change, body)
+
+
+def is_live(tx: Reader, envelope: Envelope, body: Body) -> bool:
+    """Whether the version that an envelope meets is a live row, not a deletion."""
+    mesh, owner, entity = envelope.mesh, envelope.owner, envelope.entity
+    model = model_of(body)
+    if model is not None:
+        return tx.vector_live(mesh, owner, entity, model) is not None
+    row: VersionedRow | None
+    if family_of(envelope.op) == "state":
+        row = tx.state_get(mesh, entity)
+    elif family_of(envelope.op) == "memory":
+        row = tx.memory_get(mesh, owner, entity)
+    else:
+        row = tx.file_get(mesh, owner, entity)
+    return row is not None and not row.tombstone
 
 
 def fold(
@@ -63,77 +78,8 @@ def fold(
 # --- the last writer wins ------------------------------------------------------------------------
 
 
-def _judge(tx: Reader, envelope: Envelope, current: Version) -> MergeVerdict:
-    incoming = version_of(envelope)
-    current_base = None
-    if not is_newer(incoming, current):
-        # Only for an older envelope it matters what the writer of the current version had seen.
-        entry = tx.log_find(current.id)
-        current_base = None if entry is None else decode_trusted(entry.raw).base
-    return last_writer_wins(incoming, envelope.base, current, current_base)
-
-
-def _settle(
-    tx: Transaction,
-    ctx: NodeContext,
-    envelope: Envelope,
-    current: Version,
-    replaced: Callable[[Transaction, Envelope], tuple[str, bytes]],
-) -> bool:
-    """Decides between an envelope and the version that it meets, and notes in the ledger what that
-    discards. Returns whether the envelope is applied.
-    """
-    base = envelope.base
-    if base is not None and base.lamport == current.lamport and base.peer == current.peer:
-        return True  # the plain case: its writer saw what is here now
-    verdict = _judge(tx, envelope, current)
-    if verdict.discards:
-        incoming = version_of(envelope)
-        if verdict is MergeVerdict.LOSES:
-            winner, loser = current, incoming
-            loser_op, loser_body = envelope.op, envelope.body
-        else:
-            winner, loser = incoming, current
-            loser_op, loser_body = replaced(tx, envelope)
-        _note(
-            tx,
-            ConflictRow(
-                mesh=envelope.mesh,
-                family=family_of(envelope.op),
-                owner=envelope.owner,
-                entity=envelope.entity,
-                reason="both were written without knowing of the other; the higher stamp wins",
-                winner=winner,
-                loser=loser,
-                loser_op=loser_op,
-                loser_body=loser_body,
-                found_at=ctx.now_ms(),
-            ),
-        )
-    return verdict.applies
-
-
-def _note(tx: Transaction, row: ConflictRow) -> None:
-    """Keeps one entry for all that a peer wrote without knowing of the others: its own later write
-    replaced its earlier ones, so only the last can be missed.
-    """
-    waiting = tx.conflict_open(row.mesh, row.family, row.owner, row.entity, row.loser.peer)
-    if waiting is None:
-        tx.conflict_add(row)
-    elif is_newer(row.loser, waiting.loser):
-        tx.conflict_change(msgspec.structs.replace(row, number=waiting.number))
-
-
 def _state_current(tx: Reader, change: Any, body: Body) -> Version | None:
     return tx.state_version(change.mesh, change.entity)
-
-
-def _state_replaced(tx: Reader, envelope: Envelope) -> tuple[str, bytes]:
-    row = tx.state_get(envelope.mesh, envelope.entity)
-    assert row is not None
-    if row.tombstone:
-        return "state.delete", NOTHING
-    return "state.set", encode_body(StateSet(row.value))
 
 
 def _fold_state(
@@ -144,7 +90,7 @@ def _fold_state(
     offset: int,
     current: Version | None,
 ) -> Outcome:
-    if current is not None and not _settle(tx, ctx, envelope, current, _state_replaced):
+    if current is not None and not ledger.settle(tx, ctx, envelope, current):
         return Outcome.SUPERSEDED
     tx.state_put(
         StateRow(
@@ -159,20 +105,14 @@ def _fold_state(
             tombstone=not isinstance(body, StateSet),
         )
     )
+    if current is None:
+        ledger.first(tx, envelope)
     return Outcome.APPLIED
 
 
 def _memory_current(tx: Reader, change: Any, body: Body) -> Version | None:
     row = tx.memory_get(change.mesh, change.owner, change.entity)
     return None if row is None else row.version
-
-
-def _memory_replaced(tx: Reader, envelope: Envelope) -> tuple[str, bytes]:
-    row = tx.memory_get(envelope.mesh, envelope.owner, envelope.entity)
-    assert row is not None
-    if row.tombstone:
-        return "memory.forget", NOTHING
-    return "memory.set", encode_body(MemorySet(row.value, row.tags))
 
 
 def _fold_memory(
@@ -183,7 +123,7 @@ def _fold_memory(
     offset: int,
     current: Version | None,
 ) -> Outcome:
-    if current is not None and not _settle(tx, ctx, envelope, current, _memory_replaced):
+    if current is not None and not is_newer(version_of(envelope), current):
         return Outcome.SUPERSEDED
     tx.memory_put(
         MemoryRow(
@@ -211,14 +151,6 @@ def _file_current(tx: Reader, change: Any, body: Body) -> Version | None:
     return None if row is None else row.version
 
 
-def _file_replaced(tx: Reader, envelope: Envelope) -> tuple[str, bytes]:
-    row = tx.file_get(envelope.mesh, envelope.owner, envelope.entity)
-    assert row is not None
-    if row.tombstone:
-        return "file.delete", NOTHING
-    return "file.share", encode_body(FileShare(bytes.fromhex(row.sha256), row.size, row.content))
-
-
 def _fold_file(
     tx: Transaction,
     ctx: NodeContext,
@@ -228,7 +160,7 @@ def _fold_file(
     current: Version | None,
 ) -> Outcome:
     before = tx.file_get(envelope.mesh, envelope.owner, envelope.entity)
-    if current is not None and not _settle(tx, ctx, envelope, current, _file_replaced):
+    if current is not None and not is_newer(version_of(envelope), current):
         return Outcome.SUPERSEDED
     share = body if isinstance(body, FileShare) else None
     row = FileRow(
@@ -291,14 +223,16 @@ def _fold_fact(
 
 
 def _vector_current(tx: Reader, change: Any, body: Body) -> Version | None:
-    return tx.vector_newest(change.mesh, change.owner, change.entity, _model_id(body))
+    model = model_of(body)
+    assert model is not None
+    return tx.vector_newest(change.mesh, change.owner, change.entity, model)
 
 
-def _model_id(body: Body) -> str:
+def model_of(body: Body) -> str | None:
+    """The fingerprint of the model that a vector is about; None for other families."""
     if isinstance(body, VectorStore):
         return body.identity().fingerprint
-    assert isinstance(body, VectorDelete)
-    return body.model_id
+    return body.model_id if isinstance(body, VectorDelete) else None
 
 
 def _fold_vector(
@@ -313,7 +247,8 @@ def _fold_vector(
     that none is.
     """
     newest = current is None or is_newer(version_of(envelope), current)
-    model = _model_id(body)
+    model = model_of(body)
+    assert model is not None
     if newest:
         tx.vector_retire(envelope.mesh, envelope.owner, envelope.entity, model)
     store = body if isinstance(body, VectorStore) else None

@@ -6,6 +6,8 @@ turn goes to the conflict ledger, and a peer whose claim was superseded is warne
 
 from __future__ import annotations
 
+import msgspec
+
 from holdfast.node.core.context import NodeContext
 from holdfast.rules import tasks
 from holdfast.rules.bodies import NOTHING, Body, TaskCreate, TaskTurn
@@ -155,32 +157,51 @@ def _keep_events(
         was_lost = (
             before is not None and before.event in tasks.DISCARDED and before.against is not None
         )
-        if lost and not was_lost:
+        if lost or was_lost:
             # A renewed claim is lost together with the first one; the warning is about the first.
             held = before is not None and before.event == tasks.TaskEvent.CLAIMED
-            _lost_turn(tx, ctx, envelope, judged, held=held)
+            _note_lost(tx, ctx, envelope, judged, lost=lost, held=held and not was_lost)
 
 
-def _lost_turn(
-    tx: Transaction, ctx: NodeContext, envelope: Envelope, judged: tasks.Judged, *, held: bool
+def _note_lost(
+    tx: Transaction,
+    ctx: NodeContext,
+    envelope: Envelope,
+    judged: tasks.Judged,
+    *,
+    lost: bool,
+    held: bool,
 ) -> None:
+    """Keeps one entry in the ledger for a turn that is lost, and none for one that is so no more.
+    An entry that a person has resolved stays as it is.
+    """
     turn, against = judged.turn, judged.against
+    rows = tx.conflicts_of(envelope.mesh, "task", envelope.entity, turn.version)
+    there = rows[0] if rows else None
+    if not lost:
+        if there is not None and there.resolved_at is None:
+            tx.conflict_drop(there.number)
+        return
     assert against is not None, "a turn loses against another"
     ended = judged.event is tasks.TaskEvent.REJECTED_TERMINAL
-    tx.conflict_add(
-        ConflictRow(
-            mesh=envelope.mesh,
-            family="task",
-            owner="",
-            entity=envelope.entity,
-            reason="the task had ended" if ended else "the first claim of a generation wins",
-            winner=against,
-            loser=turn.version,
-            loser_op=f"task.{turn.kind}",
-            loser_body=NOTHING,
-            found_at=ctx.now_ms(),
-        )
+    entry = ConflictRow(
+        mesh=envelope.mesh,
+        family="task",
+        owner="",
+        entity=envelope.entity,
+        reason="the task had ended" if ended else "the first claim of a generation wins",
+        winner=against,
+        loser=turn.version,
+        loser_op=f"task.{turn.kind}",
+        loser_body=NOTHING,
+        found_at=ctx.now_ms(),
     )
+    if there is None:
+        tx.conflict_add(entry)
+    elif there.resolved_at is None:
+        tx.conflict_change(
+            msgspec.structs.replace(entry, number=there.number, found_at=there.found_at)
+        )
     if held and turn.kind == "claim" and turn.version.peer == ctx.peer:
         tx.warning_add(
             WarningRow(

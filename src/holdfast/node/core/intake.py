@@ -21,9 +21,9 @@ import msgspec
 from holdfast.node.core.change import Receipt, known_receipt, refused_send, set_aside
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.engine import NodeEngine
-from holdfast.node.core.fold import current_version, fold
+from holdfast.node.core.fold import current_version, fold, is_live, model_of
 from holdfast.rules.arrivals import Arrival, Arrivals, Arrived, header_of, read_arrivals
-from holdfast.rules.bodies import Body, MessageSend
+from holdfast.rules.bodies import Body, MessageSend, family_of
 from holdfast.rules.broker_sync import is_forged
 from holdfast.rules.envelope import Envelope, decode_trusted
 from holdfast.rules.errors import (
@@ -38,10 +38,11 @@ from holdfast.rules.errors import (
 from holdfast.rules.ids import id_text
 from holdfast.rules.lamport import check_incoming, highest_taken, tick
 from holdfast.rules.limits import LAMPORT_MAX
-from holdfast.rules.merge import version_of
+from holdfast.rules.merge import DELETES, version_of
 from holdfast.rules.order import Version, is_newer
 from holdfast.rules.rebuild import UNCOUNTED
 from holdfast.rules.reconcile import Outcome
+from holdfast.rules.retention import buried_name, is_too_old
 from holdfast.rules.rows import Entry, InboxRow, MeshRow, OutboxRow, PeerRow
 from holdfast.storage.ports import Reader, Transaction
 
@@ -72,13 +73,14 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
 class _Clock:
     """A mesh's clock while a batch is applied. The stamps that move it are stored together."""
 
-    __slots__ = ("_mesh", "_now_ms", "_stamps", "forgotten_lamport", "value")
+    __slots__ = ("_mesh", "_now_ms", "_stamps", "forgotten_floor", "forgotten_lamport", "value")
 
     def __init__(self, row: MeshRow, now_ms: int) -> None:
         self._mesh, self._now_ms = row.slug, now_ms
         self._stamps: list[int] = []
         self.value = row.lamport
         self.forgotten_lamport = row.forgotten_lamport
+        self.forgotten_floor = row.forgotten_floor
 
     def check(self, lamport: int) -> None:
         """Raises BadStamp for a stamp that this clock does not merge."""
@@ -295,7 +297,7 @@ class Intake:
         if body is None:
             return clock, None
         current = current_version(tx, envelope, body)
-        _check_not_forgotten(envelope, body, current, clock.forgotten_lamport)
+        _check_not_forgotten(tx, envelope, body, current, clock)
         return clock, current
 
     def _clock(self, tx: Reader, mesh: str) -> _Clock | None:
@@ -340,17 +342,29 @@ def _stamps_by(key: Callable[[Arrived], T], run: list[Arrived]) -> dict[T, list[
 
 
 def _check_not_forgotten(
-    envelope: Envelope, body: Body, current: Version | None, forgotten_lamport: int
+    tx: Reader, envelope: Envelope, body: Body, current: Version | None, mesh: _Clock
 ) -> None:
-    """Refuses a write that is older than tombstones which are gone: it could bring back what one of
-    them had deleted.
-    """
-    if envelope.lamport > forgotten_lamport or envelope.op.startswith(_NEVER_OLD):
+    """Refuses a write that could bring back what a tombstone had deleted that is gone."""
+    lamport = envelope.lamport
+    if lamport > mesh.forgotten_lamport or envelope.op.startswith(_NEVER_OLD):
         return
-    if current is None or is_newer(version_of(envelope), current):
+    if current is not None and not is_newer(version_of(envelope), current):
+        return  # it changes nothing
+    name = buried_name(
+        family_of(envelope.op), envelope.owner, envelope.entity, model_of(body) or ""
+    )
+    if is_too_old(
+        lamport=lamport,
+        deletes=envelope.op in DELETES,
+        replaces_live=current is not None and is_live(tx, envelope, body),
+        floor=mesh.forgotten_floor,
+        buried=tx.buried(envelope.mesh, name),
+    ):
         raise TooOld(
-            f"{envelope.op} {envelope.entity!r} of {envelope.origin} has stamp {envelope.lamport}; "
-            f"this node has forgotten deletions up to {forgotten_lamport}"
+            f"{envelope.op} {envelope.entity!r} of {envelope.origin} has stamp {lamport}, and "
+            f"deletions up to {mesh.forgotten_lamport} were forgotten here, perhaps of this; at "
+            f"{envelope.origin}: holdfast mesh restamp {envelope.mesh} "
+            f"--past {mesh.forgotten_lamport}",
         )
 
 

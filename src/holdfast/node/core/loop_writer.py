@@ -3,6 +3,9 @@ results of a group come back together. So many coroutines share one commit and t
 
 A write takes the same way as every other (see `engine`); it waits for its commit without holding up
 the loop. Once it was handed to the writer it happens, even if its coroutine is cancelled meanwhile.
+
+The writer's queue has an end (`QUEUE_OPS_MAX`). Writes that find no room there wait here, in order:
+their coroutines wait anyway, so they cost no more than those do.
 """
 
 from __future__ import annotations
@@ -13,8 +16,10 @@ from typing import Any, TypeVar
 
 from holdfast.node.core.engine import NodeEngine
 from holdfast.rules.errors import HoldfastError
-from holdfast.storage.group_commit import GroupWriter, Sink, Ticket
+from holdfast.rules.limits import GROUP_MS_MAX
+from holdfast.storage.group_commit import GroupWriter
 from holdfast.storage.ports import Work
+from holdfast.storage.tickets import Sink, Ticket
 
 T = TypeVar("T")
 
@@ -38,12 +43,17 @@ class LoopWriter:
         self._writer = writer
         self._loop = asyncio.get_running_loop()
         self._waiting: list[Ticket] = []
+        self._backlog = False
+        """Whether the queue had no room for all that wait."""
+        self._under_way = 0
+        """Handed to the writer, and not answered yet."""
         self._sink = self._finished  # one object, so that the writer can group by it
 
     def write(self, name: str, work: Work[T]) -> asyncio.Future[T]:
         """Runs a write as `NodeEngine.write` does. The future has its result or its error, after
         the commit.
         """
+        self._writer.refuse_if_forked()  # its loop is the parent's too
         future: asyncio.Future[T] = self._loop.create_future()
         try:
             self.engine.admit_write(name)
@@ -59,13 +69,23 @@ class LoopWriter:
         self._waiting.append(ticket)
 
     def _hand_over(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        if not self._waiting:
+            return
         try:
-            self._writer.submit(waiting)
+            taken = self._writer.submit(self._waiting)
         except BaseException as error:
+            waiting, self._waiting, self._backlog = self._waiting, [], False
             for ticket in waiting:
                 ticket.error = error
+            self._under_way += len(waiting)
             self._answer(waiting)
+            return
+        del self._waiting[:taken]
+        self._under_way += taken
+        self._backlog = bool(self._waiting)
+        if self._backlog and not self._under_way:
+            # Others have filled the queue, and no answer of ours will tell when there is room.
+            self._loop.call_later(GROUP_MS_MAX / 1000, self._hand_over)
 
     def _finished(self, tickets: list[Ticket]) -> None:
         """Called by the writer, in its thread."""
@@ -77,6 +97,7 @@ class LoopWriter:
             # The loop ended while the writer was at work: no coroutine waits any more.
 
     def _answer(self, tickets: list[Ticket]) -> None:
+        self._under_way -= len(tickets)
         now = perf_counter_ns()
         metrics = self.engine.metrics
         for ticket in tickets:
@@ -92,6 +113,8 @@ class LoopWriter:
                 future.set_result(ticket.result)
             else:
                 future.set_exception(error)
+        if self._backlog:
+            self._hand_over()
 
     def _is_retried(self, ticket: _AsyncTicket, error: BaseException) -> bool:
         """Counts a failure; hands the write over once more if there is room for it now."""

@@ -108,7 +108,7 @@ class Daemon(Service):
         self._start_upkeep(api, ending)
         self._start_links(api, ending)
         await self._start_syncs(api, ending)
-        server = Server(HttpApp(api, node_routes()), listeners)
+        server = Server(HttpApp(api, node_routes()), listeners, web=settings.web)
         await server.start()
         ending.push_async_callback(self._end_calls, server)
         self.addresses = [listener.address for listener in listeners]

@@ -19,7 +19,7 @@ from holdfast.rules.errors import BadInput
 from holdfast.service.listeners import renew_certificate
 from holdfast.transport.listeners import Listener
 
-NEEDS_RESTART: Final = frozenset({"socket", "tcp", "listen"})
+NEEDS_RESTART: Final = frozenset({"socket", "tcp", "listen", "allowed_hosts", "allowed_origins"})
 """Settings that take effect at the next start."""
 
 

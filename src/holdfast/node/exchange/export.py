@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.node.core.ledger import with_winner
 from holdfast.node.library.node import Node
 from holdfast.protocol.export_lines import (
     AnyLine,
@@ -165,7 +166,8 @@ class _Export:
             lambda row: row.number,
             0,
         ):
-            yield copy_to(ConflictLine, row, winner=_text(row.winner), loser=_text(row.loser))
+            shown = with_winner(reader, row)
+            yield copy_to(ConflictLine, shown, winner=_text(shown.winner), loser=_text(row.loser))
 
     def _parts(self, sha256: str) -> Iterator[BlobLine]:
         sha = bytes.fromhex(sha256)

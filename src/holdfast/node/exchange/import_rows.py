@@ -324,7 +324,7 @@ class _Import:
         name: str,
         line: MemoryLine | VectorLine | FileLine,
         kind: type[MemoryRow | VectorRow | FileRow],
-        model: ModelRow | None = None,
+        made_by: ModelRow | None = None,
         **fields: Any,
     ) -> Step | None:
         """A row of another owner, as that owner wrote it."""
@@ -336,7 +336,7 @@ class _Import:
             # In another mesh it is another change, but the same one whoever imports it.
             id = parse_id(_derived(line.owner, mesh, id))
         row = copy_to(kind, line, mesh=mesh, id=id, offset=0, tombstone=False, **fields)
-        intake = Intake(self._engine.ctx, (rebuild_envelope(row, None, model),))
+        intake = Intake(self._engine.ctx, (rebuild_envelope(row, None, made_by),))
 
         def step(tx: Transaction) -> str:
             if tx.log_find(id) is not None or tx.forgotten(id) is not None:

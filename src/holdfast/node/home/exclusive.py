@@ -25,8 +25,9 @@ def exclusive(paths: HomePaths, doing: str) -> Iterator[Callable[[], None]]:
     database.
     """
     _refuse(paths, doing, None)
-    presence = Presence.enter(paths)
+    presence = Presence.at(paths)
     try:
+        presence.appear()
         _refuse(paths, doing, presence)
         yield lambda: _refuse(paths, doing, presence)
     finally:

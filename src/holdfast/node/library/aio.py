@@ -159,6 +159,7 @@ class AsyncMesh(AsyncWriter[Mesh]):
     counts = in_thread(Mesh.counts)
     clock = at_once(Mesh.clock)
     peers = at_once(Mesh.peers)
+    restamp = in_thread(Mesh.restamp)
     send = written(Mesh.send)
 
 

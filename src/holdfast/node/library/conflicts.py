@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from holdfast.node.core import operations
 from holdfast.node.core.change import Change, Receipt, known_receipt
 from holdfast.node.core.engine import NodeEngine
+from holdfast.node.core.ledger import with_winner
 from holdfast.rules.bodies import Body, FileShare, decode_loose
 from holdfast.rules.errors import AlreadyResolved, BlobMissing, NotOurs, UnknownConflict
 from holdfast.rules.ids import id_text
@@ -22,13 +23,13 @@ def list_all(engine: NodeEngine, mesh: str | None, *, open_only: bool) -> Iterat
         nonlocal after
         rows = tx.conflict_list(mesh, open_only=open_only, after=after, limit=CHUNK_ROWS)
         after = rows[-1].number if rows else after
-        return rows
+        return [with_winner(tx, row) for row in rows]
 
     return engine.pages(page)
 
 
 def get(engine: NodeEngine, number: int) -> ConflictRow:
-    return engine.read("conflict.get", lambda tx: _require(tx, number))
+    return engine.read("conflict.get", lambda tx: with_winner(tx, _require(tx, number)))
 
 
 def restore(engine: NodeEngine, number: int, id: str | None) -> Receipt:

@@ -15,7 +15,7 @@ from holdfast.node.core.views import Memory, StateEntry
 from holdfast.rules.bodies import decode_trusted_body
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import BadInput, Truncated, UnknownMesh
-from holdfast.rules.limits import CHUNK_ROWS
+from holdfast.rules.limits import CHUNK_ROWS, LAMPORT_MAX
 from holdfast.rules.names import check_key
 from holdfast.rules.rows import Entry, MemoryRow, MeshRow, StateRow
 from holdfast.storage.files.blobs import MemoryBlobs
@@ -36,12 +36,16 @@ class AsOf(NamedTuple):
 
     def check(self) -> AsOf:
         given = [value for value in self if value is not None]
-        if len(given) != 1 or given[0] < 0:
+        if len(given) != 1 or not _is_point(given[0]):
             raise BadInput(
                 "give one point in the past: an offset, a lamport or a time",
                 hint="for example --as-of offset:120, lamport:77 or 2026-11-15T10:00:00Z",
             )
         return self
+
+
+def _is_point(value: object) -> bool:
+    return type(value) is int and 0 <= value < LAMPORT_MAX
 
 
 class _Replay:
@@ -107,8 +111,10 @@ def _refold(tx: Transaction, ctx: NodeContext, entry: Entry) -> None:
     fold(tx, ctx, envelope, body, offset, current)
 
 
-def state_as_of(store: Store, mesh: str, key: str | None, point: AsOf) -> list[StateEntry]:
-    past = _past(store, mesh, key, point, "state.")
+def state_as_of(
+    store: Store, mesh: str, key: str | None, point: AsOf, now_ms: int
+) -> list[StateEntry]:
+    past = _past(store, mesh, key, point, "state.", now_ms)
     with past.read() as reader:
         rows: list[StateRow] = []
         if key is not None:
@@ -119,8 +125,10 @@ def state_as_of(store: Store, mesh: str, key: str | None, point: AsOf) -> list[S
         return [StateEntry.of(row) for row in rows if not row.tombstone]
 
 
-def memory_as_of(store: Store, mesh: str, key: str | None, point: AsOf) -> list[Memory]:
-    past = _past(store, mesh, key, point, "memory.")
+def memory_as_of(
+    store: Store, mesh: str, key: str | None, point: AsOf, now_ms: int
+) -> list[Memory]:
+    past = _past(store, mesh, key, point, "memory.", now_ms)
     with past.read() as reader:
         rows: list[MemoryRow] = reader.memory_scan(mesh, None, ("", ""), _ALL)
         return [
@@ -131,7 +139,9 @@ def memory_as_of(store: Store, mesh: str, key: str | None, point: AsOf) -> list[
 _ALL = 1 << 62
 
 
-def _past(store: Store, mesh: str, key: str | None, point: AsOf, ops: str) -> MemoryStore:
+def _past(
+    store: Store, mesh: str, key: str | None, point: AsOf, ops: str, now_ms: int
+) -> MemoryStore:
     point.check()
     if key is not None:
         check_key(key)
@@ -139,7 +149,7 @@ def _past(store: Store, mesh: str, key: str | None, point: AsOf, ops: str) -> Me
         row = reader.mesh_get(mesh)
         if row is None:
             raise UnknownMesh(f"there is no mesh {mesh!r}")
-        end = _end(reader, point)
+        end = _end(reader, point, now_ms)
         entries: Iterator[Entry] = (
             iter(reader.log_of(mesh, key, end))
             if key is not None
@@ -155,7 +165,7 @@ def _past(store: Store, mesh: str, key: str | None, point: AsOf, ops: str) -> Me
         return replay(wanted, [row], "")
 
 
-def _end(reader: Reader, point: AsOf) -> int:
+def _end(reader: Reader, point: AsOf, now_ms: int) -> int:
     """The first offset after the point; raises Truncated if the log does not hold the whole
     past.
     """
@@ -163,7 +173,7 @@ def _end(reader: Reader, point: AsOf) -> int:
     if point.offset is not None:
         end = min(point.offset, last) + 1
     elif point.at_ms is not None:
-        end = reader.log_at(point.at_ms) + 1
+        end = reader.log_at(point.at_ms, now_ms) + 1
     else:
         end = last + 1
     if repaired_to(reader) is not None:

@@ -36,7 +36,7 @@ def expire(
     before = now - max_age_hours * HOUR_MS
     total = 0
     # Nearly always nothing is old: a read finds that out without holding up the writers.
-    while engine.read("outbox.expire", lambda tx: tx.outbox_old(lane, before, 1)):
+    while engine.read("outbox.expire", lambda tx: tx.outbox_old(lane, before, now, 1)):
         dead = engine.write("outbox.expire", partial(_expire_page, lane, now, max_age_hours))
         if not dead:
             break  # another process was faster
@@ -48,8 +48,10 @@ def expire(
 
 
 def _expire_page(lane: str, now_ms: int, max_age_hours: int, tx: Transaction) -> list[OutboxRow]:
-    found = tx.outbox_old(lane, now_ms - max_age_hours * HOUR_MS, OUTBOX_PAGE_ROWS)
-    old = [row for row in found if is_expired(row, now_ms, max_age_hours)]
+    before = now_ms - max_age_hours * HOUR_MS
+    found = tx.outbox_old(lane, before, now_ms, OUTBOX_PAGE_ROWS)
+    old_upto = tx.log_at(before, now_ms, cautious=True)
+    old = [row for row in found if is_expired(row, now_ms, max_age_hours, old_upto)]
     dead = [after_expiry(row, now_ms, max_age_hours) for row in old]
     for row in dead:
         tx.outbox_put(row)

@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.messages.send import MessageChange, Sent
+from holdfast.rules.arguments import checks_arguments
 from holdfast.rules.bodies import MessageSend, decode_trusted_body
 from holdfast.rules.destinations import PRIORITIES
 from holdfast.rules.envelope import Envelope, decode_trusted
@@ -105,6 +106,7 @@ _BLOCKS = {
 }
 
 
+@checks_arguments()
 class Outbox:
     """What this node has to send, of all meshes."""
 

@@ -80,7 +80,7 @@ class ConnectionPort:
         await self._socket.close(close.code, close.reason)
         if self._store_work:
             await asyncio.wait(self._store_work)
-        await self._loop.run_in_executor(self._threads, self._session.dropped)
+        await self._loop.run_in_executor(self._threads, self._session.dropped, close.error)
         await self._loop.run_in_executor(self._callers, self.requests.close)
 
     async def _read(self) -> None:

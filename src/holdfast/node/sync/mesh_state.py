@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from holdfast.rules.broker_sync import Cursor
-from holdfast.rules.outbox import lane_of
+from holdfast.rules.outbox import Suspect, Trial, lane_of
 from holdfast.rules.rows import MeshRow, OutboxRow
 from holdfast.service.problem import Problem
 
@@ -34,7 +34,9 @@ OnDead = Callable[[OutboxRow], None]
 class MeshState:
     """One mesh on one connection."""
 
-    def __init__(self, row: MeshRow, on_dead: OnDead = lambda row: None) -> None:
+    def __init__(
+        self, row: MeshRow, trial: Trial | None = None, on_dead: OnDead = lambda row: None
+    ) -> None:
         """`on_dead` gets every row of the outbox that dies, after it is stored."""
         self._lock = threading.Lock()
         self.on_dead = on_dead
@@ -56,6 +58,8 @@ class MeshState:
         """The broker sends us what we pushed ourselves, too."""
         self.gaps = 0
         self.inflight: dict[int, OutboxRow] = {}
+        self.trial = trial or Trial()
+        """What may go after groups have failed as a whole; it outlasts the connection."""
         self.held: dict[int, Held] = {}
         self.brought: set[str] = set()
         """Objects that the broker has, or that this node cannot bring."""
@@ -80,6 +84,24 @@ class MeshState:
         """The cursor in the store has moved. Two threads may report that in the other order."""
         with self._lock:
             self.cursor = max(cursor, self.cursor)
+
+    def judge(
+        self, passed: list[int], failed: list[OutboxRow], why: str, now: int, jitter: float
+    ) -> Suspect | None:
+        """Takes answers into the trial: rows that passed, rows at which the broker failed. Returns
+        the row that is convicted by them.
+        """
+        convict = None
+        with self._lock:
+            if passed:
+                self.trial, convict = self.trial.passed(passed)
+            if failed:
+                self.trial = self.trial.failed(failed, why, now, jitter)
+        return convict
+
+    def forget_suspect(self, number: int) -> None:
+        with self._lock:
+            self.trial = self.trial.forget(number)
 
     def refuse(self, error: Exception, at: int) -> None:
         """Sends nothing more of this mesh, until the broker is asked for it again and agrees."""

@@ -29,16 +29,27 @@ from holdfast.rules.ids import id_text
 from holdfast.rules.limits import (
     OUTBOX_ATTEMPTS_MAX,
     SYNC_PUSH_BYTES,
-    SYNC_PUSH_ITEMS,
     SYNC_WINDOW_ITEMS,
 )
-from holdfast.rules.outbox import OutboxState, Policy, after_abort, after_refusal, plan
+from holdfast.rules.outbox import (
+    OutboxState,
+    Policy,
+    Suspect,
+    after_abort,
+    after_conviction,
+    after_refusal,
+    plan,
+    waits_until,
+)
 from holdfast.rules.rows import Entry, OutboxRow
 from holdfast.storage.ports import Reader, Transaction
 from holdfast.transport.remote_errors import error_by_code
 
 log = logging.getLogger("holdfast")
 
+_ABOUT_THE_ROW = (Meaning.DONE, Meaning.REFUSED)
+"""Answers of a broker that has read the row and knows what to do with it."""
+_BROKER_FAILED = 500
 _KNOWN = 200
 _NAMING = ("file.share", "fact.append")
 """Ops whose envelopes may name objects."""
@@ -61,20 +72,27 @@ class _Chosen(msgspec.Struct):
 
 def next_push(engine: NodeEngine, mesh: MeshState, policy: Policy, room: int) -> Push | None:
     """Marks the rows that are due and fit as in flight; None if there are none, or no room."""
-    room = min(room, SYNC_PUSH_ITEMS, SYNC_WINDOW_ITEMS - len(mesh.inflight))
+    room = min(room, mesh.trial.most, SYNC_WINDOW_ITEMS - len(mesh.inflight))
     now = engine.ctx.now_ms()
-    if room <= 0 or not mesh.may_send or now < mesh.not_before:
+    if room <= 0 or not mesh.may_send or now < waits_until(mesh.not_before, now):
         return None
-    if mesh.retry_at is not None and mesh.retry_at <= now:
+    if mesh.inflight and (mesh.trial.is_careful or mesh.trial.due(now) is not None):
+        return None  # one group at a time: so it is known which one fails
+    if mesh.retry_at is not None and waits_until(mesh.retry_at, now) <= now:
         mesh.retry_at = None
     first = engine.read("sync.due", lambda tx: tx.outbox_next_at(mesh.lane))
-    if first is None or first > now:
+    if first is None and not mesh.inflight:
+        for number in list(mesh.trial.suspects):
+            mesh.forget_suspect(number)  # an operator was faster
+    if first is None or waits_until(first, now) > now:
         return None
     chosen = engine.write("sync.push", partial(_choose, engine, mesh, policy, room, now))
     for lost in chosen.lost:
         _tell_dead(mesh, lost, b"")
     for held in chosen.held:
         mesh.held[held.row.number] = held
+    if (again := mesh.trial.next_at(now)) is not None:
+        mesh.retry_at = min(again, mesh.retry_at or again)
     if not chosen.rows:
         return None
     for row in chosen.rows:
@@ -87,10 +105,13 @@ def _choose(
     engine: NodeEngine, mesh: MeshState, policy: Policy, room: int, now: int, tx: Transaction
 ) -> _Chosen:
     chosen = _Chosen([], [], [], [])
+    if mesh.trial.passes and _try_suspect(engine, mesh, policy, chosen, now, tx):
+        return chosen
+    set_aside = {*mesh.held, *mesh.trial.suspects}
     after, page = mesh.looked_to, max(room, _PAGE_ROWS_MIN)
     for _ in range(_PAGES):
         due = tx.outbox_due(mesh.lane, now, page, after)
-        free = [row for row in due if row.number not in mesh.held]
+        free = [row for row in due if row.number not in set_aside]
         failing = _failing(mesh, policy, free, tx)
         rows = plan(free, failing, policy, room, list(mesh.inflight.values())).go
         _fill(engine, mesh, chosen, rows, now, tx)
@@ -99,8 +120,34 @@ def _choose(
             break
     # Where all that was looked at has to wait, the next look begins behind it.
     mesh.looked_to = FIRST if chosen.rows else after
+    if not chosen.rows and not mesh.held and not chosen.held:
+        # Nothing else can go, and nothing waits for objects on this connection: try it again.
+        _try_suspect(engine, mesh, policy, chosen, now, tx)
     tx.outbox_inflight(mesh.lane, [row.number for row in chosen.rows])
     return chosen
+
+
+def _try_suspect(
+    engine: NodeEngine,
+    mesh: MeshState,
+    policy: Policy,
+    chosen: _Chosen,
+    now: int,
+    tx: Transaction,
+) -> bool:
+    """Chooses the row that failed alone and whose turn it is, and nothing beside it."""
+    while (suspect := mesh.trial.due(now)) is not None:
+        row = tx.outbox_get(mesh.lane, suspect.row.id)
+        if row is None or row.state != OutboxState.PENDING:
+            mesh.forget_suspect(suspect.row.number)  # an operator was faster
+            continue
+        failing = _failing(mesh, policy, [row], tx)
+        if row.not_before > now or not plan([row], failing, policy, 1).go:
+            return False
+        _fill(engine, mesh, chosen, [row], now, tx)
+        tx.outbox_inflight(mesh.lane, [row.number for row in chosen.rows])
+        return bool(chosen.rows)
+    return False
 
 
 def _fill(
@@ -143,6 +190,7 @@ def _failing(
     and those that wait for objects.
     """
     held = [one.row for one in list(mesh.held.values())]
+    held += [suspect.row for suspect in mesh.trial.suspects.values()]
     held += [row for row in list(mesh.inflight.values()) if row.attempts]
     if policy is Policy.HALT:
         return [*tx.outbox_failing(mesh.lane, None), *held]
@@ -230,11 +278,63 @@ def ack_rows(
     mesh.advance(settling.cursor)
     for row, _ in found:
         mesh.inflight.pop(row.number, None)
+    _judge(engine, mesh, answers, policy, chance)
     _count(mesh, answers, engine.ctx.now_ms())
     _tell_duplicates(mesh, answers)
     for dead, why in settling.dead:
         _tell_dead(mesh, dead, why)
     return [meaning for _, _, meaning in answers]
+
+
+def _judge(
+    engine: NodeEngine,
+    mesh: MeshState,
+    answers: list[tuple[OutboxRow, PushAnswer, Meaning]],
+    policy: Policy,
+    chance: Callable[[], float],
+) -> None:
+    """What the lane may send next. A broker that answers that it failed, as to a whole group, may
+    have failed at one of its rows.
+    """
+    now = engine.ctx.now_ms()
+    passed = [row.number for row, _, meaning in answers if meaning in _ABOUT_THE_ROW]
+    failed = [
+        (row, f"the broker answers {answer.status} {_code(answer)}".rstrip())
+        for row, answer, meaning in answers
+        if meaning is Meaning.LATER and answer.status >= _BROKER_FAILED
+    ]
+    why = failed[0][1] if failed else ""
+    convict = mesh.judge(passed, [row for row, _ in failed], why, now, chance())
+    if convict is not None:
+        _convict(engine, mesh, convict, policy, chance())
+    if (again := mesh.trial.next_at(now)) is not None:
+        mesh.retry_at = min(again, mesh.retry_at or again)
+
+
+def _convict(
+    engine: NodeEngine, mesh: MeshState, convict: Suspect, policy: Policy, jitter: float
+) -> None:
+    """Others passed before and after a row failed alone: that costs it an attempt."""
+    now = engine.ctx.now_ms()
+
+    def work(tx: Transaction) -> OutboxRow | None:
+        row = tx.outbox_get(mesh.lane, convict.row.id)
+        if row is None or row.state != OutboxState.PENDING:
+            return None  # an operator was faster
+        after = after_conviction(convict, row, now_ms=now, jitter=jitter, policy=policy)
+        tx.outbox_put(after)
+        return after
+
+    after = engine.write("sync.convict", work)
+    if after is None or after.state != OutboxState.PENDING:
+        mesh.forget_suspect(convict.row.number)
+    if after is not None:
+        log.warning(
+            "%s of %s fails alone for the %d. time, and others pass: %s",
+            *(id_text(after.id), mesh.lane, after.attempts, convict.why),
+        )
+        if after.state == OutboxState.DEAD:
+            mesh.on_dead(after)
 
 
 def _code(answer: PushAnswer) -> str:

@@ -49,6 +49,8 @@ from holdfast.rules import keys
 from holdfast.rules.broker_sync import Cursor, Meaning, is_gap
 from holdfast.rules.errors import (
     BadAnswer,
+    Broken,
+    DiskFull,
     EpochMismatch,
     HoldfastError,
     NotAllowed,
@@ -56,13 +58,16 @@ from holdfast.rules.errors import (
     NotFound,
     NotGranted,
     OverLimit,
+    StoreBusy,
+    StoreClosed,
+    Unknown,
     UnknownMesh,
     ZoneNotTrusted,
 )
 from holdfast.rules.features import NEEDS, Terms, check
 from holdfast.rules.keys import NONCE_BYTES, check_proof, parse_card, prove, public_key
 from holdfast.rules.limits import SYNC_GAPS_MAX, SYNC_PUSH_ITEMS, SYNC_WINDOW_ITEMS
-from holdfast.rules.outbox import PARK, OutboxState, Policies
+from holdfast.rules.outbox import PARK, OutboxState, Policies, Trial, waits_until
 from holdfast.rules.retention import outbox_max_age_hours
 from holdfast.rules.rows import KnownMember, MeshRow
 from holdfast.service.problem import Problem
@@ -72,6 +77,8 @@ from holdfast.transport.remote_errors import error_by_code
 log = logging.getLogger("holdfast")
 
 PLAIN = bytes(32)
+_OF_OUR_DISK = (Broken, Unknown, DiskFull, StoreBusy, StoreClosed)
+"""Errors that say nothing about what was under way to the broker."""
 
 
 class BrokerAddress(msgspec.Struct, frozen=True):
@@ -148,6 +155,8 @@ class SyncSession:
         self._trust = trust
         self._entropy = entropy
         self._chance = chance
+        self._trials: dict[str, Trial] = {}
+        """By mesh: what may go, since the last connections ended in the middle of something."""
         self.snapshot_asked: dict[str, int] = {}
         """When the broker last asked for a snapshot of a mesh and got one, in ticks."""
         self._transcript: keys.HelloTranscript | None = None
@@ -218,7 +227,8 @@ class SyncSession:
         places = {place.mesh: place for place in welcome.meshes}
         frames: list[FromNode] = []
         for row in self._shared():
-            mesh = self.meshes[row.slug] = MeshState(row, self._on_dead)
+            trial = self._trials.get(row.slug, Trial())
+            mesh = self.meshes[row.slug] = MeshState(row, trial, self._on_dead)
             self._recover(mesh.lane)
             expire(self.engine, mesh.lane, self._age_hours, mesh.on_dead)
             frames += self._begin(mesh, places.get(row.slug))
@@ -243,7 +253,7 @@ class SyncSession:
         for slug, row in rows.items():
             mesh = self.meshes.get(slug)
             if mesh is None or mesh.server_id != row.server_id:  # or shared anew since
-                mesh = self.meshes[slug] = MeshState(row, self._on_dead)
+                mesh = self.meshes[slug] = MeshState(row, on_dead=self._on_dead)
                 frames.append(_ask_where(mesh))
             mesh.paused = row.sync_paused
         return frames
@@ -319,11 +329,12 @@ class SyncSession:
         if first is None:
             return Due(False)
         now = self._now()
-        at: int | None = max(first, mesh.not_before)
-        is_due = max(first, mesh.not_before) <= now
+        due_at = max(waits_until(first, now), waits_until(mesh.not_before, now))
+        at: int | None = due_at
+        is_due = due_at <= now
         if is_due and mesh.looked_to == FIRST:
             # If it does not go now, it waits for an answer, an object or another row.
-            at = mesh.retry_at
+            at = None if mesh.retry_at is None else waits_until(mesh.retry_at, now)
         wait_ms = None if at is None else max(1, at - now)
         return Due(is_due and len(mesh.inflight) < SYNC_WINDOW_ITEMS, wait_ms)
 
@@ -505,18 +516,32 @@ class SyncSession:
 
     # --- the end -----------------------------------------------------------------------------
 
-    def dropped(self) -> None:
-        """The line is gone: rows without an answer are pending again, and no attempt is counted."""
-        lanes = [mesh.lane for mesh in self.meshes.values() if mesh.inflight]
+    def dropped(self, error: Exception | None = None) -> None:
+        """The line is gone: rows without an answer are pending again. With an `error` that is what
+        ended it, and the next connection sends less of what was under way.
+        """
+        meshes = [mesh for mesh in self.meshes.values() if mesh.inflight]
+        trials = {mesh.slug: mesh.trial for mesh in self.meshes.values()}
+        if error is not None and not isinstance(error, _OF_OUR_DISK):
+            now, why = self._now(), Problem.of(error, 0).message
+            for mesh in meshes:
+                rows = list(mesh.inflight.values())
+                trials[mesh.slug] = mesh.trial.failed(rows, why, now, self._chance())
+        self._trials = {slug: trial for slug, trial in trials.items() if trial != Trial()}
         self.meshes = {}
         self._transcript = None
 
         def work(tx: Transaction) -> None:
-            for lane in lanes:
-                tx.outbox_recover(lane)
+            for mesh in meshes:
+                tx.outbox_recover(mesh.lane)
 
-        if lanes:
+        if meshes:
             self.engine.write("sync.dropped", work)
+
+    @property
+    def suspects(self) -> int:
+        """How many rows are set aside because the broker failed at each alone."""
+        return sum(len(trial.suspects) for trial in self._trials.values())
 
     def _recover(self, lane: str) -> None:
         """Makes rows pending that the last connection left in flight because the disk failed."""

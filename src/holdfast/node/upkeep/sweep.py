@@ -22,7 +22,7 @@ from holdfast.node.core.views import Consumer
 from holdfast.node.upkeep import reembed
 from holdfast.rules import limits
 from holdfast.rules.frontier import Frontier
-from holdfast.rules.retention import may_forget, oldest_kept_ms, truncate_below
+from holdfast.rules.retention import buried_name, is_absent, oldest_kept_ms, truncate_below
 from holdfast.rules.rows import ConsumerRow
 from holdfast.storage.files.blobs import BlobFile, DraftFile, Found
 from holdfast.storage.ports import Reader, Transaction
@@ -73,8 +73,11 @@ def sweep(engine: NodeEngine, ttl: Ttl = DEFAULT_TTL) -> SweepReport:
         _repeat(engine, "sweep.tombstones", partial(_tombstones, engine=engine, ttl=ttl, mesh=mesh))
         for mesh in meshes
     )
-    ended = oldest_kept_ms(now_ms=engine.ctx.now_ms(), ttl_ms=ttl.outbox_ms)
-    outbox = _repeat(engine, "sweep.outbox", lambda tx: tx.outbox_sweep(ended, limits.CHUNK_ROWS))
+    now = engine.ctx.now_ms()
+    ended = oldest_kept_ms(now_ms=now, ttl_ms=ttl.outbox_ms)
+    outbox = _repeat(
+        engine, "sweep.outbox", lambda tx: tx.outbox_sweep(ended, now, limits.CHUNK_ROWS)
+    )
     truncated = _repeat(engine, "sweep.log", partial(_truncate, engine=engine, ttl=ttl))
     inbox = _repeat(
         engine, "sweep.inbox", lambda tx: tx.inbox_sweep(tx.log_bounds()[0], limits.CHUNK_ROWS)
@@ -87,6 +90,11 @@ def sweep(engine: NodeEngine, ttl: Ttl = DEFAULT_TTL) -> SweepReport:
     before = oldest_kept_ms(now_ms=engine.ctx.now_ms(), ttl_ms=ttl.dedupe_ms)
     dedupe = _repeat(
         engine, "sweep.dedupe", lambda tx: tx.forgotten_sweep(before, limits.CHUNK_ROWS)
+    )
+    _repeat(
+        engine,
+        "sweep.leaves",
+        lambda tx: tx.log_seal(limits.CHUNK_ROWS, limits.SEAL_BYTES_MAX),
     )
     removed, orphans = collect_blobs(engine, ttl)
     return SweepReport(
@@ -141,7 +149,7 @@ def _retire_absent(tx: Transaction, engine: NodeEngine) -> tuple[str, ...]:
     now, head = engine.ctx.now_ms(), tx.log_bounds()[1]
     retired = []
     for row in tx.consumer_list():
-        why = _given_up(row, now, head)
+        why = _given_up(tx, row, now, head)
         if why:
             log.warning("consumer %s %s and is retired", row.name, why)
             tx.consumer_drop(row.name)
@@ -149,10 +157,14 @@ def _retire_absent(tx: Transaction, engine: NodeEngine) -> tuple[str, ...]:
     return tuple(retired)
 
 
-def _given_up(row: ConsumerRow, now_ms: int, head: int) -> str:
+def _given_up(tx: Reader, row: ConsumerRow, now_ms: int, head: int) -> str:
     """Why a sweep retires a reader; empty if it does not."""
-    if row.retire_ms is not None and may_forget(
-        written_at_ms=row.seen_at, now_ms=now_ms, ttl_ms=row.retire_ms, offset=0, frontiers=()
+    if row.retire_ms is not None and is_absent(
+        seen_at_ms=row.seen_at,
+        now_ms=now_ms,
+        retire_ms=row.retire_ms,
+        confirmed=Frontier.decode(row.frontier).prefix,
+        old_upto=_kept_from(tx, now_ms, row.retire_ms) - 1,
     ):
         return "has not confirmed for too long"
     waiting = Consumer.of(row, head).lag
@@ -178,7 +190,8 @@ def _kept_from(tx: Reader, now_ms: int, ttl_ms: int) -> int:
     """The first offset that is too young to go, by this node's clock at the time of its arrival."""
     # What was truncated before counts as young until an entry after it is old: the log may be kept
     # for a shorter time than tombstones.
-    return tx.log_at(oldest_kept_ms(now_ms=now_ms, ttl_ms=ttl_ms) - 1) + 1
+    old = oldest_kept_ms(now_ms=now_ms, ttl_ms=ttl_ms) - 1
+    return tx.log_at(old, now_ms, cautious=True) + 1
 
 
 def _truncate(tx: Transaction, engine: NodeEngine, ttl: Ttl) -> int:
@@ -186,7 +199,7 @@ def _truncate(tx: Transaction, engine: NodeEngine, ttl: Ttl) -> int:
     first, head = tx.log_bounds()
     now = engine.ctx.now_ms()
     frontiers = _frontiers(tx)
-    unread = tx.inbox_floor(now - ttl.unread_ms)
+    unread = tx.inbox_floor(_kept_from(tx, now, ttl.unread_ms) - 1)
     if unread is not None:
         frontiers.append(unread - 1)
     below = truncate_below(
@@ -220,10 +233,16 @@ def _tombstones(tx: Transaction, engine: NodeEngine, ttl: Ttl, mesh: str) -> int
     lowest = lowest_frontier(tx)
     if lowest is not None:
         bound = min(bound, lowest + 1)
-    removed, highest = tx.tombstones_sweep(mesh, bound, limits.CHUNK_ROWS)
+    removed = tx.tombstones_sweep(mesh, bound, limits.CHUNK_ROWS)
     if removed:
-        tx.forget_below(mesh, highest)
-    return removed
+        names = [
+            (buried_name(row.family, row.owner, row.key, row.model), row.lamport)
+            for row in removed
+            if row.tombstone
+        ]
+        highest = max(row.lamport for row in removed)
+        tx.bury(mesh, highest, names, limits.BURIED_KEYS_MAX)
+    return len(removed)
 
 
 def _unlink_released(tx: Transaction, engine: NodeEngine, ttl: Ttl) -> int:
@@ -231,18 +250,17 @@ def _unlink_released(tx: Transaction, engine: NodeEngine, ttl: Ttl) -> int:
     name a blob between the check and the removal.
     """
     lowest = lowest_frontier(tx)
-    oldest = oldest_kept_ms(now_ms=engine.ctx.now_ms(), ttl_ms=ttl.blob_ms)
-    removed = 0
-    for blob in tx.blob_released(limits.CHUNK_ROWS):
-        assert blob.released_offset is not None
-        assert blob.released_at is not None
-        if (lowest is not None and blob.released_offset > lowest) or blob.released_at >= oldest:
-            break
+    now = engine.ctx.now_ms()
+    oldest = oldest_kept_ms(now_ms=now, ttl_ms=ttl.blob_ms)
+    upto = tx.log_bounds()[1] if lowest is None else lowest
+    old_upto = _kept_from(tx, now, ttl.blob_ms) - 1
+    old = tx.blob_old(upto, oldest, now, old_upto, limits.CHUNK_ROWS)
+    for blob in old:
         assert tx.blob_refs(blob.sha256) == 0, "a released blob has no references"
-        engine.blobs.unlink(blob.sha256)
+        if not engine.is_kept(blob.sha256):  # else it goes as an orphan, when nobody keeps it
+            engine.blobs.unlink(blob.sha256)
         tx.blob_drop(blob.sha256)
-        removed += 1
-    return removed
+    return len(old)
 
 
 def _unlink_orphans(tx: Transaction, engine: NodeEngine, found: Iterable[Found]) -> int:
@@ -250,7 +268,11 @@ def _unlink_orphans(tx: Transaction, engine: NodeEngine, found: Iterable[Found])
     for item in found:
         if isinstance(item, DraftFile):
             removed += engine.blobs.remove_draft(item)
-        elif isinstance(item, BlobFile) and tx.blob_get(item.sha) is None:
+        elif (
+            isinstance(item, BlobFile)
+            and tx.blob_get(item.sha) is None
+            and not engine.is_kept(item.sha)
+        ):
             removed += engine.blobs.unlink(item.sha)
     return removed
 

@@ -1,10 +1,11 @@
 """Where peers write over each other without knowing it.
 
 Of two neighbouring versions of a key, the later one overrides the earlier if it is of another peer
-and does not name it as its base: the rule of `rules.merge`, by which nodes record conflicts. A node
-compares versions in the order in which they arrive; here every version is compared with the one
-right before it, so each override counts once, on whichever nodes it was noticed. Vectors are left
-out, because all of them are kept, and tasks, because they have a rule of their own.
+and does not name it as its base: the rule of `rules.ledger`, for two versions that follow each
+other. Each override counts once, on the day of the later one. The ledger of a node says what is
+lost now: what a later version has seen after all is not in it any more, and what is lost with a
+whole branch is. Vectors are left out, because all of them are kept, and tasks, because they have a
+rule of their own.
 """
 
 from __future__ import annotations

@@ -39,7 +39,8 @@ from holdfast.rules.errors import (
     UnknownKey,
     UnsupportedProtocol,
 )
-from holdfast.storage.files.durable import disk_errors
+from holdfast.rules.paths import check_place
+from holdfast.storage.files.durable import close_unlocked, disk_errors
 
 Progress = Callable[[str, int, int], None]
 """A job calls it with what it is doing, how many steps are done, and how many there are."""
@@ -97,6 +98,7 @@ class Lake:
         storage_options: Mapping[str, str] | None = None,
     ) -> Lake:
         """Opens a lake. With `create` a folder that is empty or missing becomes a new lake."""
+        check_place(str(root), "the place of the lake")
         where = str(root) if "://" in str(root) else str(Path(root).absolute())
         card = _read_card(where)
         if card is None:
@@ -193,7 +195,7 @@ class Lake:
             os.pwrite(fd, note.encode(), 0)
             yield
         finally:
-            os.close(fd)
+            close_unlocked(fd)
 
 
 def no_progress(what: str, done: int, total: int) -> None:

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from holdfast.protocol.error_body import ErrorBody, ErrorDetail
 from holdfast.protocol.log_wire import JSON
+from holdfast.rules import limits
 from holdfast.rules.errors import HoldfastError
 
 _MORE = ("first_available", "epoch")
@@ -26,7 +27,8 @@ _HEADERS = {
 
 def failure(error: HoldfastError) -> ErrorBody:
     more: dict[str, Any] = {name: getattr(error, name, None) for name in _MORE}
-    return ErrorBody(ErrorDetail(error.code, error.message, error.hint, **more))
+    most = limits.REASON_CHARS_MAX  # it may repeat what the caller sent
+    return ErrorBody(ErrorDetail(error.code, error.message[:most], error.hint[:most], **more))
 
 
 def refusal(error: HoldfastError) -> Response:

@@ -25,6 +25,16 @@ from holdfast.broker.identity import KEY, NAME, Identity
 from holdfast.broker.session import Session
 from holdfast.broker.settings import BrokerSettings
 from holdfast.broker.upkeep import BrokerUpkeep, sweep_asked
+from holdfast.protocol.frames import (
+    Acks,
+    Push,
+    PushAnswer,
+    WireError,
+    encode_frame,
+    read_from_node,
+)
+from holdfast.rules import close_codes
+from holdfast.rules.errors import OutcomeUnknown
 from holdfast.rules.keys import card_of, public_key
 from holdfast.rules.limits import DAY_MS, HOUR_MS, SECOND_MS
 from holdfast.simulate.world.machine import Death, Machine
@@ -42,6 +52,8 @@ ID_DAYS: Final = 3
 KEEPING: Final = RetentionPolicy(keep_ms=2 * HOUR_MS, dedupe_ms=ID_DAYS * DAY_MS)
 """Messages go within the storm; ids only if everybody sleeps for days."""
 FAR_MS: Final = DAY_MS
+POISON: Final = "poison"
+"""How the text of a message begins that the broker fails at, in worlds that have such."""
 MARK_ROWS: Final = 20
 
 
@@ -172,9 +184,11 @@ class Faults(logging.Handler):
 class BrokerMachine(Machine):
     """The broker's machine. `store` is None while it is down."""
 
-    def __init__(self, world: World, folder: Path) -> None:
+    def __init__(self, world: World, folder: Path, *, poison: str = "") -> None:
+        """`poison` is what it does at some messages; see `traits`."""
         super().__init__(world, HUB, folder)
         self.home = self.home.parent / "store"
+        self._poison = poison
         self.store: SqliteBrokerStore | None = None
         self.broker: _Broker | None = None
         self.loop: Loop | None = None
@@ -290,7 +304,27 @@ class BrokerMachine(Machine):
         end = self.ends.get(wire.number)
         if end is not None and end.is_open and end.connection is not None:
             connection = end.connection
-            self._in_loop(lambda: connection.message(raw))
+            if self.is_poison(raw):
+                self._meet_poison(end, raw)
+            else:
+                self._in_loop(lambda: connection.message(raw))
+
+    def is_poison(self, raw: bytes) -> bool:
+        return bool(self._poison) and POISON.encode() in raw
+
+    def _meet_poison(self, end: WireEnd, raw: bytes) -> None:
+        """Does to all that came together what a fault of the broker does that one of them meets."""
+        if self._poison == "hangs up":
+            self._in_loop(lambda: end.close(close_codes.INTERNAL))
+        elif self._poison == "fails":
+            push = read_from_node(raw)
+            assert isinstance(push, Push)
+            problem = WireError(OutcomeUnknown.code, "something went wrong in this broker")
+            answers = [
+                PushAnswer(item.number, OutcomeUnknown.http_status, problem=problem)
+                for item in push.items
+            ]
+            end.send([encode_frame(Acks(push.mesh, 0, answers))])
 
     def hung_up(self, wire: Any) -> None:
         end = self.ends.pop(wire.number, None)

@@ -48,6 +48,8 @@ class BrokerWorld(NodeWorld):
         self._on_broker("connect", lambda: self.broker_machine.open_wire(wire))
 
     def broker_receives(self, wire: Wire, raw: bytes) -> None:
+        if self.broker_machine.is_poison(raw):
+            self.happened["poison"] += 1
         self._on_broker("frame", lambda: self.broker_machine.hear(wire, raw))
 
     def broker_loses(self, wire: Wire) -> None:

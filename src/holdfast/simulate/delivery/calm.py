@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.rules.errors import IdempotencyKeyReused, UnknownDestination
 from holdfast.rules.ids import id_text
-from holdfast.rules.outbox import EXPIRED
-from holdfast.rules.rows import OutboxRow
+from holdfast.rules.outbox import EXPIRED, FAILS_ALONE
+from holdfast.rules.rows import Entry, OutboxRow
 from holdfast.simulate.delivery.books import ALL
+from holdfast.simulate.delivery.broker_machine import POISON
 from holdfast.simulate.delivery.time import is_old
+from holdfast.simulate.delivery.workload import NOWHERE, SEND
 from holdfast.simulate.nodes.nodes import running
 from holdfast.simulate.world.invariants import differences, missing_content
 from holdfast.storage.ports import Reader
@@ -17,7 +19,9 @@ from holdfast.storage.ports import Reader
 if TYPE_CHECKING:
     from holdfast.simulate.delivery.delivery import DeliveryWorld
 
-REASONS: Final = frozenset({UnknownDestination.code, IdempotencyKeyReused.code, EXPIRED})
+REASONS: Final = frozenset(
+    {UnknownDestination.code, IdempotencyKeyReused.code, EXPIRED, FAILS_ALONE}
+)
 """Why a message of an honest node may not be delivered."""
 
 
@@ -34,8 +38,10 @@ def left(world: DeliveryWorld, peer: str) -> list[str]:
             here, there = (row.broker_epoch, row.broker_seq), (book.epoch, book.seq)
             if here != there:
                 problems.append(f"{peer} is at {here} of {mesh}, the broker at {there}")
-            waits = tx.outbox_list(f"broker:{mesh}", ("pending", "inflight"), 0, 5)
-            problems += [f"{peer} still has {_told(row)}" for row in waits]
+            waits = tx.outbox_list(f"broker:{mesh}", ("pending", "inflight"), 0, ALL)
+            problems += [
+                f"{peer} still has {_told(row)}" for row in waits if not _is_poison(row, tx)
+            ]
         return problems
 
     return running(world.machines[peer])._engine.read("left", look)
@@ -74,10 +80,15 @@ def _unsent(world: DeliveryWorld, peer: str) -> list[str]:
             for row in ended.values()
             if row.state == "dead" and (row.code not in REASONS or row.entity)
         ]
+        problems += [
+            f"{peer} gave up {_told(row)}, at which the broker does not fail"
+            for row in ended.values()
+            if row.code == FAILS_ALONE and not _is_poison(row, tx, POISON, NOWHERE)
+        ]
         for entry in tx.log_range(1, ALL, ALL):
             book = world.books.meshes[entry.mesh]
             mine = entry.origin == peer or world.traits.relay
-            if entry.id in book.seqs or entry.id in ended or not mine:
+            if entry.id in book.seqs or entry.id in ended or not mine or _poisons(entry):
                 continue
             if not world.publication.brought(peer, entry) and not is_old(world, entry):
                 problems.append(
@@ -87,6 +98,18 @@ def _unsent(world: DeliveryWorld, peer: str) -> list[str]:
         return problems
 
     return running(world.machines[peer])._engine.read("unsent", look)
+
+
+def _is_poison(row: OutboxRow, tx: Reader, *words: str) -> bool:
+    """Whether the broker fails at it; or refuses it, which costs attempts as well. It may wait for
+    ever if nothing else is sent.
+    """
+    entry = tx.log_get(row.offset)
+    return entry is not None and _poisons(entry, *words)
+
+
+def _poisons(entry: Entry, *words: str) -> bool:
+    return entry.op == SEND and any(word.encode() in entry.raw for word in words or (POISON,))
 
 
 def _told(row: OutboxRow) -> str:

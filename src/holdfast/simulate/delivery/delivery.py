@@ -108,6 +108,7 @@ class DeliveryWorld(BrokerWorld):
         self.message_watch.keys = self.keys
         if self.traits.reusing:
             self.message_watch.reuse = self.fork("reused ids")
+        self.message_watch.poisons = bool(self.traits.poison)
         self.publication = Publication(self)
         self.slept_at: int | None = None
         """When everybody fell asleep. Since then somebody looks after the broker, and sweeps."""
@@ -128,7 +129,7 @@ class DeliveryWorld(BrokerWorld):
         logging.getLogger("holdfast").addHandler(self._faults)
         super().__enter__()
         folder = next(iter(self.machines.values())).home.parent.parent
-        self.broker_machine = BrokerMachine(self, folder)
+        self.broker_machine = BrokerMachine(self, folder, poison=self.traits.poison)
         self._stack.callback(self.broker_machine.close)
         self.broker_machine.start()
         self.broker_machine.work(self._register)
@@ -230,7 +231,7 @@ class DeliveryWorld(BrokerWorld):
         """
         if isinstance(error, Unreachable) and "does not answer" in error.message:
             self.happened["no answer"] += 1
-            if healthy:
+            if healthy and self.traits.poison != "silent":
                 self.break_off(f"{machine.peer} left a healthy broker: {error.message}")
         if not isinstance(error, PATIENCE):
             self.break_off(f"the sync of {machine.peer} ends: {type(error).__name__}: {error}")

@@ -34,6 +34,7 @@ class NodeEnd:
         self.peer, self.key = machine.peer, key
         self.attempts = 0
         self._node: Node | None = None
+        self._session: SyncSession | None = None
         self._port: NodePort | None = None
         self._rng: random.Random = world.fork(f"sync of {machine.peer}")
         self._planned: ScheduledEvent | None = None
@@ -55,19 +56,25 @@ class NodeEnd:
         if not world.broker_machine.up or world.is_apart(self.peer):
             self._later()
             return
-        node = self._node = self.machine.node
-        assert node is not None
-        session = SyncSession(
-            node._engine,
-            Trust(node._engine, HomePaths(node.home)),
-            BrokerAddress(URL, CARD),
-            entropy=self._rng.randbytes,
-            chance=self._rng.random,
-        )
         wire = world.new_wire(self)
-        self._port = NodePort(self, world, session, wire)
+        self._port = NodePort(self, world, self._session_of_process(), wire)
         self._port.driver.begin()
         world.broker_opens(wire)
+
+    def _session_of_process(self) -> SyncSession:
+        """A process has one for all its connections."""
+        node = self.machine.node
+        assert node is not None
+        if self._session is None or self._node is not node:
+            self._node = node
+            self._session = SyncSession(
+                node._engine,
+                Trust(node._engine, HomePaths(node.home)),
+                BrokerAddress(URL, CARD),
+                entropy=self._rng.randbytes,
+                chance=self._rng.random,
+            )
+        return self._session
 
     def _later(self) -> None:
         self.attempts += 1
@@ -112,7 +119,8 @@ class NodeEnd:
         self.attempts = 0 if port.talk.progressed else self.attempts
         world = self._world
         if self.machine.node is self._node:
-            world.sync_on(self.machine, lambda engine: port.session.dropped())
+            world.sync_on(self.machine, lambda engine: port.session.dropped(close.error))
+            world.happened["failed alone"] += port.session.suspects
         healthy = world.is_calm and port.begun_in_calm and not port.wire.is_cut
         world.sync_ended(self.machine, close.error, healthy=healthy)
         self._later()

@@ -23,6 +23,8 @@ class DeliveryTraits(NamedTuple):
     """At some time everybody sleeps for longer than ids are remembered."""
     broker_far_ahead: bool
     """At some time the broker's clock shows a day that is weeks ahead."""
+    poison: str
+    """What the broker does at some messages: it `fails`, `hangs up`, is `silent`; or nothing."""
 
     @property
     def reusing(self) -> bool:
@@ -47,6 +49,7 @@ def traits_of(seed: int) -> DeliveryTraits:
         publishing=rng.choice(("", "backfill", "snapshot")),
         sleeping=rng.random() < 0.4,
         broker_far_ahead=rng.random() < 0.4,
+        poison=rng.choice(("",) * 9 + ("fails", "hangs up", "silent")),
     )
     if nodes_go_back:
         # One that was restored to a time before it published or joined would have to do it again.

@@ -13,6 +13,7 @@ from holdfast.rules.destinations import PRIORITIES
 from holdfast.rules.errors import IdempotencyKeyReused
 from holdfast.rules.ids import id_text, id_time_ms
 from holdfast.rules.limits import HOUR_MS
+from holdfast.simulate.delivery.broker_machine import POISON
 from holdfast.simulate.delivery.queues import QUEUE
 from holdfast.simulate.world.workload import Answers, WorkItem, Workload
 
@@ -25,12 +26,15 @@ SEND: Final = "message.send"
 REUSED: Final = 0.4
 """Which part of the messages uses an id again, in worlds where people do that."""
 RECENT: Final = 1
+POISONED: Final = 0.02
+"""Which part of the messages the broker fails at, in worlds that have such."""
 
 
 class DeliveryWorkload(Workload):
     """Draws messages besides all other work."""
 
     keys: dict[str, bytes]
+    poisons = False
     reuse: random.Random | None = None
     """Draws which ids are used again; None: none is."""
 
@@ -51,9 +55,11 @@ class DeliveryWorkload(Workload):
         mesh, id = rng.choice(self._meshes), self._new_id()
         kind, ref = rng.choice(self._destinations())
         priority, text = rng.choice(PRIORITIES), f"message {self._count}"
+        if self.poisons and rng.random() < POISONED:
+            text = f"{POISON} {self._count}"
         recent = [one for one in self._used if id_time_ms(id) - id_time_ms(one[1]) < HOUR_MS]
         if self.reuse is not None and recent and self.reuse.random() < REUSED:
-            return self._under_used_id(*self.reuse.choice(recent), text)
+            return self._under_used_id(*self.reuse.choice(recent), f"message {self._count}")
         if ref == TOPIC:
             self._used.append((mesh, id))
 

@@ -7,7 +7,8 @@
 * the tables are the fold of the log, as far back as the log still reaches;
 * blobs are registered exactly while a file or a fact names them, and their content is there;
 * the search for vectors finds what is live and nothing else;
-* of the claims of one generation the first holds the task, and of its ends the first counts.
+* of the claims of one generation the first holds the task, and of its ends the first counts;
+* the ledger lists each version that the newest of its key has not seen, and each lost turn, once.
 
 Two nodes are compared by their `rows`; `differences` says where they part.
 """
@@ -15,6 +16,7 @@ Two nodes are compared by their `rows`; `differences` says where they part.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
@@ -25,10 +27,12 @@ from holdfast.rules.bodies import Fact, decode_trusted_body
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.ids import is_id_of
-from holdfast.rules.limits import SEARCH_LIMIT_MAX
-from holdfast.rules.order import order_key
+from holdfast.rules.ledger import Written, lost_among
+from holdfast.rules.limits import LEDGER_OF_KEY_MAX, SEARCH_LIMIT_MAX
+from holdfast.rules.merge import version_of
+from holdfast.rules.order import Version, order_key
 from holdfast.rules.rows import Entry, FileRow
-from holdfast.rules.tasks import TaskStatus
+from holdfast.rules.tasks import DISCARDED, TaskStatus
 from holdfast.rules.vectors import FLOAT_BYTES, Model
 from holdfast.storage.files.blobs import BlobStore
 from holdfast.storage.ports import Reader
@@ -50,6 +54,7 @@ def audit(node: Node) -> list[str]:
             *_blobs(entries, reader, node._engine.blobs, node.peer),
             *_vectors(reader),
             *_tasks(reader),
+            *_ledger(entries, reader),
         ]
 
 
@@ -99,9 +104,10 @@ def _log(entries: list[Entry], reader: Reader, peer: str) -> list[str]:
     offsets = [entry.offset for entry in entries]
     if offsets and offsets != list(range(offsets[0], offsets[0] + len(offsets))):
         problems.append("the log has a gap")
-    times = [entry.recorded_at for entry in entries]
-    if times != sorted(times):
-        problems.append("times run backwards along the log")
+    turns = {turn.offset for turn in reader.log_turns()}
+    for before, entry in pairwise(entries):
+        if entry.recorded_at < before.recorded_at and entry.offset not in turns:
+            problems.append("times run backwards along the log, and no turn is noted")
     own: dict[str, tuple[int, int, int]] = {}
     for entry in entries:
         envelope = decode_trusted(entry.raw)
@@ -153,6 +159,43 @@ def _fold(entries: list[Entry], reader: Reader, peer: str) -> list[str]:
                 for line in differences(rows(reader, mesh), rows(folded, mesh))
             ]
     return problems
+
+
+def _ledger(entries: list[Entry], reader: Reader) -> list[str]:
+    """The entries that wait are what the log says is lost, but for what was decided."""
+    if (entries and entries[0].offset != 1) or any(m.forgotten_lamport for m in reader.mesh_list()):
+        return []
+    problems = []
+    for mesh in (mesh.slug for mesh in reader.mesh_list()):
+        rows = reader.conflict_list(mesh, open_only=False, after=0, limit=ALL)
+        decided = {row.loser for row in rows if row.resolved_at is not None}
+        waiting = sorted(row.loser for row in rows if row.resolved_at is None)
+        lost = set(_lost_state(entries, mesh)) | set(_lost_turns(reader, mesh))
+        if waiting != sorted(lost - decided):
+            wrong = sorted(lost.symmetric_difference(waiting) - decided)
+            problems.append(f"the ledger of {mesh} is wrong about {wrong}")
+    return problems
+
+
+def _lost_state(entries: list[Entry], mesh: str) -> list[Version]:
+    versions: dict[str, list[Written]] = {}
+    for entry in entries:
+        if entry.mesh == mesh and entry.op.startswith("state."):
+            envelope = decode_trusted(entry.raw)
+            one = Written(version_of(envelope), envelope.base)
+            versions.setdefault(entry.entity, []).append(one)
+    return [
+        version for known in versions.values() for version in lost_among(known)[:LEDGER_OF_KEY_MAX]
+    ]
+
+
+def _lost_turns(reader: Reader, mesh: str) -> list[Version]:
+    return [
+        event.version
+        for task in reader.task_scan(mesh, None, "", ALL, known_only=False)
+        for event in reader.task_events(mesh, task.task)
+        if event.event in DISCARDED and event.against is not None
+    ]
 
 
 # --- blobs and vectors ---------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from holdfast.rules.errors import HoldfastError, UnknownConflict
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import HOUR_MS, INLINE_BYTES_MAX
 from holdfast.rules.vectors import Model
-from holdfast.storage.group_commit import Ticket
+from holdfast.storage.tickets import Ticket
 
 KEYS: Final = ("a", "b", "c", "d")
 PATHS: Final = ("notes.txt", "data/one.bin", "data/two.bin")

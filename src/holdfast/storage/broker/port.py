@@ -269,14 +269,23 @@ class BrokerStore(Protocol):
 
     # --- upkeep --------------------------------------------------------------------------------
 
-    async def sweep(self, now_ms: int, most: int) -> BrokerSwept:
+    async def server_ms(self) -> int | None:
+        """What the wall clock of the store's server shows; None if the store has no server."""
+
+    async def cut_leases(self, now_ms: int) -> int:
+        """Ends leases at the latest when one ends that is taken now: those of a clock that was
+        ahead would go on until then. Returns how many it cut.
+        """
+
+    async def sweep(self, now_ms: int, most: int, uncounted_ms: int = 0) -> BrokerSwept:
         """Removes what is past its time, at most `most` rows of each kind: call it again while it
-        finds as many.
+        finds as many. `uncounted_ms` of the clock do not count towards the age of anything; leases
+        and invites go by the clock itself.
 
         - Messages past `keep_ms`; their dedupe rows then say that the history is gone. One that
           waits in a queue (ready or taken) stays until that is settled; a dead letter goes too.
-        - Changes past `keep_ms` only up to the seq of the mesh's snapshot, from the oldest on;
-          `first` of the mesh moves behind the last one that went.
+        - Changes past `keep_ms` only up to the seq of the mesh's snapshot, from the oldest on, and
+          with them what stands before one that goes; `first` of the mesh moves behind the last.
         - Of both, what a consumer has not confirmed stays CONSUMER_KEEP_MS_MAX longer, if its
           member is present and may audit; what goes then is noted with the consumer as lost.
         - Dedupe rows one day past `dedupe_ms`, once their message is gone; none in permanent mode.
@@ -310,3 +319,8 @@ class BrokerStore(Protocol):
         """
 
     async def set_mode(self, mode: Mode, days: int) -> None: ...
+
+    async def claim(self, key: bytes, *, replace: bool = False) -> bytes:
+        """Notes the key of the broker whose store this is, if none is noted yet or it is to be
+        replaced. Returns the key that is noted then.
+        """

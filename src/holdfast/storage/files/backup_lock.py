@@ -18,7 +18,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from holdfast.storage.files.durable import FILE_MODE, disk_errors
+from holdfast.storage.files.durable import FILE_MODE, close_unlocked, disk_errors
 from holdfast.storage.files.home import HomePaths
 
 
@@ -51,4 +51,4 @@ def _opened(paths: HomePaths) -> Iterator[int]:
     try:
         yield fd
     finally:
-        os.close(fd)
+        close_unlocked(fd)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from holdfast.rules.errors import BadPath, BadValue, OverLimit
 from holdfast.rules.limits import BLOB_CHUNK_BYTES
-from holdfast.storage.files.durable import FILE_MODE, disk_errors
+from holdfast.storage.files.durable import FILE_MODE, close_unlocked, disk_errors
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -86,7 +86,7 @@ def alone_with(path: Path, *, create: bool) -> Iterator[int | None]:
                 yield fd
                 return
         finally:
-            os.close(fd)
+            close_unlocked(fd)
 
 
 def _open(path: Path, *, create: bool) -> int | None:

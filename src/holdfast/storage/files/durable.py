@@ -20,14 +20,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from holdfast.rules.errors import DiskFull, StoreFailed
+from holdfast.rules.errors import DiskFull, NotOurs, StoreFailed
 
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
 TEMPORARY_PREFIX: Final = ".tmp-"
 """No name of ours begins so. What a crash leaves behind is known by it."""
 
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+"""What the system says where nothing more fits."""
 _HINTS: Final = {
     errno.EROFS: "the file system is mounted read-only; make it writable, then reopen the home",
     errno.EACCES: "check who owns the home and its modes; run: holdfast doctor",
@@ -44,7 +45,7 @@ def disk_errors(doing: str) -> Iterator[None]:
         yield
     except OSError as error:
         message = f"could not {doing}: {error.strerror or error}"
-        if error.errno in _FULL:
+        if error.errno in FULL:
             raise DiskFull(message) from error
         raise StoreFailed(message, hint=_HINTS.get(error.errno or 0)) from error
 
@@ -177,6 +178,16 @@ def make_folder(path: Path) -> None:
     fsync_dir(path.parent)
 
 
+def refuse_links(*folders: Path) -> None:
+    """Nothing in a home is followed to elsewhere: not to write, to read or to remove."""
+    for folder in folders:
+        if os.path.islink(folder):
+            raise NotOurs(
+                f"{folder} is a symbolic link where a folder belongs",
+                hint="put the folder itself there",
+            )
+
+
 def create_temporary(folder: Path) -> tuple[int, Path]:
     """A new empty file under a temporary name: its descriptor and path."""
     path = folder / f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}"
@@ -191,21 +202,22 @@ def create_temporary(folder: Path) -> tuple[int, Path]:
     return fd, path
 
 
-def appear_locked(path: Path, content: bytes) -> int:
-    """A small file that nobody ever sees without its lock, until the descriptor is closed.
+def appear_locked(path: Path, content: bytes, held: dict[str, int]) -> None:
+    """A small file that nobody ever sees without its lock, until its descriptor is closed, which
+    stands in `held` under the file's name before it is locked.
 
     Not flushed, so the one thing here that a power cut may take: its lock is gone then anyway.
     """
     fd, temporary = create_temporary(path.parent)
+    held[path.name] = fd
     try:
         os.write(fd, content)
         fcntl.flock(fd, fcntl.LOCK_EX)
         os.replace(temporary, path)
     except BaseException:
-        os.close(fd)
         temporary.unlink(missing_ok=True)
+        os.close(held.pop(path.name))
         raise
-    return fd
 
 
 def _flush(fd: int) -> None:
@@ -225,5 +237,15 @@ def alone_in(folder: Path) -> Iterator[None]:
         with disk_errors(f"lock {folder}"):
             fcntl.flock(fd, fcntl.LOCK_EX)
         yield
+    finally:
+        close_unlocked(fd)
+
+
+def close_unlocked(fd: int) -> None:
+    """Gives up a lock and closes. A forked child has a copy of the descriptor, so that closing
+    alone would not end the lock.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_UN)
     finally:
         os.close(fd)

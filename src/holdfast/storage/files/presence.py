@@ -20,7 +20,6 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -29,11 +28,13 @@ from typing import Final
 import msgspec
 
 from holdfast.storage.files.durable import (
+    FULL,
     appear_locked,
     disk_errors,
     make_folder,
 )
 from holdfast.storage.files.home import HomePaths, status_of
+from holdfast.storage.owned_lock import owned_lock, run_locked
 
 _PRESENCE_BYTES_MAX: Final = 8192
 _HEX: Final = frozenset("0123456789abcdef")
@@ -68,34 +69,56 @@ class Presence:
 
     @classmethod
     def enter(cls, paths: HomePaths) -> Presence:
-        note = _Note(os.getpid(), time.time_ns() // 1_000_000, _argv0())
-        path = paths.processes / f"{note.pid}-{os.urandom(8).hex()}"
-        with disk_errors(f"enter {paths.root}"), _fork_waits:
-            try:
-                _held[path.name] = appear_locked(path, msgspec.json.encode(note))
-            except FileNotFoundError:
-                make_folder(paths.processes)
-                _held[path.name] = appear_locked(path, msgspec.json.encode(note))
-        return cls(path)
+        presence = cls.at(paths)
+        presence.appear()
+        return presence
+
+    @classmethod
+    def at(cls, paths: HomePaths) -> Presence:
+        """A sign with a name of its own, which has not appeared yet."""
+        return cls(paths.processes / f"{os.getpid()}-{os.urandom(8).hex()}")
+
+    def appear(self, *, full_disk: bool = False) -> None:
+        """With `full_disk`, who finds no room for a sign goes on without: a home can still be read
+        then. Who works on a home alone needs one.
+        """
+        note = msgspec.json.encode(_Note(os.getpid(), time.time_ns() // 1_000_000, _argv0()))
+        with disk_errors(f"enter {self.path.parent.parent}"):
+            for content in (note, b""):
+                try:
+                    self._appear(content)
+                    return
+                except OSError as error:
+                    if error.errno not in FULL or not full_disk:
+                        raise
+
+    def _appear(self, content: bytes) -> None:
+        try:
+            run_locked(_fork_waits, lambda: appear_locked(self.path, content, _held))
+        except FileNotFoundError:
+            make_folder(self.path.parent)
+            run_locked(_fork_waits, lambda: appear_locked(self.path, content, _held))
 
     def leave(self) -> None:
         """A good end. A forked child has nothing to leave, and twice is once."""
-        with disk_errors(f"leave {self.path}"), _fork_waits:
-            fd = _held.pop(self.path.name, None)
-            if fd is None:
-                return
+        with disk_errors(f"leave {self.path}"):
+            run_locked(_fork_waits, self._leave)
+
+    def _leave(self) -> None:
+        if self.path.name in _held:
             try:
                 # Removed while it is locked: nobody sees it without a lock and thinks of a crash.
                 self.path.unlink(missing_ok=True)
             finally:
-                os.close(fd)
+                os.close(_held.pop(self.path.name))
 
     def vanish(self) -> None:
         """A bad end: the lock goes, as with a killed process, and the file stays."""
-        with _fork_waits:
-            fd = _held.pop(self.path.name, None)
-            if fd is not None:
-                os.close(fd)
+        run_locked(_fork_waits, self._vanish)
+
+    def _vanish(self) -> None:
+        if self.path.name in _held:
+            os.close(_held.pop(self.path.name))
 
 
 def others(paths: HomePaths) -> list[Holder]:
@@ -132,7 +155,7 @@ _held: Final[dict[str, int]] = {}
 """What this process holds: the names of its files and the descriptors that carry the locks."""
 
 
-_fork_waits: Final = threading.RLock()
+_fork_waits: Final = owned_lock()
 """A fork in another thread waits until a descriptor is in `_held`, so the child knows of it."""
 
 

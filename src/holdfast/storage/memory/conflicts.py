@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.rules.order import Version
 from holdfast.rules.rows import ConflictRow, WarningRow
 from holdfast.storage.memory.undo import UndoTables
 
@@ -14,16 +15,15 @@ class MemoryLedger(UndoTables):
     def conflict_get(self, number: int) -> ConflictRow | None:
         return self._table("conflict").get(number)
 
-    def conflict_open(
-        self, mesh: str, family: str, owner: str, entity: str, loser: str
-    ) -> ConflictRow | None:
-        wanted = (mesh, family, owner, entity, loser)
-        for row in self._table("conflict").values():
-            found = (row.mesh, row.family, row.owner, row.entity, row.loser.peer)
-            if row.resolved_at is None and found == wanted:
-                assert isinstance(row, ConflictRow)
-                return row
-        return None
+    def conflicts_of(
+        self, mesh: str, family: str, entity: str, loser: Version | None = None
+    ) -> list[ConflictRow]:
+        wanted = (mesh, family, entity)
+        return [
+            row
+            for _, row in sorted(self._table("conflict").items())
+            if (row.mesh, row.family, row.entity) == wanted and loser in (None, row.loser)
+        ]
 
     def conflict_list(
         self, mesh: str | None, *, open_only: bool, after: int, limit: int
@@ -44,6 +44,9 @@ class MemoryLedger(UndoTables):
 
     def conflict_change(self, row: ConflictRow) -> None:
         self._put("conflict", row.number, row)
+
+    def conflict_drop(self, number: int) -> None:
+        self._drop("conflict", number)
 
     def conflict_resolve(self, number: int, resolution: str, now_ms: int) -> None:
         row = self._table("conflict")[number]

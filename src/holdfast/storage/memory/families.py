@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from holdfast.rules.order import Version, is_newer
-from holdfast.rules.rows import BlobRow, FileRow, MemoryRow, StateRow, VersionedRow
+from holdfast.rules.rows import BlobRow, FileRow, MemoryRow, StateRow, SweptRow, VersionedRow
 from holdfast.storage.memory.undo import UndoTables
 
 T = TypeVar("T")
@@ -61,6 +61,16 @@ class MemoryFamilies(UndoTables):
         rows = (row for row in self._table("blob").values() if row.released_at is not None)
         return _page(rows, lambda row: row.released_offset, limit)
 
+    def blob_old(
+        self, upto: int, before_ms: int, now_ms: int, old_upto: int, limit: int
+    ) -> list[BlobRow]:
+        def is_old(row: BlobRow) -> bool:
+            at, offset = row.released_at or 0, row.released_offset or 0
+            return offset <= upto and (at < before_ms or (at > now_ms and offset <= old_upto))
+
+        released = self.blob_released(len(self._table("blob")))
+        return [row for row in released if is_old(row)][:limit]
+
     def blob_refs(self, sha256: str) -> int:
         files = self._table("file").values()
         by_files = sum(row.in_blob and row.sha256 == sha256 for row in files)
@@ -102,8 +112,20 @@ class MemoryFamilies(UndoTables):
     def blob_drop(self, sha256: str) -> None:
         self._drop("blob", sha256)
 
-    def tombstones_sweep(self, mesh: str, below_offset: int, most: int) -> tuple[int, int]:
-        removed = highest = 0
+    def state_seen(self, mesh: str, key: str) -> dict[str, int]:
+        seen: dict[str, int] = self._table("state_seen").get((mesh, key), {})
+        return dict(seen)
+
+    def state_seen_put(self, mesh: str, key: str, peer: str, lamport: int) -> None:
+        self._put("state_seen", (mesh, key), {**self.state_seen(mesh, key), peer: lamport})
+
+    def state_seen_drop(self, mesh: str, key: str, peer: str) -> None:
+        seen = self.state_seen(mesh, key)
+        if seen.pop(peer, None) is not None:
+            self._put("state_seen", (mesh, key), seen)
+
+    def tombstones_sweep(self, mesh: str, below_offset: int, most: int) -> list[SweptRow]:
+        removed: list[SweptRow] = []
         for name in ("state", "memory", "file", "vector"):
             table = self._table(name)
             dead = [
@@ -113,11 +135,12 @@ class MemoryFamilies(UndoTables):
                 and row.offset < below_offset
                 and (not row.live if name == "vector" else row.tombstone)
             ]
-            for key in sorted(dead, key=lambda key: table[key].offset)[: most - removed]:
-                highest = max(highest, table[key].lamport)
+            for key in sorted(dead, key=lambda key: table[key].offset)[: most - len(removed)]:
+                removed.append(_swept(name, table[key]))
                 self._drop(name, key)
-                removed += 1
-        return removed, highest
+                if name == "state":
+                    self._drop("state_seen", key)
+        return removed
 
     def _put_newer(self, table: str, key: tuple[str, ...], row: VersionedRow) -> None:
         current = self._table(table).get(key)
@@ -147,3 +170,10 @@ class MemoryFamilies(UndoTables):
 
 def _page(rows: Iterable[T], key: Callable[[T], Any], limit: int) -> list[T]:
     return sorted(rows, key=key)[:limit]
+
+
+def _swept(family: str, row: Any) -> SweptRow:
+    owner = "" if family == "state" else row.owner
+    key = row.path if family == "file" else row.key
+    model = row.model if family == "vector" else ""
+    return SweptRow(family, owner, key, model, row.lamport, row.tombstone)

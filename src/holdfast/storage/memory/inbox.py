@@ -57,12 +57,8 @@ class MemoryInbox(UndoTables):
         rows = list(self._inbox())
         return len(rows), sum(row.read_at is None for row in rows)
 
-    def inbox_floor(self, received_after_ms: int) -> int | None:
-        needed = (
-            row.offset
-            for row in self._inbox()
-            if row.read_at is None and row.received_at > received_after_ms
-        )
+    def inbox_floor(self, after: int) -> int | None:
+        needed = (row.offset for row in self._inbox() if row.read_at is None and row.offset > after)
         return min(needed, default=None)
 
     def inbox_add(self, row: InboxRow) -> bool:

@@ -8,6 +8,8 @@ import msgspec
 
 from holdfast.rules.arrivals import Arrived
 from holdfast.rules.envelope import decode_trusted
+from holdfast.rules.leaf import columns_of, damage_of, leaf_of
+from holdfast.rules.recorded import ClockTurn, next_time, recorded_by, with_turn
 from holdfast.rules.rows import Entry
 from holdfast.storage.memory.undo import UndoTables
 
@@ -41,20 +43,30 @@ class MemoryLog(UndoTables):
         log = self._table("log")
         return [log[offset] for offset in range(start, stop)]
 
+    def log_newest(self, mesh: str, entity: str, most: int) -> list[Entry]:
+        entries = self.log_of(mesh, entity, self.log_bounds()[1] + 1)
+        entries.sort(key=lambda one: (one.lamport, one.origin.encode(), one.id), reverse=True)
+        return entries[:most]
+
     def log_of(self, mesh: str, entity: str, before: int) -> list[Entry]:
         offsets = self._table("log_entity").get((mesh, entity), ())
         log = self._table("log")
         return [log[offset] for offset in offsets if offset in log and offset < before]
 
-    def log_at(self, recorded_by_ms: int) -> int:
-        first, last = self.log_bounds()
+    def log_at(self, recorded_by_ms: int, now_ms: int, *, cautious: bool = False) -> int:
         log = self._table("log")
-        found = 0
-        for offset in range(first, last + 1):
-            if log[offset].recorded_at > recorded_by_ms:
-                break
-            found = offset
-        return found
+        return recorded_by(
+            recorded_by_ms,
+            now_ms,
+            self.log_bounds(),
+            self.log_turns(),
+            lambda offset: int(log[offset].recorded_at) if offset in log else 0,
+            cautious=cautious,
+        )
+
+    def log_turns(self) -> tuple[ClockTurn, ...]:
+        turns: tuple[ClockTurn, ...] = self._table("meta").get("turns", ())
+        return turns
 
     def forgotten(self, id: bytes) -> tuple[int, bytes] | None:
         row = self._table("forgotten").get(id)
@@ -74,8 +86,12 @@ class MemoryLog(UndoTables):
     ) -> int:
         _, last = self.log_bounds()
         newest = self._table("log").get(last)
-        recorded_at = max(now_ms, newest.recorded_at if newest is not None else 0)
-        offset = last + 1
+        offset, recorded_at = last + 1, now_ms
+        if newest is not None:
+            recorded_at = next_time(newest.recorded_at, now_ms)
+            if recorded_at < newest.recorded_at:
+                turn = ClockTurn(offset, newest.recorded_at, recorded_at)
+                self._put("meta", "turns", with_turn(self.log_turns(), turn))
         entry = Entry(offset, id, mesh, op, entity, origin, lamport, recorded_at, raw)
         assert id not in self._table("log_id"), "the caller looks before it appends"
         self._put("log", offset, entry)
@@ -122,6 +138,26 @@ class MemoryLog(UndoTables):
     def forgotten_add(self, id: bytes, fingerprint: bytes, now_ms: int) -> None:
         if id not in self._table("forgotten"):
             self._put("forgotten", id, (0, fingerprint, now_ms))
+
+    def log_leaves(self, start: int, end: int, limit: int) -> list[bytes | None]:
+        return [leaf_of(entry.raw) for entry in self.log_range(start, end, limit)]
+
+    def log_damage(self, start: int, end: int, limit: int) -> list[tuple[int, str]]:
+        found = (
+            (entry.offset, damage_of(msgspec.structs.asdict(entry)))
+            for entry in self.log_range(start, end, limit)
+        )
+        return [(offset, damage) for offset, damage in found if damage is not None]
+
+    def log_seal(self, rows_max: int, bytes_max: int) -> int:
+        return 0  # no entry here is from before leaf hashes
+
+    def log_replace(self, offset: int, raw: bytes) -> None:
+        entry = self._table("log")[offset]
+        columns = columns_of(raw, entry.id)
+        self._drop("log_id", entry.id)
+        self._put("log", offset, msgspec.structs.replace(entry, raw=raw, **columns))
+        self._put("log_id", columns["id"], offset)
 
     def forgotten_sweep(self, before_ms: int, most: int) -> int:
         old = sorted(

@@ -40,6 +40,7 @@ class MemoryMeshes(UndoTables):
             lamport=before.lamport,
             seq=before.seq,
             forgotten_lamport=before.forgotten_lamport,
+            forgotten_floor=before.forgotten_floor,
         )
         self._put("mesh", row.slug, changed)
 
@@ -68,8 +69,29 @@ class MemoryMeshes(UndoTables):
 
     def forget_below(self, mesh: str, lamport: int) -> None:
         row = self._require_mesh(mesh)
-        highest = max(row.forgotten_lamport, lamport)
-        self._put("mesh", mesh, msgspec.structs.replace(row, forgotten_lamport=highest))
+        self._forget(row, lamport, lamport)
+
+    def _forget(self, row: MeshRow, highest: int, floor: int) -> None:
+        changed = msgspec.structs.replace(
+            row,
+            forgotten_lamport=max(row.forgotten_lamport, highest),
+            forgotten_floor=max(row.forgotten_floor, floor),
+        )
+        self._put("mesh", row.slug, changed)
+
+    def bury(self, mesh: str, highest: int, names: Sequence[tuple[bytes, int]], most: int) -> None:
+        for name, lamport in names:
+            self._put("buried", (mesh, name), max(lamport, self.buried(mesh, name)))
+        known = [(at, key) for key, at in self._table("buried").items() if key[0] == mesh]
+        gone = sorted(known)[: max(0, len(known) - most)]
+        for _, key in gone:
+            self._drop("buried", key)
+        floor = max((lamport for lamport, _ in gone), default=0)
+        self._forget(self._require_mesh(mesh), highest, floor)
+
+    def buried(self, mesh: str, name: bytes) -> int:
+        found: int = self._table("buried").get((mesh, name), 0)
+        return found
 
     def peer_list(self, mesh: str) -> list[PeerRow]:
         return sorted(self._rows("peer", mesh), key=lambda row: row.peer.encode())

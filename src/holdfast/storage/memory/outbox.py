@@ -7,6 +7,7 @@ from itertools import islice, takewhile
 
 import msgspec
 
+from holdfast.rules.outbox import waits_until
 from holdfast.rules.rows import OutboxRow
 from holdfast.storage.memory.undo import UndoTables
 
@@ -29,7 +30,7 @@ class MemoryOutbox(UndoTables):
         due = [
             row
             for row in self._outbox(lane, "pending")
-            if row.not_before <= now_ms and (row.rank, row.number) > after
+            if waits_until(row.not_before, now_ms) <= now_ms and (row.rank, row.number) > after
         ]
         return sorted(due, key=lambda row: (row.rank, row.number))[:limit]
 
@@ -66,9 +67,10 @@ class MemoryOutbox(UndoTables):
     def outbox_oldest(self, lane: str) -> int | None:
         return next((row.created_at for row in self._outbox(lane, "pending", "inflight")), None)
 
-    def outbox_old(self, lane: str, before_ms: int, limit: int) -> list[OutboxRow]:
+    def outbox_old(self, lane: str, before_ms: int, now_ms: int, limit: int) -> list[OutboxRow]:
         waiting = (row for row in self._outbox(lane, "pending") if not row.entity)
-        return list(islice((row for row in waiting if row.created_at < before_ms), limit))
+        old = (row for row in waiting if not before_ms <= row.created_at <= now_ms)
+        return list(islice(old, limit))
 
     def outbox_floor(self) -> int | None:
         return min((row.offset for row in self._outbox(None, *_NEEDED)), default=None)
@@ -120,9 +122,13 @@ class MemoryOutbox(UndoTables):
                 )
                 self._put("outbox", number, done)
 
-    def outbox_sweep(self, before_ms: int, most: int) -> int:
+    def outbox_sweep(self, before_ms: int, now_ms: int, most: int) -> int:
         last = max(self._table("outbox"), default=0)
-        ended = (row for row in self._outbox(None, "done", "aborted") if row.number < last)
+        ended = (
+            row
+            for row in self._outbox(None, "done", "aborted")
+            if row.number < last and (row.ended_at or 0) <= now_ms
+        )
         old = list(islice(takewhile(lambda row: (row.ended_at or 0) < before_ms, ended), most))
         for row in old:
             self._drop("outbox", row.number)

@@ -9,8 +9,7 @@ writer real savepoints.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TypeVar
 
 from holdfast.storage.group_commit import GroupWriter
@@ -25,7 +24,7 @@ from holdfast.storage.memory.outbox import MemoryOutbox
 from holdfast.storage.memory.tasks import MemoryTasks
 from holdfast.storage.memory.vector_rows import MemoryVectors
 from holdfast.storage.memory.zones import MemoryZones
-from holdfast.storage.ports import Reader, Transaction, Work
+from holdfast.storage.ports import Reader, Reading, Transaction, Work
 
 T = TypeVar("T")
 
@@ -83,8 +82,41 @@ class MemoryEngine:
     def alive(self) -> bool:
         return bool(self._marks)
 
+    def pinned(self) -> bool:
+        return False
+
     def error(self, error: BaseException, *, committing: bool) -> BaseException:
         return error
+
+    def disown(self) -> None:
+        """A copy in memory harms nobody."""
+
+
+class MemoryReading:
+    """The dictionaries, while no transaction changes them."""
+
+    def __init__(self, engine: MemoryEngine) -> None:
+        self._engine = engine
+        self._held = False
+
+    def begin(self) -> Reader:
+        self._engine.lock.acquire()
+        self._held = True
+        return self._engine.transaction
+
+    def end(self) -> None:
+        if self._held:
+            self._held = False
+            self._engine.lock.release()
+
+    def error(self, error: BaseException) -> BaseException:
+        return error
+
+    def __enter__(self) -> Reader:
+        return self.begin()
+
+    def __exit__(self, *exc: object) -> None:
+        self.end()
 
 
 class MemoryStore:
@@ -98,10 +130,8 @@ class MemoryStore:
         result: T = self.writer.write(work)
         return result
 
-    @contextmanager
-    def read(self) -> Iterator[Reader]:
-        with self._engine.lock:
-            yield self._engine.transaction
+    def read(self) -> Reading:
+        return MemoryReading(self._engine)
 
     def on_commit(self, listener: Callable[[], None]) -> None:
         self.writer.on_commit(listener)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import apsw
 
+from holdfast.rules.order import Version
 from holdfast.rules.rows import ConflictRow, WarningRow
 from holdfast.storage.sqlite.columns import VERSION, RowColumns
 
@@ -24,18 +25,29 @@ _WARNING = RowColumns("warning", WarningRow)
 
 class LedgerReads:
     _con: apsw.Connection
+    _once: apsw.Cursor
 
     def conflict_get(self, number: int) -> ConflictRow | None:
         return _CONFLICT.find(self._con, "WHERE number = ?", (number,))
 
-    def conflict_open(
-        self, mesh: str, family: str, owner: str, entity: str, loser: str
-    ) -> ConflictRow | None:
-        return _CONFLICT.find(
+    def conflicts_of(
+        self, mesh: str, family: str, entity: str, loser: Version | None = None
+    ) -> list[ConflictRow]:
+        # Nearly always there are none, and this runs for many a write.
+        known = "SELECT 1 FROM conflict WHERE mesh = ? AND entity = ? LIMIT 1"
+        if self._once.execute(known, (mesh, entity)).fetchone() is None:
+            return []
+        if loser is not None:
+            return _CONFLICT.select(
+                self._con,
+                "WHERE mesh = ? AND entity = ? AND loser_lamport = ? AND loser_peer = ? "
+                "AND loser_id = ? AND family = ? ORDER BY number",
+                (mesh, entity, *loser, family),
+            )
+        return _CONFLICT.select(
             self._con,
-            "WHERE mesh = ? AND entity = ? AND family = ? "
-            "AND owner = ? AND loser_peer = ? AND resolved_at IS NULL LIMIT 1",
-            (mesh, entity, family, owner, loser),
+            "WHERE mesh = ? AND entity = ? AND family = ? ORDER BY number",
+            (mesh, entity, family),
         )
 
     def conflict_list(
@@ -61,6 +73,9 @@ class LedgerWrites(LedgerReads):
         self._con.execute(
             f"{_CHANGED.update} WHERE number = ?", (*_CHANGED.values(row), row.number)
         )
+
+    def conflict_drop(self, number: int) -> None:
+        self._con.execute("DELETE FROM conflict WHERE number = ?", (number,))
 
     def conflict_resolve(self, number: int, resolution: str, now_ms: int) -> None:
         self._con.execute(

@@ -13,9 +13,16 @@ from typing import Any
 import apsw
 
 from holdfast.rules.order import Version
-from holdfast.rules.rows import BlobRow, FileRow, MemoryRow, StateRow
+from holdfast.rules.rows import BlobRow, FileRow, MemoryRow, StateRow, SweptRow
 from holdfast.storage.sqlite.columns import FLAG, NAMES, TEXT, RowColumns
 
+_DEAD = (
+    ("state", "tombstone = 1", "'', key, ''"),
+    ("memory", "tombstone = 1", "owner, key, ''"),
+    ("file", "tombstone = 1", "owner, path, ''"),
+    ("vector", "live = 0", "owner, key, model"),
+)
+"""Tables with dead rows: which rows are dead, and owner, key and model of one."""
 _STATE = RowColumns("state", StateRow, value=TEXT, tombstone=FLAG)
 _MEMORY = RowColumns("memory", MemoryRow, value=TEXT, tags=NAMES, tombstone=FLAG)
 _FILE = RowColumns("file", FileRow, tombstone=FLAG)
@@ -54,6 +61,12 @@ class FamilyReads:
 
     def state_get(self, mesh: str, key: str) -> StateRow | None:
         return _STATE.find(self._con, "WHERE mesh = ? AND key = ?", (mesh, key))
+
+    def state_seen(self, mesh: str, key: str) -> dict[str, int]:
+        rows: list[Any] = self._con.execute(
+            "SELECT peer, lamport FROM state_seen WHERE mesh = ? AND key = ?", (mesh, key)
+        ).fetchall()
+        return dict(rows)
 
     def state_scan(self, mesh: str, prefix: str, after: str, limit: int) -> list[StateRow]:
         above = above_prefix(prefix)
@@ -102,6 +115,17 @@ class FamilyReads:
             self._con,
             "WHERE released_at IS NOT NULL ORDER BY released_offset, sha256 LIMIT ?",
             (limit,),
+        )
+
+    def blob_old(
+        self, upto: int, before_ms: int, now_ms: int, old_upto: int, limit: int
+    ) -> list[BlobRow]:
+        return _BLOB.select(
+            self._con,
+            "WHERE released_at IS NOT NULL AND released_offset <= ?1 AND (released_at < ?2 "
+            "OR (released_at > ?3 AND released_offset <= ?4)) "
+            "ORDER BY released_offset, sha256 LIMIT ?5",
+            (upto, before_ms, now_ms, old_upto, limit),
         )
 
     def blob_refs(self, sha256: str) -> int:
@@ -180,22 +204,31 @@ class FamilyWrites(FamilyReads):
     def blob_drop(self, sha256: str) -> None:
         self._con.execute("DELETE FROM blob WHERE sha256 = ?", (sha256,))
 
-    def tombstones_sweep(self, mesh: str, below_offset: int, most: int) -> tuple[int, int]:
-        removed = highest = 0
-        for table, dead in (
-            ("state", "tombstone = 1"),
-            ("memory", "tombstone = 1"),
-            ("file", "tombstone = 1"),
-            ("vector", "live = 0"),
-        ):
-            lamports: list[Any] = self._con.execute(
+    def state_seen_put(self, mesh: str, key: str, peer: str, lamport: int) -> None:
+        self._con.execute(
+            "INSERT INTO state_seen (mesh, key, peer, lamport) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (mesh, key, peer) DO UPDATE SET lamport = excluded.lamport",
+            (mesh, key, peer, lamport),
+        )
+
+    def state_seen_drop(self, mesh: str, key: str, peer: str) -> None:
+        self._con.execute(
+            "DELETE FROM state_seen WHERE mesh = ? AND key = ? AND peer = ?", (mesh, key, peer)
+        )
+
+    def tombstones_sweep(self, mesh: str, below_offset: int, most: int) -> list[SweptRow]:
+        removed: list[SweptRow] = []
+        for table, dead, columns in _DEAD:
+            rows: list[Any] = self._con.execute(
                 f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} "
                 f"WHERE mesh = ? AND {dead} AND offset < ? ORDER BY offset LIMIT ?) "
-                "RETURNING lamport",
-                (mesh, below_offset, most - removed),
+                f"RETURNING {columns}, lamport, tombstone",
+                (mesh, below_offset, most - len(removed)),
             ).fetchall()
-            removed += len(lamports)
-            highest = max([highest, *(lamport for (lamport,) in lamports)])
-            if removed >= most:
+            removed += [
+                SweptRow(table, owner, key, model, lamport, bool(tombstone))
+                for owner, key, model, lamport, tombstone in rows
+            ]
+            if len(removed) >= most:
                 break
-        return removed, highest
+        return removed

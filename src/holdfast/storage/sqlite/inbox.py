@@ -68,10 +68,9 @@ class InboxReads:
         assert isinstance(unread, int)
         return total, unread
 
-    def inbox_floor(self, received_after_ms: int) -> int | None:
+    def inbox_floor(self, after: int) -> int | None:
         floor: int | None = self._con.execute(
-            "SELECT min(offset) FROM inbox WHERE read_at IS NULL AND received_at > ?",
-            (received_after_ms,),
+            "SELECT min(offset) FROM inbox WHERE read_at IS NULL AND offset > ?", (after,)
         ).get
         return floor
 

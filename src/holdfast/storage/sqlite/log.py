@@ -6,18 +6,31 @@ from collections.abc import Sequence
 from typing import Any
 
 import apsw
+import msgspec
 
 from holdfast.rules.arrivals import Arrived
 from holdfast.rules.envelope import decode_trusted
+from holdfast.rules.leaf import leaf_of
+from holdfast.rules.recorded import ClockTurn, next_time, recorded_by, with_turn
 from holdfast.rules.rows import Entry
 from holdfast.storage.sqlite.columns import RowColumns
+from holdfast.storage.sqlite.log_leaves import LeafWrites, refuse_damaged
 from holdfast.storage.sqlite.log_pages import LogPages
 
 _ENTRY = RowColumns("log", Entry)
 _INSERT = (
-    "INSERT INTO log (id, mesh, op, entity, origin, lamport, raw, recorded_at, via) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO log (id, mesh, op, entity, origin, lamport, raw, recorded_at, via, leaf) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+
+
+def note_turns(connection: apsw.Connection, turns: tuple[ClockTurn, ...]) -> None:
+    """Writes where along the log the clock was set back, in place of what was noted before."""
+    connection.execute(
+        "INSERT INTO meta (name, value) VALUES ('turns', ?) "
+        "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        (msgspec.json.encode(turns).decode(),),
+    )
 
 
 class LogReads(LogPages):
@@ -37,49 +50,80 @@ class LogReads(LogPages):
         return int(first), int(last)
 
     def log_get(self, offset: int) -> Entry | None:
-        return _ENTRY.find(self._con, "WHERE offset = ?", (offset,))
+        return self._entry("WHERE offset = ?", offset)
 
     def log_find(self, id: bytes) -> Entry | None:
-        return _ENTRY.find(self._con, "WHERE id = ?", (id,))
+        return self._entry("WHERE id = ?", id)
 
     def log_range(self, start: int, end: int, limit: int) -> list[Entry]:
+        return self._entries(
+            "WHERE offset >= ? AND offset < ? ORDER BY offset LIMIT ?", start, end, limit
+        )
+
+    def log_newest(self, mesh: str, entity: str, most: int) -> list[Entry]:
         return _ENTRY.select(
             self._con,
-            "WHERE offset >= ? AND offset < ? ORDER BY offset LIMIT ?",
-            (start, end, limit),
+            "WHERE mesh = ? AND entity = ? AND op <> 'fact.append' "
+            "ORDER BY lamport DESC, origin DESC, id DESC LIMIT ?",
+            (mesh, entity, most),
         )
 
     def log_of(self, mesh: str, entity: str, before: int) -> list[Entry]:
-        return _ENTRY.select(
-            self._con,
+        return self._entries(
             # The term about facts is the index's own: without it, this would scan the log.
             "WHERE mesh = ? AND entity = ? AND op <> 'fact.append' AND offset < ? ORDER BY offset",
-            (mesh, entity, before),
+            *(mesh, entity, before),
         )
 
-    def log_at(self, recorded_by_ms: int) -> int:
-        """Recorded times never run backwards along the log, so halving finds the place without an
-        index.
-        """
-        low, high = self.log_bounds()
-        answer = 0
-        while low <= high:
-            middle = (low + high) // 2
-            recorded = self._con.execute(
-                "SELECT recorded_at FROM log WHERE offset = ?", (middle,)
-            ).get
-            if recorded is not None and recorded <= recorded_by_ms:
-                answer, low = middle, middle + 1
-            else:
-                high = middle - 1
-        return answer
+    def log_at(self, recorded_by_ms: int, now_ms: int, *, cautious: bool = False) -> int:
+        return recorded_by(
+            recorded_by_ms,
+            now_ms,
+            self.log_bounds(),
+            self.log_turns(),
+            self._time_at,
+            cautious=cautious,
+        )
+
+    def _time_at(self, offset: int) -> int:
+        # A repaired log may have lost the entry itself.
+        found = self._con.execute(
+            "SELECT recorded_at FROM log WHERE offset <= ? ORDER BY offset DESC LIMIT 1", (offset,)
+        ).get
+        return 0 if found is None else int(found)
+
+    def log_turns(self) -> tuple[ClockTurn, ...]:
+        noted = self._con.execute("SELECT value FROM meta WHERE name = 'turns'").get
+        try:
+            return () if noted is None else msgspec.json.decode(noted, type=tuple[ClockTurn, ...])
+        except (msgspec.MsgspecError, TypeError, UnicodeError):
+            return ()  # a damaged file; a repair notes them anew
 
     def forgotten(self, id: bytes) -> tuple[int, bytes] | None:
         row = self._con.execute("SELECT offset, fingerprint FROM forgotten WHERE id = ?", (id,)).get
         return None if row is None else (row[0], row[1])
 
+    @property
+    def _checked(self) -> str:
+        return f"SELECT {_ENTRY.sql}, {self.leaf_column} FROM log"
 
-class LogWrites(LogReads):
+    def _entry(self, where: str, value: int | bytes) -> Entry | None:
+        found = self._con.execute(f"{self._checked} {where}", (value,)).get
+        if found is None:
+            return None
+        refuse_damaged(found[0], found[8], found[9])
+        return _ENTRY.row(found)
+
+    def _entries(self, where: str, *values: int | str) -> list[Entry]:
+        entries = []
+        make = _ENTRY.row
+        for found in self._con.execute(f"{self._checked} {where}", values):
+            refuse_damaged(found[0], found[8], found[9])
+            entries.append(make(found))
+        return entries
+
+
+class LogWrites(LogReads, LeafWrites):
     _recorded_at = 0
     """The newest time in the log that this transaction knows of; 0 before its first append."""
 
@@ -95,13 +139,14 @@ class LogWrites(LogReads):
         raw: bytes,
         via: int = 0,
     ) -> int:
-        if not self._recorded_at:
-            self._recorded_at = self._newest_time()
-        # A wall clock that jumps back must not make the log look out of order.
-        if now_ms > self._recorded_at:
-            self._recorded_at = now_ms
+        newest = self._recorded_at or self._newest_time()
+        # The usual case spelt out: this is in the way of every write.
+        self._recorded_at = now_ms if now_ms > newest else next_time(newest, now_ms)
+        if self._recorded_at < newest:
+            self._note_turn(newest)
         self._once.execute(
-            _INSERT, (id, mesh, op, entity, origin, lamport, raw, self._recorded_at, via)
+            _INSERT,
+            (id, mesh, op, entity, origin, lamport, raw, self._recorded_at, via, leaf_of(raw)),
         )
         return self._con.last_insert_rowid()
 
@@ -109,11 +154,12 @@ class LogWrites(LogReads):
         before = self._con.execute("SELECT max(offset) FROM log").get or 0
         if not arrivals:
             return before + 1
-        recorded_at = max(now_ms, self._recorded_at or self._newest_time())
+        newest = self._recorded_at or self._newest_time()
+        recorded_at = next_time(newest, now_ms)
         changes = self._con.total_changes()
         self._con.executemany(
             f"{_INSERT} ON CONFLICT (id) DO NOTHING",
-            ((*arrived, recorded_at, via) for arrived in arrivals),
+            ((*arrived, recorded_at, via, leaf_of(arrived[6])) for arrived in arrivals),
         )
         new = self._con.total_changes() - changes
         if new < len(arrivals) or self._any_forgotten(arrivals, before):
@@ -121,7 +167,14 @@ class LogWrites(LogReads):
             self._con.execute("DELETE FROM log WHERE offset > ?", (before,))
             return None
         self._recorded_at = recorded_at
+        if recorded_at < newest:
+            self._note_turn(newest, before + 1)
         return before + 1
+
+    def _note_turn(self, newest_ms: int, offset: int | None = None) -> None:
+        """Notes that the clock was set back for the entry at `offset`; None: the next one."""
+        turn = ClockTurn(offset or self.log_bounds()[1] + 1, newest_ms, self._recorded_at)
+        note_turns(self._con, with_turn(self.log_turns(), turn))
 
     def _any_forgotten(self, arrivals: Sequence[Arrived], before: int) -> bool:
         """Whether an entry after `before`, which are these, was here once and truncated."""

@@ -5,6 +5,7 @@ brokers last listed them (table `mate`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import apsw
 import msgspec
@@ -17,7 +18,10 @@ from holdfast.storage.sqlite.columns import FLAG, NAMES, RowColumns
 
 _MESH = RowColumns("mesh", MeshRow, sync_paused=FLAG)
 _CHANGED = RowColumns(
-    "mesh", MeshRow, without=("slug", "lamport", "seq", "forgotten_lamport"), sync_paused=FLAG
+    "mesh",
+    MeshRow,
+    without=("slug", "lamport", "seq", "forgotten_lamport", "forgotten_floor"),
+    sync_paused=FLAG,
 )
 _PEER = RowColumns("peer", PeerRow)
 _MEMBER = RowColumns("mate", KnownMember, grants=NAMES)
@@ -36,6 +40,12 @@ class MeshReads:
 
     def mesh_list(self) -> list[MeshRow]:
         return _MESH.select(self._con, "ORDER BY slug")
+
+    def buried(self, mesh: str, name: bytes) -> int:
+        found = self._con.execute(
+            "SELECT lamport FROM buried WHERE mesh = ? AND name = ?", (mesh, name)
+        ).get
+        return 0 if found is None else int(found)
 
     def peer_list(self, mesh: str) -> list[PeerRow]:
         return _PEER.select(self._con, "WHERE mesh = ? ORDER BY peer", (mesh,))
@@ -98,8 +108,28 @@ class MeshWrites(MeshReads):
 
     def forget_below(self, mesh: str, lamport: int) -> None:
         self._con.execute(
-            "UPDATE mesh SET forgotten_lamport = max(forgotten_lamport, ?) WHERE slug = ?",
+            "UPDATE mesh SET forgotten_lamport = max(forgotten_lamport, ?1), "
+            "forgotten_floor = max(forgotten_floor, ?1) WHERE slug = ?2",
             (lamport, mesh),
+        )
+
+    def bury(self, mesh: str, highest: int, names: Sequence[tuple[bytes, int]], most: int) -> None:
+        self._con.executemany(
+            "INSERT INTO buried (mesh, name, lamport) VALUES (?, ?, ?) "
+            "ON CONFLICT (mesh, name) DO UPDATE SET lamport = max(lamport, excluded.lamport)",
+            ((mesh, name, lamport) for name, lamport in names),
+        )
+        count: Any = self._con.execute("SELECT count(*) FROM buried WHERE mesh = ?", (mesh,)).get
+        gone: list[Any] = self._con.execute(
+            "DELETE FROM buried WHERE (mesh, name) IN (SELECT mesh, name FROM buried "
+            "WHERE mesh = ? ORDER BY lamport, name LIMIT ?) RETURNING lamport",
+            (mesh, max(0, count - most)),
+        ).fetchall()
+        floor = max((lamport for (lamport,) in gone), default=0)
+        self._con.execute(
+            "UPDATE mesh SET forgotten_lamport = max(forgotten_lamport, ?), "
+            "forgotten_floor = max(forgotten_floor, ?) WHERE slug = ?",
+            (highest, floor, mesh),
         )
 
     def peer_seen(self, row: PeerRow) -> None:

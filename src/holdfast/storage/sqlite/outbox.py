@@ -10,6 +10,7 @@ from typing import Any, Final
 import apsw
 import msgspec
 
+from holdfast.rules.limits import BACKOFF_MS_MAX
 from holdfast.rules.rows import OutboxRow
 from holdfast.storage.sqlite.columns import RowColumns
 
@@ -71,8 +72,9 @@ class OutboxReads:
         return _ROW.select(
             self._con,
             "WHERE lane = ?1 AND state = 'pending' "
-            "AND (rank, number) > (?2, ?3) AND not_before <= ?4 ORDER BY rank, number LIMIT ?5",
-            (lane, *after, now_ms, limit),
+            "AND (rank, number) > (?2, ?3) AND not_before NOT BETWEEN ?4 + 1 AND ?5 "
+            "ORDER BY rank, number LIMIT ?6",
+            (lane, *after, now_ms, now_ms + BACKOFF_MS_MAX, limit),
         )
 
     def outbox_next_at(self, lane: str) -> int | None:
@@ -162,12 +164,12 @@ class OutboxReads:
         ).get
         return at
 
-    def outbox_old(self, lane: str, before_ms: int, limit: int) -> list[OutboxRow]:
+    def outbox_old(self, lane: str, before_ms: int, now_ms: int, limit: int) -> list[OutboxRow]:
         return _ROW.select(
             self._con,
             "WHERE lane = ? AND state = 'pending' AND entity = '' "
-            "AND created_at < ? ORDER BY number LIMIT ?",
-            (lane, before_ms, limit),
+            "AND created_at NOT BETWEEN ? AND ? ORDER BY number LIMIT ?",
+            (lane, before_ms, now_ms, limit),
         )
 
     def outbox_floor(self) -> int | None:
@@ -245,7 +247,7 @@ class OutboxWrites(OutboxReads):
                 ),
             )
 
-    def outbox_sweep(self, before_ms: int, most: int) -> int:
+    def outbox_sweep(self, before_ms: int, now_ms: int, most: int) -> int:
         doomed: list[tuple[int]] = []
         # The row with the highest number stays, so that it is not given again.
         rows = self._con.execute(
@@ -253,9 +255,10 @@ class OutboxWrites(OutboxReads):
             "AND number < (SELECT max(number) FROM spool) ORDER BY number"
         )
         for number, ended_at in rows:
-            if len(doomed) == most or ended_at >= before_ms:
+            if len(doomed) == most or before_ms <= ended_at <= now_ms:
                 rows.close()
                 break
-            doomed.append((number,))
+            if ended_at < before_ms:
+                doomed.append((number,))
         self._con.executemany("DELETE FROM spool WHERE number = ?", doomed)
         return len(doomed)

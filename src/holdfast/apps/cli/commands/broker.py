@@ -59,6 +59,16 @@ def _stored(function: F) -> F:
 @click.option("--tcp", metavar="HOST:PORT", help=f"On loopback; {_TCP} if neither is given.")
 @click.option("--tls-cert", metavar="FILE", help="A certificate of your own, with --tls-key.")
 @click.option("--tls-key", metavar="FILE", help="Its key.")
+@click.option(
+    "--allowed-hosts",
+    metavar="NAMES",
+    default="",
+    help="Names for --tcp besides localhost; commas.",
+)
+@click.option(
+    "--allowed-origins", metavar="URLS", default="", help="Web pages that may call; commas between."
+)
+@click.option("--replace-key", is_flag=True, help="The database's old key is lost; take this one.")
 @click.option("--name", help="What the broker is called; given once, and kept.")
 @click.option(
     "--registration",

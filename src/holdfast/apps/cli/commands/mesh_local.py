@@ -1,4 +1,6 @@
-"""`holdfast mesh create`, `list`, `info`, `clock`, `pause`, `resume`: what needs no broker."""
+"""`holdfast mesh create`, `list`, `info`, `clock`, `restamp`, `pause`, `resume`: what needs no
+broker.
+"""
 
 from __future__ import annotations
 
@@ -53,6 +55,26 @@ def clock(session: CommandSession, name: str | None) -> None:
     with session.mesh(name) as mesh:
         document = documents.in_mesh(mesh.clock(), mesh.slug)
         session.show(document, fields="mesh lamport sync_state last_sync_at")
+
+
+@verb(mesh_, "restamp")
+@click.argument("name", required=False)
+@click.option(
+    "--past", required=True, type=int, metavar="STAMP", help="The stamp that the refusal names."
+)
+def restamp(session: CommandSession, name: str | None, past: int) -> None:
+    """Write again what is this node's own, with new stamps.
+
+    For a node that is only read, and whose writes a reader refuses as too_old.
+    """
+    with session.mesh(name) as mesh:
+        report = mesh.restamp(past)
+        own_daemon.refresh(session.opened.home)
+        session.talk(
+            f"written again in {mesh.slug}: {report.state} state, {report.memory} memory, "
+            f"{report.files} files, {report.vectors} vectors; its clock stands at {report.lamport}"
+        )
+        session.show(documents.plain(report), f"{report.lamport}\n")
 
 
 @verb(mesh_, "pause")

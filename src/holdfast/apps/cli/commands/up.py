@@ -30,6 +30,8 @@ _SCRATCH: Final = "scratch"
 @click.option("--no-socket", is_flag=True, help="Not on the Unix socket in the home.")
 @click.option("--tls-cert", metavar="FILE", help="A certificate of your own, with --tls-key.")
 @click.option("--tls-key", metavar="FILE", help="Its key.")
+@click.option("--allowed-hosts", metavar="NAMES", help="Names for --tcp besides localhost; commas.")
+@click.option("--allowed-origins", metavar="URLS", help="Web pages that may call; commas between.")
 @click.option("--disk-limit", metavar="SIZE", help="How much the home may hold, as 20GiB.")
 @click.option("--moved", is_flag=True, help="The home was moved here; no original goes on.")
 @click.option("--ephemeral", is_flag=True, help="Serve a new home, and remove it afterwards.")
@@ -107,7 +109,7 @@ def reload_(session: CommandSession) -> None:
     """Let the daemon of the home read its settings again, without a restart.
 
     Nothing changes if one of them is no good. SIGHUP does the same. Where it listens (socket, tcp,
-    listen) stays as it is until the next start.
+    listen, allowed_hosts, allowed_origins) stays as it is until the next start.
     """
     from holdfast.node.settings import Reloaded
 

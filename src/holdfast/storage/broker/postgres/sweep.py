@@ -41,7 +41,7 @@ SELECT m.number, s.seq AS to_seq FROM mesh m
 JOIN snapshot s ON s.mesh = m.number AND s.ready
 WHERE s.seq >= m.first ORDER BY m.slug
 """
-# From the oldest on, up to the first that is not over yet.
+# From the oldest on, up to the first that is awaited.
 _CHANGES: Final = f"""
 WITH pen AS MATERIALIZED (
     SELECT number, first FROM mesh WHERE number = $1 FOR NO KEY UPDATE
@@ -50,10 +50,14 @@ WITH pen AS MATERIALIZED (
     WHERE p.mesh = $1 AND p.seq >= pen.first AND p.seq <= $2 AND p.kind = 'change'
     ORDER BY p.seq LIMIT $4
 ), doomed AS MATERIALIZED (
+    -- Up to the last that is over: what a clock stored that was ahead goes with those after it.
     SELECT mesh, seq, id FROM oldest
-    WHERE seq < coalesce((
-        SELECT min(seq) FROM oldest
-        WHERE expires_at > $3 OR (expires_at > $5 AND seq > {awaited_behind("$1")})
+    WHERE seq <= greatest(
+        (SELECT max(seq) FROM oldest WHERE expires_at <= $3),
+        (SELECT CASE WHEN p.expires_at <= $3 THEN p.seq END FROM message p
+         WHERE p.mesh = $1 AND p.seq <= $2 AND p.kind = 'change' ORDER BY p.seq DESC LIMIT 1)
+    ) AND seq < coalesce((
+        SELECT min(seq) FROM oldest WHERE expires_at > $5 AND seq > {awaited_behind("$1")}
     ), $2 + 1)
 ), marked AS (
     UPDATE dedupe x SET history = FALSE FROM doomed d WHERE x.mesh = d.mesh AND x.id = d.id
@@ -63,6 +67,11 @@ WITH pen AS MATERIALIZED (
     WHERE number = $1 AND EXISTS (SELECT FROM doomed)
 ), {NOTE_LOST}
 DELETE FROM message p USING doomed d WHERE p.mesh = d.mesh AND p.seq = d.seq
+"""
+_CUT: Final = """
+UPDATE queue q SET visible_at = $1 + d.visibility_ms FROM destination d
+WHERE d.mesh = q.mesh AND d.kind = 'queue' AND d.ref = q.ref
+    AND q.lease IS NOT NULL AND q.died_at IS NULL AND q.visible_at > $1 + d.visibility_ms
 """
 _DEDUPE: Final = """
 DELETE FROM dedupe WHERE (mesh, id) IN (
@@ -120,21 +129,31 @@ _COUNT: Final = (
 
 
 class PostgresSweep(PostgresPart):
-    async def sweep(self, now_ms: int, most: int) -> BrokerSwept:
-        late = now_ms - CONSUMER_KEEP_MS_MAX
-        messages = await self._count(_MESSAGES, now_ms, most, late)
+    async def server_ms(self) -> int | None:
+        found: int = await self._connections.fetchval(
+            "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+        )
+        return found
+
+    async def cut_leases(self, now_ms: int) -> int:
+        return await self._count(_CUT, now_ms)
+
+    async def sweep(self, now_ms: int, most: int, uncounted_ms: int = 0) -> BrokerSwept:
+        old_ms = now_ms - uncounted_ms
+        late = old_ms - CONSUMER_KEEP_MS_MAX
+        messages = await self._count(_MESSAGES, old_ms, most, late)
         for mesh in await self._connections.fetch(_COVERED):
             if messages < most:
-                values = (mesh["number"], mesh["to_seq"], now_ms, most - messages, late)
+                values = (mesh["number"], mesh["to_seq"], old_ms, most - messages, late)
                 messages += await self._count(_CHANGES, *values)
         mode, days = await self.mode()
         dedupe = 0
         if mode != "permanent":
-            kept = now_ms - BROKER_DEDUPE_GRACE_MS
+            kept = old_ms - BROKER_DEDUPE_GRACE_MS
             dedupe = await self._count(_DEDUPE, kept, most, kept - days * DAY_MS)
         released, died = await self._release(now_ms, most)
         invites = await self._count(_INVITES, now_ms, most)
-        snapshots = await self._uploads(now_ms, most)
+        snapshots = await self._uploads(now_ms, most, uncounted_ms)
         return BrokerSwept(
             dedupe=dedupe,
             messages=messages,
@@ -156,8 +175,9 @@ class PostgresSweep(PostgresPart):
                 self._news.grew(row["slug"], 0)
         return sum(row["released"] for row in rows), sum(row["died"] for row in rows)
 
-    async def _uploads(self, now_ms: int, most: int) -> int:
-        gone = [await self._count(one, now_ms - DAY_MS, most) for one in _ABANDONED]
+    async def _uploads(self, now_ms: int, most: int, uncounted_ms: int) -> int:
+        before = now_ms - uncounted_ms - DAY_MS
+        gone = [await self._count(one, before, most) for one in _ABANDONED]
         for statement in _IDLE:
             await self._count(statement, now_ms)
         return gone[0]
@@ -182,3 +202,12 @@ class PostgresSweep(PostgresPart):
             "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
             f"{mode} {days}",
         )
+
+    async def claim(self, key: bytes, *, replace: bool = False) -> bytes:
+        # One statement, so that of two brokers that start at once the later one sees the first.
+        noted = await self._connections.fetchval(
+            "INSERT INTO meta VALUES ('key', $1) ON CONFLICT (name) DO UPDATE "
+            "SET value = CASE WHEN $2 THEN excluded.value ELSE meta.value END RETURNING value",
+            *(key.hex(), replace),
+        )
+        return bytes.fromhex(noted)

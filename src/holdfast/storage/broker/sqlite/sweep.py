@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.rules.broker_rows import BrokerSwept, Mode
+from holdfast.rules.errors import DiskFull
 from holdfast.rules.limits import (
     BROKER_DEDUPE_GRACE_MS,
     BROKER_UPLOAD_MS_MAX,
@@ -27,6 +28,11 @@ _OLD_MESSAGES: Final = (
     "(SELECT 1 FROM queued AS q WHERE q.place = message.place AND q.state < 2)) "
     f"AND (expires_at <= ? OR place & {SEQ_MASK} <= {awaited_behind(f'place >> {SEQ_BITS}')}) "
     "ORDER BY expires_at LIMIT ?"
+)
+_CUT: Final = (
+    "UPDATE queued AS q SET until = ?1 + d.visibility_ms FROM destination AS d "
+    "WHERE d.mesh = q.mesh AND d.kind = 'queue' AND d.ref = q.queue "
+    "AND q.state = 1 AND q.until > ?1 + d.visibility_ms"
 )
 _AWAITED: Final = f"SELECT {awaited_behind('?')}"
 _COVERED: Final = (
@@ -55,46 +61,80 @@ _COUNTED: Final = (
 
 
 class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
-    async def sweep(self, now_ms: int, most: int) -> BrokerSwept:
+    async def server_ms(self) -> int | None:
+        return None
+
+    async def cut_leases(self, now_ms: int) -> int:
         with self.writing() as con:
-            late = now_ms - CONSUMER_KEEP_MS_MAX
-            gone = list(con.execute(_OLD_MESSAGES, (now_ms, late, most)))
-            gone += self._covered_changes(now_ms, late, most)
+            con.execute(_CUT, (now_ms,))
+            return con.changes()
+
+    async def sweep(self, now_ms: int, most: int, uncounted_ms: int = 0) -> BrokerSwept:
+        try:
+            swept = self._sweep(now_ms, most, uncounted_ms)
+        except DiskFull:
+            swept = self._sweep(now_ms, most, uncounted_ms)  # the ballast has made room for it
+        if self.room.full:
+            self.empty_wal()
+        return swept
+
+    def _sweep(self, now_ms: int, most: int, uncounted_ms: int) -> BrokerSwept:
+        with self.writing() as con:
+            old_ms = now_ms - uncounted_ms
+            late = old_ms - CONSUMER_KEEP_MS_MAX
+            gone = list(con.execute(_OLD_MESSAGES, (old_ms, late, most)))
+            gone += self._covered_changes(old_ms, late, most)
             self._remove_messages(gone)
             note_lost(con, [place for place, _ in gone])
             released, died = self._end_leases(now_ms, most)
             swept = BrokerSwept(
                 messages=len(gone),
-                dedupe=self._forget_ids(now_ms, most),
+                dedupe=self._forget_ids(old_ms, most),
                 released=released,
                 died=died,
                 invites=self._end_invites(now_ms, most),
-                snapshots=self._give_up_uploads(now_ms, most),
+                snapshots=self._give_up_uploads(now_ms, most, uncounted_ms),
             )
         return swept
 
     def _covered_changes(self, now_ms: int, late: int, most: int) -> list[tuple[int, bytes]]:
-        """The oldest changes of each mesh, up to the first that has to stay. What expired by `late`
-        is kept for nobody.
+        """The oldest changes of each mesh, up to the last that is over, or the first that is
+        awaited. What expired by `late` is kept for nobody. One that was stored by a clock that was
+        ahead goes with those after it.
         """
         con = self.connection
         gone: list[tuple[int, bytes]] = []
         for number, first, covered in list(con.execute(_COVERED)):
-            base, last = number << SEQ_BITS, 0
+            base = number << SEQ_BITS
             awaited = base + con.execute(_AWAITED, (number,)).get
             rows = con.execute(
                 "SELECT place, id, expires_at FROM message "
                 "WHERE place >= ? AND place <= ? AND kind = 0 ORDER BY place LIMIT ?",
                 (base + first, base + covered, max(most - len(gone), 0)),
             )
+            free: list[tuple[int, bytes]] = []
+            over = 0
             for place, id, expires_at in list(rows):
-                if expires_at > now_ms or (place > awaited and expires_at > late):
+                if place > awaited and expires_at > late:
                     break
-                gone.append((place, id))
-                last = place - base
-            if last:
+                free.append((place, id))
+                over = len(free) if expires_at <= now_ms else over
+            if free and not over and self._is_over(base + covered, base, now_ms):
+                over = len(free)
+            gone += free[:over]
+            if over:
+                last = free[over - 1][0] - base
                 con.execute("UPDATE mesh SET first = ? WHERE number = ?", (last + 1, number))
         return gone
+
+    def _is_over(self, upto: int, after: int, now_ms: int) -> bool:
+        """Whether the last change that a snapshot covers is past its time."""
+        ends: int | None = self.connection.execute(
+            "SELECT expires_at FROM message WHERE place > ? AND place <= ? AND kind = 0 "
+            "ORDER BY place DESC LIMIT 1",
+            (after, upto),
+        ).get
+        return ends is not None and ends <= now_ms
 
     def _remove_messages(self, gone: list[tuple[int, bytes]]) -> None:
         con = self.connection
@@ -165,10 +205,10 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
         )
         return self.connection.changes()
 
-    def _give_up_uploads(self, now_ms: int, most: int) -> int:
+    def _give_up_uploads(self, now_ms: int, most: int, uncounted_ms: int) -> int:
         """Drops uploads that a sweep has found idle a day ago; a new piece resets that."""
         con = self.connection
-        before = now_ms - BROKER_UPLOAD_MS_MAX
+        before = now_ms - uncounted_ms - BROKER_UPLOAD_MS_MAX
         objects = "SELECT mesh, sha256 FROM object WHERE whole = 0 AND idle_since <= ? LIMIT ?"
         uploads = "SELECT mesh, id FROM snapshot WHERE NOT ready AND idle_since <= ? LIMIT ?"
         old = list(con.execute(objects, (before, most)))
@@ -193,6 +233,16 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
             return self.noted_mode()
 
     async def set_mode(self, mode: Mode, days: int) -> None:
+        if self.noted_mode() == (mode, days):
+            return
         with self.writing():
             self.note("mode", mode)
             self.note("days", str(days))
+
+    async def claim(self, key: bytes, *, replace: bool = False) -> bytes:
+        with self.writing():
+            noted = self.noted("key")
+            if noted is None or replace:
+                noted = key.hex()
+                self.note("key", noted)
+            return bytes.fromhex(noted)

@@ -28,8 +28,9 @@ def _reads(verb: Verb[P, T]) -> ThreadedVerb[P, T]:
 
     @wraps(verb)
     async def call(self: ThreadedBrokerStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if self.inner.failed is not None:
-            # Nobody is shown what may be gone after the next start.
+        if self.inner.failed is not None or self._in_turns:
+            # Nobody is shown what may be gone after the next start. On a full disk there may be one
+            # connection only.
             return await self._writer.do(lambda: getattr(self.inner, name)(*args, **kwargs))
         return await self._reader.do(lambda: getattr(self._beside, name)(*args, **kwargs))
 
@@ -62,6 +63,7 @@ class ThreadedBrokerStore:
         self.inner = inner
         self._beside = inner.another()
         self._writer, self._reader = Worker("holdfast-store"), Worker("holdfast-store-reads")
+        self._in_turns = False
 
     async def open(self, now_ms: int) -> None:
         loop = asyncio.get_running_loop()
@@ -69,7 +71,9 @@ class ThreadedBrokerStore:
         self._reader.start(loop)
         try:
             await self._writer.do(lambda: self.inner.open(now_ms))
-            await self._reader.do(self._beside.open_beside)
+            self._in_turns = self.inner.alone
+            if not self._in_turns:
+                await self._reader.do(self._beside.open_beside)
         except BaseException:
             await self.close()
             raise
@@ -98,6 +102,7 @@ class ThreadedBrokerStore:
 
     ping = _reads(SqliteBrokerStore.ping)
     schema = _reads(SqliteBrokerStore.schema)
+    server_ms = _reads(SqliteBrokerStore.server_ms)
     mesh_get = _reads(SqliteBrokerStore.mesh_get)
     mesh_list = _reads(SqliteBrokerStore.mesh_list)
     epochs = _reads(SqliteBrokerStore.epochs)
@@ -151,9 +156,11 @@ class ThreadedBrokerStore:
     snapshot_begin = _writes(SqliteBrokerStore.snapshot_begin)
     snapshot_add = _writes(SqliteBrokerStore.snapshot_add)
     snapshot_commit = _writes(SqliteBrokerStore.snapshot_commit)
+    cut_leases = _writes(SqliteBrokerStore.cut_leases)
     sweep = _writes(SqliteBrokerStore.sweep)
     repair_orphans = _writes(SqliteBrokerStore.repair_orphans)
     set_mode = _writes(SqliteBrokerStore.set_mode)
+    claim = _writes(SqliteBrokerStore.claim)
 
     def accept(
         self, batch: Sequence[PushedEnvelope], now_ms: int, *, keep_ms: int, dedupe_ms: int | None

@@ -16,6 +16,7 @@ from time import monotonic
 from typing import Any, Final, TypeVar
 
 from holdfast.rules.errors import StoreClosed
+from holdfast.storage import fork_gate
 
 T = TypeVar("T")
 Begin = Callable[[], Coroutine[Any, Any, Any]]
@@ -31,6 +32,10 @@ class Worker:
         self._name = name
         self._waiting: SimpleQueue[tuple[asyncio.Future[Any], Begin] | None] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._turn = threading.Lock()
+        """Held while a call runs."""
+        self._stilled = self._forked = False
+        fork_gate.watch(self)
 
     @property
     def runs(self) -> bool:
@@ -54,10 +59,26 @@ class Worker:
     def begin(self, begin: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Future[T]:
         """Queues the call at once; the future gets its result."""
         if self._loop is None:
+            if self._forked:
+                raise fork_gate.refusal()
             raise StoreClosed("the store is not open", hint="open it first")
         future: asyncio.Future[T] = self._loop.create_future()
         self._waiting.put((future, begin))
         return future
+
+    def still(self, until: float) -> bool:
+        self._stilled = self._turn.acquire(timeout=max(0.0, until - monotonic()))
+        return self._stilled
+
+    def go_on(self) -> None:
+        if self._stilled:
+            self._stilled = False
+            self._turn.release()
+
+    def disown(self) -> tuple[object, ...]:
+        kept = vars(self).copy()
+        self._loop, self._forked, self._waiting = None, True, SimpleQueue()
+        return (kept,)
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         done: list[_Done] = []
@@ -65,7 +86,8 @@ class Worker:
         while (work := self._waiting.get()) is not None:
             future, begin = work
             if not future.cancelled():
-                done.append(_finish(future, begin))
+                with self._turn:
+                    done.append(_finish(future, begin))
             now = monotonic()
             if len(done) == 1:
                 oldest = now

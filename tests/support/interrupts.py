@@ -1,0 +1,114 @@
+"""An exception out of nowhere: at a chosen bytecode of ours, as a signal handler that raises would
+put it there.
+
+CPython runs signal handlers only at some bytecodes; this harness interrupts at every one, so it
+asks for more than a signal can do. Only frames of the product count: for an exception within the
+standard library, the call that led there is the place.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import apsw
+
+import holdfast
+from holdfast.node.library.node import Node
+
+OURS = str(Path(holdfast.__file__).parent)
+
+
+class Interrupted(BaseException):
+    """What the handler raised. No code of ours names it, so none can be ready for it."""
+
+
+class Alarm(Exception):
+    """The same as an ordinary exception: handlers of `signal.alarm` often raise one."""
+
+
+class Interrupter:
+    """Runs one call and raises at its n-th bytecode."""
+
+    def __init__(self, at: int, kind: type[BaseException] = Interrupted) -> None:
+        self.at, self.kind = at, kind
+        self.seen = 0
+        self.where = ""
+
+    def run(self, do: Callable[[], object]) -> BaseException | None:
+        """The error that came out; None if the call came to its end."""
+        before = sys.gettrace()
+        sys.settrace(self._called)
+        try:
+            do()
+        except BaseException as error:
+            return error
+        finally:
+            sys.settrace(before)
+        return None
+
+    def _called(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(OURS):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._traced
+
+    def _traced(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "opcode":
+            self.seen += 1
+            if self.seen == self.at:
+                self.where = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
+                raise self.kind(f"at bytecode {self.at}, {self.where}")
+        return self._traced
+
+
+def bytecodes(do: Callable[[], object]) -> int:
+    """How many bytecodes of ours a call runs."""
+    counter = Interrupter(-1)
+    error = counter.run(do)
+    assert error is None, error
+    return counter.seen
+
+
+class Other:
+    """Another program on the same file, which a transaction that stayed open would stop."""
+
+    def __init__(self, database: Path) -> None:
+        self._connection = apsw.Connection(str(database))
+        self._connection.pragma("synchronous", "off")
+
+    def can_write(self) -> None:
+        """Nobody writes, and nobody reads an old state."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._connection.execute("ROLLBACK")
+        (busy,) = (row[0] for row in self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)"))
+        assert not busy, "a reader was left behind"
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def kind_of(n: int) -> type[BaseException]:
+    return Interrupted if n % 2 else Alarm
+
+
+def interrupted_writes(node: Node) -> Iterator[int]:
+    """Interrupts one write at each of its bytecodes in turn; each is done or undone, and leaves the
+    file to others.
+    """
+    mesh = node.mesh("team")
+    with closing(Other(node.home / "data.db")) as other:
+        for n in range(1, 1 + bytecodes(lambda: mesh.state.set("k", 0))):
+            before = node.log.head().offset
+            cut = Interrupter(n, kind_of(n))
+            error = cut.run(lambda: mesh.state.set("k", n))  # noqa: B023
+            other.can_write()
+            done = node.log.head().offset - before
+            assert done in (0, 1), cut.where
+            assert (mesh.state.get("k") == n) == bool(done), cut.where
+            assert error is not None or done, cut.where
+            yield n
