@@ -102,7 +102,7 @@ class WireEnd:
             assert self.connection is not None
             self.connection.closed(code)
 
-    def proved(self) -> None:
+    def proved(self, *, member: bool) -> None:
         """Nodes of this world send nothing large before their hello."""
 
     def pause(self) -> None:

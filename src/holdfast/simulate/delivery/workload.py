@@ -41,7 +41,7 @@ class DeliveryWorkload(Workload):
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
         self._used: deque[tuple[str, bytes]] = deque(maxlen=RECENT)
-        """Mesh and id of the last messages to the topic: whoever uses such an id has mostly not
+        """Mesh and id of what was sent to the topic last: whoever uses such an id has mostly not
         heard of the message yet, and gets it later."""
 
     def draw(self, *, evenly: bool = False) -> WorkItem:
@@ -60,13 +60,13 @@ class DeliveryWorkload(Workload):
         recent = [one for one in self._used if id_time_ms(id) - id_time_ms(one[1]) < HOUR_MS]
         if self.reuse is not None and recent and self.reuse.random() < REUSED:
             return self._under_used_id(*self.reuse.choice(recent), f"message {self._count}")
-        if ref == TOPIC:
-            self._used.append((mesh, id))
 
         def do(node: Node) -> Answers:
             engine = node._engine
             send = prepare(engine, mesh, kind, ref, text, priority=priority, id=id_text(id))
             engine.write(SEND, send)
+            if ref == TOPIC:
+                self._used.append((mesh, id))
             return [None]
 
         return WorkItem(SEND, (id,), do)
