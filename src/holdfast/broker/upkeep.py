@@ -102,14 +102,17 @@ async def check_orphans(store: BrokerStore, counts: BrokerCounts | None = None) 
 
 async def repair_orphans(store: BrokerStore) -> list[Orphan]:
     """Mends orphans until there is nothing left that can be mended; returns those it mended."""
-    mended: list[Orphan] = []
-    while some := await store.repair_orphans(limits.ORPHANS_SHOWN_MAX):
-        mended += some
-        for row in some:
+    mended: dict[tuple[str, bytes, int], Orphan] = {}
+    while found := await store.repair_orphans(limits.ORPHANS_SHOWN_MAX):
+        some = {(row.mesh, row.id, row.seq): row for row in found}
+        if some.keys() <= mended.keys():
+            break  # it is found again and again: `orphans` lists it
+        mended |= some
+        for row in found:
             log.warning(
                 "mended in mesh %r: %s (id %s, seq %d)", row.mesh, row.what, row.id.hex(), row.seq
             )
-    return mended
+    return list(mended.values())
 
 
 def kept_at_most(retention: RetentionPolicy) -> int:

@@ -107,6 +107,8 @@ class DeliveryWorld(BrokerWorld):
             self.fork("chores"), self.new_id, self.meshes, self.ttl
         )
         self.message_watch.keys = self.keys
+        if self.traits.reusing:
+            self.message_watch.reuse = self.fork("reused ids")
         self.message_watch.poisons = bool(self.traits.poison)
         self.publication = Publication(self)
         self.slept_at: int | None = None

@@ -28,6 +28,14 @@ class DeliveryTraits(NamedTuple):
     broker_far_behind: bool
     """At some time the broker's clock shows a day that is weeks behind."""
 
+    @property
+    def reusing(self) -> bool:
+        """People use ids of messages again soon after, their own and those of others. Only where
+        nobody goes back in time: else both messages under an id may be accepted, one after the
+        other, and whoever has one refuses the other.
+        """
+        return not (self.broker_goes_back or self.nodes_go_back or self.broker_far_ahead)
+
 
 def traits_of(seed: int) -> DeliveryTraits:
     rng = random.Random(f"world {seed} delivery")
