@@ -75,7 +75,7 @@ def _ids_forgotten_with_their_messages(patch: pytest.MonkeyPatch) -> None:
 
 def _messages_sent_however_old(patch: pytest.MonkeyPatch) -> None:
     """The outbox sends what it has, also if the broker may have had it and forgotten."""
-    patch.setattr(session, "expire", lambda engine, lane, hours: 0)
+    patch.setattr(session, "expire", lambda engine, lane, hours, on_dead: 0)
 
 
 def _swept_by_any_clock(patch: pytest.MonkeyPatch) -> None:
