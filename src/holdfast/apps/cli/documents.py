@@ -73,6 +73,7 @@ def model(row: ModelRow) -> Document:
 
 def mesh(row: MeshRow) -> Document:
     fields = msgspec.structs.asdict(row)
+    del fields["forgotten_floor"]  # how the node remembers, and no figure for people
     return {"mesh": fields.pop("slug"), **fields}
 
 
@@ -106,6 +107,7 @@ def conflict(row: ConflictRow) -> Document:
     task: restoring one is a new attempt.
     """
     document = _fields(row, " ".join(row.__struct_fields__))
+    del document["base_lamport"], document["base_peer"]  # by these the node judges the entry
     is_task = row.family == "task"
     body = {} if is_task else body_fields(decode_loose(row.loser_op, row.loser_body), decode_value)
     return {**document, "loser_body": body}
