@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,18 @@ for name in ("HOLDFAST_STORE_SYNC", "HOLDFAST_CONFIG"):
     os.environ.pop(name, None)
 os.environ["HOLDFAST_HOME"] = str(Path(tempfile.gettempdir()) / "holdfast-tests-name-their-home")
 java_archive.use()
+
+
+@pytest.fixture(autouse=True)
+def _only_declared_answers() -> Iterator[None]:
+    """Whatever a test is about: no answer has a status that its route does not declare."""
+    if "holdfast.service.http.request" not in sys.modules:
+        yield  # nothing was imported that could answer
+        return
+    from support.declared import only_declared_answers
+
+    with only_declared_answers():
+        yield
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -169,7 +169,7 @@ def test_D1_only_a_handshake_opens_a_websocket_and_only_at_its_place(tmp_path: P
             with pytest.raises(Exception, match="404"):
                 async with connect(f"{url}/v1/other", proxy=None):
                     pass
-            upgrade = b"Host: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n"
+            upgrade = b"Host: localhost\r\nConnection: upgrade\r\nUpgrade: websocket\r\n"
             for head in (
                 b"GET /v1/sync HTTP/1.1\r\n" + upgrade + b"\r\n",
                 b"POST /v1/sync HTTP/1.1\r\n" + upgrade + b"Content-Length: 0\r\n\r\n",

@@ -180,7 +180,7 @@ def test_D15_a_stranger_cannot_fill_memory_before_it_has_said_who_it_is(tmp_path
             host, _, port = address(up).removeprefix("http://").rpartition(":")
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(
-                b"GET /v1/sync HTTP/1.1\r\nHost: b\r\nUpgrade: websocket\r\n"
+                b"GET /v1/sync HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
                 b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
                 b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
             )

@@ -20,12 +20,12 @@ import apsw
 import msgspec
 import pytest
 
-from faults import planted_delivery, planted_sharing
+from faults import planted_clock, planted_delivery, planted_sharing
 from holdfast.node.core import change, files, intake, operations
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.home import opening
 from holdfast.node.library import conflicts
-from holdfast.node.links import receive
+from holdfast.node.links import appetite, receive
 from holdfast.node.log import consumers, serve
 from holdfast.node.upkeep import sweep
 from holdfast.protocol.log_wire import Batch, Fetch
@@ -36,6 +36,7 @@ from holdfast.rules.ledger import Meeting, Seen, Written
 from holdfast.rules.rows import LinkRow
 from holdfast.rules.tasks import Judged, TaskEvent, TaskStatus
 from holdfast.service.caller import Caller
+from holdfast.simulate.nodes import pulling
 from holdfast.storage import group_commit
 from holdfast.storage.files import blobs, durable
 from holdfast.storage.ports import Transaction
@@ -335,7 +336,33 @@ def _clock_not_merged(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def _turn_given_back_with_a_transaction(patch: pytest.MonkeyPatch) -> None:
+    """A write that is interrupted between its work and its commit is not undone."""
+
+    def release_only(self: group_commit.GroupWriter) -> None:
+        self._turn.release()
+
+    patch.setattr(group_commit.GroupWriter, "_settle", release_only)
+
+
+def _query_left_in_the_middle(patch: pytest.MonkeyPatch) -> None:
+    """A rollback leaves the query alone that was interrupted: it keeps the old state."""
+
+    def by_another_cursor(tx: store.SqliteTransaction) -> None:
+        tx._con.execute("ROLLBACK")
+
+    patch.setattr(store.SqliteTransaction, "rollback", by_another_cursor)
+
+
+def _full_batch_always(patch: pytest.MonkeyPatch) -> None:
+    """A link asks for as much as ever, however often its line breaks under it."""
+    for module in (appetite, pulling):
+        patch.setattr(module, "rows_after_break", lambda asked: asked)
+
+
 BUGS = [
+    Bug("turn given back with a transaction", "interrupts", _turn_given_back_with_a_transaction),
+    Bug("query left in the middle", "interrupts", _query_left_in_the_middle),
     Bug("acknowledge before commit", "power", _acknowledge_before_commit),
     Bug("acknowledge before commit", "world", _acknowledge_before_commit),
     Bug("commit error ignored", "sweep", _commit_error_ignored),
@@ -366,6 +393,9 @@ BUGS = [
     Bug("last claim wins", "world", _last_claim_wins),
     Bug("clock not merged", "world", _clock_not_merged),
     Bug("lost stays lost", "world", _lost_stays_lost),
+    Bug("full batch always", "zones", _full_batch_always),
     *(Bug(name, "delivery", plant) for name, plant in planted_delivery.PLANTS.items()),
     *(Bug(name, "delivery", plant) for name, plant in planted_sharing.PLANTS.items()),
+    *(Bug(name, "world", plant) for name, plant in planted_clock.IN_NODES.items()),
+    *(Bug(name, "delivery", plant) for name, plant in planted_clock.IN_DELIVERY.items()),
 ]

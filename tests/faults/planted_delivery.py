@@ -9,6 +9,7 @@ import apsw
 import msgspec
 import pytest
 
+from holdfast.node.core import change
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.receive import apply_arrivals
 from holdfast.node.sync import epoch as sync_epoch
@@ -20,6 +21,7 @@ from holdfast.node.sync.session import MissingObjects
 from holdfast.rules import outbox as outbox_rules
 from holdfast.rules.broker_sync import Cursor, Move
 from holdfast.rules.limits import SYNC_ANSWER_MS_MAX
+from holdfast.rules.rows import OutboxRow
 from holdfast.storage.broker.sqlite import accept, queues
 from holdfast.storage.broker.sqlite.database import SEQ_BITS, BrokerDatabase
 from holdfast.storage.ports import Transaction
@@ -161,12 +163,23 @@ def _late_before_it_is_sent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MeshConversation, "_late_at", property(late_at))
 
 
+def _waiting_send_keeps_its_id(patch: pytest.MonkeyPatch) -> None:
+    """A send whose answer is not there yet stays in the way of what the broker accepted."""
+    real = outbox_rules.gives_id_back
+
+    def late(row: OutboxRow | None, *, broker_has_another: bool = False) -> bool:
+        return real(row)
+
+    patch.setattr(change, "gives_id_back", late)
+
+
 def _whole_group_again(patch: pytest.MonkeyPatch) -> None:
     """What failed together is sent together again, for ever."""
     patch.setattr(outbox_rules.Trial, "failed", lambda trial, *given: trial)
 
 
 PLANTS: dict[str, Patch] = {
+    "waiting send keeps its id": _waiting_send_keeps_its_id,
     "not synced": _not_synced,
     "answered before commit": _answered_before_commit,
     "dedupe by itself": _dedupe_by_itself,

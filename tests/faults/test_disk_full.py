@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +22,7 @@ from holdfast.storage.files.home import HomePaths
 from holdfast.storage.sqlite.integrity import integrity
 from support.envelopes import MESH
 from support.faults import ID, drafts
-from support.small_disk import mounted
+from support.small_disk import fill, mounted
 
 pytestmark = pytest.mark.faults
 
@@ -30,19 +34,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of two megabytes."""
     with mounted(tmp_path, SIZE_KB) as place:
         yield place
-
-
-def fill(disk: Path) -> Path:
-    """Takes every byte that is left."""
-    ballast = disk / "ballast"
-    with open(ballast, "wb", buffering=0) as file:
-        for size in (65536, 4096, 512, 1):
-            try:
-                while True:
-                    file.write(b"x" * size)
-            except OSError:
-                continue
-    return ballast
 
 
 def write_until_full(node: Node) -> dict[str, int]:
@@ -109,12 +100,58 @@ def test_R2_a_home_can_be_closed_and_opened_on_a_disk_without_a_free_byte(
         node.mesh(MESH).files.share("file", b"x" * 60_000)
     node.close()
     assert integrity(HomePaths(small_disk / "home").database, ours=True) == []
-    try:
-        again = open_node(small_disk / "home")
-    except DiskFull:
+    with open_node(small_disk / "home") as again:
+        state = again.mesh(MESH).state
+        assert state.get("key") == "value"
+        assert [entry.key for entry in state.list()] == ["key"]
+        assert len(again.log.tail()) == 1
+        with pytest.raises(DiskFull):
+            state.set("key", "another")
+        assert state.get("key") == "value"
+        assert audit(again) == []
         ballast.unlink()
-        again = open_node(small_disk / "home")
-    with again:
+        state.set("key", "after")
+    with open_node(small_disk / "home") as again:
+        assert again.mesh(MESH).state.get("key") == "after"
+        assert audit(again) == []
+
+
+def test_R2_another_process_reads_a_home_on_a_disk_without_a_free_byte(small_disk: Path) -> None:
+    home = str(small_disk / "home")
+    node = make_home(small_disk)
+    node.mesh(MESH).state.set("key", "value")
+    node.close()
+    fill(small_disk)
+    before = os.statvfs(small_disk).f_bfree
+    assert before == 0
+    environ = {"HOLDFAST_STORE_SYNC": "normal"}  # which would like to note that in a file
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "holdfast", *words, "--home", home]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, env={**os.environ, **environ}
+        )
+
+    got = run("state", "get", "key")
+    assert (got.returncode, got.stdout) == (0, "value\n"), got.stderr
+    doctor = run("doctor", "--full", "--json")
+    checks = {check["name"]: check for check in json.loads(doctor.stdout)["checks"]}
+    assert checks["disk"]["status"] == "fail"
+    assert checks["database"]["status"] == checks["entries"]["status"] == "ok"
+    refused = run("state", "set", "key", "another")
+    assert refused.returncode != 0
+    assert "disk_full" in refused.stderr or "full" in refused.stderr
+
+
+def test_R2_a_home_that_was_killed_is_read_on_a_disk_without_a_free_byte(small_disk: Path) -> None:
+    node = make_home(small_disk)
+    node.mesh(MESH).state.set("key", "value")
+    killed = small_disk / "killed"
+    shutil.copytree(node.home, killed, ignore=shutil.ignore_patterns("data.db-shm"))
+    node.close()
+    assert (killed / "data.db-wal").stat().st_size > 0
+    fill(small_disk)
+    with open_node(killed) as again:
         assert again.mesh(MESH).state.get("key") == "value"
         assert audit(again) == []
 

@@ -12,7 +12,6 @@ from contextlib import closing
 from pathlib import Path
 from random import Random
 
-import apsw
 import pytest
 
 from holdfast.node.home.exclusive import exclusive
@@ -22,7 +21,7 @@ from holdfast.rules.errors import StoreBusy
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.ports import Transaction
 from holdfast.storage.tickets import Ticket
-from support.interrupts import Alarm, Interrupted, Interrupter, bytecodes
+from support.interrupts import Interrupter, Other, bytecodes, interrupted_writes, kind_of
 from support.nodes import team
 from support.seeds import seeds
 
@@ -57,47 +56,16 @@ def in_a_thread(do: Callable[[], object]) -> None:
         raise failed[0]
 
 
-class Other:
-    """Another program on the same file, which a transaction that stayed open would stop."""
-
-    def __init__(self, database: Path) -> None:
-        self._connection = apsw.Connection(str(database))
-        self._connection.pragma("synchronous", "off")
-
-    def can_write(self) -> None:
-        """Nobody writes, and nobody reads an old state."""
-        self._connection.execute("BEGIN IMMEDIATE")
-        self._connection.execute("ROLLBACK")
-        (busy,) = (row[0] for row in self._connection.execute("PRAGMA wal_checkpoint(RESTART)"))
-        assert not busy, "a reader was left behind"
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-def kind_of(n: int) -> type[BaseException]:
-    return Interrupted if n % 2 else Alarm
-
-
 def test_S3_a_write_interrupted_at_any_bytecode_is_done_or_undone_and_the_next_works(
     home: Node,
 ) -> None:
     mesh = team(home)
-    with closing(Other(home.home / "data.db")) as other:
-        for n in range(1, 1 + bytecodes(lambda: mesh.state.set("k", 0))):
-            before = home.log.head().offset
-            cut = Interrupter(n, kind_of(n))
-            error = cut.run(lambda: mesh.state.set("k", n))  # noqa: B023
-            other.can_write()
-            done = home.log.head().offset - before
-            assert done in (0, 1), cut.where
-            assert (mesh.state.get("k") == n) == bool(done), cut.where
-            assert error is not None or done, cut.where
-            if n % 8:
-                mesh.state.set("next", n)
-            else:
-                in_a_thread(lambda: mesh.state.set("next", n))  # noqa: B023
-            assert mesh.state.get("next") == n
+    for n in interrupted_writes(home):
+        if n % 8:
+            mesh.state.set("next", n)
+        else:
+            in_a_thread(lambda: mesh.state.set("next", n))  # noqa: B023
+        assert mesh.state.get("next") == n
 
 
 def test_S3_a_read_interrupted_at_any_bytecode_leaves_nothing_open_and_the_next_sees_the_newest(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import apsw
 import pytest
 
 from faults.planted import BUGS, Bug
+from holdfast.node.library.node import open_node
 from holdfast.rules.errors import HoldfastError
 from holdfast.simulate.delivery import delivery
 from holdfast.simulate.disk.powerloss import Recording, cut_power, record
@@ -17,6 +19,7 @@ from holdfast.simulate.world.world import World
 from holdfast.simulate.zones import zones
 from support.envelopes import MESH
 from support.faults import ID, Operation, sweep_operation
+from support.interrupts import interrupted_writes
 from support.power import FailedSync, check, leave, prepare, start, stubborn
 
 pytestmark = [pytest.mark.faults, pytest.mark.sim]
@@ -93,7 +96,22 @@ def _first_loss(recording: Recording) -> str:
     return report.failures[0].problem if report.failures else ""
 
 
+def _by_interrupts() -> str:
+    with TemporaryDirectory() as folder:
+        node = open_node(Path(folder) / "home", peer="ana", create=True, sync="normal")
+        node.create_mesh(MESH)
+        try:
+            for n in interrupted_writes(node):
+                node.mesh(MESH).state.set("next", n)
+        except (AssertionError, HoldfastError, apsw.Error) as error:
+            return describe(error)
+        finally:
+            node._opened.abandon()
+    return ""
+
+
 FINDERS = {
+    "interrupts": _by_interrupts,
     "world": _in_a_world,
     "zones": _in_a_world_of_zones,
     "delivery": _in_a_world_of_delivery,
@@ -105,5 +123,6 @@ FINDERS = {
 
 def test_R1_without_a_bug_the_same_finders_find_nothing() -> None:
     for name, find in FINDERS.items():
-        if name not in ("world", "zones", "delivery"):  # those are tests/simulate/test_world_of_…
+        # Those are tests/simulate/test_world_of_… and test_interrupts.
+        if name not in ("world", "zones", "delivery", "interrupts"):
             assert not find(), name

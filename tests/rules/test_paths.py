@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.rules.errors import BadPath
 from holdfast.rules.limits import PATH_CHARS_MAX
-from holdfast.rules.paths import check_path
+from holdfast.rules.paths import check_path, check_place
 
 GOOD = [
     "a",
@@ -93,3 +93,11 @@ def test_S9_the_rules_agree_with_their_statement_as_patterns(path: str) -> None:
         assert not allowed
     else:
         assert allowed
+
+
+@pytest.mark.parametrize("text", ["", "a\0b", "\udcff", "/home/\udcfe/x"])
+def test_S1_a_place_on_the_disk_is_text_that_every_library_takes(text: str) -> None:
+    with pytest.raises(BadPath) as refused:
+        check_place(text, "the folder")
+    assert refused.value.hint
+    assert check_place("/home/ümlaut", "the folder") == "/home/ümlaut"

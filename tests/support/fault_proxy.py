@@ -77,6 +77,7 @@ class FaultProxy:
         self._rate: int | None = None
         self._line_free_at: dict[Direction, float] = {"up": 0.0, "down": 0.0}
         self._left: dict[Direction, int | None] = {"up": None, "down": None}
+        self._each: dict[Direction, int | None] = {"up": None, "down": None}
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -164,6 +165,16 @@ class FaultProxy:
 
         self._do(change)
 
+    def cut_each(self, count: int | None, direction: Direction = "down") -> None:
+        """From now on every connection breaks after it has passed so many bytes that way; None: no
+        more.
+        """
+
+        def change() -> None:
+            self._each[direction] = count
+
+        self._do(change)
+
     def garble(self, on: bool = True, direction: Direction = "down") -> None:
         """Every byte that way arrives as another one."""
         self._do(lambda: (self._garbling.add if on else self._garbling.discard)(direction))
@@ -175,6 +186,7 @@ class FaultProxy:
             self._refusing, self._delay_s, self._rate = False, 0.0, None
             self._garbling.clear()
             self._left = {"up": None, "down": None}
+            self._each = {"up": None, "down": None}
             self._flowing.set()
 
         self._do(change)
@@ -286,6 +298,7 @@ class FaultProxy:
         underway: asyncio.Queue[tuple[float, bytes]],
         direction: Direction,
     ) -> None:
+        passed = 0
         while True:
             due, data = await underway.get()
             await asyncio.sleep(max(0.0, due - self._loop.time()))
@@ -295,9 +308,15 @@ class FaultProxy:
                 return
             while data:
                 part = await self._turn_of(data, direction)
+                each = self._each[direction]
+                if each is not None:
+                    part = part[: max(0, each - passed)]
+                passed += len(part)
                 await self._loop.sock_sendall(sink, part)
                 data = data[len(part) :]
                 self._count(**{direction: len(part)})
+                if each is not None and passed >= each:
+                    raise _Broken
                 if self._left[direction] == 0:
                     self._left[direction] = None
                     raise _Broken

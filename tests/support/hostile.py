@@ -20,7 +20,7 @@ from holdfast.rules.limits import MIB
 
 TURNS: Final = 200
 """A server that has taken nothing in so many turns of its loop will take nothing more."""
-POURED_MAX: Final = 6 * MIB
+POURED_MAX: Final = 4 * MIB
 """Far more than a server may hold of one client: enough to see one that takes everything."""
 
 

@@ -9,12 +9,16 @@ standard library, the call that led there is the place.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import apsw
+
 import holdfast
+from holdfast.node.library.node import Node
 
 OURS = str(Path(holdfast.__file__).parent)
 
@@ -68,3 +72,43 @@ def bytecodes(do: Callable[[], object]) -> int:
     error = counter.run(do)
     assert error is None, error
     return counter.seen
+
+
+class Other:
+    """Another program on the same file, which a transaction that stayed open would stop."""
+
+    def __init__(self, database: Path) -> None:
+        self._connection = apsw.Connection(str(database))
+        self._connection.pragma("synchronous", "off")
+
+    def can_write(self) -> None:
+        """Nobody writes, and nobody reads an old state."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._connection.execute("ROLLBACK")
+        (busy,) = (row[0] for row in self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)"))
+        assert not busy, "a reader was left behind"
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def kind_of(n: int) -> type[BaseException]:
+    return Interrupted if n % 2 else Alarm
+
+
+def interrupted_writes(node: Node) -> Iterator[int]:
+    """Interrupts one write at each of its bytecodes in turn; each is done or undone, and leaves the
+    file to others.
+    """
+    mesh = node.mesh("team")
+    with closing(Other(node.home / "data.db")) as other:
+        for n in range(1, 1 + bytecodes(lambda: mesh.state.set("k", 0))):
+            before = node.log.head().offset
+            cut = Interrupter(n, kind_of(n))
+            error = cut.run(lambda: mesh.state.set("k", n))  # noqa: B023
+            other.can_write()
+            done = node.log.head().offset - before
+            assert done in (0, 1), cut.where
+            assert (mesh.state.get("k") == n) == bool(done), cut.where
+            assert error is not None or done, cut.where
+            yield n

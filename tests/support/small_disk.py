@@ -26,3 +26,16 @@ def mounted(folder: Path, size_kb: int) -> Iterator[Path]:
         yield place
     finally:
         subprocess.run(["umount", str(place)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Takes every byte that is left."""
+    ballast = disk / "filler"
+    with open(ballast, "wb", buffering=0) as file:
+        for size in (65536, 4096, 512, 1):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                continue
+    return ballast

@@ -226,12 +226,11 @@ def append(
     now_ms: int = 1000,
     origin: str = "bob",
     via: int = 0,
+    op: str = "state.set",
 ) -> int:
     """One entry with a real envelope: truncation reads its fingerprint."""
     raw = state_set(entity, number, id=make_id(number), lamport=number, origin=origin, mesh=mesh)
-    return tx.log_append(
-        make_id(number), mesh, "state.set", entity, origin, number, now_ms, raw, via
-    )
+    return tx.log_append(make_id(number), mesh, op, entity, origin, number, now_ms, raw, via)
 
 
 def outbox_row(at: int, /, **fields: Any) -> OutboxRow:

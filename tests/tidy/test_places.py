@@ -59,6 +59,8 @@ def test_rules_ask_no_clock_and_draw_no_lots() -> None:
 
 def test_the_second_sqlite_library_is_imported_nowhere() -> None:
     found = _mentions([*python_files(SOURCE), *python_files(TESTS)], ("sqlite3", "aiosqlite"))
+    # The model reads homes that nobody has open, with another library on purpose.
+    found = [place for place in found if not place.startswith("tests/model/reading.py")]
     expect_none(found, "closing a file in one SQLite library drops the other's locks: use apsw")
 
 

@@ -186,6 +186,24 @@ def test_D10_a_connection_holds_no_more_than_its_limit(
     place.run(client)
 
 
+def test_D10_a_handshake_that_is_not_ended_holds_no_more_than_its_limit(
+    place_of: Callable[[str], Place],
+) -> None:
+    place = place_of("tls")
+
+    async def client(server: Server, listener: Listener) -> None:
+        clients = [socket.create_connection(listener.socket.getsockname()) for _ in range(8)]
+        with counted() as held:
+            for one in clients:
+                # The beginning of a record of 16 KiB, and what looks like more of them.
+                await pour(one, b"\x16\x03\x01\x40\x00" + bytes(16_000), most=2 * limits.MIB)
+            assert held.now() < len(clients) * limits.STRANGER_BYTES_MAX
+        for one in clients:
+            one.close()
+
+    place.run(client)
+
+
 # --- WebSockets ----------------------------------------------------------------------------------
 
 
@@ -218,7 +236,7 @@ def test_D15_a_websocket_holds_no_more_than_its_limit(
 ) -> None:
     # Not cut off, they must be held back.
     monkeypatch.setattr(limits, "PINGS_MAX", 2**40)
-    monkeypatch.setattr(limits, "FRAGMENTS_MAX", 100_000)
+    monkeypatch.setattr(limits, "FRAGMENTS_MAX", 10_000)
     begin, again = FRAMES[what]
     place = place_of("unix")
     # Whoever has proved its key may send one large message.

@@ -22,7 +22,6 @@ import msgspec
 
 from holdfast.broker import broker as broker_module
 from holdfast.broker.accept import RetentionPolicy
-from holdfast.broker.broker import standings
 from holdfast.broker.daemon import BrokerDaemon
 from holdfast.broker.settings import BrokerSettings
 from holdfast.broker.upkeep import BrokerUpkeep
@@ -54,7 +53,7 @@ def _replace(module: ModuleType, name: str, value: object) -> None:
 
 async def standing(daemon: BrokerDaemon) -> dict[str, Any]:
     store = daemon.broker.store
-    meshes = [msgspec.structs.asdict(mesh) for mesh in await standings(store)]
+    meshes = [msgspec.structs.asdict(mesh) for mesh in await store.standings()]
     return {"counts": await store.counts(), "meshes": meshes}
 
 

@@ -5,7 +5,7 @@ once.
 from __future__ import annotations
 
 from holdfast.protocol.frames import MeshPosition
-from holdfast.rules.broker_rows import BrokerMesh, MemberRow
+from holdfast.rules.broker_rows import BrokerMesh, MemberRow, Membership
 from holdfast.rules.errors import NotAMember, NotGranted, UnknownMesh
 from holdfast.rules.structs import copy_to
 from holdfast.storage.broker.port import BrokerStore
@@ -38,21 +38,20 @@ async def require_mesh(store: BrokerStore, slug: str) -> BrokerMesh:
 
 async def mesh_position(store: BrokerStore, mesh: BrokerMesh, member: MemberRow) -> MeshPosition:
     """The position of a mesh, for one of its members."""
-    return copy_to(
-        MeshPosition,
-        mesh,
-        mesh=mesh.slug,
-        grants=tuple(sorted(member.grants)),
-        epochs=tuple((row.epoch, row.base) for row in await store.epochs(mesh.slug)),
-    )
+    epochs = await store.epochs(mesh.slug)
+    return position_of(Membership(mesh=mesh, member=member, epochs=epochs))
 
 
 async def mesh_positions(store: BrokerStore, key: bytes) -> list[MeshPosition]:
     """The positions of every mesh that a key is a member of."""
-    positions = []
-    for slug in await store.meshes_of(key):
-        mesh = await store.mesh_get(slug)
-        member = await store.member_get(slug, key)
-        if mesh is not None and member is not None:
-            positions.append(await mesh_position(store, mesh, member))
-    return positions
+    return [position_of(found) for found in await store.memberships(key)]
+
+
+def position_of(found: Membership) -> MeshPosition:
+    return copy_to(
+        MeshPosition,
+        found.mesh,
+        mesh=found.mesh.slug,
+        grants=tuple(sorted(found.member.grants)),
+        epochs=tuple((row.epoch, row.base) for row in found.epochs),
+    )

@@ -11,8 +11,6 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from holdfast.broker.accept import Acceptor
 from holdfast.broker.counters import BrokerCounts
 from holdfast.broker.identity import Identity
@@ -22,7 +20,7 @@ from holdfast.broker.strangers import Strangers
 from holdfast.broker.wakeups import Wakeups
 from holdfast.rules import features, limits
 from holdfast.rules.broker_rows import Mode
-from holdfast.rules.clock_check import ClockCheck
+from holdfast.rules.clock_check import ClockCheck, ClockNote
 from holdfast.rules.connection_policy import Admission, admission
 from holdfast.service.clock import Clock, SystemClock
 from holdfast.service.sessions import Sessions
@@ -82,6 +80,8 @@ class Broker:
         """Whether this broker believes its clock; None before the first look."""
         self.clock_looked: tuple[int, int] | None = None
         """What the wall clock and the ticks showed at the last look."""
+        self.clock_note: ClockNote | None = None
+        """What this process noted of its clock at the last look."""
         self.uncounted_ms = 0
         """How much of the wall clock does not count towards any age."""
         self._epoch_at: dict[str, float] = {}
@@ -173,34 +173,3 @@ def ticks_ms() -> int:
     """Milliseconds that never go back; where the system can, they count on while it sleeps."""
     kind = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime_ns(kind) // 1_000_000
-
-
-class MeshStanding(msgspec.Struct, frozen=True):
-    """Where a mesh stands, for the status and the metrics."""
-
-    mesh: str
-    epoch: int
-    base: int
-    first: int
-    seq: int
-    members: int
-    lag: int
-    """What the member that is furthest behind has not confirmed."""
-
-
-async def standings(store: BrokerStore) -> list[MeshStanding]:
-    found = []
-    for mesh in await store.mesh_list():
-        members = await store.member_list(mesh.slug)
-        behind = [
-            mesh.seq - row.got_seq if row.got_epoch == mesh.epoch else mesh.seq
-            for row in members
-            if row.got_epoch
-        ]
-        found.append(
-            MeshStanding(
-                *(mesh.slug, mesh.epoch, mesh.base, mesh.first, mesh.seq),
-                *(len(members), max(behind, default=0)),
-            )
-        )
-    return found

@@ -23,7 +23,8 @@ from holdfast.broker.server_clock import ServerClock
 from holdfast.broker.settings import BrokerSettings
 from holdfast.broker.upkeep import BrokerUpkeep
 from holdfast.rules import limits
-from holdfast.rules.errors import HoldfastError
+from holdfast.rules.errors import AnotherBroker, HoldfastError
+from holdfast.rules.keys import public_key
 from holdfast.service.clock import Clock, SystemClock
 from holdfast.service.instance_lock import DaemonLock, DaemonNote
 from holdfast.service.lifecycle import OnEvent, Service, silent
@@ -45,8 +46,10 @@ def open_store(settings: BrokerSettings) -> BrokerStore:
 
         return PostgresBrokerStore(settings.dsn)
     from holdfast.storage.broker.sqlite import SqliteBrokerStore, ThreadedBrokerStore
+    from holdfast.storage.broker.sqlite.room import BrokerRoom
 
-    return ThreadedBrokerStore(SqliteBrokerStore(settings.store, sync=settings.sync))
+    room = BrokerRoom(settings.store, keeps_ballast=True)
+    return ThreadedBrokerStore(SqliteBrokerStore(settings.store, sync=settings.sync, room=room))
 
 
 class BrokerDaemon(Service):
@@ -92,6 +95,7 @@ class BrokerDaemon(Service):
         ending.push_async_callback(store.close)
         if isinstance(source, ServerClock):
             source.set(await store.server_ms())
+        await self._claim(store, identity)
         await store.set_mode(*settings.mode)
         threads = ThreadPoolExecutor(limits.SERVER_THREADS, "holdfast-broker")
         ending.callback(threads.shutdown, wait=False)
@@ -118,6 +122,15 @@ class BrokerDaemon(Service):
         self._start_watchdog(ending)
         api.phase = "ready"
         self.ready.set()
+
+    async def _claim(self, store: BrokerStore, identity: Identity) -> None:
+        key = public_key(identity.seed())
+        noted = await store.claim(key, replace=self._settings.replace_key)
+        if noted != key:
+            raise AnotherBroker(
+                f"this database belongs to the broker with the key {noted.hex()}, and the key in "
+                f"{self._settings.store} is {key.hex()}"
+            )
 
     def _tell_ready(self) -> None:
         identity = self.broker.identity

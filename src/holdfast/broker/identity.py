@@ -7,6 +7,7 @@ Several processes that serve one PostgreSQL are one broker, and must show one ke
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from pathlib import Path
@@ -18,6 +19,9 @@ from holdfast.rules.names import check_peer
 from holdfast.service.caller import Caller
 from holdfast.storage.files.durable import alone_in, disk_errors, durable_replace, make_folder
 from holdfast.storage.files.home import HomePaths
+from holdfast.storage.files.secrets import guard_secret
+
+log = logging.getLogger("holdfast")
 
 KEY: Final = "identity.key"
 NAME: Final = "broker.name"
@@ -37,6 +41,9 @@ class Identity:
             folder.parent.mkdir(parents=True, exist_ok=True)
         make_folder(folder)
         with alone_in(folder):
+            if (folder / KEY).exists():
+                for mended in guard_secret(folder / KEY):
+                    log.warning("%s; whoever read it can pose as this broker", mended)
             self._seed = _read(folder / KEY) or _make(folder / KEY, os.urandom(_SEED_BYTES))
             known = _read(folder / NAME)
             if known is None:

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.broker.broker import standings
 from holdfast.broker.daemon import open_store
 from holdfast.broker.doctor import examine, failed
 from holdfast.broker.identity import KEY, Identity
@@ -162,7 +161,7 @@ class Operator:
     async def _status(self, store: BrokerStore) -> Document:
         identity = Identity(self._settings.store)
         mode, days = await store.mode()
-        positions = await standings(store)
+        positions = await store.standings()
         return {
             "name": identity.name,
             "card": identity.card(),

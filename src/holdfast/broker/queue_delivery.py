@@ -142,8 +142,7 @@ class QueueDelivery:
 
 
 async def require_queue(store: BrokerStore, mesh: str, queue: str) -> None:
-    rows = await store.destination_list(mesh)
-    if not any((row.kind, row.ref) == ("queue", queue) for row in rows):
+    if await store.destination_get(mesh, "queue", queue) is None:
         raise UnknownDestination(f"mesh {mesh!r} has no queue {queue!r}")
 
 

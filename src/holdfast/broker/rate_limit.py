@@ -40,7 +40,7 @@ class Rates:
         found = self._buckets.get(member)
         if found is None:
             return self.brim
-        return min(self.brim, found[0] + (now - found[1]) * self._per_s)
+        return min(self.brim, found[0] + max(0.0, now - found[1]) * self._per_s)
 
     def _put(self, member: bytes, tokens: float, now: float) -> None:
         if len(self._buckets) >= _BUCKETS_MAX and member not in self._buckets:

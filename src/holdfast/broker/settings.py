@@ -13,6 +13,7 @@ from holdfast.rules.broker_rows import Mode
 from holdfast.rules.connection_policy import ConnectionPolicy
 from holdfast.rules.errors import BadInput, BadValue
 from holdfast.rules.features import check_retention
+from holdfast.rules.paths import check_place
 from holdfast.rules.web_access import WebAccess, web_access
 from holdfast.service.address import ListenAddress, parse_address, parse_loopback
 
@@ -39,6 +40,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
     allowed_origins: str = ""
     """Origins of web pages that may talk to this broker, as `https://board.example`; the same."""
+    replace_key: bool = False
+    """The key of the broker that the database belongs to is lost: this one takes its place."""
     name: str | None = None
     """The broker's name; given at its first start, and kept in the folder."""
     registration: Registration = "open"
@@ -58,6 +61,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
         return f"BrokerSettings(store={self.store!r}, postgres={self.dsn is not None})"
 
     def check(self) -> BrokerSettings:
+        check_place(str(self.store), "the folder of the broker")
         _ = self.connection_policy, self.mode, self.listen_address, self.tcp_address
         if not 1 <= self.keep_days <= limits.DEDUPE_RETENTION_DAYS_MAX:
             raise BadValue(f"messages cannot be kept for {self.keep_days} days")

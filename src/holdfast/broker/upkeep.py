@@ -52,7 +52,8 @@ async def sweep_all(
         )
         if counts is not None:
             counts.sweep(done)
-        if max(getattr(done, name) for name in _FIELDS) < limits.SWEEP_ROWS:
+        most = max(getattr(done, name) for name in _FIELDS)
+        if most < limits.SWEEP_ROWS and not done.removed:
             break
         await asyncio.sleep(0)
     if counts is not None:
@@ -101,14 +102,17 @@ async def check_orphans(store: BrokerStore, counts: BrokerCounts | None = None) 
 
 async def repair_orphans(store: BrokerStore) -> list[Orphan]:
     """Mends orphans until there is nothing left that can be mended; returns those it mended."""
-    mended: list[Orphan] = []
-    while some := await store.repair_orphans(limits.ORPHANS_SHOWN_MAX):
-        mended += some
-        for row in some:
+    mended: dict[tuple[str, bytes, int], Orphan] = {}
+    while found := await store.repair_orphans(limits.ORPHANS_SHOWN_MAX):
+        some = {(row.mesh, row.id, row.seq): row for row in found}
+        if some.keys() <= mended.keys():
+            break  # it is found again and again: `orphans` lists it
+        mended |= some
+        for row in found:
             log.warning(
                 "mended in mesh %r: %s (id %s, seq %d)", row.mesh, row.what, row.id.hex(), row.seq
             )
-    return mended
+    return list(mended.values())
 
 
 def kept_at_most(retention: RetentionPolicy) -> int:
@@ -153,7 +157,7 @@ class BrokerUpkeep:
                     connection.tick()
                 except Exception:
                     log.exception("a fault of ours at the tick of a connection")
-            if self._has_leapt():
+            if self.has_leapt():
                 await self._guarded("look at the clock", self.look_at_clock)
             if loop.time() >= sweep_at:
                 await self._guarded("sweep", self.sweep)
@@ -179,7 +183,7 @@ class BrokerUpkeep:
         await self._guarded("look through the objects", self.collect)
         return True
 
-    def _has_leapt(self) -> bool:
+    def has_leapt(self) -> bool:
         """Whether the wall clock was set since the last look."""
         looked = self._broker.clock_looked
         if looked is None:
@@ -193,7 +197,8 @@ class BrokerUpkeep:
         if isinstance(broker.source, ServerClock):
             broker.source.set(await broker.store.server_ms())
         wall, ticks = broker.source.now_ms(), broker.ticks_ms()
-        note = await broker.run(read_clock_note, broker.settings.store)
+        # Its own, if it has one: a full disk may not have taken the last.
+        note = broker.clock_note or await broker.run(read_clock_note, broker.settings.store)
         clock_check = broker.clock_check
         clock_check = (
             start(wall_ms=wall, ticks_ms=ticks, note=note)
@@ -206,6 +211,7 @@ class BrokerUpkeep:
             clock_check, note, wall_ms=wall, ticks_ms=ticks, ran_ms=ran, kept_ms=kept
         )
         broker.clock_check, broker.clock_looked = clock_check, (wall, ticks)
+        broker.clock_note = noted
         broker.uncounted_ms = noted.uncounted_ms
         await broker.run(write_clock_note, broker.settings.store, noted)
         cut = await broker.store.cut_leases(wall)

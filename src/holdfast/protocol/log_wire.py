@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.rules.errors import BadAnswer
+from holdfast.rules.errors import BadAnswer, HoldfastError
 from holdfast.rules.filters import Filter
 from holdfast.rules.limits import FETCH_ROWS_DEFAULT, LAMPORT_MAX
 
@@ -76,8 +76,91 @@ class Batch(msgspec.Struct, array_like=True, frozen=True, gc=False):
     raws: list[bytes]
 
 
+class BatchCut(Exception):
+    """The line broke in the middle of a batch. `batch` is what had arrived whole, None if nothing
+    had; `entry` the offset and the size of the entry that was cut, if that had arrived.
+    """
+
+    def __init__(
+        self, error: HoldfastError, batch: Batch | None, entry: tuple[int, int] | None
+    ) -> None:
+        super().__init__(error.message)
+        self.error, self.batch, self.entry = error, batch, entry
+
+
+_FIXINT_END: Final = 0x80
+_FIXARRAY: Final = 0x90
+_UINTS: Final = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
+_ARRAYS: Final = {0xDC: 2, 0xDD: 4}
+_BINS: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4}
+"""By the first byte in msgpack: how many bytes the number, or the length, has that follows."""
+
 _batch: Final = msgspec.msgpack.Decoder(Batch)
 encode_batch: Final = msgspec.msgpack.Encoder().encode
+
+
+def batch_cut(error: HoldfastError, raw: bytes) -> BatchCut:
+    """What is whole of a batch of which only the beginning has come. Its offsets stand before its
+    entries, so the entries that are here are known by their offsets.
+    """
+    reader = _Reader(raw)
+    fields: list[int] = []
+    offsets: list[int] = []
+    raws: list[bytes] = []
+    try:
+        fields = [reader.array(), *(reader.whole() for _ in range(5))]
+        offsets = [reader.whole() for _ in range(reader.array())]
+        reader.array()
+        for _ in offsets:
+            raws.append(reader.bin())
+    except (IndexError, ValueError):
+        pass  # it ends here, or is no batch
+    entry = None
+    if reader.cut_bytes is not None and len(raws) < len(offsets):
+        entry = (offsets[len(raws)], reader.cut_bytes)
+    if not raws:
+        return BatchCut(error, None, entry)
+    _, epoch, first, head, start, _ = fields
+    some = offsets[: len(raws)]
+    part = Batch(epoch, first, head, start, some[-1], some, raws)
+    return BatchCut(error, decode_batch(encode_batch(part)), entry)
+
+
+class _Reader:
+    """Reads msgpack as far as it goes: whole numbers, the heads of arrays, bytes. IndexError where
+    it ends, ValueError where something else stands.
+    """
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw, self._at = raw, 0
+        self.cut_bytes: int | None = None
+        """The size of the bytes that were cut."""
+
+    def whole(self) -> int:
+        kind = self._take(1)[0]
+        return kind if kind < _FIXINT_END else self._number(kind, _UINTS)
+
+    def array(self) -> int:
+        kind = self._take(1)[0]
+        return kind & 0x0F if kind & 0xF0 == _FIXARRAY else self._number(kind, _ARRAYS)
+
+    def bin(self) -> bytes:
+        size = self._number(self._take(1)[0], _BINS)
+        if self._at + size > len(self._raw):
+            self.cut_bytes = size
+        return self._take(size)
+
+    def _number(self, kind: int, sizes: dict[int, int]) -> int:
+        if kind not in sizes:
+            raise ValueError(kind)
+        return int.from_bytes(self._take(sizes[kind]), "big")
+
+    def _take(self, size: int) -> bytes:
+        found = self._raw[self._at : self._at + size]
+        if len(found) < size:
+            raise IndexError
+        self._at += size
+        return found
 
 
 def decode_batch(raw: bytes) -> Batch:

@@ -23,6 +23,7 @@ from holdfast.rules.errors import (
     BadInput,
     BadValue,
     BadVector,
+    EntryDamaged,
     ForgedOrigin,
     OverLimit,
 )
@@ -434,11 +435,17 @@ def _json_of(body: Body) -> tuple[bytes, ...]:
 
 
 def decode_trusted_body(envelope: Envelope) -> Body | None:
-    """Reads the body of an envelope from this node's log, which was checked before."""
+    """Reads the body of an envelope from this node's log, which was checked before. EntryDamaged if
+    it has changed since.
+    """
     decoder = _DECODERS.get(envelope.op)
     if decoder is None:
         return None
-    body: Body = decoder.decode(envelope.body)
+    try:
+        body: Body = decoder.decode(envelope.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        what = f"the stored body of {envelope.op} {envelope.entity!r} cannot be read: {error}"
+        raise EntryDamaged(what) from None
     return body
 
 

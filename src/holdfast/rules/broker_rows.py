@@ -235,6 +235,27 @@ class DeadLetter(Value, frozen=True, kw_only=True):
     id: bytes
 
 
+class Membership(Value, frozen=True, kw_only=True):
+    """One mesh that a key is a member of."""
+
+    mesh: BrokerMesh
+    member: MemberRow
+    epochs: list[EpochRow]
+
+
+class MeshStanding(msgspec.Struct, frozen=True):
+    """Where a mesh stands, for the status and the metrics."""
+
+    mesh: str
+    epoch: int
+    base: int
+    first: int
+    seq: int
+    members: int
+    lag: int
+    """What the member that is furthest behind has not confirmed."""
+
+
 class QueueCounts(Value, frozen=True, kw_only=True):
     queue: str
     ready: int
@@ -272,6 +293,8 @@ class BrokerSwept(Value, frozen=True, kw_only=True):
     snapshots: int = 0
     objects: int = 0
     """Contents that nothing named any more."""
+    removed: int = 0
+    """Rows of meshes that were removed."""
 
 
 class Orphan(Value, frozen=True, kw_only=True):

@@ -19,7 +19,14 @@ from msgspec import Meta
 
 from holdfast.rules import ids, limits, names
 from holdfast.rules.canonical import check_meta, check_packed_form
-from holdfast.rules.errors import BadEnvelope, BadKey, BadStamp, OverLimit, UnsupportedProtocol
+from holdfast.rules.errors import (
+    BadEnvelope,
+    BadKey,
+    BadStamp,
+    EntryDamaged,
+    OverLimit,
+    UnsupportedProtocol,
+)
 
 PROTOCOL: Final = "holdfast"
 VERSION: Final = "1.0"
@@ -144,8 +151,13 @@ def decode_stored(raw: bytes) -> Envelope:
 
 
 def decode_trusted(raw: bytes) -> Envelope:
-    """Reads bytes that passed `decode` before they were stored."""
-    return _decoder.decode(raw)
+    """Reads bytes that passed `decode` before they were stored. EntryDamaged if they have changed
+    since.
+    """
+    try:
+        return _decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError, RecursionError) as error:
+        raise EntryDamaged(f"a stored envelope cannot be read: {error}") from None
 
 
 def check(envelope: Envelope) -> Envelope:

@@ -10,7 +10,7 @@
     │   │                    UnknownDestination
     │   ├── Conflict         IdReused TaskTaken TaskEnded AlreadyExists AlreadyResolved LogForked
     │   │                    IdempotencyKeyReused EpochMismatch NotShared LeaseEnded
-    │   │                    HomeCopied
+    │   │                    HomeCopied AnotherBroker
     │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin NotAMember InviteEnded
     │   │                    AnotherConnection HostNotAllowed OriginNotAllowed
     │   ├── NotTrusted       BadToken KeyExpired ZoneNotTrusted
@@ -23,7 +23,8 @@
     ├── Unknown            it may have happened; retry with the same id
     │   └── directly         OutcomeUnknown
     └── Broken             stop, look, repair
-        └── directly         StoreFailed StoreCorrupt MigrationFailed BlobMissing BlobCorrupt
+        └── directly         StoreFailed StoreCorrupt EntryDamaged MigrationFailed BlobMissing
+                             BlobCorrupt
 
 Every error has a `code` for programs, a message that says what happened and a `hint` that says what
 to do. Only the leaves are raised. The docstring of a class says when it is raised; `make docs`
@@ -320,6 +321,15 @@ class HomeCopied(
 
 class AlreadyResolved(Conflict, code="already_resolved"):
     """The conflict was resolved before."""
+
+
+class AnotherBroker(
+    Conflict,
+    code="another_broker",
+    hint="copy identity.key and broker.name from the folder of the broker that it belongs to; if "
+    "that key is lost for good: holdfast broker serve --replace-key",
+):
+    """A database belongs to a broker with another key. Members would not trust this one."""
 
 
 class NotAllowed(Refused, code="not_allowed", exit_code=7, http_status=403):
@@ -623,6 +633,14 @@ class StoreCorrupt(
     Broken, code="store_corrupt", hint="run: holdfast doctor --repair (the damaged file is kept)"
 ):
     """A database, backup or snapshot does not pass its check."""
+
+
+class EntryDamaged(
+    Broken,
+    code="entry_damaged",
+    hint="run: holdfast doctor --repair (it fetches the entry again from where it still is)",
+):
+    """An entry of the log is not what was written there."""
 
 
 class MigrationFailed(

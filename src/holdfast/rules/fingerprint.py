@@ -124,6 +124,8 @@ def canonical_meta(meta: Mapping[str, Any] | None) -> bytes:
     """`meta` as RFC 8785 canonical JSON; no meta and empty meta are both the empty string."""
     if not meta:
         return b""
+    if not isinstance(meta, Mapping):
+        raise BadValue(f"meta is {type(meta).__name__}, not an object of names and values")
     plain = dict(meta)
     _check_json(plain)
     from rfc8785 import dumps  # here, because most writes have no meta and never need it

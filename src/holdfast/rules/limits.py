@@ -127,6 +127,11 @@ GROUP_MS_MAX: Final = 50
 """No write joins a group after this time, so that a transaction stays well below 100 ms."""
 CHUNK_ROWS: Final = 200
 """Rows per transaction, or per page, of long work: imports, sweeps, re-embedding, scans."""
+FIGURES_PAUSE: Final = 20
+"""Figures that take as long as there are rows, such as a broker's members and queues, are counted
+again after so many times the time that the last count took. Until then everybody gets those."""
+FIGURES_ROWS: Final = 10_000
+"""Fewer rows are counted whenever somebody asks."""
 TASK_PAGE_ROWS: Final = 64
 """Turns of a task that a late turn reads at once while it looks how far it reaches."""
 INTAKE_BATCH_BYTES: Final = 1 * MIB
@@ -198,11 +203,9 @@ HEAD_BYTES_MAX: Final = 64 * KIB
 """The longest first line and headers of a request; longer ones are refused with 431."""
 HEAD_LINES_MAX: Final = 256
 """The most lines in the head of a request; a head with more is refused with 431."""
-READ_AHEAD_BYTES_MAX: Final = 1 * MIB
-"""What a server keeps of requests that were sent before the last one had its answer. It stops
-reading after the first of them, and cuts a connection on which more comes nevertheless."""
 STRANGER_BYTES_MAX: Final = 2 * MIB
-"""The most memory that a connection costs whose other side has proved nothing."""
+"""The most memory that a connection costs whose other side has proved nothing. A server stops
+reading long before; if half of it comes nevertheless, it cuts the connection."""
 HEAD_MS_MAX: Final = 10 * SECOND_MS
 """How long the head of a request, or a TLS handshake, may take; then the connection is closed."""
 KEEP_ALIVE_MS: Final = 75 * SECOND_MS
@@ -288,6 +291,8 @@ QUARANTINE_ROWS_MAX: Final = 10_000
 """Refused entries in the quarantine of one link or shared mesh; then it stops."""
 OBJECT_RANGE_BYTES: Final = 4 * MIB
 """An object is pulled in pieces of this size, so that a broken connection costs one piece."""
+OBJECT_RANGE_BYTES_MIN: Final = 16 * KIB
+"""Each break halves the pieces, down to this."""
 
 # Sync with a broker
 SYNC_IDLE_MS: Final = 30 * SECOND_MS
@@ -491,6 +496,8 @@ NIGHT_HOUR: Final = 3
 every night; it also checks for orphans when it starts."""
 SWEEP_ROWS: Final = 2000
 """Rows that a broker's sweep removes in one transaction."""
+SWEEP_PIECES: Final = 16
+"""Pieces of contents, or parts of snapshots, of a removed mesh that go in one: they are large."""
 ORPHANS_SHOWN_MAX: Final = 1000
 """Orphans that one check lists; the rest is left out."""
 BROKER_RANGE_ROWS: Final = 2000
@@ -559,6 +566,13 @@ WAL, and a million times this stays below what a mesh may give (LAMPORT_PER_MS_M
 """
 REPAIR_PROBES_MAX: Final = 20_000
 """Reads that a repair spends on the damaged parts of one table; the rest counts as lost."""
+
+LEAF_SEARCH_BYTES_MAX: Final = 1024 * MIB
+"""Bytes that are hashed to find the one byte of an entry that a disk has changed."""
+LEAF_SEARCHES_MAX: Final = 8
+"""Entries for which a repair looks for such a byte; with more of them, the damage is another."""
+SEAL_BYTES_MAX: Final = 1 * MIB
+"""Bytes of entries from before leaf hashes that get theirs in one step."""
 
 # Export and import
 EXPORT_PART_BYTES: Final = 768 * KIB

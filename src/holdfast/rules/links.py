@@ -42,6 +42,7 @@ from holdfast.rules.limits import (
     COMPRESS_BYTES_PER_S,
     COMPRESS_JUDGED_BYTES,
     CONSUMER_NAME_BYTES_MAX,
+    LINK_BATCH_ROWS,
     LINK_NAME_CHARS_MAX,
     LINK_URL_BYTES_MAX,
     QUARANTINE_ROWS_MAX,
@@ -125,6 +126,18 @@ def phase(upto: int, head: int, rows: int, limit: int) -> LinkState:
     if upto >= head and rows < limit:
         return LinkState.LIVE
     return LinkState.CATCHING_UP
+
+
+def rows_after_break(asked: int) -> int:
+    """How many entries to ask for after a line broke while this many were asked for: fewer, down to
+    one, until it carries what it is asked for.
+    """
+    return max(1, asked // 2)
+
+
+def rows_after_batch(asked: int) -> int:
+    """How many to ask for after this many were asked for and came whole."""
+    return min(LINK_BATCH_ROWS, asked * 2)
 
 
 def compression_pays(size: int, took_ms: float) -> bool:

@@ -19,6 +19,8 @@ ALLOWED: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ
 
 def check_path(path: str) -> str:
     """Return `path` unchanged if it may name a shared file, else raise BadPath with the reason."""
+    if not isinstance(path, str):
+        raise BadPath(f"the path is {type(path).__name__}, not text")
     if not path:
         raise BadPath("the path is empty")
     if len(path) > PATH_CHARS_MAX:
@@ -48,3 +50,18 @@ def _check_part(part: str, path: str) -> None:
         raise BadPath(f"the path {path!r} has a '.' part; leave it out")
     if not part:
         raise BadPath(f"the path {path!r} has an empty part between two slashes")
+
+
+def check_place(text: str, what: str) -> str:
+    """The path of a folder or file of ours on this machine: text that is UTF-8, since SQLite and
+    Arrow take no other names.
+    """
+    if not text or "\0" in text:
+        raise BadPath(f"{what} is {text!r}", hint="name a folder")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise BadPath(
+            f"{what} is not UTF-8: {text!r}", hint="rename the folder, or choose another"
+        ) from None
+    return text

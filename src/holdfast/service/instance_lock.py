@@ -8,6 +8,7 @@ file without a lock means nothing.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import threading
 from contextlib import suppress
@@ -15,10 +16,13 @@ from typing import Final
 
 import msgspec
 
-from holdfast.rules.errors import AlreadyExists
+from holdfast.rules.errors import AlreadyExists, DiskFull
 from holdfast.storage import fork_gate
+from holdfast.storage.files.ballast import Ballast
 from holdfast.storage.files.durable import disk_errors
 from holdfast.storage.files.home import HomePaths
+
+log = logging.getLogger("holdfast")
 
 LOCK: Final = "daemon.lock"
 _NOTE_BYTES_MAX: Final = 65536
@@ -78,6 +82,17 @@ class DaemonLock:
         return False
 
     def write(self, note: DaemonNote) -> None:
+        try:
+            self._write(note)
+        except DiskFull as error:
+            Ballast(self._path.parent).release()
+            try:
+                self._write(note)
+            except DiskFull:
+                # The lock says that a daemon is here; where it listens, its own messages say.
+                log.warning("%s", error.message)
+
+    def _write(self, note: DaemonNote) -> None:
         with disk_errors(f"write {self._path}"):
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, msgspec.json.encode(note), 0)

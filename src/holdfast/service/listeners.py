@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -9,8 +10,11 @@ from typing import Protocol
 
 from holdfast.service.address import ListenAddress
 from holdfast.storage.files.home import HomePaths, socket_path
+from holdfast.storage.files.secrets import guard_secret, world_reads
 from holdfast.transport.listeners import Listener, tcp_listener, unix_listener
 from holdfast.transport.tls import certificate_digest, certificate_in, server_context
+
+log = logging.getLogger("holdfast")
 
 
 class ListenSettings(Protocol):
@@ -63,6 +67,18 @@ def bind_listeners(
         keep(tcp_listener(*settings.tcp_address))
     if settings.listen_address is not None:
         cert, key = certificate_in(paths.root, settings.tls_cert, settings.tls_key)
+        _guard_key(key, own=settings.tls_key is None)
         digest = certificate_digest(cert)
         keep(tcp_listener(*settings.listen_address, server_context(cert, key)))
     return listeners, digest
+
+
+def _guard_key(key: Path, *, own: bool) -> None:
+    """A key of ours is for its user alone. That of an operator may be for a group, and is left as
+    it is.
+    """
+    if own:
+        for mended in guard_secret(key):
+            log.warning("%s", mended)
+    elif world_reads(key):
+        log.warning("every user of this machine can read the TLS key %s", key)

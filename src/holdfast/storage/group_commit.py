@@ -4,7 +4,7 @@ All writes of a process go through one queue. Writes that wait at the same time 
 are run in order, each in its own savepoint, then committed together, and only then answered. So
 durability costs one sync per group, not one per write, and a write that raises undoes itself alone.
 A group of writes that may all be run twice (`repeatable`) is first run without savepoints; only if
-one of them raises, the group is undone and run again with them.
+one of them raises after it has changed something, the group is undone and run again with them.
 
 There are two ways in. A thread that finds the queue empty runs its own write at once, without a
 hand-over. All other writes (of coroutines, or of threads that find the writer busy) queue for the
@@ -35,6 +35,7 @@ from typing import Any, Protocol, cast
 
 from holdfast.rules.errors import (
     HoldfastError,
+    Refused,
     StoreBusy,
     StoreClosed,
     StoreFailed,
@@ -62,6 +63,9 @@ class Engine(Protocol):
 
     def commit(self) -> None: ...
     def rollback(self) -> None: ...
+    def changes(self) -> int:
+        """A number that grows with every change; what raised without changing it undoes nothing."""
+
     def alive(self) -> bool:
         """Whether the transaction is still open: the database itself ends it after some errors."""
 
@@ -425,8 +429,10 @@ class GroupWriter:
         return self._commit(tickets, ran)
 
     def _run_plainly(self, tickets: list[Ticket]) -> int:
-        """Runs a group without savepoints, which cost a fifth of a write. Returns 0 if one of them
-        raised: then everything is undone, to be run again with savepoints.
+        """Runs a group without savepoints, which cost a fifth of a write. A write that is refused
+        before it has changed anything, such as a claim of a task that is taken, gets its error and
+        the others go on. Returns 0 if one raised later: then everything is undone, to be run again
+        with savepoints.
         """
         engine = self._engine
         try:
@@ -438,13 +444,21 @@ class GroupWriter:
         ran = 0
         try:
             for ticket in tickets:
-                ticket.result = ticket.work(transaction)
+                before = engine.changes()
+                try:
+                    ticket.result = ticket.work(transaction)
+                except Refused as error:
+                    if engine.changes() != before or not engine.alive():
+                        raise
+                    ticket.error = error
                 ran += 1
                 # Each time: thirty writes of a megabyte would hold the lock for half a second.
                 if self._clock() > deadline:
                     break
         except Exception:
             self._rollback()
+            for ticket in tickets[:ran]:
+                ticket.error = None
             return 0
         except BaseException:
             self._rollback()

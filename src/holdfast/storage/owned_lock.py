@@ -16,11 +16,13 @@ So the lock itself says who holds it, and whoever cleans up asks it:
         settle()            # the exception may also have come within the first one
 
 `run_locked` is that pattern for short steps. docs/decisions/0032 tells what else was considered.
+
+This module stands on the CLI's cold path, like `fork_gate`: it must not import threading.
 """
 
 from __future__ import annotations
 
-import threading
+from _thread import RLock
 from collections.abc import Callable
 from typing import Protocol, TypeVar, cast
 
@@ -42,7 +44,7 @@ class OwnedLock(Protocol):
 
 
 def owned_lock() -> OwnedLock:
-    return cast(OwnedLock, threading.RLock())
+    return cast(OwnedLock, RLock())
 
 
 def nested() -> StoreBusy:

@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 from holdfast.rules.arrivals import Arrived
 from holdfast.rules.filters import Filter
 from holdfast.rules.inbox_match import EVERY_MESSAGE, InboxMatch
+from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.order import Version
 from holdfast.rules.recorded import ClockTurn
 from holdfast.rules.rows import (
@@ -40,15 +41,13 @@ from holdfast.rules.rows import (
     QuarantineRow,
     StateRow,
     SweptRow,
-    TaskEventRow,
-    TaskRow,
     TokenRow,
     VectorRow,
     WarningRow,
     ZoneRow,
 )
-from holdfast.rules.tasks import TaskStatus
 from holdfast.rules.vectors import Model
+from holdfast.storage.task_port import TaskReader, TaskWriter
 
 T = TypeVar("T")
 
@@ -131,7 +130,14 @@ class LogReader(Protocol):
     def log_newest(self, mesh: str, entity: str, most: int) -> list[Entry]:
         """The entries but facts about an entity that have the highest lamports, highest first."""
 
-    def log_of(self, mesh: str, entity: str, before: int) -> list[Entry]:
+    def log_entities(self, mesh: str, ops: str, after: str, limit: int) -> list[str]:
+        """What the ops that begin like this are about, each once, in the order of its bytes. Facts
+        are not looked for.
+        """
+
+    def log_of(
+        self, mesh: str, entity: str, before: int, after: int = 0, limit: int = LAMPORT_MAX
+    ) -> list[Entry]:
         """All entries but facts about an entity with offset < before, in offset order."""
 
     def log_at(self, recorded_by_ms: int, now_ms: int, *, cautious: bool = False) -> int:
@@ -144,6 +150,16 @@ class LogReader(Protocol):
 
     def forgotten(self, id: bytes) -> tuple[int, bytes] | None:
         """Offset and fingerprint of an entry that was truncated and is still remembered."""
+
+    def log_leaves(self, start: int, end: int, limit: int) -> list[bytes | None]:
+        """The leaf hashes of entries with start <= offset < end; None for an entry from before
+        hashes.
+        """
+
+    def log_damage(self, start: int, end: int, limit: int) -> list[tuple[int, str]]:
+        """Of the first `limit` entries with start <= offset < end: the offsets of those that are
+        not what was written, and what is wrong with each.
+        """
 
 
 class LogWriter(LogReader, Protocol):
@@ -180,7 +196,19 @@ class LogWriter(LogReader, Protocol):
         """
 
     def forgotten_sweep(self, before_ms: int, most: int) -> int: ...
+    def log_replace(self, offset: int, raw: bytes) -> None:
+        """Puts the bytes of an envelope in the place of a damaged entry. The caller has made sure
+        that they are what was written there.
+        """
+
     def set_epoch(self, epoch: int) -> None: ...
+
+
+class LogSealer(Protocol):
+    def log_seal(self, rows_max: int, bytes_max: int) -> int:
+        """Gives the next entries from before leaf hashes theirs, about so many of them; returns how
+        many were looked at, 0 if all have theirs. What a reader sees does not change.
+        """
 
 
 class FamilyReader(Protocol):
@@ -275,55 +303,6 @@ class VectorWriter(VectorReader, Protocol):
         self, model: str, *, deprecated_at: int | None = None, last_read_at: int | None = None
     ) -> None: ...
     def model_drop(self, model: str) -> None: ...
-
-
-class TaskReader(Protocol):
-    def task_get(self, mesh: str, task: str) -> TaskRow | None: ...
-    def task_scan(
-        self,
-        mesh: str,
-        status: TaskStatus | None,
-        after: str,
-        limit: int,
-        *,
-        known_only: bool = True,
-    ) -> list[TaskRow]:
-        """By task; without `known_only` also those whose creation has not arrived."""
-
-    def task_events(self, mesh: str, task: str) -> list[TaskEventRow]:
-        """In stamp order."""
-
-    def task_event_before(
-        self, mesh: str, task: str, version: Version, *, or_at: bool = False
-    ) -> TaskEventRow | None:
-        """The last turn before this version; `or_at` also finds the version itself."""
-
-    def task_events_after(
-        self, mesh: str, task: str, version: Version, limit: int
-    ) -> list[TaskEventRow]:
-        """In stamp order."""
-
-    def task_events_naming(
-        self, mesh: str, task: str, first: int, last: int, before: Version
-    ) -> list[TaskEventRow]:
-        """Claims and releases before this version that name one of these generations, in stamp
-        order.
-        """
-
-    def task_event_opening(self, mesh: str, task: str, generation: int) -> TaskEventRow | None:
-        """The first turn after which the task had reached this generation, or a later one."""
-
-    def task_event_create(self, mesh: str, task: str) -> TaskEventRow | None:
-        """The first creation of the task."""
-
-    def task_lacks_standings(self, mesh: str, task: str) -> bool:
-        """Whether one of its turns was stored before turns had standings."""
-
-
-class TaskWriter(TaskReader, Protocol):
-    def task_put(self, row: TaskRow) -> None: ...
-    def task_event_put(self, row: TaskEventRow) -> None:
-        """Adds a turn, or changes the outcome of one that is there."""
 
 
 class LedgerReader(Protocol):
@@ -517,6 +496,9 @@ class BrokerPositionReader(Protocol):
     ) -> list[tuple[int, int]]:
         """Seq and offset of the entries above a seq of an epoch and above `after_seq`, by seq."""
 
+    def broker_positions_at(self, offset: int) -> list[tuple[str, int]]:
+        """Mesh and seq of an entry at its broker, those of the newest epoch of a mesh first."""
+
     def broker_positions_epochs(self, mesh: str) -> list[int]:
         """The epochs of a mesh in which positions are known, the lowest first."""
 
@@ -554,6 +536,7 @@ class Reader(
 class Transaction(
     MeshWriter,
     LogWriter,
+    LogSealer,
     FamilyWriter,
     VectorWriter,
     TaskWriter,

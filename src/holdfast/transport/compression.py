@@ -41,6 +41,12 @@ def unpack(headers: Mapping[str, str], body: bytes, bytes_max: int) -> bytes:
     return unpacked
 
 
+def unpack_part(headers: Mapping[str, str], body: bytes, bytes_max: int) -> bytes:
+    """What there is of a body that was cut off, unpacked as far as it goes."""
+    reader = unpacker(headers) if body else None
+    return body if reader is None else _some(reader, body, bytes_max)
+
+
 def unpack_pieces(reader: zlib._Decompress, packed: bytes) -> Iterator[bytes]:
     """The content of one compressed piece of a stream, in small parts."""
     while True:

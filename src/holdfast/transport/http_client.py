@@ -35,7 +35,7 @@ from holdfast.rules.errors import (
     ZoneNotTrusted,
 )
 from holdfast.rules.limits import BODY_BYTES_MAX, KIB, LINK_CONNECT_MS_MAX, LINK_READ_MS_MAX
-from holdfast.transport.compression import unpack, unpack_pieces, unpacker
+from holdfast.transport.compression import unpack, unpack_part, unpack_pieces, unpacker
 from holdfast.transport.deadline_socket import Address, DeadlineSocket
 from holdfast.transport.remote_errors import HttpAnswer, clean, error_of
 
@@ -46,6 +46,16 @@ _NOT_TWICE: Final = frozenset({("POST", "/v1/facts/append")})
 _CUTS: Final = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 """The other side closed the connection, as it does after a long idle time."""
 _NO_HEADERS: Final[Mapping[str, str]] = {}
+
+
+class AnswerCut(IncompleteRead):
+    """The beginning of an answer, unpacked; then the connection broke. It is the cause of the
+    Unreachable that a call raises.
+    """
+
+    def __init__(self, status: int, headers: Mapping[str, str], part: bytes) -> None:
+        super().__init__(part)
+        self.status, self.headers = status, headers
 
 
 class Content(NamedTuple):
@@ -282,7 +292,11 @@ class Client:
         """Reads the body of an answer, good or bad."""
         most = bytes_max if _is_good(response.status) else _ERROR_BYTES_MAX
         headers = _headers_of(response)
-        body = unpack(headers, _read_body(response, most), most)
+        try:
+            body = unpack(headers, _read_body(response, most), most)
+        except IncompleteRead as cut:
+            part = unpack_part(headers, cut.partial, most)
+            raise AnswerCut(response.status, headers, part) from cut.__cause__
         if response.will_close:
             self._drop()
         return HttpAnswer(response.status, headers, body, line.certificate)
@@ -356,7 +370,7 @@ def reason_of(error: BaseException) -> str:
     """Why a connection failed, in a few words that are safe to print."""
     if isinstance(error, HoldfastError):
         return error.message
-    if isinstance(error, TimeoutError):
+    if isinstance(error, TimeoutError) or isinstance(error.__cause__, TimeoutError):
         return "it took too long"
     if isinstance(error, IncompleteRead):
         return "the connection broke in the middle of an answer"
@@ -380,9 +394,19 @@ def _read_body(response: HTTPResponse, bytes_max: int) -> bytes:
     _check_length(response)
     if response.length is not None and response.length > bytes_max:
         raise BadAnswer(f"the answer has {response.length} bytes; {bytes_max} were expected")
-    body = response.read(bytes_max + 1)
-    if len(body) > bytes_max:
+    pieces: list[bytes] = []
+    left = bytes_max + 1
+    try:
+        while left and (piece := response.read1(left)):
+            pieces.append(piece)
+            left -= len(piece)
+    except OSError as error:
+        if not pieces:
+            raise
+        # What came before it is whole.
+        raise IncompleteRead(b"".join(pieces), response.length) from error
+    if not left:
         raise BadAnswer(f"the answer has more than the {bytes_max} bytes that were expected")
     if response.length:
-        raise IncompleteRead(b"", response.length)
-    return body
+        raise IncompleteRead(b"".join(pieces), response.length)
+    return b"".join(pieces)

@@ -78,6 +78,8 @@ class HttpConnection(HttpToolsProtocol):
         """What was read and not parsed yet, from `_ahead_at` on."""
         self._ahead_at = 0
         self._woken = False
+        self._hosts_known: list[bytes] | None = None
+        """The `Host` of the last request that was let in."""
         self._ended = False
         """The client has sent all that it will send."""
         self._upgraded = False
@@ -85,6 +87,8 @@ class HttpConnection(HttpToolsProtocol):
         self._chunked = False
         self._body_left = 0
         """How much of a body of known length has not come yet."""
+        self._body_came_bytes = 0
+        """What the parser gets together with a head, behind it."""
         self._last_bytes = b""
         self._head_bytes = 0
         """What the parser got since the end of the last head, or the last byte of a body."""
@@ -112,8 +116,25 @@ class HttpConnection(HttpToolsProtocol):
             self._keep(self._ahead[self._ahead_at :] + data, 0)
         elif self._must_wait:
             self._keep(data, 0)
+        elif not (self._message_open or self._head_bytes) and self._is_one(data):
+            # Nearly always: one head, and perhaps its body.
+            self._await_head()
+            super().data_received(data)
+            if self._message_open:
+                self._last_bytes = data[-3:]
+                self._await_body()
         else:
             self._parse(data, 0)
+
+    def _is_one(self, data: bytes) -> bool:
+        """Whether the parser may get all of it at once: it holds one whole head, no more."""
+        head = data.find(_EMPTY_LINE) + len(_EMPTY_LINE)
+        if not len(_EMPTY_LINE) <= head <= limits.HEAD_BYTES_MAX:
+            return False
+        if data.find(_EMPTY_LINE, head) >= 0 or data.count(b"\n", 0, head) > limits.HEAD_LINES_MAX:
+            return False
+        self._body_came_bytes = len(data) - head
+        return True
 
     @property
     def _answering(self) -> bool:
@@ -125,7 +146,7 @@ class HttpConnection(HttpToolsProtocol):
         return not self._message_open and (self._answering or self.flow.write_paused)
 
     def _keep(self, data: bytes, at: int) -> None:
-        if len(data) - at > limits.READ_AHEAD_BYTES_MAX:
+        if len(data) - at > limits.STRANGER_BYTES_MAX // 2:
             self.transport.abort()  # reading has stopped, and yet more came
             return
         self._ahead, self._ahead_at = data, at
@@ -140,6 +161,7 @@ class HttpConnection(HttpToolsProtocol):
                 return
             if not self._answering:
                 self._await_head()
+            self._body_came_bytes = 0
             cut = self._cut(data, at)
             piece = data[at:cut]
             at = cut
@@ -241,20 +263,18 @@ class HttpConnection(HttpToolsProtocol):
         self.scope[ABORT] = self.transport.abort  # type: ignore[typeddict-unknown-key]
         self.scope[ENDED] = self._has_ended  # type: ignore[typeddict-unknown-key]
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._head_open:  # else it stands behind a body in chunks, and nobody asks for it
-            super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
         self._head_open = False
         self._head_bytes = self._head_lines = 0
         self._head_came()
         unusual = False
+        size = 0
         hosts: list[bytes] = []
         origins: list[bytes] = []
         for name, value in self.headers:
             if name == b"content-length":
-                self._body_left = int(value)
+                size = int(value)
+                self._body_left = max(0, size - self._body_came_bytes)
             elif name == b"host":
                 hosts.append(value)
             elif name == b"origin":
@@ -262,11 +282,20 @@ class HttpConnection(HttpToolsProtocol):
             elif name in (b"transfer-encoding", b"expect", b"upgrade"):
                 unusual = True
                 self._chunked = self._chunked or name == b"transfer-encoding"
-        refused = self.web.refusal(self.kind, hosts, origins)
-        if refused is not None:
-            self._refuse(refused.http_status, refused.code, refused.message, refused.hint)
-        elif unusual or self.quick is None or not self._begin_quickly(self.quick):
+        if (hosts != self._hosts_known or origins) and not self._let_in(hosts, origins):
+            return
+        if unusual or self.quick is None or not self._begin_quickly(self.quick, size):
             super().on_headers_complete()
+        if self._chunked:
+            self.headers = _Dropped()  # fields behind the body, for which nobody asks
+
+    def _let_in(self, hosts: list[bytes], origins: list[bytes]) -> bool:
+        refused = self.web.refusal(self.kind, hosts, origins)
+        if refused is None:
+            self._hosts_known = hosts
+            return True
+        self._refuse(refused.http_status, refused.code, refused.message, refused.hint)
+        return False
 
     def on_body(self, body: bytes) -> None:
         self._head_bytes = self._head_lines = 0
@@ -288,10 +317,10 @@ class HttpConnection(HttpToolsProtocol):
 
     # --- the fast path -------------------------------------------------------------------------
 
-    def _begin_quickly(self, quick: Quick) -> bool:
+    def _begin_quickly(self, quick: Quick, size: int) -> bool:
         if self.parser.get_method() != b"POST" or self._answering or not quick.takes(self.url):
             return False
-        if not 0 < self._body_left <= _QUICK_BYTES_MAX or not self.parser.should_keep_alive():
+        if not 0 < size <= _QUICK_BYTES_MAX or not self.parser.should_keep_alive():
             return False
         # uvicorn sees a call in progress: it queues others behind it, and waits for it.
         self._quickly = _QuickCycle()
@@ -392,6 +421,13 @@ class HttpConnection(HttpToolsProtocol):
         body = msgspec.json.encode(ErrorBody(ErrorDetail(code, message, hint)))
         headers = [(b"content-type", JSON.encode())]
         self._write_answer(status, body, headers, keep_alive=False)
+
+
+class _Dropped(list[tuple[bytes, bytes]]):
+    """A list that stays empty."""
+
+    def append(self, field: tuple[bytes, bytes]) -> None:
+        return
 
 
 class _Never:

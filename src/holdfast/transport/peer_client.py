@@ -9,8 +9,9 @@ There are two connections: the long wait for news goes on over one, everything e
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -23,6 +24,7 @@ from holdfast.protocol.log_wire import (
     Confirmation,
     Fetch,
     Registration,
+    batch_cut,
     decode_batch,
 )
 from holdfast.rules.errors import (
@@ -30,6 +32,7 @@ from holdfast.rules.errors import (
     BadInput,
     NotFound,
     UnknownObject,
+    Unreachable,
     ZoneNotTrusted,
 )
 from holdfast.rules.keys import HelloTranscript, is_good
@@ -43,7 +46,7 @@ from holdfast.rules.limits import (
 from holdfast.rules.links import compression_pays
 from holdfast.rules.rows import ZoneRow
 from holdfast.transport.handshake import ClientSession, Seed, handshake, require_proof
-from holdfast.transport.http_client import Client, bearer
+from holdfast.transport.http_client import AnswerCut, Client, bearer
 from holdfast.transport.remote_errors import HttpAnswer
 from holdfast.transport.session_client import SessionClient
 from holdfast.transport.tls import client_context
@@ -52,6 +55,14 @@ _BATCH_BYTES_MAX: Final = FETCH_BYTES_MAX + ENVELOPE_BYTES_MAX + MIB
 _COMPARE: Final = (
     "compare the cards: on that node run: holdfast peer card; here: holdfast peer zones"
 )
+
+
+class _Registered(msgspec.Struct):
+    """What the answer to a registration says of the log."""
+
+    frontier: int = 0
+    lag: int = 0
+    beyond: list[tuple[int, int]] = []
 
 
 class PeerClient:
@@ -94,23 +105,32 @@ class PeerClient:
         """Gets a new session. Every other call does this by itself when it is needed."""
         self._calls.hello()
 
-    def register(self, registration: Registration) -> None:
-        self._post("/v1/consumers", registration)
+    def register(self, registration: Registration) -> int:
+        """Returns the last offset of the log there."""
+        found = self._post("/v1/consumers", registration).json(_Registered)
+        return found.frontier + sum(end - start for start, end in found.beyond) + found.lag
 
     def fetch(self, fetch: Fetch) -> Batch:
         """Waits up to `fetch.wait_ms` for news, on a connection of its own. A line that turns out
-        to be slow is asked for compressed batches from then on.
+        to be slow is asked for compressed batches from then on. `BatchCut` if it breaks in the
+        middle of one.
         """
         begun = time.monotonic()
-        answer = self._post(
-            "/v1/facts/fetch",
-            fetch,
-            over=self._reading,
-            accept=MSGPACK,
-            bytes_max=_BATCH_BYTES_MAX,
-            read_ms=self._read_ms + fetch.wait_ms,
-            gzip=self._compress,
-        )
+        try:
+            answer = self._post(
+                "/v1/facts/fetch",
+                fetch,
+                over=self._reading,
+                accept=MSGPACK,
+                bytes_max=_BATCH_BYTES_MAX,
+                read_ms=self._read_ms + fetch.wait_ms,
+                gzip=self._compress,
+            )
+        except Unreachable as error:
+            cut = error.__cause__
+            if isinstance(cut, AnswerCut) and cut.status == 200:
+                raise batch_cut(error, cut.partial) from error
+            raise
         took_ms = (time.monotonic() - begun) * 1000
         self._compress = self._compress or compression_pays(len(answer.body), took_ms)
         return decode_batch(answer.msgpack())
@@ -126,8 +146,8 @@ class PeerClient:
         return self._calls.object_size(f"/v1/objects/{sha}")
 
     def object(self, sha: str, start: int, size: int) -> bytes:
-        """`size` bytes of an object from `start` on, or what there is of them. UnknownObject if
-        there is none. The caller checks the hash of the whole.
+        """`size` bytes of an object from `start` on, or what came of them before the line broke.
+        UnknownObject if there is none. The caller checks the hash of the whole.
         """
         assert start >= 0
         assert size >= 1
@@ -138,13 +158,23 @@ class PeerClient:
             )
         except NotFound as error:
             raise UnknownObject(error.message) from None
-        if answer.status == 206:
-            given = answer.headers.get("content-range", "").partition("/")[0]
-            if given != f"bytes {start}-{start + len(answer.body) - 1}":
+        except Unreachable as error:
+            cut = error.__cause__
+            if not isinstance(cut, AnswerCut) or not cut.partial:
+                raise
+            return self._piece(cut.status, cut.headers, cut.partial, start)
+        return self._piece(answer.status, answer.headers, answer.body, start)
+
+    def _piece(self, status: int, headers: Mapping[str, str], body: bytes, start: int) -> bytes:
+        """A piece, or its beginning, if it is the one that was asked for."""
+        if status == 206:
+            given = headers.get("content-range", "").partition("/")[0]
+            ends = re.fullmatch(rf"bytes {start}-(\d{{1,19}})", given)
+            if ends is None or int(ends[1]) < start + len(body) - 1:
                 raise BadAnswer(f"{self._export.address} gives another piece than asked for")
         elif start:
             raise BadAnswer(f"{self._export.address} gives no pieces of objects")
-        return answer.body
+        return body
 
     def abort(self) -> None:
         """From any thread: a call that waits fails at once, and so does every later one."""

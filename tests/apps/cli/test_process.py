@@ -177,3 +177,17 @@ def _read(fd: int) -> bytes:
         return os.read(fd, 65536)
     except OSError:  # how Linux says that the other side of a terminal was closed
         return b""
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["backup @", "broker serve --store @", "pipeline status --lake @", "status --home @"],
+)
+def test_U2_a_folder_whose_name_is_not_utf8_is_refused_before_anything_is_made(
+    cli: Cli, tmp_path: Path, words: str
+) -> None:
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    there = sorted(os.listdir(tmp_path))
+    said = cli(*(folder if word == "@" else word for word in words.split()), code=2)
+    assert "is not UTF-8" in said.err
+    assert sorted(os.listdir(tmp_path)) == there

@@ -12,6 +12,7 @@ import pytest
 
 import holdfast
 from holdfast.rules import limits
+from holdfast.rules.broker_rows import GRANTS
 from holdfast.rules.features import NEEDS
 from support.broker_people import Person, ask, broker_up
 
@@ -279,5 +280,28 @@ def test_U4_a_broker_tells_what_it_is_and_what_it_answers(tmp_path: Path) -> Non
                 assert (await ask(up, method, path, unix=True)).status == 200
             unknown = {"mesh": "nowhere"}
             assert (await ask(up, "POST", "/v1/new-epoch", unknown, unix=True)).status == 404
+
+    asyncio.run(run())
+
+
+def test_D15_an_owner_cannot_lock_itself_out(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with broker_up(tmp_path) as up:
+            ana, bob = Person("ana"), Person("bob")
+            await ana.register(up, "team")
+            await ana.invite(up, "team", bob, grants=["read", "invite"])
+            own = f"{AT}/team/members/{ana.key.hex()}"
+            # Every set of grants: none of them ends with an owner that may not change it.
+            for chosen in range(2 ** len(GRANTS)):
+                grants = [grant for at, grant in enumerate(GRANTS) if chosen >> at & 1]
+                told = await ana.ask(up, "PUT", own, {"grants": grants})
+                assert told.status == (200 if "invite" in grants else 403), grants
+            for who in (ana, bob):
+                assert (await who.ask(up, "DELETE", own)).status == 403
+            assert (await bob.ask(up, "PUT", own, {"grants": ["read"]})).status == 403
+            # One that an earlier version let lose its grants gets them back.
+            await up.broker.store.member_grant("team", ana.key, frozenset())
+            told = await ana.ask(up, "PUT", own, {"grants": ["read", "write", "invite"]})
+            assert told.json["grants"] == ["invite", "read", "write"]
 
     asyncio.run(run())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.rules.broker_rows import OWNER_GRANTS, InviteRow
+from holdfast.rules.broker_rows import OWNER_GRANTS, DestinationRow, InviteRow
 from holdfast.rules.errors import AlreadyExists, InviteEnded, UnknownMesh
 from holdfast.storage.broker.port import BrokerStore
 from support.broker_stores import (
@@ -73,9 +73,12 @@ async def test_D1_a_mesh_that_is_removed_leaves_nothing_behind(store: BrokerStor
     assert await store.mesh_remove(TEAM)
     assert not await store.mesh_remove(TEAM)
     assert await store.mesh_get(TEAM) is None
+    assert await store.orphans(9) == []
+    while (await store.sweep(NOW, 1)).removed:
+        assert await store.orphans(9) == []
     counts = await store.counts()
     assert (counts["meshes"], counts["messages"], counts["dedupe"], counts["ready"]) == (1, 1, 1, 0)
-    assert await store.meshes_of(ANA) == []
+    assert await store.memberships(ANA) == []
     # The name is free again, and the new mesh is another one: it knows nothing of the old ids.
     await with_team(store)
     (answer,) = await accept(store, arriving(3))
@@ -152,8 +155,8 @@ async def test_D15_members_have_names_of_their_own(store: BrokerStore) -> None:
     await store.member_remove(TEAM, BOB, NOW)
     await store.member_put(TEAM, member(EVE, "bob"))
     assert [row.key for row in await store.member_list(TEAM)] == [ANA, EVE, OWNER]
-    assert await store.meshes_of(EVE) == [TEAM]
-    assert await store.meshes_of(BOB) == []
+    assert [one.mesh.slug for one in await store.memberships(EVE)] == [TEAM]
+    assert await store.memberships(BOB) == []
 
 
 async def test_D6_what_a_member_has_got_never_goes_backwards_within_an_epoch(
@@ -244,3 +247,67 @@ async def test_D7_the_mode_is_noted_in_the_store(make_store: StoreMaker, tmp_pat
         await store.ping()
     async with make_store(tmp_path) as store:
         assert await store.mode() == ("permanent", 7)
+
+
+async def test_D15_a_key_finds_all_its_meshes_with_their_epochs_at_once(store: BrokerStore) -> None:
+    await with_team(store)
+    await store.mesh_register("apart", "Apart", EVE, "eve", "server-2", NOW)
+    await store.mesh_register("beside", "Beside", ANA, "ana", "server-3", NOW)
+    await store.new_epoch(TEAM, "tried", NOW + 5)
+    found = await store.memberships(ANA)
+    assert [one.mesh.slug for one in found] == ["beside", TEAM]
+    for one in found:
+        assert one.mesh == await store.mesh_get(one.mesh.slug)
+        assert one.member == await store.member_get(one.mesh.slug, ANA)
+        assert one.epochs == await store.epochs(one.mesh.slug)
+    assert [len(one.epochs) for one in found] == [1, 2]
+
+
+async def test_D16_the_store_says_where_all_meshes_stand(store: BrokerStore) -> None:
+    await with_team(store)
+    await store.mesh_register("apart", "Apart", EVE, "eve", "server-2", NOW)
+    await accept(store, *(arriving(n) for n in range(1, 8)))
+    assert [(one.mesh, one.seq, one.members, one.lag) for one in await store.standings()] == [
+        ("apart", 0, 1, 0),
+        (TEAM, 7, 3, 0),
+    ], "a member that has confirmed nothing yet is not behind"
+    await store.member_got(TEAM, ANA, 1, 7, NOW)
+    await store.member_got(TEAM, BOB, 1, 4, NOW)
+    assert (await store.standings())[1].lag == 3
+    await store.new_epoch(TEAM, "tried", NOW)
+    mesh = await store.mesh_get(TEAM)
+    assert mesh is not None
+    (_, stands) = await store.standings()
+    assert (stands.epoch, stands.base, stands.first) == (mesh.epoch, mesh.base, mesh.first)
+    assert stands.lag == 7, "what was confirmed in another epoch does not count"
+    await store.member_remove(TEAM, BOB, NOW)
+    assert (await store.standings())[1].members == 2
+
+
+async def test_D5_one_destination_is_found_among_all(store: BrokerStore) -> None:
+    await with_team(store)
+    assert await store.queue_meshes() == [TEAM]
+    await store.mesh_register("apart", "Apart", EVE, "eve", "server-2", NOW)
+    assert await store.queue_meshes() == [TEAM]
+    row = DestinationRow(kind="queue", ref="more", visibility_ms=7, deliveries_max=2, made_at=NOW)
+    await store.destination_put("apart", row)
+    assert await store.queue_meshes() == ["apart", TEAM]
+    assert await store.destination_get("apart", "queue", "more") == row
+    for mesh, kind, ref in (
+        ("apart", "topic", "more"),
+        ("apart", "queue", "less"),
+        (TEAM, "queue", "more"),
+    ):
+        assert await store.destination_get(mesh, kind, ref) is None
+
+
+async def test_D1_a_store_belongs_to_the_first_broker_that_claims_it(
+    make_store: StoreMaker, tmp_path: Path
+) -> None:
+    async with make_store(tmp_path) as store:
+        assert await store.claim(b"a" * 32) == b"a" * 32
+        assert await store.claim(b"b" * 32) == b"a" * 32
+    async with make_store(tmp_path) as store:
+        assert await store.claim(b"b" * 32) == b"a" * 32
+        assert await store.claim(b"b" * 32, replace=True) == b"b" * 32
+        assert await store.claim(b"a" * 32) == b"b" * 32

@@ -17,6 +17,7 @@ from holdfast.rules.errors import (
     OutcomeUnknown,
     StoreClosed,
     StoreFailed,
+    TaskTaken,
 )
 from holdfast.rules.limits import GROUP_MS_MAX, GROUP_OPS_MAX
 from holdfast.storage.group_commit import GroupWriter
@@ -40,11 +41,13 @@ class TapeEngine:
         self.kept: list[object] = []
         self.fail: dict[str, BaseException] = {}
         self.open = False
+        self._added = 0
         self._marks: list[int] = []
         self.transaction = cast(Transaction, self)
 
     def add(self, item: object) -> object:
         self.kept.append(item)
+        self._added += 1
         return item
 
     def _note(self, what: str) -> None:
@@ -82,6 +85,9 @@ class TapeEngine:
     def die(self) -> None:
         del self.kept[self._marks[0] :]
         self.open = False
+
+    def changes(self) -> int:
+        return self._added
 
     def alive(self) -> bool:
         return self.open
@@ -219,6 +225,36 @@ def test_S3_a_write_that_raises_undoes_itself_alone() -> None:
     assert (one.value(), two.value()) == (1, 2)
     with pytest.raises(BadKey, match="no"):
         bad.value()
+
+
+def test_S3_a_write_that_is_refused_before_it_changed_anything_costs_its_group_nothing() -> None:
+    """Such as a claim of a task that is taken. The planted bug was the whole group run twice."""
+    deck = Deck()
+    runs: list[str] = []
+
+    def put(name: str, *, refused: bool = False, changes: bool = True) -> Ticket:
+        def work(tx: Any) -> object:
+            runs.append(name)
+            if changes:
+                tx.add(name)
+            if refused:
+                raise TaskTaken("taken")
+            return name
+
+        return deck.put(Again(work))
+
+    tickets = [put("a"), put("b", refused=True, changes=False), put("c")]
+    assert deck.writer.run_group() == 3
+    assert (runs, deck.engine.kept) == (["a", "b", "c"], ["a", "c"])
+    assert [type(ticket.error) for ticket in tickets] == [type(None), TaskTaken, type(None)]
+    assert "rollback" not in deck.engine.tape
+
+    runs.clear()
+    tickets = [put("d", refused=True, changes=False), put("e"), put("f", refused=True)]
+    assert deck.writer.run_group() == 3
+    assert runs == ["d", "e", "f", "d", "e", "f"], "what changed something is undone by itself"
+    assert deck.engine.kept == ["a", "c", "e"]
+    assert [type(ticket.error) for ticket in tickets] == [TaskTaken, type(None), TaskTaken]
 
 
 def test_S3_repeatable_writes_share_a_transaction_and_one_that_raises_still_undoes_itself() -> None:

@@ -142,6 +142,8 @@ def test_D6_what_stood_above_a_seq_of_an_epoch_is_found_in_pages(store: Store) -
         assert tx.broker_positions_above(MESH, 1, 1, 0, 9) == [(2, 20), (3, 30), (4, 25)]
         assert tx.broker_positions_above(MESH, 1, 1, 0, 2) == [(2, 20), (3, 30)]
         assert tx.broker_positions_above(MESH, 1, 1, 3, 9) == [(4, 25)]
+        assert tx.broker_positions_at(30) == [(MESH, 3)]
+        assert tx.broker_positions_at(31) == []
         assert tx.broker_positions_above(MESH, 3, 0, 0, 9) == []
 
 

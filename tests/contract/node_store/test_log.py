@@ -103,6 +103,24 @@ def test_S19_the_entries_about_one_thing_are_found_in_order(store: Store) -> Non
     assert offsets(read(store, lambda tx: tx.log_of("team", "a", 5))) == [1, 4]
     assert offsets(read(store, lambda tx: tx.log_of("other", "a", 99))) == [3]
     assert read(store, lambda tx: tx.log_of("team", "c", 99)) == []
+    assert offsets(read(store, lambda tx: tx.log_of("team", "a", 99, 1, 1))) == [4]
+
+
+def test_S19_the_log_tells_what_ops_are_about_each_once_in_order(store: Store) -> None:
+    with_mesh(store, "other")
+
+    def work(tx: Transaction) -> None:
+        for number, key in enumerate(["b", "a", "\U00010000", "\uffff", "a", "é"], 1):
+            append(tx, number, key)
+        append(tx, 7, "m", op="memory.set")
+        append(tx, 8, "z", mesh="other")
+
+    store.write(work)
+    in_order = ["a", "b", "é", "\uffff", "\U00010000"]
+    assert read(store, lambda tx: tx.log_entities("team", "state.", "", 9)) == in_order
+    assert read(store, lambda tx: tx.log_entities("team", "state.", "b", 2)) == in_order[2:4]
+    assert read(store, lambda tx: tx.log_entities("team", "memory.", "", 9)) == ["m"]
+    assert read(store, lambda tx: tx.log_entities("other", "state.", "", 9)) == ["z"]
 
 
 def test_S19_recorded_times_never_run_backwards_even_when_the_clock_does(store: Store) -> None:

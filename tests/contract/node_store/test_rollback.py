@@ -24,6 +24,8 @@ class Write:
         self.mesh = mesh
 
     def __call__(self, tx: Transaction) -> tuple[int, int, str | None]:
+        if self.mesh != MESH:
+            tx.tick(MESH)  # so that there is something to undo
         return tx.tick(self.mesh)
 
 

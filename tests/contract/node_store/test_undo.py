@@ -15,7 +15,7 @@ from holdfast.storage.ports import Transaction
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.tickets import Ticket
 from support.dump import dump
-from support.envelopes import MESH, MODEL, make_id
+from support.envelopes import MESH, MODEL, make_id, state_set
 from support.stores import (
     append,
     arrived,
@@ -100,6 +100,7 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "log_append_new": lambda tx: tx.log_append_new([arrived(30), arrived(32)], 10_000, 1),
     "log_set_aside": lambda tx: tx.log_set_aside(3, b"another"),
     "log_truncate": lambda tx: tx.log_truncate(4, 10, 91),
+    "log_replace": lambda tx: tx.log_replace(3, state_set("k", 9, id=make_id(3), lamport=9)),
     "forgotten_add": lambda tx: tx.forgotten_add(make_id(30), b"\x08" * 32, 91),
     "forgotten_sweep": lambda tx: tx.forgotten_sweep(1000, 10),
     "set_epoch": lambda tx: tx.set_epoch(3),
@@ -234,7 +235,7 @@ def test_S3_a_write_that_raises_in_a_group_undoes_itself_alone(store: AnyStore, 
 
 def test_S3_every_kind_of_change_is_tried(store: AnyStore) -> None:
     """A port that grows a writing method must grow a proof that it can be undone."""
-    from holdfast.storage import ports
+    from holdfast.storage import ports, task_port
 
     writing = {
         name
@@ -243,7 +244,7 @@ def test_S3_every_kind_of_change_is_tried(store: AnyStore) -> None:
             (ports.LogWriter, ports.LogReader),
             (ports.FamilyWriter, ports.FamilyReader),
             (ports.VectorWriter, ports.VectorReader),
-            (ports.TaskWriter, ports.TaskReader),
+            (task_port.TaskWriter, task_port.TaskReader),
             (ports.LedgerWriter, ports.LedgerReader),
             (ports.ConsumerWriter, ports.ConsumerReader),
             (ports.ZoneWriter, ports.ZoneReader),

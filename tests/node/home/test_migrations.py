@@ -13,9 +13,12 @@ import pytest
 from holdfast.node.library.node import open_node
 from holdfast.node.recovery.doctor import diagnose
 from holdfast.node.recovery.repair import rollback_migration
+from holdfast.node.upkeep.sweep import Ttl, sweep
+from holdfast.rules import limits
 from holdfast.rules.errors import BadInput, MigrationFailed, NewerSchema, NoHome, StoreBusy
 from holdfast.rules.filters import Filter
 from holdfast.rules.rows import ConsumerRow
+from holdfast.storage.files.blobs import BlobFile
 from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.connection import connect
 from holdfast.storage.sqlite.integrity import integrity
@@ -260,3 +263,19 @@ def test_S11_nobody_goes_back_under_a_process_that_has_the_home_open(home: Path)
 def test_S11_without_a_home_there_is_nothing_to_go_back_in(tmp_path: Path) -> None:
     with pytest.raises(NoHome):
         rollback_migration(tmp_path, LATEST)
+
+
+def test_S11_a_sweep_after_a_rollback_keeps_the_blobs_that_the_kept_copy_names(home: Path) -> None:
+    with open_node(home) as node:
+        node.mesh("team").files.share("large", b"x" * 100_000)
+        sha = node._engine.blobs.put(b"nobody names this" * 5000).sha256
+    report = rollback_migration(home, 2)
+    at_once = Ttl(orphan_ms=-limits.DAY_MS)
+    with open_node(home, peer="ana") as node:
+        assert [found for found in node._engine.blobs.scan() if isinstance(found, BlobFile)]
+        assert sweep(node._engine, at_once).orphans == 1
+        left = [found.sha for found in node._engine.blobs.scan() if isinstance(found, BlobFile)]
+        assert left
+        assert sha not in left
+        report.kept.unlink()
+        assert sweep(node._engine, at_once).orphans == len(left)

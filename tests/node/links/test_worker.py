@@ -135,7 +135,8 @@ def test_Z2_what_a_source_writes_arrives_and_is_confirmed(pulling: Pulling) -> N
 
 
 def test_Z2_batches_are_read_ahead_but_not_without_end(pulling: Pulling, monkeypatch: Any) -> None:
-    monkeypatch.setattr("holdfast.node.links.connection.LINK_BATCH_ROWS", 1)
+    monkeypatch.setattr("holdfast.node.links.appetite.LINK_BATCH_ROWS", 1)
+    monkeypatch.setattr("holdfast.rules.links.LINK_BATCH_ROWS", 1)
     held, go = threading.Event(), threading.Event()
 
     def slow(*args: Any, **kwargs: Any) -> Any:
@@ -196,7 +197,8 @@ def test_Z7_what_a_filter_leaves_out_counts_as_read(pulling: Pulling) -> None:
 
 
 def test_Z7_a_link_that_is_far_behind_says_so(pulling: Pulling, monkeypatch: Any) -> None:
-    monkeypatch.setattr("holdfast.node.links.connection.LINK_BATCH_ROWS", 2)
+    monkeypatch.setattr("holdfast.node.links.appetite.LINK_BATCH_ROWS", 2)
+    monkeypatch.setattr("holdfast.rules.links.LINK_BATCH_ROWS", 2)
     monkeypatch.setattr("holdfast.node.links.status.LINK_BATCH_ROWS", 2)
     pulling.far.write(*facts(5))
     pulling.start()
@@ -689,7 +691,8 @@ def test_Z7_a_large_object_goes_on_where_it_was_cut(pulling: Pulling, monkeypatc
     pulling.start()
     pulling.until_confirmed(1)
     asked = [(start, size) for _, start, size in pulling.far.calls("object")]
-    assert asked == [(0, 40_000), (40_000, 40_000), (40_000, 40_000), (80_000, 22_400)]
+    assert asked[:3] == [(0, 40_000), (40_000, 40_000), (40_000, 20_000)], "less after a break"
+    assert asked[3:] == [(60_000, 40_000), (100_000, 2_400)], "and then more again"
     assert pulling.node._engine.blobs.read(sha) == content
     assert OBJECT_RANGE_BYTES > 40_000
 
@@ -760,7 +763,7 @@ def test_Z8_an_object_that_is_another_is_thrown_away(pulling: Pulling) -> None:
     assert team(pulling.node).files.read("a.bin", peer="bob") == content
 
 
-@pytest.mark.parametrize("answer", [b"", b"x" * 5, b"x" * 70_001], ids=["none", "few", "more"])
+@pytest.mark.parametrize("answer", [b"", b"x" * 70_001], ids=["none", "more"])
 def test_Z8_a_piece_of_another_size_is_refused(pulling: Pulling, answer: bytes) -> None:
     content = b"x" * 70_000
     pulling.far.share(content)

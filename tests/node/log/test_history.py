@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import random
+import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.node.library.node import Node
+from holdfast.node.library.node import Node, open_node
 from holdfast.node.log.history import replay
 from holdfast.node.upkeep.sweep import Ttl
+from holdfast.rules.bodies import decode_value
 from holdfast.rules.errors import BadInput, BadKey, Truncated, UnknownMesh
 from holdfast.rules.lamport import ceiling
+from holdfast.rules.limits import CHUNK_ROWS
 from support import envelopes as e
-from support.envelopes import MODEL
+from support.envelopes import MESH, MODEL
 from support.nodes import Nodes, store_of, team
 from support.snapshot import differences, snapshot
 from support.source import START_MS, HandClock
@@ -190,3 +195,70 @@ def test_S6_the_tables_are_the_fold_of_the_log(nodes: Nodes) -> None:
     node.apply([e.task_claim(task, lamport=3, origin="bob"), e.state_set("k", 0, lamport=1)])
     folded = replay(node.log.range(), node.meshes(), node.peer)
     assert differences(snapshot(store_of(node)), snapshot(folded)) == []
+
+
+def _by_the_whole_log(node: Node, family: str, end: int, lamport: int | None) -> list[Any]:
+    """The past by folding every entry, which takes memory for all of them."""
+    entries = [
+        entry
+        for entry in node.log.range(1, end + 1)
+        if entry.op.startswith(f"{family}.") and (lamport is None or entry.lamport <= lamport)
+    ]
+    with replay(iter(entries), node.meshes(), "").read() as past:
+        if family == "state":
+            found: list[Any] = past.state_scan(MESH, "", "", 999)
+        else:
+            found = list(past.memory_scan(MESH, None, ("", ""), 999))
+        return [
+            (row.key, decode_value(row.value), row.lamport, row.peer)
+            for row in found
+            if not row.tombstone
+        ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_S19_the_past_of_a_mesh_is_that_of_its_whole_log(node: Node, seed: int) -> None:
+    """Found key by key, in pages of which there are several."""
+    rng = random.Random(seed)
+    raws = []
+    for n in range(1, 700):
+        key, origin = f"k{rng.randrange(300)}", rng.choice(["bob", "cyd", "zoë"])
+        given: dict[str, Any] = {"lamport": rng.randrange(1, 200), "origin": origin}
+        make = rng.choice([e.state_set, e.memory_set])
+        raws.append(make(key, n, id=e.make_id(n), **given))
+    node.apply(raws)
+    mesh = team(node)
+    points: list[dict[str, Any]] = [{"offset": 650}, {"offset": 9}, {"lamport": 100}]
+    for point in points:
+        end, lamport = point.get("offset", 700), point.get("lamport")
+        for family, found in (
+            ("state", mesh.state.as_of(**point)),
+            ("memory", mesh.memory.as_of(**point)),
+        ):
+            past = [(one.key, one.value, one.lamport, one.peer) for one in found]
+            assert past == _by_the_whole_log(node, family, end, lamport)
+
+
+def test_S19_the_past_of_a_mesh_takes_memory_for_the_answer_and_not_for_the_log(
+    tmp_path: Path, clock: HandClock
+) -> None:
+    """The planted bug was the whole log in memory. Two pages of a key's entries are."""
+
+    def peak(versions: int) -> int:
+        node = open_node(
+            tmp_path / str(versions), peer="ana", create=True, sync="normal", source=clock
+        )
+        node.create_mesh(MESH)
+        node.apply(
+            e.state_set(f"k{n % 4}", "x" * 100, lamport=n, id=e.make_id(n))
+            for n in range(1, 4 * versions)
+        )
+        tracemalloc.start()
+        try:
+            assert len(team(node).state.as_of(offset=4 * versions - 5)) == 4
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+            node.close()
+
+    assert peak(6 * CHUNK_ROWS) < 1.3 * peak(3 * CHUNK_ROWS)

@@ -333,7 +333,7 @@ def test_D13_the_inbox_is_searched_by_words_sender_topic_and_time(
     assert found(topic="news", since_ms=begun + 10) == [3]
     assert found(sender="bob", until_ms=begun + 20) == [1, 2]
     assert found(sender="eve") == []
-    with pytest.raises(BadValue):
+    with pytest.raises(BadInput):
         found(since_ms="yesterday")
     with pytest.raises(OverLimit):
         found(text="x" * 1001)

@@ -15,12 +15,19 @@ import holdfast
 from holdfast.node.broker_client.client import BrokerClient
 from holdfast.node.library.node import Mesh
 from holdfast.node.recovery.backup import backup, restore
+from holdfast.node.recovery.doctor import diagnose
+from holdfast.node.settings import OutboxSettings, Settings
 from holdfast.node.snapshots.upload import upload_snapshot
+from holdfast.node.sync.run_once import wait_until_synced
 from holdfast.node.sync.status import BrokerStatus, MeshStatus
+from holdfast.node.trust.trust import Trust
 from holdfast.protocol.broker_http import Member
 from holdfast.rules.broker_sync import SyncState
+from holdfast.rules.errors import HoldfastError, OutboxAgeAboveWindow
 from holdfast.rules.keys import public_key
 from holdfast.rules.limits import DAY_MS, SYNC_THREADS
+from holdfast.rules.rows import JobRow
+from holdfast.storage.files.home import HomePaths
 from support.daemon import UpInThread, ask, make_home, process, running
 from support.live_broker import MESH, PATIENCE_S, LiveBroker, join, share
 from support.waiting import until
@@ -415,6 +422,7 @@ def test_D9_a_broker_that_forgets_ids_too_soon_stops_the_sync(
     assert problem.code == "feature_param_below_floor"
     assert "4012" in caplog.text
     assert "'dedupe_retention_days': 1" in caplog.text
+    stopped_by(pair, Settings(), "feature_param_below_floor")
 
 
 def known_members(pair: Pair, at: int) -> list[str]:
@@ -473,3 +481,64 @@ def test_D14_a_broker_whose_calls_hang_takes_nothing_from_the_others(
                 )
             finally:
                 may_go_on.set()
+
+
+# --- what must stop, stops visibly ---------------------------------------------------------------
+
+
+def stopped_by(pair: Pair, settings: Settings, code: str) -> None:
+    """Everybody who looks at the first node sees the same reason."""
+    up = pair.up[0]
+    ready = ask(up.unix, "GET", "/readyz")
+    assert (ready.status, ready.json["status"]) == (503, code)
+    assert ready.json["error"]["hint"]
+    alive = ask(up.unix, "GET", "/healthz")
+    assert alive.status == 200, "a restart would not help"
+    report = diagnose(pair.homes[0])
+    assert [check.status for check in report.checks if "nothing is exchanged" in check.message] == [
+        "fail"
+    ]
+    api, paths = up.daemon.api, HomePaths(pair.homes[0])
+    with pytest.raises(HoldfastError) as raised:
+        wait_until_synced(api.engine, api.trust, paths, MESH, outbox=settings.outbox)
+    assert raised.value.code == code
+
+
+def test_D8_a_setting_past_the_window_is_refused_at_the_start_where_the_window_is_known(
+    pair: Pair,
+) -> None:
+    until(pair.connected)
+    pair.stop_node(0)
+    past = Settings(outbox=OutboxSettings(max_age_hours=30 * 24))
+    with pytest.raises(OutboxAgeAboveWindow), running(pair.homes[0], past):
+        pytest.fail("it started")
+    with holdfast.open(pair.homes[0], sync="normal") as node:
+        trust, paths = Trust(node._engine, HomePaths(node.home)), HomePaths(node.home)
+        with pytest.raises(OutboxAgeAboveWindow):
+            wait_until_synced(node._engine, trust, paths, MESH, outbox=past.outbox)
+    pair.start_node(0)
+    until(pair.connected)
+    assert ask(pair.up[0].unix, "GET", "/readyz").status == 200
+
+
+def test_D8_a_setting_past_a_window_that_nobody_knew_stops_the_sync_for_all_to_see(
+    tmp_path: Path,
+) -> None:
+    made = Pair(tmp_path)
+    made.broker.start()
+    share(made.homes[0], made.broker)
+    past = Settings(outbox=OutboxSettings(max_age_hours=30 * 24))
+    try:
+        with holdfast.open(made.homes[0], sync="normal") as node:
+            trust, paths = Trust(node._engine, HomePaths(node.home)), HomePaths(node.home)
+            with pytest.raises(OutboxAgeAboveWindow):  # nothing waits, and yet it is not well
+                wait_until_synced(node._engine, trust, paths, MESH, outbox=past.outbox)
+            forget = JobRow(name=f"terms:{made.broker.url}", cursor={}, updated_at=1)
+            node._engine.write("test", lambda tx: tx.job_put(forget))
+        with running(made.homes[0], past) as up:
+            made.up = [up]
+            until(lambda: made.broker_status(0).state is SyncState.STOPPED)
+            until(lambda: ask(up.unix, "GET", "/readyz").status == 503)
+            stopped_by(made, Settings(), "outbox_max_age_above_dedupe_window")
+    finally:
+        made.close()

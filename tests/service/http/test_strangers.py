@@ -25,6 +25,7 @@ from holdfast.service.http import docs_page, openapi
 from holdfast.service.http.request import ConcurrencyLimits
 from holdfast.service.http.route import Route
 from support.daemon import UpInThread, ask, connect, make_home, running
+from support.hostile import counted
 from support.waiting import until
 
 EVERYWHERE = Settings(tcp="127.0.0.1:0", listen="127.0.0.1:0")
@@ -306,3 +307,27 @@ def test_D10_a_client_that_sends_no_more_gets_its_answer(up: UpInThread, what: s
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert told.get(what, b'"team"') in answer
     assert answer.endswith((b"0\r\n\r\n", b"}"))  # it is whole
+
+
+@pytest.mark.parametrize(
+    ("what", "size", "most"),
+    [
+        ("PUT /v1/objects/" + "0" * 64, 24 * limits.MIB, limits.STRANGER_BYTES_MAX),
+        ("POST /v1/facts/append", limits.BODY_BYTES_MAX, 2 * limits.BODY_BYTES_MAX),
+    ],
+)
+def test_D10_a_body_that_does_not_come_to_its_end_holds_no_more_than_its_limit(
+    up: UpInThread, what: str, size: int, most: int
+) -> None:
+    part, sent = bytes(limits.MIB), 0
+    with counted() as held, socket.socket(socket.AF_UNIX) as client:
+        client.connect(up.unix.removeprefix("unix:"))
+        client.sendall(f"{what} HTTP/1.1\r\ncontent-length: {size}\r\n\r\n".encode())
+        while sent < size - limits.MIB:  # all but the end: the server takes everything so far
+            client.sendall(part)
+            sent += len(part)
+        assert held.now() < most
+        # It is still answered when the rest comes.
+        client.sendall(bytes(size - sent))
+        client.settimeout(30)
+        assert client.recv(65_536).startswith(b"HTTP/1.1 400 ")

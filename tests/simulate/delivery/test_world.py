@@ -36,7 +36,7 @@ EXPECTED = {
     *("hub kill", "hub power", "hub disk full", "hub io error", "forgotten", "restored"),
     *("remove a member", "snapshot wanted", "behind", "snapshot taken"),
     *("published by backfill", "published by snapshot", "joined", "died of sharing"),
-    *("sleep", "far ahead", "held back", "poison", "failed alone"),
+    *("sleep", "far ahead", "far behind", "held back", "poison", "failed alone"),
 }
 
 
@@ -99,6 +99,7 @@ def test_R1_every_trait_is_drawn() -> None:
     for name in ("relay", "broker_goes_back", "nodes_go_back", "removing", "sleeping"):
         assert {getattr(traits, name) for traits in drawn} == {True, False}
     assert {traits.broker_far_ahead for traits in drawn} == {True, False}
+    assert {traits.broker_far_behind for traits in drawn} == {True, False}
     assert {traits.publishing for traits in drawn} == {"", "backfill", "snapshot"}
     assert {len(traits.meshes) for traits in drawn} == {1, 2}
 

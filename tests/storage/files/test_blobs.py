@@ -25,6 +25,7 @@ from holdfast.rules.errors import (
     BlobCorrupt,
     BlobMissing,
     DiskFull,
+    NotOurs,
     OverLimit,
     StoreFailed,
 )
@@ -598,3 +599,27 @@ def test_S9_a_leftover_that_cannot_be_removed_is_noted_on_the_first_error(
     with pytest.raises(StoreFailed, match="Input/output") as caught:
         durable.durable_replace(tmp_path / "log.mark", b"12")
     assert "could not remove" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("linked", ["blobs/ab", "blobs"])
+def test_S9_a_folder_that_became_a_link_is_not_followed(tmp_path: Path, linked: str) -> None:
+    blobs = FileBlobs(tmp_path / "blobs")
+    content = next(
+        text for text in (b"%d" % n for n in range(10_000)) if sha_of(text).startswith("ab")
+    )
+    blobs.put(content)
+    outside = tmp_path / "outside"
+    (tmp_path / linked).rename(outside)
+    (tmp_path / linked).symlink_to(outside)
+    before = everything_in(outside)
+    sha = sha_of(content)
+    for verb in (
+        lambda: blobs.put(content),
+        lambda: blobs.put(io.BytesIO(content)),
+        lambda: blobs.unlink(sha),
+        lambda: blobs.verify(sha),
+        lambda: blobs.finish(sha, blobs.put_piece(sha, 0, content)),
+    ):
+        with pytest.raises(NotOurs, match="symbolic link"):
+            verb()
+    assert everything_in(outside) == before, "nothing was written or removed there"

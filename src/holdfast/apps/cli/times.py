@@ -13,6 +13,8 @@ _SIZES = {
     **{"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12},
     **{"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40},
 }
+_EXACT_MAX = 2**53
+"""Beyond it a float no longer names one number."""
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
 
 
@@ -47,7 +49,10 @@ def parse_time(text: str) -> int:
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)
+    ms = round(moment.timestamp() * 1000)
+    if ms < 0:
+        raise BadInput(f"{text!r} is before 1970", hint="times begin with 1970 here")
+    return ms
 
 
 def parse_as_of(text: str) -> PastPoint:
@@ -103,4 +108,7 @@ def _scaled(text: str, units: dict[str, int], what: str, hint: str) -> int:
     match = _NUMBER.fullmatch(text.strip())
     if match is None or match[2].lower() not in units:
         raise BadInput(f"{text!r} is not a {what}", hint=hint)
-    return round(float(match[1]) * units[match[2].lower()])
+    value = float(match[1]) * units[match[2].lower()]
+    if value > _EXACT_MAX:
+        raise BadInput(f"{text!r} is too large a {what}", hint=hint)
+    return round(value)

@@ -6,15 +6,17 @@ brings the session that a hello gave: it stands for a key, and the store says wh
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import Any, Final
 
 from starlette.types import Receive, Scope
 
-from holdfast.broker.access import mesh_position
+from holdfast.broker.access import position_of
 from holdfast.broker.broker import Broker
+from holdfast.broker.figures import FigureCount
 from holdfast.protocol.broker_http import Standing
 from holdfast.rules import limits
-from holdfast.rules.broker_rows import BrokerMesh, MemberRow
+from holdfast.rules.broker_rows import BrokerMesh, MemberRow, Membership
 from holdfast.rules.errors import BadInput, BadToken
 from holdfast.rules.keys import KEY_BYTES
 from holdfast.rules.names import check_mesh
@@ -39,6 +41,7 @@ class BrokerApi:
         self.broker = broker
         self.store = broker.store
         self.sessions = broker.sessions
+        self.figures = FigureCount(broker.store, monotonic)
         self.gate = ConcurrencyLimits()
         self.gate.most["call"] = limits.BROKER_CALLS_MAX
         self.counts = RequestCounts()
@@ -104,7 +107,12 @@ class BrokerRequest(Request[BrokerApi]):
 
 async def standing_of(api: BrokerApi, mesh: BrokerMesh, member: MemberRow) -> Standing:
     """Where a mesh stands, as one of its members sees it."""
-    place = await mesh_position(api.store, mesh, member)
+    epochs = await api.store.epochs(mesh.slug)
+    return standing(Membership(mesh=mesh, member=member, epochs=epochs))
+
+
+def standing(found: Membership) -> Standing:
+    place, mesh = position_of(found), found.mesh
     return Standing(
         slug=mesh.slug,
         name=mesh.name,

@@ -8,7 +8,7 @@ from os import urandom
 from starlette.responses import Response
 
 from holdfast.broker.access import require_member, require_mesh
-from holdfast.broker.http.context import BrokerRequest, key_of, standing_of
+from holdfast.broker.http.context import BrokerRequest, key_of, standing, standing_of
 from holdfast.protocol.broker_http import (
     Grants,
     InviteInfo,
@@ -139,14 +139,8 @@ def _check_registration(call: BrokerRequest, token: str) -> None:
 
 
 async def _list(call: BrokerRequest) -> Response:
-    store = call.api.store
-    standings = []
-    for slug in await store.meshes_of(call.key):
-        mesh = await store.mesh_get(slug)
-        member = await store.member_get(slug, call.key)
-        if mesh is not None and member is not None:
-            standings.append(await standing_of(call.api, mesh, member))
-    return call.answer(standings)
+    found = await call.api.store.memberships(call.key)
+    return call.answer([standing(one) for one in found])
 
 
 async def _get(call: BrokerRequest) -> Response:
@@ -191,10 +185,15 @@ async def _member_list(call: BrokerRequest) -> Response:
 
 async def _grant(call: BrokerRequest) -> Response:
     given = await json_body(call, Grants)
-    await call.member("invite")
+    await call.member()  # an owner needs no grant for it: earlier versions let it lose them all
     await _require_owner(call)
-    store, key = call.api.store, key_of(call.path["key"])
-    changed = await store.member_grant(call.mesh, key, _grants(given.grants))
+    store, key, grants = call.api.store, key_of(call.path["key"]), _grants(given.grants)
+    if key == call.key and "invite" not in grants:
+        raise NotGranted(
+            "the owner of a mesh keeps the grant invite, or nobody could look after it",
+            hint="leave invite in the list",
+        )
+    changed = await store.member_grant(call.mesh, key, grants)
     if changed is None:
         raise UnknownKey(f"no member of mesh {call.mesh!r} has this key")
     return call.answer(_member(changed))

@@ -9,9 +9,9 @@ from prometheus_client.core import CounterMetricFamily, InfoMetricFamily, Metric
 from starlette.responses import Response
 
 from holdfast import __version__
-from holdfast.broker.broker import MeshStanding, standings
+from holdfast.broker.figures import BrokerFigures
 from holdfast.broker.http.context import BrokerApi, BrokerRequest
-from holdfast.rules.broker_rows import AcceptVerdict, QueueCounts
+from holdfast.rules.broker_rows import AcceptVerdict, MeshStanding
 from holdfast.service.http.metrics import (
     ServiceCollector,
     calls_answered,
@@ -36,30 +36,21 @@ def routes() -> list[Route]:
 
 
 async def _scrape(call: BrokerRequest) -> Response:
-    store = call.api.store
-    stands = await standings(store)
-    queues = {mesh.mesh: await store.queue_counts(mesh.mesh) for mesh in stands}
-    return await exposition(call, BrokerMetrics(call.api, await store.counts(), stands, queues))
+    return await exposition(call, BrokerMetrics(call.api, await call.api.figures.latest()))
 
 
 class BrokerMetrics(ServiceCollector):
     """Everything that is measured of one broker process."""
 
-    def __init__(
-        self,
-        api: BrokerApi,
-        counts: dict[str, int],
-        stands: list[MeshStanding],
-        queues: dict[str, list[QueueCounts]],
-    ) -> None:
-        self._api, self._counts, self._stands, self._queues = api, counts, stands, queues
+    def __init__(self, api: BrokerApi, figures: BrokerFigures) -> None:
+        self._api, self._figures = api, figures
 
     def collect(self) -> Iterator[Metric]:
         info = InfoMetricFamily("holdfast_broker", "This broker")
         info.add_metric([], {"version": __version__, "name": self._api.title})
         yield info
         yield _gauge("start_time_seconds", "When this process started", self._api.started_at)
-        rows = (([name], count) for name, count in sorted(self._counts.items()))
+        rows = (([name], count) for name, count in sorted(self._figures.counts.items()))
         yield gauges("holdfast_broker_rows", "What the store holds", ["what"], rows)
         yield from self._accepting()
         yield from self._dedupe()
@@ -129,7 +120,7 @@ class BrokerMetrics(ServiceCollector):
 
     def _meshes(self) -> Iterator[Metric]:
         def family(name: str, text: str, figure: Callable[[MeshStanding], int]) -> Metric:
-            samples = [([mesh.mesh], figure(mesh)) for mesh in self._stands]
+            samples = [([mesh.mesh], figure(mesh)) for mesh in self._figures.meshes]
             return gauges(f"holdfast_broker_{name}", text, ["mesh"], samples)
 
         wakeups = self._api.broker.wakeups
@@ -152,9 +143,9 @@ class BrokerMetrics(ServiceCollector):
             "Messages in a queue",
             ["mesh", "queue", "state"],
             (
-                ([mesh.mesh, queue.queue, state], getattr(queue, state))
-                for mesh in self._stands
-                for queue in self._queues[mesh.mesh]
+                ([mesh, queue.queue, state], getattr(queue, state))
+                for mesh, queues in self._figures.queues.items()
+                for queue in queues
                 for state in ("ready", "taken", "dead")
             ),
         )

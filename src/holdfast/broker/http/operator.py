@@ -9,13 +9,12 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast import __version__
-from holdfast.broker.broker import MeshStanding, standings
 from holdfast.broker.doctor import BrokerCheck, examine
 from holdfast.broker.http.context import BrokerRequest
 from holdfast.broker.upkeep import check_orphans, repair_orphans, sweep_asked
 from holdfast.protocol.error_body import ErrorDetail
 from holdfast.protocol.version_http import VersionInfo
-from holdfast.rules.broker_rows import BrokerSwept, Orphan
+from holdfast.rules.broker_rows import BrokerSwept, MeshStanding, Orphan
 from holdfast.rules.errors import HoldfastError, UnknownMesh
 from holdfast.rules.ids import id_text
 from holdfast.rules.names import check_mesh
@@ -151,6 +150,7 @@ async def _about(call: BrokerRequest) -> Response:
 async def _status(call: BrokerRequest) -> Response:
     api, broker = call.api, call.api.broker
     mode, days = broker.mode
+    figures = await api.figures.latest()
     return call.answer(
         BrokerStatusResponse(
             name=broker.identity.name,
@@ -165,8 +165,8 @@ async def _status(call: BrokerRequest) -> Response:
             registration=broker.settings.registration,
             connections=len(broker.connections),
             waiting=broker.accepting.rows,
-            counts=await api.store.counts(),
-            meshes=await standings(api.store),
+            counts=figures.counts,
+            meshes=figures.meshes,
         )
     )
 

@@ -224,6 +224,11 @@ class BrokerClient:
         answer = self.ask(Subscriptions, "GET", _at(mesh, "subscriptions"))
         return {each.topic: each.since for each in answer.subscriptions}
 
+    def feed(self, mesh: str, after: int, limit: int) -> FeedResponse:
+        """What we may see behind a seq, what we handed in included."""
+        path = f"/v1/meshes/{quote(mesh, safe='')}/feed?after={after}&limit={limit}&own=true"
+        return self.ask(FeedResponse, "GET", path)
+
     def next_for_us(self, mesh: str, after: int) -> int | None:
         """The seq of the first thing behind a seq that is for us and not ours; None if there is
         none.

@@ -18,6 +18,7 @@ from time import perf_counter_ns
 from typing import Final, TypeVar
 
 from holdfast.node.core.context import NodeContext
+from holdfast.node.core.message_count import MessageCount, MessageFigures
 from holdfast.node.core.metrics import Metrics
 from holdfast.rules.errors import DiskFull, HoldfastError, UnknownMesh
 from holdfast.rules.limits import CHUNK_ROWS
@@ -61,10 +62,15 @@ class NodeEngine:
         """Raises `DiskFull` while nothing new is taken in; set by the watch of the disk."""
         self.relieve: Callable[[], None] | None = None
         """Makes what room it can, after a write met a full disk; set by the watch of the disk."""
+        self.is_kept: Callable[[str], bool] = lambda sha: False
+        """Whether something besides the tables still needs a blob; set by whoever opens the
+        home.
+        """
         self.sync_word: Callable[[str, str, bool], str] | None = None
         """How a shared mesh stands with its broker, given the mesh, its kind and whether it is
         paused; set by the sync, if it runs in this process.
         """
+        self.message_count = MessageCount(lambda: self.read("outbox.counts", MessageFigures.read))
 
     @property
     def blobs(self) -> BlobStore:

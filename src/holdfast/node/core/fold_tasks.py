@@ -152,6 +152,8 @@ def _keep_events(
                 opened=verdict.opened,
             )
         )
+        if before is not None and (before.event, before.against) == (judged.event, judged.against):
+            continue  # only how the task stands after it is new
         # Without `against` it is a claim of a generation that has not begun here: it may still win.
         lost = judged.event in tasks.DISCARDED and judged.against is not None
         was_lost = (

@@ -25,8 +25,9 @@ from holdfast.rules.errors import (
     BadValue,
     BlobCorrupt,
     BlobMissing,
+    Unreachable,
 )
-from holdfast.rules.limits import FILE_BYTES_MAX, OBJECT_RANGE_BYTES
+from holdfast.rules.limits import FILE_BYTES_MAX, OBJECT_RANGE_BYTES, OBJECT_RANGE_BYTES_MIN
 
 
 class Pulled(msgspec.Struct):
@@ -44,7 +45,20 @@ class ObjectSource(Protocol):
         """None if the source does not have the object."""
 
     def object(self, sha: str, start: int, size: int) -> bytes:
-        """`size` bytes of the object, from `start` on."""
+        """`size` bytes of the object, from `start` on; fewer, but some, if the line broke."""
+
+
+class PieceSize:
+    """How much of an object is asked for at a time: less after the line broke, then more again."""
+
+    def __init__(self) -> None:
+        self.bytes = OBJECT_RANGE_BYTES
+
+    def broke(self) -> None:
+        self.bytes = max(OBJECT_RANGE_BYTES_MIN, self.bytes // 2)
+
+    def came(self) -> None:
+        self.bytes = min(OBJECT_RANGE_BYTES, self.bytes * 2)
 
 
 class ObjectGone(Exception):
@@ -57,18 +71,20 @@ def pull_objects(
     wanted: Iterable[str],
     count: Callable[[Pulled], None],
     ended: Callable[[], bool],
+    size: PieceSize | None = None,
 ) -> set[str]:
     """Brings the objects of a list of hashes that are not here. Returns the hashes of those that
     the source does not have.
 
     When `ended` returns True, this returns early with objects missing: the caller must then not
-    apply the batch.
+    apply the batch. `size` outlasts this call where lines break often.
     """
+    pieces = size or PieceSize()
     names = list(dict.fromkeys(wanted))
     absent: set[str] = set()
     while names and not ended():
         for sha in names:
-            if not _pull(engine, source, sha, count, ended):
+            if not _pull(engine, source, sha, count, ended, pieces):
                 absent.add(sha)
         # Until an entry names it, a sweep may remove an object that is old enough. Bringing a long
         # list takes long, so look again.
@@ -82,6 +98,7 @@ def _pull(
     sha: str,
     count: Callable[[Pulled], None],
     ended: Callable[[], bool],
+    pieces: PieceSize,
 ) -> bool:
     """Brings one object. Returns False if the source does not have it."""
     blobs = engine.blobs
@@ -98,14 +115,22 @@ def _pull(
         if ended():
             return True
         engine.check_room()
-        wanted = min(OBJECT_RANGE_BYTES, size - here)
-        piece = source.object(sha, here, wanted)
-        if len(piece) != wanted:
+        wanted = min(pieces.bytes, size - here)
+        try:
+            piece = source.object(sha, here, wanted)
+        except Unreachable:
+            pieces.broke()
+            raise
+        if not 0 < len(piece) <= wanted:
             raise BadAnswer(
                 f"the source sent {len(piece)} bytes of object {sha} from {here} on, "
                 f"not the {wanted} that were asked for"
             )
-        count(Pulled(bytes=wanted))
+        if len(piece) < wanted:
+            pieces.broke()  # the line broke, and this is what came
+        else:
+            pieces.came()
+        count(Pulled(bytes=len(piece)))
         try:
             here = blobs.put_piece(sha, here, piece)
         except BadValue:

@@ -112,6 +112,8 @@ def memory_set(
     id: str | None = None,
 ) -> Change:
     names.check_key(key)
+    if not isinstance(tags, Iterable):
+        raise BadInput(f"tags is {type(tags).__name__}, not a list of texts")
     if isinstance(tags, str):
         raise BadInput("tags is one text, not a list of texts", hint="write tags=['…']")
     listed = tuple(tags)
@@ -374,6 +376,8 @@ def fact_append(
 
 
 def _digests(objects: Iterable[str]) -> tuple[bytes, ...]:
+    if not isinstance(objects, Iterable):
+        raise BadInput(f"objects is {type(objects).__name__}, not a list of texts")
     if isinstance(objects, str):
         raise BadInput("objects is one text, not a list of texts", hint="write objects=['…']")
     listed = list(objects)

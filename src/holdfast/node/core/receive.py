@@ -25,7 +25,7 @@ from holdfast.node.core.intake import Applied, Intake, objection
 from holdfast.node.core.object_transfer import require_objects
 from holdfast.rules.arrivals import Arrival, Arrivals, Arrived, raw_of, read_arrivals
 from holdfast.rules.bodies import VectorStore
-from holdfast.rules.errors import HoldfastError, OverLimit
+from holdfast.rules.errors import BadInput, HoldfastError, OverLimit
 from holdfast.rules.limits import (
     CHUNK_ROWS,
     LINK_BATCH_BYTES,
@@ -92,6 +92,8 @@ def _cost(arrival: Arrived | Arrival) -> int:
 
 def intakes(ctx: NodeContext, envelopes: Iterable[bytes]) -> Iterator[Intake]:
     """Decodes a stream of envelopes into intakes, each small enough for one transaction."""
+    if not isinstance(envelopes, Iterable):
+        raise BadInput(f"envelopes is {type(envelopes).__name__}, not a list of bytes")
     for raws in _batches(envelopes):
         arrivals = read_arrivals(raws)
         for start, end in pieces(arrivals):
@@ -102,6 +104,8 @@ def _batches(envelopes: Iterable[bytes]) -> Iterator[list[bytes]]:
     batch: list[bytes] = []
     size = 0
     for raw in envelopes:
+        if not isinstance(raw, bytes | bytearray | memoryview):
+            raise BadInput(f"an envelope is {type(raw).__name__}, not bytes")
         batch.append(raw)
         size += len(raw)
         if len(batch) == LINK_BATCH_ROWS or size >= LINK_BATCH_BYTES:

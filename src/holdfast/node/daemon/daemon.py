@@ -34,6 +34,7 @@ from holdfast.node.log.watch import LogWatch, WakeSocket
 from holdfast.node.settings import Settings
 from holdfast.node.sync.manager import SyncManager
 from holdfast.node.sync.session import BrokerAddress
+from holdfast.node.sync.terms import require_age
 from holdfast.node.trust.trust import Trust
 from holdfast.node.upkeep.disk import DiskWatch
 from holdfast.rules import limits
@@ -101,6 +102,8 @@ class Daemon(Service):
         )
         ending.push_async_callback(asyncio.to_thread, node.close)
         self._note_place(paths)
+        age = self._settings.outbox.max_age_hours
+        node._engine.read("sync.terms", lambda tx: require_age(tx, age))
         self._api = api = self._make_api(node, paths, ending)
         settings = self._settings
         listeners, api.certificate = bind_listeners(paths, settings, ending, socket=settings.socket)

@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic, perf_counter
 
@@ -22,7 +23,14 @@ from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.metrics import Metrics
 from holdfast.node.upkeep.sweep import collect_blobs
 from holdfast.rules import limits
-from holdfast.rules.errors import AlreadyExists, BadPeerId, HoldfastError, NoHome, StoreCorrupt
+from holdfast.rules.errors import (
+    AlreadyExists,
+    BadPeerId,
+    DiskFull,
+    HoldfastError,
+    NoHome,
+    StoreCorrupt,
+)
 from holdfast.rules.lamport import after_loss
 from holdfast.rules.names import check_peer
 from holdfast.service.clock import Clock, SystemClock
@@ -36,7 +44,9 @@ from holdfast.storage.files.presence import Presence
 from holdfast.storage.ports import Reader, Transaction
 from holdfast.storage.sqlite.connection import sync_mode
 from holdfast.storage.sqlite.integrity import integrity
+from holdfast.storage.sqlite.recovery.kept_copies import names_blob
 from holdfast.storage.sqlite.recovery.wal import rewrite_wal
+from holdfast.storage.sqlite.recovery.wal_frames import look_at_wal
 from holdfast.storage.sqlite.store import SqliteStore
 
 log = logging.getLogger("holdfast")
@@ -121,7 +131,10 @@ class Opened:
             known = read_mark(self.paths)  # other processes go on, perhaps with normal sync
             mark = LogMark(mark.epoch, mark.offset, known is not None and known.volatile)
         _write_mark(self.paths, mark)
-        self.engine.metrics.save(self.paths.metrics, self.engine.ctx.now_ms(), self.open_ms)
+        try:
+            self.engine.metrics.save(self.paths.metrics, self.engine.ctx.now_ms(), self.open_ms)
+        except DiskFull as error:
+            log.info("closing %s: %s", self.paths.root, error.message)  # nothing but counts is lost
 
 
 def open_home(
@@ -150,8 +163,9 @@ def open_home(
     left_log = presences.left_log(paths)
     presence = Presence.at(paths)
     try:
-        presence.appear()
+        presence.appear(full_disk=True)
         if left_log:
+            _refuse_harmed_wal(paths)
             rewrite_wal(paths.database, paths.wal, vfs=vfs)
         if (crashed or left_log) and paths.database.exists():  # else a creation was interrupted
             _check_after_crash(paths, vfs)
@@ -230,9 +244,10 @@ def _open_store(
         now_ms = source.now_ms()
         name, mark = store.write(lambda tx: _identify(tx, paths, peer, unclean, new_epoch, now_ms))
         if mode == "normal":
-            _write_mark(paths, LogMark(mark.epoch, mark.offset, volatile=True))
+            _note_normal_sync(paths, mark, store)
         ctx = NodeContext(name, mark.epoch, source, FileBlobs(paths.blobs))
         engine = NodeEngine(store, ctx, Metrics(), lambda: backup_lock.free(paths))
+        engine.is_kept = partial(names_blob, paths.root)
         return Opened(paths, store, engine, presence)
     except BaseException:
         store.abort()
@@ -321,9 +336,32 @@ def _write_mark(paths: HomePaths, mark: LogMark) -> None:
         durable_replace(paths.mark, msgspec.json.encode(mark))
 
 
+def _note_normal_sync(paths: HomePaths, mark: LogMark, store: SqliteStore) -> None:
+    try:
+        _write_mark(paths, LogMark(mark.epoch, mark.offset, volatile=True))
+    except DiskFull as error:
+        # Without the note a power cut could undo unseen what readers had: so each write is synced.
+        log.warning("%s: %s", paths.root, error.message)
+        store.sync_fully()
+
+
 def _names(paths: HomePaths, presence: Presence) -> str:
     others = [holder for holder in presences.others(paths) if holder.name != presence.path.name]
     return ", ".join(f"process {holder.pid} ({holder.command})" for holder in others)
+
+
+def _refuse_harmed_wal(paths: HomePaths) -> None:
+    """A log that ends too early takes acknowledged writes with it, and SQLite says nothing. One
+    commit after the break may be what a power cut tore; a later one proves that the one before it
+    was whole once, unless somebody wrote with `normal` sync.
+    """
+    mark = read_mark(paths)
+    end = look_at_wal(paths.wal)
+    if end.commits > 1 and not (mark is not None and mark.volatile):
+        raise StoreCorrupt(
+            f"{paths.wal} is damaged after {end.frames} frames, and {end.commits} commits follow "
+            "that SQLite would drop"
+        )
 
 
 def _check_after_crash(paths: HomePaths, vfs: str | None) -> None:

@@ -37,14 +37,22 @@ async def _alive(call: NodeRequest) -> Response:
 
 @routes.get("/readyz", answers={200: NodeHealth, 503: NodeHealth}, public=True, kind="probe")
 async def _ready(call: NodeRequest) -> Response:
-    """Is it ready for work? Not while it starts or stops, nor after its disk failed."""
+    """Is it ready for work? Not while it starts or stops, nor after its disk failed, nor while it
+    cannot work with a broker of its meshes.
+    """
     api = call.api
     if api.phase != "ready":
         return _answer(call, ErrorDetail("not_ready", f"this node is {api.phase}"))
     failed = api.node._opened.store.writer.failed
     if failed is not None:
         return _answer(call, ErrorDetail(failed.code, failed.message, failed.hint))
-    return _answer(call, _store_trouble(api))
+    return _answer(call, _store_trouble(api) or _stopped(api))
+
+
+def _stopped(api: NodeApi) -> ErrorDetail | None:
+    """A broker that this node cannot work with: nothing is exchanged until a person acts."""
+    problem = None if api.sync_manager is None else api.sync_manager.stopped()
+    return None if problem is None else ErrorDetail(problem.code, problem.message, problem.hint)
 
 
 def _store_trouble(api: NodeApi) -> ErrorDetail | None:

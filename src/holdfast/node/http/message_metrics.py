@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from holdfast.node.core.message_count import MessageFigures
 from holdfast.node.http.context import NodeApi
 from holdfast.node.settings import HOOK_EVENTS
 from holdfast.rules.outbox import OutboxState, lane_of
@@ -15,7 +16,8 @@ from holdfast.storage.ports import Reader
 
 
 def message_metrics(api: NodeApi) -> Iterator[Metric]:
-    yield from api.engine.read("metrics", lambda tx: _standing(tx, api.engine.ctx.now_ms()))
+    found = api.engine.message_count.latest()
+    yield from api.engine.read("metrics", lambda tx: _standing(tx, found, api.engine.ctx.now_ms()))
     hooks = CounterMetricFamily(
         "holdfast_hook_runs",
         "Times that hooks ran, by event and how it went",
@@ -32,8 +34,8 @@ def message_metrics(api: NodeApi) -> Iterator[Metric]:
     )
 
 
-def _standing(tx: Reader, now_ms: int) -> list[Metric]:
-    counts = tx.outbox_counts()
+def _standing(tx: Reader, found: MessageFigures, now_ms: int) -> list[Metric]:
+    counts = found.outbox
     lanes = {lane for lane, _ in counts}
     lanes |= {lane_of(row.slug) for row in tx.mesh_list() if row.shared}
     rows = GaugeMetricFamily(
@@ -49,7 +51,8 @@ def _standing(tx: Reader, now_ms: int) -> list[Metric]:
             rows.add_metric([lane, state.value], counts.get((lane, state.value), 0))
         oldest = tx.outbox_oldest(lane)
         age.add_metric([lane], 0 if oldest is None else max(0, now_ms - oldest) / 1000)
-    total, unread = tx.inbox_counts()
-    inbox = GaugeMetricFamily("holdfast_inbox_messages", "Messages that came", value=total)
-    unread_ = GaugeMetricFamily("holdfast_inbox_unread", "Those that nobody has read", value=unread)
-    return [rows, age, inbox, unread_]
+    inbox = GaugeMetricFamily("holdfast_inbox_messages", "Messages that came", value=found.inbox)
+    unread = GaugeMetricFamily(
+        "holdfast_inbox_unread", "Those that nobody has read", value=found.unread
+    )
+    return [rows, age, inbox, unread]

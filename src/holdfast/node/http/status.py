@@ -97,5 +97,5 @@ def _stand(api: NodeApi) -> NodeStatus:
         links=[] if api.link_manager is None else api.link_manager.status(),
         brokers=[] if api.sync_manager is None else api.sync_manager.status(),
         outbox=Outbox(api.engine, api.settings.outbox.policies).lanes(),
-        unread=api.node.inbox.counts()[1],
+        unread=api.engine.message_count.latest().unread,
     )

@@ -16,6 +16,7 @@ from holdfast.node.library.last_known import last_known
 from holdfast.node.library.verbs import writes
 from holdfast.node.log.history import AsOf, memory_as_of, state_as_of
 from holdfast.node.upkeep import reembed
+from holdfast.rules.arguments import checked, checks_arguments
 from holdfast.rules.limits import CHUNK_ROWS
 from holdfast.rules.rows import FileRow, MemoryRow, ModelRow, StateRow, TaskEventRow, TaskRow
 from holdfast.rules.tasks import TaskStatus
@@ -51,6 +52,7 @@ class _Family:
         return self._engine.pages(page)
 
 
+@checks_arguments(but=("get", "entry"))
 class State(_Family):
     """One value per key, shared by the whole mesh; the last writer wins."""
 
@@ -103,6 +105,7 @@ class State(_Family):
         return state_as_of(self._engine.store, self._mesh, key, point, self._engine.ctx.now_ms())
 
 
+@checks_arguments()
 class Memories(_Family):
     """What each peer remembers, under its own name."""
 
@@ -152,10 +155,12 @@ class Memories(_Family):
         return memory_as_of(self._engine.store, self._mesh, key, point, self._engine.ctx.now_ms())
 
 
+@checks_arguments()
 class Vectors(_Family):
     """Embeddings with their content, searched by nearness within one model."""
 
     @writes("vector.store")
+    @checked
     def store(
         self,
         key: str,
@@ -181,6 +186,7 @@ class Vectors(_Family):
         return hits
 
     @writes("vector.delete")
+    @checked
     def delete(self, key: str, *, model: Model, id: str | None = None) -> Work[Receipt]:
         """Removes our own embedding under a key."""
         return operations.vector_delete(self._engine.ctx, self._mesh, key, model, id)
@@ -201,6 +207,7 @@ class Vectors(_Family):
         return reembed.reembed(self._engine, self._mesh, old, new, embed, progress)
 
 
+@checks_arguments()
 class Files(_Family):
     """Files that a peer shares, by path; large ones are kept as content-addressed blobs."""
 
@@ -241,6 +248,7 @@ class Files(_Family):
                 yield files.file_info(self._engine, row)
 
 
+@checks_arguments()
 class Tasks(_Family):
     """Work that one peer at a time takes on."""
 
@@ -294,6 +302,7 @@ class Tasks(_Family):
         return operations.ThenTask(change)
 
 
+@checks_arguments()
 class Facts(_Family):
     """What is so: subject, predicate, object. Appended once by id, never changed."""
 

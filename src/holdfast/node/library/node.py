@@ -25,6 +25,7 @@ from holdfast.node.messages.outbox import Outbox
 from holdfast.node.messages.send import Sent, one_destination, prepare
 from holdfast.node.upkeep.restamp import RestampReport, restamp
 from holdfast.node.upkeep.sweep import DEFAULT_TTL, SweepReport, Ttl, sweep
+from holdfast.rules.arguments import checked, checks_arguments
 from holdfast.rules.errors import AlreadyExists
 from holdfast.rules.limits import PEER_STALE_MS
 from holdfast.rules.names import check_key, check_mesh
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast.node.sharing.sharing import Sharing
 
 
+@checks_arguments()
 class Mesh:
     """One mesh, seen from one node."""
 
@@ -107,6 +109,7 @@ class Mesh:
         )
 
 
+@checks_arguments()
 class Node:
     """A home that is open. Use it as a context manager, or call `close`."""
 
@@ -225,6 +228,7 @@ class Node:
         self.close()
 
 
+@checked
 def open_node(
     home: str | Path | None = None,
     *,

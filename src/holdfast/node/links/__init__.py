@@ -4,8 +4,9 @@ A link is a row in the store; registry.py adds, pauses and removes it, with or w
 the daemon `LinkManager` (worker.py) has a unit of the supervisor for each row. One attempt of a
 unit is a `LinkConnection` (connection.py): it registers at the source, makes sure that the log is
 still the one it has read (same_log.py), and then fetches, reads and stores batches in three threads
-until something breaks. receive.py stores a batch with its cursor in one transaction. `rules.links`
-decides what follows from an error. status.py is what people and metrics see.
+until something breaks; after a break it asks for less (appetite.py). receive.py stores a batch with
+its cursor in one transaction. `rules.links` decides what follows from an error. status.py is what
+people and metrics see.
 
 The other end is a `LinkSource` (source.py): over TLS it is `transport.peer_client.PeerClient`.
 Meshes that are shared through a broker are not pulled here: see `node/sync`.

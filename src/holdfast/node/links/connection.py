@@ -25,23 +25,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic
 
+import msgspec
+
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.object_transfer import ObjectGone, pull_objects
 from holdfast.node.links import receive
+from holdfast.node.links.appetite import Appetite
 from holdfast.node.links.same_log import LOOK, begins_as_read, is_same_log
 from holdfast.node.links.source import LinkSource, Reach, registration_of
 from holdfast.node.links.status import LinkStatusTracker
-from holdfast.protocol.log_wire import Batch, Confirmation, Fetch
+from holdfast.protocol.log_wire import Batch, BatchCut, Confirmation, Fetch
 from holdfast.rules.errors import (
     BadAnswer,
     EpochChanged,
+    HoldfastError,
     OverLimit,
     Truncated,
     UnknownConsumer,
+    Unreachable,
 )
 from holdfast.rules.limits import (
     BACKOFF_MS_MIN,
-    LINK_BATCH_ROWS,
     LINK_CONFIRM_MS,
     LONG_POLL_MS_DEFAULT,
     QUARANTINE_ROWS_MAX,
@@ -65,8 +69,10 @@ class LinkConnection:
         reach: Reach,
         tracker: LinkStatusTracker,
         new_epoch: int | None = None,
+        appetite: Appetite | None = None,
     ) -> None:
         """`new_epoch`: the last connection ended because the source counts in this epoch now."""
+        self._appetite = appetite or Appetite()
         self._engine = engine
         self._row = row
         self._reach = reach
@@ -157,10 +163,12 @@ class LinkConnection:
             # A reader of that name may be left from an earlier link, and stand past its beginning.
             with suppress(UnknownConsumer):
                 source.retire(self._consumer)
-        source.register(registration_of(row, self._engine.ctx.peer))
+        end = source.register(registration_of(row, self._engine.ctx.peer))
+        if end is not None and row.epoch:
+            self._tracker.heard(end)
         if row.epoch == 0 or self._new_epoch not in (None, row.epoch):
             return self._begin(source)
-        if not is_same_log(self._engine, source, row, self._consumer):
+        if not self._is_same_log(source, row):
             log.warning(
                 "link %s: the log of %s is not the one that was read up to offset %d, and counts "
                 "in the same epoch %d; it is read from its beginning",
@@ -171,6 +179,31 @@ class LinkConnection:
             )
             return self._begin(source)
         return row
+
+    def _is_same_log(self, source: LinkSource, row: LinkRow) -> bool:
+        with self._hungry(LOOK):
+            return is_same_log(self._engine, source, row, self._consumer, self._appetite.rows)
+
+    @contextmanager
+    def _hungry(self, asked: int) -> Iterator[None]:
+        """A line that breaks in here carries less than the entries that were asked for."""
+        try:
+            yield
+        except BatchCut as cut:
+            self._appetite.broke(asked)
+            raise self._named(cut) from cut
+        except Unreachable:
+            self._appetite.broke(asked)
+            raise
+
+    def _named(self, cut: BatchCut) -> HoldfastError:
+        """The error of a line that broke; it names an entry that alone is too large for it."""
+        where = ""
+        if cut.entry is not None:
+            offset, size = cut.entry
+            where = f"; it broke in the middle of entry {offset} of {self._row.zone}, "
+            where += f"which has {size} bytes"
+        return Unreachable(f"{cut.error.message}{where}")
 
     def _begin(self, source: LinkSource) -> LinkRow:
         """Puts the cursor at the beginning of a log that was not read yet, or not in this epoch."""
@@ -201,9 +234,11 @@ class LinkConnection:
     def _beginning(self, source: LinkSource) -> Batch:
         first = 1
         for _ in range(_BEGINNING_TRIES):
-            ask = Fetch(consumer=self._consumer, limit=LOOK, start=first, epoch=self._new_epoch)
+            limit = min(LOOK, self._appetite.rows)
+            ask = Fetch(consumer=self._consumer, limit=limit, start=first, epoch=self._new_epoch)
             try:
-                return source.fetch(ask)
+                with self._hungry(limit):
+                    return source.fetch(ask)
             except Truncated as cut:
                 first = cut.first_available
         raise BadAnswer(f"the log of {self._row.zone} begins at another place each time")
@@ -223,15 +258,16 @@ class LinkConnection:
                 confirm = self._confirmed = self._stored
                 self._asking = True
             asked_at = monotonic()
-            batch = source.fetch(
+            batch = self._fetch(
+                source,
                 Fetch(
                     consumer=self._consumer,
-                    limit=LINK_BATCH_ROWS,
+                    limit=self._appetite.rows,
                     wait_ms=patience_ms,
                     start=position,
                     confirm=confirm or None,
                     epoch=row.epoch,
-                )
+                ),
             )
             _check_answer(batch, row, position)
             if batch.upto >= position:
@@ -247,6 +283,27 @@ class LinkConnection:
                     self._hold_back(asked_at)
             patience_ms = LONG_POLL_MS_DEFAULT
             position = batch.upto + 1
+
+    def _fetch(self, source: LinkSource, ask: Fetch) -> Batch:
+        """A batch, or what came whole of one before the line broke. If that is nothing, less is
+        asked for at once, over a new line: this ends at one entry, twice.
+        """
+        while True:
+            try:
+                with self._hungry(ask.limit):
+                    batch = source.fetch(ask)
+                break
+            except Unreachable as error:
+                cut = error.__cause__
+                if not isinstance(cut, BatchCut) or (cut.batch is None and ask.limit == 1):
+                    raise
+                log.info("link %s: %s; what came is kept", self._row.name, cut.error.message)
+                if cut.batch is not None:
+                    return cut.batch
+                ask = msgspec.structs.replace(ask, limit=self._appetite.rows, wait_ms=0)
+        if len(batch.raws) >= ask.limit or batch.upto < batch.head:
+            self._appetite.came()  # it was as much as was asked for
+        return batch
 
     def _nothing_new(self, batch: Batch) -> None:
         with self._turn:
@@ -328,7 +385,10 @@ class LinkConnection:
     ) -> receive.BatchReceived | None:
         """Stores a batch; None if it has to be tried again, or the connection is over."""
         wanted = [named.sha256 for named in receive.objects_named(incoming)]
-        absent = pull_objects(self._engine, source, wanted, self._tracker.pulled, self._is_over)
+        pieces = self._appetite.pieces
+        absent = pull_objects(
+            self._engine, source, wanted, self._tracker.pulled, self._is_over, pieces
+        )
         if self._is_over():
             return None
         row = self._row

@@ -34,21 +34,30 @@ _CLOCKS_MS: Final = DAY_MS
 """How far the clock of a writer may be ahead of ours."""
 
 
-def is_same_log(engine: NodeEngine, source: LinkSource, row: LinkRow, consumer: str) -> bool:
-    """False if the source's log is surely not the one that the link has read up to its cursor."""
-    if not row.cursor:
-        return True
-    begin = max(1, row.cursor - LOOK + 1)
-    ask = Fetch(consumer=consumer, limit=LOOK, start=begin, epoch=row.epoch)
-    try:
-        batch = _fetch(source, ask, row)
-    except PastEnd:
-        return False
-    if batch is None:
-        return True
-    if batch.head < row.cursor:
-        return False
-    return engine.read("link.look_back", partial(_was_read, engine, row, batch))
+def is_same_log(
+    engine: NodeEngine, source: LinkSource, row: LinkRow, consumer: str, rows: int = LOOK
+) -> bool:
+    """False if the source's log is surely not the one that the link has read up to its cursor.
+
+    `rows` is how many entries are asked for at a time: over a line that breaks often, few, from the
+    cursor back.
+    """
+    step = min(LOOK, rows)
+    for back in range(step, LOOK + step, step):
+        begin = max(1, row.cursor - back + 1)
+        ask = Fetch(consumer=consumer, limit=step, start=begin, epoch=row.epoch)
+        try:
+            batch = _fetch(source, ask, row) if row.cursor else None
+        except PastEnd:
+            return False
+        if batch is None:
+            return True
+        if batch.head < row.cursor:
+            return False
+        was_read = engine.read("link.look_back", partial(_was_read, engine, row, batch))
+        if was_read is not None or begin == 1:
+            return was_read is not False
+    return True
 
 
 def begins_as_read(engine: NodeEngine, row: LinkRow, batch: Batch) -> bool:
@@ -86,8 +95,10 @@ def _fetch(source: LinkSource, ask: Fetch, row: LinkRow) -> Batch | None:
         return None  # it is being truncated: the next fetch of the link finds out what is missing
 
 
-def _was_read(engine: NodeEngine, row: LinkRow, batch: Batch, tx: Reader) -> bool:
-    """Whether the link has met the last entry up to the cursor that proves anything."""
+def _was_read(engine: NodeEngine, row: LinkRow, batch: Batch, tx: Reader) -> bool | None:
+    """Whether the link has met the last entry up to the cursor that proves anything; None if none
+    of them does.
+    """
     for offset, raw in reversed(list(zip(batch.offsets, batch.raws, strict=True))):
         if offset > row.cursor:
             continue
@@ -95,7 +106,7 @@ def _was_read(engine: NodeEngine, row: LinkRow, batch: Batch, tx: Reader) -> boo
         if news is None:
             continue  # it was refused then, too, and perhaps given up since: so it proves nothing
         return not news or _may_be_forgotten(tx, raw) or _is_set_aside(tx, row, offset)
-    return True
+    return None
 
 
 def _may_be_forgotten(tx: Reader, raw: bytes) -> bool:

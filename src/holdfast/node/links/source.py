@@ -23,8 +23,12 @@ if TYPE_CHECKING:
 class LinkSource(Protocol):
     """One connection to a source. A second thread may call while a fetch waits."""
 
-    def register(self, registration: Registration) -> None: ...
-    def fetch(self, fetch: Fetch) -> Batch: ...
+    def register(self, registration: Registration) -> int | None:
+        """Returns the last offset of the source's log; None if it does not say."""
+
+    def fetch(self, fetch: Fetch) -> Batch:
+        """Raises `BatchCut` if the line breaks in the middle of a batch."""
+
     def confirm(self, confirmation: Confirmation) -> None: ...
     def retire(self, consumer: str) -> None: ...
     def object_size(self, sha: str) -> int | None:

@@ -42,7 +42,8 @@ class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
     source_head: int | None = None
     """The end of the source's log when it last answered."""
     lag: int | None = None
-    """Entries of that log beyond our cursor, those among them that the filter leaves out."""
+    """Entries of that log beyond our cursor, those among them that the filter leaves out. None: not
+    known, because the source has not answered since the last connection ended."""
     received: int = 0
     new: int = 0
     known: int = 0
@@ -71,6 +72,8 @@ class LinkStatusTracker(UnitStatus[LinkState, LinkStatus]):
             name=row.name, zone=row.zone, url=row.url, since=now_ms(), quarantined=quarantined
         )
         """What the link itself knows. How it is supervised is filled in when it is shown."""
+        self._heard = False
+        """The source has said on this connection where its log ends."""
         self.show(row)
 
     @property
@@ -96,8 +99,23 @@ class LinkStatusTracker(UnitStatus[LinkState, LinkStatus]):
     def recount(self, quarantined: int) -> None:
         self._change(lambda now: {"quarantined": quarantined})
 
+    def heard(self, head: int) -> None:
+        """The source says where its log ends."""
+        self._heard = True
+        self._change(
+            lambda now: {"source_head": head, "lag": max(0, head - now.cursor)},
+        )
+
+    def unless_heard(self) -> None:
+        """A connection broke. How far we lag is known only if the source has said on it that there
+        is more: that nothing was new is no longer true for long.
+        """
+        heard, self._heard = self._heard, False
+        self._change(lambda now: {"lag": (now.lag or None) if heard else None})
+
     def nothing_new(self, batch: Batch) -> None:
         """The source answered, and we have all of it."""
+        self._heard = True
         self._change(
             lambda now: {"source_head": batch.head, "lag": max(0, batch.head - now.cursor)},
             state=lambda before: LinkState.LIVE,
@@ -106,6 +124,7 @@ class LinkStatusTracker(UnitStatus[LinkState, LinkStatus]):
 
     def arrived(self, batch: Batch) -> None:
         """A batch is here, and not stored yet."""
+        self._heard = True
         connecting, catching_up = LinkState.CONNECTING, LinkState.CATCHING_UP
         size = sum(map(len, batch.raws))
         self._change(

@@ -19,6 +19,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from holdfast.node.core.engine import NodeEngine
+from holdfast.node.links.appetite import Appetite
 from holdfast.node.links.connection import LinkConnection
 from holdfast.node.links.source import Reach, reach_by
 from holdfast.node.links.status import LinkStatus, LinkStatusTracker
@@ -40,17 +41,20 @@ class LinkWork:
     ) -> None:
         self.engine, self.name, self.reach, self.tracker = engine, name, reach, tracker
         self._new_epoch: int | None = None
+        self.appetite = Appetite()
+        """How much is asked for at a time; it outlasts a connection."""
 
     def attempt(self) -> LinkAttempt:
         return LinkAttempt(self)
 
     def plan(self, error: Exception, attempts: int, jitter: float) -> LinkPlan:
         self._new_epoch = error.epoch if isinstance(error, EpochChanged) else None
+        self.tracker.unless_heard()
         return after_error(error, attempts, jitter)
 
     def connection(self, row: LinkRow) -> LinkConnection:
         new_epoch, self._new_epoch = self._new_epoch, None
-        return LinkConnection(self.engine, row, self.reach, self.tracker, new_epoch)
+        return LinkConnection(self.engine, row, self.reach, self.tracker, new_epoch, self.appetite)
 
 
 class LinkAttempt:

@@ -14,6 +14,7 @@ from holdfast.node.log import consumers as readers
 from holdfast.node.log import serve
 from holdfast.protocol.log_wire import Batch, Confirmation, Fetch
 from holdfast.rules import limits
+from holdfast.rules.arguments import checks_arguments
 from holdfast.rules.errors import AlreadyExists, BadInput
 from holdfast.rules.filters import EVERYTHING, Filter
 from holdfast.rules.rows import Columns, Entry
@@ -29,6 +30,7 @@ class Head(NamedTuple):
     offset: int
 
 
+@checks_arguments()
 class Log:
     """The log: every envelope once, own and received, in the order in which this node stored
     them.

@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.messages.send import Sent, prepare
+from holdfast.rules.arguments import checks_arguments
 from holdfast.rules.bodies import MessageSend, decode_trusted_body
 from holdfast.rules.canonical import stored_meta
 from holdfast.rules.envelope import Envelope, decode_trusted
@@ -86,6 +87,7 @@ class FoundMessages(NamedTuple):
     """The `after` of the next page; None when there is none."""
 
 
+@checks_arguments()
 class Inbox:
     """Messages for us, of one mesh or of all."""
 

@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.messages.send import MessageChange, Sent
+from holdfast.rules.arguments import checks_arguments
 from holdfast.rules.bodies import MessageSend, decode_trusted_body
 from holdfast.rules.destinations import PRIORITIES
 from holdfast.rules.envelope import Envelope, decode_trusted
@@ -105,6 +106,7 @@ _BLOCKS = {
 }
 
 
+@checks_arguments()
 class Outbox:
     """What this node has to send, of all meshes."""
 
@@ -149,8 +151,9 @@ class Outbox:
     def lanes(self) -> Sequence[LaneInfo]:
         """The lane of every shared mesh, and every other lane that holds an item."""
 
+        counts = self._engine.message_count.latest().outbox
+
         def read(tx: Reader) -> Sequence[LaneInfo]:
-            counts = tx.outbox_counts()
             lanes = {lane for lane, _ in counts}
             lanes |= {lane_of(row.slug) for row in tx.mesh_list() if row.shared}
             return [self._lane_info(tx, lane, counts) for lane in sorted(lanes)]

@@ -51,6 +51,7 @@ from holdfast.rules.errors import (
     StoreCorrupt,
 )
 from holdfast.rules.lamport import after_loss
+from holdfast.rules.paths import check_place
 from holdfast.rules.rows import JobRow
 from holdfast.rules.structs import copy_to
 from holdfast.service.clock import SystemClock
@@ -117,7 +118,7 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
 def backup(node: Node, target: Path, progress: Progress | None = None) -> BackupReport:
     """Copies an open home into a new folder, while others go on writing."""
     paths = HomePaths(node.home)
-    target = target.absolute()
+    target = Path(check_place(str(target), "the folder of the backup")).absolute()
     _check_target(target, paths)
     staging = target.parent / f"{TEMPORARY_PREFIX}{target.name}-{os.urandom(4).hex()}"
     now_ms = node._engine.ctx.now_ms()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.node.recovery.checks import Check, ok, warn
+from holdfast.node.recovery.checks import Check, fail, ok, warn
+from holdfast.node.sync.terms import stops
 from holdfast.rules.limits import DAY_MS, SYNC_SILENT_WARN_MS
 from holdfast.rules.outbox import OutboxState, lane_of
 from holdfast.rules.rows import MeshRow
@@ -17,6 +18,8 @@ def check_sync(reader: Reader, now_ms: int) -> Checks:
     rows = [row for row in reader.mesh_list() if row.shared]
     if not rows:
         return
+    for url, problem in stops(reader):
+        yield fail("sync", f"nothing is exchanged with {url}: {problem.message}", problem.hint)
     counts = reader.outbox_counts()
     for row in rows:
         yield from _mesh(reader, row, counts, now_ms)

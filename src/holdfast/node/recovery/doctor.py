@@ -10,6 +10,7 @@ Repairing is done by `repair`.
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import shutil
@@ -26,7 +27,7 @@ from holdfast.node.home import whereabouts
 from holdfast.node.log.history import repaired_to
 from holdfast.node.recovery import backup
 from holdfast.node.recovery.check_blobs import check_blobs
-from holdfast.node.recovery.check_clock import check_stamps
+from holdfast.node.recovery.check_clock import check_stamps, check_wall_clock
 from holdfast.node.recovery.check_fold import compare_all, compare_some
 from holdfast.node.recovery.check_links import (
     check_ballast,
@@ -35,6 +36,7 @@ from holdfast.node.recovery.check_links import (
     check_readers,
     check_trust,
 )
+from holdfast.node.recovery.check_log import REPAIR, check_entries, check_wal
 from holdfast.node.recovery.check_sync import check_sync
 from holdfast.node.recovery.checks import Check, fail, joined_names, ok, warn
 from holdfast.rules import limits
@@ -48,12 +50,16 @@ from holdfast.storage.files.blobs import FileBlobs
 from holdfast.storage.files.durable import TEMPORARY_PREFIX
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.sqlite import migrations
+from holdfast.storage.sqlite.recovery.row_guard import guard_rows
 from holdfast.storage.sqlite.snapshot_copy import ReadOnlyDatabase, open_read_only, read_errors
 from holdfast.storage.sqlite.versions import sqlite_version, vector_version
 
 Checks = Iterator[Check]
 
-_REPAIR = "holdfast doctor --repair (the damaged file is kept)"
+log = logging.getLogger("holdfast")
+
+UNFORESEEN = "unforeseen"
+"""The name of a check that ended in an error of ours."""
 _BACKUP = "holdfast backup FOLDER"
 _PYTHON_MIN = (3, 11)
 _LISTED_MAX = 10_000
@@ -92,6 +98,12 @@ def diagnose(home: Path, *, full: bool = False) -> Report:
     return Report(home=home, checks=tuple(checks), metrics=metrics)
 
 
+def needs_repair(home: Path) -> bool:
+    """Whether something is wrong with the database that only a new one mends."""
+    found = diagnose(home, full=True).checks
+    return any(check.status == "fail" and check.fix == REPAIR for check in found)
+
+
 def _guarded(name: str, look: Callable[[], Checks]) -> Checks:
     """The results of a check; one that fails becomes a result itself, so that the others go on."""
     try:
@@ -101,6 +113,11 @@ def _guarded(name: str, look: Callable[[], Checks]) -> Checks:
         yield fail(name, error.message, error.hint)
     except OSError as error:
         yield fail(name, str(error), "check who owns the home, its modes and its disk")
+    except Exception as error:
+        # No check foresaw this, and it must not keep the others from speaking. Tests see to it that
+        # damage never gets here.
+        log.exception("the doctor could not check %s", name)
+        yield fail(UNFORESEEN, f"{name} could not be checked: {error!r}", REPAIR)
 
 
 # --- the machine and the folder ------------------------------------------------------------------
@@ -202,23 +219,29 @@ def _database(paths: HomePaths, full: bool) -> Checks:
         yield warn("wal", what, "end long reads, exports and backups; it shrinks after the next")
     else:
         yield ok("wal", f"the WAL has {wal // limits.KIB} KiB")
+    if not presences.others(paths):
+        yield from _guarded("wal", partial(check_wal, paths.wal))
     with open_read_only(paths.database) as reader:
         yield from _guarded("database", partial(_schema, reader))
         if reader.schema() != migrations.LATEST:
             return
+        guard_rows(reader.connection)
         problems = reader.problems()
         if problems:
             more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-            yield fail("database", f"{problems[0]}{more}", _REPAIR)
+            yield fail("database", f"{problems[0]}{more}", REPAIR)
         else:
             yield ok("database", "the integrity check finds nothing, and our own rules hold")
         # Also after a failed check: what can be read shows how much is affected.
         peer = reader.peer_name() or ""
+        if full:
+            yield from _guarded("entries", partial(check_entries, reader))
         yield from _guarded("log", partial(_log, reader, peer, full))
         yield from _guarded("consumers", partial(_consumers, reader))
         yield from _guarded("conflicts", partial(_conflicts, reader))
         blobs, now_ms = FileBlobs(paths.blobs), SystemClock().now_ms()
         yield from _guarded("clock", partial(check_stamps, reader, now_ms))
+        yield from _guarded("clock", partial(check_wall_clock, reader, now_ms))
         yield from _guarded("trust", partial(check_trust, reader, now_ms))
         yield from _guarded("links", partial(check_links, reader, paths, now_ms))
         yield from _guarded("sync", partial(check_sync, reader, now_ms))
@@ -258,7 +281,7 @@ def _log(reader: ReadOnlyDatabase, peer: str, full: bool) -> Checks:
     if compared.differences:
         count = len(compared.differences)
         what = f"{compared.differences[0]} ({count} differences between tables and log)"
-        yield fail("log", what, _REPAIR)
+        yield fail("log", what, REPAIR)
     elif full and not whole:
         what = f"{mark}; {compared.number} samples agree with it"
         yield ok("log", f"{what}; it is whole from {since} on, so not all can be compared")

@@ -39,6 +39,7 @@ from holdfast.storage.files.durable import drafting, durable_replace
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.ports import Reader, Store, Transaction
 from holdfast.storage.sqlite.recovery import swap
+from holdfast.storage.sqlite.recovery.kept_copies import ROLLBACK_LABEL
 from holdfast.storage.sqlite.recovery.repair import Salvaged, Saved, roll_back, salvage
 from holdfast.storage.sqlite.snapshot_copy import copy_database, open_read_only
 from holdfast.storage.sqlite.store import SqliteStore
@@ -121,7 +122,7 @@ def rollback_migration(home: Path, version: int) -> RollbackReport:
     """Undoes a schema version and those after it. What they added remains only in the kept copy."""
     paths = homes.require_home(home)
     with exclusive(paths, "roll back the schema") as still_alone:
-        label = swap.fresh_label(paths.root, "before-rollback", SystemClock().now_ms())
+        label = swap.fresh_label(paths.root, ROLLBACK_LABEL, SystemClock().now_ms())
         kept = paths.database.with_name(f"{paths.database.name}.{label}")
         with drafting(paths.root) as draft:
             copy_database(paths.database, draft.path)

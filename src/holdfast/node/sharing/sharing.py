@@ -29,6 +29,7 @@ from holdfast.node.snapshots.jobs import Progress, no_progress
 from holdfast.node.trust.trust import Trust
 from holdfast.protocol.broker_http import Destination, InviteInfo, Member
 from holdfast.protocol.broker_log_http import DeadMessage, QueueInfo
+from holdfast.rules.arguments import checks_arguments
 from holdfast.rules.errors import BadInput, Conflict, NotShared, UnknownKey
 from holdfast.rules.invites import check_broker_url, parse_invite
 from holdfast.rules.keys import parse_card, public_key
@@ -37,6 +38,7 @@ from holdfast.rules.rows import KnownMember, MeshRow
 from holdfast.storage.ports import Transaction
 
 
+@checks_arguments()
 class Sharing:
     """What one node shares, and with whom."""
 

@@ -26,7 +26,8 @@ The order of effects is what makes it safe. A row is marked as in flight before 
 is confirmed after it is stored, with its objects. What was in flight when a connection ends is
 pending again before the next one begins.
 
-Around it: `connection` keeps one connection up, `manager` has one for each broker, `status` shows
+Around it: `terms` keeps what a broker offers and why this node does not work with it. `connection`
+keeps one connection up, `manager` has one for each broker, `status` shows
 how they stand, `pause` holds a mesh back, `run_once` does the same without a daemon. What does not
 belong here: what a broker is asked without a connection (`node/broker_client`), and how a mesh
 comes to be shared (`node/sharing`).

@@ -17,6 +17,7 @@ from time import monotonic
 from typing import Any
 
 from holdfast.node.core.engine import NodeEngine
+from holdfast.node.core.object_transfer import PieceSize
 from holdfast.node.sync.connection_port import ConnectionPort
 from holdfast.node.sync.conversation import Conversation
 from holdfast.node.sync.effects import Close
@@ -70,6 +71,7 @@ class BrokerConnection:
             on_dead=on_dead,
         )
         self._broker = broker
+        self._pieces = PieceSize()
         self._line: ConnectionPort | None = None
         self._hung_up = asyncio.Event()
         """No connection is open, and what was in flight is pending again."""
@@ -143,7 +145,7 @@ class BrokerConnection:
     async def _talk(self) -> None:
         if self.tracker.state is SyncState.ACTIVE or self.tracker.state is SyncState.IDLE:
             self.tracker.enter(SyncState.RECONNECTING)
-        requests = BrokerRequests.of(self._engine, self._trust, self._broker)
+        requests = BrokerRequests.of(self._engine, self._trust, self._broker, self._pieces)
         socket = await WebSocketClient.open(self._broker.url, PATH)
         talk = Conversation(self.sync, _ticks_ms, self._chance, certificate=socket.certificate)
         line = self._line = ConnectionPort(

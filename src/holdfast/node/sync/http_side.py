@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from holdfast.node.broker_client.client import BrokerClient
 from holdfast.node.core.engine import NodeEngine
-from holdfast.node.core.object_transfer import pull_objects
+from holdfast.node.core.object_transfer import PieceSize, pull_objects
 from holdfast.node.sharing import join
 from holdfast.node.snapshots.download import take_snapshot
 from holdfast.node.snapshots.upload import keep_snapshot, upload_snapshot
@@ -26,18 +26,31 @@ log = logging.getLogger("holdfast")
 class BrokerRequests:
     """The HTTP side of one connection with a broker."""
 
-    def __init__(self, engine: NodeEngine, asking: BrokerClient, carrying: BrokerClient) -> None:
+    def __init__(
+        self,
+        engine: NodeEngine,
+        asking: BrokerClient,
+        carrying: BrokerClient,
+        pieces: PieceSize | None = None,
+    ) -> None:
         """Objects may be large: what is small must not wait behind them, so there are two clients,
         `asking` for the small and `carrying` for the large.
         """
         self._engine, self._asking, self._carrying = engine, asking, carrying
+        self._pieces = pieces or PieceSize()
         self._over = False
 
     @classmethod
-    def of(cls, engine: NodeEngine, trust: Trust, broker: BrokerAddress) -> BrokerRequests:
+    def of(
+        cls,
+        engine: NodeEngine,
+        trust: Trust,
+        broker: BrokerAddress,
+        pieces: PieceSize | None = None,
+    ) -> BrokerRequests:
         """With clients of its own, that speak as this node."""
-        clients = [BrokerClient.of(trust, broker.url, broker.card) for _ in range(2)]
-        return cls(engine, *clients)
+        asking, carrying = (BrokerClient.of(trust, broker.url, broker.card) for _ in range(2))
+        return cls(engine, asking, carrying, pieces)
 
     def end(self) -> None:
         """Breaks off what is under way, for good; from any thread."""
@@ -66,7 +79,9 @@ class BrokerRequests:
     def fetch(self, mesh: str, objects: Iterable[str]) -> set[str]:
         """Brings objects from the broker; returns those that it does not have."""
         source = self._carrying.objects(mesh)
-        return pull_objects(self._engine, source, objects, lambda pulled: None, lambda: self._over)
+        return pull_objects(
+            self._engine, source, objects, lambda pulled: None, lambda: self._over, self._pieces
+        )
 
     def take_snapshot(self, mesh: str) -> bool:
         """False if the broker has none."""

@@ -20,11 +20,13 @@ from holdfast.node.sync.connection import BrokerConnection
 from holdfast.node.sync.mesh_state import OnDead
 from holdfast.node.sync.session import BrokerAddress
 from holdfast.node.sync.status import BrokerStatus, BrokerStatusTracker, broker_status, problem_code
+from holdfast.node.sync.terms import STOP_CODES
 from holdfast.node.trust.trust import Trust
 from holdfast.rules.broker_sync import SyncState, status_name
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.limits import SECOND_MS, SYNC_CLOSE_MS_MAX, SYNC_MESHES_MS, SYNC_THREADS
 from holdfast.rules.outbox import PARK, Policies
+from holdfast.service.problem import Problem
 from holdfast.service.supervision import Supervision
 from holdfast.service.supervisor import Supervisor, TaskUnit
 from holdfast.storage.ports import Reader
@@ -110,6 +112,22 @@ class SyncManager:
         return broker_status(
             self._engine, [(link.tracker, dict(link.meshes)) for link in self._connections()]
         )
+
+    def stopped(self) -> Problem | None:
+        """Why nothing is exchanged with a broker until a person changes something; None if there
+        is no such broker. From any thread.
+        """
+        for connection in self._connections():
+            unit = connection.tracker.supervision
+            problem = unit.last_error
+            if unit.state is SyncState.STOPPED and problem and problem.code in STOP_CODES:
+                return problem
+        return None
+
+    @property
+    def has_connected(self) -> bool:
+        """Every broker has welcomed this node at least once."""
+        return all(connection.tracker.connections for connection in self._connections())
 
     def word(self, mesh: str, kind: str, paused: bool) -> str:
         """How a mesh stands, in one word; from any thread."""

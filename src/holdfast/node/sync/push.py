@@ -375,7 +375,7 @@ def _tell_duplicates(mesh: MeshState, answers: list[tuple[OutboxRow, PushAnswer,
 def _tell_dead(mesh: MeshState, row: OutboxRow, fingerprint: bytes) -> None:
     """A row has died: said aloud, and an event for whoever listens."""
     if row.code == IdempotencyKeyReused.code:
-        log.error(
+        log.warning(
             "%s: message %s, whose fingerprint begins with %s, is refused for good: %s",
             *(mesh.slug, id_text(row.id), fingerprint[:PREFIX_BYTES].hex(), row.error),
         )

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from time import monotonic
-from typing import Final
+from typing import Final, NoReturn
 
 import msgspec
 
@@ -21,12 +21,15 @@ from holdfast.node.settings import OutboxSettings
 from holdfast.node.sharing.join import is_joining
 from holdfast.node.sharing.publish import waiting_in
 from holdfast.node.sync.manager import SyncManager
+from holdfast.node.sync.terms import require_age, stops
 from holdfast.node.trust.trust import Trust
 from holdfast.rules.errors import NotShared
 from holdfast.rules.limits import SECOND_MS, SYNC_WAIT_MS
 from holdfast.rules.rows import MeshRow
 from holdfast.service.instance_lock import daemon_note
+from holdfast.service.problem import Problem
 from holdfast.storage.files.home import HomePaths
+from holdfast.transport.remote_errors import error_by_code
 
 _LOOK_S: Final = 0.02
 _ASK_S: Final = 0.2
@@ -69,11 +72,15 @@ def wait_until_synced(
     row = engine.require_mesh(mesh)
     if row.broker_url is None or row.broker_card is None:
         raise NotShared(f"{mesh!r} is not shared")
+    chosen = outbox or OutboxSettings()
+    engine.read("sync.terms", lambda tx: require_age(tx, chosen.max_age_hours))
     by_daemon = daemon_note(paths) is not None
     with closing(BrokerClient.of(trust, row.broker_url, row.broker_card)) as calls:
         progress = _Progress(engine, calls, mesh, by_daemon, patience_ms, on_waiting)
         return asyncio.run(
-            _look_on(progress) if by_daemon else _work(engine, trust, progress, outbox)
+            _look_on(engine, row.broker_url, progress)
+            if by_daemon
+            else _work(engine, trust, progress, chosen)
         )
 
 
@@ -90,7 +97,7 @@ class _Progress:
         on_waiting: OnWaiting,
     ) -> None:
         self._engine, self._calls, self._mesh, self._by_daemon = engine, calls, mesh, by_daemon
-        self._patience_s, self._on_waiting = patience_ms / SECOND_MS, on_waiting
+        self.patience_s, self._on_waiting = patience_ms / SECOND_MS, on_waiting
         self._goal = calls.standing(mesh)
         self._asked_at = 0.0
         self._seen: tuple[int, int, int] | None = None
@@ -110,7 +117,7 @@ class _Progress:
         if (seen := (waiting, row.broker_epoch, row.broker_seq)) != self._seen:
             self._seen, self._since = seen, now
         found = SyncOutcome(waiting, lag, self._by_daemon)
-        if found.done or now - self._since > self._patience_s:
+        if found.done or now - self._since > self.patience_s:
             return msgspec.structs.replace(found, trouble="" if found.done else trouble)
         return None
 
@@ -130,24 +137,37 @@ class _Progress:
         return lag
 
 
-async def _look_on(progress: _Progress) -> SyncOutcome:
-    while (found := progress.look()) is None:
+async def _look_on(engine: NodeEngine, url: str, progress: _Progress) -> SyncOutcome:
+    while True:
+        for at, problem in engine.read("sync.terms", stops):
+            if at == url:
+                _raise(problem)
+        if (found := progress.look()) is not None:
+            return found
         await asyncio.sleep(progress.pause_s)
-    return found
+
+
+def _raise(problem: Problem) -> NoReturn:
+    raise error_by_code(problem.code, problem.message, problem.hint)
 
 
 async def _work(
-    engine: NodeEngine, trust: Trust, progress: _Progress, outbox: OutboxSettings | None
+    engine: NodeEngine, trust: Trust, progress: _Progress, chosen: OutboxSettings
 ) -> SyncOutcome:
-    chosen = outbox or OutboxSettings()
     sync_manager = SyncManager(
         engine, trust, policies=chosen.policies, max_age_hours=chosen.max_age_hours
     )
     await sync_manager.start()
     try:
-        while (found := progress.look(_trouble(sync_manager))) is None:
+        until = monotonic() + progress.patience_s
+        while True:
+            if (problem := sync_manager.stopped()) is not None:
+                _raise(problem)
+            found = progress.look(_trouble(sync_manager))
+            # Nothing to do is no proof that anything could be done.
+            if found is not None and (sync_manager.has_connected or monotonic() > until):
+                return found
             await asyncio.sleep(progress.pause_s)
-        return found
     finally:
         await sync_manager.stop()
 

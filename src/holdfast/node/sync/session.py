@@ -25,6 +25,7 @@ from holdfast.node.messages.expiry import expire
 from holdfast.node.sync import epoch, receive
 from holdfast.node.sync import push as sync_push
 from holdfast.node.sync.mesh_state import FIRST, MeshState, OnDead
+from holdfast.node.sync.terms import STOPS, note_terms
 from holdfast.node.trust.trust import Trust
 from holdfast.protocol.frames import (
     Acks,
@@ -192,8 +193,7 @@ class SyncSession:
             )
         if len(challenge.nonce) != NONCE_BYTES:
             raise BadAnswer("the broker's challenge cannot be read")
-        self._terms = check(challenge.supported)
-        self._age_hours = self.age_for(self._asked_age)
+        self._agree(challenge)
         seed = self._trust.seed()
         transcript = keys.HelloTranscript(
             client_zone=self._trust.name,
@@ -213,6 +213,19 @@ class SyncSession:
             proof,
             dict(NEEDS),
         )
+
+    def _agree(self, challenge: Challenge) -> None:
+        """Takes what the broker offers; raises if this node cannot work with it. Both are kept for
+        whoever looks.
+        """
+        terms = None
+        try:
+            terms = self._terms = check(challenge.supported)
+            self._age_hours = self.age_for(self._asked_age)
+        except STOPS as error:
+            note_terms(self.engine, self.broker.url, terms, error)
+            raise
+        note_terms(self.engine, self.broker.url, terms, None)
 
     def welcomed(self, welcome: Welcome) -> list[FromNode]:
         """Opens the meshes after the broker has proved itself; returns a Follow for each."""

@@ -121,12 +121,12 @@ class _Stored(msgspec.Struct):
     quarantined: dict[str, int]
 
 
-def _read(tx: Reader) -> _Stored:
+def _read(tx: Reader, counts: dict[tuple[str, str], int]) -> _Stored:
     rows = {row.slug: row for row in tx.mesh_list() if row.shared}
     lanes = [lane_of(slug) for slug in rows]
     return _Stored(
         rows,
-        tx.outbox_counts(),
+        counts,
         {lane: tx.outbox_oldest(lane) for lane in lanes},
         {lane: tx.quarantine_count(lane) for lane in lanes},
     )
@@ -136,7 +136,8 @@ def broker_status(
     engine: NodeEngine, trackers: list[tuple[BrokerStatusTracker, dict[str, MeshState]]]
 ) -> list[BrokerStatus]:
     """All brokers with their meshes, as they are now."""
-    stored = engine.read("sync.status", _read)
+    counts = engine.message_count.latest().outbox
+    stored = engine.read("sync.status", lambda tx: _read(tx, counts))
     return [_broker(tracker, meshes, stored) for tracker, meshes in trackers]
 
 

@@ -91,6 +91,11 @@ def sweep(engine: NodeEngine, ttl: Ttl = DEFAULT_TTL) -> SweepReport:
     dedupe = _repeat(
         engine, "sweep.dedupe", lambda tx: tx.forgotten_sweep(before, limits.CHUNK_ROWS)
     )
+    _repeat(
+        engine,
+        "sweep.leaves",
+        lambda tx: tx.log_seal(limits.CHUNK_ROWS, limits.SEAL_BYTES_MAX),
+    )
     removed, orphans = collect_blobs(engine, ttl)
     return SweepReport(
         consumers=retired,
@@ -252,7 +257,8 @@ def _unlink_released(tx: Transaction, engine: NodeEngine, ttl: Ttl) -> int:
     old = tx.blob_old(upto, oldest, now, old_upto, limits.CHUNK_ROWS)
     for blob in old:
         assert tx.blob_refs(blob.sha256) == 0, "a released blob has no references"
-        engine.blobs.unlink(blob.sha256)
+        if not engine.is_kept(blob.sha256):  # else it goes as an orphan, when nobody keeps it
+            engine.blobs.unlink(blob.sha256)
         tx.blob_drop(blob.sha256)
     return len(old)
 
@@ -262,7 +268,11 @@ def _unlink_orphans(tx: Transaction, engine: NodeEngine, found: Iterable[Found])
     for item in found:
         if isinstance(item, DraftFile):
             removed += engine.blobs.remove_draft(item)
-        elif isinstance(item, BlobFile) and tx.blob_get(item.sha) is None:
+        elif (
+            isinstance(item, BlobFile)
+            and tx.blob_get(item.sha) is None
+            and not engine.is_kept(item.sha)
+        ):
             removed += engine.blobs.unlink(item.sha)
     return removed
 

@@ -39,6 +39,7 @@ from holdfast.rules.errors import (
     UnknownKey,
     UnsupportedProtocol,
 )
+from holdfast.rules.paths import check_place
 from holdfast.storage.files.durable import close_unlocked, disk_errors
 
 Progress = Callable[[str, int, int], None]
@@ -97,6 +98,7 @@ class Lake:
         storage_options: Mapping[str, str] | None = None,
     ) -> Lake:
         """Opens a lake. With `create` a folder that is empty or missing becomes a new lake."""
+        check_place(str(root), "the place of the lake")
         where = str(root) if "://" in str(root) else str(Path(root).absolute())
         card = _read_card(where)
         if card is None:

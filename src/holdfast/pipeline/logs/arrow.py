@@ -16,8 +16,10 @@ import pyarrow.compute as pc
 
 from holdfast.pipeline.lake import schema
 from holdfast.rules.errors import StoreCorrupt
+from holdfast.rules.leaf import LEAF_BYTES
 from holdfast.rules.rows import Columns
 from holdfast.storage.sqlite.log_columns import SEPARATOR, Joined
+from holdfast.storage.sqlite.log_leaves import refuse_damaged
 
 LOG: Final = schema.arrow_schema(schema.LOG)
 TIME: Final = LOG.field("recorded_at").type
@@ -26,6 +28,7 @@ TIME: Final = LOG.field("recorded_at").type
 _Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _ID_BYTES: Final = 16
 _TEXT_CHARS: Final = 36
+_NO_LEAF: Final = bytes(LEAF_BYTES)
 _GROUPS: Final = ((0, 8, 0), (9, 13, 8), (14, 18, 12), (19, 23, 16), (24, 36, 20))
 """Of each group of digits: where it begins and ends in the text, and its first of the 32 digits."""
 
@@ -63,11 +66,13 @@ def from_joined(log: str, epoch: int, joined: Joined) -> pa.RecordBatch:
         and len(joined.id) == joined.rows * _ID_BYTES
         and all(len(part) == joined.rows for part in (*texts, lamport, recorded_at, ends))
         and ends[-1] == len(joined.raw)
+        and len(joined.leaf) == joined.rows * LEAF_BYTES
     )
     if not whole:
         raise StoreCorrupt(
             f"the log has a gap or a name with a NUL in the entries from {joined.start} on"
         )
+    _refuse_damaged(joined, ends)
     places = np.zeros(joined.rows + 1, dtype=np.int32)
     places[1:] = ends
     raw = pa.Array.from_buffers(
@@ -85,6 +90,18 @@ def from_joined(log: str, epoch: int, joined: Joined) -> pa.RecordBatch:
         ],
         schema=LOG,
     )
+
+
+def _refuse_damaged(joined: Joined, ends: _Numbers) -> None:
+    """EntryDamaged if the bytes of an entry have changed since they were written: a lake would keep
+    them for ever.
+    """
+    begin = 0
+    for row, end in enumerate(ends.tolist()):
+        leaf = joined.leaf[row * LEAF_BYTES : (row + 1) * LEAF_BYTES]
+        if leaf != _NO_LEAF:
+            refuse_damaged(joined.start + row, joined.raw[begin:end], leaf)
+        begin = end
 
 
 def from_columns(log: str, epoch: int, columns: Columns) -> pa.RecordBatch:

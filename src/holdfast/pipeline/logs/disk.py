@@ -127,7 +127,14 @@ def _joined(
     reader: ReadOnlyDatabase, start: int, stop: int, *, light: bool
 ) -> tuple[Joined | None, bool]:
     """The next entries, and whether the light query should be tried again for the next ones."""
-    query = (reader.connection, start, stop, SOURCE_BATCH_ROWS, SOURCE_BATCH_BYTES)
+    query = (
+        reader.connection,
+        reader.leaf_column,
+        start,
+        stop,
+        SOURCE_BATCH_ROWS,
+        SOURCE_BATCH_BYTES,
+    )
     rows = log_joined_lightly(*query) if light else None
     return (log_joined(*query), False) if rows is None else (rows, True)
 

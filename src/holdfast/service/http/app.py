@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable
 from time import perf_counter
 
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.routing import Route as StarletteRoute
 from starlette.routing import Router
 from starlette.types import Message, Receive, Scope, Send
@@ -25,6 +26,17 @@ from holdfast.transport.http_protocol import ABORT
 from holdfast.transport.remote_errors import clean
 
 log = logging.getLogger("holdfast")
+
+
+class _AnyText(PathConvertor):
+    """`{name:path}` in a route. Starlette's own does not match a line end, so what has one in its
+    name could be made, by a body, and never be found again.
+    """
+
+    regex = r"[\s\S]*"
+
+
+register_url_convertor("path", _AnyText())
 
 
 class HttpApp:

@@ -17,8 +17,13 @@ from holdfast.rules.errors import (
     BadInput,
     BadToken,
     BodyTooLarge,
+    DiskFull,
     HoldfastError,
     NotGranted,
+    OutcomeUnknown,
+    StoreBusy,
+    StoreClosed,
+    StoreFailed,
     TooMany,
     TooSlow,
 )
@@ -27,7 +32,8 @@ from holdfast.service.http.route import Route
 
 _VERSION: Final = "3.1.0"
 _REFS: Final = "#/components/schemas/{name}"
-_EVERY: Final = (BadInput, TooMany)
+_EVERY: Final = (BadInput, TooMany, StoreClosed, StoreFailed)
+_WITH_WRITE: Final = (OutcomeUnknown, StoreBusy, DiskFull)
 _WITH_CALLER: Final = (BadToken, NotGranted)
 _WITH_BODY: Final = (TooSlow, BodyTooLarge)
 _PATH_PARAM: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
@@ -97,6 +103,8 @@ def refusals(route: Route) -> list[type[HoldfastError]]:
     errors: list[type[HoldfastError]] = [*_EVERY, *route.errors]
     if not route.public:
         errors += _WITH_CALLER
+        if route.method != "GET":
+            errors += _WITH_WRITE
     if route.request is not None:
         errors += _WITH_BODY
     return sorted(set(errors), key=lambda error: (error.http_status, error.code))

@@ -24,6 +24,7 @@ from holdfast.broker.connection import Connection
 from holdfast.broker.identity import KEY, NAME, Identity
 from holdfast.broker.session import Session
 from holdfast.broker.settings import BrokerSettings
+from holdfast.broker.strangers import Strangers
 from holdfast.broker.upkeep import BrokerUpkeep, sweep_asked
 from holdfast.protocol.frames import (
     Acks,
@@ -102,7 +103,7 @@ class WireEnd:
             assert self.connection is not None
             self.connection.closed(code)
 
-    def proved(self) -> None:
+    def proved(self, *, member: bool) -> None:
         """Nodes of this world send nothing large before their hello."""
 
     def pause(self) -> None:
@@ -148,6 +149,7 @@ class _Broker(Broker):
             wakeups=self.wakeups,
             rate_per_s=1000,
         )
+        self.strangers = Strangers(store, broker_machine.seconds, self.counts)
         store.on_news(self.wakeups.news)
 
     def ticks_ms(self) -> int:
@@ -166,6 +168,7 @@ class _Broker(Broker):
             self._rng.randbytes,
             new_id=self.source.new_id,
             may_begin_epoch=lambda mesh: True,
+            strangers=self.strangers,
         )
 
 
@@ -336,8 +339,13 @@ class BrokerMachine(Machine):
     def tick(self) -> None:
         """What a broker process does about once a second."""
         assert self.broker is not None
+        assert self.loop is not None
         connections = list(self.broker.connections)
         self._in_loop(lambda: _tick_all(connections))
+        upkeep = BrokerUpkeep(self.broker)
+        if upkeep.has_leapt():
+            with self.activity():
+                self.loop.settle(upkeep.look_at_clock())
 
     def sweep(self) -> None:
         assert self.broker is not None
@@ -355,6 +363,11 @@ class BrokerMachine(Machine):
     def is_far_ahead(self) -> bool:
         """Is its clock so wrong that nothing may be swept by it?"""
         return self.clock.now_ms() - self._world.now_ms > FAR_MS
+
+    @property
+    def is_far_off(self) -> bool:
+        """Is its clock wrong by days, in either direction?"""
+        return abs(self.clock.now_ms() - self._world.now_ms) > FAR_MS
 
     def _in_loop(self, act: Callable[[], object]) -> None:
         loop = self.loop

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from holdfast.rules.errors import UnknownDestination
+from holdfast.rules.errors import IdempotencyKeyReused, UnknownDestination
 from holdfast.rules.ids import id_text
 from holdfast.rules.outbox import EXPIRED, FAILS_ALONE
 from holdfast.rules.rows import Entry, OutboxRow
@@ -19,7 +19,9 @@ from holdfast.storage.ports import Reader
 if TYPE_CHECKING:
     from holdfast.simulate.delivery.delivery import DeliveryWorld
 
-REASONS: Final = frozenset({UnknownDestination.code, EXPIRED, FAILS_ALONE})
+REASONS: Final = frozenset(
+    {UnknownDestination.code, IdempotencyKeyReused.code, EXPIRED, FAILS_ALONE}
+)
 """Why a message of an honest node may not be delivered."""
 
 

@@ -93,6 +93,7 @@ class DeliveryWorld(BrokerWorld):
     """Nodes, their broker, and the lines between them."""
 
     ttl = TTL
+    leaping = False
 
     def __init__(self, seed: int) -> None:
         self.traits = traits_of(seed)
@@ -106,6 +107,8 @@ class DeliveryWorld(BrokerWorld):
             self.fork("chores"), self.new_id, self.meshes, self.ttl
         )
         self.message_watch.keys = self.keys
+        if self.traits.reusing:
+            self.message_watch.reuse = self.fork("reused ids")
         self.message_watch.poisons = bool(self.traits.poison)
         self.publication = Publication(self)
         self.slept_at: int | None = None
@@ -303,6 +306,8 @@ class DeliveryWorld(BrokerWorld):
         for mesh in self.meshes:
             for peer in self._peers[1:]:
                 assert self.admit(peer, mesh), "nothing fails any more"
+        self.broker_ticks()
+        self.expect(self.queues.hidden())
         rest: list[str] = []
         for _ in range(SETTLE_ROUNDS_MAX):
             self.publication.turn()

@@ -13,7 +13,7 @@ from holdfast.rules.broker_rows import TakenRow
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import LeaseEnded, NotAllowed, Unreachable
 from holdfast.rules.ids import id_text
-from holdfast.rules.limits import SECOND_MS
+from holdfast.rules.limits import HOUR_MS, SECOND_MS
 from holdfast.simulate.delivery.calls import SimulatedBrokerClient
 from holdfast.storage.broker.sqlite import SqliteBrokerStore
 from holdfast.storage.broker.sqlite.inspect import queued
@@ -99,6 +99,15 @@ class QueueTakers:
             world.happened["finished"] += 1
             self.finished[id] = None
 
+    def hidden(self) -> list[str]:
+        """Leases that last for longer than any may. Asked when the clock is right, and the broker
+        has had a look at it.
+        """
+        now = self._world.broker_machine.clock.now_ms()
+        ends = self._world.broker_machine.peek(_latest_end)
+        hours = 0 if ends is None else (ends - now) // HOUR_MS
+        return [f"a lease hides its message for {hours} hours"] if hours > 2 else []
+
     def look(self) -> None:
         """Notes the dead letters, which go in their time."""
         for mesh in self._world.meshes:
@@ -129,6 +138,11 @@ class QueueTakers:
 
 async def _in_hand(store: SqliteBrokerStore, mesh: str, one: TakenRow) -> bool:
     return queued(store, mesh).get(one.seq) == one.lease
+
+
+async def _latest_end(store: SqliteBrokerStore) -> int | None:
+    ends: int | None = store.connection.execute("SELECT max(until) FROM queued WHERE state = 1").get
+    return ends
 
 
 async def _waiting(store: SqliteBrokerStore, mesh: str) -> set[int]:

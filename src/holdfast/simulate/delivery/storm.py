@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from holdfast.rules.limits import HOUR_MS
-from holdfast.simulate.delivery.time import evening, run_ahead, sweep
+from holdfast.simulate.delivery.time import evening, fall_behind, run_ahead, sweep
 from holdfast.simulate.nodes.storm import MINUTE_MS, OUTAGE_MS_MAX, Storm
 from holdfast.simulate.world.machine import Machine
 
@@ -51,6 +51,8 @@ class DeliveryStorm(Storm):
             found["remove a member"] = self._remove
         if traits.broker_far_ahead:
             found["the broker's clock runs ahead"] = lambda: run_ahead(world, self._rng)
+        if traits.broker_far_behind:
+            found["the broker's clock falls behind"] = lambda: fall_behind(world, self._rng)
         self._events = found
 
     def begin(self) -> None:

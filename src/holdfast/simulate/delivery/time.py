@@ -1,4 +1,5 @@
-"""Time in a world of delivery: everybody sleeps for days, and the broker's clock is weeks ahead.
+"""Time in a world of delivery: everybody sleeps for days, and the broker's clock is weeks ahead, or
+behind.
 
 **Sleep.** Everybody is asleep for longer than the broker remembers ids. Lines do not survive it.
 When all wake, an operator sweeps the broker. What nodes had still to send then: changes go as ever,
@@ -7,6 +8,9 @@ the first.
 
 **Far ahead.** The broker's clock shows a day that is weeks ahead, for a while. Nothing may be swept
 by it.
+
+**Far behind.** It shows a day that is weeks behind, for a while. What is stored meanwhile must not
+be old when the clock is right again.
 """
 
 from __future__ import annotations
@@ -82,9 +86,19 @@ def run_ahead(world: DeliveryWorld, rng: random.Random) -> None:
     world.at(rng.randrange(1, AHEAD_FOR_MS_MAX), back_in_time, world, name="the clock is set right")
 
 
+def fall_behind(world: DeliveryWorld, rng: random.Random) -> None:
+    """The broker's clock, and no other, shows a day that is weeks behind."""
+    world.happened["far behind"] += 1
+    world.broker_machine.clock.frozen_ms = None
+    world.broker_machine.clock.skew_ms = -AHEAD_MS
+    world.broker_ticks()
+    world.at(rng.randrange(1, AHEAD_FOR_MS_MAX), back_in_time, world, name="the clock is set right")
+
+
 def back_in_time(world: DeliveryWorld) -> None:
-    if world.broker_machine.is_far_ahead:
+    if world.broker_machine.is_far_off:
         world.broker_machine.clock.skew_ms = 0
+        world.broker_ticks()
 
 
 def is_old(world: DeliveryWorld, entry: Entry) -> bool:

@@ -25,6 +25,16 @@ class DeliveryTraits(NamedTuple):
     """At some time the broker's clock shows a day that is weeks ahead."""
     poison: str
     """What the broker does at some messages: it `fails`, `hangs up`, is `silent`; or nothing."""
+    broker_far_behind: bool
+    """At some time the broker's clock shows a day that is weeks behind."""
+
+    @property
+    def reusing(self) -> bool:
+        """People use ids of messages again soon after, their own and those of others. Only where
+        nobody goes back in time: else both messages under an id may be accepted, one after the
+        other, and whoever has one refuses the other.
+        """
+        return not (self.broker_goes_back or self.nodes_go_back or self.broker_far_ahead)
 
 
 def traits_of(seed: int) -> DeliveryTraits:
@@ -42,7 +52,11 @@ def traits_of(seed: int) -> DeliveryTraits:
         sleeping=rng.random() < 0.4,
         broker_far_ahead=rng.random() < 0.4,
         poison=rng.choice(("",) * 9 + ("fails", "hangs up", "silent")),
+        broker_far_behind=rng.random() < 0.6,
     )
+    if drawn.sleeping:
+        # An operator sweeps after the sleep, and goes by the clock as it is.
+        drawn = drawn._replace(broker_far_behind=False)
     if nodes_go_back:
         # One that was restored to a time before it published or joined would have to do it again.
         return drawn._replace(publishing="")

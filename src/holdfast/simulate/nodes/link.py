@@ -36,6 +36,7 @@ from holdfast.rules.rows import LinkRow, ZoneKey, ZoneRow
 from holdfast.service.caller import Caller
 from holdfast.storage.ports import Transaction
 
+BATCH_ENTRIES_MAX: Final = 5
 PIECE_BYTES: Final = 48 * 1024
 """Small enough that the objects of a world come in two pieces."""
 OWN_TROUBLE: Final = (Broken, Unknown, DiskFull, StoreBusy, StoreClosed)
@@ -99,6 +100,8 @@ class SimulatedLink:
     slow: bool = False
     """Its reader asks seldom."""
     added_at: int = 0
+    rows: int = BATCH_ENTRIES_MAX
+    """How many entries its reader asks for at a time: fewer after the line broke."""
     memory: ReaderState = field(default_factory=ReaderState)
 
     def anew(self, filter: Filter) -> SimulatedLink:

@@ -51,6 +51,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import islice
 from types import TracebackType
 from typing import Final, NoReturn, Self, TypeVar
@@ -66,6 +67,7 @@ from holdfast.simulate.disk.workload import scratch
 from holdfast.simulate.nodes.link import SimulatedLink, add_link, place_of
 from holdfast.simulate.nodes.pulling import Pulling
 from holdfast.simulate.nodes.storm import Storm
+from holdfast.simulate.world.age_watch import AgeWatch
 from holdfast.simulate.world.invariants import audit, differences, missing_content, rows
 from holdfast.simulate.world.log_history import LogHistory
 from holdfast.simulate.world.machine import Died, Machine
@@ -95,6 +97,8 @@ class NodeWorld(World):
     """Nodes, their machines and the links between them, from one seed. A context manager."""
 
     ttl = TTL
+    leaping = True
+    """Clocks of nodes leap by weeks now and then."""
 
     def __init__(
         self,
@@ -115,6 +119,7 @@ class NodeWorld(World):
         self.chronicles = {peer: LogHistory(peer) for peer in peers}
         self.went_back: Counter[str] = Counter()
         """How often each node was restored from a backup."""
+        self.age_watch = AgeWatch()
         self._peers = tuple(peers)
         self.relations = self.topology()
         self.chores = Workload(self.fork("chores"), self.new_id, self.meshes, self.ttl)
@@ -183,6 +188,9 @@ class NodeWorld(World):
         for machine in self.machines.values():
             machine.weather.clear()
             machine.clock.frozen_ms = None
+            if self.is_far_off(machine):
+                machine.clock.skew_ms = 0
+                self.age_watch.leapt(machine.peer)
         self.run(until=self.ticks + 2 * HOUR_MS)
         for machine in self.machines.values():
             if not machine.up:
@@ -194,6 +202,8 @@ class NodeWorld(World):
 
     def perform(self, machine: Machine, chore: WorkItem) -> bool:
         """A node does one piece of work; False if its caller should ask for it again."""
+        if chore.op == "sweep" and self.is_far_off(machine):
+            return True  # it would forget by a clock that is wrong right now
         promises = self.promises[machine.peer]
         self._swept = self._swept or chore.op == "sweep"
         answers: Answers
@@ -215,6 +225,10 @@ class NodeWorld(World):
         machine.since_start.add(chore.op)
         self.observe(machine)
         return not any(isinstance(answer, Unknown | DiskFull | StoreFailed) for answer in answers)
+
+    def is_far_off(self, machine: Machine) -> bool:
+        """Whether its clock is wrong by more than small jumps are worth."""
+        return abs(machine.clock.now_ms() - self.now_ms) > 2 * HOUR_MS
 
     def start(self, machine: Machine) -> bool:
         """Starts a machine and checks its promises; False if it does not start."""
@@ -381,8 +395,14 @@ class NodeWorld(World):
             node = running(machine)
             problems = [*audit(node), *self.promises[machine.peer].broken(node)]
             problems += node._engine.read("quarantine", set_aside)
+            if self.leaping:
+                problems += node._engine.read("ages", partial(self._ages, machine))
         if problems:
             self.break_off(f"{machine.peer}: {'; '.join(problems[:5])}")
+
+    def _ages(self, machine: Machine, tx: Reader) -> list[str]:
+        now = machine.clock.now_ms()
+        return self.age_watch.look(machine.peer, tx, now_ms=now, true_ms=self.now_ms)
 
     def compare(self) -> None:
         """Called after a calm: all nodes must hold the same."""

@@ -29,10 +29,24 @@ from holdfast.protocol.log_wire import (
     encode_batch,
 )
 from holdfast.rules.envelope import decode_trusted
-from holdfast.rules.errors import EpochChanged, HoldfastError, PastEnd, Truncated, UnknownConsumer
-from holdfast.rules.links import LinkState, after_error, start_of
+from holdfast.rules.errors import (
+    EpochChanged,
+    HoldfastError,
+    PastEnd,
+    Truncated,
+    UnknownConsumer,
+    Unreachable,
+)
+from holdfast.rules.links import (
+    LinkState,
+    after_error,
+    rows_after_batch,
+    rows_after_break,
+    start_of,
+)
 from holdfast.rules.rows import LinkRow
 from holdfast.simulate.nodes.link import (
+    BATCH_ENTRIES_MAX,
     Answer,
     Object,
     Piece,
@@ -53,7 +67,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-BATCH_ENTRIES_MAX: Final = 5
+NARROW: Final = 0.2
+"""Which part of the links has a line that breaks under large answers."""
+NARROW_BYTES: Final = 700
 READ_AHEAD: Final = 0.8
 """How often the next batch is asked for before this one is stored."""
 FOR_A_PERSON: Final = frozenset({LinkState.TRUNCATED, LinkState.QUARANTINE_FULL})
@@ -115,7 +131,7 @@ class Pulling:
         def look(node: Node) -> tuple[bool, Question | None]:
             try:
                 return is_same_log(
-                    node._engine, RecordedAnswers(answers), row, relation.consumer
+                    node._engine, RecordedAnswers(answers), row, relation.consumer, relation.rows
                 ), None
             except Ask as ask:
                 return True, ask.question
@@ -148,7 +164,10 @@ class Pulling:
                 self._begin(relation, answer)
 
         asked = Fetch(
-            consumer=relation.consumer, limit=LOOK, start=first, epoch=relation.memory.new_epoch
+            consumer=relation.consumer,
+            limit=min(LOOK, relation.rows),
+            start=first,
+            epoch=relation.memory.new_epoch,
         )
         self._ask(relation, asked, found, but=Truncated)
 
@@ -183,7 +202,7 @@ class Pulling:
         position = row.cursor + 1 if start is None else start
         asked = Fetch(
             consumer=relation.consumer,
-            limit=BATCH_ENTRIES_MAX,
+            limit=min(BATCH_ENTRIES_MAX, relation.rows),
             start=position,
             confirm=row.cursor,
             epoch=row.epoch,
@@ -239,6 +258,8 @@ class Pulling:
             world.given(relation, answer)
             about = [decode_trusted(raw).op for raw in answer.raws]
             raw = encode_batch(answer)  # as it travels
+            if self._breaks(relation, answer, raw):
+                answer, raw, about = Unreachable("the line broke"), b"", []
         world.links.send(
             relation.source,
             relation.reader,
@@ -246,6 +267,13 @@ class Pulling:
             lambda: hear(decode_batch(raw) if raw else answer),
             about=about,
         )
+
+    def _breaks(self, relation: SimulatedLink, answer: Batch, raw: bytes) -> bool:
+        """Some lines do not carry much at a time; one entry they do."""
+        narrow = self._world.fork(f"line of {relation.label}").random() < NARROW
+        breaks = narrow and len(raw) > NARROW_BYTES and len(answer.raws) > 1
+        self._world.happened["line too narrow"] += breaks
+        return breaks
 
     # --- what arrives -------------------------------------------------------------------------
 
@@ -256,6 +284,7 @@ class Pulling:
                 f"{relation.label} asked from {position} on and was answered from {answer.start}"
             )
         relation.memory.batch, relation.memory.absent = answer, set()
+        relation.rows = rows_after_batch(relation.rows)
         self._go_on(relation)
 
     def _go_on(self, relation: SimulatedLink) -> None:
@@ -348,6 +377,8 @@ class Pulling:
         world.note(f"{relation.label} is {plan.state}: {type(error).__name__}")
         world.happened[type(error).__name__] += 1
         relation.memory = ReaderState(attempts=memory.attempts + 1, state=plan.state)
+        if isinstance(error, Unreachable):
+            relation.rows = rows_after_break(min(BATCH_ENTRIES_MAX, relation.rows))
         if isinstance(error, EpochChanged):
             relation.memory.new_epoch = error.epoch
         if plan.delay_ms is not None:

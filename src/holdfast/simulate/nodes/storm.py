@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from holdfast.rules.limits import HOUR_MS, SECOND_MS
+from holdfast.rules.limits import DAY_MS, HOUR_MS, SECOND_MS
 from holdfast.simulate.nodes.link import SimulatedLink
 from holdfast.simulate.world.machine import Death, Machine
 from holdfast.simulate.world.network import LineQuality
@@ -30,6 +30,7 @@ RETRIES_MAX: Final = 4
 AUDIT_EVERY_CHORES: Final = 12
 DOOM_CALLS_MAX: Final = 60
 FAULT_CHORES: Final = 8
+LEAP_MS: Final = 40 * DAY_MS
 
 EVERYDAY: Final = LineQuality(loss=0.05, doubling=0.1, delay_ms_max=2 * SECOND_MS)
 BAD: Final = LineQuality(loss=0.3, doubling=0.3, delay_ms_max=30 * MINUTE_MS)
@@ -37,7 +38,7 @@ BAD: Final = LineQuality(loss=0.3, doubling=0.3, delay_ms_max=30 * MINUTE_MS)
 # An error of the disk hits few of the calls that are made while it lasts.
 _WEIGHTS: Final = {
     **{"kill": 2, "power": 2, "restart": 2, "disk full": 2, "io error": 4},
-    **{"clock jump": 2, "clock freeze": 2, "partition": 2, "bad line": 2},
+    **{"clock jump": 2, "clock leap": 2, "clock freeze": 2, "partition": 2, "bad line": 2},
 }
 FAULTS: Final = tuple(_WEIGHTS)
 
@@ -51,7 +52,11 @@ class Storm:
         self._over = False
         self._chores = 0
         self._next_partition = 0
-        self._weights: Mapping[str, int] = _WEIGHTS
+        self._weights: Mapping[str, int] = {
+            kind: weight
+            for kind, weight in _WEIGHTS.items()
+            if world.leaping or kind != "clock leap"
+        }
         self._faults: dict[str, Callable[[Machine], None]] = {
             "kill": lambda machine: self._death(machine, "kill"),
             "power": lambda machine: self._death(machine, "power"),
@@ -59,6 +64,7 @@ class Storm:
             "disk full": self._disk_full,
             "io error": self._io_error,
             "clock jump": self._clock_jump,
+            "clock leap": self._clock_leap,
             "clock freeze": self._clock_freeze,
             "partition": self._partition,
             "bad line": self._bad_line,
@@ -184,6 +190,22 @@ class Storm:
 
     def _clock_jump(self, machine: Machine) -> None:
         machine.clock.skew_ms = self._rng.randrange(-HOUR_MS, HOUR_MS)
+
+    def _clock_leap(self, machine: Machine) -> None:
+        """The clock shows a day that is weeks off, is set right after a while, and nobody sweeps
+        meanwhile: that would forget by a wrong clock. Each machine errs in one direction only.
+        """
+        world = self._world
+        if machine.peer not in world.machines or world.age_watch.is_new(machine.peer):
+            return
+        ahead = list(world.machines).index(machine.peer) % 2 == 0
+        self._set_clock(machine, LEAP_MS if ahead else -LEAP_MS)
+        self._busy_time(machine)
+        self._soon(OUTAGE_MS_MAX, partial(self._set_clock, machine, 0), "the clock is set right")
+
+    def _set_clock(self, machine: Machine, skew_ms: int) -> None:
+        machine.clock.skew_ms = skew_ms
+        self._world.age_watch.leapt(machine.peer)
 
     def _clock_freeze(self, machine: Machine) -> None:
         machine.clock.frozen_ms = machine.clock.now_ms()

@@ -5,7 +5,7 @@ what stands at each offset, who wrote it and through which zone it came. A log m
 end and shrink at its beginning; anything else is reported as a sentence:
 
 * what stood at an offset stands there for as long as the epoch lasts;
-* no envelope stands twice in one log;
+* no envelope stands twice in one log; an id does only if the first with it has given it back;
 * nothing is missing between what was there before and what is new.
 
 A node that is restored from a backup goes back in time: its log is then what it was, under a new
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from holdfast.rules.envelope import decode_trusted
-from holdfast.rules.ids import id_text
+from holdfast.rules.ids import id_text, is_aside
 from holdfast.rules.rows import Entry
 from holdfast.storage.ports import Reader
 
@@ -77,6 +77,8 @@ class LogHistory:
         new = [] if problems else tx.log_range(self.head + 1, ALL, ALL)
         if not problems and self.head >= first:
             last = tx.log_get(self.head)
+            if last is not None and last.id != self.entries[-1].id and is_aside(last.id):
+                self._set_aside(last)
             if last is None or last.id != self.entries[-1].id:
                 problems.append(f"offset {self.head} of its log holds something else than before")
         self.first = max(self.first, first)
@@ -86,9 +88,20 @@ class LogHistory:
                 break
             if entry.id in self.offsets:
                 before = self.offsets[entry.id]
-                problems.append(f"{id_text(entry.id)} stands twice: {before}, {entry.offset}")
+                other = tx.log_get(before)
+                if other is not None and is_aside(other.id):
+                    self._set_aside(other)
+                else:
+                    problems.append(f"{id_text(entry.id)} stands twice: {before}, {entry.offset}")
             self._add(entry, via)
         return new, problems
+
+    def _set_aside(self, entry: Entry) -> None:
+        """An entry has given its id back: it stands where it stood, under another one."""
+        before = self.at(entry.offset)
+        self.entries[entry.offset - 1] = before._replace(id=entry.id)
+        del self.offsets[before.id]
+        self.offsets[entry.id] = entry.offset
 
     def went_back(self, tx: Reader, then: Sequence[Seen]) -> list[str]:
         """Called after a restore: the log must be what it was `then`. Returns what is wrong."""

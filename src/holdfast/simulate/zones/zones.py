@@ -63,6 +63,7 @@ class ZoneWorld(NodeWorld):
     """Zones, the links between them and the people who look after those."""
 
     ttl = TTL
+    leaping = False
 
     def __init__(self, seed: int) -> None:
         rng = random.Random(f"world {seed} topology")

@@ -28,6 +28,8 @@ from holdfast.rules.broker_rows import (
     InviteRow,
     LogPage,
     MemberRow,
+    Membership,
+    MeshStanding,
     Mode,
     Orphan,
     PushedEnvelope,
@@ -94,7 +96,9 @@ class BrokerStore(Protocol):
     async def member_remove(self, mesh: str, key: bytes, now_ms: int) -> bool:
         """Removes a member with its subscriptions and the invites that it made."""
 
-    async def meshes_of(self, key: bytes) -> list[str]: ...
+    async def memberships(self, key: bytes) -> list[Membership]:
+        """The meshes that the key is a member of, by slug."""
+
     async def member_got(self, mesh: str, key: bytes, epoch: int, seq: int, now_ms: int) -> None:
         """Notes up to which seq a member has what it was sent; never backwards within an epoch."""
 
@@ -113,6 +117,7 @@ class BrokerStore(Protocol):
     async def destination_put(self, mesh: str, row: DestinationRow) -> None:
         """Declares a topic or a queue, or changes its settings."""
 
+    async def destination_get(self, mesh: str, kind: str, ref: str) -> DestinationRow | None: ...
     async def destination_list(self, mesh: str) -> list[DestinationRow]: ...
     async def destination_drop(self, mesh: str, kind: str, ref: str) -> bool:
         """Refused (BadInput) while a queue holds messages, dead letters among them."""
@@ -212,6 +217,9 @@ class BrokerStore(Protocol):
         """
 
     async def queue_counts(self, mesh: str) -> list[QueueCounts]: ...
+    async def queue_meshes(self) -> list[str]:
+        """The meshes that have a queue, by slug."""
+
     async def dead_letters(self, mesh: str, queue: str, limit: int) -> list[DeadLetter]: ...
     async def revive(self, mesh: str, queue: str, seq: int) -> bool:
         """Puts a dead letter back into its queue, with no deliveries counted."""
@@ -308,6 +316,9 @@ class BrokerStore(Protocol):
         is.
         """
 
+    async def standings(self) -> list[MeshStanding]:
+        """Where all meshes stand, by slug. It takes as long as there are members."""
+
     async def counts(self) -> dict[str, int]:
         """How much there is, for the metrics: `meshes`, `members`, `messages`, `dedupe`, `ready`,
         `taken`, `dead`, `objects`, `snapshots`.
@@ -319,3 +330,8 @@ class BrokerStore(Protocol):
         """
 
     async def set_mode(self, mode: Mode, days: int) -> None: ...
+
+    async def claim(self, key: bytes, *, replace: bool = False) -> bytes:
+        """Notes the key of the broker whose store this is, if none is noted yet or it is to be
+        replaced. Returns the key that is noted then.
+        """

@@ -48,6 +48,7 @@ from holdfast.storage.files.durable import (
     flush,
     fsync_dir,
     make_folder,
+    refuse_links,
     rename_file,
 )
 
@@ -344,13 +345,16 @@ class FileBlobs:
 
     def _settle(self, folder: Path) -> None:
         """Makes sure that the folder is there, also after a power cut."""
+        refuse_links(folder)
         if folder not in self._settled or not os.path.isdir(folder):
             make_folder(folder)
             self._settled.add(folder)
 
     def _path(self, sha: str) -> Path:
         check_sha(sha)
-        return self.root / sha[:_FOLDER_CHARS] / sha
+        folder = self.root / sha[:_FOLDER_CHARS]
+        refuse_links(self.root, folder)
+        return folder / sha
 
     def _partial_path(self, sha: str) -> Path:
         return self.root / f"{_PARTIAL_PREFIX}{check_sha(sha)}"

@@ -20,14 +20,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from holdfast.rules.errors import DiskFull, StoreFailed
+from holdfast.rules.errors import DiskFull, NotOurs, StoreFailed
 
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
 TEMPORARY_PREFIX: Final = ".tmp-"
 """No name of ours begins so. What a crash leaves behind is known by it."""
 
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+"""What the system says where nothing more fits."""
 _HINTS: Final = {
     errno.EROFS: "the file system is mounted read-only; make it writable, then reopen the home",
     errno.EACCES: "check who owns the home and its modes; run: holdfast doctor",
@@ -44,7 +45,7 @@ def disk_errors(doing: str) -> Iterator[None]:
         yield
     except OSError as error:
         message = f"could not {doing}: {error.strerror or error}"
-        if error.errno in _FULL:
+        if error.errno in FULL:
             raise DiskFull(message) from error
         raise StoreFailed(message, hint=_HINTS.get(error.errno or 0)) from error
 
@@ -175,6 +176,16 @@ def make_folder(path: Path) -> None:
         except FileExistsError:
             pass
     fsync_dir(path.parent)
+
+
+def refuse_links(*folders: Path) -> None:
+    """Nothing in a home is followed to elsewhere: not to write, to read or to remove."""
+    for folder in folders:
+        if os.path.islink(folder):
+            raise NotOurs(
+                f"{folder} is a symbolic link where a folder belongs",
+                hint="put the folder itself there",
+            )
 
 
 def create_temporary(folder: Path) -> tuple[int, Path]:

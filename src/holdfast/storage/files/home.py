@@ -26,6 +26,7 @@ from typing import Final
 import msgspec
 
 from holdfast.rules.errors import AlreadyExists, BadPath, NoHome, NotOurs
+from holdfast.rules.paths import check_place
 from holdfast.storage.files.durable import (
     FILE_MODE,
     FOLDER_MODE,
@@ -226,15 +227,7 @@ def wake_path(paths: HomePaths, *, make: bool = False) -> Path:
 
 
 def _usable_path(text: str, what: str) -> Path:
-    if not text or "\0" in text:
-        raise BadPath(f"{what} is {text!r}", hint="name a folder")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        # SQLite takes names as UTF-8 only.
-        raise BadPath(
-            f"{what} is not UTF-8: {text!r}", hint="rename the folder, or choose another"
-        ) from None
+    check_place(text, what)
     try:
         return Path(text).expanduser().absolute()
     except RuntimeError as error:

@@ -28,6 +28,7 @@ from typing import Final
 import msgspec
 
 from holdfast.storage.files.durable import (
+    FULL,
     appear_locked,
     disk_errors,
     make_folder,
@@ -77,14 +78,26 @@ class Presence:
         """A sign with a name of its own, which has not appeared yet."""
         return cls(paths.processes / f"{os.getpid()}-{os.urandom(8).hex()}")
 
-    def appear(self) -> None:
+    def appear(self, *, full_disk: bool = False) -> None:
+        """With `full_disk`, who finds no room for a sign goes on without: a home can still be read
+        then. Who works on a home alone needs one.
+        """
         note = msgspec.json.encode(_Note(os.getpid(), time.time_ns() // 1_000_000, _argv0()))
         with disk_errors(f"enter {self.path.parent.parent}"):
-            try:
-                run_locked(_fork_waits, lambda: appear_locked(self.path, note, _held))
-            except FileNotFoundError:
-                make_folder(self.path.parent)
-                run_locked(_fork_waits, lambda: appear_locked(self.path, note, _held))
+            for content in (note, b""):
+                try:
+                    self._appear(content)
+                    return
+                except OSError as error:
+                    if error.errno not in FULL or not full_disk:
+                        raise
+
+    def _appear(self, content: bytes) -> None:
+        try:
+            run_locked(_fork_waits, lambda: appear_locked(self.path, content, _held))
+        except FileNotFoundError:
+            make_folder(self.path.parent)
+            run_locked(_fork_waits, lambda: appear_locked(self.path, content, _held))
 
     def leave(self) -> None:
         """A good end. A forked child has nothing to leave, and twice is once."""

@@ -20,6 +20,12 @@ class MemoryBrokerPositions(UndoTables):
         ]
         return sorted(above)[:limit]
 
+    def broker_positions_at(self, offset: int) -> list[tuple[str, int]]:
+        found = [key for key, at in self._table("broker_position").items() if at == offset]
+        return [
+            (mesh, seq) for mesh, _, seq in sorted(found, key=lambda key: (key[0], -key[1], key[2]))
+        ]
+
     def broker_positions_epochs(self, mesh: str) -> list[int]:
         return sorted({epoch for slug, epoch, _ in self._table("broker_position") if slug == mesh})
 

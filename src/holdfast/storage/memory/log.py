@@ -8,6 +8,8 @@ import msgspec
 
 from holdfast.rules.arrivals import Arrived
 from holdfast.rules.envelope import decode_trusted
+from holdfast.rules.leaf import columns_of, damage_of, leaf_of
+from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.recorded import ClockTurn, next_time, recorded_by, with_turn
 from holdfast.rules.rows import Entry
 from holdfast.storage.memory.undo import UndoTables
@@ -47,10 +49,22 @@ class MemoryLog(UndoTables):
         entries.sort(key=lambda one: (one.lamport, one.origin.encode(), one.id), reverse=True)
         return entries[:most]
 
-    def log_of(self, mesh: str, entity: str, before: int) -> list[Entry]:
+    def log_entities(self, mesh: str, ops: str, after: str, limit: int) -> list[str]:
+        found = {
+            entry.entity
+            for entry in self._table("log").values()
+            if entry.mesh == mesh and entry.op.startswith(ops) and entry.op != "fact.append"
+        }
+        later = [entity for entity in found if entity.encode() > after.encode()]
+        return sorted(later, key=str.encode)[:limit]
+
+    def log_of(
+        self, mesh: str, entity: str, before: int, after: int = 0, limit: int = LAMPORT_MAX
+    ) -> list[Entry]:
         offsets = self._table("log_entity").get((mesh, entity), ())
         log = self._table("log")
-        return [log[offset] for offset in offsets if offset in log and offset < before]
+        found = [log[offset] for offset in offsets if offset in log and after < offset < before]
+        return found[:limit]
 
     def log_at(self, recorded_by_ms: int, now_ms: int, *, cautious: bool = False) -> int:
         log = self._table("log")
@@ -137,6 +151,26 @@ class MemoryLog(UndoTables):
     def forgotten_add(self, id: bytes, fingerprint: bytes, now_ms: int) -> None:
         if id not in self._table("forgotten"):
             self._put("forgotten", id, (0, fingerprint, now_ms))
+
+    def log_leaves(self, start: int, end: int, limit: int) -> list[bytes | None]:
+        return [leaf_of(entry.raw) for entry in self.log_range(start, end, limit)]
+
+    def log_damage(self, start: int, end: int, limit: int) -> list[tuple[int, str]]:
+        found = (
+            (entry.offset, damage_of(msgspec.structs.asdict(entry)))
+            for entry in self.log_range(start, end, limit)
+        )
+        return [(offset, damage) for offset, damage in found if damage is not None]
+
+    def log_seal(self, rows_max: int, bytes_max: int) -> int:
+        return 0  # no entry here is from before leaf hashes
+
+    def log_replace(self, offset: int, raw: bytes) -> None:
+        entry = self._table("log")[offset]
+        columns = columns_of(raw, entry.id)
+        self._drop("log_id", entry.id)
+        self._put("log", offset, msgspec.structs.replace(entry, raw=raw, **columns))
+        self._put("log_id", columns["id"], offset)
 
     def forgotten_sweep(self, before_ms: int, most: int) -> int:
         old = sorted(

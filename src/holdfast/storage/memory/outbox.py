@@ -69,8 +69,8 @@ class MemoryOutbox(UndoTables):
 
     def outbox_old(self, lane: str, before_ms: int, now_ms: int, limit: int) -> list[OutboxRow]:
         waiting = (row for row in self._outbox(lane, "pending") if not row.entity)
-        old = (row for row in waiting if not before_ms <= row.created_at <= now_ms)
-        return list(islice(old, limit))
+        old = [row for row in waiting if not before_ms <= row.created_at <= now_ms]
+        return sorted(old, key=lambda row: (row.created_at, row.number))[:limit]
 
     def outbox_floor(self) -> int | None:
         return min((row.offset for row in self._outbox(None, *_NEEDED)), default=None)

@@ -79,6 +79,9 @@ class MemoryEngine:
         self._marks.clear()
         self.lock.release()
 
+    def changes(self) -> int:
+        return len(self._tables.undo)
+
     def alive(self) -> bool:
         return bool(self._marks)
 

@@ -24,6 +24,12 @@ class BrokerPositionReads:
         ).fetchall()
         return [(row[0], row[1]) for row in rows]
 
+    def broker_positions_at(self, offset: int) -> list[tuple[str, int]]:
+        rows: list[Any] = self._con.execute(
+            "SELECT mesh, seq FROM heard WHERE offset = ? ORDER BY mesh, epoch DESC, seq", (offset,)
+        ).fetchall()
+        return [(row[0], row[1]) for row in rows]
+
     def broker_positions_epochs(self, mesh: str) -> list[int]:
         # One step of the index for each epoch, however many seqs it has.
         rows = self._con.execute(

@@ -17,6 +17,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import apsw
 import msgspec
 
+from holdfast.rules.errors import StoreCorrupt
 from holdfast.rules.filters import Filter
 from holdfast.rules.order import Version
 
@@ -101,12 +102,21 @@ class RowColumns(Generic[R]):
     def find(self, connection: apsw.Connection, rest: str, values: Sequence[Any] = ()) -> R | None:
         """The first row that a query finds, or None."""
         found = connection.execute(f"SELECT {self.sql} FROM {self.table} {rest}", values).get
-        return None if found is None else self.row(found)
+        return None if found is None else self.rows((found,))[0]
 
     def rows(self, found: Iterable[Sequence[Any]]) -> list[R]:
         """The rows that these values make, as a query of another shape gives them."""
         make = self.row
-        return [make(values) for values in found]
+        try:
+            return [make(values) for values in found]
+        except (msgspec.DecodeError, AttributeError, TypeError, ValueError) as error:
+            if isinstance(error, UnicodeDecodeError):
+                raise  # of the query itself
+            raise StoreCorrupt(f"a row of {self.table} cannot be read: {error}") from error
+
+    def qualified(self, table: str) -> str:
+        """The columns as they stand in a statement with several tables."""
+        return ", ".join(f"{table}.{name}" for name in self.names)
 
     def upsert(self, key: str, *, keep: Collection[str] = ()) -> str:
         """Inserts a row, or changes that with the same key in all columns but those of `keep`."""

@@ -9,7 +9,7 @@ This module stands on the CLI's cold path: keep its imports few.
 
 from __future__ import annotations
 
-from threading import Event, get_ident
+from _thread import LockType, allocate_lock, get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -58,7 +58,12 @@ def sync_mode(chosen: str | None, default: str | None) -> str:
 def connect(
     path: str | Path, *, sync: str = "full", vfs: str | None = None, read_only: bool = False
 ) -> apsw.Connection:
-    """A connection with every setting in place."""
+    """A connection with every setting in place.
+
+    Processes that share a database share an index of its WAL, in a file that has to be made. On a
+    full disk it cannot be: then this connection has the database alone, until it is closed (see
+    `is_alone`), with the index in memory.
+    """
     if apsw.SQLITE_VERSION_NUMBER < limits.SQLITE_VERSION_MIN:
         raise StoreFailed(
             f"SQLite {apsw.sqlite_lib_version()} can corrupt a database that has readers",
@@ -70,20 +75,46 @@ def connect(
     try:
         _OPEN.enter(me)
         try:
-            connection = apsw.Connection(str(path), flags=flags, vfs=vfs)
-        except apsw.CantOpenError as error:
-            raise StoreFailed(f"cannot open {path}: {error}") from error
-        except apsw.Error as error:
-            raise typed(error) from error
-        try:
-            _OPEN.known[id(connection)] = _Known(connection, str(path), me)
-            _configure(connection, sync, read_only)
-        except BaseException as error:
-            shut(connection)
-            raise typed(error) from error
-        return connection
+            return _connected(path, flags, vfs, sync, read_only, me)
+        except DiskFull:
+            return _connected(path, flags, vfs, sync, read_only, me, alone=True)
     finally:
         _OPEN.connecting.discard(me)
+
+
+def is_alone(connection: apsw.Connection) -> bool:
+    """Whether this connection keeps all others away from the database."""
+    return bool(connection.pragma("locking_mode") == "exclusive")
+
+
+def _connected(
+    path: str | Path,
+    flags: int,
+    vfs: str | None,
+    sync: str,
+    read_only: bool,
+    me: int,
+    *,
+    alone: bool = False,
+) -> apsw.Connection:
+    try:
+        connection = apsw.Connection(str(path), flags=flags, vfs=vfs)
+    except apsw.CantOpenError as error:
+        raise StoreFailed(f"cannot open {path}: {error}") from error
+    except apsw.Error as error:
+        raise typed(error) from error
+    try:
+        _OPEN.known[id(connection)] = _Known(connection, str(path), me)
+        if alone:
+            connection.pragma("locking_mode", "exclusive")
+        _configure(connection, sync, read_only)
+        if read_only:
+            # Asked now: the file may be there and have no room for the index.
+            connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").get  # noqa: B018
+    except BaseException as error:
+        shut(connection)
+        raise typed(error) from error
+    return connection
 
 
 def managed(connection: apsw.Connection) -> None:
@@ -119,7 +150,8 @@ class _OpenConnections:
         self.known: dict[int, _Known] = {}
         self.connecting: set[int] = set()
         """The threads that open a connection now."""
-        self._fork_ends: Event | None = None
+        self._fork_ends: LockType | None = None
+        """Held while a fork is under way; `threading.Event` would cost the cold path its import."""
         fork_gate.watch(self)
 
     def enter(self, thread: int) -> None:
@@ -127,16 +159,18 @@ class _OpenConnections:
         self.connecting.add(thread)
         while (fork_ends := self._fork_ends) is not None:
             self.connecting.discard(thread)
-            fork_ends.wait()
+            with fork_ends:
+                pass
             self.connecting.add(thread)
 
     def still(self, until: float) -> bool:
-        self._fork_ends = Event()
-        never, me = Event(), {get_ident(), None}
+        self._fork_ends = wait = allocate_lock()
+        wait.acquire()
+        me = {get_ident(), None}
         while (self.connecting | {known.user for known, _ in self._open()}) - me:
             if monotonic() > until:
                 return False
-            never.wait(_POLL_S)
+            wait.acquire(timeout=_POLL_S)  # in vain, since we hold it
         return True
 
     def _open(self) -> list[tuple[_Known, apsw.Connection]]:
@@ -146,7 +180,7 @@ class _OpenConnections:
     def go_on(self) -> None:
         fork_ends, self._fork_ends = self._fork_ends, None
         if fork_ends is not None:
-            fork_ends.set()
+            fork_ends.release()
 
     def disown(self) -> tuple[object, ...]:
         inherited = self._open()
@@ -226,9 +260,13 @@ def typed(error: BaseException, *, committing: bool = False) -> BaseException:
             f"a name or number cannot be looked for: {error}",
             hint="text is UTF-8 here, and numbers have 64 bits",
         )
+    if isinstance(error, UnicodeDecodeError):
+        return StoreCorrupt(f"the database holds text that is not UTF-8: {error.object[:40]!r}")
     if not isinstance(error, apsw.Error):
         return error
     what = f"{error} ({type(error).__name__})"
+    if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE:
+        return DiskFull(f"the disk has no room for the index of the WAL: {what}")
     if isinstance(error, apsw.FullError):
         # Full before the commit record is on disk, so the group is certainly not in.
         return DiskFull(f"the disk is full: {what}")

@@ -70,11 +70,16 @@ class FamilyReads:
 
     def state_scan(self, mesh: str, prefix: str, after: str, limit: int) -> list[StateRow]:
         above = above_prefix(prefix)
+        # Of two lower bounds SQLite searches by one, which may be the lower.
+        started = after.encode() >= prefix.encode()
         return _STATE.select(
             self._con,
-            f"WHERE mesh = ?1 AND key > ?2 AND key >= ?3 "
-            f"{'' if above is None else 'AND key < ?5 '}ORDER BY key LIMIT ?4",
-            (mesh, after, prefix, limit, *(() if above is None else (above,))),
+            f"WHERE mesh = ?1 AND key {'>' if started else '>='} ?2 "
+            f"{'' if above is None else 'AND key < ?4 '}ORDER BY key LIMIT ?3",
+            (
+                *(mesh, after if started else prefix, limit),
+                *(() if above is None else (above,)),
+            ),
         )
 
     def memory_get(self, mesh: str, owner: str, key: str) -> MemoryRow | None:

@@ -67,7 +67,7 @@ def integrity(path: Path, *, vfs: str | None = None, ours: bool = False) -> list
         connection = connect(path, vfs=vfs, read_only=True)
         try:
             return check(connection, ours=ours)
-        except apsw.Error as error:
+        except (apsw.Error, UnicodeDecodeError) as error:
             raise typed(error) from error
         finally:
             shut(connection)

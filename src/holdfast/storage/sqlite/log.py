@@ -10,15 +10,18 @@ import msgspec
 
 from holdfast.rules.arrivals import Arrived
 from holdfast.rules.envelope import decode_trusted
+from holdfast.rules.leaf import leaf_of
+from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.recorded import ClockTurn, next_time, recorded_by, with_turn
 from holdfast.rules.rows import Entry
 from holdfast.storage.sqlite.columns import RowColumns
+from holdfast.storage.sqlite.log_leaves import LeafWrites, refuse_damaged
 from holdfast.storage.sqlite.log_pages import LogPages
 
 _ENTRY = RowColumns("log", Entry)
 _INSERT = (
-    "INSERT INTO log (id, mesh, op, entity, origin, lamport, raw, recorded_at, via) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO log (id, mesh, op, entity, origin, lamport, raw, recorded_at, via, leaf) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
 
@@ -48,16 +51,14 @@ class LogReads(LogPages):
         return int(first), int(last)
 
     def log_get(self, offset: int) -> Entry | None:
-        return _ENTRY.find(self._con, "WHERE offset = ?", (offset,))
+        return self._entry("WHERE offset = ?", offset)
 
     def log_find(self, id: bytes) -> Entry | None:
-        return _ENTRY.find(self._con, "WHERE id = ?", (id,))
+        return self._entry("WHERE id = ?", id)
 
     def log_range(self, start: int, end: int, limit: int) -> list[Entry]:
-        return _ENTRY.select(
-            self._con,
-            "WHERE offset >= ? AND offset < ? ORDER BY offset LIMIT ?",
-            (start, end, limit),
+        return self._entries(
+            "WHERE offset >= ? AND offset < ? ORDER BY offset LIMIT ?", start, end, limit
         )
 
     def log_newest(self, mesh: str, entity: str, most: int) -> list[Entry]:
@@ -68,12 +69,22 @@ class LogReads(LogPages):
             (mesh, entity, most),
         )
 
-    def log_of(self, mesh: str, entity: str, before: int) -> list[Entry]:
-        return _ENTRY.select(
-            self._con,
+    def log_entities(self, mesh: str, ops: str, after: str, limit: int) -> list[str]:
+        found = self._con.execute(
+            "SELECT DISTINCT entity FROM log WHERE mesh = ? AND entity > ? "
+            "AND op <> 'fact.append' AND substr(op, 1, ?) = ? ORDER BY entity LIMIT ?",
+            (mesh, after, len(ops), ops, limit),
+        )
+        return [entity for (entity,) in found]
+
+    def log_of(
+        self, mesh: str, entity: str, before: int, after: int = 0, limit: int = LAMPORT_MAX
+    ) -> list[Entry]:
+        return self._entries(
             # The term about facts is the index's own: without it, this would scan the log.
-            "WHERE mesh = ? AND entity = ? AND op <> 'fact.append' AND offset < ? ORDER BY offset",
-            (mesh, entity, before),
+            "WHERE mesh = ? AND entity = ? AND op <> 'fact.append' AND offset > ? AND offset < ? "
+            "ORDER BY offset LIMIT ?",
+            *(mesh, entity, after, before, limit),
         )
 
     def log_at(self, recorded_by_ms: int, now_ms: int, *, cautious: bool = False) -> int:
@@ -104,8 +115,27 @@ class LogReads(LogPages):
         row = self._con.execute("SELECT offset, fingerprint FROM forgotten WHERE id = ?", (id,)).get
         return None if row is None else (row[0], row[1])
 
+    @property
+    def _checked(self) -> str:
+        return f"SELECT {_ENTRY.sql}, {self.leaf_column} FROM log"
 
-class LogWrites(LogReads):
+    def _entry(self, where: str, value: int | bytes) -> Entry | None:
+        found = self._con.execute(f"{self._checked} {where}", (value,)).get
+        if found is None:
+            return None
+        refuse_damaged(found[0], found[8], found[9])
+        return _ENTRY.row(found)
+
+    def _entries(self, where: str, *values: int | str) -> list[Entry]:
+        entries = []
+        make = _ENTRY.row
+        for found in self._con.execute(f"{self._checked} {where}", values):
+            refuse_damaged(found[0], found[8], found[9])
+            entries.append(make(found))
+        return entries
+
+
+class LogWrites(LogReads, LeafWrites):
     _recorded_at = 0
     """The newest time in the log that this transaction knows of; 0 before its first append."""
 
@@ -127,7 +157,8 @@ class LogWrites(LogReads):
         if self._recorded_at < newest:
             self._note_turn(newest)
         self._once.execute(
-            _INSERT, (id, mesh, op, entity, origin, lamport, raw, self._recorded_at, via)
+            _INSERT,
+            (id, mesh, op, entity, origin, lamport, raw, self._recorded_at, via, leaf_of(raw)),
         )
         return self._con.last_insert_rowid()
 
@@ -140,7 +171,7 @@ class LogWrites(LogReads):
         changes = self._con.total_changes()
         self._con.executemany(
             f"{_INSERT} ON CONFLICT (id) DO NOTHING",
-            ((*arrived, recorded_at, via) for arrived in arrivals),
+            ((*arrived, recorded_at, via, leaf_of(arrived[6])) for arrived in arrivals),
         )
         new = self._con.total_changes() - changes
         if new < len(arrivals) or self._any_forgotten(arrivals, before):

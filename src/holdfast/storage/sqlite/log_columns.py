@@ -32,9 +32,10 @@ _COLUMNS: Final = (
     "group_concat(mesh, char(0)), group_concat(op, char(0)), group_concat(entity, char(0)), "
     "group_concat(origin, char(0)), group_concat(lamport), group_concat(recorded_at)"
 )
-_JOINED: Final = f"SELECT {_COLUMNS}, CAST(group_concat(raw, '') AS BLOB){_RANGE}"
+_LEAVES: Final = "CAST(group_concat(coalesce({leaf}, zeroblob(32)), '') AS BLOB)"
+_JOINED: Final = f"SELECT {_COLUMNS}, {_LEAVES}, CAST(group_concat(raw, '') AS BLOB){_RANGE}"
 _LIGHT: Final = (
-    f"SELECT max(length(raw)), {_COLUMNS}, "
+    f"SELECT max(length(raw)), {_COLUMNS}, {_LEAVES}, "
     f"CAST(group_concat(CASE WHEN length(raw) <= ? THEN raw END, '') AS BLOB){_RANGE}"
 )
 _LARGE: Final = 8
@@ -58,14 +59,17 @@ class Joined(msgspec.Struct, frozen=True, gc=False):
     origin: str
     lamport: str
     recorded_at: str
+    leaf: bytes
+    """Of each entry 32 bytes; zeroes for one from before leaf hashes."""
     raw: bytes
 
 
 def log_joined(
-    connection: apsw.Connection, start: int, stop: int, limit: int, bytes_max: int
+    connection: apsw.Connection, leaf: str, start: int, stop: int, limit: int, bytes_max: int
 ) -> Joined | None:
     """The entries from `start` on that fit into rows and bytes; one always fits. None if there is
-    none. For a connection in a read transaction: it looks twice.
+    none. For a connection in a read transaction: it looks twice. `leaf` is the column of leaf
+    hashes, see `LeafReads`.
     """
     stop = min(stop, start + limit)
     # Their size first: it says whether they fit, before any content is read.
@@ -77,17 +81,18 @@ def log_joined(
         lengths = str(connection.execute(_LENGTHS, (start, stop)).get)
         ends = list(accumulate(map(int, lengths.split(","))))
         stop = start + max(1, bisect_right(ends, bytes_max))
-    columns: Any = connection.execute(_JOINED, (start, stop)).get
+    columns: Any = connection.execute(_JOINED.format(leaf=leaf), (start, stop)).get
     return Joined(start, *columns) if columns[0] else None
 
 
 def log_joined_lightly(
-    connection: apsw.Connection, start: int, stop: int, limit: int, bytes_max: int
+    connection: apsw.Connection, leaf: str, start: int, stop: int, limit: int, bytes_max: int
 ) -> Joined | None:
     """The same by one query; None also where only `log_joined` can tell what fits."""
     stop = min(stop, start + limit)
     large = _LARGE * bytes_max // limit
-    found: Any = connection.execute(_LIGHT, (large, start, stop)).get
+    query = _LIGHT.format(leaf=leaf)
+    found: Any = connection.execute(query, (large, start, stop)).get
     most, count, *columns = found
     if not count or most > large or len(columns[-1]) > bytes_max:
         return None

@@ -10,26 +10,23 @@ from __future__ import annotations
 from itertools import accumulate, islice
 from typing import Any, Final
 
-import apsw
-
 from holdfast.rules.filters import MESSAGES, Filter
 from holdfast.rules.limits import SCAN_ROWS_MAX
 from holdfast.rules.rows import Columns, Page
 from holdfast.storage.sqlite.families import above_prefix
+from holdfast.storage.sqlite.log_leaves import LeafReads, refuse_damaged
 
 _HANDFUL: Final = 16
 """Rows taken at once: at most so many are read in vain."""
 _ALL: Final = "offset, id, mesh, op, entity, origin, lamport, recorded_at, raw"
 
 
-class LogPages:
-    _con: apsw.Connection
-
+class LogPages(LeafReads):
     def log_page(self, start: int, end: int, limit: int, bytes_max: int, filter: Filter) -> Page:
         rows, upto = self._cut("offset, raw", start, end, limit, bytes_max, filter)
         if not rows:
             return Page([], [], upto)
-        offsets, raws = zip(*rows, strict=True)
+        offsets, raws, _ = zip(*rows, strict=True)
         return Page(list(offsets), list(raws), upto)
 
     def log_columns(
@@ -39,27 +36,31 @@ class LogPages:
         if not rows:
             return Columns([], [], [], [], [], [], [], [], [], upto)
         columns: list[Any] = [list(column) for column in zip(*rows, strict=True)]
-        columns.append(upto)
+        columns[-1] = upto
         return Columns(*columns)
 
     def _cut(
         self, columns: str, start: int, end: int, limit: int, bytes_max: int, filter: Filter
     ) -> tuple[list[Any], int]:
-        """The rows that fit, with `raw` as their last column, and how far was looked."""
+        """The rows that fit, with `raw` and its leaf hash as their last columns, and how far was
+        looked. EntryDamaged where bytes have changed since they were written: they must not spread.
+        """
         stop = min(end, start + SCAN_ROWS_MAX)
         if limit < 1 or stop <= start:
             return [], start - 1
         terms, bindings = _terms(filter)
         cursor = self._con.execute(
             # The rows are wanted by offset, whatever else a filter names.
-            f"SELECT {columns} FROM log NOT INDEXED WHERE offset >= ? AND offset < ?{terms} "
-            "ORDER BY offset LIMIT ?",
+            f"SELECT {columns}, {self.leaf_column} FROM log NOT INDEXED "
+            f"WHERE offset >= ? AND offset < ?{terms} ORDER BY offset LIMIT ?",
             (start, stop, *bindings, limit),
         )
         rows: list[Any] = []
         room = bytes_max
         while handful := list(islice(cursor, _HANDFUL)):
-            sizes = [len(row[-1]) for row in handful]
+            for row in handful:
+                refuse_damaged(row[0], row[-2], row[-1])
+            sizes = [len(row[-2]) for row in handful]
             if (size := sum(sizes)) > room:
                 fitting = sum(total <= room for total in accumulate(sizes))
                 # One always fits, or nobody would ever get past it.

@@ -147,16 +147,19 @@ class OutboxReads:
         return [(first, total - sum(count for _, count in others)), *others]
 
     def outbox_oldest(self, lane: str) -> int | None:
-        first: list[int] = [
-            number
-            for (number,) in self._con.execute(
-                "SELECT min(number) FROM spool WHERE lane = ?1 AND state = 'inflight' "
-                "UNION ALL SELECT min(number) FROM spool WHERE lane = ?1 AND state = 'pending' "
-                "GROUP BY rank",
-                (lane,),
-            )
-            if number is not None
-        ]
+        sent: int | None = self._con.execute(
+            "SELECT min(number) FROM spool WHERE lane = ? AND state = 'inflight'", (lane,)
+        ).get
+        first = [] if sent is None else [sent]
+        rank = -1
+        # The first of each rank; there are few ranks, and there may be many rows.
+        while found := self._con.execute(
+            "SELECT rank, number FROM spool WHERE lane = ? AND state = 'pending' AND rank > ? "
+            "ORDER BY rank, number LIMIT 1",
+            (lane, rank),
+        ).get:
+            rank, number = found
+            first.append(number)
         if not first:
             return None
         at: int = self._con.execute(
@@ -165,19 +168,22 @@ class OutboxReads:
         return at
 
     def outbox_old(self, lane: str, before_ms: int, now_ms: int, limit: int) -> list[OutboxRow]:
-        return _ROW.select(
-            self._con,
-            "WHERE lane = ? AND state = 'pending' AND entity = '' "
-            "AND created_at NOT BETWEEN ? AND ? ORDER BY number LIMIT ?",
-            (lane, before_ms, now_ms, limit),
-        )
+        # Two searches: of one with OR the index could give neither the rows nor their order.
+        found: list[OutboxRow] = []
+        for bound, at in (("<", before_ms), (">", now_ms)):
+            found += _ROW.select(
+                self._con,
+                "WHERE lane = ? AND state = 'pending' AND entity = '' "
+                f"AND created_at {bound} ? ORDER BY created_at, number LIMIT ?",
+                (lane, at, limit - len(found)),
+            )
+        return found
 
     def outbox_floor(self) -> int | None:
-        needed = [
-            self._con.execute(f"SELECT min(offset) FROM spool WHERE {which}").get
-            for which in ("state = 'pending'", "state = 'inflight'", _FAILING)
-        ]
-        return min((offset for offset in needed if offset is not None), default=None)
+        floor: int | None = self._con.execute(
+            "SELECT min(offset) FROM spool WHERE state IN ('pending', 'inflight', 'dead')"
+        ).get
+        return floor
 
 
 class OutboxWrites(OutboxReads):

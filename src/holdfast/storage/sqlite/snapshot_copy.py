@@ -20,6 +20,7 @@ from holdfast.rules.limits import BACKUP_STEP_PAGES
 from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.connection import connect, typed
 from holdfast.storage.sqlite.integrity import check
+from holdfast.storage.sqlite.log_leaves import LEAF_SINCE
 from holdfast.storage.sqlite.store import SqliteReader
 
 Progress = Callable[[int, int], None]
@@ -47,6 +48,8 @@ class ReadOnlyDatabase(SqliteReader):
     def __init__(self, connection: apsw.Connection) -> None:
         super().__init__(connection)
         self.connection = connection
+        if self.schema() < LEAF_SINCE:
+            self.leaf_column = "NULL"
 
     def schema(self) -> int:
         return migrations.version(self.connection)
@@ -55,7 +58,7 @@ class ReadOnlyDatabase(SqliteReader):
         """What the integrity check says; empty if all is well."""
         try:
             return check(self.connection, ours=ours)
-        except apsw.Error as error:
+        except (apsw.Error, UnicodeDecodeError) as error:
             return [str(typed(error))]
 
 
@@ -103,7 +106,7 @@ def read_errors() -> Iterator[None]:
     """Turns the errors of SQLite during a read into ours."""
     try:
         yield
-    except apsw.Error as error:
+    except (apsw.Error, UnicodeDecodeError) as error:
         known = typed(error)
         if isinstance(known, HoldfastError):
             raise known from error

@@ -17,7 +17,7 @@ from typing import TypeVar
 import apsw
 
 from holdfast.rules.errors import StoreBusy, StoreClosed
-from holdfast.rules.limits import ABORT_MS_MAX
+from holdfast.rules.limits import ABORT_MS_MAX, BUSY_TIMEOUT_MS
 from holdfast.storage import fork_gate
 from holdfast.storage.group_commit import GroupWriter
 from holdfast.storage.ports import Reader, Reading, Transaction, Work
@@ -27,6 +27,7 @@ from holdfast.storage.sqlite.conflicts import LedgerReads, LedgerWrites
 from holdfast.storage.sqlite.connection import (
     check_ours,
     connect,
+    is_alone,
     managed,
     refusing,
     shut,
@@ -104,16 +105,29 @@ class SqliteTransaction(
 class SqliteEngine:
     """The writing connection, as the group writer drives it."""
 
-    def __init__(self, connection: apsw.Connection, holders: Callable[[], str]) -> None:
+    def __init__(
+        self, connection: apsw.Connection, holders: Callable[[], str], turns: Turns | None = None
+    ) -> None:
         self._con = connection
         self._once = connection.cursor()
         self._holders = holders
+        self._turns = turns
         self._transaction = SqliteTransaction(connection)
         self.transaction: Transaction = self._transaction
 
     def begin(self) -> None:
-        self._once.execute("BEGIN IMMEDIATE")
+        if self._turns is not None:
+            self._turns.write()
+        try:
+            self._once.execute("BEGIN IMMEDIATE")
+        finally:
+            self._pass_turn()
         self._transaction.start()
+
+    def _pass_turn(self) -> None:
+        """The next may come, unless our transaction is still open."""
+        if self._turns is not None and not self._con.in_transaction:
+            self._turns.done()
 
     def savepoint(self) -> None:
         self._once.execute("SAVEPOINT member")
@@ -128,10 +142,19 @@ class SqliteEngine:
         self._transaction.start()
 
     def commit(self) -> None:
-        self._once.execute("COMMIT")
+        try:
+            self._once.execute("COMMIT")
+        finally:
+            self._pass_turn()
 
     def rollback(self) -> None:
-        self._transaction.rollback()
+        try:
+            self._transaction.rollback()
+        finally:
+            self._pass_turn()
+
+    def changes(self) -> int:
+        return self._con.total_changes()
 
     def alive(self) -> bool:
         return self._con.in_transaction
@@ -150,21 +173,61 @@ class SqliteEngine:
         return known
 
 
+class Turns:
+    """Who uses the one connection of a store whose disk was full. A thread that reads may read
+    within that read, and a write may read; no thread writes within its own read.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._reads = 0
+        self._writes = False
+
+    def read(self) -> bool:
+        self._take()
+        self._reads += 1
+        return True
+
+    def read_ends(self) -> bool:
+        """Whether it was the outermost."""
+        self._reads -= 1
+        return self._reads == 0 and not self._writes
+
+    def write(self) -> None:
+        self._take()
+        if self._reads:
+            self._lock.release()
+            raise StoreBusy("a read is open in this thread", hint="end it, then write")
+        self._writes = True
+
+    def done(self) -> None:
+        self._writes = self._writes and self._reads > 0
+        self._lock.release()
+
+    def _take(self) -> None:
+        if not self._lock.acquire(timeout=BUSY_TIMEOUT_MS / 1000):
+            raise StoreBusy("the disk was full at the opening: one thing is done at a time")
+
+
 class SqliteReading:
     """One read transaction on a connection that the store lends."""
 
-    __slots__ = ("_connection", "_store", "thread")
+    __slots__ = ("_connection", "_in_turn", "_store", "thread")
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
         self._connection: apsw.Connection | None = None
+        self._in_turn = False
         self.thread = get_ident()
 
     def begin(self) -> Reader:
         self._store.enter(self)
+        if self._store.turns is not None:
+            self._in_turn = self._store.turns.read()
         connection = self._connection = self._store.borrow()
         try:
-            connection.execute("BEGIN")
+            if not connection.in_transaction:
+                connection.execute("BEGIN")
         except apsw.Error as error:
             raise typed(error) from error
         return SqliteReader(connection)
@@ -174,11 +237,18 @@ class SqliteReading:
         if connection is None or self._store.forked:
             self._store.readings.discard(self)
             return
+        self._connection = None
+        if self._in_turn:
+            assert self._store.turns is not None, "it gave the turn"
+            if self._store.turns.read_ends() and connection.in_transaction:
+                connection.execute("ROLLBACK")
+            self._store.turns.done()
+            self._store.readings.discard(self)
+            return
         # Also after an error: a read transaction that stayed open would keep the WAL from being
         # reused.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
-        self._connection = None
         if connection.txn_state() == apsw.SQLITE_TXN_NONE:
             self._store.give_back(connection)
         else:
@@ -222,7 +292,9 @@ class SqliteStore:
         except BaseException as error:
             shut(self._con)
             raise typed(error) from error
-        self.writer = GroupWriter(SqliteEngine(self._con, holders))
+        self.turns = Turns() if is_alone(self._con) else None
+        """Where the disk was full at the opening, one connection does everything, in turns."""
+        self.writer = GroupWriter(SqliteEngine(self._con, holders, self.turns))
         managed(self._con)
         self.readings: set[SqliteReading] = set()
         """The reads that are under way."""
@@ -246,6 +318,8 @@ class SqliteStore:
         """
         if self._closed:
             raise fork_gate.refusal() if self.forked else StoreClosed("the store is closed")
+        if self.turns is not None:
+            return self._con
         try:
             return self._idle.pop()
         except IndexError:
@@ -289,6 +363,10 @@ class SqliteStore:
         self._idle.append(connection)
         if self._closed:
             self._shut_idle()
+
+    def sync_fully(self) -> None:
+        """From now on each commit is synced, whatever was chosen at the opening."""
+        self.writer.between_groups(lambda: self._con.pragma("synchronous", 2), None)
 
     def on_commit(self, listener: Callable[[], None]) -> None:
         self.writer.on_commit(listener)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+from contextlib import closing
 from pathlib import Path
 
+import apsw
 import pytest
 
 import holdfast
@@ -194,6 +196,20 @@ def test_S12_doctor_repairs_and_keeps_the_damaged_file(filled: Cli) -> None:
     again = filled("doctor", "--repair")
     assert again.out == f"{filled.home}\n"
     assert "kept: " in again.err
+
+
+def test_S12_doctor_mends_a_flipped_byte_of_the_log_in_its_place(filled: Cli) -> None:
+    with closing(apsw.Connection(str(filled.home / "data.db"))) as connection:
+        connection.execute(
+            "UPDATE log SET raw = CAST(x'00' || substr(raw, 2) AS BLOB) WHERE offset = 2"
+        )
+    assert filled("log", "tail", "--json", code=1).error["code"] == "entry_damaged"
+    assert "[FAIL] entries: 1 entry" in filled("doctor", "--full", code=1).out
+    said = filled("doctor", "--repair")
+    assert "damaged entries that are whole again: 1, at 2" in said.err
+    assert not list(filled.home.glob("data.db.corrupt-*")), "no new database was needed"
+    assert "[FAIL]" not in filled("doctor", "--full").out
+    assert filled("doctor", "--lake", "x", "--json", code=2).error["code"] == "bad_input"
 
 
 def test_S11_doctor_goes_back_a_schema_version(filled: Cli) -> None:

@@ -12,7 +12,7 @@ import holdfast
 from holdfast.apps.cli.commands.status import _broker_text
 from holdfast.rules.keys import card_of, public_key
 from holdfast.rules.outbox import OutboxState, lane_of
-from holdfast.rules.rows import QuarantineRow
+from holdfast.rules.rows import JobRow, QuarantineRow
 from holdfast.storage.ports import Transaction
 from support.cli import Cli
 from support.daemon import running
@@ -149,3 +149,23 @@ def test_D13_the_status_names_the_lane_of_a_mesh_that_is_full() -> None:
     assert "over_limit" in text
     assert "broker:team has 10000" in text
     assert "look at them" in text
+
+
+def test_D8_what_must_stop_is_told_by_up_check_doctor_and_mesh_sync(
+    shared: Cli, tmp_path: Path
+) -> None:
+    """By its own name and a code that is not 0, whoever looks."""
+    code = "outbox_max_age_above_dedupe_window"
+    terms = {"mode": "retention_scoped", "days": 3}
+    cursor = {**terms, "code": code, "message": "too long", "hint": "less"}
+    row = JobRow(name=f"terms:{AWAY}", cursor=cursor, updated_at=1)
+    with holdfast.open(shared.home) as node:
+        node._engine.write("test", lambda tx: tx.job_put(row))
+    assert f"nothing is exchanged with {AWAY}: too long" in shared("check", "outbox", code=2).out
+    assert "too long" in shared("doctor", code=1).out
+    (tmp_path / "settings.toml").write_text("[outbox]\nmax_age_hours = 72\n")
+    env = {"HOLDFAST_CONFIG": str(tmp_path / "settings.toml")}
+    for words in (("up",), ("mesh", "sync")):
+        refused = shared(*words, "--json", code=None, env=env)
+        assert refused.code not in (0, None), words
+        assert code in refused.err + refused.out, words

@@ -68,6 +68,7 @@ def _stored(function: F) -> F:
 @click.option(
     "--allowed-origins", metavar="URLS", default="", help="Web pages that may call; commas between."
 )
+@click.option("--replace-key", is_flag=True, help="The database's old key is lost; take this one.")
 @click.option("--name", help="What the broker is called; given once, and kept.")
 @click.option(
     "--registration",

@@ -148,10 +148,12 @@ def backup(session: CommandSession, warn: int, critical: int, form: str) -> int:
 @_bounds("SPAN", times.parse_span, warn="10m", critical="1d")
 def outbox(session: CommandSession, warn: int, critical: int, form: str) -> int:
     """How long the oldest change or message waits for its broker, and whether any was refused."""
+    from holdfast.node.sync.terms import stops
 
     def find() -> CheckFinding:
         with session.node() as node:
             lanes, now = node.outbox.lanes(), SystemClock().now_ms()
+            stopped = node._engine.read("sync.terms", stops)
         waits = [lane for lane in lanes if lane.oldest_at is not None]
         slowest = min(waits, key=lambda lane: lane.oldest_at or 0, default=None)
         age = 0 if slowest is None else max(0, now - (slowest.oldest_at or 0))
@@ -160,6 +162,10 @@ def outbox(session: CommandSession, warn: int, critical: int, form: str) -> int:
         if slowest is not None:
             message += f", in {slowest.lane} for {times.span(age)}"
         found = _above(message, age / 1000, "s", warn / 1000, critical / 1000)
+        if stopped:
+            url, problem = stopped[0]
+            why = f"; nothing is exchanged with {url}: {problem.message}"
+            return found._replace(level=CRITICAL, message=found.message + why)
         dead = sum(lane.dead for lane in lanes)
         if dead:
             more = f"; {dead} were refused: holdfast outbox list --failed"

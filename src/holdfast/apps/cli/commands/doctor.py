@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from holdfast.apps.cli.commands.backup import back_up
 from holdfast.apps.cli.declare import command_of
 from holdfast.apps.cli.session import CommandSession
 from holdfast.node.recovery import doctor
+from holdfast.node.recovery.checks import joined_names
 from holdfast.node.recovery.doctor import Report
+from holdfast.node.recovery.refetch import Finder, refetch_entries
 from holdfast.node.recovery.repair import (
     RepairReport,
     RollbackReport,
@@ -33,6 +36,11 @@ _SIGNS = {"ok": "[OK]", "warn": "[WARN]", "fail": "[FAIL]"}
     "--peer", metavar="NAME", help="The peer whose home it is, if --repair cannot read it."
 )
 @click.option(
+    "--lake",
+    metavar="FOLDER",
+    help="With --repair: a lake that may have entries of the log that are damaged here.",
+)
+@click.option(
     "--rollback-migration",
     "version",
     type=click.IntRange(1),
@@ -50,6 +58,7 @@ def doctor_(
     full: bool,
     repair: bool,
     peer: str | None,
+    lake: str | None,
     version: int | None,
     resume_sync: bool,
     backup: str | None,
@@ -57,6 +66,8 @@ def doctor_(
     """Look for what is wrong with a home. Exit 1 if something is."""
     if sum((repair, version is not None, backup is not None, resume_sync)) > 1:
         raise BadInput("--repair, --rollback-migration, --resume-sync, --backup: one at a time")
+    if lake is not None and not repair:
+        raise BadInput("--lake goes with --repair")
     if resume_sync:
         _resume_sync(session)
         return 0
@@ -66,12 +77,34 @@ def doctor_(
     home = session.check_home()
     with session.relaying():
         if repair:
-            _show_repair(session, repair_home(home, peer=peer))
+            _repair(session, home, peer, lake)
         elif version is not None:
             _show_rollback(session, rollback_migration(home, version))
         else:
             return _show(session, doctor.diagnose(home, full=full))
     return 0
+
+
+def _repair(session: CommandSession, home: Path, peer: str | None, lake: str | None) -> None:
+    """Fetches damaged entries again; what is damaged besides needs a new database."""
+    again = refetch_entries(home, {} if lake is None else {f"the lake {lake}": _finder(lake)})
+    for trouble in again.troubles:
+        session.talk(f"not asked for damaged entries: {trouble}")
+    if again.mended:
+        offsets = joined_names([str(offset) for offset in again.mended])
+        session.talk(f"damaged entries that are whole again: {len(again.mended)}, at {offsets}")
+        if not again.left and not doctor.needs_repair(home):
+            session.show(documents.plain(again), f"{documents.path(home)}\n")
+            return
+    _show_repair(session, repair_home(home, peer=peer))
+
+
+def _finder(lake: str) -> Finder:
+    # Imported here: few repairs have a lake at hand, and it brings Arrow along.
+    from holdfast.pipeline.lake.find_entries import find_entries
+    from holdfast.pipeline.lake.lake import Lake
+
+    return partial(find_entries, Lake.open(lake))
 
 
 def _resume_sync(session: CommandSession) -> None:

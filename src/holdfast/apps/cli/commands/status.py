@@ -136,7 +136,7 @@ def _status_text(status: Mapping[str, Any]) -> Iterator[str]:
     else:
         yield f"daemon     none{', so nothing is pulled' if status['links'] else ''}\n"
     for link in status["links"]:
-        lag = "" if link["lag"] is None else f", lags by {link['lag']}"
+        lag = ", lag unknown" if link["lag"] is None else f", lags by {link['lag']}"
         trouble = "" if link["trouble"] is None else f" ({tables.visible(link['trouble'])})"
         yield f"link       {tables.visible(link['name'])} is {link['state']}{lag}{trouble}\n"
     for broker in status["brokers"]:

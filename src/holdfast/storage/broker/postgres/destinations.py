@@ -26,6 +26,14 @@ class PostgresDestinations(PostgresPart):
 
         await self._connections.transact(work)
 
+    async def destination_get(self, mesh: str, kind: str, ref: str) -> DestinationRow | None:
+        rows = await self._connections.fetch(
+            f"SELECT {_DESTINATION} FROM destination d JOIN mesh m ON m.number = d.mesh "
+            "WHERE m.slug = $1 AND kind = $2 AND ref = $3",
+            *(mesh, kind, ref),
+        )
+        return DestinationRow(**rows[0]) if rows else None
+
     async def destination_list(self, mesh: str) -> list[DestinationRow]:
         rows = await self._connections.fetch(
             f"SELECT {_DESTINATION} FROM destination d "

@@ -7,7 +7,15 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.rules import limits
-from holdfast.rules.broker_rows import OWNER_GRANTS, BrokerMesh, EpochRow, InviteRow, MemberRow
+from holdfast.rules.broker_rows import (
+    OWNER_GRANTS,
+    BrokerMesh,
+    EpochRow,
+    InviteRow,
+    MemberRow,
+    Membership,
+    MeshStanding,
+)
 from holdfast.storage.broker.postgres import timeline
 from holdfast.storage.broker.postgres.base import PostgresPart, columns, number_of, touched
 from holdfast.storage.broker.postgres.driver import asyncpg
@@ -21,6 +29,7 @@ from holdfast.storage.broker.refusals import (
 )
 
 _MESH: Final = f"SELECT {columns(BrokerMesh)} FROM mesh"
+_OF_MESHES: Final = columns(BrokerMesh, "m.")
 _OF_MEMBER: Final = columns(MemberRow, "b.")
 _MEMBER: Final = (
     f"SELECT {_OF_MEMBER} "
@@ -153,13 +162,46 @@ class PostgresMeshes(PostgresPart):
 
         return await self._connections.transact(work)
 
-    async def meshes_of(self, key: bytes) -> list[str]:
+    async def memberships(self, key: bytes) -> list[Membership]:
+        here = "JOIN member b ON b.mesh = m.number WHERE b.key = $1 AND b.removed_at IS NULL"
+
+        async def work(con: Any) -> list[Membership]:
+            meshes = await con.fetch(f"SELECT {_OF_MESHES} FROM mesh m {here} ORDER BY slug", key)
+            members = await con.fetch(f"SELECT m.slug, {_OF_MEMBER} FROM mesh m {here}", key)
+            rows = await con.fetch(
+                f"SELECT m.slug, {columns(EpochRow, 'e.')} FROM mesh m "
+                f"JOIN epoch e ON e.mesh = m.number {here} ORDER BY e.epoch",
+                key,
+            )
+            epochs: dict[str, list[EpochRow]] = {}
+            for slug, *row in rows:
+                epochs.setdefault(slug, []).append(
+                    EpochRow(**dict(zip(EpochRow.__struct_fields__, row, strict=True)))
+                )
+            member = {
+                slug: _member(dict(zip(MemberRow.__struct_fields__, row, strict=True)))
+                for slug, *row in members
+            }
+            # A mesh that was made or left between the three is not told: the next hello has it.
+            return [
+                Membership(
+                    mesh=BrokerMesh(**row), member=member[row["slug"]], epochs=epochs[row["slug"]]
+                )
+                for row in meshes
+                if row["slug"] in member and row["slug"] in epochs
+            ]
+
+        return await self._connections.transact(work)
+
+    async def standings(self) -> list[MeshStanding]:
         rows = await self._connections.fetch(
-            "SELECT m.slug FROM member b JOIN mesh m ON m.number = b.mesh "
-            "WHERE b.key = $1 AND b.removed_at IS NULL ORDER BY m.slug",
-            key,
+            "SELECT m.slug, m.epoch, m.base, m.first, m.seq, count(b.key), coalesce(max("
+            "m.seq - CASE WHEN got_epoch = m.epoch THEN got_seq ELSE 0 END) "
+            "FILTER (WHERE got_epoch > 0), 0) FROM mesh m "
+            "LEFT JOIN member b ON b.mesh = m.number AND removed_at IS NULL "
+            "GROUP BY m.number ORDER BY m.slug"
         )
-        return [row["slug"] for row in rows]
+        return [MeshStanding(*row) for row in rows]
 
     async def member_got(self, mesh: str, key: bytes, epoch: int, seq: int, now_ms: int) -> None:
         await self._connections.execute(

@@ -128,6 +128,13 @@ class PostgresQueues(PostgresPart):
         )
         return [QueueCounts(**row) for row in rows]
 
+    async def queue_meshes(self) -> list[str]:
+        rows = await self._connections.fetch(
+            "SELECT slug FROM mesh WHERE EXISTS (SELECT FROM destination "
+            "WHERE mesh = number AND kind = 'queue') ORDER BY slug"
+        )
+        return [row["slug"] for row in rows]
+
     async def dead_letters(self, mesh: str, queue: str, limit: int) -> list[DeadLetter]:
         rows = await self._connections.fetch(
             "SELECT q.ref AS queue, q.seq, q.deliveries, q.reason, q.died_at, p.id "

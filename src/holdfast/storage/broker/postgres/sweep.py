@@ -202,3 +202,12 @@ class PostgresSweep(PostgresPart):
             "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
             f"{mode} {days}",
         )
+
+    async def claim(self, key: bytes, *, replace: bool = False) -> bytes:
+        # One statement, so that of two brokers that start at once the later one sees the first.
+        noted = await self._connections.fetchval(
+            "INSERT INTO meta VALUES ('key', $1) ON CONFLICT (name) DO UPDATE "
+            "SET value = CASE WHEN $2 THEN excluded.value ELSE meta.value END RETURNING value",
+            *(key.hex(), replace),
+        )
+        return bytes.fromhex(noted)

@@ -119,7 +119,7 @@ class SqliteAccept(BrokerDatabase):
         self.mark_if_due()
         keep_until = now_ms + keep_ms
         dedupe_until = None if dedupe_ms is None else now_ms + dedupe_ms
-        with self.writing() as con:
+        with self.writing(adds=True) as con:
             meshes = _meshes(con, batch)
             answers = self._judge(batch, meshes, now_ms)
             grown = [mesh for mesh in meshes.values() if mesh.created]

@@ -20,7 +20,7 @@ from typing import Final, Self
 import apsw
 
 from holdfast.rules.broker_rows import BrokerMesh, Mode
-from holdfast.rules.errors import StoreClosed, StoreFailed, Unknown
+from holdfast.rules.errors import DiskFull, StoreClosed, StoreFailed, Unknown
 from holdfast.rules.limits import BROKER_CACHE_KIB, BROKER_MARK_ROWS
 from holdfast.storage import fork_gate
 from holdfast.storage.broker.accepted import mode_of
@@ -28,9 +28,10 @@ from holdfast.storage.broker.refusals import no_mesh
 from holdfast.storage.broker.sqlite.folder import prepare
 from holdfast.storage.broker.sqlite.mark import Mark, doubts, read_mark, write_mark
 from holdfast.storage.broker.sqlite.migrations import migrate, rollback
+from holdfast.storage.broker.sqlite.room import BrokerRoom
 from holdfast.storage.files.durable import alone_in, drafting
 from holdfast.storage.sqlite.columns import RowColumns
-from holdfast.storage.sqlite.connection import connect, managed, shut, typed
+from holdfast.storage.sqlite.connection import connect, is_alone, managed, shut, typed
 from holdfast.storage.sqlite.migrations import version
 from holdfast.storage.sqlite.recovery.wal import rewrite_wal
 from holdfast.storage.sqlite.snapshot_copy import copy_database
@@ -54,11 +55,14 @@ class BrokerDatabase:
         vfs: str | None = None,
         mark_rows: int = BROKER_MARK_ROWS,
         tell_copies: bool = True,
+        room: BrokerRoom | None = None,
     ) -> None:
         """`tell_copies` False: the file system gives its files new numbers now and then, so that
-        they say nothing about where a file comes from.
+        they say nothing about where a file comes from. `room` of a broker that serves keeps a
+        ballast.
         """
         self.folder = folder
+        self.room = BrokerRoom(folder) if room is None else room
         self._sync, self._vfs = sync, vfs
         self._mark_rows, self._tell_copies = mark_rows, tell_copies
         self._con: apsw.Connection | None = None
@@ -99,6 +103,16 @@ class BrokerDatabase:
     # --- open and close ------------------------------------------------------------------------
 
     async def open(self, now_ms: int) -> None:
+        try:
+            self._open(now_ms)
+        except DiskFull:
+            if not self.room.met_end():
+                raise
+            self._open(now_ms)
+        else:
+            self.room.look()
+
+    def _open(self, now_ms: int) -> None:
         assert self._con is None, "opened once"
         self._failed = None
         prepare(self.folder, self.database)
@@ -110,6 +124,7 @@ class BrokerDatabase:
                 con.pragma("cache_size", -BROKER_CACHE_KIB)
                 migrate(con)
                 self._con = con
+                self.room.reusable = self._reusable
                 self._check_age(now_ms)
             except BaseException as error:
                 self._con = None
@@ -144,6 +159,15 @@ class BrokerDatabase:
         if self._sync != "off" and wal.exists() and wal.stat().st_size:
             rewrite_wal(self.database, wal, vfs=self._vfs)
 
+    def _reusable(self) -> int:
+        free, size = (self.connection.pragma(name) for name in ("freelist_count", "page_size"))
+        return int(str(free)) * int(str(size))
+
+    @property
+    def alone(self) -> bool:
+        """Whether the disk was too full at the opening for a second connection."""
+        return is_alone(self.connection)
+
     async def open_beside(self) -> None:
         """Opens for reading only what another store has opened; it sees what that one commits."""
         assert self._con is None, "opened once"
@@ -157,10 +181,17 @@ class BrokerDatabase:
             return
         try:
             if self._failed is None and not self._only_reads:
-                self.write_mark()
+                self._last_mark()
         finally:
             con, self._con = self._con, None
             shut(con)
+
+    def _last_mark(self) -> None:
+        try:
+            self.write_mark()
+        except DiskFull as error:
+            # The mark of before says less and nothing wrong.
+            log.warning("closing %s: %s", self.folder, error.message)
 
     async def ping(self) -> None:
         with self.reading():
@@ -183,25 +214,46 @@ class BrokerDatabase:
     # --- transactions --------------------------------------------------------------------------
 
     @contextmanager
-    def writing(self) -> Iterator[apsw.Connection]:
+    def writing(self, *, adds: bool = False) -> Iterator[apsw.Connection]:
         """One transaction: all of the block or nothing. Listeners hear of it when it is on the
-        disk.
+        disk. What `adds` data is refused while the disk is full.
         """
         con = self.connection
+        if adds:
+            self.room.admit()
         try:
-            con.execute("BEGIN IMMEDIATE")
-            self._news.clear()
-            try:
-                yield con
-            except BaseException:
-                self._undo(con)
-                raise
-            self._commit(con)
+            with self._meeting_the_end():
+                yield from self._transaction(con)
         except apsw.Error as error:
             raise typed(error) from error
         for mesh, seq in self._news:
             for listener in self._listeners:
                 listener(mesh, seq)
+
+    def _transaction(self, con: apsw.Connection) -> Iterator[apsw.Connection]:
+        con.execute("BEGIN IMMEDIATE")
+        self._news.clear()
+        try:
+            yield con
+        except BaseException:
+            self._undo(con)
+            raise
+        self._commit(con)
+
+    @contextmanager
+    def _meeting_the_end(self) -> Iterator[None]:
+        try:
+            yield
+        except (apsw.FullError, DiskFull):
+            self.room.met_end()
+            raise
+
+    def empty_wal(self) -> None:
+        """Gives the disk back what the WAL takes, as far as readers and the disk allow it."""
+        try:
+            self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        except apsw.Error as error:
+            log.info("the WAL of %s stays: %s", self.database, error)
 
     def _commit(self, con: apsw.Connection) -> None:
         try:
@@ -252,6 +304,13 @@ class BrokerDatabase:
         found = self.connection.execute("SELECT number FROM mesh WHERE slug = ?", (slug,)).get
         return None if found is None else int(found)
 
+    def noted_removed(self) -> list[int]:
+        """Numbers of removed meshes of which there may be rows left."""
+        return [int(number) for number in (self.noted("removed") or "").split()]
+
+    def note_removed(self, numbers: list[int]) -> None:
+        self.note("removed", " ".join(map(str, numbers)))
+
     def noted(self, name: str) -> str | None:
         value = self.connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).get
         return None if value is None else str(value)
@@ -284,8 +343,20 @@ class BrokerDatabase:
         return mesh
 
     def _check_age(self, now_ms: int) -> None:
-        path = self.folder / "broker.mark"
-        mark = read_mark(path)
+        mark = read_mark(self.folder / "broker.mark")
+        with self.reading():
+            found = self._found()
+        sure = bool(found.store) and doubts(found, mark) is None
+        try:
+            self._count_opening(mark, now_ms)
+            self._save_mark()
+        except DiskFull as error:
+            if not sure:
+                raise
+            # Nothing has happened since the mark, and nothing can before there is room.
+            log.warning("%s: %s", self.folder, error.message)
+
+    def _count_opening(self, mark: Mark | None, now_ms: int) -> None:
         with self.writing() as con:
             if self.noted("store") is None:
                 self.note("store", os.urandom(16).hex())
@@ -299,7 +370,6 @@ class BrokerDatabase:
             # Never below the mark: the next opening would doubt again.
             reached = max(found.generation, 0 if mark is None else mark.generation)
             self.note("generation", str(reached + 1))
-        self._save_mark()
 
     def _found(self) -> Mark:
         rows = self.connection.execute("SELECT server_id, epoch, seq FROM mesh")

@@ -24,6 +24,11 @@ class SqliteDestinations(SqliteMembers):
                 (self.number_of(mesh), *_DESTINATION.values(row)),
             )
 
+    async def destination_get(self, mesh: str, kind: str, ref: str) -> DestinationRow | None:
+        with self.reading() as con:
+            which = (self.number_of(mesh), kind, ref)
+            return _DESTINATION.find(con, "WHERE mesh = ? AND kind = ? AND ref = ?", which)
+
     async def destination_list(self, mesh: str) -> list[DestinationRow]:
         with self.reading() as con:
             return _DESTINATION.select(

@@ -12,6 +12,7 @@ import stat
 from pathlib import Path
 
 from holdfast.rules.errors import NotOurs
+from holdfast.rules.paths import check_place
 from holdfast.storage.files.durable import FILE_MODE, FOLDER_MODE, disk_errors, make_folder
 
 log = logging.getLogger("holdfast")
@@ -19,6 +20,7 @@ log = logging.getLogger("holdfast")
 
 def prepare(folder: Path, database: Path) -> None:
     """Makes the folder and the database file ours alone before anything is in them."""
+    check_place(str(folder), "the folder of the broker")
     missing = [one for one in (folder, *folder.parents) if not os.path.exists(one)]
     for one in reversed(missing):
         make_folder(one)

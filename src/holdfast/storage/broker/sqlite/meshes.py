@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.rules.broker_rows import OWNER_GRANTS, BrokerMesh, EpochRow, InviteRow, MemberRow
+from holdfast.rules.broker_rows import (
+    OWNER_GRANTS,
+    BrokerMesh,
+    EpochRow,
+    InviteRow,
+    MemberRow,
+    Membership,
+    MeshStanding,
+)
 from holdfast.storage.broker.refusals import check_invite, name_taken, no_invite, slug_taken
-from holdfast.storage.broker.sqlite.database import MESH, SEQ_BITS, BrokerDatabase
+from holdfast.storage.broker.sqlite.database import MESH, BrokerDatabase
 from holdfast.storage.sqlite.columns import WORDS, RowColumns
 
 _MEMBER: Final = RowColumns("member", MemberRow, grants=WORDS)
@@ -63,12 +71,10 @@ class SqliteMeshes(BrokerDatabase):
             number = self.find_number(slug)
             if number is None:
                 return False
-            low, high = number << SEQ_BITS, (number + 1) << SEQ_BITS
-            for table in ("message", "queued"):
-                con.execute(f"DELETE FROM {table} WHERE place >= ? AND place < ?", (low, high))
-            for table in ("dedupe", "object_piece", "snapshot_part"):
-                con.execute(f"DELETE FROM {table} WHERE mesh = ?", (number,))
             con.execute("DELETE FROM mesh WHERE number = ?", (number,))
+            # Its messages, ids and pieces go by sweeps: at once they would hold up everybody. Its
+            # number is never given again, so nobody sees them.
+            self.note_removed([*self.noted_removed(), number])
             return True
 
     async def epochs(self, slug: str) -> list[EpochRow]:
@@ -148,14 +154,41 @@ class SqliteMembers(BrokerDatabase):
             self.news(mesh, 0)
             return removed
 
-    async def meshes_of(self, key: bytes) -> list[str]:
+    async def memberships(self, key: bytes) -> list[Membership]:
         with self.reading() as con:
-            rows = con.execute(
-                "SELECT slug FROM member JOIN mesh ON mesh.number = member.mesh "
-                "WHERE key = ? AND removed_at IS NULL ORDER BY slug",
+            here = "JOIN member AS b ON b.mesh = mesh.number WHERE b.key = ? AND removed_at IS NULL"
+            epochs: dict[int, list[EpochRow]] = {}
+            for number, *row in con.execute(
+                f"SELECT epoch.mesh, {_EPOCH.qualified('epoch')} FROM mesh "
+                f"JOIN epoch ON epoch.mesh = mesh.number {here} ORDER BY epoch.epoch",
+                (key,),
+            ):
+                epochs.setdefault(number, []).append(_EPOCH.row(row))
+            found = con.execute(
+                f"SELECT number, {MESH.qualified('mesh')}, {_MEMBER.qualified('b')} "
+                f"FROM mesh {here} ORDER BY slug",
                 (key,),
             )
-            return [slug for (slug,) in rows]
+            end = 1 + len(MESH.names)
+            return [
+                Membership(
+                    mesh=MESH.row(row[1:end]),
+                    member=_MEMBER.row(row[end:]),
+                    epochs=epochs[row[0]],
+                )
+                for row in found
+            ]
+
+    async def standings(self) -> list[MeshStanding]:
+        with self.reading() as con:
+            rows = con.execute(
+                "SELECT slug, epoch, base, first, seq, count(b.key), "
+                "coalesce(max(seq - iif(got_epoch = epoch, got_seq, 0)) "
+                "FILTER (WHERE got_epoch > 0), 0) "
+                "FROM mesh LEFT JOIN member AS b ON b.mesh = number AND removed_at IS NULL "
+                "GROUP BY number ORDER BY slug"
+            )
+            return [MeshStanding(*row) for row in rows]
 
     async def member_got(self, mesh: str, key: bytes, epoch: int, seq: int, now_ms: int) -> None:
         with self.writing() as con:

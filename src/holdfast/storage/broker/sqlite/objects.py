@@ -45,7 +45,7 @@ class SqliteObjects(BrokerDatabase):
 
     async def object_add(self, mesh: str, sha256: str, number: int, piece: bytes) -> int:
         check_piece(piece)
-        with self.writing() as con:
+        with self.writing(adds=True) as con:
             at = self.number_of(mesh)
             whole, pieces = self._object(at, sha256) or (0, 0)
             if whole or number != pieces:
@@ -146,7 +146,7 @@ class SqliteObjects(BrokerDatabase):
 
 class SqliteSnapshots(BrokerDatabase):
     async def snapshot_begin(self, mesh: str, row: SnapshotRow) -> SnapshotRow:
-        with self.writing() as con:
+        with self.writing(adds=True) as con:
             at = self.number_of(mesh)
             epoch, seq = con.execute("SELECT epoch, seq FROM mesh WHERE number = ?", (at,)).get
             check_snapshot(mesh, row, epoch, seq)
@@ -166,7 +166,7 @@ class SqliteSnapshots(BrokerDatabase):
 
     async def snapshot_add(self, mesh: str, id: str, number: int, rows: int, part: bytes) -> int:
         check_part(part)
-        with self.writing() as con:
+        with self.writing(adds=True) as con:
             at = self.number_of(mesh)
             found = self._find(at, id)
             if found.ready or number != found.parts:

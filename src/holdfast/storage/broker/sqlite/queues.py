@@ -122,6 +122,14 @@ class SqliteQueues(BrokerDatabase):
             )
             return _COUNTS.rows(rows)
 
+    async def queue_meshes(self) -> list[str]:
+        with self.reading() as con:
+            rows = con.execute(
+                "SELECT slug FROM mesh WHERE EXISTS (SELECT 1 FROM destination "
+                "WHERE mesh = number AND kind = 'queue') ORDER BY slug"
+            )
+            return [slug for (slug,) in rows]
+
     async def dead_letters(self, mesh: str, queue: str, limit: int) -> list[DeadLetter]:
         with self.reading() as con:
             number = self.number_of(mesh)

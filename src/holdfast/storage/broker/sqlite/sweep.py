@@ -7,26 +7,36 @@ its message: no id of what is still held is ever forgotten.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from holdfast.rules.broker_rows import BrokerSwept, Mode
+from holdfast.rules.errors import DiskFull
 from holdfast.rules.limits import (
     BROKER_DEDUPE_GRACE_MS,
     BROKER_UPLOAD_MS_MAX,
     CONSUMER_KEEP_MS_MAX,
     DAY_MS,
+    SWEEP_PIECES,
+    SWEEP_ROWS,
 )
 from holdfast.storage.broker.sqlite.consumers import awaited_behind, note_lost
 from holdfast.storage.broker.sqlite.database import SEQ_BITS, SEQ_MASK
 from holdfast.storage.broker.sqlite.object_gc import SqliteObjectGc
 from holdfast.storage.broker.sqlite.objects import SqliteSnapshots
 
+_NOT_AWAITED: Final = (
+    f"(expires_at <= ? OR place & {SEQ_MASK} <= {awaited_behind(f'place >> {SEQ_BITS}')})"
+)
 _OLD_MESSAGES: Final = (
-    "SELECT place, id FROM message WHERE kind > 0 AND expires_at <= ? AND NOT "
-    "(kind = 3 AND EXISTS "
-    "(SELECT 1 FROM queued AS q WHERE q.place = message.place AND q.state < 2)) "
-    f"AND (expires_at <= ? OR place & {SEQ_MASK} <= {awaited_behind(f'place >> {SEQ_BITS}')}) "
-    "ORDER BY expires_at LIMIT ?"
+    "SELECT place, id FROM message WHERE kind IN (1, 2) AND expires_at <= ? "
+    f"AND {_NOT_AWAITED} ORDER BY expires_at LIMIT ?"
+)
+_OLD_QUEUED: Final = (
+    f"SELECT place, expires_at, id, {_NOT_AWAITED} AND NOT EXISTS "
+    "(SELECT 1 FROM queued AS q WHERE q.place = message.place AND q.state < 2) "
+    "FROM message INDEXED BY message_queued_ends "
+    "WHERE kind = 3 AND (expires_at, place) > (?, ?) AND expires_at <= ? "
+    "ORDER BY expires_at, place LIMIT ?"
 )
 _CUT: Final = (
     "UPDATE queued AS q SET until = ?1 + d.visibility_ms FROM destination AS d "
@@ -36,9 +46,16 @@ _CUT: Final = (
 _AWAITED: Final = f"SELECT {awaited_behind('?')}"
 _COVERED: Final = (
     "SELECT number, first, max(snapshot.seq) "
-    "FROM mesh JOIN snapshot ON snapshot.mesh = mesh.number "
+    # From the snapshots on: a broker has few of them, and may have many meshes.
+    "FROM snapshot CROSS JOIN mesh ON snapshot.mesh = mesh.number "
     "WHERE ready GROUP BY number HAVING max(snapshot.seq) >= first"
 )
+_OF_REMOVED: Final = (
+    ("dedupe", "id", SWEEP_ROWS),
+    ("object_piece", "sha256, number", SWEEP_PIECES),
+    ("snapshot_part", "id, number", SWEEP_PIECES),
+)
+"""What is left of a removed mesh beside its messages, and how much of it goes at once."""
 _COUNTS: Final = (
     "SELECT (SELECT count(*) FROM mesh), (SELECT count(*) FROM member WHERE removed_at IS NULL), "
     "(SELECT coalesce(sum(messages), 0) FROM mesh), (SELECT coalesce(sum(dedupe), 0) FROM mesh), "
@@ -60,6 +77,9 @@ _COUNTED: Final = (
 
 
 class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
+    _looked_at = (0, 0)
+    """How far the sweep has looked through the messages of queues: time and place."""
+
     async def server_ms(self) -> int | None:
         return None
 
@@ -69,10 +89,20 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
             return con.changes()
 
     async def sweep(self, now_ms: int, most: int, uncounted_ms: int = 0) -> BrokerSwept:
+        try:
+            swept = self._sweep(now_ms, most, uncounted_ms)
+        except DiskFull:
+            swept = self._sweep(now_ms, most, uncounted_ms)  # the ballast has made room for it
+        if self.room.full:
+            self.empty_wal()
+        return swept
+
+    def _sweep(self, now_ms: int, most: int, uncounted_ms: int) -> BrokerSwept:
         with self.writing() as con:
             old_ms = now_ms - uncounted_ms
             late = old_ms - CONSUMER_KEEP_MS_MAX
             gone = list(con.execute(_OLD_MESSAGES, (old_ms, late, most)))
+            gone += self._old_queued(old_ms, late, most)
             gone += self._covered_changes(old_ms, late, most)
             self._remove_messages(gone)
             note_lost(con, [place for place, _ in gone])
@@ -84,8 +114,19 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
                 died=died,
                 invites=self._end_invites(now_ms, most),
                 snapshots=self._give_up_uploads(now_ms, most, uncounted_ms),
+                removed=self._clear_removed(most),
             )
         return swept
+
+    def _old_queued(self, now_ms: int, late: int, most: int) -> list[tuple[int, bytes]]:
+        """Messages of queues whose time is over, without those that still wait for a taker. There
+        may be many of these: each sweep looks at some, and the next one goes on behind them.
+        """
+        found: list[Any] = self.connection.execute(
+            _OLD_QUEUED, (late, *self._looked_at, now_ms, most)
+        ).fetchall()
+        self._looked_at = (found[-1][1], found[-1][0]) if len(found) == most else (0, 0)
+        return [(place, id) for place, _, id, may_go in found if may_go]
 
     def _covered_changes(self, now_ms: int, late: int, most: int) -> list[tuple[int, bytes]]:
         """The oldest changes of each mesh, up to the last that is over, or the first that is
@@ -136,6 +177,38 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
             [(place >> SEQ_BITS, id) for place, id in gone],
         )
         self._count_down("messages", [place >> SEQ_BITS for place, _ in gone])
+
+    def _clear_removed(self, most: int) -> int:
+        """Deletes some rows of a mesh that was removed; 0 if none are left of any."""
+        con = self.connection
+        numbers = self.noted_removed()
+        while numbers:
+            span = (numbers[0] << SEQ_BITS, (numbers[0] + 1) << SEQ_BITS)
+            found = list(
+                con.execute(
+                    "SELECT place, id FROM message WHERE place >= ? AND place < ? LIMIT ?",
+                    (*span, most),
+                )
+            )
+            if found:
+                places = [(place,) for place, _ in found]
+                con.executemany("DELETE FROM message WHERE place = ?", places)
+                con.executemany("DELETE FROM queued WHERE place = ?", places)
+                # With their ids, so that no check takes these for orphans.
+                ids = [(numbers[0], id) for _, id in found]
+                con.executemany("DELETE FROM dedupe WHERE mesh = ? AND id = ?", ids)
+                return len(found)
+            for table, key, limit in _OF_REMOVED:
+                con.execute(
+                    f"DELETE FROM {table} WHERE mesh = ?1 AND ({key}) IN "
+                    f"(SELECT {key} FROM {table} WHERE mesh = ?1 LIMIT ?2)",
+                    (numbers[0], min(most, limit)),
+                )
+                if con.changes():
+                    return con.changes()
+            del numbers[0]
+            self.note_removed(numbers)
+        return 0
 
     def _forget_ids(self, now_ms: int, most: int) -> int:
         mode, days = self.noted_mode()
@@ -223,6 +296,16 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
             return self.noted_mode()
 
     async def set_mode(self, mode: Mode, days: int) -> None:
+        if self.noted_mode() == (mode, days):
+            return
         with self.writing():
             self.note("mode", mode)
             self.note("days", str(days))
+
+    async def claim(self, key: bytes, *, replace: bool = False) -> bytes:
+        with self.writing():
+            noted = self.noted("key")
+            if noted is None or replace:
+                noted = key.hex()
+                self.note("key", noted)
+            return bytes.fromhex(noted)

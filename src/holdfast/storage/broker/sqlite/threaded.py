@@ -28,8 +28,9 @@ def _reads(verb: Verb[P, T]) -> ThreadedVerb[P, T]:
 
     @wraps(verb)
     async def call(self: ThreadedBrokerStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if self.inner.failed is not None:
-            # Nobody is shown what may be gone after the next start.
+        if self.inner.failed is not None or self._in_turns:
+            # Nobody is shown what may be gone after the next start. On a full disk there may be one
+            # connection only.
             return await self._writer.do(lambda: getattr(self.inner, name)(*args, **kwargs))
         return await self._reader.do(lambda: getattr(self._beside, name)(*args, **kwargs))
 
@@ -62,6 +63,7 @@ class ThreadedBrokerStore:
         self.inner = inner
         self._beside = inner.another()
         self._writer, self._reader = Worker("holdfast-store"), Worker("holdfast-store-reads")
+        self._in_turns = False
 
     async def open(self, now_ms: int) -> None:
         loop = asyncio.get_running_loop()
@@ -69,7 +71,9 @@ class ThreadedBrokerStore:
         self._reader.start(loop)
         try:
             await self._writer.do(lambda: self.inner.open(now_ms))
-            await self._reader.do(self._beside.open_beside)
+            self._in_turns = self.inner.alone
+            if not self._in_turns:
+                await self._reader.do(self._beside.open_beside)
         except BaseException:
             await self.close()
             raise
@@ -104,8 +108,10 @@ class ThreadedBrokerStore:
     epochs = _reads(SqliteBrokerStore.epochs)
     member_get = _reads(SqliteBrokerStore.member_get)
     member_list = _reads(SqliteBrokerStore.member_list)
-    meshes_of = _reads(SqliteBrokerStore.meshes_of)
+    memberships = _reads(SqliteBrokerStore.memberships)
+    standings = _reads(SqliteBrokerStore.standings)
     invite_list = _reads(SqliteBrokerStore.invite_list)
+    destination_get = _reads(SqliteBrokerStore.destination_get)
     destination_list = _reads(SqliteBrokerStore.destination_list)
     subscriptions = _reads(SqliteBrokerStore.subscriptions)
     known = _reads(SqliteBrokerStore.known)
@@ -114,6 +120,7 @@ class ThreadedBrokerStore:
     log_page = _reads(SqliteBrokerStore.log_page)
     consumer_list = _reads(SqliteBrokerStore.consumer_list)
     queue_counts = _reads(SqliteBrokerStore.queue_counts)
+    queue_meshes = _reads(SqliteBrokerStore.queue_meshes)
     dead_letters = _reads(SqliteBrokerStore.dead_letters)
     object_size = _reads(SqliteBrokerStore.object_size)
     objects_after = _reads(SqliteBrokerStore.objects_after)
@@ -156,6 +163,7 @@ class ThreadedBrokerStore:
     sweep = _writes(SqliteBrokerStore.sweep)
     repair_orphans = _writes(SqliteBrokerStore.repair_orphans)
     set_mode = _writes(SqliteBrokerStore.set_mode)
+    claim = _writes(SqliteBrokerStore.claim)
 
     def accept(
         self, batch: Sequence[PushedEnvelope], now_ms: int, *, keep_ms: int, dedupe_ms: int | None

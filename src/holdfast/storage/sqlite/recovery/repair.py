@@ -16,17 +16,14 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
 import apsw
 import msgspec
 
-from holdfast.rules.envelope import Envelope, decode_trusted
 from holdfast.rules.errors import BadVector, StoreCorrupt
 from holdfast.rules.frontier import Frontier
-from holdfast.rules.ids import is_id_of
 from holdfast.rules.limits import CHUNK_ROWS
 from holdfast.rules.recorded import ClockTurn, with_turn
 from holdfast.rules.vectors import Model
@@ -35,15 +32,19 @@ from holdfast.storage.sqlite import migrations, vector_index
 from holdfast.storage.sqlite.connection import connect
 from holdfast.storage.sqlite.log import note_turns
 from holdfast.storage.sqlite.recovery import delivery_rows, trust_rows
+from holdfast.storage.sqlite.recovery.entries import WholeEntries
 from holdfast.storage.sqlite.recovery.pages import absorb, scan_pages
 from holdfast.storage.sqlite.recovery.salvage import Salvage, copy_with_wal, damaged
+from holdfast.storage.sqlite.recovery.sound_rows import is_sound
 from holdfast.storage.sqlite.recovery.swap import remove_companions
+from holdfast.storage.sqlite.recovery.wal_frames import lay_over, look_at_wal
 
 Fields = dict[str, Any]
 
 FOLDED: Final = ("state", "memory", "file", "vector", "task", "task_event")
 """Tables that the log can give back."""
-_JSON: Final = {"state": ("value",), "memory": ("value", "tags"), "vector": ("metadata",)}
+_LINEAGE: Final = 9
+"""The migration that brings what versions have seen, and the names of buried keys."""
 _VECTORS: Final = 3
 """The migration that brings vectors; their index tables are made later, one per model."""
 _MESHES: Final = ("log", "state", "memory", "file", "vector", "task", "task_event", "peer")
@@ -112,25 +113,34 @@ class _Repair:
         self._known_head, self._now_ms, self._blob_size = known_head, now_ms, blob_size
         self._offsets = array("q")
         """The offsets of the entries that were saved, as they were."""
-        self._first = 1
+        self._first = self._began = 1
+        """Where the log begins now, and where it began before it was damaged."""
         self._known_columns: dict[str, list[str]] = {}
+        self._wal_broken = look_at_wal(_wal_of(old)).beyond > 0
+        """The database knows nothing of the newest commits; entries of theirs can be found."""
+        self._harmed = self._wal_broken
+        """Whether some of the log is not what was written."""
+        self._entries = WholeEntries()
         self.result = Salvaged({})
 
     def run(self) -> Salvaged:
         self._log()
         for table in ("meta", "mesh", "forgotten", "consumer", "job", "conflict", "warning"):
-            self._table(table, self._plain)
-        for table in ("peer", "blob", "vector_model"):
-            self._table(table, self._plain)
+            self._table(table, self._plain(table))
+        for table in ("peer", "blob", "vector_model", "buried"):
+            self._table(table, self._plain(table))
         for table in trust_rows.TABLES:
             self._table(table, self._neighbour(table))
         for table in delivery_rows.TABLES:
             self._table(table, self._shared(table))
         for table in FOLDED:
             self._table(table, self._folded(table))
+        if not self.result.whole_log:
+            self._table("state_seen", self._plain("state_seen"))
         with _transaction(self._target):
             self._turns()
             self._meshes()
+            self._lineage()
             self._fact_objects()
             self._blobs()
         with _transaction(self._target):
@@ -150,12 +160,16 @@ class _Repair:
         found = Salvage(self._source, "log")
         saved = self.result.tables["log"] = Saved()
         self._take_entries(_named(found))
-        if found.damaged:
-            self._take_entries(self._carved())
+        if found.damaged or self._wal_broken:
+            self._take_entries(self._carved(absorb))
+        if self._wal_broken:
+            wal = _wal_of(self._old)
+            self._take_entries(self._carved(lambda copy: lay_over(wal, copy)))
         self._offsets = array("q", sorted(self._offsets))
-        saved.rows, saved.damaged = len(self._offsets), found.damaged
+        saved.rows, saved.damaged = len(self._offsets), found.damaged or self._harmed
         if self._offsets:
             self._first = self._offsets[0]
+            self._began = min(self._first, self._truncated_to() + 1)
         self._close_holes()
         self._count_lost(self._known_head)
         self.result.whole_log = self._first == 1 and saved.lost == 0
@@ -164,22 +178,29 @@ class _Repair:
         for chunk in _chunks(entries):
             with _transaction(self._target):
                 for fields in chunk:
-                    if _is_entry(fields) and self._insert("log", fields):
-                        self._offsets.append(fields["offset"])
+                    entry = self._entries.entry(fields)
+                    if entry is None:
+                        self._harmed = True
+                    elif self._insert("log", entry):
+                        self._offsets.append(entry["offset"])
 
-    def _carved(self) -> Iterator[Fields]:
-        """Entries to which the way is broken. What was truncated is not brought back."""
+    def _carved(self, take_wal: Callable[[Path], None]) -> Iterator[Fields]:
+        """Entries to which the way is broken. What was truncated is not brought back. `take_wal`
+        brings what the WAL holds into a copy of the database.
+        """
         columns = self._columns("log")
-        gone = {fields["id"] for fields in _named(Salvage(self._source, "forgotten"))}
+        ids = (fields["id"] for fields in _named(Salvage(self._source, "forgotten")))
+        gone = {id for id in ids if isinstance(id, bytes)}
         with drafting(self._old.parent) as draft:
             # Reading the file beside SQLite drops its locks; nobody else is there to be kept out.
             copy_with_wal(self._old, draft.path)
             try:
-                absorb(draft.path)
-                # Entries from before zones end at `raw`; where they have more, that is `via`.
-                for number, values in scan_pages(draft.path, (len(columns) - 1, len(columns))):
+                take_wal(draft.path)
+                # Entries from before zones end at `raw`, those from before leaf hashes at `via`.
+                before_zones = columns.index("via")
+                for number, values in scan_pages(draft.path, range(before_zones, len(columns) + 1)):
                     fields = dict(zip(columns, values, strict=False)) | {"offset": number}
-                    if fields["id"] not in gone:
+                    if not isinstance(fields["id"], bytes) or fields["id"] not in gone:
                         yield fields
             finally:
                 remove_companions(draft.path)
@@ -206,7 +227,14 @@ class _Repair:
     def _count_lost(self, head: int) -> None:
         """A log that got as far as `head` has lost what is not there between."""
         last = max(head, self._last)
-        self.result.tables["log"].lost = max(0, last - self._first + 1 - len(self._offsets))
+        before = max(0, self._first - self._began) if self.result.tables["log"].damaged else 0
+        here = max(0, last - self._first + 1 - len(self._offsets))
+        self.result.tables["log"].lost = before + here
+
+    def _truncated_to(self) -> int:
+        """The last offset that a sweep took, as far as its ids are remembered."""
+        offsets = (fields["offset"] for fields in _named(Salvage(self._source, "forgotten")))
+        return max((at for at in offsets if is_sound("log", {"offset": at})), default=0)
 
     @property
     def _last(self) -> int:
@@ -234,7 +262,7 @@ class _Repair:
                     if fitting is not None:
                         kept = self._insert(table, fitting)
                         saved.rows += kept
-                        saved.lost += not kept
+                        saved.lost += not kept and not self._is_there(table, fitting)
         never_had = not found.columns and self._is_older_than(table)
         saved.damaged = found.damaged and not never_had
 
@@ -242,6 +270,7 @@ class _Repair:
         since = {
             **dict.fromkeys(trust_rows.TABLES, trust_rows.SINCE),
             **dict.fromkeys(delivery_rows.TABLES, delivery_rows.SINCE),
+            **dict.fromkeys(("buried", "state_seen"), _LINEAGE),
         }
         return migrations.version(self._source) < since.get(table, 0)
 
@@ -254,9 +283,19 @@ class _Repair:
                 f"INSERT INTO {table} ({', '.join(chosen)}) VALUES ({marks})",
                 tuple(fields[name] for name in chosen),
             )
-        except apsw.ConstraintError:
+        except (apsw.ConstraintError, OverflowError, UnicodeEncodeError):
             return False
         return True
+
+    def _is_there(self, table: str, fields: Fields) -> bool:
+        """Whether a harmed tree has given this very row before."""
+        chosen = [name for name in self._columns(table) if name in fields]
+        same = " AND ".join(f"{name} IS ?" for name in chosen)
+        query = f"SELECT EXISTS (SELECT 1 FROM {table} WHERE {same})"
+        try:
+            return bool(self._target.execute(query, tuple(fields[n] for n in chosen)).get)
+        except (OverflowError, UnicodeEncodeError):
+            return False
 
     def _columns(self, table: str) -> list[str]:
         if table not in self._known_columns:
@@ -264,18 +303,29 @@ class _Repair:
             self._known_columns[table] = [row[1] for row in rows]
         return self._known_columns[table]
 
-    def _plain(self, fields: Fields) -> Fields | None:
-        if "frontier" in fields:
-            return {
-                **fields,
-                "frontier": self._moved_frontier(fields["frontier"]),
-                "filter": trust_rows.filter_or_all(fields.get("filter")),
-            }
-        return self._at_new_offset(fields)
+    def _plain(self, table: str) -> Callable[[Fields], Fields | None]:
+        mended = {"mesh": _with_clocks, "consumer": self._reader}.get(table)
+
+        def fit(fields: Fields) -> Fields | None:
+            if mended is not None:
+                fields = mended(fields)
+            if is_sound(table, fields):
+                return self._at_new_offset(fields)
+            self.result.tables[table].lost += 1
+            return None
+
+        return fit
+
+    def _reader(self, fields: Fields) -> Fields:
+        return {
+            **fields,
+            "frontier": self._moved_frontier(fields.get("frontier")),
+            "filter": trust_rows.filter_or_all(fields.get("filter")),
+        }
 
     def _neighbour(self, table: str) -> Callable[[Fields], Fields | None]:
         def fit(fields: Fields) -> Fields | None:
-            if trust_rows.is_valid(fields):
+            if is_sound(table, fields) and trust_rows.is_valid(fields):
                 return fields
             self.result.tables[table].lost += 1
             return None
@@ -286,7 +336,7 @@ class _Repair:
         def fit(fields: Fields) -> Fields | None:
             # A place at the broker names its entry by nothing but the offset.
             known = table != "heard" or self._is_saved(fields.get("offset"))
-            if known and delivery_rows.is_valid(table, fields):
+            if known and is_sound(table, fields) and delivery_rows.is_valid(table, fields):
                 return self._at_new_offset(fields)
             self.result.tables[table].lost += 1
             return None
@@ -306,7 +356,7 @@ class _Repair:
             self._target,
             self.result.peer,
             log_lost=log.damaged or log.lost > 0,
-            outbox_lost=outbox.damaged or outbox.lost > 0,
+            outbox_lost=outbox.damaged or outbox.lost > 0 or self._wal_broken,
             now_ms=self._now_ms,
         )
         for table, count in lost.items():
@@ -316,10 +366,12 @@ class _Repair:
     def _folded(self, table: str) -> Callable[[Fields], Fields | None]:
         def fit(fields: Fields) -> Fields | None:
             offset = fields.get("offset", 0)
-            self._known_head = max(self._known_head, offset)
-            if self.result.whole_log and offset <= self._last:
-                return None
-            if not _is_sound(table, fields):
+            sound = is_sound(table, fields)
+            if sound:
+                self._known_head = max(self._known_head, offset)
+            if self.result.whole_log and (not sound or offset <= self._last):
+                return None  # the log gives it again
+            if not sound:
                 self.result.tables[table].lost += 1
                 return None
             return self._at_new_offset(fields)
@@ -334,9 +386,9 @@ class _Repair:
         }
         return {**fields, **moved}
 
-    def _moved_frontier(self, text: str) -> str:
+    def _moved_frontier(self, text: Any) -> str:
         try:
-            frontier = Frontier.decode(text)
+            frontier = Frontier.decode(text if isinstance(text, str) else "")
         except StoreCorrupt:
             # Nothing is confirmed then: its reader gets everything once more.
             return Frontier(self._first - 1).encode()
@@ -365,6 +417,17 @@ class _Repair:
             )
         # Which keys had the tombstones that are gone is not saved: any key may have had one.
         self._target.execute("UPDATE mesh SET forgotten_floor = forgotten_lamport")
+
+    def _lineage(self) -> None:
+        """What versions have seen belongs to rows that are there. Where names of buried keys are
+        lost, nothing old may come in by any name: it might be what a lost one had deleted.
+        """
+        self._target.execute(
+            "DELETE FROM state_seen WHERE (mesh, key) NOT IN (SELECT mesh, key FROM state)"
+        )
+        buried = self.result.tables["buried"]
+        if buried.damaged or buried.lost:
+            self._target.execute("UPDATE mesh SET forgotten_lamport = lamport")
 
     def _fact_objects(self) -> None:
         """The log tells which objects its facts name."""
@@ -447,8 +510,10 @@ class _Repair:
         rows: list[Any] = self._target.execute("SELECT name, value FROM meta").fetchall()
         values = dict(rows)
         peer, epoch = values.get("peer"), values.get("epoch")
-        self.result.peer = peer if isinstance(peer, str) else self._only_stranger()
-        self.result.epoch = epoch if isinstance(epoch, int) else 1
+        named = isinstance(peer, str) and is_sound("peer", {"peer": peer})
+        self.result.peer = peer if named else self._only_stranger()
+        if isinstance(epoch, int) and is_sound("link", {"epoch": epoch}):
+            self.result.epoch = epoch
         headless: list[Any] = self._target.execute(
             "SELECT DISTINCT mesh, task FROM task_event EXCEPT SELECT mesh, task FROM task"
         ).fetchall()
@@ -460,6 +525,17 @@ class _Repair:
             "SELECT DISTINCT origin FROM log WHERE origin NOT IN (SELECT peer FROM peer)"
         ).fetchall()
         return str(ours[0][0]) if len(ours) == 1 else None
+
+
+def _wal_of(database: Path) -> Path:
+    return database.with_name(f"{database.name}-wal")
+
+
+def _with_clocks(fields: Fields) -> Fields:
+    """A mesh whose counters make no sense begins again from what its rows show."""
+    counters = ("lamport", "seq", "forgotten_lamport", "broker_epoch", "broker_seq")
+    harmed = [c for c in counters if c in fields and not is_sound("mesh", {c: fields[c]})]
+    return {**fields, **dict.fromkeys(harmed, 0)}
 
 
 def _named(found: Salvage) -> Iterator[Fields]:
@@ -487,30 +563,6 @@ def _transaction(connection: apsw.Connection) -> Iterator[None]:
             connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
-
-
-def _is_entry(fields: Fields) -> bool:
-    """An entry says the same in its columns and in the envelope that it carries."""
-    try:
-        envelope: Envelope = decode_trusted(fields["raw"])
-    except (msgspec.DecodeError, UnicodeDecodeError, TypeError, RecursionError):
-        return False
-    columns = ("mesh", "op", "entity", "origin", "lamport")
-    return all(bool(fields[name] == getattr(envelope, name)) for name in columns) and is_id_of(
-        fields["id"], envelope.id, fields["raw"]
-    )
-
-
-def _is_sound(table: str, fields: Fields) -> bool:
-    """Content that can still be read as what it should be."""
-    try:
-        for name in _JSON.get(table, ()):
-            msgspec.json.decode(fields[name])
-    except (msgspec.DecodeError, UnicodeDecodeError, TypeError, RecursionError):
-        return False
-    if table == "file" and isinstance(fields["content"], bytes) and not fields["tombstone"]:
-        return bool(sha256(fields["content"]).hexdigest() == fields["sha256"])
-    return True
 
 
 def _model(identity: list[Any]) -> Model | None:

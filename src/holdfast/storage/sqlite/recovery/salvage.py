@@ -31,6 +31,7 @@ _ROW_BYTES_MIN: Final = 16
 """No row of ours is shorter, so a file cannot hold more rows than its size by this."""
 _TRIES: Final = 64
 _PAGE_BYTES: Final = 4096
+_AS_BYTES: Final = "CASE typeof({0}) WHEN 'text' THEN CAST({0} AS BLOB) ELSE {0} END"
 _HEADER_CHANGES: Final = slice(24, 28)
 _HEADER_PAGES: Final = slice(28, 32)
 _HEADER_VALID_FOR: Final = slice(92, 96)
@@ -96,25 +97,27 @@ class Salvage:
             self._con.execute(f"SELECT rowid FROM {self._table} LIMIT 0")
         except apsw.SQLError:
             return False
+        except _DAMAGE:
+            self.damaged = True
         return True
 
     def _by_number(self) -> Iterator[Row]:
-        select = f"SELECT rowid, {', '.join(self.columns)} FROM {self._table} NOT INDEXED"
+        select = f"SELECT rowid, {self._safely()} FROM {self._table} NOT INDEXED"
         between = f"{select} WHERE rowid BETWEEN ? AND ? ORDER BY rowid"
         spans = [(-_TOP, 1, _TOP)]
         while spans and self._probes < REPAIR_PROBES_MAX:
             _, low, high = heapq.heappop(spans)
             reached = low - 1
             for row in self._until_damage(between, (low, high)):
-                reached = row[0]
-                yield row[1:]
+                reached = max(reached, row[0])  # a harmed tree may give its rows in any order
+                yield _texts(row[1:])
             if not self._stopped:
                 continue
             self.damaged = True
             came_down_to = high + 1
             for row in self._until_damage(f"{between} DESC", (reached + 1, high)):
-                came_down_to = row[0]
-                yield row[1:]
+                came_down_to = min(came_down_to, row[0])
+                yield _texts(row[1:])
             low, high = reached + 1, came_down_to - 1
             if high == _TOP:
                 high = low + self._rows_max()
@@ -137,11 +140,12 @@ class Salvage:
         return False
 
     def _by_key(self) -> Iterator[Row]:
-        names, key = ", ".join(self.columns), ", ".join(self._key)
+        key = ", ".join(self._key)
         at = [self.columns.index(name) for name in self._key]
-        select = f"SELECT {names} FROM {self._table}"
+        select = f"SELECT {self._safely()} FROM {self._table}"
         last: Row | None = None
-        for row in self._until_damage(f"{select} ORDER BY {key}", ()):
+        for found in self._until_damage(f"{select} ORDER BY {key}", ()):
+            row = _texts(found)
             last = tuple(row[index] for index in at)
             yield row
         if not self._stopped:
@@ -149,7 +153,16 @@ class Salvage:
         self.damaged = True
         beyond = "" if last is None else f"WHERE ({key}) > ({', '.join('?' * len(last))})"
         down = ", ".join(f"{name} DESC" for name in self._key)
-        yield from self._until_damage(f"{select} {beyond} ORDER BY {down}", last or ())
+        for found in self._until_damage(f"{select} {beyond} ORDER BY {down}", last or ()):
+            yield _texts(found)
+
+    def _safely(self) -> str:
+        """All columns, with texts as bytes, and a letter for the type of each: a text that is no
+        longer UTF-8 would end the whole read.
+        """
+        values = (_AS_BYTES.format(name) for name in self.columns)
+        kinds = " || ".join(f"substr(typeof({name}), 1, 1)" for name in self.columns)
+        return f"{', '.join(values)}, {kinds}"
 
     def _until_damage(self, query: str, bindings: Row) -> Iterator[Row]:
         self._probes += 1
@@ -161,6 +174,18 @@ class Salvage:
 
     def _rows_max(self) -> int:
         return os.stat(self._con.filename).st_size // _ROW_BYTES_MIN
+
+
+def _texts(found: Row) -> Row:
+    """The row with its texts; bytes stay in the place of what is no text."""
+    *values, kinds = found
+    for at, kind in enumerate(kinds):
+        if kind == "t":
+            try:
+                values[at] = values[at].decode()
+            except UnicodeDecodeError:
+                continue  # no table takes bytes for text: the row is lost, the next one is not
+    return tuple(values)
 
 
 def _readable(path: Path) -> apsw.Connection | None:
@@ -181,9 +206,11 @@ def _readable(path: Path) -> apsw.Connection | None:
 
 def _graft(path: Path, template: Path, target: Path) -> None:
     """A copy of a database, and of its WAL, with the list of tables of another."""
-    pages = os.stat(path).st_size // _PAGE_BYTES
+    # SQLite refuses a list that names pages beyond the end, whatever is on them.
+    pages = max(os.stat(file).st_size // _PAGE_BYTES for file in (path, template))
     copy_with_wal(path, target)
     with open(template, "rb") as source, open(target, "r+b") as copy:
+        copy.truncate(pages * _PAGE_BYTES)
         for number in _list_pages(template):
             source.seek((number - 1) * _PAGE_BYTES)
             page = bytearray(source.read(_PAGE_BYTES))

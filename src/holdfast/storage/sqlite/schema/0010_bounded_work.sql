@@ -7,3 +7,7 @@ CREATE INDEX task_event_named ON task_event (mesh, task, generation)
 CREATE INDEX task_event_opened ON task_event (mesh, task, opened) WHERE opened IS NOT NULL;
 CREATE INDEX task_event_create ON task_event (mesh, task) WHERE kind = 'create';
 CREATE INDEX task_event_without_standing ON task_event (mesh, task) WHERE standing IS NULL;
+
+-- What sync and sweeps ask of the outbox again and again is found, not searched for.
+CREATE INDEX spool_needed ON spool (offset) WHERE state IN ('pending', 'inflight', 'dead');
+CREATE INDEX spool_messages ON spool (lane, created_at, number) WHERE state = 'pending' AND entity = '';

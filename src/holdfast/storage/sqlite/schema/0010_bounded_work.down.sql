@@ -1,3 +1,5 @@
+DROP INDEX spool_messages;
+DROP INDEX spool_needed;
 DROP INDEX task_event_without_standing;
 DROP INDEX task_event_create;
 DROP INDEX task_event_opened;

@@ -1,0 +1,122 @@
+"""What lies in a write-ahead log beyond the place where SQLite stops believing it.
+
+Each frame of the log carries a checksum over all frames before it, so one flipped byte ends the log
+there: SQLite takes what follows for never committed and says nothing. The frames are still in the
+file, with the salts of this log, and each entry of ours has a hash of its own. So a repair lays all
+frames up to the last commit over a copy of the database and looks for entries in its pages.
+
+The end of a log may also be torn by a power cut. Then no later commit follows: a commit is synced
+before the next one begins. The format is that of https://www.sqlite.org/fileformat2.html.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from pathlib import Path
+from typing import Final, NamedTuple
+
+_HEADER_BYTES: Final = 32
+_FRAME_BYTES: Final = 24
+_MAGIC: Final = (0x377F0682, 0x377F0683)
+_PAGE_BYTES: Final = 4096
+
+
+class WalEnd(NamedTuple):
+    """Where a log ends."""
+
+    frames: int
+    """Frames that SQLite takes."""
+    beyond: int
+    """Frames of this log after those, up to the last commit."""
+    commits: int
+    """Commits among them. More than one cannot be what a power cut tore."""
+
+
+class _Frame(NamedTuple):
+    page: int
+    commits: bool
+    salts: bytes
+    checksum: bytes
+    at: int
+    """Where its page begins in the file."""
+
+
+def look_at_wal(path: Path) -> WalEnd:
+    """Where the log in a file ends; nobody may be writing to it."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return WalEnd(0, 0, 0)
+    taken, all_frames = _read(data)
+    beyond = all_frames[taken:]
+    return WalEnd(taken, len(beyond), sum(frame.commits for frame in beyond))
+
+
+def lay_over(wal: Path, database: Path) -> None:
+    """Writes the pages of all frames up to the last commit into a copy of their database."""
+    data = wal.read_bytes()
+    frames = _read(data)[1]
+    most = database.stat().st_size // _PAGE_BYTES + len(frames)
+    with open(database, "r+b") as file:
+        for frame in frames:
+            if not 0 < frame.page <= most:
+                continue  # its number was harmed
+            file.seek((frame.page - 1) * _PAGE_BYTES)
+            file.write(data[frame.at : frame.at + _PAGE_BYTES])
+
+
+def _read(data: bytes) -> tuple[int, list[_Frame]]:
+    """How many frames SQLite takes, and all frames up to the last commit."""
+    frames = _frames(data)
+    if not frames:
+        return 0, []
+    head = data[:_HEADER_BYTES]
+    magic = int.from_bytes(head[:4])
+    big = magic == _MAGIC[1]
+    sums = _checksum(head[:24], (0, 0), big)
+    fits = magic in _MAGIC and head[8:12] == _PAGE_BYTES.to_bytes(4)
+    believed = fits and _bytes(sums) == head[24:]
+    salts = head[16:24] if believed else frames[0].salts
+    ours: list[_Frame] = []
+    for frame in frames:
+        if frame.salts != salts and not any(f.salts == salts for f in frames[len(ours) + 1 :]):
+            break  # what an earlier log left behind
+        ours.append(frame)
+    while ours and not ours[-1].commits:
+        ours.pop()
+    taken = 0
+    for whole, frame in enumerate(ours if believed else (), start=1):
+        start = frame.at - _FRAME_BYTES
+        content = data[start : start + 8] + data[frame.at : frame.at + _PAGE_BYTES]
+        sums = _checksum(content, sums, big)
+        if frame.salts != salts or _bytes(sums) != frame.checksum:
+            break
+        if frame.commits:
+            taken = whole
+    return taken, ours
+
+
+def _frames(data: bytes) -> list[_Frame]:
+    found = []
+    size = _FRAME_BYTES + _PAGE_BYTES
+    for at in range(_HEADER_BYTES, len(data) - size + 1, size):
+        head = data[at : at + _FRAME_BYTES]
+        page = int.from_bytes(head[:4])
+        found.append(_Frame(page, head[4:8] != bytes(4), head[8:16], head[16:], at + _FRAME_BYTES))
+    return found
+
+
+def _checksum(data: bytes, before: tuple[int, int], big: bool) -> tuple[int, int]:
+    words = array("I", data)
+    if big != (sys.byteorder == "big"):
+        words.byteswap()
+    first, second = before
+    for at in range(0, len(words), 2):
+        first = (first + words[at] + second) & 0xFFFFFFFF
+        second = (second + words[at + 1] + first) & 0xFFFFFFFF
+    return first, second
+
+
+def _bytes(sums: tuple[int, int]) -> bytes:
+    return sums[0].to_bytes(4) + sums[1].to_bytes(4)

@@ -1,0 +1,2 @@
+DELETE FROM job WHERE name = 'leaf';
+ALTER TABLE log DROP COLUMN leaf;

@@ -1,0 +1,58 @@
+"""What a store keeps of tasks: each as it stands, and its turns."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from holdfast.rules.order import Version
+from holdfast.rules.rows import TaskEventRow, TaskRow
+from holdfast.rules.tasks import TaskStatus
+
+
+class TaskReader(Protocol):
+    def task_get(self, mesh: str, task: str) -> TaskRow | None: ...
+    def task_scan(
+        self,
+        mesh: str,
+        status: TaskStatus | None,
+        after: str,
+        limit: int,
+        *,
+        known_only: bool = True,
+    ) -> list[TaskRow]:
+        """By task; without `known_only` also those whose creation has not arrived."""
+
+    def task_events(self, mesh: str, task: str) -> list[TaskEventRow]:
+        """In stamp order."""
+
+    def task_event_before(
+        self, mesh: str, task: str, version: Version, *, or_at: bool = False
+    ) -> TaskEventRow | None:
+        """The last turn before this version; `or_at` also finds the version itself."""
+
+    def task_events_after(
+        self, mesh: str, task: str, version: Version, limit: int
+    ) -> list[TaskEventRow]:
+        """In stamp order."""
+
+    def task_events_naming(
+        self, mesh: str, task: str, first: int, last: int, before: Version
+    ) -> list[TaskEventRow]:
+        """Claims and releases before this version that name one of these generations, in stamp
+        order.
+        """
+
+    def task_event_opening(self, mesh: str, task: str, generation: int) -> TaskEventRow | None:
+        """The first turn after which the task had reached this generation, or a later one."""
+
+    def task_event_create(self, mesh: str, task: str) -> TaskEventRow | None:
+        """The first creation of the task."""
+
+    def task_lacks_standings(self, mesh: str, task: str) -> bool:
+        """Whether one of its turns was stored before turns had standings."""
+
+
+class TaskWriter(TaskReader, Protocol):
+    def task_put(self, row: TaskRow) -> None: ...
+    def task_event_put(self, row: TaskEventRow) -> None:
+        """Adds a turn, or changes the outcome of one that is there."""
