@@ -18,6 +18,7 @@ from holdfast.protocol.body_json import body_fields
 from holdfast.rules.bodies import decode_loose, decode_trusted_body, decode_value
 from holdfast.rules.canonical import stored_meta
 from holdfast.rules.envelope import decode_trusted
+from holdfast.rules.errors import EntryDamaged
 from holdfast.rules.ids import id_text
 from holdfast.rules.order import Version
 from holdfast.rules.rows import ConflictRow, Entry, MeshRow, ModelRow, TaskEventRow, TaskRow
@@ -128,7 +129,7 @@ def entry(row: Entry) -> Document:
     try:
         envelope = decode_trusted(row.raw)
         body = decode_trusted_body(envelope)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except EntryDamaged as error:
         return {**head, "unreadable": str(error), "raw": b64encode(row.raw).decode()}
     return {
         **head,
