@@ -17,6 +17,7 @@ from holdfast.protocol.body_json import body_fields
 from holdfast.rules.bodies import Body, Fact, decode_trusted_body
 from holdfast.rules.canonical import on_one_line
 from holdfast.rules.envelope import decode_trusted
+from holdfast.rules.errors import EntryDamaged
 from holdfast.rules.ids import id_text
 
 UNSET: Final = msgspec.UNSET
@@ -59,7 +60,7 @@ def entry_json(offset: int, raw: bytes, recorded_at: int | None = None) -> LogEn
     try:
         envelope = decode_trusted(raw)
         body = decode_trusted_body(envelope)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except EntryDamaged as error:
         return _unreadable(offset, raw, recorded_at, error)
     return LogEntryJson(
         offset=offset,

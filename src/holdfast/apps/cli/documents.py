@@ -18,6 +18,7 @@ from holdfast.protocol.body_json import body_fields
 from holdfast.rules.bodies import decode_loose, decode_trusted_body, decode_value
 from holdfast.rules.canonical import stored_meta
 from holdfast.rules.envelope import decode_trusted
+from holdfast.rules.errors import EntryDamaged
 from holdfast.rules.ids import id_text
 from holdfast.rules.order import Version
 from holdfast.rules.rows import ConflictRow, Entry, MeshRow, ModelRow, TaskEventRow, TaskRow
@@ -73,6 +74,7 @@ def model(row: ModelRow) -> Document:
 
 def mesh(row: MeshRow) -> Document:
     fields = msgspec.structs.asdict(row)
+    del fields["forgotten_floor"]  # how the node remembers, and no figure for people
     return {"mesh": fields.pop("slug"), **fields}
 
 
@@ -106,6 +108,7 @@ def conflict(row: ConflictRow) -> Document:
     task: restoring one is a new attempt.
     """
     document = _fields(row, " ".join(row.__struct_fields__))
+    del document["base_lamport"], document["base_peer"]  # by these the node judges the entry
     is_task = row.family == "task"
     body = {} if is_task else body_fields(decode_loose(row.loser_op, row.loser_body), decode_value)
     return {**document, "loser_body": body}
@@ -126,7 +129,7 @@ def entry(row: Entry) -> Document:
     try:
         envelope = decode_trusted(row.raw)
         body = decode_trusted_body(envelope)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except EntryDamaged as error:
         return {**head, "unreadable": str(error), "raw": b64encode(row.raw).decode()}
     return {
         **head,
