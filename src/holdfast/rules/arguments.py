@@ -88,6 +88,7 @@ def _types(meant: Any) -> tuple[type, ...] | None:
     if (
         not isinstance(meant, type)
         or meant in (object, Any)
+        or meant.__module__ == "typing"  # BinaryIO and its kin: real files are none of them
         or getattr(meant, "_is_protocol", False)
     ):
         return None

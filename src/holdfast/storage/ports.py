@@ -17,7 +17,6 @@ from typing import Protocol, TypeVar
 
 from holdfast.rules.arrivals import Arrived
 from holdfast.rules.filters import Filter
-from holdfast.rules.inbox_match import EVERY_MESSAGE, InboxMatch
 from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.order import Version
 from holdfast.rules.recorded import ClockTurn
@@ -28,7 +27,6 @@ from holdfast.rules.rows import (
     ConsumerRow,
     Entry,
     FileRow,
-    InboxRow,
     JobRow,
     KnownMember,
     LinkRow,
@@ -47,6 +45,7 @@ from holdfast.rules.rows import (
     ZoneRow,
 )
 from holdfast.rules.vectors import Model
+from holdfast.storage.inbox_port import InboxReader, InboxWriter
 from holdfast.storage.task_port import TaskReader, TaskWriter
 
 T = TypeVar("T")
@@ -449,45 +448,6 @@ class OutboxWriter(OutboxReader, Protocol):
         """Removes done and aborted rows that ended before a time, by number, up to the first that
         ended between then and now; returns how many. A time that has not come yet stops nothing.
         """
-
-
-class InboxReader(Protocol):
-    def inbox_get(self, id: bytes) -> InboxRow | None: ...
-    def inbox_list(
-        self,
-        mesh: str | None,
-        unread_only: bool,
-        after: int,
-        limit: int,
-        match: InboxMatch = EVERY_MESSAGE,
-    ) -> list[InboxRow]:
-        """Rows with number > after, by number. With a match that narrows, only among the next
-        INBOX_SCAN_ROWS numbers; its words are not looked at.
-        """
-
-    def inbox_unhooked(self, limit: int) -> list[InboxRow]:
-        """Messages that no hook was run for, by number."""
-
-    def inbox_last(self) -> int:
-        """The number of the newest message; 0 if there is none."""
-
-    def inbox_counts(self) -> tuple[int, int]:
-        """How many messages there are, and how many of them are unread."""
-
-    def inbox_floor(self, after: int) -> int | None:
-        """The lowest offset in the log, behind `after`, of an unread message."""
-
-
-class InboxWriter(InboxReader, Protocol):
-    def inbox_add(self, row: InboxRow) -> bool:
-        """False, and nothing changes, if the id is known. Numbers grow, and none comes twice."""
-
-    def inbox_read(self, id: bytes, now_ms: int) -> bool:
-        """Marks a message as read; the first time counts. False if there is no such message."""
-
-    def inbox_hooked(self, numbers: Sequence[int], now_ms: int) -> None: ...
-    def inbox_sweep(self, below_offset: int, most: int) -> int:
-        """Removes messages whose envelopes are gone from the log; returns how many."""
 
 
 class BrokerPositionReader(Protocol):

@@ -235,7 +235,7 @@ def test_S3_a_write_that_raises_in_a_group_undoes_itself_alone(store: AnyStore, 
 
 def test_S3_every_kind_of_change_is_tried(store: AnyStore) -> None:
     """A port that grows a writing method must grow a proof that it can be undone."""
-    from holdfast.storage import ports, task_port
+    from holdfast.storage import inbox_port, ports, task_port
 
     writing = {
         name
@@ -249,7 +249,7 @@ def test_S3_every_kind_of_change_is_tried(store: AnyStore) -> None:
             (ports.ConsumerWriter, ports.ConsumerReader),
             (ports.ZoneWriter, ports.ZoneReader),
             (ports.OutboxWriter, ports.OutboxReader),
-            (ports.InboxWriter, ports.InboxReader),
+            (inbox_port.InboxWriter, inbox_port.InboxReader),
             (ports.BrokerPositionWriter, ports.BrokerPositionReader),
         )
         for name in vars(writer)

@@ -16,7 +16,7 @@ from holdfast.rules.ids import id_text
 from holdfast.rules.limits import HOUR_MS, SECOND_MS
 from holdfast.simulate.delivery.calls import SimulatedBrokerClient
 from holdfast.storage.broker.sqlite import SqliteBrokerStore
-from holdfast.storage.broker.sqlite.inspect import queued
+from holdfast.storage.broker.sqlite.inspect import latest_lease_end, queued
 
 if TYPE_CHECKING:
     from holdfast.simulate.delivery.delivery import DeliveryWorld
@@ -141,8 +141,7 @@ async def _in_hand(store: SqliteBrokerStore, mesh: str, one: TakenRow) -> bool:
 
 
 async def _latest_end(store: SqliteBrokerStore) -> int | None:
-    ends: int | None = store.connection.execute("SELECT max(until) FROM queued WHERE state = 1").get
-    return ends
+    return latest_lease_end(store)
 
 
 async def _waiting(store: SqliteBrokerStore, mesh: str) -> set[int]:

@@ -34,7 +34,7 @@ PROCESSES = "processes"
 FOLDERS = ("blobs", "logs", PROCESSES)
 FILES = (
     *(DATABASE, WAL, "data.db-shm", "identity.key", "log.mark", "logs/metrics.jsonl"),
-    *("backup.lock", "identity.next.key", "tls.crt", "tls.key", "ballast"),
+    *("backup.lock", "identity.next.key", "tls.crt", "tls.key", "ballast", "whereabouts.json"),
 )
 
 

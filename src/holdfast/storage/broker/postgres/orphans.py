@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
-
 from holdfast.rules.broker_rows import Orphan
 from holdfast.rules.envelope import decode_trusted
+from holdfast.rules.errors import EntryDamaged
 from holdfast.rules.ids import id_time_ms
 from holdfast.rules.limits import DAY_MS
 from holdfast.storage.broker.accepted import is_message, mode_of
@@ -119,7 +118,7 @@ async def _mend(con: Any, one: Orphan, keep_ms: int | None) -> bool:
         return False
     try:
         fingerprint = decode_trusted(row["raw"]).fingerprint
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except EntryDamaged:
         return False
     seen_at = id_time_ms(row["broker_id"])
     until = None if keep_ms is None else seen_at + keep_ms

@@ -52,3 +52,9 @@ def queued(store: BrokerDatabase, mesh: str) -> dict[int, bytes | None]:
         "SELECT place, CASE state WHEN 1 THEN lease END FROM queued WHERE mesh = ?", (number,)
     )
     return {place - (number << SEQ_BITS): lease for place, lease in rows}
+
+
+def latest_lease_end(store: BrokerDatabase) -> int | None:
+    """When the last lease of all queues ends; None if nothing is taken."""
+    ends: int | None = store.connection.execute("SELECT max(until) FROM queued WHERE state = 1").get
+    return ends

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 import apsw
-import msgspec
 
 from holdfast.rules.broker_rows import Orphan
 from holdfast.rules.envelope import decode_trusted
+from holdfast.rules.errors import EntryDamaged
 from holdfast.rules.ids import id_time_ms
 from holdfast.rules.limits import DAY_MS
 from holdfast.storage.broker.accepted import is_message
@@ -114,7 +114,7 @@ class SqliteOrphans(BrokerDatabase):
             return False
         try:
             fingerprint = decode_trusted(row[0]).fingerprint
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except EntryDamaged:
             return False
         mode, days = self.noted_mode()
         seen_at = id_time_ms(row[1])
