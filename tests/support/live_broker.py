@@ -45,6 +45,10 @@ class LiveBroker:
         self._thread: threading.Thread | None = None
         self.daemon: BrokerDaemon | None = None
 
+    def change(self, **given: Any) -> None:
+        """Other settings, from the next start on."""
+        self._given |= given
+
     def start(self) -> None:
         told: queue.Queue[BaseException | None] = queue.Queue()
 

@@ -55,7 +55,7 @@ NAMED = """
     task.create task.list task.show task.claim task.release task.complete task.cancel task.events
     conflict.list conflict.show conflict.restore conflict.dismiss log.tail log.range
     fact.append fact.fetch fact.confirm consumer.add consumer.list consumer.retire
-    sweep backup restore export import demo completion help
+    mesh.restamp reload sweep backup restore export import demo completion help
     pipeline.run pipeline.stream pipeline.status pipeline.forget pipeline.verify pipeline.audit
     pipeline.state pipeline.query pipeline.snapshot pipeline.reembed
     pipeline.compact pipeline.vacuum pipeline.backfill

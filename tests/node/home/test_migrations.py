@@ -201,7 +201,7 @@ def test_Z1_the_index_by_entity_leaves_facts_out_and_is_used(connection: apsw.Co
     LogReads.log_of(SqliteReader(connection), "team", "k", 9)
     connection.exec_trace = None
     plan: list[Any] = connection.execute(
-        f"EXPLAIN QUERY PLAN {asked[-1]}", ("a", "b", 1)
+        f"EXPLAIN QUERY PLAN {asked[-1]}", ("a", "b", 0, 1, 5)
     ).fetchall()
     assert any("USING INDEX log_entity" in row[3] for row in plan)
     connection.executemany(

@@ -23,7 +23,7 @@ from holdfast.node.sync.status import BrokerStatus, MeshStatus
 from holdfast.node.trust.trust import Trust
 from holdfast.protocol.broker_http import Member
 from holdfast.rules.broker_sync import SyncState
-from holdfast.rules.errors import HoldfastError, OutboxAgeAboveWindow
+from holdfast.rules.errors import AnotherBroker, HoldfastError, OutboxAgeAboveWindow
 from holdfast.rules.keys import public_key
 from holdfast.rules.limits import DAY_MS, SYNC_THREADS
 from holdfast.rules.rows import JobRow
@@ -218,6 +218,9 @@ def test_D15_another_broker_at_the_same_address_is_not_spoken_with(
     made.broker.stop()
     for name in ("identity.key", "tls.crt", "tls.key"):
         (made.broker.folder / name).unlink(missing_ok=True)
+    with pytest.raises(AnotherBroker):
+        made.broker.start()
+    made.broker.change(replace_key=True)
     made.broker.start()
     until(lambda: made.broker_status(0).state is SyncState.STOPPED)
     problem = made.broker_status(0).last_error

@@ -14,6 +14,7 @@ _SIZES = {
     **{"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40},
 }
 _EXACT_MAX = 2**53
+_SIZE_MAX = 2**63 - 1
 """Beyond it a float no longer names one number."""
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
 
@@ -67,7 +68,7 @@ def parse_as_of(text: str) -> PastPoint:
 
 def parse_span(text: str) -> int:
     """`90s`, `15m`, `7d` in milliseconds."""
-    return _scaled(text, _SPANS, "span of time", "write it as 90s, 15m, 12h or 7d")
+    return _scaled(text, _SPANS, "span of time", "write it as 90s, 15m, 12h or 7d", _EXACT_MAX)
 
 
 def parse_moment(text: str) -> int:
@@ -81,7 +82,7 @@ def parse_moment(text: str) -> int:
 
 def parse_size(text: str) -> int:
     """`500MiB`, `2GB`, `4096` in bytes."""
-    return _scaled(text, _SIZES, "size", "write it as 500MiB, 2GB or a number of bytes")
+    return _scaled(text, _SIZES, "size", "write it as 500MiB, 2GB or a number of bytes", _SIZE_MAX)
 
 
 def span(ms: int) -> str:
@@ -104,11 +105,11 @@ def _short(number: float) -> str:
     return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
 
 
-def _scaled(text: str, units: dict[str, int], what: str, hint: str) -> int:
+def _scaled(text: str, units: dict[str, int], what: str, hint: str, most: int) -> int:
     match = _NUMBER.fullmatch(text.strip())
     if match is None or match[2].lower() not in units:
         raise BadInput(f"{text!r} is not a {what}", hint=hint)
     value = float(match[1]) * units[match[2].lower()]
-    if value > _EXACT_MAX:
+    if value > most:
         raise BadInput(f"{text!r} is too large a {what}", hint=hint)
     return round(value)

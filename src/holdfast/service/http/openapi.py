@@ -32,9 +32,9 @@ from holdfast.service.http.route import Route
 
 _VERSION: Final = "3.1.0"
 _REFS: Final = "#/components/schemas/{name}"
-_EVERY: Final = (BadInput, TooMany, StoreClosed, StoreFailed)
+_EVERY: Final = (BadInput, BadToken, TooMany, StoreClosed, StoreFailed)
 _WITH_WRITE: Final = (OutcomeUnknown, StoreBusy, DiskFull)
-_WITH_CALLER: Final = (BadToken, NotGranted)
+_WITH_CALLER: Final = (NotGranted,)
 _WITH_BODY: Final = (TooSlow, BodyTooLarge)
 _PATH_PARAM: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 

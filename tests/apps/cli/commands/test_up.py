@@ -194,7 +194,7 @@ def test_U2_status_says_who_serves_the_home_and_how_its_links_stand(
     cli("link", "add", "https://127.0.0.1:9", "--peer", "bob", "--paused")
     said = cli("status")
     assert "daemon     none, so nothing is pulled\n" in said.out
-    assert "link       bob is paused\n" in said.out
+    assert "link       bob is paused, lag unknown\n" in said.out
     assert cli("status", "--json").json["next"] == "holdfast up"
     with running(cli.home, Settings(tcp="127.0.0.1:0")) as up:
         found = cli("status", "--json").json

@@ -24,7 +24,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with closing(connect(path)) as raw:
         rng = random.Random(1)
 
-        def add(numbers: range, *more: int) -> None:
+        def add(numbers: range, *more: int | bytes) -> None:
             marks = ", ?" * len(more)
             raw.execute("BEGIN")
             raw.executemany(
@@ -39,9 +39,10 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
         # Rows from before a column was added stay as they were written.
         migrations.migrate(raw, migrations.load()[:5])
         add(range(1, 401))
-        migrations.migrate(raw)
+        migrations.migrate(raw, migrations.load()[:7])
         add(range(401, 601), 0)
-        add(range(601, 801), 300)
+        migrations.migrate(raw)
+        add(range(601, 801), 300, bytes(32))
     return path
 
 
@@ -52,8 +53,8 @@ def log_rows(path: Path) -> dict[int, Any]:
 
 def carved_rows(path: Path) -> dict[int, Any]:
     return {
-        number: (number, *values[1:], *([] if len(values) == 10 else [0]))
-        for number, values in scan_pages(path, (9, 10))
+        number: (number, *values[1:], *(0, None)[len(values) - 9 :])
+        for number, values in scan_pages(path, (9, 10, 11))
         if isinstance(values[8], bytes)
     }
 
@@ -93,7 +94,7 @@ def test_S12_only_the_rows_of_damaged_pages_are_lost(
     with open(path, "rb") as file:
         pages = _Pages(file)
         for number in harmed:
-            lost |= {rowid for rowid, _ in pages.rows(number, (9, 10))}
+            lost |= {rowid for rowid, _ in pages.rows(number, (9, 10, 11))}
     for number in harmed:
         overwrite(path, number, garbage(seed))
     with closing(connect(path, read_only=True)) as raw:
