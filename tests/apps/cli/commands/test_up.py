@@ -207,7 +207,7 @@ def test_U2_status_says_who_serves_the_home_and_how_its_links_stand(
         api = up.daemon.api
         assert api.link_manager is not None
         until(lambda: api.link_manager is not None and api.link_manager.status()[0].attempts > 0)
-        assert "link       bob is waiting (unreachable: " in cli("status").out
+        assert "link       bob is waiting, lag unknown (unreachable: " in cli("status").out
 
 
 def test_U4_a_daemon_whose_output_nobody_reads_goes_on(cli: Cli) -> None:

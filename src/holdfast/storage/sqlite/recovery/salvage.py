@@ -118,12 +118,12 @@ class Salvage:
             for row in self._until_damage(f"{between} DESC", (reached + 1, high)):
                 came_down_to = min(came_down_to, row[0])
                 yield _texts(row[1:])
-            low, high = reached + 1, came_down_to - 1
+            low, high, stopped = reached + 1, came_down_to - 1, self._stopped
             if high == _TOP:
                 high = low + self._rows_max()
                 if low == 1 and not self._leads_anywhere(between, high):
                     return
-            if self._stopped and low < high:
+            if stopped and low < high:
                 # The widest gap first: if looking has to end, it ends with small ones.
                 middle = (low + high) // 2
                 heapq.heappush(spans, (low - middle, low, middle))
@@ -131,8 +131,10 @@ class Salvage:
 
     def _leads_anywhere(self, between: str, high: int) -> bool:
         """Whether any of some places can be reached; if not, the tree has lost its root."""
-        step = high // _TRIES + 1
-        for low in range(1, high, step):
+        # Evenly, and closer together at the beginning: the file has room for many more rows than a
+        # log with long entries has, and both its ends may be harmed.
+        evenly = range(1, high, high // _TRIES + 1)
+        for low in sorted({*evenly, *(1 << bit for bit in range(high.bit_length() - 1))}):
             for _ in self._until_damage(f"{between} LIMIT 1", (low, high)):
                 break
             if not self._stopped:
