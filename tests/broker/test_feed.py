@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.broker.daemon import BrokerDaemon
+from holdfast.broker.feed_sizes import FeedSizes
 from holdfast.protocol.frames import (
     Confirmed,
     Entries,
@@ -338,5 +340,39 @@ def test_D15_how_far_a_member_is_survives_its_connection(tmp_path: Path) -> None
             row = await up.broker.store.member_get("team", bob.key)
             assert row is not None
             assert (row.got_epoch, row.got_seq) == (1, 1)
+
+    asyncio.run(run())
+
+
+def test_D14_a_member_whose_line_breaks_under_its_frames_gets_smaller_ones(tmp_path: Path) -> None:
+    """Else a line that never lasts for a full frame would never get on."""
+
+    async def first_rows(up: BrokerDaemon, bob: Person, *, confirm: bool = False) -> int:
+        async with bob.connect(up) as line:
+            await line.follow("team")
+            entries = await line.get(Entries)
+            if confirm:
+                await line.send(Confirmed("team", entries.epoch, entries.to))
+                await line.get(Entries)
+        return len(entries.rows)
+
+    async def run() -> None:
+        async with broker_up(tmp_path) as up:
+            ana, bob = Person("ana"), Person("bob")
+            await ana.register(up, "team")
+            await ana.invite(up, "team", bob)
+            async with ana.connect(up) as line:
+                big = "x" * (32 * limits.KIB)
+                await line.push("team", *(ana.change("team", f"k{n}", big) for n in range(64)))
+            counts = [await first_rows(up, bob) for _ in range(8)]
+            assert counts == [31, 15, 7, 3, 1, 1, 1, 1], "half of it each time, down to one"
+            assert await first_rows(up, bob, confirm=True) == 1
+            assert up.broker.feed_sizes.of(bob.key) < limits.FEED_BYTES
+            sizes = FeedSizes()
+            for _ in range(3):
+                sizes.broke(b"k")
+            for _ in range(3):
+                sizes.arrived(b"k")
+            assert sizes.of(b"k") == limits.FEED_BYTES, "and twice as much with each that arrives"
 
     asyncio.run(run())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.broker.accept import Acceptor
 from holdfast.broker.counters import BrokerCounts
+from holdfast.broker.feed_sizes import FeedSizes
 from holdfast.broker.identity import Identity
 from holdfast.broker.session import BrokerInfo, Session
 from holdfast.broker.settings import BrokerSettings, retention_of
@@ -74,6 +75,7 @@ class Broker:
         self.certificate = b""
         """The digest of the certificate that the TLS listener shows."""
         self.connections: set[Connection] = set()
+        self.feed_sizes = FeedSizes()
         self._by_key: dict[bytes, set[Connection]] = {}
         """The connections whose member has proved its key."""
         self.clock_check: ClockCheck | None = None
@@ -106,6 +108,7 @@ class Broker:
             accept_s=self._accept_s,
             admit=self._admit,
             strangers=self.strangers,
+            feed_sizes=self.feed_sizes,
         )
 
     def _admit(self, key: bytes) -> bool:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
 from holdfast.broker.access import mesh_position, require_member, require_mesh
+from holdfast.broker.feed_sizes import FeedSizes
 from holdfast.broker.verdicts import problem_of
 from holdfast.protocol.frames import (
     Confirmed,
@@ -75,8 +76,11 @@ class Feeds:
         key: bytes,
         clock: Callable[[], int],
         may_begin_epoch: Callable[[str], bool],
+        sizes: FeedSizes | None = None,
     ) -> None:
+        """`sizes` is what the connections of one broker share."""
         self._store, self._name, self._key, self._clock = store, name, key, clock
+        self._sizes = sizes or FeedSizes()
         self._may_begin_epoch = may_begin_epoch
         self.by_mesh: dict[str, Feed] = {}
 
@@ -124,6 +128,7 @@ class Feeds:
             raise BadValue(f"seq {frame.seq} of mesh {frame.mesh!r} was not sent yet")
         while feed.under_way and feed.under_way[0] <= frame.seq:
             feed.under_way.popleft()
+            self._sizes.arrived(self._key)
         feed.acked_upto = max(feed.acked_upto, frame.seq)
         if self._clock() - feed.saved_at >= limits.GOT_SAVED_MS:
             await self._save_acked(frame.mesh)
@@ -138,6 +143,8 @@ class Feeds:
 
     async def ended(self) -> None:
         """The connection is gone: writes down what was confirmed."""
+        if any(feed.under_way for feed in self.by_mesh.values()):
+            self._sizes.broke(self._key)
         for mesh in list(self.by_mesh):
             await self._save_acked(mesh)
 
@@ -198,7 +205,7 @@ class Feeds:
                 self._key,
                 feed.scanned_upto,
                 limits.FEED_ROWS,
-                limits.FEED_BYTES,
+                self._sizes.of(self._key),
                 own=feed.own,
             )
         except Truncated as error:

@@ -28,6 +28,7 @@ from holdfast.broker.access import mesh_positions
 from holdfast.broker.decode_push import SLICE_ITEMS, NewId, decode_slice, slice_size
 from holdfast.broker.effects import Accept, Effect, HangUp, Listen, Proved, SendFrames
 from holdfast.broker.feed import Feeds
+from holdfast.broker.feed_sizes import FeedSizes
 from holdfast.broker.queue_delivery import QueueDelivery
 from holdfast.broker.strangers import Strangers
 from holdfast.broker.verdicts import Outcome, answer_of, problem_of
@@ -116,20 +117,21 @@ class Session:
         may_begin_epoch: Callable[[str], bool] | None = None,
         accept_s: Callable[[], float] = lambda: inf,
         admit: Callable[[bytes], bool] = lambda key: True,
+        feed_sizes: FeedSizes | None = None,
         strangers: Strangers | None = None,
     ) -> None:
         """`certificate` is what a hello is bound to. `open_session` gives a bearer token and how
         long it lasts. `may_begin_epoch` says whether a new epoch may begin for a mesh because a
         member has seen more than there is. `accept_s` is how long a store in another process took
-        for its last group. `strangers` is what the connections of one broker share. `admit` says
-        whether one more connection of a member is welcome.
+        for its last group. `strangers` and `feed_sizes` are what all connections share. `admit`
+        says whether one more connection of a member is welcome.
         """
         self._store, self._me = store, me
         self._certificate, self._clock, self._random = certificate, clock, random
         self._new_id = new_id
         self._open_session = open_session or (lambda name, key: ("", 0))
         self._may_begin_epoch = may_begin_epoch or (lambda mesh: True)
-        self._accept_s, self._admit = accept_s, admit
+        self._accept_s, self._admit, self._feed_sizes = accept_s, admit, feed_sizes
         self._strangers = strangers or Strangers(store, lambda: clock() / limits.SECOND_MS)
         self._member = False
         """Whether the other side was seen to belong to a mesh here."""
@@ -184,10 +186,13 @@ class Session:
             log.warning("no welcome for %r: %s", frame.name, error.message)
             return self._close(close_codes.INTERNAL, "the broker's store does not answer")
         if not self._admit(frame.key):
-            return self._close(close_codes.ANOTHER_CONNECTION, "another connection is there")
+            return self._close(close_codes.ANOTHER_CONNECTION, "another_connection")
         token, expires_in_ms = self._open_session(frame.name, frame.key)
         self.name, self.key = frame.name, frame.key
-        self.feeds = Feeds(self._store, self.name, self.key, self._clock, self._may_begin_epoch)
+        self.feeds = Feeds(
+            *(self._store, self.name, self.key, self._clock, self._may_begin_epoch),
+            self._feed_sizes,
+        )
         self.queue_delivery = QueueDelivery(self._store, self.key, self._clock, self._random)
         self._member = bool(places)
         for place in places:
@@ -435,7 +440,7 @@ class Session:
 
     def replaced(self) -> list[Effect]:
         """The broker keeps a newer connection of this member."""
-        return self._close(close_codes.ANOTHER_CONNECTION, "a newer connection is there")
+        return self._close(close_codes.ANOTHER_CONNECTION, "another_connection")
 
     def _goodbye(self) -> list[Effect]:
         busy = self._accepting or self._inbox or self.in_push or self._stepping

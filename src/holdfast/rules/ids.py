@@ -15,6 +15,7 @@ from typing import Final
 from holdfast.rules.errors import BadId
 
 _VERSIONS: Final = (7, 8)
+ID_BYTES: Final = 16
 
 
 def uuid7(unix_ms: int, randomness: bytes) -> bytes:

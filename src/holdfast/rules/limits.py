@@ -447,6 +447,10 @@ FEED_ROWS: Final = 1000
 """Envelopes in one frame of a feed."""
 FEED_BYTES: Final = 1 * MIB
 """Bytes of envelopes in one frame of a feed; one envelope always fits."""
+FEED_BYTES_MIN: Final = 4 * KIB
+"""The same for a member whose line breaks under its frames, at the least."""
+FEED_SIZES_MAX: Final = 10_000
+"""Members of whom a broker remembers that they get smaller frames; the oldest is forgotten."""
 FOLLOWS_MAX: Final = 1024
 """Meshes that one connection may follow, and queues that it may take from; another is refused."""
 TAKE_MAX: Final = 1000

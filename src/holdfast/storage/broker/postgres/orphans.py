@@ -7,7 +7,7 @@ from typing import Any, Final
 from holdfast.rules.broker_rows import Orphan
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import EntryDamaged
-from holdfast.rules.ids import id_time_ms
+from holdfast.rules.ids import ID_BYTES, id_time_ms
 from holdfast.rules.limits import DAY_MS
 from holdfast.storage.broker.accepted import is_message, mode_of
 from holdfast.storage.broker.postgres.base import PostgresPart
@@ -114,7 +114,7 @@ async def _mend(con: Any, one: Orphan, keep_ms: int | None) -> bool:
         "WHERE d.mesh = $1 AND d.id = $2 AND d.seq <> $3",
         *(number, one.id, one.seq),
     )
-    if row is None or other is not None:
+    if row is None or other is not None or len(row["broker_id"]) != ID_BYTES:
         return False
     try:
         fingerprint = decode_trusted(row["raw"]).fingerprint

@@ -14,7 +14,7 @@ import apsw
 from holdfast.rules.broker_rows import Orphan
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import EntryDamaged
-from holdfast.rules.ids import id_time_ms
+from holdfast.rules.ids import ID_BYTES, id_time_ms
 from holdfast.rules.limits import DAY_MS
 from holdfast.storage.broker.accepted import is_message
 from holdfast.storage.broker.sqlite.database import SEQ_BITS, SEQ_MASK, BrokerDatabase
@@ -110,7 +110,7 @@ class SqliteOrphans(BrokerDatabase):
             "WHERE d.mesh = ? AND d.id = ? AND d.seq <> ?",
             (number, one.id, one.seq),
         ).get
-        if row is None or other is not None:
+        if row is None or other is not None or len(row[1]) != ID_BYTES:
             return False
         try:
             fingerprint = decode_trusted(row[0]).fingerprint
