@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import random
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from model import model
-from model.reading import HomeFiles, Written
+from model.reading import HomeFiles, Written, written
 from support.histories import grow
+from support.nodes import Nodes, team
 from support.seeds import seeds
+from support.source import HandClock
 
 
 @pytest.fixture(scope="module", params=seeds(2))
@@ -110,6 +114,31 @@ def test_S18_the_ledger_has_every_lost_value_once_and_no_other(homes: list[Path]
         assert found.keys() - dealt_with == model.ledger(known) - dealt_with
         lost += len(found)
     assert lost, "histories without a conflict prove nothing"
+
+
+@pytest.mark.parametrize("seed", seeds(40))
+def test_S18_the_ledger_is_the_same_in_every_order_of_delivery(tmp_path: Path, seed: int) -> None:
+    """Four versions of one key by four peers that knew of each other only in part."""
+    rng = random.Random(f"orders {seed}")
+    clock = HandClock()
+    nodes = Nodes("memory", tmp_path, clock)
+    writers = [nodes.open(name) for name in ("ana", "bob", "cid", "dan")]
+    raws: list[bytes] = []
+    for number in range(4):
+        node = rng.choice(writers)
+        for _ in range(rng.randrange(9)):
+            team(node).state.set("another key", number)  # stamps grow apart
+        if rng.random() < 0.6:
+            node.apply(rng.sample(raws, min(len(raws), 1)))
+        team(node).state.set("k", number)
+        raws.append(node.log.tail(1)[0].raw)
+    lost = {id for _, _, id in model.ledger([written(raw) for raw in raws])}
+    for at, order in enumerate(permutations(raws)):
+        reader = nodes.open(f"reader-{at}")
+        for raw in order:
+            reader.apply([raw])
+        found = [row.loser.id.hex() for row in reader.conflicts(open_only=False)]
+        assert sorted(found) == sorted(lost), order
 
 
 def _key(row: dict[str, Any]) -> tuple[str, ...]:

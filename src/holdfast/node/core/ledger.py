@@ -17,7 +17,7 @@ from holdfast.rules.envelope import Base, Envelope, decode_trusted
 from holdfast.rules.ledger import Meeting, Seen, Written, meet
 from holdfast.rules.limits import LEDGER_OF_KEY_MAX
 from holdfast.rules.merge import version_of
-from holdfast.rules.order import Version, is_newer, order_key
+from holdfast.rules.order import Version, order_key
 from holdfast.rules.rows import ConflictRow
 from holdfast.storage.ports import Reader, Transaction
 
@@ -40,7 +40,10 @@ def settle(tx: Transaction, ctx: NodeContext, envelope: Envelope, current: Versi
     rows = tx.conflicts_of(mesh, STATE, key)
     stored = tx.state_seen(mesh, key)
     incoming = version_of(envelope)
-    standing = Written(current, None if is_newer(incoming, current) else _base(tx, current))
+    # A version that names the standing one as its base has seen all that this one has: then its own
+    # base says nothing new, and the log need not be read.
+    replaces = base is not None and (base.lamport, base.peer) == current.stamp
+    standing = Written(current, None if replaces else _base(tx, current))
     lost = [Written(row.loser, _base_of(row)) for row in rows]
     history = _History(tx, envelope)
     met = meet(standing, stored, lost, Written(incoming, base), history)
