@@ -122,9 +122,18 @@ class LogReader(Protocol):
         """
 
     def log_columns(
-        self, start: int, end: int, limit: int, bytes_max: int, filter: Filter
+        self,
+        start: int,
+        end: int,
+        limit: int,
+        bytes_max: int,
+        filter: Filter,
+        *,
+        damaged: bool = False,
     ) -> Columns:
-        """What `log_page` gives, as whole columns."""
+        """What `log_page` gives, as whole columns. `damaged`: also entries whose bytes have
+        changed, as they are now: for those who compare them, not for those who pass them on.
+        """
 
     def log_newest(self, mesh: str, entity: str, most: int) -> list[Entry]:
         """The entries but facts about an entity that have the highest lamports, highest first."""

@@ -73,6 +73,13 @@ def test_S12_damage_does_not_spread_past_a_filter(node: Node) -> None:
         assert tx.log_page(4, 99, 99, 1 << 20, Filter()).offsets == [4]
 
 
+def test_P3_whoever_compares_sees_a_damaged_entry_as_it_is_now(node: Node) -> None:
+    with node._engine.store.read() as tx:
+        page = tx.log_columns(1, 99, 99, 1 << 20, Filter(meshes=(MESH,)), damaged=True)
+    assert page.offset == [1, 2, 3, 4]
+    assert [b"valve" in raw for raw in page.raw] == [False, False, True, False]
+
+
 # --- entries from before hashes ------------------------------------------------------------------
 
 

@@ -17,11 +17,13 @@ from holdfast.pipeline.fold.fold import fold_family, merged, ops_of, tasks_from
 from holdfast.pipeline.fold.winners import contenders, winners
 from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, SILVER
 from holdfast.rules.bodies import OPS, family_of
+from holdfast.rules.ids import id_text
 from holdfast.rules.limits import FOLD_KEYS_AT_ONCE_ROWS_MAX, FOLD_TWO_SCANS_ROWS_MIN
 from holdfast.rules.merge import DELETES, MERGES, Merge
 from holdfast.rules.order import ORDER_COLUMNS, Version, is_newer
 from support.envelopes import (
     file_share,
+    make_id,
     memory_set,
     raw,
     state_set,
@@ -42,27 +44,34 @@ CROWDED = 40
 
 def crowd(rng: random.Random) -> list[bytes]:
     """What never happens often enough by itself: equal stamps of different peers, and of one peer
-    whose home was copied; and tasks that several peers end.
+    whose home was copied; and tasks that several peers end. A few tasks are never created.
     """
+    tasks = [id_text(make_id(number + 1)) for number in range(CROWDED)]
     raws = []
     for number in range(CROWDED * 30):
         key = f"crowded {rng.randrange(CROWDED)}"
+        # What has an owner is written by that one alone: fewer keys, as each peer has its own.
+        own = f"crowded {rng.randrange(CROWDED // len(PEERS))}"
+        task = rng.choice(tasks)
         stamp = {"origin": rng.choice(PEERS), "lamport": rng.randint(1, 4), "mesh": "mesh-0"}
         made: list[Callable[..., bytes]] = [
             partial(state_set, key, number),
             partial(raw, "state.delete", key),
-            partial(memory_set, key, number, owner="ana"),
-            partial(raw, "memory.forget", key, owner="ana"),
-            partial(file_share, key, b"%d" % number, owner="ana"),
-            partial(raw, "file.delete", key, owner="ana"),
-            partial(vector_store, key, [1, number], owner="ana"),
-            partial(vector_delete, key, owner="ana"),
-            partial(task_create, key, f"task {number}"),
-            partial(task_claim, key, rng.randint(0, 1)),
-            partial(task_release, key, rng.randint(0, 1)),
-            partial(raw, f"task.{rng.choice(('complete', 'cancel'))}", key),
+            partial(memory_set, own, number),
+            partial(raw, "memory.forget", own),
+            partial(file_share, own, b"%d" % number),
+            partial(raw, "file.delete", own),
+            partial(vector_store, own, [1, number]),
+            partial(vector_delete, own),
+            partial(task_claim, task, rng.randint(0, 1)),
+            partial(task_release, task, rng.randint(0, 1)),
+            partial(raw, f"task.{rng.choice(('complete', 'cancel'))}", task),
         ]
         raws.append(rng.choice(made)(seq=number + 1, **stamp))
+    for number, task in enumerate(tasks[:-3], start=len(raws)):
+        # Once each: a task is named by the id of its creation.
+        stamp = {"origin": rng.choice(PEERS), "lamport": rng.randint(1, 4), "mesh": "mesh-0"}
+        raws.append(task_create(task, f"task {number}", seq=number + 1, **stamp))
     return raws
 
 

@@ -82,19 +82,22 @@ def test_P3_rows_with_the_highest_time_of_their_key_pass_and_no_others(
 
 
 def ties(rng: random.Random) -> list[bytes]:
-    """Equal times of different peers, under names that differ in one part of the key only."""
+    """Equal times of different peers, or of one peer whose home was copied, under names that differ
+    in one part of the key only. What has an owner is written by that one, and there are two.
+    """
     raws = []
     for number in range(900):
-        key, owner = f"key {rng.randrange(12)}", rng.choice(("ana", "ben"))
+        key, owner = f"key {rng.randrange(12)}", rng.choice(PEERS[1:3])
         mesh = f"mesh-{rng.randrange(2)}"
-        stamp = {"origin": rng.choice(PEERS), "lamport": rng.randint(1, 4), "mesh": mesh}
+        origin = rng.choice(PEERS)
+        stamp = {"lamport": rng.randint(1, 4), "mesh": mesh}
         made: list[Callable[..., bytes]] = [
-            partial(state_set, key, number),
-            partial(raw, "state.delete", key),
-            partial(memory_set, key, number, owner=owner),
-            partial(raw, "memory.forget", key, owner=owner),
-            partial(file_share, key, b"%d" % number, owner=owner),
-            partial(raw, "file.delete", key, owner=owner),
+            partial(state_set, key, number, origin=origin),
+            partial(raw, "state.delete", key, origin=origin),
+            partial(memory_set, key, number, origin=owner),
+            partial(raw, "memory.forget", key, origin=owner),
+            partial(file_share, key, b"%d" % number, origin=owner),
+            partial(raw, "file.delete", key, origin=owner),
         ]
         raws.append(rng.choice(made)(seq=number + 1, **stamp))
     return raws

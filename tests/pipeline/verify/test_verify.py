@@ -212,6 +212,7 @@ def test_P3_an_entry_that_changed_in_the_log_is_named(scene: Scene) -> None:
     assert found.lake is not None
     assert found.node["raw"] == "00"
     assert found.lake["raw"] == planted.was.hex()
+    assert "doctor --repair" in found.note
 
 
 def test_P3_nothing_but_what_was_changed_differs(scene: Scene) -> None:

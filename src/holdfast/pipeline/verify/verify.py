@@ -46,6 +46,11 @@ Status = Literal["same", "differs", "unsure", "skipped"]
 _ROWS_APART_MAX: Final = 100
 _STEPS: Final = 3
 """The steps of a run besides one for each node: reading, folding, comparing with silver."""
+_LOG: Final = "log"
+_CHANGED: Final = (
+    "the node has other bytes for this entry than the lake has read; "
+    "if they have changed there, run: holdfast doctor --repair --lake FOLDER"
+)
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,7 +214,7 @@ class _Run:
         # Persisted before frames are made of it, or those would not use the persisted rows.
         kept = [held.persist()] if rows_of(scopes) <= VERIFY_KEPT_ROWS_MAX else []
         frames = expected(held, scopes)
-        kept += [frame.persist() for table, frame in frames.items() if table != "log"]
+        kept += [frame.persist() for table, frame in frames.items() if table != _LOG]
         try:
             made = tallies(frames, _forgotten(scopes))
             self.tell("comparing with silver")
@@ -306,11 +311,13 @@ class _Run:
         if found is None:
             return msgspec.structs.replace(difference, note=_not_found(one.digests, rows))
         key, node, lake = found
+        changed = table == _LOG and node is not None and lake is not None
         return msgspec.structs.replace(
             difference,
             key=key,
             node=None if node is None else node.row,
             lake=None if lake is None else lake.row,
+            note=_CHANGED if changed else "",
         )
 
     def _spans_at(self, name: str, rows: BucketRows) -> list[OffsetRange]:
@@ -376,7 +383,7 @@ def _counts(
     behind: dict[str, int] = {}
     astray: dict[str, int] = {}
     for table in rules.TABLES:
-        if table != "log":
+        if table != _LOG:
             found = [near.get((scope.tag(mesh), table)) for mesh in scope.forgotten]
             behind[table] = sum(one.behind for one in found if one is not None)
             astray[table] = sum(one.astray for one in found if one is not None)

@@ -18,7 +18,14 @@ class MemoryLogPages(MemoryLog):
         return Page([entry.offset for entry in entries], [entry.raw for entry in entries], upto)
 
     def log_columns(
-        self, start: int, end: int, limit: int, bytes_max: int, filter: Filter
+        self,
+        start: int,
+        end: int,
+        limit: int,
+        bytes_max: int,
+        filter: Filter,
+        *,
+        damaged: bool = False,
     ) -> Columns:
         entries, upto = self._piece(start, end, limit, bytes_max, filter)
         return Columns(

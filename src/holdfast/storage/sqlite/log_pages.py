@@ -30,9 +30,16 @@ class LogPages(LeafReads):
         return Page(list(offsets), list(raws), upto)
 
     def log_columns(
-        self, start: int, end: int, limit: int, bytes_max: int, filter: Filter
+        self,
+        start: int,
+        end: int,
+        limit: int,
+        bytes_max: int,
+        filter: Filter,
+        *,
+        damaged: bool = False,
     ) -> Columns:
-        rows, upto = self._cut(_ALL, start, end, limit, bytes_max, filter)
+        rows, upto = self._cut(_ALL, start, end, limit, bytes_max, filter, damaged=damaged)
         if not rows:
             return Columns([], [], [], [], [], [], [], [], [], upto)
         columns: list[Any] = [list(column) for column in zip(*rows, strict=True)]
@@ -40,10 +47,19 @@ class LogPages(LeafReads):
         return Columns(*columns)
 
     def _cut(
-        self, columns: str, start: int, end: int, limit: int, bytes_max: int, filter: Filter
+        self,
+        columns: str,
+        start: int,
+        end: int,
+        limit: int,
+        bytes_max: int,
+        filter: Filter,
+        *,
+        damaged: bool = False,
     ) -> tuple[list[Any], int]:
         """The rows that fit, with `raw` and its leaf hash as their last columns, and how far was
-        looked. EntryDamaged where bytes have changed since they were written: they must not spread.
+        looked. EntryDamaged where bytes have changed since they were written, unless those are
+        wanted: they must not spread.
         """
         stop = min(end, start + SCAN_ROWS_MAX)
         if limit < 1 or stop <= start:
@@ -58,7 +74,7 @@ class LogPages(LeafReads):
         rows: list[Any] = []
         room = bytes_max
         while handful := list(islice(cursor, _HANDFUL)):
-            for row in handful:
+            for row in () if damaged else handful:
                 refuse_damaged(row[0], row[-2], row[-1])
             sizes = [len(row[-2]) for row in handful]
             if (size := sum(sizes)) > room:
