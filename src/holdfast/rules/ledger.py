@@ -141,7 +141,6 @@ def _apart(standing: Written, theirs: Seen, history: Iterable[Written]) -> list[
         if all(min(lamport, place) <= theirs.get(peer, 0) for peer, lamport in ours.items()):
             break  # all that remains of ours, the winner has seen too
         if one.version == standing.version:
-            _add(ours, one)  # who calls this may not know its base
             continue
         if covers(theirs, one.version):
             _add(theirs, one)
