@@ -99,7 +99,7 @@ def _read(data: bytes) -> tuple[int, list[_Frame]]:
     for frame in frames:
         if frame.salts != salts and not any(f.salts == salts for f in frames[len(ours) + 1 :]):
             break  # what an earlier log left behind
-        ours.append(frame)
+        ours.append(frame if _is_of(frame, salts) else frame._replace(page=0, pages_after=0))
     while ours and not ours[-1].commits:
         ours.pop()
     taken = 0
@@ -112,6 +112,13 @@ def _read(data: bytes) -> tuple[int, list[_Frame]]:
         if frame.commits:
             taken = whole
     return taken, ours
+
+
+def _is_of(frame: _Frame, salts: bytes) -> bool:
+    """Whether a frame was written for this log. Both salts of an earlier log are others, and a power
+    cut may leave frames of it between new ones; a flipped byte changes one salt.
+    """
+    return frame.salts[:4] == salts[:4] or frame.salts[4:] == salts[4:]
 
 
 def _frames(data: bytes) -> list[_Frame]:
