@@ -44,7 +44,7 @@ POINTS: dict[str, tuple[Any, str]] = {
     "tick": (meshes.MeshWrites, "tick"),
     "log append": (log.LogWrites, "log_append"),
     "commit": (store.SqliteEngine, "commit"),
-    "answer": (group_commit, "_deliver"),
+    "answer": (group_commit, "deliver"),
     "draft": (durable.Draft, "__init__"),
     "draft write": (durable.Draft, "write"),
     "publish": (durable.Draft, "publish"),

@@ -208,6 +208,8 @@ def check_tags(tags: tuple[str, ...]) -> None:
 
 
 def check_prose(text: str, what: str, most: int, *, empty: bool = True) -> None:
+    if not isinstance(text, str):
+        raise BadValue(f"the {what} is {type(text).__name__}, not text")
     if not text and not empty:
         raise BadValue(f"the {what} is empty")
     if text:

@@ -118,9 +118,26 @@ def daemon_note(paths: HomePaths) -> DaemonNote | None:
             return None
         return msgspec.json.decode(os.pread(fd, _NOTE_BYTES_MAX, 0), type=DaemonNote)
     except msgspec.DecodeError:
-        return None  # it has just taken the lock, or is about to leave
+        # It has just taken the lock, is about to leave, or found no room on the disk for its note.
+        pid = _locked_by(fd)
+        return None if pid is None else DaemonNote(pid)
     finally:
         os.close(fd)
+
+
+def _locked_by(fd: int) -> int | None:
+    """The process that holds the lock of a file, where the system tells: Linux does."""
+    status = os.fstat(fd)
+    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    try:
+        with open("/proc/locks", encoding="ascii") as locks:
+            held = [line.split() for line in locks]
+    except OSError:
+        return None
+    pids = [
+        int(words[4]) for words in held if words[1:4:2] == ["FLOCK", "WRITE"] and words[5] == place
+    ]
+    return pids[0] if pids and pids[0] > 0 else None
 
 
 def wait_until_free(paths: HomePaths, timeout_s: float) -> bool:

@@ -62,6 +62,19 @@ def test_S18_three_versions_each_over_the_one_before_leave_no_entry(
     assert list(node.conflicts()) == []
 
 
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_S18_a_version_that_knew_of_none_leaves_all_before_it(
+    node: Node, order: tuple[int, ...]
+) -> None:
+    raws = [
+        e.state_set("k", 1, lamport=1, origin="bob"),
+        e.state_set("k", 2, lamport=2, origin="cyd", base=(1, "bob")),
+        e.state_set("k", 3, lamport=3, origin="dan"),
+    ]
+    node.apply([raws[place] for place in order])
+    assert sorted(row.loser.lamport for row in node.conflicts()) == [1, 2]
+
+
 def test_S18_a_version_that_is_seen_after_all_leaves_the_ledger(node: Node) -> None:
     node.apply([WINNER, WRITES[0]])
     (row,) = node.conflicts()

@@ -151,6 +151,42 @@ def test_S12_a_wal_that_a_power_cut_tore_is_opened(made: Made, tmp_path: Path) -
         assert 0 < len(entries) - node.log.head().offset <= 2
 
 
+def test_S12_a_torn_commit_that_filled_its_sector_is_one(made: Made, tmp_path: Path) -> None:
+    """SQLite repeats the frame that commits, where the disk may harm what stands beside a write."""
+    home, entries = copied(made, tmp_path, killed=True)
+    wal = home / "data.db-wal"
+    data = bytearray(wal.read_bytes())
+    last = data[-4120:]
+    data[-1] ^= 1
+    wal.write_bytes(data + last + last)
+    assert look_at_wal(wal).beyond > 2
+    assert look_at_wal(wal).commits == 1
+    with open_node(home) as node:
+        assert 0 < len(entries) - node.log.head().offset <= 2
+
+
+def test_S12_frames_of_an_earlier_log_within_a_torn_commit_are_no_commits(
+    made: Made, tmp_path: Path
+) -> None:
+    """The file is used again after a checkpoint; a power cut may keep the end of a commit only."""
+    home, entries = copied(made, tmp_path, killed=True)
+    wal = home / "data.db-wal"
+    data = bytearray(wal.read_bytes())
+    last = data[-4120:]
+    earlier = bytearray(last)
+    earlier[3] ^= 1  # another page
+    earlier[8:16] = b"earlier!"
+    wal.write_bytes(data[:-4120] + earlier + last)
+    assert look_at_wal(wal).commits == 1
+    earlier[8:16] = last[8:15] + bytes([last[15] ^ 1])
+    wal.write_bytes(data[:-4120] + earlier + last)
+    assert look_at_wal(wal).commits == 2, "a flipped byte, and a commit after it"
+    earlier[8:16] = b"earlier!"
+    wal.write_bytes(data[:-4120] + earlier + last)
+    with open_node(home) as node:
+        assert 0 < len(entries) - node.log.head().offset <= 2
+
+
 @pytest.mark.parametrize("lost", [False, True])
 def test_S17_a_repair_keeps_what_was_buried_or_lets_nothing_old_in(
     made: Made, tmp_path: Path, lost: bool

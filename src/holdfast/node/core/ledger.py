@@ -40,10 +40,8 @@ def settle(tx: Transaction, ctx: NodeContext, envelope: Envelope, current: Versi
     rows = tx.conflicts_of(mesh, STATE, key)
     stored = tx.state_seen(mesh, key)
     incoming = version_of(envelope)
-    # A version that names the standing one as its base has seen all that this one has: then its own
-    # base says nothing new, and the log need not be read.
-    replaces = base is not None and (base.lamport, base.peer) == current.stamp
-    standing = Written(current, None if replaces else _base(tx, current))
+    replaced = is_newer(incoming, current) and _saw(envelope, current)
+    standing = Written(current, None if replaced else _base(tx, current))
     lost = [Written(row.loser, _base_of(row)) for row in rows]
     history = _History(tx, envelope)
     met = meet(standing, stored, lost, Written(incoming, base), history)
@@ -171,6 +169,12 @@ class _Values:
 def _logged(tx: Reader, version: Version) -> Envelope | None:
     entry = tx.log_find(version.id)
     return None if entry is None else decode_trusted(entry.raw)
+
+
+def _saw(envelope: Envelope, version: Version) -> bool:
+    """Whether its writer saw the version there: what that one was written over is of no account."""
+    base = envelope.base
+    return base is not None and base.peer == version.peer and base.lamport >= version.lamport
 
 
 def _base(tx: Reader, version: Version) -> Base | None:

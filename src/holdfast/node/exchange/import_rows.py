@@ -71,7 +71,7 @@ from holdfast.rules.errors import (
     StoreBusy,
     TooOld,
 )
-from holdfast.rules.ids import id_text, id_time_ms, parse_id, uuid7
+from holdfast.rules.ids import id_text, id_time_ms, is_aside, parse_id, uuid7
 from holdfast.rules.names import check_mesh, check_peer
 from holdfast.rules.rebuild import rebuild_envelope
 from holdfast.rules.reconcile import Outcome
@@ -164,12 +164,23 @@ def import_log(node: Node, source: BinaryIO, *, progress: Progress | None = None
             elif isinstance(line, BlobLine):
                 _put_blob(node._engine, number, line, lines)
             elif isinstance(line, LogLine):
+                if _was_set_aside(line):
+                    # A send that was refused and gave its id back: the id may be another's by now.
+                    counts["set_aside"] = counts.get("set_aside", 0) + 1
+                    continue
                 batch.append((number, line.raw))
                 if len(batch) == limits.CHUNK_ROWS:
                     take()
                     _tell(progress, number, checked)
         take()
     return ImportedLog(counts=counts, refused=tuple(refused))
+
+
+def _was_set_aside(line: LogLine) -> bool:
+    try:
+        return is_aside(bytes.fromhex(line.says.id.replace("-", "")))
+    except ValueError:
+        return False  # what the line says of its entry is for people
 
 
 class _Import:

@@ -199,7 +199,7 @@ class BrokerMachine(Machine):
         """What leaves when the activity has ended: frames, and codes of wires that are closed."""
         self.ends: dict[int, WireEnd] = {}
         self.clean = True
-        """The last process ended well."""
+        """The last process ended well, and had room to say so."""
         self.world = world
         self._identity = _identity(folder)
         self._chance = world.fork("chance of the hub")
@@ -251,7 +251,7 @@ class BrokerMachine(Machine):
             if self.store is not None:
                 self.crash("kill")
             raise
-        self.clean = self.store.failed is None
+        self.clean = self.store.ended_well
         if self.disk.handles:
             self.crash("kill")
         self._forget()

@@ -237,8 +237,8 @@ class SqliteReading:
         if connection is None or self._store.forked:
             self._store.readings.discard(self)
             return
-        self._connection = None
         if self._in_turn:
+            self._connection = None
             assert self._store.turns is not None, "it gave the turn"
             if self._store.turns.read_ends() and connection.in_transaction:
                 connection.execute("ROLLBACK")
@@ -246,9 +246,10 @@ class SqliteReading:
             self._store.readings.discard(self)
             return
         # Also after an error: a read transaction that stayed open would keep the WAL from being
-        # reused.
+        # reused. If this is interrupted, it is done again.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
+        self._connection = None
         if connection.txn_state() == apsw.SQLITE_TXN_NONE:
             self._store.give_back(connection)
         else:

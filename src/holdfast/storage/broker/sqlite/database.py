@@ -67,6 +67,8 @@ class BrokerDatabase:
         self._mark_rows, self._tell_copies = mark_rows, tell_copies
         self._con: apsw.Connection | None = None
         self._failed: str | None = None
+        self.ended_well = False
+        """It was closed, and the mark says exactly how far it was."""
         self._only_reads = False
         self._forked = False
         fork_gate.watch(self)
@@ -189,8 +191,9 @@ class BrokerDatabase:
     def _last_mark(self) -> None:
         try:
             self.write_mark()
+            self.ended_well = True
         except DiskFull as error:
-            # The mark of before says less and nothing wrong.
+            # The mark of before says less and nothing wrong: as after a crash.
             log.warning("closing %s: %s", self.folder, error.message)
 
     async def ping(self) -> None:

@@ -10,9 +10,9 @@ a mesh, at each opening and at the close, so it is never far behind.
   original may have gone on. Copies that keep the number of the file are not seen by this, but by
   what they hold.
 
-What stays unnoticed: after a crash (a clean end is exact), a copy put over the database in place
-that was made in the same opening, less than `BROKER_MARK_ROWS` envelopes before the end. A member
-that has seen more than the broker has will tell it then.
+What stays unnoticed: after a crash, or an end on a full disk (a clean end is exact), a copy put
+over the database in place that was made in the same opening, less than `BROKER_MARK_ROWS` envelopes
+before the end. A member that has seen more than the broker has will tell it then.
 
 A new epoch costs little if nothing was lost: it begins behind the last seq, and nobody stands
 further. So doubt is enough to begin one.

@@ -6,7 +6,11 @@ file, with the salts of this log, and each entry of ours has a hash of its own. 
 frames up to the last commit over a copy of the database and looks for entries in its pages.
 
 The end of a log may also be torn by a power cut. Then no later commit follows: a commit is synced
-before the next one begins. The format is that of https://www.sqlite.org/fileformat2.html.
+before the next one begins. But where a write may harm its neighbours in a sector, SQLite fills the
+sector with repeats of the frame that commits, and these are one commit. (What we acknowledge is in
+the log and in what came of it, so each commit of ours has several pages: two that stand side by
+side over the same page are not two writes.) The format is that of
+https://www.sqlite.org/fileformat2.html.
 """
 
 from __future__ import annotations
@@ -35,11 +39,16 @@ class WalEnd(NamedTuple):
 
 class _Frame(NamedTuple):
     page: int
-    commits: bool
+    pages_after: int
+    """How many pages the database has after this commit; 0 if the frame is none."""
     salts: bytes
     checksum: bytes
     at: int
     """Where its page begins in the file."""
+
+    @property
+    def commits(self) -> bool:
+        return self.pages_after > 0
 
 
 def look_at_wal(path: Path) -> WalEnd:
@@ -50,7 +59,15 @@ def look_at_wal(path: Path) -> WalEnd:
         return WalEnd(0, 0, 0)
     taken, all_frames = _read(data)
     beyond = all_frames[taken:]
-    return WalEnd(taken, len(beyond), sum(frame.commits for frame in beyond))
+    return WalEnd(taken, len(beyond), _commits(beyond))
+
+
+def _commits(frames: list[_Frame]) -> int:
+    """How many there are; a frame that only fills its sector repeats the commit before it."""
+    alone = [frame[:2] for frame in frames]
+    return sum(
+        frame.commits and (at == 0 or alone[at] != alone[at - 1]) for at, frame in enumerate(frames)
+    )
 
 
 def lay_over(wal: Path, database: Path) -> None:
@@ -82,7 +99,7 @@ def _read(data: bytes) -> tuple[int, list[_Frame]]:
     for frame in frames:
         if frame.salts != salts and not any(f.salts == salts for f in frames[len(ours) + 1 :]):
             break  # what an earlier log left behind
-        ours.append(frame)
+        ours.append(frame if _is_of(frame, salts) else frame._replace(page=0, pages_after=0))
     while ours and not ours[-1].commits:
         ours.pop()
     taken = 0
@@ -97,13 +114,21 @@ def _read(data: bytes) -> tuple[int, list[_Frame]]:
     return taken, ours
 
 
+def _is_of(frame: _Frame, salts: bytes) -> bool:
+    """Whether a frame was written for this log. Both salts of an earlier log are others, and a power
+    cut may leave frames of it between new ones; a flipped byte changes one salt.
+    """
+    return frame.salts[:4] == salts[:4] or frame.salts[4:] == salts[4:]
+
+
 def _frames(data: bytes) -> list[_Frame]:
     found = []
     size = _FRAME_BYTES + _PAGE_BYTES
     for at in range(_HEADER_BYTES, len(data) - size + 1, size):
         head = data[at : at + _FRAME_BYTES]
         page = int.from_bytes(head[:4])
-        found.append(_Frame(page, head[4:8] != bytes(4), head[8:16], head[16:], at + _FRAME_BYTES))
+        after = int.from_bytes(head[4:8])
+        found.append(_Frame(page, after, head[8:16], head[16:], at + _FRAME_BYTES))
     return found
 
 
