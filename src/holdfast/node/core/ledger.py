@@ -17,7 +17,7 @@ from holdfast.rules.envelope import Base, Envelope, decode_trusted
 from holdfast.rules.ledger import Meeting, Seen, Written, meet
 from holdfast.rules.limits import LEDGER_OF_KEY_MAX
 from holdfast.rules.merge import version_of
-from holdfast.rules.order import Version, order_key
+from holdfast.rules.order import Version, is_newer, order_key
 from holdfast.rules.rows import ConflictRow
 from holdfast.storage.ports import Reader, Transaction
 
