@@ -129,7 +129,9 @@ def _plain(value: Any) -> str:
         return "empty" if not value else value.decode()
     if isinstance(value, tuple):
         return "[]"
-    return {True: "true", False: "false"}.get(value, str(value)) if value != "" else "empty"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "empty" if value == "" else str(value)
 
 
 def _bodies() -> list[type[msgspec.Struct]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.broker.daemon import BrokerDaemon
-from holdfast.broker.feed_sizes import FeedSizes
+from holdfast.broker.feed import FeedSizes
 from holdfast.protocol.frames import (
     Confirmed,
     Entries,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.broker.accept import Acceptor
 from holdfast.broker.counters import BrokerCounts
-from holdfast.broker.feed_sizes import FeedSizes
+from holdfast.broker.feed import FeedSizes
 from holdfast.broker.identity import Identity
 from holdfast.broker.session import BrokerInfo, Session
 from holdfast.broker.settings import BrokerSettings, retention_of

@@ -14,12 +14,11 @@ under way unconfirmed, so a slow member is not overrun. When it lags, urgent mes
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
 from holdfast.broker.access import mesh_position, require_member, require_mesh
-from holdfast.broker.feed_sizes import FeedSizes
 from holdfast.broker.verdicts import problem_of
 from holdfast.protocol.frames import (
     Confirmed,
@@ -64,6 +63,36 @@ class Feed:
     @property
     def has_room(self) -> bool:
         return len(self.under_way) < limits.FEED_FRAMES_MAX
+
+
+class FeedSizes:
+    """How large the frames of a feed are for each member, by how its line bore the last ones; what
+    all connections of a broker share.
+
+    A frame that a line breaks under is lost as a whole. So a member whose connection ended with
+    frames that it had not confirmed is sent half as much next time, down to one envelope, and twice
+    as much again with every frame that it confirms.
+    """
+
+    def __init__(self) -> None:
+        self._by_key: OrderedDict[bytes, int] = OrderedDict()
+
+    def of(self, key: bytes) -> int:
+        """Bytes of envelopes in one frame for a member; one envelope always fits."""
+        return self._by_key.get(key, limits.FEED_BYTES)
+
+    def broke(self, key: bytes) -> None:
+        """A connection ended with frames that were not confirmed."""
+        self._by_key[key] = max(limits.FEED_BYTES_MIN, self.of(key) // 2)
+        self._by_key.move_to_end(key)
+        if len(self._by_key) > limits.FEED_SIZES_MAX:
+            self._by_key.popitem(last=False)
+
+    def arrived(self, key: bytes) -> None:
+        """The member has confirmed a frame."""
+        size = self._by_key.pop(key, None)
+        if size is not None and 2 * size < limits.FEED_BYTES:
+            self._by_key[key] = 2 * size
 
 
 class Feeds:

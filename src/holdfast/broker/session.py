@@ -27,8 +27,7 @@ import msgspec
 from holdfast.broker.access import mesh_positions
 from holdfast.broker.decode_push import SLICE_ITEMS, NewId, decode_slice, slice_size
 from holdfast.broker.effects import Accept, Effect, HangUp, Listen, Proved, SendFrames
-from holdfast.broker.feed import Feeds
-from holdfast.broker.feed_sizes import FeedSizes
+from holdfast.broker.feed import Feeds, FeedSizes
 from holdfast.broker.queue_delivery import QueueDelivery
 from holdfast.broker.strangers import Strangers
 from holdfast.broker.verdicts import Outcome, answer_of, problem_of

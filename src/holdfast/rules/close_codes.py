@@ -18,15 +18,19 @@ from holdfast.rules.errors import (
 )
 
 GOING_AWAY: Final = 1001
+"""The side that closes is stopping."""
 
 
 BAD_FRAME: Final = 1002
+"""A frame cannot be read, or does not belong there."""
 
 
 TOO_LARGE: Final = 1009
+"""A frame is larger than the other side takes."""
 
 
 INTERNAL: Final = 1011
+"""A fault of the side that closes, or its store does not answer."""
 
 
 TOO_SLOW: Final = 4008

@@ -266,7 +266,7 @@ def test_U4_a_broker_tells_what_it_is_and_what_it_answers(tmp_path: Path) -> Non
             assert b"/v1/meshes/{mesh}/envelopes" in (await ask(up, "GET", "/docs")).body
             spoken = (await ask(up, "GET", "/v1/version")).json
             assert (spoken["service"], spoken["version"]) == ("broker", holdfast.__version__)
-            assert spoken["formats"]["envelope"] == {"writes": "1.0", "reads": ["1.x"]}
+            assert spoken["formats"]["envelope"] == {"writes": "1.1", "reads": ["1.x"]}
             assert spoken["features"] == {
                 name: params["version"] for name, params in about["supported"].items()
             }

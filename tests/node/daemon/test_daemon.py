@@ -28,7 +28,7 @@ from holdfast.rules import limits
 from holdfast.rules.errors import AlreadyExists, BadInput, NoHome, StoreClosed
 from holdfast.service import instance_lock
 from holdfast.service.address import ListenAddress, parse_address
-from holdfast.service.instance_lock import LOCK, DaemonLock, daemon_note
+from holdfast.service.instance_lock import LOCK, DaemonLock, DaemonNote, daemon_note
 from holdfast.service.systemd import READY, Notifier
 from holdfast.storage.files.home import HomePaths, socket_path, wake_path
 from holdfast.storage.ports import Transaction
@@ -602,3 +602,16 @@ def test_U7_sizes_are_written_as_people_write_them() -> None:
     for text in ("", "M", "1.5G", "-1", "0", "1X", "1iB", "9" * 30):
         with pytest.raises(BadInput):
             parse_size(text)
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="this system does not tell")
+def test_S16_a_daemon_that_had_no_room_for_its_note_is_found(tmp_path: Path) -> None:
+    """Else `down` could not end it."""
+    paths = HomePaths(make_home(tmp_path / "home"))
+    lock = DaemonLock(paths)
+    try:
+        os.truncate(paths.root / LOCK, 0)
+        assert daemon_note(paths) == DaemonNote(os.getpid())
+    finally:
+        lock.close()
+    assert daemon_note(paths) is None

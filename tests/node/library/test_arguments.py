@@ -23,7 +23,7 @@ from support.stores import read
 
 ID = "018bcfe5-6800-7000-8000-0000000000aa"
 WRONG: dict[str, tuple[object, ...]] = {
-    "str": (3, b"x", 2.5, ["x"]),
+    "str": (3, b"x", 2.5, ["x"], 0, b"", []),
     "int": ("3", 2.5, b"3", True, [1]),
     "bytes": (3, ["x"]),
     "Iterable[str]": (3,),
