@@ -115,8 +115,8 @@ def _read(data: bytes) -> tuple[int, list[_Frame]]:
 
 
 def _is_of(frame: _Frame, salts: bytes) -> bool:
-    """Whether a frame was written for this log. Both salts of an earlier log are others, and a power
-    cut may leave frames of it between new ones; a flipped byte changes one salt.
+    """Whether a frame was written for this log. Both salts of an earlier log are others, and a
+    power cut may leave frames of it between new ones; a flipped byte changes one salt.
     """
     return frame.salts[:4] == salts[:4] or frame.salts[4:] == salts[4:]
 
