@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.rules import clock_check
-from holdfast.storage.broker.sqlite.sweep import SqliteSweep
 from holdfast.storage.sqlite import log
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -23,17 +22,7 @@ def _leaps_counted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(clock_check, "_uncounted", lambda *given: (0, 0))
 
 
-def _leases_not_cut(patch: pytest.MonkeyPatch) -> None:
-    """A lease that was taken while the clock was ahead lasts until then."""
-
-    async def nothing(store: SqliteSweep, now_ms: int) -> int:
-        return 0
-
-    patch.setattr(SqliteSweep, "cut_leases", nothing)
-
-
 IN_NODES: dict[str, Patch] = {"times never fall": _times_never_fall}
 IN_DELIVERY: dict[str, Patch] = {
     "leaps counted": _leaps_counted,
-    "leases not cut": _leases_not_cut,
 }

@@ -142,17 +142,6 @@ def _page_before_its_objects(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MeshConversation, "_taken", hasty)
 
 
-def _needed_snapshot_not_taken(patch: pytest.MonkeyPatch) -> None:
-    """A node that is too far behind waits for changes that the broker no longer has."""
-    next_in = MeshConversation._next_in
-
-    def patient(talk: MeshConversation) -> Effect | None:
-        talk._try_snapshot = False
-        return next_in(talk)
-
-    patch.setattr(MeshConversation, "_next_in", patient)
-
-
 def _late_before_it_is_sent(patch: pytest.MonkeyPatch) -> None:
     """Rows that a thread has just marked as in flight count as long unanswered."""
 
@@ -189,7 +178,6 @@ PLANTS: dict[str, Patch] = {
     "inflight for ever": _inflight_for_ever,
     "lease not asked for": _lease_not_asked_for,
     "page before its objects": _page_before_its_objects,
-    "needed snapshot not taken": _needed_snapshot_not_taken,
     "late before it is sent": _late_before_it_is_sent,
     "whole group again": _whole_group_again,
 }
