@@ -50,8 +50,10 @@ URL: Final = "http://127.0.0.1:7421"
 SEED: Final = b"B" * 32
 CARD: Final = card_of(HUB, public_key(SEED))
 ID_DAYS: Final = 3
-KEEPING: Final = RetentionPolicy(keep_ms=2 * HOUR_MS, dedupe_ms=ID_DAYS * DAY_MS)
-"""Messages go within the storm; ids only if everybody sleeps for days."""
+KEEPING: Final = RetentionPolicy(keep_ms=HOUR_MS // 2, dedupe_ms=ID_DAYS * DAY_MS)
+"""Messages go within the storm, although a broker that is often down counts little of its time; ids
+only if everybody sleeps for days.
+"""
 FAR_MS: Final = DAY_MS
 POISON: Final = "poison"
 """How the text of a message begins that the broker fails at, in worlds that have such."""
