@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -200,6 +201,7 @@ def test_Z7_pieces_survive_a_restart_and_only_the_rest_is_pulled(files: FileBlob
 READER = """
 import signal, sys
 from pathlib import Path
+from typing import Any
 from holdfast.storage.files.blobs import FileBlobs
 blobs = FileBlobs(Path(sys.argv[1]))
 sha, piece = sys.argv[2], bytes.fromhex(sys.argv[3])
@@ -397,3 +399,24 @@ def test_Z3_an_unchecked_stream_gives_any_range_of_what_lies_there(blobs: BlobSt
         assert stream.read(10) == CONTENT[1000:1010]
     with pytest.raises(BlobMissing):
         blobs.open_unchecked(sha_of(b"never stored"))
+
+
+def test_Z7_pieces_of_another_process_are_written_again_before_they_count(
+    files: FileBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush of that process may have failed, and left bytes that only look flushed."""
+    written: list[int] = []
+    write = os.write
+
+    def note(fd: int, data: Any) -> int:
+        written.append(len(data))
+        return write(fd, data)
+
+    monkeypatch.setattr(os, "write", note)
+    for finisher, again in ((files, 0), (FileBlobs(files.root), len(CONTENT))):
+        files.put_piece(SHA, 0, CONTENT[:50])
+        files.put_piece(SHA, 50, CONTENT[50:])
+        written.clear()
+        finisher.finish(SHA, len(CONTENT))
+        assert sum(written) == again
+        assert files.unlink(SHA)

@@ -16,11 +16,10 @@ Which blobs are wanted is the store's decision, taken under the write lock of th
 A sweep of another process may unlink between `put` and the lock. `check` sees that, and `put` is
 simply called again. `put` also makes an old file young, so that a sweep by age leaves it alone.
 
-Reading verifies. `open` reads the content once to check it before it hands out the first byte,
-because a reader that learns of damage at the end of the stream has acted on it already. The
-descriptor stays on the verified file even when the name is unlinked or replaced meanwhile. Only
-a caller that checks the hash itself, or hands the bytes to a node that does, uses `open_unchecked`:
-large content is fetched in ranges, and each range would cost a read of all of it.
+Reading verifies. `open` reads the content once to check it before it hands out the first byte: a
+reader that learns of damage at the end has acted on it already. The descriptor stays on the
+verified file even when the name is unlinked or replaced meanwhile. Only a caller that checks the
+hash itself uses `open_unchecked`: each range of large content would cost a read of all of it.
 """
 
 from __future__ import annotations
@@ -50,6 +49,7 @@ from holdfast.storage.files.durable import (
     make_folder,
     refuse_links,
     rename_file,
+    write_again,
 )
 
 _HEX: Final = frozenset("0123456789abcdef")
@@ -154,6 +154,8 @@ class FileBlobs:
         self.bytes_max = bytes_max
         # Folders whose own entries we know to be durable: at most 257.
         self._settled: set[Path] = set()
+        # Of files in pieces: how much this process has written from the beginning, and flushed.
+        self._flushed: dict[Path, int] = {}
 
     def put(self, source: Source) -> Blob:
         if isinstance(source, bytes):
@@ -233,10 +235,12 @@ class FileBlobs:
                     rest = rest[os.write(fd, rest) :]
             try:
                 flush(fd, path)
-            except BaseException:
-                # Nobody knows now what the file holds.
+            except BaseException:  # nobody knows now what the file holds
+                self._flushed.pop(path, None)
                 self._remove(path)
                 raise
+            if start == self._flushed.get(path, 0):
+                self._flushed[path] = start + len(data)
             if start == 0:
                 fsync_dir(self.root)
             return os.fstat(fd).st_size
@@ -251,6 +255,8 @@ class FileBlobs:
             except BlobCorrupt:
                 self._remove(path)
                 raise
+            if self._flushed.pop(path, 0) != size:
+                write_again(fd, path)
             with disk_errors(f"touch {path}"):
                 os.utime(fd)  # the pieces may be old: the sweep goes by the age
             flush(fd, path)

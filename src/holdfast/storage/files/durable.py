@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.rules.errors import DiskFull, NotOurs, StoreFailed
+from holdfast.rules.limits import BLOB_CHUNK_BYTES
 
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
@@ -218,6 +219,21 @@ def appear_locked(path: Path, content: bytes, held: dict[str, int]) -> None:
         temporary.unlink(missing_ok=True)
         os.close(held.pop(path.name))
         raise
+
+
+def write_again(fd: int, path: Path) -> None:
+    """Writes every byte of a file over itself, because another process wrote some of it. If a flush
+    of that one failed, the system may hold bytes that it takes for flushed and that are not on the
+    disk: only writing them once more makes the next flush bring them there.
+    """
+    start = 0
+    with disk_errors(f"write {path}"):
+        while piece := os.pread(fd, BLOB_CHUNK_BYTES, start):
+            os.lseek(fd, start, os.SEEK_SET)
+            rest = memoryview(piece)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            start += len(piece)
 
 
 def _flush(fd: int) -> None:
