@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 
 from holdfast.pipeline.audits.gold import gold_tables
 from holdfast.pipeline.fold import silver
-from holdfast.pipeline.lake.delta import File, Staged, Table
+from holdfast.pipeline.lake.delta import Table
+from holdfast.pipeline.lake.files import File, Staged
 from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
 from holdfast.pipeline.lake.schema import SILVER
 from holdfast.rules.errors import JobFailed
