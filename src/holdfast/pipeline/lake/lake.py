@@ -50,6 +50,8 @@ FORMAT: Final = 1
 _LOCK: Final = ".job"
 _BAD_IN_PATH: Final = frozenset("[]{}*?\\%")
 """Characters that Spark reads as a pattern, or Delta as an escape, in the path of a file."""
+AS_COMPACTED: Final = "As of the last compaction: what came since is in increments"
+SINCE_THEN: Final = "What was folded since the last compaction"
 _POSITIONS: Final = "holdfast.positions"
 ID_DAY: Final = (
     "date_from_unix_date(int("
@@ -124,7 +126,7 @@ class Lake:
 
     @cached_property
     def bronze(self) -> Table:
-        return self._table("bronze", schema.BRONZE, {"day": ID_DAY})
+        return self._table("bronze", schema.BRONZE, partitions={"day": ID_DAY})
 
     @cached_property
     def sightings(self) -> Table:
@@ -135,18 +137,22 @@ class Lake:
         return self._table("quarantine", schema.QUARANTINE)
 
     def silver(self, name: str) -> Table:
-        return self._table(f"silver/{_known(name)}", schema.SILVER_STORED[name])
+        return self._table(f"silver/{_known(name)}", schema.SILVER_STORED[name], AS_COMPACTED)
 
     def increments(self, name: str) -> Table:
-        return self._table(f"increments/{_known(name)}", schema.SILVER_STORED[name])
+        return self._table(f"increments/{_known(name)}", schema.SILVER_STORED[name], SINCE_THEN)
 
-    def gold(self, name: str, columns: Any) -> Table:
-        return self._table(f"gold/{name}", columns)
+    def gold(self, name: str, columns: Any, about: str = "") -> Table:
+        return self._table(f"gold/{name}", columns, about)
 
-    def _table(self, name: str, columns: Any, partitions: Mapping[str, str] | None = None) -> Table:
+    def _table(
+        self, name: str, columns: Any, note: str = "", partitions: Mapping[str, str] | None = None
+    ) -> Table:
+        known = schema.ABOUT.get(name.rpartition("/")[2])
         return Table(
             f"{self.root}/{name}",
             columns,
+            about=". ".join(part for part in (known, note) if part),
             partitions=partitions or {},
             storage_options=self._storage_options,
             proof=self.proof,
