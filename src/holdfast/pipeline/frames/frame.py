@@ -171,6 +171,7 @@ def _tables(lake: Lake) -> dict[str, Table | None]:
         "bronze": lake.bronze,
         "sightings": lake.sightings,
         "quarantine": lake.quarantine,
+        "reads": lake.reads,
     }
     measures = {name: lake.gold(name, measure.schema) for name, measure in MEASURES.items()}
     state: dict[str, Table | None] = dict.fromkeys(SILVER)
