@@ -7,6 +7,7 @@ disk a file is replaced durably: after a power cut the old one is there or the n
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ MISSING = pyarrow.fs.FileType.NotFound
 class Folder:
     """One location. Paths are relative to it; an empty path is the folder itself."""
 
-    def __init__(self, location: str) -> None:
+    def __init__(self, location: str, options: Mapping[str, str] | None = None) -> None:
         if "://" in location:
             self.system, self.base = pyarrow.fs.FileSystem.from_uri(location)
         else:

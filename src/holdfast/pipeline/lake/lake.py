@@ -31,6 +31,7 @@ import msgspec
 from holdfast.pipeline.lake import schema
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.folder import FILE, FOLDER, Folder
+from holdfast.pipeline.lake.proof import CARD, LakeProof
 from holdfast.rules.errors import (
     BadPath,
     LakeBusy,
@@ -46,10 +47,11 @@ Progress = Callable[[str, int, int], None]
 """A job calls it with what it is doing, how many steps are done, and how many there are."""
 
 FORMAT: Final = 1
-_NAME: Final = "lake.json"
 _LOCK: Final = ".job"
 _BAD_IN_PATH: Final = frozenset("[]{}*?\\%")
 """Characters that Spark reads as a pattern, or Delta as an escape, in the path of a file."""
+AS_COMPACTED: Final = "As of the last compaction: what came since is in increments"
+SINCE_THEN: Final = "What was folded since the last compaction"
 _POSITIONS: Final = "holdfast.positions"
 ID_DAY: Final = (
     "date_from_unix_date(int("
@@ -115,11 +117,16 @@ class Lake:
         """The name under which the lake reads a node's log."""
         return f"lake-{self.id[:8]}"
 
+    @property
+    def proof(self) -> LakeProof:
+        """By it a task shows that it sees this lake."""
+        return LakeProof(self.root, self.id, self._storage_options)
+
     # --- tables --------------------------------------------------------------------------------
 
     @cached_property
     def bronze(self) -> Table:
-        return self._table("bronze", schema.BRONZE, {"day": ID_DAY})
+        return self._table("bronze", schema.BRONZE, partitions={"day": ID_DAY})
 
     @cached_property
     def sightings(self) -> Table:
@@ -130,20 +137,25 @@ class Lake:
         return self._table("quarantine", schema.QUARANTINE)
 
     def silver(self, name: str) -> Table:
-        return self._table(f"silver/{_known(name)}", schema.SILVER_STORED[name])
+        return self._table(f"silver/{_known(name)}", schema.SILVER_STORED[name], AS_COMPACTED)
 
     def increments(self, name: str) -> Table:
-        return self._table(f"increments/{_known(name)}", schema.SILVER_STORED[name])
+        return self._table(f"increments/{_known(name)}", schema.SILVER_STORED[name], SINCE_THEN)
 
-    def gold(self, name: str, columns: Any) -> Table:
-        return self._table(f"gold/{name}", columns)
+    def gold(self, name: str, columns: Any, about: str = "") -> Table:
+        return self._table(f"gold/{name}", columns, about)
 
-    def _table(self, name: str, columns: Any, partitions: Mapping[str, str] | None = None) -> Table:
+    def _table(
+        self, name: str, columns: Any, note: str = "", partitions: Mapping[str, str] | None = None
+    ) -> Table:
+        known = schema.ABOUT.get(name.rpartition("/")[2])
         return Table(
             f"{self.root}/{name}",
             columns,
+            about=". ".join(part for part in (known, note) if part),
             partitions=partitions or {},
             storage_options=self._storage_options,
+            proof=self.proof,
         )
 
     # --- how far each log was read -------------------------------------------------------------
@@ -225,13 +237,13 @@ def _holder(fd: int) -> str:
 
 
 def _read_card(root: str) -> _Card | None:
-    raw = Folder(root).read(_NAME)
+    raw = Folder(root).read(CARD)
     if raw is None:
         return None
     try:
         card = msgspec.json.decode(raw, type=_Card)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StoreCorrupt(f"{root}/{_NAME} cannot be read: {error}") from None
+        raise StoreCorrupt(f"{root}/{CARD} cannot be read: {error}") from None
     if card.holdfast != "lake" or card.version != FORMAT:
         raise UnsupportedProtocol(
             f"{root} is a lake of format {card.version}; this Holdfast reads {FORMAT}",
@@ -253,5 +265,5 @@ def _make_card(root: str) -> _Card:
     if kind == FOLDER and folder.entries():
         raise BadPath(f"{root} is neither a lake nor empty", hint="name a new folder for the lake")
     card = _Card(id=uuid4().hex, created_at=time.time_ns() // 1_000_000)
-    folder.write(_NAME, msgspec.json.format(msgspec.json.encode(card)) + b"\n")
+    folder.write(CARD, msgspec.json.format(msgspec.json.encode(card)) + b"\n")
     return card
