@@ -672,6 +672,9 @@ LAKE_TRIES_MAX: Final = 5
 LAKE_LOOK_MS: Final = 10 * SECOND_MS
 """How often a stream looks for new entries."""
 
+LINEAGE_MS_MAX: Final = 10 * SECOND_MS
+"""How long a job waits for a server of lineage; then it goes on without it."""
+
 # Pipeline: audits
 AUDIT_SAMPLE_ROWS: Final = 20
 """Rows of each audit's findings that the report shows; all of them are in the lake."""
