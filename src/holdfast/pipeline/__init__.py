@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from holdfast.pipeline.history import Range, backfill, state_as_of
     from holdfast.pipeline.ingest.ingest import ingest_logs
     from holdfast.pipeline.jobs.compaction import compact
+    from holdfast.pipeline.jobs.repair import repair
     from holdfast.pipeline.jobs.run import run
     from holdfast.pipeline.jobs.run_lineage import followed_run
     from holdfast.pipeline.jobs.sources import LogSource, forget, log_source, remember, remembered
@@ -67,6 +68,7 @@ _MODULES = {
     "history": "Range backfill state_as_of",
     "ingest.ingest": "ingest_logs",
     "jobs.compaction": "compact",
+    "jobs.repair": "repair",
     "jobs.run": "run",
     "jobs.run_lineage": "followed_run",
     "jobs.sources": "LogSource forget log_source remember remembered",
@@ -111,6 +113,7 @@ __all__ = [
     "register",
     "remember",
     "remembered",
+    "repair",
     "run",
     "run_audits",
     "run_query",

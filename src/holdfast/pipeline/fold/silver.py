@@ -7,9 +7,9 @@ what came since. A fold takes the envelopes that bronze has got since the last f
 - a large table gets an increment appended, which costs the same whatever the size of the base;
 - when the increments outgrow a share of the base, or `compact` is called, they are merged into it.
 
-Which envelopes a table has taken in stands in the commits of base and increments themselves (an
-application id `bronze` with the version of bronze). A job that is killed between merging increments
-and dropping them leaves both, which is harmless: merging the same rows twice gives the same rows.
+Which envelopes a table has taken in stands in the commits of base and increments themselves
+(`taken.py`). A job that is killed between merging increments and dropping them leaves both, which
+is harmless: merging the same rows twice gives the same rows.
 
 Tasks have no increments: they are made of the task events, again whenever these change.
 
@@ -29,6 +29,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from holdfast.pipeline.fold import taken
 from holdfast.pipeline.fold.fold import (
     can_scan_locally,
     fold_family,
@@ -38,7 +39,7 @@ from holdfast.pipeline.fold.fold import (
     write_folded,
 )
 from holdfast.pipeline.fold.winners import BUCKET, bucketed
-from holdfast.pipeline.lake.delta import Table
+from holdfast.pipeline.lake.delta import Table, fingerprint
 from holdfast.pipeline.lake.files import File
 from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
 from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, SILVER
@@ -51,7 +52,6 @@ from holdfast.rules.limits import (
     SILVER_SMALL_ROWS,
 )
 
-BRONZE: Final = "bronze"
 EVENTS: Final = "task_events"
 FOLDED: Final = tuple(name for name in SILVER if name != "tasks")
 """The tables that are folded from bronze; tasks are made of their events."""
@@ -129,16 +129,16 @@ def tasks_are_current(lake: Lake) -> bool:
 
 
 def position(lake: Lake, name: str) -> int:
-    """The version of bronze that a table has taken in; -1 if none."""
-    tables = (lake.silver(name), lake.increments(name))
-    return max(-1 if (at := table.txn(BRONZE)) is None else at for table in tables)
+    """The last batch of bronze that a table has taken in; -1 if none."""
+    return taken.position(lake.bronze, lake.silver(name), lake.increments(name))
 
 
 def is_current(lake: Lake, name: str) -> bool:
     """Whether a table has taken in all envelopes of bronze. Not every version of bronze brings new
     ones: compaction and vacuum make versions too.
     """
-    return not _newer(lake.bronze, position(lake, name))
+    at = position(lake, name)
+    return not _newer(lake.bronze, at) and (at >= 0 or not lake.silver(name).files())
 
 
 # --- folding -------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def fold_lake(
     done: list[TableFold] = []
     for number, name in enumerate(FOLDED):
         progress(f"fold {name}", number, len(FOLDED))
-        if new[name] or (full and lake.silver(name).exists):
+        if new[name] or ((full or since[name] < 0) and lake.silver(name).exists):
             done.append(_fold_table(spark, lake, name, since[name], new[name], full=full))
         elif _newer(bronze, position(lake, name)):
             _note(lake, name)
@@ -199,7 +199,7 @@ def _note(lake: Lake, name: str) -> None:
     """
     base = lake.silver(name)
     table = lake.increments(name) if base.exists else base
-    table.commit([], txns={BRONZE: lake.bronze.version})
+    table.commit([], txns=taken.notes(lake.bronze, base if base.exists else None))
 
 
 def _fold_table(
@@ -207,7 +207,7 @@ def _fold_table(
 ) -> TableFold:
     began = time.monotonic()
     base, increments = lake.silver(name), lake.increments(name)
-    txns = {BRONZE: lake.bronze.version}
+    txns = taken.notes(lake.bronze)
     if full or since < 0:
         how = "rebuilt"
         added = _staged(spark, lake, name, since, changes, base) if changes else ()
@@ -224,7 +224,7 @@ def _fold_table(
     else:
         how = "appended"
         added = _staged(spark, lake, name, since, changes, increments)
-        increments.commit(added, txns=txns)
+        increments.commit(added, txns=taken.notes(lake.bronze, base))
     seconds = time.monotonic() - began
     return TableFold(name=name, changes=changes, how=how, seconds=seconds)
 
@@ -267,13 +267,13 @@ def files_for(rows: int) -> int:
 
 
 def _drop(increments: Table, txns: dict[str, int]) -> None:
-    if increments.files():
+    if increments.files() or increments.is_as_left is False:
         increments.commit([], increments.files(), txns=txns)
 
 
 def _made_at(events: Table) -> int | None:
-    """The version of the events that up-to-date tasks have noted."""
-    return events.version if events.exists else None
+    """What up-to-date tasks have noted: which files the events have."""
+    return fingerprint(file.path for file in events.files()) if events.exists else None
 
 
 def _make_tasks(spark: SparkSession, lake: Lake) -> None:
@@ -283,7 +283,7 @@ def _make_tasks(spark: SparkSession, lake: Lake) -> None:
     events, base = lake.silver(EVENTS), lake.silver("tasks")
     made = tasks_from(events.read(spark), files=files_for(events.rows))
     files = base.stage(made).files if events.rows else ()
-    base.commit(files, base.files(), txns={EVENTS: events.version})
+    base.commit(files, base.files(), txns={EVENTS: _made_at(events) or 0})
 
 
 # --- compacting ----------------------------------------------------------------------------------
@@ -304,7 +304,8 @@ def compact(
     wanted = [name for name in FOLDED if name in names or (name == EVENTS and "tasks" in names)]
     for number, name in enumerate(wanted):
         progress(f"compact {name}", number, len(wanted))
-        if lake.increments(name).files():
+        # What was changed by others is folded again from the start, and not put together.
+        if lake.increments(name).files() and position(lake, name) >= 0:
             _compact_table(spark, lake, name)
             done.append(name)
         if name == EVENTS:
@@ -319,7 +320,7 @@ def _compact_table(spark: SparkSession, lake: Lake, name: str) -> None:
     old = base.files(lambda file: _holds(file, touched))
     rows = increments.rows + sum(file.rows for file in old)
     parts = base.read_files(spark, old).unionByName(new)
-    txns = {BRONZE: position(lake, name)}
+    txns = taken.kept_notes(base, increments)
     whole = merged(name, parts, files=files_for(rows))
     base.commit(base.stage(whole).files, old, txns=txns)
     _drop(increments, txns)

@@ -56,16 +56,19 @@ def ingest_batch(
     ends: Mapping[Key, int] | None = None,
     *,
     gaps: Sequence[Gap] = (),
+    again: bool = False,
 ) -> BatchReport:
     """Commits one batch. `frame` has the columns `schema.ENVELOPE`; entries that the lake has
     already are left out. `ends`: the last offset of each log that the batch covers; without it,
-    that of its last row.
+    that of its last row. With `again` they are places that the lake has lost: no position moves,
+    and the caller brings `reads` up to date.
     """
     lake = lake.fresh()
-    staged = _stage(lake, frame, ends)
+    staged = _stage(lake, frame, ends, again=again)
     base = lake.bronze.version
     for _ in range(LAKE_TRIES_MAX):
-        step = _Step(spark, lake, staged, ends, gaps, moved=lake.bronze.version != base)
+        moved = lake.bronze.version != base
+        step = _Step(spark, lake, staged, ends, gaps, moved=moved, again=again)
         try:
             return step.carry_out()
         except LakeMoved:
@@ -76,11 +79,11 @@ def ingest_batch(
     raise LakeMoved(f"other jobs changed {lake.root} {LAKE_TRIES_MAX} times in a row")
 
 
-def _stage(lake: Lake, frame: DataFrame, ends: Mapping[Key, int] | None) -> Staged:
+def _stage(lake: Lake, frame: DataFrame, ends: Mapping[Key, int] | None, *, again: bool) -> Staged:
     """Reads the source, once, into files with the columns of bronze. Rows that could not be read
     have no `seq`, and the problem in the place of the family.
     """
-    known = lake.offsets
+    known = {} if again else lake.offsets
     if ends is not None:
         known = {key: offset for key, offset in known.items() if key in ends}
     day = F.expr(ID_DAY)
@@ -112,6 +115,7 @@ class _Step:
         gaps: Sequence[Gap],
         *,
         moved: bool,
+        again: bool,
     ) -> None:
         self.spark = spark
         self.lake = lake
@@ -119,7 +123,8 @@ class _Step:
         self.gaps = gaps
         self.moved = moved
         """Whether other jobs have committed to the lake since the rows were staged."""
-        self.known = lake.offsets
+        self.again = again
+        self.known = {} if again else lake.offsets
         self.batch = lake.next_batch
         self._small = staged.rows <= LAKE_FILE_ROWS
         self._given_ends = ends
@@ -185,12 +190,17 @@ class _Step:
     ) -> bool:
         if self.moved or {count.what for count in found} - {dedupe.NEW, UNKNOWN_OP}:
             return False
-        if dedupe.interrupted_notes(self.spark, self.lake, self.ends) is not None:
+        if self._interrupted_notes() is not None:
             return False
         new = [count for count in found if count.what == dedupe.NEW]
         if near is None and len(new) < 2:
             return all(count.ids == count.rows for count in new)
         return not dedupe.any_double(rows, near)
+
+    def _interrupted_notes(self) -> DataFrame | None:
+        if self.again:
+            return None
+        return dedupe.interrupted_notes(self.spark, self.lake, self.ends)
 
     def _commit_as_is(self, rows: DataFrame, found: Sequence[dedupe.Count]) -> BatchReport:
         """Commits the staged files themselves: all of their rows are new."""
@@ -204,7 +214,7 @@ class _Step:
     def _commit_judged(self, rows: DataFrame, near: DataFrame | None) -> BatchReport:
         size = sum(file.size for file in self.staged.files)
         partitions = 1 + max(size // LAKE_FILE_BYTES, self.staged.rows // SOURCE_PARTITION_ROWS)
-        noted = dedupe.interrupted_notes(self.spark, self.lake, self.ends)
+        noted = self._interrupted_notes()
         judged = dedupe.with_verdicts(rows, near, noted, partitions).persist()
         try:
             counts = dedupe.counts_of(judged)
@@ -259,7 +269,8 @@ class _Step:
     def _commit_bronze(self, staged: Staged, counts: Sequence[dedupe.Count]) -> BatchReport:
         gaps = [dedupe.Count(gap.key, GAP, 1, gap.stop - 1, "", 0, gap.start) for gap in self.gaps]
         version = self.lake.bronze.commit(staged.files, txns=self._txns())
-        note_reads(self.lake.reads, [self._read(key, (*counts, *gaps)) for key in self.ends])
+        if not self.again:
+            note_reads(self.lake.reads, [self._read(key, (*counts, *gaps)) for key in self.ends])
         return BatchReport(version, self.ends, [*counts, *gaps])
 
     def _read(self, key: Key, counts: Sequence[dedupe.Count]) -> Read:
@@ -287,7 +298,7 @@ class _Step:
         )
 
     def _txns(self) -> dict[str, int]:
-        return {log_app(*key): offset for key, offset in self.ends.items()}
+        return {} if self.again else {log_app(*key): end for key, end in self.ends.items()}
 
     def _gap_rows(self) -> DataFrame:
         """A row of quarantine for each gap, at the place where it begins."""
