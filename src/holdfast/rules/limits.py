@@ -650,6 +650,12 @@ SINK_CHUNK_ROWS: Final = 2000
 SINK_CHUNK_BYTES: Final = 2 * MIB
 """Bytes that the sink sends to a node in one request; one row always fits."""
 
+# Pipeline: Spark itself
+SPARK_REACH_MS_MAX: Final = 10 * SECOND_MS
+"""How long a job waits for the first answer of a Spark Connect server."""
+SPARK_END_MS_MAX: Final = 1500
+"""How long the Java of Spark has to end when a signal ends the job; then it is killed."""
+
 # Pipeline: filling the lake
 LAKE_BATCH_ROWS: Final = 1_000_000
 """Entries of all logs together that one commit to the lake adds."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import closing
 from functools import partial
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -114,7 +115,8 @@ def stream(
     lake, given = _lake_and_logs(work, logs, **how)
     from holdfast import pipeline
 
-    with work.spark() as spark:
+    stop = Event()
+    with work.spark() as spark, work.ending_gently(stop.set):
         work.progress("")
         work.session.talk("reading; end it with Ctrl-C")
         pipeline.stream(
@@ -125,6 +127,7 @@ def stream(
             once=once,
             max_rows=max_rows,
             on_step=lambda step: tell_step(work, step),
+            stop=stop,
         )
 
 
