@@ -14,14 +14,13 @@ from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.pipeline.lake import schema
 from holdfast.pipeline.logs.arrow import LOG, uuid_texts
 from holdfast.pipeline.logs.ordinary import ordinary
-from holdfast.pipeline.logs.packed import Numbers
+from holdfast.pipeline.logs.packed import merged, others
 from holdfast.rules.bodies import (
     MessageSend,
     VectorDelete,
@@ -71,24 +70,9 @@ def decode_header(batch: pa.RecordBatch) -> pa.RecordBatch:
     rows, columns = ordinary(batch)
     columns.append(pa.nulls(len(rows), pa.string()))
     if len(rows) < batch.num_rows:
-        others = np.ones(batch.num_rows, dtype=np.bool_)
-        others[rows] = False
-        rest = np.flatnonzero(others)
-        columns = _merged(rows, columns, rest, one_by_one(batch.take(pa.array(rest))))
+        rest = others(rows, batch.num_rows)
+        columns = merged(rows, columns, rest, one_by_one(batch.take(pa.array(rest))))
     return pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=ENVELOPE)
-
-
-def _merged(
-    rows: Numbers, columns: list[pa.Array], others: Numbers, of_others: list[pa.Array]
-) -> list[pa.Array]:
-    """The columns of some rows and those of the others as columns of all rows."""
-    if not len(rows):
-        return of_others
-    places = np.empty(len(rows) + len(others), dtype=np.int64)
-    places[np.concatenate([rows, others])] = np.arange(len(places))
-    order = pa.array(places)
-    pairs = zip(columns, of_others, strict=True)
-    return [pa.concat_arrays(pair).take(order) for pair in pairs]
 
 
 def one_by_one(batch: pa.RecordBatch) -> list[pa.Array]:
