@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from holdfast.pipeline.jobs.stream import stream
     from holdfast.pipeline.lake.lake import Lake
     from holdfast.pipeline.logs.log import open_log
-    from holdfast.pipeline.query import model_id, run_query, table_rows
+    from holdfast.pipeline.query import ask_lake, model_id, run_query, table_rows
     from holdfast.pipeline.snapshot.build import build_snapshot
     from holdfast.pipeline.source.source import register
     from holdfast.pipeline.spark.session import start
@@ -71,7 +71,7 @@ _MODULES = {
     "jobs.stream": "stream",
     "lake.lake": "Lake",
     "logs.log": "open_log",
-    "query": "model_id run_query table_rows",
+    "query": "ask_lake model_id run_query table_rows",
     "snapshot.build": "build_snapshot",
     "source.source": "register",
     "spark.session": "start",
@@ -88,6 +88,7 @@ __all__ = [
     "LiveFacts",
     "LogSource",
     "Range",
+    "ask_lake",
     "ask_logs",
     "backfill",
     "build_snapshot",
