@@ -38,25 +38,25 @@ _MEMORY_SHARE: Final = 3
 _WIDE: Final = ("HUGEINT", "UHUGEINT")
 """Types of sums of whole numbers, which Arrow has as decimals."""
 
-_READS: Final = frozenset({"SELECT", "WITH"})
+_READS: Final = frozenset({"select", "with"})
 _STRANGE: Final = re.compile(r"""["`\\\[\]{}/%@#:?^~&]|->|//""")
 """Signs that one of the two reads in its own way, or not at all."""
 _CALL: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\s*\(")
 _TEXTS: Final = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _FUNCTIONS: Final = """
-    ABS AVG COALESCE CONCAT COUNT LENGTH LOWER MAX MIN NULLIF SUM TRIM UPPER
-    DENSE_RANK FIRST_VALUE LAG LAST_VALUE LEAD RANK ROW_NUMBER
+    abs avg coalesce concat count length lower max min nullif sum trim upper
+    dense_rank first_value lag last_value lead rank row_number
 """
 """Functions that were compared."""
 _WORDS: Final = """
-    ALL AND ANY AS BETWEEN BY CASE DISTINCT ELSE EXCEPT EXISTS FILTER FROM GROUP HAVING IN INTERSECT
-    IS JOIN LIKE NOT ON OR ORDER OVER SELECT THEN UNION USING WHEN WHERE WITH
+    all and any as between by case distinct else except exists filter from group having in intersect
+    is join like not on or order over select then union using when where with
 """
 """Words of SQL that may stand before a parenthesis."""
 _SAME: Final = frozenset((_FUNCTIONS + _WORDS).split())
 _OFFSET: Final = re.compile(rf"({_TEXTS.pattern})|\boffset\b(?!\s+\d)", re.DOTALL | re.IGNORECASE)
 """A text or a comment, or the name of a column that DuckDB would take for the word after LIMIT."""
-_UNLIKE: Final = frozenset({"LATERAL", "PIVOT", "UNPIVOT", "TABLESAMPLE", "SAMPLE", "QUALIFY"})
+_UNLIKE: Final = frozenset({"lateral", "pivot", "unpivot", "tablesample", "sample", "qualify"})
 
 
 def means_the_same(sql: str) -> bool:
@@ -65,17 +65,17 @@ def means_the_same(sql: str) -> bool:
         return False  # inside a text it is a sign for Spark only
     words = _TEXTS.sub(" ' ", sql)
     first = re.findall(r"[A-Za-z_]+", words)[:1]
-    if not first or first[0].upper() not in _READS or _STRANGE.search(words):
+    if not first or first[0].lower() not in _READS or _STRANGE.search(words):
         return False
-    if any(word.upper() in _UNLIKE for word in re.findall(r"\w+", words)):
+    if any(word.lower() in _UNLIKE for word in re.findall(r"\w+", words)):
         return False
-    return all(name.upper() in _SAME for name in _CALL.findall(words)) or _defines(words)
+    return all(name.lower() in _SAME for name in _CALL.findall(words)) or _defines(words)
 
 
 def _defines(words: str) -> bool:
     """Whether the only other names before a parenthesis are those that a WITH gives columns to."""
-    given = {name.upper() for name in re.findall(r"(\w+)\s*\([\w\s,]*\)\s+AS\s*\(", words)}
-    return all(name.upper() in _SAME | given for name in _CALL.findall(words))
+    given = {name.lower() for name in re.findall(r"(\w+)\s*\([\w\s,]*\)\s+AS\s*\(", words)}
+    return all(name.lower() in _SAME | given for name in _CALL.findall(words))
 
 
 def duck_rows(frames: LakeFrames, sql: str, limit: int) -> pa.Table:
