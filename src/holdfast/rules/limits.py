@@ -667,10 +667,15 @@ LAKE_GROUP_BYTES: Final = 32 * MIB
 """Bytes of rows, before compression, in one row group of a file."""
 LAKE_GROUP_ROWS: Final = 100_000
 """Rows in one row group of a file."""
+READS_FILES_MAX: Final = 32
+"""Files of the table `reads` that the next batch puts together to one."""
 LAKE_TRIES_MAX: Final = 5
 """How many times a batch is done again because another job changed the lake; then it fails."""
 LAKE_LOOK_MS: Final = 10 * SECOND_MS
 """How often a stream looks for new entries."""
+
+LINEAGE_MS_MAX: Final = 10 * SECOND_MS
+"""How long a job waits for a server of lineage; then it goes on without it."""
 
 # Pipeline: audits
 AUDIT_SAMPLE_ROWS: Final = 20

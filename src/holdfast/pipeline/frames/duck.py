@@ -69,12 +69,8 @@ def means_the_same(sql: str) -> bool:
         return False
     if any(word.lower() in _UNLIKE for word in re.findall(r"\w+", words)):
         return False
-    return all(name.lower() in _SAME for name in _CALL.findall(words)) or _defines(words)
-
-
-def _defines(words: str) -> bool:
-    """Whether the only other names before a parenthesis are those that a WITH gives columns to."""
-    given = {name.lower() for name in re.findall(r"(\w+)\s*\([\w\s,]*\)\s+AS\s*\(", words)}
+    # A name that WITH gives to a table may have its columns behind it.
+    given = {name.lower() for name in re.findall(r"(\w+)\s*\([\w\s,]*\)\s+as\s*\(", words.lower())}
     return all(name.lower() in _SAME | given for name in _CALL.findall(words))
 
 
