@@ -34,7 +34,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from holdfast.pipeline.lake.folder import FILE, Folder
+from holdfast.pipeline.lake.object_store import store_failure
+from holdfast.pipeline.lake.scan import scan_by_tasks
 from holdfast.pipeline.lake.schema import arrow_schema, without
+from holdfast.pipeline.lake.storage_options import hadoop_settings
+from holdfast.pipeline.spark.hadoop import reads_scheme, set_hadoop
 from holdfast.rules.errors import DiskFull, JobFailed, LakeMoved, StoreCorrupt
 from holdfast.storage.files.copying import flush_file
 from holdfast.storage.files.durable import fsync_dir
@@ -96,16 +100,16 @@ class Table:
         schema: StructType,
         *,
         partitions: Mapping[str, str] = _NOTHING,
-        storage_options: Mapping[str, str] | None = None,
+        options: Mapping[str, str] | None = None,
         version: int | None = None,
     ) -> None:
         """`partitions`: the columns that name the folders, each with the expression that computes
         it from the other columns, since the files themselves do not hold it.
         """
-        self.root = root.rstrip("/")
+        self.folder = Folder(root, options)
+        self.root = self.folder.root
         self.schema = schema
         self._partitions = dict(partitions)
-        self._storage_options = None if storage_options is None else dict(storage_options)
         self._asked_version = version
 
     # --- reading -------------------------------------------------------------------------------
@@ -119,7 +123,7 @@ class Table:
             self.root,
             self.schema,
             partitions=self._partitions,
-            storage_options=self._storage_options,
+            options=self.folder.options,
             version=version,
         )
 
@@ -132,6 +136,8 @@ class Table:
             )
         except TableNotFoundError:
             return None
+        except OSError as error:
+            raise store_failure(error, self.root, self.folder.options) from None
 
     @property
     def exists(self) -> bool:
@@ -162,7 +168,7 @@ class Table:
 
     def _commit_info(self, version: int) -> Mapping[str, Any]:
         # Not by `history`, which also shows commits that are newer than this version.
-        raw = self._folder.read(f"_delta_log/{version:020}.json")
+        raw = self.folder.read(f"_delta_log/{version:020}.json")
         if raw is None:
             raise StoreCorrupt(
                 f"{self.root} has lost the commit of its version {version}",
@@ -194,15 +200,23 @@ class Table:
         return self.read_files(spark, self.files(prune))
 
     def read_files(self, spark: SparkSession, files: Iterable[File]) -> DataFrame:
-        """The rows of exactly these files, scanned by Spark itself."""
-        paths = [self.uri(file) for file in files]
+        """The rows of exactly these files, scanned by Spark itself where its Java can read the
+        place, and by Python tasks where it cannot.
+        """
+        chosen = list(files)
         stored = without(self.schema, *self._partitions)
-        if paths:
+        location = self.folder.location
+        if not chosen:
+            frame = spark.createDataFrame([], stored)
+        elif reads_scheme(spark, location.scheme):
+            set_hadoop(spark, hadoop_settings(location, self.folder.options))
             # A missing or damaged file is an error, whatever the settings of the session are.
             strict = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+            paths = [f"{location.spark}/{file.path}" for file in chosen]
             frame = spark.read.schema(stored).options(**strict).parquet(*paths)
         else:
-            frame = spark.createDataFrame([], stored)
+            sized = [(file.path, file.size) for file in chosen]
+            frame = scan_by_tasks(spark, self.folder, sized, stored)
         for column, expression in self._partitions.items():
             frame = frame.withColumn(column, F.expr(expression))
         return frame.select(*self.schema.names)
@@ -227,7 +241,7 @@ class Table:
 
     def discard(self, staged: Staged) -> None:
         """Removes files that will not be committed."""
-        self._folder.system.delete_dir(self._folder.path(staged.folder))
+        self.folder.system.delete_dir(self.folder.path(staged.folder))
 
     def holds(self, staged: Staged) -> bool:
         """Whether a commit names any of these files. A commit that was reported as failed may have
@@ -322,22 +336,22 @@ class Table:
 
     # --- staged files and their flush ----------------------------------------------------------
 
-    @cached_property
-    def _folder(self) -> Folder:
-        return Folder(self.root)
+    @property
+    def _storage_options(self) -> dict[str, str]:
+        return dict(self.folder.options)
 
     def _written(self, folder: str) -> Iterable[File]:
         """The files with rows in a folder that was just written."""
-        for entry in self._folder.entries(folder, recursive=True):
-            path = entry.path[len(self._folder.base) + 1 :]
+        for entry in self.folder.entries(folder, recursive=True):
+            path = self.folder.name(entry.path)
             if entry.type == FILE and _is_table_file(path):
-                with self._folder.system.open_input_file(entry.path) as source:
+                with self.folder.system.open_input_file(entry.path) as source:
                     metadata = pq.read_metadata(source)
                 if metadata.num_rows:
                     yield _file_written(path, entry.size, metadata)
 
     def _flush(self, files: Sequence[File]) -> None:
-        local = self._folder.local
+        local = self.folder.local
         if local is None or not files:
             return
         folders = {local}
@@ -352,7 +366,7 @@ class Table:
             fsync_dir(folder)
 
     def _flush_log(self, version: int) -> None:
-        local = self._folder.local
+        local = self.folder.local
         if local is not None:
             log = local / "_delta_log"
             flush_file(log / f"{version:020}.json")
