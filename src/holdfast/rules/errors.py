@@ -517,6 +517,15 @@ class LakeMoved(
     """Another job changed the table first; this one did nothing."""
 
 
+class LakeNotSeen(
+    Refused,
+    code="lake_not_seen",
+    hint="mount the lake under the same path on every machine of the cluster, or keep it in an "
+    "object store; then run it again",
+):
+    """A machine of the cluster does not see the lake that the driver sees; nothing was changed."""
+
+
 class JobFailed(
     Refused,
     code="job_failed",

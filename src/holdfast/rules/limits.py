@@ -657,6 +657,10 @@ LAKE_FILE_ROWS: Final = 20_000
 """Up to this many entries of a day become one file."""
 LAKE_FILE_BYTES: Final = 64 * MIB
 """The size that files of the lake are written for."""
+LAKE_GROUP_BYTES: Final = 32 * MIB
+"""Bytes of rows, before compression, in one row group of a file."""
+LAKE_GROUP_ROWS: Final = 100_000
+"""Rows in one row group of a file."""
 LAKE_TRIES_MAX: Final = 5
 """How many times a batch is done again because another job changed the lake; then it fails."""
 LAKE_LOOK_MS: Final = 10 * SECOND_MS
@@ -689,6 +693,8 @@ FOLD_SIEVE_BYTES_MAX: Final = 512 * MIB
 """Bytes of keys and times that such a task holds."""
 FOLD_SIEVE_ROWS_AT_ONCE: Final = 65_536
 """Changes whose bytes such a task reads together, unless they are large."""
+EXCHANGE_BATCH_BYTES: Final = 64 * MIB
+"""Bytes that Spark hands to a Python task at once, where rows move between tasks."""
 FOLD_PORTION_BYTES: Final = 64 * MIB
 """Bytes of whole rows that a task of the fold holds, where it reads, moves or writes them."""
 SILVER_SMALL_ROWS: Final = 200_000

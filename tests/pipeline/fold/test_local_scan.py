@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from holdfast.pipeline.fold import fold, local_scan, silver
 from holdfast.pipeline.fold.fold import can_scan_locally, merged, scan_for, shares_of
 from holdfast.pipeline.fold.local_scan import highest, numbered
-from holdfast.pipeline.lake.delta import File
+from holdfast.pipeline.lake.files import File
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.schema import SILVER
 from holdfast.rules.limits import FOLD_SHARE_ROWS_MAX, FOLD_SIEVE_ROWS_MAX, FOLD_TWO_SCANS_ROWS_MIN

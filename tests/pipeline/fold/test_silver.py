@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from holdfast.pipeline.fold import silver, winners
 from holdfast.pipeline.fold.silver import FOLDED, compact, current, files_for, fold_lake, is_behind
 from holdfast.pipeline.jobs import compaction, run
-from holdfast.pipeline.lake.delta import File
+from holdfast.pipeline.lake.files import File
 from holdfast.pipeline.lake.lake import Lake, Position
 from holdfast.pipeline.lake.schema import SILVER
 from holdfast.rules.limits import (

@@ -30,7 +30,8 @@ from holdfast.pipeline.audits.shape import (
     small_table,
 )
 from holdfast.pipeline.fold.silver import current
-from holdfast.pipeline.lake.delta import File, Table
+from holdfast.pipeline.lake.delta import Table
+from holdfast.pipeline.lake.files import File
 from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
 from holdfast.pipeline.spark.failures import spark_errors
 from holdfast.rules.limits import AUDIT_SAMPLE_ROWS, SECOND_MS

@@ -24,7 +24,8 @@ from holdfast.pipeline.fold.local_partition import LocalPartition
 from holdfast.pipeline.fold.local_scan import LocalScan
 from holdfast.pipeline.fold.tasks import events_of, tasks_of, turns_of
 from holdfast.pipeline.fold.winners import BUCKET, contenders, gathered, winners, with_live
-from holdfast.pipeline.lake.delta import File, Table
+from holdfast.pipeline.lake.delta import Table
+from holdfast.pipeline.lake.files import File
 from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, SILVER, SILVER_STORED, arrow_schema
 from holdfast.rules.bodies import OPS, family_of
 from holdfast.rules.limits import (

@@ -38,7 +38,8 @@ from holdfast.pipeline.fold.fold import (
     write_folded,
 )
 from holdfast.pipeline.fold.winners import BUCKET, bucketed
-from holdfast.pipeline.lake.delta import File, Table
+from holdfast.pipeline.lake.delta import Table
+from holdfast.pipeline.lake.files import File
 from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
 from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, SILVER
 from holdfast.rules.limits import (

@@ -20,7 +20,8 @@ from pyspark.sql import functions as F
 
 from holdfast.pipeline.ingest import dedupe
 from holdfast.pipeline.ingest.plan import Gap, Key, positions_after
-from holdfast.pipeline.lake.delta import File, Staged, Table
+from holdfast.pipeline.lake.delta import Table
+from holdfast.pipeline.lake.files import File, Staged
 from holdfast.pipeline.lake.lake import ID_DAY, Lake, log_app
 from holdfast.pipeline.lake.schema import QUARANTINE
 from holdfast.rules.errors import LakeMoved
@@ -86,7 +87,7 @@ def _stage(lake: Lake, frame: DataFrame, ends: Mapping[Key, int] | None) -> Stag
     far = F.lit("bad_stamp: the id was made after the year 9999")
     problem = F.coalesce("problem", F.when(F.year(day) > 9999, far))
     staged = frame.where(dedupe.after_positions(known)).withColumns(
-        {"problem": problem, "day": day}
+        {"problem": problem, "day": F.when(F.year(day) <= 9999, day)}
     )
     ours = F.col("problem").isNull()
     staged = staged.withColumns(

@@ -20,7 +20,8 @@ from pyspark.sql import functions as F
 
 from holdfast.pipeline.ingest.plan import Key
 from holdfast.pipeline.lake import schema
-from holdfast.pipeline.lake.delta import File, Table
+from holdfast.pipeline.lake.delta import Table
+from holdfast.pipeline.lake.files import File
 from holdfast.pipeline.lake.lake import Lake, log_app
 from holdfast.rules.bodies import OPS
 

@@ -15,7 +15,8 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from holdfast.pipeline.fold import silver
-from holdfast.pipeline.lake.delta import File, Staged, Table
+from holdfast.pipeline.lake.delta import Table
+from holdfast.pipeline.lake.files import File, Staged
 from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
 from holdfast.rules.errors import JobFailed
 from holdfast.rules.limits import LAKE_FILE_BYTES

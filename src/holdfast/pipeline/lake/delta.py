@@ -1,9 +1,10 @@
-"""One table of the lake: Spark writes the Parquet files, then a Delta commit makes them visible.
+"""One table of the lake: tasks write the Parquet files, then a Delta commit makes them visible.
 
-Spark writes into a fresh folder under the table, which no reader looks into. Then one commit names
-the new files, the files that they replace, and how far the work has got (an application id with a
-version). So a killed driver, a lost executor or a full disk leaves the table as it was, and
-`vacuum` removes the files that no commit names.
+Tasks write into a fresh folder under the table, which no reader looks into (`writer.py`). Then one
+commit names the new files, the files that they replace, and how far the work has got (an
+application id with a version). So a killed driver, a lost executor or a full disk leaves the table
+as it was, and `vacuum` removes the files that no commit names. A commit is refused if the driver
+does not see what the tasks say they wrote.
 
 A commit is made at exactly the version that follows the one the work was based on. If another job
 committed first, this commit is refused (`LakeMoved`) and the work is done again on the new version.
@@ -15,15 +16,14 @@ after it: what was read from a node may be confirmed to that node only when it s
 from __future__ import annotations
 
 import json
+import pickle
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import date, datetime, timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 from urllib.parse import unquote
 from uuid import uuid4
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -33,19 +33,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from holdfast.pipeline.lake.files import File, Staged, file_committed, file_written
 from holdfast.pipeline.lake.folder import FILE, Folder
 from holdfast.pipeline.lake.object_store import store_failure
+from holdfast.pipeline.lake.reader import FileReader
 from holdfast.pipeline.lake.scan import scan_by_tasks
 from holdfast.pipeline.lake.schema import arrow_schema, without
 from holdfast.pipeline.lake.storage_options import hadoop_settings
+from holdfast.pipeline.lake.writer import FileWriter
 from holdfast.pipeline.spark.hadoop import reads_scheme, set_hadoop
-from holdfast.rules.errors import DiskFull, JobFailed, LakeMoved, StoreCorrupt
+from holdfast.pipeline.spark.spark_workers import Proof, named
+from holdfast.rules.errors import DiskFull, JobFailed, LakeMoved, LakeNotSeen, StoreCorrupt
 from holdfast.storage.files.copying import flush_file
 from holdfast.storage.files.durable import fsync_dir
 
 STAGED: Final = "data-"
-_STAT_BYTES_MAX: Final = 64
-"""Longer texts get no bounds in the statistics, which would otherwise grow as long as the table."""
 _PROPERTIES: Final = {
     "delta.logRetentionDuration": "interval 3650 days",
     "delta.deletedFileRetentionDuration": "interval 30 days",
@@ -53,40 +55,8 @@ _PROPERTIES: Final = {
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
-class File(msgspec.Struct, frozen=True, kw_only=True):
-    """A Parquet file of a table, with what the commit says about it."""
-
-    path: str
-    """Relative to the table."""
-    size: int
-    rows: int
-    partition: Mapping[str, str | None] = {}
-    low: Mapping[str, Any] = {}
-    high: Mapping[str, Any] = {}
-    nulls: Mapping[str, int] = {}
-    stats: str = ""
-    """Bounds and null counts as the JSON that the commit holds."""
-
-    def may_hold(self, column: str, low: Any, high: Any) -> bool:
-        """Whether the file may have a value of the column between two bounds, both included."""
-        least, most = self.low.get(column), self.high.get(column)
-        return least is None or most is None or (least <= high and most >= low)
-
-    def only(self, column: str) -> Any:
-        """The value of the column if all rows have the same one; None if there may be others."""
-        least, most = self.low.get(column), self.high.get(column)
-        return least if least == most and self.nulls.get(column) == 0 else None
-
-
-class Staged(msgspec.Struct, frozen=True):
-    """Files that Spark has written and no commit names yet."""
-
-    folder: str
-    files: tuple[File, ...]
-
-    @property
-    def rows(self) -> int:
-        return sum(file.rows for file in self.files)
+def no_proof() -> None:
+    """A `Proof` for a table that lies in no lake."""
 
 
 class Table:
@@ -102,15 +72,18 @@ class Table:
         partitions: Mapping[str, str] = _NOTHING,
         options: Mapping[str, str] | None = None,
         version: int | None = None,
+        proof: Proof = no_proof,
     ) -> None:
         """`partitions`: the columns that name the folders, each with the expression that computes
-        it from the other columns, since the files themselves do not hold it.
+        it from the other columns, since the files themselves do not hold it. `proof` is called by
+        every task that writes.
         """
         self.folder = Folder(root, options)
         self.root = self.folder.root
         self.schema = schema
         self._partitions = dict(partitions)
         self._asked_version = version
+        self._proof = proof
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -125,6 +98,7 @@ class Table:
             partitions=self._partitions,
             options=self.folder.options,
             version=version,
+            proof=self._proof,
         )
 
     @cached_property
@@ -132,7 +106,7 @@ class Table:
         """None if the table was never committed to."""
         try:
             return DeltaTable(
-                self.root, version=self._asked_version, storage_options=self._storage_options
+                self.root, version=self._asked_version, storage_options=self.folder.options
             )
         except TableNotFoundError:
             return None
@@ -182,7 +156,7 @@ class Table:
         if self.delta is None:
             return ()
         actions = pa.table(self.delta.get_add_actions(flatten=True))
-        return tuple(_file_committed(row) for row in actions.to_pylist())
+        return tuple(file_committed(row) for row in actions.to_pylist())
 
     def files(self, prune: Callable[[File], bool] | None = None) -> list[File]:
         """The files that `prune` lets pass; all of them without it."""
@@ -215,8 +189,7 @@ class Table:
             paths = [f"{location.spark}/{file.path}" for file in chosen]
             frame = spark.read.schema(stored).options(**strict).parquet(*paths)
         else:
-            sized = [(file.path, file.size) for file in chosen]
-            frame = scan_by_tasks(spark, self.folder, sized, stored)
+            frame = scan_by_tasks(spark, self.reader(), chosen, stored)
         for column, expression in self._partitions.items():
             frame = frame.withColumn(column, F.expr(expression))
         return frame.select(*self.schema.names)
@@ -226,12 +199,34 @@ class Table:
     def stage(self, frame: DataFrame, *, sort_by: Sequence[str] = ()) -> Staged:
         """Writes a frame, one file for each of its partitions. Readers do not see it yet."""
         frame = frame.select(*self.schema.names)
-        if sort_by:
-            frame = frame.sortWithinPartitions(*sort_by)
-        writer = frame.write.mode("error")
-        if self._partitions:
-            writer = writer.partitionBy(*self._partitions)
-        return self.stage_by(writer.parquet)
+        if order := [*self._partitions, *sort_by]:
+            frame = frame.sortWithinPartitions(*order)
+        writer, proof = self.writer(), self._proof
+
+        def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            proof()
+            report = pickle.dumps(writer.write(batches))
+            yield pa.RecordBatch.from_pydict({"files": pa.array([report], pa.binary())})
+
+        with named(frame.sparkSession, f"write {self.root}"):
+            found = frame.mapInArrow(write, "files binary").toArrow()
+        files = [file for raw in found.column(0).to_pylist() for file in pickle.loads(raw)]
+        return Staged(writer.folder, tuple(files))
+
+    def writer(self) -> FileWriter:
+        """Writes files that a later commit names, into a new folder."""
+        return FileWriter(
+            root=self.root,
+            options=self.folder.options,
+            folder=f"{STAGED}{uuid4().hex}",
+            schema=arrow_schema(self.schema),
+            partitions=tuple(self._partitions),
+        )
+
+    def reader(self) -> FileReader:
+        """Reads the columns that the files hold: all except those that name the folders."""
+        stored = arrow_schema(without(self.schema, *self._partitions))
+        return FileReader(root=self.root, options=self.folder.options, schema=stored)
 
     def stage_by(self, write: Callable[[str], object]) -> Staged:
         """Stages the Parquet files that `write` puts into the new folder that it is given."""
@@ -241,7 +236,7 @@ class Table:
 
     def discard(self, staged: Staged) -> None:
         """Removes files that will not be committed."""
-        self.folder.system.delete_dir(self.folder.path(staged.folder))
+        self.folder.delete_folder(staged.folder)
 
     def holds(self, staged: Staged) -> bool:
         """Whether a commit names any of these files. A commit that was reported as failed may have
@@ -264,6 +259,7 @@ class Table:
         """
         now = time.time_ns() // 1_000_000
         added, removed = list(add), list(remove)
+        self._check_seen(added)
         self._flush(added)
         adding = [AddAction(f.path, f.size, f.partition, now, data_change, f.stats) for f in added]
         removing = [
@@ -279,7 +275,7 @@ class Table:
         except CommitFailedError as error:
             raise LakeMoved(f"another job changed {self.root} first: {error}") from error
         except (DeltaError, OSError) as error:
-            raise _commit_error(error, self.root) from error
+            raise _commit_error(error, self.folder) from None
         self._flush_log(self.version + 1)
         return self.version + 1
 
@@ -302,7 +298,7 @@ class Table:
                     mode="error",
                     partition_by=partition_by,
                     configuration=_PROPERTIES,
-                    storage_options=self._storage_options,
+                    storage_options=self.folder.options,
                     commit_properties=properties,
                 )
             except DeltaError as error:
@@ -336,10 +332,6 @@ class Table:
 
     # --- staged files and their flush ----------------------------------------------------------
 
-    @property
-    def _storage_options(self) -> dict[str, str]:
-        return dict(self.folder.options)
-
     def _written(self, folder: str) -> Iterable[File]:
         """The files with rows in a folder that was just written."""
         for entry in self.folder.entries(folder, recursive=True):
@@ -348,7 +340,20 @@ class Table:
                 with self.folder.system.open_input_file(entry.path) as source:
                     metadata = pq.read_metadata(source)
                 if metadata.num_rows:
-                    yield _file_written(path, entry.size, metadata)
+                    yield file_written(path, entry.size, metadata, _partition(path))
+
+    def _check_seen(self, files: Sequence[File]) -> None:
+        """Raises LakeNotSeen unless the driver sees every file as the task that wrote it has left
+        it: a commit that names others would lose their rows.
+        """
+        sizes = self.folder.sizes([file.path for file in files])
+        for file in files:
+            if (seen := sizes.get(file.path)) != file.size:
+                there = "it is not there" if seen is None else f"it has {seen} bytes"
+                raise LakeNotSeen(
+                    f"a task has written {self.uri(file)} with {file.size} bytes, but where the "
+                    f"driver looks {there}; nothing was committed"
+                )
 
     def _flush(self, files: Sequence[File]) -> None:
         local = self.folder.local
@@ -374,6 +379,12 @@ class Table:
             fsync_dir(local)
 
 
+def _partition(path: str) -> dict[str, str | None]:
+    """The values that the folders of a file name."""
+    named = (part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
+    return {name: unquote(value) for name, value in named}
+
+
 def _is_table_file(path: str) -> bool:
     """Whether a committed task wrote the file. A task that runs twice may leave a second copy of
     its rows in a hidden temporary folder, which Spark does not read either.
@@ -382,117 +393,10 @@ def _is_table_file(path: str) -> bool:
     return path.endswith(".parquet") and not hidden
 
 
-def _commit_error(error: Exception, root: str) -> Exception:
+def _commit_error(error: Exception, folder: Folder) -> Exception:
     text = str(error)
+    if folder.local is None:
+        return store_failure(error, folder.root, folder.options)
     if "No space left" in text or "os error 28" in text:
-        return DiskFull(f"no room for a commit to {root}: {text}")
-    return JobFailed(f"the commit to {root} failed: {text}")
-
-
-def _file_written(path: str, size: int, metadata: pq.FileMetaData) -> File:
-    """A new file, with the statistics in its footer."""
-    low: dict[str, Any] = {}
-    high: dict[str, Any] = {}
-    nulls: dict[str, int] = {}
-    for column in range(metadata.num_columns):
-        bounds = _bounds(metadata, column)
-        if bounds is not None:
-            name, low[name], high[name], nulls[name] = bounds
-    low = {name: value for name, value in low.items() if value is not None}
-    high = {name: high[name] for name in low}
-    partition = dict(part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
-    return File(
-        path=path,
-        size=size,
-        rows=metadata.num_rows,
-        partition={name: unquote(value) for name, value in partition.items()},
-        low=low,
-        high=high,
-        nulls=nulls,
-        stats=_stats(metadata.num_rows, low, high, nulls),
-    )
-
-
-def _stats(
-    rows: int, low: Mapping[str, Any], high: Mapping[str, Any], nulls: Mapping[str, int]
-) -> str:
-    """Statistics of a file as Delta writes them into a commit."""
-    stats = {
-        "numRecords": rows,
-        "minValues": {name: _delta_json(value) for name, value in low.items()},
-        "maxValues": {name: _delta_json(_next_ms(value)) for name, value in high.items()},
-        "nullCount": nulls,
-    }
-    return json.dumps(stats, sort_keys=True)
-
-
-def _bounds(metadata: pq.FileMetaData, column: int) -> tuple[str, Any, Any, int] | None:
-    """Name, least, greatest and count of nulls of a column; None if the footer does not give them
-    or they are too long to keep.
-    """
-    name = metadata.schema.column(column).path
-    low: Any = None
-    high: Any = None
-    nulls = 0
-    for group in range(metadata.num_row_groups):
-        chunk = metadata.row_group(group).column(column)
-        found = chunk.statistics
-        if "." in name or found is None or not found.has_null_count:
-            return None
-        nulls += found.null_count
-        if found.null_count == chunk.num_values and not found.has_min_max:
-            continue
-        if not found.has_min_max or not _is_short(found.min) or not _is_short(found.max):
-            return None
-        low = found.min if low is None else min(low, found.min)
-        high = found.max if high is None else max(high, found.max)
-    return name, low, high, nulls
-
-
-def _is_short(value: Any) -> bool:
-    if isinstance(value, str):
-        return len(value.encode()) <= _STAT_BYTES_MAX
-    return isinstance(value, int | date | datetime)
-
-
-def _next_ms(value: Any) -> Any:
-    """The value itself; a time with microseconds is raised by a millisecond, since Delta writes
-    bounds in milliseconds and no time in the file may lie beyond its bound.
-    """
-    if isinstance(value, datetime) and value.microsecond % 1000:
-        return value + timedelta(milliseconds=1)
-    return value
-
-
-def _delta_json(value: Any) -> Any:
-    """A bound as Delta writes it in JSON."""
-    if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03}Z"
-    return value.isoformat() if isinstance(value, date) else value
-
-
-def _file_committed(row: Mapping[str, Any]) -> File:
-    """A file as the commits of the table describe it."""
-
-    def of(prefix: str) -> dict[str, Any]:
-        return {
-            name.removeprefix(prefix): value
-            for name, value in row.items()
-            if name.startswith(prefix) and value is not None
-        }
-
-    low, high, nulls = of("min."), of("max."), of("null_count.")
-    partition = {
-        name: value.isoformat() if isinstance(value, date) else str(value)
-        for name, value in of("partition.").items()
-    }
-    return File(
-        path=row["path"],
-        size=row["size_bytes"],
-        rows=row["num_records"],
-        partition=partition,
-        low=low,
-        high=high,
-        nulls=nulls,
-        stats=_stats(row["num_records"], low, high, nulls),
-    )
+        return DiskFull(f"no room for a commit to {folder.root}: {text}")
+    return JobFailed(f"the commit to {folder.root} failed: {text}")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -92,6 +92,19 @@ class Folder:
             self.path(name), allow_not_found=True, recursive=recursive
         )
         return list(self.system.get_file_info(selector))
+
+    def sizes(self, names: Sequence[str]) -> dict[str, int]:
+        """By name: the sizes of those files of these that are there."""
+        if self.local is not None:
+            found = self.system.get_file_info([self.path(name) for name in names])
+        else:
+            # A store lists a thousand files for the price of one.
+            tops = {name.split("/", 1)[0] for name in names if "/" in name}
+            found = [entry for top in tops for entry in self.entries(top, recursive=True)]
+            alone = [self.path(name) for name in names if "/" not in name]
+            found += self.system.get_file_info(alone) if alone else []
+        sizes = {self.name(entry.path): entry.size for entry in found if entry.type == FILE}
+        return {name: sizes[name] for name in names if name in sizes}
 
     def read(self, name: str) -> bytes | None:
         """A whole file; None if it is not there."""

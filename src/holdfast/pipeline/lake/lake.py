@@ -31,6 +31,7 @@ import msgspec
 from holdfast.pipeline.lake import schema
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.folder import FILE, FOLDER, Folder
+from holdfast.pipeline.lake.proof import CARD, LakeProof
 from holdfast.rules.errors import (
     BadPath,
     LakeBusy,
@@ -45,7 +46,6 @@ Progress = Callable[[str, int, int], None]
 """A job calls it with what it is doing, how many steps are done, and how many there are."""
 
 FORMAT: Final = 1
-_NAME: Final = "lake.json"
 _LOCK: Final = ".job"
 _BAD_IN_PATH: Final = frozenset("[]{}*?\\%")
 """Characters that Spark reads as a pattern, or Delta as an escape, in the path of a file."""
@@ -115,6 +115,11 @@ class Lake:
         """The name under which the lake reads a node's log."""
         return f"lake-{self.id[:8]}"
 
+    @property
+    def proof(self) -> LakeProof:
+        """By it a task shows that it sees this lake."""
+        return LakeProof(self.root, self.id, self.options)
+
     # --- tables --------------------------------------------------------------------------------
 
     @cached_property
@@ -144,6 +149,7 @@ class Lake:
             columns,
             partitions=partitions or {},
             options=self.options,
+            proof=self.proof,
         )
 
     # --- how far each log was read -------------------------------------------------------------
@@ -225,13 +231,13 @@ def _holder(fd: int) -> str:
 
 
 def _read_card(folder: Folder) -> _Card | None:
-    raw, root = folder.read(_NAME), folder.root
+    raw, root = folder.read(CARD), folder.root
     if raw is None:
         return None
     try:
         card = msgspec.json.decode(raw, type=_Card)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StoreCorrupt(f"{root}/{_NAME} cannot be read: {error}") from None
+        raise StoreCorrupt(f"{root}/{CARD} cannot be read: {error}") from None
     if card.holdfast != "lake" or card.version != FORMAT:
         raise UnsupportedProtocol(
             f"{root} is a lake of format {card.version}; this Holdfast reads {FORMAT}",
@@ -253,5 +259,5 @@ def _make_card(folder: Folder) -> _Card:
     if kind == FOLDER and folder.entries():
         raise BadPath(f"{root} is neither a lake nor empty", hint="name a new folder for the lake")
     card = _Card(id=uuid4().hex, created_at=time.time_ns() // 1_000_000)
-    folder.write(_NAME, msgspec.json.format(msgspec.json.encode(card)) + b"\n")
+    folder.write(CARD, msgspec.json.format(msgspec.json.encode(card)) + b"\n")
     return card

@@ -11,9 +11,11 @@ those that come up in the middle of a Parquet scan.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -39,9 +41,17 @@ _CHARS_MAX: Final = 400
 
 
 def open_store(location: Location, options: StorageOptions) -> pyarrow.fs.FileSystem:
-    """The file system of the bucket in which a place lies."""
-    with store_errors(location.root, options):
-        return pyarrow.fs.PyFileSystem(StoreFiles(location.store, options))
+    """The file system of the bucket in which a place lies. A process has one for each bucket, since
+    each keeps connections; one of a parent process is not used after a fork.
+    """
+    return _opened(os.getpid(), location.store, tuple(sorted(options.items())))
+
+
+@lru_cache(maxsize=16)
+def _opened(process: int, store: str, pairs: tuple[tuple[str, str], ...]) -> pyarrow.fs.FileSystem:
+    options = StorageOptions(pairs)
+    with store_errors(store, options):
+        return pyarrow.fs.PyFileSystem(StoreFiles(store, options))
 
 
 class StoreFiles(DeltaStorageHandler):

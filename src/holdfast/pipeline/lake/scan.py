@@ -11,60 +11,43 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from holdfast.pipeline.lake.folder import Folder
-from holdfast.pipeline.lake.schema import arrow_schema
+from holdfast.pipeline.lake.files import File
+from holdfast.pipeline.lake.reader import FileReader
 from holdfast.pipeline.spark.session import ARROW_ROWS, SCAN_BYTES
 
 
 def scan_by_tasks(
-    spark: SparkSession, folder: Folder, files: Sequence[tuple[str, int]], columns: StructType
+    spark: SparkSession, reader: FileReader, files: Sequence[File], columns: StructType
 ) -> DataFrame:
-    """The rows of files, given by path and size, with these columns."""
+    """The rows of files, with the columns that the reader gives."""
     shares = _shares(files)
-    numbers = spark.range(0, len(shares), 1, max(1, len(shares)))
-    return numbers.mapInArrow(partial(_read, folder, shares, arrow_schema(columns)), columns)
+    numbers = spark.range(0, len(shares), 1, len(shares))
+    return numbers.mapInArrow(partial(_read, reader, shares), columns)
 
 
-def _shares(files: Sequence[tuple[str, int]]) -> list[list[str]]:
+def _shares(files: Sequence[File]) -> list[list[File]]:
     """The files of each task: as many as `SCAN_BYTES` hold, at least one."""
-    shares: list[list[str]] = []
+    shares: list[list[File]] = []
     room = 0
-    for path, size in files:
-        if not shares or size > room:
+    for file in files:
+        if not shares or file.size > room:
             shares.append([])
             room = SCAN_BYTES
-        shares[-1].append(path)
-        room -= size
+        shares[-1].append(file)
+        room -= file.size
     return shares
 
 
 def _read(
-    folder: Folder,
-    shares: list[list[str]],
-    schema: pa.Schema,
-    batches: Iterator[pa.RecordBatch],
+    reader: FileReader, shares: list[list[File]], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Runs on an executor."""
+    """Runs on an executor: the rows of the shares whose numbers it is given."""
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            for path in shares[number]:
-                yield from _rows(folder, path, schema)
-
-
-def _rows(folder: Folder, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of one file. A column that the file was written without is null."""
-    with folder.system.open_input_file(folder.path(path)) as source:
-        file = pq.ParquetFile(source, pre_buffer=True)
-        stored = [name for name in schema.names if name in file.schema_arrow.names]
-        for batch in file.iter_batches(batch_size=ARROW_ROWS, columns=stored):
-            columns = [
-                batch.column(field.name).cast(field.type)
-                if field.name in stored
-                else pa.nulls(batch.num_rows, field.type)
-                for field in schema
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+            for file in shares[number]:
+                with reader.open(file) as opened:
+                    for rows in opened.batches(rows=ARROW_ROWS):
+                        yield from rows.to_batches()
