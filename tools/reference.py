@@ -1,4 +1,5 @@
-"""Write the pages that come from the code: docs/reference, and the tables of docs/protocol.
+"""Write the pages that come from the code: docs/reference, the tables of docs/protocol, and those
+of the lake.
 
     python tools/reference.py            write them
     python tools/reference.py --check    say which are out of date, and fail if any is
@@ -281,6 +282,7 @@ def http_page() -> str:
 
 
 def main() -> int:
+    from tools import lake_pages
     from tools.protocol_tables import tables_page  # it asks this module for the limits
 
     pages = {
@@ -289,6 +291,8 @@ def main() -> int:
         "reference/cli.md": cli_page(),
         "reference/http.md": http_page(),
         "protocol/tables.md": tables_page(),
+        "lake-tables.md": lake_pages.tables_page(),
+        lake_pages.PICTURE: lake_pages.picture(),
     }
     check = sys.argv[1:] == ["--check"]
     stale = []

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.node.library.aio import AsyncMesh, AsyncNode, aopen
     from holdfast.node.library.node import Mesh, Node
     from holdfast.node.library.node import open_node as open
+    from holdfast.pipeline import read_lake as lake
     from holdfast.rules import errors
     from holdfast.rules.errors import Broken, HoldfastError, Refused, Unknown
     from holdfast.rules.vectors import Model
@@ -39,8 +40,11 @@ _WHERE = {
     "Unknown": "rules.errors",
     "aopen": "node.library.aio",
     "errors": "rules.errors",
+    "lake": "pipeline",
     "open": "node.library.node",
 }
+_NAMED = {"open": "open_node", "lake": "read_lake"}
+"""What a name is called where it is."""
 
 __all__ = [
     "AsyncMesh",
@@ -55,6 +59,7 @@ __all__ = [
     "Unknown",
     "aopen",
     "errors",
+    "lake",
     "open",
 ]
 
@@ -67,7 +72,7 @@ def __getattr__(name: str) -> Any:
     module = import_module(f"holdfast.{_WHERE[name]}")
     if name == "errors":
         return module
-    return getattr(module, "open_node" if name == "open" else name)
+    return getattr(module, _NAMED.get(name, name))
 
 
 def __dir__() -> list[str]:

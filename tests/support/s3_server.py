@@ -15,9 +15,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from threading import Barrier, Lock, Thread
 from typing import Any
 from urllib.request import Request, urlopen
 
+RACING = "/racing"
+"""Below such a folder the second commit of a table reaches the server twice at the same moment: it
+waits for both, so neither job knew of the other when it sent its own."""
+CARELESS = "/careless"
+"""Below such a folder the server ignores that a file must not be there yet, as old ones do."""
+_SECOND = "/_delta_log/00000000000000000001.json"
 SECRET = "an-open-secret-of-the-tests"
 _NUMBERS = count(1)
 
@@ -119,14 +126,29 @@ def s3_server() -> Iterator[S3Server]:
 
 def serve() -> None:
     """Serves until standard input is closed, as it is when the tests end, however they end."""
-    from moto.server import ThreadedMotoServer
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import WSGIRequestHandler, make_server
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    print(f"http://{host}:{port}", flush=True)
+    app = DomainDispatcherApplication(create_backend_app)
+
+    together, one_by_one = Barrier(2), Lock()
+
+    def racing(environ: dict[str, Any], start: Any) -> Any:
+        path = environ["PATH_INFO"]
+        if CARELESS in path:
+            environ.pop("HTTP_IF_NONE_MATCH", None)
+        if RACING not in path or environ["REQUEST_METHOD"] != "PUT" or _SECOND not in path:
+            return app(environ, start)
+        together.wait(timeout=60)
+        with one_by_one:
+            return app(environ, start)
+
+    WSGIRequestHandler.log_request = lambda *_: None  # type: ignore[method-assign]
+    server = make_server("127.0.0.1", 0, racing, threaded=True)
+    Thread(target=server.serve_forever, daemon=True).start()
+    print(f"http://127.0.0.1:{server.server_port}", flush=True)
     sys.stdin.read()
-    server.stop()
+    server.shutdown()
 
 
 if __name__ == "__main__":

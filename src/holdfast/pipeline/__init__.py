@@ -23,9 +23,10 @@ The path of an envelope into the lake:
 5.  `fold/silver.py` folds what bronze got since the last fold into the tables of silver, by the
     merge rules of the nodes (`fold/fold.py`, `fold/winners.py`, `fold/decode.py`, `fold/tasks.py`).
 
-What reads the lake: `query.py` (SQL), `history.py` (the past), `verify/` (do nodes hold what their
-logs make?), `audits/` (what must never happen). What gives something back to nodes: `snapshot/`,
-`sink/` and `embed/`. `source/` is the Spark format `holdfast` for users.
+What reads the lake: `frames/` (tables without Spark), `query.py` (SQL), `history.py` (the past),
+`verify/` (do nodes hold what their logs make?), `audits/` (what must never happen). What gives
+something back to nodes: `snapshot/`, `sink/` and `embed/`. `source/` is the Spark format `holdfast`
+for users.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.pipeline.audits.plots import save_plots
     from holdfast.pipeline.embed.reembed import reembed
     from holdfast.pipeline.fold.silver import current, fold_lake
+    from holdfast.pipeline.frames.frame import LakeFrame, LakeFrames, read_lake
     from holdfast.pipeline.history import Range, backfill, state_as_of
     from holdfast.pipeline.ingest.ingest import ingest_logs
     from holdfast.pipeline.jobs.compaction import compact
@@ -59,6 +61,7 @@ _MODULES = {
     "audits.plots": "save_plots",
     "embed.reembed": "reembed",
     "fold.silver": "current fold_lake",
+    "frames.frame": "LakeFrame LakeFrames read_lake",
     "history": "Range backfill state_as_of",
     "ingest.ingest": "ingest_logs",
     "jobs.compaction": "compact",
@@ -80,6 +83,8 @@ _WHERE = {name: module for module, names in _MODULES.items() for name in names.s
 
 __all__ = [
     "Lake",
+    "LakeFrame",
+    "LakeFrames",
     "LiveFacts",
     "LogSource",
     "Range",
@@ -94,6 +99,7 @@ __all__ = [
     "log_source",
     "model_id",
     "open_log",
+    "read_lake",
     "reembed",
     "register",
     "remember",

@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.pipeline import history
-from holdfast.pipeline.audits import MEASURES, gold
+from holdfast.pipeline.audits import gold
 from holdfast.pipeline.fold import silver
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.schema import KEYS, SILVER
@@ -153,10 +153,7 @@ def views(lake: Lake) -> dict[str, Callable[[SparkSession], DataFrame]]:
     }
     for name in SILVER:
         found[name] = partial(silver.current, lake=lake, name=name)
-    found["findings"] = gold.findings_table(lake).read
-    for name, measure in MEASURES.items():
-        found[name] = lake.gold(name, measure.schema).read
-    return found
+    return found | {name: table.read for name, table in gold.gold_tables(lake).items()}
 
 
 def check(sql: str) -> set[str] | None:

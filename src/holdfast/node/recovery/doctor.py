@@ -213,7 +213,7 @@ def _database(paths: HomePaths, full: bool) -> Checks:
     if not paths.database.exists():
         yield fail("database", f"{paths.database} is missing", "restore a backup: holdfast restore")
         return
-    wal = paths.wal.stat().st_size if paths.wal.exists() else 0
+    wal = homes.size_of(paths.wal)
     if wal > 2 * limits.WAL_BYTES_MAX:
         what = f"the WAL has grown to {wal // limits.MIB} MiB: something has been reading for long"
         yield warn("wal", what, "end long reads, exports and backups; it shrinks after the next")

@@ -23,15 +23,23 @@ from holdfast.pipeline.audits.shape import (
     as_findings,
     sentence,
 )
-from holdfast.pipeline.lake.schema import columns
+from holdfast.pipeline.lake.schema import described
 from holdfast.rules.limits import HOT_SPOT_OVERRIDES
 
 FAMILIES: Final = ("state", "memory", "file")
 _KEY: Final = ("mesh", "family", "owner", "entity")
 
-CONFLICTS_SCHEMA: Final = columns(
-    "mesh string, family string, owner string, entity string, day date, overrides bigint, "
-    "peers bigint, last_at timestamp"
+CONFLICTS_SCHEMA: Final = described(
+    """
+    mesh string: the mesh of the key
+    family string: state, memory or file
+    owner string: whose memory or file it is; empty for state
+    entity string: the key or path
+    day date: the UTC day of the overriding versions
+    overrides bigint: how many versions replaced one that their writer had not seen
+    peers bigint: how many peers wrote these versions
+    last_at timestamp: when the last of them was written, by the clock of its writer
+    """
 )
 
 

@@ -12,14 +12,24 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.audits.shape import AuditTables, Measure
-from holdfast.pipeline.lake.schema import columns
+from holdfast.pipeline.lake.schema import described, joined
 
 _ACCURACY: Final = 1000
-_FIGURES: Final = (
-    "hour timestamp, entries bigint, p50_s double, p95_s double, max_s double, last_at timestamp"
+_LOG: Final = described("log string: the log that the entries came into")
+_FIGURES: Final = described(
+    """
+    hour timestamp: the hour in which they came
+    entries bigint: how many came in that hour
+    p50_s double: the median of their delays, in seconds
+    p95_s double: 95 of 100 had at most this delay, in seconds
+    max_s double: the longest delay, in seconds
+    last_at timestamp: when the last one of the hour came
+    """
 )
-LAG_SCHEMA: Final = columns(f"log string, {_FIGURES}")
-STALENESS_SCHEMA: Final = columns(f"log string, origin string, {_FIGURES}")
+LAG_SCHEMA: Final = joined(_LOG, _FIGURES)
+STALENESS_SCHEMA: Final = joined(
+    _LOG, described("origin string: the peer that wrote them"), _FIGURES
+)
 
 
 def _lag(tables: AuditTables) -> DataFrame:

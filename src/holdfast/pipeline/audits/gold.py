@@ -16,7 +16,7 @@ import msgspec
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.audits import AUDITS, chosen, findings
+from holdfast.pipeline.audits import AUDITS, MEASURES, chosen, findings
 from holdfast.pipeline.audits.live_facts import LiveFacts
 from holdfast.pipeline.audits.shape import (
     FINDING,
@@ -38,6 +38,7 @@ from holdfast.rules.limits import AUDIT_SAMPLE_ROWS, SECOND_MS
 
 APP: Final = "audits"
 """The application id with which a commit of gold notes the version of bronze that it is about."""
+FINDINGS_ABOUT: Final = "What audits have found wrong, and what is worth a look"
 _ORDER: Final = ("audit", "severity", "mesh", "log", "epoch", "offset", "origin", "entity", "id")
 _STRONG: Final = "strong"
 
@@ -122,15 +123,22 @@ def run_audits(
             results = _summed(found, audits, sample)
         for measure in measures if write else ():
             progress(f"measure {measure.name}", bool(audits) + len(measured), steps)
-            table = lake.gold(measure.name, measure.schema)
-            files = _replace(table, measure.take(tables), version)
+            files = _replace(gold_tables(lake)[measure.name], measure.take(tables), version)
             rows = sum(file.rows for file in files)
             measured.append(MeasureResult(name=measure.name, about=measure.about, rows=rows))
     return AuditReport(bronze_version=version, audits=results, measures=tuple(measured))
 
 
+def gold_tables(lake: Lake) -> dict[str, Table]:
+    """Every table of gold by its name, whether audits have written it yet or not."""
+    measures = {
+        name: lake.gold(name, measure.schema, measure.about) for name, measure in MEASURES.items()
+    }
+    return {"findings": findings_table(lake), **measures}
+
+
 def findings_table(lake: Lake) -> Table:
-    return lake.gold("findings", FINDINGS)
+    return lake.gold("findings", FINDINGS, FINDINGS_ABOUT)
 
 
 # --- the tables that audits read -----------------------------------------------------------------

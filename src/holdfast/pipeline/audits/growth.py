@@ -8,9 +8,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.audits.shape import AuditTables, Measure
-from holdfast.pipeline.lake.schema import columns
+from holdfast.pipeline.lake.schema import described
 
-GROWTH_SCHEMA: Final = columns("mesh string, family string, day date, rows bigint, bytes bigint")
+GROWTH_SCHEMA: Final = described(
+    """
+    mesh string: the mesh
+    family string: the family of the envelopes
+    day date: the UTC day of the times inside their ids
+    rows bigint: how many envelopes there are of that day
+    bytes bigint: how many bytes these envelopes have
+    """
+)
 
 
 def _growth(tables: AuditTables) -> DataFrame:

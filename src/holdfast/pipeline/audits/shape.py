@@ -20,14 +20,25 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from holdfast.pipeline.lake import schema as schemas
-from holdfast.pipeline.lake.schema import arrow_schema, columns
+from holdfast.pipeline.lake.schema import arrow_schema, columns, described
 
 FINDING: Final = "finding"
 NOTICE: Final = "notice"
 
-FINDINGS: Final = columns(
-    "audit string, severity string, mesh string, log string, epoch bigint, offset bigint, "
-    "origin string, entity string, id string, detail string, at timestamp"
+FINDINGS: Final = described(
+    """
+    audit string: the audit that found it
+    severity string: `finding` for what the rules exclude, `notice` for what may be
+    mesh string: the mesh that it is about
+    log string: the log in which it was seen
+    epoch bigint: the epoch of that log
+    offset bigint: the place in that epoch of the log
+    origin string: the peer that wrote what it is about
+    entity string: the key, path or task that it is about
+    id string: the envelope that it is about
+    detail string: what is wrong, in a sentence
+    at timestamp: when it was recorded, by the clock of the node that recorded it
+    """
 )
 """What is wrong, where it was seen, and when; columns that do not apply are null."""
 

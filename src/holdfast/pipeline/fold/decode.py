@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from holdfast.pipeline.lake.schema import SILVER, arrow_schema
 from holdfast.rules.bodies import (
@@ -150,7 +150,9 @@ def _decoded(name: str, raw: Column) -> Column:
 
 
 def _body_schema(name: str) -> StructType:
-    return StructType([SILVER[name][column] for column in _READERS[name][1]])
+    # Without comments: Spark takes a struct with other comments for another type.
+    columns = (SILVER[name][column] for column in _READERS[name][1])
+    return StructType([StructField(column.name, column.dataType) for column in columns])
 
 
 def decode_body(name: str, raws: pa.Array) -> pa.StructArray:

@@ -111,7 +111,7 @@ def _current_tasks(spark: SparkSession, lake: Lake) -> DataFrame:
     increments, events, base = lake.increments(EVENTS), lake.silver(EVENTS), lake.silver("tasks")
     keys, columns = list(KEYS["tasks"]), SILVER["tasks"].names
     waiting = increments.files()
-    if base.txn(EVENTS) != _made_at(events):
+    if not tasks_are_current(lake):
         # A job was killed after it had merged events and before it made tasks of them.
         return tasks_from(current(spark, lake, EVENTS))
     if not waiting:
@@ -121,6 +121,11 @@ def _current_tasks(spark: SparkSession, lake: Lake) -> DataFrame:
     turns = events.read(spark).join(touched, keys, "left_semi").unionByName(new)
     left = base.read(spark).join(touched, keys, "left_anti").select(*columns)
     return left.unionByName(tasks_from(turns))
+
+
+def tasks_are_current(lake: Lake) -> bool:
+    """Whether the table `tasks` was made of the events that its base has now."""
+    return lake.silver("tasks").txn(EVENTS) == _made_at(lake.silver(EVENTS))
 
 
 def position(lake: Lake, name: str) -> int:
@@ -273,9 +278,9 @@ def _made_at(events: Table) -> int | None:
 
 def _make_tasks(spark: SparkSession, lake: Lake) -> None:
     """Makes the table `tasks` again if the events have changed."""
-    events, base = lake.silver(EVENTS), lake.silver("tasks")
-    if base.txn(EVENTS) == _made_at(events):
+    if tasks_are_current(lake):
         return
+    events, base = lake.silver(EVENTS), lake.silver("tasks")
     made = tasks_from(events.read(spark), files=files_for(events.rows))
     files = base.stage(made).files if events.rows else ()
     base.commit(files, base.files(), txns={EVENTS: events.version})

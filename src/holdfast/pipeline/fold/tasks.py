@@ -10,7 +10,8 @@ has only one in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
@@ -30,7 +31,6 @@ TURN: Final = (
 _ROWS_AT_ONCE: Final = 8192
 
 _Row = tuple[Any, ...]
-_ToRows = Callable[[str, str, list[tasks.Turn]], list[_Row]]
 
 
 def turns_of(changes: DataFrame) -> DataFrame:
@@ -40,37 +40,38 @@ def turns_of(changes: DataFrame) -> DataFrame:
 
 def tasks_of(turns: DataFrame) -> DataFrame:
     """The tasks that these turns make; each turn may be there more than once."""
-    return _folded(turns, "tasks", _task)
+    return _folded(turns, "tasks")
 
 
 def events_of(turns: DataFrame) -> DataFrame:
     """The turns, each once, with their outcomes."""
-    return _folded(turns, "task_events", _events)
+    return _folded(turns, "task_events")
 
 
-def _folded(turns: DataFrame, name: str, to_rows: _ToRows) -> DataFrame:
-    """The rows that `to_rows` makes of mesh, task and all turns of each task."""
+def _folded(turns: DataFrame, name: str) -> DataFrame:
     ordered = (
         turns.select(*TURN)
         .repartition(*KEYS[name])
         .sortWithinPartitions(*KEYS[name], *ORDER_COLUMNS)
     )
-    arrow = arrow_schema(SILVER[name])
-
-    def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows: list[_Row] = []
-        for (mesh, task), group in groupby(_rows(batches), key=lambda row: row[:2]):
-            rows += to_rows(mesh, task, _turns(group))
-            if len(rows) >= _ROWS_AT_ONCE:
-                yield _batch(rows, arrow)
-                rows = []
-        if rows:
-            yield _batch(rows, arrow)
-
-    return ordered.mapInArrow(fold, SILVER[name])
+    return ordered.mapInArrow(partial(fold_turns, name), SILVER[name])
 
 
 # --- on the executors ----------------------------------------------------------------------------
+
+
+def fold_turns(name: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of `tasks` or `task_events`, made of turns that are sorted by task and version."""
+    to_rows = _task if name == "tasks" else _events
+    arrow = arrow_schema(SILVER[name])
+    rows: list[_Row] = []
+    for (mesh, task), group in groupby(_rows(batches), key=lambda row: row[:2]):
+        rows += to_rows(mesh, task, _turns(group))
+        if len(rows) >= _ROWS_AT_ONCE:
+            yield _batch(rows, arrow)
+            rows = []
+    if rows:
+        yield _batch(rows, arrow)
 
 
 def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[_Row]:

@@ -7,17 +7,19 @@ says that no data changed, and it repeats the positions of the logs.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
 import msgspec
 from pyspark.sql import SparkSession
 
+from holdfast.pipeline.audits.gold import gold_tables
 from holdfast.pipeline.fold import silver
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.files import File, Staged
 from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
+from holdfast.pipeline.lake.schema import SILVER
 from holdfast.rules.errors import JobFailed
 from holdfast.rules.limits import LAKE_FILE_BYTES
 
@@ -33,6 +35,8 @@ class CompactReport(msgspec.Struct, frozen=True, kw_only=True):
     files_before: int
     """Small files of the other tables that were replaced."""
     files_after: int
+    described: int = 0
+    """Columns and tables of older versions that got their comments."""
 
 
 def compact(spark: SparkSession, lake: Lake, *, progress: Progress = no_progress) -> CompactReport:
@@ -49,7 +53,15 @@ def compact(spark: SparkSession, lake: Lake, *, progress: Progress = no_progress
         progress("compact small files", number, len(tables))
         old, new = compact_files(spark, table, order, info)
         before, after = before + old, after + new
-    return CompactReport(silver=merged, files_before=before, files_after=after)
+    described = sum(table.describe() for table in _stored(lake))
+    return CompactReport(silver=merged, files_before=before, files_after=after, described=described)
+
+
+def _stored(lake: Lake) -> Iterator[Table]:
+    yield from (lake.bronze, lake.sightings, lake.quarantine)
+    for name in SILVER:
+        yield from (lake.silver(name), lake.increments(name))
+    yield from gold_tables(lake).values()
 
 
 def compact_files(

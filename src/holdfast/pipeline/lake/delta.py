@@ -38,7 +38,7 @@ from holdfast.pipeline.lake.folder import FILE, Folder
 from holdfast.pipeline.lake.object_store import store_failure
 from holdfast.pipeline.lake.reader import FileReader
 from holdfast.pipeline.lake.scan import scan_by_tasks
-from holdfast.pipeline.lake.schema import arrow_schema, without
+from holdfast.pipeline.lake.schema import COMMENT, arrow_schema, commented, comments, without
 from holdfast.pipeline.lake.storage_options import hadoop_settings
 from holdfast.pipeline.lake.writer import FileWriter
 from holdfast.pipeline.spark.hadoop import reads_scheme, set_hadoop
@@ -69,18 +69,20 @@ class Table:
         root: str,
         schema: StructType,
         *,
+        about: str = "",
         partitions: Mapping[str, str] = _NOTHING,
         options: Mapping[str, str] | None = None,
         version: int | None = None,
         proof: Proof = no_proof,
     ) -> None:
-        """`partitions`: the columns that name the folders, each with the expression that computes
-        it from the other columns, since the files themselves do not hold it. `proof` is called by
-        every task that writes.
+        """`about`: what the table holds, for its readers. `partitions`: the columns that name the
+        folders, each with the expression that computes it from the other columns, since the files
+        themselves do not hold it. `proof` is called by every task that writes.
         """
         self.folder = Folder(root, options)
         self.root = self.folder.root
         self.schema = schema
+        self.about = about
         self._partitions = dict(partitions)
         self._asked_version = version
         self._proof = proof
@@ -95,6 +97,7 @@ class Table:
         return Table(
             self.root,
             self.schema,
+            about=self.about,
             partitions=self._partitions,
             options=self.folder.options,
             version=version,
@@ -286,17 +289,17 @@ class Table:
         properties: CommitProperties,
     ) -> None:
         assert self._asked_version is None, "an old version cannot be changed"
-        arrow = Schema.from_arrow(arrow_schema(self.schema))
         partition_by = list(self._partitions)
         if self.delta is None:
             assert not removing, "a table without a commit has no files to remove"
             try:
                 create_table_with_add_actions(
                     self.root,
-                    arrow,
+                    Schema.from_arrow(commented(self.schema)),
                     adding,
                     mode="error",
                     partition_by=partition_by,
+                    description=self.about,
                     configuration=_PROPERTIES,
                     storage_options=self.folder.options,
                     commit_properties=properties,
@@ -309,10 +312,32 @@ class Table:
         self.delta.create_write_transaction(
             [*adding, *removing],
             "append",
-            arrow,
+            Schema.from_arrow(arrow_schema(self.schema)),
             partition_by=partition_by,
             commit_properties=properties,
         )
+
+    def describe(self) -> int:
+        """Gives a table that was made by an older version the comments that new ones have; returns
+        how many there were to give. Delta takes one commit for each.
+        """
+        table = self.fresh()
+        if table.delta is None:
+            return 0
+        known = {field.name: field.metadata.get(COMMENT) for field in table.delta.schema().fields}
+        texts = {
+            column: text
+            for column, text in comments(self.schema).items()
+            if text and column in known and known[column] != text
+        }
+        for column, text in texts.items():
+            table.delta.alter.set_column_metadata(column, {COMMENT: text})
+            table._flush_log(table.version)
+        if not self.about or table.delta.metadata().description == self.about:
+            return len(texts)
+        table.delta.alter.set_table_description(self.about)
+        table._flush_log(table.version)
+        return len(texts) + 1
 
     def settle(self) -> None:
         """Flushes the last commit. The job that made it may have been killed before its flush, and

@@ -49,6 +49,8 @@ FORMAT: Final = 1
 _LOCK: Final = ".job"
 _BAD_IN_PATH: Final = frozenset("[]{}*?\\%")
 """Characters that Spark reads as a pattern, or Delta as an escape, in the path of a file."""
+AS_COMPACTED: Final = "As of the last compaction: what came since is in increments"
+SINCE_THEN: Final = "What was folded since the last compaction"
 _POSITIONS: Final = "holdfast.positions"
 ID_DAY: Final = (
     "date_from_unix_date(int("
@@ -124,7 +126,7 @@ class Lake:
 
     @cached_property
     def bronze(self) -> Table:
-        return self._table("bronze", schema.BRONZE, {"day": ID_DAY})
+        return self._table("bronze", schema.BRONZE, partitions={"day": ID_DAY})
 
     @cached_property
     def sightings(self) -> Table:
@@ -135,18 +137,22 @@ class Lake:
         return self._table("quarantine", schema.QUARANTINE)
 
     def silver(self, name: str) -> Table:
-        return self._table(f"silver/{_known(name)}", schema.SILVER_STORED[name])
+        return self._table(f"silver/{_known(name)}", schema.SILVER_STORED[name], AS_COMPACTED)
 
     def increments(self, name: str) -> Table:
-        return self._table(f"increments/{_known(name)}", schema.SILVER_STORED[name])
+        return self._table(f"increments/{_known(name)}", schema.SILVER_STORED[name], SINCE_THEN)
 
-    def gold(self, name: str, columns: Any) -> Table:
-        return self._table(f"gold/{name}", columns)
+    def gold(self, name: str, columns: Any, about: str = "") -> Table:
+        return self._table(f"gold/{name}", columns, about)
 
-    def _table(self, name: str, columns: Any, partitions: Mapping[str, str] | None = None) -> Table:
+    def _table(
+        self, name: str, columns: Any, note: str = "", partitions: Mapping[str, str] | None = None
+    ) -> Table:
+        known = schema.ABOUT.get(name.rpartition("/")[2])
         return Table(
             f"{self.root}/{name}",
             columns,
+            about=". ".join(part for part in (known, note) if part),
             partitions=partitions or {},
             options=self.options,
             proof=self.proof,
@@ -260,4 +266,6 @@ def _make_card(folder: Folder) -> _Card:
         raise BadPath(f"{root} is neither a lake nor empty", hint="name a new folder for the lake")
     card = _Card(id=uuid4().hex, created_at=time.time_ns() // 1_000_000)
     folder.write(CARD, msgspec.json.format(msgspec.json.encode(card)) + b"\n")
-    return card
+    # Another job may have made a lake here meanwhile; the card that stands is the lake's. Tasks
+    # compare it with the id that they were given, so the other job cannot go on under its own.
+    return _read_card(folder) or card

@@ -7,8 +7,10 @@ as JSON are kept as the JSON text that they were encoded to once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from inspect import cleandoc
+from typing import Final
 
+import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -25,9 +27,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
+COMMENT: Final = "comment"
+"""The key of a comment in the metadata of a column, for Spark and for Delta."""
 _TYPES: Final[dict[str, DataType]] = {
     "string": StringType(),
     "array<string>": ArrayType(StringType()),
@@ -41,9 +42,21 @@ _TYPES: Final[dict[str, DataType]] = {
 }
 
 
+def described(text: str) -> StructType:
+    """Columns of a table that is stored, one on a line, each with its comment: `log string: whose
+    log it is`. A table keeps these comments, so that every tool can show them.
+    """
+    fields = []
+    for line in cleandoc(text).splitlines():
+        column, _, comment = line.partition(": ")
+        name, kind = column.split()
+        fields.append(StructField(name, _TYPES[kind], metadata={COMMENT: comment}))
+    return StructType(fields)
+
+
 def columns(text: str) -> StructType:
-    """Columns as SQL writes them: `log string, epoch bigint`. Spark's own parser for this needs a
-    running session.
+    """Columns of a frame that is not stored, as SQL writes them: `log string, epoch bigint`.
+    Spark's own parser for this needs a running session.
     """
     pairs = (column.split() for column in text.split(","))
     return StructType([StructField(name, _TYPES[kind]) for name, kind in pairs])
@@ -60,111 +73,271 @@ def without(schema: StructType, *names: str) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """A Spark schema as an Arrow schema, with times in UTC as Delta keeps them."""
+    """A Spark schema as an Arrow schema without comments, with times in UTC as Delta keeps them."""
     arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-    return arrow
+    return pa.schema([field.remove_metadata() for field in arrow])
 
 
-PLACE: Final = columns("log string, epoch bigint, offset bigint")
+def commented(schema: StructType) -> pa.Schema:
+    """The same with the comment of each column, as Delta keeps it."""
+    fields = zip(arrow_schema(schema), comments(schema).values(), strict=True)
+    return pa.schema([field.with_metadata({COMMENT: comment}) for field, comment in fields])
+
+
+def comments(schema: StructType) -> dict[str, str]:
+    """By column: its comment; empty if it has none."""
+    return {field.name: (field.metadata or {}).get(COMMENT, "") for field in schema.fields}
+
+
+PLACE: Final = described(
+    """
+    log string: the log that the row was read from: the name of a node, or BROKER/MESH
+    epoch bigint: the epoch of that log; a log that was restored counts in a new one
+    offset bigint: the place in that epoch of the log
+    """
+)
 """Where an envelope was read: whose log, in which epoch of that log, at which offset."""
+
+_ID: Final = described("id string: the id of the envelope, given once by its writer")
+_MESH: Final = described("mesh string: the mesh that the change belongs to")
+_OWNER: Final = described("owner string: the peer whose it is; only that peer writes it")
+_RAW: Final = described("raw binary: the bytes as the log gave them")
+_RECORDED: Final = described(
+    "recorded_at timestamp: when the node of the log recorded it, by the clock of that node"
+)
+_BATCH: Final = described("batch bigint: the version of bronze that the row came in with")
+_META: Final = described("meta string: what the writer noted beside it: a JSON object, or empty")
 
 LOG: Final = joined(
     PLACE,
-    columns(
-        "id string, mesh string, op string, entity string, origin string, lamport bigint, "
-        "recorded_at timestamp, raw binary"
+    _ID,
+    _MESH,
+    described(
+        """
+        op string: what the change does, as FAMILY.VERB
+        entity string: what it is about: a key, path, task, subject or receiver
+        origin string: the peer that wrote it
+        lamport bigint: the logical time of the write; the first part of the order of versions
+        """
     ),
+    _RECORDED,
+    _RAW,
 )
 """What the source gives: the log as it is."""
 
-HEADER: Final = columns(
-    "owner string, origin_epoch bigint, seq bigint, created_at timestamp, write_class string, "
-    "state string, base_lamport bigint, base_peer string, fingerprint binary, meta string, "
-    "model string"
+HEADER: Final = joined(
+    described(
+        """
+        owner string: the origin for memory, files and vectors; empty for all others
+        origin_epoch bigint: the epoch in which the origin counted it
+        seq bigint: its number among what the origin wrote in that epoch and mesh, without gaps
+        created_at timestamp: when it was written, by the clock of the origin
+        write_class string: append-only, queued or strong
+        state string: how far a strong write had got; committed for all others
+        base_lamport bigint: the logical time of the version that it replaced at its origin, if any
+        base_peer string: the writer of the version that it replaced at its origin, if any
+        fingerprint binary: the hash of what was asked for under this id
+        """
+    ),
+    _META,
+    described("model string: the id of the model of a vector; empty for all others"),
 )
 """What only the envelope's bytes say. `model` is empty except for vectors."""
 
-ENVELOPE: Final = joined(LOG, HEADER, columns("problem string"))
+ENVELOPE: Final = joined(
+    LOG, HEADER, described("problem string: why the bytes could not be read; null if they could")
+)
 """What the source gives with `columns=envelope`. `problem` says why the bytes could not be read."""
 
-BRONZE: Final = joined(LOG, HEADER, columns("family string, batch bigint, day date"))
+BRONZE: Final = joined(
+    LOG,
+    HEADER,
+    described("family string: the part of op before the dot"),
+    _BATCH,
+    described("day date: the UTC day of the time inside id; the partition"),
+)
 """Every envelope once, with the place where it was first seen."""
 
-SIGHTINGS: Final = joined(PLACE, columns("id string, recorded_at timestamp, batch bigint"))
+SIGHTINGS: Final = joined(PLACE, _ID, _RECORDED, _BATCH)
 """Where envelopes that bronze has were seen again."""
 
 QUARANTINE: Final = joined(
     PLACE,
-    columns(
-        "id string, reason string, detail string, raw binary, recorded_at timestamp, batch bigint"
+    _ID,
+    described(
+        """
+        reason string: the code of the error
+        detail string: what is wrong with it, in a sentence
+        """
     ),
+    _RAW,
+    _RECORDED,
+    _BATCH,
 )
 """What could not be read or may not be folded, with the reason and the bytes."""
 
-_VERSION: Final = columns("lamport bigint, peer string, id string")
-_CHANGED: Final = joined(_VERSION, columns("updated_at timestamp, tombstone boolean"))
+_VERSION: Final = joined(
+    described(
+        """
+        lamport bigint: the logical time of the version; the greatest (lamport, peer, id) wins
+        peer string: the peer that wrote the version
+        """
+    ),
+    _ID,
+)
+_UPDATED: Final = described(
+    "updated_at timestamp: when the version was written, by the clock of its writer"
+)
+_CREATED: Final = described("created_at timestamp: when it was written, by the clock of its writer")
+_CHANGED: Final = joined(
+    _VERSION, _UPDATED, described("tombstone boolean: whether this version deletes the key")
+)
+_KEY: Final = described("key string: the key")
+_VALUE: Final = described(
+    "value string: the value as JSON text, which is null if the key was deleted"
+)
 
 SILVER: Final[dict[str, StructType]] = {
-    "state": joined(columns("mesh string, key string, value string"), _CHANGED),
+    "state": joined(_MESH, _KEY, _VALUE, _CHANGED),
     "memory": joined(
-        columns("mesh string, owner string, key string, value string, tags array<string>"),
-        _CHANGED,
+        _MESH, _OWNER, _KEY, _VALUE, described("tags array<string>: its tags"), _CHANGED
     ),
     "files": joined(
-        columns(
-            "mesh string, owner string, path string, sha256 string, size bigint, content binary"
+        _MESH,
+        _OWNER,
+        described(
+            """
+            path string: the path under which the file is shared
+            sha256 string: the hash of the content, in hex; empty if the file was deleted
+            size bigint: the bytes of the content
+            content binary: the content if it is small; null if it stays on the nodes as a blob
+            """
         ),
         _CHANGED,
     ),
     "vectors": joined(
-        columns(
-            "mesh string, owner string, key string, model string, content string, "
-            "metadata string, embedding binary"
+        _MESH,
+        _OWNER,
+        _KEY,
+        described(
+            """
+            model string: the model that made the vector: `models.id`
+            content string: the text that was embedded
+            metadata string: what the writer stored beside it, as JSON text
+            embedding binary: the vector: 32-bit floats, lowest byte first
+            """
         ),
         _CHANGED,
-        columns("live boolean"),
+        described("live boolean: whether it is the newest version of its key and not deleted"),
     ),
-    "models": columns(
-        "id string, provider string, name string, version string, dim int, quantization string"
+    "models": described(
+        """
+        id string: the id of the model, computed from the other columns
+        provider string: who made the model
+        name string: its name
+        version string: its version
+        dim int: how many numbers a vector has
+        quantization string: how the numbers are stored
+        """
     ),
     "tasks": joined(
-        columns(
-            "mesh string, task string, known boolean, title string, description string, "
-            "created_by string, created_at timestamp, status string, generation bigint, "
-            "holder_lamport bigint, holder_peer string, holder_id string, claimed_at timestamp, "
-            "ended_lamport bigint, ended_peer string, ended_id string, ended_at timestamp"
+        _MESH,
+        described(
+            """
+            task string: the id of the task
+            known boolean: whether its creation has arrived; without it only its turns are known
+            title string: what is to be done
+            description string: more about it
+            created_by string: the peer that created it
+            created_at timestamp: when it was created, by the clock of its creator
+            status string: open, claimed, completed or cancelled
+            generation bigint: which claiming of the task this is; a release begins the next
+            holder_lamport bigint: the logical time of the claim that holds it, or held at its end
+            holder_peer string: the peer of that claim
+            holder_id string: the envelope of that claim
+            claimed_at timestamp: when that claim was written, by the clock of its writer
+            ended_lamport bigint: the logical time of its end
+            ended_peer string: the peer that ended it
+            ended_id string: the envelope that ended it
+            ended_at timestamp: when it ended, by the clock of that peer
+            """
         ),
         _VERSION,
-        columns("updated_at timestamp"),
+        _UPDATED,
     ),
     "task_events": joined(
-        columns("mesh string, task string"),
+        _MESH,
+        described("task string: the id of the task"),
         _VERSION,
-        columns(
-            "kind string, generation bigint, event string, event_time timestamp, "
-            "against_lamport bigint, against_peer string, against_id string, title string, "
-            "description string"
+        described(
+            """
+            kind string: what was asked for: create, claim, release, complete or cancel
+            generation bigint: the generation of the task that it was meant for
+            event string: what came of it: claimed, superseded, ignored and so on
+            event_time timestamp: when it was written, by the clock of its writer
+            against_lamport bigint: the logical time of the turn that it lost against, if it lost
+            against_peer string: the peer of that turn
+            against_id string: the envelope of that turn
+            title string: of a creation: what is to be done
+            description string: of a creation: more about it
+            """
         ),
     ),
     "facts": joined(
-        columns(
-            "mesh string, subject string, predicate string, object string, "
-            "objects array<string>, meta string"
+        _MESH,
+        described(
+            """
+            subject string: what the fact is about
+            predicate string: what is said of it
+            object string: the value, as JSON text
+            objects array<string>: the hashes of blobs that belong to it, in hex
+            """
         ),
+        _META,
         _VERSION,
-        columns("created_at timestamp"),
+        _CREATED,
     ),
-    # `kind` and `ref` say where a message was to go. Who has read it, only the readers' nodes know.
-    "messages": columns(
-        "mesh string, kind string, ref string, sender string, priority string, reply_to string, "
-        "content_type string, content binary, meta string, lamport bigint, id string, "
-        "created_at timestamp"
+    # Who has read a message, only the readers' nodes know.
+    "messages": joined(
+        _MESH,
+        described(
+            """
+            kind string: the kind of receiver: topic, dm or queue
+            ref string: the receiver: the name of a topic or queue, or the public key of a member
+            sender string: the peer that sent it
+            priority string: how urgent the sender called it
+            reply_to string: the id of the message that it answers, if any
+            content_type string: what the content is, as a MIME type
+            content binary: what was sent
+            """
+        ),
+        _META,
+        described("lamport bigint: the logical time of the sending"),
+        _ID,
+        _CREATED,
     ),
 }
 """The tables of a node, without the columns that are true of one node only."""
 
+ABOUT: Final[dict[str, str]] = {
+    "bronze": "Every envelope once, with its bytes, and the place where it was first seen",
+    "sightings": "Where envelopes of bronze were seen again",
+    "quarantine": "What could not be read or may not count, with the reason and the bytes",
+    "state": "Shared values: the winning version of every key",
+    "memory": "Memories: the winning version of every key of every owner",
+    "files": "Shared files: the winning version of every path of every owner",
+    "vectors": "Vectors: every version of every key, owner and model",
+    "models": "The models that made the vectors",
+    "tasks": "Tasks: what all their turns together make",
+    "task_events": "The turns of all tasks, each with what came of it",
+    "facts": "Facts: every one once",
+    "messages": "Messages: every one once",
+}
+"""By table: what one row of it is."""
+
 SILVER_STORED: Final[dict[str, StructType]] = {
-    name: joined(table, columns("bucket int")) for name, table in SILVER.items()
+    name: joined(table, described("bucket int: the bucket of the key, by its hash"))
+    for name, table in SILVER.items()
 }
 """Silver as its files hold it: with the bucket of the key, by which files are sorted and compacted.
 """

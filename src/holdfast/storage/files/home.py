@@ -285,6 +285,14 @@ def status_of(path: str | Path, *, follow: bool = False) -> os.stat_result | Non
             raise
 
 
+def size_of(path: str | Path) -> int:
+    """How many bytes a file has; 0 if there is none. By one look: another process may remove a WAL
+    between two.
+    """
+    status = status_of(path)
+    return 0 if status is None else status.st_size
+
+
 def _guard_if_there(path: str | Path, kind: int) -> list[str]:
     status = status_of(path)
     return [] if status is None else _guard(path, status, kind)

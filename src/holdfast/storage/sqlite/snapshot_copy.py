@@ -17,6 +17,7 @@ import apsw
 
 from holdfast.rules.errors import HoldfastError, StoreCorrupt
 from holdfast.rules.limits import BACKUP_STEP_PAGES
+from holdfast.storage.files.home import size_of
 from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.connection import connect, typed
 from holdfast.storage.sqlite.integrity import check
@@ -65,8 +66,8 @@ class ReadOnlyDatabase(SqliteReader):
 @contextmanager
 def open_read_only(path: Path) -> Iterator[ReadOnlyDatabase]:
     """One state of a database as it is now. Nothing is written, not even a last checkpoint."""
-    wal = path.with_name(f"{path.name}-wal")
-    has_wal = wal.exists() and wal.stat().st_size > 0
+    # Other readers that close at this moment remove an empty WAL.
+    has_wal = size_of(path.with_name(f"{path.name}-wal")) > 0
     connection = connect(path, read_only=True)
     if has_wal:
         # Otherwise closing writes nothing either, and removes the empty files that opening made.

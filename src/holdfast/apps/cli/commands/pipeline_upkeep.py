@@ -49,7 +49,7 @@ def vacuum(work: Work, hours: int, dry_run: bool) -> None:
 def compact(work: Work) -> None:
     """Merge small files, and merge what was folded since into the files of the state.
 
-    Queries show the same as before.
+    Queries show the same as before. Tables of an older version get their descriptions.
     """
     lake = work.lake()
     from holdfast import pipeline

@@ -30,6 +30,7 @@ from holdfast.storage.broker.sqlite.mark import Mark, doubts, read_mark, write_m
 from holdfast.storage.broker.sqlite.migrations import migrate, rollback
 from holdfast.storage.broker.sqlite.room import BrokerRoom
 from holdfast.storage.files.durable import alone_in, drafting
+from holdfast.storage.files.home import size_of
 from holdfast.storage.sqlite.columns import RowColumns
 from holdfast.storage.sqlite.connection import connect, is_alone, managed, shut, typed
 from holdfast.storage.sqlite.migrations import version
@@ -158,7 +159,7 @@ class BrokerDatabase:
         anybody is answered by them.
         """
         wal = self.folder / "broker.db-wal"
-        if self._sync != "off" and wal.exists() and wal.stat().st_size:
+        if self._sync != "off" and size_of(wal):
             rewrite_wal(self.database, wal, vfs=self._vfs)
 
     def _reusable(self) -> int:

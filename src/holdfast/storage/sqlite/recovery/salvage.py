@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -226,9 +226,8 @@ def _graft(path: Path, template: Path, target: Path) -> None:
 def copy_with_wal(path: Path, target: Path) -> None:
     """A database with its WAL under another name, to be worked on."""
     _copy(path, target)
-    wal = path.with_name(f"{path.name}-wal")
-    if wal.exists():
-        _copy(wal, target.with_name(f"{target.name}-wal"))
+    with suppress(FileNotFoundError):  # there is none, or a reader that has just left removed it
+        _copy(path.with_name(f"{path.name}-wal"), target.with_name(f"{target.name}-wal"))
 
 
 def _list_pages(template: Path) -> list[int]:

@@ -27,7 +27,7 @@ import apsw
 
 from holdfast.rules.errors import HoldfastError, StoreBusy, StoreFailed
 from holdfast.storage.files.durable import Draft, disk_errors, drafting, fsync_dir
-from holdfast.storage.files.home import HomePaths
+from holdfast.storage.files.home import HomePaths, size_of
 from holdfast.storage.sqlite.connection import connect, typed
 
 _COPY_BYTES: Final = 1024 * 1024
@@ -55,7 +55,7 @@ def absorb_wal(paths: HomePaths) -> bool:
         if isinstance(known, StoreBusy):
             raise known from error
         return False
-    if left != done or _size(paths.wal):
+    if left != done or size_of(paths.wal):
         raise StoreBusy(f"{paths.database} is in use: its WAL could not be emptied")
     return True
 
@@ -108,7 +108,7 @@ def remove_companions(database: Path) -> None:
 def refuse_leftover_wal(database: Path) -> None:
     """A database that is about to be renamed must be whole in its one file."""
     wal = database.with_name(f"{database.name}-wal")
-    if _size(wal):
+    if size_of(wal):
         raise StoreFailed(f"{database} did not take in its WAL when it was closed")
 
 
@@ -120,26 +120,24 @@ def _companions(paths: HomePaths, database: Path) -> Iterator[tuple[Path, Path]]
 def second_name(path: Path, aside: Path) -> bool:
     """A hard link, or a copy where there are none. False if there is no such file."""
     with disk_errors(f"keep {path} as {aside.name}"):
-        if not os.path.lexists(path):
-            return False
         try:
             os.link(path, aside)
+        except FileNotFoundError:
+            return False
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            _copy(path, aside)
+            return _copy(path, aside)
     return True
 
 
-def _copy(path: Path, target: Path) -> None:
-    with open(path, "rb") as source, drafting(target.parent) as draft:
+def _copy(path: Path, target: Path) -> bool:
+    try:
+        source = open(path, "rb")  # noqa: SIM115
+    except FileNotFoundError:
+        return False
+    with source, drafting(target.parent) as draft:
         while chunk := source.read(_COPY_BYTES):
             draft.write(chunk)
         draft.publish(target)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
+    return True

@@ -1,0 +1,224 @@
+"""The tables of a lake as frames: every engine shows what Spark shows, and what nodes hold."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import holdfast
+from holdfast.pipeline.fold import silver
+from holdfast.pipeline.frames import overlay
+from holdfast.pipeline.frames.frame import LakeFrame, LakeFrames
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.schema import KEYS, SILVER
+from holdfast.rules.errors import BadInput, NoSpark
+from support.histories import Histories, grow
+from support.lake_rows import Row, Rows, bronze_of, held, silver_rows
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture(scope="module")
+def histories(tmp_path_factory: pytest.TempPathFactory) -> Histories:
+    return grow(31, tmp_path_factory.mktemp("homes"), nodes=2, meshes=6, ops=260, message_watch=40)
+
+
+@pytest.fixture(scope="module")
+def node_rows(histories: Histories) -> Rows:
+    with histories.open(histories.peers[0]) as node:
+        return held(node._engine.store)
+
+
+@pytest.fixture(scope="module")
+def patched() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def lake(
+    spark: SparkSession,
+    histories: Histories,
+    patched: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Lake:
+    """Half of all envelopes in the base of silver, the other half in increments."""
+    patched.setattr(silver, "SILVER_SMALL_ROWS", 0)
+    patched.setattr(silver, "SILVER_BEHIND_PERCENT_MAX", 10_000)
+    lake = Lake.open(tmp_path_factory.mktemp("lake") / "lake", create=True)
+    whole = bronze_of(spark, histories.homes.values()).cache()
+    for half in (0, 1):
+        rows = whole.where(F.pmod(F.xxhash64("id"), F.lit(2)) == half)
+        staged = lake.bronze.stage(rows.withColumn("batch", F.lit(half).cast("bigint")).coalesce(1))
+        lake.bronze.commit(staged.files)
+        lake = lake.fresh()
+        silver.fold_lake(spark, lake)
+        lake = lake.fresh()
+    assert all(lake.increments(name).files() for name in ("state", "vectors", "task_events"))
+    return lake
+
+
+def rows_of(name: str, table: pa.Table) -> list[Row]:
+    """As `silver_rows` gives them."""
+    assert table.schema.names == SILVER[name].names
+    columns = [
+        column.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
+        if pa.types.is_timestamp(column.type)
+        else column
+        for column in table.columns
+    ]
+    lists = (column.to_pylist() for column in columns)
+    return sorted(zip(*lists, strict=True), key=repr)
+
+
+def frames(lake: Lake) -> LakeFrames:
+    return holdfast.lake(lake.root)
+
+
+def test_P2_every_engine_shows_what_spark_shows_and_nodes_hold(
+    spark: SparkSession, lake: Lake, node_rows: Rows
+) -> None:
+    with duckdb.connect() as connection:
+        for name in SILVER:
+            frame = frames(lake)[name]
+            expected = node_rows[name]
+            assert silver_rows(name, frame.spark(spark)) == expected, name
+            assert rows_of(name, frame.arrow()) == expected, name
+            assert rows_of(name, pa.Table.from_batches(frame.batches())) == expected, name
+            there = frame.duckdb(connection).to_arrow_table().cast(frame.schema)
+            assert rows_of(name, there) == expected, name
+            polars = frame.polars().to_arrow().cast(frame.schema)
+            assert rows_of(name, polars) == expected, name
+            assert frame.pandas().shape == (len(expected), len(SILVER[name])), name
+    for name in ("bronze", "sightings", "quarantine", "findings", "lag"):
+        table = frames(lake)[name].arrow()
+        assert table.num_rows == frames(lake)[name].spark(spark).count()
+        assert table.schema.names == frames(lake)[name].spark(spark).columns
+
+
+def test_P2_columns_and_conditions_mean_the_same_everywhere(
+    spark: SparkSession, lake: Lake
+) -> None:
+    state = frames(lake).state
+    some = sorted(set(state.arrow()["lamport"].to_pylist()))
+    middle, peers = some[len(some) // 2], state.arrow()["peer"].unique().to_pylist()
+    for filters in (
+        [("lamport", ">=", middle)],
+        [("lamport", "<", middle), ("peer", "=", peers[0])],
+        [("peer", "in", peers[:1]), ("tombstone", "==", False)],
+        [("peer", "not in", peers[:1]), ("key", "!=", "k0")],
+    ):
+        columns = ["key", "lamport"]
+        found = state.arrow(columns, filters)
+        assert found.schema.names == columns
+        ours = sorted(zip(*(column.to_pylist() for column in found.columns), strict=True))
+        theirs = sorted(tuple(row) for row in state.spark(spark, columns, filters).collect())
+        assert ours == theirs
+        assert 0 < len(ours) < state.arrow().num_rows
+        assert state.polars(columns, filters).height == len(state.pandas(columns, filters))
+    wrong: Any
+    for wrong in ([("nothing", "=", 1)], [("key", "~", "a")], ["key"], [("lamport", "=", "a")]):
+        with pytest.raises(BadInput):
+            state.arrow(filters=wrong)
+    with pytest.raises(BadInput, match="nothing"):
+        state.arrow(["nothing"])
+
+
+def test_P2_a_base_that_has_its_increments_already_is_shown_once(
+    spark: SparkSession, lake: Lake, node_rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(silver, "_drop", killed)
+    for name in ("memory", "vectors", "task_events", "facts"):
+        with pytest.raises(KeyboardInterrupt):
+            silver.compact(spark, lake, [name])
+    assert not silver.tasks_are_current(lake.fresh())
+    for name in ("memory", "vectors", "task_events", "facts", "tasks"):
+        assert rows_of(name, frames(lake)[name].arrow()) == node_rows[name], name
+
+
+def test_P2_only_the_batches_that_are_asked_for_are_in_memory(lake: Lake) -> None:
+    state = frames(lake).state
+    _, over = state.parts()
+    assert 0 < over.rows.num_rows < state.arrow().num_rows
+    first = next(state.batches(["value"]))
+    assert first.schema.names == ["value"]
+    assert first.num_rows < state.arrow().num_rows
+
+
+def test_P2_a_lake_names_its_tables_and_says_what_is_missing(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = frames(lake)
+    assert {"bronze", "state", "tasks", "messages", "findings", "growth"} <= set(dir(whole))
+    assert repr(whole.state).startswith("LakeFrame('state': mesh, key")
+    with pytest.raises(AttributeError, match="nowhere"):
+        whole.nowhere.arrow()
+    for name in ("polars", "duckdb", "pandas"):
+        monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(NoSpark, match=name) as missing:
+            getattr(LakeFrame(lake, "state", None), name)()
+        assert missing.value.hint == f"pip install {name}"
+
+
+# --- the merges themselves -----------------------------------------------------------------------
+
+
+def versions(*rows: tuple[str, int, str, str]) -> pa.Table:
+    keys, lamports, peers, ids = zip(*rows, strict=True)
+    return pa.table({"key": keys, "lamport": lamports, "peer": peers, "id": ids})
+
+
+def test_P3_the_newest_row_wins_by_time_then_peer_then_id_in_bytes() -> None:
+    rows = versions(
+        ("a", 1, "z", "9"), ("a", 2, "a", "1"), ("a", 2, "a", "0"),
+        ("b", 3, "\uff5aoe", "1"), ("b", 3, "\U0001f98a", "1"), ("b", 3, "Cid", "1"),
+        ("c", 1, "x", "1"), ("c", 1, "x", "1"),
+    )  # fmt: skip
+    won = overlay.newest(rows, ["key"]).to_pylist()
+    assert [(row["key"], row["peer"], row["id"]) for row in won] == [
+        ("a", "a", "1"),
+        ("b", "\U0001f98a", "1"),
+        ("c", "x", "1"),
+    ]
+
+
+def test_P3_keys_that_share_a_part_are_not_mixed_up() -> None:
+    batch = pa.record_batch({"mesh": ["a", "a", "b", "b"], "key": ["x", "y", "x", "y"]})
+    hidden = pa.table({"mesh": ["a", "b"], "key": ["y", "x"]})
+    shown = overlay.Overlay(pa.table(batch.slice(0, 0)), hidden).shown(batch).to_pylist()
+    assert shown == [{"mesh": "a", "key": "x"}, {"mesh": "b", "key": "y"}]
+
+
+def test_P3_a_row_that_came_late_does_not_replace_a_newer_one_of_the_base() -> None:
+    def state(*rows: tuple[str, str, int]) -> pa.Table:
+        return pa.Table.from_pylist(
+            [
+                {"mesh": "m", "key": key, "value": value, "lamport": at, "peer": "p", "id": "i"}
+                for key, value, at in rows
+            ],
+            LakeFrame(Lake("", ""), "state", None).schema,
+        )
+
+    base = ds.dataset(state(("old", "1", 1), ("new", "1", 9), ("alone", "1", 5)))
+    over = overlay.overlaid(
+        "state", base, state(("old", "2", 2), ("new", "2", 8), ("more", "2", 1))
+    )
+    assert over.rows["key"].to_pylist() == ["more", "old"]
+    assert over.keys is not None
+    assert over.keys["key"].to_pylist() == ["more", "old"]
+    kept = over.shown(base.to_table().combine_chunks().to_batches()[0])
+    assert kept["key"].to_pylist() == ["new", "alone"]
+    assert pc.all(pc.equal(kept["value"], "1")).as_py()
+    assert KEYS["state"] == ("mesh", "key")
