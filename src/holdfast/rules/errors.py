@@ -502,6 +502,7 @@ class NoPostgres(Refused, code="no_postgres", hint="pip install 'holdfast[postgr
 class LakeBusy(
     Refused,
     code="lake_busy",
+    exit_code=5,
     http_status=503,
     hint="wait for the other job, or end it and run this one again: it goes on where it stopped",
 ):
@@ -511,6 +512,7 @@ class LakeBusy(
 class LakeMoved(
     Refused,
     code="lake_moved",
+    exit_code=5,
     http_status=409,
     hint="run it again: it goes on from what is there now",
 ):

@@ -16,7 +16,7 @@ from holdfast.pipeline.lake.storage_options import (
     read_options,
     storage_options,
 )
-from holdfast.rules.errors import BadInput, JobFailed, StoreFailed, Unreachable
+from holdfast.rules.errors import BadInput, JobFailed, Unreachable
 
 SECRETS = (
     *("aws_secret_access_key", "AWS_SESSION_TOKEN", "azure_storage_account_key", "sas_token"),
@@ -34,7 +34,7 @@ def test_P10_options_come_from_a_file_of_lines(tmp_path: Path) -> None:
     assert read_options(path) == {"aws_region": "eu-west-1", "aws_secret_access_key": "a=b#c"}
     # Names that are not variables of the environment are left as they are.
     assert storage_options({"fs.defaultFS": "hdfs://a"}) == {"fs.defaultFS": "hdfs://a"}
-    with pytest.raises(StoreFailed):
+    with pytest.raises(BadInput, match="No such file"):
         read_options(tmp_path / "missing")
     path.write_bytes(b"\xff")
     with pytest.raises(BadInput, match="UTF-8"):

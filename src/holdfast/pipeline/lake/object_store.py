@@ -35,7 +35,7 @@ _DENIED: Final = re.compile(
     r"\b40[13] |privileges|[Cc]redential|Unauthenticated|AccessDenied|SignatureDoesNotMatch"
 )
 _AWAY: Final = re.compile(
-    r"error sending request|[Cc]onnect|timed out|timeout|dns error|NameNode|5\d\d [A-Z]"
+    r"error sending request|[Cc]onnect|timed out|timeout|dns error|NameNode|defaultFS|5\d\d [A-Z]"
 )
 _CHARS_MAX: Final = 400
 

@@ -18,7 +18,6 @@ from typing import Final
 
 from holdfast.pipeline.lake.location import Location
 from holdfast.rules.errors import BadInput
-from holdfast.storage.files.durable import disk_errors
 
 _SECRET: Final = re.compile(r"secret|password|token|sas|credential|key$|authorization")
 _NO_SECRET: Final = re.compile(r"_(file|path|uri|url|endpoint)$")
@@ -101,10 +100,11 @@ def parse_options(words: Iterable[str], what: str) -> StorageOptions:
 def read_options(path: Path) -> StorageOptions:
     """The options in a file: `KEY=VALUE` on each line, empty lines and those with # are skipped."""
     try:
-        with disk_errors(f"read the options in {path}"):
-            text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise BadInput(f"{path} is not UTF-8", hint="write KEY=VALUE on each line") from None
+    except OSError as error:
+        raise BadInput(f"the options in {path} cannot be read: {error.strerror}") from None
     lines = (line.strip() for line in text.splitlines())
     return parse_options((line for line in lines if line and line[0] != "#"), str(path))
 
