@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.pipeline.audits.plots import save_plots
     from holdfast.pipeline.embed.reembed import reembed
     from holdfast.pipeline.fold.silver import current, fold_lake
+    from holdfast.pipeline.frames.changes import TableChanges, changes
     from holdfast.pipeline.frames.frame import LakeFrame, LakeFrames, read_lake
     from holdfast.pipeline.history import Range, backfill, state_as_of
     from holdfast.pipeline.ingest.ingest import ingest_logs
@@ -63,6 +64,7 @@ _MODULES = {
     "audits.plots": "save_plots",
     "embed.reembed": "reembed",
     "fold.silver": "current fold_lake",
+    "frames.changes": "TableChanges changes",
     "frames.frame": "LakeFrame LakeFrames read_lake",
     "history": "Range backfill state_as_of",
     "ingest.ingest": "ingest_logs",
@@ -93,9 +95,11 @@ __all__ = [
     "LiveFacts",
     "LogSource",
     "Range",
+    "TableChanges",
     "ask_logs",
     "backfill",
     "build_snapshot",
+    "changes",
     "compact",
     "current",
     "fold_lake",

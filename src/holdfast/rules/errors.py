@@ -528,6 +528,17 @@ class LakeNotSeen(
     """A machine of the cluster does not see the lake that the driver sees; nothing was changed."""
 
 
+class LakeSetBack(
+    Refused,
+    code="lake_set_back",
+    http_status=409,
+    hint="read again what is missing: holdfast pipeline repair",
+):
+    """The lake no longer holds what it has read: a table was set back to an older state, or files
+    of it are gone.
+    """
+
+
 class JobFailed(
     Refused,
     code="job_failed",

@@ -268,6 +268,15 @@ def test_P11_a_run_says_what_it_did_and_the_next_one_needs_no_words(
     read = [log["inputFacets"]["inputStatistics"]["rowCount"] for log in completed["inputs"]]
     assert read == [1, 1]
 
+    # Programs that follow the state get what changed, and from where to go on.
+    row, end = map(json.loads, cli("pipeline", "changes", "state", *lake).out.splitlines())
+    assert (row["change"], row["key"], row["peer"]) == ("set", "build", "ben")
+    assert end == {"table": "state", "since": -1, "upto": 0, "rows": 1}
+    (end,) = map(json.loads, cli("pipeline", "changes", "state", "--since=0", *lake).out.split())
+    assert (end["upto"], end["rows"]) == (0, 0)
+    assert "go on with: --since 0" in cli("pipeline", "changes", "state", *lake[:2]).err
+    assert cli("pipeline", "changes", "state", "--since=1", *lake, code=2).error["code"]
+
     # Schedulers tell by the code that it is worth a try later.
     with Lake.open(tmp_path / "lake").working("a fold"):
         assert cli("pipeline", "run", *lake, code=5).error["code"] == "lake_busy"
