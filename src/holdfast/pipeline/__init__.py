@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.pipeline.audits.plots import save_plots
     from holdfast.pipeline.embed.reembed import reembed
     from holdfast.pipeline.fold.silver import current, fold_lake
+    from holdfast.pipeline.frames.changes import TableChanges, changes
     from holdfast.pipeline.frames.frame import LakeFrame, LakeFrames, read_lake
     from holdfast.pipeline.history import Range, backfill, state_as_of
     from holdfast.pipeline.ingest.ingest import ingest_logs
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from holdfast.pipeline.lake.lake import Lake
     from holdfast.pipeline.lineage.outlet import Lineage, lineage_to
     from holdfast.pipeline.logs.log import open_log
-    from holdfast.pipeline.query import model_id, run_query, table_rows
+    from holdfast.pipeline.query import ask_lake, model_id, run_query, table_rows
     from holdfast.pipeline.snapshot.build import build_snapshot
     from holdfast.pipeline.source.source import register
     from holdfast.pipeline.spark.session import start
@@ -64,6 +65,7 @@ _MODULES = {
     "audits.plots": "save_plots",
     "embed.reembed": "reembed",
     "fold.silver": "current fold_lake",
+    "frames.changes": "TableChanges changes",
     "frames.frame": "LakeFrame LakeFrames read_lake",
     "history": "Range backfill state_as_of",
     "ingest.ingest": "ingest_logs",
@@ -77,7 +79,7 @@ _MODULES = {
     "lake.lake": "Lake",
     "lineage.outlet": "Lineage lineage_to",
     "logs.log": "open_log",
-    "query": "model_id run_query table_rows",
+    "query": "ask_lake model_id run_query table_rows",
     "snapshot.build": "build_snapshot",
     "source.source": "register",
     "spark.session": "start",
@@ -95,9 +97,12 @@ __all__ = [
     "LiveFacts",
     "LogSource",
     "Range",
+    "TableChanges",
+    "ask_lake",
     "ask_logs",
     "backfill",
     "build_snapshot",
+    "changes",
     "compact",
     "current",
     "fold_lake",

@@ -21,7 +21,6 @@ from holdfast.pipeline.fold import silver
 from holdfast.pipeline.frames.filters import Condition, column_names, expression, spark_rows
 from holdfast.pipeline.frames.overlay import Overlay, over_tasks, overlaid, turned
 from holdfast.pipeline.lake.delta import Table
-from holdfast.pipeline.lake.folder import Folder
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.schema import SILVER, arrow_schema
 from holdfast.rules.errors import NoSpark
@@ -105,20 +104,20 @@ class LakeFrame:
     def pandas(
         self, columns: Sequence[str] | None = None, filters: Sequence[Condition] = ()
     ) -> pandas.DataFrame:
-        _package("pandas")
+        package("pandas")
         return self.arrow(columns, filters).to_pandas()
 
     def polars(
         self, columns: Sequence[str] | None = None, filters: Sequence[Condition] = ()
     ) -> polars.DataFrame:
-        frame: polars.DataFrame = _package("polars").from_arrow(self.arrow(columns, filters))
+        frame: polars.DataFrame = package("polars").from_arrow(self.arrow(columns, filters))
         return frame
 
     def duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> Any:
         """A relation, of the connection or of DuckDB's own default one. DuckDB itself decides which
         columns and rows it reads of the base.
         """
-        engine = _package("duckdb")
+        engine = package("duckdb")
         where = engine.default_connection() if connection is None else connection
         base, over = self.parts()
         names = ", ".join(f'"{name}"' for name in self.schema.names)
@@ -155,13 +154,13 @@ class LakeFrame:
     def parts(self) -> tuple[ds.Dataset, Overlay]:
         """The base and what is shown over it."""
         if self._stored is not None:
-            return _dataset(self._stored.fresh()), Overlay(self.schema.empty_table())
+            return dataset(self._stored.fresh()), Overlay(self.schema.empty_table())
         lake = self._lake.fresh()
         if self.name == "tasks":
             return _tasks(lake)
         # Increments first: one that is merged meanwhile is then read twice, and not left out.
-        new = _dataset(lake.increments(self.name)).to_table()
-        base = _dataset(lake.silver(self.name))
+        new = dataset(lake.increments(self.name)).to_table()
+        base = dataset(lake.silver(self.name))
         return base, overlaid(self.name, base, new)
 
 
@@ -179,8 +178,8 @@ def _tables(lake: Lake) -> dict[str, Table | None]:
 
 
 def _tasks(lake: Lake) -> tuple[ds.Dataset, Overlay]:
-    new = _dataset(lake.increments(silver.EVENTS)).to_table()
-    events, base = _dataset(lake.silver(silver.EVENTS)), _dataset(lake.silver("tasks"))
+    new = dataset(lake.increments(silver.EVENTS)).to_table()
+    events, base = dataset(lake.silver(silver.EVENTS)), dataset(lake.silver("tasks"))
     if silver.tasks_are_current(lake):
         return base, over_tasks(events, new)
     # A job was killed after it had merged events and before it made tasks of them.
@@ -188,17 +187,18 @@ def _tasks(lake: Lake) -> tuple[ds.Dataset, Overlay]:
     return ds.dataset(base.schema.empty_table()), Overlay(turned("tasks", whole))
 
 
-def _dataset(table: Table) -> ds.Dataset:
+def dataset(table: Table) -> ds.Dataset:
     """The rows of a table for Arrow, which leaves out files by the bounds in the commits."""
     schema = arrow_schema(table.schema)
     if table.delta is None:
         return ds.dataset(schema.empty_table())
-    folder = Folder(table.root)
+    folder = table.folder
     place = pyarrow.fs.SubTreeFileSystem(folder.base, folder.system)
     return table.delta.to_pyarrow_dataset(filesystem=place, schema=schema)
 
 
-def _package(name: str) -> Any:
+def package(name: str) -> Any:
+    """A package that frames can do without; NoSpark, which names it, if it is not installed."""
     try:
         return import_module(name)
     except ImportError as missing:
