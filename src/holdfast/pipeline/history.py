@@ -23,6 +23,7 @@ from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.lake import ID_DAY, Lake, Progress, log_app, no_progress
 from holdfast.pipeline.lake.schema import ENVELOPE, LOG, QUARANTINE, SIGHTINGS
 from holdfast.pipeline.logs.unpack import decode_header
+from holdfast.pipeline.spark.spark_workers import SparkWorkers
 from holdfast.pipeline.verify.expected import ranges_of, read_ranges
 from holdfast.rules.errors import BadInput, BadPath, PastEnd
 
@@ -189,7 +190,7 @@ def backfill(
     positions = source.positions() if range.is_all else []
     txns = {log_app(known.log, known.epoch): known.offset for known in positions}
     target.bronze.commit(staged.files, txns=txns, info=target.moved(positions))
-    folded = fold_lake(spark, target, full=True, progress=progress)
+    folded = fold_lake(SparkWorkers(spark, target.proof), target, full=True, progress=progress)
     return BackfillReport(envelopes=staged.rows, quarantined=bad, fold=folded)
 
 

@@ -21,11 +21,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
-from urllib.parse import unquote
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
@@ -33,7 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from holdfast.pipeline.lake.files import File, Staged, file_committed, file_written
+from holdfast.pipeline.lake.files import File, Staged, file_committed
 from holdfast.pipeline.lake.folder import FILE, Folder
 from holdfast.pipeline.lake.reader import FileReader
 from holdfast.pipeline.lake.schema import COMMENT, arrow_schema, commented, comments, without
@@ -218,12 +216,6 @@ class Table:
         stored = arrow_schema(without(self.schema, *self._partitions))
         return FileReader(root=self.root, options=self._storage_options, schema=stored)
 
-    def stage_by(self, write: Callable[[str], object]) -> Staged:
-        """Stages the Parquet files that `write` puts into the new folder that it is given."""
-        folder = f"{STAGED}{uuid4().hex}"
-        write(f"{self.root}/{folder}")
-        return Staged(folder, tuple(self._written(folder)))
-
     def discard(self, staged: Staged) -> None:
         """Removes files that will not be committed."""
         self._folder.system.delete_dir(self._folder.path(staged.folder))
@@ -348,16 +340,6 @@ class Table:
     def _folder(self) -> Folder:
         return Folder(self.root, self._storage_options)
 
-    def _written(self, folder: str) -> Iterable[File]:
-        """The files with rows in a folder that was just written."""
-        for entry in self._folder.entries(folder, recursive=True):
-            path = entry.path[len(self._folder.base) + 1 :]
-            if entry.type == FILE and _is_table_file(path):
-                with self._folder.system.open_input_file(entry.path) as source:
-                    metadata = pq.read_metadata(source)
-                if metadata.num_rows:
-                    yield file_written(path, entry.size, metadata, _partition(path))
-
     def _check_seen(self, files: Sequence[File]) -> None:
         """Raises LakeNotSeen unless the driver sees every file as the task that wrote it has left
         it: a commit that names others would lose their rows.
@@ -393,20 +375,6 @@ class Table:
             flush_file(log / f"{version:020}.json")
             fsync_dir(log)
             fsync_dir(local)
-
-
-def _partition(path: str) -> dict[str, str | None]:
-    """The values that the folders of a file name."""
-    named = (part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
-    return {name: unquote(value) for name, value in named}
-
-
-def _is_table_file(path: str) -> bool:
-    """Whether a committed task wrote the file. A task that runs twice may leave a second copy of
-    its rows in a hidden temporary folder, which Spark does not read either.
-    """
-    hidden = any(part.startswith(("_", ".")) for part in path.split("/"))
-    return path.endswith(".parquet") and not hidden
 
 
 def _commit_error(error: Exception, root: str) -> Exception:
