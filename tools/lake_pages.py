@@ -1,10 +1,12 @@
 """The pages about the tables of the lake, made of the schema that the code itself uses.
 
-`tables_page` lists every table with its columns, `picture` draws how the tables hang together.
+`tables_page` lists every table with its columns, `picture` draws how the tables hang together, and
+`dbt_sources` tells dbt about them.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
@@ -36,6 +38,7 @@ def read_tables() -> dict[str, list[TablePage]]:
         "bronze": (schema.BRONZE, ("id",)),
         "sightings": (schema.SIGHTINGS, ("log", "epoch", "offset")),
         "quarantine": (schema.QUARANTINE, ("log", "epoch", "offset", "reason")),
+        "reads": (schema.READS, ("log", "epoch", "first", "batch")),
     }
     return {
         "bronze": [
@@ -203,3 +206,47 @@ def _up(x: int, y1: int, y2: int, label: str) -> str:
         f'<text x="{x + 6}" y="{(y1 + y2) // 2 + 4}" font-size="10" fill="#57606a">{label}</text>'
     )
     return f'<path d="M{x} {y1}L{x} {y2}" {_ARROW}/>{text}'
+
+
+# --- for dbt -------------------------------------------------------------------------------------
+
+SOURCES = "examples/dbt/sources.yml"
+
+
+def dbt_sources() -> str:
+    """Every table as a source of dbt, under the names that `holdfast pipeline register` gives."""
+    lines = [
+        "# Written by `make docs` from src/holdfast/pipeline/lake/schema.py. Edit that file.",
+        "# The schema is the one that the lake was registered in: holdfast pipeline register.",
+        "version: 2",
+        "",
+        "sources:",
+        "  - name: holdfast",
+        f"    description: {_quoted('The logs of all nodes, and the state that they make.')}",
+        "    schema: \"{{ var('holdfast_schema', 'holdfast') }}\"",
+        "    tables:",
+    ]
+    for tables in read_tables().values():
+        for table in tables:
+            lines += _dbt_table(table)
+    return "\n".join(lines) + "\n"
+
+
+def _dbt_table(table: TablePage) -> Iterator[str]:
+    yield f"      - name: {table.name}"
+    yield f"        description: {_quoted(table.about + '.')}"
+    if table.name == "bronze":
+        yield "        loaded_at_field: recorded_at"
+    yield "        columns:"
+    for field in table.schema.fields:
+        yield f"          - name: {field.name}"
+        yield f"            data_type: {field.dataType.simpleString()}"
+        yield f"            description: {_quoted(schema.comments(table.schema)[field.name])}"
+        if field.name in table.key:
+            tests = "not_null, unique" if table.key == (field.name,) else "not_null"
+            yield f"            data_tests: [{tests}]"
+
+
+def _quoted(text: str) -> str:
+    """A text as YAML, of which JSON is a part."""
+    return json.dumps(text, ensure_ascii=False)

@@ -293,6 +293,7 @@ def main() -> int:
         "protocol/tables.md": tables_page(),
         "lake-tables.md": lake_pages.tables_page(),
         lake_pages.PICTURE: lake_pages.picture(),
+        f"../{lake_pages.SOURCES}": lake_pages.dbt_sources(),
     }
     check = sys.argv[1:] == ["--check"]
     stale = []
@@ -305,7 +306,8 @@ def main() -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
     for name in stale:
-        print(f"docs/{name}: {'out of date' if check else 'written'}")
+        path = (DOCS / name).resolve().relative_to(DOCS.parent)
+        print(f"{path}: {'out of date' if check else 'written'}")
     return 1 if check and stale else 0
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from bench._cluster import Cluster
 from holdfast.pipeline.lake.lake import Lake
-from support.cluster import Cluster
 from support.histories import grow
 from support.project import TESTS
 from support.whole_lake import check_promises, check_whole

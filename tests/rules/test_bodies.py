@@ -39,6 +39,7 @@ from holdfast.rules.bodies import (
 from holdfast.rules.errors import (
     BadEnvelope,
     BadId,
+    BadInput,
     BadKey,
     BadPath,
     BadValue,
@@ -432,3 +433,27 @@ def test_R4_any_bytes_are_a_body_or_refused(op: str, raw: bytes, owned: bool) ->
         body = decode_trusted_body(made)
         assert body is not None
         assert encode_body(body) == raw, "what is accepted is what we would have written"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(
+            b"1",
+            b'"text"',
+            b'{"a":[1,2]}',
+            b'"a\\nb"',
+            b'"' + b"x" * 90 + b'"',
+            b"[" * 64 + b"]" * 64,
+        ),
+        *(b"", b"1 2", b'"\\u0000"', b'{"\\u0000":1}', b"[" * 66 + b"]" * 66, b'"\\ud800"', b"01"),
+        b'"' + b"x" * VALUE_BYTES_MAX + b'"',
+    ],
+)
+def test_S4_values_are_refused_in_a_crowd_as_they_are_alone(value: bytes) -> None:
+    try:
+        check_value(value)
+        alone = []
+    except BadInput:
+        alone = [1]
+    assert bodies.refused_values([b"2", value, b'{"b":null}']) == alone

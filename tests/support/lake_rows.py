@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
 from holdfast.pipeline.lake.files import File
-from holdfast.pipeline.lake.lake import Lake, Position
+from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.schema import BRONZE, SILVER
 from holdfast.pipeline.logs.log import open_log
 from holdfast.pipeline.logs.unpack import decode_header
@@ -177,7 +177,7 @@ def put_bronze(lake: Lake, rows: pa.Table, *, files: int = 1) -> Lake:
     for begin in range(0, len(rows), step):
         part = rows.slice(begin, step).sort_by([("day", "ascending"), ("id", "ascending")])
         written += lake.bronze.writer().write([part])
-    lake.bronze.commit(written, info=lake.moved([Position("ana", 1, len(rows))]))
+    lake.bronze.commit(written)
     return lake.fresh()
 
 

@@ -87,19 +87,7 @@ class PipelineChild:
 
     def processes(self) -> dict[int, str]:
         """All of its processes that are alive: by number, with their command lines."""
-        mark = f"{_MARK}={self.mark}".encode()
-        found = {}
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdecimal():
-                continue
-            try:
-                if mark in (entry / "environ").read_bytes().split(b"\0"):
-                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
-                    if command:  # what has none is dead, and only waits to be asked how it ended
-                        found[int(entry.name)] = command.decode(errors="replace")
-            except OSError:
-                continue  # it ended meanwhile, or is not ours to look at
-        return found
+        return marked_processes(f"{_MARK}={self.mark}")
 
     @property
     def errors(self) -> str:
@@ -122,6 +110,24 @@ def _gone_already() -> Iterator[None]:
         yield
     except ProcessLookupError:
         return
+
+
+def marked_processes(mark: str) -> dict[int, str]:
+    """All processes that are alive with this mark in their environment: by number, with their
+    command lines.
+    """
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            if mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+                if command:  # what has none is dead, and only waits to be asked how it ended
+                    found[int(entry.name)] = command.decode(errors="replace")
+        except OSError:
+            continue  # it ended meanwhile, or is not ours to look at
+    return found
 
 
 def parent_of(pid: int) -> int:

@@ -39,15 +39,18 @@ if TYPE_CHECKING:
     from holdfast.pipeline.audits.plots import save_plots
     from holdfast.pipeline.embed.reembed import reembed
     from holdfast.pipeline.fold.silver import current, fold_lake
+    from holdfast.pipeline.frames.changes import TableChanges, changes
     from holdfast.pipeline.frames.frame import LakeFrame, LakeFrames, read_lake
     from holdfast.pipeline.history import Range, backfill, state_as_of
     from holdfast.pipeline.ingest.ingest import ingest_logs
     from holdfast.pipeline.jobs.compaction import compact
     from holdfast.pipeline.jobs.run import run
+    from holdfast.pipeline.jobs.run_lineage import followed_run
     from holdfast.pipeline.jobs.sources import LogSource, forget, log_source, remember, remembered
     from holdfast.pipeline.jobs.status import status
     from holdfast.pipeline.jobs.stream import stream
     from holdfast.pipeline.lake.lake import Lake
+    from holdfast.pipeline.lineage.outlet import Lineage, lineage_to
     from holdfast.pipeline.logs.log import open_log
     from holdfast.pipeline.query import model_id, run_query, table_rows
     from holdfast.pipeline.snapshot.build import build_snapshot
@@ -61,15 +64,18 @@ _MODULES = {
     "audits.plots": "save_plots",
     "embed.reembed": "reembed",
     "fold.silver": "current fold_lake",
+    "frames.changes": "TableChanges changes",
     "frames.frame": "LakeFrame LakeFrames read_lake",
     "history": "Range backfill state_as_of",
     "ingest.ingest": "ingest_logs",
     "jobs.compaction": "compact",
     "jobs.run": "run",
+    "jobs.run_lineage": "followed_run",
     "jobs.sources": "LogSource forget log_source remember remembered",
     "jobs.status": "status",
     "jobs.stream": "stream",
     "lake.lake": "Lake",
+    "lineage.outlet": "Lineage lineage_to",
     "logs.log": "open_log",
     "query": "model_id run_query table_rows",
     "snapshot.build": "build_snapshot",
@@ -85,17 +91,22 @@ __all__ = [
     "Lake",
     "LakeFrame",
     "LakeFrames",
+    "Lineage",
     "LiveFacts",
     "LogSource",
     "Range",
+    "TableChanges",
     "ask_logs",
     "backfill",
     "build_snapshot",
+    "changes",
     "compact",
     "current",
     "fold_lake",
+    "followed_run",
     "forget",
     "ingest_logs",
+    "lineage_to",
     "log_source",
     "model_id",
     "open_log",

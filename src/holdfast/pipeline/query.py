@@ -2,9 +2,9 @@
 
     answer = run_query(spark, lake, "SELECT mesh, count(*) AS n FROM state GROUP BY mesh", 100)
 
-Every table of the lake is a view under its own name: `bronze`, `sightings`, `quarantine`, the state
-as it is now (`state`, `memory`, …), and what the audits have found. Only the views that a statement
-names are made.
+Every table of the lake is a view under its own name: `bronze`, `sightings`, `quarantine`, `reads`,
+the state as it is now (`state`, `memory`, …), and what the audits have found. Only the views that a
+statement names are made.
 
 A statement may only read. Spark runs a command as soon as it gets it, so `check` decides by the
 words of the statement, before Spark sees it.
@@ -150,6 +150,7 @@ def views(lake: Lake) -> dict[str, Callable[[SparkSession], DataFrame]]:
         "bronze": lake.bronze.read,
         "sightings": lake.sightings.read,
         "quarantine": lake.quarantine.read,
+        "reads": lake.reads.read,
     }
     for name in SILVER:
         found[name] = partial(silver.current, lake=lake, name=name)

@@ -6,7 +6,8 @@ and travel as that text: no node parses and encodes them again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from math import isfinite
 from typing import Any, Final
@@ -157,6 +158,30 @@ def check_value(raw: bytes) -> Any:
     if _BACKSLASH in raw or _may_be_deep(raw):
         _check_json(value, 0)
     return value
+
+
+def refused_values(raws: Sequence[bytes]) -> list[int]:
+    """Which of these `check_value` refuses, by their places."""
+    try:
+        # Nearly always all are JSON. Then only those remain that could break another rule.
+        deque(map(_read_json, raws), maxlen=0)
+    except UNREADABLE:
+        return [place for place, raw in enumerate(raws) if not _is_value(raw)]
+    if _BACKSLASH not in b"".join(raws) and max(map(len, raws), default=0) < limits.VALUE_DEPTH_MAX:
+        return []
+    return [
+        place
+        for place, raw in enumerate(raws)
+        if (len(raw) > limits.VALUE_DEPTH_MAX or _BACKSLASH in raw) and not _is_value(raw)
+    ]
+
+
+def _is_value(raw: bytes) -> bool:
+    try:
+        check_value(raw)
+    except BadInput:
+        return False
+    return True
 
 
 def _may_be_deep(raw: bytes) -> bool:

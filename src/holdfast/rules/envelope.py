@@ -37,9 +37,10 @@ Priority = Literal["now", "next", "low"]
 State = Literal["intent", "committed", "rejected", "queued", "reconciled"]
 WriteClass = Literal["strong", "append-only", "queued", "local"]
 Destination = Literal["topic", "dm", "queue"]
-_Count = Annotated[int, Meta(ge=1, lt=limits.LAMPORT_MAX)]
-_Time = Annotated[int, Meta(ge=0, lt=limits.LAMPORT_MAX)]
-_Epoch = Annotated[int, Meta(ge=0, lt=limits.LAMPORT_MAX)]
+Positive = Annotated[int, Meta(ge=1, lt=limits.LAMPORT_MAX)]
+Moment = Annotated[int, Meta(ge=0, lt=limits.LAMPORT_MAX)]
+LeaseEpoch = Annotated[int, Meta(ge=0, lt=limits.LAMPORT_MAX)]
+IntentId = Annotated[bytes, Meta(min_length=16, max_length=16)]
 
 
 class Base(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -49,7 +50,7 @@ class Base(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     lamport: int
     peer: str
-    lease_epoch: _Epoch | None = None
+    lease_epoch: LeaseEpoch | None = None
 
 
 class Fence(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -57,9 +58,9 @@ class Fence(msgspec.Struct, array_like=True, frozen=True, gc=False):
     sequence.
     """
 
-    lease_epoch: _Epoch
+    lease_epoch: LeaseEpoch
     coordinator: str
-    sequence: _Epoch
+    sequence: LeaseEpoch
 
 
 class Envelope(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
@@ -79,14 +80,14 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=Fa
     """
     origin: str
     """The peer that wrote the change."""
-    epoch: _Count
+    epoch: Positive
     """The generation of the origin's log. It grows when a home is restored and may have gone back
     in time.
     """
-    seq: _Count
+    seq: Positive
     """Counts the origin's own envelopes of this mesh within its epoch, without gaps."""
-    lamport: _Count
-    created_at: _Time
+    lamport: Positive
+    created_at: Moment
     write_class: WriteClass = "queued"
     state: State = "committed"
     fingerprint: Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -100,8 +101,8 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=Fa
     reply_to: str = ""
     priority: Priority = "next"
     fence: Fence | None = None
-    intent: Annotated[bytes, Meta(min_length=16, max_length=16)] | None = None
-    committed_at: _Time | None = None
+    intent: IntentId | None = None
+    committed_at: Moment | None = None
 
 
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -480,6 +480,7 @@ class NoPostgres(Refused, code="no_postgres", hint="pip install 'holdfast[postgr
 class LakeBusy(
     Refused,
     code="lake_busy",
+    exit_code=5,
     http_status=503,
     hint="wait for the other job, or end it and run this one again: it goes on where it stopped",
 ):
@@ -489,6 +490,7 @@ class LakeBusy(
 class LakeMoved(
     Refused,
     code="lake_moved",
+    exit_code=5,
     http_status=409,
     hint="run it again: it goes on from what is there now",
 ):
@@ -502,6 +504,17 @@ class LakeNotSeen(
     "object store; then run it again",
 ):
     """A machine of the cluster does not see the lake that the driver sees; nothing was changed."""
+
+
+class LakeSetBack(
+    Refused,
+    code="lake_set_back",
+    http_status=409,
+    hint="read again what is missing: holdfast pipeline repair",
+):
+    """The lake no longer holds what it has read: a table was set back to an older state, or files
+    of it are gone.
+    """
 
 
 class JobFailed(

@@ -650,6 +650,12 @@ SINK_CHUNK_ROWS: Final = 2000
 SINK_CHUNK_BYTES: Final = 2 * MIB
 """Bytes that the sink sends to a node in one request; one row always fits."""
 
+# Pipeline: Spark itself
+SPARK_REACH_MS_MAX: Final = 10 * SECOND_MS
+"""How long a job waits for the first answer of a Spark Connect server."""
+SPARK_END_MS_MAX: Final = 1500
+"""How long the Java of Spark has to end when a signal ends the job; then it is killed."""
+
 # Pipeline: filling the lake
 LAKE_BATCH_ROWS: Final = 1_000_000
 """Entries of all logs together that one commit to the lake adds."""
@@ -661,10 +667,15 @@ LAKE_GROUP_BYTES: Final = 32 * MIB
 """Bytes of rows, before compression, in one row group of a file."""
 LAKE_GROUP_ROWS: Final = 100_000
 """Rows in one row group of a file."""
+READS_FILES_MAX: Final = 32
+"""Files of the table `reads` that the next batch puts together to one."""
 LAKE_TRIES_MAX: Final = 5
 """How many times a batch is done again because another job changed the lake; then it fails."""
 LAKE_LOOK_MS: Final = 10 * SECOND_MS
 """How often a stream looks for new entries."""
+
+LINEAGE_MS_MAX: Final = 10 * SECOND_MS
+"""How long a job waits for a server of lineage; then it goes on without it."""
 
 # Pipeline: audits
 AUDIT_SAMPLE_ROWS: Final = 20

@@ -49,17 +49,42 @@ def check_fingerprint(envelope: Envelope, body: MessageSend) -> None:
 
 def by_version(envelope: Envelope, body: MessageSend) -> bytes:
     """The fingerprint of a message by the formula that its envelope's version names."""
-    if envelope.version != VERSION:
-        return request_of(envelope, body)
     assert envelope.to is not None, "checked with the body"
-    kind, ref = envelope.to
-    return fingerprint(
-        kind=kind,
-        ref=ref,
-        body=body.content,
+    return fingerprint_by(
+        envelope.version,
+        to=envelope.to,
+        content=body.content,
         reply_to=envelope.reply_to,
         priority=envelope.priority,
         meta=envelope.meta,
+        content_type=body.content_type,
+    )
+
+
+def fingerprint_by(
+    version: str,
+    *,
+    to: tuple[str, str],
+    content: bytes,
+    reply_to: str,
+    priority: str,
+    meta: bytes,
+    content_type: str,
+) -> bytes:
+    """The fingerprint of such a message in an envelope of this version."""
+    kind, ref = to
+    if version == VERSION:
+        return fingerprint(
+            kind=kind, ref=ref, body=content, reply_to=reply_to, priority=priority, meta=meta
+        )
+    return fingerprint_2(
+        kind=kind,
+        ref=ref,
+        body=content,
+        reply_to=reply_to,
+        priority=priority,
+        meta=meta,
+        content_type=content_type,
     )
 
 
@@ -68,11 +93,10 @@ def request_of(envelope: Envelope, body: MessageSend) -> bytes:
     under version 1 is known when it is asked for again.
     """
     assert envelope.to is not None, "checked with the body"
-    kind, ref = envelope.to
-    return fingerprint_2(
-        kind=kind,
-        ref=ref,
-        body=body.content,
+    return fingerprint_by(
+        MESSAGE_VERSION,
+        to=envelope.to,
+        content=body.content,
         reply_to=envelope.reply_to,
         priority=envelope.priority,
         meta=envelope.meta,

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from holdfast.pipeline.fold.plan import (
-    Held,
+    HeldFiles,
     cuts_of,
     file_begins,
     is_shared,
@@ -70,7 +70,7 @@ def test_P4_spans_hold_every_bucket_once_and_know_whose_files_they_share(seed: i
         low = rng.randrange(of)
         bounds = (low, rng.randrange(low, of)) if rng.random() < 0.9 else (None, None)
         files.append(file(f"{number}", 1, *bounds))
-    held = Held(reader=FileReader(root="", schema=None), files=tuple(files), buckets=of)
+    held = HeldFiles(reader=FileReader(root="", schema=None), files=tuple(files), buckets=of)
     spans = cuts_of(rng.randint(1, 9), buckets, files, of)
     assert [bucket for span in spans for bucket in span] == list(range(buckets))
     met = [within(held, span, buckets).files for span in spans]

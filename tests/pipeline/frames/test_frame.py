@@ -17,11 +17,12 @@ from pyspark.sql import functions as F
 import holdfast
 from holdfast.pipeline.fold import silver
 from holdfast.pipeline.frames import overlay
-from holdfast.pipeline.frames.frame import LakeFrame, LakeFrames
+from holdfast.pipeline.frames.changes import CHANGE, TableChanges, changes
+from holdfast.pipeline.frames.frame import LakeFrame, LakeFrames, dataset
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.schema import KEYS, SILVER
 from holdfast.pipeline.spark.workers import DriverWorkers
-from holdfast.rules.errors import BadInput, NoSpark
+from holdfast.rules.errors import BadInput, NoSpark, UnknownKey
 from support.histories import Histories, grow
 from support.lake_rows import Row, Rows, bronze_of, held, silver_rows
 
@@ -132,6 +133,50 @@ def test_P2_columns_and_conditions_mean_the_same_everywhere(
             state.arrow(filters=wrong)
     with pytest.raises(BadInput, match="nothing"):
         state.arrow(["nothing"])
+
+
+# --- what has changed since ----------------------------------------------------------------------
+
+
+def replaced(held: list[dict[str, Any]], told: TableChanges) -> list[dict[str, Any]]:
+    """What a consumer holds after it has replaced the rows of every key that it was given."""
+    new = told.arrow().drop_columns([CHANGE]).to_pylist()
+    keys = {tuple(row[name] for name in told.key) for row in new}
+    kept = [row for row in held if tuple(row[name] for name in told.key) not in keys]
+    return sorted(kept + new, key=repr)
+
+
+def test_P4_whoever_takes_in_the_changes_has_what_the_table_has(
+    spark: SparkSession, lake: Lake
+) -> None:
+    first, last = 0, 1
+    for name in SILVER:
+        whole = sorted(frames(lake)[name].arrow().to_pylist(), key=repr)
+        told = changes(lake, name, since=first)
+        assert (told.since, told.upto) == (first, last)
+        then = dataset(lake.silver(name)).to_table(columns=SILVER[name].names).to_pylist()
+        after = replaced(then, told)
+        assert after == whole, name
+        assert after == replaced(after, told), "a step that is repeated changes nothing"
+        assert replaced([], changes(lake, name)) == whole, name
+        assert changes(lake, name, since=last).arrow().num_rows == 0
+        theirs = told.spark(spark).toArrow().select(told.schema.names).cast(told.schema).to_pylist()
+        assert sorted(theirs, key=repr) == sorted(told.arrow().to_pylist(), key=repr), name
+        if name in ("state", "memory", "files", "facts", "messages"):
+            before = {row["id"] for row in then}
+            other = {row["id"] for row in whole if row["id"] not in before}
+            assert {row["id"] for row in told.arrow().to_pylist()} == other, "nothing but changes"
+            assert 0 < len(other) < len(whole), name
+
+
+def test_P4_changes_name_deletions_and_refuse_what_nobody_can_know(lake: Lake) -> None:
+    rows = changes(lake, "state").arrow().to_pylist()
+    assert {row["change"] for row in rows} == {"set", "deleted"}
+    assert all((row["change"] == "deleted") is row["tombstone"] for row in rows)
+    with pytest.raises(BadInput, match="nobody"):
+        changes(lake, "state", since=2)
+    with pytest.raises(UnknownKey):
+        changes(lake, "bronze")
 
 
 def test_P2_a_base_that_has_its_increments_already_is_shown_once(

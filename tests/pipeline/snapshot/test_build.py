@@ -38,7 +38,7 @@ def lake(
     spark: SparkSession, histories: Histories, tmp_path_factory: pytest.TempPathFactory
 ) -> Lake:
     lake = Lake.open(tmp_path_factory.mktemp("lake") / "lake", create=True)
-    pour(spark, lake, *histories.homes.values())
+    pour(lake, *histories.homes.values())
     return lake.fresh()
 
 

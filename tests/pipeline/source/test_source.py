@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import datasource as spark_filters
 from pyspark.sql.functions import spark_partition_id
@@ -152,6 +152,25 @@ def test_P1_what_fails_says_where_and_never_the_token(
 
 
 # --- What is planned ---------------------------------------------------------------------------
+
+
+def test_P1_sql_reads_a_log_as_a_view_and_makes_no_table_that_cannot_be_read(
+    spark: SparkSession, two: Two
+) -> None:
+    register(spark)
+    given = f"USING holdfast OPTIONS (path '{two.bob}')"
+    with pytest.raises(AnalysisException, match=r"cannot be a table.*CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE bobs {given}")
+    assert not spark.catalog.tableExists("bobs")
+    spark.sql(f"CREATE TEMPORARY VIEW bobs {given}")
+    try:
+        (row,) = spark.sql("SELECT log, max(offset) AS head FROM bobs GROUP BY log").collect()
+    finally:
+        spark.catalog.dropTempView("bobs")
+    assert (row.log, row.head) == ("bob", len(two.entries["bob"]))
+    # With columns of its own a table is made before the source is asked.
+    with pytest.raises(BadInput, match=r"handed over no options.*CREATE TEMPORARY VIEW"):
+        HoldfastSource({}).reader(HoldfastSource({}).schema()).partitions()
 
 
 def test_P1_a_part_of_every_log_can_be_asked_for(two: Two) -> None:

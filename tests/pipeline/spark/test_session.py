@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from holdfast.pipeline.spark import java
+from holdfast.pipeline.spark import java, session
 from holdfast.pipeline.spark.session import DRIVER_BYTES_MAX, settings_for, start
-from holdfast.rules.errors import BadInput, NoJava
+from holdfast.rules.errors import BadInput, NoJava, Unreachable
 from holdfast.rules.limits import GIB, MIB
 
 
@@ -60,6 +61,19 @@ def test_P10_settings_fit_the_machine() -> None:
     large = settings_for("local[*]", 64, 512 * GIB)
     assert large["spark.driver.memory"] == f"{DRIVER_BYTES_MAX // MIB}m"
     assert "spark.driver.memory" not in settings_for("spark://host:7077", 2, 8 * GIB)
+
+
+def test_P10_a_server_that_never_answers_is_an_error_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session, "SPARK_REACH_MS_MAX", 200)
+    with socket.create_server(("127.0.0.1", 0)) as black_hole:
+        remote = f"sc://127.0.0.1:{black_hole.getsockname()[1]}/;token=secret"
+        with pytest.raises(Unreachable, match=r"nothing answered within 0\.2 s") as refused:
+            start(remote=remote)
+    assert "secret" not in str(refused.value)
+    with pytest.raises(BadInput, match="no address of Spark Connect"):
+        start(remote="http://host?token=secret")
 
 
 def test_P10_one_place_to_run_is_named() -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -31,6 +31,15 @@ from holdfast.storage.ports import Reader, Transaction
 from holdfast.storage.scans import file_rows, memory_rows, state_rows, vector_rows
 
 OwnRow = StateRow | MemoryRow | FileRow | VectorRow
+
+
+class _Found(NamedTuple):
+    """A row that is to be written again: how it is read, and the change that made it. The rows
+    themselves, with all their contents, might not fit into memory.
+    """
+
+    look: Callable[[Reader], OwnRow | None]
+    id: bytes
 
 
 class RestampReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +82,9 @@ def _move_clock(tx: Transaction, engine: NodeEngine, mesh: str, past: int) -> No
         tx.tick_merged(mesh, past, now_ms)
 
 
-def _chunks(engine: NodeEngine, find: Callable[[Reader], list[Any]]) -> Iterator[Sequence[OwnRow]]:
+def _chunks(
+    engine: NodeEngine, find: Callable[[Reader], list[_Found]]
+) -> Iterator[Sequence[_Found]]:
     """Rows to write, as of now; what is written meanwhile is not among them any more."""
     rows = engine.read("mesh.restamp", find)
     for start in range(0, len(rows), CHUNK_ROWS):
@@ -90,8 +101,9 @@ _SCANS: tuple[tuple[str, Callable[[Reader, str], Iterator[Any]]], ...] = (
 
 def _own(
     scan: Callable[[Reader, str], Iterator[Any]], peer: str, mesh: str, past: int, tx: Reader
-) -> list[Any]:
-    return [row for row in scan(tx, mesh) if _is_meant(row, peer, past)]
+) -> list[_Found]:
+    rows = (row for row in scan(tx, mesh) if _is_meant(row, peer, past))
+    return [_Found(_looking(row), row.id) for row in rows]
 
 
 def _is_meant(row: Any, peer: str, past: int) -> bool:
@@ -100,12 +112,13 @@ def _is_meant(row: Any, peer: str, past: int) -> bool:
     return not isinstance(row, VectorRow) or row.live
 
 
-def _write(tx: Transaction, engine: NodeEngine, rows: Sequence[OwnRow]) -> tuple[int, int]:
+def _write(tx: Transaction, engine: NodeEngine, rows: Sequence[_Found]) -> tuple[int, int]:
     """How many were written, and how many could not be, because their content is not here."""
     models = {row.id: row for row in tx.model_list()}
     written = hollow = 0
-    for row in rows:
-        if _now(tx, row) != row.id:
+    for found in rows:
+        row = found.look(tx)
+        if row is None or row.id != found.id:
             continue  # somebody wrote it since
         if isinstance(row, FileRow) and row.in_blob and not engine.blobs.exists(row.sha256):
             hollow += 1
@@ -115,18 +128,20 @@ def _write(tx: Transaction, engine: NodeEngine, rows: Sequence[OwnRow]) -> tuple
     return written, hollow
 
 
-def _now(tx: Reader, row: OwnRow) -> bytes | None:
-    """The id of the change that made the row as it stands now."""
-    there: OwnRow | None
+def _looking(row: OwnRow) -> Callable[[Reader], OwnRow | None]:
+    """Reads the row of the same key again."""
+    mesh = row.mesh
     if isinstance(row, StateRow):
-        there = tx.state_get(row.mesh, row.key)
-    elif isinstance(row, MemoryRow):
-        there = tx.memory_get(row.mesh, row.owner, row.key)
-    elif isinstance(row, FileRow):
-        there = tx.file_get(row.mesh, row.owner, row.path)
-    else:
-        there = tx.vector_live(row.mesh, row.owner, row.key, row.model)
-    return None if there is None else there.id
+        key = row.key
+        return lambda tx: tx.state_get(mesh, key)
+    if isinstance(row, MemoryRow):
+        owner, key = row.owner, row.key
+        return lambda tx: tx.memory_get(mesh, owner, key)
+    if isinstance(row, FileRow):
+        owner, path = row.owner, row.path
+        return lambda tx: tx.file_get(mesh, owner, path)
+    owner, key, model = row.owner, row.key, row.model
+    return lambda tx: tx.vector_live(mesh, owner, key, model)
 
 
 def _again(engine: NodeEngine, row: OwnRow, models: dict[str, Any]) -> Change:

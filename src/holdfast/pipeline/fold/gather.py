@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from holdfast.pipeline.fold.buckets import BUCKET, scaled, with_buckets
 from holdfast.pipeline.fold.merge import merged, turned
-from holdfast.pipeline.fold.plan import Held, Span
+from holdfast.pipeline.fold.plan import HeldFiles, Span
 from holdfast.pipeline.lake.files import File
 from holdfast.pipeline.lake.reader import OpenedFile
 from holdfast.pipeline.lake.schema import KEYS, SILVER
@@ -95,7 +95,7 @@ class _Counted:
             yield rows
 
 
-def _held_rows(span: Span, held: Held, counts: Counter[str]) -> list[pa.Table]:
+def _held_rows(span: Span, held: HeldFiles, counts: Counter[str]) -> list[pa.Table]:
     """The rows of a span that files of the table hold."""
     stored = scaled(range(span.first, span.stop), span.buckets, held.buckets)
     names = SILVER[span.name].names
@@ -112,7 +112,7 @@ def _held_rows(span: Span, held: Held, counts: Counter[str]) -> list[pa.Table]:
     return found
 
 
-def _inside(rows: pa.Table, span: Span, held: Held) -> pa.Table:
+def _inside(rows: pa.Table, span: Span, held: HeldFiles) -> pa.Table:
     """The rows of the span, by the number of buckets that the span has."""
     if held.buckets != span.buckets:
         rows = with_buckets(rows.drop_columns([BUCKET]), KEYS[span.name], span.buckets)

@@ -26,7 +26,7 @@ from holdfast.rules.limits import (
 )
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class HeldFiles(msgspec.Struct, frozen=True, kw_only=True):
     """Files of a table that a task merges with what is new."""
 
     reader: FileReader
@@ -45,9 +45,9 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     """The bucket after the last."""
     buckets: int
     """How many buckets the whole table has."""
-    base: Held | None = None
+    base: HeldFiles | None = None
     """What the table holds of these buckets; None if new rows are only merged with each other."""
-    increments: Held | None = None
+    increments: HeldFiles | None = None
     forced: bool = False
     """Whether its files are written again also if nothing has changed in it."""
     writer: FileWriter | None
@@ -113,7 +113,7 @@ def held_in(file: File, of: int, buckets: int) -> range:
     return scaled(range(low, high + 1), of, buckets)
 
 
-def within(held: Held, span: range, buckets: int) -> Held:
+def within(held: HeldFiles, span: range, buckets: int) -> HeldFiles:
     """The files that may have rows of a span."""
     files = tuple(
         File(path=file.path, size=file.size, rows=file.rows)
@@ -123,7 +123,7 @@ def within(held: Held, span: range, buckets: int) -> Held:
     return msgspec.structs.replace(held, files=files)
 
 
-def is_shared(held: Held, span: range, buckets: int) -> bool:
+def is_shared(held: HeldFiles, span: range, buckets: int) -> bool:
     """Whether a file has rows of this span and of another."""
     found = (held_in(file, held.buckets, buckets) for file in held.files)
     return any(
@@ -141,8 +141,8 @@ def spans_of(
     *,
     buckets: int,
     writer: FileWriter,
-    base: Held | None = None,
-    increments: Held | None = None,
+    base: HeldFiles | None = None,
+    increments: HeldFiles | None = None,
     makes_tasks: bool = False,
 ) -> list[Span]:
     """The spans of a table. With `base` what it holds is merged with what is new."""

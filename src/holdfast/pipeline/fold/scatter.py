@@ -37,7 +37,7 @@ _FEW: Final = ("mesh", "owner", "op", "origin", "model", "family")
 """Columns of few different values, which Arrow reads as dictionaries."""
 
 
-class Route(msgspec.Struct, frozen=True, kw_only=True):
+class TableRoute(msgspec.Struct, frozen=True, kw_only=True):
     """What is new for a table, and where its rows go."""
 
     name: str
@@ -73,7 +73,7 @@ class Scatter(msgspec.Struct, frozen=True, kw_only=True):
 
     bronze: FileReader
     shares: Sequence[Sequence[File]]
-    routes: Sequence[Route]
+    routes: Sequence[TableRoute]
 
     def __call__(self, number: int) -> Scattering[Scattered]:
         outbox = _Outbox(self.routes)
@@ -187,8 +187,8 @@ def _at_once(group: Any) -> int:
 class _Outbox:
     """Rows of each table that wait until there are enough for parcels."""
 
-    def __init__(self, routes: Sequence[Route]) -> None:
-        self._routes: Mapping[str, Route] = {route.name: route for route in routes}
+    def __init__(self, routes: Sequence[TableRoute]) -> None:
+        self._routes: Mapping[str, TableRoute] = {route.name: route for route in routes}
         self._waiting: dict[str, list[pa.Table]] = {route.name: [] for route in routes}
         self._bytes: Counter[str] = Counter()
         self._models: set[str] = set()

@@ -37,8 +37,8 @@ from holdfast.pipeline.fold.buckets import BUCKETS_COARSE
 from holdfast.pipeline.fold.count import count_new
 from holdfast.pipeline.fold.fold import merged, tasks_from
 from holdfast.pipeline.fold.gather import Gather, Gathered
-from holdfast.pipeline.fold.plan import Held, Span, shares_of, spans_for, spans_of
-from holdfast.pipeline.fold.scatter import Route, Scatter
+from holdfast.pipeline.fold.plan import HeldFiles, Span, shares_of, spans_for, spans_of
+from holdfast.pipeline.fold.scatter import Scatter, TableRoute
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.files import File
 from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
@@ -314,8 +314,8 @@ def _merging(table: _Tables, new: _Amount, parallelism: int) -> list[Span]:
     )
 
 
-def _held(table: Table) -> Held:
-    return Held(reader=table.reader(), files=tuple(table.files()), buckets=buckets_of(table))
+def _held(table: Table) -> HeldFiles:
+    return HeldFiles(reader=table.reader(), files=tuple(table.files()), buckets=buckets_of(table))
 
 
 def buckets_of(table: Table) -> int:
@@ -351,14 +351,16 @@ def _carried_out(workers: Workers, lake: Lake, plans: Mapping[str, _Plan]) -> di
     return made
 
 
-def _routes(plans: Mapping[str, _Plan]) -> list[Route]:
+def _routes(plans: Mapping[str, _Plan]) -> list[TableRoute]:
     """Where the rows of each table go: the spans of all tables are numbered in one row."""
-    routes: list[Route] = []
+    routes: list[TableRoute] = []
     first = 0
     for name, plan in plans.items():
         starts = [span.first for span in plan.spans]
         routes.append(
-            Route(name=name, since=plan.since, buckets=plan.buckets, first=first, starts=starts)
+            TableRoute(
+                name=name, since=plan.since, buckets=plan.buckets, first=first, starts=starts
+            )
         )
         first += len(starts)
     return routes

@@ -155,13 +155,13 @@ class LakeFrame:
     def parts(self) -> tuple[ds.Dataset, Overlay]:
         """The base and what is shown over it."""
         if self._stored is not None:
-            return _dataset(self._stored.fresh()), Overlay(self.schema.empty_table())
+            return dataset(self._stored.fresh()), Overlay(self.schema.empty_table())
         lake = self._lake.fresh()
         if self.name == "tasks":
             return _tasks(lake)
         # Increments first: one that is merged meanwhile is then read twice, and not left out.
-        new = _dataset(lake.increments(self.name)).to_table()
-        base = _dataset(lake.silver(self.name))
+        new = dataset(lake.increments(self.name)).to_table()
+        base = dataset(lake.silver(self.name))
         return base, overlaid(self.name, base, new)
 
 
@@ -171,6 +171,7 @@ def _tables(lake: Lake) -> dict[str, Table | None]:
         "bronze": lake.bronze,
         "sightings": lake.sightings,
         "quarantine": lake.quarantine,
+        "reads": lake.reads,
     }
     measures = {name: lake.gold(name, measure.schema) for name, measure in MEASURES.items()}
     state: dict[str, Table | None] = dict.fromkeys(SILVER)
@@ -178,8 +179,8 @@ def _tables(lake: Lake) -> dict[str, Table | None]:
 
 
 def _tasks(lake: Lake) -> tuple[ds.Dataset, Overlay]:
-    new = _dataset(lake.increments(silver.EVENTS)).to_table()
-    events, base = _dataset(lake.silver(silver.EVENTS)), _dataset(lake.silver("tasks"))
+    new = dataset(lake.increments(silver.EVENTS)).to_table()
+    events, base = dataset(lake.silver(silver.EVENTS)), dataset(lake.silver("tasks"))
     if silver.tasks_are_current(lake):
         return base, over_tasks(events, new)
     # A job was killed after it had merged events and before it made tasks of them.
@@ -187,7 +188,7 @@ def _tasks(lake: Lake) -> tuple[ds.Dataset, Overlay]:
     return ds.dataset(base.schema.empty_table()), Overlay(turned("tasks", whole))
 
 
-def _dataset(table: Table) -> ds.Dataset:
+def dataset(table: Table) -> ds.Dataset:
     """The rows of a table for Arrow, which leaves out files by the bounds in the commits."""
     schema = arrow_schema(table.schema)
     if table.delta is None:

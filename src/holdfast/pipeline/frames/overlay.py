@@ -38,7 +38,7 @@ class Overlay(msgspec.Struct, frozen=True):
         """The rows of a batch of the base that are shown. It must have the columns of the key."""
         if self.keys is None or not batch.num_rows:
             return batch
-        met = _places(batch, self.keys)
+        met = places(batch, self.keys)
         if not len(met):
             return batch
         flags = np.ones(batch.num_rows, np.bool_)
@@ -103,11 +103,11 @@ def _met(base: ds.Dataset, columns: Sequence[str], keys: pa.Table) -> pa.Table:
     batches = base.scanner(columns=list(columns), filter=some).to_batches()
     schema = pa.schema([base.schema.field(name) for name in columns])
     return pa.Table.from_batches(
-        (batch.take(_places(batch, keys)) for batch in batches), schema=schema
+        (batch.take(places(batch, keys)) for batch in batches), schema=schema
     )
 
 
-def _places(batch: pa.RecordBatch, keys: pa.Table) -> pa.Array:
+def places(batch: pa.RecordBatch, keys: pa.Table) -> pa.Array:
     """The places of the rows that have one of the keys, in order."""
     last = keys.column_names[-1]
     wanted = keys[last].combine_chunks().cast(batch.schema.field(last).type)

@@ -1,16 +1,16 @@
 """Compaction: many small files become few large ones.
 
 Rows stay as they are, so readers and later folds notice nothing: one commit replaces the files and
-says that no data changed, and it repeats the positions of the logs. Each task reads some files that
-lie beside each other, and writes their rows sorted into one; all tables are done side by side.
+says that no data changed. Each task reads some files that lie beside each other, and writes their
+rows sorted into one; all tables are done side by side.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -52,37 +52,34 @@ def compact(workers: Workers, lake: Lake, *, progress: Progress = no_progress) -
     merged = silver.compact(workers, lake, progress=progress)
     lake = lake.fresh()
     progress("compact small files", 0, 1)
-    infos: Mapping[Table, Mapping[str, Any]] = {
-        lake.bronze: lake.moved([]),
-        lake.sightings: {},
-        lake.quarantine: {},
-    }
-    before, after = compact_files(workers, infos)
+    before, after = compact_files(workers, (lake.bronze, lake.sightings, lake.quarantine))
     described = sum(table.describe() for table in _stored(lake))
     return CompactReport(silver=merged, files_before=before, files_after=after, described=described)
 
 
 def _stored(lake: Lake) -> Iterator[Table]:
-    yield from (lake.bronze, lake.sightings, lake.quarantine)
+    yield from (lake.bronze, lake.sightings, lake.quarantine, lake.reads)
     for name in SILVER:
         yield from (lake.silver(name), lake.increments(name))
     yield from gold_tables(lake).values()
 
 
-def compact_files(workers: Workers, tables: Mapping[Table, Mapping[str, Any]]) -> tuple[int, int]:
+def compact_files(workers: Workers, tables: Sequence[Table]) -> tuple[int, int]:
     """Merges the small files of each partition of some tables; returns how many there were and how
-    many there are now. Each table comes with what goes into its commit.
+    many there are now.
     """
-    old = {table: small_files(table.files()) for table in tables}
-    pieces = [_piece(table, files) for table, groups in old.items() for files in groups]
+    old = [small_files(table.files()) for table in tables]
+    pieces = [
+        _piece(table, files) for table, groups in zip(tables, old, strict=True) for files in groups
+    ]
     found = iter(workers.run("compact small files", _Join(pieces=pieces), len(pieces)))
     before = after = 0
-    for table, info in tables.items():
-        new = [file for _ in old[table] for file in next(found)]
-        gone = [file for group in old[table] for file in group]
+    for table, groups in zip(tables, old, strict=True):
+        new = [file for _ in groups for file in next(found)]
+        gone = [file for group in groups for file in group]
         if gone:
             _check_rows(table, gone, new)
-            table.commit(new, gone, info=info, data_change=False)
+            table.commit(new, gone, data_change=False)
         before, after = before + len(gone), after + len(new)
     return before, after
 

@@ -14,7 +14,8 @@ from holdfast.pipeline.jobs.sources import LogSource, remembered
 from holdfast.pipeline.lake import schema
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.folder import FOLDER, Folder
-from holdfast.pipeline.lake.lake import Lake, Position
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.reads import Position
 from holdfast.pipeline.logs.log import LogBounds, open_log
 from holdfast.rules.errors import HoldfastError
 
@@ -68,6 +69,7 @@ def tables(lake: Lake) -> Iterator[tuple[str, Table]]:
     yield "bronze", lake.bronze
     yield "sightings", lake.sightings
     yield "quarantine", lake.quarantine
+    yield "reads", lake.reads
     for name in schema.SILVER:
         yield f"silver/{name}", lake.silver(name)
     for name in schema.SILVER:

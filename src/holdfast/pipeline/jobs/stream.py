@@ -35,6 +35,7 @@ from holdfast.pipeline.ingest.plan import LocatedLog, make_plan
 from holdfast.pipeline.jobs.run import needs_fold, opened
 from holdfast.pipeline.jobs.sources import LogSource
 from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.schema import UNKNOWN_OP
 from holdfast.pipeline.source.source import register
 from holdfast.pipeline.spark.failures import spark_errors
 from holdfast.pipeline.spark.spark_workers import SparkWorkers
@@ -191,7 +192,7 @@ class _Work:
 
         aside = {count.what for count in done.counts} - {dedupe.NEW, dedupe.AGAIN}
         return Step(
-            read=rows(*({count.what for count in done.counts} - {dedupe.UNKNOWN_OP})),
+            read=rows(*({count.what for count in done.counts} - {UNKNOWN_OP})),
             new=rows(dedupe.NEW),
             again=rows(dedupe.AGAIN),
             quarantined=rows(*aside),

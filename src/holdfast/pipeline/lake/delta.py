@@ -20,10 +20,12 @@ import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from hashlib import blake2b
 from typing import Any, Final
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
@@ -38,14 +40,23 @@ from holdfast.pipeline.lake.schema import COMMENT, arrow_schema, commented, comm
 from holdfast.pipeline.lake.writer import FileWriter
 from holdfast.pipeline.spark.spark_workers import Proof, named
 from holdfast.rules.errors import DiskFull, JobFailed, LakeMoved, LakeNotSeen, StoreCorrupt
+from holdfast.rules.limits import LAKE_GROUP_ROWS
 from holdfast.storage.files.copying import flush_file
 from holdfast.storage.files.durable import fsync_dir
 
 STAGED: Final = "data-"
+_LARGEST: Final = (1 << 63) - 1
 _PROPERTIES: Final = {
     "delta.logRetentionDuration": "interval 3650 days",
     "delta.deletedFileRetentionDuration": "interval 30 days",
 }
+_FILES: Final = "files"
+"""The application id with which every commit notes which files the table has after it. An older
+version that is restored brings its files back, and not what was noted with them.
+"""
+_CHANGED: Final = -1
+_VERSION: Final = "version"
+"""The application id with which every commit notes its own version."""
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
@@ -123,35 +134,48 @@ class Table:
 
     @cached_property
     def info(self) -> Mapping[str, Any]:
-        """The `commitInfo` of the last commit."""
-        return {} if self.delta is None else self._commit_info(self.version)
-
-    def last_info(self, key: str) -> Any:
-        """The value of a key in the newest commit that has it; None if no commit has. A vacuum is a
-        commit too, and other tools may have committed to the table.
-        """
-        for version in range(self.version, -1, -1):
-            if key in (info := self._commit_info(version)):
-                return json.loads(info[key])
-        return None
-
-    def _commit_info(self, version: int) -> Mapping[str, Any]:
+        """The `commitInfo` of the last commit; nothing if the log was cleaned of it."""
         # Not by `history`, which also shows commits that are newer than this version.
-        raw = self._folder.read(f"_delta_log/{version:020}.json")
-        if raw is None:
-            raise StoreCorrupt(
-                f"{self.root} has lost the commit of its version {version}",
-                hint="its log was cleaned; put _delta_log back from a copy",
-            )
+        raw = self._folder.read(f"_delta_log/{self.version:020}.json") or b""
         actions = (json.loads(line) for line in raw.splitlines() if line.strip())
         return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+
+    @property
+    def is_as_left(self) -> bool | None:
+        """Whether the table has the files of the last commit that was made here. False after a
+        RESTORE or after another tool has changed it, until all of its files are replaced; None if
+        no commit has noted its files: in a clone, or in a table of earlier code.
+        """
+        noted = self.txn(_FILES)
+        return None if noted is None else noted == fingerprint(file.path for file in self.all_files)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether nobody else has committed since the last commit that was made here. A vacuum is a
+        commit too, also one of ours.
+        """
+        return self.txn(_VERSION) == self.version
+
+    def gone(self) -> list[File]:
+        """Files that the table names and that are not there. After a vacuum an older version may be
+        restored that names files which the vacuum has removed.
+        """
+        paths = [self._folder.path(file.path) for file in self.all_files]
+        found = self._folder.system.get_file_info(paths)
+        return [file for file, at in zip(self.all_files, found, strict=True) if at.type != FILE]
 
     @cached_property
     def all_files(self) -> tuple[File, ...]:
         if self.delta is None:
             return ()
         actions = pa.table(self.delta.get_add_actions(flatten=True))
-        return tuple(file_committed(row) for row in actions.to_pylist())
+        return tuple(self._committed(row) for row in actions.to_pylist())
+
+    def _committed(self, row: dict[str, Any]) -> File:
+        if row["num_records"] is None:  # another tool has written the file, without statistics
+            with self._folder.system.open_input_file(self._folder.path(row["path"])) as source:
+                row["num_records"] = pq.read_metadata(source).num_rows
+        return file_committed(row)
 
     def files(self, prune: Callable[[File], bool] | None = None) -> list[File]:
         """The files that `prune` lets pass; all of them without it."""
@@ -181,6 +205,20 @@ class Table:
         for column, expression in self._partitions.items():
             frame = frame.withColumn(column, F.expr(expression))
         return frame.select(*self.schema.names)
+
+    def load(self, files: Iterable[File], columns: Sequence[str]) -> tuple[pa.Table, list[File]]:
+        """Columns of these files, read here by Arrow, and the files that are gone."""
+        reader = self.reader()
+        found, gone = [reader.empty(columns)], []
+        for file in files:
+            try:
+                with reader.open(file) as opened:
+                    found += opened.batches(columns, rows=LAKE_GROUP_ROWS)
+            except StoreCorrupt as error:
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+                gone.append(file)
+        return pa.concat_tables(found), gone
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -216,6 +254,11 @@ class Table:
         stored = arrow_schema(without(self.schema, *self._partitions))
         return FileReader(root=self.root, options=self._storage_options, schema=stored)
 
+    def stage_rows(self, rows: pa.Table) -> Staged:
+        """Writes rows that the caller has, sorted as the files should be."""
+        writer = self.writer()
+        return Staged(writer.folder, tuple(writer.write([rows])))
+
     def discard(self, staged: Staged) -> None:
         """Removes files that will not be committed."""
         self._folder.system.delete_dir(self._folder.path(staged.folder))
@@ -243,6 +286,12 @@ class Table:
         added, removed = list(add), list(remove)
         self._check_seen(added)
         self._flush(added)
+        dropped = {file.path for file in removed}
+        kept = [file.path for file in self.all_files if file.path not in dropped]
+        files = fingerprint((*kept, *(file.path for file in added)))
+        # What somebody else has changed stays known as changed as long as any file of it is left.
+        left = _CHANGED if kept and self.is_as_left is False else files
+        noted = {**txns, _FILES: left, _VERSION: self.version + 1}
         adding = [AddAction(f.path, f.size, f.partition, now, data_change, f.stats) for f in added]
         removing = [
             RemoveAction(f.path, data_change, now, f.size, dict(f.partition)) for f in removed
@@ -250,7 +299,7 @@ class Table:
         properties = CommitProperties(
             custom_metadata={key: json.dumps(value) for key, value in info.items()},
             max_commit_retries=0,
-            app_transactions=[Transaction(app, version) for app, version in txns.items()],
+            app_transactions=[Transaction(app, version) for app, version in noted.items()],
         )
         try:
             self._commit(adding, removing, properties)
@@ -375,6 +424,12 @@ class Table:
             flush_file(log / f"{version:020}.json")
             fsync_dir(log)
             fsync_dir(local)
+
+
+def fingerprint(paths: Iterable[str]) -> int:
+    """A number for a set of files, whatever their order."""
+    digests = (blake2b(path.encode(), digest_size=8).digest() for path in paths)
+    return sum(int.from_bytes(digest) for digest in digests) & _LARGEST
 
 
 def _commit_error(error: Exception, root: str) -> Exception:

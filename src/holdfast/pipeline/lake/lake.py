@@ -4,13 +4,14 @@
     bronze/                  every envelope once
     sightings/               where envelopes of bronze were seen again
     quarantine/              what could not be read, with the reason and the bytes
+    reads/                   what was read of each log, and so how far
     silver/<table>/          the state: one row per key, as of the last compaction
     increments/<table>/      what was folded since; small, and every reader merges it in
     gold/<table>/            results of audits and measures
 
-How far each log has been read stands in bronze itself, in the same commit as what was read: an
-application id `log:<name>@<epoch>` with the last offset. There is no other checkpoint that could be
-lost or could disagree with bronze.
+How far each log has been read stands in `reads`, which is committed right after bronze and can be
+made again from bronze, sightings and quarantine. A commit of bronze notes it too, as an application
+id `log:<name>@<epoch>` with the last offset; but that survives what sets the rows themselves back.
 """
 
 from __future__ import annotations
@@ -21,17 +22,23 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.pipeline.lake import schema
+from holdfast.pipeline.lake.compare import Comparison, compared
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.folder import FILE, FOLDER, Folder
+from holdfast.pipeline.lake.held import Held, Key, held_by, id_at, last_batch
 from holdfast.pipeline.lake.proof import CARD, LakeProof
+from holdfast.pipeline.lake.reads import BATCH, Position, load_reads, positions_in, sum_of, with_ids
 from holdfast.rules.errors import (
     BadPath,
     LakeBusy,
@@ -47,12 +54,13 @@ Progress = Callable[[str, int, int], None]
 """A job calls it with what it is doing, how many steps are done, and how many there are."""
 
 FORMAT: Final = 1
+BRONZE: Final = "bronze"
+"""The application id with which silver notes the last batch of bronze that it has taken in."""
 _LOCK: Final = ".job"
 _BAD_IN_PATH: Final = frozenset("[]{}*?\\%")
 """Characters that Spark reads as a pattern, or Delta as an escape, in the path of a file."""
 AS_COMPACTED: Final = "As of the last compaction: what came since is in increments"
 SINCE_THEN: Final = "What was folded since the last compaction"
-_POSITIONS: Final = "holdfast.positions"
 ID_DAY: Final = (
     "date_from_unix_date(int("
     "bigint(conv(concat(substr(id, 1, 8), substr(id, 10, 4)), 16, 10)) div 86400000))"
@@ -60,16 +68,6 @@ ID_DAY: Final = (
 """SQL: the UTC day of the time inside an id, so the same id always belongs to the same day. The
 time zone of the session must not matter, or it would look for an id in the files of another day.
 """
-
-
-class Position(msgspec.Struct, frozen=True):
-    """How far one log has been read."""
-
-    log: str
-    epoch: int
-    offset: int
-    id: str = ""
-    """The id of the entry at this offset; the next run checks that the log still has it there."""
 
 
 class _Card(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +124,9 @@ class Lake:
 
     @cached_property
     def bronze(self) -> Table:
+        # `reads` is committed after bronze and looked at before it, so that it never says of a
+        # version of bronze that it has more than it has.
+        assert self.reads.version >= -1
         return self._table("bronze", schema.BRONZE, partitions={"day": ID_DAY})
 
     @cached_property
@@ -135,6 +136,10 @@ class Lake:
     @cached_property
     def quarantine(self) -> Table:
         return self._table("quarantine", schema.QUARANTINE)
+
+    @cached_property
+    def reads(self) -> Table:
+        return self._table("reads", schema.READS)
 
     def silver(self, name: str) -> Table:
         return self._table(f"silver/{_known(name)}", schema.SILVER_STORED[name], AS_COMPACTED)
@@ -161,27 +166,78 @@ class Lake:
     # --- how far each log was read -------------------------------------------------------------
 
     def position(self, log: str, epoch: int) -> int | None:
-        """The last offset of a log that bronze has; None if it has none of this epoch."""
-        return self.bronze.txn(log_app(log, epoch))
+        """The last offset of a log that was read; None if nothing was read of this epoch."""
+        return self.offsets.get((log, epoch))
 
     def positions(self) -> list[Position]:
         """The position of every log in every epoch that was read."""
-        return msgspec.convert(self.bronze.last_info(_POSITIONS) or [], list[Position])
+        return positions_in(self.claims)
 
-    @property
-    def offsets(self) -> dict[tuple[str, int], int]:
+    @cached_property
+    def offsets(self) -> dict[Key, int]:
         """The last offset that was read, by log and epoch."""
         return {(at.log, at.epoch): at.offset for at in self.positions()}
 
+    @cached_property
+    def claims(self) -> pa.Table:
+        """What `reads` says. A lake of earlier code has no such table before its next run: there it
+        is what the tables hold.
+        """
+        if self.reads.exists or not self.bronze.exists:
+            return load_reads(self.reads)[0]
+        return self.compare().reads
+
+    @property
+    def next_batch(self) -> int:
+        """The number of the next batch. Numbers are never used twice, also if bronze or `reads` was
+        set back: what was folded into silver is known by them.
+        """
+        taken, noted = pc.max(self.claims.column("batch")).as_py(), self.reads.txn(BATCH)
+        known = [at for at in (taken, noted) if at is not None]
+        return 1 + max(self.bronze.version, last_batch(self.bronze), *known)
+
+    def folded(self, name: str) -> int:
+        """The last batch that a table of silver says it has taken in; -1 if none."""
+        tables = (self.silver(name), self.increments(name))
+        return max(-1 if (at := table.txn(BRONZE)) is None else at for table in tables)
+
+    def is_whole(self) -> bool:
+        """Whether the tables have as many rows as `reads` says. Reads only commits and `reads`, and
+        looks for files only if others have committed.
+        """
+        claims = self.claims
+        tables = (self.bronze, self.sightings, self.quarantine, self.reads)
+        if any(table.exists and not table.is_ours and table.gone() for table in tables):
+            return False
+        return self.reads.exists == self.bronze.exists and (
+            (self.bronze.rows, self.sightings.rows, self.quarantine.rows)
+            == (sum_of(claims, "new"), sum_of(claims, "again"), sum_of(claims, "noted"))
+        )
+
+    def compare(self) -> Comparison:
+        """Compares `reads` with all places that the tables hold."""
+        claims, _ = load_reads(self.reads)
+        held = held_by(self.bronze, self.sightings, self.quarantine)
+        found = compared(claims, held.runs, self._trusted(held))
+        return replace(found, reads=with_ids(found.reads, self._id_at))
+
+    def _id_at(self, key: Key, offset: int) -> str:
+        return id_at((self.bronze, self.sightings, self.quarantine), key, offset)
+
+    def _trusted(self, held: Held) -> dict[Key, int]:
+        """By log: how far bronze itself says that it was read. That cannot be believed if an older
+        version was restored: its rows go back, and what was noted does not.
+        """
+        if self.bronze.is_as_left is False:
+            return {}
+        pairs = held.runs.group_by(["log", "epoch"]).aggregate([]).to_pylist()
+        keys = [(row["log"], row["epoch"]) for row in pairs]
+        return {key: self.bronze.txn(log_app(*key)) or 0 for key in keys}
+
     def settle(self) -> None:
         """Flushes all commits of ingest, so that all that was read survives a power cut."""
-        for table in (self.sightings, self.quarantine, self.bronze):
+        for table in (self.sightings, self.quarantine, self.bronze, self.reads):
             table.settle()
-
-    def moved(self, to: list[Position]) -> dict[str, Any]:
-        """The commit info of bronze with all positions, after these were reached."""
-        now = {(at.log, at.epoch): at for at in (*self.positions(), *to)}
-        return {_POSITIONS: msgspec.to_builtins([now[key] for key in sorted(now)])}
 
     # --- one job at a time ---------------------------------------------------------------------
 

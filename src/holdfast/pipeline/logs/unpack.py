@@ -1,9 +1,10 @@
 """Adds the columns that stand only in the bytes of envelopes to the columns of the log.
 
-The bytes are read and checked by the same code that lets them into a node (`rules.envelope`,
-`rules.bodies`). A row whose bytes cannot be read, or disagree with the log's own columns, stays as
-it is and gets a `problem`: the code and message of an error. An op that this version does not know
-is no problem; its envelope can be read all the same.
+Ordinary envelopes, nearly all of a log, are read for a whole batch at once (`ordinary`). All others
+are read one by one by the code that lets them into a node (`rules.envelope`, `rules.bodies`), which
+decides what is right and how it is told. A row whose bytes cannot be read, or disagree with the
+log's own columns, stays as it is and gets a `problem`: the code and message of an error. An op that
+this version does not know is no problem; its envelope can be read all the same.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.pipeline.lake import schema
 from holdfast.pipeline.logs.arrow import LOG, uuid_texts
+from holdfast.pipeline.logs.ordinary import ordinary
+from holdfast.pipeline.logs.packed import Numbers
 from holdfast.rules.bodies import (
     MessageSend,
     VectorDelete,
@@ -64,6 +68,31 @@ _beginning: Final = msgspec.msgpack.Decoder(_Beginning)
 
 def decode_header(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The same rows, with the columns `schema.ENVELOPE`."""
+    rows, columns = ordinary(batch)
+    columns.append(pa.nulls(len(rows), pa.string()))
+    if len(rows) < batch.num_rows:
+        others = np.ones(batch.num_rows, dtype=np.bool_)
+        others[rows] = False
+        rest = np.flatnonzero(others)
+        columns = _merged(rows, columns, rest, one_by_one(batch.take(pa.array(rest))))
+    return pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=ENVELOPE)
+
+
+def _merged(
+    rows: Numbers, columns: list[pa.Array], others: Numbers, of_others: list[pa.Array]
+) -> list[pa.Array]:
+    """The columns of some rows and those of the others as columns of all rows."""
+    if not len(rows):
+        return of_others
+    places = np.empty(len(rows) + len(others), dtype=np.int64)
+    places[np.concatenate([rows, others])] = np.arange(len(places))
+    order = pa.array(places)
+    pairs = zip(columns, of_others, strict=True)
+    return [pa.concat_arrays(pair).take(order) for pair in pairs]
+
+
+def one_by_one(batch: pa.RecordBatch) -> list[pa.Array]:
+    """The columns `schema.HEADER` and `problem`, each row read by itself, by the rules of nodes."""
     read = [_read(raw) for raw in batch.column("raw").to_pylist()]
     rows = [_NOTHING if envelope is None else _fields(envelope) for envelope, _, _ in read]
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(_NOTHING)
@@ -88,7 +117,7 @@ def decode_header(batch: pa.RecordBatch) -> pa.RecordBatch:
         fine = bad.is_null()
         # The header of a row with a problem must not be used by mistake.
         arrays = [pc.if_else(fine, array, pa.scalar(None, array.type)) for array in arrays]
-    return pa.RecordBatch.from_arrays([*batch.columns, *arrays, bad], schema=ENVELOPE)
+    return [*arrays, bad]
 
 
 def _read(raw: bytes) -> _Read:

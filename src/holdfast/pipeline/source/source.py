@@ -52,6 +52,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+_VIEW: Final = (
+    "Spark does not give the options of a table to sources in Python; make a view: "
+    "CREATE TEMPORARY VIEW name USING holdfast OPTIONS (path 'LOG')"
+)
 COLUMNS: Final = {"log": schemas.LOG, "envelope": schemas.ENVELOPE}
 
 
@@ -68,7 +72,10 @@ class HoldfastSource(DataSource):
         return "holdfast"
 
     def schema(self) -> StructType:
-        return Options(self.options).schema
+        options = Options(self.options)
+        with hints_in_messages():
+            options.refuse_table()
+        return options.schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = Options(self.options)
@@ -113,10 +120,20 @@ class Options:
             found += re.split(r"[,\n]", self.given.get(name, ""))
         named = list(dict.fromkeys(filter(None, (part.strip() for part in found))))
         if not named:
+            if not self.given:
+                # As when a table was made with columns of its own: then nobody asks us for ours.
+                raise BadInput("Spark has handed over no options, so no log is named", hint=_VIEW)
             raise BadInput("no log is named", hint="name it: .load(LOG), or .option('logs', …)")
         if len(named) > 1 and self.given.get("name"):
             raise BadInput("one name is given to several logs", hint="read them one by one")
         return named
+
+    def refuse_table(self) -> None:
+        """BadInput for a CREATE TABLE, which has the provider among its properties: Spark would not
+        give us the options of the table when it is read.
+        """
+        if "provider" in self.given:
+            raise BadInput("a log cannot be a table of a catalog", hint=_VIEW)
 
     @property
     def columns(self) -> str:

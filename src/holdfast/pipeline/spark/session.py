@@ -13,18 +13,20 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from queue import Empty, Queue
+from time import monotonic
 from typing import Any, Final
 
 from holdfast.pipeline.spark.java import java_home
-from holdfast.rules.errors import BadInput, JobFailed, NoSpark
-from holdfast.rules.limits import GIB, MIB
+from holdfast.rules.errors import BadInput, JobFailed, NoSpark, Unreachable
+from holdfast.rules.limits import GIB, MIB, SECOND_MS, SPARK_REACH_MS_MAX
 
 try:
     import deltalake  # noqa: F401
     import pandas  # noqa: F401 - PySpark's Arrow functions want it
     import pyarrow  # noqa: F401
     from pyspark import SparkConf, SparkContext
-    from pyspark.errors import PySparkRuntimeError
+    from pyspark.errors import PySparkRuntimeError, PySparkValueError
     from pyspark.java_gateway import launch_gateway
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
@@ -75,6 +77,8 @@ def start(
         # The workers of Spark must find the packages that we have.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    elif remote:
+        _reach(remote)
     if log is not None:
         for repeater in _REPEATERS:
             PySparkLogger.getLogger(repeater).setLevel(logging.CRITICAL + 1)
@@ -86,6 +90,38 @@ def start(
     if not remote:
         session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def _reach(remote: str) -> None:
+    """Unreachable if no server of Spark Connect answers there. The client itself would go on trying
+    for ten minutes. Only the address is named: what follows it may hold a token.
+    """
+    import grpc
+    from pyspark.sql.connect.client.core import DefaultChannelBuilder
+
+    try:
+        builder = DefaultChannelBuilder(remote)
+    except PySparkValueError as error:
+        raise BadInput(
+            "the remote is no address of Spark Connect", hint="write it as sc://host:15002"
+        ) from error
+    channel = builder.toChannel()
+    states: Queue[Any] = Queue()
+    note = states.put
+    channel.subscribe(note, try_to_connect=True)
+    until = monotonic() + SPARK_REACH_MS_MAX / SECOND_MS
+    settled = (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE)
+    state, why = None, "the connection was refused or broken off"
+    try:
+        while state not in settled:
+            state = states.get(timeout=max(0, until - monotonic()))
+    except Empty:
+        why = f"nothing answered within {SPARK_REACH_MS_MAX / SECOND_MS:g} s"
+    finally:
+        channel.unsubscribe(note)
+        channel.close()
+    if state is not grpc.ChannelConnectivity.READY:
+        raise Unreachable(f"there is no Spark Connect server at {builder.endpoint}: {why}")
 
 
 def is_running() -> bool:

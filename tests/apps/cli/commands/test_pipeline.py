@@ -31,6 +31,11 @@ from support.daemon import running
 
 PATIENCE_S = 300
 SMALL = [f"--conf={key}={value}" for key, value in session.SMALL.items()]
+METRICS = {
+    *("lake", "lake_id", "ok", "rows", "lag", "logs", "quarantined", "failures", "tables"),
+    *("versions", "bytes", "batches", "seconds", "seconds_ingest", "seconds_fold"),
+}
+"""Names that schedulers rely on."""
 HEAVY = "pyspark pyarrow pandas deltalake matplotlib numpy holdfast.pipeline"
 
 
@@ -211,8 +216,9 @@ def test_P11_a_run_says_what_it_did_and_the_next_one_needs_no_words(
 ) -> None:
     cli, ana, ben = two
     lake = ("--lake", str(tmp_path / "lake"), "--json")
+    events = tmp_path / "lineage.jsonl"
     words = ("pipeline", "run", str(ana), str(ben), "--name", f"bo={ben}", *lake, *SMALL)
-    first = cli.process(*words, patience=PATIENCE_S)
+    first = cli.process(*words, "--lineage", str(events), patience=PATIENCE_S)
     assert first.code == 0, first.err
     done = first.json
     assert {log["log"]: (log["from"], log["to"], log["new"]) for log in done["logs"]} == {
@@ -223,6 +229,26 @@ def test_P11_a_run_says_what_it_did_and_the_next_one_needs_no_words(
     assert (done["tables"]["bronze"], done["tables"]["silver/state"]) == (2, 1)
     assert done["failures"] == []
     assert first.err == "", "nothing but what we say ourselves"
+    assert done.keys() >= METRICS
+    assert (done["ok"], done["rows"]["new"], done["lag"]) == (True, 2, 0)
+    assert (done["versions"]["bronze"], done["bytes"]["bronze"] > 0) == (0, True)
+    started, completed = map(json.loads, events.read_bytes().splitlines())
+    assert (started["eventType"], completed["eventType"]) == ("START", "COMPLETE")
+    read = [log["inputFacets"]["inputStatistics"]["rowCount"] for log in completed["inputs"]]
+    assert read == [1, 1]
+
+    # Programs that follow the state get what changed, and from where to go on.
+    row, end = map(json.loads, cli("pipeline", "changes", "state", *lake).out.splitlines())
+    assert (row["change"], row["key"], row["peer"]) == ("set", "build", "ben")
+    assert end == {"table": "state", "since": -1, "upto": 0, "rows": 1}
+    (end,) = map(json.loads, cli("pipeline", "changes", "state", "--since=0", *lake).out.split())
+    assert (end["upto"], end["rows"]) == (0, 0)
+    assert "go on with: --since 0" in cli("pipeline", "changes", "state", *lake[:2]).err
+    assert cli("pipeline", "changes", "state", "--since=1", *lake, code=2).error["code"]
+
+    # Schedulers tell by the code that it is worth a try later.
+    with Lake.open(tmp_path / "lake").working("a fold"):
+        assert cli("pipeline", "run", *lake, code=5).error["code"] == "lake_busy"
 
     # Nothing is new: Spark is not even started.
     again = cli("pipeline", "run", *lake).json

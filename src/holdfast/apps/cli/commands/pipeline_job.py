@@ -17,7 +17,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from time import monotonic
@@ -25,12 +25,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.apps.cli import output
 from holdfast.apps.cli.declare import noun, verb
 from holdfast.apps.cli.session import CommandSession
 from holdfast.rules.errors import BadInput, JobFailed, NoLake
 
 if TYPE_CHECKING:
     from holdfast.pipeline import Lake
+    from holdfast.pipeline.spark.ending import SignalThread
 
 pipeline_ = noun("pipeline", "Every log in one lake, on Spark.")
 
@@ -57,6 +59,7 @@ class Work:
         self._master = master
         self._remote = remote
         self._conf = dict(_setting(text) for text in conf)
+        self._signals: SignalThread | None = None
 
     @property
     def seconds(self) -> float:
@@ -91,14 +94,20 @@ class Work:
         goes into a file, which stays if the work fails. An error of Spark becomes one of ours that
         names this file.
         """
+        from holdfast.pipeline.spark.ending import SignalThread
         from holdfast.pipeline.spark.failures import spark_errors
 
         folder = Path(tempfile.mkdtemp(prefix="holdfast-spark-"))
         log = folder / "spark.log"
         started: list[Any] = []
         done = False
+        signals = SignalThread(lambda number: self._last_words(number, folder, started))
         try:
-            with spark_errors("the job"), _ended_by_signals(), warnings.catch_warnings():
+            with (
+                spark_errors("the job"),
+                signals.watching() as self._signals,
+                warnings.catch_warnings(),
+            ):
                 warnings.simplefilter("ignore")  # Spark warns about itself
                 yield lambda: self._start(folder, log, started)
             done = True
@@ -115,6 +124,15 @@ class Work:
                 _stop(spark)
             if done or not log.exists():
                 shutil.rmtree(folder, ignore_errors=True)
+
+    @contextmanager
+    def ending_gently(self, stop: Callable[[], None]) -> Iterator[None]:
+        """While the block runs, the first signal calls `stop`, and only the next one ends the job.
+        Only while Spark may be started.
+        """
+        assert self._signals is not None, "nobody waits for signals"
+        with self._signals.gently(stop):
+            yield
 
     def progress(self, what: str, done: int = 0, total: int = 0) -> None:
         """Shows people what is being done and how far it is, on a line that is written over. An
@@ -136,7 +154,23 @@ class Work:
             master=self._master, remote=self._remote, conf={**ours, **self._conf}, log=log
         )
         started.append(spark)
+        if self._signals is not None:
+            self._signals.hold()
         return spark
+
+    def _last_words(self, number: int, folder: Path, started: list[Any]) -> None:
+        """Called in another thread when a signal ends the job, whatever the job does meanwhile."""
+        self.progress("")
+        name = signal.Signals(number).name
+        what = f"{name} has ended the job: what was committed stays, and the next one goes on there"
+        with suppress(OSError):
+            output.failure("interrupted", what, "", self.session.as_json)
+            output.flush()
+        if self._remote:
+            from holdfast.pipeline.spark.ending import end_remotely
+
+            end_remotely(started)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def job(name: str, *, spark: bool = True, mesh: bool | str = False) -> Callable[[Any], Any]:
@@ -166,20 +200,6 @@ def job(name: str, *, spark: bool = True, mesh: bool | str = False) -> Callable[
         return verb(pipeline_, name, mesh=mesh)(run)
 
     return declare
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM ends a job as Ctrl-C does: what is committed stays, and a rerun does the rest."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _stop(spark: Any) -> None:

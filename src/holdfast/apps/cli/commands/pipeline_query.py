@@ -108,7 +108,7 @@ def state(
 def query(work: Work, sql: str, limit: int, form: str | None) -> None:
     """Ask the lake in SQL. An SQL of - is read from stdin.
 
-    The tables: bronze, sightings, quarantine; state, memory, files, vectors, models, tasks,
+    The tables: bronze, sightings, quarantine, reads; state, memory, files, vectors, models, tasks,
     task_events, facts; and those of the audits, which SHOW VIEWS lists. A query only reads.
     """
     text = inputs.text_of(sql)

@@ -18,31 +18,12 @@ def tell_run(work: Work, lake: Lake, report: RunReport) -> None:
     """Shows of each log what was read and what is still to come, and the rows of each table."""
     from holdfast.pipeline.jobs.status import row_counts
 
-    ingested, folded = report.ingest, report.fold
+    ingested = report.ingest
     logs = [_log(log) for log in ingested.logs]
-    rows = row_counts(lake.fresh())
     if work.session.as_json:
-        work.session.show(
-            {
-                "lake": lake.root,
-                "logs": logs,
-                "quarantined": ingested.quarantined,
-                "failures": [
-                    {
-                        "location": failure.location,
-                        "log": failure.log or None,
-                        "code": failure.error.code,
-                        "message": failure.error.message,
-                        "hint": failure.error.hint,
-                    }
-                    for failure in report.failures
-                ],
-                "tables": rows,
-                "folded": 0 if folded is None else folded.changes,
-                "seconds": work.seconds,
-            }
-        )
+        work.session.show(_document(work, lake, report, logs))
         return
+    rows = row_counts(lake.fresh())
     tables.table(logs, ["log", "epoch", "from", "to", "new", "repeated", "quarantined", "lag"])
     held = [{"table": name, "rows": count} for name, count in rows.items() if count]
     if held:
@@ -56,6 +37,53 @@ def tell_run(work: Work, lake: Lake, report: RunReport) -> None:
         if failure.error.hint:
             output.talk(f"hint: {tables.visible(failure.error.hint)}")
     output.talk(f"{ingested.new} new of {ingested.read} read, {work.seconds} s")
+
+
+def _document(
+    work: Work, lake: Lake, report: RunReport, logs: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """What programs get of a run. Schedulers rely on these names; they are told in docs/pipeline.md
+    and only ever added to.
+    """
+    from holdfast.pipeline import status
+    from holdfast.pipeline.jobs.status import row_counts
+
+    ingested, folded = report.ingest, report.fold
+    now = lake.fresh()
+    stored = status(now, ask=False).tables
+    return {
+        "lake": lake.root,
+        "lake_id": lake.id,
+        "ok": report.ok,
+        "rows": {
+            "read": ingested.read,
+            "new": ingested.new,
+            "repeated": ingested.again,
+            "quarantined": sum(ingested.quarantined.values()),
+            "folded": 0 if folded is None else folded.changes,
+        },
+        "lag": sum(log["lag"] for log in logs),
+        "logs": logs,
+        "quarantined": ingested.quarantined,
+        "failures": [
+            {
+                "location": failure.location,
+                "log": failure.log or None,
+                "code": failure.error.code,
+                "message": failure.error.message,
+                "hint": failure.error.hint,
+            }
+            for failure in report.failures
+        ],
+        "tables": row_counts(now),
+        "versions": {table.table: table.version for table in stored},
+        "bytes": {table.table: table.bytes for table in stored},
+        "folded": 0 if folded is None else folded.changes,
+        "batches": ingested.batches,
+        "seconds": work.seconds,
+        "seconds_ingest": round(ingested.seconds, 1),
+        "seconds_fold": 0.0 if folded is None else round(folded.seconds, 1),
+    }
 
 
 def tell_step(work: Work, step: Step) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
+from functools import partial
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +18,7 @@ from holdfast.apps.cli.times import parse_span, size
 from holdfast.rules.errors import BadInput, UnknownKey
 
 if TYPE_CHECKING:
-    from holdfast.pipeline import Lake, LogSource
+    from holdfast.pipeline import Lake, Lineage, LogSource
     from holdfast.pipeline.jobs.run import RunReport
 
 FAILED = 1
@@ -46,8 +49,18 @@ def reaching(function: Any) -> Any:
 @click.option(
     "--allow-gaps", is_flag=True, help="Skip entries that no log has any more, and note them."
 )
+@click.option(
+    "--lineage",
+    metavar="FILE|URL",
+    help="Where OpenLineage events go: a file, or a server; without it, $OPENLINEAGE_URL.",
+)
 def run(
-    work: Work, logs: tuple[str, ...], max_rows: int | None, allow_gaps: bool, **how: Any
+    work: Work,
+    logs: tuple[str, ...],
+    max_rows: int | None,
+    allow_gaps: bool,
+    lineage: str | None,
+    **how: Any,
 ) -> int:
     """Read what is new in every LOG, and bring the state up to date.
 
@@ -56,21 +69,32 @@ def run(
     next run needs no names. A folder that is empty or missing becomes a lake. A run may be stopped
     at any point; the next one goes on from there.
     """
+    told_to = _lineage(lineage)
     lake, given = _lake_and_logs(work, logs, **how)
     from holdfast import pipeline
 
-    with work.spark_when_needed() as start:
-        report = pipeline.run(
-            start,
-            lake,
-            given,
-            max_rows=max_rows,
-            allow_gaps=allow_gaps,
-            progress=work.progress,
-        )
-    _note_names(lake, given, report)
+    warn = partial(work.session.warn, "lineage_not_told")
+    with pipeline.followed_run(told_to, lake, given, warn=warn) as tell:
+        with work.spark_when_needed() as start:
+            report = pipeline.run(
+                start,
+                lake,
+                given,
+                max_rows=max_rows,
+                allow_gaps=allow_gaps,
+                progress=work.progress,
+            )
+        _note_names(lake, given, report)
+        tell(report)
     tell_run(work, lake, report)
     return 0 if report.ok else FAILED
+
+
+def _lineage(target: str | None) -> Lineage | None:
+    from holdfast.pipeline import lineage_to
+    from holdfast.pipeline.lineage.outlet import lineage_of
+
+    return lineage_of(os.environ) if target is None else lineage_to(target)
 
 
 @job("stream")
@@ -91,7 +115,8 @@ def stream(
     lake, given = _lake_and_logs(work, logs, **how)
     from holdfast import pipeline
 
-    with work.spark() as spark:
+    stop = Event()
+    with work.spark() as spark, work.ending_gently(stop.set):
         work.progress("")
         work.session.talk("reading; end it with Ctrl-C")
         pipeline.stream(
@@ -102,6 +127,7 @@ def stream(
             once=once,
             max_rows=max_rows,
             on_step=lambda step: tell_step(work, step),
+            stop=stop,
         )
 
 

@@ -10,15 +10,16 @@ import os
 import re
 import subprocess
 from pathlib import Path
+from time import monotonic, sleep
 from types import TracebackType
 from typing import Final
 
 import pyspark
 
 from holdfast.pipeline.spark.java import java_home
-from support.waiting import until
 
 PATIENCE_S: Final = 240
+_LOOK_S: Final = 0.05
 _MASTER: Final = re.compile(r"Starting Spark master at (spark://\S+)")
 _LIGHT: Final = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _ROOM: Final = "org.apache.spark.deploy"
@@ -99,12 +100,11 @@ class Cluster:
     def _said(self, log: Path, pattern: re.Pattern[str]) -> str:
         """Waits until a process says this; returns what the first group of the pattern matches."""
 
-        def found() -> re.Match[str] | None:
-            match = pattern.search(log.read_text(errors="replace"))
-            assert match or self._processes[-1].poll() is None, log.read_text(errors="replace")
-            return match
-
-        until(lambda: found() is not None, PATIENCE_S)
-        match = found()
-        assert match is not None
+        process, deadline = self._processes[-1], monotonic() + PATIENCE_S
+        while (match := pattern.search(log.read_text(errors="replace"))) is None:
+            if process.poll() is not None or monotonic() > deadline:
+                raise RuntimeError(
+                    f"Spark did not start: {log.read_text(errors='replace')[-2000:]}"
+                )
+            sleep(_LOOK_S)
         return match[1]

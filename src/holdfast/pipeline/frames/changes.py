@@ -1,0 +1,146 @@
+"""What has changed in a table of the state since a version of bronze that the caller had got to.
+
+    told = changes(lake, "state", since=17)
+    for batch in told.batches():
+        ...                      # rows as they are now, each with its `change`
+    keep(told.upto)              # the next `since`
+
+A consumer that replaces the rows of each key by the rows that it gets here has what the table has:
+from nothing (`since` of -1) or from any version that it got to, in steps of any length, and however
+often it repeats a step. Deletions are rows too: tombstones. Nothing is kept for a consumer, and
+vacuum and compaction do not matter: the column `batch` of bronze says what came when.
+
+A key is given if one of its envelopes came since and the key has other rows now. Of tables with one
+row for each key, these are the rows whose envelope came since. Of vectors, tasks and their events
+all rows of the key are given, since a late envelope may change what became of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.pipeline.fold import silver
+from holdfast.pipeline.frames.frame import LakeFrame, dataset
+from holdfast.pipeline.frames.overlay import distinct, places
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, SILVER, arrow_schema
+from holdfast.rules.errors import BadInput, UnknownKey
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CHANGE: Final = "change"
+SET: Final = "set"
+DELETED: Final = "deleted"
+_TOMBSTONE: Final = "tombstone"
+_BY_KEY: Final = {
+    "vectors": {"mesh": "mesh", "owner": "owner", "key": "entity", "model": "model"},
+    "models": {"id": "model"},
+    "tasks": {"mesh": "mesh", "task": "entity"},
+    "task_events": {"mesh": "mesh", "task": "entity"},
+}
+"""By table in which a key may have several rows, or rows of many envelopes: by column of its key,
+the column of bronze. Rows of the other tables are known by the id of their envelope."""
+
+
+class TableChanges(msgspec.Struct, frozen=True):
+    """The changes of one table; nothing is read before the rows are asked for."""
+
+    lake: Lake
+    table: str
+    since: int
+    """The version of bronze that the caller had got to; -1 for none."""
+    upto: int
+    """The version of bronze that these changes lead to: the next `since`. What changes while they
+    are read comes with the next ones."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the table, and `change`: `set` or `deleted`."""
+        return arrow_schema(SILVER[self.table]).append(pa.field(CHANGE, pa.string()))
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns by which a consumer replaces rows."""
+        return KEYS[self.table]
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, batch by batch."""
+        frame = LakeFrame(self.lake, self.table, None)
+        if self.since < 0:
+            yield from map(self._marked, frame.batches())
+        elif self.since < self.upto:
+            new = self._new()
+            for batch in frame.batches() if new.num_rows else ():
+                if len(found := places(batch, new)):
+                    yield self._marked(batch.take(found))
+
+    def arrow(self) -> pa.Table:
+        return pa.Table.from_batches(self.batches(), self.schema)
+
+    def spark(self, session: SparkSession) -> DataFrame:
+        """The same as a Spark frame, which Spark itself computes."""
+        from pyspark.sql import functions as F
+
+        lake = self.lake.fresh()
+        rows = silver.current(session, lake, self.table)
+        if self.since >= 0:
+            came = F.col("batch").between(self.since + 1, self.upto)
+            files = lake.bronze.files(lambda f: f.may_hold("batch", self.since + 1, self.upto))
+            new = lake.bronze.read_files(session, files).where(came & (F.col("family") == self._of))
+            known = new.select(*(F.col(of).alias(name) for name, of in self._columns.items()))
+            rows = rows.join(known, list(self._columns), "left_semi").select(*rows.columns)
+        change = F.lit(SET)
+        if _TOMBSTONE in rows.columns:
+            change = F.when(F.col(_TOMBSTONE), DELETED).otherwise(SET)
+        return rows.withColumn(CHANGE, change)
+
+    @property
+    def _of(self) -> str:
+        return FAMILY_OF[self.table]
+
+    @property
+    def _columns(self) -> dict[str, str]:
+        """The columns by which rows are known to have changed, with the columns of bronze."""
+        return _BY_KEY.get(self.table, {"id": "id"})
+
+    def _new(self) -> pa.Table:
+        """What is known of the envelopes that came since, each key once."""
+        came = pc.field("batch") > self.since
+        came &= pc.field("batch") <= self.upto
+        came &= pc.field("family") == self._of
+        bronze = dataset(self.lake.fresh().bronze)
+        found = bronze.to_table(columns=list(self._columns.values()), filter=came)
+        return distinct(found.rename_columns(list(self._columns)), list(self._columns))
+
+    def _marked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if _TOMBSTONE in batch.schema.names:
+            change = pc.if_else(batch[_TOMBSTONE], DELETED, SET)
+        else:
+            change = pa.repeat(SET, batch.num_rows)
+        return pa.RecordBatch.from_arrays([*batch.columns, change], schema=self.schema)
+
+
+def changes(lake: Lake, table: str, since: int = -1) -> TableChanges:
+    """What has changed in a table of the state since a version of bronze; all of it without one."""
+    if table not in SILVER:
+        raise UnknownKey(f"the state has no table {table!r}", hint=f"use: {', '.join(SILVER)}")
+    lake = lake.fresh()
+    upto = silver.position(lake, silver.EVENTS if table == "tasks" else table)
+    if since > upto:
+        raise BadInput(
+            f"{table} has taken in bronze up to version {upto}; nobody can have got to {since}",
+            hint="this is another lake, or it was set back: begin again with -1",
+        )
+    return TableChanges(lake, table, max(since, -1), upto)
+
+
+def change_documents(told: TableChanges) -> Iterator[dict[str, Any]]:
+    """The changes as plain rows."""
+    for batch in told.batches():
+        yield from batch.to_pylist()
