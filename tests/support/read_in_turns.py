@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -39,8 +40,10 @@ class ReadInTurns(NamedTuple):
         return ReadInTurns(Lake.open(folder / "lake"), self.older, histories)
 
 
-def read_in_turns(folder: Path) -> ReadInTurns:
-    """Both nodes have an entry that cannot be read, early and late."""
+def read_in_turns(folder: Path, then: Callable[[Lake], object] | None = None) -> ReadInTurns:
+    """Both nodes have an entry that cannot be read, early and late. `then` is called after each
+    half.
+    """
     histories = grow(41, folder, nodes=2, meshes=2, ops=90)
     for home in histories.homes.values():
         for offset in (5, 30):
@@ -48,8 +51,12 @@ def read_in_turns(folder: Path) -> ReadInTurns:
     lake = Lake.open(folder / "lake", create=True)
     for number, upto in enumerate((9, 20, 31, None)):
         if number == 2:
+            if then is not None:
+                then(lake.fresh())
             shutil.copytree(lake.root, folder / "older")
         pour(lake, *histories.homes.values(), upto=upto)
+    if then is not None:
+        then(lake.fresh())
     return ReadInTurns(lake, folder / "older", histories)
 
 

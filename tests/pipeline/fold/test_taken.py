@@ -5,14 +5,21 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
-from holdfast.pipeline.fold import taken
+from holdfast.pipeline.fold import silver, taken
+from holdfast.pipeline.fold.silver import FOLDED, compact, fold_lake
+from holdfast.pipeline.frames.frame import LakeFrames
+from holdfast.pipeline.lake.checked import checked
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.lake.schema import arrow_schema
+from holdfast.pipeline.lake.schema import SILVER, arrow_schema
+from holdfast.pipeline.spark.workers import DriverWorkers
+from support.read_in_turns import ReadInTurns, read_in_turns
 from support.set_back import Harm, cleaned, cloned, put_back, restored
 
 
@@ -71,24 +78,24 @@ def rows_of(table: Table, batch: int, rows: int) -> pa.Table:
 
 
 @pytest.fixture
-def silver(tmp_path: Path) -> Silver:
+def tables(tmp_path: Path) -> Silver:
     return Silver(tmp_path)
 
 
-def test_P3_notes_that_hold_are_the_position(silver: Silver) -> None:
-    assert silver.position == 2
-    for table in silver.tables.values():
+def test_P3_notes_that_hold_are_the_position(tables: Silver) -> None:
+    assert tables.position == 2
+    for table in tables.tables.values():
         cleaned(table, Path())
-    assert silver.position == 2
-    silver.add(3)
-    assert silver.position == 2
+    assert tables.position == 2
+    tables.add(3)
+    assert tables.position == 2
     # What is put together out of two batches is counted row by row.
-    bronze = silver.lake.fresh().bronze
+    bronze = tables.lake.fresh().bronze
     whole, _ = bronze.load(bronze.files(), [field.name for field in bronze.reader().schema])
     days = pa.nulls(whole.num_rows, pa.date32())
     merged = bronze.stage_rows(whole.append_column("day", days))
     bronze.commit(merged.files, bronze.files(), data_change=False)
-    assert silver.position == 2
+    assert tables.position == 2
 
 
 def _bronze_loses_a_batch(silver: Silver) -> None:
@@ -132,18 +139,64 @@ def _increments_restored(silver: Silver) -> None:
     ids=lambda harm: harm.__name__.strip("_"),
 )
 def test_P3_a_table_whose_notes_no_longer_hold_is_folded_from_the_start(
-    silver: Silver, harm: Callable[[Silver], None]
+    tables: Silver, harm: Callable[[Silver], None]
 ) -> None:
-    harm(silver)
-    assert silver.position == -1
+    harm(tables)
+    assert tables.position == -1
 
 
-def test_P3_increments_of_an_older_day_are_no_harm(silver: Silver) -> None:
+def test_P3_increments_of_an_older_day_are_no_harm(tables: Silver) -> None:
     """The base has taken in what they have: merging it twice gives the same."""
-    silver.keep("third")
-    silver.add(3)
-    silver.fold("base")
-    put_back(silver.tables["increments"], silver.older("third", silver.tables["increments"]))
-    assert silver.position == 3
-    shutil.rmtree(silver.tables["increments"].root)
-    assert silver.position == 3
+    tables.keep("third")
+    tables.add(3)
+    tables.fold("base")
+    put_back(tables.tables["increments"], tables.older("third", tables.tables["increments"]))
+    assert tables.position == 3
+    shutil.rmtree(tables.tables["increments"].root)
+    assert tables.position == 3
+
+
+def rows_in(lake: Lake) -> dict[str, list[Any]]:
+    """The state that a reader of the lake finds."""
+    frames = LakeFrames(lake.fresh())
+    return {name: sorted(map(repr, frames[name].arrow().to_pylist())) for name in FOLDED}
+
+
+@pytest.fixture(scope="module")
+def folded(tmp_path_factory: pytest.TempPathFactory) -> ReadInTurns:
+    """Folded after each half. Some tables have a base of the first half with increments on it, and
+    in the others these are merged.
+    """
+
+    def fold(lake: Lake) -> None:
+        fold_lake(DriverWorkers(), lake)
+        compact(DriverWorkers(), lake, ["state", "facts", "task_events"])
+
+    folder = tmp_path_factory.mktemp("folded")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(silver, "SILVER_SMALL_ROWS", 0)
+        patch.setattr(silver, "SILVER_BEHIND_PERCENT_MAX", 10_000)
+        found = read_in_turns(folder, fold)
+    assert any(found.lake.increments(name).files() for name in FOLDED)
+    return found
+
+
+@pytest.mark.parametrize("harm", [restored, put_back, cloned], ids=lambda harm: harm.__name__)
+@pytest.mark.parametrize("part", ["bronze", "silver", "increments", "all"])
+def test_P3_after_any_table_was_set_back_the_next_fold_makes_the_state_of_bronze(
+    folded: ReadInTurns, tmp_path: Path, part: str, harm: Harm
+) -> None:
+    lake = folded.copied(tmp_path).lake
+    of_silver = [f"{kind}/{name}" for kind in ("silver", "increments") for name in SILVER]
+    tables = [lake.bronze.root, *(f"{lake.root}/{name}" for name in of_silver)]
+    for root in tables:
+        older = Path(root.replace(lake.root, str(folded.older), 1))
+        if part in (root[len(lake.root) + 1 :].split("/")[0], "all") and older.exists():
+            harm(Table(root, StructType([])), older)
+    checked(lake.fresh())
+
+    fold_lake(DriverWorkers(), lake.fresh())
+
+    found = rows_in(lake)
+    fold_lake(DriverWorkers(), lake.fresh(), full=True)
+    assert found == rows_in(lake)

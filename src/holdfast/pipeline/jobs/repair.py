@@ -47,6 +47,7 @@ from holdfast.pipeline.lake.schema import (
 )
 from holdfast.pipeline.logs.log import ReadableLog
 from holdfast.pipeline.spark.failures import spark_errors
+from holdfast.pipeline.spark.spark_workers import SparkWorkers
 from holdfast.rules.bodies import OPS
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.limits import LAKE_BATCH_ROWS
@@ -359,7 +360,7 @@ def _fold(start: Starting, lake: Lake, progress: Progress) -> tuple[str, ...]:
     if not full and not needs_fold(lake):
         return ()
     with spark_errors("fold"):
-        done = fold_lake(start(), lake, full=full, progress=progress)
+        done = fold_lake(SparkWorkers(start(), lake.proof), lake, full=full, progress=progress)
     return tuple(table.name for table in done.tables if table.how == "rebuilt")
 
 
