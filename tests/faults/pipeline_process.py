@@ -31,6 +31,7 @@ from holdfast.pipeline.snapshot import files
 from holdfast.pipeline.snapshot.build import build_snapshot
 from holdfast.pipeline.snapshot.files import SnapshotTarget
 from holdfast.pipeline.spark.session import start
+from holdfast.pipeline.spark.spark_workers import SparkWorkers
 from support.held_log import HalfLog, HeldLog
 
 BATCH_ROWS = 150
@@ -113,9 +114,9 @@ def work(folder: Path, homes: Sequence[str], points: Points, master: str, held: 
             report = ingest_logs(spark, lake, some, max_rows=BATCH_ROWS)
             assert not report.failures, report.failures
             points.at("fold")
-            silver.fold_lake(spark, lake)
+            silver.fold_lake(SparkWorkers(spark, lake.proof), lake)
         points.at("compact")
-        compaction.compact(spark, lake)
+        compaction.compact(SparkWorkers(spark, lake.proof), lake)
         points.at("snapshot")
         if not (folder / "snapshot" / NAME).exists():
             build_snapshot(spark, lake, str(folder / "snapshot"))

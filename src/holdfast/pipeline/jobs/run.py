@@ -24,6 +24,7 @@ from holdfast.pipeline.jobs.sources import LogSource
 from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
 from holdfast.pipeline.logs.log import ReadableLog, open_log
 from holdfast.pipeline.spark.failures import spark_errors
+from holdfast.pipeline.spark.spark_workers import SparkWorkers
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.limits import LAKE_BATCH_ROWS
 
@@ -70,7 +71,9 @@ def run(
         report = RunReport(ingested)
         if fold and needs_fold(lake.fresh()):
             with spark_errors("fold"):
-                report.fold = fold_lake(start(), lake.fresh(), progress=progress)
+                report.fold = fold_lake(
+                    SparkWorkers(start(), lake.proof), lake.fresh(), progress=progress
+                )
         _update_heads(plan, ingested)
     report.seconds = time.monotonic() - began
     return report

@@ -39,6 +39,7 @@ from holdfast.pipeline.lake.storage_options import hadoop_settings
 from holdfast.pipeline.source.source import register
 from holdfast.pipeline.spark.failures import spark_errors
 from holdfast.pipeline.spark.hadoop import reads_scheme, set_hadoop
+from holdfast.pipeline.spark.spark_workers import SparkWorkers
 from holdfast.rules.errors import HoldfastError, JobFailed, Unreachable
 from holdfast.rules.limits import LAKE_BATCH_ROWS, LAKE_LOOK_MS, LAKE_TRIES_MAX, SECOND_MS
 
@@ -161,7 +162,7 @@ class _Work:
                 spark = frame.sparkSession
                 done = ingest_batch(spark, self._lake, frame)
                 if self._fold and needs_fold(self._lake.fresh()):
-                    fold_lake(spark, self._lake.fresh())
+                    fold_lake(SparkWorkers(spark, self._lake.proof), self._lake.fresh())
             except BaseException as error:
                 # Kept here, because Spark passes on only the text of an error.
                 self._error = error
