@@ -28,6 +28,7 @@ class ReadInTurns(NamedTuple):
 
     def copied(self, folder: Path) -> ReadInTurns:
         """The same lake and homes once more, to be harmed."""
+        folder.mkdir(exist_ok=True)
         shutil.copytree(self.lake.root, folder / "lake")
         homes = {}
         for number, (peer, home) in enumerate(self.histories.homes.items()):

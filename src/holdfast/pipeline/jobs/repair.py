@@ -19,7 +19,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
@@ -27,7 +26,6 @@ from pyspark.sql import SparkSession
 from holdfast.pipeline.fold.silver import fold_lake
 from holdfast.pipeline.ingest.batch import ingest_batch
 from holdfast.pipeline.ingest.plan import Gap, LocatedLog, LogStretch, UnreadableLog, check_same
-from holdfast.pipeline.ingest.read_ranges import read_stretches, tasks_of
 from holdfast.pipeline.jobs.run import Starting, needs_fold, opened
 from holdfast.pipeline.jobs.sources import LogSource
 from holdfast.pipeline.lake.checked import checked
@@ -40,7 +38,6 @@ from holdfast.pipeline.lake.schema import (
     GAP,
     LOST,
     QUARANTINE,
-    SIGHTINGS,
     SILVER,
     UNKNOWN_OP,
     arrow_schema,
@@ -48,9 +45,10 @@ from holdfast.pipeline.lake.schema import (
 from holdfast.pipeline.logs.log import ReadableLog
 from holdfast.pipeline.spark.failures import spark_errors
 from holdfast.pipeline.spark.spark_workers import SparkWorkers
+from holdfast.pipeline.spark.workers import DriverWorkers, Workers
 from holdfast.rules.bodies import OPS
 from holdfast.rules.errors import HoldfastError
-from holdfast.rules.limits import LAKE_BATCH_ROWS
+from holdfast.rules.limits import LAKE_BATCH_ROWS, LAKE_FILE_ROWS
 
 Ranges = Sequence[tuple[int, int]]
 
@@ -150,13 +148,10 @@ def _read_again(
     progress("read again", 1, 3)
     seen = lake.compare()
     # First what the lake has nothing of. A sighting whose envelope comes back by that is good.
-    stretches = [*_stretches(located, seen, seen.orphans)]
-    failures += _ingest(start, lake, stretches)
+    failures += _ingest(start, lake, [*_stretches(located, seen, seen.orphans)])
     seen = _settled(lake.fresh())
     if seen.orphans:
-        stretches = [*_stretches(located, seen, {})]
-        _drop_sightings(lake.fresh(), stretches)
-        failures += _ingest(start, lake, stretches)
+        failures += _ingest(start, lake, [*_stretches(located, seen, {})])
         seen = _settled(lake.fresh())
     if any(one.notes for one in seen.missing):
         _note_strange(lake.fresh())
@@ -221,24 +216,23 @@ def _ingest(start: Starting, lake: Lake, stretches: Sequence[LogStretch]) -> lis
     does not stop the others.
     """
     failures: list[UnreadableLog] = []
+    workers = cache(lambda: _workers(start, lake, sum(part.rows for part in stretches)))
     for batch in _batches(stretches):
         try:
-            _ingest_batch(start, lake, batch)
+            ingest_batch(workers(), lake, batch, again=True)
         except HoldfastError:
             for key in dict.fromkeys(part.key for part in batch):
                 alone = [part for part in batch if part.key == key]
                 try:
-                    _ingest_batch(start, lake, alone)
+                    ingest_batch(workers(), lake, alone, again=True)
                 except HoldfastError as error:
                     failures.append(UnreadableLog(alone[0].log.location, error, key[0]))
     return failures
 
 
-def _ingest_batch(start: Starting, lake: Lake, batch: Sequence[LogStretch]) -> None:
-    spark = start()
-    ends = {part.key: part.stop - 1 for part in batch}
-    with spark_errors("the repair"):
-        ingest_batch(spark, lake, read_stretches(spark, tasks_of(batch)), ends, again=True)
+def _workers(start: Starting, lake: Lake, rows: int) -> Workers:
+    """The driver itself for so few rows, else Spark."""
+    return DriverWorkers() if rows <= LAKE_FILE_ROWS else SparkWorkers(start(), lake.proof)
 
 
 def _batches(stretches: Sequence[LogStretch]) -> Iterator[list[LogStretch]]:
@@ -258,24 +252,6 @@ def _batches(stretches: Sequence[LogStretch]) -> Iterator[list[LogStretch]]:
                 batch, rows = [], 0
     if batch:
         yield batch
-
-
-def _drop_sightings(lake: Lake, stretches: Sequence[LogStretch]) -> None:
-    """Removes sightings of envelopes that bronze lacks, where the places are about to be read
-    again: one of them will be the first now.
-    """
-    table = lake.sightings
-    rows, _ = table.load(table.files(), SIGHTINGS.names)
-    gone = pa.array(np.zeros(rows.num_rows, bool))
-    for part in stretches:
-        log, epoch = part.key
-        here = pc.and_(pc.equal(rows["log"], log), pc.equal(rows["epoch"], epoch))
-        inside = pc.and_(
-            pc.greater_equal(rows["offset"], part.start), pc.less(rows["offset"], part.stop)
-        )
-        gone = pc.or_(gone, pc.and_(here, inside))
-    if pc.any(gone).as_py():
-        table.commit(table.stage_rows(rows.filter(pc.invert(gone))).files, table.files())
 
 
 # --- notes in quarantine -------------------------------------------------------------------------
@@ -360,7 +336,8 @@ def _fold(start: Starting, lake: Lake, progress: Progress) -> tuple[str, ...]:
     if not full and not needs_fold(lake):
         return ()
     with spark_errors("fold"):
-        done = fold_lake(SparkWorkers(start(), lake.proof), lake, full=full, progress=progress)
+        workers = _workers(start, lake, lake.bronze.rows)
+        done = fold_lake(workers, lake, full=full, progress=progress)
     return tuple(table.name for table in done.tables if table.how == "rebuilt")
 
 
