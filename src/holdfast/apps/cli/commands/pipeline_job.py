@@ -71,6 +71,11 @@ class Work:
         self._signals: SignalThread | None = None
 
     @property
+    def names_spark(self) -> bool:
+        """Whether the command says where or how Spark is to run."""
+        return bool(self._master or self._remote or self._conf)
+
+    @property
     def seconds(self) -> float:
         return round(monotonic() - self.began, 1)
 
