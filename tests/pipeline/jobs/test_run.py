@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.node.library.node import open_node
 from holdfast.pipeline.fold import silver
-from holdfast.pipeline.ingest import batch as batches
+from holdfast.pipeline.ingest.ingest import ingest_planned
 from holdfast.pipeline.jobs import stream as streams
 from holdfast.pipeline.jobs.run import needs_fold, run
 from holdfast.pipeline.jobs.sources import LogSource, log_source
@@ -158,19 +158,19 @@ def test_P11_an_error_in_a_stream_comes_out_as_it_is(
 def test_P11_a_stream_begins_again_after_what_may_pass_and_loses_nothing(
     spark: SparkSession, histories: Histories, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = batches.ingest_batch
+    real = ingest_planned
     troubles: list[HoldfastError] = [
         Unreachable("it is restarted"),
         JobFailed("the python worker failed to connect back"),
     ]
     steps: list[Step] = []
 
-    def ingest_batch(*args: Any, **options: Any) -> Any:
+    def ingest(*args: Any, **options: Any) -> Any:
         if troubles:
             raise troubles.pop(0)
         return real(*args, **options)
 
-    monkeypatch.setattr(streams, "ingest_batch", ingest_batch)
+    monkeypatch.setattr(streams, "ingest_planned", ingest)
     given = sources_of(histories)
     stream(spark, lake, given, once=True, fold=False, every_ms=1, on_step=steps.append)
     assert troubles == []
@@ -191,12 +191,12 @@ def test_P11_a_stream_gives_up_on_what_lasts(
 ) -> None:
     came = 0
 
-    def query(*_: object) -> None:
+    def plan(*_: object) -> None:
         nonlocal came
         came += 1
         raise error
 
-    monkeypatch.setattr(streams, "_query", query)
+    monkeypatch.setattr(streams, "make_plan", plan)
     with pytest.raises(type(error), match=error.message):
         stream(spark, lake, sources_of(histories), every_ms=1)
     assert came == tries

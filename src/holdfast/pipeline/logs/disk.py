@@ -36,6 +36,8 @@ _Opening = Callable[[], AbstractContextManager[ReadOnlyDatabase]]
 class DiskLog(OpenedLog):
     """What a home and a backup share: a database that is read."""
 
+    dense = True
+
     def __init__(self, location: str, options: dict[str, str], opening: _Opening) -> None:
         super().__init__(location, options)
         self._opening = opening
