@@ -57,11 +57,14 @@ def run(
     max_rows: int | None = None,
     allow_gaps: bool = False,
     progress: Progress = no_progress,
+    what: str = "a run",
 ) -> RunReport:
-    """Makes one run. `spark` may be a function that starts Spark; it is called only if needed."""
+    """Makes one run. `spark` may be a function that starts Spark; it is called only if needed.
+    `what`: what others are told who find the lake busy.
+    """
     began = time.monotonic()
     start = cache(lambda: spark() if callable(spark) else spark)
-    with lake.working("a run"), opened(logs, lake.consumer) as (found, failures):
+    with lake.working(what), opened(logs, lake.consumer) as (found, failures):
         lake = lake.fresh()
         plan = make_plan(lake, found, allow_gaps=allow_gaps)
         plan.failures += failures
