@@ -254,7 +254,7 @@ def test_P3_a_row_that_came_late_does_not_replace_a_newer_one_of_the_base() -> N
                 {"mesh": "m", "key": key, "value": value, "lamport": at, "peer": "p", "id": "i"}
                 for key, value, at in rows
             ],
-            LakeFrame(Lake("", ""), "state", None).schema,
+            LakeFrame(Lake("lake", ""), "state", None).schema,
         )
 
     base = ds.dataset(state(("old", "1", 1), ("new", "1", 9), ("alone", "1", 5)))
