@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
+from holdfast.pipeline.lake.folder import Folder
 from holdfast.pipeline.lake.lake import ID_DAY, Lake
 from holdfast.pipeline.lake.reads import Position, Read, note_reads
 from holdfast.rules.errors import (
@@ -65,6 +66,51 @@ def test_P11_one_job_at_a_time_works_on_a_lake(tmp_path: Path) -> None:
         pass
     with lake.working("another"):
         pass
+
+
+def test_P11_the_lock_is_one_however_the_lake_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path)
+    lake = Lake.open(tmp_path.as_uri() + "/lake", create=True)
+    assert lake.root == str(tmp_path / "lake")
+    with lake.working("a fold"):
+        for name in ("lake", str(tmp_path / "lake"), f"file:{tmp_path}/lake/", "link/lake"):
+            with pytest.raises(LakeBusy), Lake.open(name).working("another"):
+                pass
+
+
+def test_P10_a_new_lake_is_as_open_as_the_umask_says(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        for umask, folder_mode, file_mode in ((0o002, 0o775, 0o664), (0o077, 0o700, 0o600)):
+            os.umask(umask)
+            root = tmp_path / f"{umask:o}"
+            lake = Lake.open(root, create=True)
+            with lake.working("a fold"):
+                pass
+            found = {path.name: path.stat().st_mode & 0o777 for path in (root, *root.iterdir())}
+            assert found == {root.name: folder_mode, "lake.json": file_mode, ".job": file_mode}
+    finally:
+        os.umask(before)
+
+
+def test_P2_two_jobs_that_make_one_lake_use_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Folder.write
+
+    def late(folder: Folder, name: str, raw: bytes, **how: bool) -> None:
+        write(folder, name, raw, **how)
+        monkeypatch.setattr(Folder, "write", write)
+        (tmp_path / "lake" / "lake.json").unlink()
+        Lake.open(tmp_path / "lake", create=True)
+
+    monkeypatch.setattr(Folder, "write", late)
+    lake = Lake.open(tmp_path / "lake", create=True)
+    assert lake.id == Lake.open(tmp_path / "lake").id
+    lake.proof()
 
 
 def test_P1_a_position_is_the_end_of_what_was_read(tmp_path: Path) -> None:

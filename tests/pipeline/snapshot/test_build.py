@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -168,10 +169,18 @@ def _cut_short(
     return len(list((target / PARTS).iterdir()))
 
 
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
+
+
 def _check_files(target: Path, parts: int) -> None:
     assert len(list((target / PARTS).iterdir())) == parts
     assert sorted(path.name for path in target.iterdir()) == [NAME, PARTS]
-    assert {path.stat().st_mode & 0o777 for path in (target / PARTS).iterdir()} == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in (target / PARTS).iterdir()} == {
+        0o666 & ~_umask()
+    }
 
 
 def test_P6_what_makes_no_sense_is_refused(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from holdfast.pipeline.fold import silver
 from holdfast.pipeline.frames.filters import Condition, column_names, expression, spark_rows
 from holdfast.pipeline.frames.overlay import Overlay, over_tasks, overlaid, turned
 from holdfast.pipeline.lake.delta import Table
-from holdfast.pipeline.lake.folder import Folder
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.schema import SILVER, arrow_schema
 from holdfast.rules.errors import NoSpark
@@ -193,7 +192,7 @@ def dataset(table: Table) -> ds.Dataset:
     schema = arrow_schema(table.schema)
     if table.delta is None:
         return ds.dataset(schema.empty_table())
-    folder = Folder(table.root)
+    folder = table.folder
     place = pyarrow.fs.SubTreeFileSystem(folder.base, folder.system)
     return table.delta.to_pyarrow_dataset(filesystem=place, schema=schema)
 

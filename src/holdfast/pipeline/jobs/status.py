@@ -13,7 +13,7 @@ import msgspec
 from holdfast.pipeline.jobs.sources import LogSource, remembered
 from holdfast.pipeline.lake import schema
 from holdfast.pipeline.lake.delta import Table
-from holdfast.pipeline.lake.folder import FOLDER, Folder
+from holdfast.pipeline.lake.folder import FOLDER
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.reads import Position
 from holdfast.pipeline.logs.log import LogBounds, open_log
@@ -92,7 +92,7 @@ def row_counts(lake: Lake) -> dict[str, int]:
 
 def gold_names(lake: Lake) -> list[str]:
     """The gold tables that audits have written so far."""
-    entries = Folder(lake.root).entries("gold")
+    entries = lake.folder.entries("gold")
     return sorted(entry.base_name for entry in entries if entry.type == FOLDER)
 
 

@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Final
-from urllib.parse import unquote
 from uuid import uuid4
 
 import pyarrow as pa
@@ -34,11 +33,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from holdfast.pipeline.lake.files import File, Staged, file_committed, file_written
+from holdfast.pipeline.lake.files import File, Staged, file_committed
 from holdfast.pipeline.lake.folder import FILE, Folder
+from holdfast.pipeline.lake.object_store import store_failure
 from holdfast.pipeline.lake.reader import FileReader
+from holdfast.pipeline.lake.scan import scan_by_tasks
 from holdfast.pipeline.lake.schema import COMMENT, arrow_schema, commented, comments, without
+from holdfast.pipeline.lake.storage_options import hadoop_settings
 from holdfast.pipeline.lake.writer import FileWriter
+from holdfast.pipeline.spark.hadoop import reads_scheme, set_hadoop
 from holdfast.pipeline.spark.spark_workers import Proof, named
 from holdfast.rules.errors import DiskFull, JobFailed, LakeMoved, LakeNotSeen, StoreCorrupt
 from holdfast.rules.limits import LAKE_GROUP_ROWS
@@ -77,7 +80,7 @@ class Table:
         *,
         about: str = "",
         partitions: Mapping[str, str] = _NOTHING,
-        storage_options: Mapping[str, str] | None = None,
+        options: Mapping[str, str] | None = None,
         version: int | None = None,
         proof: Proof = no_proof,
     ) -> None:
@@ -85,11 +88,11 @@ class Table:
         folders, each with the expression that computes it from the other columns, since the files
         themselves do not hold it. `proof` is called by every task that writes.
         """
-        self.root = root.rstrip("/")
+        self.folder = Folder(root, options)
+        self.root = self.folder.root
         self.schema = schema
         self.about = about
         self._partitions = dict(partitions)
-        self._storage_options = None if storage_options is None else dict(storage_options)
         self._asked_version = version
         self._proof = proof
 
@@ -105,7 +108,7 @@ class Table:
             self.schema,
             about=self.about,
             partitions=self._partitions,
-            storage_options=self._storage_options,
+            options=self.folder.options,
             version=version,
             proof=self._proof,
         )
@@ -115,10 +118,12 @@ class Table:
         """None if the table was never committed to."""
         try:
             return DeltaTable(
-                self.root, version=self._asked_version, storage_options=self._storage_options
+                self.root, version=self._asked_version, storage_options=self.folder.options
             )
         except TableNotFoundError:
             return None
+        except OSError as error:
+            raise store_failure(error, self.root, self.folder.options) from None
 
     @property
     def exists(self) -> bool:
@@ -137,7 +142,7 @@ class Table:
     def info(self) -> Mapping[str, Any]:
         """The `commitInfo` of the last commit; nothing if the log was cleaned of it."""
         # Not by `history`, which also shows commits that are newer than this version.
-        raw = self._folder.read(f"_delta_log/{self.version:020}.json") or b""
+        raw = self.folder.read(f"_delta_log/{self.version:020}.json") or b""
         actions = (json.loads(line) for line in raw.splitlines() if line.strip())
         return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
 
@@ -161,8 +166,8 @@ class Table:
         """Files that the table names and that are not there. After a vacuum an older version may be
         restored that names files which the vacuum has removed.
         """
-        paths = [self._folder.path(file.path) for file in self.all_files]
-        found = self._folder.system.get_file_info(paths)
+        paths = [self.folder.path(file.path) for file in self.all_files]
+        found = self.folder.system.get_file_info(paths)
         return [file for file, at in zip(self.all_files, found, strict=True) if at.type != FILE]
 
     @cached_property
@@ -174,7 +179,7 @@ class Table:
 
     def _committed(self, row: dict[str, Any]) -> File:
         if row["num_records"] is None:  # another tool has written the file, without statistics
-            with self._folder.system.open_input_file(self._folder.path(row["path"])) as source:
+            with self.folder.system.open_input_file(self.folder.path(row["path"])) as source:
                 row["num_records"] = pq.read_metadata(source).num_rows
         return file_committed(row)
 
@@ -194,15 +199,22 @@ class Table:
         return self.read_files(spark, self.files(prune))
 
     def read_files(self, spark: SparkSession, files: Iterable[File]) -> DataFrame:
-        """The rows of exactly these files, scanned by Spark itself."""
-        paths = [self.uri(file) for file in files]
+        """The rows of exactly these files, scanned by Spark itself where its Java can read the
+        place, and by Python tasks where it cannot.
+        """
+        chosen = list(files)
         stored = without(self.schema, *self._partitions)
-        if paths:
+        location = self.folder.location
+        if not chosen:
+            frame = spark.createDataFrame([], stored)
+        elif reads_scheme(spark, location.scheme):
+            set_hadoop(spark, hadoop_settings(location, self.folder.options))
             # A missing or damaged file is an error, whatever the settings of the session are.
             strict = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+            paths = [f"{location.spark}/{file.path}" for file in chosen]
             frame = spark.read.schema(stored).options(**strict).parquet(*paths)
         else:
-            frame = spark.createDataFrame([], stored)
+            frame = scan_by_tasks(spark, self.reader(), chosen, stored)
         for column, expression in self._partitions.items():
             frame = frame.withColumn(column, F.expr(expression))
         return frame.select(*self.schema.names)
@@ -244,7 +256,7 @@ class Table:
         """Writes files that a later commit names, into a new folder."""
         return FileWriter(
             root=self.root,
-            options=self._storage_options,
+            options=self.folder.options,
             folder=f"{STAGED}{uuid4().hex}",
             schema=arrow_schema(self.schema),
             partitions=tuple(self._partitions),
@@ -253,13 +265,7 @@ class Table:
     def reader(self) -> FileReader:
         """Reads the columns that the files hold: all except those that name the folders."""
         stored = arrow_schema(without(self.schema, *self._partitions))
-        return FileReader(root=self.root, options=self._storage_options, schema=stored)
-
-    def stage_by(self, write: Callable[[str], object]) -> Staged:
-        """Stages the Parquet files that `write` puts into the new folder that it is given."""
-        folder = f"{STAGED}{uuid4().hex}"
-        write(f"{self.root}/{folder}")
-        return Staged(folder, tuple(self._written(folder)))
+        return FileReader(root=self.root, options=self.folder.options, schema=stored)
 
     def stage_rows(self, rows: pa.Table) -> Staged:
         """Writes rows that the caller has, sorted as the files should be."""
@@ -268,7 +274,14 @@ class Table:
 
     def discard(self, staged: Staged) -> None:
         """Removes files that will not be committed."""
-        self._folder.system.delete_dir(self._folder.path(staged.folder))
+        self.folder.delete_folder(staged.folder)
+
+    def discard_files(self, files: Iterable[File]) -> None:
+        """Removes staged files that will not be committed, and none that a commit names."""
+        committed = {file.path for file in self.all_files}
+        for path in {file.path for file in files} - committed:
+            if self.folder.kind(path) == FILE:
+                self.folder.system.delete_file(self.folder.path(path))
 
     def holds(self, staged: Staged) -> bool:
         """Whether a commit names any of these files. A commit that was reported as failed may have
@@ -313,7 +326,7 @@ class Table:
         except CommitFailedError as error:
             raise LakeMoved(f"another job changed {self.root} first: {error}") from error
         except (DeltaError, OSError) as error:
-            raise _commit_error(error, self.root) from error
+            raise _commit_error(error, self.folder) from None
         self._flush_log(self.version + 1)
         return self.version + 1
 
@@ -336,7 +349,7 @@ class Table:
                     partition_by=partition_by,
                     description=self.about,
                     configuration=_PROPERTIES,
-                    storage_options=self._storage_options,
+                    storage_options=self.folder.options,
                     commit_properties=properties,
                 )
             except DeltaError as error:
@@ -392,35 +405,21 @@ class Table:
 
     # --- staged files and their flush ----------------------------------------------------------
 
-    @cached_property
-    def _folder(self) -> Folder:
-        return Folder(self.root, self._storage_options)
-
-    def _written(self, folder: str) -> Iterable[File]:
-        """The files with rows in a folder that was just written."""
-        for entry in self._folder.entries(folder, recursive=True):
-            path = entry.path[len(self._folder.base) + 1 :]
-            if entry.type == FILE and _is_table_file(path):
-                with self._folder.system.open_input_file(entry.path) as source:
-                    metadata = pq.read_metadata(source)
-                if metadata.num_rows:
-                    yield file_written(path, entry.size, metadata, _partition(path))
-
     def _check_seen(self, files: Sequence[File]) -> None:
         """Raises LakeNotSeen unless the driver sees every file as the task that wrote it has left
         it: a commit that names others would lose their rows.
         """
-        paths = [self._folder.path(file.path) for file in files]
-        for file, seen in zip(files, self._folder.system.get_file_info(paths), strict=True):
-            if seen.type != FILE or seen.size != file.size:
-                there = f"it has {seen.size} bytes" if seen.type == FILE else "it is not there"
+        sizes = self.folder.sizes([file.path for file in files])
+        for file in files:
+            if (seen := sizes.get(file.path)) != file.size:
+                there = "it is not there" if seen is None else f"it has {seen} bytes"
                 raise LakeNotSeen(
                     f"a task has written {self.uri(file)} with {file.size} bytes, but where the "
                     f"driver looks {there}; nothing was committed"
                 )
 
     def _flush(self, files: Sequence[File]) -> None:
-        local = self._folder.local
+        local = self.folder.local
         if local is None or not files:
             return
         folders = {local}
@@ -435,18 +434,12 @@ class Table:
             fsync_dir(folder)
 
     def _flush_log(self, version: int) -> None:
-        local = self._folder.local
+        local = self.folder.local
         if local is not None:
             log = local / "_delta_log"
             flush_file(log / f"{version:020}.json")
             fsync_dir(log)
             fsync_dir(local)
-
-
-def _partition(path: str) -> dict[str, str | None]:
-    """The values that the folders of a file name."""
-    named = (part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
-    return {name: unquote(value) for name, value in named}
 
 
 def fingerprint(paths: Iterable[str]) -> int:
@@ -455,16 +448,10 @@ def fingerprint(paths: Iterable[str]) -> int:
     return sum(int.from_bytes(digest) for digest in digests) & _LARGEST
 
 
-def _is_table_file(path: str) -> bool:
-    """Whether a committed task wrote the file. A task that runs twice may leave a second copy of
-    its rows in a hidden temporary folder, which Spark does not read either.
-    """
-    hidden = any(part.startswith(("_", ".")) for part in path.split("/"))
-    return path.endswith(".parquet") and not hidden
-
-
-def _commit_error(error: Exception, root: str) -> Exception:
+def _commit_error(error: Exception, folder: Folder) -> Exception:
     text = str(error)
+    if folder.local is None:
+        return store_failure(error, folder.root, folder.options)
     if "No space left" in text or "os error 28" in text:
-        return DiskFull(f"no room for a commit to {root}: {text}")
-    return JobFailed(f"the commit to {root} failed: {text}")
+        return DiskFull(f"no room for a commit to {folder.root}: {text}")
+    return JobFailed(f"the commit to {folder.root} failed: {text}")

@@ -47,8 +47,7 @@ from holdfast.rules.errors import (
     UnknownKey,
     UnsupportedProtocol,
 )
-from holdfast.rules.paths import check_place
-from holdfast.storage.files.durable import close_unlocked, disk_errors
+from holdfast.storage.files.durable import SHARED_FILE_MODE, close_unlocked, disk_errors
 
 Progress = Callable[[str, int, int], None]
 """A job calls it with what it is doing, how many steps are done, and how many there are."""
@@ -82,12 +81,11 @@ class Lake:
     `fresh()` gives the lake with the versions that are the latest now.
     """
 
-    def __init__(
-        self, root: str, id: str, storage_options: Mapping[str, str] | None = None
-    ) -> None:
-        self.root = root.rstrip("/")
+    def __init__(self, root: str, id: str, options: Mapping[str, str] | None = None) -> None:
+        self.folder = Folder(root, options)
+        self.root = self.folder.root
+        self.options = self.folder.options
         self.id = id
-        self._storage_options = storage_options
 
     @classmethod
     def open(
@@ -95,20 +93,22 @@ class Lake:
         root: str | Path,
         *,
         create: bool = False,
-        storage_options: Mapping[str, str] | None = None,
+        options: Mapping[str, str] | None = None,
     ) -> Lake:
-        """Opens a lake. With `create` a folder that is empty or missing becomes a new lake."""
-        check_place(str(root), "the place of the lake")
-        where = str(root) if "://" in str(root) else str(Path(root).absolute())
-        card = _read_card(where)
+        """Opens a lake: a folder, or a place in an object store (`s3://bucket/lake`), which is
+        reached with `options`. With `create` a folder that is empty or missing becomes a new lake.
+        """
+        folder = Folder(str(root), options)
+        card = _read_card(folder)
         if card is None:
             if not create:
-                raise NoLake(f"there is no lake in {where}")
-            card = _make_card(where)
-        return cls(where, card.id, storage_options)
+                folder.entries()  # tells a bucket that is not there from a lake that is not
+                raise NoLake(f"there is no lake in {folder.root}")
+            card = _make_card(folder)
+        return cls(folder.root, card.id, folder.options)
 
     def fresh(self) -> Lake:
-        return Lake(self.root, self.id, self._storage_options)
+        return Lake(self.root, self.id, self.options)
 
     @property
     def consumer(self) -> str:
@@ -118,7 +118,7 @@ class Lake:
     @property
     def proof(self) -> LakeProof:
         """By it a task shows that it sees this lake."""
-        return LakeProof(self.root, self.id, self._storage_options)
+        return LakeProof(self.root, self.id, self.options)
 
     # --- tables --------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class Lake:
             columns,
             about=". ".join(part for part in (known, note) if part),
             partitions=partitions or {},
-            storage_options=self._storage_options,
+            options=self.options,
             proof=self.proof,
         )
 
@@ -243,16 +243,16 @@ class Lake:
 
     @contextmanager
     def working(self, what: str) -> Iterator[None]:
-        """Locks a lake on a disk against other jobs (`LakeBusy`) for the length of the block. In an
-        object store only the commits themselves decide which job was first. A killed job leaves no
-        lock behind.
+        """Locks a lake on a disk, however it was named, against other jobs (`LakeBusy`) for the
+        length of the block. In an object store only the commits themselves decide which job was
+        first. A killed job leaves no lock behind.
         """
-        if "://" in self.root:
+        if self.folder.local is None:
             yield
             return
-        path = Path(self.root) / _LOCK
+        path = self.folder.local / _LOCK
         with disk_errors(f"open {path}"):
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, SHARED_FILE_MODE)
         try:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -292,8 +292,8 @@ def _holder(fd: int) -> str:
         return "another job"
 
 
-def _read_card(root: str) -> _Card | None:
-    raw = Folder(root).read(CARD)
+def _read_card(folder: Folder) -> _Card | None:
+    raw, root = folder.read(CARD), folder.root
     if raw is None:
         return None
     try:
@@ -308,8 +308,8 @@ def _read_card(root: str) -> _Card | None:
     return card
 
 
-def _make_card(root: str) -> _Card:
-    folder = Folder(root)
+def _make_card(folder: Folder) -> _Card:
+    root = folder.root
     if folder.local is not None and (odd := _BAD_IN_PATH & set(folder.base)):
         raise BadPath(
             f"a lake cannot lie in {root}: Spark or Delta would misread {' '.join(sorted(odd))}",
@@ -322,4 +322,6 @@ def _make_card(root: str) -> _Card:
         raise BadPath(f"{root} is neither a lake nor empty", hint="name a new folder for the lake")
     card = _Card(id=uuid4().hex, created_at=time.time_ns() // 1_000_000)
     folder.write(CARD, msgspec.json.format(msgspec.json.encode(card)) + b"\n")
-    return card
+    # Another job may have made a lake here meanwhile; the card that stands is the lake's. Tasks
+    # compare it with the id that they were given, so the other job cannot go on under its own.
+    return _read_card(folder) or card

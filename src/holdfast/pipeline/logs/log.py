@@ -62,6 +62,12 @@ class ReadableLog(Protocol):
     @property
     def location(self) -> str: ...
 
+    @property
+    def dense(self) -> bool:
+        """Whether every offset between its bounds has an entry that this reader gets. A broker
+        removes single entries, and a token or an export may leave out what is of other meshes.
+        """
+
     def place(self) -> LogBounds: ...
 
     def batches(
@@ -98,6 +104,8 @@ class OpenedLog:
     """What all kinds of logs share. Without more, a log is never truncated, so it knows no readers,
     and it keeps nothing open between two reads.
     """
+
+    dense = False
 
     def __init__(self, location: str, options: dict[str, str]) -> None:
         self.location = location
