@@ -105,7 +105,7 @@ def add(spark: SparkSession, lake: Lake, first: int, ops: int, keys: int) -> Non
     rows = changes(spark, first, ops, keys)
     numbered = rows.withColumn("batch", F.lit(lake.bronze.version + 1).cast("bigint"))
     staged = lake.bronze.stage(numbered.select(*BRONZE.names))
-    lake.bronze.commit(staged.files, info=lake.moved([]))
+    lake.bronze.commit(staged.files)
 
 
 def changes(spark: SparkSession, first: int, ops: int, keys: int) -> DataFrame:

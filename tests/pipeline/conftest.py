@@ -10,6 +10,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from holdfast.pipeline.spark.session import start
+from support.s3_server import S3Server, s3_server
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """A server of S3 for all tests of a worker."""
+    with s3_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 import holdfast
 from holdfast.pipeline import query
 from holdfast.pipeline.fold.silver import fold_lake
+from holdfast.pipeline.frames.duck import means_the_same
 from holdfast.pipeline.ingest.ingest import ingest_logs
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.logs.log import open_log
@@ -95,6 +96,81 @@ def test_P9_columns_of_one_name_are_told_apart() -> None:
     assert query._unique(["a", "a", "b", "a", "a_2"]) == ("a", "a_2", "b", "a_3", "a_2_2")
 
 
+SAME = (
+    "SELECT log, op, count(*) AS n FROM bronze GROUP BY ALL ORDER BY ALL",
+    "select * from state order by key",
+    "select mesh, key, value, updated_at, tombstone from state where not tombstone",
+    "with a as (select key, max(lamport) as l from state group by key) select * from a order by l",
+    "select op, sum(offset) as s, avg(offset) as m, min(id) from bronze group by op order by 1",
+    "select b.offset, 'an offset' as t from bronze b order by b.offset limit 2 offset 1",
+    "select owner, model from bronze order by model, owner, offset",
+    "select model from bronze order by model desc limit 3",
+    "select op, row_number() over (partition by op order by offset) as n from bronze order by 1, 2",
+    "select upper(coalesce(null, 'x')) || lower('Y') as t, length('äb') as l, 'it''s' as q",
+    "select count(*) from bronze where raw is not null",
+    "select distinct family from bronze where op in ('state.set', 'vector.store') order by 1",
+    "select s.key, v.embedding from state s join vectors v using (mesh) where s.key like 'b%'",
+    "(select 1 as a) union all (select 2) order by a",
+    "select * from findings",
+)
+UNLIKE = (
+    "select log(10)", "select tags[0] from memory", "select cast(2.7 as int)", "select 1/0",
+    "select `key` from state", 'select "key" from state', "select 'a\\n'", "show views",
+    "explain select 1", "describe state", "select regexp_replace('aa', 'a', 'b')",
+    "select * from read_parquet('x')", "select 5 % 2", "select value:a from state",
+    "select * from state tablesample (1 rows)", "", "values (1)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("sql", SAME)
+def test_P9_duckdb_is_asked_what_both_engines_read_alike(sql: str) -> None:
+    assert means_the_same(sql)
+
+
+@pytest.mark.parametrize("sql", UNLIKE)
+def test_P9_spark_is_asked_what_the_engines_read_in_two_ways(sql: str) -> None:
+    assert not means_the_same(sql)
+
+
+def never() -> SparkSession:
+    raise AssertionError("Spark was started for nothing")
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("select * from read_csv('/etc/passwd')", "nothing else"),
+        ("select * from '/etc/passwd'", "passwd"),
+        ("select * from read_text('/etc/passwd')", "nothing else"),
+        ("select * from glob('/*')", "nothing else"),
+        ("select * from lake", "lake does not exist"),
+        ("select 1; select 2", "one statement"),
+        ("explain select 1", "one statement"),
+        ("select * form state", "not SQL"),
+        ("select nothing from state", "nothing"),
+        ("copy (select 1) to '/tmp/x'", "only reads"),
+        ("attach '/tmp/x'", "only reads"),
+        ("pragma database_list", "only reads"),
+        ("install httpfs", "only reads"),
+        ("set threads = 1", "only reads"),
+    ],
+)
+def test_P9_duckdb_reads_the_tables_and_reaches_nothing_else(
+    tmp_path: Path, sql: str, said: str
+) -> None:
+    lake = Lake.open(tmp_path / "lake", create=True)
+    with pytest.raises(BadInput, match=said) as refused:
+        query.ask_lake(never, lake, sql, 10, query.DUCKDB)
+    assert "\n" not in refused.value.message
+
+
+def test_P9_a_query_of_a_lake_needs_no_java(tmp_path: Path) -> None:
+    lake = Lake.open(tmp_path / "lake", create=True)
+    answer = query.ask_lake(never, lake, "select count(*) as n, sum(offset) as s from bronze", 10)
+    assert answer == query.QueryResult(("n", "s"), ((0, None),), False)
+    assert query.table_rows(never, lake, "state", "team", limit=3).rows == ()
+
+
 def test_P9_people_ask_the_lake_in_sql(spark: SparkSession, tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "home", peer="ana", create=True, sync="normal") as node:
         team = node.create_mesh("team")
@@ -115,7 +191,10 @@ def test_P9_people_ask_the_lake_in_sql(spark: SparkSession, tmp_path: Path) -> N
     both = query.run_query(spark, lake, f"{joined} where not s.tombstone", 10)
     assert [(row[0], row[2]) for row in both.rows] == [("build", "a text")]
     assert both.rows[0][1].endswith("Z")
-    listed = query.run_query(spark, lake, "show views", 100)
+    for sql in SAME:
+        expected = query.run_query(spark, lake, sql, 100)
+        assert query.ask_lake(never, lake, sql, 100) == expected, sql
+    listed = query.ask_lake(lambda: spark, lake, "show views", 100)
     assert {"bronze", "state", "findings"} <= {row[1] for row in listed.rows}
 
     for wrong, said in (
@@ -128,10 +207,10 @@ def test_P9_people_ask_the_lake_in_sql(spark: SparkSession, tmp_path: Path) -> N
             query.run_query(spark, lake, wrong, 10)
         assert "\n" not in refused.value.message
 
-    (held,) = query.table_rows(spark, lake, "state", "team", limit=10).documents()
+    (held,) = query.table_rows(never, lake, "state", "team", limit=10).documents()
     assert (held["key"], held["value"], held["peer"]) == ("build", {"colour": "green"}, "ana")
     assert isinstance(held["updated_at"], int)
-    assert query.table_rows(spark, lake, "state", "team", key="gone", limit=10).rows == ()
+    assert query.table_rows(never, lake, "state", "team", key="gone", limit=10).rows == ()
     for text in ("test:tiny:1", "test:tiny", MODEL.fingerprint):
         assert query.model_id(spark, lake, text) == MODEL.fingerprint
     with pytest.raises(UnknownModel):

@@ -2,57 +2,82 @@
 
 from __future__ import annotations
 
+from datetime import date, timedelta
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
-from holdfast.pipeline.lake.lake import ID_DAY, Lake, Position, log_app
+from holdfast.pipeline.lake.delta import Table
+from holdfast.pipeline.lake.lake import Lake, log_app
+from holdfast.pipeline.lake.reads import Read, note_reads
+from holdfast.pipeline.lake.schema import arrow_schema
 from holdfast.pipeline.logs.log import open_log
 from holdfast.pipeline.logs.unpack import ENVELOPE, decode_header
 
+_DAY_MS = 86_400_000
 
-def pour(spark: SparkSession, lake: Lake, *homes: Path) -> None:
-    """Reads every home to its end: what is new goes to bronze, the rest is a sighting."""
-    known: set[str] = set()
-    if lake.bronze.exists:
-        known = {row.id for row in lake.bronze.read(spark).select("id").collect()}
+
+def pour(lake: Lake, *homes: Path, upto: int | None = None) -> None:
+    """Reads every home to its end, or to an offset: what is new goes to bronze, what is there is a
+    sighting, what cannot be read goes to quarantine.
+    """
     for home in homes:
-        lake = lake.fresh()
-        _pour_one(spark, lake, home, known)
+        _pour_one(lake.fresh(), home, upto)
 
 
-def _pour_one(spark: SparkSession, lake: Lake, home: Path, known: set[str]) -> None:
+def _pour_one(lake: Lake, home: Path, upto: int | None) -> None:
     log = open_log(str(home))
     place = log.place()
-    begin = (lake.position(place.log, place.epoch) or 0) + 1
-    batches = [decode_header(batch) for batch in log.batches(place.epoch, begin, place.head + 1)]
+    begin, last = (lake.position(place.log, place.epoch) or 0) + 1, upto or place.head
+    batches = [decode_header(batch) for batch in log.batches(place.epoch, begin, last + 1)]
     log.close()
     table = pa.Table.from_batches(batches, ENVELOPE)
     if not table.num_rows:
         return
-    fresh = pa.array([id not in known for id in table.column("id").to_pylist()])
-    last = Position(place.log, place.epoch, place.head, table.column("id")[-1].as_py())
-    _sight(spark, lake, table.filter(pc.invert(fresh)))
-    new = table.filter(fresh)
-    known.update(new.column("id").to_pylist())
-    frame = (
-        spark.createDataFrame(new)
-        .withColumn("family", F.split_part("op", F.lit("."), F.lit(1)))
-        .withColumn("batch", F.lit(lake.bronze.version + 1).cast("long"))
-        .withColumn("day", F.expr(ID_DAY))
+    batch = lake.next_batch
+    table = table.append_column("batch", pa.array([batch] * table.num_rows, pa.int64()))
+    bad = table.filter(pc.is_valid(table["problem"]))
+    good = table.filter(pc.is_null(table["problem"]))
+    seen = pc.is_in(good["id"], value_set=lake.bronze.load(lake.bronze.files(), ["id"])[0]["id"])
+    new, again = good.filter(pc.invert(seen)), good.filter(seen)
+    _commit(lake.sightings, again)
+    why = pc.split_pattern(bad["problem"], ": ", max_splits=1)
+    reasons = bad.append_column("reason", pc.list_element(why, 0))
+    _commit(lake.quarantine, reasons.append_column("detail", pc.list_element(why, 1)))
+    families = pc.list_element(pc.split_pattern(new["op"], ".", max_splits=1), 0)
+    days = pa.array([day_of(id) for id in new["id"].to_pylist()], pa.date32())
+    dated = new.append_column("family", families).append_column("day", days)
+    lake.bronze.commit(
+        lake.bronze.stage_rows(_as(lake.bronze, dated.sort_by([("day", "ascending")]))).files,
+        txns={log_app(place.log, place.epoch): last},
     )
-    files: tuple[Any, ...] = ()
-    if new.num_rows:
-        files = lake.bronze.stage(frame.coalesce(1)).files
-    txns = {log_app(place.log, place.epoch): place.head}
-    lake.bronze.commit(files, txns=txns, info=lake.moved([last]))
+    read = Read(
+        log=place.log,
+        epoch=place.epoch,
+        first=begin,
+        last=last,
+        rows=table.num_rows,
+        new=new.num_rows,
+        again=again.num_rows,
+        quarantined=bad.num_rows,
+        noted=bad.num_rows,
+        last_id=table["id"][-1].as_py(),
+        batch=batch,
+    )
+    note_reads(lake.reads, [read])
 
 
-def _sight(spark: SparkSession, lake: Lake, again: pa.Table) -> None:
-    if again.num_rows:
-        frame = spark.createDataFrame(again).withColumn("batch", F.lit(0).cast("long"))
-        lake.sightings.commit(lake.sightings.stage(frame.coalesce(1)).files)
+def day_of(id: str) -> date:
+    """The UTC day in an id."""
+    return date(1970, 1, 1) + timedelta(days=int(id[:8] + id[9:13], 16) // _DAY_MS)
+
+
+def _as(table: Table, rows: pa.Table) -> pa.Table:
+    schema = arrow_schema(table.schema)
+    return rows.select(schema.names).cast(schema)
+
+
+def _commit(table: Table, rows: pa.Table) -> None:
+    if rows.num_rows:
+        table.commit(table.stage_rows(_as(table, rows)).files)

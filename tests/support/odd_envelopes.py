@@ -120,16 +120,27 @@ def every_change(raw: bytes) -> Iterator[bytes]:
     each of its bytes changed; and cut off at each byte.
     """
     fields = msgspec.msgpack.decode(raw)
-    body = msgspec.msgpack.decode(fields[_BODY])
     for place, field in enumerate(fields):
         for odd in _like(field, fields[_LAMPORT]):
             yield packed([*fields[:place], odd, *fields[place + 1 :]])
+    yield from every_change_of_the_body(raw)
+    yield from _every_harm(raw)
+
+
+def every_change_of_the_body(raw: bytes) -> Iterator[bytes]:
+    """The same of the body alone: the envelope around it stays whole."""
+    fields = msgspec.msgpack.decode(raw)
+    body = msgspec.msgpack.decode(fields[_BODY])
+    bodies = [packed([*body, 1]), packed(body[:-1]), *_every_harm(fields[_BODY])]
     for place, field in enumerate(body):
         for odd in _like(field, fields[_LAMPORT]):
-            changed = packed([*body[:place], odd, *body[place + 1 :]])
-            yield packed([*fields[:_BODY], changed, *fields[_BODY + 1 :]])
-    for other in ([*body, 1], body[:-1]):
-        yield packed([*fields[:_BODY], packed(other), *fields[_BODY + 1 :]])
+            bodies.append(packed([*body[:place], odd, *body[place + 1 :]]))
+    for changed in bodies:
+        yield packed([*fields[:_BODY], changed, *fields[_BODY + 1 :]])
+
+
+def _every_harm(raw: bytes) -> Iterator[bytes]:
+    yield raw + b"\0"
     for at in range(len(raw)):
         yield raw[:at]
         for byte in (0, 0xC0, 0xFF, raw[at] ^ 1, raw[at] + 1 & 0xFF):

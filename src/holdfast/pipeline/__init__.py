@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from holdfast.pipeline.lake.lake import Lake
     from holdfast.pipeline.lineage.outlet import Lineage, lineage_to
     from holdfast.pipeline.logs.log import open_log
-    from holdfast.pipeline.query import model_id, run_query, table_rows
+    from holdfast.pipeline.query import ask_lake, model_id, run_query, table_rows
     from holdfast.pipeline.snapshot.build import build_snapshot
     from holdfast.pipeline.source.source import register
     from holdfast.pipeline.spark.session import start
@@ -79,7 +79,7 @@ _MODULES = {
     "lake.lake": "Lake",
     "lineage.outlet": "Lineage lineage_to",
     "logs.log": "open_log",
-    "query": "model_id run_query table_rows",
+    "query": "ask_lake model_id run_query table_rows",
     "snapshot.build": "build_snapshot",
     "source.source": "register",
     "spark.session": "start",
@@ -98,6 +98,7 @@ __all__ = [
     "LogSource",
     "Range",
     "TableChanges",
+    "ask_lake",
     "ask_logs",
     "backfill",
     "build_snapshot",

@@ -19,8 +19,10 @@ from pyspark.sql import functions as F
 from holdfast.pipeline.fold.fold import fold_family
 from holdfast.pipeline.fold.silver import FoldReport, fold_lake
 from holdfast.pipeline.ingest import dedupe
+from holdfast.pipeline.lake.checked import checked
 from holdfast.pipeline.lake.delta import Table
-from holdfast.pipeline.lake.lake import ID_DAY, Lake, Progress, log_app, no_progress
+from holdfast.pipeline.lake.lake import ID_DAY, Lake, Progress, no_progress
+from holdfast.pipeline.lake.reads import PART, replace_reads
 from holdfast.pipeline.lake.schema import ENVELOPE, LOG, QUARANTINE, SIGHTINGS
 from holdfast.pipeline.logs.unpack import decode_header
 from holdfast.pipeline.verify.expected import ranges_of, read_ranges
@@ -186,11 +188,22 @@ def backfill(
     copied = target.bronze.read_files(spark, staged.files)
     _copy_sightings(spark, source, target, range, copied)
     bad = _copy_quarantine(spark, source, target, range, rows if redecode else None)
-    positions = source.positions() if range.is_all else []
-    txns = {log_app(known.log, known.epoch): known.offset for known in positions}
-    target.bronze.commit(staged.files, txns=txns, info=target.moved(positions))
+    if not range.is_all:
+        target.reads.commit([], txns={PART: 1})
+    target.bronze.commit(staged.files)
+    if range.is_all:
+        _copy_reads(source, target.fresh())
     folded = fold_lake(spark, target, full=True, progress=progress)
     return BackfillReport(envelopes=staged.rows, quarantined=bad, fold=folded)
+
+
+def _copy_reads(source: Lake, target: Lake) -> None:
+    """Copies what was read of each log. What went where is counted again in the copy."""
+    rows = source.claims
+    at = rows.schema.get_field_index("batch")
+    batch = pa.array([0] * rows.num_rows, pa.int64())
+    replace_reads(target.reads, rows.set_column(at, rows.schema.field(at), batch))
+    checked(target.fresh())
 
 
 def _redecoded(rows: DataFrame) -> DataFrame:

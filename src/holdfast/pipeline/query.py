@@ -2,18 +2,21 @@
 
     answer = run_query(spark, lake, "SELECT mesh, count(*) AS n FROM state GROUP BY mesh", 100)
 
-Every table of the lake is a view under its own name: `bronze`, `sightings`, `quarantine`, the state
-as it is now (`state`, `memory`, …), and what the audits have found. Only the views that a statement
-names are made.
+Every table of the lake is a view under its own name: `bronze`, `sightings`, `quarantine`, `reads`,
+the state as it is now (`state`, `memory`, …), and what the audits have found. Only the views that a
+statement names are made.
 
 A statement may only read. Spark runs a command as soon as it gets it, so `check` decides by the
 words of the statement, before Spark sees it.
+
+`ask_lake` answers without Spark what DuckDB understands in the same way.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import partial
@@ -21,6 +24,7 @@ from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -28,11 +32,18 @@ from pyspark.sql import functions as F
 from holdfast.pipeline import history
 from holdfast.pipeline.audits import gold
 from holdfast.pipeline.fold import silver
+from holdfast.pipeline.frames.duck import duck_rows, means_the_same
+from holdfast.pipeline.frames.filters import Condition
+from holdfast.pipeline.frames.frame import LakeFrame, LakeFrames
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.schema import KEYS, SILVER
 from holdfast.pipeline.spark.failures import spark_errors
-from holdfast.rules.errors import BadInput, UnknownModel
+from holdfast.rules.errors import BadInput, JobFailed, NoSpark, UnknownModel
 
+AUTO: Final = "auto"
+DUCKDB: Final = "duckdb"
+SPARK: Final = "spark"
+ENGINES: Final = (AUTO, DUCKDB, SPARK)
 ROWS_MAX: Final = 100_000
 """All rows of a result are held in memory. For more, read the tables with Spark itself."""
 
@@ -72,8 +83,7 @@ class QueryResult(msgspec.Struct, frozen=True):
 def run_query(spark: SparkSession, lake: Lake, sql: str, limit: int) -> QueryResult:
     """Runs one statement that only reads; returns at most `limit` rows."""
     named = check(sql)
-    if not 0 < limit <= ROWS_MAX:
-        raise BadInput(f"a query shows between 1 and {ROWS_MAX} rows")
+    _check_limit(limit)
     made = views(lake)
     for name in made if named is None else named & made.keys():
         made[name](spark).createOrReplaceTempView(name)
@@ -86,8 +96,34 @@ def run_query(spark: SparkSession, lake: Lake, sql: str, limit: int) -> QueryRes
     return _answer(found, limit)
 
 
+def ask_lake(
+    spark: Callable[[], SparkSession], lake: Lake, sql: str, limit: int, engine: str = AUTO
+) -> QueryResult:
+    """The same by the engine that is named. `auto`: by DuckDB if it is installed and reads the
+    statement as Spark does, else by Spark; `spark` starts it and is called only then.
+    """
+    check(sql)
+    if engine == DUCKDB:
+        return _by_duckdb(lake, sql, limit)
+    if engine == AUTO and means_the_same(sql):
+        # What it does not understand, or cannot do here, Spark is asked for.
+        with suppress(NoSpark, BadInput, JobFailed):
+            return _by_duckdb(lake, sql, limit)
+    return run_query(spark(), lake, sql, limit)
+
+
+def _by_duckdb(lake: Lake, sql: str, limit: int) -> QueryResult:
+    _check_limit(limit)
+    return _answer(duck_rows(LakeFrames(lake), sql, limit), limit)
+
+
+def _check_limit(limit: int) -> None:
+    if not 0 < limit <= ROWS_MAX:
+        raise BadInput(f"a query shows between 1 and {ROWS_MAX} rows")
+
+
 def table_rows(
-    spark: SparkSession,
+    spark: SparkSession | Callable[[], SparkSession],
     lake: Lake,
     name: str,
     mesh: str,
@@ -97,16 +133,29 @@ def table_rows(
     limit: int,
     **when: Any,
 ) -> QueryResult:
-    """The live rows of a mesh in one table, now or at a point in the past (see `state_as_of`)."""
-    if when:
-        frame = history.state_as_of(spark, lake, name, mesh, **when)
-    else:
-        frame = silver.current(spark, lake, name).where(F.col("mesh") == mesh)
-    if key is not None:
-        frame = frame.where(F.col(key_column) == key)
+    """The live rows of a mesh in one table, now or at a point in the past (see `state_as_of`). Only
+    the past needs Spark; `spark` may be a function that starts it.
+    """
+    known = {"mesh": mesh, **({} if key is None else {key_column: key})}
+    if not when:
+        return _rows_now(LakeFrames(lake)[name], known, limit)
+    session = spark() if callable(spark) else spark
+    frame = history.state_as_of(session, lake, name, mesh, **when)
+    for column, value in known.items():
+        frame = frame.where(F.col(column) == value)
     if "tombstone" in frame.columns:
         frame = frame.where(~F.col("tombstone"))
     return _answer(_limited(frame.orderBy(*KEYS[name]), limit), limit, _as_nodes_say)
+
+
+def _rows_now(frame: LakeFrame, known: dict[str, str], limit: int) -> QueryResult:
+    filters: list[Condition] = [(column, "=", value) for column, value in known.items()]
+    if "tombstone" in frame.schema.names:
+        filters.append(("tombstone", "=", False))
+    rows = frame.arrow(filters=filters)
+    order = [(column, "ascending") for column in KEYS[frame.name]]
+    first = rows.take(pc.select_k_unstable(rows, k=min(limit + 1, len(rows)), sort_keys=order))
+    return _answer(first, limit, _as_nodes_say)
 
 
 def model_id(spark: SparkSession, lake: Lake, text: str) -> str:
@@ -150,6 +199,7 @@ def views(lake: Lake) -> dict[str, Callable[[SparkSession], DataFrame]]:
         "bronze": lake.bronze.read,
         "sightings": lake.sightings.read,
         "quarantine": lake.quarantine.read,
+        "reads": lake.reads.read,
     }
     for name in SILVER:
         found[name] = partial(silver.current, lake=lake, name=name)

@@ -4,15 +4,17 @@
     ├── Refused            nothing happened; do not retry as it is
     │   ├── BadInput         BadPeerId BadKey BadValue BadPath BadVector BadEnvelope BadStamp
     │   │                    BadId OverLimit BodyTooLarge BadRange UnsupportedProtocol
+    │   │                    UnknownScheme
     │   ├── NotFound         NoHome UnknownMesh UnknownKey UnknownTask UnknownFile UnknownConsumer
     │   │                    UnknownConflict UnknownModel UnknownZone UnknownLink UnknownToken
     │   │                    UnknownObject NoRoute WrongMethod NoLake UnknownMessage
-    │   │                    UnknownDestination
+    │   │                    UnknownDestination NoBucket
     │   ├── Conflict         IdReused TaskTaken TaskEnded AlreadyExists AlreadyResolved LogForked
     │   │                    IdempotencyKeyReused EpochMismatch NotShared LeaseEnded
     │   │                    HomeCopied AnotherBroker
     │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin NotAMember InviteEnded
     │   │                    AnotherConnection HostNotAllowed OriginNotAllowed
+    │   │                    PlaceDenied
     │   ├── NotTrusted       BadToken KeyExpired ZoneNotTrusted
     │   └── directly         TooMany TooSlow Unreachable BadAnswer EpochChanged NoDaemon NoSpark
     │                        NoJava NoPostgres LakeBusy LakeMoved JobFailed Truncated PastEnd
@@ -149,6 +151,14 @@ class UnsupportedProtocol(
     """An envelope, export or backup is of a version that this Holdfast does not read."""
 
 
+class UnknownScheme(
+    BadInput,
+    code="unknown_scheme",
+    hint="name a folder, or a place as s3://, gs://, abfss://, az://, hdfs:// or file:///",
+):
+    """The place of a lake begins with a scheme that Holdfast does not know, or not here."""
+
+
 # --- Refused: the state ------------------------------------------------------------------------
 
 
@@ -214,6 +224,10 @@ class NoLake(
     NotFound, code="no_lake", hint="make one with: holdfast pipeline run --lake FOLDER LOG..."
 ):
     """There is no lake in the folder that was named."""
+
+
+class NoBucket(NotFound, code="no_bucket", hint="make it, or check its name and the endpoint"):
+    """The bucket or container in which a lake is said to lie is not there."""
 
 
 class UnknownObject(
@@ -393,6 +407,14 @@ class OriginNotAllowed(
     """A request came from a web page that may not talk to this service."""
 
 
+class PlaceDenied(
+    NotAllowed,
+    code="place_denied",
+    hint="check the credentials and what they allow: --options-file, or the environment",
+):
+    """An object store does not accept the credentials, or they do not allow what a job needs."""
+
+
 class NotTrusted(Refused, code="not_trusted", exit_code=7, http_status=401):
     """The caller has no key or token, or a wrong or an expired one."""
 
@@ -504,6 +526,17 @@ class LakeNotSeen(
     "object store; then run it again",
 ):
     """A machine of the cluster does not see the lake that the driver sees; nothing was changed."""
+
+
+class LakeSetBack(
+    Refused,
+    code="lake_set_back",
+    http_status=409,
+    hint="read again what is missing: holdfast pipeline repair",
+):
+    """The lake no longer holds what it has read: a table was set back to an older state, or files
+    of it are gone.
+    """
 
 
 class JobFailed(

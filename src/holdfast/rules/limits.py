@@ -667,6 +667,8 @@ LAKE_GROUP_BYTES: Final = 32 * MIB
 """Bytes of rows, before compression, in one row group of a file."""
 LAKE_GROUP_ROWS: Final = 100_000
 """Rows in one row group of a file."""
+READS_FILES_MAX: Final = 32
+"""Files of the table `reads` that the next batch puts together to one."""
 LAKE_TRIES_MAX: Final = 5
 """How many times a batch is done again because another job changed the lake; then it fails."""
 LAKE_LOOK_MS: Final = 10 * SECOND_MS

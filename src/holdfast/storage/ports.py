@@ -130,9 +130,12 @@ class LogReader(Protocol):
         filter: Filter,
         *,
         damaged: bool = False,
+        odd: bool = False,
     ) -> Columns:
         """What `log_page` gives, as whole columns. `damaged`: also entries whose bytes have
         changed, as they are now: for those who compare them, not for those who pass them on.
+        `odd`: also entries whose names beside the bytes are no longer text, with the mark for
+        unknown characters in them: for those who look into the bytes in any case.
         """
 
     def log_newest(self, mesh: str, entity: str, most: int) -> list[Entry]:

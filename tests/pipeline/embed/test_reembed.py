@@ -84,7 +84,7 @@ def test_P7_what_is_a_nodes_own_is_embedded_once_and_the_rest_is_left_to_its_own
         before = node.log.head().offset
     lake = Lake.open(tmp_path / "lake", create=True)
 
-    pour(spark, lake, home)
+    pour(lake, home)
     fold_lake(spark, lake.fresh())
 
     def run(**settings: Any) -> ReembedReport:

@@ -135,7 +135,7 @@ def lake(bronze: DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Lake:
         rows = rows.unionByName(newer.withColumns(unknown))
         numbered = rows.withColumn("batch", F.lit(batch).cast("bigint"))
         staged = lake.bronze.stage(numbered.repartition(2))
-        lake.bronze.commit(staged.files, info=lake.moved([]))
+        lake.bronze.commit(staged.files)
         lake = lake.fresh()
     return lake
 
@@ -197,7 +197,7 @@ def test_P4_files_of_one_family_and_batch_are_counted_without_a_job(
         some = bronze.where(f"family = 'state' AND lamport % 2 = {batch}")
         numbered = some.withColumn("batch", F.lit(batch).cast("bigint"))
         staged = lake.bronze.stage(numbered.coalesce(1))
-        lake.bronze.commit(staged.files, info=lake.moved([]))
+        lake.bronze.commit(staged.files)
         lake = lake.fresh()
         rows.append(staged.rows)
     since = {"state": 0, "memory": -1, "facts": 1}

@@ -16,7 +16,7 @@ from holdfast.pipeline.fold import silver, winners
 from holdfast.pipeline.fold.silver import FOLDED, compact, current, files_for, fold_lake, is_behind
 from holdfast.pipeline.jobs import compaction, run
 from holdfast.pipeline.lake.files import File
-from holdfast.pipeline.lake.lake import Lake, Position
+from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.schema import SILVER
 from holdfast.rules.limits import (
     FOLD_BUCKETS,
@@ -54,7 +54,7 @@ def put(lake: Lake, rows: DataFrame) -> Lake:
     lake = lake.fresh()
     numbered = rows.withColumn("batch", F.lit(lake.bronze.version + 1).cast("bigint"))
     staged = lake.bronze.stage(numbered.coalesce(1), sort_by=("day", "id"))
-    lake.bronze.commit(staged.files, info=lake.moved([Position("ana", 1, staged.rows)]))
+    lake.bronze.commit(staged.files)
     return lake.fresh()
 
 

@@ -428,6 +428,7 @@ STEPS = (
     "commit quarantine",
     "stage bronze",
     "commit bronze",
+    "commit reads",
     "discard bronze",
     "confirm log",
     "confirm log",

@@ -23,7 +23,8 @@ from holdfast.pipeline.ingest.plan import make_plan
 from holdfast.pipeline.jobs import compaction
 from holdfast.pipeline.jobs.run import needs_fold
 from holdfast.pipeline.lake.delta import Table
-from holdfast.pipeline.lake.lake import Lake, Position, log_app
+from holdfast.pipeline.lake.lake import Lake, log_app
+from holdfast.pipeline.lake.reads import Read, note_reads
 from holdfast.pipeline.lake.schema import SILVER
 from holdfast.pipeline.logs.disk import HomeLog
 from holdfast.pipeline.logs.log import open_log
@@ -83,7 +84,7 @@ def put(lake: Lake, rows: DataFrame) -> None:
     lake = lake.fresh()
     numbered = rows.withColumn("batch", F.lit(lake.bronze.version + 1).cast("bigint"))
     staged = lake.bronze.stage(numbered.coalesce(1), sort_by=("day", "id"))
-    lake.bronze.commit(staged.files, info=lake.moved([Position("ana", 1, staged.rows)]))
+    lake.bronze.commit(staged.files)
 
 
 def assert_current(spark: SparkSession, lake: Lake, rows: Rows, *names: str) -> None:
@@ -199,11 +200,13 @@ def test_R2_what_a_killed_job_has_not_flushed_is_safe_before_it_is_confirmed(
     def dies(*_: object) -> None:
         raise Killed
 
-    info = lake.moved([Position("ana", 1, 1, id)])
+    read = Read(log="ana", epoch=1, first=1, last=1, rows=0, last_id=id, batch=0)
     with monkeypatch.context() as patch:
         patch.setattr(Table, "_flush_log", dies)
         with pytest.raises(Killed):
-            lake.bronze.commit([], txns={log_app("ana", 1): 1}, info=info)
+            lake.bronze.commit([], txns={log_app("ana", 1): 1})
+        with pytest.raises(Killed):
+            note_reads(lake.reads, [read])
     done: list[str] = []
     flush, confirm = Table._flush_log, HomeLog.confirm
 
@@ -218,4 +221,4 @@ def test_R2_what_a_killed_job_has_not_flushed_is_safe_before_it_is_confirmed(
     monkeypatch.setattr(Table, "_flush_log", flushed)
     monkeypatch.setattr(HomeLog, "confirm", confirmed)
     assert make_plan(lake.fresh(), [open_log(str(tmp_path / "ana"))]).failures == []
-    assert done == ["bronze 0", "confirmed 1"]
+    assert done == ["bronze 0", "reads 0", "confirmed 1"]

@@ -24,7 +24,7 @@ def test_P2_a_damaged_entry_is_found_again_in_a_lake(spark: SparkSession, tmp_pa
         were = [entry.raw for entry in node.log.range()]
     lake = Lake.open(tmp_path / "lake", create=True)
     assert list(find_entries(lake, ["x"])) == [], "a lake that has nothing yet"
-    pour(spark, lake, home)
+    pour(lake, home)
     with closing(apsw.Connection(str(home / "data.db"))) as connection:
         connection.execute("UPDATE log SET raw = zeroblob(50) WHERE offset IN (2, 7)")
     found = refetch_entries(home, {"the lake": partial(find_entries, lake.fresh())})

@@ -68,12 +68,10 @@ def assert_alike(batch: pa.RecordBatch) -> None:
 
 
 def test_P1_every_change_of_every_field_is_judged_at_once_as_by_itself() -> None:
-    based = {"lamport": 4, "base": (3, "ana")}
-    whole = one_of_each("key", {"a": 1}, lamport=2) + one_of_each("ключ", "text", **based)
-    for raw in whole:
-        raws = list(every_change(raw))
-        # As strict logs see them, one column after another; a log that is odd itself is below.
-        assert_alike(log_of([raw, *raws, raw], Random(0)))
+    for raw in one_of_each("key", {"a": 1}, lamport=2):
+        assert_alike(log_of([raw, *every_change(raw), raw], Random(0)))
+    for raw in one_of_each("ключ", "text", lamport=4, base=(3, "ana"))[::4]:
+        assert_alike(log_of([raw, *every_change(raw), raw], Random(0)))
 
 
 @given(seed=st.integers(0, 2**64 - 1))

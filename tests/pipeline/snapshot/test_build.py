@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def lake(
     spark: SparkSession, histories: Histories, tmp_path_factory: pytest.TempPathFactory
 ) -> Lake:
     lake = Lake.open(tmp_path_factory.mktemp("lake") / "lake", create=True)
-    pour(spark, lake, *histories.homes.values())
+    pour(lake, *histories.homes.values())
     return lake.fresh()
 
 
@@ -168,10 +169,18 @@ def _cut_short(
     return len(list((target / PARTS).iterdir()))
 
 
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
+
+
 def _check_files(target: Path, parts: int) -> None:
     assert len(list((target / PARTS).iterdir())) == parts
     assert sorted(path.name for path in target.iterdir()) == [NAME, PARTS]
-    assert {path.stat().st_mode & 0o777 for path in (target / PARTS).iterdir()} == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in (target / PARTS).iterdir()} == {
+        0o666 & ~_umask()
+    }
 
 
 def test_P6_what_makes_no_sense_is_refused(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:

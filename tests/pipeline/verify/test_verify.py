@@ -109,7 +109,7 @@ def send_back(spark: SparkSession, lake: Lake, histories: Histories, folder: Pat
         for n in range(5):
             node.mesh("mesh-0").state.set(f"lost/{n}", n)
             node.mesh("mesh-1").state.set("k0", f"lost {n}")
-    pour(spark, lake, home)
+    pour(lake, home)
     assert backup.restore(folder / "backup", home, force=True)
     with histories.open(FOX) as node:
         node.mesh("mesh-0").state.set("after", 1)
@@ -121,7 +121,7 @@ def scene(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Scen
     folder = tmp_path_factory.mktemp("verify")
     histories = grow(5, folder / "homes", nodes=3, meshes=3, ops=300, message_watch=20)
     lake = Lake.open(folder / "lake", create=True)
-    pour(spark, lake, *histories.homes.values())
+    pour(lake, *histories.homes.values())
     send_back(spark, lake.fresh(), histories, folder)
     with histories.open(ANA) as node:
         histories.clocks[ANA].advance(LATER_MS)

@@ -26,7 +26,7 @@ from holdfast.pipeline.audits.shape import (
     is_own,
     sentence,
 )
-from holdfast.pipeline.ingest.batch import GAP
+from holdfast.pipeline.lake.schema import GAP
 from holdfast.rules.limits import LAMPORT_LEAP_MAX
 
 _COUNTED: Final = ("mesh", "origin", "origin_epoch")

@@ -21,8 +21,8 @@ from holdfast.pipeline.audits.shape import (
     as_findings,
     sentence,
 )
-from holdfast.pipeline.ingest.batch import GAP
 from holdfast.pipeline.ingest.dedupe import CONFLICT
+from holdfast.pipeline.lake.schema import GAP
 
 
 def _rows(tables: AuditTables) -> DataFrame:

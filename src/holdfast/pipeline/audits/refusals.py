@@ -20,8 +20,8 @@ from holdfast.pipeline.audits.shape import (
     as_findings,
     sentence,
 )
-from holdfast.pipeline.ingest.batch import GAP
-from holdfast.pipeline.ingest.dedupe import CONFLICT, UNKNOWN_OP
+from holdfast.pipeline.ingest.dedupe import CONFLICT
+from holdfast.pipeline.lake.schema import GAP, UNKNOWN_OP
 from holdfast.rules.errors import ForgedOrigin, KeyExpired, NotTrusted, ZoneNotTrusted
 
 FORGED: Final = (

@@ -27,7 +27,7 @@ class Rounds:
 
     def __init__(self, lake: Lake, what: str) -> None:
         self._what = what
-        self._folder = Folder(f"{lake.root}/jobs")
+        self._folder = Folder(f"{lake.root}/jobs", lake.options)
         self._name = f"{sha256(what.encode()).hexdigest()[:32]}.json"
         self.resumed = 0
         """Rounds that an earlier run had done."""

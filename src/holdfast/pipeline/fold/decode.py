@@ -1,8 +1,8 @@
 """From the bytes of envelopes to the columns of silver, a whole Arrow array at a time.
 
-Spark cannot read msgpack, so Python does, with the code of `rules.bodies` that nodes use. Python
-gets only `raw` of the rows that are kept, and gives only the columns that stand nowhere else; all
-other columns stay in Spark.
+Spark cannot read msgpack, so Python does: most bodies all at once (`decode_at_once`), the others
+with the code of `rules.bodies` that nodes use. Python gets only `raw` of the rows that are kept,
+and gives only the columns that stand nowhere else; all other columns stay in Spark.
 
 Bronze holds no envelope whose body could not be read when it came in. One that cannot be read now
 came in when this Holdfast was older and did not know its op.
@@ -20,7 +20,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import StructField, StructType
 
+from holdfast.pipeline.fold.decode_at_once import columns_at_once
 from holdfast.pipeline.lake.schema import SILVER, arrow_schema
+from holdfast.pipeline.logs.packed import merged, others
 from holdfast.rules.bodies import (
     Body,
     Fact,
@@ -161,8 +163,23 @@ def decode_body(name: str, raws: pa.Array) -> pa.StructArray:
     return pa.StructArray.from_arrays(list(columns.values()), list(columns))
 
 
-def body_columns(name: str, raws: pa.Array) -> dict[str, pa.Array]:
+def body_columns(name: str, raws: pa.Array | pa.ChunkedArray) -> dict[str, pa.Array]:
     """The columns of one table by their names, from the bytes of envelopes."""
+    columns = _READERS[name][1]
+    if isinstance(raws, pa.ChunkedArray):
+        raws = raws.combine_chunks()
+    raws = raws.cast(pa.binary())
+    rows, found = columns_at_once(name, raws)
+    if len(rows) == len(raws) and found:
+        return {column: found[column] for column in columns}
+    rest = others(rows, len(raws))
+    read = one_by_one(name, raws.take(pa.array(rest)))
+    arrays = [found.get(column, read[column][:0]) for column in columns]
+    return dict(zip(columns, merged(rows, arrays, rest, list(read.values())), strict=True))
+
+
+def one_by_one(name: str, raws: pa.Array) -> dict[str, pa.Array]:
+    """The same, each envelope and each body read by itself, by the code of nodes."""
     read, columns = _READERS[name]
     values = read(*_opened(raws.to_pylist()))
     kinds = arrow_schema(_body_schema(name)).types

@@ -149,7 +149,7 @@ def can_scan_locally(name: str, bronze: Table, rows: int) -> bool:
     """
     wins = MERGES[FAMILY_OF[name]] is Merge.LAST_WRITER
     fits = FOLD_TWO_SCANS_ROWS_MIN <= rows <= FOLD_SIEVE_ROWS_MAX
-    return wins and fits and "://" not in bronze.root
+    return wins and fits and bronze.folder.local is not None
 
 
 def shares_of(files: Sequence[File]) -> list[list[File]]:

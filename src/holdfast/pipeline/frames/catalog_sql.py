@@ -46,7 +46,8 @@ def make_missing(lake: Lake) -> int:
     not read them otherwise, and would not see what is written to them later.
     """
     with lake.working("register"):
-        tables = [lake.bronze, lake.sightings, lake.quarantine, *gold_tables(lake).values()]
+        tables = [lake.bronze, lake.sightings, lake.quarantine, lake.reads]
+        tables += gold_tables(lake).values()
         for name in SILVER:
             tables.append(lake.silver(name))
             if name != TASKS:

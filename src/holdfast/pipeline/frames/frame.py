@@ -21,7 +21,6 @@ from holdfast.pipeline.fold import silver
 from holdfast.pipeline.frames.filters import Condition, column_names, expression, spark_rows
 from holdfast.pipeline.frames.overlay import Overlay, over_tasks, overlaid, turned
 from holdfast.pipeline.lake.delta import Table
-from holdfast.pipeline.lake.folder import Folder
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.schema import ABOUT, SILVER, arrow_schema
 from holdfast.rules.errors import NoSpark
@@ -116,20 +115,20 @@ class LakeFrame:
     def pandas(
         self, columns: Sequence[str] | None = None, filters: Sequence[Condition] = ()
     ) -> pandas.DataFrame:
-        _package("pandas")
+        package("pandas")
         return self.arrow(columns, filters).to_pandas()
 
     def polars(
         self, columns: Sequence[str] | None = None, filters: Sequence[Condition] = ()
     ) -> polars.DataFrame:
-        frame: polars.DataFrame = _package("polars").from_arrow(self.arrow(columns, filters))
+        frame: polars.DataFrame = package("polars").from_arrow(self.arrow(columns, filters))
         return frame
 
     def duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> Any:
         """A relation, of the connection or of DuckDB's own default one. DuckDB itself decides which
         columns and rows it reads of the base.
         """
-        engine = _package("duckdb")
+        engine = package("duckdb")
         where = engine.default_connection() if connection is None else connection
         base, over = self.parts()
         names = ", ".join(f'"{name}"' for name in self.schema.names)
@@ -187,6 +186,7 @@ def _tables(lake: Lake) -> dict[str, Table | None]:
         "bronze": lake.bronze,
         "sightings": lake.sightings,
         "quarantine": lake.quarantine,
+        "reads": lake.reads,
     }
     state: dict[str, Table | None] = dict.fromkeys(SILVER)
     return {**stored, **state, **gold.gold_tables(lake)}
@@ -207,12 +207,13 @@ def dataset(table: Table) -> ds.Dataset:
     schema = arrow_schema(table.schema)
     if table.delta is None:
         return ds.dataset(schema.empty_table())
-    folder = Folder(table.root)
+    folder = table.folder
     place = pyarrow.fs.SubTreeFileSystem(folder.base, folder.system)
     return table.delta.to_pyarrow_dataset(filesystem=place, schema=schema)
 
 
-def _package(name: str) -> Any:
+def package(name: str) -> Any:
+    """A package that frames can do without; NoSpark, which names it, if it is not installed."""
     try:
         return import_module(name)
     except ImportError as missing:

@@ -64,7 +64,7 @@ class LakeTableSource(spark.DataSource):
                 hint="a table of a catalog gets its options by a view: holdfast pipeline register",
             )
         others = {k: value for k, value in options.items() if k not in {*_NEEDED, _SIFT}}
-        lake = Lake.open(options["path"], storage_options=others or None)
+        lake = Lake.open(options["path"], options=others or None)
         frames, table = LakeFrames(lake), options["table"]
         if table not in frames.tables:
             known = ", ".join(frames.tables)

@@ -19,11 +19,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.ingest import dedupe
-from holdfast.pipeline.ingest.plan import Gap, Key, positions_after
+from holdfast.pipeline.ingest.plan import Gap
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.files import File, Staged
+from holdfast.pipeline.lake.held import Key
 from holdfast.pipeline.lake.lake import ID_DAY, Lake, log_app
-from holdfast.pipeline.lake.schema import QUARANTINE
+from holdfast.pipeline.lake.reads import Read, note_reads
+from holdfast.pipeline.lake.schema import GAP, QUARANTINE, UNKNOWN_OP
 from holdfast.rules.errors import LakeMoved
 from holdfast.rules.limits import (
     LAKE_FILE_BYTES,
@@ -32,8 +34,6 @@ from holdfast.rules.limits import (
     SOURCE_PARTITION_ROWS,
 )
 
-GAP: Final = "gap"
-"""The reason in quarantine for offsets that no log has any more."""
 _SCANNED_WHOLE: Final = 8 * LAKE_FILE_ROWS
 """Up to so many rows of bronze are compared with the batch as they are, without a join by id."""
 
@@ -94,7 +94,7 @@ def _stage(lake: Lake, frame: DataFrame, ends: Mapping[Key, int] | None) -> Stag
         {
             "seq": F.when(ours, F.col("seq")),
             "family": F.coalesce("problem", F.substring_index("op", ".", 1)),
-            "batch": F.lit(lake.bronze.version + 1).cast("long"),
+            "batch": F.lit(lake.next_batch).cast("long"),
         }
     )
     return lake.bronze.stage(staged, sort_by=("day", "id"))
@@ -120,7 +120,7 @@ class _Step:
         self.moved = moved
         """Whether other jobs have committed to the lake since the rows were staged."""
         self.known = lake.offsets
-        self.batch = lake.bronze.version + 1
+        self.batch = lake.next_batch
         self._small = staged.rows <= LAKE_FILE_ROWS
         self._given_ends = ends
         self.ends: dict[Key, int] = {}
@@ -183,7 +183,7 @@ class _Step:
     def _all_new(
         self, rows: DataFrame, near: DataFrame | None, found: Sequence[dedupe.Count]
     ) -> bool:
-        if self.moved or {count.what for count in found} - {dedupe.NEW, dedupe.UNKNOWN_OP}:
+        if self.moved or {count.what for count in found} - {dedupe.NEW, UNKNOWN_OP}:
             return False
         if dedupe.interrupted_notes(self.spark, self.lake, self.ends) is not None:
             return False
@@ -194,7 +194,7 @@ class _Step:
 
     def _commit_as_is(self, rows: DataFrame, found: Sequence[dedupe.Count]) -> BatchReport:
         """Commits the staged files themselves: all of their rows are new."""
-        if self.gaps or any(count.what == dedupe.UNKNOWN_OP for count in found):
+        if self.gaps or any(count.what == UNKNOWN_OP for count in found):
             judged = rows.withColumns(
                 {"verdict": F.lit(dedupe.NEW), "noted": F.lit(None).cast("int")}
             )
@@ -257,11 +257,34 @@ class _Step:
             table.commit([*staged.files, *rest], old, txns=self._txns())
 
     def _commit_bronze(self, staged: Staged, counts: Sequence[dedupe.Count]) -> BatchReport:
-        ids = {(*count.key, count.end): count.id for count in counts}
-        info = self.lake.moved(positions_after(self.ends, ids))
-        version = self.lake.bronze.commit(staged.files, txns=self._txns(), info=info)
-        gaps = [dedupe.Count(gap.key, GAP, 1, gap.stop - 1, "", 0) for gap in self.gaps]
+        gaps = [dedupe.Count(gap.key, GAP, 1, gap.stop - 1, "", 0, gap.start) for gap in self.gaps]
+        version = self.lake.bronze.commit(staged.files, txns=self._txns())
+        note_reads(self.lake.reads, [self._read(key, (*counts, *gaps)) for key in self.ends])
         return BatchReport(version, self.ends, [*counts, *gaps])
+
+    def _read(self, key: Key, counts: Sequence[dedupe.Count]) -> Read:
+        own = [count for count in counts if count.key == key]
+
+        def rows(*what: str) -> int:
+            return sum(count.rows for count in own if count.what in what)
+
+        new, again = rows(dedupe.NEW), rows(dedupe.AGAIN)
+        noted = sum(count.rows for count in own) - new - again
+        quarantined = noted - rows(UNKNOWN_OP, GAP)
+        last = self.ends[key]
+        return Read(
+            log=key[0],
+            epoch=key[1],
+            first=min((count.begin for count in own), default=self.known.get(key, 0) + 1),
+            last=last,
+            rows=new + again + quarantined,
+            new=new,
+            again=again,
+            quarantined=quarantined,
+            noted=noted,
+            last_id=next((count.id for count in own if count.end == last), ""),
+            batch=self.batch,
+        )
 
     def _txns(self) -> dict[str, int]:
         return {log_app(*key): offset for key, offset in self.ends.items()}

@@ -18,11 +18,12 @@ from typing import Final, NamedTuple
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.ingest.plan import Key
 from holdfast.pipeline.lake import schema
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.files import File
+from holdfast.pipeline.lake.held import Key
 from holdfast.pipeline.lake.lake import Lake, log_app
+from holdfast.pipeline.lake.schema import UNKNOWN_OP
 from holdfast.rules.bodies import OPS
 
 PLACE: Final = tuple(schema.PLACE.names)
@@ -33,7 +34,6 @@ NEW: Final = "new"
 AGAIN: Final = "again"
 CONFLICT: Final = "id_conflict"
 UNREAD: Final = "unread"
-UNKNOWN_OP: Final = "unknown_op"
 
 _FIRST, _FREE, _NOTED = 0, 1, 2
 """What an interrupted run has noted of a place: it is the first of its id; nothing; it is not."""
@@ -225,6 +225,8 @@ class Count(NamedTuple):
     """The id at that offset."""
     ids: int
     """How many different ids these rows have."""
+    begin: int
+    """The first offset of these rows."""
 
 
 def counts_of(rows: DataFrame) -> list[Count]:
@@ -235,6 +237,7 @@ def counts_of(rows: DataFrame) -> list[Count]:
     grouped = rows.groupBy("log", "epoch", what.alias("what")).agg(
         F.count("*").alias("rows"),
         F.max("offset").alias("end"),
+        F.min("offset").alias("begin"),
         F.max_by("id", "offset").alias("id"),
         F.count_distinct("id").alias("ids"),
         F.count_if((F.col("verdict") == NEW) & ~is_known_op()).alias("strange"),
@@ -242,7 +245,9 @@ def counts_of(rows: DataFrame) -> list[Count]:
     found: list[Count] = []
     for row in grouped.collect():
         key = (row["log"], row["epoch"])
-        count = Count(key, row["what"], row["rows"], row["end"], row["id"], row["ids"])
+        count = Count(
+            key, row["what"], row["rows"], row["end"], row["id"], row["ids"], row["begin"]
+        )
         found.append(count)
         if row["strange"]:
             found.append(count._replace(what=UNKNOWN_OP, rows=row["strange"]))

@@ -21,10 +21,12 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 
 from holdfast.pipeline.ingest import dedupe
-from holdfast.pipeline.ingest.batch import GAP, BatchReport, ingest_batch
-from holdfast.pipeline.ingest.plan import Gap, IngestPlan, Key, LogStretch, UnreadableLog, make_plan
+from holdfast.pipeline.ingest.batch import BatchReport, ingest_batch
+from holdfast.pipeline.ingest.plan import Gap, IngestPlan, LogStretch, UnreadableLog, make_plan
 from holdfast.pipeline.ingest.read_ranges import read_stretches, tasks_of
+from holdfast.pipeline.lake.held import Key
 from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
+from holdfast.pipeline.lake.schema import GAP, UNKNOWN_OP
 from holdfast.pipeline.logs.log import ReadableLog
 from holdfast.pipeline.source.plan import shares
 from holdfast.pipeline.spark.failures import spark_errors
@@ -92,7 +94,7 @@ class IngestReport:
             else:
                 log.quarantined += count.rows
                 self.quarantined[count.what] = self.quarantined.get(count.what, 0) + count.rows
-            if count.what not in (dedupe.UNKNOWN_OP, GAP):
+            if count.what not in (UNKNOWN_OP, GAP):
                 log.read += count.rows
         for key, offset in done.ends.items():
             self.of(key).after = max(self.of(key).after, offset)

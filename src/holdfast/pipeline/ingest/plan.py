@@ -12,14 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.pipeline.lake.lake import Lake, Position
+from holdfast.pipeline.lake.checked import checked
+from holdfast.pipeline.lake.compare import MissingPlaces
+from holdfast.pipeline.lake.held import Key
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.reads import Position
 from holdfast.pipeline.logs.disk import BackupLog
 from holdfast.pipeline.logs.export import ExportLog
 from holdfast.pipeline.logs.log import LogBounds, ReadableLog
-from holdfast.rules.errors import HoldfastError, LogForked, Truncated
-
-Key = tuple[str, int]
-"""A log by its name and epoch."""
+from holdfast.rules.errors import HoldfastError, LakeSetBack, LogForked, Truncated
 
 _COMPARED: Final = 64
 """How many of the last entries that two copies of a log both have are compared."""
@@ -116,7 +117,9 @@ def make_plan(lake: Lake, logs: Iterable[ReadableLog], *, allow_gaps: bool = Fal
     planned.
 
     The lake is registered as a reader of each log here, and what it has is confirmed, in case an
-    earlier run was stopped right before it could do that.
+    earlier run was stopped right before it could do that. Before that, what stands in `reads` is
+    compared with what is stored: a log of which the lake has lost entries is not read on
+    (LakeSetBack), and nothing is confirmed to it.
     """
     plan = IngestPlan()
     for log in logs:
@@ -125,10 +128,13 @@ def make_plan(lake: Lake, logs: Iterable[ReadableLog], *, allow_gaps: bool = Fal
         except HoldfastError as error:
             plan.failures.append(UnreadableLog(log.location, error))
     lake.settle()
+    lake, missing = checked(lake)
     positions = {(at.log, at.epoch): at for at in lake.positions()}
     groups: dict[Key, list[LocatedLog]] = {}
     for one in plan.found:
         groups.setdefault(one.key, []).append(one)
+    for key, lost in missing.items():
+        _stop(plan, groups.pop(key, []), lost)
     reach = {key: at.offset for key, at in positions.items()}
     for key, claimants in sorted(groups.items()):
         group = _same(plan, claimants, positions.get(key))
@@ -139,6 +145,15 @@ def make_plan(lake: Lake, logs: Iterable[ReadableLog], *, allow_gaps: bool = Fal
         except HoldfastError as error:
             plan.fail(group, error)
     return plan
+
+
+def _stop(plan: IngestPlan, group: Sequence[LocatedLog], lost: MissingPlaces) -> None:
+    """Reads nothing of a log of which the lake has lost entries, and confirms nothing to it."""
+    error = LakeSetBack(f"the lake has lost what it had read: {lost}")
+    if group:
+        plan.fail(group, error)
+    else:
+        plan.failures.append(UnreadableLog(lost.key[0], error, lost.key[0]))
 
 
 def _register(lake: Lake, group: Sequence[LocatedLog], known: int) -> None:
@@ -281,13 +296,3 @@ def _missing(gaps: Sequence[Gap], group: Sequence[LocatedLog]) -> Truncated:
         first_available=gaps[-1].stop,
         hint="name a backup or an export that has them too, or go on without them: allow gaps",
     )
-
-
-def positions_after(
-    ends: Mapping[Key, int], last_ids: Mapping[tuple[str, int, int], str]
-) -> list[Position]:
-    """The positions of logs that were read to these ends, with the ids of the entries there."""
-    return [
-        Position(log, epoch, offset, last_ids.get((log, epoch, offset), ""))
-        for (log, epoch), offset in sorted(ends.items())
-    ]

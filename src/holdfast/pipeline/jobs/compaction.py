@@ -1,15 +1,15 @@
 """Compaction: many small files become few large ones.
 
 Rows stay as they are, so readers and later folds notice nothing: one commit replaces the files and
-says that no data changed, and it repeats the positions of the logs.
+says that no data changed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -44,31 +44,29 @@ def compact(spark: SparkSession, lake: Lake, *, progress: Progress = no_progress
     merged = silver.compact(spark, lake, progress=progress)
     lake = lake.fresh()
     before = after = 0
-    tables: tuple[tuple[Table, Sequence[str], Mapping[str, Any]], ...] = (
-        (lake.bronze, ("day", "id"), lake.moved([])),
-        (lake.sightings, ("id",), {}),
-        (lake.quarantine, ("id",), {}),
+    tables: tuple[tuple[Table, Sequence[str]], ...] = (
+        (lake.bronze, ("day", "id")),
+        (lake.sightings, ("id",)),
+        (lake.quarantine, ("id",)),
     )
-    for number, (table, order, info) in enumerate(tables):
+    for number, (table, order) in enumerate(tables):
         progress("compact small files", number, len(tables))
-        old, new = compact_files(spark, table, order, info)
+        old, new = compact_files(spark, table, order)
         before, after = before + old, after + new
     described = sum(table.describe() for table in _stored(lake))
     return CompactReport(silver=merged, files_before=before, files_after=after, described=described)
 
 
 def _stored(lake: Lake) -> Iterator[Table]:
-    yield from (lake.bronze, lake.sightings, lake.quarantine)
+    yield from (lake.bronze, lake.sightings, lake.quarantine, lake.reads)
     for name in SILVER:
         yield from (lake.silver(name), lake.increments(name))
     yield from gold_tables(lake).values()
 
 
-def compact_files(
-    spark: SparkSession, table: Table, order: Sequence[str], info: Mapping[str, Any]
-) -> tuple[int, int]:
+def compact_files(spark: SparkSession, table: Table, order: Sequence[str]) -> tuple[int, int]:
     """Merges the small files of each partition, sorted; returns how many there were and how many
-    there are now. `info` goes into the commit.
+    there are now.
     """
     chosen = small_files(table.files())
     if not chosen:
@@ -82,7 +80,7 @@ def compact_files(
     old = [file for group in chosen for file in group]
     new = [file for part in staged for file in part.files]
     _check_rows(table, old, new)
-    table.commit(new, old, info=info, data_change=False)
+    table.commit(new, old, data_change=False)
     return len(old), len(new)
 
 

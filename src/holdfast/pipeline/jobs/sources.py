@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from holdfast.pipeline.lake.folder import Folder
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.logs.log import BROKER
 from holdfast.rules.errors import BadInput, StoreCorrupt
@@ -76,7 +75,7 @@ def log_source(location: str, **options: str | None) -> LogSource:
 
 def remembered(lake: Lake) -> list[LogSource]:
     """The logs that the lake has been given."""
-    raw = Folder(lake.root).read(_NAME)
+    raw = lake.folder.read(_NAME)
     if raw is None:
         return []
     try:
@@ -107,5 +106,5 @@ def forget(lake: Lake, log: str) -> bool:
 def _write(lake: Lake, before: Sequence[LogSource], now: list[LogSource]) -> list[LogSource]:
     if now != before:
         raw = msgspec.json.format(msgspec.json.encode(_Card(logs=now))) + b"\n"
-        Folder(lake.root).write(_NAME, raw)
+        lake.folder.write(_NAME, raw, private=True)
     return now

@@ -13,8 +13,9 @@ import msgspec
 from holdfast.pipeline.jobs.sources import LogSource, remembered
 from holdfast.pipeline.lake import schema
 from holdfast.pipeline.lake.delta import Table
-from holdfast.pipeline.lake.folder import FOLDER, Folder
-from holdfast.pipeline.lake.lake import Lake, Position
+from holdfast.pipeline.lake.folder import FOLDER
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.reads import Position
 from holdfast.pipeline.logs.log import LogBounds, open_log
 from holdfast.rules.errors import HoldfastError
 
@@ -68,6 +69,7 @@ def tables(lake: Lake) -> Iterator[tuple[str, Table]]:
     yield "bronze", lake.bronze
     yield "sightings", lake.sightings
     yield "quarantine", lake.quarantine
+    yield "reads", lake.reads
     for name in schema.SILVER:
         yield f"silver/{name}", lake.silver(name)
     for name in schema.SILVER:
@@ -90,7 +92,7 @@ def row_counts(lake: Lake) -> dict[str, int]:
 
 def gold_names(lake: Lake) -> list[str]:
     """The gold tables that audits have written so far."""
-    entries = Folder(lake.root).entries("gold")
+    entries = lake.folder.entries("gold")
     return sorted(entry.base_name for entry in entries if entry.type == FOLDER)
 
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
-from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 from uuid import uuid4
@@ -35,8 +34,11 @@ from holdfast.pipeline.ingest.plan import LocatedLog, make_plan
 from holdfast.pipeline.jobs.run import needs_fold, opened
 from holdfast.pipeline.jobs.sources import LogSource
 from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.schema import UNKNOWN_OP
+from holdfast.pipeline.lake.storage_options import hadoop_settings
 from holdfast.pipeline.source.source import register
 from holdfast.pipeline.spark.failures import spark_errors
+from holdfast.pipeline.spark.hadoop import reads_scheme, set_hadoop
 from holdfast.rules.errors import HoldfastError, JobFailed, Unreachable
 from holdfast.rules.limits import LAKE_BATCH_ROWS, LAKE_LOOK_MS, LAKE_TRIES_MAX, SECOND_MS
 
@@ -112,7 +114,7 @@ def _query(
     ending: threading.Event,
 ) -> None:
     """Runs one Spark query from where the lake is, until it is to end."""
-    with _checkpoint(lake) as folder, spark_errors("the stream"):
+    with _checkpoint(spark, lake) as folder, spark_errors("the stream"):
         work.begin()
         frame = _frame(spark, lake, logs, max_rows)
         writer = frame.writeStream.foreachBatch(work.take).option("checkpointLocation", folder)
@@ -190,7 +192,7 @@ class _Work:
 
         aside = {count.what for count in done.counts} - {dedupe.NEW, dedupe.AGAIN}
         return Step(
-            read=rows(*({count.what for count in done.counts} - {dedupe.UNKNOWN_OP})),
+            read=rows(*({count.what for count in done.counts} - {UNKNOWN_OP})),
             new=rows(dedupe.NEW),
             again=rows(dedupe.AGAIN),
             quarantined=rows(*aside),
@@ -233,12 +235,19 @@ def _frame(spark: SparkSession, lake: Lake, logs: Sequence[LogSource], max_rows:
 
 
 @contextmanager
-def _checkpoint(lake: Lake) -> Iterator[str]:
-    """A new folder for Spark's checkpoint; those of older streams are removed."""
-    folder = f"{lake.root}/{_FOLDER}"
-    if "://" not in lake.root and Path(folder).exists():
-        shutil.rmtree(folder)
-    yield f"{folder}/{uuid4().hex}"
+def _checkpoint(spark: SparkSession, lake: Lake) -> Iterator[str]:
+    """A new folder for Spark's checkpoint; those of older streams are removed. No stream needs the
+    one of another, since the lake itself knows how far it is: so where Spark's Java cannot write to
+    the lake's place, a folder of this machine does.
+    """
+    place = lake.folder.location
+    if reads_scheme(spark, place.scheme):
+        set_hadoop(spark, hadoop_settings(place, lake.options))
+        lake.folder.delete_folder(_FOLDER)
+        yield f"{place.spark}/{_FOLDER}/{uuid4().hex}"
+        return
+    with tempfile.TemporaryDirectory(prefix="holdfast-stream-") as folder:
+        yield f"file://{folder}"
 
 
 @contextmanager

@@ -20,6 +20,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from hashlib import blake2b
 from typing import Any, Final
 from urllib.parse import unquote
 from uuid import uuid4
@@ -35,19 +36,32 @@ from pyspark.sql.types import StructType
 
 from holdfast.pipeline.lake.files import File, Staged, file_committed, file_written
 from holdfast.pipeline.lake.folder import FILE, Folder
+from holdfast.pipeline.lake.object_store import store_failure
 from holdfast.pipeline.lake.reader import FileReader
+from holdfast.pipeline.lake.scan import scan_by_tasks
 from holdfast.pipeline.lake.schema import COMMENT, arrow_schema, commented, comments, without
+from holdfast.pipeline.lake.storage_options import hadoop_settings
 from holdfast.pipeline.lake.writer import FileWriter
+from holdfast.pipeline.spark.hadoop import reads_scheme, set_hadoop
 from holdfast.pipeline.spark.spark_workers import Proof, named
 from holdfast.rules.errors import DiskFull, JobFailed, LakeMoved, LakeNotSeen, StoreCorrupt
+from holdfast.rules.limits import LAKE_GROUP_ROWS
 from holdfast.storage.files.copying import flush_file
 from holdfast.storage.files.durable import fsync_dir
 
 STAGED: Final = "data-"
+_LARGEST: Final = (1 << 63) - 1
 _PROPERTIES: Final = {
     "delta.logRetentionDuration": "interval 3650 days",
     "delta.deletedFileRetentionDuration": "interval 30 days",
 }
+_FILES: Final = "files"
+"""The application id with which every commit notes which files the table has after it. An older
+version that is restored brings its files back, and not what was noted with them.
+"""
+_CHANGED: Final = -1
+_VERSION: Final = "version"
+"""The application id with which every commit notes its own version."""
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
@@ -67,7 +81,7 @@ class Table:
         *,
         about: str = "",
         partitions: Mapping[str, str] = _NOTHING,
-        storage_options: Mapping[str, str] | None = None,
+        options: Mapping[str, str] | None = None,
         version: int | None = None,
         proof: Proof = no_proof,
     ) -> None:
@@ -75,11 +89,11 @@ class Table:
         folders, each with the expression that computes it from the other columns, since the files
         themselves do not hold it. `proof` is called by every task that writes.
         """
-        self.root = root.rstrip("/")
+        self.folder = Folder(root, options)
+        self.root = self.folder.root
         self.schema = schema
         self.about = about
         self._partitions = dict(partitions)
-        self._storage_options = None if storage_options is None else dict(storage_options)
         self._asked_version = version
         self._proof = proof
 
@@ -95,7 +109,7 @@ class Table:
             self.schema,
             about=self.about,
             partitions=self._partitions,
-            storage_options=self._storage_options,
+            options=self.folder.options,
             version=version,
             proof=self._proof,
         )
@@ -105,10 +119,12 @@ class Table:
         """None if the table was never committed to."""
         try:
             return DeltaTable(
-                self.root, version=self._asked_version, storage_options=self._storage_options
+                self.root, version=self._asked_version, storage_options=self.folder.options
             )
         except TableNotFoundError:
             return None
+        except OSError as error:
+            raise store_failure(error, self.root, self.folder.options) from None
 
     @property
     def exists(self) -> bool:
@@ -125,35 +141,48 @@ class Table:
 
     @cached_property
     def info(self) -> Mapping[str, Any]:
-        """The `commitInfo` of the last commit."""
-        return {} if self.delta is None else self._commit_info(self.version)
-
-    def last_info(self, key: str) -> Any:
-        """The value of a key in the newest commit that has it; None if no commit has. A vacuum is a
-        commit too, and other tools may have committed to the table.
-        """
-        for version in range(self.version, -1, -1):
-            if key in (info := self._commit_info(version)):
-                return json.loads(info[key])
-        return None
-
-    def _commit_info(self, version: int) -> Mapping[str, Any]:
+        """The `commitInfo` of the last commit; nothing if the log was cleaned of it."""
         # Not by `history`, which also shows commits that are newer than this version.
-        raw = self._folder.read(f"_delta_log/{version:020}.json")
-        if raw is None:
-            raise StoreCorrupt(
-                f"{self.root} has lost the commit of its version {version}",
-                hint="its log was cleaned; put _delta_log back from a copy",
-            )
+        raw = self.folder.read(f"_delta_log/{self.version:020}.json") or b""
         actions = (json.loads(line) for line in raw.splitlines() if line.strip())
         return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+
+    @property
+    def is_as_left(self) -> bool | None:
+        """Whether the table has the files of the last commit that was made here. False after a
+        RESTORE or after another tool has changed it, until all of its files are replaced; None if
+        no commit has noted its files: in a clone, or in a table of earlier code.
+        """
+        noted = self.txn(_FILES)
+        return None if noted is None else noted == fingerprint(file.path for file in self.all_files)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether nobody else has committed since the last commit that was made here. A vacuum is a
+        commit too, also one of ours.
+        """
+        return self.txn(_VERSION) == self.version
+
+    def gone(self) -> list[File]:
+        """Files that the table names and that are not there. After a vacuum an older version may be
+        restored that names files which the vacuum has removed.
+        """
+        paths = [self.folder.path(file.path) for file in self.all_files]
+        found = self.folder.system.get_file_info(paths)
+        return [file for file, at in zip(self.all_files, found, strict=True) if at.type != FILE]
 
     @cached_property
     def all_files(self) -> tuple[File, ...]:
         if self.delta is None:
             return ()
         actions = pa.table(self.delta.get_add_actions(flatten=True))
-        return tuple(file_committed(row) for row in actions.to_pylist())
+        return tuple(self._committed(row) for row in actions.to_pylist())
+
+    def _committed(self, row: dict[str, Any]) -> File:
+        if row["num_records"] is None:  # another tool has written the file, without statistics
+            with self.folder.system.open_input_file(self.folder.path(row["path"])) as source:
+                row["num_records"] = pq.read_metadata(source).num_rows
+        return file_committed(row)
 
     def files(self, prune: Callable[[File], bool] | None = None) -> list[File]:
         """The files that `prune` lets pass; all of them without it."""
@@ -171,18 +200,39 @@ class Table:
         return self.read_files(spark, self.files(prune))
 
     def read_files(self, spark: SparkSession, files: Iterable[File]) -> DataFrame:
-        """The rows of exactly these files, scanned by Spark itself."""
-        paths = [self.uri(file) for file in files]
+        """The rows of exactly these files, scanned by Spark itself where its Java can read the
+        place, and by Python tasks where it cannot.
+        """
+        chosen = list(files)
         stored = without(self.schema, *self._partitions)
-        if paths:
+        location = self.folder.location
+        if not chosen:
+            frame = spark.createDataFrame([], stored)
+        elif reads_scheme(spark, location.scheme):
+            set_hadoop(spark, hadoop_settings(location, self.folder.options))
             # A missing or damaged file is an error, whatever the settings of the session are.
             strict = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+            paths = [f"{location.spark}/{file.path}" for file in chosen]
             frame = spark.read.schema(stored).options(**strict).parquet(*paths)
         else:
-            frame = spark.createDataFrame([], stored)
+            frame = scan_by_tasks(spark, self.reader(), chosen, stored)
         for column, expression in self._partitions.items():
             frame = frame.withColumn(column, F.expr(expression))
         return frame.select(*self.schema.names)
+
+    def load(self, files: Iterable[File], columns: Sequence[str]) -> tuple[pa.Table, list[File]]:
+        """Columns of these files, read here by Arrow, and the files that are gone."""
+        reader = self.reader()
+        found, gone = [reader.empty(columns)], []
+        for file in files:
+            try:
+                with reader.open(file) as opened:
+                    found += opened.batches(columns, rows=LAKE_GROUP_ROWS)
+            except StoreCorrupt as error:
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+                gone.append(file)
+        return pa.concat_tables(found), gone
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -207,7 +257,7 @@ class Table:
         """Writes files that a later commit names, into a new folder."""
         return FileWriter(
             root=self.root,
-            options=self._storage_options,
+            options=self.folder.options,
             folder=f"{STAGED}{uuid4().hex}",
             schema=arrow_schema(self.schema),
             partitions=tuple(self._partitions),
@@ -216,7 +266,7 @@ class Table:
     def reader(self) -> FileReader:
         """Reads the columns that the files hold: all except those that name the folders."""
         stored = arrow_schema(without(self.schema, *self._partitions))
-        return FileReader(root=self.root, options=self._storage_options, schema=stored)
+        return FileReader(root=self.root, options=self.folder.options, schema=stored)
 
     def stage_by(self, write: Callable[[str], object]) -> Staged:
         """Stages the Parquet files that `write` puts into the new folder that it is given."""
@@ -224,9 +274,14 @@ class Table:
         write(f"{self.root}/{folder}")
         return Staged(folder, tuple(self._written(folder)))
 
+    def stage_rows(self, rows: pa.Table) -> Staged:
+        """Writes rows that the caller has, sorted as the files should be."""
+        writer = self.writer()
+        return Staged(writer.folder, tuple(writer.write([rows])))
+
     def discard(self, staged: Staged) -> None:
         """Removes files that will not be committed."""
-        self._folder.system.delete_dir(self._folder.path(staged.folder))
+        self.folder.delete_folder(staged.folder)
 
     def holds(self, staged: Staged) -> bool:
         """Whether a commit names any of these files. A commit that was reported as failed may have
@@ -251,6 +306,12 @@ class Table:
         added, removed = list(add), list(remove)
         self._check_seen(added)
         self._flush(added)
+        dropped = {file.path for file in removed}
+        kept = [file.path for file in self.all_files if file.path not in dropped]
+        files = fingerprint((*kept, *(file.path for file in added)))
+        # What somebody else has changed stays known as changed as long as any file of it is left.
+        left = _CHANGED if kept and self.is_as_left is False else files
+        noted = {**txns, _FILES: left, _VERSION: self.version + 1}
         adding = [AddAction(f.path, f.size, f.partition, now, data_change, f.stats) for f in added]
         removing = [
             RemoveAction(f.path, data_change, now, f.size, dict(f.partition)) for f in removed
@@ -258,14 +319,14 @@ class Table:
         properties = CommitProperties(
             custom_metadata={key: json.dumps(value) for key, value in info.items()},
             max_commit_retries=0,
-            app_transactions=[Transaction(app, version) for app, version in txns.items()],
+            app_transactions=[Transaction(app, version) for app, version in noted.items()],
         )
         try:
             self._commit(adding, removing, properties)
         except CommitFailedError as error:
             raise LakeMoved(f"another job changed {self.root} first: {error}") from error
         except (DeltaError, OSError) as error:
-            raise _commit_error(error, self.root) from error
+            raise _commit_error(error, self.folder) from None
         self._flush_log(self.version + 1)
         return self.version + 1
 
@@ -288,7 +349,7 @@ class Table:
                     partition_by=partition_by,
                     description=self.about,
                     configuration=_PROPERTIES,
-                    storage_options=self._storage_options,
+                    storage_options=self.folder.options,
                     commit_properties=properties,
                 )
             except DeltaError as error:
@@ -344,16 +405,12 @@ class Table:
 
     # --- staged files and their flush ----------------------------------------------------------
 
-    @cached_property
-    def _folder(self) -> Folder:
-        return Folder(self.root, self._storage_options)
-
     def _written(self, folder: str) -> Iterable[File]:
         """The files with rows in a folder that was just written."""
-        for entry in self._folder.entries(folder, recursive=True):
-            path = entry.path[len(self._folder.base) + 1 :]
+        for entry in self.folder.entries(folder, recursive=True):
+            path = self.folder.name(entry.path)
             if entry.type == FILE and _is_table_file(path):
-                with self._folder.system.open_input_file(entry.path) as source:
+                with self.folder.system.open_input_file(entry.path) as source:
                     metadata = pq.read_metadata(source)
                 if metadata.num_rows:
                     yield file_written(path, entry.size, metadata, _partition(path))
@@ -362,17 +419,17 @@ class Table:
         """Raises LakeNotSeen unless the driver sees every file as the task that wrote it has left
         it: a commit that names others would lose their rows.
         """
-        paths = [self._folder.path(file.path) for file in files]
-        for file, seen in zip(files, self._folder.system.get_file_info(paths), strict=True):
-            if seen.type != FILE or seen.size != file.size:
-                there = f"it has {seen.size} bytes" if seen.type == FILE else "it is not there"
+        sizes = self.folder.sizes([file.path for file in files])
+        for file in files:
+            if (seen := sizes.get(file.path)) != file.size:
+                there = "it is not there" if seen is None else f"it has {seen} bytes"
                 raise LakeNotSeen(
                     f"a task has written {self.uri(file)} with {file.size} bytes, but where the "
                     f"driver looks {there}; nothing was committed"
                 )
 
     def _flush(self, files: Sequence[File]) -> None:
-        local = self._folder.local
+        local = self.folder.local
         if local is None or not files:
             return
         folders = {local}
@@ -387,7 +444,7 @@ class Table:
             fsync_dir(folder)
 
     def _flush_log(self, version: int) -> None:
-        local = self._folder.local
+        local = self.folder.local
         if local is not None:
             log = local / "_delta_log"
             flush_file(log / f"{version:020}.json")
@@ -401,6 +458,12 @@ def _partition(path: str) -> dict[str, str | None]:
     return {name: unquote(value) for name, value in named}
 
 
+def fingerprint(paths: Iterable[str]) -> int:
+    """A number for a set of files, whatever their order."""
+    digests = (blake2b(path.encode(), digest_size=8).digest() for path in paths)
+    return sum(int.from_bytes(digest) for digest in digests) & _LARGEST
+
+
 def _is_table_file(path: str) -> bool:
     """Whether a committed task wrote the file. A task that runs twice may leave a second copy of
     its rows in a hidden temporary folder, which Spark does not read either.
@@ -409,8 +472,10 @@ def _is_table_file(path: str) -> bool:
     return path.endswith(".parquet") and not hidden
 
 
-def _commit_error(error: Exception, root: str) -> Exception:
+def _commit_error(error: Exception, folder: Folder) -> Exception:
     text = str(error)
+    if folder.local is None:
+        return store_failure(error, folder.root, folder.options)
     if "No space left" in text or "os error 28" in text:
-        return DiskFull(f"no room for a commit to {root}: {text}")
-    return JobFailed(f"the commit to {root} failed: {text}")
+        return DiskFull(f"no room for a commit to {folder.root}: {text}")
+    return JobFailed(f"the commit to {folder.root} failed: {text}")

@@ -4,13 +4,14 @@
     bronze/                  every envelope once
     sightings/               where envelopes of bronze were seen again
     quarantine/              what could not be read, with the reason and the bytes
+    reads/                   what was read of each log, and so how far
     silver/<table>/          the state: one row per key, as of the last compaction
     increments/<table>/      what was folded since; small, and every reader merges it in
     gold/<table>/            results of audits and measures
 
-How far each log has been read stands in bronze itself, in the same commit as what was read: an
-application id `log:<name>@<epoch>` with the last offset. There is no other checkpoint that could be
-lost or could disagree with bronze.
+How far each log has been read stands in `reads`, which is committed right after bronze and can be
+made again from bronze, sightings and quarantine. A commit of bronze notes it too, as an application
+id `log:<name>@<epoch>` with the last offset; but that survives what sets the rows themselves back.
 """
 
 from __future__ import annotations
@@ -21,17 +22,23 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.pipeline.lake import schema
+from holdfast.pipeline.lake.compare import Comparison, compared
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.folder import FILE, FOLDER, Folder
+from holdfast.pipeline.lake.held import Held, Key, held_by, id_at, last_batch
 from holdfast.pipeline.lake.proof import CARD, LakeProof
+from holdfast.pipeline.lake.reads import BATCH, Position, load_reads, positions_in, sum_of, with_ids
 from holdfast.rules.errors import (
     BadPath,
     LakeBusy,
@@ -40,19 +47,19 @@ from holdfast.rules.errors import (
     UnknownKey,
     UnsupportedProtocol,
 )
-from holdfast.rules.paths import check_place
-from holdfast.storage.files.durable import close_unlocked, disk_errors
+from holdfast.storage.files.durable import SHARED_FILE_MODE, close_unlocked, disk_errors
 
 Progress = Callable[[str, int, int], None]
 """A job calls it with what it is doing, how many steps are done, and how many there are."""
 
 FORMAT: Final = 1
+BRONZE: Final = "bronze"
+"""The application id with which silver notes the last batch of bronze that it has taken in."""
 _LOCK: Final = ".job"
 _BAD_IN_PATH: Final = frozenset("[]{}*?\\%")
 """Characters that Spark reads as a pattern, or Delta as an escape, in the path of a file."""
 AS_COMPACTED: Final = "As of the last compaction: what came since is in increments"
 SINCE_THEN: Final = "What was folded since the last compaction"
-_POSITIONS: Final = "holdfast.positions"
 ID_DAY: Final = (
     "date_from_unix_date(int("
     "bigint(conv(concat(substr(id, 1, 8), substr(id, 10, 4)), 16, 10)) div 86400000))"
@@ -60,16 +67,6 @@ ID_DAY: Final = (
 """SQL: the UTC day of the time inside an id, so the same id always belongs to the same day. The
 time zone of the session must not matter, or it would look for an id in the files of another day.
 """
-
-
-class Position(msgspec.Struct, frozen=True):
-    """How far one log has been read."""
-
-    log: str
-    epoch: int
-    offset: int
-    id: str = ""
-    """The id of the entry at this offset; the next run checks that the log still has it there."""
 
 
 class _Card(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,12 +81,11 @@ class Lake:
     `fresh()` gives the lake with the versions that are the latest now.
     """
 
-    def __init__(
-        self, root: str, id: str, storage_options: Mapping[str, str] | None = None
-    ) -> None:
-        self.root = root.rstrip("/")
+    def __init__(self, root: str, id: str, options: Mapping[str, str] | None = None) -> None:
+        self.folder = Folder(root, options)
+        self.root = self.folder.root
+        self.options = self.folder.options
         self.id = id
-        self._storage_options = storage_options
 
     @classmethod
     def open(
@@ -97,20 +93,22 @@ class Lake:
         root: str | Path,
         *,
         create: bool = False,
-        storage_options: Mapping[str, str] | None = None,
+        options: Mapping[str, str] | None = None,
     ) -> Lake:
-        """Opens a lake. With `create` a folder that is empty or missing becomes a new lake."""
-        check_place(str(root), "the place of the lake")
-        where = str(root) if "://" in str(root) else str(Path(root).absolute())
-        card = _read_card(where)
+        """Opens a lake: a folder, or a place in an object store (`s3://bucket/lake`), which is
+        reached with `options`. With `create` a folder that is empty or missing becomes a new lake.
+        """
+        folder = Folder(str(root), options)
+        card = _read_card(folder)
         if card is None:
             if not create:
-                raise NoLake(f"there is no lake in {where}")
-            card = _make_card(where)
-        return cls(where, card.id, storage_options)
+                folder.entries()  # tells a bucket that is not there from a lake that is not
+                raise NoLake(f"there is no lake in {folder.root}")
+            card = _make_card(folder)
+        return cls(folder.root, card.id, folder.options)
 
     def fresh(self) -> Lake:
-        return Lake(self.root, self.id, self._storage_options)
+        return Lake(self.root, self.id, self.options)
 
     @property
     def consumer(self) -> str:
@@ -120,12 +118,15 @@ class Lake:
     @property
     def proof(self) -> LakeProof:
         """By it a task shows that it sees this lake."""
-        return LakeProof(self.root, self.id, self._storage_options)
+        return LakeProof(self.root, self.id, self.options)
 
     # --- tables --------------------------------------------------------------------------------
 
     @cached_property
     def bronze(self) -> Table:
+        # `reads` is committed after bronze and looked at before it, so that it never says of a
+        # version of bronze that it has more than it has.
+        assert self.reads.version >= -1
         return self._table("bronze", schema.BRONZE, partitions={"day": ID_DAY})
 
     @cached_property
@@ -135,6 +136,10 @@ class Lake:
     @cached_property
     def quarantine(self) -> Table:
         return self._table("quarantine", schema.QUARANTINE)
+
+    @cached_property
+    def reads(self) -> Table:
+        return self._table("reads", schema.READS)
 
     def silver(self, name: str) -> Table:
         return self._table(f"silver/{_known(name)}", schema.SILVER_STORED[name], AS_COMPACTED)
@@ -154,49 +159,100 @@ class Lake:
             columns,
             about=". ".join(part for part in (known, note) if part),
             partitions=partitions or {},
-            storage_options=self._storage_options,
+            options=self.options,
             proof=self.proof,
         )
 
     # --- how far each log was read -------------------------------------------------------------
 
     def position(self, log: str, epoch: int) -> int | None:
-        """The last offset of a log that bronze has; None if it has none of this epoch."""
-        return self.bronze.txn(log_app(log, epoch))
+        """The last offset of a log that was read; None if nothing was read of this epoch."""
+        return self.offsets.get((log, epoch))
 
     def positions(self) -> list[Position]:
         """The position of every log in every epoch that was read."""
-        return msgspec.convert(self.bronze.last_info(_POSITIONS) or [], list[Position])
+        return positions_in(self.claims)
 
-    @property
-    def offsets(self) -> dict[tuple[str, int], int]:
+    @cached_property
+    def offsets(self) -> dict[Key, int]:
         """The last offset that was read, by log and epoch."""
         return {(at.log, at.epoch): at.offset for at in self.positions()}
 
+    @cached_property
+    def claims(self) -> pa.Table:
+        """What `reads` says. A lake of earlier code has no such table before its next run: there it
+        is what the tables hold.
+        """
+        if self.reads.exists or not self.bronze.exists:
+            return load_reads(self.reads)[0]
+        return self.compare().reads
+
+    @property
+    def next_batch(self) -> int:
+        """The number of the next batch. Numbers are never used twice, also if bronze or `reads` was
+        set back: what was folded into silver is known by them.
+        """
+        taken, noted = pc.max(self.claims.column("batch")).as_py(), self.reads.txn(BATCH)
+        known = [at for at in (taken, noted) if at is not None]
+        return 1 + max(self.bronze.version, last_batch(self.bronze), *known)
+
+    def folded(self, name: str) -> int:
+        """The last batch that a table of silver says it has taken in; -1 if none."""
+        tables = (self.silver(name), self.increments(name))
+        return max(-1 if (at := table.txn(BRONZE)) is None else at for table in tables)
+
+    def is_whole(self) -> bool:
+        """Whether the tables have as many rows as `reads` says. Reads only commits and `reads`, and
+        looks for files only if others have committed.
+        """
+        claims = self.claims
+        tables = (self.bronze, self.sightings, self.quarantine, self.reads)
+        if any(table.exists and not table.is_ours and table.gone() for table in tables):
+            return False
+        return self.reads.exists == self.bronze.exists and (
+            (self.bronze.rows, self.sightings.rows, self.quarantine.rows)
+            == (sum_of(claims, "new"), sum_of(claims, "again"), sum_of(claims, "noted"))
+        )
+
+    def compare(self) -> Comparison:
+        """Compares `reads` with all places that the tables hold."""
+        claims, _ = load_reads(self.reads)
+        held = held_by(self.bronze, self.sightings, self.quarantine)
+        found = compared(claims, held.runs, self._trusted(held))
+        return replace(found, reads=with_ids(found.reads, self._id_at))
+
+    def _id_at(self, key: Key, offset: int) -> str:
+        return id_at((self.bronze, self.sightings, self.quarantine), key, offset)
+
+    def _trusted(self, held: Held) -> dict[Key, int]:
+        """By log: how far bronze itself says that it was read. That cannot be believed if an older
+        version was restored: its rows go back, and what was noted does not.
+        """
+        if self.bronze.is_as_left is False:
+            return {}
+        pairs = held.runs.group_by(["log", "epoch"]).aggregate([]).to_pylist()
+        keys = [(row["log"], row["epoch"]) for row in pairs]
+        return {key: self.bronze.txn(log_app(*key)) or 0 for key in keys}
+
     def settle(self) -> None:
         """Flushes all commits of ingest, so that all that was read survives a power cut."""
-        for table in (self.sightings, self.quarantine, self.bronze):
+        for table in (self.sightings, self.quarantine, self.bronze, self.reads):
             table.settle()
-
-    def moved(self, to: list[Position]) -> dict[str, Any]:
-        """The commit info of bronze with all positions, after these were reached."""
-        now = {(at.log, at.epoch): at for at in (*self.positions(), *to)}
-        return {_POSITIONS: msgspec.to_builtins([now[key] for key in sorted(now)])}
 
     # --- one job at a time ---------------------------------------------------------------------
 
     @contextmanager
     def working(self, what: str) -> Iterator[None]:
-        """Locks a lake on a disk against other jobs (`LakeBusy`) for the length of the block. In an
-        object store only the commits themselves decide which job was first. A killed job leaves no
-        lock behind.
+        """Locks a lake on a disk, however it was named, against other jobs (`LakeBusy`) for the
+        length of the block. In an object store only the commits themselves decide which job was
+        first. A killed job leaves no lock behind.
         """
-        if "://" in self.root:
+        if self.folder.local is None:
             yield
             return
-        path = Path(self.root) / _LOCK
+        path = self.folder.local / _LOCK
         with disk_errors(f"open {path}"):
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, SHARED_FILE_MODE)
         try:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -236,8 +292,8 @@ def _holder(fd: int) -> str:
         return "another job"
 
 
-def _read_card(root: str) -> _Card | None:
-    raw = Folder(root).read(CARD)
+def _read_card(folder: Folder) -> _Card | None:
+    raw, root = folder.read(CARD), folder.root
     if raw is None:
         return None
     try:
@@ -252,8 +308,8 @@ def _read_card(root: str) -> _Card | None:
     return card
 
 
-def _make_card(root: str) -> _Card:
-    folder = Folder(root)
+def _make_card(folder: Folder) -> _Card:
+    root = folder.root
     if folder.local is not None and (odd := _BAD_IN_PATH & set(folder.base)):
         raise BadPath(
             f"a lake cannot lie in {root}: Spark or Delta would misread {' '.join(sorted(odd))}",
@@ -266,4 +322,6 @@ def _make_card(root: str) -> _Card:
         raise BadPath(f"{root} is neither a lake nor empty", hint="name a new folder for the lake")
     card = _Card(id=uuid4().hex, created_at=time.time_ns() // 1_000_000)
     folder.write(CARD, msgspec.json.format(msgspec.json.encode(card)) + b"\n")
-    return card
+    # Another job may have made a lake here meanwhile; the card that stands is the lake's. Tasks
+    # compare it with the id that they were given, so the other job cannot go on under its own.
+    return _read_card(folder) or card

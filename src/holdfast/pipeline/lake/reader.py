@@ -27,6 +27,10 @@ class FileReader(msgspec.Struct, frozen=True, kw_only=True):
     schema: pa.Schema
     """The columns that the files hold."""
 
+    def empty(self, columns: Sequence[str]) -> pa.Table:
+        """These columns without a row."""
+        return pa.schema([self.schema.field(name) for name in columns]).empty_table()
+
     @contextmanager
     def open(self, file: File, dictionaries: Sequence[str] = ()) -> Iterator[OpenedFile]:
         """A file of the table. Columns in `dictionaries` are read as dictionaries. StoreCorrupt if

@@ -176,6 +176,33 @@ QUARANTINE: Final = joined(
 )
 """What could not be read or may not be folded, with the reason and the bytes."""
 
+READS: Final = described(
+    """
+    log string: the log that was read
+    epoch bigint: the epoch of that log
+    first bigint: the first offset that the batch was to read of it
+    last bigint: the last one; the row with the greatest says how far the log was read
+    rows bigint: how many entries the log gave between these two; the log of a broker has holes
+    new bigint: how many of them went to bronze
+    again bigint: how many of them went to sightings
+    quarantined bigint: how many of them went to quarantine and not to bronze
+    noted bigint: all rows that went to quarantine: those, unknown ops that bronze has too, and gaps
+    last_id string: the id of the entry at the last offset, if it is known
+    batch bigint: the batch that the rows in the other tables have
+    read_at timestamp: when it was committed, by the clock of the job
+    """
+)
+"""What was read of each log: a row for each stretch of a committed batch."""
+
+GAP: Final = "gap"
+"""The reason in quarantine for offsets that no log has any more, and that were never read."""
+LOST: Final = "lost"
+"""The reason in quarantine for offsets that were read, that the lake has lost, and that no log has
+any more.
+"""
+UNKNOWN_OP: Final = "unknown_op"
+"""The reason in quarantine for an entry that bronze has too: its op is not known yet."""
+
 _VERSION: Final = joined(
     described(
         """
@@ -322,6 +349,7 @@ SILVER: Final[dict[str, StructType]] = {
 ABOUT: Final[dict[str, str]] = {
     "bronze": "Every envelope once, with its bytes, and the place where it was first seen",
     "sightings": "Where envelopes of bronze were seen again",
+    "reads": "What was read of each log, and how far; one row for each stretch of a batch",
     "quarantine": "What could not be read or may not count, with the reason and the bytes",
     "state": "Shared values: the winning version of every key",
     "memory": "Memories: the winning version of every key of every owner",

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.pipeline.lake import schema
-from holdfast.rules.errors import StoreCorrupt
 from holdfast.rules.leaf import LEAF_BYTES, leaves_of
+from holdfast.rules.limits import SOURCE_TIME_MS_MAX
 from holdfast.rules.rows import Columns
 from holdfast.storage.sqlite.log_columns import SEPARATOR, Joined
 from holdfast.storage.sqlite.log_leaves import refuse_damaged
@@ -29,6 +29,9 @@ _Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _ID_BYTES: Final = 16
 _TEXT_CHARS: Final = 36
 _NO_LEAF: Final = bytes(LEAF_BYTES)
+_NO_ID: Final = bytes(_ID_BYTES)
+"""In the place of an id that is none. No envelope has it, so its row becomes a problem."""
+_INT64: Final = range(-(2**63), 2**63)
 _GROUPS: Final = ((0, 8, 0), (9, 13, 8), (14, 18, 12), (19, 23, 16), (24, 36, 20))
 """Of each group of digits: where it begins and ends in the text, and its first of the 32 digits."""
 
@@ -45,17 +48,36 @@ def uuid_texts(ids: bytes | memoryview | pa.Buffer) -> pa.Array:
 
 
 def times(milliseconds: pa.Array) -> pa.Array:
-    """Milliseconds since 1970 as times. A number that cannot be a time raises ArrowInvalid."""
+    """Milliseconds since 1970 as times; null where that is no time that a table can hold."""
+    fits = pc.and_(pc.greater_equal(milliseconds, 0), pc.less(milliseconds, SOURCE_TIME_MS_MAX))
+    if not pc.all(fits, skip_nulls=False).as_py():
+        milliseconds = pc.if_else(fits, milliseconds, pa.scalar(None, pa.int64()))
     return milliseconds.cast(pa.timestamp("ms", tz="UTC")).cast(TIME)
+
+
+def texts(values: pa.Array) -> pa.Array:
+    """The same texts, with the mark for unknown characters where another process sent what is no
+    UTF-8. ArrowInvalid if it is no column at all.
+    """
+    spelled = values.view(pa.binary())
+    spelled.validate(full=True)
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:
+        found = spelled.to_pylist()
+        readable = [None if text is None else text.decode(errors="replace") for text in found]
+        return pa.array(readable, pa.string())
+    return values
 
 
 def place_columns(log: str, epoch: int, rows: int) -> list[pa.Array]:
     return [pa.repeat(pa.scalar(log, pa.string()), rows), pa.repeat(pa.scalar(epoch), rows)]
 
 
-def from_joined(log: str, epoch: int, joined: Joined) -> pa.RecordBatch:
-    """A batch from columns that SQLite joined into texts. Raises StoreCorrupt if they do not have
-    exactly the expected number of values, instead of guessing which belong together.
+def from_joined(log: str, epoch: int, joined: Joined) -> pa.RecordBatch | None:
+    """A batch from columns that SQLite joined into texts. None if they do not have exactly the
+    expected number of values, as with a name that holds a NUL: which belong together cannot be
+    guessed.
     """
     expected = np.arange(joined.start, joined.start + joined.rows, dtype=np.int64)
     texts = [_texts(part) for part in (joined.mesh, joined.op, joined.entity, joined.origin)]
@@ -69,9 +91,7 @@ def from_joined(log: str, epoch: int, joined: Joined) -> pa.RecordBatch:
         and len(joined.leaf) == joined.rows * LEAF_BYTES
     )
     if not whole:
-        raise StoreCorrupt(
-            f"the log has a gap or a name with a NUL in the entries from {joined.start} on"
-        )
+        return None
     _refuse_damaged(joined, ends)
     places = np.zeros(joined.rows + 1, dtype=np.int32)
     places[1:] = ends
@@ -109,9 +129,8 @@ def _refuse_damaged(joined: Joined, ends: _Numbers) -> None:
 
 def from_columns(log: str, epoch: int, columns: Columns) -> pa.RecordBatch:
     """A batch from lists of column values, as a filtered read gives them."""
-    if any(len(id) != _ID_BYTES for id in columns.id):
-        raise StoreCorrupt("the log holds an id that has not 16 bytes")
-    return from_lists(log, epoch, columns, uuid_texts(b"".join(columns.id)))
+    ids = [id if len(id) == _ID_BYTES else _NO_ID for id in columns.id]
+    return from_lists(log, epoch, columns, uuid_texts(b"".join(ids)))
 
 
 def from_lists(log: str, epoch: int, columns: Columns, ids: pa.Array) -> pa.RecordBatch:
@@ -124,11 +143,20 @@ def from_lists(log: str, epoch: int, columns: Columns, ids: pa.Array) -> pa.Reco
         *place_columns(log, epoch, len(columns.offset)),
         array(columns.offset, "offset"),
         ids,
-        *(array(getattr(columns, name), name) for name in LOG.names[4:9]),
-        times(pa.array(columns.recorded_at, pa.int64())),
+        *(array(getattr(columns, name), name) for name in LOG.names[4:8]),
+        _int64(columns.lamport),
+        times(_int64(columns.recorded_at)),
         array(columns.raw, "raw"),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=LOG)
+
+
+def _int64(numbers: Sequence[int]) -> pa.Array:
+    """Numbers; null for one that 64 bits cannot hold, as a line of JSON may have."""
+    try:
+        return pa.array(numbers, pa.int64())
+    except OverflowError:
+        return pa.array([n if n in _INT64 else None for n in numbers], pa.int64())
 
 
 def in_order(offsets: pa.Array, start: int, stop: int) -> bool:

@@ -23,6 +23,7 @@ from holdfast.protocol.log_wire import Confirmation, Registration
 from holdfast.rules.errors import NewerSchema, StoreCorrupt
 from holdfast.rules.filters import EVERYTHING, Filter
 from holdfast.rules.limits import SOURCE_BATCH_BYTES, SOURCE_BATCH_ROWS
+from holdfast.rules.rows import Columns
 from holdfast.service.caller import LOCAL
 from holdfast.storage.files.home import require_home
 from holdfast.storage.sqlite import migrations
@@ -53,8 +54,8 @@ class DiskLog(OpenedLog):
                 place = self._place(reader)
                 check_range(place, epoch, start, stop)
                 if filter == EVERYTHING:
-                    joined, light = _joined(reader, start, stop, light=light)
-                    batch, upto = _whole(place, start, joined)
+                    batch, light = _whole(reader, place, start, stop, light=light)
+                    upto = start + batch.num_rows - 1
                 else:
                     batch, upto = _filtered(reader, place, start, stop, filter)
             if batch is not None:
@@ -123,10 +124,21 @@ class BackupLog(DiskLog):
         super().__init__(location, options, lambda: open_immutable(database))
 
 
+def _whole(
+    reader: ReadOnlyDatabase, place: LogBounds, start: int, stop: int, *, light: bool
+) -> tuple[pa.RecordBatch, bool]:
+    """The next entries, and whether the light query should be tried again for those after them."""
+    try:
+        joined, light = _joined(reader, start, stop, light=light)
+        batch = None if joined is None else from_joined(place.log, place.epoch, joined)
+    except UnicodeDecodeError:
+        batch = None
+    return (_with_odd_rows(reader, place, start, stop) if batch is None else batch), light
+
+
 def _joined(
     reader: ReadOnlyDatabase, start: int, stop: int, *, light: bool
 ) -> tuple[Joined | None, bool]:
-    """The next entries, and whether the light query should be tried again for the next ones."""
     query = (
         reader.connection,
         reader.leaf_column,
@@ -139,17 +151,30 @@ def _joined(
     return (log_joined(*query), False) if rows is None else (rows, True)
 
 
-def _whole(place: LogBounds, start: int, joined: Joined | None) -> tuple[pa.RecordBatch, int]:
-    """A batch, and its last offset."""
-    if joined is None:
-        raise StoreCorrupt("the log has a gap")
-    return from_joined(place.log, place.epoch, joined), start + joined.rows - 1
+def _with_odd_rows(
+    reader: ReadOnlyDatabase, place: LogBounds, start: int, stop: int
+) -> pa.RecordBatch:
+    """The same entries row by row: one of them is odd, and must cost no other. StoreCorrupt, with
+    the offset, if one is missing.
+    """
+    columns = _columns(reader, start, stop, EVERYTHING)
+    for expected, offset in enumerate([*columns.offset, columns.upto + 1], start):
+        if offset != expected:
+            raise StoreCorrupt(
+                f"the log has a gap: there is no entry at offset {expected}",
+                hint="holdfast doctor looks what else is missing",
+            )
+    return from_columns(place.log, place.epoch, columns)
 
 
 def _filtered(
     reader: ReadOnlyDatabase, place: LogBounds, start: int, stop: int, filter: Filter
 ) -> tuple[pa.RecordBatch | None, int]:
     """The next batch, None if no entry passes the filter, and the last offset that was examined."""
-    columns = reader.log_columns(start, stop, SOURCE_BATCH_ROWS, SOURCE_BATCH_BYTES, filter)
+    columns = _columns(reader, start, stop, filter)
     batch = from_columns(place.log, place.epoch, columns) if columns.offset else None
     return batch, columns.upto
+
+
+def _columns(reader: ReadOnlyDatabase, start: int, stop: int, filter: Filter) -> Columns:
+    return reader.log_columns(start, stop, SOURCE_BATCH_ROWS, SOURCE_BATCH_BYTES, filter, odd=True)

@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
+from uuid import UUID
 
 import msgspec
 import pyarrow as pa
 
-from holdfast.pipeline.logs.arrow import from_lists, in_order
+from holdfast.pipeline.logs.arrow import from_lists, in_order, uuid_texts
 from holdfast.pipeline.logs.log import LogBounds, OpenedLog, check_range, reading
 from holdfast.protocol.export_lines import Header, LogLine, Trailer, check_file
 from holdfast.rules.errors import BadInput, BadValue, HoldfastError, StoreFailed
 from holdfast.rules.filters import EVERYTHING, Filter
+from holdfast.rules.ids import ID_BYTES
 from holdfast.rules.limits import EXPORT_LINE_BYTES_MAX, KIB, SOURCE_BATCH_BYTES, SOURCE_BATCH_ROWS
 from holdfast.rules.rows import Columns
 
@@ -172,6 +174,14 @@ def _passes(filter: Filter, line: LogLine) -> bool:
     return filter.passes(says.mesh, says.op, says.entity, says.origin, "")
 
 
+def _id(text: str) -> bytes:
+    """The id that a line says; zeroes, which no id is, if it says none."""
+    try:
+        return UUID(text).bytes
+    except ValueError:
+        return bytes(ID_BYTES)
+
+
 def _batch(place: LogBounds, lines: list[LogLine]) -> pa.RecordBatch:
     # `says` repeats for people what the bytes say; `unpack` compares the two.
     headers = [line.says for line in lines]
@@ -187,5 +197,5 @@ def _batch(place: LogBounds, lines: list[LogLine]) -> pa.RecordBatch:
         raw=[line.raw for line in lines],
         upto=lines[-1].offset if lines else 0,
     )
-    ids = pa.array([header.id for header in headers], pa.string())
+    ids = uuid_texts(b"".join(_id(header.id) for header in headers))
     return from_lists(place.log, place.epoch, columns, ids)

@@ -21,7 +21,7 @@ import msgspec
 import pyarrow as pa
 from pyarrow import ipc
 
-from holdfast.pipeline.logs.arrow import LOG, TIME, in_order, place_columns, uuid_texts
+from holdfast.pipeline.logs.arrow import LOG, in_order, place_columns, texts, times, uuid_texts
 from holdfast.pipeline.logs.log import (
     LogBounds,
     OpenedLog,
@@ -51,6 +51,12 @@ T = TypeVar("T")
 _FORMAT: Final = b"1"
 _END_MARK: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _WIRE: Final = tuple(LOG.names[2:])
+_TYPES: Final = [
+    {"id": pa.binary(16), "recorded_at": pa.timestamp("ms", tz="UTC")}.get(
+        name, LOG.field(name).type
+    )
+    for name in _WIRE
+]
 _AGAIN: Final = (Unreachable, TooMany)
 """Errors that may pass by themselves: the request is sent again."""
 
@@ -244,7 +250,8 @@ def _next(stream: Any) -> pa.RecordBatch | None:
 def _check_stream(schema: pa.Schema, epoch: int) -> None:
     metadata = schema.metadata or {}
     # A column may be added at the end; anything else is another format.
-    if metadata.get(b"holdfast.format") != _FORMAT or tuple(schema.names[: len(_WIRE)]) != _WIRE:
+    known = schema.names[: len(_WIRE)] == list(_WIRE) and schema.types[: len(_WIRE)] == _TYPES
+    if metadata.get(b"holdfast.format") != _FORMAT or not known:
         raise BadAnswer("the stream is not in the format that this Holdfast reads")
     if metadata.get(b"holdfast.epoch") != str(epoch).encode():
         raise BadAnswer("the stream is of another epoch than the one that was asked for")
@@ -256,7 +263,10 @@ def _batch(place: LogBounds, wire: pa.RecordBatch) -> pa.RecordBatch:
         raise BadAnswer("the ids of a batch have not 16 bytes")
     columns = {name: wire.column(name) for name in _WIRE}
     columns["id"] = uuid_texts(ids.buffers()[1].slice(ids.offset * 16, len(ids) * 16))
-    columns["recorded_at"] = columns["recorded_at"].cast(TIME)
+    for name in ("mesh", "op", "entity", "origin"):
+        columns[name] = texts(columns[name])
+    columns["raw"].validate(full=True)  # whoever sends places beyond the bytes would have them read
+    columns["recorded_at"] = times(columns["recorded_at"].cast(pa.int64()))
     return pa.RecordBatch.from_arrays(
         [*place_columns(place.log, place.epoch, wire.num_rows), *columns.values()], schema=LOG
     )

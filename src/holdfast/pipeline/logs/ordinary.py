@@ -124,6 +124,7 @@ class _Ordinary:
         for name, column in inside.items():
             same = pc.fill_null(pc.equal(column, self._log[name]), False)
             self.fits &= same.to_numpy(zero_copy_only=False)
+        self.fits &= self._log["recorded_at"].is_valid().to_numpy(zero_copy_only=False)
         marks = np.frombuffer(ids, dtype=np.uint8).reshape(-1, ID_BYTES)
         version = marks[:, 6] >> 4
         self.fits &= ((version == 7) | (version == 8)) & (marks[:, 8] >> 6 == 2)

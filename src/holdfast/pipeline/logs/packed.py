@@ -12,7 +12,7 @@ caller has slower code for every string that does not fit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -227,3 +227,26 @@ def is_text(value: bytes) -> bool:
         return "\0" not in value.decode()
     except UnicodeDecodeError:
         return False
+
+
+# --- some rows at once, the others one by one ----------------------------------------------------
+
+
+def others(rows: Numbers, count: int) -> Numbers:
+    """The rows of so many that are not among these."""
+    left = np.ones(count, dtype=np.bool_)
+    left[rows] = False
+    return np.flatnonzero(left)
+
+
+def merged(
+    rows: Numbers, columns: Sequence[pa.Array], rest: Numbers, of_rest: Sequence[pa.Array]
+) -> list[pa.Array]:
+    """The columns of some rows and those of the rest as columns of all rows."""
+    if not len(rows):
+        return list(of_rest)
+    places = np.empty(len(rows) + len(rest), dtype=np.int64)
+    places[np.concatenate([rows, rest])] = np.arange(len(places))
+    order = pa.array(places)
+    pairs = zip(columns, of_rest, strict=True)
+    return [pa.concat_arrays(pair).take(order) for pair in pairs]

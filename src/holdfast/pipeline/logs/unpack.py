@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final
+from uuid import UUID
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.pipeline.lake import schema
 from holdfast.pipeline.logs.arrow import LOG, uuid_texts
 from holdfast.pipeline.logs.ordinary import ordinary
-from holdfast.pipeline.logs.packed import Numbers
+from holdfast.pipeline.logs.packed import merged, others
 from holdfast.rules.bodies import (
     MessageSend,
     VectorDelete,
@@ -36,7 +36,7 @@ from holdfast.rules.errors import (
     IdReused,
     UnsupportedProtocol,
 )
-from holdfast.rules.ids import id_text, is_aside, parse_row_id
+from holdfast.rules.ids import id_text, is_aside
 from holdfast.rules.limits import SECOND_MS, SOURCE_TIME_MS_MAX
 from holdfast.rules.message import check_fingerprint
 
@@ -71,24 +71,9 @@ def decode_header(batch: pa.RecordBatch) -> pa.RecordBatch:
     rows, columns = ordinary(batch)
     columns.append(pa.nulls(len(rows), pa.string()))
     if len(rows) < batch.num_rows:
-        others = np.ones(batch.num_rows, dtype=np.bool_)
-        others[rows] = False
-        rest = np.flatnonzero(others)
-        columns = _merged(rows, columns, rest, one_by_one(batch.take(pa.array(rest))))
+        rest = others(rows, batch.num_rows)
+        columns = merged(rows, columns, rest, one_by_one(batch.take(pa.array(rest))))
     return pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=ENVELOPE)
-
-
-def _merged(
-    rows: Numbers, columns: list[pa.Array], others: Numbers, of_others: list[pa.Array]
-) -> list[pa.Array]:
-    """The columns of some rows and those of the others as columns of all rows."""
-    if not len(rows):
-        return of_others
-    places = np.empty(len(rows) + len(others), dtype=np.int64)
-    places[np.concatenate([rows, others])] = np.arange(len(places))
-    order = pa.array(places)
-    pairs = zip(columns, of_others, strict=True)
-    return [pa.concat_arrays(pair).take(order) for pair in pairs]
 
 
 def one_by_one(batch: pa.RecordBatch) -> list[pa.Array]:
@@ -97,6 +82,9 @@ def one_by_one(batch: pa.RecordBatch) -> list[pa.Array]:
     rows = [_NOTHING if envelope is None else _fields(envelope) for envelope, _, _ in read]
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(_NOTHING)
     problems = _with_mismatches(batch, columns, [problem for _, _, problem in read])
+    for row, time in enumerate(batch.column("recorded_at").is_null().to_pylist()):
+        if time and problems[row] is None:
+            problems[row] = _problem(BadStamp("the log says no time at which it was recorded"))
     owner, epoch, seq, created_at, write_class, state, fingerprint, base, meta = columns[6:]
     values: list[Sequence[Any]] = [
         owner,
@@ -120,7 +108,9 @@ def one_by_one(batch: pa.RecordBatch) -> list[pa.Array]:
     return [*arrays, bad]
 
 
-def _read(raw: bytes) -> _Read:
+def _read(raw: bytes | None) -> _Read:
+    if raw is None:
+        return None, "", _problem(BadEnvelope("its bytes are not there"))
     try:
         envelope = decode_stored(raw)
         body = decode_stored_body(envelope)
@@ -167,7 +157,8 @@ def _with_mismatches(
     mismatch = None
     for name, values in zip(_TWICE, columns, strict=False):
         inside = _ids(values) if name == "id" else pa.array(values, LOG.field(name).type)
-        differs = pc.fill_null(pc.not_equal(inside, batch.column(name)), False)
+        # Null where there is no envelope, which has its problem, or where the log says nothing.
+        differs = pc.fill_null(pc.not_equal(inside, batch.column(name)), inside.is_valid())
         mismatch = differs if mismatch is None else pc.or_(mismatch, differs)
     if mismatch is None or not pc.any(mismatch).as_py():
         return problems
@@ -180,10 +171,17 @@ def _with_mismatches(
         ]
         problems[row] = _problem(
             IdReused("the broker refused this message, and its id is free for another")
-            if wrong == ["id"] and is_aside(parse_row_id(batch.column("id")[row].as_py()))
+            if wrong == ["id"] and _was_set_aside(batch.column("id")[row].as_py())
             else BadEnvelope(f"the log says another {', '.join(wrong)} than the envelope")
         )
     return problems
+
+
+def _was_set_aside(id: str | None) -> bool:
+    try:
+        return id is not None and is_aside(UUID(id).bytes)
+    except ValueError:
+        return False
 
 
 def _ids(ids: Sequence[bytes | None]) -> pa.Array:

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from hashlib import sha256
-from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from holdfast.pipeline.lake.folder import Folder
 from holdfast.pipeline.sink.ids import Write
 from holdfast.pipeline.sink.rows import SinkRow
-from holdfast.storage.files.durable import Draft, durable_writer, make_folder
 
 _NAME_CHARS: Final = 60
 _SHOWN_CHARS: Final = 300
@@ -46,57 +45,58 @@ class RefusedTally:
 
 
 @contextmanager
-def tallying(folder: str | None, write: Write, part: int) -> Iterator[RefusedTally]:
+def tallying(folder: Folder | None, write: Write, part: int) -> Iterator[RefusedTally]:
     """A tally for one part. At the end of the block its file is complete, or removed if no row was
     refused.
     """
     if folder is None:
         yield RefusedTally(None)
         return
-    path = folder_of(folder, write) / file_name(write, part)
+    place, name = folder_of(folder, write), file_name(write, part)
     with ExitStack() as stack:
-        draft = _LazyDraft(path, stack)
+        draft = _LazyDraft(place, name, stack)
         yield RefusedTally(draft)
     if not draft.begun:
-        path.unlink(missing_ok=True)  # an earlier attempt may have left one
+        place.delete(name)  # an earlier attempt may have left one
 
 
 class _LazyDraft:
     """A file that is created when the first line is written."""
 
-    def __init__(self, path: Path, stack: ExitStack) -> None:
-        self._path, self._stack = path, stack
-        self._draft: Draft | None = None
+    def __init__(self, folder: Folder, name: str, stack: ExitStack) -> None:
+        self._folder, self._name, self._stack = folder, name, stack
+        self._write: Callable[[bytes], Any] | None = None
 
     @property
     def begun(self) -> bool:
-        return self._draft is not None
+        return self._write is not None
 
     def write(self, line: bytes) -> None:
-        if self._draft is None:
-            folder = self._path.parent
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            make_folder(folder)
-            self._draft = self._stack.enter_context(durable_writer(self._path))
-        self._draft.write(line)
+        if self._write is None:
+            self._folder.make()
+            self._write = self._stack.enter_context(self._folder.writing(self._name))
+        self._write(line)
 
 
-def folder_of(folder: str, write: Write) -> Path:
+def folder_of(folder: Folder, write: Write) -> Folder:
     """The folder for the files of a write: its name with safe characters, and a hash of it."""
     readable = _UNSAFE.sub("_", write.name)[:_NAME_CHARS]
-    return Path(folder) / f"{readable}-{sha256(write.name.encode()).hexdigest()[:8]}"
+    name = f"{readable}-{sha256(write.name.encode()).hexdigest()[:8]}"
+    return Folder(f"{folder.root}/{name}", folder.options)
 
 
 def file_name(write: Write, part: int) -> str:
     return f"{_prefix(write)}{part:05}.jsonl"
 
 
-def remove_others(folder: str, write: Write, parts: Collection[int]) -> None:
+def remove_others(folder: Folder, write: Write, parts: Collection[int]) -> None:
     """Removes the files of other parts than these, which an earlier attempt has left."""
     kept = {file_name(write, part) for part in parts}
-    for path in sorted(folder_of(folder, write).glob(f"{_prefix(write)}*.jsonl")):
-        if path.name not in kept:
-            path.unlink(missing_ok=True)
+    place = folder_of(folder, write)
+    for entry in place.entries():
+        ours = entry.base_name.startswith(_prefix(write)) and entry.base_name.endswith(".jsonl")
+        if ours and entry.base_name not in kept:
+            place.delete(entry.base_name)
 
 
 def summary(tallies: Sequence[tuple[dict[str, int], dict[str, str]]]) -> str:

@@ -25,7 +25,8 @@ every row. Values become JSON by the type of their column (see `json_values`); t
 unless `valueFormat` is `json`.
 
 Refused rows. The others are written; then the write fails and says how many rows were refused, by
-reason. With `refused=FOLDER` it succeeds and the refused rows are in that folder (see `refused`).
+reason. With `refused=FOLDER` it succeeds and the refused rows are in that folder (see `refused`),
+on a disk or in an object store, which the options in the file `refusedOptionsFile` reach.
 After an error that may pass (no answer, a full disk, a busy store) rows are sent again, until
 `retrySeconds` (120) have passed without progress; then the task fails.
 """
@@ -47,6 +48,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from holdfast.pipeline.lake.folder import Folder
+from holdfast.pipeline.lake.storage_options import StorageOptions, read_options, storage_options
 from holdfast.pipeline.sink.deliver import (
     PATIENCE_S,
     Delivery,
@@ -98,8 +101,8 @@ class _Settings:
     options: Mapping[str, str] = field(repr=False)  # a token may be among them
     layout: Layout
     patience_s: float
-    refused: str | None
-    """A folder, or None to fail."""
+    refused: Folder | None
+    """Where refused rows are kept, or None to fail."""
 
     @classmethod
     def of(cls, given: Mapping[str, str], schema: StructType, overwrite: bool) -> _Settings:
@@ -115,7 +118,7 @@ class _Settings:
             options=dict(given),
             layout=Layout.of(schema, given),
             patience_s=_seconds(given.get("retryseconds")),
-            refused=None if refused == _FAIL else str(Path(refused).absolute()),
+            refused=None if refused == _FAIL else Folder(refused, _refused_options(given)),
         )
 
 
@@ -271,6 +274,12 @@ def _query_of(messages: Sequence[WriterCommitMessage | None]) -> str:
 
 def _lower(options: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): str(value) for name, value in options.items()}
+
+
+def _refused_options(given: Mapping[str, str]) -> StorageOptions:
+    """How the place of refused rows is reached. From a file: Spark shows options in its plans."""
+    path = given.get("refusedoptionsfile")
+    return storage_options(None) if path is None else read_options(Path(path))
 
 
 def _seconds(text: str | None) -> float:

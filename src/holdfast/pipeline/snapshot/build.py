@@ -106,7 +106,8 @@ def build_snapshot(
     deletions_since: datetime | int | None = None,
     sign: Signer | None = None,
 ) -> SnapshotBuilt:
-    """Makes a snapshot of a mesh, or of all meshes, in a new folder: as of now, of all changes to
+    """Makes a snapshot of a mesh, or of all meshes, in a new folder, on a disk or in an object
+    store that the lake's options reach: as of now, of all changes to
     the stamp `lamport`, or of what any log had recorded by `at` (milliseconds, or a time).
 
     `deletions_since` leaves out what was deleted before that time. A node that starts from such a
@@ -127,7 +128,7 @@ def build_snapshot(
 def _build(
     spark: SparkSession, lake: Lake, target: str, point: Point, sign: Signer | None
 ) -> SnapshotBuilt:
-    place = SnapshotTarget(target)
+    place = SnapshotTarget(target, lake.options)
     bronze = lake.bronze.read(spark)
     if point.mesh is not None:
         bronze = bronze.where(F.col("mesh") == point.mesh)
@@ -139,7 +140,7 @@ def _build(
     entries, later = split_at(spark, lake, bronze, point)
     logs = log_coverage(spark, lake, bronze, later)
     kept, dropped = _kept(entries, point)
-    written = _write(kept, target)
+    written = _write(kept, place)
     counts: Counter[str] = Counter()
     for one in written:
         counts.update(one.counts)
@@ -163,7 +164,7 @@ def _build(
     ).sealed(sign)
     place.publish(manifest.encode(), uuid4().hex)
     strays = place.remove_strays({part.path for part in manifest.parts})
-    return _reported(target, manifest, strays)
+    return _reported(place.root, manifest, strays)
 
 
 def _reported(target: str, manifest: SnapshotManifest, strays: int) -> SnapshotBuilt:
@@ -254,7 +255,7 @@ def _won(entries: DataFrame) -> DataFrame:
     return winners(named.select(*_KEY, *ORDER_COLUMNS, "op", "created_at"), _KEY)
 
 
-def _write(kept: DataFrame, target: str) -> list[SnapshotPartWritten]:
+def _write(kept: DataFrame, target: SnapshotTarget) -> list[SnapshotPartWritten]:
     """Writes the parts in the order of stamps, in which a node then takes the entries in."""
     order = TAKEN[:3]
     task = partial(write_parts, target, uuid4().hex, SNAPSHOT_PART_BYTES)

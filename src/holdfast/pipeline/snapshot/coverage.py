@@ -17,7 +17,8 @@ from pyspark.sql import functions as F
 
 from holdfast.node.links.same_log import LOOK
 from holdfast.node.snapshots.manifest import LogCoverage
-from holdfast.pipeline.lake.lake import Lake, Position
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.reads import Position
 from holdfast.rules.ids import parse_id
 
 

@@ -62,30 +62,30 @@ class SnapshotTarget(Folder):
             return
         with disk_errors(f"create {folder}"):
             folder.parent.mkdir(parents=True, exist_ok=True)
-        make_folder(folder)
-        make_folder(folder / PARTS)
+        make_folder(folder, private=False)
+        make_folder(folder / PARTS, private=False)
 
     def _check_unused(self) -> None:
         if self.kind() == FILE:
-            raise BadPath(f"{self.base} is a file", hint="name a folder for the snapshot")
+            raise BadPath(f"{self.root} is a file", hint="name a folder for the snapshot")
         names = {entry.base_name for entry in self.entries()}
         if NAME in names:
             raise AlreadyExists(
-                f"{self.base} holds a snapshot already", hint="choose a new folder for each"
+                f"{self.root} holds a snapshot already", hint="choose a new folder for each"
             )
         if any(name != PARTS and not _is_draft(name) for name in names):
-            raise AlreadyExists(f"{self.base} is not empty", hint="choose a new folder")
+            raise AlreadyExists(f"{self.root} is not empty", hint="choose a new folder")
 
     @contextmanager
     def writing(self, path: str) -> Iterator[Callable[[bytes], Any]]:
         """A function that writes to a new file, which is flushed at the end of the block."""
         folder = self.local
         if folder is None:
-            with self.system.open_output_stream(self.path(path)) as out:
-                yield out.write
+            with super().writing(path) as write:
+                yield write
             return
         target = folder / path
-        with new_file(target) as fd, open(fd, "wb", closefd=False) as out:
+        with new_file(target, private=False) as fd, open(fd, "wb", closefd=False) as out:
             with disk_errors(f"write {target}"):
                 yield out.write
                 out.flush()
@@ -100,7 +100,7 @@ class SnapshotTarget(Folder):
             return
         fsync_dir(folder / PARTS)
         draft = folder / f"{NAME}-{build}"
-        durable_replace(draft, manifest)
+        durable_replace(draft, manifest, private=False)
         try:
             # A link, because a rename would replace the manifest of another build.
             with disk_errors(f"write {folder / NAME}"):
@@ -133,10 +133,9 @@ def _is_draft(name: str) -> bool:
 
 
 def write_parts(
-    where: str, build: str, part_bytes: int, batches: Iterator[pa.RecordBatch]
+    target: SnapshotTarget, build: str, part_bytes: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Runs on an executor: writes the rows of a task into parts; gives a row for each part."""
-    target = SnapshotTarget(where)
     rows = (row for batch in batches for row in zip(*map(_values, batch.columns), strict=True))
     written: list[bytes] = []
     for first in rows:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 _VIEW: Final = (
     "Spark does not give the options of a table to sources in Python; make a view: "
-    "CREATE TEMPORARY VIEW name USING holdfast OPTIONS (path 'LOG')"
+    "create temporary view NAME using holdfast options (path 'LOG')"
 )
 COLUMNS: Final = {"log": schemas.LOG, "envelope": schemas.ENVELOPE}
 

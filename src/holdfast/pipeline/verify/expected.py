@@ -20,9 +20,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.fold.fold import fold_family
-from holdfast.pipeline.ingest.batch import GAP
 from holdfast.pipeline.ingest.dedupe import CONFLICT
 from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.schema import GAP
 from holdfast.rules import digests as rules
 
 

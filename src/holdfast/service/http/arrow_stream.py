@@ -19,6 +19,7 @@ import nanoarrow
 from nanoarrow.c_array_stream import CArrayStream
 from nanoarrow.ipc import StreamWriter
 
+from holdfast.rules.ids import ID_BYTES
 from holdfast.rules.rows import Columns
 
 FORMAT: Final = "1"
@@ -68,7 +69,7 @@ class ArrowStream:
         rows = len(columns.offset)
         parts = [
             _numbers(_INT64, columns.offset),
-            _array(_ID, rows, b"".join(columns.id)),
+            _array(_ID, rows, _ids(columns.id)),
             _texts(columns.mesh),
             _texts(columns.op),
             _texts(columns.entity),
@@ -113,6 +114,16 @@ def _array(kind: Any, rows: int, *buffers: Any) -> Any:
 def _numbers(kind: Any, values: Iterable[int]) -> Any:
     packed = array("q", values)
     return _array(kind, len(packed), packed)
+
+
+def _ids(ids: Sequence[bytes]) -> bytes:
+    """All ids, joined. One that a damaged store holds with another length is given as zeroes, which
+    no id is: in a joined column it would move all that follow.
+    """
+    joined = b"".join(ids)
+    if any(len(id) != ID_BYTES for id in ids):
+        joined = b"".join(id if len(id) == ID_BYTES else bytes(ID_BYTES) for id in ids)
+    return joined
 
 
 def _texts(values: Sequence[str]) -> Any:

@@ -11,7 +11,7 @@ from typing import BinaryIO, Final, NamedTuple, Protocol
 
 from holdfast.rules.errors import StoreCorrupt
 from holdfast.rules.limits import BLOB_CHUNK_BYTES
-from holdfast.storage.files.durable import FILE_MODE, disk_errors, flush
+from holdfast.storage.files.durable import FILE_MODE, SHARED_FILE_MODE, disk_errors, flush
 
 # A link or a pipe where a file belongs must neither be followed nor block us.
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -54,13 +54,17 @@ def copy_hashed(source: BinaryIO, target: Path) -> Hashed:
 
 
 @contextmanager
-def new_file(path: Path) -> Iterator[int]:
-    """A file that was not there, for our eyes only, whatever the umask."""
+def new_file(path: Path, *, private: bool = True) -> Iterator[int]:
+    """A file that was not there: for our eyes only, whatever the umask, or if it is not private
+    with the mode that the umask leaves.
+    """
+    mode = FILE_MODE if private else SHARED_FILE_MODE
     with disk_errors(f"create {path}"):
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, FILE_MODE)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
-        with disk_errors(f"set the mode of {path}"):
-            os.fchmod(fd, FILE_MODE)
+        if private:
+            with disk_errors(f"set the mode of {path}"):
+                os.fchmod(fd, FILE_MODE)
         yield fd
     finally:
         os.close(fd)

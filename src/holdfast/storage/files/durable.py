@@ -25,6 +25,9 @@ from holdfast.rules.limits import BLOB_CHUNK_BYTES
 
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
+SHARED_FILE_MODE: Final = 0o666
+SHARED_FOLDER_MODE: Final = 0o777
+"""What others may do with a lake is for the umask to say: executors may run as another user."""
 TEMPORARY_PREFIX: Final = ".tmp-"
 """No name of ours begins so. What a crash leaves behind is known by it."""
 
@@ -56,9 +59,9 @@ class Draft:
 
     __slots__ = ("_fd", "path", "size")
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, private: bool = True) -> None:
         with disk_errors(f"create a file in {folder}"):
-            self._fd, self.path = create_temporary(folder)
+            self._fd, self.path = create_temporary(folder, private=private)
         self.size = 0
 
     def fileno(self) -> int:
@@ -94,9 +97,9 @@ class Draft:
 
 
 @contextmanager
-def drafting(folder: Path) -> Iterator[Draft]:
+def drafting(folder: Path, *, private: bool = True) -> Iterator[Draft]:
     """A draft in this folder that is discarded at the end unless it was published."""
-    draft = Draft(folder)
+    draft = Draft(folder, private=private)
     try:
         yield draft
     except BaseException as error:
@@ -110,16 +113,18 @@ def drafting(folder: Path) -> Iterator[Draft]:
 
 
 @contextmanager
-def durable_writer(path: Path) -> Iterator[Draft]:
+def durable_writer(path: Path, *, private: bool = True) -> Iterator[Draft]:
     """Write a stream; it replaces the file at the end of the block, or not at all on an error."""
-    with drafting(path.parent) as draft:
+    with drafting(path.parent, private=private) as draft:
         yield draft
         draft.publish(path)
 
 
-def durable_replace(path: Path, data: bytes) -> None:
-    """The file holds exactly these bytes, with mode 0600, and survives a power cut."""
-    with durable_writer(path) as draft:
+def durable_replace(path: Path, data: bytes, *, private: bool = True) -> None:
+    """The file holds exactly these bytes and survives a power cut. Its mode is 0600, or if it is
+    not private what the umask leaves.
+    """
+    with durable_writer(path, private=private) as draft:
         draft.write(data)
 
 
@@ -164,16 +169,18 @@ def flush(fd: int, what: Path) -> None:
         _flush(fd)
 
 
-def make_folder(path: Path) -> None:
-    """A folder for our eyes only, whatever the umask. It may be there already.
+def make_folder(path: Path, *, private: bool = True) -> None:
+    """A folder for our eyes only, whatever the umask; if it is not private, with the mode that the
+    umask leaves. It may be there already.
 
     Durable on return in either case: one that we find may have been made a moment ago, by a
     process that has not come to the flush yet or whose flush failed.
     """
     with disk_errors(f"create the folder {path}"):
         try:
-            os.mkdir(path, FOLDER_MODE)
-            os.chmod(path, FOLDER_MODE)
+            os.mkdir(path, FOLDER_MODE if private else SHARED_FOLDER_MODE)
+            if private:
+                os.chmod(path, FOLDER_MODE)
         except FileExistsError:
             pass
     fsync_dir(path.parent)
@@ -189,13 +196,15 @@ def refuse_links(*folders: Path) -> None:
             )
 
 
-def create_temporary(folder: Path) -> tuple[int, Path]:
+def create_temporary(folder: Path, *, private: bool = True) -> tuple[int, Path]:
     """A new empty file under a temporary name: its descriptor and path."""
     path = folder / f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}"
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, FILE_MODE)
+    mode = FILE_MODE if private else SHARED_FILE_MODE
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
-        # The umask may have taken more away than we asked for.
-        os.fchmod(fd, FILE_MODE)
+        if private:
+            # The umask may have taken more away than we asked for.
+            os.fchmod(fd, FILE_MODE)
     except BaseException:
         os.close(fd)
         os.unlink(path)

@@ -26,6 +26,7 @@ class MemoryLogPages(MemoryLog):
         filter: Filter,
         *,
         damaged: bool = False,
+        odd: bool = False,
     ) -> Columns:
         entries, upto = self._piece(start, end, limit, bytes_max, filter)
         return Columns(

@@ -19,6 +19,11 @@ from holdfast.storage.sqlite.log_leaves import LeafReads, refuse_damaged
 _HANDFUL: Final = 16
 """Rows taken at once: at most so many are read in vain."""
 _ALL: Final = "offset, id, mesh, op, entity, origin, lamport, recorded_at, raw"
+_AS_BYTES: Final = (
+    "offset, id, CAST(mesh AS BLOB), CAST(op AS BLOB), CAST(entity AS BLOB), "
+    "CAST(origin AS BLOB), lamport, recorded_at, raw"
+)
+_TEXTS: Final = range(2, 6)
 
 
 class LogPages(LeafReads):
@@ -38,8 +43,16 @@ class LogPages(LeafReads):
         filter: Filter,
         *,
         damaged: bool = False,
+        odd: bool = False,
     ) -> Columns:
-        rows, upto = self._cut(_ALL, start, end, limit, bytes_max, filter, damaged=damaged)
+        piece = (start, end, limit, bytes_max, filter)
+        try:
+            rows, upto = self._cut(_ALL, *piece, damaged=damaged)
+        except UnicodeDecodeError:
+            if not odd:
+                raise
+            found, upto = self._cut(_AS_BYTES, *piece, damaged=damaged)
+            rows = [[_readable(value, at) for at, value in enumerate(row)] for row in found]
         if not rows:
             return Columns([], [], [], [], [], [], [], [], [], upto)
         columns: list[Any] = [list(column) for column in zip(*rows, strict=True)]
@@ -89,6 +102,11 @@ class LogPages(LeafReads):
             return rows, rows[-1][0]
         head = self._con.execute("SELECT max(offset) FROM log").get
         return rows, max(start - 1, min(stop - 1, head or 0))
+
+
+def _readable(value: Any, at: int) -> Any:
+    """A name that was read as bytes, with marks where it is no text."""
+    return value.decode(errors="replace") if at in _TEXTS else value
 
 
 def _terms(filter: Filter) -> tuple[str, list[str]]:

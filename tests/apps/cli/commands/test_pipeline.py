@@ -105,6 +105,37 @@ def test_U2_which_lake_must_be_said(cli: Cli) -> None:
     assert "--lake" in refused.error["hint"]
 
 
+@pytest.mark.parametrize("place", ["dbfs:/lake", "ftp://host/lake", "s3:/bucket/lake", "s3a:x"])
+def test_P10_a_place_that_is_none_makes_no_folder_of_that_name(
+    cli: Cli, tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    refused = cli("pipeline", "run", str(cli.home), "--lake", place, "--json", code=2)
+    assert refused.error["code"] in ("unknown_scheme", "bad_path")
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+def test_P11_secrets_of_a_store_stand_in_a_file_and_not_in_the_command(
+    cli: Cli, tmp_path: Path
+) -> None:
+    status = ("pipeline", "status", "--lake", "s3://bucket/lake", "--json")
+    said = cli(*status, "--option", "aws_secret_access_key=hunter2hunter2", code=2)
+    assert "--options-file" in said.error["hint"]
+    options = tmp_path / "options"
+    options.write_text(
+        "aws_endpoint=http://127.0.0.1:1\naws_allow_http=true\nmax_retries=0\n"
+        "aws_access_key_id=ana\naws_secret_access_key=hunter2hunter2\n"
+    )
+    away = cli(*status, "--options-file", str(options), code=1)
+    named = cli(*status, env={"HOLDFAST_LAKE_OPTIONS": str(options)}, code=1)
+    for answer in (said, away, named):
+        assert "hunter2" not in answer.out + answer.err
+    assert away.error["code"] == named.error["code"] == "unreachable"
+    missing = cli(*status, "--options-file", str(tmp_path / "none"), code=2)
+    assert "none" in missing.error["message"]
+
+
 @pytest.mark.parametrize(
     "sql",
     ["drop table state", "", "  ", "insert into state values (1)", "with a as (select 1) "
@@ -245,6 +276,12 @@ def test_P11_a_run_says_what_it_did_and_the_next_one_needs_no_words(
     assert (end["upto"], end["rows"]) == (0, 0)
     assert "go on with: --since 0" in cli("pipeline", "changes", "state", *lake[:2]).err
     assert cli("pipeline", "changes", "state", "--since=1", *lake, code=2).error["code"]
+
+    # Engines that read Delta get the SQL, and tables that can be read.
+    made = cli("pipeline", "register", "state", "--print", "duckdb", *lake[:2]).out
+    assert made.count("CREATE OR REPLACE VIEW") == 3
+    assert (tmp_path / "lake" / "increments" / "state" / "_delta_log").is_dir()
+    assert cli("pipeline", "register", "nothing", "--print", "trino", *lake, code=4).error
 
     # Schedulers tell by the code that it is worth a try later.
     with Lake.open(tmp_path / "lake").working("a fold"):

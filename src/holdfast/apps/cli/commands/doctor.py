@@ -10,6 +10,7 @@ import click
 
 from holdfast.apps.cli import documents, own_daemon, tables
 from holdfast.apps.cli.commands.backup import back_up
+from holdfast.apps.cli.commands.pipeline_job import options_file, store_options
 from holdfast.apps.cli.declare import command_of
 from holdfast.apps.cli.session import CommandSession
 from holdfast.node.recovery import doctor
@@ -40,6 +41,7 @@ _SIGNS = {"ok": "[OK]", "warn": "[WARN]", "fail": "[FAIL]"}
     metavar="FOLDER",
     help="With --repair: a lake that may have entries of the log that are damaged here.",
 )
+@options_file
 @click.option(
     "--rollback-migration",
     "version",
@@ -59,6 +61,7 @@ def doctor_(
     repair: bool,
     peer: str | None,
     lake: str | None,
+    options_file: str | None,
     version: int | None,
     resume_sync: bool,
     backup: str | None,
@@ -77,7 +80,7 @@ def doctor_(
     home = session.check_home()
     with session.relaying():
         if repair:
-            _repair(session, home, peer, lake)
+            _repair(session, home, peer, lake, options_file)
         elif version is not None:
             _show_rollback(session, rollback_migration(home, version))
         else:
@@ -85,9 +88,16 @@ def doctor_(
     return 0
 
 
-def _repair(session: CommandSession, home: Path, peer: str | None, lake: str | None) -> None:
+def _repair(
+    session: CommandSession,
+    home: Path,
+    peer: str | None,
+    lake: str | None,
+    options_file: str | None,
+) -> None:
     """Fetches damaged entries again; what is damaged besides needs a new database."""
-    again = refetch_entries(home, {} if lake is None else {f"the lake {lake}": _finder(lake)})
+    finders = {} if lake is None else {f"the lake {lake}": _finder(lake, options_file)}
+    again = refetch_entries(home, finders)
     for trouble in again.troubles:
         session.talk(f"not asked for damaged entries: {trouble}")
     if again.mended:
@@ -99,12 +109,12 @@ def _repair(session: CommandSession, home: Path, peer: str | None, lake: str | N
     _show_repair(session, repair_home(home, peer=peer))
 
 
-def _finder(lake: str) -> Finder:
+def _finder(lake: str, options_file: str | None) -> Finder:
     # Imported here: few repairs have a lake at hand, and it brings Arrow along.
     from holdfast.pipeline.lake.find_entries import find_entries
     from holdfast.pipeline.lake.lake import Lake
 
-    return partial(find_entries, Lake.open(lake))
+    return partial(find_entries, Lake.open(lake, options=store_options((), options_file)))
 
 
 def _resume_sync(session: CommandSession) -> None:

@@ -5,8 +5,9 @@
         with work.spark() as spark:
             ...
 
-`job` adds `--lake` and, where Spark is needed, `--master`, `--remote` and `--conf`. Spark is
-imported inside the commands only, so that no other command waits for it.
+`job` adds `--lake`, the options that say how to reach it and, where Spark is needed, `--master`,
+`--remote` and `--conf`. Spark is imported inside the commands only, so that no other command waits
+for it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import signal
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
@@ -36,10 +37,16 @@ if TYPE_CHECKING:
 
 pipeline_ = noun("pipeline", "Every log in one lake, on Spark.")
 
-_LAKE = "The lake's folder; without it, $HOLDFAST_LAKE."
+_LAKE = "The lake: a folder, or s3://, gs://, abfss://, hdfs://; without it, $HOLDFAST_LAKE."
+_OPTION = "How to reach an object store, as aws_region=eu-west-1; repeatable."
+_OPTIONS_FILE = "A file with such options, one on a line, secrets too; $HOLDFAST_LAKE_OPTIONS."
 _MASTER = "Where Spark runs, as spark://host:7077; without it, in this process on all cores."
 _REMOTE = "A Spark Connect server, as sc://host:15002, to use instead of starting Spark."
 _CONF = "A setting of Spark; repeatable."
+
+options_file = click.option(
+    "--options-file", metavar="FILE", envvar="HOLDFAST_LAKE_OPTIONS", help=_OPTIONS_FILE
+)
 
 
 class Work:
@@ -52,14 +59,21 @@ class Work:
         master: str | None = None,
         remote: str | None = None,
         conf: tuple[str, ...] = (),
+        options: Mapping[str, str] | None = None,
     ) -> None:
         self.session = session
+        self.options = options or {}
         self.began = monotonic()
         self._lake = lake
         self._master = master
         self._remote = remote
         self._conf = dict(_setting(text) for text in conf)
         self._signals: SignalThread | None = None
+
+    @property
+    def names_spark(self) -> bool:
+        """Whether the command says where or how Spark is to run."""
+        return bool(self._master or self._remote or self._conf)
 
     @property
     def seconds(self) -> float:
@@ -73,7 +87,7 @@ class Work:
             )
         from holdfast import pipeline
 
-        return pipeline.Lake.open(self._lake, create=create)
+        return pipeline.Lake.open(self._lake, create=create, options=self.options)
 
     def has_lake(self) -> bool:
         try:
@@ -184,11 +198,18 @@ def job(name: str, *, spark: bool = True, mesh: bool | str = False) -> Callable[
             master: str | None = None,
             remote: str | None = None,
             conf: tuple[str, ...] = (),
+            words: tuple[str, ...] = (),
+            options_file: str | None = None,
             **given: Any,
         ) -> Any:
-            return function(Work(session, lake, master, remote, conf), **given)
+            options = store_options(words, options_file)
+            return function(Work(session, lake, master, remote, conf, options), **given)
 
-        options = [click.option("--lake", metavar="FOLDER", envvar="HOLDFAST_LAKE", help=_LAKE)]
+        options = [
+            click.option("--lake", metavar="FOLDER", envvar="HOLDFAST_LAKE", help=_LAKE),
+            click.option("--option", "words", metavar="KEY=VALUE", multiple=True, help=_OPTION),
+            options_file,
+        ]
         if spark:
             options += [
                 click.option("--master", metavar="URL", help=_MASTER),
@@ -200,6 +221,21 @@ def job(name: str, *, spark: bool = True, mesh: bool | str = False) -> Callable[
         return verb(pipeline_, name, mesh=mesh)(run)
 
     return declare
+
+
+def store_options(words: tuple[str, ...], options_file: str | None) -> Mapping[str, str]:
+    """How to reach the lake's place: what the file says, and over that what the command says."""
+    if not words and options_file is None:
+        return {}
+    from holdfast.pipeline.lake.storage_options import is_secret, parse_options, read_options
+
+    said = parse_options(words, "--option")
+    if open_secrets := sorted(filter(is_secret, said)):
+        raise BadInput(
+            f"{open_secrets[0]} is a secret, and others can read the words of a command",
+            hint="write it into a file, as KEY=VALUE, and name that: --options-file FILE",
+        )
+    return {**(read_options(Path(options_file)) if options_file else {}), **said}
 
 
 def _stop(spark: Any) -> None:

@@ -84,9 +84,9 @@ def state(
     from holdfast import pipeline
 
     column = _KEY.get(table, "key")
-    with work.spark() as spark:
+    with work.spark_when_needed() as start:
         answer = pipeline.table_rows(
-            spark, lake, table, of_mesh, key_column=column, key=key, limit=limit, **when
+            start, lake, table, of_mesh, key_column=column, key=key, limit=limit, **when
         )
     if not answer.rows:
         then = "" if as_of is None else f" as of {as_of}"
@@ -105,19 +105,27 @@ def state(
     type=click.Choice(["table", "csv", "json"]),
     help="How rows are written; without it a table, or JSON with --json.",
 )
-def query(work: Work, sql: str, limit: int, form: str | None) -> None:
+@click.option(
+    "--engine",
+    type=click.Choice(["auto", "duckdb", "spark"]),
+    default="auto",
+    show_default=True,
+    help="What answers; auto: DuckDB if it is there and reads the SQL as Spark does.",
+)
+def query(work: Work, sql: str, limit: int, form: str | None, engine: str) -> None:
     """Ask the lake in SQL. An SQL of - is read from stdin.
 
-    The tables: bronze, sightings, quarantine; state, memory, files, vectors, models, tasks,
+    The tables: bronze, sightings, quarantine, reads; state, memory, files, vectors, models, tasks,
     task_events, facts; and those of the audits, which SHOW VIEWS lists. A query only reads.
     """
     text = inputs.text_of(sql)
     lake = work.lake()
-    from holdfast.pipeline.query import check, run_query
+    from holdfast.pipeline.query import AUTO, SPARK, ask_lake
 
-    check(text)
-    with work.spark() as spark:
-        answer = run_query(spark, lake, text, limit)
+    if engine == AUTO and work.names_spark:
+        engine = SPARK
+    with work.spark_when_needed() as start:
+        answer = ask_lake(start, lake, text, limit, engine)
     chosen = form or ("json" if work.session.as_json else "table")
     if chosen == "json":
         tables.json_array(answer.documents())

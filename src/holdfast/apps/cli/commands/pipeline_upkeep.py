@@ -91,7 +91,7 @@ def backfill(
     from holdfast import pipeline
 
     wanted = pipeline.Range(mesh=work.session.named_mesh, **times, **part).check()
-    target = pipeline.Lake.open(into, create=True)
+    target = pipeline.Lake.open(into, create=True, options=work.options)
     with work.spark() as spark, target.working("backfill"):
         report = pipeline.backfill(
             spark, lake, target, wanted, redecode=redecode, progress=work.progress
