@@ -29,8 +29,8 @@ The path of an envelope into the lake:
 
 What reads the lake: `frames/` (tables without Spark), `query.py` (SQL), `history.py` (the past),
 `verify/` (do nodes hold what their logs make?), `audits/` (what must never happen). What gives
-something back to nodes: `snapshot/`, `sink/` and `embed/`. `source/` is the Spark format `holdfast`
-for users.
+something back to nodes: `snapshot/`, `sink/` and `embed/`. `serve/` keeps a session warm and does
+runs and queries on demand. `source/` is the Spark format `holdfast` for users.
 """
 
 from __future__ import annotations
@@ -43,12 +43,14 @@ if TYPE_CHECKING:
     from holdfast.pipeline.audits.plots import save_plots
     from holdfast.pipeline.embed.reembed import reembed
     from holdfast.pipeline.fold.silver import current, fold_lake
+    from holdfast.pipeline.frames.catalog import register_tables
     from holdfast.pipeline.frames.changes import TableChanges, changes
     from holdfast.pipeline.frames.frame import LakeFrame, LakeFrames, read_lake
     from holdfast.pipeline.history import Range, backfill, state_as_of
     from holdfast.pipeline.ingest.ingest import ingest_logs
     from holdfast.pipeline.jobs.compaction import compact
     from holdfast.pipeline.jobs.follow import stream
+    from holdfast.pipeline.jobs.repair import repair
     from holdfast.pipeline.jobs.run import run
     from holdfast.pipeline.jobs.run_lineage import followed_run
     from holdfast.pipeline.jobs.sources import LogSource, forget, log_source, remember, remembered
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
     from holdfast.pipeline.lineage.outlet import Lineage, lineage_to
     from holdfast.pipeline.logs.log import open_log
     from holdfast.pipeline.query import ask_lake, model_id, run_query, table_rows
+    from holdfast.pipeline.serve.client import server_of
+    from holdfast.pipeline.serve.daemon import LakeService
     from holdfast.pipeline.snapshot.build import build_snapshot
     from holdfast.pipeline.source.source import register
     from holdfast.pipeline.spark.session import start
@@ -68,12 +72,14 @@ _MODULES = {
     "audits.plots": "save_plots",
     "embed.reembed": "reembed",
     "fold.silver": "current fold_lake",
+    "frames.catalog": "register_tables",
     "frames.changes": "TableChanges changes",
     "frames.frame": "LakeFrame LakeFrames read_lake",
     "history": "Range backfill state_as_of",
     "ingest.ingest": "ingest_logs",
     "jobs.compaction": "compact",
     "jobs.follow": "stream",
+    "jobs.repair": "repair",
     "jobs.run": "run",
     "jobs.run_lineage": "followed_run",
     "jobs.sources": "LogSource forget log_source remember remembered",
@@ -82,6 +88,8 @@ _MODULES = {
     "lineage.outlet": "Lineage lineage_to",
     "logs.log": "open_log",
     "query": "ask_lake model_id run_query table_rows",
+    "serve.client": "server_of",
+    "serve.daemon": "LakeService",
     "snapshot.build": "build_snapshot",
     "source.source": "register",
     "spark.session": "start",
@@ -95,6 +103,7 @@ __all__ = [
     "Lake",
     "LakeFrame",
     "LakeFrames",
+    "LakeService",
     "Lineage",
     "LiveFacts",
     "LogSource",
@@ -118,12 +127,15 @@ __all__ = [
     "read_lake",
     "reembed",
     "register",
+    "register_tables",
     "remember",
     "remembered",
+    "repair",
     "run",
     "run_audits",
     "run_query",
     "save_plots",
+    "server_of",
     "start",
     "state_as_of",
     "status",
