@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
+import msgspec
 import polars
 import pyarrow as pa
 import pytest
@@ -11,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import holdfast
 from holdfast.node.library.node import open_node
-from holdfast.pipeline.fold.silver import current, fold_lake
+from holdfast.pipeline.fold.silver import fold_lake
 from holdfast.pipeline.jobs.compaction import compact
 from holdfast.pipeline.jobs.run import run
 from holdfast.pipeline.jobs.sources import log_source, remember, remembered
@@ -22,8 +24,14 @@ from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.sink import refused
 from holdfast.pipeline.sink.ids import Write
 from holdfast.pipeline.sink.rows import SinkRow
-from holdfast.pipeline.snapshot.build import build_snapshot
+from holdfast.pipeline.snapshot.files import (
+    TAKEN,
+    SnapshotPartWritten,
+    SnapshotTarget,
+    write_parts,
+)
 from holdfast.pipeline.spark.workers import DriverWorkers
+from holdfast.rules.errors import AlreadyExists
 from support.s3_server import SECRET, S3Server
 
 
@@ -76,15 +84,24 @@ def test_P2_a_lake_lives_in_an_object_store_without_spark(s3: S3Server, lake: La
         assert SECRET.encode() not in raw
 
 
-def test_P6_spark_reads_and_writes_an_object_store_that_its_java_cannot(
-    s3: S3Server, lake: Lake, spark: SparkSession
-) -> None:
-    (row,) = current(spark, lake.fresh(), "state").collect()
-    assert (row.key, row.value) == ("limit", '"7"')
-    target = Folder(s3.new_place("snapshot"), s3.options)
-    built = build_snapshot(spark, lake, target.root, mesh="site")
-    assert (built.rows, built.target) == (1, target.root)
-    assert [entry.base_name for entry in target.entries("parts")] != []
+def test_P6_a_snapshot_is_written_to_an_object_store(s3: S3Server, lake: Lake) -> None:
+    target = SnapshotTarget(s3.new_place("snapshot"), s3.options)
+    target.prepare()
+    rows = holdfast.lake(lake.root, options=s3.options).bronze.arrow(TAKEN)
+    written = [
+        msgspec.msgpack.decode(raw, type=SnapshotPartWritten)
+        for attempt in ("first", "second")
+        for batch in write_parts(pickle.loads(pickle.dumps(target)), attempt, 1, rows.to_batches())
+        for raw in batch.column(0).to_pylist()
+    ]
+    kept, strays = written[:3], written[3:]
+    assert [one.counts for one in (*kept, *strays)] == [{"state": 1}] * 6
+    target.publish(b"{}", "build")
+    assert target.remove_strays({one.part.path for one in kept}) == 3
+    names = sorted(f"parts/{entry.base_name}" for entry in target.entries("parts"))
+    assert names == sorted(one.part.path for one in kept)
+    with pytest.raises(AlreadyExists, match=target.root):
+        SnapshotTarget(target.root, s3.options).prepare()
 
 
 def test_P8_refused_rows_are_kept_in_an_object_store(s3: S3Server) -> None:
