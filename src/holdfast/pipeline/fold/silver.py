@@ -144,6 +144,14 @@ def is_current(lake: Lake, name: str) -> bool:
     return not _newer(lake.bronze, at) and (at >= 0 or not lake.silver(name).files())
 
 
+def waiting_rows(lake: Lake) -> int:
+    """At most how many envelopes of bronze there are that a table has not taken in. Reads only
+    commits.
+    """
+    since = min(position(lake, name) for name in FOLDED)
+    return sum(file.rows for file in _newer(lake.bronze, since))
+
+
 class _Tables(NamedTuple):
     """Base and increments of a table, at the versions that a job works on."""
 

@@ -17,7 +17,7 @@ from functools import cache
 
 from pyspark.sql import SparkSession
 
-from holdfast.pipeline.fold.silver import FOLDED, FoldReport, fold_lake, is_current
+from holdfast.pipeline.fold.silver import FOLDED, FoldReport, fold_lake, is_current, waiting_rows
 from holdfast.pipeline.ingest.ingest import IngestReport, ingest_planned, workers_for
 from holdfast.pipeline.ingest.plan import IngestPlan, UnreadableLog, make_plan
 from holdfast.pipeline.jobs.sources import LogSource
@@ -25,7 +25,9 @@ from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
 from holdfast.pipeline.logs.log import ReadableLog, open_log
 from holdfast.pipeline.spark.failures import spark_errors
 from holdfast.pipeline.spark.spark_workers import SparkWorkers
+from holdfast.pipeline.spark.workers import DriverWorkers, Workers
 from holdfast.rules.errors import HoldfastError
+from holdfast.rules.limits import LAKE_FILE_ROWS
 
 Starting = Callable[[], SparkSession]
 
@@ -73,12 +75,18 @@ def run(
         report = RunReport(ingested)
         if fold and needs_fold(lake.fresh()):
             with spark_errors("fold"):
-                report.fold = fold_lake(
-                    SparkWorkers(start(), lake.proof), lake.fresh(), progress=progress
-                )
+                crew = _folders(lake.fresh(), start)
+                report.fold = fold_lake(crew, lake.fresh(), progress=progress)
         _update_heads(plan, ingested)
     report.seconds = time.monotonic() - began
     return report
+
+
+def _folders(lake: Lake, start: Starting) -> Workers:
+    """Who folds: the driver itself if little is new, else Spark."""
+    if waiting_rows(lake) <= LAKE_FILE_ROWS:
+        return DriverWorkers()
+    return SparkWorkers(start(), lake.proof)
 
 
 def needs_fold(lake: Lake) -> bool:
