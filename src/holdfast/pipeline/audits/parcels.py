@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from holdfast.pipeline.audits.arrays import Numbers, whole
-from holdfast.pipeline.fold.spark_hash import buckets_of
 from holdfast.pipeline.spark.workers import Parcel, packed, unpacked
 from holdfast.rules.limits import AUDIT_PARCEL_ROWS
 
@@ -22,9 +22,15 @@ def targets_of(column: pa.ChunkedArray, count: int) -> Numbers:
         return np.zeros(len(column), np.int64)
     texts = whole(column)
     if not pa.types.is_dictionary(texts.type):
-        return buckets_of([texts], count)
-    found: Numbers = buckets_of([texts.dictionary], count)[texts.indices.to_numpy()]
-    return found
+        return _hashed(texts, count)
+    return _hashed(texts.dictionary, count)[texts.indices.to_numpy()]
+
+
+def _hashed(texts: pa.Array, count: int) -> Numbers:
+    values = texts.to_numpy(zero_copy_only=False)
+    # The same in every process, unlike Python's own hash.
+    hashes: np.ndarray[Any, np.dtype[np.uint64]] = pd.util.hash_array(values, categorize=False)
+    return (hashes % np.uint64(count)).astype(np.int64)
 
 
 def parcels_of(kind: str, rows: pa.Table, targets: Numbers) -> Iterator[Parcel]:
