@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import process_time
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -217,7 +218,8 @@ def verified(folder: Path) -> tuple[Path, Lake]:
         node.create_mesh("team")
         for begin in range(1, NODE_ROWS + 1, CHUNK // 20):
             numbers = range(begin, min(NODE_ROWS + 1, begin + CHUNK // 20))
-            applied = node.apply([pipeline_run.entry("ana", n, n, chance)[-1] for n in numbers])
+            rows: list[Any] = [pipeline_run.entry("ana", n, n, chance)[-1] for n in numbers]
+            applied = node.apply(rows)
             assert all(one.error is None for one in applied)
     lake = Lake.open(root, create=True)
     log = open_log(str(home))

@@ -21,6 +21,7 @@ from typing import Any
 
 from holdfast.node.snapshots.manifest import NAME
 from holdfast.pipeline.fold import silver
+from holdfast.pipeline.ingest import ingest
 from holdfast.pipeline.ingest.ingest import ingest_logs
 from holdfast.pipeline.jobs import compaction
 from holdfast.pipeline.lake.delta import Table
@@ -31,6 +32,7 @@ from holdfast.pipeline.snapshot import files
 from holdfast.pipeline.snapshot.build import build_snapshot
 from holdfast.pipeline.snapshot.files import SnapshotTarget
 from holdfast.pipeline.spark.session import start
+from holdfast.pipeline.spark.spark_workers import SparkWorkers
 from support.held_log import HalfLog, HeldLog
 
 BATCH_ROWS = 150
@@ -82,6 +84,8 @@ def watch(points: Points, lake: Lake) -> None:
 
     for name in ("stage", "commit", "discard"):
         points.around(Table, name, of(name))
+    points.around(SparkWorkers, "run", lambda workers, what, *rest: what)
+    points.around(SparkWorkers, "exchange", lambda workers, what, *rest: what)
     points.around(Table, "_flush_log", of("flush"))
     points.around(HomeLog, "confirm", lambda *rest: "confirm")
     points.around(SnapshotTarget, "prepare", lambda *rest: "prepare snapshot")
@@ -99,6 +103,8 @@ def behind(lake: Lake, log: ReadableLog) -> bool:
 def work(folder: Path, homes: Sequence[str], points: Points, master: str, held: str) -> None:
     lake = Lake.open(folder / "lake", create=True)
     watch(points, lake)
+    # So that Spark's tasks read also the little that there is.
+    vars(ingest).update(LAKE_FILE_ROWS=0)
     # So that a fold adds to what is there, and there is something to compact.
     vars(silver).update(SILVER_SMALL_ROWS=0, SILVER_BEHIND_PERCENT_MAX=1000)
     local = {"spark.local.dir": str(folder / "spark"), "spark.sql.warehouse.dir": str(folder)}
@@ -113,9 +119,9 @@ def work(folder: Path, homes: Sequence[str], points: Points, master: str, held: 
             report = ingest_logs(spark, lake, some, max_rows=BATCH_ROWS)
             assert not report.failures, report.failures
             points.at("fold")
-            silver.fold_lake(spark, lake)
+            silver.fold_lake(SparkWorkers(spark, lake.proof), lake)
         points.at("compact")
-        compaction.compact(spark, lake)
+        compaction.compact(SparkWorkers(spark, lake.proof), lake)
         points.at("snapshot")
         if not (folder / "snapshot" / NAME).exists():
             build_snapshot(spark, lake, str(folder / "snapshot"))

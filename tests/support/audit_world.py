@@ -11,9 +11,9 @@ from zlib import crc32
 import pyarrow as pa
 
 from holdfast.pipeline.audits.live_facts import LogFacts
-from holdfast.pipeline.lake.delta import Table
+from holdfast.pipeline.lake.delta import Table, fingerprint
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.lake.reads import Read, note_reads
+from holdfast.pipeline.lake.reads import PART, Read, as_rows
 from holdfast.pipeline.lake.schema import arrow_schema
 from holdfast.rules.envelope import Fence, encode
 from holdfast.rules.ids import id_text
@@ -109,17 +109,19 @@ class World:
     def lake(self, root: Path, files: int = 1) -> Lake:
         """All of it as a lake, each table in about so many files."""
         lake = Lake.open(root, create=True)
-        silver = {name: lake.silver(name) for name in ("tasks", EVENTS)}
-        tables = {"sightings": lake.sightings, "quarantine": lake.quarantine, **silver}
+        events, tasks = lake.silver(EVENTS), lake.silver("tasks")
+        tables = {"sightings": lake.sightings, "quarantine": lake.quarantine, EVENTS: events}
         for name, table in tables.items():
-            version = {EVENTS: 0} if name == "tasks" else {}
-            table.commit(written(table, self.rows[name], files), txns=version)
+            table.commit(written(table, self.rows[name], files))
+        made_of = fingerprint(file.path for file in lake.silver(EVENTS).files())
+        tasks.commit(written(tasks, self.rows["tasks"], files), txns={EVENTS: made_of})
         lake.bronze.commit(written(lake.bronze, self.rows["bronze"], files))
         read = [
             Read(log=log, epoch=epoch, first=1, last=offset, rows=offset, batch=0)
             for (log, epoch), offset in self.reached().items()
         ]
-        note_reads(lake.reads, read)
+        # As a part of a lake: nobody has counted what was read, so nothing can be lost.
+        lake.reads.commit(lake.reads.stage_rows(as_rows(read)).files, txns={PART: 0})
         return lake.fresh()
 
 

@@ -75,7 +75,7 @@ def offsets(world: World) -> Iterator[Said]:
     places: dict[tuple[str, int], list[tuple[int, str | None]]] = defaultdict(list)
     for name in ("bronze", "sightings", "quarantine"):
         for row in world.rows[name]:
-            gap = row["detail"] if row.get("reason") == "gap" else None
+            gap = row["detail"] if row.get("reason") in ("gap", "lost") else None
             places[row["log"], row["epoch"]].append((row["offset"], gap))
     for (log, epoch), found in places.items():
         before: tuple[int, str | None] | None = None
@@ -111,7 +111,7 @@ def numbers(world: World) -> Iterator[Said]:
         own[row["mesh"], row["origin"], row["origin_epoch"]].append(row["seq"])
     begun: dict[tuple[str, int], int] = {}
     for row in [*own_rows(world), *world.rows["quarantine"]]:
-        if row.get("reason") != "gap":
+        if row.get("reason") not in ("gap", "lost"):
             key = (row["log"], row["epoch"])
             begun[key] = min(row["offset"], begun.get(key, row["offset"]))
     origins: dict[tuple[str, str], list[Row]] = defaultdict(list)
@@ -326,7 +326,7 @@ def refusals(world: World) -> Iterator[Said]:
         detail = f"{row['reason']}: {row['detail']}"
         if row["reason"] in FORGED:
             yield said("signatures", "finding", detail, row)
-        elif row["reason"] not in ("id_conflict", "gap"):
+        elif row["reason"] not in ("id_conflict", "gap", "lost"):
             severity = "notice" if row["reason"] == "unknown_op" else "finding"
             yield said("refused", severity, detail, row)
 

@@ -26,6 +26,7 @@ from holdfast.pipeline.ingest.ingest import ingest_logs
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.logs.log import open_log
+from holdfast.pipeline.spark.workers import DriverWorkers
 from holdfast.rules.bodies import family_of
 from holdfast.rules.envelope import Envelope, Fence, decode_trusted
 from holdfast.rules.errors import UnknownKey
@@ -376,7 +377,7 @@ def test_P5_nothing_is_wrong_with_histories_in_which_nothing_went_wrong(
     lake = Lake.open(tmp_path / "lake", create=True)
     logs = [open_log(str(home)) for home in histories.homes.values()]
     assert ingest_logs(spark, lake, logs).failures == []
-    fold_lake(spark, lake)
+    fold_lake(DriverWorkers(), lake)
     facts = ask_logs(logs)
     assert all(lake.consumer in log.readers for log in facts.logs)
 

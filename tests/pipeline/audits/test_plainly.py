@@ -24,7 +24,15 @@ from support.seeds import seeds
 
 SHARES = "holdfast.pipeline.audits.job.AUDIT_SHARE_ROWS"
 MESHES, PEERS = ("team", "other"), ("ana", "bob", "cyd")
-REASONS = ("gap", "unknown_op", "bad_signature", "bad_envelope", "id_conflict", "forged_origin")
+REASONS = (
+    "gap",
+    "lost",
+    "unknown_op",
+    "bad_signature",
+    "bad_envelope",
+    "id_conflict",
+    "forged_origin",
+)
 
 
 class Chaos:
@@ -100,9 +108,11 @@ class Chaos:
         once = Counter(row["id"] for row in self.world.rows["bronze"])
         known = [id for id in self.ids if once[id] == 1]
         id = self.chance.choice(known) if known and reason == "id_conflict" else None
-        self.world.refuse(place["log"], place["offset"], reason, "" if reason == "gap" else id)
+        self.world.refuse(
+            place["log"], place["offset"], reason, "" if reason in ("gap", "lost") else id
+        )
         self.world.rows["quarantine"][-1]["epoch"] = place["epoch"]
-        if reason == "gap":
+        if reason in ("gap", "lost"):
             self.next[place["log"], place["epoch"]] += self.chance.randrange(4)
 
     def restore(self) -> None:

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.pipeline.audits.arrays import Numbers, coded, millis, numbered, rows_at
-from holdfast.pipeline.audits.parcels import by_kind, parcels_of
+from holdfast.pipeline.audits.parcels import by_kind, parcels_of, targets_of
 from holdfast.pipeline.audits.shape import FINDING, NOTICE, Audit, Found, FoundRow, found
-from holdfast.pipeline.fold.silver import EVENTS
+from holdfast.pipeline.fold.silver import EVENTS, tasks_are_current
 from holdfast.pipeline.fold.tasks import TURN, fold_turns
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.files import File
@@ -37,7 +37,6 @@ from holdfast.rules.tasks import TaskEvent, TaskStatus
 
 _TASKS: Final = "tasks"
 _NEW: Final = "new"
-_BUCKET: Final = "bucket"
 _ENDS: Final = (TaskEvent.COMPLETED.value, TaskEvent.CANCELLED.value)
 _COLUMNS: Final = {
     EVENTS: (*TURN, "event", "against_peer", "against_id"),
@@ -61,12 +60,11 @@ class ClaimsJob(msgspec.Struct, frozen=True, kw_only=True):
 
     def scatter(self, number: int) -> Scattering[int]:
         kind, file = self.files[number]
-        columns = [*_COLUMNS[_TASKS if kind == _TASKS else EVENTS], _BUCKET]
+        columns = _COLUMNS[_TASKS if kind == _TASKS else EVENTS]
         with self.readers[kind].open(file) as opened:
             for group in range(opened.groups):
                 rows = opened.group(group, columns)
-                targets = rows[_BUCKET].to_numpy().astype(np.int64) % self.gathers
-                yield from parcels_of(kind, rows.drop_columns([_BUCKET]), targets)
+                yield from parcels_of(kind, rows, targets_of(rows["task"], self.gathers))
         return file.rows
 
     def gather(self, target: int, parcels: Sequence[Parcel]) -> list[Found]:
@@ -90,7 +88,7 @@ def audit_claims(workers: Workers, lake: Lake) -> tuple[list[Found], int]:
     job = ClaimsJob(
         files=files,
         readers={kind: table.reader() for kind, table in tables.items()},
-        stale=tasks.txn(EVENTS) != (events.version if events.exists else None),
+        stale=not tasks_are_current(lake),
         gathers=1 + rows // AUDIT_SHARE_ROWS,
     )
     done = workers.exchange("audit claims", job.scatter, len(files), job.gather, job.gathers)

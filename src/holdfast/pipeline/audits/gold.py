@@ -23,6 +23,8 @@ from holdfast.pipeline.audits.claims import CLAIMS, audit_claims
 from holdfast.pipeline.audits.frontiers import FRONTIERS, judge_frontiers
 from holdfast.pipeline.audits.job import audit_bronze
 from holdfast.pipeline.audits.live_facts import LiveFacts
+from holdfast.pipeline.audits.lost import judge_lost, lost_places
+from holdfast.pipeline.audits.places import OFFSETS
 from holdfast.pipeline.audits.shape import (
     FINDING,
     FINDINGS,
@@ -237,7 +239,9 @@ class _Run:
             self.rows += rows
         if FRONTIERS.name in self._wanted:
             found += judge_frontiers(self._facts.logs, lake.offsets, lake.consumer)
-        return together(found)
+        if not self._wanted.isdisjoint({OFFSETS.name, FRONTIERS.name}):
+            found += judge_lost(lost_places(lake, self._facts))
+        return together(part for part in found if part.audit in self._wanted)
 
     def keep_measures(self) -> Iterable[MeasureResult]:
         for measure in self._measures:

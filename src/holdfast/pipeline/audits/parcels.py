@@ -23,7 +23,8 @@ def targets_of(column: pa.ChunkedArray, count: int) -> Numbers:
     texts = whole(column)
     if not pa.types.is_dictionary(texts.type):
         return _hashed(texts, count)
-    return _hashed(texts.dictionary, count)[texts.indices.to_numpy()]
+    found: Numbers = _hashed(texts.dictionary, count)[texts.indices.to_numpy()]
+    return found
 
 
 def _hashed(texts: pa.Array, count: int) -> Numbers:

@@ -32,7 +32,7 @@ from holdfast.pipeline.audits.runs import contested
 from holdfast.pipeline.audits.scan import Share
 from holdfast.pipeline.audits.shape import FINDING, NOTICE, Audit, Found, FoundRow, found
 from holdfast.pipeline.ingest.dedupe import CONFLICT
-from holdfast.pipeline.lake.schema import GAP
+from holdfast.pipeline.lake.schema import GAP, LOST
 
 _PLACED: Final = ("log", "epoch", "offset", "id")
 
@@ -112,7 +112,7 @@ def judge_conflicts(share: Share) -> list[Found]:
 def aside_places(share: Share) -> pa.Table:
     """The places of quarantine, with what they say if they begin a gap."""
     aside = share.aside
-    gaps = pc.equal(aside["reason"].cast(pa.string()), GAP)
+    gaps = pc.is_in(aside["reason"].cast(pa.string()), value_set=pa.array([GAP, LOST]))
     said = pc.if_else(gaps, aside["detail"], pa.scalar(None, pa.string()))
     return aside.select(["log", "epoch", "offset"]).append_column("gap", said)
 
@@ -241,4 +241,8 @@ ORPHANS: Final = Audit(
     "ids that bronze has not or has twice, places read twice, one id with two contents",
     "how many times it is there",
 )
-OFFSETS: Final = Audit("offsets", "holes in what was read of a log", "how many offsets are missing")
+OFFSETS: Final = Audit(
+    "offsets",
+    "holes in what was read of a log, and what was read and is not there",
+    "how many offsets are missing",
+)

@@ -17,7 +17,7 @@ from holdfast.pipeline.audits.arrays import Numbers, coded, millis, rows_at
 from holdfast.pipeline.audits.scan import Share
 from holdfast.pipeline.audits.shape import FINDING, NOTICE, Audit, Found, FoundRow, found
 from holdfast.pipeline.ingest.dedupe import CONFLICT
-from holdfast.pipeline.lake.schema import GAP, UNKNOWN_OP
+from holdfast.pipeline.lake.schema import GAP, LOST, UNKNOWN_OP
 from holdfast.rules.errors import ForgedOrigin, KeyExpired, NotTrusted, ZoneNotTrusted
 
 FORGED: Final = (
@@ -38,7 +38,7 @@ def judge_aside(share: Share, names: Iterable[str]) -> list[Found]:
         chosen = [at for at, text in enumerate(texts) if text in wanted]
         return np.flatnonzero(np.isin(reasons, chosen))
 
-    elsewhere = (*FORGED, CONFLICT, GAP, UNKNOWN_OP)
+    elsewhere = (*FORGED, CONFLICT, GAP, LOST, UNKNOWN_OP)
     rest = of(*(text for text in texts if text not in elsewhere))
     kinds = [
         (SIGNATURES.name, FINDING, of(*FORGED)),

@@ -20,7 +20,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -33,7 +33,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.pipeline.lake import schema
-from holdfast.pipeline.lake.compare import Comparison, compared
+from holdfast.pipeline.lake.compare import Comparison, compared, given_up
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.folder import FILE, FOLDER, Folder
 from holdfast.pipeline.lake.held import Held, Key, held_by, id_at, last_batch
@@ -214,9 +214,11 @@ class Lake:
             == (sum_of(claims, "new"), sum_of(claims, "again"), sum_of(claims, "noted"))
         )
 
-    def compare(self) -> Comparison:
-        """Compares `reads` with all places that the tables hold."""
-        claims, _ = load_reads(self.reads)
+    def compare(self, without: Collection[Key] = ()) -> Comparison:
+        """Compares `reads` with all places that the tables hold. Of the logs in `without` nothing
+        that is missing is claimed any more.
+        """
+        claims = given_up(load_reads(self.reads)[0], without)
         held = held_by(self.bronze, self.sightings, self.quarantine)
         found = compared(claims, held.runs, self._trusted(held))
         return replace(found, reads=with_ids(found.reads, self._id_at))

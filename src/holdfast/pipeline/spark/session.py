@@ -39,6 +39,9 @@ ARROW_ROWS: Final = 16_384
 SCAN_BYTES: Final = 32 * MIB
 """How much Parquet one task reads: so little that two cores share even a small table."""
 _PARTITIONS_PER_CORE: Final = 4
+REDACTED: Final = r"(?i)secret|password|token|access[.]?key|account[.]key"
+"""Names of settings whose values Spark shows nowhere: those that it hides itself, and the keys of
+accounts at Azure."""
 SMALL: Final = {
     "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "2",
@@ -166,6 +169,7 @@ def settings_for(master: str, cores: int, memory: int) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.ui.enabled": "false",
         "spark.log.level": "ERROR",
+        "spark.redaction.regex": REDACTED,
     }
     if not master.startswith("local"):
         return common

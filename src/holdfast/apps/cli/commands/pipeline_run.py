@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.pipeline.jobs.run import RunReport
 
 FAILED = 1
+_EVERY = "How long after one commit the next may come; logs say by themselves when they grow."
 _REACHING = (
     click.option("--token-file", metavar="FILE", help="The token for nodes, in a file."),
     click.option("--key-file", metavar="HOME|FILE", help="The key for brokers: a member's home."),
@@ -100,7 +101,7 @@ def _lineage(target: str | None) -> Lineage | None:
 @job("stream")
 @click.argument("logs", nargs=-1, metavar="[LOG]...")
 @reaching
-@click.option("--every", default="5s", show_default=True, metavar="SPAN", help="How often to read.")
+@click.option("--every", default="2s", show_default=True, metavar="SPAN", help=_EVERY)
 @click.option("--once", is_flag=True, help="End when the lake has what the logs have now.")
 @_max_rows
 def stream(
@@ -116,11 +117,10 @@ def stream(
     from holdfast import pipeline
 
     stop = Event()
-    with work.spark() as spark, work.ending_gently(stop.set):
-        work.progress("")
+    with work.spark_when_needed() as start, work.ending_gently(stop.set):
         work.session.talk("reading; end it with Ctrl-C")
         pipeline.stream(
-            spark,
+            start,
             lake,
             given,
             every_ms=every_ms,
