@@ -226,10 +226,12 @@ def test_P3_a_difference_is_shown_from_both_sides(capfd: pytest.CaptureFixture[s
 def test_P5_findings_are_listed_under_the_summary(capfd: pytest.CaptureFixture[str]) -> None:
     found = AuditFinding(
         severity="finding", mesh="team", log="ana", epoch=1, offset=7, origin="ana", entity="k",
-        id=None, detail="seq 3 came twice", at=None,
+        id=None, detail="seq 3 came twice", at=None, weight=1,
     )  # fmt: skip
-    repeats = AuditResult(name="repeats", about="numbers given twice", findings=1, sample=(found,))
-    report = AuditReport(bronze_version=3, audits=(repeats,))
+    repeats = AuditResult(
+        name="repeats", about="numbers given twice", weight="none", findings=1, sample=(found,)
+    )
+    report = AuditReport(bronze_version=3, rows=7, audits=(repeats,))
     tell_audited(Work(CommandSession(), None), report, ["lag.png"])
     sys.stdout.flush()
     said = capfd.readouterr()
