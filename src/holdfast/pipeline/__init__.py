@@ -29,8 +29,8 @@ The path of an envelope into the lake:
 
 What reads the lake: `frames/` (tables without Spark), `query.py` (SQL), `history.py` (the past),
 `verify/` (do nodes hold what their logs make?), `audits/` (what must never happen). What gives
-something back to nodes: `snapshot/`, `sink/` and `embed/`. `source/` is the Spark format `holdfast`
-for users.
+something back to nodes: `snapshot/`, `sink/` and `embed/`. `serve/` keeps a session warm and does
+runs and queries on demand. `source/` is the Spark format `holdfast` for users.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from holdfast.pipeline.ingest.ingest import ingest_logs
     from holdfast.pipeline.jobs.compaction import compact
     from holdfast.pipeline.jobs.follow import stream
+    from holdfast.pipeline.jobs.repair import repair
     from holdfast.pipeline.jobs.run import run
     from holdfast.pipeline.jobs.run_lineage import followed_run
     from holdfast.pipeline.jobs.sources import LogSource, forget, log_source, remember, remembered
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from holdfast.pipeline.lineage.outlet import Lineage, lineage_to
     from holdfast.pipeline.logs.log import open_log
     from holdfast.pipeline.query import ask_lake, model_id, run_query, table_rows
+    from holdfast.pipeline.serve.client import server_of
+    from holdfast.pipeline.serve.daemon import LakeService
     from holdfast.pipeline.snapshot.build import build_snapshot
     from holdfast.pipeline.source.source import register
     from holdfast.pipeline.spark.session import start
@@ -76,6 +79,7 @@ _MODULES = {
     "ingest.ingest": "ingest_logs",
     "jobs.compaction": "compact",
     "jobs.follow": "stream",
+    "jobs.repair": "repair",
     "jobs.run": "run",
     "jobs.run_lineage": "followed_run",
     "jobs.sources": "LogSource forget log_source remember remembered",
@@ -84,6 +88,8 @@ _MODULES = {
     "lineage.outlet": "Lineage lineage_to",
     "logs.log": "open_log",
     "query": "ask_lake model_id run_query table_rows",
+    "serve.client": "server_of",
+    "serve.daemon": "LakeService",
     "snapshot.build": "build_snapshot",
     "source.source": "register",
     "spark.session": "start",
@@ -97,6 +103,7 @@ __all__ = [
     "Lake",
     "LakeFrame",
     "LakeFrames",
+    "LakeService",
     "Lineage",
     "LiveFacts",
     "LogSource",
@@ -123,10 +130,12 @@ __all__ = [
     "register_tables",
     "remember",
     "remembered",
+    "repair",
     "run",
     "run_audits",
     "run_query",
     "save_plots",
+    "server_of",
     "start",
     "state_as_of",
     "status",

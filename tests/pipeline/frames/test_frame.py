@@ -24,7 +24,7 @@ from holdfast.pipeline.frames.changes import CHANGE, TableChanges, changes
 from holdfast.pipeline.frames.frame import LakeFrame, LakeFrames, dataset
 from holdfast.pipeline.frames.table_source import LakeTableSource, SiftingReader
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.lake.schema import KEYS, SILVER, arrow_schema, comments
+from holdfast.pipeline.lake.schema import KEYS, SILVER, comments
 from holdfast.pipeline.spark.workers import DriverWorkers
 from holdfast.rules.errors import BadInput, NoSpark, UnknownKey
 from support.histories import Histories, grow
@@ -350,7 +350,7 @@ def test_P3_a_row_that_came_late_does_not_replace_a_newer_one_of_the_base() -> N
                 {"mesh": "m", "key": key, "value": value, "lamport": at, "peer": "p", "id": "i"}
                 for key, value, at in rows
             ],
-            arrow_schema(SILVER["state"]),
+            LakeFrame(Lake("lake", ""), "state", None).schema,
         )
 
     base = ds.dataset(state(("old", "1", 1), ("new", "1", 9), ("alone", "1", 5)))
