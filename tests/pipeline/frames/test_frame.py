@@ -164,8 +164,10 @@ def test_P4_whoever_takes_in_the_changes_has_what_the_table_has(
         assert after == replaced(after, told), "a step that is repeated changes nothing"
         assert replaced([], changes(lake, name)) == whole, name
         assert changes(lake, name, since=last).arrow().num_rows == 0
-        theirs = told.spark(spark).toArrow().select(told.schema.names).cast(told.schema).to_pylist()
-        assert sorted(theirs, key=repr) == sorted(told.arrow().to_pylist(), key=repr), name
+        if name in ("state", "tasks"):  # by id, and by key
+            theirs = told.spark(spark).toArrow().select(told.schema.names).cast(told.schema)
+            ours = sorted(told.arrow().to_pylist(), key=repr)
+            assert sorted(theirs.to_pylist(), key=repr) == ours, name
         if name in ("state", "memory", "files", "facts", "messages"):
             before = {row["id"] for row in then}
             other = {row["id"] for row in whole if row["id"] not in before}
