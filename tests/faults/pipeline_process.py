@@ -119,9 +119,9 @@ def work(folder: Path, homes: Sequence[str], points: Points, master: str, held: 
             report = ingest_logs(spark, lake, some, max_rows=BATCH_ROWS)
             assert not report.failures, report.failures
             points.at("fold")
-            silver.fold_lake(spark, lake)
+            silver.fold_lake(SparkWorkers(spark, lake.proof), lake)
         points.at("compact")
-        compaction.compact(spark, lake)
+        compaction.compact(SparkWorkers(spark, lake.proof), lake)
         points.at("snapshot")
         if not (folder / "snapshot" / NAME).exists():
             build_snapshot(spark, lake, str(folder / "snapshot"))

@@ -19,6 +19,7 @@ from holdfast.pipeline.ingest.ingest import ingest_logs
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.schema import SILVER
 from holdfast.pipeline.logs.log import open_log
+from holdfast.pipeline.spark.workers import DriverWorkers
 from holdfast.rules.errors import BadInput, BadPath, PastEnd
 from support.histories import Histories, grow
 from support.lake_rows import held, silver_rows
@@ -39,7 +40,7 @@ def lake(
     logs = [open_log(str(home)) for home in histories.homes.values()]
     report = ingest_logs(spark, lake, logs)
     assert not report.failures
-    fold_lake(spark, lake)
+    fold_lake(DriverWorkers(), lake)
     return lake.fresh()
 
 

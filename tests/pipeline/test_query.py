@@ -17,6 +17,7 @@ from holdfast.pipeline.frames.duck import means_the_same
 from holdfast.pipeline.ingest.ingest import ingest_logs
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.logs.log import open_log
+from holdfast.pipeline.spark.workers import DriverWorkers
 from holdfast.rules.errors import BadInput, UnknownModel
 from holdfast.rules.vectors import Model
 
@@ -181,7 +182,7 @@ def test_P9_people_ask_the_lake_in_sql(spark: SparkSession, tmp_path: Path) -> N
     lake = Lake.open(tmp_path / "lake", create=True)
     ingest_logs(spark, lake, [open_log(str(tmp_path / "home"))])
     lake = lake.fresh()
-    fold_lake(spark, lake)
+    fold_lake(DriverWorkers(), lake)
 
     answer = query.run_query(spark, lake, "select op, raw from bronze order by offset", 2)
     assert (answer.columns, answer.more) == (("op", "raw"), True)

@@ -53,6 +53,7 @@ def _small_job(folder: Path) -> None:
     from holdfast.pipeline.lake.lake import Lake
     from holdfast.pipeline.logs.log import open_log
     from holdfast.pipeline.spark import session
+    from holdfast.pipeline.spark.spark_workers import SparkWorkers
 
     with holdfast.open(folder / "ana", peer="ana", create=True, sync="normal") as node:
         mesh = node.create_mesh("team")
@@ -63,7 +64,7 @@ def _small_job(folder: Path) -> None:
     spark = session.start(master="local[2]", conf=conf, log=folder / "spark.log")
     lake = Lake.open(folder / "lake", create=True)
     ingest_logs(spark, lake, [open_log(str(folder / "ana"))])
-    silver.fold_lake(spark, lake)
+    silver.fold_lake(SparkWorkers(spark, lake.proof), lake)
     silver.current(spark, lake.fresh(), "state").createOrReplaceTempView("state")
     assert spark.sql("select count(*) from state").first() == (1,)
     gateway = SparkContext._gateway

@@ -15,6 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
+from holdfast.pipeline.lake.files import File
+from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.schema import BRONZE, SILVER
 from holdfast.pipeline.logs.log import open_log
 from holdfast.pipeline.logs.unpack import decode_header
@@ -139,6 +141,12 @@ def _values(row: Iterable[Any]) -> Row:
 
 def bronze_of(spark: SparkSession, homes: Iterable[Path], batch: int = 0) -> DataFrame:
     """What the logs of some homes hold, each envelope once, as bronze would have it."""
+    frame: DataFrame = spark.createDataFrame(bronze_table(homes, batch))
+    return frame
+
+
+def bronze_table(homes: Iterable[Path], batch: int = 0) -> pa.Table:
+    """The same by Arrow."""
     tables = []
     for home in homes:
         log = open_log(str(home))
@@ -155,5 +163,31 @@ def bronze_of(spark: SparkSession, homes: Iterable[Path], batch: int = 0) -> Dat
     families = [family_of(op) for op in once.column("op").to_pylist()]
     once = once.append_column("family", pa.array(families, pa.string()))
     once = once.append_column("batch", pa.array([batch] * len(once), pa.int64()))
-    frame: DataFrame = spark.createDataFrame(once)
-    return frame.withColumn("day", F.to_date("recorded_at")).select(*BRONZE.names)
+    once = once.append_column("day", once.column("recorded_at").cast(pa.date32()))
+    return once.select(BRONZE.names)
+
+
+def put_bronze(lake: Lake, rows: pa.Table, *, files: int = 1) -> Lake:
+    """Adds a batch in so many files or some more, as an ingest does."""
+    lake = lake.fresh()
+    numbers = pa.array([lake.bronze.version + 1] * len(rows), pa.int64())
+    rows = rows.set_column(rows.column_names.index("batch"), "batch", numbers)
+    step = max(1, -(-len(rows) // files))
+    written: list[File] = []
+    for begin in range(0, len(rows), step):
+        part = rows.slice(begin, step).sort_by([("day", "ascending"), ("id", "ascending")])
+        written += lake.bronze.writer().write([part])
+    lake.bronze.commit(written)
+    return lake.fresh()
+
+
+def arrow_rows(name: str, table: pa.Table) -> list[Row]:
+    """What a table of silver holds that was read by Arrow."""
+    assert [name for name in table.column_names if name != "bucket"] == SILVER[name].names
+    columns = []
+    for field in SILVER[name]:
+        column = table[field.name]
+        if isinstance(field.dataType, TimestampType):
+            column = column.cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+        columns.append(column.to_pylist())
+    return sorted(zip(*columns, strict=True), key=repr)

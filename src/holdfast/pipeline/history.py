@@ -24,6 +24,7 @@ from holdfast.pipeline.lake.lake import ID_DAY, Lake, Progress, no_progress
 from holdfast.pipeline.lake.reads import PART, replace_reads
 from holdfast.pipeline.lake.schema import ENVELOPE, LOG, QUARANTINE, SIGHTINGS
 from holdfast.pipeline.logs.unpack import decode_header
+from holdfast.pipeline.spark.spark_workers import SparkWorkers
 from holdfast.pipeline.verify.expected import ranges_of, read_ranges
 from holdfast.rules.errors import BadInput, BadPath, PastEnd
 
@@ -192,7 +193,7 @@ def backfill(
     target.bronze.commit(staged.files)
     if range.is_all:
         _copy_reads(source, target.fresh())
-    folded = fold_lake(spark, target, full=True, progress=progress)
+    folded = fold_lake(SparkWorkers(spark, target.proof), target, full=True, progress=progress)
     return BackfillReport(envelopes=staged.rows, quarantined=bad, fold=folded)
 
 

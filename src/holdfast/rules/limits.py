@@ -673,8 +673,12 @@ INGEST_PORTION_BYTES: Final = 128 * MIB
 """Bytes of entries that a task of ingest holds, sorts and writes at once."""
 LAKE_TRIES_MAX: Final = 5
 """How many times a batch is done again because another job changed the lake; then it fails."""
+LAKE_EVERY_MS: Final = 2 * SECOND_MS
+"""How long after one round that takes in what is new the next one begins, at the earliest."""
+LAKE_SMALL_FILES_MAX: Final = 256
+"""With so many small files in bronze a server compacts the lake."""
 LAKE_LOOK_MS: Final = 10 * SECOND_MS
-"""How often a stream looks for new entries."""
+"""How often logs are asked that did not say by themselves that they have grown."""
 
 LINEAGE_MS_MAX: Final = 10 * SECOND_MS
 """How long a job waits for a server of lineage; then it goes on without it."""
@@ -690,22 +694,23 @@ SNAPSHOT_PART_BYTES: Final = 64 * MIB
 """Bytes of envelopes in one part of a snapshot, before compression; one envelope always fits."""
 
 # Pipeline: folding
-FOLD_BUCKETS: Final = 64
-"""Buckets that the keys of a silver table fall into; compaction rewrites those that changed."""
+FOLD_BUCKETS: Final = 1_024
+"""Buckets that the keys of a new or rebuilt silver table fall into: at most so many tasks make it.
+A power of two, and at least 64, as older tables have."""
 FOLD_FILE_ROWS: Final = 500_000
-"""Rows of a silver table in one file."""
-FOLD_TWO_SCANS_ROWS_MIN: Final = 500_000
-"""From this many changes on the fold finds winners on narrow columns before it reads bytes."""
-FOLD_KEYS_AT_ONCE_ROWS_MAX: Final = 100_000_000
-"""Up to this many changes every task may hold the set of all winners; beyond it Spark shuffles."""
+"""Rows of a silver table that one task makes."""
+FOLD_TASK_ROWS_MIN: Final = 50_000
+"""Rows for which another task is worth its while, if it can run at the same time."""
 FOLD_SHARE_ROWS_MAX: Final = 5_000_000
-"""Changes whose winners one task finds by itself, where it reads them."""
-FOLD_SIEVE_ROWS_MAX: Final = 100_000_000
-"""Beyond this many changes too many would pass all tasks: Spark scans twice instead."""
+"""Rows of bronze that one task reads."""
 FOLD_SIEVE_BYTES_MAX: Final = 512 * MIB
 """Bytes of keys and times that such a task holds."""
 FOLD_SIEVE_ROWS_AT_ONCE: Final = 65_536
 """Changes whose bytes such a task reads together, unless they are large."""
+FOLD_TWO_SCANS_ROWS_MIN: Final = 500_000
+"""From this many changes on Spark finds the winners of a past state on narrow columns first."""
+FOLD_KEYS_AT_ONCE_ROWS_MAX: Final = 100_000_000
+"""Up to this many changes every task may hold the set of all winners; beyond it Spark shuffles."""
 EXCHANGE_BATCH_BYTES: Final = 64 * MIB
 """Bytes that Spark hands to a Python task at once, where rows move between tasks."""
 FOLD_PORTION_BYTES: Final = 64 * MIB

@@ -21,6 +21,7 @@ from holdfast.pipeline.audits import AUDITS, MEASURES, chosen, findings
 from holdfast.pipeline.audits.conflicts import FAMILIES
 from holdfast.pipeline.audits.gold import APP, findings_table, run_audits
 from holdfast.pipeline.audits.live_facts import LiveFacts, LogFacts, ask_logs
+from holdfast.pipeline.audits.lost import LOST_PLACES
 from holdfast.pipeline.audits.plots import save_plots
 from holdfast.pipeline.audits.shape import POSITIONS, AuditTables, sighted
 from holdfast.pipeline.fold.silver import fold_lake
@@ -30,6 +31,7 @@ from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.schema import arrow_schema
 from holdfast.pipeline.logs.log import open_log
+from holdfast.pipeline.spark.workers import DriverWorkers
 from holdfast.rules.bodies import family_of
 from holdfast.rules.envelope import Envelope, Fence, decode_trusted, encode
 from holdfast.rules.errors import UnknownKey
@@ -122,6 +124,7 @@ class World:
             strong=bronze.filter("write_class = 'strong'"),
             logs=LiveFacts(tuple(self.logs)).frame(spark),
             positions=frame_of(spark, positions, POSITIONS),
+            lost=frame_of(spark, [], LOST_PLACES),
             consumer=LAKE,
         )
 
@@ -459,7 +462,7 @@ def test_P5_nothing_is_wrong_with_histories_in_which_nothing_went_wrong(
     lake = Lake.open(tmp_path / "lake", create=True)
     logs = [open_log(str(home)) for home in histories.homes.values()]
     assert ingest_logs(spark, lake, logs).failures == []
-    fold_lake(spark, lake)
+    fold_lake(DriverWorkers(), lake)
     facts = ask_logs(logs)
     assert all(lake.consumer in log.readers for log in facts.logs)
 

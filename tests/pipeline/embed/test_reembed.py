@@ -22,6 +22,7 @@ from holdfast.pipeline.embed.reembed import (
 from holdfast.pipeline.embed.rounds import Rounds
 from holdfast.pipeline.fold.silver import fold_lake
 from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.spark.workers import DriverWorkers
 from holdfast.rules.errors import BadInput, BadVector
 from holdfast.rules.ids import id_text
 from holdfast.rules.vectors import Model, pack
@@ -85,7 +86,7 @@ def test_P7_what_is_a_nodes_own_is_embedded_once_and_the_rest_is_left_to_its_own
     lake = Lake.open(tmp_path / "lake", create=True)
 
     pour(lake, home)
-    fold_lake(spark, lake.fresh())
+    fold_lake(DriverWorkers(), lake.fresh())
 
     def run(**settings: Any) -> ReembedReport:
         return reembed(

@@ -13,7 +13,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from holdfast.node.core import fold as node_fold
-from holdfast.pipeline.fold.fold import fold_family, merged, ops_of, tasks_from
+from holdfast.pipeline.fold.columns import ops_of
+from holdfast.pipeline.fold.fold import fold_family, merged, tasks_from
 from holdfast.pipeline.fold.winners import contenders, winners
 from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, SILVER
 from holdfast.rules.bodies import OPS, family_of
@@ -118,12 +119,12 @@ def test_P3_parts_that_were_folded_apart_and_repeatedly_merge_to_the_whole(
     for name in SILVER:
         # Both ways to find winners, and in both ways of looking up what the first scan has found.
         first = fold_family(name, bronze.where(some), FOLD_TWO_SCANS_ROWS_MIN)
-        again = fold_family(name, bronze.where(others), FOLD_KEYS_AT_ONCE_ROWS_MAX + 1, files=1)
+        again = fold_family(name, bronze.where(others), FOLD_KEYS_AT_ONCE_ROWS_MAX + 1)
         if name == "tasks":
             parts = [fold_family("task_events", bronze.where(part)) for part in (some, others)]
             whole = tasks_from(parts[0].unionByName(parts[1]))
         else:
-            parts = [first, again.drop("bucket"), first]
+            parts = [first, again, first]
             whole = merged(name, parts[0].unionByName(parts[1]).unionByName(parts[2]))
         assert silver_rows(name, whole) == nodes[0][name], name
 
@@ -202,5 +203,6 @@ def test_P3_the_merge_of_every_family_is_named_once() -> None:
         assert ops_of(name), name
         tombstones = {op for op in ops_of(name) if op in DELETES}
         versions = MERGES[FAMILY_OF[name]] in (Merge.LAST_WRITER, Merge.NEWEST_LIVES)
+        versions = versions and name != "models"
         assert bool(tombstones) == versions, name
     assert DELETES <= OPS

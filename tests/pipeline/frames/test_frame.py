@@ -21,6 +21,7 @@ from holdfast.pipeline.frames.changes import CHANGE, TableChanges, changes
 from holdfast.pipeline.frames.frame import LakeFrame, LakeFrames, dataset
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.schema import KEYS, SILVER
+from holdfast.pipeline.spark.workers import DriverWorkers
 from holdfast.rules.errors import BadInput, NoSpark, UnknownKey
 from support.histories import Histories, grow
 from support.lake_rows import Row, Rows, bronze_of, held, silver_rows
@@ -62,7 +63,7 @@ def lake(
         staged = lake.bronze.stage(rows.withColumn("batch", F.lit(half).cast("bigint")).coalesce(1))
         lake.bronze.commit(staged.files)
         lake = lake.fresh()
-        silver.fold_lake(spark, lake)
+        silver.fold_lake(DriverWorkers(), lake)
         lake = lake.fresh()
     assert all(lake.increments(name).files() for name in ("state", "vectors", "task_events"))
     return lake
@@ -187,7 +188,7 @@ def test_P2_a_base_that_has_its_increments_already_is_shown_once(
     monkeypatch.setattr(silver, "_drop", killed)
     for name in ("memory", "vectors", "task_events", "facts"):
         with pytest.raises(KeyboardInterrupt):
-            silver.compact(spark, lake, [name])
+            silver.compact(DriverWorkers(), lake, [name])
     assert not silver.tasks_are_current(lake.fresh())
     for name in ("memory", "vectors", "task_events", "facts", "tasks"):
         assert rows_of(name, frames(lake)[name].arrow()) == node_rows[name], name
@@ -253,7 +254,7 @@ def test_P3_a_row_that_came_late_does_not_replace_a_newer_one_of_the_base() -> N
                 {"mesh": "m", "key": key, "value": value, "lamport": at, "peer": "p", "id": "i"}
                 for key, value, at in rows
             ],
-            LakeFrame(Lake("", ""), "state", None).schema,
+            LakeFrame(Lake("lake", ""), "state", None).schema,
         )
 
     base = ds.dataset(state(("old", "1", 1), ("new", "1", 9), ("alone", "1", 5)))

@@ -24,6 +24,7 @@ from holdfast.pipeline.sink import refused
 from holdfast.pipeline.sink.ids import Write
 from holdfast.pipeline.sink.rows import SinkRow
 from holdfast.pipeline.snapshot.build import build_snapshot
+from holdfast.pipeline.spark.spark_workers import SparkWorkers
 from support.s3_server import SECRET, S3Server
 
 
@@ -53,7 +54,7 @@ def test_P2_a_lake_lives_in_an_object_store(
     assert states(spark, lake) == {"limit": '"7"'}
     assert [log.lag for log in status(again).logs] == [0, 0]
 
-    merged = compact(spark, lake.fresh())
+    merged = compact(SparkWorkers(spark, lake.proof), lake.fresh())
     assert merged.files_before > merged.files_after
     (audit,) = run_audits(spark, lake.fresh(), ["orphans"]).audits
     assert (audit.findings, audit.notices) == (0, 0)

@@ -29,6 +29,7 @@ from holdfast.pipeline.lake.schema import SILVER
 from holdfast.pipeline.logs.disk import HomeLog
 from holdfast.pipeline.logs.log import open_log
 from holdfast.pipeline.snapshot.files import SnapshotTarget
+from holdfast.pipeline.spark.workers import DriverWorkers
 from holdfast.rules.errors import AlreadyExists
 from support.histories import grow
 from support.lake_rows import Rows, bronze_of, held, silver_rows
@@ -108,7 +109,7 @@ def test_R2_a_fold_or_compaction_that_is_killed_between_any_two_commits_is_finis
     # First two of them: of the others a fold notes that there is nothing.
     early = F.col("family").isin("state", "task") & (F.col("lamport") % 2 == 0)
     put(lake, bronze.where(early))
-    done = killing.lives_of(lambda: fold_lake(spark, lake), lambda _: None)
+    done = killing.lives_of(lambda: fold_lake(DriverWorkers(), lake), lambda _: None)
     assert done == [
         *("", "silver/state", "silver/memory", "silver/files", "silver/vectors", "silver/models"),
         *("silver/task_events", "silver/tasks", "silver/facts", "silver/messages"),
@@ -117,7 +118,7 @@ def test_R2_a_fold_or_compaction_that_is_killed_between_any_two_commits_is_finis
     assert all(lake.silver(name).exists for name in SILVER)
 
     put(lake, bronze.where(~early))
-    done = killing.lives_of(lambda: fold_lake(spark, lake), lambda _: None)
+    done = killing.lives_of(lambda: fold_lake(DriverWorkers(), lake), lambda _: None)
     assert done == [
         *("", "increments/state", "silver/memory", "increments/files", "increments/vectors"),
         *("increments/models", "increments/task_events", "increments/facts"),
@@ -136,7 +137,7 @@ def test_R2_a_fold_or_compaction_that_is_killed_between_any_two_commits_is_finis
         if last in touches:
             assert_current(spark, lake, rows, touches[last])
 
-    done = killing.lives_of(lambda: compaction.compact(spark, lake), look_at)
+    done = killing.lives_of(lambda: compaction.compact(DriverWorkers(), lake), look_at)
     assert done == [
         # What is merged and not yet dropped is merged again, which changes nothing.
         *("", "silver/state", "silver/state", "increments/state"),

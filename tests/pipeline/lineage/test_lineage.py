@@ -89,7 +89,7 @@ def source(lake: Lake, location: str, log: str) -> LogSource:
 
 def done(*failures: UnreadableLog) -> RunReport:
     log = IngestedLog("plant", 1, before=0, after=7, head=7, read=7, new=5, again=2)
-    folded = TableFold(name="state", changes=5, how="appended", seconds=0.1)
+    folded = TableFold(name="state", changes=5, how="appended")
     fold = FoldReport(version=0, tables=[folded], seconds=0.1)
     return RunReport(IngestReport([log], failures=list(failures)), fold)
 

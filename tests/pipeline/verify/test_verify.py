@@ -30,6 +30,7 @@ from holdfast.pipeline.fold.silver import fold_lake
 from holdfast.pipeline.ingest.ingest import ingest_logs
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.logs.log import ReadableLog, open_log
+from holdfast.pipeline.spark.workers import DriverWorkers
 from holdfast.pipeline.verify.expected import OffsetRange, Reached, ranges_of
 from holdfast.pipeline.verify.verify import (
     Difference,
@@ -150,7 +151,7 @@ def scene(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Scen
         def catch_up() -> None:
             assert not ingest_logs(spark, lake.fresh(), logs).failures
             if not scene.folded:
-                fold_lake(spark, lake.fresh())
+                fold_lake(DriverWorkers(), lake.fresh())
                 scene.folded = True
 
         scene.report = verify_nodes(spark, lake, [*logs, *others], catch_up=catch_up, progress=tell)

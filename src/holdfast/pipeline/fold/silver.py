@@ -7,11 +7,15 @@ what came since. A fold takes the envelopes that bronze has got since the last f
 - a large table gets an increment appended, which costs the same whatever the size of the base;
 - when the increments outgrow a share of the base, or `compact` is called, they are merged into it.
 
-Which envelopes a table has taken in stands in the commits of base and increments themselves (an
-application id `bronze` with the version of bronze). A job that is killed between merging increments
+All tables are folded together, in one exchange between tasks (`scatter.py`, `gather.py`); the
+driver plans it and commits.
+
+Which envelopes a table has taken in stands in the commits of base and increments themselves
+(`taken.py`), and so does the number of its buckets. A job that is killed between merging increments
 and dropping them leaves both, which is harmless: merging the same rows twice gives the same rows.
 
-Tasks have no increments: they are made of the task events, again whenever these change.
+Tasks have no increments: they are made of the task events, again whenever the base of these
+changes.
 
 The caller holds `Lake.working`, so that one job at a time works on a lake. If another job commits
 first all the same, the commit is refused (`LakeMoved`) and a rerun goes on from there.
@@ -21,27 +25,26 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from functools import partial, reduce
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.fold.fold import (
-    can_scan_locally,
-    fold_family,
-    fold_files,
-    merged,
-    tasks_from,
-    write_folded,
-)
-from holdfast.pipeline.fold.winners import BUCKET, bucketed
-from holdfast.pipeline.lake.delta import Table
+from holdfast.pipeline.fold import taken
+from holdfast.pipeline.fold.buckets import BUCKETS_COARSE
+from holdfast.pipeline.fold.count import count_new
+from holdfast.pipeline.fold.fold import merged, tasks_from
+from holdfast.pipeline.fold.gather import Gather, Gathered
+from holdfast.pipeline.fold.plan import HeldFiles, Span, shares_of, spans_for, spans_of
+from holdfast.pipeline.fold.scatter import Scatter, TableRoute
+from holdfast.pipeline.lake.delta import Table, fingerprint
 from holdfast.pipeline.lake.files import File
-from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
+from holdfast.pipeline.lake.lake import BRONZE, Lake, Progress, no_progress
 from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, SILVER
+from holdfast.pipeline.spark.workers import Workers
+from holdfast.rules.errors import JobFailed
 from holdfast.rules.limits import (
     FOLD_BUCKETS,
     FOLD_FILE_ROWS,
@@ -51,7 +54,8 @@ from holdfast.rules.limits import (
     SILVER_SMALL_ROWS,
 )
 
-BRONZE: Final = "bronze"
+BUCKETS: Final = "buckets"
+REBUILT: Final = "rebuilt"
 EVENTS: Final = "task_events"
 FOLDED: Final = tuple(name for name in SILVER if name != "tasks")
 """The tables that are folded from bronze; tasks are made of their events."""
@@ -65,7 +69,6 @@ class TableFold(msgspec.Struct, frozen=True, kw_only=True):
     """How many new envelopes of its family there were."""
     how: str
     """`appended` as an increment, `merged` into the base, or `rebuilt`."""
-    seconds: float
 
 
 class FoldReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,130 +132,162 @@ def tasks_are_current(lake: Lake) -> bool:
 
 
 def position(lake: Lake, name: str) -> int:
-    """The version of bronze that a table has taken in; -1 if none."""
-    tables = (lake.silver(name), lake.increments(name))
-    return max(-1 if (at := table.txn(BRONZE)) is None else at for table in tables)
+    """The last batch of bronze that a table has taken in; -1 if none."""
+    return _Tables.of(lake, name).position(lake.bronze)
 
 
 def is_current(lake: Lake, name: str) -> bool:
     """Whether a table has taken in all envelopes of bronze. Not every version of bronze brings new
     ones: compaction and vacuum make versions too.
     """
-    return not _newer(lake.bronze, position(lake, name))
+    at = position(lake, name)
+    return not _newer(lake.bronze, at) and (at >= 0 or not lake.silver(name).files())
+
+
+class _Tables(NamedTuple):
+    """Base and increments of a table, at the versions that a job works on."""
+
+    name: str
+    base: Table
+    increments: Table
+
+    @classmethod
+    def of(cls, lake: Lake, name: str) -> _Tables:
+        return cls(name, lake.silver(name), lake.increments(name))
+
+    def position(self, bronze: Table) -> int:
+        return taken.position(bronze, self.base, self.increments)
 
 
 # --- folding -------------------------------------------------------------------------------------
 
 
 def fold_lake(
-    spark: SparkSession, lake: Lake, *, full: bool = False, progress: Progress = no_progress
+    workers: Workers, lake: Lake, *, full: bool = False, progress: Progress = no_progress
 ) -> FoldReport:
     """Brings silver up to date with bronze; with `full` all of it is rebuilt."""
     began = time.monotonic()
     lake = lake.fresh()
-    bronze = lake.bronze
-    since = {name: -1 if full else position(lake, name) for name in FOLDED}
-    new = _new_changes(spark, bronze, since)
+    tables = {name: _Tables.of(lake, name) for name in FOLDED}
+    progress("fold", 0, len(FOLDED))
+    plans = _planned(workers, lake.bronze, tables, full=full)
+    made = _carried_out(workers, lake, plans)
     done: list[TableFold] = []
-    for number, name in enumerate(FOLDED):
+    for number, (name, table) in enumerate(tables.items()):
         progress(f"fold {name}", number, len(FOLDED))
-        if new[name] or (full and lake.silver(name).exists):
-            done.append(_fold_table(spark, lake, name, since[name], new[name], full=full))
-        elif _newer(bronze, position(lake, name)):
-            _note(lake, name)
+        one = made.get(name)
+        if one and (one.changes or one.is_touched or plans[name].how == REBUILT):
+            _commit(lake, table, plans[name], one)
+            done.append(TableFold(name=name, changes=one.changes, how=plans[name].how))
+        elif _newer(lake.bronze, table.position(lake.bronze)):
+            _note(table, lake.bronze)
         if name == EVENTS:
-            _make_tasks(spark, lake)
+            _make_tasks(workers, lake)
     progress("fold", len(FOLDED), len(FOLDED))
     seconds = time.monotonic() - began
-    return FoldReport(version=bronze.version, tables=done, seconds=seconds)
+    return FoldReport(version=lake.bronze.version, tables=done, seconds=seconds)
 
 
-def _new_changes(spark: SparkSession, bronze: Table, since: dict[str, int]) -> dict[str, int]:
-    """How many envelopes each table has not taken in. The statistics of a file with one family and
-    one batch say so; the rows of other files are counted by one job over two narrow columns.
+class _Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """How a table is folded."""
+
+    how: str
+    since: int
+    buckets: int
+    spans: list[Span]
+
+
+class _Made(msgspec.Struct, kw_only=True):
+    """What the tasks made of a table."""
+
+    changes: int = 0
+    spans: list[tuple[Span, Gathered]] = []
+
+    @property
+    def is_touched(self) -> bool:
+        return any(one.made for _, one in self.spans)
+
+    @property
+    def files(self) -> list[File]:
+        return [file for _, one in self.spans for file in one.files]
+
+    @property
+    def tasks(self) -> list[File]:
+        return [file for _, one in self.spans for file in one.tasks]
+
+
+class _Amount(NamedTuple):
+    """Rows of bronze, and about how many bytes they have."""
+
+    rows: int
+    size: int
+
+
+def _planned(
+    workers: Workers, bronze: Table, tables: Mapping[str, _Tables], *, full: bool
+) -> dict[str, _Plan]:
+    """How each table is folded that may have something new."""
+    since = {name: -1 if full else table.position(bronze) for name, table in tables.items()}
+    files = _newer(bronze, min(since.values()))
+    rows, size = sum(file.rows for file in files), sum(file.size for file in files)
+
+    def with_changes(changes: Mapping[str, int], parallelism: int) -> dict[str, _Plan]:
+        return {
+            name: _plan_table(
+                table,
+                since[name],
+                _Amount(changes[name], size * changes[name] // max(1, rows)),
+                parallelism,
+            )
+            for name, table in tables.items()
+            if changes[name] or (since[name] < 0 and table.base.exists)
+        }
+
+    at_most = {name: sum(f.rows for f in _newer(bronze, at)) for name, at in since.items()}
+    if _is_decided(tables, at_most):
+        plans = with_changes(at_most, 1)
+        if not any(span.forced for plan in plans.values() for span in plan.spans):
+            return plans
+    # A table that is written again whatever comes must have something new.
+    return with_changes(count_new(workers, bronze, files, since), workers.parallelism)
+
+
+def _is_decided(tables: Mapping[str, _Tables], at_most: Mapping[str, int]) -> bool:
+    """Whether it is clear what to do with each table without a count of what is new for it."""
+    if max(at_most.values()) > FOLD_FILE_ROWS:
+        return False
+    for name, table in tables.items():
+        base, waiting = table.base.rows, table.increments.rows
+        if is_behind(base, waiting + at_most[name]) and not is_behind(base, waiting):
+            return False
+    return True
+
+
+def _plan_table(table: _Tables, since: int, new: _Amount, parallelism: int) -> _Plan:
+    if since >= 0 and _is_due(table, new.rows):
+        spans = _merging(table, new, parallelism)
+        return _Plan(how="merged", since=since, buckets=FOLD_BUCKETS, spans=spans)
+    rebuilt = since < 0
+    target = table.base if rebuilt else table.increments
+    buckets = FOLD_BUCKETS if rebuilt else buckets_of(table.base)
+    spans = spans_of(
+        table.name,
+        spans_for(*new, parallelism),
+        buckets=buckets,
+        writer=target.writer(),
+        makes_tasks=rebuilt and table.name == EVENTS,
+    )
+    how = REBUILT if rebuilt else "appended"
+    return _Plan(how=how, since=since, buckets=buckets, spans=spans)
+
+
+def _is_due(table: _Tables, new: int) -> bool:
+    """Whether what waits is merged into the base. Increments of another number of buckets were left
+    by a job that was killed after it had merged them.
     """
-    found: Counter[tuple[str, int]] = Counter()
-    mixed: list[File] = []
-    for file in _newer(bronze, min(since.values())):
-        family, batch = file.only("family"), file.only("batch")
-        if family is None or batch is None:
-            mixed.append(file)
-        else:
-            found.update({(family, at): file.rows for at in set(since.values()) if batch > at})
-    if mixed:
-        # The result has one row for each family, however many batches there are.
-        beyond = {at: F.count_if(F.col("batch") > at).alias(str(at)) for at in set(since.values())}
-        counted = bronze.read_files(spark, mixed).groupBy("family").agg(*beyond.values()).collect()
-        for row in counted:
-            found.update({(row["family"], at): row[str(at)] for at in beyond})
-    return {name: found[FAMILY_OF[name], at] for name, at in since.items()}
-
-
-def _newer(bronze: Table, version: int) -> list[File]:
-    """The files of bronze that may have rows of later batches than this version."""
-    return bronze.files(lambda file: file.may_hold("batch", version + 1, LAMPORT_MAX))
-
-
-def _note(lake: Lake, name: str) -> None:
-    """Notes that bronze has nothing new for a table, so that the next fold need not find that out
-    again. It makes the table if there is none yet, so that other tools can read every table.
-    """
-    base = lake.silver(name)
-    table = lake.increments(name) if base.exists else base
-    table.commit([], txns={BRONZE: lake.bronze.version})
-
-
-def _fold_table(
-    spark: SparkSession, lake: Lake, name: str, since: int, changes: int, *, full: bool
-) -> TableFold:
-    began = time.monotonic()
-    base, increments = lake.silver(name), lake.increments(name)
-    txns = {BRONZE: lake.bronze.version}
-    if full or since < 0:
-        how = "rebuilt"
-        added = _staged(spark, lake, name, since, changes, base) if changes else ()
-        base.commit(added, base.files(), txns=txns)
-        _drop(increments, txns)
-    elif is_behind(base.rows, increments.rows + changes):
-        how = "merged"
-        rows = base.rows + increments.rows + changes
-        parts = [base.read(spark), increments.read(spark)]
-        parts.append(bucketed(name, _folded(spark, lake, name, since, changes)))
-        whole = merged(name, reduce(DataFrame.unionByName, parts), files=files_for(rows))
-        base.commit(base.stage(whole).files, base.files(), txns=txns)
-        _drop(increments, txns)
-    else:
-        how = "appended"
-        added = _staged(spark, lake, name, since, changes, increments)
-        increments.commit(added, txns=txns)
-    seconds = time.monotonic() - began
-    return TableFold(name=name, changes=changes, how=how, seconds=seconds)
-
-
-def _staged(
-    spark: SparkSession, lake: Lake, name: str, since: int, changes: int, table: Table
-) -> tuple[File, ...]:
-    """The fold of what came to bronze since, as staged files of a table."""
-    files = files_for(changes)
-    if can_scan_locally(name, lake.bronze, changes):
-        new = _newer(lake.bronze, since)
-        write = partial(write_folded, name, spark, lake.bronze, new, since, files=files)
-        return table.stage_by(lambda folder: write(folder=folder)).files
-    return table.stage(_folded(spark, lake, name, since, changes, files=files)).files
-
-
-def _folded(
-    spark: SparkSession, lake: Lake, name: str, since: int, changes: int, *, files: int = 0
-) -> DataFrame:
-    """The fold of what came to bronze since."""
-    new = _newer(lake.bronze, since)
-    if can_scan_locally(name, lake.bronze, changes):
-        return fold_files(name, spark, lake.bronze, new, since, files=files)
-    fresh = lake.bronze.read_files(spark, new)
-    if any(file.low.get("batch", since) <= since for file in new):
-        # Only if needed: another number in the plan makes Spark compile all of it again.
-        fresh = fresh.where(F.col("batch") > since)
-    return fold_family(name, fresh, changes, files=files)
+    base, increments = table.base, table.increments
+    left = bool(increments.files()) and buckets_of(increments) != buckets_of(base)
+    return left or is_behind(base.rows, increments.rows + new)
 
 
 def is_behind(base: int, waiting: int) -> bool:
@@ -262,35 +297,181 @@ def is_behind(base: int, waiting: int) -> bool:
     return waiting * 100 > base * SILVER_BEHIND_PERCENT_MAX
 
 
-def files_for(rows: int) -> int:
-    return max(1, min(FOLD_BUCKETS, -(-rows // FOLD_FILE_ROWS)))
+def _merging(table: _Tables, new: _Amount, parallelism: int) -> list[Span]:
+    """The spans of a table whose base takes in its increments and what is new."""
+    both = (table.base, table.increments)
+    rows = new.rows + sum(part.rows for part in both)
+    size = new.size + sum(file.size for part in both for file in part.files())
+    return spans_of(
+        table.name,
+        spans_for(rows, size, parallelism),
+        buckets=FOLD_BUCKETS,
+        writer=table.base.writer(),
+        base=_held(table.base),
+        increments=_held(table.increments),
+        makes_tasks=table.name == EVENTS,
+    )
 
 
-def _drop(increments: Table, txns: dict[str, int]) -> None:
-    if increments.files():
-        increments.commit([], increments.files(), txns=txns)
+def _held(table: Table) -> HeldFiles:
+    return HeldFiles(reader=table.reader(), files=tuple(table.files()), buckets=buckets_of(table))
+
+
+def buckets_of(table: Table) -> int:
+    """How many buckets a table has; that is noted in its commits, as the position is."""
+    noted = table.txn(BUCKETS)
+    return BUCKETS_COARSE if noted is None else noted
+
+
+def _newer(bronze: Table, version: int) -> list[File]:
+    """The files of bronze that may have rows of later batches than this version."""
+    return bronze.files(lambda file: file.may_hold("batch", version + 1, LAMPORT_MAX))
+
+
+def _carried_out(workers: Workers, lake: Lake, plans: Mapping[str, _Plan]) -> dict[str, _Made]:
+    """What the tasks made of bronze: all tables together, in one exchange."""
+    made = {name: _Made() for name in plans}
+    if not plans:
+        return made
+    files = _newer(lake.bronze, min(plan.since for plan in plans.values()))
+    spans = [span for plan in plans.values() for span in plan.spans]
+    shares = shares_of(files, workers.parallelism)
+    scatter = Scatter(bronze=lake.bronze.reader(), shares=shares, routes=_routes(plans))
+    gather = Gather(spans=spans, tasks=lake.silver("tasks").writer())
+    found = workers.exchange("fold", scatter, len(shares), gather, len(spans))
+    read, planned = sum(one.rows for one in found.scattered), sum(file.rows for file in files)
+    if read != planned:
+        raise JobFailed(f"fold: {read} rows of bronze were read where there are {planned}")
+    for one in found.scattered:
+        for name, changes in one.changes.items():
+            made[name].changes += changes
+    for span, gathered in zip(spans, found.gathered, strict=False):
+        made[span.name].spans.append((span, gathered))
+    return made
+
+
+def _routes(plans: Mapping[str, _Plan]) -> list[TableRoute]:
+    """Where the rows of each table go: the spans of all tables are numbered in one row."""
+    routes: list[TableRoute] = []
+    first = 0
+    for name, plan in plans.items():
+        starts = [span.first for span in plan.spans]
+        routes.append(
+            TableRoute(
+                name=name, since=plan.since, buckets=plan.buckets, first=first, starts=starts
+            )
+        )
+        first += len(starts)
+    return routes
+
+
+# --- committing ----------------------------------------------------------------------------------
+
+
+def _commit(lake: Lake, table: _Tables, plan: _Plan, made: _Made) -> None:
+    txns = {**taken.notes(lake.bronze), BUCKETS: plan.buckets}
+    _check_written(table.name, made)
+    if plan.how == "appended":
+        noted = taken.notes(lake.bronze, table.base)
+        table.increments.commit(made.files, txns={**txns, **noted})
+    elif plan.how == REBUILT:
+        _commit_base(lake, table, made, table.base.files(), txns)
+    elif made.is_touched:
+        _commit_base(lake, table, made, _replaced(table, made), txns)
+    else:
+        _note(table, lake.bronze)
+
+
+def _commit_base(
+    lake: Lake, table: _Tables, made: _Made, remove: Sequence[File], txns: Mapping[str, int]
+) -> None:
+    """Commits the files of a base that the tasks have written, and drops the increments."""
+    table.base.commit(made.files, remove, txns=txns)
+    if table.increments.files() or table.increments.is_as_left is False:
+        _drop(table.increments, {**txns, taken.BASE: txns[BRONZE]})
+    if table.name == EVENTS:
+        _commit_tasks(lake, made, table.base.fresh())
+
+
+def _drop(increments: Table, txns: Mapping[str, int]) -> None:
+    increments.commit([], increments.files(), txns=txns)
+
+
+def _commit_tasks(lake: Lake, made: _Made, events: Table) -> None:
+    """`events`: the base that the tasks were made of."""
+    base = lake.silver("tasks")
+    base.commit(made.tasks, base.files(), txns={EVENTS: _made_at(events) or 0})
+
+
+def _note(table: _Tables, bronze: Table) -> None:
+    """Notes that bronze has nothing new for a table, so that the next fold need not find that out
+    again. It makes the table if there is none yet, so that other tools can read every table.
+    """
+    if table.base.exists:
+        table.increments.commit([], txns=taken.notes(bronze, table.base))
+    else:
+        table.base.commit([], txns=taken.notes(bronze))
+
+
+def _check_written(name: str, made: _Made) -> None:
+    """What a task has lost on its way into files must not be committed."""
+    for _, one in made.spans:
+        for kept, files in ((one.kept, one.files), (one.tasks_kept, one.tasks)):
+            written = sum(file.rows for file in files)
+            if kept != written:
+                raise JobFailed(f"fold {name}: {kept} rows were to be written, {written} were")
+
+
+def _replaced(table: _Tables, made: _Made) -> list[File]:
+    """The files of a base that the tasks have written again. All rows of these and of all
+    increments must have been read.
+    """
+    read: Counter[str] = Counter()
+    again: set[str] = set()
+    for span, one in made.spans:
+        read.update(one.held)
+        if one.made and span.base is not None:
+            again.update(file.path for file in span.base.files)
+    replaced = table.base.files(lambda file: file.path in again)
+    for file in (*replaced, *table.increments.files()):
+        if read[file.path] != file.rows:
+            raise JobFailed(
+                f"{read[file.path]} of {file.rows} rows of {file.path} were merged into "
+                f"{table.base.root}; nothing was changed",
+                hint="its rows may not lie in the buckets of their keys: rebuild silver",
+            )
+    return replaced
+
+
+# --- tasks, and compacting -----------------------------------------------------------------------
 
 
 def _made_at(events: Table) -> int | None:
-    """The version of the events that up-to-date tasks have noted."""
-    return events.version if events.exists else None
+    """What up-to-date tasks have noted: which files the events have."""
+    return fingerprint(file.path for file in events.files()) if events.exists else None
 
 
-def _make_tasks(spark: SparkSession, lake: Lake) -> None:
-    """Makes the table `tasks` again if the events have changed."""
+def _make_tasks(workers: Workers, lake: Lake) -> None:
+    """Makes the table `tasks` of the events of the base, if it was not made with them: a job was
+    killed between the two, or there are no events yet.
+    """
+    lake = lake.fresh()
     if tasks_are_current(lake):
         return
-    events, base = lake.silver(EVENTS), lake.silver("tasks")
-    made = tasks_from(events.read(spark), files=files_for(events.rows))
-    files = base.stage(made).files if events.rows else ()
-    base.commit(files, base.files(), txns={EVENTS: events.version})
-
-
-# --- compacting ----------------------------------------------------------------------------------
+    table = _Tables.of(lake, EVENTS)
+    spans = [
+        msgspec.structs.replace(span, forced=True, increments=None, writer=None)
+        for span in _merging(table, _Amount(0, 0), workers.parallelism)
+    ]
+    gather = Gather(spans=spans, tasks=lake.silver("tasks").writer())
+    found = workers.run("make tasks", gather, len(spans) if table.base.rows else 0)
+    made = _Made(spans=list(zip(spans, found, strict=False)))
+    _check_written(EVENTS, made)
+    _commit_tasks(lake, made, table.base)
 
 
 def compact(
-    spark: SparkSession,
+    workers: Workers,
     lake: Lake,
     names: Sequence[str] = FOLDED,
     *,
@@ -300,30 +481,29 @@ def compact(
     returns the tables that had increments.
     """
     lake = lake.fresh()
-    done: list[str] = []
     wanted = [name for name in FOLDED if name in names or (name == EVENTS and "tasks" in names)]
+    tables = {name: _Tables.of(lake, name) for name in wanted}
+    # What was changed by others is folded again from the start, and not put together.
+    due = [
+        name
+        for name, table in tables.items()
+        if table.increments.files() and table.position(lake.bronze) >= 0
+    ]
+    progress("compact silver", 0, len(wanted))
+    spans = [
+        span for name in due for span in _merging(tables[name], _Amount(0, 0), workers.parallelism)
+    ]
+    gather = Gather(spans=spans, tasks=lake.silver("tasks").writer())
+    made = {name: _Made() for name in due}
+    for span, one in zip(spans, workers.run("compact silver", gather, len(spans)), strict=True):
+        made[span.name].spans.append((span, one))
     for number, name in enumerate(wanted):
         progress(f"compact {name}", number, len(wanted))
-        if lake.increments(name).files():
-            _compact_table(spark, lake, name)
-            done.append(name)
+        if name in made:
+            table = tables[name]
+            _check_written(name, made[name])
+            txns = {**taken.kept_notes(table.base, table.increments), BUCKETS: FOLD_BUCKETS}
+            _commit_base(lake, table, made[name], _replaced(table, made[name]), txns)
         if name == EVENTS:
-            _make_tasks(spark, lake)
-    return done
-
-
-def _compact_table(spark: SparkSession, lake: Lake, name: str) -> None:
-    increments, base = lake.increments(name), lake.silver(name)
-    new = increments.read(spark)
-    touched = {row[0] for row in new.select(BUCKET).distinct().collect()}
-    old = base.files(lambda file: _holds(file, touched))
-    rows = increments.rows + sum(file.rows for file in old)
-    parts = base.read_files(spark, old).unionByName(new)
-    txns = {BRONZE: position(lake, name)}
-    whole = merged(name, parts, files=files_for(rows))
-    base.commit(base.stage(whole).files, old, txns=txns)
-    _drop(increments, txns)
-
-
-def _holds(file: File, buckets: Iterable[int]) -> bool:
-    return any(file.may_hold(BUCKET, bucket, bucket) for bucket in buckets)
+            _make_tasks(workers, lake)
+    return due

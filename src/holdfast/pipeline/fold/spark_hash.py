@@ -1,26 +1,25 @@
-"""Spark's hash of a key, computed on whole Arrow columns: the bucket of each row.
+"""Spark's hash of a text, computed on whole Arrow columns.
 
-Files that Spark has sorted into buckets and files that were written without Spark lie in one table.
-Both must put a key into the same bucket, so this is exactly Spark's `xxhash64`: XXH64 of the bytes
-of each text, with the hash of the column before it as the seed.
+Files of older versions were sorted into buckets by Spark itself. A key must fall into the same
+bucket for ever, so this is exactly Spark's `xxhash64`: XXH64 of the bytes of each text, with the
+hash of the column before it as the seed.
 
 Texts of one length are hashed together, so that each step of the hash is one NumPy operation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from holdfast.pipeline.fold.local_scan import Numbers
-
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-_SEED: Final = 42
+SEED: Final = 42
 """Spark's seed."""
 _STRIPE: Final = 32
 _WORD: Final = 8
@@ -36,14 +35,6 @@ _ONE, _TWO, _THREE, _FOUR, _FIVE = (
     )
 )
 """The primes of XXH64."""
-
-
-def buckets_of(columns: Sequence[pa.Array], buckets: int) -> Numbers:
-    """For each row the bucket of its key, the same as `winners.bucketed`. No text may be null."""
-    hashes: Hashes = np.full(len(columns[0]), _SEED, np.uint64)
-    for column in columns:
-        hashes = hashed(column, hashes)
-    return hashes.view(np.int64) % buckets
 
 
 def hashed(texts: pa.Array, seeds: Hashes) -> Hashes:

@@ -6,41 +6,16 @@ have it. What is shuffled is small, and sorting decides among the few rows that 
 
 Keys are compared as whole texts. A hash only lets rows pass for this comparison: two keys with the
 same hash stay two keys.
-
-Rows that are to be stored fall into buckets by the hash of their key. The rows of a bucket come
-together in one partition and are sorted there, as both the merge and the file need it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from pyspark.sql import DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.lake.schema import KEYS
-from holdfast.rules.limits import FOLD_BUCKETS
 from holdfast.rules.order import ORDER_COLUMNS
-
-BUCKET: Final = "bucket"
-
-
-def bucketed(name: str, rows: DataFrame) -> DataFrame:
-    """The rows with the column `bucket`."""
-    bucket = F.pmod(F.xxhash64(*KEYS[name]), F.lit(FOLD_BUCKETS)).cast("int")
-    return rows.withColumn(BUCKET, bucket)
-
-
-def gathered(name: str, rows: DataFrame, files: int) -> DataFrame:
-    """The rows with every bucket in one partition, and neighbouring buckets in neighbouring
-    partitions; all in one partition if they make one file.
-    """
-    rows = bucketed(name, rows)
-    if files == 1:
-        # So few rows that one task does all of it: that is cheaper than a shuffle.
-        return rows.coalesce(1)
-    return rows.repartitionById(FOLD_BUCKETS, F.col(BUCKET))
 
 
 def newest_first(keys: Sequence[str]) -> WindowSpec:

@@ -24,6 +24,7 @@ from holdfast.pipeline.jobs.sources import LogSource
 from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
 from holdfast.pipeline.logs.log import ReadableLog, open_log
 from holdfast.pipeline.spark.failures import spark_errors
+from holdfast.pipeline.spark.spark_workers import SparkWorkers
 from holdfast.rules.errors import HoldfastError
 
 Starting = Callable[[], SparkSession]
@@ -56,11 +57,14 @@ def run(
     max_rows: int | None = None,
     allow_gaps: bool = False,
     progress: Progress = no_progress,
+    what: str = "a run",
 ) -> RunReport:
-    """Makes one run. `spark` may be a function that starts Spark; it is called only if needed."""
+    """Makes one run. `spark` may be a function that starts Spark; it is called only if needed.
+    `what`: what others are told who find the lake busy.
+    """
     began = time.monotonic()
     start = cache(lambda: spark() if callable(spark) else spark)
-    with lake.working("a run"), opened(logs, lake.consumer) as (found, failures):
+    with lake.working(what), opened(logs, lake.consumer) as (found, failures):
         lake = lake.fresh()
         plan = make_plan(lake, found, allow_gaps=allow_gaps)
         plan.failures += failures
@@ -69,7 +73,9 @@ def run(
         report = RunReport(ingested)
         if fold and needs_fold(lake.fresh()):
             with spark_errors("fold"):
-                report.fold = fold_lake(start(), lake.fresh(), progress=progress)
+                report.fold = fold_lake(
+                    SparkWorkers(start(), lake.proof), lake.fresh(), progress=progress
+                )
         _update_heads(plan, ingested)
     report.seconds = time.monotonic() - began
     return report

@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Final
-from urllib.parse import unquote
 from uuid import uuid4
 
 import pyarrow as pa
@@ -34,7 +33,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from holdfast.pipeline.lake.files import File, Staged, file_committed, file_written
+from holdfast.pipeline.lake.files import File, Staged, file_committed
 from holdfast.pipeline.lake.folder import FILE, Folder
 from holdfast.pipeline.lake.object_store import store_failure
 from holdfast.pipeline.lake.reader import FileReader
@@ -268,12 +267,6 @@ class Table:
         stored = arrow_schema(without(self.schema, *self._partitions))
         return FileReader(root=self.root, options=self.folder.options, schema=stored)
 
-    def stage_by(self, write: Callable[[str], object]) -> Staged:
-        """Stages the Parquet files that `write` puts into the new folder that it is given."""
-        folder = f"{STAGED}{uuid4().hex}"
-        write(f"{self.root}/{folder}")
-        return Staged(folder, tuple(self._written(folder)))
-
     def stage_rows(self, rows: pa.Table) -> Staged:
         """Writes rows that the caller has, sorted as the files should be."""
         writer = self.writer()
@@ -412,16 +405,6 @@ class Table:
 
     # --- staged files and their flush ----------------------------------------------------------
 
-    def _written(self, folder: str) -> Iterable[File]:
-        """The files with rows in a folder that was just written."""
-        for entry in self.folder.entries(folder, recursive=True):
-            path = self.folder.name(entry.path)
-            if entry.type == FILE and _is_table_file(path):
-                with self.folder.system.open_input_file(entry.path) as source:
-                    metadata = pq.read_metadata(source)
-                if metadata.num_rows:
-                    yield file_written(path, entry.size, metadata, _partition(path))
-
     def _check_seen(self, files: Sequence[File]) -> None:
         """Raises LakeNotSeen unless the driver sees every file as the task that wrote it has left
         it: a commit that names others would lose their rows.
@@ -459,24 +442,10 @@ class Table:
             fsync_dir(local)
 
 
-def _partition(path: str) -> dict[str, str | None]:
-    """The values that the folders of a file name."""
-    named = (part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
-    return {name: unquote(value) for name, value in named}
-
-
 def fingerprint(paths: Iterable[str]) -> int:
     """A number for a set of files, whatever their order."""
     digests = (blake2b(path.encode(), digest_size=8).digest() for path in paths)
     return sum(int.from_bytes(digest) for digest in digests) & _LARGEST
-
-
-def _is_table_file(path: str) -> bool:
-    """Whether a committed task wrote the file. A task that runs twice may leave a second copy of
-    its rows in a hidden temporary folder, which Spark does not read either.
-    """
-    hidden = any(part.startswith(("_", ".")) for part in path.split("/"))
-    return path.endswith(".parquet") and not hidden
 
 
 def _commit_error(error: Exception, folder: Folder) -> Exception:

@@ -85,6 +85,7 @@ def test_P10_without_the_extra_a_command_says_what_to_install(cli: Cli, tmp_path
         (("audit",), 4, "no_lake"),
         (("compact",), 4, "no_lake"),
         (("vacuum",), 4, "no_lake"),
+        (("repair",), 4, "no_lake"),
         (("forget", "ana"), 4, "no_lake"),
         (("snapshot", "there"), 4, "no_lake"),
         (("snapshot", "there", "--as-of", "ana:7"), 2, "bad_input"),
