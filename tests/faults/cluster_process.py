@@ -36,9 +36,7 @@ def main(folder: Path, master: str, works: list[Path], homes: list[str]) -> None
     os.chdir(folder)
     for module in (ingest, silver):
         # So little the driver would do by itself.
-        module.LAKE_FILE_ROWS = 0
-    # So that Spark's tasks read also the little that there is.
-    vars(ingest).update(LAKE_FILE_ROWS=0)
+        vars(module).update(LAKE_FILE_ROWS=0)
     spark = start(master=master, conf={**CONF, "spark.executor.memory": "512m"})
     lake = Lake.open(HERE, create=True)
     folders = executor_folders(spark, works)
