@@ -20,6 +20,7 @@ from threading import Thread
 from pyspark.sql import SparkSession
 
 from faults.pipeline_process import CONF
+from holdfast.pipeline.ingest import ingest
 from holdfast.pipeline.jobs.run import run
 from holdfast.pipeline.jobs.sources import log_source
 from holdfast.pipeline.lake.lake import Lake
@@ -32,6 +33,8 @@ HERE = "/proc/self/cwd/lake"
 
 def main(folder: Path, master: str, works: list[Path], homes: list[str]) -> None:
     os.chdir(folder)
+    # So that Spark's tasks read also the little that there is.
+    vars(ingest).update(LAKE_FILE_ROWS=0)
     spark = start(master=master, conf={**CONF, "spark.executor.memory": "512m"})
     lake = Lake.open(HERE, create=True)
     folders = executor_folders(spark, works)

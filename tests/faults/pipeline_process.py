@@ -21,6 +21,7 @@ from typing import Any
 
 from holdfast.node.snapshots.manifest import NAME
 from holdfast.pipeline.fold import silver
+from holdfast.pipeline.ingest import ingest
 from holdfast.pipeline.ingest.ingest import ingest_logs
 from holdfast.pipeline.jobs import compaction
 from holdfast.pipeline.lake.delta import Table
@@ -83,6 +84,8 @@ def watch(points: Points, lake: Lake) -> None:
 
     for name in ("stage", "commit", "discard"):
         points.around(Table, name, of(name))
+    points.around(SparkWorkers, "run", lambda workers, what, *rest: what)
+    points.around(SparkWorkers, "exchange", lambda workers, what, *rest: what)
     points.around(Table, "_flush_log", of("flush"))
     points.around(HomeLog, "confirm", lambda *rest: "confirm")
     points.around(SnapshotTarget, "prepare", lambda *rest: "prepare snapshot")
@@ -100,6 +103,8 @@ def behind(lake: Lake, log: ReadableLog) -> bool:
 def work(folder: Path, homes: Sequence[str], points: Points, master: str, held: str) -> None:
     lake = Lake.open(folder / "lake", create=True)
     watch(points, lake)
+    # So that Spark's tasks read also the little that there is.
+    vars(ingest).update(LAKE_FILE_ROWS=0)
     # So that a fold adds to what is there, and there is something to compact.
     vars(silver).update(SILVER_SMALL_ROWS=0, SILVER_BEHIND_PERCENT_MAX=1000)
     local = {"spark.local.dir": str(folder / "spark"), "spark.sql.warehouse.dir": str(folder)}

@@ -36,7 +36,7 @@ LINES = 150
 DELAY_S = 0.4
 EXACT = (
     *("commit bronze: before", "flush bronze: before", "commit bronze: after"),
-    *("commit sightings: after", "confirm: before", "confirm: after", "stage bronze: after"),
+    *("commit sightings: after", "confirm: before", "confirm: after", "ingest: read: after"),
     *(
         "commit silver/state: after",
         "commit increments/state: before",
@@ -146,7 +146,7 @@ def test_R2_P10_killed_drivers_and_executors_leave_nothing_lost_or_twice(
 
 def lose_executor(child: PipelineChild, held: Path) -> None:
     """Kills the process in which a task reads a log, and lets the one that replaces it go on."""
-    assert child.read_until("stage bronze: before"), child.errors
+    assert child.read_until("ingest: read: before"), child.errors
     until(lambda: any(held.iterdir()), PATIENCE_S)
     (first,) = held.iterdir()
     killed = executor_of(child, int(first.name.removeprefix("reading-")))

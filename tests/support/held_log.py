@@ -23,6 +23,7 @@ class PassingLog:
     def __init__(self, log: ReadableLog) -> None:
         self.log = log
         self.location = log.location
+        self.dense = log.dense
 
     def place(self) -> LogBounds:
         return self.log.place()

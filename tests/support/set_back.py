@@ -20,7 +20,9 @@ Harm = Callable[[Table, Path], None]
 
 def restored(table: Table, older: Path) -> None:
     """RESTORE: a new commit with the files of an old one. What was noted in between stays noted."""
-    DeltaTable(table.root).restore(DeltaTable(str(older)).version())
+    delta, version = DeltaTable(table.root), DeltaTable(str(older)).version()
+    if version < delta.version():
+        delta.restore(version)
 
 
 def put_back(table: Table, older: Path) -> None:

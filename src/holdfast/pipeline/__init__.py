@@ -13,20 +13,24 @@ lines. Nothing outside this package imports Spark: without the extra `spark` a n
 
 The path of an envelope into the lake:
 
-1.  `jobs/run.py` (or `jobs/stream.py`) opens the logs that `jobs/sources.py` remembers.
+1.  `jobs/run.py` opens the logs that `jobs/sources.py` remembers (again and again:
+    `jobs/follow.py`).
 2.  `ingest/plan.py` asks each log where it stands and decides which offsets the lake lacks.
-3.  `ingest/read_ranges.py` gives ranges of offsets to Spark tasks. Each task reads its range as
-    Arrow batches (`logs/`), and `logs/unpack.py` adds the columns that stand in the bytes.
-4.  `ingest/batch.py` stages the rows (`lake/delta.py`), lets `ingest/dedupe.py` decide which are
-    new, seen before or unreadable, and commits them to sightings, quarantine and, last, bronze.
-    That commit also notes how far each log was read; only then is it confirmed to the logs.
+3.  `ingest/divide.py` gives ranges of offsets to tasks (`spark/workers.py`). Each task reads its
+    ranges as Arrow batches (`logs/`), and `logs/unpack.py` adds the columns that stand in the
+    bytes. `ingest/take.py` lets `ingest/dedupe.py` decide which rows are new, seen before or
+    unreadable, and writes them where no reader looks. `ingest/doubles.py` finds ids that two tasks
+    have read.
+4.  `ingest/batch.py` compares what was planned, read and written, and commits it to sightings,
+    quarantine, bronze and, last, `reads`, which says how far each log was read. Only then is it
+    confirmed to the logs.
 5.  `fold/silver.py` folds what bronze got since the last fold into the tables of silver, by the
     merge rules of the nodes (`fold/fold.py`, `fold/winners.py`, `fold/decode.py`, `fold/tasks.py`).
 
 What reads the lake: `frames/` (tables without Spark), `query.py` (SQL), `history.py` (the past),
 `verify/` (do nodes hold what their logs make?), `audits/` (what must never happen). What gives
-something back to nodes: `snapshot/`, `sink/` and `embed/`. `source/` is the Spark format `holdfast`
-for users.
+something back to nodes: `snapshot/`, `sink/` and `embed/`. `serve/` keeps a session warm and does
+runs and queries on demand. `source/` is the Spark format `holdfast` for users.
 """
 
 from __future__ import annotations
@@ -39,20 +43,24 @@ if TYPE_CHECKING:
     from holdfast.pipeline.audits.plots import save_plots
     from holdfast.pipeline.embed.reembed import reembed
     from holdfast.pipeline.fold.silver import current, fold_lake
+    from holdfast.pipeline.frames.catalog import register_tables
     from holdfast.pipeline.frames.changes import TableChanges, changes
     from holdfast.pipeline.frames.frame import LakeFrame, LakeFrames, read_lake
     from holdfast.pipeline.history import Range, backfill, state_as_of
     from holdfast.pipeline.ingest.ingest import ingest_logs
     from holdfast.pipeline.jobs.compaction import compact
+    from holdfast.pipeline.jobs.follow import stream
+    from holdfast.pipeline.jobs.repair import repair
     from holdfast.pipeline.jobs.run import run
     from holdfast.pipeline.jobs.run_lineage import followed_run
     from holdfast.pipeline.jobs.sources import LogSource, forget, log_source, remember, remembered
     from holdfast.pipeline.jobs.status import status
-    from holdfast.pipeline.jobs.stream import stream
     from holdfast.pipeline.lake.lake import Lake
     from holdfast.pipeline.lineage.outlet import Lineage, lineage_to
     from holdfast.pipeline.logs.log import open_log
     from holdfast.pipeline.query import ask_lake, model_id, run_query, table_rows
+    from holdfast.pipeline.serve.client import server_of
+    from holdfast.pipeline.serve.daemon import LakeService
     from holdfast.pipeline.snapshot.build import build_snapshot
     from holdfast.pipeline.source.source import register
     from holdfast.pipeline.spark.session import start
@@ -64,20 +72,24 @@ _MODULES = {
     "audits.plots": "save_plots",
     "embed.reembed": "reembed",
     "fold.silver": "current fold_lake",
+    "frames.catalog": "register_tables",
     "frames.changes": "TableChanges changes",
     "frames.frame": "LakeFrame LakeFrames read_lake",
     "history": "Range backfill state_as_of",
     "ingest.ingest": "ingest_logs",
     "jobs.compaction": "compact",
+    "jobs.follow": "stream",
+    "jobs.repair": "repair",
     "jobs.run": "run",
     "jobs.run_lineage": "followed_run",
     "jobs.sources": "LogSource forget log_source remember remembered",
     "jobs.status": "status",
-    "jobs.stream": "stream",
     "lake.lake": "Lake",
     "lineage.outlet": "Lineage lineage_to",
     "logs.log": "open_log",
     "query": "ask_lake model_id run_query table_rows",
+    "serve.client": "server_of",
+    "serve.daemon": "LakeService",
     "snapshot.build": "build_snapshot",
     "source.source": "register",
     "spark.session": "start",
@@ -91,6 +103,7 @@ __all__ = [
     "Lake",
     "LakeFrame",
     "LakeFrames",
+    "LakeService",
     "Lineage",
     "LiveFacts",
     "LogSource",
@@ -114,12 +127,15 @@ __all__ = [
     "read_lake",
     "reembed",
     "register",
+    "register_tables",
     "remember",
     "remembered",
+    "repair",
     "run",
     "run_audits",
     "run_query",
     "save_plots",
+    "server_of",
     "start",
     "state_as_of",
     "status",

@@ -18,7 +18,6 @@ from pyspark.sql import functions as F
 
 from holdfast.pipeline.fold.fold import fold_family
 from holdfast.pipeline.fold.silver import FoldReport, fold_lake
-from holdfast.pipeline.ingest import dedupe
 from holdfast.pipeline.lake.checked import checked
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.lake import ID_DAY, Lake, Progress, no_progress
@@ -251,8 +250,11 @@ def _reached(source: Lake, rows: DataFrame) -> DataFrame:
     """Without the rows that a run has noted of places after the positions of bronze. That run was
     stopped or is still at work; the copy would note them once more when it reads on.
     """
-    known = source.offsets
-    return rows.where(~dedupe.after_positions(known)) if known else rows
+    reached = F.lit(False)
+    for (log, epoch), offset in sorted(source.offsets.items()):
+        here = (F.col("log") == log) & (F.col("epoch") == epoch)
+        reached = reached | (here & (F.col("offset") <= offset))
+    return rows.where(reached) if source.offsets else rows
 
 
 def _numbered(rows: DataFrame, columns: list[str]) -> DataFrame:

@@ -669,10 +669,16 @@ LAKE_GROUP_ROWS: Final = 100_000
 """Rows in one row group of a file."""
 READS_FILES_MAX: Final = 32
 """Files of the table `reads` that the next batch puts together to one."""
+INGEST_PORTION_BYTES: Final = 128 * MIB
+"""Bytes of entries that a task of ingest holds, sorts and writes at once."""
 LAKE_TRIES_MAX: Final = 5
 """How many times a batch is done again because another job changed the lake; then it fails."""
+LAKE_EVERY_MS: Final = 2 * SECOND_MS
+"""How long after one round that takes in what is new the next one begins, at the earliest."""
+LAKE_SMALL_FILES_MAX: Final = 256
+"""With so many small files in bronze a server compacts the lake."""
 LAKE_LOOK_MS: Final = 10 * SECOND_MS
-"""How often a stream looks for new entries."""
+"""How often logs are asked that did not say by themselves that they have grown."""
 
 LINEAGE_MS_MAX: Final = 10 * SECOND_MS
 """How long a job waits for a server of lineage; then it goes on without it."""

@@ -21,6 +21,7 @@ from holdfast.pipeline.audits import AUDITS, MEASURES, chosen, findings
 from holdfast.pipeline.audits.conflicts import FAMILIES
 from holdfast.pipeline.audits.gold import APP, findings_table, run_audits
 from holdfast.pipeline.audits.live_facts import LiveFacts, LogFacts, ask_logs
+from holdfast.pipeline.audits.lost import LOST_PLACES
 from holdfast.pipeline.audits.plots import save_plots
 from holdfast.pipeline.audits.shape import POSITIONS, AuditTables, sighted
 from holdfast.pipeline.fold.silver import fold_lake
@@ -123,6 +124,7 @@ class World:
             strong=bronze.filter("write_class = 'strong'"),
             logs=LiveFacts(tuple(self.logs)).frame(spark),
             positions=frame_of(spark, positions, POSITIONS),
+            lost=frame_of(spark, [], LOST_PLACES),
             consumer=LAKE,
         )
 

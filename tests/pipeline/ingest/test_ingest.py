@@ -6,7 +6,6 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +19,20 @@ from holdfast.node.library.node import open_node
 from holdfast.node.recovery.backup import backup, restore
 from holdfast.node.recovery.refetch import refetch_entries
 from holdfast.node.recovery.repair import repair_home
-from holdfast.pipeline.ingest import batch as batches
-from holdfast.pipeline.ingest import read_ranges
+from holdfast.pipeline.ingest import ingest as ingesting
+from holdfast.pipeline.ingest import take
 from holdfast.pipeline.ingest.ingest import IngestReport, ingest_logs, ingest_planned
-from holdfast.pipeline.ingest.plan import LogStretch, make_plan
-from holdfast.pipeline.ingest.read_ranges import tasks_of
+from holdfast.pipeline.ingest.plan import make_plan
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.find_entries import find_entries
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.logs.disk import HomeLog
 from holdfast.pipeline.logs.log import ReadableLog, open_log
 from holdfast.pipeline.logs.unpack import decode_header
+from holdfast.pipeline.spark.workers import DriverWorkers
 from holdfast.rules.errors import EntryDamaged, LakeMoved, LogForked, Truncated
 from holdfast.rules.ids import id_text
 from holdfast.rules.leaf import leaf_of
-from holdfast.rules.limits import SOURCE_PARTITION_ROWS
 from holdfast.rules.rows import Entry
 from support import envelopes
 from support.histories import Histories, grow
@@ -62,6 +60,10 @@ def histories(grown: Histories, tmp_path: Path) -> Histories:
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     return Lake.open(tmp_path / "lake", create=True)
+
+
+def never() -> SparkSession:
+    raise AssertionError("Spark was started for a few rows")
 
 
 def opened(histories: Histories) -> list[ReadableLog]:
@@ -139,7 +141,7 @@ def _as(entry: Entry, **fields: object) -> bytes:
 
 
 def test_P2_bronze_has_every_id_once_and_nothing_is_dropped(
-    spark: SparkSession, histories: Histories, lake: Lake
+    histories: Histories, lake: Lake
 ) -> None:
     ana, *others = histories.homes
     by_ana = {entry.offset: entry for entry in histories.entries(ana)}
@@ -160,7 +162,7 @@ def test_P2_bronze_has_every_id_once_and_nothing_is_dropped(
     entries = entries_of(logs)
     told: list[tuple[str, int, int]] = []
 
-    report = ingest_logs(spark, lake, logs, progress=lambda *said: told.append(said))
+    report = ingest_logs(never, lake, logs, progress=lambda *said: told.append(said))
 
     assert report.failures == []
     entries[ana, 1, far]["problem"] = "bad_stamp: of the id"
@@ -195,13 +197,13 @@ def test_P2_bronze_has_every_id_once_and_nothing_is_dropped(
     assert report.again == len(rows_of(lake.sightings))
     assert told == [("ingest", 0, len(entries)), ("ingest", len(entries), len(entries))]
     # Nothing new: nothing is done, and no job of Spark is needed for that.
-    again = ingest_logs(None, lake, logs)  # type: ignore[arg-type]
+    again = ingest_logs(never, lake, logs)
     assert (again.read, again.batches, lake.fresh().bronze.version) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("held", ["elsewhere", "nowhere"])
 def test_P2_a_damaged_entry_stops_its_log_until_a_repair_and_its_bytes_never_get_in(
-    spark: SparkSession, tmp_path: Path, lake: Lake, held: str
+    tmp_path: Path, lake: Lake, held: str
 ) -> None:
     """Bytes that changed on the disk are not what anybody wrote: they are not quarantined either.
     The lake itself gives the entry back if it has it from another log; otherwise the repaired log
@@ -222,7 +224,7 @@ def test_P2_a_damaged_entry_stops_its_log_until_a_repair_and_its_bytes_never_get
     logs = [open_log(str(home)) for home in homes]
 
     for _ in range(2):
-        report = ingest_logs(spark, lake, logs)
+        report = ingest_logs(never, lake, logs)
         (failed,) = report.failures
         assert (failed.log, failed.location) == ("ana", str(homes[0]))
         assert isinstance(failed.error, EntryDamaged)
@@ -234,7 +236,7 @@ def test_P2_a_damaged_entry_stops_its_log_until_a_repair_and_its_bytes_never_get
     assert (found.mended, found.left) == (((4,), ()) if held == "elsewhere" else ((), (4,)))
     if found.left:
         assert not repair_home(homes[0]).whole_log
-    report = ingest_logs(spark, lake, logs)
+    report = ingest_logs(never, lake, logs)
     assert report.failures == []
     lost = 0 if held == "elsewhere" else 1
     assert (report.new, report.again) == (0, 6 - lost)
@@ -245,7 +247,7 @@ def test_P2_a_damaged_entry_stops_its_log_until_a_repair_and_its_bytes_never_get
 
 
 def test_P1_a_log_that_goes_on_in_a_new_epoch_is_read_again_and_known(
-    spark: SparkSession, tmp_path: Path, lake: Lake
+    tmp_path: Path, lake: Lake
 ) -> None:
     """A backup of ana is restored. What she wrote since is in the lake and nowhere else."""
     home, kept = tmp_path / "ana", tmp_path / "backup"
@@ -258,7 +260,7 @@ def test_P1_a_log_that_goes_on_in_a_new_epoch_is_read_again_and_known(
             mesh.state.set("lost", number)
     log = open_log(str(home))
     before = entries_of([log])
-    assert ingest_logs(spark, lake, [log]).new == 8
+    assert ingest_logs(never, lake, [log]).new == 8
     # The same as a copy, and a copy that is older than the lake: nothing to read there.
     twin = tmp_path / "twin"
     shutil.copytree(home, twin)
@@ -284,7 +286,7 @@ def test_P1_a_log_that_goes_on_in_a_new_epoch_is_read_again_and_known(
     with open_node(home, sync="normal") as node:
         node.mesh("team").state.set("after", 1)
         assert node.log.head().epoch == 2
-    report = ingest_logs(spark, lake, [log])
+    report = ingest_logs(never, lake, [log])
     assert (report.failures, report.new, report.again) == ([], 1, 5)
     check_whole(lake, {**before, **entries_of([log])})
     # What is truncated before anybody read it is missed, loudly, or noted as a gap.
@@ -298,7 +300,7 @@ def test_P1_a_log_that_goes_on_in_a_new_epoch_is_read_again_and_known(
     assert "offsets 7 to 8 in epoch 2 of log 'ana'" in failed.error.message
     (failed,) = make_plan(fresh, [log]).failures
     assert "offsets 1 to 8 in epoch 2" in failed.error.message
-    report = ingest_logs(spark, lake, [log], allow_gaps=True)
+    report = ingest_logs(never, lake, [log], allow_gaps=True)
     assert (report.failures, report.read, report.quarantined) == ([], 2, {"gap": 1})
     (gap,) = rows_of(lake.quarantine)
     assert (place_of(gap), gap["reason"], gap["raw"]) == (("ana", 2, 7), "gap", None)
@@ -325,37 +327,19 @@ def test_P1_what_a_home_has_truncated_is_taken_from_its_backup(tmp_path: Path, l
         assert (plan.gaps, plan.failures, plan.rows) == ([], [], 9)
 
 
-def test_P1_tasks_cover_a_batch_and_make_no_small_files() -> None:
-    log = open_log.__class__  # stands for any log: it is not asked
-    small = [LogStretch(log, ("ana", 1), 1, 11), LogStretch(log, ("bob", 1), 5, 6)]  # type: ignore[arg-type]
-    assert tasks_of(small) == [small]
-    large = [
-        *(LogStretch(log, (f"p{n}", 1), 1, 1001) for n in range(40)),  # type: ignore[arg-type]
-        LogStretch(log, ("big", 1), 1, 5 * SOURCE_PARTITION_ROWS + 7),  # type: ignore[arg-type]
-    ]
-    tasks = tasks_of(large)
-    rows = [sum(part.rows for part in task) for task in tasks]
-    assert sum(rows) == sum(part.rows for part in large)
-    assert max(rows) <= SOURCE_PARTITION_ROWS
-    assert len(tasks) < 20
-    covered = sorted((part.key, part.start, part.stop) for task in tasks for part in task)
-    for (key, _, stop), (other, start, _) in pairwise(covered):
-        assert start == (stop if key == other else 1)
-
-
 def test_P1_small_batches_come_to_the_same_and_are_confirmed(
-    spark: SparkSession, histories: Histories, lake: Lake
+    histories: Histories, lake: Lake
 ) -> None:
     ana, zoe, _ = histories.homes
     one, two, three = opened(histories)
-    report = ingest_logs(spark, lake, [one], max_rows=histories.heads[ana] // 2 + 1)
+    report = ingest_logs(never, lake, [one], max_rows=histories.heads[ana] // 2 + 1)
     assert (report.batches, report.again) == (2, 0)
     log = report.of((ana, 1))
     assert log.head - log.before == histories.heads[ana]
     assert report.of((ana, 1)).lag_after == 0
     files = lake.fresh().bronze.files()
     assert len(files) <= 2 * len({file.partition["day"] for file in files})
-    ingest_logs(spark, lake, [two, three], max_rows=histories.heads[zoe])
+    ingest_logs(never, lake, [two, three], max_rows=histories.heads[zoe])
     check_whole(lake, entries_of([one, two, three]))
     batch = {row["batch"] for row in rows_of(lake.bronze)}
     assert batch <= set(range(lake.fresh().bronze.version + 1))
@@ -363,31 +347,6 @@ def test_P1_small_batches_come_to_the_same_and_are_confirmed(
         with histories.open(peer) as node:
             (reader,) = node.log.consumers()
             assert (reader.name, reader.lag) == (lake.consumer, 0)
-
-
-def test_P2_large_batches_are_cut_compared_and_sorted(
-    spark: SparkSession, histories: Histories, lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is done with millions of rows, on a few."""
-    monkeypatch.setattr(read_ranges, "LAKE_FILE_ROWS", 20)
-    monkeypatch.setattr(read_ranges, "SOURCE_PARTITION_ROWS", 40)
-    monkeypatch.setattr(batches, "LAKE_FILE_ROWS", 5)
-    monkeypatch.setattr(batches, "SOURCE_PARTITION_ROWS", 60)
-    one, two, three = opened(histories)
-    ingest_logs(spark, lake, [one])
-    first = lake.fresh().bronze
-    assert (first.version, lake.sightings.fresh().exists) == (0, False)
-    # Several tasks wrote them, and they are where they were written.
-    assert len({file.path.rpartition("/")[2].split("-")[1] for file in first.files()}) > 2
-    ingest_logs(spark, lake, [two, three])
-    check_whole(lake, entries_of([one, two, three]))
-    # All at once: the files share the ids among them, so that later batches need only a few.
-    other = Lake.open(lake.root + "-2", create=True)
-    ingest_logs(spark, other, [one, two, three])
-    check_whole(other, entries_of([one, two, three]))
-    bounds = sorted((file.low["id"], file.high["id"]) for file in other.fresh().bronze.files())
-    assert len(bounds) > 2
-    assert all(high < low for (_, high), (low, _) in pairwise(bounds))
 
 
 class Killed(BaseException):
@@ -401,9 +360,9 @@ class Killing:
         self.left = -1
         self.steps: list[str] = []
         for owner, name in (
-            (Table, "stage"),
+            (DriverWorkers, "run"),
+            (DriverWorkers, "exchange"),
             (Table, "commit"),
-            (Table, "discard"),
             (HomeLog, "confirm"),
         ):
             monkeypatch.setattr(owner, name, self._wrapped(name, getattr(owner, name)))
@@ -413,7 +372,8 @@ class Killing:
             if self.left == 0:
                 raise Killed
             self.left -= 1
-            where = Path(target.root).name if isinstance(target, Table) else "log"
+            other = "log" if isinstance(target, HomeLog) else "tasks"
+            where = Path(target.root).name if isinstance(target, Table) else other
             self.steps.append(f"{name} {where}")
             return real(target, *args, **options)
 
@@ -421,15 +381,12 @@ class Killing:
 
 
 STEPS = (
-    "stage bronze",
-    "stage sightings",
+    "run tasks",
+    "exchange tasks",
     "commit sightings",
-    "stage quarantine",
     "commit quarantine",
-    "stage bronze",
     "commit bronze",
     "commit reads",
-    "discard bronze",
     "confirm log",
     "confirm log",
 )
@@ -458,7 +415,6 @@ def two_homes(tmp_path_factory: pytest.TempPathFactory) -> Histories:
 
 @pytest.mark.parametrize("steps", range(len(STEPS) + 1))
 def test_P2_a_job_that_is_killed_between_any_two_steps_is_finished_by_the_next(
-    spark: SparkSession,
     two_homes: Histories,
     lake: Lake,
     monkeypatch: pytest.MonkeyPatch,
@@ -467,10 +423,11 @@ def test_P2_a_job_that_is_killed_between_any_two_steps_is_finished_by_the_next(
     logs = opened(two_homes)
     entries = entries_of(logs)
     killing = Killing(monkeypatch)
+    monkeypatch.setattr(take, "INGEST_PORTION_BYTES", 1)
     killing.left = steps
     with pytest.raises(Killed):
         # It sees less at a time than the one that goes on: what was first then must stay first.
-        ingest_logs(spark, lake, logs, max_rows=2 * len(entries) // 3)
+        ingest_logs(never, lake, logs, max_rows=2 * len(entries) // 3)
     assert tuple(killing.steps) == STEPS[:steps]
     found = rows_of(lake.bronze)
     assert bool(found) == (steps > STEPS.index("commit bronze"))
@@ -478,7 +435,7 @@ def test_P2_a_job_that_is_killed_between_any_two_steps_is_finished_by_the_next(
     assert all(offset == 0 or found for offset in confirmed)
 
     killing.left = -1
-    report = ingest_logs(spark, lake, logs)
+    report = ingest_logs(never, lake, logs)
 
     assert report.failures == []
     check_whole(lake, entries)
@@ -494,7 +451,7 @@ def readers_of(histories: Histories, lake: Lake) -> list[Consumer]:
 
 
 def test_P11_a_batch_is_done_again_when_another_job_was_first(
-    spark: SparkSession, histories: Histories, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    histories: Histories, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two, three = opened(histories)
     real = Table.commit
@@ -510,15 +467,15 @@ def test_P11_a_batch_is_done_again_when_another_job_was_first(
         plan = make_plan(lake.fresh(), [two])
         for key, (part,) in plan.stretches.items():
             plan.stretches[key] = [part.upto(rows)]
-        return ingest_planned(lambda: spark, lake, plan)
+        return ingest_planned(DriverWorkers, lake, plan)
 
     monkeypatch.setattr(Table, "commit", commit)
     # It comes when our sightings are written and our rows for bronze are not.
     between.append(lambda: read_part(20))
-    assert ingest_logs(spark, lake, [one, three]).failures == []
+    assert ingest_logs(never, lake, [one, three]).failures == []
     # It comes with a part of what we have read.
     between.append(lambda: read_part(30))
-    assert ingest_logs(spark, lake, [two]).failures == []
+    assert ingest_logs(never, lake, [two]).failures == []
     assert between == []
     check_whole(lake, entries_of([one, two, three]))
     batch = {(row["log"], row["offset"]): row["batch"] for row in rows_of(lake.bronze)}
@@ -526,15 +483,15 @@ def test_P11_a_batch_is_done_again_when_another_job_was_first(
     for (log, offset), number in batch.items():
         assert number == (1 if log != name else 0 if offset <= 20 else 2 if offset <= 50 else 3)
     # Whoever is always second gives up and says so.
-    monkeypatch.setattr(batches, "LAKE_TRIES_MAX", 1)
+    monkeypatch.setattr(ingesting, "LAKE_TRIES_MAX", 1)
     fresh = Lake.open(lake.root + "-2", create=True)
-    between.append(lambda: ingest_logs(spark, fresh, [two]))
+    between.append(lambda: ingest_logs(never, fresh, [two]))
     with pytest.raises(LakeMoved, match="1 times in a row"):
-        ingest_logs(spark, fresh, [one])
+        ingest_logs(never, fresh, [one])
 
 
 def test_P11_one_log_that_goes_away_does_not_keep_the_others(
-    spark: SparkSession, histories: Histories, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    histories: Histories, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ana, zoe, fox = histories.homes
     logs = opened(histories)
@@ -542,7 +499,7 @@ def test_P11_one_log_that_goes_away_does_not_keep_the_others(
     # Gone between the look and the reading; and one that is not there at all.
     shutil.rmtree(histories.homes[zoe])
     assert make_plan(lake, logs[1:]).failures[0].location == str(histories.homes[zoe])
-    report = ingest_planned(lambda: spark, lake, plan)
+    report = ingest_planned(DriverWorkers, lake, plan)
     assert [failure.log for failure in report.failures] == [zoe]
     assert str(histories.homes[zoe]) in report.failures[0].error.message
     check_whole(lake, entries_of([logs[0], logs[2]]))

@@ -211,7 +211,7 @@ def test_P11_a_store_that_refuses_says_what_is_wrong_and_shows_no_secret(s3: S3S
     dead = {**s3.options, "aws_endpoint": "http://127.0.0.1:1", "max_retries": "0"}
     calls: list[Callable[[], object]] = [
         partial(Lake.open, place, options=dead),
-        partial(getattr, Lake(place, lake.id, dead).bronze, "version"),
+        partial(getattr, Lake(place, lake.id, dead).sightings, "version"),
         Lake(place, lake.id, dead).proof,
     ]
     for call in calls:
@@ -226,7 +226,7 @@ def test_P11_a_store_that_refuses_says_what_is_wrong_and_shows_no_secret(s3: S3S
             denied = Lake(place, lake.id, options)
             calls = [
                 partial(Lake.open, place, create=True, options=options),
-                partial(getattr, denied.bronze, "exists"),
+                partial(getattr, denied.sightings, "exists"),
                 denied.folder.entries,
                 partial(denied.sightings.writer().write, [rows("x")]),
             ]

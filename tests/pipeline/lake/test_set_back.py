@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
 
-import apsw
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -18,85 +15,34 @@ from hypothesis import strategies as st
 from holdfast.pipeline.ingest.plan import make_plan
 from holdfast.pipeline.lake.checked import checked
 from holdfast.pipeline.lake.compare import compared
-from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.held import AGAIN, NEW, RUNS, Key, Offsets, joined_runs
 from holdfast.pipeline.lake.lake import BRONZE, Lake
 from holdfast.pipeline.lake.reads import Read, as_rows, sum_of
 from holdfast.pipeline.logs.disk import HomeLog
 from holdfast.pipeline.logs.log import ReadableLog, open_log
 from holdfast.rules.errors import LakeSetBack
-from holdfast.rules.leaf import leaf_of
-from support.filled_lake import pour
-from support.histories import Histories, grow
+from support.histories import Histories
+from support.read_in_turns import (
+    TABLES,
+    Place,
+    ReadInTurns,
+    held_places,
+    read_in_turns,
+    table_of,
+)
 from support.set_back import CARE, HARMS, Harm, put_back, restored
-
-TABLES = ("bronze", "sightings", "quarantine", "reads")
-Place = tuple[str, int, int]
-
-
-class Filled(NamedTuple):
-    lake: Lake
-    older: Path
-    """A copy of the lake's folder as it was half-way."""
-    histories: Histories
 
 
 @pytest.fixture(scope="module")
-def grown(tmp_path_factory: pytest.TempPathFactory) -> Filled:
-    """A lake of two nodes that know the same, read in turns. Both have an entry that cannot be
-    read, early and late.
-    """
-    folder = tmp_path_factory.mktemp("grown")
-    histories = grow(41, folder, nodes=2, meshes=2, ops=90)
-    for home in histories.homes.values():
-        for offset in (5, 30):
-            spoil(home, offset)
-    lake = Lake.open(folder / "lake", create=True)
-    for number, upto in enumerate((9, 20, 31, None)):
-        if number == 2:
-            shutil.copytree(lake.root, folder / "older")
-        pour(lake, *histories.homes.values(), upto=upto)
-    return Filled(lake, folder / "older", histories)
-
-
-def spoil(home: Path, offset: int) -> None:
-    """Makes an entry one that was let in with bytes that cannot be read."""
-    with closing(apsw.Connection(str(home / "data.db"))) as connection:
-        found = connection.execute("SELECT raw FROM log WHERE offset = ?", (offset,)).get
-        assert isinstance(found, bytes)
-        short = found[:-3]
-        connection.execute(
-            "UPDATE log SET raw = ?, leaf = ? WHERE offset = ?", (short, leaf_of(short), offset)
-        )
+def grown(tmp_path_factory: pytest.TempPathFactory) -> ReadInTurns:
+    return read_in_turns(tmp_path_factory.mktemp("grown"))
 
 
 @pytest.fixture
-def filled(grown: Filled, tmp_path: Path) -> Filled:
+def filled(grown: ReadInTurns, tmp_path: Path) -> ReadInTurns:
     """The same, to be harmed."""
     shutil.copytree(grown.lake.root, tmp_path / "lake")
     return grown._replace(lake=Lake.open(tmp_path / "lake"))
-
-
-def table_of(lake: Lake, name: str) -> Table:
-    found = getattr(lake.fresh(), name)
-    assert isinstance(found, Table)
-    return found
-
-
-def held_places(lake: Lake) -> set[Place]:
-    """Every place that a reader of the lake can find an envelope or a reason for."""
-    bronze = table_of(lake, "bronze").load(table_of(lake, "bronze").files(), ["id"])[0]
-    ids = set(bronze["id"].to_pylist())
-    found: set[Place] = set()
-    for name in TABLES[:3]:
-        table = table_of(lake, name)
-        rows = table.load(table.files(), ["log", "epoch", "offset", "id"])[0].to_pylist()
-        found |= {
-            (row["log"], row["epoch"], row["offset"])
-            for row in rows
-            if name != "sightings" or row["id"] in ids
-        }
-    return found
 
 
 def named(missing: dict[Key, tuple[tuple[int, int], ...]]) -> set[Place]:
@@ -115,7 +61,7 @@ def opened(histories: Histories) -> Iterator[ReadableLog]:
 @pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
 @pytest.mark.parametrize("name", TABLES)
 def test_P2_what_a_table_that_was_set_back_lacks_is_named_to_the_offset(
-    filled: Filled, name: str, harm: Harm
+    filled: ReadInTurns, name: str, harm: Harm
 ) -> None:
     lake = filled.lake
     before, known = held_places(lake), lake.fresh().positions()
@@ -134,7 +80,7 @@ def test_P2_what_a_table_that_was_set_back_lacks_is_named_to_the_offset(
 
 
 @pytest.mark.parametrize("care", CARE, ids=lambda care: care.__name__)
-def test_P2_the_housekeeping_of_others_changes_nothing(filled: Filled, care: Harm) -> None:
+def test_P2_the_housekeeping_of_others_changes_nothing(filled: ReadInTurns, care: Harm) -> None:
     lake = filled.lake
     known = lake.fresh().positions()
     for name in TABLES:
@@ -147,7 +93,7 @@ def test_P2_the_housekeeping_of_others_changes_nothing(filled: Filled, care: Har
 
 
 def test_P2_nothing_is_read_or_confirmed_of_a_log_of_which_the_lake_has_lost_entries(
-    filled: Filled, monkeypatch: pytest.MonkeyPatch
+    filled: ReadInTurns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = filled.lake
     confirmed: list[str] = []
@@ -170,7 +116,7 @@ def test_P2_nothing_is_read_or_confirmed_of_a_log_of_which_the_lake_has_lost_ent
         assert "holdfast pipeline repair" in str(plan.failures[0].error.hint)
 
 
-def test_P2_a_lake_of_earlier_code_gets_its_reads_from_what_is_stored(filled: Filled) -> None:
+def test_P2_a_lake_of_earlier_code_gets_its_reads_from_what_is_stored(filled: ReadInTurns) -> None:
     lake = filled.lake
     claims, known = lake.fresh().claims, lake.fresh().positions()
     shutil.rmtree(lake.reads.root)
@@ -183,7 +129,7 @@ def test_P2_a_lake_of_earlier_code_gets_its_reads_from_what_is_stored(filled: Fi
     assert lake.fresh().positions() == known
 
 
-def test_P2_batches_that_silver_has_seen_are_never_numbered_again(filled: Filled) -> None:
+def test_P2_batches_that_silver_has_seen_are_never_numbered_again(filled: ReadInTurns) -> None:
     lake = filled.lake
     seen = lake.fresh().next_batch - 1
     lake.silver("facts").commit([], txns={BRONZE: seen})

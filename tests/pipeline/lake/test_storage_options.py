@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from holdfast.pipeline.lake.storage_options import (
     read_options,
     storage_options,
 )
+from holdfast.pipeline.spark.session import REDACTED
 from holdfast.rules.errors import BadInput, JobFailed, Unreachable
 
 SECRETS = (
@@ -60,6 +62,22 @@ def test_P11_no_secret_of_the_options_is_shown() -> None:
     odd = store_failure(OSError("\x1b[31m↳\x1b[0m something\n   else"), "s3://a", options)
     assert isinstance(odd, JobFailed)
     assert odd.message.endswith("something, else")
+
+
+def test_P11_spark_hides_every_secret_that_hadoop_is_told() -> None:
+    given = storage_options({name: f"hidden {name}" for name in SECRETS})
+    places = ("s3://b/l", "abfss://box@us.dfs.core.windows.net/l", "gs://b/l")
+    alone = [storage_options({name: value}) for name, value in given.items()]
+    client = {"client_id": "i", "client_secret": "hidden", "tenant_id": "t"}
+    told = [
+        (name, value)
+        for options in (given, storage_options(client), *alone)
+        for place in places
+        for name, value in hadoop_settings(locate(place, here="/"), options).items()
+        if "hidden" in value
+    ]
+    assert len(told) > 6
+    assert [name for name, _ in told if not re.search(REDACTED, name)] == []
 
 
 def test_P10_hadoop_gets_the_same_options_for_this_bucket_only() -> None:

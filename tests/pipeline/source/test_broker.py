@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 from holdfast.pipeline.audits.live_facts import ask_logs
 from holdfast.pipeline.fold.silver import current
 from holdfast.pipeline.jobs import run
+from holdfast.pipeline.jobs.follow import stream
 from holdfast.pipeline.jobs.sources import LogSource, log_source
-from holdfast.pipeline.jobs.stream import stream
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.schema import SILVER
 from holdfast.pipeline.source.source import register

@@ -75,8 +75,15 @@ def _confirmed_unread(tables: AuditTables) -> DataFrame:
     return as_findings(rows, FRONTIERS.name, FINDING, detail, offset="frontier")
 
 
+def _confirmed_lost(tables: AuditTables) -> DataFrame:
+    """Places up to which a node may forget, and which the lake does not hold."""
+    rows = tables.lost.filter("offset <= confirmed")
+    detail = sentence("the lake has confirmed up to {}, but {}", "confirmed", "detail")
+    return as_findings(rows, FRONTIERS.name, FINDING, detail)
+
+
 FRONTIERS: Final = Audit(
     "frontiers",
     "logs that forgot too much, readers that confirmed too much",
-    all_of(_forgotten, _past_end, _unread, _confirmed_unread),
+    all_of(_forgotten, _past_end, _unread, _confirmed_unread, _confirmed_lost),
 )

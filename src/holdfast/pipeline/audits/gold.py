@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 from holdfast.pipeline.audits import AUDITS, MEASURES, chosen, findings
 from holdfast.pipeline.audits.live_facts import LiveFacts
+from holdfast.pipeline.audits.lost import LOST_PLACES, lost_places
 from holdfast.pipeline.audits.shape import (
     FINDING,
     FINDINGS,
@@ -166,6 +167,7 @@ def _tables(spark: SparkSession, lake: Lake, facts: LiveFacts) -> Iterator[Audit
             task_events=current(spark, lake, "task_events"),
             logs=facts.frame(spark),
             positions=positions,
+            lost=small_table(spark, lost_places(lake, facts), LOST_PLACES),
             consumer=lake.consumer,
         )
     finally:

@@ -26,7 +26,7 @@ from holdfast.pipeline.audits.shape import (
     is_own,
     sentence,
 )
-from holdfast.pipeline.lake.schema import GAP
+from holdfast.pipeline.lake.schema import GAP, LOST
 from holdfast.rules.limits import LAMPORT_LEAP_MAX
 
 _COUNTED: Final = ("mesh", "origin", "origin_epoch")
@@ -130,7 +130,7 @@ def _own_spans(tables: AuditTables) -> DataFrame:
     # The entry at offset 1 may be of another origin, or unreadable.
     begins = (
         tables.seen.select(*PLACE)
-        .unionByName(tables.quarantine.filter(F.col("reason") != GAP).select(*PLACE))
+        .unionByName(tables.quarantine.filter(~F.col("reason").isin(GAP, LOST)).select(*PLACE))
         .groupBy(F.col("log").alias("origin"), F.col("epoch").alias("origin_epoch"))
         .agg(F.min("offset").alias("log_first"))
     )

@@ -22,7 +22,7 @@ from holdfast.pipeline.audits.shape import (
     sentence,
 )
 from holdfast.pipeline.ingest.dedupe import CONFLICT
-from holdfast.pipeline.lake.schema import GAP
+from holdfast.pipeline.lake.schema import GAP, LOST
 
 
 def _rows(tables: AuditTables) -> DataFrame:
@@ -73,7 +73,7 @@ def _offsets(tables: AuditTables) -> DataFrame:
     lake could read them.
     """
     read = tables.bronze.select(*PLACE).unionByName(tables.sightings.select(*PLACE))
-    known_gap = F.when(F.col("reason") == GAP, F.col("detail"))
+    known_gap = F.when(F.col("reason").isin(GAP, LOST), F.col("detail"))
     everywhere = read.withColumn("gap", F.lit(None).cast("string")).unionByName(
         tables.quarantine.select(*PLACE, known_gap.alias("gap"))
     )
@@ -94,9 +94,18 @@ def _offsets(tables: AuditTables) -> DataFrame:
     return as_findings(holes, OFFSETS.name, severity, F.coalesce(F.col("gap"), hole))
 
 
+def _lost(tables: AuditTables) -> DataFrame:
+    """What `reads` says was read and no table has."""
+    return as_findings(tables.lost, OFFSETS.name, FINDING, F.col("detail"))
+
+
 ORPHANS: Final = Audit(
     "orphans",
     "ids that bronze has not or has twice, places read twice, one id with two contents",
     all_of(_wrong_ids, _places_twice, _conflicts),
 )
-OFFSETS: Final = Audit("offsets", "holes in what was read of a log", _offsets)
+OFFSETS: Final = Audit(
+    "offsets",
+    "holes in what was read of a log, and what was read and is not there",
+    all_of(_offsets, _lost),
+)

@@ -21,7 +21,7 @@ from holdfast.pipeline.audits.shape import (
     sentence,
 )
 from holdfast.pipeline.ingest.dedupe import CONFLICT
-from holdfast.pipeline.lake.schema import GAP, UNKNOWN_OP
+from holdfast.pipeline.lake.schema import GAP, LOST, UNKNOWN_OP
 from holdfast.rules.errors import ForgedOrigin, KeyExpired, NotTrusted, ZoneNotTrusted
 
 FORGED: Final = (
@@ -40,7 +40,7 @@ def _signatures(tables: AuditTables) -> DataFrame:
 
 
 def _refused(tables: AuditTables) -> DataFrame:
-    in_other_audits = F.col("reason").isin(*FORGED, CONFLICT, GAP)
+    in_other_audits = F.col("reason").isin(*FORGED, CONFLICT, GAP, LOST)
     rows = tables.quarantine.filter(~in_other_audits)
     # An op of a newer version is kept, and is folded once this Holdfast is as new.
     severity = F.when(F.col("reason") == UNKNOWN_OP, NOTICE).otherwise(FINDING)

@@ -72,6 +72,8 @@ class AuditTables:
     """`LOGS`; empty if no node was asked."""
     positions: DataFrame
     """`POSITIONS`."""
+    lost: DataFrame
+    """`LOST_PLACES`: what was read and is not there."""
     consumer: str
     """The name by which the lake reads logs."""
 

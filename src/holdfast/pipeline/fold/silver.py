@@ -10,10 +10,9 @@ what came since. A fold takes the envelopes that bronze has got since the last f
 All tables are folded together, in one exchange between tasks (`scatter.py`, `gather.py`); the
 driver plans it and commits.
 
-Which envelopes a table has taken in stands in the commits of base and increments themselves (an
-application id `bronze` with the version of bronze), and so does the number of its buckets. A job
-that is killed between merging increments and dropping them leaves both, which is harmless: merging
-the same rows twice gives the same rows.
+Which envelopes a table has taken in stands in the commits of base and increments themselves
+(`taken.py`), and so does the number of its buckets. A job that is killed between merging increments
+and dropping them leaves both, which is harmless: merging the same rows twice gives the same rows.
 
 Tasks have no increments: they are made of the task events, again whenever the base of these
 changes.
@@ -33,29 +32,31 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from holdfast.pipeline.fold import taken
 from holdfast.pipeline.fold.buckets import BUCKETS_COARSE
 from holdfast.pipeline.fold.count import count_new
 from holdfast.pipeline.fold.fold import merged, tasks_from
 from holdfast.pipeline.fold.gather import Gather, Gathered
 from holdfast.pipeline.fold.plan import HeldFiles, Span, shares_of, spans_for, spans_of
 from holdfast.pipeline.fold.scatter import Scatter, TableRoute
-from holdfast.pipeline.lake.delta import Table
+from holdfast.pipeline.lake.delta import Table, fingerprint
 from holdfast.pipeline.lake.files import File
-from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
+from holdfast.pipeline.lake.lake import BRONZE, Lake, Progress, no_progress
 from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, SILVER
 from holdfast.pipeline.spark.workers import Workers
 from holdfast.rules.errors import JobFailed
 from holdfast.rules.limits import (
     FOLD_BUCKETS,
     FOLD_FILE_ROWS,
+    LAKE_FILE_ROWS,
     LAMPORT_MAX,
     SILVER_BEHIND_PERCENT_MAX,
     SILVER_BEHIND_ROWS_MAX,
     SILVER_SMALL_ROWS,
 )
 
-BRONZE: Final = "bronze"
 BUCKETS: Final = "buckets"
+REBUILT: Final = "rebuilt"
 EVENTS: Final = "task_events"
 FOLDED: Final = tuple(name for name in SILVER if name != "tasks")
 """The tables that are folded from bronze; tasks are made of their events."""
@@ -132,15 +133,25 @@ def tasks_are_current(lake: Lake) -> bool:
 
 
 def position(lake: Lake, name: str) -> int:
-    """The version of bronze that a table has taken in; -1 if none."""
-    return _Tables.of(lake, name).position
+    """The last batch of bronze that a table has taken in; -1 if none."""
+    return _Tables.of(lake, name).position(lake.bronze)
 
 
 def is_current(lake: Lake, name: str) -> bool:
     """Whether a table has taken in all envelopes of bronze. Not every version of bronze brings new
     ones: compaction and vacuum make versions too.
     """
-    return not _newer(lake.bronze, position(lake, name))
+    at = position(lake, name)
+    return not _newer(lake.bronze, at) and (at >= 0 or not lake.silver(name).files())
+
+
+def is_little(lake: Lake) -> bool:
+    """Whether a fold has so little to read and to write that the driver can do it by itself."""
+    tables = [_Tables.of(lake, name) for name in FOLDED]
+    since = min(table.position(lake.bronze) for table in tables)
+    new = sum(file.rows for file in _newer(lake.bronze, since))
+    written = sum(table.base.rows for table in tables if _is_due(table, new))
+    return new <= LAKE_FILE_ROWS and written <= SILVER_SMALL_ROWS
 
 
 class _Tables(NamedTuple):
@@ -154,10 +165,8 @@ class _Tables(NamedTuple):
     def of(cls, lake: Lake, name: str) -> _Tables:
         return cls(name, lake.silver(name), lake.increments(name))
 
-    @property
-    def position(self) -> int:
-        noted = (table.txn(BRONZE) for table in (self.base, self.increments))
-        return max(-1 if at is None else at for at in noted)
+    def position(self, bronze: Table) -> int:
+        return taken.position(bronze, self.base, self.increments)
 
 
 # --- folding -------------------------------------------------------------------------------------
@@ -177,11 +186,11 @@ def fold_lake(
     for number, (name, table) in enumerate(tables.items()):
         progress(f"fold {name}", number, len(FOLDED))
         one = made.get(name)
-        if one and (one.changes or one.is_touched or (full and table.base.exists)):
+        if one and (one.changes or one.is_touched or plans[name].how == REBUILT):
             _commit(lake, table, plans[name], one)
             done.append(TableFold(name=name, changes=one.changes, how=plans[name].how))
-        elif _newer(lake.bronze, table.position):
-            _note(table, lake.bronze.version)
+        elif _newer(lake.bronze, table.position(lake.bronze)):
+            _note(table, lake.bronze)
         if name == EVENTS:
             _make_tasks(workers, lake)
     progress("fold", len(FOLDED), len(FOLDED))
@@ -228,7 +237,7 @@ def _planned(
     workers: Workers, bronze: Table, tables: Mapping[str, _Tables], *, full: bool
 ) -> dict[str, _Plan]:
     """How each table is folded that may have something new."""
-    since = {name: -1 if full else table.position for name, table in tables.items()}
+    since = {name: -1 if full else table.position(bronze) for name, table in tables.items()}
     files = _newer(bronze, min(since.values()))
     rows, size = sum(file.rows for file in files), sum(file.size for file in files)
 
@@ -241,7 +250,7 @@ def _planned(
                 parallelism,
             )
             for name, table in tables.items()
-            if changes[name] or (full and table.base.exists)
+            if changes[name] or (since[name] < 0 and table.base.exists)
         }
 
     at_most = {name: sum(f.rows for f in _newer(bronze, at)) for name, at in since.items()}
@@ -278,7 +287,7 @@ def _plan_table(table: _Tables, since: int, new: _Amount, parallelism: int) -> _
         writer=target.writer(),
         makes_tasks=rebuilt and table.name == EVENTS,
     )
-    how = "rebuilt" if rebuilt else "appended"
+    how = REBUILT if rebuilt else "appended"
     return _Plan(how=how, since=since, buckets=buckets, spans=spans)
 
 
@@ -370,45 +379,48 @@ def _routes(plans: Mapping[str, _Plan]) -> list[TableRoute]:
 
 
 def _commit(lake: Lake, table: _Tables, plan: _Plan, made: _Made) -> None:
-    txns = {BRONZE: lake.bronze.version, BUCKETS: plan.buckets}
+    txns = {**taken.notes(lake.bronze), BUCKETS: plan.buckets}
     _check_written(table.name, made)
     if plan.how == "appended":
-        table.increments.commit(made.files, txns=txns)
-    elif plan.how == "rebuilt":
+        noted = taken.notes(lake.bronze, table.base)
+        table.increments.commit(made.files, txns={**txns, **noted})
+    elif plan.how == REBUILT:
         _commit_base(lake, table, made, table.base.files(), txns)
     elif made.is_touched:
         _commit_base(lake, table, made, _replaced(table, made), txns)
     else:
-        _note(table, lake.bronze.version)
+        _note(table, lake.bronze)
 
 
 def _commit_base(
     lake: Lake, table: _Tables, made: _Made, remove: Sequence[File], txns: Mapping[str, int]
 ) -> None:
     """Commits the files of a base that the tasks have written, and drops the increments."""
-    version = table.base.commit(made.files, remove, txns=txns)
-    if table.increments.files():
-        _drop(table.increments, txns)
+    table.base.commit(made.files, remove, txns=txns)
+    if table.increments.files() or table.increments.is_as_left is False:
+        _drop(table.increments, {**txns, taken.BASE: txns[BRONZE]})
     if table.name == EVENTS:
-        _commit_tasks(lake, made, version)
+        _commit_tasks(lake, made, table.base.fresh())
 
 
 def _drop(increments: Table, txns: Mapping[str, int]) -> None:
     increments.commit([], increments.files(), txns=txns)
 
 
-def _commit_tasks(lake: Lake, made: _Made, version: int) -> None:
-    """`version`: that of the events that the tasks were made of."""
+def _commit_tasks(lake: Lake, made: _Made, events: Table) -> None:
+    """`events`: the base that the tasks were made of."""
     base = lake.silver("tasks")
-    base.commit(made.tasks, base.files(), txns={EVENTS: version})
+    base.commit(made.tasks, base.files(), txns={EVENTS: _made_at(events) or 0})
 
 
-def _note(table: _Tables, version: int) -> None:
+def _note(table: _Tables, bronze: Table) -> None:
     """Notes that bronze has nothing new for a table, so that the next fold need not find that out
     again. It makes the table if there is none yet, so that other tools can read every table.
     """
-    noted = table.increments if table.base.exists else table.base
-    noted.commit([], txns={BRONZE: version})
+    if table.base.exists:
+        table.increments.commit([], txns=taken.notes(bronze, table.base))
+    else:
+        table.base.commit([], txns=taken.notes(bronze))
 
 
 def _check_written(name: str, made: _Made) -> None:
@@ -445,8 +457,8 @@ def _replaced(table: _Tables, made: _Made) -> list[File]:
 
 
 def _made_at(events: Table) -> int | None:
-    """The version of the events that up-to-date tasks have noted."""
-    return events.version if events.exists else None
+    """What up-to-date tasks have noted: which files the events have."""
+    return fingerprint(file.path for file in events.files()) if events.exists else None
 
 
 def _make_tasks(workers: Workers, lake: Lake) -> None:
@@ -465,7 +477,7 @@ def _make_tasks(workers: Workers, lake: Lake) -> None:
     found = workers.run("make tasks", gather, len(spans) if table.base.rows else 0)
     made = _Made(spans=list(zip(spans, found, strict=False)))
     _check_written(EVENTS, made)
-    _commit_tasks(lake, made, table.base.version)
+    _commit_tasks(lake, made, table.base)
 
 
 def compact(
@@ -481,7 +493,12 @@ def compact(
     lake = lake.fresh()
     wanted = [name for name in FOLDED if name in names or (name == EVENTS and "tasks" in names)]
     tables = {name: _Tables.of(lake, name) for name in wanted}
-    due = [name for name in wanted if tables[name].increments.files()]
+    # What was changed by others is folded again from the start, and not put together.
+    due = [
+        name
+        for name, table in tables.items()
+        if table.increments.files() and table.position(lake.bronze) >= 0
+    ]
     progress("compact silver", 0, len(wanted))
     spans = [
         span for name in due for span in _merging(tables[name], _Amount(0, 0), workers.parallelism)
@@ -495,7 +512,7 @@ def compact(
         if name in made:
             table = tables[name]
             _check_written(name, made[name])
-            txns = {BRONZE: table.position, BUCKETS: FOLD_BUCKETS}
+            txns = {**taken.kept_notes(table.base, table.increments), BUCKETS: FOLD_BUCKETS}
             _commit_base(lake, table, made[name], _replaced(table, made[name]), txns)
         if name == EVENTS:
             _make_tasks(workers, lake)

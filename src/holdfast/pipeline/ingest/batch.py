@@ -1,41 +1,51 @@
-"""One batch of entries into the lake: read once, judged, made visible by at most three commits.
+"""One batch of entries into the lake: read by tasks, judged, made visible by at most three commits.
 
-The rows are staged in a folder of bronze that no reader looks into. Then they are compared with
-what bronze has. If all of them are new, as they mostly are when one node is read, those very files
-are committed. Otherwise they are written again without the rows that were seen before.
-
-Sightings and quarantine are committed before bronze, and all three note how far each log was read.
-If bronze is behind the other two, a run was stopped in between: the rows that it has written there
-are found by their places and not written again.
+Tasks read their ranges and stage files (`take.py`); where two of them have the same ids, one gives
+way (`doubles.py`). The driver compares three numbers for every log: how many entries were planned,
+how many the tasks have read, and how many lie in the files that they name. Only if these are the
+same does it commit: sightings, quarantine, bronze, and then `reads`, which says how far each log
+was read. If sightings or quarantine have rows that `reads` does not know, a run was stopped in
+between: what it wrote there is replaced when the same places are read again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.pipeline.ingest import dedupe
-from holdfast.pipeline.ingest.plan import Gap
+from holdfast.pipeline.ingest.divide import tasks_of
+from holdfast.pipeline.ingest.doubles import settle
+from holdfast.pipeline.ingest.plan import Gap, LogStretch
+from holdfast.pipeline.ingest.take import Portion, Taken, TakenRange, Taking, summed
 from holdfast.pipeline.lake.delta import Table
-from holdfast.pipeline.lake.files import File, Staged
+from holdfast.pipeline.lake.files import File
 from holdfast.pipeline.lake.held import Key
-from holdfast.pipeline.lake.lake import ID_DAY, Lake, log_app
-from holdfast.pipeline.lake.reads import Read, note_reads
-from holdfast.pipeline.lake.schema import GAP, QUARANTINE, UNKNOWN_OP
-from holdfast.rules.errors import LakeMoved
-from holdfast.rules.limits import (
-    LAKE_FILE_BYTES,
-    LAKE_FILE_ROWS,
-    LAKE_TRIES_MAX,
-    SOURCE_PARTITION_ROWS,
-)
+from holdfast.pipeline.lake.lake import Lake, log_app
+from holdfast.pipeline.lake.reads import Read, note_reads, sum_of
+from holdfast.pipeline.lake.schema import GAP, UNKNOWN_OP
+from holdfast.pipeline.spark.workers import Workers
+from holdfast.rules.errors import HoldfastError, JobFailed, LakeMoved
 
-_SCANNED_WHOLE: Final = 8 * LAKE_FILE_ROWS
-"""Up to so many rows of bronze are compared with the batch as they are, without a join by id."""
+_NO_END: Final = 1 << 62
+
+Places = Mapping[Key, Sequence[tuple[int, int]]]
+"""By log: ranges [start, stop) of offsets."""
+
+
+class Count(NamedTuple):
+    """How many rows of a log got one verdict; see `dedupe.Counts`."""
+
+    key: Key
+    what: str
+    rows: int
 
 
 @dataclass(frozen=True)
@@ -46,254 +56,278 @@ class BatchReport:
     """The version of bronze that has this batch."""
     ends: Mapping[Key, int]
     """By log: the last offset that was read."""
-    counts: Sequence[dedupe.Count]
+    counts: Sequence[Count]
+
+
+@dataclass
+class _Batch:
+    """A batch on its way."""
+
+    lake: Lake
+    stretches: Sequence[LogStretch]
+    gaps: Sequence[Gap]
+    again: bool
+    """Whether places below the positions are read once more, which moves no position."""
+    portions: list[Portion] = field(default_factory=list)
+
+    @cached_property
+    def number(self) -> int:
+        return self.lake.next_batch
+
+    @property
+    def starts(self) -> dict[Key, int]:
+        """By log: the first offset that the batch covers."""
+        starts: dict[Key, int] = {}
+        covered = [(part.key, part.start) for part in self.stretches]
+        for key, start in covered + [(gap.key, gap.start) for gap in self.gaps]:
+            starts[key] = min(start, starts.get(key, start))
+        return starts
+
+    @property
+    def ends(self) -> dict[Key, int]:
+        ends: dict[Key, int] = {}
+        for part in self.stretches:
+            ends[part.key] = max(part.stop - 1, ends.get(part.key, 0))
+        return ends
+
+    @property
+    def txns(self) -> dict[str, int]:
+        return {} if self.again else {log_app(*key): end for key, end in self.ends.items()}
 
 
 def ingest_batch(
-    spark: SparkSession,
+    workers: Workers,
     lake: Lake,
-    frame: DataFrame,
-    ends: Mapping[Key, int] | None = None,
+    stretches: Sequence[LogStretch],
     *,
     gaps: Sequence[Gap] = (),
+    again: bool = False,
 ) -> BatchReport:
-    """Commits one batch. `frame` has the columns `schema.ENVELOPE`; entries that the lake has
-    already are left out. `ends`: the last offset of each log that the batch covers; without it,
-    that of its last row.
+    """Reads these stretches and commits them as one batch. With `again` they are places that were
+    read before: what the lake has of them stays, what it lacks comes in, and no position moves.
     """
-    lake = lake.fresh()
-    staged = _stage(lake, frame, ends)
-    base = lake.bronze.version
-    for _ in range(LAKE_TRIES_MAX):
-        step = _Step(spark, lake, staged, ends, gaps, moved=lake.bronze.version != base)
-        try:
-            return step.carry_out()
-        except LakeMoved:
-            # Another job committed first. The staged rows are judged again on the new version.
-            lake = lake.fresh()
-    if not lake.bronze.holds(staged):
-        lake.bronze.discard(staged)
-    raise LakeMoved(f"other jobs changed {lake.root} {LAKE_TRIES_MAX} times in a row")
+    batch = _Batch(lake.fresh(), stretches, gaps, again)
+    _check_position(batch)
+    tasks = tasks_of(stretches, workers.parallelism)
+    taken: list[Taken] = []
+    try:
+        taken = workers.run("ingest: read", Taking.of(batch.lake, tasks, batch.number), len(tasks))
+        ranges = _as_planned(tasks, taken)
+        batch.portions = [portion for one in taken for portion in one.portions]
+        settled = settle(workers, batch.lake, batch.portions, batch.number)
+        batch.portions = settled.portions
+        _check_staged(ranges, batch.portions)
+        version = _commit(batch, ranges)
+    except HoldfastError:
+        _discard(lake, [*batch.portions, *(p for one in taken for p in one.portions)])
+        raise
+    _discard(lake, settled.replaced)
+    return BatchReport(version, batch.ends, _counts(batch))
 
 
-def _stage(lake: Lake, frame: DataFrame, ends: Mapping[Key, int] | None) -> Staged:
-    """Reads the source, once, into files with the columns of bronze. Rows that could not be read
-    have no `seq`, and the problem in the place of the family.
+def _check_position(batch: _Batch) -> None:
+    """LakeMoved if another job has read on since the plan was made."""
+    known = batch.lake.offsets
+    if not batch.again and any(part.start <= known.get(part.key, 0) for part in batch.stretches):
+        raise LakeMoved(f"another job has read the same logs into {batch.lake.root}")
+
+
+def _counts(batch: _Batch) -> list[Count]:
+    counts = [Count(key, what, rows) for (key, what), rows in summed(batch.portions).items()]
+    return counts + [Count(gap.key, GAP, 1) for gap in batch.gaps]
+
+
+# --- planned = read = staged ---------------------------------------------------------------------
+
+
+def _as_planned(tasks: Sequence[Sequence[LogStretch]], taken: Sequence[Taken]) -> list[TakenRange]:
+    """The ranges that the tasks have read. JobFailed unless they are exactly those of the plan."""
+    planned = [(part.key, part.start, part.stop) for task in tasks for part in task]
+    ranges = [one for done in taken for one in done.ranges]
+    if planned != [(one.key, one.start, one.stop) for one in ranges]:
+        raise JobFailed("the tasks have read other ranges than were planned; nothing was changed")
+    for part, one in zip((part for task in tasks for part in task), ranges, strict=True):
+        if one.read > part.rows or (part.log.dense and one.read != part.rows):
+            raise JobFailed(
+                f"offsets {part.start} to {part.stop - 1} of log {part.key[0]!r} at "
+                f"{part.log.location}: {part.rows} entries were planned, and {one.read} were read; "
+                "nothing was changed"
+            )
+    return ranges
+
+
+def _check_staged(ranges: Iterable[TakenRange], portions: Sequence[Portion]) -> None:
+    """JobFailed unless every entry that was read is in one of the staged files, log by log, and
+    the files have as many rows as the tasks say.
     """
-    known = lake.offsets
-    if ends is not None:
-        known = {key: offset for key, offset in known.items() if key in ends}
-    day = F.expr(ID_DAY)
-    far = F.lit("bad_stamp: the id was made after the year 9999")
-    problem = F.coalesce("problem", F.when(F.year(day) > 9999, far))
-    staged = frame.where(dedupe.after_positions(known)).withColumns(
-        {"problem": problem, "day": F.when(F.year(day) <= 9999, day)}
-    )
-    ours = F.col("problem").isNull()
-    staged = staged.withColumns(
-        {
-            "seq": F.when(ours, F.col("seq")),
-            "family": F.coalesce("problem", F.substring_index("op", ".", 1)),
-            "batch": F.lit(lake.next_batch).cast("long"),
-        }
-    )
-    return lake.bronze.stage(staged, sort_by=("day", "id"))
-
-
-class _Step:
-    """One try to commit a batch on top of one version of the lake."""
-
-    def __init__(
-        self,
-        spark: SparkSession,
-        lake: Lake,
-        staged: Staged,
-        ends: Mapping[Key, int] | None,
-        gaps: Sequence[Gap],
-        *,
-        moved: bool,
-    ) -> None:
-        self.spark = spark
-        self.lake = lake
-        self.staged = staged
-        self.gaps = gaps
-        self.moved = moved
-        """Whether other jobs have committed to the lake since the rows were staged."""
-        self.known = lake.offsets
-        self.batch = lake.next_batch
-        self._small = staged.rows <= LAKE_FILE_ROWS
-        self._given_ends = ends
-        self.ends: dict[Key, int] = {}
-
-    def carry_out(self) -> BatchReport:
-        lake = self.lake
-        rows = lake.bronze.read_files(self.spark, self.staged.files)
-        if self._small:
-            rows = rows.coalesce(1)
-        if self.moved:
-            rows = rows.where(dedupe.after_positions(self.known)).withColumn(
-                "batch", F.lit(self.batch).cast("long")
+    read: Counter[Key] = Counter()
+    for one in ranges:
+        read[one.key] += one.read
+    counted, staged = summed(portions), Counter[Key]()
+    tables: Counter[str] = Counter()
+    for (key, what), rows in counted.items():
+        staged[key] += 0 if what == UNKNOWN_OP else rows
+        tables[_table_of(what)] += rows
+    for key in read.keys() | staged.keys():
+        if read[key] != staged[key]:
+            raise JobFailed(
+                f"{read[key]} entries of log {key[0]!r} in epoch {key[1]} were read, and "
+                f"{staged[key]} are staged; nothing was changed"
             )
-        near = self._near(rows)
-        if self._judge_at_once(near):
-            self.ends = self._after(self._given_ends or {})
-            return self._commit_judged(rows, near) if self.ends else self._nothing()
-        found = self._survey(rows)
-        ends = dict(self._given_ends or {})
-        for count in found:
-            ends[count.key] = max(ends.get(count.key, 0), count.end)
-        self.ends = self._after(ends)
-        if not self.ends:
-            return self._nothing()
-        if self._all_new(rows, near, found):
-            return self._commit_as_is(rows, found)
-        return self._commit_judged(rows, near)
-
-    def _judge_at_once(self, near: DataFrame | None) -> bool:
-        """Whether to skip `_all_new`: a small batch is judged faster than that is found out."""
-        ends = self._given_ends
-        return self._small and ends is not None and (near is not None or len(ends) > 1)
-
-    def _after(self, ends: Mapping[Key, int]) -> dict[Key, int]:
-        """The ends of the logs for which this batch reaches further than the lake."""
-        return {key: end for key, end in ends.items() if end > self.known.get(key, 0)}
-
-    def _nothing(self) -> BatchReport:
-        if not self.lake.bronze.holds(self.staged):
-            self.lake.bronze.discard(self.staged)
-        return BatchReport(self.lake.bronze.version, {}, ())
-
-    def _near(self, rows: DataFrame) -> DataFrame | None:
-        """The rows of bronze that may have an id of the batch; None if there are none."""
-        files = dedupe.candidate_files(self.lake.bronze, self.staged.files)
-        if not files:
-            return None
-        near = self.lake.bronze.read_files(self.spark, files)
-        if sum(file.rows for file in files) > _SCANNED_WHOLE:
-            near = near.join(rows.select("id").distinct(), "id", "left_semi")
-        return near
-
-    def _survey(self, rows: DataFrame) -> list[dedupe.Count]:
-        """The counts of the batch as if all readable rows were new."""
-        if not self.staged.files:
-            return []
-        verdict = F.when(dedupe.is_read(), dedupe.NEW).otherwise(dedupe.UNREAD)
-        return dedupe.counts_of(rows.withColumn("verdict", verdict))
-
-    def _all_new(
-        self, rows: DataFrame, near: DataFrame | None, found: Sequence[dedupe.Count]
-    ) -> bool:
-        if self.moved or {count.what for count in found} - {dedupe.NEW, UNKNOWN_OP}:
-            return False
-        if dedupe.interrupted_notes(self.spark, self.lake, self.ends) is not None:
-            return False
-        new = [count for count in found if count.what == dedupe.NEW]
-        if near is None and len(new) < 2:
-            return all(count.ids == count.rows for count in new)
-        return not dedupe.any_double(rows, near)
-
-    def _commit_as_is(self, rows: DataFrame, found: Sequence[dedupe.Count]) -> BatchReport:
-        """Commits the staged files themselves: all of their rows are new."""
-        if self.gaps or any(count.what == UNKNOWN_OP for count in found):
-            judged = rows.withColumns(
-                {"verdict": F.lit(dedupe.NEW), "noted": F.lit(None).cast("int")}
+    for name in ("bronze", "sightings", "quarantine"):
+        rows = sum(file.rows for file in _files(portions, name))
+        if rows != tables[name]:
+            raise JobFailed(
+                f"the files for {name} have {rows} rows, where the tasks have counted "
+                f"{tables[name]}; nothing was changed"
             )
-            self._commit_quarantine(dedupe.for_quarantine(judged), None, None)
-        return self._commit_bronze(self.staged, found)
 
-    def _commit_judged(self, rows: DataFrame, near: DataFrame | None) -> BatchReport:
-        size = sum(file.size for file in self.staged.files)
-        partitions = 1 + max(size // LAKE_FILE_BYTES, self.staged.rows // SOURCE_PARTITION_ROWS)
-        noted = dedupe.interrupted_notes(self.spark, self.lake, self.ends)
-        judged = dedupe.with_verdicts(rows, near, noted, partitions).persist()
-        try:
-            counts = dedupe.counts_of(judged)
-            what = {count.what for count in counts}
-            revised = None if noted is None else dedupe.now_first(judged)
-            if revised is not None and revised.isEmpty():
-                revised = None
-            if dedupe.AGAIN in what or revised is not None:
-                self._commit_sightings(judged, revised)
-            if what - {dedupe.AGAIN, dedupe.NEW} or self.gaps or revised is not None:
-                self._commit_quarantine(dedupe.for_quarantine(judged), noted, revised)
-            new = Staged("", ())
-            if dedupe.NEW in what:
-                new = self.lake.bronze.stage(dedupe.for_bronze(judged), sort_by=("day", "id"))
-            report = self._commit_bronze(new, counts)
-        finally:
-            judged.unpersist()
-        self.lake.bronze.discard(self.staged)
-        return report
 
-    def _commit_sightings(self, judged: DataFrame, revised: DataFrame | None) -> None:
-        table = self.lake.sightings
-        staged = table.stage(dedupe.for_sightings(judged), sort_by=dedupe.PLACE)
-        self._commit_aside(table, staged, revised)
+def _table_of(what: str) -> str:
+    known = {dedupe.NEW: "bronze", dedupe.AGAIN: "sightings", dedupe.STORED: "none"}
+    return known.get(what, "quarantine")
 
-    def _commit_quarantine(
-        self, rows: DataFrame, noted: DataFrame | None, revised: DataFrame | None
-    ) -> None:
-        if self.gaps:
-            gaps = self._gap_rows()
-            if noted is not None:
-                gaps = gaps.join(noted, list(dedupe.PLACE), "left_anti")
-            rows = rows.unionByName(gaps)
-        table = self.lake.quarantine
-        staged = table.stage(rows.coalesce(1), sort_by=dedupe.PLACE)
-        self._commit_aside(table, staged, revised)
 
-    def _commit_aside(self, table: Table, staged: Staged, revised: DataFrame | None) -> None:
-        """Commits to sightings or quarantine. `revised`: places that a killed run has noted there
-        and that now go to bronze; those rows are removed.
-        """
-        old: list[File] = []
-        rest: tuple[File, ...] = ()
-        if revised is not None:
-            ranges = {key: (self.known.get(key, 0), end) for key, end in self.ends.items()}
-            old = dedupe.files_about(table, ranges)
-            kept = table.read_files(self.spark, old).join(revised, list(dedupe.PLACE), "left_anti")
-            rest = table.stage(kept.coalesce(1), sort_by=dedupe.PLACE).files
-        if staged.files or old:
-            table.commit([*staged.files, *rest], old, txns=self._txns())
+def _files(portions: Iterable[Portion], table: str) -> list[File]:
+    return [file for portion in portions for file in getattr(portion, table)]
 
-    def _commit_bronze(self, staged: Staged, counts: Sequence[dedupe.Count]) -> BatchReport:
-        gaps = [dedupe.Count(gap.key, GAP, 1, gap.stop - 1, "", 0, gap.start) for gap in self.gaps]
-        version = self.lake.bronze.commit(staged.files, txns=self._txns())
-        note_reads(self.lake.reads, [self._read(key, (*counts, *gaps)) for key in self.ends])
-        return BatchReport(version, self.ends, [*counts, *gaps])
 
-    def _read(self, key: Key, counts: Sequence[dedupe.Count]) -> Read:
-        own = [count for count in counts if count.key == key]
+# --- the commits ---------------------------------------------------------------------------------
 
-        def rows(*what: str) -> int:
-            return sum(count.rows for count in own if count.what in what)
 
-        new, again = rows(dedupe.NEW), rows(dedupe.AGAIN)
-        noted = sum(count.rows for count in own) - new - again
-        quarantined = noted - rows(UNKNOWN_OP, GAP)
-        last = self.ends[key]
-        return Read(
+def _commit(batch: _Batch, ranges: Sequence[TakenRange]) -> int:
+    lake = batch.lake
+    _commit_aside(batch, lake.sightings, "again", _files(batch.portions, "sightings"))
+    aside = _files(batch.portions, "quarantine")
+    _commit_aside(batch, lake.quarantine, "noted", aside + _gap_files(batch))
+    version = lake.bronze.commit(_files(batch.portions, "bronze"), txns=batch.txns)
+    if not batch.again:
+        note_reads(lake.reads, _reads(batch, ranges))
+    return version
+
+
+def _reads(batch: _Batch, ranges: Sequence[TakenRange]) -> list[Read]:
+    """What the batch has read of each log."""
+    ids = {(one.key, one.last): one.last_id for one in ranges}
+    counts, starts = _counts(batch), batch.starts
+    return [
+        Read(
             log=key[0],
             epoch=key[1],
-            first=min((count.begin for count in own), default=self.known.get(key, 0) + 1),
-            last=last,
-            rows=new + again + quarantined,
-            new=new,
-            again=again,
-            quarantined=quarantined,
-            noted=noted,
-            last_id=next((count.id for count in own if count.end == last), ""),
-            batch=self.batch,
+            first=starts[key],
+            last=end,
+            last_id=ids.get((key, end), ""),
+            batch=batch.number,
+            **_sums([count for count in counts if count.key == key]),
+        )
+        for key, end in batch.ends.items()
+    ]
+
+
+def _sums(counts: Sequence[Count]) -> dict[str, int]:
+    """The counts of one log as columns of `reads`."""
+
+    def rows(*what: str) -> int:
+        return sum(count.rows for count in counts if count.what in what)
+
+    new, again = rows(dedupe.NEW, dedupe.STORED), rows(dedupe.AGAIN)
+    noted = sum(count.rows for count in counts) - new - again
+    aside = noted - rows(UNKNOWN_OP, GAP)
+    return {
+        "rows": new + again + aside,
+        "new": new,
+        "again": again,
+        "quarantined": aside,
+        "noted": noted,
+    }
+
+
+def _commit_aside(batch: _Batch, table: Table, counted: str, files: Sequence[File]) -> None:
+    """Commits to sightings or quarantine. Rows about the places that this batch reads and that are
+    there already are replaced by the same commit. `counted`: the column of `reads` that says how
+    many rows the table has.
+    """
+    places = _read_before(batch, table, counted)
+    old = files_about(table, places)
+    rest: list[File] = []
+    if old:
+        kept = [_outside(table, file, places) for file in old]
+        rest = table.writer().write(kept)
+    if files or old:
+        table.commit([*files, *rest], old, txns=batch.txns)
+
+
+def _read_before(batch: _Batch, table: Table, counted: str) -> Places:
+    """The places of which the table may have rows though they are still to be read: those that are
+    read again, and those that a run has noted which was stopped before its commit to bronze.
+    """
+    if batch.again:
+        return _by_log((part.key, part.start, part.stop) for part in batch.stretches)
+    if table.rows == sum_of(batch.lake.claims, counted):
+        return {}
+    return _by_log((key, start, _NO_END) for key, start in batch.starts.items())
+
+
+def _by_log(ranges: Iterable[tuple[Key, int, int]]) -> Places:
+    places: dict[Key, list[tuple[int, int]]] = {}
+    for key, start, stop in ranges:
+        places.setdefault(key, []).append((start, stop))
+    return places
+
+
+def files_about(table: Table, places: Places) -> list[File]:
+    """Files of a table that may have rows about some places."""
+
+    def may_hold(file: File) -> bool:
+        return any(
+            file.may_hold("log", log, log)
+            and file.may_hold("epoch", epoch, epoch)
+            and any(file.may_hold("offset", start, stop - 1) for start, stop in ranges)
+            for (log, epoch), ranges in places.items()
         )
 
-    def _txns(self) -> dict[str, int]:
-        return {log_app(*key): offset for key, offset in self.ends.items()}
+    return table.files(may_hold) if places else []
 
-    def _gap_rows(self) -> DataFrame:
-        """A row of quarantine for each gap, at the place where it begins."""
-        lost = "were truncated before the lake has read them"
-        rows = [
-            (*gap.key, gap.start, "", GAP, f"{gap} {lost}", None, None, self.batch)
-            for gap in self.gaps
-        ]
-        return self.spark.createDataFrame(rows, QUARANTINE)
+
+def _outside(table: Table, file: File, places: Places) -> pa.Table:
+    """The rows of a file that are about other places."""
+    with table.reader().open(file) as opened:
+        rows = pa.concat_tables([opened.group(group) for group in range(opened.groups)])
+    inside = np.zeros(rows.num_rows, bool)
+    offset = rows.column("offset").to_numpy()
+    for (log, epoch), ranges in places.items():
+        here = pc.and_(pc.equal(rows.column("log"), log), pc.equal(rows.column("epoch"), epoch))
+        for start, stop in ranges:
+            inside |= here.to_numpy() & (offset >= start) & (offset < stop)
+    return rows.filter(pa.array(~inside))
+
+
+def _gap_files(batch: _Batch) -> list[File]:
+    """A row of quarantine for each gap, at the place where it begins."""
+    if not batch.gaps:
+        return []
+    lost = "were truncated before the lake has read them"
+    rows = [
+        {
+            **dict(zip(dedupe.PLACE, (*gap.key, gap.start), strict=True)),
+            "id": "",
+            "reason": GAP,
+            "detail": f"{gap} {lost}",
+            "batch": batch.number,
+        }
+        for gap in batch.gaps
+    ]
+    return batch.lake.quarantine.writer().write(
+        [pa.Table.from_pylist(rows, schema=dedupe.QUARANTINE)]
+    )
+
+
+def _discard(lake: Lake, portions: Sequence[Portion]) -> None:
+    """Removes staged files that no commit names: one that seemed to fail may have succeeded."""
+    lake = lake.fresh()
+    for table, name in (
+        (lake.bronze, "bronze"),
+        (lake.sightings, "sightings"),
+        (lake.quarantine, "quarantine"),
+    ):
+        table.discard_files(_files(portions, name))

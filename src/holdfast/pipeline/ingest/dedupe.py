@@ -1,4 +1,4 @@
-"""Which rows of a batch are new, which were seen before, and which cannot be kept in bronze.
+"""Which rows of a portion are new, which were seen before, and which cannot be kept in bronze.
 
 An envelope is known by its id. Its first row goes to bronze; later rows with the same bytes go to
 sightings; the same id with other bytes is a conflict, and both are kept: the first in bronze, the
@@ -6,249 +6,263 @@ other in quarantine. First is the row that bronze has; within a batch it is the 
 recorded first, then the one with the smaller place. So the order in which tasks run does not
 matter.
 
-Only files of bronze that may have one of the batch's ids are read: by the day in the id, and by the
-bounds of the ids in each file. The cost depends on the batch, not on the size of the lake.
+A portion is what a task holds of a batch at once. Of rows with the same id and the same bytes it
+keeps the first whole, and only the places of the others: they share its fate, whatever other
+portions have. Everything works on whole columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.pipeline.lake import schema
-from holdfast.pipeline.lake.delta import Table
-from holdfast.pipeline.lake.files import File
 from holdfast.pipeline.lake.held import Key
-from holdfast.pipeline.lake.lake import Lake, log_app
+from holdfast.pipeline.lake.id_bits import Bits, days, id_bits, times_ms
 from holdfast.pipeline.lake.schema import UNKNOWN_OP
 from holdfast.rules.bodies import OPS
+from holdfast.rules.limits import SOURCE_TIME_MS_MAX
 
 PLACE: Final = tuple(schema.PLACE.names)
-_WHO: Final = (*PLACE, "id", "recorded_at")
-"""The columns of bronze that rows of a batch are compared with, besides the bytes."""
 
 NEW: Final = "new"
 AGAIN: Final = "again"
 CONFLICT: Final = "id_conflict"
-UNREAD: Final = "unread"
+STORED: Final = "stored"
+"""This very place is in bronze already: the row is neither new nor a sighting."""
 
-_FIRST, _FREE, _NOTED = 0, 1, 2
-"""What an interrupted run has noted of a place: it is the first of its id; nothing; it is not."""
+BRONZE: Final = schema.arrow_schema(schema.BRONZE)
+SIGHTINGS: Final = schema.arrow_schema(schema.SIGHTINGS)
+QUARANTINE: Final = schema.arrow_schema(schema.QUARANTINE)
+NO_PLACES: Final = schema.arrow_schema(schema.PLACE).empty_table()
+_FAR: Final = "bad_stamp: the id was made after the year 9999"
+_PROBLEM: Final = r"(?s)^(?P<reason>[a-z_]+): (?P<detail>.*)$"
+
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+FindKnown = Callable[[pa.Array, Bits], pa.Table | None]
+"""Gives the rows of bronze, with id, place and bytes, that have one of these sorted ids."""
+Counts = Mapping[tuple[Key, str], int]
+"""Rows by log and verdict. The verdict of a row that could not be read is the code of its problem.
+A row with an unknown op counts as new and once more as `UNKNOWN_OP`.
+"""
 
 
-def is_read() -> Column:
-    """Of staged rows: whether the envelope could be read. One that could not has no `seq`, and its
-    problem stands in the column of the family.
+class JudgedPortion(NamedTuple):
+    """A portion as the rows of the three tables."""
+
+    bronze: pa.Table
+    """Rows that are new if no other portion has their ids. They are sorted by id; of rows with one
+    id the first comes first.
     """
-    return F.col("seq").isNotNull()
+    sightings: pa.Table
+    quarantine: pa.Table
+    stored: pa.Table
+    """The places of rows that bronze has already."""
+    rivals: bool
+    """Whether bronze's part has an id twice, with other bytes."""
 
 
-def is_known_op() -> Column:
-    return F.col("op").isin(sorted(OPS))
-
-
-def after_positions(positions: Mapping[Key, int]) -> Column:
-    """Of rows with a place: whether they lie after these positions, by log and epoch."""
-    return ~within({key: (0, offset) for key, offset in positions.items()})
-
-
-def within(ranges: Mapping[Key, tuple[int, int]]) -> Column:
-    """Of rows with a place: whether it lies in (after, upto] of one of these logs."""
-    inside = F.lit(False)
-    for (log, epoch), (after, upto) in sorted(ranges.items()):
-        here = F.col("offset").between(after + 1, upto)
-        inside = inside | ((F.col("log") == log) & (F.col("epoch") == epoch) & here)
-    return inside
-
-
-def candidate_files(bronze: Table, staged: Iterable[File]) -> list[File]:
-    """The files of bronze that may have an id of the staged files."""
-    bounds: dict[str | None, list[tuple[str, str] | None]] = {}
-    for file in staged:
-        low, high = file.low.get("id"), file.high.get("id")
-        bound = None if low is None or high is None else (low, high)
-        bounds.setdefault(file.partition.get("day"), []).append(bound)
-
-    def may_hold(file: File) -> bool:
-        return any(
-            bound is None or file.may_hold("id", *bound)
-            for bound in bounds.get(file.partition.get("day"), ())
-        )
-
-    return bronze.files(may_hold)
-
-
-def any_double(batch: DataFrame, known: DataFrame | None) -> bool:
-    """Whether an id is in the batch twice, or in the batch and in `known`."""
-    ids = batch.select("id", F.lit(1).alias("new"))
-    if known is not None:
-        ids = ids.unionAll(known.select("id", F.lit(0).alias("new")))
-    counted = ids.groupBy("id").agg(F.sum("new").alias("new"), F.count("*").alias("all"))
-    return not counted.where("new > 0 AND all > 1").isEmpty()
-
-
-def interrupted_notes(spark: SparkSession, lake: Lake, ends: Mapping[Key, int]) -> DataFrame | None:
-    """What a run that was stopped between its commits has noted of these logs, place by place;
-    None, as almost always, if there is nothing of the kind.
-    """
-    found: list[DataFrame] = []
-    for table, role in (
-        (lake.sightings, F.lit(_NOTED)),
-        (lake.quarantine, _role_in_quarantine()),
-    ):
-        ahead = {
-            key: (lake.position(*key) or 0, noted)
-            for key in ends
-            if (noted := table.txn(log_app(*key)) or 0) > (lake.position(*key) or 0)
-        }
-        if ahead:
-            rows = table.read_files(spark, files_about(table, ahead)).where(within(ahead))
-            found.append(rows.select(*PLACE, role.alias("noted")))
-    if not found:
-        return None
-    both = found[0] if len(found) == 1 else found[0].unionAll(found[1])
-    return both.groupBy(*PLACE).agg(F.min("noted").alias("noted"))
-
-
-def _role_in_quarantine() -> Column:
-    return F.when(F.col("reason") == UNKNOWN_OP, _FIRST).otherwise(_NOTED)
-
-
-def files_about(table: Table, ranges: Mapping[Key, tuple[int, int]]) -> list[File]:
-    """Files of a table that may have places in (after, upto] of some logs."""
-
-    def may_hold(file: File) -> bool:
-        return any(
-            file.may_hold("log", key[0], key[0]) and file.may_hold("offset", after + 1, upto)
-            for key, (after, upto) in ranges.items()
-        )
-
-    return table.files(may_hold)
-
-
-def with_verdicts(
-    batch: DataFrame, known: DataFrame | None, noted: DataFrame | None, partitions: int
-) -> DataFrame:
-    """The batch with a `verdict` for every row, and with `noted`, which is null unless an
-    interrupted run has noted the place. Each id is in one partition.
-    """
-    if noted is None:
-        batch = batch.withColumn("noted", F.lit(None).cast("int"))
-    else:
-        batch = batch.join(F.broadcast(noted), list(PLACE), "left")
-    both = batch.where(is_read()).withColumns({"digest": F.sha2("raw", 256), "old": F.lit(False)})
-    if known is not None:
-        both = both.unionByName(_compared(known))
-    both = both.coalesce(1) if partitions == 1 else both.repartitionByRange(partitions, "id")
-    in_turn = Window.partitionBy("id").orderBy(
-        F.desc("old"), F.coalesce("noted", F.lit(_FREE)), "recorded_at", *PLACE
+def judge(rows: pa.Table, find_known: FindKnown, batch: int) -> JudgedPortion:
+    """Judges the rows of a portion, which have the columns of `schema.ENVELOPE`."""
+    rows, unread = _readable(rows.combine_chunks())
+    first, last = id_bits(rows.column("id"))
+    order = in_turn(rows, first, last)
+    rows, first, last = rows.take(pa.array(order)).combine_chunks(), first[order], last[order]
+    repeats = same_as_before(first, last)
+    fresh = _fresh(rows, repeats)
+    again, conflict, stored = _compared(rows, find_known(_flat(rows, "id"), first))
+    fresh &= ~(again | conflict | stored)
+    again |= ~(fresh | conflict | stored)
+    bronze = as_bronze(_some(rows, fresh), first[fresh], batch)
+    return JudgedPortion(
+        bronze=bronze,
+        sightings=as_sightings(_some(rows, again), batch),
+        quarantine=pa.concat_tables(
+            [
+                _as_unread(unread, batch),
+                as_conflicts(_some(rows, conflict), batch),
+                unknown_ops(_some(rows, fresh & ~repeats), batch),
+            ]
+        ),
+        stored=_some(rows, stored).select(PLACE),
+        rivals=bool((fresh & repeats).any()),
     )
-    verdict = (
-        F.when(F.row_number().over(in_turn) == 1, NEW)
-        .when(F.col("digest") == F.first("digest").over(in_turn), AGAIN)
-        .otherwise(CONFLICT)
-    )
-    names = [*schema.BRONZE.names, "noted", "verdict"]
-    ranked = both.withColumn("verdict", verdict).where(~F.col("old")).select(*names)
-    unread = batch.where(~is_read()).withColumn("verdict", F.lit(UNREAD)).select(*names)
-    return ranked.unionAll(unread)
 
 
-def _compared(known: DataFrame) -> DataFrame:
-    """Rows of bronze for the comparison with a batch; all other columns are null."""
-    kinds = {field.name: field.dataType.simpleString() for field in schema.BRONZE.fields}
-    nothing = {name: F.lit(None).cast(kind) for name, kind in kinds.items() if name not in _WHO}
-    digest = F.sha2("raw", 256)
-    more = {"digest": digest, "old": F.lit(True), "noted": F.lit(None).cast("int")}
-    return known.withColumns(more).withColumns(nothing)
+def _readable(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """The rows whose envelopes can be kept, and the others with their problem."""
+    problem = rows.column("problem")
+    fine = pc.is_null(problem)
+    bad = rows.filter(pc.invert(fine)) if problem.null_count < len(problem) else rows.slice(0, 0)
+    rows = rows.filter(fine) if bad.num_rows else rows
+    far = times_ms(id_bits(rows.column("id"))[0]) >= np.uint64(SOURCE_TIME_MS_MAX)
+    if not far.any():
+        return rows, bad
+    at = rows.schema.get_field_index("problem")
+    late = rows.filter(pa.array(far))
+    late = late.set_column(at, "problem", pa.repeat(pa.scalar(_FAR), late.num_rows))
+    return rows.filter(pa.array(~far)), pa.concat_tables([bad, late])
+
+
+def in_turn(rows: pa.Table, first: Bits, last: Bits) -> Numbers:
+    """The order by id, then by the time of recording, then by place."""
+    order: Numbers = np.argsort(first, kind="stable")
+    sorted_first = first[order]
+    if not (sorted_first[1:] == sorted_first[:-1]).any():
+        return order  # no id is there twice
+    times = _flat(rows, "recorded_at").cast(pa.int64())
+    offset, epoch = _flat(rows, "offset").to_numpy(), _flat(rows, "epoch").to_numpy()
+    # Null times would not be numbers; nobody makes them, and they come first here as in Spark.
+    recorded = pc.fill_null(times, np.iinfo(np.int64).min).to_numpy()
+    return np.lexsort((offset, epoch, _ranks(_flat(rows, "log")), recorded, last, first))
+
+
+def _ranks(names: pa.Array) -> Numbers:
+    """Each name as its place among the different ones."""
+    coded = names.dictionary_encode()
+    rank = np.empty(len(coded.dictionary), np.int64)
+    rank[pc.sort_indices(coded.dictionary).to_numpy()] = np.arange(len(rank))
+    ranks: Numbers = rank[coded.indices.to_numpy()]
+    return ranks
+
+
+def same_as_before(first: Bits, last: Bits) -> Flags:
+    """Of sorted ids: whether the one before is the same."""
+    same = np.zeros(len(first), bool)
+    same[1:] = (first[1:] == first[:-1]) & (last[1:] == last[:-1])
+    return same
+
+
+def alike_to_first(raw: pa.Array, repeats: Flags) -> Flags:
+    """Of rows that are sorted by id: whether the bytes are those of the first row of the id."""
+    alike = np.ones(len(repeats), bool)
+    at = np.flatnonzero(repeats)
+    if len(at):
+        begin = np.maximum.accumulate(np.where(repeats, 0, np.arange(len(repeats))))[at]
+        alike[at] = pc.equal(raw.take(pa.array(at)), raw.take(pa.array(begin))).to_numpy(False)
+    return alike
+
+
+def _fresh(rows: pa.Table, repeats: Flags) -> Flags:
+    """Whether a row is the first of its id, or has other bytes than the first."""
+    return ~repeats | ~alike_to_first(_flat(rows, "raw"), repeats)
+
+
+def _compared(rows: pa.Table, known: pa.Table | None) -> tuple[Flags, Flags, Flags]:
+    """Of rows whose ids bronze has: seen again, in conflict, or stored from this very place."""
+    again, conflict, stored = (np.zeros(rows.num_rows, bool) for _ in range(3))
+    if known is None or not known.num_rows:
+        return again, conflict, stored
+    which = pc.index_in(_flat(rows, "id"), value_set=_flat(known, "id"))
+    at = np.flatnonzero(which.is_valid().to_numpy(False))
+    ours, theirs = rows.take(pa.array(at)), known.take(which.take(pa.array(at)))
+    same = {
+        name: pc.equal(ours.column(name), theirs.column(name)).to_numpy()
+        for name in (*PLACE, "raw")
+    }
+    here = same["log"] & same["epoch"] & same["offset"]
+    stored[at] = same["raw"] & here
+    again[at] = same["raw"] & ~here
+    conflict[at] = ~same["raw"]
+    return again, conflict, stored
 
 
 # --- the rows of each of the three tables --------------------------------------------------------
 
 
-def for_bronze(rows: DataFrame) -> DataFrame:
-    return rows.where(F.col("verdict") == NEW)
+def as_bronze(rows: pa.Table, first: Bits, batch: int) -> pa.Table:
+    """Rows with the columns of bronze; `first` are the first halves of their ids."""
+    ops = _flat(rows, "op").dictionary_encode()
+    families = [str(op).partition(".")[0] for op in ops.dictionary.to_pylist()]
+    family = pa.array(families, pa.string()).take(ops.indices)
+    more = {"family": family, "batch": _numbered(rows, batch), "day": days(first)}
+    return _with(rows, more, BRONZE)
 
 
-def now_first(rows: DataFrame) -> DataFrame:
-    """Places that an interrupted run noted as not the first of their id, and that are the first
-    now, because the log that had the first did not answer this time.
-    """
-    return rows.where(_is_revised()).select(*PLACE)
+def as_sightings(rows: pa.Table, batch: int) -> pa.Table:
+    return _with(rows, {"batch": _numbered(rows, batch)}, SIGHTINGS)
 
 
-def _is_revised() -> Column:
-    return (F.col("verdict") == NEW) & F.coalesce(F.col("noted") == _NOTED, F.lit(False))
+def as_conflicts(rows: pa.Table, batch: int) -> pa.Table:
+    """Rows with an id under which something else is first."""
+    return _as_quarantine(rows, CONFLICT, "another envelope with this id was first", batch)
 
 
-def for_sightings(rows: DataFrame) -> DataFrame:
-    wanted = rows.where((F.col("verdict") == AGAIN) & F.col("noted").isNull())
-    return wanted.select(*schema.SIGHTINGS.names)
-
-
-def for_quarantine(rows: DataFrame) -> DataFrame:
-    """Rows that could not be read, rows with the id of another, and rows with an unknown op."""
-    problem = F.col("family")
-    reason = (
-        F.when(F.col("verdict") == UNREAD, F.substring_index(problem, ": ", 1))
-        .when(F.col("verdict") == CONFLICT, CONFLICT)
-        .when((F.col("verdict") == NEW) & ~is_known_op(), UNKNOWN_OP)
+def unknown_ops(rows: pa.Table, batch: int) -> pa.Table:
+    """Notes about rows of bronze whose op this version does not know."""
+    ops = _flat(rows, "op").dictionary_encode()
+    strange = pa.array([op not in OPS for op in ops.dictionary.to_pylist()], pa.bool_())
+    rows = rows.filter(strange.take(ops.indices)) if pc.any(strange).as_py() else rows.slice(0, 0)
+    detail = pc.binary_join_element_wise(
+        "op", _flat(rows, "op"), "is not known to this version", " "
     )
-    detail = (
-        F.when(
-            F.col("verdict") == UNREAD,
-            problem.substr(F.instr(problem, ": ") + 2, F.length(problem)),
-        )
-        .when(F.col("verdict") == CONFLICT, F.lit("another envelope with this id was first"))
-        .otherwise(F.concat(F.lit("op "), "op", F.lit(" is not known to this version")))
+    return _as_quarantine(rows, UNKNOWN_OP, detail, batch)
+
+
+def _as_unread(rows: pa.Table, batch: int) -> pa.Table:
+    problem = _flat(rows, "problem")
+    parts = pc.extract_regex(problem, _PROBLEM)
+    reason, detail = parts.field("reason"), parts.field("detail")
+    said = parts.is_valid()
+    return _as_quarantine(
+        rows, pc.if_else(said, reason, "unread"), pc.if_else(said, detail, problem), batch
     )
-    found = rows.withColumns({"reason": reason, "detail": detail})
-    unnoted = F.col("noted").isNull() | _is_revised()
-    return found.where(F.col("reason").isNotNull() & unnoted).select(*schema.QUARANTINE.names)
 
 
-class Count(NamedTuple):
-    """How many rows of a log got one verdict. A row with an unknown op counts as new and once more
-    as `UNKNOWN_OP`.
-    """
-
-    key: Key
-    what: str
-    """The verdict; for unreadable rows the code of their problem."""
-    rows: int
-    end: int
-    """The last offset of these rows."""
-    id: str
-    """The id at that offset."""
-    ids: int
-    """How many different ids these rows have."""
-    begin: int
-    """The first offset of these rows."""
-
-
-def counts_of(rows: DataFrame) -> list[Count]:
-    """The counts of a judged batch, by log and verdict."""
-    unread = F.col("verdict") == UNREAD
-    problem = F.substring_index(F.col("family"), ": ", 1)
-    what = F.when(unread, problem).otherwise(F.col("verdict"))
-    grouped = rows.groupBy("log", "epoch", what.alias("what")).agg(
-        F.count("*").alias("rows"),
-        F.max("offset").alias("end"),
-        F.min("offset").alias("begin"),
-        F.max_by("id", "offset").alias("id"),
-        F.count_distinct("id").alias("ids"),
-        F.count_if((F.col("verdict") == NEW) & ~is_known_op()).alias("strange"),
+def _as_quarantine(
+    rows: pa.Table, reason: pa.Array | str, detail: pa.Array | str, batch: int
+) -> pa.Table:
+    reason, detail = (
+        pa.repeat(pa.scalar(text), rows.num_rows) if isinstance(text, str) else text
+        for text in (reason, detail)
     )
-    found: list[Count] = []
-    for row in grouped.collect():
-        key = (row["log"], row["epoch"])
-        count = Count(
-            key, row["what"], row["rows"], row["end"], row["id"], row["ids"], row["begin"]
-        )
-        found.append(count)
-        if row["strange"]:
-            found.append(count._replace(what=UNKNOWN_OP, rows=row["strange"]))
+    more = {"reason": reason, "detail": detail, "batch": _numbered(rows, batch)}
+    return _with(rows, more, QUARANTINE)
+
+
+def _with(rows: pa.Table, more: Mapping[str, pa.Array], wanted: pa.Schema) -> pa.Table:
+    columns = [more[name] if name in more else rows.column(name) for name in wanted.names]
+    return pa.Table.from_arrays(columns, schema=wanted)
+
+
+def _numbered(rows: pa.Table, batch: int) -> pa.Array:
+    return pa.repeat(pa.scalar(batch, pa.int64()), rows.num_rows)
+
+
+def _some(rows: pa.Table, which: Flags) -> pa.Table:
+    return rows if which.all() else rows.filter(pa.array(which))
+
+
+def _flat(rows: pa.Table, name: str) -> pa.Array:
+    """A column in one piece."""
+    return rows.column(name).combine_chunks()
+
+
+# --- how many there are of each ------------------------------------------------------------------
+
+
+def counts_of(judged: JudgedPortion) -> Counter[tuple[Key, str]]:
+    """Rows by log and verdict."""
+    found: Counter[tuple[Key, str]] = Counter()
+    for table, what in (
+        (judged.bronze, NEW),
+        (judged.sightings, AGAIN),
+        (judged.stored, STORED),
+    ):
+        found.update(_counted(table.select(["log", "epoch"]), what))
+    found.update(_counted(judged.quarantine.select(["log", "epoch", "reason"]), ""))
     return found
+
+
+def _counted(rows: pa.Table, what: str) -> dict[tuple[Key, str], int]:
+    grouped = rows.group_by(rows.column_names, use_threads=False).aggregate([([], "count_all")])
+    return {
+        ((row["log"], row["epoch"]), row.get("reason", what)): row["count_all"]
+        for row in grouped.to_pylist()
+    }

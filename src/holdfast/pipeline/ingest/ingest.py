@@ -1,12 +1,14 @@
 """Logs into the lake: every envelope once, and nothing confirmed before it is safe.
 
-    report = ingest(spark, lake, [open_log("/srv/ana"), open_log("http://plant:7440")])
+    report = ingest_logs(spark, lake, [open_log("/srv/ana"), open_log("http://plant:7440")])
 
-Reading goes in batches. Each batch is read once, staged where no reader sees it, compared with what
-bronze has, and made visible by at most three commits: sightings, quarantine, and bronze last. All
+Reading goes in batches. Each batch is read once, by tasks that judge and stage it where no reader
+sees it, and made visible by at most three commits: sightings, quarantine, and bronze last. All
 three note how far each log was read; what bronze says counts. What a killed run has written to the
-other two is found again and not written twice. Only after the last commit is the batch confirmed to
-the logs, which may then truncate it.
+other two is replaced. Only after the last commit is the batch confirmed to the logs, which may then
+truncate it.
+
+If another job commits to bronze first, the rest is planned again, as a run after a killed one does.
 
 So a job may be killed anywhere and started again: bronze has every id once, and every place of
 every log is in bronze, in sightings or in quarantine.
@@ -15,7 +17,7 @@ every log is in bronze, in sightings or in quarantine.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
@@ -23,15 +25,20 @@ from pyspark.sql import SparkSession
 from holdfast.pipeline.ingest import dedupe
 from holdfast.pipeline.ingest.batch import BatchReport, ingest_batch
 from holdfast.pipeline.ingest.plan import Gap, IngestPlan, LogStretch, UnreadableLog, make_plan
-from holdfast.pipeline.ingest.read_ranges import read_stretches, tasks_of
 from holdfast.pipeline.lake.held import Key
 from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
 from holdfast.pipeline.lake.schema import GAP, UNKNOWN_OP
 from holdfast.pipeline.logs.log import ReadableLog
 from holdfast.pipeline.source.plan import shares
-from holdfast.pipeline.spark.failures import spark_errors
-from holdfast.rules.errors import DiskFull, HoldfastError, LakeMoved
-from holdfast.rules.limits import LAKE_BATCH_ROWS
+from holdfast.pipeline.spark.spark_workers import SparkWorkers
+from holdfast.pipeline.spark.workers import DriverWorkers, Workers
+from holdfast.rules.errors import DiskFull, HoldfastError, LakeMoved, LakeNotSeen
+from holdfast.rules.limits import (
+    LAKE_BATCH_ROWS,
+    LAKE_FILE_ROWS,
+    LAKE_TRIES_MAX,
+    SOURCE_PARTITION_ROWS,
+)
 
 
 @dataclass
@@ -91,7 +98,7 @@ class IngestReport:
                 log.new += count.rows
             elif count.what == dedupe.AGAIN:
                 log.again += count.rows
-            else:
+            elif count.what != dedupe.STORED:
                 log.quarantined += count.rows
                 self.quarantined[count.what] = self.quarantined.get(count.what, 0) + count.rows
             if count.what not in (UNKNOWN_OP, GAP):
@@ -101,52 +108,122 @@ class IngestReport:
 
 
 def ingest_logs(
-    spark: SparkSession,
+    spark: SparkSession | Callable[[], SparkSession],
     lake: Lake,
     logs: Iterable[ReadableLog],
     *,
-    max_rows: int = LAKE_BATCH_ROWS,
+    max_rows: int | None = None,
     allow_gaps: bool = False,
     progress: Progress = no_progress,
 ) -> IngestReport:
     """Reads what the lake lacks, up to the heads that the logs have now. A log that fails is in the
-    report, and the others are read.
+    report, and the others are read. `spark` may be a function that starts Spark; it is called only
+    if there is much to read.
     """
     plan = make_plan(lake.fresh(), logs, allow_gaps=allow_gaps)
-    return ingest_planned(lambda: spark, lake, plan, max_rows=max_rows, progress=progress)
+    workers = workers_for(lake, plan, spark)
+    return ingest_planned(workers, lake, plan, max_rows=max_rows, progress=progress)
+
+
+def workers_for(
+    lake: Lake, plan: IngestPlan, spark: SparkSession | Callable[[], SparkSession]
+) -> Callable[[], Workers]:
+    """Who carries out a plan: the driver itself if it is small, else Spark."""
+    if plan.rows <= LAKE_FILE_ROWS:
+        return DriverWorkers
+    return lambda: SparkWorkers(spark() if callable(spark) else spark, lake.proof)
 
 
 def ingest_planned(
-    spark: Callable[[], SparkSession],
+    workers: Callable[[], Workers],
     lake: Lake,
     plan: IngestPlan,
     *,
-    max_rows: int = LAKE_BATCH_ROWS,
+    max_rows: int | None = None,
     progress: Progress = no_progress,
 ) -> IngestReport:
-    """Carries out a plan. The function `spark` is called only if there is something to read."""
+    """Carries out a plan. The function `workers` is called only if there is something to read.
+    `max_rows`: entries of all logs together in one batch; without it, so many that all workers have
+    enough to do.
+    """
     began = time.monotonic()
-    report = IngestReport(failures=list(plan.failures))
-    report.logs = [
-        IngestedLog(*key, before=before, after=before, head=plan.head(key))
-        for key, before in sorted(plan.before.items())
-        if any(one.key == key for one in plan.found)
-    ]
-    total, done = plan.rows, 0
-    waiting = {key: list(parts) for key, parts in plan.stretches.items()}
-    while waiting:
-        progress("ingest", done, total)
-        batch = _next_batch(waiting, max_rows)
-        for made in _carry_out(spark(), lake, plan, batch, waiting, report):
-            report.add(made)
-            report.failures += _confirm(lake, plan, made.ends)
-        done += sum(part.rows for part in batch)
+    work = _Work(lake, plan)
+    total = plan.rows
+    if plan.rows:
+        crew = workers()
+        rows = max_rows or max(LAKE_BATCH_ROWS, crew.parallelism * SOURCE_PARTITION_ROWS)
+        while work.waiting:
+            progress("ingest", work.done, total)
+            work.carry_out(crew, rows)
     progress("ingest", total, total)
-    report.seconds = time.monotonic() - began
-    return report
+    work.report.seconds = time.monotonic() - began
+    return work.report
 
 
-def _next_batch(waiting: dict[Key, list[LogStretch]], max_rows: int) -> list[LogStretch]:
+class _Work:
+    """A plan while it is carried out."""
+
+    def __init__(self, lake: Lake, plan: IngestPlan) -> None:
+        self._lake = lake
+        self._moved = 0
+        """How many times in a row another job was first."""
+        self.done = 0
+        self.report = IngestReport()
+        self._begin(plan)
+
+    def _begin(self, plan: IngestPlan) -> None:
+        self._plan = plan
+        self.waiting = {key: list(parts) for key, parts in plan.stretches.items()}
+        self.report.failures += plan.failures
+        known = {(log.log, log.epoch) for log in self.report.logs}
+        self.report.logs += [
+            IngestedLog(*key, before=before, after=before, head=plan.head(key))
+            for key, before in sorted(plan.before.items())
+            if key not in known and any(one.key == key for one in plan.found)
+        ]
+
+    def carry_out(self, workers: Workers, max_rows: int) -> None:
+        """Reads and commits the next batch."""
+        batch = next_batch(self.waiting, max_rows)
+        try:
+            for made in self._committed(workers, batch):
+                self._moved = 0
+                self.report.add(made)
+                self.report.failures += _confirm(self._lake, self._plan, made.ends)
+        except LakeMoved:
+            self._moved += 1
+            if self._moved >= LAKE_TRIES_MAX:
+                raise LakeMoved(
+                    f"other jobs changed {self._lake.root} {LAKE_TRIES_MAX} times in a row"
+                ) from None
+            failed = {failure.location for failure in self.report.failures}
+            logs = [one.log for one in self._plan.found if one.log.location not in failed]
+            self._begin(make_plan(self._lake.fresh(), logs, allow_gaps=self._plan.allow_gaps))
+        else:
+            self.done += sum(part.rows for part in batch)
+
+    def _committed(self, workers: Workers, batch: Sequence[LogStretch]) -> Iterator[BatchReport]:
+        """Reads and commits one batch. If that fails, its logs are read one by one, and those that
+        fail again are left out from here on: one log that goes away must not stop the others.
+        """
+        gaps = [gap for gap in self._plan.gaps if any(_notes(part, gap) for part in batch)]
+        keys = list(dict.fromkeys(part.key for part in batch))
+        try:
+            yield ingest_batch(workers, self._lake, batch, gaps=gaps)
+            return
+        except (LakeMoved, LakeNotSeen, DiskFull):
+            raise
+        except HoldfastError as error:
+            if len(keys) == 1:
+                self.waiting.pop(keys[0], None)
+                where = ", ".join(dict.fromkeys(part.log.location for part in batch))
+                self.report.failures.append(UnreadableLog(where, error, keys[0][0]))
+                return
+        for key in keys:
+            yield from self._committed(workers, [part for part in batch if part.key == key])
+
+
+def next_batch(waiting: dict[Key, list[LogStretch]], max_rows: int) -> list[LogStretch]:
     """Takes the next stretches of all logs from `waiting`, together at most `max_rows` rows."""
     rows = {str(key): sum(part.rows for part in parts) for key, parts in waiting.items()}
     given = shares(rows, max(1, max_rows))
@@ -167,49 +244,10 @@ def _next_batch(waiting: dict[Key, list[LogStretch]], max_rows: int) -> list[Log
     return batch
 
 
-def _carry_out(
-    spark: SparkSession,
-    lake: Lake,
-    plan: IngestPlan,
-    batch: Sequence[LogStretch],
-    waiting: dict[Key, list[LogStretch]],
-    report: IngestReport,
-) -> list[BatchReport]:
-    """Reads and commits one batch. If that fails, its logs are read one by one, and those that fail
-    again are left out from here on: one log that goes away must not stop the others.
-    """
-    gaps = [gap for gap in plan.gaps if any(_notes(part, gap) for part in batch)]
-    keys = list(dict.fromkeys(part.key for part in batch))
-    try:
-        with spark_errors("ingest"):
-            return [_read_batch(spark, lake, batch, gaps)]
-    except (LakeMoved, DiskFull):
-        raise
-    except HoldfastError as error:
-        if len(keys) == 1:
-            waiting.pop(keys[0], None)
-            where = ", ".join(dict.fromkeys(part.log.location for part in batch))
-            report.failures.append(UnreadableLog(where, error, keys[0][0]))
-            return []
-    done: list[BatchReport] = []
-    for key in keys:
-        alone = [part for part in batch if part.key == key]
-        done += _carry_out(spark, lake, plan, alone, waiting, report)
-    return done
-
-
 def _notes(part: LogStretch, gap: Gap) -> bool:
     """Whether a gap is noted with this stretch, because it lies right before it or begins in it."""
     beside = part.start == gap.stop or part.start <= gap.start < part.stop
     return part.key == gap.key and beside
-
-
-def _read_batch(
-    spark: SparkSession, lake: Lake, batch: Sequence[LogStretch], gaps: Sequence[Gap]
-) -> BatchReport:
-    ends = {part.key: part.stop - 1 for part in batch}
-    frame = read_stretches(spark, tasks_of(batch))
-    return ingest_batch(spark, lake, frame, ends, gaps=gaps)
 
 
 def _confirm(lake: Lake, plan: IngestPlan, ends: Mapping[Key, int]) -> list[UnreadableLog]:

@@ -94,6 +94,7 @@ class IngestPlan:
     """By log: the last offset that the lake has; 0 if it has none."""
     gaps: list[Gap] = field(default_factory=list)
     failures: list[UnreadableLog] = field(default_factory=list)
+    allow_gaps: bool = False
 
     @property
     def rows(self) -> int:
@@ -121,7 +122,7 @@ def make_plan(lake: Lake, logs: Iterable[ReadableLog], *, allow_gaps: bool = Fal
     compared with what is stored: a log of which the lake has lost entries is not read on
     (LakeSetBack), and nothing is confirmed to it.
     """
-    plan = IngestPlan()
+    plan = IngestPlan(allow_gaps=allow_gaps)
     for log in logs:
         try:
             plan.found.append(LocatedLog(log, log.place()))

@@ -2,9 +2,9 @@
 
     report = run(start, lake, [log_source("/srv/ana"), log_source("https://plant:7440")])
 
-If no log has anything new, Spark is not even started. A log that cannot be reached is in the report
-and does not stop the others. A run may be stopped at any point, and the next one goes on from
-there.
+If no log has anything new, Spark is not even started; a few new entries the driver reads and folds
+itself. A log that cannot be reached is in the report and does not stop the others. A run may be
+stopped at any point, and the next one goes on from there.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from functools import cache
 
 from pyspark.sql import SparkSession
 
-from holdfast.pipeline.fold.silver import FOLDED, FoldReport, fold_lake, is_current
-from holdfast.pipeline.ingest.ingest import IngestReport, ingest_planned
+from holdfast.pipeline.fold.silver import FOLDED, FoldReport, fold_lake, is_current, is_little
+from holdfast.pipeline.ingest.ingest import IngestReport, ingest_planned, workers_for
 from holdfast.pipeline.ingest.plan import IngestPlan, UnreadableLog, make_plan
 from holdfast.pipeline.jobs.sources import LogSource
 from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
 from holdfast.pipeline.logs.log import ReadableLog, open_log
 from holdfast.pipeline.spark.failures import spark_errors
 from holdfast.pipeline.spark.spark_workers import SparkWorkers
+from holdfast.pipeline.spark.workers import DriverWorkers
 from holdfast.rules.errors import HoldfastError
-from holdfast.rules.limits import LAKE_BATCH_ROWS
 
 Starting = Callable[[], SparkSession]
 
@@ -58,22 +58,24 @@ def run(
     max_rows: int | None = None,
     allow_gaps: bool = False,
     progress: Progress = no_progress,
+    what: str = "a run",
 ) -> RunReport:
-    """Makes one run. `spark` may be a function that starts Spark; it is called only if needed."""
+    """Makes one run. `spark` may be a function that starts Spark; it is called only if needed.
+    `what`: what others are told who find the lake busy.
+    """
     began = time.monotonic()
     start = cache(lambda: spark() if callable(spark) else spark)
-    with lake.working("a run"), opened(logs, lake.consumer) as (found, failures):
+    with lake.working(what), opened(logs, lake.consumer) as (found, failures):
         lake = lake.fresh()
         plan = make_plan(lake, found, allow_gaps=allow_gaps)
         plan.failures += failures
-        rows = max_rows or LAKE_BATCH_ROWS
-        ingested = ingest_planned(start, lake, plan, max_rows=rows, progress=progress)
+        workers = workers_for(lake, plan, start)
+        ingested = ingest_planned(workers, lake, plan, max_rows=max_rows, progress=progress)
         report = RunReport(ingested)
-        if fold and needs_fold(lake.fresh()):
+        if fold and needs_fold(lake := lake.fresh()):
+            crew = DriverWorkers() if is_little(lake) else SparkWorkers(start(), lake.proof)
             with spark_errors("fold"):
-                report.fold = fold_lake(
-                    SparkWorkers(start(), lake.proof), lake.fresh(), progress=progress
-                )
+                report.fold = fold_lake(crew, lake, progress=progress)
         _update_heads(plan, ingested)
     report.seconds = time.monotonic() - began
     return report

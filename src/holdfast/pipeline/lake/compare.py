@@ -10,8 +10,8 @@ Nothing here reads or writes: tables of numbers come in, and go out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
@@ -58,6 +58,8 @@ class MissingPlaces:
     """How many entries are missing in these ranges."""
     notes: int = 0
     """How many rows about this log are missing in quarantine besides."""
+    untold: tuple[tuple[int, int], ...] = ()
+    """Ranges [start, stop) without entries where such a row may have told of a gap."""
 
     def __str__(self) -> str:
         log, epoch = self.key
@@ -83,6 +85,8 @@ class Comparison:
     differs: bool
     """Whether `reads` says something else now."""
     missing: tuple[MissingPlaces, ...] = ()
+    orphans: Mapping[Key, list[tuple[int, int]]] = field(default_factory=dict)
+    """By log: ranges of sightings whose envelope bronze does not have."""
 
 
 def compared(reads: pa.Table, runs: pa.Table, trusted: Mapping[Key, int]) -> Comparison:
@@ -102,7 +106,25 @@ def compared(reads: pa.Table, runs: pa.Table, trusted: Mapping[Key, int]) -> Com
     whole = pa.concat_tables(found)
     order = [("log", "ascending"), ("epoch", "ascending"), ("first", "ascending")]
     differs = not whole.sort_by(order).equals(reads.sort_by(order))
-    return Comparison(whole, differs, tuple(missing))
+    return Comparison(whole, differs, tuple(missing), _orphans(runs))
+
+
+def _orphans(runs: pa.Table) -> dict[Key, list[tuple[int, int]]]:
+    found: dict[Key, list[tuple[int, int]]] = {}
+    for run in _of_kinds(runs, (ORPHAN,)).to_pylist():
+        found.setdefault((run["log"], run["epoch"]), []).append((run["start"], run["stop"]))
+    return found
+
+
+def given_up(reads: pa.Table, keys: Collection[Key]) -> pa.Table:
+    """The same without the claims of some logs to entries that are missing: what is held of their
+    ranges is all that there is.
+    """
+    pairs = zip(reads.column("log").to_pylist(), reads.column("epoch").to_pylist(), strict=True)
+    kept = np.array([pair not in keys for pair in pairs], np.int64)
+    for name in ("rows", "noted"):
+        reads = _with(reads, name, numbers(reads, name) * kept)
+    return reads
 
 
 def _keys(rows: pa.Table) -> set[Key]:
@@ -154,10 +176,18 @@ class _Log:
         for one in at:
             holes += self._entries.holes(int(self._first[one]), int(self._stop[one]))
         rows = int(self._lacking[at].sum())
-        lost = self._unnoted[(self._unnoted > 0) & (self._lacking <= 0)]
-        if not rows and not len(lost):
+        quiet = np.flatnonzero((self._unnoted > 0) & (self._lacking <= 0))
+        if not rows and not len(quiet):
             return None
-        return MissingPlaces(self._key, tuple(dict.fromkeys(holes)), rows, int(lost.sum()))
+        told = set(numbers(_of_kinds(self._runs, (TOLD,)), "start").tolist())
+        untold = [
+            hole
+            for one in quiet
+            for hole in self._entries.holes(int(self._first[one]), int(self._stop[one]))
+            if hole[0] not in told
+        ]
+        notes = int(self._unnoted[quiet].sum())
+        return MissingPlaces(self._key, tuple(dict.fromkeys(holes)), rows, notes, tuple(untold))
 
     def settled(self) -> pa.Table:
         """The claims, with true counts where they hold."""

@@ -276,6 +276,13 @@ class Table:
         """Removes files that will not be committed."""
         self.folder.delete_folder(staged.folder)
 
+    def discard_files(self, files: Iterable[File]) -> None:
+        """Removes staged files that will not be committed, and none that a commit names."""
+        committed = {file.path for file in self.all_files}
+        for path in {file.path for file in files} - committed:
+            if self.folder.kind(path) == FILE:
+                self.folder.system.delete_file(self.folder.path(path))
+
     def holds(self, staged: Staged) -> bool:
         """Whether a commit names any of these files. A commit that was reported as failed may have
         succeeded: an object store that gets a request twice answers the second with a conflict.

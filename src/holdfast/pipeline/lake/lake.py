@@ -20,7 +20,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -33,7 +33,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.pipeline.lake import schema
-from holdfast.pipeline.lake.compare import Comparison, compared
+from holdfast.pipeline.lake.compare import Comparison, compared, given_up
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.folder import FILE, FOLDER, Folder
 from holdfast.pipeline.lake.held import Held, Key, held_by, id_at, last_batch
@@ -47,6 +47,7 @@ from holdfast.rules.errors import (
     UnknownKey,
     UnsupportedProtocol,
 )
+from holdfast.rules.limits import DAY_MS, SOURCE_TIME_MS_MAX
 from holdfast.storage.files.durable import SHARED_FILE_MODE, close_unlocked, disk_errors
 
 Progress = Callable[[str, int, int], None]
@@ -60,12 +61,16 @@ _BAD_IN_PATH: Final = frozenset("[]{}*?\\%")
 """Characters that Spark reads as a pattern, or Delta as an escape, in the path of a file."""
 AS_COMPACTED: Final = "As of the last compaction: what came since is in increments"
 SINCE_THEN: Final = "What was folded since the last compaction"
+ID_DAY_LAST: Final = SOURCE_TIME_MS_MAX // DAY_MS - 1
+"""The last day of the year 9999, in days since 1970."""
 ID_DAY: Final = (
-    "date_from_unix_date(int("
-    "bigint(conv(concat(substr(id, 1, 8), substr(id, 10, 4)), 16, 10)) div 86400000))"
+    "date_from_unix_date(int(least("
+    "bigint(conv(concat(substr(id, 1, 8), substr(id, 10, 4)), 16, 10)) div 86400000, "
+    f"{ID_DAY_LAST})))"
 )
 """SQL: the UTC day of the time inside an id, so the same id always belongs to the same day. The
 time zone of the session must not matter, or it would look for an id in the files of another day.
+An id of version 8 begins with any bits: those beyond the calendar belong to its last day.
 """
 
 
@@ -214,9 +219,11 @@ class Lake:
             == (sum_of(claims, "new"), sum_of(claims, "again"), sum_of(claims, "noted"))
         )
 
-    def compare(self) -> Comparison:
-        """Compares `reads` with all places that the tables hold."""
-        claims, _ = load_reads(self.reads)
+    def compare(self, without: Collection[Key] = ()) -> Comparison:
+        """Compares `reads` with all places that the tables hold. Of the logs in `without` nothing
+        that is missing is claimed any more.
+        """
+        claims = given_up(load_reads(self.reads)[0], without)
         held = held_by(self.bronze, self.sightings, self.quarantine)
         found = compared(claims, held.runs, self._trusted(held))
         return replace(found, reads=with_ids(found.reads, self._id_at))

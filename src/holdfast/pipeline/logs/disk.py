@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from time import monotonic, time_ns
+from typing import Final
 
 import pyarrow as pa
 
@@ -22,19 +24,24 @@ from holdfast.pipeline.logs.log import LogBounds, OpenedLog, check_range, readin
 from holdfast.protocol.log_wire import Confirmation, Registration
 from holdfast.rules.errors import NewerSchema, StoreCorrupt
 from holdfast.rules.filters import EVERYTHING, Filter
-from holdfast.rules.limits import SOURCE_BATCH_BYTES, SOURCE_BATCH_ROWS
+from holdfast.rules.limits import SECOND_MS, SOURCE_BATCH_BYTES, SOURCE_BATCH_ROWS
 from holdfast.rules.rows import Columns
 from holdfast.service.caller import LOCAL
-from holdfast.storage.files.home import require_home
+from holdfast.storage.files.home import HomePaths, require_home, status_of
+from holdfast.storage.files.watch import FolderWatch
 from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.log_columns import Joined, log_joined, log_joined_lightly
 from holdfast.storage.sqlite.snapshot_copy import ReadOnlyDatabase, open_immutable, open_read_only
 
+_TICK_NS: Final = 20_000_000
+"""Longer than the clock of any file system takes for one tick."""
 _Opening = Callable[[], AbstractContextManager[ReadOnlyDatabase]]
 
 
 class DiskLog(OpenedLog):
     """What a home and a backup share: a database that is read."""
+
+    dense = True
 
     def __init__(self, location: str, options: dict[str, str], opening: _Opening) -> None:
         super().__init__(location, options)
@@ -87,6 +94,42 @@ class HomeLog(DiskLog):
         self._root = path
         database = require_home(path).database
         super().__init__(location, options, lambda: open_read_only(database))
+        self._files = (database, HomePaths(path).wal)
+        self._watch: FolderWatch | None = None
+        self._written: list[tuple[int, int]] = []
+        self._looked_ns = 0
+
+    def place(self) -> LogBounds:
+        # Before the look: what is committed after it is then seen as a change by `wait`.
+        self._written, self._looked_ns = self._now_written(), time_ns()
+        return super().place()
+
+    def wait(self, consumer: str, place: LogBounds, patience_ms: int) -> None:
+        """Other processes write to the database, and the system tells of it."""
+        if self._watch is None:
+            self._watch = FolderWatch(self._root)
+        until = monotonic() + patience_ms / SECOND_MS
+        if self._looked_ns - max(written[1] for written in self._written) < _TICK_NS:
+            # Another commit in the same tick of the file system's clock would not show.
+            self._closed.wait(_TICK_NS / 1e9)
+            return
+        while self._now_written() == self._written and not self._closed.is_set():
+            left_ms = int((until - monotonic()) * SECOND_MS)
+            if left_ms <= 0:
+                return
+            self._watch.wait(left_ms)
+
+    def close(self) -> None:
+        super().close()
+        if self._watch is not None:
+            self._watch.close()
+
+    def _now_written(self) -> list[tuple[int, int]]:
+        """Size and time of the files that a commit writes to. They are not opened: closing one of
+        them would drop the locks that SQLite has on it in this process.
+        """
+        found = (status_of(path) for path in self._files)
+        return [(0, 0) if file is None else (file.st_size, file.st_mtime_ns) for file in found]
 
     def register(self, consumer: str, start: int) -> None:
         with self._engine() as engine:

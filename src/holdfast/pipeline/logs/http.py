@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import ssl
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing
@@ -29,7 +28,7 @@ from holdfast.pipeline.logs.log import (
     located,
     reading,
 )
-from holdfast.protocol.log_wire import ARROW, Confirmation, Registration
+from holdfast.protocol.log_wire import ARROW, Confirmation, Fetch, Registration
 from holdfast.rules.backoff import backoff_ms
 from holdfast.rules.errors import (
     BadAnswer,
@@ -41,7 +40,13 @@ from holdfast.rules.errors import (
     ZoneNotTrusted,
 )
 from holdfast.rules.filters import EVERYTHING, Filter
-from holdfast.rules.limits import BODY_BYTES_MAX, SECOND_MS, SOURCE_RETRIES
+from holdfast.rules.limits import (
+    BODY_BYTES_MAX,
+    LINK_READ_MS_MAX,
+    LONG_POLL_MS_DEFAULT,
+    SECOND_MS,
+    SOURCE_RETRIES,
+)
 from holdfast.transport.http_client import Client
 from holdfast.transport.remote_errors import HttpAnswer
 from holdfast.transport.tls import certificate_digest, client_context, digest_of
@@ -67,7 +72,6 @@ class ServedLog(OpenedLog, ABC):
     def __init__(self, location: str, options: dict[str, str]) -> None:
         super().__init__(location, options)
         self._retries = _retries(options)
-        self._closed = threading.Event()
 
     def place(self) -> LogBounds:
         return self._bounds()
@@ -108,9 +112,6 @@ class ServedLog(OpenedLog, ABC):
                     # Names only the offsets that did not arrive: the caller has the others.
                     raise located(error, name, self.location, epoch, start, stop) from error
             self._pause(failures)
-
-    def close(self) -> None:
-        self._closed.set()
 
     def _retrying(self, request: Callable[[], T]) -> T:
         """Sends a request that may be sent twice, again after each passing error."""
@@ -169,8 +170,24 @@ class NodeLog(ServedLog):
         confirmation = Confirmation(consumer=consumer, offset=offset, epoch=epoch)
         self._post("/v1/facts/confirm", confirmation)
 
+    def wait(self, consumer: str, place: LogBounds, patience_ms: int) -> None:
+        """The node answers as soon as it has one more entry."""
+        ask = Fetch(
+            consumer=consumer,
+            limit=1,
+            wait_ms=min(patience_ms, LONG_POLL_MS_DEFAULT),
+            start=place.head + 1,
+            epoch=place.epoch,
+        )
+        raw = msgspec.json.encode(ask)
+        read_ms = LINK_READ_MS_MAX + ask.wait_ms
+        if not self._closed.is_set():
+            self._client.call("POST", "/v1/facts/fetch", body=raw, read_ms=read_ms)
+
     def close(self) -> None:
         super().close()
+        # A call that waits in another thread ends with it.
+        self._client.abort()
         self._client.close()
 
     def get(

@@ -13,6 +13,7 @@ and never the token.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ import pyarrow as pa
 
 from holdfast.rules.errors import BadInput, EpochChanged, HoldfastError, PastEnd, Truncated
 from holdfast.rules.filters import EVERYTHING, Filter
+from holdfast.rules.limits import SECOND_MS, WATCH_MS
 
 BROKER: Final = "broker+"
 """The prefix of a broker's address, which would otherwise look like the address of a node."""
@@ -60,6 +62,12 @@ class ReadableLog(Protocol):
     @property
     def location(self) -> str: ...
 
+    @property
+    def dense(self) -> bool:
+        """Whether every offset between its bounds has an entry that this reader gets. A broker
+        removes single entries, and a token or an export may leave out what is of other meshes.
+        """
+
     def place(self) -> LogBounds: ...
 
     def batches(
@@ -82,14 +90,27 @@ class ReadableLog(Protocol):
     def close(self) -> None: ...
 
 
+class WakingLog(ReadableLog, Protocol):
+    """A log that says by itself that it has grown."""
+
+    def wait(self, consumer: str, place: LogBounds, patience_ms: int) -> None:
+        """Returns when the log may have grown beyond a place that it had, after `patience_ms` at
+        the latest, and at once when it is closed. Nobody else may use the log meanwhile, except to
+        close it.
+        """
+
+
 class OpenedLog:
     """What all kinds of logs share. Without more, a log is never truncated, so it knows no readers,
     and it keeps nothing open between two reads.
     """
 
+    dense = False
+
     def __init__(self, location: str, options: dict[str, str]) -> None:
         self.location = location
         self._options = options
+        self._closed = threading.Event()
 
     def __reduce__(self) -> tuple[Callable[..., ReadableLog], tuple[str, dict[str, str]]]:
         return open_log, (self.location, self._options)
@@ -101,10 +122,15 @@ class OpenedLog:
 
     def confirm(self, consumer: str, epoch: int, offset: int) -> None: ...
 
-    def close(self) -> None: ...
+    def wait(self, consumer: str, place: LogBounds, patience_ms: int) -> None:
+        """A log that nothing wakes is asked once a second."""
+        self._closed.wait(min(patience_ms, WATCH_MS) / SECOND_MS)
+
+    def close(self) -> None:
+        self._closed.set()
 
 
-def open_log(location: str, options: Mapping[str, str] | None = None) -> ReadableLog:
+def open_log(location: str, options: Mapping[str, str] | None = None) -> WakingLog:
     """Opens the log of a node (`http://`, `https://`, `unix:`), of a mesh at a broker
     (`broker+https://host:port/MESH`), of a home, a backup or an export.
 

@@ -39,6 +39,9 @@ ARROW_ROWS: Final = 16_384
 SCAN_BYTES: Final = 32 * MIB
 """How much Parquet one task reads: so little that two cores share even a small table."""
 _PARTITIONS_PER_CORE: Final = 4
+REDACTED: Final = r"(?i)secret|password|token|access[.]?key|account[.]key"
+"""Names of settings whose values Spark shows nowhere: those that it hides itself, and the keys of
+accounts at Azure."""
 SMALL: Final = {
     "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "2",
@@ -129,6 +132,22 @@ def is_running() -> bool:
     return SparkSession.getActiveSession() is not None
 
 
+def is_alive() -> bool:
+    """Whether the Java that this process has started is still there. True if it has started none,
+    as with a server of Spark Connect.
+    """
+    process = getattr(SparkContext._gateway, "proc", None)
+    return process is None or process.poll() is None
+
+
+def forget_dead() -> None:
+    """Forgets the session of this process, whose Java has ended: the next `start` starts anew."""
+    SparkContext._active_spark_context = None
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    SparkSession._instantiatedSession = None
+
+
 def _start_java(master: str, name: str, settings: Mapping[str, str], log: Path) -> None:
     """Starts the Java of Spark, with its output in a file."""
     if SparkContext._active_spark_context is not None:
@@ -166,6 +185,7 @@ def settings_for(master: str, cores: int, memory: int) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.ui.enabled": "false",
         "spark.log.level": "ERROR",
+        "spark.redaction.regex": REDACTED,
     }
     if not master.startswith("local"):
         return common

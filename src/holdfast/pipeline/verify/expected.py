@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from holdfast.pipeline.fold.fold import fold_family
 from holdfast.pipeline.ingest.dedupe import CONFLICT
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.lake.schema import GAP
+from holdfast.pipeline.lake.schema import GAP, LOST
 from holdfast.rules import digests as rules
 
 
@@ -49,7 +49,7 @@ ReadRanges = Mapping[str, Mapping[int, Reached]]
 
 def read_ranges(spark: SparkSession, lake: Lake, logs: Sequence[str]) -> ReadRanges:
     """What the lake has of some logs, by one small job."""
-    is_gap = F.col("reason") == GAP
+    is_gap = F.col("reason").isin(GAP, LOST)
     kept = [table.read(spark) for table in (lake.bronze, lake.sightings)]
     places = [*(rows.withColumn("reason", F.lit("")) for rows in kept), lake.quarantine.read(spark)]
     narrow = [rows.select("log", "epoch", "offset", "reason") for rows in places]

@@ -85,6 +85,7 @@ def test_P10_without_the_extra_a_command_says_what_to_install(cli: Cli, tmp_path
         (("audit",), 4, "no_lake"),
         (("compact",), 4, "no_lake"),
         (("vacuum",), 4, "no_lake"),
+        (("repair",), 4, "no_lake"),
         (("forget", "ana"), 4, "no_lake"),
         (("snapshot", "there"), 4, "no_lake"),
         (("snapshot", "there", "--as-of", "ana:7"), 2, "bad_input"),
@@ -276,6 +277,12 @@ def test_P11_a_run_says_what_it_did_and_the_next_one_needs_no_words(
     assert (end["upto"], end["rows"]) == (0, 0)
     assert "go on with: --since 0" in cli("pipeline", "changes", "state", *lake[:2]).err
     assert cli("pipeline", "changes", "state", "--since=1", *lake, code=2).error["code"]
+
+    # Engines that read Delta get the SQL, and tables that can be read.
+    made = cli("pipeline", "register", "state", "--print", "duckdb", *lake[:2]).out
+    assert made.count("CREATE OR REPLACE VIEW") == 3
+    assert (tmp_path / "lake" / "increments" / "state" / "_delta_log").is_dir()
+    assert cli("pipeline", "register", "nothing", "--print", "trino", *lake, code=4).error
 
     # Schedulers tell by the code that it is worth a try later.
     with Lake.open(tmp_path / "lake").working("a fold"):

@@ -1,6 +1,6 @@
 """`holdfast pipeline`: the logs of all nodes in one lake, on Spark. The verbs are in the modules
 beside this one: `pipeline_run`, `pipeline_query`, `pipeline_catalog`, `pipeline_check`,
-`pipeline_upkeep` and `pipeline_export`; `pipeline_job` has what they share."""
+`pipeline_upkeep`, `pipeline_repair` and `pipeline_export`; `pipeline_job` has what they share."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from holdfast.apps.cli.commands import (
     pipeline_check,
     pipeline_export,
     pipeline_query,
+    pipeline_repair,
     pipeline_run,
     pipeline_upkeep,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "pipeline_check",
     "pipeline_export",
     "pipeline_query",
+    "pipeline_repair",
     "pipeline_run",
     "pipeline_upkeep",
 ]

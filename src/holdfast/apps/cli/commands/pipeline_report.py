@@ -10,8 +10,8 @@ from holdfast.apps.cli.commands.pipeline_job import Work
 if TYPE_CHECKING:
     from holdfast.pipeline import Lake
     from holdfast.pipeline.ingest.ingest import IngestedLog
+    from holdfast.pipeline.jobs.follow import Step
     from holdfast.pipeline.jobs.run import RunReport
-    from holdfast.pipeline.jobs.stream import Step
 
 
 def tell_run(work: Work, lake: Lake, report: RunReport) -> None:
