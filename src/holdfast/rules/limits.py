@@ -715,7 +715,7 @@ FOLD_FILE_ROWS: Final = 500_000
 """Rows of a silver table that one task makes."""
 FOLD_TASK_ROWS_MIN: Final = 50_000
 """Rows for which another task is worth its while, if it can run at the same time."""
-FOLD_SHARE_ROWS_MAX: Final = 5_000_000
+FOLD_SHARE_ROWS_MAX: Final = 6_000_000
 """Rows of bronze that one task reads."""
 FOLD_SIEVE_BYTES_MAX: Final = 512 * MIB
 """Bytes of keys and times that such a task holds."""
