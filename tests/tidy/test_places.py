@@ -70,11 +70,15 @@ def test_nobody_sleeps() -> None:
     expect_none(awake, "wait for the event itself (threading.Event, a pipe, a process's end)")
 
 
+FOR_CATALOGS = {SOURCE / "pipeline" / "frames" / name for name in ("catalog.py", "catalog_sql.py")}
+"""These write the statements that a user's catalog gets; no database of ours sees them."""
+
+
 def test_sql_stands_only_in_storage() -> None:
     found = [
         f"{where(path, node)}: {text.strip()[:60]!r}"
         for path in python_files(SOURCE)
-        if not path.is_relative_to(STORAGE)
+        if not path.is_relative_to(STORAGE) and path not in FOR_CATALOGS
         for node, text in _literals(parse(path))
         if SQL.search(text)
     ]

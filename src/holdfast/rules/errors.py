@@ -17,9 +17,9 @@
     │   │                    PlaceDenied
     │   ├── NotTrusted       BadToken KeyExpired ZoneNotTrusted
     │   └── directly         TooMany TooSlow Unreachable BadAnswer EpochChanged NoDaemon NoSpark
-    │                        NoJava NoPostgres LakeBusy LakeMoved JobFailed Truncated PastEnd
-    │                        TooOld NewerSchema DiskFull StoreBusy StoreClosed BlobElsewhere
-    │                        ProcessForked
+    │                        NoJava NoPostgres LakeBusy LakeMoved LakeNotSeen LakeSetBack
+    │                        JobFailed Truncated PastEnd TooOld NewerSchema DiskFull
+    │                        StoreBusy StoreClosed BlobElsewhere ProcessForked
     │                        FeatureUnavailable FeatureParamInvalid FeatureParamBelowFloor
     │                        OutboxAgeAboveWindow
     ├── Unknown            it may have happened; retry with the same id

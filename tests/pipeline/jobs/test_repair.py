@@ -13,7 +13,7 @@ from holdfast.pipeline.fold.silver import fold_lake
 from holdfast.pipeline.frames.frame import LakeFrames
 from holdfast.pipeline.ingest.plan import make_plan
 from holdfast.pipeline.jobs import repair as job
-from holdfast.pipeline.jobs.repair import RepairReport, repair
+from holdfast.pipeline.jobs.repair import LakeRepairReport, repair
 from holdfast.pipeline.jobs.run import needs_fold
 from holdfast.pipeline.jobs.sources import log_source
 from holdfast.pipeline.lake.checked import checked
@@ -63,7 +63,7 @@ def contents(lake: Lake) -> dict[str, list[Any]]:
 
 def repaired(
     filled: ReadInTurns, *, dry_run: bool = False, allow_gaps: bool = False
-) -> RepairReport:
+) -> LakeRepairReport:
     logs = [log_source(str(home)) for home in filled.histories.homes.values()]
     return repair(no_spark, filled.lake, logs, dry_run=dry_run, allow_gaps=allow_gaps)
 

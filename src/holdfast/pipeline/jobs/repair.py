@@ -70,7 +70,7 @@ class RepairedLog(msgspec.Struct, frozen=True, kw_only=True):
     """Ranges [first, last] of offsets that are still missing."""
 
 
-class RepairReport(msgspec.Struct, frozen=True, kw_only=True):
+class LakeRepairReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a repair did, or would do."""
 
     logs: tuple[RepairedLog, ...] = ()
@@ -94,7 +94,7 @@ def repair(
     allow_gaps: bool = False,
     dry_run: bool = False,
     progress: Progress = no_progress,
-) -> RepairReport:
+) -> LakeRepairReport:
     """Repairs a lake. With `allow_gaps` what no location has is given up. With `dry_run` nothing is
     changed: the report tells what is missing. `spark` may be a function that starts Spark; it is
     called only if there is something to read or to fold.
@@ -349,7 +349,7 @@ def _report(
     rebuilt: Sequence[str],
     failures: Sequence[UnreadableLog],
     began: float,
-) -> RepairReport:
+) -> LakeRepairReport:
     logs: list[RepairedLog] = []
     for key in sorted({*before, *after}):
         was, still = before.get(key), after.get(key)
@@ -366,7 +366,7 @@ def _report(
                 left=() if key in lost else ranges,
             )
         )
-    return RepairReport(
+    return LakeRepairReport(
         logs=tuple(logs),
         files=files,
         rebuilt=tuple(rebuilt),

@@ -44,7 +44,7 @@ RUNS: Final = pa.schema(
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldPlaces:
     """What the tables hold."""
 
     runs: pa.Table
@@ -53,7 +53,7 @@ class Held:
     """By table: files that a commit names and that are not there."""
 
 
-def held_by(bronze: Table, sightings: Table, quarantine: Table) -> Held:
+def held_by(bronze: Table, sightings: Table, quarantine: Table) -> HeldPlaces:
     """Reads the places of all three tables."""
     parts: list[pa.Table] = []
     gone: dict[str, Sequence[File]] = {}
@@ -64,7 +64,7 @@ def held_by(bronze: Table, sightings: Table, quarantine: Table) -> Held:
             if lost:
                 gone[table.root] = (*gone.get(table.root, ()), file)
     parts.append(_sighted(bronze, sightings, gone))
-    return Held(joined_runs(parts), gone)
+    return HeldPlaces(joined_runs(parts), gone)
 
 
 def _bronze_runs(table: Table, file: File) -> tuple[pa.Table, bool]:

@@ -36,7 +36,7 @@ from holdfast.pipeline.lake import schema
 from holdfast.pipeline.lake.compare import Comparison, compared, given_up
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.folder import FILE, FOLDER, Folder
-from holdfast.pipeline.lake.held import Held, Key, held_by, id_at, last_batch
+from holdfast.pipeline.lake.held import HeldPlaces, Key, held_by, id_at, last_batch
 from holdfast.pipeline.lake.id_bits import LAST_DAY
 from holdfast.pipeline.lake.proof import CARD, LakeProof
 from holdfast.pipeline.lake.reads import BATCH, Position, load_reads, positions_in, sum_of, with_ids
@@ -229,7 +229,7 @@ class Lake:
     def _id_at(self, key: Key, offset: int) -> str:
         return id_at((self.bronze, self.sightings, self.quarantine), key, offset)
 
-    def _trusted(self, held: Held) -> dict[Key, int]:
+    def _trusted(self, held: HeldPlaces) -> dict[Key, int]:
         """By log: how far bronze itself says that it was read. That cannot be believed if an older
         version was restored: its rows go back, and what was noted does not.
         """

@@ -12,7 +12,7 @@ from holdfast.apps.cli.commands.pipeline_job import Work, job
 from holdfast.apps.cli.commands.pipeline_run import named_sources, reaching
 
 if TYPE_CHECKING:
-    from holdfast.pipeline.jobs.repair import RepairedLog, RepairReport
+    from holdfast.pipeline.jobs.repair import LakeRepairReport, RepairedLog
 
 LEFT = 1
 
@@ -50,7 +50,7 @@ def repair(work: Work, logs: tuple[str, ...], dry_run: bool, allow_gaps: bool, *
     return LEFT if report.left else 0
 
 
-def tell_repaired(work: Work, report: RepairReport, *, dry_run: bool) -> None:
+def tell_repaired(work: Work, report: LakeRepairReport, *, dry_run: bool) -> None:
     if work.session.as_json:
         failures = [
             {"location": one.location, "log": one.log or None, "message": one.error.message}
