@@ -104,7 +104,9 @@ def one_of_each(name: str, value: object, **fields: Any) -> list[bytes]:
         e.vector_delete(name, **fields),
         e.file_share("a/b.txt", b"text", **fields),
         e.raw("file.delete", "a/b.txt", **fields),
-        e.raw("task.create", TASK, TaskCreate("ein Titel", "größer"), id=make_id(0), **fields),
+        e.raw(
+            "task.create", TASK, TaskCreate("ein Titel", "größer"), **{"id": make_id(0), **fields}
+        ),
         e.task_claim(TASK, 300, **fields),
         e.task_release(TASK, 0, **fields),
         e.raw("task.complete", TASK, **fields),

@@ -29,8 +29,8 @@ The path of an envelope into the lake:
 
 What reads the lake: `frames/` (tables without Spark), `query.py` (SQL), `history.py` (the past),
 `verify/` (do nodes hold what their logs make?), `audits/` (what must never happen). What gives
-something back to nodes: `snapshot/`, `sink/` and `embed/`. `source/` is the Spark format `holdfast`
-for users.
+something back to nodes: `snapshot/`, `sink/` and `embed/`. `serve/` keeps a session warm and does
+runs and queries on demand. `source/` is the Spark format `holdfast` for users.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from holdfast.pipeline.audits.plots import save_plots
     from holdfast.pipeline.embed.reembed import reembed
     from holdfast.pipeline.fold.silver import current, fold_lake
+    from holdfast.pipeline.frames.catalog import register_tables
     from holdfast.pipeline.frames.changes import TableChanges, changes
     from holdfast.pipeline.frames.frame import LakeFrame, LakeFrames, read_lake
     from holdfast.pipeline.history import Range, backfill, state_as_of
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from holdfast.pipeline.lineage.outlet import Lineage, lineage_to
     from holdfast.pipeline.logs.log import open_log
     from holdfast.pipeline.query import ask_lake, model_id, run_query, table_rows
+    from holdfast.pipeline.serve.client import server_of
+    from holdfast.pipeline.serve.daemon import LakeService
     from holdfast.pipeline.snapshot.build import build_snapshot
     from holdfast.pipeline.source.source import register
     from holdfast.pipeline.spark.session import start
@@ -69,6 +72,7 @@ _MODULES = {
     "audits.plots": "save_plots",
     "embed.reembed": "reembed",
     "fold.silver": "current fold_lake",
+    "frames.catalog": "register_tables",
     "frames.changes": "TableChanges changes",
     "frames.frame": "LakeFrame LakeFrames read_lake",
     "history": "Range backfill state_as_of",
@@ -84,6 +88,8 @@ _MODULES = {
     "lineage.outlet": "Lineage lineage_to",
     "logs.log": "open_log",
     "query": "ask_lake model_id run_query table_rows",
+    "serve.client": "server_of",
+    "serve.daemon": "LakeService",
     "snapshot.build": "build_snapshot",
     "source.source": "register",
     "spark.session": "start",
@@ -97,6 +103,7 @@ __all__ = [
     "Lake",
     "LakeFrame",
     "LakeFrames",
+    "LakeService",
     "Lineage",
     "LiveFacts",
     "LogSource",
@@ -120,6 +127,7 @@ __all__ = [
     "read_lake",
     "reembed",
     "register",
+    "register_tables",
     "remember",
     "remembered",
     "repair",
@@ -127,6 +135,7 @@ __all__ = [
     "run_audits",
     "run_query",
     "save_plots",
+    "server_of",
     "start",
     "state_as_of",
     "status",

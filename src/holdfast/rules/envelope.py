@@ -124,6 +124,7 @@ _head_decoder: Final = msgspec.msgpack.Decoder(_Head)
 def decode(raw: bytes) -> Envelope:
     """Reads canonical bytes and checks every field: what passes here may enter a store."""
     envelope = decode_stored(raw)
+    ids.check_new_id(envelope.id)
     _check_op(envelope.op)
     check_meta(envelope.meta)
     if envelope.fence is not None:

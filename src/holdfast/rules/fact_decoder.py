@@ -20,6 +20,7 @@ from holdfast.rules.bodies import Fact, check_value
 from holdfast.rules.canonical import check_meta, check_spelling
 from holdfast.rules.envelope import Envelope
 from holdfast.rules.errors import BadInput
+from holdfast.rules.ids import TOO_LATE
 
 if TYPE_CHECKING:
     from holdfast.rules.arrivals import Arrived
@@ -82,7 +83,7 @@ def read_fact(raw: bytes) -> Arrived | None:
         id, mesh, origin, entity = fact.id, fact.mesh, fact.origin, fact.entity
         if (mesh, origin, body.predicate) not in _good_names:
             _check_names(mesh, origin, body.predicate)
-        if id[6] >> 4 != 7 or id[8] >> 6 != 2 or body.objects:
+        if id[6] >> 4 != 7 or id[8] >> 6 != 2 or id[:6] >= TOO_LATE or body.objects:
             return None
         if not entity.isascii() or "\0" in entity or len(entity) > limits.SUBJECT_BYTES_MAX:
             names.check_key(entity, "subject", limits.SUBJECT_BYTES_MAX)

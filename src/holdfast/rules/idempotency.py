@@ -23,7 +23,7 @@ from hashlib import sha256
 from typing import Final
 
 from holdfast.rules.errors import BadId, OverLimit
-from holdfast.rules.ids import parse_id, uuid8
+from holdfast.rules.ids import check_new_id, parse_id, uuid8
 from holdfast.rules.limits import IDEMPOTENCY_KEY_BYTES_MAX
 from holdfast.rules.names import check_mesh
 
@@ -33,9 +33,11 @@ _DOMAIN: Final = b"holdfast idempotency key 1"
 def id_of_key(key: str, mesh: str, peer: str) -> bytes:
     """The message id that a key names, for a request of `peer` in `mesh`."""
     try:
-        return parse_id(key)
+        id = parse_id(key)
     except BadId:
         encoded = _checked(key)
+    else:
+        return check_new_id(id)
     parts = (_DOMAIN, check_mesh(mesh).encode(), peer.encode(), encoded)
     return uuid8(sha256(b"\0".join(parts)).digest())
 

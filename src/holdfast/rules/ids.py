@@ -13,9 +13,12 @@ from hashlib import sha256
 from typing import Final
 
 from holdfast.rules.errors import BadId
+from holdfast.rules.limits import SOURCE_TIME_MS_MAX
 
 _VERSIONS: Final = (7, 8)
 ID_BYTES: Final = 16
+TOO_LATE: Final = SOURCE_TIME_MS_MAX.to_bytes(6)
+"""The first six bytes of the first id of version 7 whose time no table can hold."""
 
 
 def uuid7(unix_ms: int, randomness: bytes) -> bytes:
@@ -44,9 +47,23 @@ def check_id(raw: bytes) -> bytes:
     return raw
 
 
+def check_new_id(raw: bytes) -> bytes:
+    """Raises BadId for an id of a new change whose time is after the year 9999: calendars and
+    tables end there, and no clock is so far.
+    """
+    if raw[6] >> 4 == 7 and raw[:6] >= TOO_LATE:
+        raise BadId(f"the id {id_text(raw)} was made after the year 9999")
+    return raw
+
+
 def parse_id(text: str) -> bytes:
     """The id of a canonical text, or of one that differs from it only by case or dashes."""
     return check_id(_parsed(text))
+
+
+def parse_new_id(text: str) -> bytes:
+    """The id of a text, for a change that is made now."""
+    return check_new_id(parse_id(text))
 
 
 def _parsed(text: str) -> bytes:

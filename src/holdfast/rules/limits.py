@@ -675,6 +675,8 @@ LAKE_TRIES_MAX: Final = 5
 """How many times a batch is done again because another job changed the lake; then it fails."""
 LAKE_EVERY_MS: Final = 2 * SECOND_MS
 """How long after one round that takes in what is new the next one begins, at the earliest."""
+LAKE_SMALL_FILES_MAX: Final = 256
+"""With so many small files in bronze a server compacts the lake."""
 LAKE_LOOK_MS: Final = 10 * SECOND_MS
 """How often logs are asked that did not say by themselves that they have grown."""
 

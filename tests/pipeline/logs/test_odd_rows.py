@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
+from pyarrow import ipc
 
 from holdfast.node.exchange.export import export
 from holdfast.node.library.node import open_node
 from holdfast.pipeline.logs.arrow import LOG
+from holdfast.pipeline.logs.http import NodeLog
 from holdfast.pipeline.logs.log import open_log
 from holdfast.pipeline.logs.unpack import decode_header
-from holdfast.rules.errors import EntryDamaged, StoreCorrupt
+from holdfast.rules.errors import BadAnswer, EntryDamaged, HoldfastError, StoreCorrupt
 from holdfast.rules.filters import Filter
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import SOURCE_TIME_MS_MAX
@@ -170,3 +175,66 @@ def problem_of(row: dict[str, Any]) -> str | None:
     batch = pa.RecordBatch.from_pylist([row], schema=LOG)
     found: str | None = decode_header(batch).column("problem").to_pylist()[0]
     return found
+
+
+# --- a node that lies --------------------------------------------------------------------------
+
+
+def streamed(schema: pa.Schema, batch: pa.RecordBatch) -> bytes:
+    out = pa.BufferOutputStream()
+    with ipc.new_stream(out, schema) as writer:
+        writer.write_batch(batch)
+    told: bytes = out.getvalue().to_pybytes()
+    return told
+
+
+def with_column(batch: pa.RecordBatch, name: str, column: pa.Array) -> bytes:
+    at = batch.schema.get_field_index(name)
+    columns = [column if place == at else found for place, found in enumerate(batch.columns)]
+    schema = batch.schema.set(at, pa.field(name, column.type))
+    return streamed(schema, pa.RecordBatch.from_arrays(columns, schema=schema))
+
+
+def test_P1_no_stream_of_a_node_does_more_than_end_in_a_named_error(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(home) as up:
+        log = open_log(up.unix, {"retries": "0"})
+        assert isinstance(log, NodeLog)
+        accept = {"Accept": "application/vnd.apache.arrow.stream"}
+        whole = b"".join(log._client.stream("GET", "/v1/facts/range", headers=accept))
+        (batch,) = ipc.open_stream(whole)
+
+        def told(stream: bytes) -> dict[int, str]:
+            monkeypatch.setattr(log._client, "stream", lambda *_, **__: iter_of(stream))
+            batches = log.batches(1, 1, ROWS + 1)
+            rows = [row for batch in batches for row in decode_header(batch).to_pylist()]
+            assert [row["offset"] for row in rows] == list(range(1, ROWS + 1))
+            return {row["offset"]: row["problem"] for row in rows if row["problem"]}
+
+        assert told(whole) == {}
+        names = batch.column("entity").view(pa.binary()).to_pylist()
+        names[4] = b"\xc3"
+        harmed = pa.array(names, pa.binary()).view(pa.string())
+        assert told(with_column(batch, "entity", harmed)) == {5: _ANOTHER.format("entity")}
+        far = pa.array([0, 2**63 - 1] * (ROWS // 2)).cast(batch.schema.field("recorded_at").type)
+        assert told(with_column(batch, "recorded_at", far)) == dict.fromkeys(
+            range(2, ROWS + 1, 2), _NO_TIME
+        )
+        _, places, joined = batch.column("raw").buffers()
+        moved = np.frombuffer(places, dtype=np.int32)[: ROWS + 1].copy()
+        moved[3] = moved[-1] + 1000
+        beyond = pa.Array.from_buffers(pa.binary(), ROWS, [None, pa.py_buffer(moved), joined])
+        for name, column in (("raw", beyond), ("mesh", pa.array(range(ROWS)))):
+            with pytest.raises(BadAnswer, match="offsets 1 to 14"):
+                told(with_column(batch, name, column))
+        random = Random(7)
+        for _ in range(150):
+            at, bit = random.randrange(len(whole)), 1 << random.randrange(8)
+            with suppress(HoldfastError, AssertionError):
+                told(whole[:at] + bytes((whole[at] ^ bit,)) + whole[at + 1 :])
+        log.close()
+
+
+def iter_of(stream: bytes) -> Iterator[bytes]:
+    yield stream

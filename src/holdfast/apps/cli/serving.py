@@ -92,10 +92,11 @@ def _report(session: CommandSession, event: str, document: dict[str, Any]) -> No
 def _lines(event: str, document: dict[str, Any]) -> Iterator[str]:
     if event == "ready":
         broker = f"{document['name']} from {document['store']}" if "store" in document else None
-        yield f"serving {broker or document['home']}"
+        yield f"serving {broker or document.get('home') or document['lake']}"
         for address in document["listening"]:
             yield f"listening on {address}"
-        yield f"card {document['card']}"
+        if "card" in document:
+            yield f"card {document['card']}"
     elif event in ("link", "broker"):
         yield f"{event} {document['name']} is {document['state']}"
     elif event != "disk":  # the log has a line about the disk, with what to do

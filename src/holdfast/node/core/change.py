@@ -26,7 +26,7 @@ from holdfast.rules.envelope import (
 )
 from holdfast.rules.errors import IdReused
 from holdfast.rules.fingerprint import canonical_meta, fingerprint
-from holdfast.rules.ids import aside_id, id_text, parse_id
+from holdfast.rules.ids import aside_id, id_text, parse_new_id
 from holdfast.rules.message import MESSAGE
 from holdfast.rules.order import Stamp
 from holdfast.rules.outbox import gives_id_back, lane_of, outbox_row
@@ -107,7 +107,7 @@ class Change:
         self.body = body
         self.encoded = encode_body(body)
         self.given = id is not None
-        self.id = ctx.new_id() if id is None else parse_id(id)
+        self.id = ctx.new_id() if id is None else parse_new_id(id)
         self.meta = b"" if meta is None else canonical_meta(meta)
         self.fingerprint = fingerprint(
             kind=op, ref=entity, meta=self.meta, body=self.encoded if asked is None else asked

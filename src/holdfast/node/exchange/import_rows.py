@@ -478,7 +478,7 @@ def _task_id(line: TaskLine) -> bytes:
     try:
         return parse_id(line.task)
     except BadId:
-        at_ms = min(max(line.created_at, 0), limits.SOURCE_TIME_MS_MAX)
+        at_ms = min(max(line.created_at, 0), limits.SOURCE_TIME_MS_MAX - 1)
         return uuid7(at_ms, sha256(line.task.encode()).digest()[:10])
 
 

@@ -37,6 +37,7 @@ from holdfast.pipeline.lake.compare import Comparison, compared, given_up
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.folder import FILE, FOLDER, Folder
 from holdfast.pipeline.lake.held import Held, Key, held_by, id_at, last_batch
+from holdfast.pipeline.lake.id_bits import LAST_DAY
 from holdfast.pipeline.lake.proof import CARD, LakeProof
 from holdfast.pipeline.lake.reads import BATCH, Position, load_reads, positions_in, sum_of, with_ids
 from holdfast.rules.errors import (
@@ -61,11 +62,13 @@ _BAD_IN_PATH: Final = frozenset("[]{}*?\\%")
 AS_COMPACTED: Final = "As of the last compaction: what came since is in increments"
 SINCE_THEN: Final = "What was folded since the last compaction"
 ID_DAY: Final = (
-    "date_from_unix_date(int("
-    "bigint(conv(concat(substr(id, 1, 8), substr(id, 10, 4)), 16, 10)) div 86400000))"
+    "date_from_unix_date(int(least("
+    "bigint(conv(concat(substr(id, 1, 8), substr(id, 10, 4)), 16, 10)) div 86400000, "
+    f"{LAST_DAY})))"
 )
 """SQL: the UTC day of the time inside an id, so the same id always belongs to the same day. The
 time zone of the session must not matter, or it would look for an id in the files of another day.
+An id of version 8 begins with any bits: those beyond the calendar belong to its last day.
 """
 
 

@@ -127,7 +127,10 @@ class _Ordinary:
         self.fits &= self._log["recorded_at"].is_valid().to_numpy(zero_copy_only=False)
         marks = np.frombuffer(ids, dtype=np.uint8).reshape(-1, ID_BYTES)
         version = marks[:, 6] >> 4
-        self.fits &= ((version == 7) | (version == 8)) & (marks[:, 8] >> 6 == 2)
+        # Version 8 tells no time. Of version 7, the first six bytes are one.
+        later = layout.packed.words(layout.id) >= np.uint64(limits.SOURCE_TIME_MS_MAX << 16)
+        self.fits &= ((version == 7) & ~later) | (version == 8)
+        self.fits &= marks[:, 8] >> 6 == 2
 
     def _owned(self) -> None:
         """Some families keep one row per owner, and the others have none."""

@@ -36,7 +36,7 @@ from holdfast.rules.errors import (
     IdReused,
     UnsupportedProtocol,
 )
-from holdfast.rules.ids import id_text, is_aside
+from holdfast.rules.ids import check_new_id, id_text, is_aside
 from holdfast.rules.limits import SECOND_MS, SOURCE_TIME_MS_MAX
 from holdfast.rules.message import check_fingerprint
 
@@ -126,6 +126,7 @@ def _read(raw: bytes | None) -> _Read:
 
 def _check(envelope: Envelope) -> None:
     """Refuses what a node can keep and a table of the lake cannot."""
+    check_new_id(envelope.id)
     if envelope.created_at >= SOURCE_TIME_MS_MAX:
         raise BadStamp(f"it was made {envelope.created_at} ms after 1970, as no clock can say")
     if envelope.meta and not envelope.meta.isascii():

@@ -23,11 +23,11 @@ import msgspec
 
 from holdfast.rules.errors import BadId, BadInput, BadValue
 from holdfast.rules.ids import id_text, id_time_ms, parse_id, uuid7
-from holdfast.rules.limits import SECOND_MS
+from holdfast.rules.limits import SECOND_MS, SOURCE_TIME_MS_MAX
 
 UNDATED_MS: Final = 1_767_225_600_000
 """The first day of 2026, for writes without a time."""
-_TIME_MAX_MS: Final = (1 << 48) - 1
+_TIME_MAX_MS: Final = SOURCE_TIME_MS_MAX - 1
 _DATE: Final = re.compile(r"(?<!\d)(\d{4}-\d{2}-\d{2})(?!\d)")
 
 
@@ -80,7 +80,7 @@ def instant_ms(at: datetime) -> int:
 
 def check_ms(ms: int) -> int:
     if not 0 <= ms <= _TIME_MAX_MS:
-        raise BadValue(f"the time {ms} ms is outside of what an id can say (1970 to 10889)")
+        raise BadValue(f"the time {ms} ms is outside of what an id may say (1970 to 9999)")
     return ms
 
 

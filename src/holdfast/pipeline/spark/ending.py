@@ -71,7 +71,7 @@ class SignalThread:
 
     def hold(self) -> None:
         """Takes the signals back from whoever has taken them: Spark does when it starts."""
-        if self._is_main:
+        if threading.current_thread() is threading.main_thread():
             for which in SIGNALS:
                 signal.signal(which, _noted)
 

@@ -132,6 +132,22 @@ def is_running() -> bool:
     return SparkSession.getActiveSession() is not None
 
 
+def is_alive() -> bool:
+    """Whether the Java that this process has started is still there. True if it has started none,
+    as with a server of Spark Connect.
+    """
+    process = getattr(SparkContext._gateway, "proc", None)
+    return process is None or process.poll() is None
+
+
+def forget_dead() -> None:
+    """Forgets the session of this process, whose Java has ended: the next `start` starts anew."""
+    SparkContext._active_spark_context = None
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    SparkSession._instantiatedSession = None
+
+
 def _start_java(master: str, name: str, settings: Mapping[str, str], log: Path) -> None:
     """Starts the Java of Spark, with its output in a file."""
     if SparkContext._active_spark_context is not None:

@@ -33,6 +33,7 @@ from holdfast.rules.errors import BadInput, JobFailed, NoLake
 
 if TYPE_CHECKING:
     from holdfast.pipeline import Lake
+    from holdfast.pipeline.serve.client import LakeClient
     from holdfast.pipeline.spark.ending import SignalThread
 
 pipeline_ = noun("pipeline", "Every log in one lake, on Spark.")
@@ -88,6 +89,16 @@ class Work:
         from holdfast import pipeline
 
         return pipeline.Lake.open(self._lake, create=create, options=self.options)
+
+    def server(self, lake: Lake, *, wanted: bool = True) -> LakeClient | None:
+        """The server of the lake; None if there is none, or the command says how Spark is to run,
+        or does not want it.
+        """
+        if self.names_spark or not wanted:
+            return None
+        from holdfast.pipeline import server_of
+
+        return server_of(lake)
 
     def has_lake(self) -> bool:
         try:
@@ -187,6 +198,11 @@ class Work:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+no_server = click.option(
+    "--no-server", is_flag=True, help="Do the work in this process, also if a server is there."
+)
+
+
 def job(name: str, *, spark: bool = True, mesh: bool | str = False) -> Callable[[Any], Any]:
     """Declares a verb of the pipeline, with the options that all of them share."""
 
@@ -242,10 +258,8 @@ def _stop(spark: Any) -> None:
     """Stops Spark. A Spark whose Java has already ended raises errors, which do not matter."""
     from holdfast.pipeline.spark.failures import SPARK_ERRORS
 
-    try:
+    with suppress(*SPARK_ERRORS, OSError):
         spark.stop()
-    except SPARK_ERRORS:
-        return
 
 
 def _setting(text: str) -> tuple[str, str]:

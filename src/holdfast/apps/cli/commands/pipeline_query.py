@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from holdfast.apps.cli import inputs, output, tables
-from holdfast.apps.cli.commands.pipeline_job import Work, job
+from holdfast.apps.cli.commands.pipeline_job import Work, job, no_server
 from holdfast.apps.cli.times import parse_time
 from holdfast.rules.errors import BadInput, UnknownKey
 
@@ -110,9 +110,10 @@ def state(
     type=click.Choice(["auto", "duckdb", "spark"]),
     default="auto",
     show_default=True,
-    help="What answers; auto: DuckDB if it is there and reads the SQL as Spark does.",
+    help="What answers; auto: a server, or DuckDB if it reads the SQL as Spark does.",
 )
-def query(work: Work, sql: str, limit: int, form: str | None, engine: str) -> None:
+@no_server
+def query(work: Work, sql: str, limit: int, form: str | None, engine: str, no_server: bool) -> None:
     """Ask the lake in SQL. An SQL of - is read from stdin.
 
     The tables: bronze, sightings, quarantine, reads; state, memory, files, vectors, models, tasks,
@@ -120,12 +121,17 @@ def query(work: Work, sql: str, limit: int, form: str | None, engine: str) -> No
     """
     text = inputs.text_of(sql)
     lake = work.lake()
-    from holdfast.pipeline.query import AUTO, SPARK, ask_lake
+    from holdfast.pipeline.query import AUTO, SPARK, ask_lake, check
 
-    if engine == AUTO and work.names_spark:
-        engine = SPARK
-    with work.spark_when_needed() as start:
-        answer = ask_lake(start, lake, text, limit, engine)
+    check(text)
+    server = work.server(lake, wanted=engine == AUTO and not no_server)
+    if server is not None:
+        answer = server.query(text, limit)
+    else:
+        if engine == AUTO and work.names_spark:
+            engine = SPARK
+        with work.spark_when_needed() as start:
+            answer = ask_lake(start, lake, text, limit, engine)
     chosen = form or ("json" if work.session.as_json else "table")
     if chosen == "json":
         tables.json_array(answer.documents())

@@ -1,9 +1,9 @@
-"""`holdfast pipeline run`, `stream`, `status`, `forget`: logs into the lake, and how far it is."""
+"""`holdfast pipeline run`, `stream`, `serve`, `status`, `forget`: logs into the lake."""
 
 from __future__ import annotations
 
 import os
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -12,14 +12,15 @@ import click
 import msgspec
 
 from holdfast.apps.cli import documents, output, tables
-from holdfast.apps.cli.commands.pipeline_job import Work, job
+from holdfast.apps.cli.commands.pipeline_job import Work, job, no_server
 from holdfast.apps.cli.commands.pipeline_report import tell_run, tell_step
 from holdfast.apps.cli.times import parse_span, size
-from holdfast.rules.errors import BadInput, UnknownKey
+from holdfast.rules.errors import BadInput, UnknownKey, Unreachable
 
 if TYPE_CHECKING:
     from holdfast.pipeline import Lake, Lineage, LogSource
     from holdfast.pipeline.jobs.run import RunReport
+    from holdfast.pipeline.serve.calls import ServerStatus
 
 FAILED = 1
 _EVERY = "How long after one commit the next may come; logs say by themselves when they grow."
@@ -55,12 +56,14 @@ def reaching(function: Any) -> Any:
     metavar="FILE|URL",
     help="Where OpenLineage events go: a file, or a server; without it, $OPENLINEAGE_URL.",
 )
+@no_server
 def run(
     work: Work,
     logs: tuple[str, ...],
     max_rows: int | None,
     allow_gaps: bool,
     lineage: str | None,
+    no_server: bool,
     **how: Any,
 ) -> int:
     """Read what is new in every LOG, and bring the state up to date.
@@ -75,16 +78,20 @@ def run(
     from holdfast import pipeline
 
     warn = partial(work.session.warn, "lineage_not_told")
+    server = work.server(lake, wanted=not no_server and max_rows is None)
     with pipeline.followed_run(told_to, lake, given, warn=warn) as tell:
-        with work.spark_when_needed() as start:
-            report = pipeline.run(
-                start,
-                lake,
-                given,
-                max_rows=max_rows,
-                allow_gaps=allow_gaps,
-                progress=work.progress,
-            )
+        if server is not None:
+            report = server.run(allow_gaps=allow_gaps)
+        else:
+            with work.spark_when_needed() as start:
+                report = pipeline.run(
+                    start,
+                    lake,
+                    given,
+                    max_rows=max_rows,
+                    allow_gaps=allow_gaps,
+                    progress=work.progress,
+                )
         _note_names(lake, given, report)
         tell(report)
     tell_run(work, lake, report)
@@ -131,6 +138,38 @@ def stream(
         )
 
 
+@job("serve")
+@click.argument("logs", nargs=-1, metavar="[LOG]...")
+@reaching
+@click.option("--every", default="2s", show_default=True, metavar="SPAN", help=_EVERY)
+def serve(work: Work, logs: tuple[str, ...], every: str, **how: Any) -> int:
+    """Keep Spark warm for a lake: follow its logs, and answer `run`, `query` and `status`.
+
+    It follows all logs that the lake remembers, those that are named here too. What is new is in
+    the lake a few seconds later. It ends with Ctrl-C or SIGTERM, after the commit in progress.
+    """
+    every_ms = parse_span(every)
+    lake = work.lake(create=bool(logs))
+    if logs:
+        lake, _ = _lake_and_logs(work, logs, **how)
+    from holdfast import pipeline
+    from holdfast.apps.cli.serving import serve as serve_until_told
+    from holdfast.pipeline.jobs.follow import step_of
+
+    def tell(report: RunReport) -> None:
+        tell_step(work, step_of(report))
+
+    with work.spark_when_needed() as start:
+        start()  # here, where a signal ends it at once
+        work.progress("")
+        return serve_until_told(
+            work.session,
+            lambda on_event: pipeline.LakeService(
+                start, lake, every_ms=every_ms, on_report=tell, on_event=on_event
+            ),
+        )
+
+
 @job("forget", spark=False)
 @click.argument("log")
 def forget(work: Work, log: str) -> None:
@@ -152,9 +191,13 @@ def status(work: Work, offline: bool) -> None:
     from holdfast import pipeline
 
     lake_status = pipeline.status(lake, ask=not offline)
+    server = _server_status(lake)
     if work.session.as_json:
-        work.session.show(documents.plain(lake_status))
+        served = None if server is None else documents.plain(server)
+        work.session.show({**documents.plain(lake_status), "server": served})
         return
+    if server is not None:
+        output.talk(f"process {server.pid} serves it{_troubled(server.trouble)}")
     logs = [documents.plain(log) for log in lake_status.logs]
     if not tables.table(logs, ["log", "epoch", "offset", "head", "lag", "location", "trouble"]):
         output.talk("no log was read yet; begin with: holdfast pipeline run LOG...")
@@ -162,6 +205,19 @@ def status(work: Work, offline: bool) -> None:
     if kept:
         output.out("\n")
     tables.table(kept, ["table", "rows", "files", "size", "version", "changed_at"])
+
+
+def _server_status(lake: Lake) -> ServerStatus | None:
+    from holdfast.pipeline import server_of
+
+    server = server_of(lake)
+    with suppress(Unreachable):  # it has ended meanwhile
+        return None if server is None else server.status()
+    return None
+
+
+def _troubled(trouble: str | None) -> str:
+    return f", but its last round failed: {tables.visible(trouble)}" if trouble else ""
 
 
 # --- which logs to read --------------------------------------------------------------------------
