@@ -68,7 +68,7 @@ _RUN_COLUMNS: Final = (
 )
 
 
-class Gathered(msgspec.Struct, frozen=True, kw_only=True):
+class JudgedPart(msgspec.Struct, frozen=True, kw_only=True):
     """What a task of the second step reports."""
 
     found: list[Found]
@@ -123,7 +123,7 @@ class BronzeJob(msgspec.Struct, frozen=True, kw_only=True):
 
     # --- the second step -----------------------------------------------------------------------
 
-    def gather(self, target: int, parcels: Sequence[Parcel]) -> Gathered:
+    def gather(self, target: int, parcels: Sequence[Parcel]) -> JudgedPart:
         tables = by_kind(parcels)
         parts: list[Found] = []
         explode = Explode()
@@ -146,7 +146,7 @@ class BronzeJob(msgspec.Struct, frozen=True, kw_only=True):
             for name, make in measures.items()
             if name in self.writers
         }
-        return Gathered(found=parts, files=files, explode=explode)
+        return JudgedPart(found=parts, files=files, explode=explode)
 
     def _by_runs(self, tables: Mapping[str, pa.Table]) -> tuple[list[Found], Explode]:
         """What is wrong between runs, or where to look again."""
@@ -219,7 +219,7 @@ def merged_explode(parts: Sequence[Explode]) -> Explode:
     )
 
 
-def _run(workers: Workers, job: BronzeJob) -> Exchanged[list[Found], Gathered]:
+def _run(workers: Workers, job: BronzeJob) -> Exchanged[list[Found], JudgedPart]:
     return workers.exchange(
         "audit bronze", job.scatter, len(job.scan.ranges), job.gather, job.gathers
     )
