@@ -41,6 +41,12 @@ RENAMES = ("os.rename", "os.renames", "os.replace", "shutil.move")
 # Each entry would be a file and the reason why waiting for an event is not possible there.
 MAY_SLEEP: dict[str, str] = {}
 
+# Files that write SQL for engines of others; no database of ours is asked.
+FOR_OTHERS = {
+    "src/holdfast/pipeline/frames/catalog.py": "views of a Spark catalog",
+    "src/holdfast/pipeline/frames/catalog_sql.py": "views for Databricks, Trino and DuckDB",
+}
+
 # Upper case as our statements are written, or the shape of a whole statement in lower case. Prose
 # such as "select a home" has neither.
 SQL = re.compile(
@@ -74,7 +80,7 @@ def test_sql_stands_only_in_storage() -> None:
     found = [
         f"{where(path, node)}: {text.strip()[:60]!r}"
         for path in python_files(SOURCE)
-        if not path.is_relative_to(STORAGE)
+        if not path.is_relative_to(STORAGE) and where(path) not in FOR_OTHERS
         for node, text in _literals(parse(path))
         if SQL.search(text)
     ]
