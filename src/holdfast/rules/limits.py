@@ -684,8 +684,22 @@ LINEAGE_MS_MAX: Final = 10 * SECOND_MS
 """How long a job waits for a server of lineage; then it goes on without it."""
 
 # Pipeline: audits
+AUDIT_ROWS_MAX: Final = 1000
+"""Rows of each audit and severity that the lake keeps, the worst ones; all of them are counted."""
+AUDIT_SHARE_ROWS: Final = 1_000_000
+"""Rows of bronze and sightings that one task of an audit looks at."""
+AUDIT_PARCEL_ROWS: Final = 200_000
+"""Rows that a task of an audit sends to another at once."""
+AUDIT_SPANS_MAX: Final = 10_000
+"""Spans of an origin or a log in which an audit looks at single rows; more are joined."""
+AUDIT_DRIVER_ROWS_MAX: Final = 8_000_000
+"""Up to this many rows of bronze and sightings are audited in the driver, without Spark."""
+CHECKS_ROWS_MAX: Final = 50_000
+"""Results of single audits that the table `checks` keeps; the oldest leave it first."""
+DELAY_RANKS: Final = 1000
+"""Delays of an hour that a task sends on, at evenly spaced ranks."""
 AUDIT_SAMPLE_ROWS: Final = 20
-"""Rows of each audit's findings that the report shows; all of them are in the lake."""
+"""Rows of each audit's findings that the report shows; more of them are in the lake."""
 HOT_SPOT_OVERRIDES: Final = 10
 """A key that was overridden unseen this many times is reported."""
 
@@ -701,7 +715,7 @@ FOLD_FILE_ROWS: Final = 500_000
 """Rows of a silver table that one task makes."""
 FOLD_TASK_ROWS_MIN: Final = 50_000
 """Rows for which another task is worth its while, if it can run at the same time."""
-FOLD_SHARE_ROWS_MAX: Final = 5_000_000
+FOLD_SHARE_ROWS_MAX: Final = 6_000_000
 """Rows of bronze that one task reads."""
 FOLD_SIEVE_BYTES_MAX: Final = 512 * MIB
 """Bytes of keys and times that such a task holds."""

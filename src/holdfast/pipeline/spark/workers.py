@@ -111,10 +111,17 @@ def _drained(parcels: Scattering[S], waiting: Sequence[list[Parcel]]) -> S:
 
 def packed(rows: pa.RecordBatch | pa.Table) -> pa.Buffer:
     """Rows as the blob of a parcel."""
-    sink = pa.BufferOutputStream()
+    measure = pa.MockOutputStream()
+    _write(rows, measure)
+    # As large as it has to be: a buffer that grows is copied again and again.
+    blob = pa.allocate_buffer(measure.size())
+    _write(rows, pa.FixedSizeBufferWriter(blob))
+    return blob
+
+
+def _write(rows: pa.RecordBatch | pa.Table, sink: pa.NativeFile) -> None:
     with pa.ipc.new_stream(sink, rows.schema) as out:
         out.write(rows)
-    return sink.getvalue()
 
 
 def unpacked(blob: bytes | pa.Buffer) -> pa.Table:
