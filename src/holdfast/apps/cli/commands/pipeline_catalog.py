@@ -41,7 +41,7 @@ def register(work: Work, chosen: tuple[str, ...], schema: str, dialect: str | No
     """
     lake = work.lake()
     if dialect is not None:
-        for statement in _statements(lake, dialect, schema, chosen):
+        for statement in list(_statements(lake, dialect, schema, chosen)):
             output.out(f"{statement};\n")
         return
     from holdfast import pipeline
